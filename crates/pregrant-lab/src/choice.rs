@@ -1,5 +1,5 @@
-//! An argument that is one of a few things: its names are said where it is defined, what a command says of each by the
-//! command.
+//! An argument that is one of a few things: its names are said where it is defined, what a command
+//! says of each by the command.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -14,3 +14,27 @@ pub fn choice<T: Copy + Send + Sync + 'static>(
         found.map(|(value, _)| *value).ok_or("no such value")
     })
 }
+
+/// An enum each value of which has one name: on the command line, in orders to processes, in
+/// records.
+macro_rules! named {
+    ($(#[$about:meta])* pub enum $of:ident { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+        pub enum $of { $($(#[$each])* #[serde(rename = $name)] #[value(name = $name)] $value,)* }
+
+        impl $of {
+            /// As records and the command line have it.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$value => $name,)* }
+            }
+        }
+
+        impl std::fmt::Display for $of {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+pub(crate) use named;

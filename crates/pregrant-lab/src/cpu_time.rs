@@ -19,7 +19,8 @@ pub fn of_process() -> u64 {
     ns(ClockId::ProcessCPUTime)
 }
 
-/// Of one thread of this process, in ns: as of its last tick or sleep, some milliseconds old at most.
+/// Of one thread of this process, in ns: as of its last tick or sleep, some milliseconds old at
+/// most.
 ///
 /// # Errors
 /// There is no such thread, or the kernel does not account threads.

@@ -1,24 +1,26 @@
 //! `pregrant demo`: two guests, a backend and a machine between them, in processes of this program.
 //!
-//! Six acts: the machine; the handshake of two vifs, with its states and keys; a TCP transfer from guest to guest
-//! through the backend's switch, its bytes summed at both ends; the same with the backend killed in the middle; a disk whose
-//! backend is killed, too; then raw frames, path against path, with one guest and the backend on a core each.
+//! Six acts: the machine; the handshake of two vifs, with its states and keys; a TCP transfer from
+//! guest to guest through the backend's switch, its bytes summed at both ends; the same with the
+//! backend killed in the middle; a disk whose backend is killed, too; then raw frames, path against
+//! path, with one guest and the backend on a core each.
 
 mod disk;
 mod load;
 mod restart;
 mod stage;
 
-use crate::bench::latency::{self, Latency};
+use crate::bench::latency;
 use crate::bench::limit::Ceiling;
-use crate::bench::net::{Row, Stand, ratio};
+use crate::bench::net::Row;
+use crate::bench::output::{Output, Run};
+use crate::bench::stand::Stand;
 use crate::process::order::Dir;
+use crate::record::Record;
 use crate::record::published::{self, line_rate};
+use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
-use crate::record::{Record, RecordWriter};
-use crate::report::Report as Page;
-use crate::screen::{Progress, print};
-use crate::table::{Align, Table, figure};
+use crate::table::{Table, figure};
 use crate::testbed::Testbed;
 use disk::DiskStage;
 use load::Load;
@@ -29,7 +31,7 @@ use pregrant_host::drivers::Mode;
 use pregrant_host::xenstored::UnixTransport;
 use stage::{CLIENT, SERVER, Stage, TRANSFER_BYTES};
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -39,6 +41,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Arguments of `pregrant demo`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("json", |a| a.help("Write a JSON object per row and repeat to this file")))]
 #[command(after_help = "Examples:
   pregrant demo
   pregrant demo --json out.jsonl
@@ -46,12 +49,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 Needs no root and no Xen, and takes less than 30 seconds. Figures of a busy machine say little.")]
 pub struct DemoArgs {
-    /// Write a JSON object per row and repeat to this file
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a page with plots of the results to this folder, as index.html with the records beside it
-    #[arg(long, value_name = "DIR")]
-    report: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// Bytes of the frames of the last act.
@@ -66,117 +65,89 @@ const BUDGET: Duration = Duration::from_secs(20);
 /// Runs the demo.
 pub fn run(args: DemoArgs) -> Result<()> {
     let start = Instant::now();
-    let mut json = RecordWriter::open(args.json.as_deref())?;
-    let mut page = Page::open(args.report.as_deref())?;
-    let mut out = Screen { quiet: json.is_stdout(), progress: Progress::new() };
-    let outcome = acts(&mut out, &mut json, &mut page, start);
-    if let Some(place) = page.write(json.written(), &outcome)? {
-        out.line(&format!("\nReport: {}", place.display()))?;
-    }
-    outcome
+    args.output.run_all(|run| acts(run, start))
 }
 
 /// All acts, one after the other.
-fn acts(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start: Instant) -> Result<()> {
+fn acts(run: &mut Run, start: Instant) -> Result<()> {
     let load = Load::now();
-    transfer_acts(out, json)?;
-    disk_act(out, json)?;
-    frames_act(out, json, page, start)?;
+    transfer_acts(run)?;
+    disk_act(run)?;
+    frames_act(run, start)?;
     // Its own processes have ended, so what they took is known.
     if let (Some(before), Some(now)) = (load, Load::now())
-        && let Some(loaded) = page.others(now.others_since(&before))
+        && let Some(loaded) = run.page.others(now.others_since(&before))
     {
-        out.warn(&format!("{loaded}. Run it again when nothing else does."))?;
-    }
-    out.line(&format!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
-}
-
-/// What the user sees: lines on standard output (not beside JSON lines), progress on standard error.
-struct Screen {
-    quiet: bool,
-    progress: Progress,
-}
-
-impl Screen {
-    fn line(&mut self, text: &str) -> Result<()> {
-        if !self.quiet {
-            print(text)?;
-        }
-        Ok(())
-    }
-
-    /// The same of what must be read, also beside JSON lines.
-    fn warn(&mut self, text: &str) -> Result<()> {
-        if self.quiet {
+        // To be read, also beside JSON lines.
+        let text = format!("{loaded}. Run it again when nothing else does.");
+        if run.is_quiet() {
             eprintln!("pregrant: {text}");
-            return Ok(());
         }
-        self.line(&format!("\n{text}"))
+        run.print(format_args!("\n{text}"))?;
     }
+    run.print(format_args!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
+}
+
+/// What an act came to.
+fn indented(run: &Run, lines: Vec<String>) -> Result<()> {
+    lines.iter().try_for_each(|line| run.print(format_args!("   {line}")))
 }
 
 /// Acts 1 to 4.
-fn transfer_acts(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
-    out.line("1. The machine: Xen in user space, one process per domain")?;
+fn transfer_acts(run: &mut Run) -> Result<()> {
+    run.print("1. The machine: Xen in user space, one process per domain")?;
     let mut stage = Stage::start()?;
-    out.line(&format!(
+    run.print(format_args!(
         "   domain 0  backend with a learning switch and a worker thread, process {}",
         stage.back.pid()
     ))?;
-    out.line(&format!(
+    run.print(format_args!(
         "   domain {CLIENT}  guest with a TCP/IP stack of its own, process {}",
         stage.client.pid()
     ))?;
-    out.line(&format!("   domain {SERVER}  the same, process {}", stage.server.pid()))?;
-    out.line(&format!("   xenstore  XENSTORED_PATH={} xenstore-ls", stage.testbed.store_socket().display()))?;
+    run.print(format_args!("   domain {SERVER}  the same, process {}", stage.server.pid()))?;
+    run.print(format_args!(
+        "   xenstore  XENSTORED_PATH={} xenstore-ls",
+        stage.testbed.store_socket().display()
+    ))?;
 
-    out.line("\n2. The handshake: states and keys in xenstore")?;
+    run.print("\n2. The handshake: states and keys in xenstore")?;
     let watcher = StateWatcher::start(&stage.testbed.store_socket(), &[CLIENT, SERVER])?;
     stage.begin(None, || watcher.wait_for_vifs())?;
-    for line in watcher.finish() {
-        out.line(&format!("   {line}"))?;
-    }
-    for line in keys(&mut stage.testbed, CLIENT)? {
-        out.line(&format!("   {line}"))?;
-    }
+    indented(run, watcher.finish())?;
+    indented(run, keys(&mut stage.testbed, CLIENT)?)?;
 
     let mib = TRANSFER_BYTES >> 20;
-    out.line(&format!("\n3. TCP: {mib} MiB from domain {CLIENT} to domain {SERVER}, adaptive mode"))?;
-    out.progress.show("   transferring");
+    run.print(format_args!("\n3. TCP: {mib} MiB from domain {CLIENT} to domain {SERVER}, adaptive mode"))?;
+    run.progress.show("   transferring");
     let done = stage.end()?;
-    out.progress.clear();
-    out.line(&format!("   {}", done.summary()))?;
+    run.print(format_args!("   {}", done.summary()))?;
     let (frames, staged) = (done.frames(), done.staged());
     let events = done.sent.notifications + done.received.notifications;
-    out.line(&format!(
+    run.print(format_args!(
         "   {frames} frames at the guests' vifs, {:.1} % of them through staging buffers; guests' events: {} a frame",
         100.0 * staged as f64 / frames.max(1) as f64,
         figure(events as f64 / frames.max(1) as f64)
     ))?;
     let overflow = done.sent.overflow + done.received.overflow;
     if overflow > 0 {
-        out.line(&format!("   {overflow} frames found a guest's stack full; TCP sent them again"))?;
+        run.print(format_args!("   {overflow} frames found a guest's stack full; TCP sent them again"))?;
     }
 
-    out.line(
+    run.print(
         "\n4. The same once more, and in the middle the backend is killed: a new process takes up the live rings",
     )?;
-    out.progress.show("   transferring");
+    run.progress.show("   transferring");
     let restarted = restart::play(&mut stage, done.sent.seconds)?;
-    out.progress.clear();
-    for line in restarted.lines() {
-        out.line(&format!("   {line}"))?;
-    }
-    json.write(&restarted.record())?;
-    Ok(())
+    indented(run, restarted.lines())?;
+    run.write(&restarted.record())
 }
 
 /// Act 5.
-fn disk_act(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
-    out.progress.show("   connecting a disk");
+fn disk_act(run: &mut Run) -> Result<()> {
+    run.progress.show("   connecting a disk");
     let stage = DiskStage::start()?;
-    out.progress.clear();
-    out.line(&format!(
+    run.print(format_args!(
         "\n5. A disk: domain {} has {} in flight on {} MiB, reads and writes of {} B at random places, and the backend, process \
          {}, is killed",
         disk::GUEST,
@@ -185,13 +156,9 @@ fn disk_act(out: &mut Screen, json: &mut RecordWriter) -> Result<()> {
         disk::SIZE,
         stage.pid()
     ))?;
-    let played = stage.play(&out.progress)?;
-    out.progress.clear();
-    for line in played.lines() {
-        out.line(&format!("   {line}"))?;
-    }
-    json.write(&played.record())?;
-    Ok(())
+    let played = stage.play(&run.progress)?;
+    indented(run, played.lines())?;
+    run.write(&played.record())
 }
 
 /// The keys that decide, as they stand in xenstore.
@@ -282,7 +249,8 @@ impl StateWatcher {
         Ok(Self { stop, offered, thread })
     }
 
-    /// Returns when all fronts and backs were seen before they connect, so that no state of theirs is missed.
+    /// Returns when all fronts and backs were seen before they connect, so that no state of theirs
+    /// is missed.
     fn wait_for_vifs(&self) {
         let _ = self.offered.recv_timeout(SEEN_WITHIN);
     }
@@ -294,9 +262,10 @@ impl StateWatcher {
 }
 
 /// Act 6: raw frames.
-fn frames_act(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start: Instant) -> Result<()> {
-    let cores = if Stand::has_two_cores()? { "on a core each" } else { "both on the only core there is" };
-    out.line(&format!(
+fn frames_act(run: &mut Run, start: Instant) -> Result<()> {
+    let cores =
+        if crate::limit::cores()?.len() >= 2 { "on a core each" } else { "both on the only core there is" };
+    run.print(format_args!(
         "\n6. Raw frames: one guest and the backend, {cores}, poll mode, one queue, bursts of 64"
     ))?;
     let mut groups: Vec<[Row; 3]> = Vec::new();
@@ -311,44 +280,38 @@ fn frames_act(out: &mut Screen, json: &mut RecordWriter, page: &mut Page, start:
     }
     let ceiling = Ceiling::start()?;
     let mut stand = Stand::start()?;
-    let mut limits: [Vec<Record>; 2] = Default::default();
+    let mut limits: [Repeats; 2] = Default::default();
     let mut repeats = 0;
     while repeats < REPEATS && (repeats == 0 || start.elapsed() < BUDGET.mul_f64(repeats_ratio(repeats))) {
         if let Some(ceiling) = &ceiling {
-            for (record, kept) in ceiling.measure(repeats, ROW_SECONDS)?.into_iter().zip(&mut limits) {
-                json.write(&record)?;
-                kept.push(record);
+            for (record, kept) in ceiling.measure(ROW_SECONDS)?.into_iter().zip(&mut limits) {
+                run.write(kept.push(record))?;
             }
         }
         for group in &mut groups {
             let (dir, size) = (group[0].dir.name(), group[0].size);
-            out.progress.show_long(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
+            run.progress.show_long(format_args!("   repeat {}: {dir} {size} B", repeats + 1));
             for row in group {
-                json.write(row.measure(&mut stand, ROW_SECONDS, 64, Mode::Poll, 1)?)?;
-                page.platform(&row.platform);
+                run.write(row.measure(&mut stand, ROW_SECONDS, 64, Mode::Poll, 1)?)?;
+                run.page.platform(&row.platform);
             }
         }
         repeats += 1;
     }
-    let mut latencies: Vec<Latency> = Vec::new();
+    let mut latencies: Vec<[Record; 2]> = Vec::new();
     for mode in [Mode::Poll, Mode::Event] {
         for path in [PathName::Copy, PathName::Staging] {
-            out.progress.show(format_args!("   latency: {path}"));
+            run.progress.show(format_args!("   latency: {path}"));
             let row = latency::measure(&mut stand, path, mode, 0.2)?;
-            for record in row.records() {
-                json.write(&record)?;
-            }
+            row.iter().try_for_each(|record| run.write(record))?;
             latencies.push(row);
         }
     }
-    out.progress.clear();
-    let headline = Summary::of(&limits[0].iter().map(|r| r.frames_per_s).collect::<Vec<_>>());
-    out.line(&table(&groups, headline).to_string())?;
-    out.line(&latency::table(&latencies).to_string())?;
-    summary(out, &groups, &limits, repeats)?;
-    let latencies: Vec<Record> = latencies.iter().map(|l| l.records()).map(|[tx, _]| tx).collect();
-    let rows = groups.iter().flatten().flat_map(|row| &row.records);
-    crate::bench::none_went_wrong(rows.chain(&latencies))
+    run.print(table(&groups, limits[0].rate()))?;
+    run.print(latency::table(&latencies))?;
+    summary(run, &groups, &limits, repeats)?;
+    let rows = groups.iter().flatten().flat_map(|row| row.records.iter());
+    crate::bench::none_went_wrong(rows.chain(latencies.iter().flatten()))
 }
 
 /// A further repeat is begun only when there is time for the whole of it.
@@ -357,66 +320,40 @@ fn repeats_ratio(done: u32) -> f64 {
 }
 
 fn table(groups: &[[Row; 3]], headline: Option<Summary>) -> Table {
-    let mut t = Table::new(&[
-        ("dir", Align::Left),
-        ("size B", Align::Right),
-        ("path", Align::Left),
-        ("M frames/s", Align::Right),
-        ("(range)", Align::Right),
-        ("Gbit/s", Align::Right),
-        ("grant ops/frame", Align::Right),
-        ("events/frame", Align::Right),
-        ("x copy", Align::Right),
-        ("published M/s", Align::Right),
-        ("of limit", Align::Right),
-        ("lost", Align::Right),
-    ]);
-    for (i, group) in groups.iter().enumerate() {
-        if i > 0 {
-            t.gap();
-        }
-        for row in group {
-            let Some(rate) = row.rate() else { continue };
-            let name = row.data_len.map_or(row.path.to_string(), |n| format!("{} {n}", row.path));
-            t.row([
-                row.dir.name().into(),
-                row.size.to_string(),
-                name,
-                figure(rate.median / 1e6),
-                format!("({}..{})", figure(rate.min / 1e6), figure(rate.max / 1e6)),
-                figure(rate.median * row.size as f64 * 8.0 / 1e9),
-                figure(row.per_frame(|r| r.grant_copies + r.grant_maps + r.grant_unmaps)),
-                figure(row.per_frame(|r| r.notifications)),
-                ratio(row, &group[0]).map_or("-".into(), |r| figure(r.median)),
-                published::cell(&row.records[0]),
-                // The ceiling is of single lines: it says nothing about longer frames, nor about `copy`.
-                headline
-                    .filter(|_| row.size == 64 && row.path == PathName::Staging)
-                    .map_or("-".into(), |h| figure(rate.median / h.median)),
-                row.lost().to_string(),
-            ]);
-        }
-    }
-    t
+    let copy = |row: &Row| groups.iter().flatten().find(|c| (c.size, c.dir) == (row.size, row.dir));
+    // The ceiling is of single lines: it says nothing about longer frames, nor about `copy`.
+    let limit = |row: &Row| headline.filter(|_| row.size == 64 && row.path == PathName::Staging);
+    Table::of(groups.iter().flatten())
+        .left("dir", |row| row.dir)
+        .right("size B", |row| row.size)
+        .left("path", |row| row.data_len.map_or(row.path.to_string(), |n| format!("{} {n}", row.path)))
+        .ranged("M frames/s", 1e6, |row| row.records.rate())
+        .median("Gbit/s", 1e9, |row| row.records.summary(|r| r.bits_per_s))
+        .right("grant ops/frame", |row| figure(row.records.each(Record::grant_ops)))
+        .right("events/frame", |row| figure(row.records.each(|r| r.notifications)))
+        .median("x copy", 1.0, |row| row.records.ratio(&copy(row)?.records))
+        .right("published M/s", |row| published::cell(row.records.first()))
+        .median("of limit", 1.0, |row| Some(row.records.rate()?.per(limit(row)?.median)))
+        .right("lost", |row| row.records.sum(|r| r.lost))
+        .grouped(|row| (row.size, row.dir))
 }
 
-fn summary(out: &mut Screen, groups: &[[Row; 3]], limits: &[Vec<Record>; 2], repeats: u32) -> Result<()> {
-    let median =
-        |records: &[Record]| Summary::of(&records.iter().map(|r| r.frames_per_s).collect::<Vec<_>>());
+fn summary(run: &mut Run, groups: &[[Row; 3]], limits: &[Repeats; 2], repeats: u32) -> Result<()> {
     let Some([copy, staging, _]) = groups.first() else { return Ok(()) };
-    let (Some(copied), Some(staged), Some(gain)) = (copy.rate(), staging.rate(), ratio(staging, copy)) else {
+    let (copy, staging) = (&copy.records, &staging.records);
+    let (Some(copied), Some(staged), Some(gain)) = (copy.rate(), staging.rate(), staging.ratio(copy)) else {
         return Ok(());
     };
     let m = |v: f64| figure(v / 1e6);
-    out.line(&format!(
+    run.print(format_args!(
         "64 B from the guest: staging moves {} M frames/s, {} times copy ({} M). 40 Gbit/s line rate: {} M.",
         m(staged.median),
         figure(gain.median),
         m(copied.median),
         m(line_rate(40.0, 64))
     ))?;
-    if let [Some(lines), Some(remote)] = [median(&limits[0]), median(&limits[1])] {
-        out.line(&format!(
+    if let [Some(lines), Some(remote)] = [limits[0].rate(), limits[1].rate()] {
+        run.print(format_args!(
             "This machine hands {} M cache lines/s from core to core (bench limit): staging reaches {} of that. Bare \
              process_vm_readv reads {} M pieces/s: copy reaches {} of that.",
             m(lines.median),
@@ -425,18 +362,18 @@ fn summary(out: &mut Screen, groups: &[[Row; 3]], limits: &[Vec<Record>; 2], rep
             figure(copied.median / remote.median)
         ))?;
     } else {
-        out.line("This process may use one core only: both ends share it, and the figures say little.")?;
+        run.print("This process may use one core only: both ends share it, and the figures say little.")?;
     }
-    out.line(&format!(
+    run.print(format_args!(
         "Medians of {repeats} interleaved repeats of {ROW_SECONDS} s; so few scatter, the range says how far. \"x copy\" is the median of the repeats' ratios, not the ratio of the medians shown. Operations and events a frame are over all repeats: fractions where one serves several frames, or some frames need none. \"staging N\": frames of at most N bytes go through \
          buffers granted at connect, longer ones by grant copy (65535: all of them). Published: staging grants RFC 2016 \
          and persistent grants RFC 2015, real Xen, other machines."
     ))?;
-    if groups.iter().flatten().flat_map(|row| &row.records).any(published::is_through_stack) {
-        out.line(published::THROUGH_STACK)?;
+    if groups.iter().flatten().flat_map(|row| row.records.iter()).any(published::is_through_stack) {
+        run.print(published::THROUGH_STACK)?;
     }
     if let Some(row) = groups.first().map(|g| &g[0]) {
-        out.line(&format!("Platform: {}.", row.platform))?;
+        run.print(format_args!("Platform: {}.", row.platform))?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! A loopback machine in a directory: broker and xenstored as threads of this process, with their sockets.
+//! A loopback machine in a directory: broker and xenstored as threads of this process, with their
+//! sockets.
 //!
 //! ```text
 //!   DIR/broker.sock      processes attach to domains
@@ -16,7 +17,8 @@ use std::thread::JoinHandle;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The machine that a process was on has ended: not the process' fault, and nothing that it could do.
+/// The machine that a process was on has ended: not the process' fault, and nothing that it could
+/// do.
 #[derive(Debug)]
 pub struct MachineEnded(PathBuf);
 
@@ -36,7 +38,8 @@ impl std::fmt::Display for MachineEnded {
 
 impl Error for MachineEnded {}
 
-/// Why a process on the machine in `dir` failed: that there is no machine any more says more than what it noticed of that.
+/// Why a process on the machine in `dir` failed: that there is no machine any more says more than
+/// what it noticed of that.
 pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
     // Whoever ends it closes the one before the other.
     let store = UnixTransport::connect(store_socket(dir));
@@ -68,8 +71,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts broker and xenstored, with domain 0 as the driver domain. `destroyed` hears of each domain that has ended,
-    /// after xenstore has forgotten it; it must not block.
+    /// Starts broker and xenstored, with domain 0 as the driver domain. `destroyed` hears of each
+    /// domain that has ended, after xenstore has forgotten it; it must not block.
     pub fn start(dir: &Path, destroyed: impl Fn(DomId) + Send + 'static) -> Result<Self> {
         let mut server = Xenstored::new()?;
         server.listen_unix(store_socket(dir))?;

@@ -1,14 +1,17 @@
-//! A loopback machine with its toolstack in this process, and the domains that it starts as processes of their own.
+//! A loopback machine with its toolstack in this process, and the domains that it starts as
+//! processes of their own.
 //!
 //! ```text
 //!   this process: broker + xenstored (threads, asleep) + toolstack
 //!        |  stdin/stdout, a JSON object a line: orders out, reports back
 //!        +-- `pregrant process back`   domain 0        +-- `pregrant process guest`  domain 5, 6 ...
 //! ```
-//! A process that dies shows as an end of its output, and in its exit code; when this one dies they all do.
+//! A process that dies shows as an end of its output, and in its exit code; when this one dies they
+//! all do.
 
 use crate::machine::{self, DRIVER, Machine};
-use crate::process::order::{Order, Posts, Report};
+use crate::process::order::{Case, Order, Posts};
+use crate::process::report::{Played, Report};
 use crate::toolstack::DiskSpec;
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vif};
@@ -30,6 +33,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// What a report must be; another one is an error.
+macro_rules! answer {
+    ($report:expr, $wanted:pat => $value:expr) => {
+        match $report {
+            $wanted => $value,
+            other => return Err(format!("an answer to another order: {other:?}").into()),
+        }
+    };
+}
+pub(crate) use answer;
 
 /// The machine.
 pub struct Testbed {
@@ -81,15 +95,12 @@ impl Testbed {
         Ok(toolstack::remove(self.xs(), &vif.id)?)
     }
 
-    /// Starts the driver domain's process, with worker threads if any are wanted; `cpu` pins its first thread.
+    /// Starts the driver domain's process, with worker threads if any are wanted; `cpu` pins its
+    /// first thread.
     pub fn back(&self, cpu: Option<usize>, posts: Option<Posts>) -> Result<Process> {
         let mut back = self.process("back", DRIVER.0, cpu)?;
         if let Some(posts) = posts {
-            back.order(&Order::Employ(posts))?;
-            match back.report(&mut [])? {
-                Report::Employed => {}
-                other => return Err(format!("an answer to another order: {other:?}").into()),
-            }
+            answer!(back.ask(&Order::Employ(posts), &mut [])?, Report::Done => ());
         }
         Ok(back)
     }
@@ -108,12 +119,14 @@ impl Testbed {
     }
 }
 
-/// The directory of the sockets: of this user alone, and gone with the testbed, also when a signal ends the program.
+/// The directory of the sockets: of this user alone, and gone with the testbed, also when a signal
+/// ends the program.
 struct TestbedDir {
     path: PathBuf,
 }
 
-/// Bytes of a directory's name at most: a socket's path has 107, and the sockets' own names are to fit.
+/// Bytes of a directory's name at most: a socket's path has 107, and the sockets' own names are to
+/// fit.
 const DIR_NAME_MAX: usize = 80;
 
 impl TestbedDir {
@@ -160,7 +173,8 @@ fn remove_on_signal() -> Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             for path in directories().iter() {
-                // A process that has just begun may put something there meanwhile, which is an error of the removal.
+                // A process that has just begun may put something there meanwhile, which is an
+                // error of the removal.
                 for _ in 0..REMOVALS {
                     if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
                         break;
@@ -172,6 +186,45 @@ fn remove_on_signal() -> Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// The processes of a backend and of its guests, or its only guest, and the machine that they are
+/// on.
+pub struct Ends {
+    // The backend first: guests that go are then nobody's business.
+    pub back: Process,
+    pub guests: Process,
+    pub testbed: Testbed,
+}
+
+impl Ends {
+    /// Has the backend do something.
+    pub fn ask_back(&mut self, order: Order) -> Result<Report> {
+        self.back.ask(&order, &mut [&mut self.guests])
+    }
+
+    /// Has the guests do something.
+    pub fn ask_guests(&mut self, order: Order) -> Result<Report> {
+        self.guests.ask(&order, &mut [&mut self.back])
+    }
+
+    /// Runs one case, whose vif is made and removed here: the guest's account and the backend's.
+    /// Between the two orders something else may be begun.
+    pub fn play<T>(
+        &mut self,
+        case: Case,
+        between: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<(Played, Played, T)> {
+        let (front, handle) = (case.front, case.handle);
+        self.back.order(&Order::Case(case.clone()))?;
+        let begun = between(self)?;
+        self.testbed.make_vif(front, handle)?;
+        // The guest's answer first: when it cannot, the back waits for a vif that will not come.
+        let guest = answer!(self.ask_guests(Order::Case(case))?, Report::Case(guest) => *guest);
+        let back = answer!(self.back.report(&mut [&mut self.guests])?, Report::Case(back) => *back);
+        self.testbed.remove_vif(front, handle)?;
+        Ok((guest, back, begun))
+    }
 }
 
 /// A process that plays a domain.
@@ -212,7 +265,14 @@ impl Process {
         Ok(orders.flush()?)
     }
 
-    /// Waits for its next report, or until it or one of `others` ends: whoever dies first is the one to tell of.
+    /// Tells it what to do, and waits for its answer, or until one of `others` ends.
+    pub fn ask(&mut self, order: &Order, others: &mut [&mut Process]) -> Result<Report> {
+        self.order(order)?;
+        self.report(others)
+    }
+
+    /// Waits for its next report, or until it or one of `others` ends: whoever dies first is the
+    /// one to tell of.
     pub fn report(&mut self, others: &mut [&mut Process]) -> Result<Report> {
         while self.reports.buffer().is_empty() {
             let mut fds = vec![PollFd::new(self.reports.get_ref(), PollFlags::IN)];
@@ -239,7 +299,8 @@ impl Process {
         }
     }
 
-    /// Ends it by SIGKILL, at once and without a word to it; returns when it is gone. Expected: nobody is told.
+    /// Ends it by SIGKILL, at once and without a word to it; returns when it is gone. Expected:
+    /// nobody is told.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().map_err(|e| format!("cannot kill the process of the {}: {e}", self.name))?;
         self.child.wait()?;

@@ -1,4 +1,5 @@
-//! What `xl` does on real Xen, for a loopback machine: makes vifs and vbds in xenstore, and removes them.
+//! What `xl` does on real Xen, for a loopback machine: makes vifs and vbds in xenstore, and removes
+//! them.
 
 use crate::machine::DRIVER;
 use pregrant::DomId;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long a backend may take to close a device that is removed; then it goes anyway, as with libxl.
+/// How long a backend may take to close a device that is removed; then it goes anyway, as with
+/// libxl.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The hardware address of a guest's vif: Xen's vendor number, domain, handle.
@@ -71,7 +73,8 @@ pub fn remove_devices<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<
     Ok(removal.devices.len())
 }
 
-/// A guest's devices on their way out: their backends were asked to close them. Nobody waits for it meanwhile.
+/// A guest's devices on their way out: their backends were asked to close them. Nobody waits for it
+/// meanwhile.
 pub struct Removal {
     /// Each, and what a disk is to be again.
     devices: Vec<(DeviceId, Option<DiskSpec>)>,

@@ -1,4 +1,5 @@
-//! Options that cannot have an effect: which of them stand on the command line, and the error that says so.
+//! Options that cannot have an effect: which of them stand on the command line, and the error that
+//! says so.
 //!
 //! ```text
 //!   clap: one option excludes another         conflicts_with, requires
@@ -29,7 +30,8 @@ impl Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The options that stand on the command line, by their long names; those that have their default value are not among them.
+/// The options that stand on the command line, by their long names; those that have their default
+/// value are not among them.
 #[derive(Clone, Debug, Default)]
 pub struct Given(BTreeSet<String>);
 

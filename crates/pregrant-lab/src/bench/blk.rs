@@ -1,30 +1,28 @@
 //! `pregrant bench blk`: requests to a RAM disk, path by path.
 //!
-//! Guests and backend are processes of their own. For each path, number of guests and number of workers there is a machine, and all of
-//! them at once, each asleep while another is measured; rows take turns within a repeat, so that a slow phase of the machine hits all
-//! alike. See [`stand`] for who is where, and `process/disks` for what guests do.
+//! Guests and backend are processes of their own. For each path, number of guests and number of
+//! workers there is a machine, and all of them at once, each asleep while another is measured; rows
+//! take turns within a repeat, so that a slow phase of the machine hits all alike. See [`stand`]
+//! for who is where, and `process/disks` for what guests do.
 
 mod anchors;
 mod stand;
 mod words;
 
-use super::net::seconds;
+use super::Result;
+use super::output::{Output, Run};
+use super::timing::{Timing, in_turns};
 use crate::choice::choice;
 use crate::process::disks::order::{Dir, GREEDY_DEPTH};
+use crate::record::Record;
 use crate::record::published;
+use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
-use crate::record::{Record, RecordWriter};
-use crate::report::Report as Page;
-use crate::screen::{Progress, print};
 use crate::usage::Given;
 use pregrant::blk::path::PathName;
 use stand::{Most, Plan, Stand};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::error::Error;
-use std::path::PathBuf;
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Arguments of `bench blk`.
 #[derive(Debug, clap::Args)]
@@ -43,8 +41,8 @@ pub struct BlkArgs {
     #[arg(long, value_delimiter = ',', default_values_t = PathName::ALL, value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
     /// Reads, writes, or as many of these as of those
-    #[arg(long, value_delimiter = ',', default_values_t = [DirName::Read, DirName::Write])]
-    pub dir: Vec<DirName>,
+    #[arg(long, value_delimiter = ',', default_values_t = [Dir::Read, Dir::Write])]
+    pub dir: Vec<Dir>,
     /// Bytes of a request: a multiple of 512, at most 1048576
     #[arg(long, value_delimiter = ',', default_values_t = [4096u32], value_parser = size)]
     pub size: Vec<u32>,
@@ -60,25 +58,19 @@ pub struct BlkArgs {
     /// Worker threads of the backend, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [1u16], value_parser = clap::value_parser!(u16).range(1..=16))]
     pub workers: Vec<u16>,
-    /// In a second row of each with several guests the last one's requests have so many bytes: what it costs the others. These
-    /// need a depth at which the backend, and not the guests' own core, is what they wait for: 256
+    /// In a second row of each with several guests the last one's requests have so many bytes: what
+    /// it costs the others. These need a depth at which the backend, and not the guests' own core,
+    /// is what they wait for: 256
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub greedy: Option<u32>,
-    /// Seconds of each row and repeat
-    #[arg(long, default_value_t = 0.2, value_parser = seconds)]
-    pub seconds: f64,
-    /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
-    /// Measure fio's nbd engine on qemu-storage-daemon and fio's io_uring on a file beside, as far as these programs are here
+    #[command(flatten)]
+    pub timing: Timing,
+    /// Measure fio's nbd engine on qemu-storage-daemon and fio's io_uring on a file beside, as far
+    /// as these programs are here
     #[arg(long)]
     pub anchors: bool,
-    /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write a page with plots of the results to this folder, as index.html with the records beside it
-    #[arg(long, value_name = "DIR")]
-    pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// The paths.
@@ -87,33 +79,6 @@ const PATHS: &[(PathName, &str)] = &[
     (PathName::Map, "Map and unmap"),
     (PathName::Persistent, "Pages that stay mapped once they were seen"),
 ];
-
-/// What is asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum DirName {
-    /// Reads
-    Read,
-    /// Writes
-    Write,
-    /// As many of these as of those
-    Mixed,
-}
-
-impl From<DirName> for Dir {
-    fn from(name: DirName) -> Self {
-        match name {
-            DirName::Read => Self::Read,
-            DirName::Write => Self::Write,
-            DirName::Mixed => Self::Mixed,
-        }
-    }
-}
-
-impl std::fmt::Display for DirName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(Dir::from(*self).name())
-    }
-}
 
 fn size(text: &str) -> std::result::Result<u32, String> {
     match text.parse() {
@@ -144,7 +109,7 @@ pub struct Row {
     greedy: Option<usize>,
     /// It is that row, or the one that is compared with it.
     is_compared: bool,
-    records: Vec<Record>,
+    records: Repeats,
 }
 
 impl Row {
@@ -165,24 +130,16 @@ impl Row {
         record.align = Some(self.align as u32);
         record.guests = Some(guests.into());
         record.workers = Some(workers as u32);
-        record.repeat = self.records.len() as u32;
         record.mode = self.plan.mode().name().into();
-        record.set_ops(window.guests.ops.plus(&window.back.ops));
-        record.frontend_cpu_ns = window.guests.cpu_ns;
-        record.backend_cpu_ns = window.back.cpu_ns;
-        record.worker_cpu_ns = Some(window.back.workers_cpu_ns.clone());
+        record.set_spent(&window.guests, &window.back);
         record.missed_wakeups = Some(window.back.missed_wakeups + window.rested.missed_wakeups);
         record.lost = window.rested.failed;
         record.damaged = Some(window.rested.damaged);
         record.checked = Some(window.rested.checked);
-        let latency = window.rested.latency;
-        record.latency_p50_ns = Some(latency.p50_ns);
-        record.latency_p99_ns = Some(latency.p99_ns);
-        record.latency_histogram = Some(latency.histogram);
+        record.set_latencies(&window.rested.latency);
         let published = published::find_disks(path.name(), self.size as u64, guests.into());
         record.published = published.map(|p| p.requests_per_s);
-        self.records.push(record);
-        Ok(&self.records[self.records.len() - 1])
+        Ok(self.records.push(record))
     }
 
     /// Bytes in flight at most, of one guest.
@@ -196,20 +153,9 @@ impl Row {
         self.greedy.unwrap_or(0).max(self.size)
     }
 
-    /// Of the repeats: some figure.
-    fn summary(&self, of: impl Fn(&Record) -> f64) -> Option<Summary> {
-        Summary::of(&self.records.iter().map(of).collect::<Vec<_>>())
-    }
-
-    /// Of the repeats' sum: some count for each request.
-    fn per_request(&self, count: impl Fn(&Record) -> u64) -> f64 {
-        let requests: u64 = self.records.iter().map(|r| r.frames).sum();
-        self.records.iter().map(count).sum::<u64>() as f64 / requests.max(1) as f64
-    }
-
     /// The work apart from path, guests and workers.
     fn work(&self) -> impl PartialEq + Copy + use<> {
-        (self.dir.name(), self.size, self.align, self.depth)
+        (self.dir, self.size, self.align, self.depth)
     }
 
     /// Whether this is the row of `greedy`, but with nobody greedy.
@@ -217,14 +163,15 @@ impl Row {
         self.greedy.is_none() && self.plan == greedy.plan && self.work() == greedy.work()
     }
 
-    /// What each guest that is not greedy has here, to what each has at `equal` load; the median of the repeats' ratios.
+    /// What each guest that is not greedy has here, to what each has at `equal` load; the median of
+    /// the repeats' ratios.
     fn kept(&self, equal: &Row) -> Option<Summary> {
         let all = f64::from(self.plan.guests);
-        let pairs = self.records.iter().zip(&equal.records);
-        Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s / (all - 1.0), b.frames_per_s / all)))
+        Some(self.records.ratio(&equal.records)?.per((all - 1.0) / all))
     }
 
-    /// What each guest that is not greedy has of the workers' time, as a part of its share of that; the median of the repeats.
+    /// What each guest that is not greedy has of the workers' time, as a part of its share of that;
+    /// the median of the repeats.
     fn share(&self) -> Option<Summary> {
         let shares = self.records.iter().filter_map(|record| {
             let by_guest = record.guests_worker_ns.as_deref()?;
@@ -236,15 +183,15 @@ impl Row {
         Summary::of(&shares.collect::<Vec<_>>())
     }
 
-    /// The time of workers for each counted request, to that at `equal` load; the median of the repeats' ratios.
+    /// The time of workers for each counted request, to that at `equal` load; the median of the
+    /// repeats' ratios.
     fn dearer(&self, equal: &Row) -> Option<Summary> {
-        let each = |record: &Record, guests: usize| {
+        // The greedy one is no part of either.
+        self.records.ratio_of(&equal.records, |record| {
             let by_guest = record.guests_worker_ns.as_deref().unwrap_or_default();
-            by_guest.iter().take(guests).sum::<u64>() as f64 / record.frames.max(1) as f64
-        };
-        let all = usize::from(self.plan.guests);
-        let pairs = self.records.iter().zip(&equal.records);
-        Summary::of_ratios(pairs.map(|(a, b)| (each(a, all - 1), each(b, all))))
+            let counted = by_guest.len().saturating_sub(usize::from(record.neighbour.is_some()));
+            by_guest.iter().take(counted).sum::<u64>() as f64 / record.frames.max(1) as f64
+        })
     }
 
     /// In words.
@@ -252,17 +199,9 @@ impl Row {
         let Plan { path, guests, workers } = self.plan;
         format!(
             "{path} {} {} B, depth {}, {guests} guest(s), {workers} worker(s)",
-            self.dir.name(),
-            self.size,
-            self.depth
+            self.dir, self.size, self.depth
         )
     }
-}
-
-/// The ratio of two rows, repeat by repeat, and its median.
-fn ratio(a: &Row, b: &Row) -> Option<Summary> {
-    let pairs = a.records.iter().zip(&b.records);
-    Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)))
 }
 
 /// Runs the benchmark.
@@ -270,7 +209,7 @@ pub fn run(args: BlkArgs, given: &Given) -> Result<()> {
     if args.guests.iter().all(|&guests| guests == 1) {
         given.refuse("greedy", "a guest that is alone takes nothing of others (--guests)")?;
     }
-    super::reported(args.json.as_deref(), args.report.as_deref(), |json, page| measure(&args, json, page))
+    args.output.run(|run| measure(&args, run))
 }
 
 fn rows(args: &BlkArgs) -> Vec<Row> {
@@ -283,13 +222,13 @@ fn rows(args: &BlkArgs) -> Vec<Row> {
                         for &workers in &args.workers {
                             let row = |path, greedy| Row {
                                 plan: Plan { path, guests, workers: workers.into() },
-                                dir: dir.into(),
+                                dir,
                                 size: size as usize,
                                 align: align as usize,
                                 depth: depth.into(),
                                 greedy,
                                 is_compared: args.greedy.is_some() && guests > 1,
-                                records: Vec::new(),
+                                records: Repeats::default(),
                             };
                             let greedy = args.greedy.filter(|_| guests > 1).map(|bytes| bytes as usize);
                             rows.extend(args.path.iter().map(|&path| row(path, None)));
@@ -305,39 +244,34 @@ fn rows(args: &BlkArgs) -> Vec<Row> {
     rows
 }
 
-fn measure(args: &BlkArgs, json: &mut RecordWriter, page: &mut Page) -> Result<()> {
+fn measure(args: &BlkArgs, run: &mut Run) -> Result<()> {
+    let Timing { seconds, repeats } = args.timing;
     let mut rows = rows(args);
-    let progress = Progress::new();
     let most = Most::of(rows.iter());
     let mut stands: BTreeMap<Plan, Stand> = BTreeMap::new();
     for row in &rows {
         if let Entry::Vacant(place) = stands.entry(row.plan) {
             let Plan { path, guests, workers } = row.plan;
-            progress.show(format_args!("{path}, {guests} guest(s), {workers} worker(s): connecting"));
+            run.progress.show(format_args!("{path}, {guests} guest(s), {workers} worker(s): connecting"));
             place.insert(Stand::start(row.plan, &most)?);
         }
     }
     // In all rows or in none: they are compared.
-    let gives_way = stands.values().any(Stand::shares_guests_core);
+    let gives_way = stands.values().any(|stand| stand.seating.shares_guests_core());
     stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
     let mut anchors = if args.anchors { anchors::Anchors::start(args)? } else { anchors::Anchors::default() };
-    for repeat in 0..args.repeats {
-        for row in &mut rows {
-            progress.show(format_args!("repeat {} of {}: {}", repeat + 1, args.repeats, row.words()));
+    for _ in 0..repeats {
+        in_turns(run, 1, &mut rows, Row::words, |run, row| {
             let stand = stands.get_mut(&row.plan).ok_or("no such machine")?;
-            json.write(row.measure(stand, args.seconds)?)?;
-        }
-        anchors.measure(repeat, args.seconds, json, &progress)?;
+            run.write(row.measure(stand, seconds)?)
+        })?;
+        anchors.measure(seconds, run)?;
     }
     let platform = stands.values_mut().next().map(Stand::platform).transpose()?.unwrap_or_default();
-    page.platform(&platform);
-    progress.clear();
-    if !json.is_stdout() {
-        print(words::table(&rows))?;
-        if args.anchors {
-            print(anchors.table(&rows))?;
-        }
-        print(words::method(&rows, args, &stands, &platform))?;
+    run.page.platform(&platform);
+    run.print(words::table(&rows))?;
+    if args.anchors {
+        run.print(anchors.table(&rows))?;
     }
-    super::none_went_wrong(rows.iter().flat_map(|row| &row.records))
+    run.print(words::method(&rows, args, &stands, &platform))
 }

@@ -1,25 +1,25 @@
-//! A machine with many guests in one process and their backend in another, for `bench scale` and `bench fairness`.
+//! A machine with many guests in one process and their backend in another, for `bench scale` and
+//! `bench fairness`.
 //!
 //! ```text
 //!   core 1   the guests, filled in turn by one thread
 //!   core 2.. the backend: worker 0 on core 2, worker 1 on core 3 ..., from core 2 on again where there are no more
 //! ```
-//! On two cores all workers share the second: what several of them cost shows there, and not what they gain.
+//! On two cores all workers share the second: what several of them cost shows there, and not what
+//! they gain.
 //!
-//! What came is counted at the backend's ports, between two looks of its control thread at all of them.
+//! What came is counted at the backend's ports, between two looks of its control thread at all of
+//! them.
 
-use crate::process::crowd::order::{BackOrder, Came, CrowdReport, Echoed, GuestOrder, Load, Member, Spent};
-use crate::process::order::{Order, Posts, Report};
+use super::Result;
+use crate::process::order::{Devices, Load, Member, Order, Posts};
+use crate::process::report::{Came, Played, Report, Spent};
 use crate::record::Record;
-use crate::testbed::{Process, Testbed};
+use crate::testbed::{Ends, Testbed, answer};
 use pregrant::net::path::PathName;
-use pregrant::net::path::data_ring::DEFAULT_ORDER;
 use pregrant_host::drivers::{Mode, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::error::Error;
 use std::time::Duration;
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Staging's data length.
 pub const DATA_LEN: u32 = 2048;
@@ -27,7 +27,8 @@ pub const DATA_LEN: u32 = 2048;
 const FIRST: u16 = 10;
 /// How long rings are full before frames are counted.
 const WARM_UP: Duration = Duration::from_millis(20);
-/// Descriptors of this process for each vif, as broker and xenstored: connections, memory, ledgers, what outlives a back.
+/// Descriptors of this process for each vif, as broker and xenstored: connections, memory, ledgers,
+/// what outlives a back.
 const DESCRIPTORS_A_VIF: u64 = 16;
 
 /// What a stand is made of.
@@ -99,10 +100,7 @@ pub fn make_room(vifs: usize) -> Result<()> {
 
 /// The machine.
 pub struct Stand {
-    // The backend first: guests that go are then nobody's business.
-    back: Process,
-    guests: Process,
-    _testbed: Testbed,
+    ends: Ends,
     /// What went wrong so far.
     wrong: Wrong,
 }
@@ -149,9 +147,7 @@ impl Window {
     /// Sets what is in it.
     pub fn set(&self, record: &mut Record) {
         record.count(self.sum(), self.seconds);
-        record.set_ops(self.spent.ops);
-        record.backend_cpu_ns = self.spent.cpu_ns;
-        record.worker_cpu_ns = Some(self.spent.workers_cpu_ns.clone());
+        record.set_spent(&Spent::default(), &self.spent);
         self.wrong.set(record);
     }
 }
@@ -168,54 +164,32 @@ impl Wrong {
 /// What single frames took, and the backend for them.
 pub struct Echoes {
     /// As the guest tells it.
-    pub guest: Echoed,
+    pub guest: Played,
     /// What the backend used meanwhile.
     pub spent: Spent,
 }
 
 impl Echoes {
-    /// System calls of the backend for each time that an event woke it.
-    pub fn syscalls_a_wakeup(&self) -> f64 {
-        self.spent.ops.syscalls as f64 / self.guest.wakeups.max(1) as f64
+    /// A share of each time that an event woke the backend.
+    pub fn a_wakeup(&self, of: u64) -> f64 {
+        of as f64 / self.guest.spent.ops.wakeups.max(1) as f64
     }
 
     /// Sets what is in it.
     pub fn set(&self, record: &mut Record) {
         let guest = &self.guest;
-        record.count(guest.frames, guest.seconds);
-        record.set_ops(guest.ops.plus(&self.spent.ops));
-        record.frontend_cpu_ns = guest.cpu_ns;
-        record.backend_cpu_ns = self.spent.cpu_ns;
-        record.worker_cpu_ns = Some(self.spent.workers_cpu_ns.clone());
+        record.count(guest.frames, guest.spent.seconds());
+        record.set_spent(&guest.spent, &self.spent);
         record.depth = Some(1);
-        record.syscalls_a_wakeup = Some(self.syscalls_a_wakeup());
+        record.syscalls_a_wakeup = Some(self.a_wakeup(self.spent.ops.syscalls));
         Wrong {
-            lost: guest.lost,
-            repeated: guest.wrong,
-            damaged: guest.damaged,
-            missed_wakeups: guest.missed_wakeups + self.spent.missed_wakeups,
+            lost: guest.came.missing,
+            repeated: guest.came.wrong,
+            damaged: guest.came.damaged,
+            missed_wakeups: guest.spent.missed_wakeups + self.spent.missed_wakeups,
         }
         .set(record);
     }
-}
-
-/// What was used in between.
-pub fn since(after: &Spent, before: &Spent) -> Spent {
-    let workers = after.workers_cpu_ns.iter().zip(&before.workers_cpu_ns).map(|(a, b)| a - b);
-    // The same devices: they stay.
-    let devices = after.devices_ns.iter().zip(&before.devices_ns).map(|(a, b)| (a.0, a.1 - b.1));
-    Spent {
-        at_ns: after.at_ns - before.at_ns,
-        cpu_ns: after.cpu_ns - before.cpu_ns,
-        workers_cpu_ns: workers.collect(),
-        devices_ns: devices.collect(),
-        ops: after.ops.since(&before.ops),
-        missed_wakeups: after.missed_wakeups - before.missed_wakeups,
-    }
-}
-
-fn another(report: &CrowdReport) -> Box<dyn Error> {
-    format!("an answer to another order: {report:?}").into()
 }
 
 impl Stand {
@@ -228,66 +202,36 @@ impl Stand {
             testbed.guest_domain(member.domid)?;
             testbed.make_vif(member.domid, 0)?;
         }
-        let back = testbed.process("crowd-back", 0, cores.workers.first().copied())?;
-        let guests = testbed.process("crowd", FIRST, cores.guests)?;
-        let mut stand = Self { back, guests, _testbed: testbed, wrong: Wrong::default() };
+        let back = testbed.process("back", 0, cores.workers.first().copied())?;
+        let guests = testbed.process("guest", FIRST, cores.guests)?;
+        let mut ends = Ends { back, guests, testbed };
         let Plan { workers, mode, path, .. } = *plan;
         let posts = Posts { workers, place: Placement::Balanced, mode, cores: cores.workers.clone() };
-        stand.ask_back(BackOrder::Serve { posts, path })?;
-        stand.ask(GuestOrder::Gather {
-            members,
-            data_len: (path == PathName::Staging).then_some(DATA_LEN),
-            persistent: path == PathName::Persistent,
-            gref_mapping: path == PathName::GrefMapping,
-            data_ring: (path == PathName::DataRing).then_some(DEFAULT_ORDER),
-            foreign: path == PathName::Foreign,
-            guest_copy: path == PathName::GuestCopy,
-        })?;
-        Ok(stand)
-    }
-
-    fn ask(&mut self, order: GuestOrder) -> Result<CrowdReport> {
-        self.guests.order(&Order::Crowd(order))?;
-        match self.guests.report(&mut [&mut self.back])? {
-            Report::Crowd(report) => Ok(report),
-            other => Err(format!("an answer to another order: {other:?}").into()),
-        }
-    }
-
-    fn ask_back(&mut self, order: BackOrder) -> Result<CrowdReport> {
-        self.back.order(&Order::CrowdBack(order))?;
-        match self.back.report(&mut [&mut self.guests])? {
-            Report::Crowd(report) => Ok(report),
-            other => Err(format!("an answer to another order: {other:?}").into()),
-        }
+        answer!(ends.ask_back(Order::Serve(posts, Devices::Vifs(path)))?, Report::Done => ());
+        let data_len = (path == PathName::Staging).then_some(DATA_LEN);
+        answer!(ends.ask_guests(Order::Gather { members, path, data_len })?, Report::Done => ());
+        Ok(Self { ends, wrong: Wrong::default() })
     }
 
     /// What the backend has used so far.
     pub fn spent(&mut self) -> Result<Spent> {
-        match self.ask_back(BackOrder::Spent)? {
-            CrowdReport::Spent(spent) => Ok(spent),
-            other => Err(another(&other)),
-        }
+        Ok(answer!(self.ends.ask_back(Order::Spent)?, Report::Spent(spent) => spent))
     }
 
     fn seen(&mut self) -> Result<(Spent, Vec<Came>)> {
-        match self.ask_back(BackOrder::Seen)? {
-            CrowdReport::Seen { spent, came } => Ok((spent, came)),
-            other => Err(another(&other)),
-        }
+        Ok(answer!(self.ends.ask_back(Order::Seen)?, Report::Seen { spent, came } => (spent, came)))
     }
 
     /// What comes while these send all they can.
     pub fn send(&mut self, loads: Vec<Load>, seconds: f64) -> Result<Window> {
-        self.ask(GuestOrder::Send(loads))?;
+        answer!(self.ends.ask_guests(Order::Send(loads))?, Report::Done => ());
         std::thread::sleep(WARM_UP);
         let (began, first) = self.seen()?;
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let (ended, last) = self.seen()?;
-        let (sent, missed_wakeups) = match self.ask(GuestOrder::Rest)? {
-            CrowdReport::Sent { frames, missed_wakeups } => (frames, missed_wakeups),
-            other => return Err(another(&other)),
-        };
+        let rested = self.ends.ask_guests(Order::Rest)?;
+        let (sent, missed_wakeups) =
+            answer!(rested, Report::Sent { frames, missed_wakeups } => (frames, missed_wakeups));
         // All that was sent is answered, so it has been at a port.
         let (end, all) = self.seen()?;
         if [first.len(), last.len(), all.len()] != [sent.len(); 3] {
@@ -295,30 +239,29 @@ impl Stand {
         }
         let mut wrong = Wrong { missed_wakeups: missed_wakeups + end.missed_wakeups, ..Wrong::default() };
         for (came, sent) in all.iter().zip(&sent) {
-            wrong.lost += came.missing + sent.saturating_sub(came.next);
+            wrong.lost += came.lost_of(*sent);
             wrong.repeated += came.wrong;
-            wrong.damaged += came.damaged;
+            wrong.damaged += came.damaged + came.foreign;
         }
         let before = std::mem::replace(&mut self.wrong, wrong);
-        let spent = since(&ended, &began);
+        let spent = ended.since(&began);
         Ok(Window {
-            seconds: spent.at_ns as f64 / 1e9,
+            seconds: spent.seconds(),
             frames: last.iter().zip(&first).map(|(b, a)| b.frames - a.frames).collect(),
             spent,
             wrong: wrong.since(before),
         })
     }
 
-    /// One frame of the first guest at a time, there and back, both ends asleep in between; the others are connected.
+    /// One frame of the first guest at a time, there and back, both ends asleep in between; the
+    /// others are connected.
     pub fn echo(&mut self, seconds: f64) -> Result<Echoes> {
-        self.ask_back(BackOrder::Echo(true))?;
+        answer!(self.ends.ask_back(Order::SendBack(true))?, Report::Done => ());
         let began = self.spent()?;
-        let guest = match self.ask(GuestOrder::Echo { seconds, mode: Mode::Event })? {
-            CrowdReport::Echoed(guest) => *guest,
-            other => return Err(another(&other)),
-        };
-        let spent = since(&self.spent()?, &began);
-        self.ask_back(BackOrder::Echo(false))?;
+        let echo = Order::Echo { seconds, mode: Mode::Event };
+        let guest = answer!(self.ends.ask_guests(echo)?, Report::Case(guest) => *guest);
+        let spent = self.spent()?.since(&began);
+        answer!(self.ends.ask_back(Order::SendBack(false))?, Report::Done => ());
         Ok(Echoes { guest, spent })
     }
 }

@@ -1,53 +1,46 @@
 //! `pregrant bench limit`: the machine's own ceiling.
 //!
-//! The rows answer one question each, with no driver in the way: how many cache lines a second can go from one core to
-//! another, how fast memcpy is, what grant copy's system call costs in batches, what a wake-up costs. Repeats are
-//! interleaved, so that a slow phase of the machine hits all rows alike.
+//! The rows answer one question each, with no driver in the way: how many cache lines a second can
+//! go from one core to another, how fast memcpy is, what grant copy's system call costs in batches,
+//! what a wake-up costs. Repeats are interleaved, so that a slow phase of the machine hits all rows
+//! alike.
 
-use std::io::IsTerminal;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
-
+use super::Result;
+use super::output::{Output, Run};
+use super::timing::Timing;
 use crate::limit::lines::{self, Copies};
 use crate::limit::remote::{self, Target};
 use crate::limit::{self, Measured, memory, wake};
-
+use crate::record::Record;
 use crate::record::published::line_rate;
-use crate::record::stats::Summary;
-use crate::record::{Record, RecordWriter};
-use crate::screen::print;
-use crate::table::{Align, Table, figure};
+use crate::record::repeats::Repeats;
+use crate::table::{Table, figure, or_dash};
+use std::io;
+use std::process::Command;
+use std::time::Duration;
 
 /// The hidden subcommand that is read from.
 const TARGET_SUBCOMMAND: [&str; 2] = ["bench", "limit-target"];
 
 /// Arguments of `bench limit`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("seconds", |a| a.value_parser(seconds)))]
 #[command(
     after_help = "Examples:\n  pregrant bench limit\n  pregrant bench limit --seconds 1 --json limit.jsonl\n\n\
     The first row is the headline: 64-byte frames in slots 256 bytes apart, one line handed per frame.\n\
     Run it on an idle machine; figures of a busy one say nothing."
 )]
 pub struct LimitArgs {
-    /// Seconds of each row and repeat
-    #[arg(long, default_value_t = 0.2, value_parser = seconds)]
-    pub seconds: f64,
-    /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
+    #[command(flatten)]
+    pub timing: Timing,
     /// Lines handed over at a time; try 8, 16 and 64 too, the best differs from machine to machine
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=i64::from(lines::MAX_BATCH)))]
     pub burst: u32,
-    /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write a page with plots of the results to this folder, as index.html with the records beside it
-    #[arg(long, value_name = "DIR")]
-    pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: Output,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+fn seconds(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(s) if (0.001..=3600.0).contains(&s) => Ok(s),
         _ => Err("a number of seconds from 0.001 to 3600, for example 0.5".into()),
@@ -118,13 +111,13 @@ impl Row {
         burst: u32,
         run_for: Duration,
         target: Option<&Target>,
-    ) -> std::io::Result<Measured> {
+    ) -> io::Result<Measured> {
         match self {
             Row::Lines { stride, copies } => lines::hand_over(cores, stride, burst, copies, run_for),
             Row::Memory { size } => memory::copy(cores[1], size, run_for),
             Row::Remote { size } => match target {
                 Some(target) => target.read(cores[1], size, run_for),
-                None => Err(std::io::Error::other("there is no process to read from")),
+                None => Err(io::Error::other("there is no process to read from")),
             },
             Row::Wake => wake::round_trips(cores, run_for),
         }
@@ -132,7 +125,7 @@ impl Row {
 }
 
 /// Two of these cores, or the only one twice.
-pub fn pair(cores: &[usize]) -> Result<[usize; 2], Box<dyn std::error::Error>> {
+pub fn pair(cores: &[usize]) -> Result<[usize; 2]> {
     match cores {
         [a, b, ..] => Ok([*a, *b]),
         [only] => Ok([*only, *only]),
@@ -141,11 +134,8 @@ pub fn pair(cores: &[usize]) -> Result<[usize; 2], Box<dyn std::error::Error>> {
 }
 
 /// Measures every row and prints the table.
-pub fn run(args: LimitArgs) -> Result<(), Box<dyn std::error::Error>> {
-    super::reported(args.json.as_deref(), args.report.as_deref(), |json, _| measure_all(&args, json))
-}
-
-fn measure_all(args: &LimitArgs, json: &mut RecordWriter) -> Result<(), Box<dyn std::error::Error>> {
+pub fn measure(args: &LimitArgs, run: &mut Run) -> Result<()> {
+    let Timing { seconds, repeats } = args.timing;
     let cores = limit::cores()?;
     let mut notes = Vec::new();
     let pair = pair(&cores)?;
@@ -159,65 +149,54 @@ fn measure_all(args: &LimitArgs, json: &mut RecordWriter) -> Result<(), Box<dyn 
     let target = Target::start(Command::new(std::env::current_exe()?).args(TARGET_SUBCOMMAND));
     let mut target = target.inspect_err(|e| notes.push(format!("process_vm_readv is left out: {e}"))).ok();
 
-    let run_for = Duration::from_secs_f64(args.seconds);
-    let progress = std::io::stderr().is_terminal();
-    let mut rates: Vec<Vec<f64>> = vec![Vec::new(); ROWS.len()];
+    let run_for = Duration::from_secs_f64(seconds);
+    let mut rows = ROWS.map(|row| (row, Repeats::default()));
     let mut failed = [false; ROWS.len()];
-    for repeat in 0..args.repeats {
-        if progress {
-            eprint!("\rbench limit: repeat {} of {} ", repeat + 1, args.repeats);
-        }
-        for (i, row) in ROWS.iter().enumerate() {
+    for repeat in 1..=repeats {
+        run.progress.show(format_args!("bench limit: repeat {repeat} of {repeats}"));
+        for ((row, records), failed) in rows.iter_mut().zip(&mut failed) {
             let no_target = matches!(row, Row::Remote { .. }) && target.is_none();
-            if failed[i] || no_target || (row.needs_two_cores() && cores.len() < 2) {
+            if *failed || no_target || (row.needs_two_cores() && cores.len() < 2) {
                 continue;
             }
             match row.measure(pair, args.burst, run_for, target.as_ref()) {
-                Ok(m) => {
-                    let record = filled(row.record(args.burst), repeat, &m);
-                    rates[i].push(record.frames_per_s);
-                    json.write(&record)?;
-                }
+                Ok(m) => run.write(records.push(filled(row.record(args.burst), &m)))?,
                 Err(e) => {
                     alive(&mut target)?;
-                    failed[i] = true;
+                    *failed = true;
                     notes.push(format!("{}: {e}", row.label()));
                 }
             }
         }
     }
-    if progress {
-        eprintln!();
-    }
-    if !json.is_stdout() {
-        print(table(&rates))?;
-        print(format_args!(
-            "Medians of {} repeats; cores {} and {}. Line rate of 40 Gbit/s at 64 B: {} M frames/s.",
-            args.repeats,
-            pair[0],
-            pair[1],
-            figure(line_rate(40.0, 64) / 1e6)
-        ))?;
-    }
+    run.print(table(&rows))?;
+    run.print(format_args!(
+        "Medians of {repeats} repeats; cores {} and {}. Line rate of 40 Gbit/s at 64 B: {} M frames/s.",
+        pair[0],
+        pair[1],
+        figure(line_rate(40.0, 64) / 1e6)
+    ))?;
     for note in &notes {
         eprintln!("note: {note}");
     }
     alive(&mut target)?;
-    if rates.iter().all(Vec::is_empty) {
+    if rows.iter().all(|(_, records)| records.0.is_empty()) {
         return Err("nothing could be measured; the notes above say why".into());
     }
     Ok(())
 }
 
-/// A process that was killed is no property of the machine: what it leaves out is no note but a failure.
-fn alive(target: &mut Option<Target>) -> Result<(), Box<dyn std::error::Error>> {
+/// A process that was killed is no property of the machine: what it leaves out is no note but a
+/// failure.
+fn alive(target: &mut Option<Target>) -> Result<()> {
     match target.as_mut().map(Target::check_alive) {
         Some(Err(e)) => Err(format!("{e}; its rows would be missing or wrong, run bench limit again").into()),
         _ => Ok(()),
     }
 }
 
-/// The two rows that others are shown against: lines handed over (the headline) and grant copy's system call at 64 B.
+/// The two rows that others are shown against: lines handed over (the headline) and grant copy's
+/// system call at 64 B.
 pub struct Ceiling {
     pair: [usize; 2],
     target: Target,
@@ -228,7 +207,7 @@ impl Ceiling {
     const BURST: u32 = 32;
 
     /// None where this process may use one core only.
-    pub fn start() -> Result<Option<Self>, Box<dyn std::error::Error>> {
+    pub fn start() -> Result<Option<Self>> {
         let cores = limit::cores()?;
         let [a, b, ..] = cores[..] else { return Ok(None) };
         let target = Target::start(Command::new(std::env::current_exe()?).args(TARGET_SUBCOMMAND))?;
@@ -236,18 +215,17 @@ impl Ceiling {
     }
 
     /// Both rows, once: lines, process_vm_readv.
-    pub fn measure(&self, repeat: u32, seconds: f64) -> std::io::Result<[Record; 2]> {
+    pub fn measure(&self, seconds: f64) -> io::Result<[Record; 2]> {
         let row = |row: Row| {
             let m =
                 row.measure(self.pair, Self::BURST, Duration::from_secs_f64(seconds), Some(&self.target))?;
-            Ok::<_, std::io::Error>(filled(row.record(Self::BURST), repeat, &m))
+            Ok::<_, io::Error>(filled(row.record(Self::BURST), &m))
         };
         Ok([row(ROWS[0])?, row(Row::Remote { size: 64 })?])
     }
 }
 
-fn filled(mut record: Record, repeat: u32, m: &Measured) -> Record {
-    record.repeat = repeat;
+fn filled(mut record: Record, m: &Measured) -> Record {
     record.count(m.frames, m.seconds);
     record.syscalls = m.syscalls;
     record.frontend_cpu_ns = m.giver_cpu_ns;
@@ -255,41 +233,21 @@ fn filled(mut record: Record, repeat: u32, m: &Measured) -> Record {
     record
 }
 
-fn table(rates: &[Vec<f64>]) -> Table {
-    let mut table = Table::new(&[
-        ("what", Align::Left),
-        ("size B", Align::Right),
-        ("M/s", Align::Right),
-        ("min", Align::Right),
-        ("max", Align::Right),
-        ("ns each", Align::Right),
-        ("Gbit/s", Align::Right),
-    ]);
-    let mut last = None;
-    for (row, rates) in ROWS.iter().zip(rates) {
-        let Some(s) = Summary::of(rates) else { continue };
-        let kind = std::mem::discriminant(row);
-        if last.is_some_and(|k| k != kind) {
-            table.gap();
-        }
-        last = Some(kind);
-        let size = row.record(1).size_bytes;
-        let millions = |v: f64| figure(v / 1e6);
-        table.row([
-            row.label(),
-            size.to_string(),
-            millions(s.median),
-            millions(s.min),
-            millions(s.max),
-            figure(1e9 / s.median),
-            figure(s.median * size as f64 * 8.0 / 1e9),
-        ]);
-    }
-    table
+fn table(rows: &[(Row, Repeats)]) -> Table {
+    let millions = |v: f64| figure(v / 1e6);
+    Table::of(rows.iter().filter(|(_, records)| records.rate().is_some()))
+        .left("what", |(row, _)| row.label())
+        .right("size B", |(row, _)| row.record(1).size_bytes)
+        .median("M/s", 1e6, |(_, records)| records.rate())
+        .right("min", |(_, records)| or_dash(records.rate().map(|s| millions(s.min))))
+        .right("max", |(_, records)| or_dash(records.rate().map(|s| millions(s.max))))
+        .right("ns each", |(_, records)| or_dash(records.rate().map(|s| figure(1e9 / s.median))))
+        .median("Gbit/s", 1e9, |(_, records)| records.summary(|r| r.bits_per_s))
+        .grouped(|(row, _)| std::mem::discriminant(row))
 }
 
 /// The process that is read from: sleeps until its standard input ends.
-pub fn run_target() -> Result<(), Box<dyn std::error::Error>> {
+pub fn run_target() -> Result<()> {
     Ok(remote::serve_target(std::io::stdin().lock(), std::io::stdout().lock())?)
 }
 
@@ -312,17 +270,21 @@ mod tests {
 
     #[test]
     fn the_table_fits_a_terminal_and_leaves_out_what_was_not_measured() {
-        let mut rates = vec![vec![123_456_789.0, 1.0, 987_654_321.0]; ROWS.len()];
-        let text = table(&rates).to_string();
+        let rates = [123_456_789.0, 1.0, 987_654_321.0];
+        let of = |row: Row| rates.map(|frames_per_s| Record { frames_per_s, ..row.record(1) });
+        let mut rows = ROWS.map(|row| (row, Repeats(of(row).into())));
+        let text = table(&rows).to_string();
         assert!(text.lines().all(|line| width(line) <= 100), "{text}");
-        rates[ROWS.len() - 1].clear();
-        assert!(text.contains("eventfd") && !table(&rates).to_string().contains("eventfd"));
+        rows[ROWS.len() - 1].1.0.clear();
+        assert!(text.contains("eventfd") && !table(&rows).to_string().contains("eventfd"));
     }
 
     #[test]
     fn a_record_is_filled_from_what_was_counted() {
         let m = Measured { frames: 1000, seconds: 0.5, giver_cpu_ns: 7, taker_cpu_ns: 8, syscalls: 9 };
-        let r = filled(ROWS[0].record(32), 3, &m);
+        let mut records = Repeats::default();
+        (0..3).for_each(|_| drop(records.push(ROWS[0].record(32)).clone()));
+        let r = records.push(filled(ROWS[0].record(32), &m));
         assert_eq!((r.repeat, r.frames, r.frames_per_s, r.syscalls), (3, 1000, 2000.0, 9));
         assert_eq!((r.frontend_cpu_ns, r.backend_cpu_ns, r.burst, r.mode.as_str()), (7, 8, 32, "poll"));
     }

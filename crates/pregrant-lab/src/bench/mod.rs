@@ -1,4 +1,13 @@
 //! `pregrant bench`: measurements, as a table for people and as JSON lines for programs.
+//!
+//! ```text
+//!   stand, crowd, blk::stand    a machine with its processes
+//!        |  a case, a load
+//!        v
+//!   a bench's Row --> Repeats: a record for each repeat --> Run (output): JSON lines, the page of a report, a table
+//!        ^
+//!   timing: how long, how often, in turns
+//! ```
 
 pub(crate) mod blk;
 pub(crate) mod crowd;
@@ -8,18 +17,22 @@ pub(crate) mod latency;
 pub(crate) mod limit;
 pub(crate) mod neighbour;
 pub(crate) mod net;
+pub(crate) mod output;
 mod pairs;
 pub(crate) mod scale;
 pub(crate) mod seating;
+pub(crate) mod stand;
 pub(crate) mod store;
 pub(crate) mod store_load;
+pub(crate) mod timing;
 pub(crate) mod working_set;
 
-use crate::record::{Record, RecordWriter};
-use crate::report::Report;
+use crate::record::Record;
 use crate::usage::Given;
 use clap::Subcommand;
-use std::path::Path;
+use std::error::Error;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -28,9 +41,11 @@ pub enum BenchCommand {
     Net(net::NetArgs),
     /// Requests to a disk, path by path
     Blk(blk::BlkArgs),
-    /// What a frame hook of the guest's saves: frames that are dropped, and frames that are sent back
+    /// What a frame hook of the guest's saves: frames that are dropped, and frames that are sent
+    /// back
     Hook(hook::HookArgs),
-    /// Frames from a guest's own buffers: how many the backend's table has, over the number of buffers
+    /// Frames from a guest's own buffers: how many the backend's table has, over the number of
+    /// buffers
     WorkingSet(working_set::WorkingSetArgs),
     /// One frame at a time: how long requests and responses take
     Latency(latency::LatencyArgs),
@@ -50,44 +65,29 @@ pub enum BenchCommand {
 }
 
 /// Runs it.
-pub fn run(command: BenchCommand, given: &Given) -> Result<(), Box<dyn std::error::Error>> {
+pub fn run(command: BenchCommand, given: &Given) -> Result<()> {
     match command {
         BenchCommand::Net(args) => net::run(args, given),
         BenchCommand::Blk(args) => blk::run(args, given),
-        BenchCommand::Hook(args) => hook::run(args),
-        BenchCommand::WorkingSet(args) => working_set::run(args),
-        BenchCommand::Latency(args) => latency::run(args),
-        BenchCommand::Neighbour(args) => neighbour::run(args),
-        BenchCommand::Scale(args) => scale::run(args),
-        BenchCommand::Fairness(args) => fairness::run(args),
-        BenchCommand::Limit(args) => limit::run(args),
-        BenchCommand::Store(args) => store::run(args),
+        BenchCommand::Hook(args) => args.output.run(|run| hook::measure(&args, run)),
+        BenchCommand::WorkingSet(args) => args.output.run(|run| working_set::measure(&args, run)),
+        BenchCommand::Latency(args) => args.output.run(|run| latency::measure_all(&args, run)),
+        BenchCommand::Neighbour(args) => args.lines.run(|run| neighbour::measure(&args, run)),
+        BenchCommand::Scale(args) => args.lines.run(|run| scale::measure(&args, run)),
+        BenchCommand::Fairness(args) => args.lines.run(|run| fairness::measure(&args, run)),
+        BenchCommand::Limit(args) => args.output.run(|run| limit::measure(&args, run)),
+        BenchCommand::Store(args) => args.lines.run(|run| store::measure(&args, run)),
         BenchCommand::LimitTarget => limit::run_target(),
     }
 }
 
-/// Measures with somewhere to write to: JSON lines, and the page of a report, which is written also when the run failed.
-fn reported(
-    json: Option<&Path>,
-    report: Option<&Path>,
-    measure: impl FnOnce(&mut RecordWriter, &mut Report) -> Result<(), Box<dyn std::error::Error>>,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let mut json = RecordWriter::open(json)?;
-    let mut report = Report::open(report)?;
-    let outcome = measure(&mut json, &mut report);
-    if let (Some(place), false) = (report.write(json.written(), &outcome)?, json.is_stdout()) {
-        crate::screen::print(format_args!("Report: {}", place.display()))?;
-    }
-    outcome
-}
-
-/// Fails when a record has frames that were lost, repeated or damaged, or a wake-up that was missed.
-pub fn none_went_wrong<'a>(
-    records: impl Iterator<Item = &'a Record>,
-) -> Result<(), Box<dyn std::error::Error>> {
+/// Fails when a record has frames that were lost, repeated or damaged, or a wake-up that was
+/// missed.
+pub fn none_went_wrong<'a>(records: impl IntoIterator<Item = &'a Record>) -> Result<()> {
     let mut sums = [0; 4];
     let mut what = "frames";
-    for r in records {
+    // Both directions' records of a latency have the same account.
+    for r in records.into_iter().filter(|r| (&*r.bench, &*r.dir) != ("latency", "rx")) {
         if r.bench == "blk" {
             what = "requests";
         }

@@ -9,117 +9,87 @@
 //!
 //! A factor is the median of the repeats' ratios: rows of one repeat had the same machine.
 
-use super::net::{Redo, Row, ratio};
-use crate::process::order::RxWay;
+use super::net::Row;
+use crate::process::order::{Case, Dir, RxWay};
 use crate::table::figure;
 
-/// Rows that differ in the redo page alone: with it, without it.
-fn redo_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.name(), r.dir, r.size, r.rx, r.workers);
-    let same = move |a: &Row, b: &Row| kind(a) == kind(b);
-    rows.iter().filter(|r| r.redo == Redo::On).filter_map(move |on| {
-        rows.iter().find(|off| off.redo == Redo::Off && same(on, off)).map(|off| (on, off))
-    })
+/// What tells rows apart.
+#[derive(Clone, Copy, PartialEq)]
+struct Kind {
+    name: &'static str,
+    dir: Dir,
+    size: usize,
+    redo: bool,
+    rx: RxWay,
+    workers: usize,
 }
 
-/// Rows that differ in what the guest does with frames alone: by reference, copied.
-fn rx_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.name(), r.dir, r.size, r.redo, r.workers);
-    let same = move |a: &Row, b: &Row| kind(a) == kind(b);
-    rows.iter().filter(|r| r.rx == RxWay::Reference).filter_map(move |lent| {
-        rows.iter().find(|copied| copied.rx == RxWay::Copy && same(lent, copied)).map(|copied| (lent, copied))
-    })
+impl Kind {
+    fn of(row: &Row) -> Self {
+        let Case { dir, size, redo, rx, .. } = row.case;
+        Self { name: row.name(), dir, size, redo, rx, workers: row.workers }
+    }
 }
 
-/// Rows that differ in the number of workers alone: several, one.
-fn worker_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.name(), r.dir, r.size, r.redo, r.rx);
-    rows.iter().filter(|r| r.workers > 1).filter_map(move |several| {
-        let one = rows.iter().find(|one| one.workers == 1 && kind(one) == kind(several));
-        one.map(|one| (several, one))
-    })
-}
-
-/// Rows that have heads from staging buffers, and those that go by the path of their rests alone.
-fn head_pairs(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row)> {
-    let kind = |r: &Row| (r.dir, r.size, r.redo, r.workers);
-    rows.iter().filter(|row| row.has_heads()).filter_map(move |headed| {
-        let rest = headed.rest?;
-        let whole = rows.iter().find(|r| (r.path, r.rest) == (rest, None) && kind(r) == kind(headed))?;
-        Some((headed, whole))
+/// Rows that have a counterpart, with that.
+fn paired(
+    rows: &[Row],
+    counterpart: impl Fn(&Row, Kind) -> Option<Kind>,
+) -> impl Iterator<Item = (&Row, &Row)> {
+    rows.iter().filter_map(move |row| {
+        let wanted = counterpart(row, Kind::of(row))?;
+        rows.iter().find(|other| Kind::of(other) == wanted).map(|other| (row, other))
     })
 }
 
 /// All of them, a line each.
 pub fn in_words(rows: &[Row]) -> String {
     let mut text = String::new();
-    for (on, off) in redo_pairs(rows) {
-        if let Some(cost) = ratio(on, off) {
-            text += &format!(
-                "With the redo page, {} {} {} B moves {} ({}..{}) times the frames that it moves without: the median of \
-                 the repeats' ratios, not the ratio of the medians above.\n",
-                on.name(),
-                on.dir.name(),
-                on.size,
-                figure(cost.median),
-                figure(cost.min),
-                figure(cost.max)
-            );
-        }
+    let line = |row: &Row, other: &Row, with: &str, than: &str| {
+        let factor = row.records.ratio(&other.records);
+        factor.map_or(String::new(), |factor| {
+            format!(
+                "{with}, {} {} {} B moves {factor} times the frames {than}.\n",
+                row.name(),
+                row.dir,
+                row.size
+            )
+        })
+    };
+    let redo = |_: &Row, kind: Kind| kind.redo.then_some(Kind { redo: false, ..kind });
+    for (on, off) in paired(rows, redo) {
+        let than =
+            "that it moves without: the median of the repeats' ratios, not the ratio of the medians above";
+        text += &line(on, off, "With the redo page", than);
     }
-    for (headed, whole) in head_pairs(rows) {
-        if let Some(gain) = ratio(headed, whole) {
-            let [by_grant, all] =
-                [headed, whole].map(|row| figure(row.per_frame(|r| r.grant_copy_bytes.unwrap_or(0))));
-            text += &format!(
-                "With heads from staging buffers, {} {} {} B moves {} ({}..{}) times the frames of {}, and {by_grant} bytes \
-                 of each by grant copy where that has {all}: the median of the repeats' ratios.\n",
-                headed.name(),
-                headed.dir.name(),
-                headed.size,
-                figure(gain.median),
-                figure(gain.min),
-                figure(gain.max),
-                whole.name()
-            );
-        }
+    let heads = |row: &Row, kind: Kind| {
+        row.rest().filter(|_| row.has_heads()).map(|rest| Kind { name: rest.name(), ..kind })
+    };
+    for (headed, whole) in paired(rows, heads) {
+        let bytes = |row: &Row| figure(row.records.each(|r| r.grant_copy_bytes.unwrap_or(0)));
+        let than = format!(
+            "of {}, and {} bytes of each by grant copy where that has {}: the median of the repeats' ratios",
+            whole.name(),
+            bytes(headed),
+            bytes(whole)
+        );
+        text += &line(headed, whole, "With heads from staging buffers", &than);
     }
-    for row in rows.iter().filter(|row| row.rest.is_some() && !row.has_heads()) {
+    for row in rows.iter().filter(|row| row.heads && !row.has_heads()) {
+        let (name, dir, size) = (row.name(), row.dir, row.size);
         text += &format!(
-            "{} {} {} B: no frame has a head, each is in its staging buffer as a whole.\n",
-            row.name(),
-            row.dir.name(),
-            row.size
+            "{name} {dir} {size} B: no frame has a head, each is in its staging buffer as a whole.\n"
         );
     }
-    for (several, one) in worker_pairs(rows) {
-        if let Some(gain) = ratio(several, one) {
-            text += &format!(
-                "With {} workers, {} {} {} B moves {} ({}..{}) times the frames that it moves with one: the median of the \
-                 repeats' ratios.\n",
-                several.workers,
-                several.name(),
-                several.dir.name(),
-                several.size,
-                figure(gain.median),
-                figure(gain.min),
-                figure(gain.max)
-            );
-        }
+    let workers = |_: &Row, kind: Kind| (kind.workers > 1).then_some(Kind { workers: 1, ..kind });
+    for (several, one) in paired(rows, workers) {
+        let than = "that it moves with one: the median of the repeats' ratios";
+        text += &line(several, one, &format!("With {} workers", several.workers), than);
     }
-    for (lent, copied) in rx_pairs(rows) {
-        if let Some(gain) = ratio(lent, copied) {
-            text += &format!(
-                "By reference, {} {} {} B moves {} ({}..{}) times the frames that it moves with a copy at the guest: the \
-                 median of the repeats' ratios.\n",
-                lent.name(),
-                lent.dir.name(),
-                lent.size,
-                figure(gain.median),
-                figure(gain.min),
-                figure(gain.max)
-            );
-        }
+    let rx = |_: &Row, kind: Kind| (kind.rx == RxWay::Reference).then_some(Kind { rx: RxWay::Copy, ..kind });
+    for (lent, copied) in paired(rows, rx) {
+        let than = "that it moves with a copy at the guest: the median of the repeats' ratios";
+        text += &line(lent, copied, "By reference", than);
     }
     text
 }
@@ -127,8 +97,8 @@ pub fn in_words(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::order::Dir;
     use crate::record::Record;
+    use crate::record::repeats::Repeats;
     use pregrant::net::path::PathName;
 
     fn row(rest: Option<PathName>, size: usize, rate: u64) -> Row {
@@ -136,7 +106,9 @@ mod tests {
         let mut record = Record::new("net", "", "tx", size as u64);
         record.count(rate, 1.0);
         record.grant_copy_bytes = Some(if rest.is_some() && size <= 256 { 0 } else { rate * 4 });
-        Row { rest, records: vec![record], ..Row::new(path, Dir::Tx, size, 256) }
+        let row = Row { records: Repeats(vec![record]), ..Row::new(path, Dir::Tx, size, 256) };
+        let (rest, heads) = (rest.unwrap_or(path), rest.is_some());
+        Row { case: Case { rest, heads, ..row.case.clone() }, ..row }
     }
 
     #[test]

@@ -1,30 +1,32 @@
-//! `pregrant bench scale`: what many vifs cost at one backend, when one of them is busy, when all are, and when none is.
+//! `pregrant bench scale`: what many vifs cost at one backend, when one of them is busy, when all
+//! are, and when none is.
 //!
 //! ```text
 //!   machines with 1 vif     machine with 8 vifs      64      256          all of them at once, each with its own backend
 //!     '------- idle, all at once, for some seconds ------'
 //!     '------- then in turns, repeat by repeat: one sends; one sends single frames; all send
 //! ```
-//! So each figure stands beside that of a machine with the first number of vifs, taken within the same second or two.
+//! So each figure stands beside that of a machine with the first number of vifs, taken within the
+//! same second or two.
 //!
-//! What a guest gets depends on where its pages lie, by a fifth and more. So in each repeat another guest is the busy one, and of
-//! the machines that the others are held against there are as many as that takes ([`MOST_BASES`]).
+//! What a guest gets depends on where its pages lie, by a fifth and more. So in each repeat another
+//! guest is the busy one, and of the machines that the others are held against there are as many as
+//! that takes ([`MOST_BASES`]).
 
-use super::crowd::{Cores, DATA_LEN, Echoes, Plan, Stand, Window, make_room, since};
-use super::net::{PATHS, seconds};
+use super::Result;
+use super::crowd::{Cores, DATA_LEN, Plan, Stand, Window, make_room};
+use super::net::PATHS;
+use super::output::{Lines, Run};
+use super::timing::seconds;
 use crate::choice::choice;
-use crate::process::crowd::order::Load;
+use crate::process::order::Load;
+use crate::record::Record;
+use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
-use crate::record::{Record, RecordWriter};
-use crate::screen::{Progress, print};
-use crate::table::{Align, Table, figure};
+use crate::table::{Columns, Table, figure};
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::Mode;
-use std::error::Error;
-use std::path::PathBuf;
 use std::time::Duration;
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Arguments of `bench scale`.
 #[derive(Debug, clap::Args)]
@@ -57,9 +59,8 @@ pub struct ScaleArgs {
     /// Repeats of each row, interleaved
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
-    /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub lines: Lines,
 }
 
 /// Machines with the first number of vifs, at most.
@@ -72,27 +73,25 @@ struct Row {
     path: PathName,
     workers: u16,
     vifs: u16,
-    one: Vec<Window>,
-    all: Vec<Window>,
-    echoes: Vec<Echoes>,
-    /// By machine.
-    idle: Vec<Idle>,
-}
-
-/// What a backend did while all of its guests were idle.
-struct Idle {
-    cpu_ns: u64,
-    syscalls: u64,
+    /// One sends; single frames of one, there and back; all send.
+    one: Repeats,
+    requests: Repeats,
+    responses: Repeats,
+    all: Repeats,
+    /// Nanoseconds of the backend's CPU time for each time that such a frame woke it.
+    woken_ns: Vec<f64>,
+    /// By machine, what a backend did while all of its guests were idle: CPU time in ns, system
+    /// calls.
+    idle: Vec<[f64; 2]>,
 }
 
 impl Row {
     /// A record with what all of the row's have.
-    fn record(&self, args: &ScaleArgs, dir: &str, busy: u16, repeat: usize) -> Record {
+    fn record(&self, args: &ScaleArgs, dir: &str, busy: u16) -> Record {
         let mut record = Record::new("scale", &self.path.to_string(), dir, args.size.into());
         record.data_len = (self.path == PathName::Staging).then_some(DATA_LEN.into());
         record.burst = 64;
         record.mode = Mode::Event.name().into();
-        record.repeat = repeat as u32;
         record.workers = Some(self.workers.into());
         record.vifs = Some(self.vifs.into());
         record.busy = Some(busy.into());
@@ -100,43 +99,41 @@ impl Row {
     }
 
     /// One sends, then single frames, then all send.
-    fn measure(&mut self, stand: &mut Stand, args: &ScaleArgs) -> Result<[Record; 4]> {
-        let (size, repeat) = (args.size as usize, self.one.len());
+    fn measure(&mut self, stand: &mut Stand, args: &ScaleArgs, run: &mut Run) -> Result<()> {
+        let (size, repeat) = (args.size as usize, self.one.0.len());
         let load = |member| Load { member, size };
         let busy = repeat * usize::from(self.vifs) / args.repeats.max(1) as usize;
-        let one = stand.send(vec![load(busy)], args.seconds)?;
+        let sent = |window: &Window, busy| {
+            let mut record = self.record(args, "tx", busy);
+            window.set(&mut record);
+            record
+        };
+        let one = sent(&stand.send(vec![load(busy)], args.seconds)?, 1);
         let echoes = stand.echo(args.seconds)?;
         let all = stand.send((0..usize::from(self.vifs)).map(load).collect(), args.seconds)?;
-        let mut records = [
-            self.record(args, "tx", 1, repeat),
-            self.record(args, "tx", 1, repeat),
-            self.record(args, "rx", 1, repeat),
-            self.record(args, "tx", self.vifs, repeat),
-        ];
-        one.set(&mut records[0]);
-        for (record, took) in records[1..3].iter_mut().zip([&echoes.guest.request, &echoes.guest.response]) {
-            record.size_bytes = 64;
-            record.burst = 1;
-            echoes.set(record);
-            record.latency_p50_ns = Some(took.p50_ns);
-            record.latency_p99_ns = Some(took.p99_ns);
-            record.latency_histogram = Some(took.histogram.clone());
-        }
-        all.set(&mut records[3]);
-        self.one.push(one);
-        self.echoes.push(echoes);
-        self.all.push(all);
-        Ok(records)
+        let all = sent(&all, self.vifs);
+        let [request, response] =
+            echoes.guest.latency.as_ref().ok_or("the guest did not measure a latency")?;
+        let [request, response] = [("tx", request), ("rx", response)].map(|(dir, took)| {
+            let mut record = Record { size_bytes: 64, burst: 1, ..self.record(args, dir, 1) };
+            echoes.set(&mut record);
+            record.set_latencies(took);
+            record
+        });
+        self.woken_ns.push(echoes.a_wakeup(echoes.spent.cpu_ns));
+        run.write(self.one.push(one))?;
+        run.write(self.requests.push(request))?;
+        run.write(self.responses.push(response))?;
+        run.write(self.all.push(all))
     }
 }
 
 /// Runs the benchmark.
-pub fn run(args: ScaleArgs) -> Result<()> {
-    let mut json = RecordWriter::open(args.json.as_deref())?;
+pub fn measure(args: &ScaleArgs, run: &mut Run) -> Result<()> {
     let first =
         args.vifs.first().map_or(0, |&vifs| (bases(vifs, args.repeats) - 1) as usize * usize::from(vifs));
     make_room(first + args.vifs.iter().map(|n| usize::from(*n)).sum::<usize>())?;
-    let (cores, progress) = (Cores::of_machine()?, Progress::new());
+    let cores = Cores::of_machine()?;
     let mut rows = Vec::new();
     for &path in &args.path {
         for &workers in &args.workers {
@@ -144,37 +141,30 @@ pub fn run(args: ScaleArgs) -> Result<()> {
                 path,
                 workers,
                 vifs,
-                one: Vec::new(),
-                all: Vec::new(),
-                echoes: Vec::new(),
+                one: Repeats::default(),
+                requests: Repeats::default(),
+                responses: Repeats::default(),
+                all: Repeats::default(),
+                woken_ns: Vec::new(),
                 idle: Vec::new(),
             };
             let mut group: Vec<Row> = args.vifs.iter().map(row).collect();
-            measure(&mut group, &args, &cores, &progress, &mut json)?;
+            measure_group(&mut group, args, &cores, run)?;
             rows.extend(group);
         }
     }
-    progress.clear();
-    if !json.is_stdout() {
-        print(frames_table(&rows, &args))?;
-        print(quiet_table(&rows, &args))?;
-        print(method(&args, &cores))?;
-    }
-    super::none_went_wrong(json.written().iter())
+    run.print(frames_table(&rows, args))?;
+    run.print(quiet_table(&rows, args))?;
+    run.print(method(args, &cores))
 }
 
 /// Rows of the same path and workers, beside each other.
-fn measure(
-    group: &mut [Row],
-    args: &ScaleArgs,
-    cores: &Cores,
-    progress: &Progress,
-    json: &mut RecordWriter,
-) -> Result<()> {
+fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut Run) -> Result<()> {
     // By row.
     let mut machines: Vec<Vec<Stand>> = Vec::new();
     for (i, row) in group.iter().enumerate() {
-        progress.show(format_args!("{}, {} worker(s): {} vif(s) connect", row.path, row.workers, row.vifs));
+        run.progress
+            .show(format_args!("{}, {} worker(s): {} vif(s) connect", row.path, row.workers, row.vifs));
         let plan = Plan {
             queues: vec![1; row.vifs.into()],
             workers: row.workers.into(),
@@ -184,37 +174,34 @@ fn measure(
         let stands = if i == 0 { bases(row.vifs, args.repeats) } else { 1 };
         machines.push((0..stands).map(|_| Stand::start(&plan, cores)).collect::<Result<_>>()?);
     }
-    progress.show(format_args!("{}, {} worker(s): idle", group[0].path, group[0].workers));
+    run.progress.show(format_args!("{}, {} worker(s): idle", group[0].path, group[0].workers));
     std::thread::sleep(SETTLE);
     let mut begun = Vec::new();
     for stand in machines.iter_mut().flatten() {
         // Twice: an order has a price, and is none of an idle backend's.
         let first = stand.spent()?;
         let second = stand.spent()?;
-        begun.push((since(&second, &first), second));
+        begun.push((second.since(&first), second));
     }
     std::thread::sleep(Duration::from_secs_f64(args.idle));
     let mut begun = begun.into_iter();
     for (stands, row) in machines.iter_mut().zip(&mut *group) {
         for (stand, (price, began)) in stands.iter_mut().zip(&mut begun) {
-            let ended = stand.spent()?;
-            let spent = since(&ended, &began);
-            let idle = Idle {
-                cpu_ns: spent.cpu_ns.saturating_sub(price.cpu_ns),
-                syscalls: spent.ops.syscalls.saturating_sub(price.ops.syscalls),
-            };
-            let mut record = row.record(args, "tx", 0, row.idle.len());
-            record.count(0, spent.at_ns as f64 / 1e9);
+            let spent = stand.spent()?.since(&began);
+            let cpu_ns = spent.cpu_ns.saturating_sub(price.cpu_ns);
+            let mut record = Record { repeat: row.idle.len() as u32, ..row.record(args, "tx", 0) };
+            record.count(0, spent.seconds());
             record.set_ops(spent.ops);
-            record.backend_cpu_ns = idle.cpu_ns;
+            record.backend_cpu_ns = cpu_ns;
             record.missed_wakeups = Some(spent.missed_wakeups);
-            json.write(&record)?;
-            row.idle.push(idle);
+            run.write(&record)?;
+            let syscalls = spent.ops.syscalls.saturating_sub(price.ops.syscalls);
+            row.idle.push([cpu_ns as f64, syscalls as f64]);
         }
     }
     for repeat in 0..args.repeats as usize {
         for (stands, row) in machines.iter_mut().zip(&mut *group) {
-            progress.show(format_args!(
+            run.progress.show(format_args!(
                 "{}, {} worker(s), repeat {} of {}: {} vif(s)",
                 row.path,
                 row.workers,
@@ -223,9 +210,7 @@ fn measure(
                 row.vifs
             ));
             let turn = repeat % stands.len();
-            for record in row.measure(&mut stands[turn], args)? {
-                json.write(&record)?;
-            }
+            row.measure(&mut stands[turn], args, run)?;
         }
     }
     Ok(())
@@ -236,122 +221,66 @@ fn bases(vifs: u16, repeats: u32) -> u32 {
     repeats.div_ceil(vifs.into()).clamp(1, MOST_BASES)
 }
 
-fn rate(window: &Window) -> f64 {
-    window.sum() as f64 / window.seconds.max(1e-9)
+/// Nanoseconds of the backend's CPU time for each frame: what a busy machine takes away is not in
+/// it.
+fn cost(record: &Record) -> f64 {
+    record.backend_cpu_ns as f64 / record.frames.max(1) as f64
 }
 
-fn summary<T>(of: &[T], figure: impl Fn(&T) -> f64) -> Option<Summary> {
-    Summary::of(&of.iter().map(figure).collect::<Vec<_>>())
+/// The row that another is held against.
+fn base_of<'a>(rows: &'a [Row], row: &'a Row) -> &'a Row {
+    rows.iter().find(|base| (base.path, base.workers) == (row.path, row.workers)).unwrap_or(row)
 }
 
-fn ratio<T>(of: &[T], base: &[T], figure: impl Fn(&T) -> f64) -> Option<Summary> {
-    Summary::of_ratios(of.iter().zip(base).map(|(a, b)| (figure(a), figure(b))))
-}
-
-/// Nanoseconds of the backend's CPU time for each frame: what a busy machine takes away is not in it.
-fn cost(window: &Window) -> f64 {
-    window.spent.cpu_ns as f64 / window.sum().max(1) as f64
-}
-
-/// A median and its range, as cells.
-fn cells(of: Option<Summary>, shown: impl Fn(f64) -> String) -> [String; 2] {
-    of.map_or(["-".into(), "-".into()], |s| {
-        [shown(s.median), format!("({}..{})", shown(s.min), shown(s.max))]
-    })
-}
-
-/// The rows, each with that which it is held against, and whether it begins a group.
-fn with_base(rows: &[Row]) -> impl Iterator<Item = (&Row, &Row, bool)> {
-    let group = |row: &Row| (row.path, row.workers);
-    rows.iter().enumerate().map(move |(i, row)| {
-        let base = rows.iter().find(|base| group(base) == group(row)).unwrap_or(row);
-        (row, base, i > 0 && group(&rows[i - 1]) != group(row))
-    })
+/// What tells rows apart.
+fn columns(rows: &[Row]) -> Columns<'_, Row> {
+    Table::of(rows)
+        .left("path", |row| row.path)
+        .right("workers", |row| row.workers)
+        .right("vifs", |row| row.vifs)
 }
 
 /// Frames, of one and of all.
 fn frames_table(rows: &[Row], args: &ScaleArgs) -> Table {
     let first = format!("of {}'s", args.vifs[0]);
-    let mut t = Table::new(&[
-        ("path", Align::Left),
-        ("workers", Align::Right),
-        ("vifs", Align::Right),
-        ("one busy, M frames/s", Align::Right),
-        ("(range)", Align::Right),
-        (&first, Align::Right),
-        ("(range)", Align::Right),
-        ("CPU ns/frame", Align::Right),
-        (&first, Align::Right),
-        ("(range)", Align::Right),
-        ("all busy, M frames/s", Align::Right),
-        ("(range)", Align::Right),
-        ("CPU ns/frame", Align::Right),
-    ]);
-    let m = |v: f64| figure(v / 1e6);
-    for (row, base, begins) in with_base(rows) {
-        if begins {
-            t.gap();
-        }
-        let mut row_cells = vec![row.path.to_string(), row.workers.to_string(), row.vifs.to_string()];
-        row_cells.extend(cells(summary(&row.one, rate), m));
-        row_cells.extend(cells(ratio(&row.one, &base.one, rate), figure));
-        row_cells.extend(cells(summary(&row.one, cost), figure).into_iter().take(1));
-        row_cells.extend(cells(ratio(&row.one, &base.one, cost), figure));
-        row_cells.extend(cells(summary(&row.all, rate), m));
-        row_cells.extend(cells(summary(&row.all, cost), figure).into_iter().take(1));
-        t.row(row_cells);
-    }
-    t
+    let to_base = |row: &Row, of: fn(&Record) -> f64| row.one.ratio_of(&base_of(rows, row).one, of);
+    columns(rows)
+        .ranged("one busy, M frames/s", 1e6, |row| row.one.rate())
+        .ranged(&first, 1.0, |row| to_base(row, |r| r.frames_per_s))
+        .median("CPU ns/frame", 1.0, |row| row.one.summary(cost))
+        .ranged(&first, 1.0, |row| to_base(row, cost))
+        .ranged("all busy, M frames/s", 1e6, |row| row.all.rate())
+        .median("CPU ns/frame", 1.0, |row| row.all.summary(cost))
+        .grouped(|row| (row.path, row.workers))
 }
 
 /// Single frames, and nothing.
 fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
-    let idle = format!("idle CPU, ms in {} s", args.idle);
+    let idle_cpu = format!("idle CPU, ms in {} s", args.idle);
     let first = format!("of {}'s", args.vifs[0]);
-    let mut t = Table::new(&[
-        ("path", Align::Left),
-        ("workers", Align::Right),
-        ("vifs", Align::Right),
-        ("request us, median", Align::Right),
-        ("99 %", Align::Right),
-        (&first, Align::Right),
-        ("(range)", Align::Right),
-        ("response us, median", Align::Right),
-        ("99 %", Align::Right),
-        ("syscalls/wake-up", Align::Right),
-        ("CPU us/wake-up", Align::Right),
-        (&first, Align::Right),
-        ("(range)", Align::Right),
-        (&idle, Align::Right),
-        (&first, Align::Right),
-        ("idle syscalls", Align::Right),
-        (&first, Align::Right),
-    ]);
-    let us = |v: f64| figure(v / 1e3);
-    let request = |e: &Echoes| e.guest.request.p50_ns as f64;
-    let (idle_cpu, idle_syscalls) = (|i: &Idle| i.cpu_ns as f64, |i: &Idle| i.syscalls as f64);
-    let woken = |e: &Echoes| e.spent.cpu_ns as f64 / e.guest.wakeups.max(1) as f64;
-    for (row, base, begins) in with_base(rows) {
-        if begins {
-            t.gap();
-        }
-        let echo = |of: &dyn Fn(&Echoes) -> f64| summary(&row.echoes, of).map_or(0.0, |s| s.median);
-        let mut row_cells = vec![row.path.to_string(), row.workers.to_string(), row.vifs.to_string()];
-        row_cells.extend([us(echo(&request)), us(echo(&|e| e.guest.request.p99_ns as f64))]);
-        row_cells.extend(cells(ratio(&row.echoes, &base.echoes, request), figure));
-        row_cells.push(us(echo(&|e| e.guest.response.p50_ns as f64)));
-        row_cells.push(us(echo(&|e| e.guest.response.p99_ns as f64)));
-        row_cells.push(figure(echo(&Echoes::syscalls_a_wakeup)));
-        row_cells.push(us(echo(&woken)));
-        row_cells.extend(cells(ratio(&row.echoes, &base.echoes, woken), figure));
-        for (of, unit) in [(&idle_cpu as &dyn Fn(&Idle) -> f64, 1e6), (&idle_syscalls, 1.0)] {
-            let median = |row: &Row| summary(&row.idle, of).map_or(0.0, |s| s.median);
-            row_cells.push(figure(median(row) / unit));
-            row_cells.push(figure(median(row) / median(base).max(1.0)));
-        }
-        t.row(row_cells);
-    }
-    t
+    let base = |row| base_of(rows, row);
+    let p50 = |r: &Record| r.latency_p50_ns.unwrap_or(0) as f64;
+    let woken = |row: &Row| {
+        Summary::of_ratios(row.woken_ns.iter().copied().zip(base_of(rows, row).woken_ns.iter().copied()))
+    };
+    let idle = |row: &Row, what: usize| {
+        Summary::of(&row.idle.iter().map(|idle| idle[what]).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
+    };
+    let idle_to_base = |row, what| figure(idle(row, what) / idle(base(row), what).max(1.0));
+    columns(rows)
+        .median("request us, median", 1e3, |row| row.requests.middle(|r| r.latency_p50_ns))
+        .median("99 %", 1e3, |row| row.requests.middle(|r| r.latency_p99_ns))
+        .ranged(&first, 1.0, |row| row.requests.ratio_of(&base(row).requests, p50))
+        .median("response us, median", 1e3, |row| row.responses.middle(|r| r.latency_p50_ns))
+        .median("99 %", 1e3, |row| row.responses.middle(|r| r.latency_p99_ns))
+        .median("syscalls/wake-up", 1.0, |row| row.requests.summary(|r| r.syscalls_a_wakeup.unwrap_or(0.0)))
+        .median("CPU us/wake-up", 1e3, |row| Summary::of(&row.woken_ns))
+        .ranged(&first, 1.0, woken)
+        .right(&idle_cpu, |row| figure(idle(row, 0) / 1e6))
+        .right(&first, |row| idle_to_base(row, 0))
+        .right("idle syscalls", |row| figure(idle(row, 1)))
+        .right(&first, |row| idle_to_base(row, 1))
+        .grouped(|row| (row.path, row.workers))
 }
 
 fn method(args: &ScaleArgs, cores: &Cores) -> String {

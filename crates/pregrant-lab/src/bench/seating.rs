@@ -6,7 +6,8 @@
 //! | the second | back | worker 0 |
 //! | each further | | a worker |
 //!
-//! With more workers than that the next begins again at the first core: with two cores worker 1 shares the guest's.
+//! With more workers than that the next begins again at the first core: with two cores worker 1
+//! shares the guest's.
 
 use crate::process::order::Posts;
 use pregrant_host::drivers::{Mode, Placement};

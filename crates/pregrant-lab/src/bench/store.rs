@@ -1,35 +1,34 @@
-//! `pregrant bench store`: operations a second of xenstored, over unix sockets and of its core alone.
+//! `pregrant bench store`: operations a second of xenstored, over unix sockets and of its core
+//! alone.
 //!
 //! ```text
 //!  this thread, core A                         a thread, core B
 //!  for each connection: DEPTH requests  ─────► xenstored (epoll, one thread)
 //!  for each connection: their answers   ◄─────
 //! ```
-//! What counts is the server's own processor time for an operation: what a core of the server can do, whoever asks.
+//! What counts is the server's own processor time for an operation: what a core of the server can
+//! do, whoever asks.
 
+use super::Result;
 use super::limit::pair;
+use super::output::{Lines, Run};
 pub use super::store_load::Op;
 use super::store_load::{Answers, CHILDREN, Core, Load, Sockets, VALUE_BYTES, Way};
+use super::timing::Timing;
 use crate::cpu_time;
 use crate::limit::{cores, pin};
-
-use crate::record::stats::Summary;
-use crate::record::{Record, RecordWriter};
-use crate::screen::print;
-use crate::table::{Align, Table, figure};
+use crate::record::Record;
+use crate::record::repeats::Repeats;
+use crate::table::{Table, figure, or_dash};
 use pregrant::DomId;
 use pregrant::wire::xs::{MsgType, TX_NONE};
 use pregrant::xenstore::codec;
 use pregrant_host::xenstored::{Handle, Xenstored};
 use pregrant_xenstored::{Limits, Server};
 use rustix::thread::Pid;
-use std::error::Error;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The guest of the first connection; the others follow.
 const FIRST_GUEST: u16 = 1;
@@ -41,6 +40,7 @@ const WARM_UP: Duration = Duration::from_millis(20);
 
 /// Arguments of `bench store`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("repeats", |a| a.default_value("3")))]
 #[command(after_help = "Examples:
   pregrant bench store
   pregrant bench store --ops read,write --depth 1,64 --connections 16 --seconds 1
@@ -58,21 +58,10 @@ pub struct StoreArgs {
     /// Connections, each of a guest of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub connections: u16,
-    /// Seconds of each row and repeat
-    #[arg(long, default_value_t = 0.2, value_parser = super::net::seconds)]
-    pub seconds: f64,
-    /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
-    /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-impl std::fmt::Display for Op {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub lines: Lines,
 }
 
 /// A server in a thread of its own, on a processor of its own.
@@ -106,7 +95,8 @@ impl Running {
         Ok(Self { handle, thread, server })
     }
 
-    /// Processor time of the server. It sleeps whenever this is asked, so the kernel's account is complete.
+    /// Processor time of the server. It sleeps whenever this is asked, so the kernel's account is
+    /// complete.
     fn cpu_ns(&self) -> Result<u64> {
         Ok(cpu_time::of_thread(self.server)?)
     }
@@ -155,7 +145,7 @@ struct Measured {
 }
 
 /// Runs rounds for some time. `server_cpu` gives the server's processor time so far.
-fn measure<W: Way>(
+fn rounds<W: Way>(
     way: &mut W,
     (op, depth, connections): (Op, u32, u16),
     seconds: f64,
@@ -228,104 +218,98 @@ fn sockets(running: &Running, connections: u16) -> Result<(Sockets, UnixStream)>
 }
 
 /// A row: what is asked, and whether through sockets.
-type Row = (Op, u32, bool);
+struct Row {
+    op: Op,
+    depth: u32,
+    with_sockets: bool,
+    records: Repeats,
+}
 
 /// Measures every row and prints the table.
-pub fn run(args: StoreArgs) -> Result<()> {
-    let mut json = RecordWriter::open(args.json.as_deref())?;
+pub fn measure(args: &StoreArgs, run: &mut Run) -> Result<()> {
+    let Timing { seconds, repeats } = args.timing;
     let cores = pair(&cores()?)?;
     let running = Running::start(cores[1])?;
     pin(cores[0])?;
     let (mut sockets, _dom0) = sockets(&running, args.connections)?;
     let mut core = core(args.connections)?;
-    let mut rows: Vec<(Row, Vec<Record>)> = vec![];
+    let mut rows: Vec<Row> = vec![];
     for &op in &args.ops {
         for with_sockets in [true, false] {
-            rows.extend(args.depth.iter().map(|&depth| ((op, depth, with_sockets), vec![])));
+            let row = |&depth| Row { op, depth, with_sockets, records: Repeats::default() };
+            rows.extend(args.depth.iter().map(row));
         }
     }
-    let heading = table(None).to_string();
-    for repeat in 0..args.repeats {
+    let heading = table(&[]).to_string();
+    for repeat in 1..=repeats {
         let mut last = None;
-        for ((op, depth, with_sockets), records) in &mut rows {
-            let row = (*op, *depth, args.connections);
-            let m = if *with_sockets {
-                measure(&mut sockets, row, args.seconds, || running.cpu_ns())?
+        for row in &mut rows {
+            let asked = (row.op, row.depth, args.connections);
+            let m = if row.with_sockets {
+                rounds(&mut sockets, asked, seconds, || running.cpu_ns())?
             } else {
-                let mut m = measure(&mut core, row, args.seconds, || Ok(0))?;
+                let mut m = rounds(&mut core, asked, seconds, || Ok(0))?;
                 // One thread does both; the client's part is next to nothing.
                 m.server_cpu_ns = std::mem::take(&mut m.client_cpu_ns);
                 m
             };
-            let record = record((*op, *depth, *with_sockets), &args, repeat, &m);
-            json.write(&record)?;
-            records.push(record);
+            let record = row.record(args, &m);
+            run.write(row.records.push(record))?;
             // The last repeat ends a row, and there may be minutes until the next.
-            if repeat + 1 == args.repeats && !json.is_stdout() {
-                let text = table(Some((&(*op, *depth, *with_sockets), records))).to_string();
-                let row = text.strip_prefix(&heading).unwrap_or(&text).trim_end();
-                match last.replace(*op) {
-                    None => print(format_args!("{heading}{row}"))?,
-                    Some(before) if before != *op => print(format_args!("\n{row}"))?,
-                    Some(_) => print(row)?,
+            if repeat == repeats {
+                let text = table(std::slice::from_ref(row)).to_string();
+                let text = text.strip_prefix(&heading).unwrap_or(&text).trim_end();
+                match last.replace(row.op) {
+                    None => run.print(format_args!("{heading}{text}"))?,
+                    Some(before) if before != row.op => run.print(format_args!("\n{text}"))?,
+                    Some(_) => run.print(text)?,
                 }
             }
         }
     }
     drop(sockets);
     running.stop()?;
-    if !json.is_stdout() {
-        print(method(&args, cores))?;
-    }
+    run.print(method(args, cores))?;
     if cores[0] == cores[1] {
         eprintln!("note: client and server share one core, since this process may use no other");
     }
     Ok(())
 }
 
-fn record((op, depth, with_sockets): Row, args: &StoreArgs, repeat: u32, m: &Measured) -> Record {
-    let dir = if matches!(op, Op::Read | Op::Directory) { "read" } else { "write" };
-    let mut r = Record::new("store", op.name(), dir, VALUE_BYTES as u64);
-    r.count(m.ops, m.seconds);
-    r.queues = args.connections.into();
-    r.burst = depth;
-    r.depth = Some(depth);
-    r.repeat = repeat;
-    r.frontend_cpu_ns = m.client_cpu_ns;
-    r.backend_cpu_ns = m.server_cpu_ns;
-    r.notifications = if op == Op::Watch { m.ops } else { 0 };
-    r.platform = if with_sockets { "socket" } else { "core" }.into();
-    r.mode = "event".into();
-    r
+impl Row {
+    fn record(&self, args: &StoreArgs, m: &Measured) -> Record {
+        let dir = if matches!(self.op, Op::Read | Op::Directory) { "read" } else { "write" };
+        let mut r = Record::new("store", self.op.name(), dir, VALUE_BYTES as u64);
+        r.count(m.ops, m.seconds);
+        r.queues = args.connections.into();
+        r.burst = self.depth;
+        r.depth = Some(self.depth);
+        r.frontend_cpu_ns = m.client_cpu_ns;
+        r.backend_cpu_ns = m.server_cpu_ns;
+        r.notifications = if self.op == Op::Watch { m.ops } else { 0 };
+        r.platform = if self.with_sockets { "socket" } else { "core" }.into();
+        r.mode = "event".into();
+        r
+    }
 }
 
-/// One row, with its heading.
-fn table(row: Option<(&Row, &[Record])>) -> Table {
-    let table = Table::new(&[
-        ("operation", Align::Left),
-        ("through", Align::Left),
-        ("depth", Align::Right),
-        ("k/s", Align::Right),
-        ("(range)", Align::Right),
-        ("server ns each", Align::Right),
-        ("k/s of a core", Align::Right),
-    ]);
-    let mut table = table.at_least(&[11, 10, 5, 6, 14, 14, 13]);
-    let Some(((op, depth, with_sockets), records)) = row else { return table };
-    let rates: Vec<f64> = records.iter().map(|r| r.frames_per_s / 1e3).collect();
-    let costs: Vec<f64> = records.iter().map(|r| r.backend_cpu_ns as f64 / r.frames as f64).collect();
-    if let (Some(rate), Some(cost)) = (Summary::of(&rates), Summary::of(&costs)) {
-        table.row([
-            op.name().to_string(),
-            if *with_sockets { "socket" } else { "core alone" }.into(),
-            depth.to_string(),
-            figure(rate.median),
-            format!("({} to {})", figure(rate.min), figure(rate.max)),
-            figure(cost.median),
-            figure(1e6 / cost.median),
-        ]);
-    }
-    table
+/// Rows, with their heading.
+fn table(rows: &[Row]) -> Table {
+    let cost = |row: &Row| row.records.summary(|r| r.backend_cpu_ns as f64 / r.frames as f64);
+    let range = |row: &Row| {
+        let rate = row.records.rate().map(|rate| rate.per(1e3));
+        or_dash(rate.map(|rate| format!("({} to {})", figure(rate.min), figure(rate.max))))
+    };
+    Table::of(rows)
+        .left("operation", |row| row.op)
+        .left("through", |row| if row.with_sockets { "socket" } else { "core alone" })
+        .right("depth", |row| row.depth)
+        .median("k/s", 1e3, |row| row.records.rate())
+        .right("(range)", range)
+        .median("server ns each", 1.0, cost)
+        .right("k/s of a core", |row| or_dash(cost(row).map(|cost| figure(1e6 / cost.median))))
+        .all()
+        .at_least(&[11, 10, 5, 6, 14, 14, 13])
 }
 
 fn method(args: &StoreArgs, cores: [usize; 2]) -> String {
@@ -335,6 +319,6 @@ fn method(args: &StoreArgs, cores: [usize; 2]) -> String {
          feeds the server without sockets, in one thread. \"server ns each\": processor time of xenstored's thread, \
          system calls included; \"of a core\": its inverse. Values of {VALUE_BYTES} B, directories of {CHILDREN} names, \
          {OTHERS} nodes and {OTHERS_WATCHES} watches of others in the store.",
-        args.repeats, args.seconds, args.connections, cores[0], cores[1]
+        args.timing.repeats, args.timing.seconds, args.connections, cores[0], cores[1]
     )
 }

@@ -1,5 +1,7 @@
-//! What `bench store` asks for, byte by byte, and where it sends it: sockets, or the server's core alone.
+//! What `bench store` asks for, byte by byte, and where it sends it: sockets, or the server's core
+//! alone.
 
+use crate::choice::named;
 use pregrant::wire::xs::{Header, MsgType, TX_NONE};
 use pregrant::xenstore::codec;
 use pregrant_xenstored::{ConnId, Server};
@@ -11,33 +13,23 @@ pub const VALUE_BYTES: usize = 16;
 /// Children of the node that is listed.
 pub const CHILDREN: usize = 8;
 
-/// What one operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Op {
-    /// READ of a value
-    Read,
-    /// WRITE of a value
-    Write,
-    /// DIRECTORY of a node with 8 children
-    Directory,
-    /// START, READ, WRITE and END
-    Transaction,
-    /// WRITE of a node that the connection watches, and the event
-    Watch,
+named! {
+    /// What one operation is.
+    pub enum Op {
+        /// READ of a value
+        Read = "read",
+        /// WRITE of a value
+        Write = "write",
+        /// DIRECTORY of a node with 8 children
+        Directory = "directory",
+        /// START, READ, WRITE and END
+        Transaction = "transaction",
+        /// WRITE of a node that the connection watches, and the event
+        Watch = "watch",
+    }
 }
 
 impl Op {
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Directory => "directory",
-            Self::Transaction => "transaction",
-            Self::Watch => "watch",
-        }
-    }
-
     /// Messages of the server for one operation.
     pub fn answers(self) -> usize {
         match self {
@@ -165,7 +157,8 @@ fn request(out: &mut Vec<u8>, kind: MsgType, tx: u32, slot: usize, payload: &[&[
     codec::encode(out, kind.raw(), slot as u32, tx, payload);
 }
 
-/// The node that an operation works on; each of a round has its own, so that no two wait for one another.
+/// The node that an operation works on; each of a round has its own, so that no two wait for one
+/// another.
 fn node(slot: usize) -> String {
     format!("data/{slot}\0")
 }
@@ -214,8 +207,8 @@ impl Load {
         (out, 1)
     }
 
-    /// One round over all connections, each with a load of its own: all are asked, then all are heard. Gives the
-    /// operations that were done.
+    /// One round over all connections, each with a load of its own: all are asked, then all are
+    /// heard. Gives the operations that were done.
     pub fn round(loads: &mut [Load], way: &mut impl Way, answers: &mut Answers) -> io::Result<u64> {
         for (conn, load) in loads.iter().enumerate() {
             way.send(conn, &load.requests)?;

@@ -1,25 +1,25 @@
-//! `pregrant bench working-set`: frames that are sent from a guest's own buffers, over the number of buffers.
+//! `pregrant bench working-set`: frames that are sent from a guest's own buffers, over the number
+//! of buffers.
 //!
-//! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a vif of its own, as in `bench net`.
-//! The question is of the review of staging grants (2016): whether the working set of a guest's buffers is small enough for a
-//! cache of references, and what becomes of one that is not.
+//! A guest and a backend process, each pinned to a core of its own; every row of every repeat is a
+//! vif of its own, as in `bench net`. The question is of the review of staging grants (2016):
+//! whether the working set of a guest's buffers is small enough for a cache of references, and what
+//! becomes of one that is not.
 
-use super::net::{Row, Stand, Turns, ratio, seconds};
-use crate::process::order::{Buffers, Dir, Fill, Reuse};
-use crate::record::{Record, RecordWriter};
-use crate::report::Report as Page;
-use crate::screen::print;
-use crate::table::{Align, Table, figure};
+use super::Result;
+use super::net::{Row, STATIC_POOL, in_poll_mode, platform};
+use super::output::{Output, Run};
+use super::timing::{Bursts, few};
+use crate::process::order::{Buffers, Case, Dir, Fill, Reuse};
+use crate::record::Record;
+use crate::record::stats::Summary;
+use crate::table::{Table, figure, or_dash};
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::Mode;
-use std::collections::BTreeMap;
-use std::error::Error;
-use std::path::PathBuf;
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Arguments of `bench working-set`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("seconds", |a| a.default_value("0.25")))]
+#[command(mut_arg("report", |a| a.help("Write a page with the results to this folder, as index.html with the records beside it")))]
 #[command(after_help = "Examples:
   pregrant bench working-set
   pregrant bench working-set --buffers 256,1024 --reuse uniform --size 4096 --repeats 9 --json out.jsonl
@@ -42,116 +42,92 @@ pub struct WorkingSetArgs {
     /// Bytes of a frame, headers included
     #[arg(long, default_value_t = 1496, value_parser = clap::value_parser!(u32).range(60..=4096))]
     pub size: u32,
-    /// Seconds of each row and repeat
-    #[arg(long, default_value_t = 0.25, value_parser = seconds)]
-    pub seconds: f64,
-    /// Frames in a burst at most
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub burst: u32,
-    /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
-    /// Write a JSON object per row and repeat to this file ("-": standard output, without the table)
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write a page with the results to this folder, as index.html with the records beside it
-    #[arg(long, value_name = "DIR")]
-    pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub bursts: Bursts,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Runs the benchmark.
-pub fn run(args: WorkingSetArgs) -> Result<()> {
-    super::reported(args.json.as_deref(), args.report.as_deref(), |json, page| measure(&args, json, page))
-}
-
-fn measure(args: &WorkingSetArgs, json: &mut RecordWriter, page: &mut Page) -> Result<()> {
+pub fn measure(args: &WorkingSetArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &reuse in &args.reuse {
         for &pages in &args.buffers {
             // Without entries everything is copied.
-            rows.extend([0, args.table as usize].map(|table| Row {
-                buffers: Some((Buffers { pages: pages as usize, reuse, fill: args.fill }, table)),
-                bench: "working-set",
-                ..Row::new(PathName::GrefMapping, Dir::Tx, args.size as usize, 0)
+            let buffers = Some(Buffers { pages: pages as usize, reuse, fill: args.fill });
+            rows.extend([0, args.table as usize].map(|table| {
+                let gref_pages = Some(STATIC_POOL + table);
+                let case = Row::new(PathName::GrefMapping, Dir::Tx, args.size as usize, 0).case;
+                Row::of("working-set", Case { buffers, gref_pages, ..case })
             }));
         }
     }
-    let &WorkingSetArgs { repeats, seconds, burst, .. } = args;
-    let pages = |row: &Row| row.buffers.map_or(0, |(buffers, _)| buffers.pages);
-    let what = |row: &Row| format!("{} buffers, {}", pages(row), way(row));
-    let turns = Turns { repeats, seconds, burst, mode: Mode::Poll, queues: 1, what };
-    turns.play(&mut rows, &mut BTreeMap::from([(0, Stand::start()?)]), json, page)?;
-    if !json.is_stdout() {
-        print(table(&rows))?;
-        print(method(&rows, args))?;
-    }
-    super::none_went_wrong(rows.iter().flat_map(|row| &row.records))
+    in_poll_mode(run, &args.bursts, &mut rows, |row| format!("{} buffers, {}", pages(row), way(row)))?;
+    run.print(table(&rows))?;
+    run.print(method(&rows, args))
+}
+
+fn pages(row: &Row) -> usize {
+    row.buffers.map_or(0, |buffers| buffers.pages)
+}
+
+fn is_cached(row: &Row) -> bool {
+    row.table() > 0
 }
 
 fn way(row: &Row) -> &'static str {
-    if row.buffers.is_some_and(|(_, table)| table > 0) { "cache" } else { "static pool" }
+    if is_cached(row) { "cache" } else { "static pool" }
 }
 
 fn table(rows: &[Row]) -> Table {
-    let mut t = Table::new(&[
-        ("reuse", Align::Left),
-        ("buffers", Align::Right),
-        ("frames go by", Align::Left),
-        ("hit rate", Align::Right),
-        ("mode", Align::Left),
-        ("M frames/s", Align::Right),
-        ("(range)", Align::Right),
-        ("of static pool", Align::Right),
-        ("(range)", Align::Right),
-        ("pages out/s", Align::Right),
-        ("guest ns/frame", Align::Right),
-        ("backend ns/frame", Align::Right),
-        ("lost", Align::Right),
-    ]);
-    for pair in rows.chunks(2) {
-        for row in pair {
-            let (Some((buffers, _)), Some(rate)) = (row.buffers, row.rate()) else { continue };
-            let cached = way(row) == "cache";
-            let m = |v: f64| figure(v / 1e6);
-            let frames: u64 = row.records.iter().map(|r| r.frames).sum();
-            let hits: f64 = row.records.iter().map(|r| r.hit_rate.unwrap_or(0.0) * r.frames as f64).sum();
-            let seconds: f64 = row.records.iter().map(|r| r.seconds).sum();
-            let evictions: u64 = row.records.iter().filter_map(|r| r.evictions).sum();
-            let gain = ratio(row, &pair[0]).filter(|_| cached);
-            let only = |text: String| if cached { text } else { "-".into() };
-            t.row([
-                buffers.reuse.name().into(),
-                buffers.pages.to_string(),
-                way(row).into(),
-                only(format!("{:.3}", hits / frames.max(1) as f64)),
-                only(modes(&row.records)),
-                m(rate.median),
-                format!("({}..{})", m(rate.min), m(rate.max)),
-                gain.as_ref().map_or("-".into(), |gain| figure(gain.median)),
-                gain.map_or(String::new(), |gain| format!("({}..{})", figure(gain.min), figure(gain.max))),
-                only(figure(evictions as f64 / seconds.max(f64::MIN_POSITIVE))),
-                figure(row.per_frame(|r| r.frontend_cpu_ns)),
-                figure(row.per_frame(|r| r.backend_cpu_ns)),
-                row.lost().to_string(),
-            ]);
-        }
-        t.gap();
-    }
-    t
+    // Each row of the cache stands behind that of the static pool.
+    let gain = |(i, row): &(usize, &Row)| -> Option<Summary> {
+        is_cached(row).then(|| row.records.ratio(&rows[i - 1].records)).flatten()
+    };
+    let only = |row: &Row, of: fn(&Row) -> String| or_dash(is_cached(row).then(|| of(row)));
+    let numbered: Vec<(usize, &Row)> = rows.iter().enumerate().collect();
+    let mut table = Table::of(&numbered)
+        .left("reuse", |(_, row)| row.buffers.map_or("", |buffers| buffers.reuse.name()))
+        .right("buffers", |(_, row)| pages(row))
+        .left("frames go by", |(_, row)| way(row))
+        .right("hit rate", |(_, row)| only(row, hit_rate))
+        .left("mode", |(_, row)| only(row, |row| modes(row.records.iter())))
+        .ranged("M frames/s", 1e6, |(_, row)| row.records.rate())
+        .median("of static pool", 1.0, gain)
+        .right("(range)", |row| gain(row).map_or(String::new(), |gain| gain.range()))
+        .right("pages out/s", |(_, row)| only(row, pages_out))
+        .right("guest ns/frame", |(_, row)| figure(row.records.each(|r| r.frontend_cpu_ns)))
+        .right("backend ns/frame", |(_, row)| figure(row.records.each(|r| r.backend_cpu_ns)))
+        .right("lost", |(_, row)| row.records.sum(|r| r.lost))
+        .grouped(|(i, _)| i / 2);
+    table.gap();
+    table
+}
+
+fn hit_rate(row: &Row) -> String {
+    let hits: f64 = row.records.iter().map(|r| r.hit_rate.unwrap_or(0.0) * r.frames as f64).sum();
+    format!("{:.3}", hits / row.records.sum(|r| r.frames).max(1) as f64)
+}
+
+fn pages_out(row: &Row) -> String {
+    let seconds: f64 = row.records.iter().map(|r| r.seconds).sum();
+    let evictions = row.records.sum(|r| r.evictions.unwrap_or(0));
+    figure(evictions as f64 / seconds.max(f64::MIN_POSITIVE))
 }
 
 /// The mode at the end of all repeats, or that it was not the same.
-fn modes(records: &[Record]) -> String {
-    let mut all: Vec<&str> = records.iter().filter_map(|r| r.cache_mode.as_deref()).collect();
+fn modes<'a>(records: impl Iterator<Item = &'a Record>) -> String {
+    let mut all: Vec<&str> = records.filter_map(|r| r.cache_mode.as_deref()).collect();
     all.dedup();
     if all.len() > 1 { "either".into() } else { all.concat() }
 }
 
 fn method(rows: &[Row], args: &WorkingSetArgs) -> String {
+    let Bursts { seconds, burst, repeats } = args.bursts;
     let mut text = format!(
-        "Medians of {} interleaved repeats of {} s, poll mode, one queue, frames of {} bytes in bursts of {}, after 150 ms or \
-         more that do not count, until the table has what fits; the backend's table has {} entries for buffers.\n",
-        args.repeats, args.seconds, args.size, args.burst, args.table
+        "Medians of {repeats} interleaved repeats of {seconds} s, poll mode, one queue, frames of {} bytes in bursts of {burst}, after \
+         150 ms or more that do not count, until the table has what fits; the backend's table has {} entries for buffers.\n",
+        args.size, args.table
     );
     text += match args.fill {
         Fill::Whole => {
@@ -170,11 +146,5 @@ fn method(rows: &[Row], args: &WorkingSetArgs) -> String {
     text += "The hit rate is of frames that were sent from their buffers. Copying: the buffers do not fit the table, and nothing comes or goes any \
              more; those that are there are used. The ratio is the median of the repeats' ratios to the row above, not the ratio \
              of the medians.\n";
-    if let Some(row) = rows.first() {
-        text += &format!("Platform: {}.\n", row.platform);
-    }
-    if args.repeats < 5 {
-        text += "So few repeats scatter, the range says how far: --repeats 9 scatters less.\n";
-    }
-    text
+    text + &platform(rows) + few(repeats)
 }

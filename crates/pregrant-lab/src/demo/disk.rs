@@ -1,20 +1,22 @@
-//! The act with a disk: a guest reads and writes at random places, its backend is killed in the middle, and a new process takes up the
-//! live ring. The guest knows of each sector what it wrote last, and looks at every read; at the end at the whole disk.
+//! The act with a disk: a guest reads and writes at random places, its backend is killed in the
+//! middle, and a new process takes up the live ring. The guest knows of each sector what it wrote
+//! last, and looks at every read; at the end at the whole disk.
 //!
 //! ```text
 //!   guest: all sectors written ---- 32 requests in flight, all the time ---------------------------- all sectors read
 //!   backend:           first process  --kill -9--| fork, exec, attach, requests once more |-- second process
 //! ```
-//! The image is memory of this process, which outlives a backend as a disk does, and goes with this process however that ends.
+//! The image is memory of this process, which outlives a backend as a disk does, and goes with this
+//! process however that ends.
 
 use super::Result;
-use crate::process::crowd::order::{BackOrder, CrowdReport};
-use crate::process::disks::order::{Dir, DisksReport, GuestOrder, HANDLE, Load, Rested, Wish};
-use crate::process::order::{Order, Posts, Report};
+use crate::process::disks::order::{Dir, DisksOrder, HANDLE, Load, Rested, Wish};
+use crate::process::order::{Devices, Order, Posts};
+use crate::process::report::Report;
 use crate::record::{DISK_RESTART, Record};
 use crate::screen::Progress;
 use crate::table::figure;
-use crate::testbed::{Process, Testbed};
+use crate::testbed::{Ends, Process, Testbed, answer};
 use pregrant::PAGE_SIZE;
 use pregrant::blk::path::PathName;
 use pregrant_host::drivers::{Mode, Placement};
@@ -59,10 +61,7 @@ impl ImageFile {
 
 /// The machine, its disk and its two processes.
 pub struct DiskStage {
-    // The guest first: a backend that sees it go has nothing to close.
-    guest: Process,
-    back: Process,
-    testbed: Testbed,
+    ends: Ends,
     _image: ImageFile,
 }
 
@@ -81,13 +80,11 @@ pub struct Played {
 }
 
 fn serve(testbed: &Testbed) -> Result<Process> {
-    let mut back = testbed.process("crowd-back", 0, None)?;
+    let mut back = testbed.process("back", 0, None)?;
     let posts = Posts { workers: WORKERS, place: Placement::Balanced, mode: MODE, cores: Vec::new() };
-    back.order(&Order::CrowdBack(BackOrder::ServeDisks { posts, path: PathName::Persistent }))?;
-    match back.report(&mut [])? {
-        Report::Crowd(CrowdReport::Done) => Ok(back),
-        other => Err(format!("an answer to another order: {other:?}").into()),
-    }
+    let serve = Order::Serve(posts, Devices::Disks(PathName::Persistent));
+    answer!(back.ask(&serve, &mut [])?, Report::Done => ());
+    Ok(back)
 }
 
 impl DiskStage {
@@ -98,61 +95,40 @@ impl DiskStage {
         testbed.guest_domain(GUEST)?;
         testbed.make_disk(GUEST, HANDLE, &image.path())?;
         let back = serve(&testbed)?;
-        let guest = testbed.process("disks", GUEST, None)?;
-        let mut stage = Self { guest, back, testbed, _image: image };
+        let guests = testbed.process("guest", GUEST, None)?;
+        let mut stage = Self { ends: Ends { back, guests, testbed }, _image: image };
         let (depth, pages) = (DEPTH as u32, DEPTH * SIZE / PAGE_SIZE);
         let wish = Wish { persistent: true, queues: 1, depth, pages, size: SIZE };
-        stage.ask(GuestOrder::Gather { fronts: vec![GUEST], wish })?;
+        answer!(stage.ask(DisksOrder::Gather { fronts: vec![GUEST], wish })?, Report::Done => ());
         Ok(stage)
     }
 
-    fn ask(&mut self, order: GuestOrder) -> Result<DisksReport> {
-        self.guest.order(&Order::Disks(order))?;
-        match self.guest.report(&mut [&mut self.back])? {
-            Report::Disks(report) => Ok(report),
-            other => Err(format!("an answer to another order: {other:?}").into()),
-        }
+    fn ask(&mut self, order: DisksOrder) -> Result<Report> {
+        self.ends.ask_guests(Order::Disks(order))
     }
 
     fn answered(&mut self) -> Result<u64> {
-        match self.ask(GuestOrder::Look)? {
-            DisksReport::Seen(seen) => Ok(seen.requests.iter().sum()),
-            other => Err(format!("an answer to another order: {other:?}").into()),
-        }
+        Ok(answer!(self.ask(DisksOrder::Look)?, Report::DisksSeen(seen) => seen.requests.iter().sum()))
     }
 
-    fn rested(&mut self, order: GuestOrder) -> Result<Rested> {
-        match self.ask(order)? {
-            DisksReport::Rested(rested) => Ok(*rested),
-            other => Err(format!("an answer to another order: {other:?}").into()),
-        }
+    fn rested(&mut self, order: DisksOrder) -> Result<Rested> {
+        Ok(answer!(self.ask(order)?, Report::Rested(rested) => *rested))
     }
 
     /// The act. A request that fails, or a byte that is not what was written last, is an error.
     pub fn play(mut self, progress: &Progress) -> Result<Played> {
-        let load = Load {
-            dir: Dir::Mixed,
-            size: SIZE,
-            greedy: None,
-            align: SIZE,
-            depth: DEPTH,
-            sleeps: true,
-            gives_way: false,
-            takes_turns: false,
-            careless: false,
-        };
         progress.show("   reading and writing");
         let first = self.answered()?;
         let began = Instant::now();
-        self.ask(GuestOrder::Begin(load))?;
+        answer!(self.ask(DisksOrder::Begin(Load::of(Dir::Mixed, SIZE, SIZE, DEPTH)))?, Report::Done => ());
         // From here on the guest knows how long each request takes.
         self.answered()?;
         std::thread::sleep(MOVES);
         let before = self.answered()? - first;
-        let old = self.back.pid();
-        self.back.kill()?;
+        let old = self.ends.back.pid();
+        self.ends.back.kill()?;
         progress.show("   waiting for the new backend's first answer");
-        self.back = serve(&self.testbed)?;
+        self.ends.back = serve(&self.ends.testbed)?;
         // What was answered between the last look and the kill is no more than a moment's work.
         let (taken_up, until) = (self.answered()?, Instant::now() + PATIENCE);
         while self.answered()? == taken_up {
@@ -163,11 +139,11 @@ impl DiskStage {
         }
         progress.show("   reading and writing on");
         std::thread::sleep(MOVES);
-        let rested = self.rested(GuestOrder::Rest)?;
+        let rested = self.rested(DisksOrder::Rest)?;
         let took = began.elapsed();
         let all = self.answered()? - first;
         progress.show("   reading all of the disk");
-        let whole = self.rested(GuestOrder::Verify)?;
+        let whole = self.rested(DisksOrder::Verify)?;
         for (what, n) in [
             ("requests failed", rested.failed + whole.failed),
             ("reads brought other bytes than were written", rested.damaged + whole.damaged),
@@ -177,13 +153,13 @@ impl DiskStage {
                 return Err(format!("{n} {what} around the death of the backend; none may").into());
             }
         }
-        let pids = [old, self.back.pid()];
+        let pids = [old, self.ends.back.pid()];
         Ok(Played { pids, before, all, rested, took, sectors: whole.checked })
     }
 
     /// Who serves.
     pub fn pid(&self) -> u32 {
-        self.back.pid()
+        self.ends.back.pid()
     }
 }
 

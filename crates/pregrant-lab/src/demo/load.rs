@@ -1,9 +1,11 @@
-//! What other programs took of this machine's processors while something was measured: figures of a loaded machine say little.
+//! What other programs took of this machine's processors while something was measured: figures of a
+//! loaded machine say little.
 //!
 //! ```text
 //!   /proc/stat: not idle, all processors  -  /proc/self/stat: this process, and its children that have ended  =  others
 //! ```
-//! Both are counted in the kernel's ticks. A host that takes a virtual machine's processors away (steal) is another program, too.
+//! Both are counted in the kernel's ticks. A host that takes a virtual machine's processors away
+//! (steal) is another program, too.
 
 use std::fs;
 
@@ -28,7 +30,8 @@ impl Load {
         let times: Vec<u64> =
             line.split_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let (all, idle): (u64, u64) = (times.iter().sum(), times.get(3..5)?.iter().sum());
-        // Behind the name, which may have any character: state and ten numbers, then utime stime cutime cstime.
+        // Behind the name, which may have any character: state and ten numbers, then utime stime
+        // cutime cstime.
         let fields: Vec<&str> = own.rsplit_once(')')?.1.split_whitespace().collect();
         let own: Vec<u64> = fields.get(11..15)?.iter().map(|n| n.parse().ok()).collect::<Option<_>>()?;
         Some(Self { all, busy: all - idle, own: own.iter().sum() })
@@ -52,7 +55,8 @@ mod tests {
             format!("7 (a ) b) R 1 7 7 0 -1 0 1 2 3 4 {u} {s} {cu} {cs} 20 0")
         };
         let before = Load::of("cpu  100 0 100 700 100 0 0 0 50 0\ncpu0 1\n", &own(5, 5, 0, 10)).unwrap();
-        // 200 more: 80 idle, 20 waiting for a disk; of the other 100 we took 70, our children among it.
+        // 200 more: 80 idle, 20 waiting for a disk; of the other 100 we took 70, our children among
+        // it.
         let after = Load::of("cpu  150 0 130 780 120 0 10 10 90 0\n", &own(25, 15, 30, 20)).unwrap();
         assert_eq!(after.others_since(&before), 0.15);
         assert_eq!(before.others_since(&before), 0.0);

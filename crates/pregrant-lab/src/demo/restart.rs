@@ -1,21 +1,24 @@
-//! The act in which the backend is killed in the middle of a TCP transfer, and a new process takes up its rings.
+//! The act in which the backend is killed in the middle of a TCP transfer, and a new process takes
+//! up its rings.
 //!
 //! ```text
 //!   kill -9      new process          attach          first frame at its ports   first frame at a guest
 //!      |--- fork, exec, dynamic linker ---|--- attach_ns (the pause) ---|                   |
 //!      |------------------------------- silence_ns ------------------------------------------|
 //! ```
-//! One guest may wait longer than that: `longest_gap_ns` is the longest time between two frames at the same guest, of
-//! those that end after the kill.
+//! One guest may wait longer than that: `longest_gap_ns` is the longest time between two frames at
+//! the same guest, of those that end after the kill.
 //!
-//! All times are CLOCK_MONOTONIC, read by whom they happen to. The new process is started after the old one is gone; none
-//! waits in advance.
+//! All times are CLOCK_MONOTONIC, read by whom they happen to. The new process is started after the
+//! old one is gone; none waits in advance.
 
 use super::Result;
 use super::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
-use crate::process::order::{Arrival, Order, Report};
+use crate::process::order::Order;
+use crate::process::report::{Arrival, Report};
 use crate::record::{Pause, Record};
 use crate::table::figure;
+use crate::testbed::answer;
 use pregrant::platform::Clock;
 use pregrant_host::MonotonicClock;
 
@@ -37,14 +40,11 @@ pub struct Restarted {
     pids: [u32; 2],
 }
 
-/// Begins a transfer, kills the backend when half of the bytes are there, starts another one, waits for the end.
-/// `undisturbed_s` is what that took before.
+/// Begins a transfer, kills the backend when half of the bytes are there, starts another one, waits
+/// for the end. `undisturbed_s` is what that took before.
 pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     stage.begin(Some(TRANSFER_BYTES / 2), || ())?;
-    match stage.server_report()? {
-        Report::Reached(_) => {}
-        other => return Err(format!("an answer to another order: {other:?}").into()),
-    }
+    answer!(stage.server_report()?, Report::Reached(_) => ());
     let old = stage.back.pid();
     let killed_at_ns = MonotonicClock.now_ns();
     stage.back.kill()?;
@@ -96,8 +96,9 @@ fn bytes_at(arrivals: &[Arrival], at_ns: u64) -> u64 {
     arrivals.iter().take_while(|a| a.at_ns <= at_ns).last().map_or(0, |a| a.bytes)
 }
 
-/// Frames at both guests in each bucket around the kill, past the frame at `again_at_ns` however late that was, and the
-/// bucket that the kill begins. There are no buckets before the first frame or after the last.
+/// Frames at both guests in each bucket around the kill, past the frame at `again_at_ns` however
+/// late that was, and the bucket that the kill begins. There are no buckets before the first frame
+/// or after the last.
 fn timeline(arrivals: [&[Arrival]; 2], killed_at_ns: u64, again_at_ns: u64) -> (Vec<u64>, usize) {
     let all = || arrivals.into_iter().flatten();
     let first = all().map(|a| a.at_ns).min().unwrap_or(killed_at_ns);

@@ -1,10 +1,11 @@
 //! Two guests that talk TCP through a backend's switch, as often as is asked.
 
 use super::Result;
-use crate::process::order::{Numbered, Order, Posts, Report, SwitchFrames, Switched, Transfer, Transferred};
+use crate::process::order::{Order, Posts, Transfer};
+use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
 use crate::screen::Progress;
 use crate::table::figure;
-use crate::testbed::{Process, Testbed};
+use crate::testbed::{Process, Testbed, answer};
 use pregrant_host::drivers::{Mode, Placement};
 
 /// The guests.
@@ -17,7 +18,8 @@ pub const MTU: usize = 1500;
 /// Staging's data length: a frame of 1514 bytes fits.
 pub const DATA_LEN: u32 = 2048;
 
-/// Worker threads of the backend: as many as `pregrant back` has on the loopback unless told otherwise.
+/// Worker threads of the backend: as many as `pregrant back` has on the loopback unless told
+/// otherwise.
 pub const WORKERS: usize = 1;
 
 /// The machine and its three processes.
@@ -47,8 +49,9 @@ impl Stage {
         Ok(Self { testbed, back, client, server, progress: Progress::new() })
     }
 
-    /// Makes the vifs and begins a transfer; returns when both are connected. With `tell_at`, the server reports when so
-    /// many bytes are there, and both guests when frames arrived. `made` is called before any of them connects.
+    /// Makes the vifs and begins a transfer; returns when both are connected. With `tell_at`, the
+    /// server reports when so many bytes are there, and both guests when frames arrived. `made` is
+    /// called before any of them connects.
     pub fn begin(&mut self, tell_at: Option<u64>, made: impl FnOnce()) -> Result<()> {
         self.back.order(&Order::Switch { vifs: 2, succeed: false })?;
         for front in [CLIENT, SERVER] {
@@ -99,10 +102,7 @@ impl Stage {
         for front in [CLIENT, SERVER] {
             self.testbed.remove_vif(front, 0)?;
         }
-        let switched = match self.back.report(&mut [])? {
-            Report::Switch(switched) => switched,
-            other => return Err(format!("an answer to another order: {other:?}").into()),
-        };
+        let switched = answer!(self.back.report(&mut [])?, Report::Switch(switched) => switched);
         if (sent.bytes, sent.sum) != (received.bytes, received.sum) {
             return Err(format!(
                 "the transfer is damaged: {} bytes with sum {:016x} were sent, {} bytes with sum {:016x} arrived",
@@ -115,10 +115,7 @@ impl Stage {
 }
 
 fn transferred(report: Report) -> Result<Transferred> {
-    match report {
-        Report::Transfer(t) => Ok(*t),
-        other => Err(format!("an answer to another order: {other:?}").into()),
-    }
+    Ok(answer!(report, Report::Transfer(t) => *t))
 }
 
 /// A transfer whose sums were equal.
@@ -153,11 +150,12 @@ impl Done {
         self.sent.staged.iter().chain(&self.received.staged).sum()
     }
 
-    /// Frames that came to the back's ports twice, and frames that no guest got although its queue had room: each by its
-    /// number, where it comes.
+    /// Frames that came to the back's ports twice, and frames that no guest got although its queue
+    /// had room: each by its number, where it comes.
     ///
-    /// A frame comes twice when the back died between the port and the answer; what the port had was in the dead
-    /// process's switch, so no guest gets it twice. A frame that came to no port is an error: that must not happen.
+    /// A frame comes twice when the back died between the port and the answer; what the port had
+    /// was in the dead process's switch, so no guest gets it twice. A frame that came to no port is
+    /// an error: that must not happen.
     pub fn repeated_and_lost(&self) -> Result<(u64, u64)> {
         let (client, server) = (self.sent.numbers, self.received.numbers);
         let missing = |from: Numbered, to: Numbered| to.missing + from.sent.saturating_sub(to.next);

@@ -7,9 +7,10 @@
 //!     publish prod                                                                    publish cons
 //! ```
 //!
-//! Flow controlled: the giver never overtakes the taker's published progress. Every line carries its number, and the taker
-//! checks it, so that the figure is of lines that really arrived. With `Copies::Both` the lines come from and go to dense
-//! private buffers, as a driver's frames do; without, they live in registers.
+//! Flow controlled: the giver never overtakes the taker's published progress. Every line carries
+//! its number, and the taker checks it, so that the figure is of lines that really arrived. With
+//! `Copies::Both` the lines come from and go to dense private buffers, as a driver's frames do;
+//! without, they live in registers.
 
 use std::io;
 use std::ptr::NonNull;
@@ -53,7 +54,8 @@ struct Slots {
     stride: usize,
 }
 
-// SAFETY: the mapping is owned and stays where it is until the drop; who may touch which slot when is said by `line`.
+// SAFETY: the mapping is owned and stays where it is until the drop; who may touch which slot when
+// is said by `line`.
 unsafe impl Send for Slots {}
 // SAFETY: as above.
 unsafe impl Sync for Slots {}
@@ -61,7 +63,8 @@ unsafe impl Sync for Slots {}
 impl Slots {
     fn new(stride: usize) -> io::Result<Self> {
         let bytes = stride * SLOTS as usize;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory that exists.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory
+        // that exists.
         let base = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -74,20 +77,21 @@ impl Slots {
         Ok(Self { base, bytes, stride })
     }
 
-    /// The line of slot `index`. The giver may write it once the taker has published that it is done with it, the taker
-    /// may read it once the giver has published it.
+    /// The line of slot `index`. The giver may write it once the taker has published that it is
+    /// done with it, the taker may read it once the giver has published it.
     #[inline(always)]
     fn line(&self, index: u32) -> *mut Line {
         let at = (index & (SLOTS - 1)) as usize * self.stride;
-        // SAFETY: the masked index is below SLOTS, so `at + LINE <= SLOTS * stride`, the length of the mapping; `stride`
-        // is a multiple of LINE, so the line is aligned.
+        // SAFETY: the masked index is below SLOTS, so `at + LINE <= SLOTS * stride`, the length of
+        // the mapping; `stride` is a multiple of LINE, so the line is aligned.
         unsafe { self.base.as_ptr().add(at).cast() }
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, whole, and nobody borrows it any more. A failure would leave it mapped.
+        // SAFETY: the mapping of `new`, whole, and nobody borrows it any more. A failure would
+        // leave it mapped.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -129,8 +133,9 @@ impl Ring {
                     Copies::None => [u64::from(index); LINE / 8],
                     Copies::Both => *own,
                 };
-                // SAFETY: the taker has published that it is done with this slot (`index - cons < SLOTS`, read with
-                // Acquire), so nobody else touches it until the Release store below.
+                // SAFETY: the taker has published that it is done with this slot
+                // (`index - cons < SLOTS`, read with Acquire), so nobody else touches it until the
+                // Release store below.
                 unsafe { line.write(value) };
             }
             prod = prod.wrapping_add(batch);
@@ -138,7 +143,8 @@ impl Ring {
         }
     }
 
-    /// Reads batches for `run_for`, after as long a warm-up as a tenth of it. A line with a wrong number ends it.
+    /// Reads batches for `run_for`, after as long a warm-up as a tenth of it. A line with a wrong
+    /// number ends it.
     fn take(&self, batch: u32, copies: Copies, run_for: Duration) -> Result<Measured, u64> {
         let mut private = vec![[0u64; LINE / 8]; MAX_BATCH as usize];
         let (mut prod, mut cons) = (0u32, 0u32);
@@ -153,8 +159,8 @@ impl Ring {
             }
             for (i, own) in (0..batch).zip(&mut private) {
                 let index = cons.wrapping_add(i);
-                // SAFETY: the giver has published this slot (`prod - cons >= batch`, read with Acquire) and does not
-                // touch it before the Release store below.
+                // SAFETY: the giver has published this slot (`prod - cons >= batch`, read with
+                // Acquire) and does not touch it before the Release store below.
                 let value = unsafe { self.slots.line(index).read() };
                 wrong |= match copies {
                     // All of the line is used, or the compiler would read a word of it only.
@@ -192,7 +198,8 @@ impl Ring {
     }
 }
 
-/// Hands lines over from `cores[0]` to `cores[1]`, slots `stride` bytes apart (a multiple of 64), `batch` at a time.
+/// Hands lines over from `cores[0]` to `cores[1]`, slots `stride` bytes apart (a multiple of 64),
+/// `batch` at a time.
 pub fn hand_over(
     cores: [usize; 2],
     stride: usize,
@@ -214,8 +221,8 @@ pub fn hand_over(
         stop: AtomicBool::new(false),
         slots: Slots::new(stride)?,
     };
-    // Both threads are pinned before either starts, so that a core that cannot be had ends the run and leaves nobody
-    // waiting for a peer that never comes.
+    // Both threads are pinned before either starts, so that a core that cannot be had ends the run
+    // and leaves nobody waiting for a peer that never comes.
     let pinned = Barrier::new(2);
     let both = AtomicBool::new(true);
     let ready = |core| {

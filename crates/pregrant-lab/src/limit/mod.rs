@@ -1,4 +1,5 @@
-//! What this machine can do at best, with no driver in the way: the ceilings that `pregrant bench limit` prints.
+//! What this machine can do at best, with no driver in the way: the ceilings that
+//! `pregrant bench limit` prints.
 //!
 //! | file | measures |
 //! |---|---|
@@ -7,8 +8,9 @@
 //! | [`remote`] | `process_vm_readv` in batches out of another process |
 //! | [`wake`] | an eventfd there and back, both ends asleep in between |
 //!
-//! Each runs for a given time on given cores and returns what it counted. Two threads that hand lines to each other have a
-//! core each and never sleep; with fewer than two cores that is not measured, see [`cores`].
+//! Each runs for a given time on given cores and returns what it counted. Two threads that hand
+//! lines to each other have a core each and never sleep; with fewer than two cores that is not
+//! measured, see [`cores`].
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,8 +1,9 @@
 //! `process_vm_readv` in batches out of another process: what grant copy on the loopback stands on.
 //!
-//! The other process (the target) maps some memory as a guest of the loopback does, says where on its standard output,
-//! and sleeps until its standard input ends; so it goes when the reader goes. It is started by the reader, which therefore
-//! may read it even where ptrace is limited to one's own children.
+//! The other process (the target) maps some memory as a guest of the loopback does, says where on
+//! its standard output, and sleeps until its standard input ends; so it goes when the reader goes.
+//! It is started by the reader, which therefore may read it even where ptrace is limited to one's
+//! own children.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -32,7 +33,8 @@ impl TargetMemory {
         let mut file = File::from(memfd_create("pregrant-limit", MemfdFlags::CLOEXEC)?);
         file.write_all(&vec![FILL; TARGET_BYTES])?;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists; the file is as long.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that exists;
+        // the file is as long.
         let base = unsafe { mmap(std::ptr::null_mut(), TARGET_BYTES, prot, flags, &file, 0) }?;
         Ok(Self(NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?))
     }
@@ -44,7 +46,8 @@ impl TargetMemory {
 
 impl Drop for TargetMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, whole; nobody refers to it. A failure would leave it mapped.
+        // SAFETY: the mapping of `new`, whole; nobody refers to it. A failure would leave it
+        // mapped.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), TARGET_BYTES) };
     }
 }
@@ -93,7 +96,8 @@ impl Target {
         }))
     }
 
-    /// An error that says how the process ended, when it did: then what was read from it is not to be trusted.
+    /// An error that says how the process ended, when it did: then what was read from it is not to
+    /// be trusted.
     pub fn check_alive(&mut self) -> io::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -130,7 +134,8 @@ fn read_pieces(
     pin(core)?;
     let stride = size.next_multiple_of(64);
     let mut arena = vec![0u8; stride * PIECES];
-    // Whole batches of pages, in an order that neither the kernel nor the caches can guess from the last one.
+    // Whole batches of pages, in an order that neither the kernel nor the caches can guess from the
+    // last one.
     let pages = TARGET_BYTES / PAGE;
     let mut order: Vec<usize> = (0..pages).collect();
     let mut dice = 1u64;
@@ -151,8 +156,9 @@ fn read_pieces(
     let mut calls = 0u64;
     loop {
         for batch in remote.chunks_exact(PIECES) {
-            // SAFETY: `local` holds PIECES vectors of `size` bytes inside `arena`, which outlives the call and is not
-            // otherwise used meanwhile; the remote vectors are plain numbers to this process, which the kernel checks.
+            // SAFETY: `local` holds PIECES vectors of `size` bytes inside `arena`, which outlives
+            // the call and is not otherwise used meanwhile; the remote vectors are plain numbers to
+            // this process, which the kernel checks.
             let got = unsafe {
                 libc::process_vm_readv(pid, local.as_ptr(), PIECES as _, batch.as_ptr(), PIECES as _, 0)
             };

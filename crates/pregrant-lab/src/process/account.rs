@@ -3,15 +3,16 @@
 //! ```text
 //!   guest --ring--> CountedPort --seen--> switch --> queue --overflow, left--> CountedPort --ring--> guest
 //! ```
-//! When a back is killed, its successor opens the same account and goes on. Frames are told by their numbers
-//! ([`frame_number`]), guest by guest: one below the next that is due came before, and one above it leaves numbers out. So
-//! a frame that comes twice makes up for none that is lost. A number is noted before its frame goes on, so a death in
-//! between shows as a frame that was lost, and never as one that nobody saw.
+//! When a back is killed, its successor opens the same account and goes on. Frames are told by
+//! their numbers ([`frame_number`]), guest by guest: one below the next that is due came before,
+//! and one above it leaves numbers out. So a frame that comes twice makes up for none that is lost.
+//! A number is noted before its frame goes on, so a death in between shows as a frame that was
+//! lost, and never as one that nobody saw.
 //!
 //! [`frame_number`]: crate::station::frame_number
 
 use super::Result;
-use super::order::SwitchFrames;
+use super::report::SwitchFrames;
 use crate::station::frame_number;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, DropCounts, FramePort, Offloads, PortOwner, Steering};

@@ -1,17 +1,22 @@
-//! The driver domain's process: a [`Backend`] whose vifs end at a sink, a source, an echo or a switch.
+//! The driver domain's process: a [`Backend`] whose vifs end at a sink, a source, an echo or a
+//! switch, or which serves a crowd of vifs or disks.
 //!
 //! ```text
 //!   order --> far side (Far) --> ports of the vif that comes --> marks, stamps (Signals) --> report
 //!             queues are served here, or by worker threads (Staff)
 //! ```
+//! Between the orders of a crowd its devices are served; between others nothing is.
 
 use super::account::Account;
+use super::crowd::port::Hall;
 use super::far::{Far, Ordered};
-use super::order::{Case, Dir, Latencies, Nuisance, Order, Played, Report, Switched};
+use super::order::{Case, Devices, Dir, Nuisance, Order, Posts};
+use super::report::{Came, Latencies, Played, Report, Spent, Switched};
 use super::signals::{Signals, WARM_UP, locked};
 use super::staff::{Meter, Staff};
-use super::{LoopbackBackend, ProcessArgs, Result, next_order, tell};
+use super::{LoopbackBackend, ProcessArgs, Result, has_order, next_order, tell};
 use pregrant::DomId;
+use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::path::PathName;
 use pregrant::net::path::gref_mapping::DEFAULT_LIMIT;
 use pregrant::platform::{Clock, Platform};
@@ -20,17 +25,18 @@ use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::net::CONTROL_PAGE;
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, Recovery, Rest, Stations, StatusTeller,
-    Work, Worker,
+    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, Mode, Net, NetConfig, Recovery,
+    Rest, Stations, StatusTeller, Work, Worker,
 };
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,56 +70,173 @@ impl Recovery<Loopback> for RedoSwitch {
     }
 }
 
-/// Carries out orders.
+/// The process.
+struct Host {
+    backend: LoopbackBackend,
+    /// What stands behind vifs.
+    far: Rc<RefCell<Far>>,
+    redo: Rc<Cell<bool>>,
+    staff: Option<Arc<Staff>>,
+    attach_at_ns: u64,
+    /// Where the machine's sockets are, and which domain this is.
+    dir: PathBuf,
+    domid: u16,
+    /// Of a crowd: the number of the orders' descriptor among what wakes this thread.
+    orders: Option<usize>,
+    hall: Arc<Hall>,
+    over: bool,
+}
+
+/// Carries out orders until there are no more.
 pub fn play(args: &ProcessArgs) -> Result<()> {
-    let attach_at_ns = MonotonicClock.now_ns();
-    let (platform, xs) = args.attach()?;
-    platform.events().also_wake_on(xs.transport().as_fd())?;
-    let far = Rc::new(RefCell::new(Far::Nothing));
-    let ordered = Box::new(Ordered(Rc::clone(&far)));
-    let redo = Rc::new(Cell::new(true));
-    let recovery = RedoSwitch { inner: BrokerRecovery, redo: Rc::clone(&redo) };
-    let config = BackendConfig { recovery: Some(Box::new(recovery)), ..BackendConfig::default() };
-    let net = Net::new(NetConfig::default(), ordered);
-    let mut backend = Backend::new(platform, xs, config, vec![Box::new(net)])?;
-    // For `pregrant top`, beside the broker's socket; a testbed goes on without.
-    let dir = args.broker.parent().unwrap_or(Path::new("."));
-    let mut status = StatusTeller::on_loopback(dir, args.domid).inspect_err(|e| log::info!("{e}")).ok();
-    let mut staff = None;
+    let Some(first) = next_order()? else { return Ok(()) };
+    let mut host = Host::new(args, &first)?;
+    host.obey(first, Spent::default())?;
+    if host.orders.is_some() {
+        return Worker::new(Mode::Event).run(&mut host);
+    }
     while let Some(order) = next_order()? {
-        let report = match order {
-            Order::Employ(posts) => match Staff::employ(&mut backend, &posts) {
-                Ok(employed) => {
-                    staff = Some(employed);
-                    Report::Employed
-                }
-                Err(e) => Report::Failed(e.to_string()),
-            },
-            Order::Case(case) => played(case_of(&mut backend, staff.as_ref(), &far, &redo, &case, None)),
-            Order::Beside { case, nuisance } => {
+        host.obey(order, Spent::default())?;
+    }
+    host.backend.close_all();
+    Ok(())
+}
+
+/// Disks, whose images the toolstack says.
+fn disks(path: DiskPath) -> Blk<Loopback> {
+    let mut config = BlkConfig::default();
+    config.vbd.features.persistent = path == DiskPath::Persistent;
+    if path != DiskPath::Persistent {
+        config.vbd.fallback = path;
+    }
+    Blk::new(config)
+}
+
+impl Host {
+    /// For what the first order asks.
+    fn new(args: &ProcessArgs, first: &Order) -> Result<Self> {
+        let attach_at_ns = MonotonicClock.now_ns();
+        let (platform, xs) = super::attach(&args.broker, DomId(args.domid))?;
+        let far = Rc::new(RefCell::new(Far::Nothing));
+        let redo = Rc::new(Cell::new(true));
+        let class: Box<dyn DeviceClass<Loopback, UnixTransport>> = match first {
+            Order::Serve(_, Devices::Disks(path)) => Box::new(disks(*path)),
+            _ => Box::new(Net::new(NetConfig::default(), Box::new(Ordered(Rc::clone(&far))))),
+        };
+        let recovery = RedoSwitch { inner: BrokerRecovery, redo: Rc::clone(&redo) };
+        let config = BackendConfig { recovery: Some(Box::new(recovery)), ..BackendConfig::default() };
+        Ok(Self {
+            backend: Backend::new(platform, xs, config, vec![class])?,
+            far,
+            redo,
+            staff: None,
+            attach_at_ns,
+            dir: args.broker.parent().unwrap_or(Path::new(".")).into(),
+            domid: args.domid,
+            orders: None,
+            hall: Arc::default(),
+            over: false,
+        })
+    }
+
+    /// Carries out an order, and answers. `spent`: what was used before anything that an answer
+    /// costs.
+    fn obey(&mut self, order: Order, spent: Spent) -> Result<()> {
+        let done = match order {
+            Order::Employ(posts) => Staff::employ(&mut self.backend, &posts).map(|staff| {
+                self.staff = Some(staff);
+                Report::Done
+            }),
+            Order::Serve(posts, devices) => self.serve(&posts, devices),
+            Order::Case(case) => {
                 // A neighbour that breaks things on purpose, again and again: not to be told of.
-                if std::env::var_os("RUST_LOG").is_none() {
+                if case.beside.is_some() && std::env::var_os("RUST_LOG").is_none() {
                     log::set_max_level(log::LevelFilter::Error);
                 }
-                played(case_of(&mut backend, staff.as_ref(), &far, &redo, &case, Some(nuisance)))
+                self.case(&case).map(|played| Report::Case(Box::new(played)))
             }
-            Order::Switch { vifs, succeed } => {
-                redo.set(true);
-                match serve_switch(&mut backend, staff.as_ref(), &mut status, &far, vifs, succeed) {
-                    Ok(served) => Report::Switch(Switched { attach_at_ns, ..served }),
-                    Err(e) => Report::Failed(e.to_string()),
+            Order::Switch { vifs, succeed } => self.switch(vifs, succeed).map(Report::Switch),
+            Order::SendBack(echoes) => {
+                self.hall.set_echoes(echoes);
+                Ok(Report::Done)
+            }
+            Order::Describe => Ok(Report::Described(self.backend.platform().describe())),
+            Order::Spent => Ok(Report::Spent(spent)),
+            Order::Seen => Ok(Report::Seen { came: self.hall.came(), spent }),
+            _ => Err("that is a guest's order".into()),
+        };
+        let placed = self.staff.as_ref().map_or(Ok(()), |staff| staff.in_place());
+        let report = done.and_then(|report| placed.map(|()| report));
+        tell(&report.unwrap_or_else(|e| Report::Failed(e.to_string())))
+    }
+
+    /// A crowd's devices, from now on, also between orders.
+    fn serve(&mut self, posts: &Posts, devices: Devices) -> Result<Report> {
+        if let Devices::Vifs(path) = devices {
+            *self.far.borrow_mut() = Far::Crowd(Arc::clone(&self.hall));
+            self.configure(path, path);
+        }
+        self.orders = Some(self.backend.platform().events().also_wake_on(std::io::stdin().as_fd())?);
+        self.staff = Some(Staff::employ(&mut self.backend, posts)?);
+        Ok(Report::Done)
+    }
+
+    /// How frames of vifs that connect travel: those that no other path has, by `rest`.
+    fn configure(&mut self, path: PathName, rest: PathName) {
+        if let Some(net) = self.backend.class_mut::<Net<Loopback>>() {
+            net.config.vif.fallback = rest;
+            net.config.vif.foreign = path == PathName::Foreign;
+            net.config.vif.guest_copy = path == PathName::GuestCopy;
+        }
+    }
+
+    fn meter(&self) -> Meter {
+        Meter::new(&self.backend, self.staff.as_ref())
+    }
+
+    fn spent(&self) -> Spent {
+        Spent {
+            devices_ns: self.backend.devices().map(|(said, _)| (said.id.front.0, said.worker_ns)).collect(),
+            missed_wakeups: self.backend.missed_wakeups(),
+            ..self.meter().read()
+        }
+    }
+}
+
+/// Rounds between the orders of a crowd.
+impl Rest for Host {
+    type Error = Box<dyn Error>;
+    // As in `pregrant back`.
+    const CONTROL_AFTER_SLEEP: bool = false;
+
+    fn control(&mut self) -> Result<()> {
+        self.backend.control()?;
+        Ok(())
+    }
+    fn sleep(&mut self) -> Result<()> {
+        if !self.backend.control()? {
+            self.backend.sleep(None);
+            // What ended the sleep before this one may be told of still, if this was none.
+            let woken = self.orders.is_some_and(|orders| self.backend.platform().events().woken_by(orders));
+            if woken && has_order()? {
+                let spent = self.spent();
+                match next_order()? {
+                    Some(order) => self.obey(order, spent)?,
+                    None => self.over = true,
                 }
             }
-            Order::Transfer(_)
-            | Order::Annoy { .. }
-            | Order::Crowd(_)
-            | Order::CrowdBack(_)
-            | Order::Disks(_) => Report::Failed("that is a guest's order, or a crowd's".into()),
-        };
-        tell(&report)?;
+        }
+        Ok(())
     }
-    backend.close_all();
-    Ok(())
+}
+
+impl Work for Host {
+    fn round(&mut self) -> Result<bool> {
+        Ok(self.backend.round())
+    }
+    fn is_over(&mut self) -> bool {
+        self.over
+    }
 }
 
 /// Rounds of the backend until `done` says so, or `most` has passed (false).
@@ -170,84 +293,87 @@ impl<F: FnMut(&mut LoopbackBackend) -> bool> Work for Rounds<'_, F> {
     }
 }
 
-fn played(case: Result<Played>) -> Report {
-    match case {
-        Ok(played) => Report::Case(Box::new(played)),
-        Err(e) => Report::Failed(e.to_string()),
-    }
-}
-
-/// One case, from the vif's coming to its end; `beside` it another guest may have a vif.
-fn case_of(
-    backend: &mut LoopbackBackend,
-    staff: Option<&Arc<Staff>>,
-    far: &RefCell<Far>,
-    redo: &Cell<bool>,
-    case: &Case,
-    beside: Option<Nuisance>,
-) -> Result<Played> {
-    redo.set(case.redo);
-    let signals = Arc::new(Signals::new(Meter::new(backend, staff)));
-    let own = Far::Case {
-        dir: case.dir,
-        size: case.size,
-        burst: case.burst,
-        look: case.look,
-        signals: Arc::clone(&signals),
-        gaps: beside.is_some(),
-    };
-    let missed = backend.missed_wakeups();
-    *far.borrow_mut() = match beside {
-        None => own,
-        Some(nuisance) => Far::Beside {
-            front: DomId(case.front),
-            case: Box::new(own),
-            feed: (nuisance == Nuisance::Stalled).then_some(case.size),
-            others: Arc::clone(&signals),
-        },
-    };
-    if let Some(net) = backend.class_mut::<Net<Loopback>>() {
-        (net.config.vif.fallback, net.config.vif.staged_heads) = (case.rest, case.heads);
-        net.config.vif.gref_pages = case.gref_pages.unwrap_or(DEFAULT_LIMIT);
-        net.config.vif.foreign = case.path == PathName::Foreign;
-        net.config.vif.guest_copy = case.path == PathName::GuestCopy;
-    }
-    let mut played = Played::default();
-    let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);
-    backend.control()?;
-    let ended = rounds(backend, staff, case.mode, most, |backend| {
-        if played.path.is_empty() && signals.marks.load(Ordering::Relaxed) >= WARM_UP {
-            played.path = path_of(backend, case);
+impl Host {
+    /// One case, from the vif's coming to its end.
+    fn case(&mut self, case: &Case) -> Result<Played> {
+        self.redo.set(case.redo);
+        let signals = Arc::new(Signals::new(self.meter()));
+        let own = Far::Case(case.clone(), Arc::clone(&signals));
+        let missed = self.backend.missed_wakeups();
+        *self.far.borrow_mut() = match case.beside {
+            None => own,
+            Some(nuisance) => Far::Beside {
+                front: DomId(case.front),
+                case: Box::new(own),
+                feed: (nuisance == Nuisance::Stalled).then_some(case.size),
+                others: Arc::clone(&signals),
+            },
+        };
+        self.configure(case.path, case.rest);
+        if let Some(net) = self.backend.class_mut::<Net<Loopback>>() {
+            net.config.vif.staged_heads = case.heads;
+            net.config.vif.gref_pages = case.gref_pages.unwrap_or(DEFAULT_LIMIT);
         }
-        signals.gone.load(Ordering::Relaxed)
-    })?;
-    if !ended {
-        return Err(
-            format!("vif {} of domain {} did not come and go in {most:?}", case.handle, case.front).into()
-        );
+        let mut played = Played::default();
+        let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);
+        self.backend.control()?;
+        let ended = rounds(&mut self.backend, self.staff.as_ref(), case.mode, most, |backend| {
+            if played.path.is_empty() && signals.marks.load(Ordering::Relaxed) >= WARM_UP {
+                played.path = path_of(backend, case);
+            }
+            signals.gone.load(Ordering::Relaxed)
+        })?;
+        if !ended {
+            let (handle, front) = (case.handle, case.front);
+            return Err(format!("vif {handle} of domain {front} did not come and go in {most:?}").into());
+        }
+        (played.spent, played.others) = signals.counted().unwrap_or_default();
+        played.sent = signals.made.load(Ordering::Relaxed);
+        played.came = Came::of(locked(&signals.sinks).iter().map(|sink| sink.read()));
+        played.checked = signals.checked.load(Ordering::Relaxed);
+        played.spent.missed_wakeups = self.backend.missed_wakeups() - missed;
+        played.gaps = locked(&signals.gaps).take().as_ref().map(Latencies::of);
+        played.platform = self.backend.platform().describe();
+        Ok(played)
     }
-    staff.map_or(Ok(()), |staff| staff.in_place())?;
-    if let Some((begin, end)) = signals.counted() {
-        played.counters = end.counters.since(&begin.counters);
-        played.cpu_ns = end.cpu_ns - begin.cpu_ns;
-        played.workers = end.workers_since(&begin);
-        played.seconds = (end.at - begin.at).as_secs_f64();
-        played.others = end.others.saturating_sub(begin.others);
+
+    /// A learning switch until so many vifs have come and gone.
+    fn switch(&mut self, vifs: u64, succeed: bool) -> Result<Switched> {
+        self.redo.set(true);
+        let Self { backend, far, staff, dir, domid, .. } = self;
+        let account = Arc::new(Account::open(backend.platform(), succeed)?);
+        let switch = Switch::new();
+        if let Some(staff) = staff {
+            staff.serve(&switch);
+        }
+        *far.borrow_mut() = Far::Switch(Stations::at(&switch), Arc::clone(&account));
+        let before = backend.removed();
+        backend.control()?;
+        // For `pregrant top`, beside the broker's socket; a testbed goes on without. Only here: in
+        // a case nobody would answer who asks, and it would wake without end.
+        let mut status = StatusTeller::on_loopback(dir, *domid).inspect_err(|e| log::info!("{e}")).ok();
+        let asked =
+            status.as_ref().map(|s| backend.platform().events().also_wake_on(s.as_fd())).transpose()?;
+        let ended = rounds(backend, staff.as_ref(), Mode::Adaptive, Duration::from_secs(60), |backend| {
+            switch.set_now(MonotonicClock.now_ns());
+            if let Some(status) = &mut status {
+                status.turn(backend);
+            }
+            backend.removed() - before >= vifs
+        })?;
+        if let Some(number) = asked {
+            backend.platform().events().forget(number);
+        }
+        if !ended {
+            return Err(format!("{vifs} vifs did not come and go within a minute").into());
+        }
+        Ok(Switched {
+            attach_at_ns: self.attach_at_ns,
+            first_frame_at_ns: account.first_frame_at_ns(),
+            frames: account.frames(),
+            missed_wakeups: backend.missed_wakeups(),
+        })
     }
-    played.sent = signals.made.load(Ordering::Relaxed);
-    for sink in locked(&signals.sinks).iter() {
-        let r = sink.read();
-        played.next += r.next;
-        played.missing += r.lost;
-        played.wrong += r.duplicated + r.reordered;
-        played.damaged += r.damaged;
-    }
-    played.checked = signals.checked.load(Ordering::Relaxed);
-    played.missed_wakeups = backend.missed_wakeups() - missed;
-    let gaps = locked(&signals.gaps).take();
-    played.gaps = gaps.as_ref().map(Latencies::of);
-    played.platform = backend.platform().describe();
-    Ok(played)
 }
 
 /// The path that the case's vif runs in the case's direction.
@@ -256,44 +382,4 @@ fn path_of(backend: &LoopbackBackend, case: &Case) -> String {
     let own = reports.iter().find(|r| (r.id.front.0, r.id.handle) == (case.front, case.handle));
     let queue = own.and_then(|r| r.queues.first());
     queue.map_or("", |q| if case.dir == Dir::Rx { q.2 } else { q.0 }).into()
-}
-
-/// A learning switch until so many vifs have come and gone.
-fn serve_switch(
-    backend: &mut LoopbackBackend,
-    staff: Option<&Arc<Staff>>,
-    status: &mut Option<StatusTeller<Loopback>>,
-    far: &RefCell<Far>,
-    vifs: u64,
-    succeed: bool,
-) -> Result<Switched> {
-    let account = Arc::new(Account::open(backend.platform(), succeed)?);
-    let switch = Switch::new();
-    if let Some(staff) = staff {
-        staff.serve(&switch);
-    }
-    *far.borrow_mut() = Far::Switch(Stations::at(&switch), Arc::clone(&account));
-    let before = backend.removed();
-    backend.control()?;
-    // Only here: in a case nobody would answer who asks, and it would wake without end.
-    let asked = status.as_ref().map(|s| backend.platform().events().also_wake_on(s.as_fd())).transpose()?;
-    let ended = rounds(backend, staff, Mode::Adaptive, Duration::from_secs(60), |backend| {
-        switch.set_now(MonotonicClock.now_ns());
-        if let Some(status) = status {
-            status.turn(backend);
-        }
-        backend.removed() - before >= vifs
-    })?;
-    if let Some(number) = asked {
-        backend.platform().events().forget(number);
-    }
-    if !ended {
-        return Err(format!("{vifs} vifs did not come and go within a minute").into());
-    }
-    Ok(Switched {
-        attach_at_ns: 0,
-        first_frame_at_ns: account.first_frame_at_ns(),
-        frames: account.frames(),
-        missed_wakeups: backend.missed_wakeups(),
-    })
 }

@@ -1,7 +1,8 @@
 //! What stands behind the vifs of the back's process: what the last order asked for.
 
 use super::account::{Account, CountedPort};
-use super::order::Dir;
+use super::crowd::port::Hall;
+use super::order::{Case, Dir};
 use super::ports::{EchoPort, SinkPort, SourcePort};
 use super::signals::{Signals, locked};
 use pregrant::DomId;
@@ -20,15 +21,7 @@ use std::sync::Arc;
 /// What the next vif that connects gets.
 pub enum Far {
     Nothing,
-    Case {
-        dir: Dir,
-        size: usize,
-        burst: usize,
-        look: bool,
-        signals: Arc<Signals>,
-        /// Whether the time between bursts is measured.
-        gaps: bool,
-    },
+    Case(Case, Arc<Signals>),
     /// A case for this guest's vif; frames without end for any other, if that is wanted.
     Beside {
         front: DomId,
@@ -38,6 +31,8 @@ pub enum Far {
         others: Arc<Signals>,
     },
     Switch(Stations, Arc<Account>),
+    /// Each vif's port checks numbers, or sends frames back.
+    Crowd(Arc<Hall>),
 }
 
 impl Far {
@@ -52,6 +47,7 @@ impl Far {
                 }
                 Err(_) => Self::Nothing.ports(id, n, caps),
             },
+            Self::Crowd(hall) => hall.ports(id, n),
             Self::Beside { front, case, .. } if *front == id.front => case.ports(id, n, caps),
             Self::Beside { feed: Some(size), .. } => {
                 let feed = || Box::new(Generator::new(Head::default(), *size)) as Box<dyn FramePort>;
@@ -63,19 +59,18 @@ impl Far {
 
     fn port(&self) -> Box<dyn FramePort> {
         match self {
-            Self::Case { dir: Dir::Rx, size, burst, signals, .. } => {
-                Box::new(SourcePort::new(Arc::clone(signals), *size, *burst))
-            }
-            Self::Case { dir: Dir::Echo, signals, .. } => Box::new(EchoPort::new(Arc::clone(signals))),
-            Self::Case { signals, gaps, look, .. } => {
-                Box::new(SinkPort::new(Arc::clone(signals), *look, *gaps))
-            }
+            Self::Case(case, signals) => match case.dir {
+                Dir::Rx => Box::new(SourcePort::new(Arc::clone(signals), case.size, case.burst)),
+                Dir::Echo => Box::new(EchoPort::new(Arc::clone(signals))),
+                // The time between bursts is measured beside others.
+                Dir::Tx => Box::new(SinkPort::new(Arc::clone(signals), case.look, case.beside.is_some())),
+            },
             Self::Beside { others, .. } => {
                 let sink = Sink::new(Check::Number);
                 locked(&others.others).push(sink.counters());
                 Box::new(sink)
             }
-            Self::Nothing | Self::Switch(..) => Box::new(Sink::new(Check::Number)),
+            Self::Nothing | Self::Switch(..) | Self::Crowd(_) => Box::new(Sink::new(Check::Number)),
         }
     }
 }

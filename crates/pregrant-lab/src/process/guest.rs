@@ -1,18 +1,23 @@
-//! A guest's process: one vif, as its own program would use it.
+//! A process of guests: one with a vif, as its own program would use it; or, by orders of their
+//! own, a [crowd](super::crowd), or guests with [disks](super::disks).
 
 use super::consumer::Consumer;
+use super::crowd::guests::Crowd;
+use super::disks::guests::Guests;
 use super::fault::Fault;
 use super::mark::{mark, whole_frames};
-use super::order::{Buffers, Case, Dir, Latencies, Order, Played, Report, RxWay};
+use super::order::{Case, Dir, Order, RxWay};
 use super::own_frames::{OwnFrames, equip, written};
+use super::report::{Came, Latencies, Played, Report, Spent};
 use super::{ProcessArgs, Result, next_order, tell};
 use crate::cpu_time;
 use hdrhistogram::Histogram;
+use pregrant::DomId;
 use pregrant::net::front::{FrontConfig, Granting, Lent};
 use pregrant::net::path::PathName;
 use pregrant::net::path::data_ring::DEFAULT_ORDER;
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::platform::{Clock, Platform};
+use pregrant::platform::Clock;
 use pregrant::port::{Arena, Offload};
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{Frontend, Mode, Rest, Worker};
@@ -20,10 +25,9 @@ use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::generator::{Filling, Generator};
 use pregrant_host::ports::sequence::{self, Head, Tracker};
 use pregrant_host::ports::sink::{Check, Sink};
-use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
-use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A guest's driver with its connection.
@@ -42,71 +46,78 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Carries out orders.
 pub fn play(args: &ProcessArgs) -> Result<()> {
     // The domain lives as long as its first process' attachment.
-    let keep = Loopback::attach(&args.broker, pregrant::DomId(args.domid))?;
+    let keep = Loopback::attach(&args.broker, DomId(args.domid))?;
+    let (mut crowd, mut disks) = (Crowd::default(), Guests::default());
     while let Some(order) = next_order()? {
-        let played = match order {
+        let said = match order {
             Order::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
             Order::Transfer(transfer) => super::transfer::play(args, &transfer),
             Order::Annoy { nuisance, size } => super::neighbour::play(args, nuisance, size),
-            Order::Employ(_)
-            | Order::Switch { .. }
-            | Order::Beside { .. }
-            | Order::Crowd(_)
-            | Order::CrowdBack(_)
-            | Order::Disks(_) => Err("that is the back's order, or a crowd's".into()),
+            Order::Gather { members, path, data_len } => crowd.gather(&args.broker, &members, path, data_len),
+            // It answers itself, once all rings are full, and goes on until the next order.
+            Order::Send(loads) => match crowd.send(&loads) {
+                Ok(()) => continue,
+                Err(e) => Err(e),
+            },
+            Order::Rest => crowd.rest(),
+            Order::Echo { seconds, mode } => crowd.echo(seconds, mode),
+            Order::Disks(order) => disks.obey(&args.broker, order),
+            _ => Err("that is the back's order".into()),
         };
-        tell(&played.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
+        tell(&said.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
     }
     drop(keep);
     Ok(())
 }
 
-/// Attaches, connects vif `handle`, wakes on xenstore.
-pub fn connect(args: &ProcessArgs, handle: u32, config: FrontConfig) -> Result<Guest> {
-    connect_with(args, handle, config, None)
+/// Attaches to a domain, and begins with its vif `handle`; wakes on xenstore.
+pub fn attach(broker: &Path, domid: u16, handle: u32, config: FrontConfig) -> Result<Guest> {
+    let (platform, xs) = super::attach(broker, DomId(domid))?;
+    Ok(Frontend::new(platform, xs, handle, config, false)?)
 }
 
-/// The same, with memory of the guest's own.
-fn connect_with(
-    args: &ProcessArgs,
-    handle: u32,
-    config: FrontConfig,
-    buffers: Option<Buffers>,
-) -> Result<Guest> {
-    let (platform, xs) = args.attach()?;
-    platform.events().also_wake_on(xs.transport().as_fd())?;
-    let mut guest = Frontend::new(platform, xs, handle, config, false)?;
-    if let Some(buffers) = buffers {
-        equip(&mut guest, buffers)?;
+/// That this did not happen in time.
+pub fn not_connected(guest: &mut Guest, patience: Duration) -> Box<dyn Error> {
+    let at = guest.device().id();
+    match guest.states() {
+        Ok((own, back)) => {
+            format!("{at}: not connected after {patience:?}: we are {own:?}, the back is {back:?}").into()
+        }
+        Err(e) => e.into(),
     }
-    if !guest.connect(PATIENCE)? {
-        let (own, back) = guest.states()?;
-        let at = guest.device().id();
-        return Err(
-            format!("{at}: not connected after {PATIENCE:?}: we are {own:?}, the back is {back:?}").into()
-        );
-    }
-    Ok(guest)
 }
 
-/// What a guest wishes for, by data length.
-pub fn config(data_len: Option<u32>, queues: u32) -> FrontConfig {
+/// Waits until a vif is connected.
+pub fn connect(guest: &mut Guest) -> Result<()> {
+    if guest.connect(PATIENCE)? { Ok(()) } else { Err(not_connected(guest, PATIENCE)) }
+}
+
+/// What a guest wishes for, for frames to travel so.
+pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig {
     let len = data_len.and_then(DataLen::new);
-    let granting = Granting::PerFrame;
-    FrontConfig { queues, tx_data_len: len, rx_data_len: len, granting, ..FrontConfig::default() }
+    FrontConfig {
+        queues,
+        tx_data_len: len,
+        rx_data_len: len,
+        granting: Granting::PerFrame,
+        persistent: path == PathName::Persistent,
+        gref_mapping: path == PathName::GrefMapping,
+        data_ring: (path == PathName::DataRing).then_some(DEFAULT_ORDER),
+        foreign: path == PathName::Foreign,
+        guest_copy: path == PathName::GuestCopy,
+        ..FrontConfig::default()
+    }
 }
 
 /// One case, from connect to close.
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
-    let persistent = case.path == PathName::Persistent;
-    let gref_mapping = case.path == PathName::GrefMapping;
     let zero_copy = case.rx == RxWay::SendOn;
-    let data_ring = (case.path == PathName::DataRing).then_some(DEFAULT_ORDER);
-    let by = config(case.data_len, case.queues);
-    let foreign = case.path == PathName::Foreign;
-    let guest_copy = case.path == PathName::GuestCopy;
-    let config = FrontConfig { persistent, gref_mapping, data_ring, foreign, guest_copy, zero_copy, ..by };
-    let mut guest = connect_with(args, case.handle, config, case.buffers)?;
+    let config = FrontConfig { zero_copy, ..config(case.path, case.data_len, case.queues) };
+    let mut guest = attach(&args.broker, args.domid, case.handle, config)?;
+    if let Some(buffers) = case.buffers {
+        equip(&mut guest, buffers)?;
+    }
+    connect(&mut guest)?;
     let staged = guest.vif().staging_accepted(0);
     if case.data_len.is_some() != staged {
         return Err(format!(
@@ -121,26 +132,24 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
         Dir::Rx => receive(&mut guest, case)?,
         Dir::Echo => echo(&mut guest, case)?,
     };
-    let path = match (staged, guest.vif().persists()) {
-        (true, _) => "staging",
-        (false, true) => "persistent",
-        (false, false) if guest.vif().gref_pages(0) > 0 => PathName::GrefMapping.name(),
-        (false, false) if guest.vif().data_ring(0).any() => PathName::DataRing.name(),
-        (false, false) if guest.vif().borrows(0) => PathName::GuestCopy.name(),
-        (false, false) if guest.vif().names_frames() => PathName::Foreign.name(),
-        (false, false) => "ordinary",
-    };
-    played.path = path.into();
     played.platform = guest.platform().describe();
-    played.missed_wakeups = guest.missed_wakeups();
+    played.spent.missed_wakeups = guest.missed_wakeups();
     if !guest.close(PATIENCE)? {
-        return Err(format!(
-            "{}: the back did not let go of our memory in {PATIENCE:?}",
-            guest.device().id()
-        )
-        .into());
+        let id = guest.device().id();
+        return Err(format!("{id}: the back did not let go of our memory in {PATIENCE:?}").into());
     }
     Ok(played)
+}
+
+/// What a guest with a thread of its own has used so far.
+pub fn spent(guest: &Guest) -> Spent {
+    Spent {
+        ops: guest.platform().counters(),
+        cpu_ns: cpu_time::of_this_thread(),
+        missed_wakeups: guest.missed_wakeups(),
+        at_ns: MonotonicClock.now_ns(),
+        ..Spent::default()
+    }
 }
 
 /// What a guest waits for.
@@ -313,17 +322,14 @@ impl<'a> Sender<'a> {
         if let Some(own) = &mut self.own {
             own.begin(self.guest);
         }
-        let counters = self.guest.platform().counters();
-        let (cpu, before, start) = (cpu_time::of_this_thread(), self.sent(), Instant::now());
+        let (before, began) = (self.sent(), spent(self.guest));
         self.send_for(Duration::from_secs_f64(self.seconds))?;
         settle(self.guest, self.mode)?;
         let played = Played {
             frames: self.sent() - before,
-            seconds: start.elapsed().as_secs_f64(),
+            spent: spent(self.guest).since(&began),
             sent: self.sent(),
             checked: self.whole * self.frames.len() as u64,
-            counters: self.guest.platform().counters().since(&counters),
-            cpu_ns: cpu_time::of_this_thread() - cpu,
             cache: self.own.as_ref().map(|own| own.played(self.guest)),
             ..Played::default()
         };
@@ -374,7 +380,8 @@ impl<'a> Sender<'a> {
                 self.send_burst(i, self.burst, &mut waiter)?;
             }
             if let Some(rate) = self.rate {
-                // Whoever was kept waiting makes up for one burst and no more: what is not sent then shows.
+                // Whoever was kept waiting makes up for one burst and no more: what is not sent
+                // then shows.
                 let burst = Duration::from_secs_f64((self.sent() - before) as f64 / rate);
                 due = (due + burst).max(Instant::now().checked_sub(burst).unwrap_or(due));
                 while Instant::now() < due {
@@ -492,16 +499,9 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     send_mark(guest, mode)?;
     receiver.take_until(guest, Some(Instant::now() + WARM_UP), 0)?;
     send_mark(guest, mode)?;
-    let (counters, cpu, start) = (guest.platform().counters(), cpu_time::of_this_thread(), Instant::now());
-    let frames = receiver.take_until(guest, Some(start + Duration::from_secs_f64(case.seconds)), 0)?;
-    let mut played = Played {
-        frames,
-        seconds: start.elapsed().as_secs_f64(),
-        counters: guest.platform().counters().since(&counters),
-        cpu_ns: cpu_time::of_this_thread() - cpu,
-        checked,
-        ..Played::default()
-    };
+    let (began, until) = (spent(guest), Instant::now() + Duration::from_secs_f64(case.seconds));
+    let frames = receiver.take_until(guest, Some(until), 0)?;
+    let mut played = Played { frames, spent: spent(guest).since(&began), checked, ..Played::default() };
     // What comes now is not measured.
     receiver.rx = RxWay::Copy;
     let hooked = guest.vif().hook_stats(0);
@@ -511,12 +511,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     // The back hears that it is over, and says on each queue that nothing comes any more.
     send_mark(guest, mode)?;
     receiver.take_until(guest, None, 2)?;
-    for r in receiver.sinks.iter().map(Sink::report) {
-        played.next += r.next;
-        played.missing += r.lost;
-        played.wrong += r.duplicated + r.reordered;
-        played.damaged += r.damaged;
-    }
+    played.came = Came::of(receiver.sinks.iter().map(Sink::report));
     Ok(played)
 }
 
@@ -537,9 +532,8 @@ pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
     }
     let mut came = Tracker::new();
     let mut waiter = Waiter::new(mode);
-    let counters = guest.platform().counters();
-    let (cpu, start) = (cpu_time::of_this_thread(), Instant::now());
-    let until = start + Duration::from_secs_f64(case.seconds);
+    let began = spent(guest);
+    let until = Instant::now() + Duration::from_secs_f64(case.seconds);
     while Instant::now() < until {
         let at = out.desc(0).at as usize;
         let bytes = &mut out.bytes_mut()[at..];
@@ -563,7 +557,7 @@ pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
                         came.note(seq);
                         answered |= seq == own && note_round_trip(frame, now, &mut there, &mut back);
                     }
-                    Err(_) => played.damaged += 1,
+                    Err(_) => played.came.damaged += 1,
                 }
             }
             if answered {
@@ -576,12 +570,11 @@ pub fn echo(guest: &mut Guest, case: &Case) -> Result<Played> {
         }
         guest.reclaim(0, 1)?;
     }
-    played.seconds = start.elapsed().as_secs_f64();
-    played.next = came.next();
-    played.missing = came.lost_of(played.sent);
-    played.wrong = came.reordered() + came.duplicated();
-    played.counters = guest.platform().counters().since(&counters);
-    played.cpu_ns = cpu_time::of_this_thread() - cpu;
+    let ended = spent(guest);
+    played.came.next = came.next();
+    played.came.missing = came.lost_of(played.sent);
+    played.came.wrong = came.reordered() + came.duplicated();
+    played.spent = ended.since(&began);
     played.latency = Some([Latencies::of(&there), Latencies::of(&back)]);
     send_mark(guest, mode)?;
     Ok(played)

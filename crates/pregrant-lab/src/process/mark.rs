@@ -1,5 +1,5 @@
-//! What both ends of a case know of its frames: how many are checked whole, and the mark between what is counted and what is
-//! not.
+//! What both ends of a case know of its frames: how many are checked whole, and the mark between
+//! what is counted and what is not.
 
 use pregrant::port::Burst;
 
@@ -21,8 +21,8 @@ pub fn is_mark(burst: &Burst<'_>) -> bool {
     burst.frames.len() == 1 && burst.frame(0).get(12..14) == Some(&MARK_ETHERTYPE)
 }
 
-/// Frames of the untimed burst, on each queue: so many that each buffer and each slot has one where frames are short, and
-/// 4 MiB of long ones.
+/// Frames of the untimed burst, on each queue: so many that each buffer and each slot has one where
+/// frames are short, and 4 MiB of long ones.
 pub fn whole_frames(size: usize) -> u64 {
     ((4 << 20) / size.max(1) as u64).clamp(64, 512)
 }

@@ -1,4 +1,5 @@
-//! The processes of a testbed: `pregrant process back` and `pregrant process guest`. Started by the program itself.
+//! The processes of a testbed: `pregrant process back` and `pregrant process guest`. Started by the
+//! program itself.
 
 pub(crate) mod account;
 pub(crate) mod back;
@@ -13,23 +14,28 @@ pub(crate) mod neighbour;
 pub(crate) mod order;
 mod own_frames;
 pub(crate) mod ports;
+pub(crate) mod report;
 pub(crate) mod signals;
 pub(crate) mod staff;
 pub(crate) mod transfer;
 
 use crate::machine;
 use clap::{Args, ValueEnum};
-use order::{Order, Report};
+use order::Order;
 use pregrant::DomId;
+use pregrant::platform::Platform;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::Backend;
 use pregrant_host::loopback::{Loopback, LoopbackError};
+use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
+use report::Report;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::error::Error;
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -40,14 +46,8 @@ type LoopbackBackend = Backend<Loopback, UnixTransport>;
 pub enum Role {
     /// The driver domain.
     Back,
-    /// A guest.
+    /// A guest, or many.
     Guest,
-    /// Many guests.
-    Crowd,
-    /// The driver domain of many guests.
-    CrowdBack,
-    /// Many guests with disks.
-    Disks,
 }
 
 /// Arguments of `pregrant process`.
@@ -73,11 +73,9 @@ pub fn run(args: ProcessArgs) -> Result<()> {
     let played = match args.role {
         Role::Back => back::play(&args),
         Role::Guest => guest::play(&args),
-        Role::Crowd => crowd::guests::play(&args),
-        Role::CrowdBack => crowd::back::play(&args),
-        Role::Disks => disks::guests::play(&args),
     };
-    // A testbed that is told to end takes its broker with it, and then its processes: there is nothing to be said.
+    // A testbed that is told to end takes its broker with it, and then its processes: there is
+    // nothing to be said.
     if played.as_ref().is_err_and(|e| is_end_of_machine(&**e)) {
         std::thread::sleep(Duration::from_millis(200));
         if rustix::process::getppid().is_none_or(|parent| parent == rustix::process::Pid::INIT) {
@@ -100,13 +98,12 @@ pub fn stay_on(cpu: Option<usize>) -> Result<()> {
     Ok(sched_setaffinity(None, &set).map_err(|e| format!("cannot stay on processor {cpu}: {e}"))?)
 }
 
-impl ProcessArgs {
-    /// Attaches to the domain, with its xenstore connection.
-    fn attach(&self) -> Result<(Loopback, Client<UnixTransport>)> {
-        let platform = Loopback::attach(&self.broker, DomId(self.domid))?;
-        let xs = machine::store_of(&platform)?;
-        Ok((platform, xs))
-    }
+/// Attaches to a domain, with its xenstore connection, that wakes the platform's events.
+fn attach(broker: &Path, domid: DomId) -> Result<(Loopback, Client<UnixTransport>)> {
+    let platform = Loopback::attach(broker, domid)?;
+    let xs = machine::store_of(&platform)?;
+    platform.events().also_wake_on(xs.transport().as_fd())?;
+    Ok((platform, xs))
 }
 
 /// The next order; None at the end of them.
@@ -118,7 +115,8 @@ fn next_order() -> Result<Option<Order>> {
     Ok(Some(serde_json::from_str(&line)?))
 }
 
-/// Whether there is an order, or will be none any more. Orders come one at a time, each after the last one's answer.
+/// Whether there is an order, or will be none any more. Orders come one at a time, each after the
+/// last one's answer.
 fn has_order() -> Result<bool> {
     let stdin = std::io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];

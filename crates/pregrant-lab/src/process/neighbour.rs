@@ -1,9 +1,11 @@
-//! A guest that is a nuisance, until it is killed: what one vif's owner can do to another's at the same backend.
+//! A guest that is a nuisance, until it is killed: what one vif's owner can do to another's at the
+//! same backend.
 //!
-//! It gives way on its own processor: lowest priority, and a yield after each act. So what the measured guest loses
-//! beside it is lost at the backend.
+//! It gives way on its own processor: lowest priority, and a yield after each act. So what the
+//! measured guest loses beside it is lost at the backend.
 
-use super::order::{Nuisance, Report};
+use super::order::Nuisance;
+use super::report::Report;
 use super::{ProcessArgs, Result, tell};
 use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::platform::{Access, Events, GrantPool, Platform};
@@ -67,7 +69,8 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-/// Sends as fast as frames are taken, and at as little cost as can be: each slot names the same page.
+/// Sends as fast as frames are taken, and at as little cost as can be: each slot names the same
+/// page.
 fn greedy(vif: &RawVif, size: usize) -> ! {
     let slots = size.div_ceil(PAGE_SIZE);
     let (mut req_prod, gref) = (0u32, vif.refs[2].0);
@@ -140,7 +143,7 @@ struct RawVif {
 
 impl RawVif {
     fn make(args: &ProcessArgs) -> Result<Self> {
-        let (platform, mut xs) = args.attach()?;
+        let (platform, mut xs) = super::attach(&args.broker, DomId(args.domid))?;
         let device = Device::front(&mut xs, Class::VIF, 0)?;
         device.watch_peer(&mut xs)?;
         let back: DomId = device.peer_domid();

@@ -3,11 +3,13 @@
 //! ```text
 //!   generator --> arena --head of each--> a buffer that is not on its way --send_own--> by reference, or copied by the front
 //! ```
-//! The whole of a frame is written there, or its head alone, which is all that differs between two frames ([`Fill`]).
+//! The whole of a frame is written there, or its head alone, which is all that differs between two
+//! frames ([`Fill`]).
 
 use super::Result;
 use super::guest::Guest;
-use super::order::{Buffers, CachePlayed, Fill, Reuse};
+use super::order::{Buffers, Fill, Reuse};
+use super::report::CachePlayed;
 use pregrant::PAGE_SIZE;
 use pregrant::net::front::{CacheMode, CacheStats};
 use pregrant::platform::{GrantPool, Platform};
@@ -63,7 +65,8 @@ impl OwnFrames {
         }
     }
 
-    /// Sends as many of these frames as there are buffers and slots for; `bytes` of each are written. Returns how many.
+    /// Sends as many of these frames as there are buffers and slots for; `bytes` of each are
+    /// written. Returns how many.
     #[inline(always)]
     pub fn send(&mut self, guest: &mut Guest, i: usize, frames: &Burst<'_>, bytes: usize) -> Result<usize> {
         let (platform, vif) = guest.driver();
@@ -101,7 +104,6 @@ impl OwnFrames {
         CachePlayed {
             hits: now.hits - before.hits,
             copied: now.copied_to_pool - before.copied_to_pool,
-            adds: now.adds - before.adds,
             evictions: now.evictions - before.evictions,
             copying: guest.vif().cache_mode(0) == CacheMode::Copying,
             capacity: guest.vif().cached_pages(0).1,

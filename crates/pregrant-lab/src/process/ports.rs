@@ -1,12 +1,13 @@
-//! The ports of a case: a sink, a source, an echo. Each queue has one of its own, which goes with it to its worker.
+//! The ports of a case: a sink, a source, an echo. Each queue has one of its own, which goes with
+//! it to its worker.
 //!
 //! ```text
 //!   TX    guest --ring--> SinkPort    (numbers are checked, of the untimed burst every byte)
 //!   RX    guest <--ring-- SourcePort  (from the first mark to the last)
 //!   echo  guest <--ring--> EchoPort   (each frame with the time at which it was here)
 //! ```
-//! The guest marks the begin and the end of the time that is counted by a frame of its own that travels alone
-//! ([`is_mark`]); so the counters of both ends cover the same frames.
+//! The guest marks the begin and the end of the time that is counted by a frame of its own that
+//! travels alone ([`is_mark`]); so the counters of both ends cover the same frames.
 
 use super::fault::Fault;
 use super::mark::{is_mark, mark, whole_frames};
@@ -101,7 +102,8 @@ impl SinkPort {
     /// Notes the gap that ends now.
     fn burst_came(&mut self, is_mark: impl Fn() -> bool) {
         if let Some(gaps) = &mut self.gaps {
-            // The mark that ends the count ends the last gap too: a back that froze before it shows.
+            // The mark that ends the count ends the last gap too: a back that froze before it
+            // shows.
             let counted = self.signals.marks.load(Ordering::Relaxed) == COUNTED;
             gaps.note(MonotonicClock.now_ns(), counted);
             if counted && is_mark() {
@@ -118,7 +120,8 @@ impl SinkPort {
     }
 }
 
-/// Gives numbered frames, from the first mark to the last, and then one mark: what comes after it is nothing.
+/// Gives numbered frames, from the first mark to the last, and then one mark: what comes after it
+/// is nothing.
 pub struct SourcePort {
     generator: Generator,
     signals: Presence,

@@ -1,13 +1,15 @@
 //! What the ports of a case tell the loop of the back's process, from whatever threads they are on.
 //!
 //! ```text
-//!   guest --mark--> port: what was counted so far is read here, in the queue's own thread     Stamp
+//!   guest --mark--> port: what was counted so far is read here, in the queue's own thread     Spent
 //!                    '--> whoever waits for a mark: ports of other queues (bells), the control thread (Staff)
 //! ```
-//! Which mark came decides what a port does with frames. The guest sends a mark when it has the answers to all before it, and
-//! sends on when it has the mark's, so no other queue has frames under way then.
+//! Which mark came decides what a port does with frames. The guest sends a mark when it has the
+//! answers to all before it, and sends on when it has the mark's, so no other queue has frames
+//! under way then.
 
-use super::staff::{Meter, Stamp};
+use super::report::Spent;
+use super::staff::Meter;
 use hdrhistogram::Histogram;
 use pregrant::port::Bell;
 use pregrant_host::ports::sink::SinkCounters;
@@ -38,8 +40,9 @@ pub struct Signals {
     pub gone: AtomicBool,
     /// Of ports that have frames of their own accord once a mark came.
     pub bells: Mutex<Vec<Arc<dyn Bell>>>,
-    /// At the begin of the time that is counted, and at its end.
-    stamps: Mutex<[Option<Stamp>; 2]>,
+    /// At the begin of the time that is counted, and at its end: what was used, and the other
+    /// guests' frames.
+    stamps: Mutex<[Option<(Spent, u64)>; 2]>,
     meter: Meter,
 }
 
@@ -74,18 +77,19 @@ impl Signals {
                 r.frames + r.damaged + r.foreign
             };
             let others = locked(&self.others).iter().map(seen).sum();
-            let stamp = Stamp { others, ..self.meter.read() };
-            locked(&self.stamps)[usize::from(marks == OVER)] = Some(stamp);
+            locked(&self.stamps)[usize::from(marks == OVER)] = Some((self.meter.read(), others));
         }
         self.marks.store(marks, Ordering::Relaxed);
         locked(&self.bells).iter().for_each(|bell| bell.ring());
         self.meter.wake();
     }
 
-    /// Begin and end of the time that is counted; None: it is not over.
-    pub fn counted(&self) -> Option<(Stamp, Stamp)> {
+    /// What was used in the time that is counted, and the other guests' frames in it; None: it is
+    /// not over.
+    pub fn counted(&self) -> Option<(Spent, u64)> {
         let [begin, end] = std::mem::take(&mut *locked(&self.stamps));
-        begin.zip(end)
+        let ((begin, before), (end, after)) = begin.zip(end)?;
+        Some((end.since(&begin), after.saturating_sub(before)))
     }
 }
 

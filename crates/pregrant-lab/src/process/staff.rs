@@ -1,35 +1,36 @@
-//! Worker threads of the back's process, where an order asks for them: who they are, on which core, what they cost.
+//! Worker threads of the back's process, where an order asks for them: who they are, on which core,
+//! what they cost.
 //!
 //! ```text
 //!   control thread   orders, xenstore; asleep while frames move, woken by a port's mark      Staff::wakes
 //!   worker n         its queues; on core cores[n]                                            Backend::employ
 //! ```
-//! Without them the queues are served by the control thread. What a case cost is read by [`Meter`]: platform operations of all
-//! handles, and CPU time of the whole process, which the kernel gives exactly. That of one worker among others is as of its
-//! last tick or sleep, some milliseconds old at most.
+//! Without them the queues are served by the control thread. What a case cost is read by [`Meter`]:
+//! platform operations of all handles, and CPU time of the whole process, which the kernel gives
+//! exactly. That of one worker among others is as of its last tick or sleep, some milliseconds old
+//! at most.
 
-use super::order::{Posts, WorkerCpu};
+use super::order::Posts;
+use super::report::Spent;
 use super::signals::locked;
 use super::{LoopbackBackend, Result, stay_on};
 use crate::cpu_time;
 use pregrant::platform::{Clock, Platform};
 use pregrant_host::MonotonicClock;
-use pregrant_host::counters::{Counters, Totals};
+use pregrant_host::counters::Totals;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use rustix::event::EventfdFlags;
 use rustix::thread::{Pid, gettid};
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 /// See the module.
 pub struct Staff {
     /// Wakes the control thread.
     bell: OwnedFd,
     /// By number.
-    threads: Mutex<BTreeMap<usize, Pid>>,
+    threads: Mutex<Vec<Option<Pid>>>,
     /// A worker is not where it is to be, or its time is not counted; why.
     astray: Mutex<Option<String>>,
     /// The switch that they tell the time.
@@ -43,7 +44,7 @@ impl Staff {
         backend.platform().events().also_wake_on(bell.as_fd())?;
         let staff = Arc::new(Self {
             bell,
-            threads: Mutex::default(),
+            threads: Mutex::new(vec![None; posts.workers]),
             astray: Mutex::default(),
             switch: Mutex::default(),
         });
@@ -60,7 +61,10 @@ impl Staff {
                 if let Err(e) = counted {
                     *locked(&starting.astray) = Some(format!("worker {number}: {e}"));
                 }
-                locked(&starting.threads).insert(number, gettid());
+                let mut threads = locked(&starting.threads);
+                let most = threads.len().max(number + 1);
+                threads.resize(most, None);
+                threads[number] = Some(gettid());
             }),
             each_turn: Arc::new(move || locked(&turning.switch).set_now(MonotonicClock.now_ns())),
         })?;
@@ -82,32 +86,15 @@ impl Staff {
         locked(&self.astray).clone().map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// CPU time of those that are there; 0 of one that has ended.
-    fn cpu(&self) -> Vec<WorkerCpu> {
-        let of = |(&worker, &thread): (&usize, &Pid)| WorkerCpu {
-            worker,
-            ns: cpu_time::of_thread(thread).unwrap_or(0),
-        };
+    /// CPU time of each; 0 of one that is not there yet, or has ended.
+    fn cpu(&self) -> Vec<u64> {
+        let of =
+            |thread: &Option<Pid>| thread.and_then(|thread| cpu_time::of_thread(thread).ok()).unwrap_or(0);
         locked(&self.threads).iter().map(of).collect()
     }
 }
 
-/// What the process had done and used when it was read.
-#[derive(Clone, Debug)]
-pub struct Stamp {
-    /// When.
-    pub at: Instant,
-    /// Of all handles.
-    pub counters: Counters,
-    /// Of all threads.
-    pub cpu_ns: u64,
-    /// Of each worker's thread, if there are any.
-    pub workers: Vec<WorkerCpu>,
-    /// Frames that other guests had sent.
-    pub others: u64,
-}
-
-/// Reads stamps, on any thread.
+/// Reads what the process has used, on any thread.
 #[derive(Clone)]
 pub struct Meter {
     totals: Totals,
@@ -120,14 +107,14 @@ impl Meter {
         Self { totals: backend.platform().totals(), staff: staff.cloned() }
     }
 
-    /// A stamp, but for the other guests' frames.
-    pub fn read(&self) -> Stamp {
-        Stamp {
-            at: Instant::now(),
-            counters: self.totals.read(),
+    /// By all handles and threads.
+    pub fn read(&self) -> Spent {
+        Spent {
+            at_ns: MonotonicClock.now_ns(),
+            ops: self.totals.read(),
             cpu_ns: cpu_time::of_process(),
-            workers: self.staff.as_ref().map_or_else(Vec::new, |staff| staff.cpu()),
-            others: 0,
+            workers_cpu_ns: self.staff.as_ref().map_or_else(Vec::new, |staff| staff.cpu()),
+            ..Spent::default()
         }
     }
 
@@ -136,15 +123,5 @@ impl Meter {
         if let Some(staff) = &self.staff {
             let _ = rustix::io::write(&staff.bell, &1u64.to_ne_bytes()); // full: it is readable, as is wanted
         }
-    }
-}
-
-impl Stamp {
-    /// CPU time of each worker since an earlier stamp.
-    pub fn workers_since(&self, earlier: &Self) -> Vec<WorkerCpu> {
-        let before = |worker| earlier.workers.iter().find(|w| w.worker == worker).map_or(0, |w| w.ns);
-        let since =
-            |now: &WorkerCpu| WorkerCpu { worker: now.worker, ns: now.ns.saturating_sub(before(now.worker)) };
-        self.workers.iter().map(since).collect()
     }
 }

@@ -1,12 +1,14 @@
 //! A guest's part in a TCP transfer: smoltcp over the vif.
 
-use super::guest::{config, connect};
-use super::order::{Arrival, Numbered, Report, Transfer, Transferred};
+use super::guest::{attach, config, connect};
+use super::order::Transfer;
+use super::report::{Arrival, Numbered, Report, Transferred};
 use super::{ProcessArgs, Result, tell};
 use crate::station::Station;
 use crate::station::guest_stack::{GuestStack, StackConfig};
 use crate::station::transfer::{Progress, TransferClient, TransferServer};
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::PathName;
 use pregrant::platform::{Clock, Platform};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -32,7 +34,8 @@ enum End {
 
 /// Connects vif 0, transfers, closes.
 pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
-    let mut guest = connect(args, 0, config(order.data_len, 1))?;
+    let mut guest = attach(&args.broker, args.domid, 0, config(PathName::Staging, order.data_len, 1))?;
+    connect(&mut guest)?;
     let (own, back) = guest.states()?;
     let staged = guest.vif().staging_accepted(0);
     tell(&Report::Note(format!(
@@ -62,7 +65,8 @@ pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
     let mut told = Instant::now();
     loop {
         let mut moment = None;
-        // Once it is done, nobody may come any more: whether all is quiet is looked at without being woken.
+        // Once it is done, nobody may come any more: whether all is quiet is looked at without
+        // being woken.
         let due = if report.is_some() { LINGER } else { PATIENCE };
         let came = station.turn(due, |stack, now| -> Result<()> {
             let progress = match &mut end {
@@ -93,7 +97,8 @@ pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
                 End::Client(client) => client.is_closed(station.stack()),
                 End::Server(server) => server.is_closed(station.stack()),
             };
-            // Delayed acknowledgements are still to go out when the connection is over on this side.
+            // Delayed acknowledgements are still to go out when the connection is over on this
+            // side.
             let since = *over.get_or_insert_with(Instant::now);
             if !closed || came > 0 || !station.is_quiet() {
                 over = None;

@@ -1,10 +1,11 @@
 //! One measurement as one line of JSON.
 //!
-//! The fields are a contract (docs/benchmarks.md, JSON): programs read them. A field that a measurement has no value
-//! for is 0, or null where 0 would be a claim; `stride` and `copies` are there for
-//! `bench limit` only, the latencies for `bench latency`.
+//! The fields are a contract (docs/benchmarks.md, JSON): programs read them. A field that a
+//! measurement has no value for is 0, or null where 0 would be a claim; `stride` and `copies` are
+//! there for `bench limit` only, the latencies for `bench latency`.
 
 pub mod published;
+pub mod repeats;
 pub mod stats;
 
 use std::fs::File;
@@ -12,18 +13,28 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::limit::remote;
-use crate::process::order::Played;
+use crate::process::report::{Latencies, Played, Spent};
 use pregrant_host::counters::Counters;
 use serde::{Deserialize, Serialize};
 
 /// What a disk goes by whose backend died.
 pub const DISK_RESTART: &str = "disk-restart";
 
-/// The line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// Which benchmark: `net`, `blk`, `latency`, `limit`, `store` (operations are its frames, connections its queues); `restart` and
-    /// `disk-restart` are the demo's.
+/// The line: fields that each has, then those that are left out where they say nothing.
+macro_rules! record {
+    ($($(#[$about:meta])* pub $field:ident: $of:ty,)* sometimes: $($(#[$why:meta])* pub $more:ident: $what:ty,)*) => {
+        /// One measurement.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        pub struct Record {
+            $($(#[$about])* pub $field: $of,)*
+            $($(#[$why])* #[serde(default, skip_serializing_if = "Option::is_none")] pub $more: Option<$what>,)*
+        }
+    };
+}
+
+record! {
+    /// Which benchmark: `net`, `blk`, `latency`, `limit`, `store` (operations are its frames,
+    /// connections its queues); `restart` and `disk-restart` are the demo's.
     pub bench: String,
     /// The path of the bytes, or what else was measured.
     pub path: String,
@@ -65,124 +76,97 @@ pub struct Record {
     pub frontend_cpu_ns: u64,
     /// CPU time of the backend, or of what takes.
     pub backend_cpu_ns: u64,
-    /// `loopback`, `xen`, `local`; `host` for the machine itself; `socket` and `core` for the store.
+    /// `loopback`, `xen`, `local`; `host` for the machine itself; `socket` and `core` for the
+    /// store.
     pub platform: String,
     /// `poll`, `event` or `adaptive`.
     pub mode: String,
     /// The published figure that this row is shown beside, in frames (or operations) per second.
     pub published: Option<f64>,
+    sometimes:
     /// Bytes that were moved by grant copies (`bench net` only).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grant_copy_bytes: Option<u64>,
+    pub grant_copy_bytes: u64,
     /// Bytes from one slot to the next.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stride: Option<u64>,
+    pub stride: u64,
     /// How often each byte is copied.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copies: Option<u32>,
+    pub copies: u32,
     /// Whether the backend kept redo pages (`bench net` only).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub redo: Option<bool>,
+    pub redo: bool,
     /// Whether the consumer had private copies of whole frames made (`bench net --look`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub look: Option<bool>,
-    /// What the guest did with frames that came, where it did not copy them (`bench net --rx reference`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rx: Option<String>,
-    /// Worker threads of the backend, where it had some; without, it served its queues in its one thread.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workers: Option<u32>,
+    pub look: bool,
+    /// What the guest did with frames that came, where it did not copy them
+    /// (`bench net --rx reference`).
+    pub rx: String,
+    /// Worker threads of the backend, where it had some; without, it served its queues in its one
+    /// thread.
+    pub workers: u32,
     /// CPU time of each of them; `backend_cpu_ns` has all of the process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub worker_cpu_ns: Option<Vec<u64>>,
-    /// Sleeps of either end that ended by their bound with work pending: each is a wake-up that was lost.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub missed_wakeups: Option<u64>,
+    pub worker_cpu_ns: Vec<u64>,
+    /// Sleeps of either end that ended by their bound with work pending: each is a wake-up that was
+    /// lost.
+    pub missed_wakeups: u64,
     /// Frames that came twice, or after a later one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repeated: Option<u64>,
+    pub repeated: u64,
     /// Frames that came with a wrong byte: in the head, or anywhere in the untimed burst.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub damaged: Option<u64>,
+    pub damaged: u64,
     /// Frames of the untimed burst, each byte of which was checked (`bench net` only).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub checked: Option<u64>,
-    /// What the guest beside the measured ones does (`bench neighbour`, as the next two; `bench blk` where the last guest is
-    /// greedy, as the next).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub neighbour: Option<String>,
+    pub checked: u64,
+    /// What the guest beside the measured ones does (`bench neighbour`, as the next two;
+    /// `bench blk` where the last guest is greedy, as the next).
+    pub neighbour: String,
     /// Frames a second that it sent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub neighbour_frames_per_s: Option<f64>,
+    pub neighbour_frames_per_s: f64,
     /// Frames a second that the measured guest offers; missing: as many as are taken.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offered_per_s: Option<f64>,
-    /// The longest time between two bursts of the measured guest at the backend's port (`bench neighbour` only, as the next).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub longest_gap_ns: Option<u64>,
+    pub offered_per_s: f64,
+    /// The longest time between two bursts of the measured guest at the backend's port
+    /// (`bench neighbour` only, as the next).
+    pub longest_gap_ns: u64,
     /// 99 of 100 of these gaps were at most so long.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gap_p99_ns: Option<u64>,
-    /// Vifs that are connected, each another guest's (`bench scale` and `bench fairness` only, as the next).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vifs: Option<u32>,
+    pub gap_p99_ns: u64,
+    /// Vifs that are connected, each another guest's (`bench scale` and `bench fairness` only, as
+    /// the next).
+    pub vifs: u32,
     /// Those of them that send.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub busy: Option<u32>,
+    pub busy: u32,
     /// Guests, each with a disk (`bench blk` only, as the next).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guests: Option<u32>,
+    pub guests: u32,
     /// Bytes that each request begins at a multiple of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub align: Option<u32>,
+    pub align: u32,
     /// System calls of the backend for each time that an event woke it (`bench scale` only).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub syscalls_a_wakeup: Option<f64>,
-    /// By guest, what its device took of workers that others wanted too; the greedy one is the last (`bench blk --greedy` only).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guests_worker_ns: Option<Vec<u64>>,
+    pub syscalls_a_wakeup: f64,
+    /// By guest, what its device took of workers that others wanted too; the greedy one is the last
+    /// (`bench blk --greedy` only).
+    pub guests_worker_ns: Vec<u64>,
     /// Frames a second of each guest that is not greedy (`bench fairness` only, as the next).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guests_frames_per_s: Option<Vec<f64>>,
+    pub guests_frames_per_s: Vec<f64>,
     /// Their standard deviation over their mean.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<f64>,
+    pub spread: f64,
     /// Half of the frames took at most so long (`bench latency` and `bench blk` only).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_p50_ns: Option<u64>,
+    pub latency_p50_ns: u64,
     /// 99 of 100 frames took at most so long.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_p99_ns: Option<u64>,
+    pub latency_p99_ns: u64,
     /// The longest (`disk-restart` only, as the next).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_most_ns: Option<u64>,
+    pub latency_most_ns: u64,
     /// Requests that were answered when the backend was killed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<u64>,
-    /// All latencies: the bucket's upper bound in ns and how many frames fell into it, bounds rising.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_histogram: Option<Vec<(u64, u64)>>,
-    /// Pages of its own that the guest's frames were in (`bench working-set` only, as what follows).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub buffers: Option<u32>,
+    pub before: u64,
+    /// All latencies: the bucket's upper bound in ns and how many frames fell into it, bounds
+    /// rising.
+    pub latency_histogram: Vec<(u64, u64)>,
+    /// Pages of its own that the guest's frames were in (`bench working-set` only, as what
+    /// follows).
+    pub buffers: u32,
     /// Which of them was used next: `uniform` or `skewed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reuse: Option<String>,
+    pub reuse: String,
     /// Entries that the backend's table had for them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub table: Option<u32>,
+    pub table: u32,
     /// Frames that were sent from where they were, out of all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hit_rate: Option<f64>,
+    pub hit_rate: f64,
     /// `caching` or `copying`, at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cache_mode: Option<String>,
+    pub cache_mode: String,
     /// Pages that made way for others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evictions: Option<u64>,
+    pub evictions: u64,
     /// A backend that died in the middle (`bench` is `restart`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pause: Option<Pause>,
+    pub pause: Pause,
 }
 
 /// A backend that was killed while frames moved, and the one that took its rings up.
@@ -190,25 +174,29 @@ pub struct Record {
 pub struct Pause {
     /// From the kill to the start of the new process's attach: the old one's end, fork, exec.
     pub start_ns: u64,
-    /// From the start of the new process's attach to the first frame at one of its ports: the pause.
+    /// From the start of the new process's attach to the first frame at one of its ports: the
+    /// pause.
     pub attach_ns: u64,
-    /// From the kill to the first frame that a guest took from its ring after the new process began to attach.
+    /// From the kill to the first frame that a guest took from its ring after the new process began
+    /// to attach.
     pub silence_ns: u64,
-    /// The longest time in which one guest took no frame, from its last one before the kill, or later, to its next: TCP may
-    /// be still for longer than the backend was.
+    /// The longest time in which one guest took no frame, from its last one before the kill, or
+    /// later, to its next: TCP may be still for longer than the backend was.
     #[serde(default)]
     pub longest_gap_ns: u64,
     /// Bytes of the transfer that had arrived at the kill.
     pub bytes_before: u64,
     /// Frames that the ports saw twice (at most 64 for each kill, docs/protocol 1.1 R7).
     pub duplicated: u64,
-    /// Frames that were in the switch, or taken from it and not published, and went with the old process.
+    /// Frames that were in the switch, or taken from it and not published, and went with the old
+    /// process.
     pub lost: u64,
     /// Width of a bucket of the timeline.
     pub bucket_ns: u64,
     /// The bucket that begins with the kill.
     pub kill_bucket: usize,
-    /// Frames that both guests took from their rings in each bucket, from before the kill until some time after it.
+    /// Frames that both guests took from their rings in each bucket, from before the kill until
+    /// some time after it.
     pub frames: Vec<u64>,
 }
 
@@ -220,63 +208,11 @@ impl Record {
             path: path.into(),
             dir: dir.into(),
             size_bytes,
-            data_len: None,
             queues: 1,
             burst: 1,
-            depth: None,
-            repeat: 0,
-            seconds: 0.0,
-            frames: 0,
-            frames_per_s: 0.0,
-            bits_per_s: 0.0,
-            lost: 0,
-            grant_copies: 0,
-            grant_maps: 0,
-            grant_unmaps: 0,
-            syscalls: 0,
-            notifications: 0,
-            frontend_cpu_ns: 0,
-            backend_cpu_ns: 0,
             platform: "loopback".into(),
             mode: "poll".into(),
-            published: None,
-            grant_copy_bytes: None,
-            stride: None,
-            copies: None,
-            redo: None,
-            look: None,
-            rx: None,
-            workers: None,
-            worker_cpu_ns: None,
-            missed_wakeups: None,
-            repeated: None,
-            damaged: None,
-            checked: None,
-            longest_gap_ns: None,
-            gap_p99_ns: None,
-            vifs: None,
-            guests: None,
-            align: None,
-            busy: None,
-            syscalls_a_wakeup: None,
-            guests_worker_ns: None,
-            guests_frames_per_s: None,
-            spread: None,
-            neighbour: None,
-            neighbour_frames_per_s: None,
-            offered_per_s: None,
-            latency_p50_ns: None,
-            latency_p99_ns: None,
-            latency_most_ns: None,
-            before: None,
-            latency_histogram: None,
-            buffers: None,
-            reuse: None,
-            table: None,
-            hit_rate: None,
-            cache_mode: None,
-            evictions: None,
-            pause: None,
+            ..Self::default()
         }
     }
 
@@ -293,6 +229,11 @@ impl Record {
         }
     }
 
+    /// Grant operations.
+    pub fn grant_ops(&self) -> u64 {
+        self.grant_copies.saturating_add(self.grant_maps).saturating_add(self.grant_unmaps)
+    }
+
     /// Sets what the platform counted.
     pub fn set_ops(&mut self, ops: Counters) {
         self.grant_copies = ops.grant_copies;
@@ -302,18 +243,31 @@ impl Record {
         self.notifications = ops.notifications;
     }
 
-    /// Sets what went wrong at either end, beside losses.
-    pub fn account(&mut self, guest: &Played, back: &Played) {
-        self.repeated = Some(guest.wrong + back.wrong);
-        self.damaged = Some(guest.damaged + back.damaged);
-        self.missed_wakeups = Some(guest.missed_wakeups + back.missed_wakeups);
+    /// Sets what both ends used.
+    pub fn set_spent(&mut self, guest: &Spent, back: &Spent) {
+        self.set_ops(guest.ops.plus(&back.ops));
+        self.frontend_cpu_ns = guest.cpu_ns;
+        self.backend_cpu_ns = back.cpu_ns;
+        self.worker_cpu_ns = Some(back.workers_cpu_ns.clone());
     }
 
-    /// Sets what the backend's end used: `workers` are the threads that it was given.
-    pub fn set_backend_cpu(&mut self, back: &Played, workers: usize) {
-        self.backend_cpu_ns = back.cpu_ns;
+    /// Sets what both ends of a case account for, but for losses: the guest's frames, what went
+    /// wrong, what was used. `workers` are the threads that the backend was given.
+    pub fn set_ends(&mut self, guest: &Played, back: &Played, workers: usize) {
+        self.count(guest.frames, guest.spent.seconds());
+        self.set_spent(&guest.spent, &back.spent);
+        self.repeated = Some(guest.came.wrong + back.came.wrong);
+        self.damaged = Some(guest.came.damaged + back.came.damaged);
+        self.missed_wakeups = Some(guest.spent.missed_wakeups + back.spent.missed_wakeups);
         self.workers = (workers > 0).then_some(workers as u32);
-        self.worker_cpu_ns = (workers > 0).then(|| back.workers.iter().map(|w| w.ns).collect());
+        self.worker_cpu_ns.take_if(|_| workers == 0);
+    }
+
+    /// Sets how long frames, or requests, took.
+    pub fn set_latencies(&mut self, took: &Latencies) {
+        self.latency_p50_ns = Some(took.p50_ns);
+        self.latency_p99_ns = Some(took.p99_ns);
+        self.latency_histogram = Some(took.histogram.clone());
     }
 
     /// Sets frames and time, and the rates that follow from them.
@@ -325,7 +279,8 @@ impl Record {
     }
 }
 
-/// Where JSON lines go: a file, standard output for `-`, or nowhere. What was written is kept for a report.
+/// Where JSON lines go: a file, standard output for `-`, or nowhere. What was written is kept for a
+/// report.
 pub struct RecordWriter {
     out: Option<Box<dyn Write>>,
     path: PathBuf,

@@ -1,4 +1,5 @@
-//! Figures that others published, to stand beside ours. Other machines, other years, real Xen: they show the shape.
+//! Figures that others published, to stand beside ours. Other machines, other years, real Xen: they
+//! show the shape.
 //!
 //! docs/protocol 10 has the sources in full.
 
@@ -109,7 +110,8 @@ pub struct PublishedDisks {
     pub source: &'static str,
 }
 
-/// All of them: NetBSD guests on a Linux back that mapped each page, or kept it. What part were reads is not said.
+/// All of them: NetBSD guests on a Linux back that mapped each page, or kept it. What part were
+/// reads is not said.
 pub const PUBLISHED_DISKS: &[PublishedDisks] = &[
     PublishedDisks { path: "map", size_bytes: 4096, guests: 15, requests_per_s: 336_718.0, source: XBD },
     PublishedDisks {
@@ -126,8 +128,8 @@ pub fn find_disks(path: &str, size_bytes: u64, guests: u32) -> Option<&'static P
     PUBLISHED_DISKS.iter().find(|p| (p.path, p.size_bytes, p.guests) == (path, size_bytes, guests))
 }
 
-/// All of them. What the papers call "grant" copies frames of up to 128 B and maps the rest on TX, and copies on RX:
-/// it stands beside `copy` where only a copy is done, and beside `map` elsewhere.
+/// All of them. What the papers call "grant" copies frames of up to 128 B and maps the rest on TX,
+/// and copies on RX: it stands beside `copy` where only a copy is done, and beside `map` elsewhere.
 pub const PUBLISHED: &[Published] = &[
     tx("copy", 64, 1, 1_506_170.0, S2),
     tx("copy", 64, 4, 4_988_563.0, S2),
@@ -165,7 +167,8 @@ pub const PUBLISHED: &[Published] = &[
     rx("gref-mapping", 64, 4, 9_920_000.0, DOC),
 ];
 
-/// Sizes so close that their figures may stand beside each other: an Ethernet frame is given as 1496, 1500 or 1514.
+/// Sizes so close that their figures may stand beside each other: an Ethernet frame is given as
+/// 1496, 1500 or 1514.
 fn alike(a: u64, b: u64) -> bool {
     a == b || (1496..=1514).contains(&a) && (1496..=1514).contains(&b)
 }
@@ -205,8 +208,8 @@ pub fn cell(r: &Record) -> String {
     r.published.map_or("-".into(), |p| figure(p / 1e6) + mark)
 }
 
-/// Frames per second that fill an Ethernet line of `gbit_per_s` with frames of `size_bytes`. As line rates are quoted:
-/// a size counts the FCS, and preamble and gap add 20 bytes.
+/// Frames per second that fill an Ethernet line of `gbit_per_s` with frames of `size_bytes`. As
+/// line rates are quoted: a size counts the FCS, and preamble and gap add 20 bytes.
 pub fn line_rate(gbit_per_s: f64, size_bytes: u64) -> f64 {
     gbit_per_s * 1e9 / ((size_bytes as f64 + 20.0) * 8.0)
 }

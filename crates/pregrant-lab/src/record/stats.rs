@@ -1,4 +1,6 @@
-//! Middle and ends of a few repeats.
+//! A figure in few digits; middle and ends of a few repeats.
+
+use std::fmt;
 
 /// Of some figures: the middle one and the two ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,10 +26,38 @@ impl Summary {
         Some(Self { median, min: sorted[0], max: sorted[n - 1] })
     }
 
+    /// In units of `unit`.
+    pub fn per(self, unit: f64) -> Self {
+        Self { median: self.median / unit, min: self.min / unit, max: self.max / unit }
+    }
+
+    /// Its ends: `(1.58..2.60)`.
+    pub fn range(&self) -> String {
+        format!("({}..{})", figure(self.min), figure(self.max))
+    }
+
     /// Of the ratios within pairs: interleaved repeats are compared with their neighbours in time.
     /// A pair with a 0 below says nothing and is left out.
     pub fn of_ratios(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         Self::of(&pairs.filter(|(_, b)| *b > 0.0).map(|(a, b)| a / b).collect::<Vec<_>>())
+    }
+}
+
+/// `2.25 (1.58..2.60)`
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", figure(self.median), self.range())
+    }
+}
+
+/// A figure with three significant digits, and never more than that many behind the point: `0.123`,
+/// `4.56`, `78.9`, `1234`.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
     }
 }
 
@@ -49,5 +79,11 @@ mod tests {
         let ratios = Summary::of_ratios([(40.0, 2.0), (60.0, 4.0), (1.0, 0.0)].into_iter()).unwrap();
         assert_eq!((ratios.median, ratios.min, ratios.max), (17.5, 15.0, 20.0));
         assert_eq!(Summary::of_ratios([(1.0, 0.0)].into_iter()), None);
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        let shown: Vec<_> = [0.0, 0.1234, 0.9996, 4.567, 9.996, 78.94, 99.96, 1234.5].map(figure).into();
+        assert_eq!(shown, ["0.000", "0.123", "1.00", "4.57", "10.0", "78.9", "100", "1234"]);
     }
 }

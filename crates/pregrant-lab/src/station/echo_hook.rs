@@ -1,4 +1,5 @@
-//! A frame hook to try: what becomes of echo requests, before the guest's stack or kernel has a frame of them.
+//! A frame hook to try: what becomes of echo requests, before the guest's stack or kernel has a
+//! frame of them.
 //!
 //! ```text
 //!   Frontend --head--> echo request for this address? --no--> Pass
@@ -28,7 +29,8 @@ impl EchoHook {
         Self { mac, verdict, diverted: Diverted::new() }
     }
 
-    /// Receives a burst of queue `i`: frames that pass are added to `out`. Returns how many there were.
+    /// Receives a burst of queue `i`: frames that pass are added to `out`. Returns how many there
+    /// were.
     pub fn recv<P: Platform, T: Transport>(
         &mut self,
         guest: &mut Frontend<P, T>,

@@ -1,10 +1,11 @@
-//! A number behind a frame, so that whoever sees the frame on its way can tell a lost one from one that comes twice.
+//! A number behind a frame, so that whoever sees the frame on its way can tell a lost one from one
+//! that comes twice.
 //!
 //! ```text
 //!   | Ethernet header | IP packet, as long as its own header says | "PGnr" | number, 8 bytes LE |
 //! ```
-//! What lies behind an IP packet is padding to every stack, and travels with the frame. Not for segments that are cut on
-//! their way. A sender numbers its frames from 0, as it makes them.
+//! What lies behind an IP packet is padding to every stack, and travels with the frame. Not for
+//! segments that are cut on their way. A sender numbers its frames from 0, as it makes them.
 
 use pregrant_host::ports::sequence::Tracker;
 

@@ -5,10 +5,11 @@
 //!                                            <--  receive(burst)   <-- RxFront::recv
 //! ```
 //!
-//! It knows frames in bursts and the time, and nothing of Xen: the guest's loop moves the bursts between it and a front.
-//! ARP is smoltcp's. Frames that come with a blank checksum or as one large segment (another guest's netfront may send
-//! such) are finished on their way in, since smoltcp checks every sum. Memory is bounded: what does not fit into the
-//! receive queue is dropped, as on any wire, and TCP sends it again; what the stack would send waits inside the sockets.
+//! It knows frames in bursts and the time, and nothing of Xen: the guest's loop moves the bursts
+//! between it and a front. ARP is smoltcp's. Frames that come with a blank checksum or as one large
+//! segment (another guest's netfront may send such) are finished on their way in, since smoltcp
+//! checks every sum. Memory is bounded: what does not fit into the receive queue is dropped, as on
+//! any wire, and TCP sends it again; what the stack would send waits inside the sockets.
 
 use std::net::Ipv4Addr;
 
@@ -113,7 +114,8 @@ impl TxToken for Outgoing<'_> {
                 }
                 f(&mut frame[..len])
             }
-            // A token is given only while the largest frame fits; a longer one than that is built and not sent.
+            // A token is given only while the largest frame fits; a longer one than that is built
+            // and not sent.
             None => f(&mut vec![0; len]),
         }
     }
@@ -168,13 +170,15 @@ impl GuestStack {
         }
     }
 
-    /// Lets the stack work: received frames, timers, what the sockets have to send. True when a socket may have changed.
+    /// Lets the stack work: received frames, timers, what the sockets have to send. True when a
+    /// socket may have changed.
     pub fn poll(&mut self, now_ns: u64) -> bool {
         self.interface.poll(instant(now_ns), &mut self.device, &mut self.sockets)
             == PollResult::SocketStateChanged
     }
 
-    /// Nanoseconds until the stack wants to be polled again though no frame comes: 0 for at once, None for never.
+    /// Nanoseconds until the stack wants to be polled again though no frame comes: 0 for at once,
+    /// None for never.
     pub fn idle_for_ns(&mut self, now_ns: u64) -> Option<u64> {
         let delay = self.interface.poll_delay(instant(now_ns), &self.sockets)?;
         Some(delay.total_micros().saturating_mul(1000))

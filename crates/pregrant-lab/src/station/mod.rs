@@ -1,11 +1,12 @@
-//! A guest's vif with a TCP/IP stack on it: one turn moves what came, lets an application work, sends what is to go.
+//! A guest's vif with a TCP/IP stack on it: one turn moves what came, lets an application work,
+//! sends what is to go.
 //!
 //! ```text
 //!   Frontend --recv--> GuestStack <--> application (ping, transfer)
 //!            <--send--
 //! ```
-//! While the vif is not connected (no backend yet, or one that closed it) the stack goes on: its timers run, its frames
-//! wait, so that a connection outlives the change of its backend.
+//! While the vif is not connected (no backend yet, or one that closed it) the stack goes on: its
+//! timers run, its frames wait, so that a connection outlives the change of its backend.
 
 pub mod echo_hook;
 pub(crate) mod frame_number;
@@ -95,8 +96,8 @@ where
         self.ends.arena.burst().iter().filter(|(frame, _)| asks_to_connect(frame, port)).count()
     }
 
-    /// One turn. `app` works on the stack between what came and what goes; `due` is how long this may sleep for its sake.
-    /// Returns how many frames came.
+    /// One turn. `app` works on the stack between what came and what goes; `due` is how long this
+    /// may sleep for its sake. Returns how many frames came.
     pub fn turn<E: From<FrontendError>>(
         &mut self,
         due: Duration,

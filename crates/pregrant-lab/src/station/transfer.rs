@@ -1,9 +1,9 @@
 //! A TCP transfer from one guest to another whose bytes are summed at both ends.
 //!
-//! The client sends a seeded pattern, then half-closes; the server sums what comes until that, answers with a receipt
-//! (count and sum, 16 bytes, little-endian), and closes. So the client knows whether what it sent is what arrived, and a
-//! third party can compare the two reports. Both are state machines that are pumped after each poll of the stack and
-//! never block.
+//! The client sends a seeded pattern, then half-closes; the server sums what comes until that,
+//! answers with a receipt (count and sum, 16 bytes, little-endian), and closes. So the client knows
+//! whether what it sent is what arrived, and a third party can compare the two reports. Both are
+//! state machines that are pumped after each poll of the stack and never block.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -18,7 +18,8 @@ const RECEIPT_LEN: usize = 16;
 /// Bytes that are made or summed at a time.
 const CHUNK: usize = 16 * 1024;
 
-/// A sum over a stream of bytes, eight at a time, that depends on their order. Not against malice: against bugs.
+/// A sum over a stream of bytes, eight at a time, that depends on their order. Not against malice:
+/// against bugs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StreamSum {
     state: u64,
@@ -241,7 +242,8 @@ impl TransferClient {
         self.sum.count().saturating_sub(stack.socket(self.socket).send_queue() as u64)
     }
 
-    /// Whether the connection is over on this side: the server has closed too, and was told that we know.
+    /// Whether the connection is over on this side: the server has closed too, and was told that we
+    /// know.
     pub fn is_closed(&self, stack: &mut GuestStack) -> bool {
         self.done.is_some()
             && matches!(stack.socket(self.socket).state(), tcp::State::TimeWait | tcp::State::Closed)
@@ -273,16 +275,17 @@ impl TransferServer {
         Ok(Self { socket, sum: StreamSum::default(), receipt: None, first_ns: None, done: None })
     }
 
-    /// Asks a client that says nothing for a sign of life, several times within `most`; where that `counts`, ends the
-    /// connection of one that was not heard for so long. While nobody came there is no limit.
+    /// Asks a client that says nothing for a sign of life, several times within `most`; where that
+    /// `counts`, ends the connection of one that was not heard for so long. While nobody came there
+    /// is no limit.
     pub fn limit_silence(&self, stack: &mut GuestStack, most: Duration, counts: bool) {
         let socket = stack.socket(self.socket);
         socket.set_timeout(counts.then_some(most.into()));
         socket.set_keep_alive(Some((most / 4).into()));
     }
 
-    /// Goes on: call after each [`GuestStack::poll`]. After `Done`, poll the stack until [`TransferServer::is_closed`],
-    /// so that the receipt gets to the client.
+    /// Goes on: call after each [`GuestStack::poll`]. After `Done`, poll the stack until
+    /// [`TransferServer::is_closed`], so that the receipt gets to the client.
     pub fn pump(&mut self, stack: &mut GuestStack, now_ns: u64) -> Result<Progress, TransferError> {
         let sum = &mut self.sum;
         let socket = stack.socket(self.socket);
@@ -352,7 +355,8 @@ mod tests {
 
     const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 0, 0, 2), 4000);
 
-    /// Runs a transfer over a wire that treats each frame as `wire` says; returns both reports and the frames moved.
+    /// Runs a transfer over a wire that treats each frame as `wire` says; returns both reports and
+    /// the frames moved.
     fn run(
         mtu: usize,
         bytes: u64,

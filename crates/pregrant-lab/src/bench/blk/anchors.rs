@@ -1,28 +1,28 @@
-//! Figures of other programs on the same machine and in the same run: fio on a file, straight and through an NBD server.
+//! Figures of other programs on the same machine and in the same run: fio on a file, straight and
+//! through an NBD server.
 //!
 //! ```text
 //!   nbd       fio --ioengine=nbd --unix socket--> qemu-storage-daemon --> FILE
 //!   io_uring  fio --ioengine=io_uring ----------------------------------> FILE
 //! ```
-//! FILE is in memory (/dev/shm) where there is such a place. Both are pinned as guests and backends are: fio to the first core, the server to
-//! the second. What is not here is said, and left out.
+//! FILE is in memory (/dev/shm) where there is such a place. Both are pinned as guests and backends
+//! are: fio to the first core, the server to the second. What is not here is said, and left out.
 
-use super::{BlkArgs, DirName, Row};
+use super::{BlkArgs, Dir, Row};
+use crate::bench::Result;
+use crate::bench::output::Run;
 use crate::bench::seating::Seating;
+use crate::record::Record;
+use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
-use crate::record::{Record, RecordWriter};
-use crate::screen::Progress;
-use crate::table::{Align, Table, figure};
+use crate::table::Table;
 use pregrant::blk::path::PathName;
-use std::error::Error;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Bytes of the file.
 const FILE_BYTES: usize = 256 << 20;
@@ -32,10 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One figure that is measured in turn with the rows.
 struct Anchor {
     engine: &'static str,
-    dir: DirName,
+    dir: Dir,
     size: u32,
     depth: u16,
-    records: Vec<Record>,
+    records: Repeats,
 }
 
 /// See the module.
@@ -123,9 +123,9 @@ impl Place {
     fn fio(&self, anchor: &Anchor, seconds: f64) -> Result<Fio> {
         let mut command = pinned("fio", self.core);
         let rw = match anchor.dir {
-            DirName::Read => "randread",
-            DirName::Write => "randwrite",
-            DirName::Mixed => "randrw",
+            Dir::Read => "randread",
+            Dir::Write => "randwrite",
+            Dir::Mixed => "randrw",
         };
         command.args([
             "--name=anchor",
@@ -230,7 +230,7 @@ impl Anchors {
             for &dir in &args.dir {
                 for &size in &args.size {
                     for &depth in &args.depth {
-                        anchors.all.push(Anchor { engine, dir, size, depth, records: Vec::new() });
+                        anchors.all.push(Anchor { engine, dir, size, depth, records: Repeats::default() });
                     }
                 }
             }
@@ -240,74 +240,46 @@ impl Anchors {
     }
 
     /// One repeat of each.
-    pub fn measure(
-        &mut self,
-        repeat: u32,
-        seconds: f64,
-        json: &mut RecordWriter,
-        progress: &Progress,
-    ) -> Result<()> {
+    pub fn measure(&mut self, seconds: f64, run: &mut Run) -> Result<()> {
         let Some(place) = &self.place else { return Ok(()) };
         for anchor in &mut self.all {
             let (engine, dir, size, depth) = (anchor.engine, anchor.dir, anchor.size, anchor.depth);
-            progress.show(format_args!("repeat {}: fio {engine} {dir} {size} B, depth {depth}", repeat + 1));
+            run.progress.show(format_args!("fio {engine} {dir} {size} B, depth {depth}"));
             let said = place.fio(anchor, seconds)?;
-            let mut record = Record::new("blk", &format!("fio-{engine}"), &dir.to_string(), size.into());
+            let mut record = Record::new("blk", &format!("fio-{engine}"), dir.name(), size.into());
             record.count(said.requests, said.seconds);
             record.depth = Some(depth.into());
             record.guests = Some(1);
-            record.repeat = repeat;
             record.platform = "host".into();
             record.mode = "event".into();
             record.frontend_cpu_ns = said.cpu_ns;
             (record.latency_p50_ns, record.latency_p99_ns) = (Some(said.p50_ns), Some(said.p99_ns));
-            json.write(&record)?;
-            anchor.records.push(record);
+            run.write(anchor.records.push(record))?;
         }
         Ok(())
     }
 
     /// What they came to, and what one guest's `persistent` is to them.
     pub fn table(&self, rows: &[Row]) -> String {
-        let mut t = Table::new(&[
-            ("anchor", Align::Left),
-            ("dir", Align::Left),
-            ("size B", Align::Right),
-            ("depth", Align::Right),
-            ("k IOPS", Align::Right),
-            ("(range)", Align::Right),
-            ("latency us", Align::Right),
-            ("99 %", Align::Right),
-            ("persistent, times this", Align::Right),
-            ("(range)", Align::Right),
-        ]);
-        for anchor in &self.all {
-            let summary =
-                |of: &dyn Fn(&Record) -> f64| Summary::of(&anchor.records.iter().map(of).collect::<Vec<_>>());
-            let Some(rate) = summary(&|r| r.frames_per_s) else { continue };
-            let us = |of: &dyn Fn(&Record) -> f64| summary(of).map_or("-".into(), |s| figure(s.median / 1e3));
-            let k = |v: f64| figure(v / 1e3);
+        let gain = |anchor: &Anchor| -> Option<Summary> {
             let row = rows.iter().find(|row| {
                 let plan = row.plan;
                 (plan.path, plan.guests, plan.workers) == (PathName::Persistent, 1, 1)
                     && (row.dir, row.size, row.align, row.depth)
-                        == (anchor.dir.into(), anchor.size as usize, 4096, anchor.depth.into())
-            });
-            let pairs = row.iter().flat_map(|row| row.records.iter().zip(&anchor.records));
-            let gain = Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)));
-            t.row([
-                format!("fio {}", anchor.engine),
-                anchor.dir.to_string(),
-                anchor.size.to_string(),
-                anchor.depth.to_string(),
-                k(rate.median),
-                format!("({}..{})", k(rate.min), k(rate.max)),
-                us(&|r| r.latency_p50_ns.unwrap_or(0) as f64),
-                us(&|r| r.latency_p99_ns.unwrap_or(0) as f64),
-                gain.map_or("-".into(), |g| figure(g.median)),
-                gain.map_or("-".into(), |g| format!("({}..{})", figure(g.min), figure(g.max))),
-            ]);
-        }
+                        == (anchor.dir, anchor.size as usize, 4096, anchor.depth.into())
+            })?;
+            row.records.ratio(&anchor.records)
+        };
+        let t = Table::of(self.all.iter().filter(|anchor| anchor.records.rate().is_some()))
+            .left("anchor", |anchor| format!("fio {}", anchor.engine))
+            .left("dir", |anchor| anchor.dir)
+            .right("size B", |anchor| anchor.size)
+            .right("depth", |anchor| anchor.depth)
+            .ranged("k IOPS", 1e3, |anchor| anchor.records.rate())
+            .median("latency us", 1e3, |anchor| anchor.records.middle(|r| r.latency_p50_ns))
+            .median("99 %", 1e3, |anchor| anchor.records.middle(|r| r.latency_p99_ns))
+            .ranged("persistent, times this", 1.0, gain)
+            .all();
         let mut text = t.to_string();
         if let Some(place) = &self.place {
             text += if place.in_memory {

@@ -4,21 +4,19 @@
 //!   the first core   guests, a thread each; the backend's control thread, asleep while requests move
 //!   the second ...   worker 0, worker 1 ...; with fewer cores than that they begin again at the first
 //! ```
-//! Requests are counted by the guests; operations and CPU time at both ends, as of the same two moments.
+//! Requests are counted by the guests; operations and CPU time at both ends, as of the same two
+//! moments.
 
 use super::Row;
-use crate::bench::crowd::since;
+use crate::bench::Result;
 use crate::bench::seating::Seating;
-use crate::process::crowd::order::{BackOrder, CrowdReport, Spent};
-use crate::process::disks::order::{DisksReport, GuestOrder, HANDLE, Load, Rested, Seen, Wish};
-use crate::process::order::{Order, Report};
-use crate::testbed::{Process, Testbed};
+use crate::process::disks::order::{DisksOrder, DisksSeen, HANDLE, Load, Rested, Wish};
+use crate::process::order::{Devices, Order};
+use crate::process::report::{Report, Spent};
+use crate::testbed::{Ends, Testbed, answer};
 use pregrant::blk::path::PathName;
 use pregrant_host::drivers::{Mode, Placement};
-use std::error::Error;
 use std::time::Duration;
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The first guest's domain.
 const FIRST: u16 = 10;
@@ -46,7 +44,8 @@ impl Plan {
         if usize::from(self.guests) < self.workers { self.workers as u32 } else { 1 }
     }
 
-    /// Many guests share a processor: each sleeps when its requests are all in flight, and so does the backend.
+    /// Many guests share a processor: each sleeps when its requests are all in flight, and so does
+    /// the backend.
     pub fn sleeps(&self) -> bool {
         self.guests > 1
     }
@@ -81,12 +80,10 @@ impl Most {
 
 /// The machine.
 pub struct Stand {
-    // The backend first: guests that go are then nobody's business.
-    back: Process,
-    guests: Process,
-    _testbed: Testbed,
+    ends: Ends,
     plan: Plan,
-    seating: Seating,
+    /// Who is where.
+    pub seating: Seating,
     /// A guest gives its core away when it has nothing to do.
     pub gives_way: bool,
 }
@@ -99,15 +96,11 @@ pub struct Window {
     /// Requests, by guest.
     pub requests: Vec<u64>,
     /// The guests' part, beside what became of their requests.
-    pub guests: Seen,
+    pub guests: Spent,
     /// The backend's.
     pub back: Spent,
     /// What became of them, those before and after that time too.
     pub rested: Rested,
-}
-
-fn another(report: &impl std::fmt::Debug) -> Box<dyn Error> {
-    format!("an answer to another order: {report:?}").into()
 }
 
 impl Stand {
@@ -115,7 +108,8 @@ impl Stand {
     pub fn start(plan: Plan, most: &Most) -> Result<Self> {
         let seating = Seating::of(plan.workers)?;
         let mut testbed = Testbed::start()?;
-        // Twice what is in flight: parts of the disk that requests are apart in begin where they are aligned.
+        // Twice what is in flight: parts of the disk that requests are apart in begin where they
+        // are aligned.
         let bytes = (DISKS_BYTES / u64::from(plan.guests)).max(2 * most.in_flight as u64);
         let bytes = bytes.next_multiple_of(DISK_UNIT);
         let image = format!("ram:{bytes}");
@@ -124,13 +118,13 @@ impl Stand {
             testbed.large_guest_domain(*front)?;
             testbed.make_disk(*front, HANDLE, &image)?;
         }
-        let back = testbed.process("crowd-back", 0, seating.back)?;
-        let guests = testbed.process("disks", FIRST, seating.guest)?;
-        let mut stand = Self { back, guests, _testbed: testbed, plan, seating, gives_way: false };
+        let back = testbed.process("back", 0, seating.back)?;
+        let guests = testbed.process("guest", FIRST, seating.guest)?;
+        let mut ends = Ends { back, guests, testbed };
         // A worker that has nothing to do sleeps in the end: other machines have the same cores.
         let mode = if plan.sleeps() { Mode::Event } else { Mode::Adaptive };
-        let posts = stand.seating.posts(Placement::Balanced, mode).ok_or("no workers")?;
-        stand.ask_back(BackOrder::ServeDisks { posts, path: plan.path })?;
+        let posts = seating.posts(Placement::Balanced, mode).ok_or("no workers")?;
+        answer!(ends.ask_back(Order::Serve(posts, Devices::Disks(plan.path)))?, Report::Done => ());
         let wish = Wish {
             persistent: plan.path == PathName::Persistent,
             queues: plan.queues(),
@@ -138,88 +132,44 @@ impl Stand {
             pages: most.in_flight.div_ceil(pregrant::PAGE_SIZE) + most.depth,
             size: most.size,
         };
-        stand.ask(GuestOrder::Gather { fronts, wish })?;
-        Ok(stand)
-    }
-
-    /// Whether the guests share their core with a worker.
-    pub fn shares_guests_core(&self) -> bool {
-        self.seating.shares_guests_core()
-    }
-
-    /// Who is where, in words.
-    pub fn words(&self) -> String {
-        self.seating.words()
-    }
-
-    fn ask(&mut self, order: GuestOrder) -> Result<DisksReport> {
-        self.guests.order(&Order::Disks(order))?;
-        match self.guests.report(&mut [&mut self.back])? {
-            Report::Disks(report) => Ok(report),
-            other => Err(another(&other)),
-        }
-    }
-
-    fn ask_back(&mut self, order: BackOrder) -> Result<CrowdReport> {
-        self.back.order(&Order::CrowdBack(order))?;
-        match self.back.report(&mut [&mut self.guests])? {
-            Report::Crowd(report) => Ok(report),
-            other => Err(another(&other)),
-        }
+        let gather = Order::Disks(DisksOrder::Gather { fronts, wish });
+        answer!(ends.ask_guests(gather)?, Report::Done => ());
+        Ok(Self { ends, plan, seating, gives_way: false })
     }
 
     /// How the platform did its work, as the backend tells it.
     pub fn platform(&mut self) -> Result<String> {
-        match self.ask_back(BackOrder::Describe)? {
-            CrowdReport::Described(text) => Ok(text),
-            other => Err(another(&other)),
-        }
+        Ok(answer!(self.ends.ask_back(Order::Describe)?, Report::Described(text) => text))
     }
 
     /// Both ends, as of now.
-    fn look(&mut self) -> Result<(Seen, Spent)> {
-        let back = match self.ask_back(BackOrder::Spent)? {
-            CrowdReport::Spent(spent) => spent,
-            other => return Err(another(&other)),
-        };
-        match self.ask(GuestOrder::Look)? {
-            DisksReport::Seen(seen) => Ok((seen, back)),
-            other => Err(another(&other)),
-        }
+    fn look(&mut self) -> Result<(DisksSeen, Spent)> {
+        let back = answer!(self.ends.ask_back(Order::Spent)?, Report::Spent(spent) => spent);
+        let look = self.ends.ask_guests(Order::Disks(DisksOrder::Look))?;
+        Ok((answer!(look, Report::DisksSeen(seen) => seen), back))
     }
 
     /// What is done while all guests keep so many requests in flight.
     pub fn run(&mut self, row: &Row, seconds: f64) -> Result<Window> {
         let load = Load {
-            dir: row.dir,
-            size: row.size,
             greedy: row.greedy,
-            align: row.align,
-            depth: row.depth,
             sleeps: self.plan.sleeps(),
             gives_way: self.gives_way,
             takes_turns: row.is_compared,
-            careless: false,
+            ..Load::of(row.dir, row.size, row.align, row.depth)
         };
-        self.ask(GuestOrder::Begin(load))?;
+        answer!(self.ends.ask_guests(Order::Disks(DisksOrder::Begin(load)))?, Report::Done => ());
         std::thread::sleep(WARM_UP);
         let (began, spent) = self.look()?;
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let (ended, last) = self.look()?;
-        let rested = match self.ask(GuestOrder::Rest)? {
-            DisksReport::Rested(rested) => *rested,
-            other => return Err(another(&other)),
-        };
-        let guests = Seen {
-            at_ns: ended.at_ns - began.at_ns,
-            requests: ended.requests.iter().zip(&began.requests).map(|(b, a)| b - a).collect(),
-            cpu_ns: ended.cpu_ns - began.cpu_ns,
-            ops: ended.ops.since(&began.ops),
-        };
+        let rested = self.ends.ask_guests(Order::Disks(DisksOrder::Rest))?;
+        let rested = answer!(rested, Report::Rested(rested) => *rested);
+        let guests = ended.spent.since(&began.spent);
         Ok(Window {
-            seconds: guests.at_ns as f64 / 1e9,
-            requests: guests.requests.clone(),
-            back: since(&last, &spent),
+            seconds: guests.seconds(),
+            requests: ended.requests.iter().zip(&began.requests).map(|(b, a)| b - a).collect(),
+            back: last.since(&spent),
             guests,
             rested,
         })

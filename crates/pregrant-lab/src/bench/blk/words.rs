@@ -1,77 +1,42 @@
 //! The table, and how its figures came about.
 
 use super::stand::{Plan, Stand};
-use super::{BlkArgs, Row, ratio};
+use super::{BlkArgs, Row};
+use crate::bench::timing::few;
 use crate::process::disks::load::WHOLE_EACH;
+use crate::record::Record;
 use crate::record::published::{PUBLISHED_DISKS, in_full};
 use crate::record::stats::Summary;
-use crate::table::{Align, Table, figure};
+use crate::table::{Table, figure, or_dash};
 use pregrant::blk::path::PathName;
 use std::collections::BTreeMap;
 
 /// The rows as a table.
 pub fn table(rows: &[Row]) -> Table {
-    let mut t = Table::new(&[
-        ("path", Align::Left),
-        ("dir", Align::Left),
-        ("size B", Align::Right),
-        ("align", Align::Right),
-        ("depth", Align::Right),
-        ("guests", Align::Right),
-        ("workers", Align::Right),
-        ("waits", Align::Left),
-        ("k IOPS", Align::Right),
-        ("(range)", Align::Right),
-        ("GiB/s", Align::Right),
-        ("latency us", Align::Right),
-        ("99 %", Align::Right),
-        ("copies/req", Align::Right),
-        ("maps/req", Align::Right),
-        ("unmaps/req", Align::Right),
-        ("syscalls/req", Align::Right),
-        ("events/req", Align::Right),
-        ("guest CPU ns/req", Align::Right),
-        ("back CPU ns/req", Align::Right),
-        ("published k", Align::Right),
-    ]);
-    let mut last = None;
-    for row in rows.iter().filter(|row| row.greedy.is_none()) {
-        let group = (row.work(), row.plan.guests, row.plan.workers);
-        if last.is_some_and(|last| last != group) {
-            t.gap();
-        }
-        last = Some(group);
-        let Some(rate) = row.summary(|r| r.frames_per_s) else { continue };
-        let k = |v: f64| figure(v / 1e3);
-        let us = |of: fn(&crate::record::Record) -> Option<u64>| {
-            let summary = row.summary(|r| of(r).unwrap_or(0) as f64);
-            summary.map_or("-".into(), |s| figure(s.median / 1e3))
-        };
-        t.row([
-            row.plan.path.to_string(),
-            row.dir.name().into(),
-            row.size.to_string(),
-            row.align.to_string(),
-            row.depth.to_string(),
-            row.plan.guests.to_string(),
-            row.plan.workers.to_string(),
-            row.plan.mode().to_string(),
-            k(rate.median),
-            format!("({}..{})", k(rate.min), k(rate.max)),
-            figure(rate.median * row.size as f64 / f64::from(1 << 30)),
-            us(|r| r.latency_p50_ns),
-            us(|r| r.latency_p99_ns),
-            figure(row.per_request(|r| r.grant_copies)),
-            figure(row.per_request(|r| r.grant_maps)),
-            figure(row.per_request(|r| r.grant_unmaps)),
-            figure(row.per_request(|r| r.syscalls)),
-            figure(row.per_request(|r| r.notifications)),
-            figure(row.per_request(|r| r.frontend_cpu_ns)),
-            figure(row.per_request(|r| r.backend_cpu_ns)),
-            row.records[0].published.map_or("-".into(), k),
-        ]);
-    }
-    t
+    let each = |row: &Row, count: fn(&Record) -> u64| figure(row.records.each(count));
+    let gib = f64::from(1 << 30);
+    Table::of(rows.iter().filter(|row| row.greedy.is_none() && row.records.rate().is_some()))
+        .left("path", |row| row.plan.path)
+        .left("dir", |row| row.dir)
+        .right("size B", |row| row.size)
+        .right("align", |row| row.align)
+        .right("depth", |row| row.depth)
+        .right("guests", |row| row.plan.guests)
+        .right("workers", |row| row.plan.workers)
+        .left("waits", |row| row.plan.mode())
+        .ranged("k IOPS", 1e3, |row| row.records.rate())
+        .median("GiB/s", gib, |row| row.records.summary(|r| r.frames_per_s * row.size as f64))
+        .median("latency us", 1e3, |row| row.records.middle(|r| r.latency_p50_ns))
+        .median("99 %", 1e3, |row| row.records.middle(|r| r.latency_p99_ns))
+        .right("copies/req", |row| each(row, |r| r.grant_copies))
+        .right("maps/req", |row| each(row, |r| r.grant_maps))
+        .right("unmaps/req", |row| each(row, |r| r.grant_unmaps))
+        .right("syscalls/req", |row| each(row, |r| r.syscalls))
+        .right("events/req", |row| each(row, |r| r.notifications))
+        .right("guest CPU ns/req", |row| each(row, |r| r.frontend_cpu_ns))
+        .right("back CPU ns/req", |row| each(row, |r| r.backend_cpu_ns))
+        .right("published k", |row| or_dash(row.records.first().published.map(|p| figure(p / 1e3))))
+        .grouped(|row| (row.work(), row.plan.guests, row.plan.workers))
 }
 
 /// Pairs of rows that differ in their plans alone, as `other` has it.
@@ -86,23 +51,19 @@ fn pairs<'a>(
     })
 }
 
-fn times(of: Summary) -> String {
-    format!("{} ({}..{})", figure(of.median), figure(of.min), figure(of.max))
-}
-
 /// How the figures came about, and what of them is compared.
 pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, platform: &str) -> String {
     let mut text = format!(
         "Medians of {} interleaved repeats of {} s; requests at random places of a RAM disk, one for each guest.\n\
          One guest: it looks for answers all the time, and a worker that finds nothing spins before it sleeps (poll). Several guests, \
          a thread each on one core: each sleeps when its requests are all in flight, and so does the backend when there are none (event).\n",
-        args.repeats, args.seconds
+        args.timing.repeats, args.timing.seconds
     );
     let mut seen = Vec::new();
     for (plan, stand) in stands {
         if !seen.contains(&plan.workers) {
             seen.push(plan.workers);
-            text += &format!("{} worker(s): {}.\n", plan.workers, stand.words());
+            text += &format!("{} worker(s): {}.\n", plan.workers, stand.seating.words());
         }
     }
     if stands.values().any(|stand| stand.gives_way) {
@@ -115,16 +76,19 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
          granted pages. Each read is checked: number and generation of every sector, and in one of {WHOLE_EACH} reads every byte; all disks \
          were written whole before.\nPlatform: {platform}.\n"
     );
-    if args.repeats < 5 {
-        text += "So few repeats scatter, the range says how far: --repeats 9 scatters less.\n";
-    }
-    for base in [PathName::Map, PathName::Copy] {
-        let to_base = |plan: Plan| (plan.path == PathName::Persistent).then_some(Plan { path: base, ..plan });
-        for (a, b) in pairs(rows, to_base) {
-            if let Some(gain) = ratio(a, b) {
-                text += &format!("{}: {} times {base}.\n", a.words(), times(gain));
+    text += few(args.timing.repeats);
+    let compared = |other: &dyn Fn(Plan) -> Option<Plan>, words: &dyn Fn(&Summary) -> String| {
+        let mut text = String::new();
+        for (a, b) in pairs(rows, other) {
+            if let Some(of) = a.records.ratio(&b.records) {
+                text += &format!("{}: {}.\n", a.words(), words(&of));
             }
         }
+        text
+    };
+    for base in [PathName::Map, PathName::Copy] {
+        let to_base = |plan: Plan| (plan.path == PathName::Persistent).then_some(Plan { path: base, ..plan });
+        text += &compared(&to_base, &|gain| format!("{gain} times {base}"));
     }
     for greedy in rows.iter().filter(|row| row.greedy.is_some()) {
         let equal = rows.iter().find(|row| row.is_equal_load_of(greedy));
@@ -133,33 +97,22 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
         };
         let (bytes, all) = (greedy.longest(), greedy.plan.guests);
         text += &format!(
-            "{}: beside a last one whose requests have {bytes} B each of the others keeps {} of the requests that each has at equal load",
-            greedy.words(),
-            times(kept)
+            "{}: beside a last one whose requests have {bytes} B each of the others keeps {kept} of the requests that each has at equal load",
+            greedy.words()
         );
         // In a short time on a busy machine a worker may have had no two of them at a time.
         if let (Some(share), Some(dearer)) = (greedy.share(), greedy.dearer(equal)) {
             text += &format!(
-                "; it has {} of its share, 1/{all}, of the backend's time, of which each takes {} times as much",
-                times(share),
-                times(dearer)
+                "; it has {share} of its share, 1/{all}, of the backend's time, of which each takes {dearer} times as much"
             );
         }
         text += ".\n";
     }
     let least = args.guests.iter().copied().min().unwrap_or(1);
     let to_least = |plan: Plan| (plan.guests > least).then_some(Plan { guests: least, ..plan });
-    for (a, b) in pairs(rows, to_least) {
-        if let Some(part) = ratio(a, b) {
-            text += &format!("{}: in sum {} of what {least} get(s).\n", a.words(), times(part));
-        }
-    }
+    text += &compared(&to_least, &|part| format!("in sum {part} of what {least} get(s)"));
     let to_one = |plan: Plan| (plan.workers > 1).then_some(Plan { workers: 1, ..plan });
-    for (a, b) in pairs(rows, to_one) {
-        if let Some(gain) = ratio(a, b) {
-            text += &format!("{}: {} times one worker.\n", a.words(), times(gain));
-        }
-    }
+    text += &compared(&to_one, &|gain| format!("{gain} times one worker"));
     text += "Ratios are the medians of the repeats' ratios, with their range.\nPublished:";
     for p in PUBLISHED_DISKS {
         text += &format!(" {} guests, {}: {} IOPS in sum;", p.guests, p.path, p.requests_per_s);

@@ -1,23 +1,17 @@
-//! The process of a crowd's guests.
+//! A crowd's guests, in one process.
 //!
-//! It keeps the rings of those that send full, each in its turn, and polls: the backend has nobody to notify. The members that
-//! do not send are connected and asleep, as a guest without traffic is.
+//! It keeps the rings of those that send full, each in its turn, and polls: the backend has nobody
+//! to notify. The members that do not send are connected and asleep, as a guest without traffic is.
 
-use super::order::{CrowdReport, Echoed, GuestOrder, Load, Member};
-use crate::machine;
-use crate::process::guest::{self, Guest, config};
-use crate::process::order::{Case, Dir, Order, Report};
-use crate::process::{ProcessArgs, Result, has_order, next_order, tell};
-use pregrant::DomId;
-use pregrant::net::front::FrontConfig;
+use crate::process::guest::{self, Guest, config, not_connected};
+use crate::process::order::{Case, Dir, Load, Member};
+use crate::process::report::Report;
+use crate::process::{Result, has_order, tell};
 use pregrant::net::path::PathName;
-use pregrant::platform::Platform;
 use pregrant::port::{Arena, BURST_FRAMES, Offload};
-use pregrant_host::drivers::{Frontend, Mode};
-use pregrant_host::loopback::Loopback;
+use pregrant_host::drivers::Mode;
 use pregrant_host::ports::sequence::Head;
-use pregrant_host::wake::WakeOn;
-use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Longest wait for a handshake, or for answers.
@@ -32,48 +26,9 @@ struct Seat {
     next: Vec<u64>,
 }
 
-/// Carries out orders until there are no more.
-pub fn play(args: &ProcessArgs) -> Result<()> {
-    let mut crowd = Crowd { seats: Vec::new(), scratch: Arena::new(), head: Head::default() };
-    while let Some(order) = next_order()? {
-        let Order::Crowd(order) = order else {
-            tell(&Report::Failed("that is no order for a crowd".into()))?;
-            continue;
-        };
-        let done = match order {
-            GuestOrder::Gather {
-                members,
-                data_len,
-                persistent,
-                gref_mapping,
-                data_ring,
-                foreign,
-                guest_copy,
-            } => {
-                let by = FrontConfig {
-                    persistent,
-                    gref_mapping,
-                    data_ring,
-                    foreign,
-                    guest_copy,
-                    ..FrontConfig::default()
-                };
-                crowd.gather(args, &members, data_len, by).map(|()| CrowdReport::Done)
-            }
-            // It answers itself, once all rings are full, and goes on until the next order.
-            GuestOrder::Send(loads) => match crowd.send(&loads) {
-                Ok(()) => continue,
-                Err(e) => Err(e),
-            },
-            GuestOrder::Rest => crowd.rest(),
-            GuestOrder::Echo { seconds, mode } => crowd.echo(seconds, mode),
-        };
-        tell(&done.map_or_else(|e| Report::Failed(e.to_string()), Report::Crowd))?;
-    }
-    Ok(())
-}
-
-struct Crowd {
+/// All of them.
+#[derive(Default)]
+pub struct Crowd {
     seats: Vec<Seat>,
     /// Each burst is made here: nothing of it stays.
     scratch: Arena,
@@ -81,29 +36,20 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn gather(
+    /// Attaches and connects them.
+    pub fn gather(
         &mut self,
-        args: &ProcessArgs,
+        broker: &Path,
         members: &[Member],
+        path: PathName,
         data_len: Option<u32>,
-        FrontConfig { persistent, gref_mapping, data_ring, foreign, guest_copy, .. }: FrontConfig,
-    ) -> Result<()> {
+    ) -> Result<Report> {
         for member in members {
-            let config = FrontConfig {
-                persistent,
-                gref_mapping,
-                data_ring,
-                foreign,
-                guest_copy,
-                ..config(data_len, member.queues)
-            };
-            let platform = Loopback::attach(&args.broker, DomId(member.domid))?;
-            let xs = machine::store_of(&platform)?;
-            platform.events().also_wake_on(xs.transport().as_fd())?;
-            let guest = Frontend::new(platform, xs, 0, config, false)?;
+            let guest = guest::attach(broker, member.domid, 0, config(path, data_len, member.queues))?;
             self.seats.push(Seat { guest, next: vec![0; member.queues as usize] });
         }
-        // Their handshakes run beside each other: all have said what they want before one is waited for.
+        // Their handshakes run beside each other: all have said what they want before one is waited
+        // for.
         let until = Instant::now() + PATIENCE;
         for seat in &mut self.seats {
             seat.guest.control(Duration::from_millis(1))?;
@@ -111,12 +57,7 @@ impl Crowd {
         for seat in &mut self.seats {
             while !seat.guest.vif().is_live() || seat.guest.vif().is_telling() {
                 if Instant::now() > until {
-                    let at = seat.guest.device().id();
-                    let (own, back) = seat.guest.states()?;
-                    return Err(format!(
-                        "{at}: not connected after {PATIENCE:?}: we are {own:?}, the back is {back:?}"
-                    )
-                    .into());
+                    return Err(not_connected(&mut seat.guest, PATIENCE));
                 }
                 seat.guest.control(Duration::from_millis(10))?;
             }
@@ -130,22 +71,23 @@ impl Crowd {
                 .into());
             }
         }
-        Ok(())
+        Ok(Report::Done)
     }
 
     /// Says so when all rings are full, and goes on until there is an order.
-    fn send(&mut self, loads: &[Load]) -> Result<()> {
+    pub fn send(&mut self, loads: &[Load]) -> Result<()> {
         for load in loads {
             while self.fill(*load)? {}
         }
-        tell(&Report::Crowd(CrowdReport::Done))?;
+        tell(&Report::Done)?;
         let mut quiet_since = Instant::now();
         for round in 0u32.. {
             if round.is_multiple_of(ROUNDS_TO_LOOK) && has_order()? {
                 break;
             }
             let mut moved = false;
-            // Another is the first each time: after a pause of this thread the first gets its frames out before the others.
+            // Another is the first each time: after a pause of this thread the first gets its
+            // frames out before the others.
             let first = round as usize % loads.len().max(1);
             for load in loads[first..].iter().chain(&loads[..first]) {
                 moved |= self.fill(*load)?;
@@ -155,7 +97,8 @@ impl Crowd {
             } else if quiet_since.elapsed() > PATIENCE {
                 return Err(format!("nothing moved for {PATIENCE:?}").into());
             } else {
-                // Its core is its own; where others want it too, who yields is away for long, and the rings run empty.
+                // Its core is its own; where others want it too, who yields is away for long, and
+                // the rings run empty.
                 std::hint::spin_loop();
             }
         }
@@ -183,7 +126,7 @@ impl Crowd {
     }
 
     /// Waits for the answers to all that was sent.
-    fn rest(&mut self) -> Result<CrowdReport> {
+    pub fn rest(&mut self) -> Result<Report> {
         let until = Instant::now() + PATIENCE;
         for seat in &mut self.seats {
             for queue in 0..seat.next.len() {
@@ -200,30 +143,21 @@ impl Crowd {
                 }
             }
         }
-        Ok(CrowdReport::Sent {
+        Ok(Report::Sent {
             frames: self.seats.iter().map(|seat| seat.next.iter().sum()).collect(),
             missed_wakeups: self.seats.iter().map(|seat| seat.guest.missed_wakeups()).sum(),
         })
     }
 
-    fn echo(&mut self, seconds: f64, mode: Mode) -> Result<CrowdReport> {
+    /// Single frames of the first one, there and back.
+    pub fn echo(&mut self, seconds: f64, mode: Mode) -> Result<Report> {
         let seat = self.seats.first_mut().ok_or("there is nobody in the crowd")?;
         let case = Case { burst: 1, seconds, mode, ..Case::of(Dir::Echo, PathName::Copy) };
-        let before = (seat.guest.platform().counters().wakeups, seat.guest.missed_wakeups());
-        let played = guest::echo(&mut seat.guest, &case)?;
-        let [request, response] = played.latency.ok_or("the guest did not measure a latency")?;
-        Ok(CrowdReport::Echoed(Box::new(Echoed {
-            frames: played.frames,
-            seconds: played.seconds,
-            lost: played.missing,
-            wrong: played.wrong,
-            damaged: played.damaged,
-            request,
-            response,
-            wakeups: seat.guest.platform().counters().wakeups - before.0,
-            ops: played.counters,
-            cpu_ns: played.cpu_ns,
-            missed_wakeups: seat.guest.missed_wakeups() - before.1,
-        })))
+        let before = guest::spent(&seat.guest);
+        let mut played = guest::echo(&mut seat.guest, &case)?;
+        // Those of the marks, too, for which the backend wakes as well.
+        let all = guest::spent(&seat.guest).since(&before);
+        (played.spent.ops.wakeups, played.spent.missed_wakeups) = (all.ops.wakeups, all.missed_wakeups);
+        Ok(Report::Case(Box::new(played)))
     }
 }

@@ -1,16 +1,15 @@
-//! What stands behind a crowd's vifs: a port for each queue that checks the numbers of what comes, or sends it back.
+//! What stands behind a crowd's vifs: a port for each queue that checks the numbers of what comes,
+//! or sends it back.
 
-use super::order::Came;
 use crate::process::mark::is_mark;
 use crate::process::ports::Echo;
+use crate::process::report::Came;
 use crate::process::signals::locked;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
-use pregrant_host::drivers::{HotplugConfig, PortProvider};
 use pregrant_host::ports::sink::{Check, Sink, SinkCounters};
-use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,48 +30,20 @@ impl Hall {
 
     /// What came of each guest.
     pub fn came(&self) -> Vec<Came> {
-        let sinks = locked(&self.sinks);
-        let of = |(domid, queues): (&u16, &Vec<Arc<SinkCounters>>)| {
-            let mut came = Came { domid: *domid, ..Came::default() };
-            for r in queues.iter().map(|queue| queue.read()) {
-                came.frames += r.frames;
-                came.next += r.next;
-                came.missing += r.lost;
-                came.wrong += r.duplicated + r.reordered;
-                came.damaged += r.damaged + r.foreign;
-            }
-            came
-        };
-        sinks.iter().map(of).collect()
+        locked(&self.sinks).values().map(|queues| Came::of(queues.iter().map(|queue| queue.read()))).collect()
     }
-}
 
-/// Makes the ports.
-pub struct Ports(pub Arc<Hall>);
-
-impl PortProvider for Ports {
-    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
-    fn connected(
-        &mut self,
-        id: &DeviceId,
-        queues: usize,
-        _: Offloads,
-    ) -> Result<Vec<Box<dyn FramePort>>, String> {
-        let mut all = locked(&self.0.sinks);
+    /// Ports of a guest's vif that has connected, with so many queues.
+    pub fn ports(self: &Arc<Self>, id: &DeviceId, queues: usize) -> Vec<Box<dyn FramePort>> {
+        let mut all = locked(&self.sinks);
         let sinks = all.entry(id.front.0).or_default();
         sinks.clear();
         let port = || {
             let sink = Sink::new(Check::Number);
             sinks.push(sink.counters());
-            Box::new(Port { sink, back: None, hall: Arc::clone(&self.0) }) as Box<dyn FramePort>
+            Box::new(Port { sink, back: None, hall: Arc::clone(self) }) as Box<dyn FramePort>
         };
-        Ok(std::iter::repeat_with(port).take(queues).collect())
-    }
-    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
-        Vec::new()
-    }
-    fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
-        Ok(())
+        std::iter::repeat_with(port).take(queues).collect()
     }
 }
 

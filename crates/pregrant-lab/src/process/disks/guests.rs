@@ -1,10 +1,11 @@
-//! The process of the guests: a thread for each, and this one for orders, which sleeps while requests move.
+//! The guests with disks of one process: a thread for each, and the main one for orders, which
+//! sleeps while requests move.
 
-use super::order::{DisksReport, GuestOrder, Load, Rested, Seen, Wish};
+use super::order::{DisksOrder, DisksSeen, Load, Rested, Wish};
 use super::seat::{Count, Hall, Seat};
 use crate::cpu_time;
-use crate::process::order::{Latencies, Order, Report};
-use crate::process::{ProcessArgs, Result, next_order, tell};
+use crate::process::Result;
+use crate::process::report::{Latencies, Report, Spent};
 use pregrant::DomId;
 use pregrant::platform::Clock;
 use pregrant_host::MonotonicClock;
@@ -36,34 +37,26 @@ struct Guest {
     ops: Totals,
 }
 
+/// All of them.
 #[derive(Default)]
-struct Guests {
+pub struct Guests {
     hall: Arc<Hall>,
     all: Vec<Guest>,
 }
 
-/// Carries out orders until there are no more.
-pub fn play(args: &ProcessArgs) -> Result<()> {
-    let mut guests = Guests::default();
-    while let Some(order) = next_order()? {
-        let Order::Disks(order) = order else {
-            tell(&Report::Failed("that is no order for guests with disks".into()))?;
-            continue;
-        };
-        let done = match order {
-            GuestOrder::Gather { fronts, wish } => guests.gather(&args.broker, &fronts, wish),
-            GuestOrder::Begin(load) => guests.begin(load),
-            GuestOrder::Look => Ok(DisksReport::Seen(guests.look())),
-            GuestOrder::Rest => guests.rest(),
-            GuestOrder::Verify => guests.verify(),
-        };
-        tell(&done.map_or_else(|e| Report::Failed(e.to_string()), Report::Disks))?;
-    }
-    Ok(())
-}
-
 impl Guests {
-    fn gather(&mut self, broker: &Path, fronts: &[u16], wish: Wish) -> Result<DisksReport> {
+    /// Carries out an order.
+    pub fn obey(&mut self, broker: &Path, order: DisksOrder) -> Result<Report> {
+        match order {
+            DisksOrder::Gather { fronts, wish } => self.gather(broker, &fronts, wish),
+            DisksOrder::Begin(load) => self.begin(load),
+            DisksOrder::Look => Ok(Report::DisksSeen(self.look())),
+            DisksOrder::Rest => self.rest(),
+            DisksOrder::Verify => self.verify(),
+        }
+    }
+
+    fn gather(&mut self, broker: &Path, fronts: &[u16], wish: Wish) -> Result<Report> {
         // All begin before one is waited for: their handshakes run beside each other.
         let begin = |front: &u16| {
             let (tasks, orders) = channel();
@@ -100,32 +93,35 @@ impl Guests {
                 Said::Rested(_) => return Err("a guest rested before it had a load".into()),
             }
         }
-        Ok(DisksReport::Done)
+        Ok(Report::Done)
     }
 
-    fn begin(&mut self, load: Load) -> Result<DisksReport> {
+    fn begin(&mut self, load: Load) -> Result<Report> {
         self.hall.keeps_times.store(false, Ordering::Relaxed);
         self.hall.running.store(true, Ordering::Relaxed);
         for (i, guest) in self.all.iter().enumerate() {
             guest.tasks.send(Task::Run(load.of_guest(i, self.all.len())))?;
         }
-        Ok(DisksReport::Done)
+        Ok(Report::Done)
     }
 
-    fn look(&self) -> Seen {
+    fn look(&self) -> DisksSeen {
         let requests = self.all.iter().map(|guest| guest.count.requests.load(Ordering::Relaxed)).collect();
         let at_ns = MonotonicClock.now_ns();
         self.hall.keeps_times.store(true, Ordering::Relaxed);
         let ops = self.all.iter().fold(Counters::default(), |sum, guest| sum.plus(&guest.ops.read()));
-        Seen { at_ns, requests, cpu_ns: cpu_time::of_process(), ops }
+        DisksSeen {
+            requests,
+            spent: Spent { at_ns, cpu_ns: cpu_time::of_process(), ops, ..Spent::default() },
+        }
     }
 
-    fn rest(&mut self) -> Result<DisksReport> {
+    fn rest(&mut self) -> Result<Report> {
         self.hall.running.store(false, Ordering::Relaxed);
         self.rested()
     }
 
-    fn verify(&mut self) -> Result<DisksReport> {
+    fn verify(&mut self) -> Result<Report> {
         for guest in &self.all {
             guest.tasks.send(Task::Verify)?;
         }
@@ -133,7 +129,7 @@ impl Guests {
     }
 
     /// What all of them say, in sum.
-    fn rested(&mut self) -> Result<DisksReport> {
+    fn rested(&mut self) -> Result<Report> {
         let mut sum = Rested::default();
         let mut buckets = BTreeMap::new();
         for guest in &self.all {
@@ -154,6 +150,6 @@ impl Guests {
         }
         let most_ns = sum.latency.most_ns;
         sum.latency = Latencies { most_ns, ..Latencies::of_buckets(buckets.into_iter().collect()) };
-        Ok(DisksReport::Rested(Box::new(sum)))
+        Ok(Report::Rested(Box::new(sum)))
     }
 }

@@ -4,8 +4,9 @@
 //!   disk     [ place 0's part | place 1's part | ... ]     a place has one request in flight at a time, within its part
 //!   sector   [ its number, 8 | its generation, 4 | the guest, 4 | the guest's filling, 496 ]
 //! ```
-//! A write gives its sectors their next generation. As no two requests in flight meet, a read has one right answer: the number and the
-//! last generation of each of its sectors. Those are looked at in every read; every byte in one of [`WHOLE_EACH`].
+//! A write gives its sectors their next generation. As no two requests in flight meet, a read has
+//! one right answer: the number and the last generation of each of its sectors. Those are looked at
+//! in every read; every byte in one of [`WHOLE_EACH`].
 
 use super::order::{Dir, Load};
 use pregrant::blk::disk::SECTOR_BYTES;
@@ -40,7 +41,8 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Of a disk with so many sectors, none of which was written yet, for requests of at most `most` bytes.
+    /// Of a disk with so many sectors, none of which was written yet, for requests of at most
+    /// `most` bytes.
     pub fn new(guest: u32, sectors: u64, most: usize) -> Self {
         let filling = |k: usize| (k % SECTOR_BYTES) as u8 ^ ((k % SECTOR_BYTES) >> 3) as u8 ^ guest as u8;
         Self {
@@ -135,17 +137,7 @@ mod tests {
     use super::*;
 
     fn load(dir: Dir, size: usize, align: usize, depth: usize) -> Load {
-        Load {
-            dir,
-            size,
-            greedy: None,
-            align,
-            depth,
-            sleeps: false,
-            gives_way: false,
-            takes_turns: false,
-            careless: false,
-        }
+        Load { sleeps: false, ..Load::of(dir, size, align, depth) }
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! The guests of `bench blk`: each with a disk, and a thread that keeps requests in flight on it.
 //!
 //! ```text
-//!   pregrant process disks                                     pregrant process crowd-back
+//!   pregrant process guest                                     pregrant process back
 //!     domain 10: thread --Load--> vbd 51712 --ring--.            worker 0 ---> RAM disk of domain 10
 //!     domain 11: thread --Load--> vbd 51712 --ring--+- loopback  worker 1 ---> RAM disk of domain 11
 //!     main thread: orders, asleep meanwhile
 //! ```
-//! Each guest is a domain of its own. Its thread asks, and sleeps when its requests are all in flight and none is answered, as a
-//! guest's virtual CPU does; or, where it has a core to itself, looks for answers all the time.
+//! Each guest is a domain of its own. Its thread asks, and sleeps when its requests are all in
+//! flight and none is answered, as a guest's virtual CPU does; or, where it has a core to itself,
+//! looks for answers all the time.
 //!
 //! [`order`]: what is said. [`guests`]: the process. [`seat`]: one guest. [`load`]: what it asks, and how it knows that answers are
 //! right.

@@ -1,35 +1,25 @@
 //! What is said between a bench and the process with the guests of its disks.
 
-use crate::process::order::Latencies;
-use pregrant_host::counters::Counters;
+use crate::choice::named;
+use crate::process::report::{Latencies, Spent};
 use serde::{Deserialize, Serialize};
 
 /// The number of each guest's disk, as Xen counts them: xvda.
 pub const HANDLE: u32 = 51712;
 
-/// Requests that a greedy guest has in flight at most: as many as the backend may have under way for it, and more.
+/// Requests that a greedy guest has in flight at most: as many as the backend may have under way
+/// for it, and more.
 pub const GREEDY_DEPTH: usize = 32;
 
-/// What is asked of a disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dir {
-    /// Reads.
-    Read,
-    /// Writes.
-    Write,
-    /// As many of these as of those, in no order.
-    Mixed,
-}
-
-impl Dir {
-    /// As records name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Mixed => "mixed",
-        }
+named! {
+    /// What is asked of a disk.
+    pub enum Dir {
+        /// Reads
+        Read = "read",
+        /// Writes
+        Write = "write",
+        /// As many of these as of those
+        Mixed = "mixed",
     }
 }
 
@@ -65,14 +55,21 @@ pub struct Load {
     pub sleeps: bool,
     /// It lets others have its processor for a moment whenever it finds nothing to do.
     pub gives_way: bool,
-    /// It lets others have its processor behind each batch, also where it finds more to do: their rings are not to be empty meanwhile.
+    /// It lets others have its processor behind each batch, also where it finds more to do: their
+    /// rings are not to be empty meanwhile.
     pub takes_turns: bool,
-    /// It looks at what it read in few of its reads, and not at the others, which cost it next to nothing; and a batch of its is one
-    /// request.
+    /// It looks at what it read in few of its reads, and not at the others, which cost it next to
+    /// nothing; and a batch of its is one request.
     pub careless: bool,
 }
 
 impl Load {
+    /// All sleep when their requests are in flight, and none is greedy.
+    pub fn of(dir: Dir, size: usize, align: usize, depth: usize) -> Self {
+        let (sleeps, gives_way, takes_turns, careless) = (true, false, false, false);
+        Self { dir, size, greedy: None, align, depth, sleeps, gives_way, takes_turns, careless }
+    }
+
     /// What guest `i` of `n` does.
     pub fn of_guest(self, i: usize, n: usize) -> Self {
         match self.greedy {
@@ -86,46 +83,32 @@ impl Load {
 
 /// To the process with the guests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum GuestOrder {
-    /// Attach to these domains, connect their disks and write all of them once; they stay. Answer: [`DisksReport::Done`].
+pub enum DisksOrder {
+    /// Attach to these domains, connect their disks and write all of them once; they stay. Answer:
+    /// `Done`.
     Gather {
         /// Who.
         fronts: Vec<u16>,
         /// What each is made for.
         wish: Wish,
     },
-    /// All of them have requests in flight, from now on until they are to rest. Answer: [`DisksReport::Done`].
+    /// All of them have requests in flight, from now on until they are to rest. Answer: `Done`.
     Begin(Load),
-    /// Answer: [`DisksReport::Seen`]. From the first of these on latencies are kept.
+    /// Answer: `DisksSeen`. From the first of these on latencies are kept.
     Look,
-    /// Ask no more, and wait until all is answered. Answer: [`DisksReport::Rested`].
+    /// Ask no more, and wait until all is answered. Answer: `Rested`.
     Rest,
-    /// Read all disks, and look at every byte. Answer: [`DisksReport::Rested`], whose `checked` are sectors.
+    /// Read all disks, and look at every byte. Answer: `Rested`, whose `checked` are sectors.
     Verify,
-}
-
-/// From it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum DisksReport {
-    /// What was ordered is done.
-    Done,
-    /// What was answered so far.
-    Seen(Seen),
-    /// All is answered.
-    Rested(Box<Rested>),
 }
 
 /// What was answered since the process began.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Seen {
-    /// CLOCK_MONOTONIC.
-    pub at_ns: u64,
+pub struct DisksSeen {
     /// Requests, by guest.
     pub requests: Vec<u64>,
-    /// CPU time of all guests.
-    pub cpu_ns: u64,
-    /// Platform operations of all guests.
-    pub ops: Counters,
+    /// What all guests have used.
+    pub spent: Spent,
 }
 
 /// What became of one load's requests.

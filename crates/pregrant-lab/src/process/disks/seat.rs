@@ -2,9 +2,8 @@
 
 use super::load::{Asked, Contents};
 use super::order::{HANDLE, Load, Rested, Wish};
-use crate::machine;
 use crate::process::Result;
-use crate::process::order::Latencies;
+use crate::process::report::Latencies;
 use hdrhistogram::Histogram;
 use pregrant::DomId;
 use pregrant::blk::disk::{IoError, SECTOR_BYTES};
@@ -21,7 +20,8 @@ use pregrant_host::drivers::wait::Waiter;
 use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
-use std::os::fd::AsFd;
+use std::error::Error;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -55,6 +55,18 @@ struct Driver {
 }
 
 impl Driver {
+    fn failed(&self, what: impl Display) -> Box<dyn Error> {
+        format!("{}: {what}", self.device.id()).into()
+    }
+
+    /// One request, on the first queue.
+    fn ask(&mut self, ask: &Ask<'_>) -> Result<()> {
+        let Self { platform, vbd, .. } = self;
+        vbd.submit(platform, 0, ask, 0).map_err(|e| self.failed(not_asked(&e)))?;
+        self.vbd.publish(&self.platform, 0);
+        Ok(())
+    }
+
     /// Before sleeping: asks to be told of answers. True: there are some.
     fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
         let Self { platform, vbd, .. } = self;
@@ -84,9 +96,7 @@ struct Place {
 impl Seat {
     /// Attaches, connects, and writes all of the disk.
     pub fn take(broker: &Path, front: DomId, wish: &Wish) -> Result<Self> {
-        let platform = Loopback::attach(broker, front)?;
-        let mut xs = machine::store_of(&platform)?;
-        platform.events().also_wake_on(xs.transport().as_fd())?;
+        let (platform, mut xs) = crate::process::attach(broker, front)?;
         let device = Device::front(&mut xs, Class::VBD, HANDLE)?;
         device.watch_peer(&mut xs)?;
         let most = wish.size.max(FIRST_BYTES);
@@ -113,23 +123,19 @@ impl Seat {
         while !self.driver.vbd.is_live() {
             self.control()?;
             if Instant::now() > until {
-                let (id, own) = (self.driver.device.id(), self.driver.vbd.state());
-                return Err(format!(
-                    "{id}: not connected after {PATIENCE:?}: we are {own:?}; the back's log says why"
-                )
-                .into());
+                let own = self.driver.vbd.state();
+                let what =
+                    format_args!("not connected after {PATIENCE:?}: we are {own:?}; the back's log says why");
+                return Err(self.driver.failed(what));
             }
             self.xs.next_event(Some(Duration::from_millis(5)))?;
         }
-        let (id, has) = (self.driver.device.id(), self.driver.vbd.nr_queues());
-        if has != wish.queues as usize || self.driver.vbd.persists() != wish.persistent {
-            return Err(format!(
-                "{id}: {} queue(s), persistent: {} were asked for, and {has}, {} given",
-                wish.queues,
-                wish.persistent,
-                self.driver.vbd.persists()
-            )
-            .into());
+        let (has, persists) = (self.driver.vbd.nr_queues(), self.driver.vbd.persists());
+        let Wish { queues, persistent, .. } = *wish;
+        if (has, persists) != (queues as usize, persistent) {
+            return Err(self.driver.failed(format_args!(
+                "{queues} queue(s), persistent: {persistent} were asked for, and {has}, {persists} given"
+            )));
         }
         let sectors = self.driver.vbd.figures().map_or(0, |figures| figures.sectors);
         self.contents = Contents::new(self.driver.device.id().front.0.into(), sectors, self.taken.len());
@@ -138,11 +144,8 @@ impl Seat {
 
     fn control(&mut self) -> Result<()> {
         let mut bus = StoreBus { device: &self.driver.device, xs: &mut self.xs };
-        self.driver
-            .vbd
-            .step(&self.driver.platform, &mut bus)
-            .map_err(|e| format!("{}: {e}", self.driver.device.id()))?;
-        Ok(())
+        let stepped = self.driver.vbd.step(&self.driver.platform, &mut bus);
+        stepped.map(drop).map_err(|e| self.driver.failed(e))
     }
 
     /// All of the disk once, one request after the other.
@@ -151,14 +154,9 @@ impl Seat {
         for sector in (0..sectors).step_by(FIRST_BYTES / SECTOR_BYTES) {
             let len = ((sectors - sector) as usize * SECTOR_BYTES).min(FIRST_BYTES);
             let ask = Ask::Write { sector, bytes: self.contents.write(sector, len) };
-            self.driver
-                .vbd
-                .submit(&self.driver.platform, 0, &ask, 0)
-                .map_err(|e| not_asked(e, &self.driver.device))?;
+            self.driver.ask(&ask)?;
             if let Err(e) = self.answer(sector)? {
-                return Err(
-                    format!("{}: sector {sector} cannot be written: {e}", self.driver.device.id()).into()
-                );
+                return Err(self.driver.failed(format_args!("sector {sector} cannot be written: {e}")));
             }
         }
         Ok(())
@@ -170,10 +168,7 @@ impl Seat {
         for sector in (0..sectors).step_by(FIRST_BYTES / SECTOR_BYTES) {
             let n = (sectors - sector).min((FIRST_BYTES / SECTOR_BYTES) as u64);
             let ask = Ask::Read { sector, sectors: n as u32 };
-            self.driver
-                .vbd
-                .submit(&self.driver.platform, 0, &ask, 0)
-                .map_err(|e| not_asked(e, &self.driver.device))?;
+            self.driver.ask(&ask)?;
             let bytes = n as usize * SECTOR_BYTES;
             match self.answer(sector)? {
                 Err(_) => rested.failed += 1,
@@ -190,7 +185,6 @@ impl Seat {
 
     /// Waits for the one answer that there is to be; bytes that it brought are in `taken`.
     fn answer(&mut self, sector: u64) -> Result<std::result::Result<usize, IoError>> {
-        self.driver.vbd.publish(&self.driver.platform, 0);
         let until = Instant::now() + PATIENCE;
         loop {
             let (mut came, taken) = (None, &mut self.taken);
@@ -202,11 +196,8 @@ impl Seat {
                 return Ok(came);
             }
             if Instant::now() > until {
-                return Err(format!(
-                    "{}: a request to sector {sector} has no answer after {PATIENCE:?}",
-                    self.driver.device.id()
-                )
-                .into());
+                let what = format_args!("a request to sector {sector} has no answer after {PATIENCE:?}");
+                return Err(self.driver.failed(what));
             }
             self.sleep()?;
         }
@@ -235,7 +226,7 @@ impl Seat {
             }
             let mut moved = false;
             for (queue, free) in free.iter_mut().enumerate() {
-                let Self { driver: Driver { platform, vbd, device }, contents, taken, .. } = self;
+                let Self { driver: Driver { platform, vbd, .. }, contents, taken, .. } = self;
                 let keeps_times = hall.keeps_times.load(Ordering::Relaxed);
                 let mut now_ns = None;
                 let answered = vbd.take(platform, queue, |answer| {
@@ -270,9 +261,8 @@ impl Seat {
                     } else {
                         Ask::Write { sector, bytes: contents.write(sector, load.size) }
                     };
-                    match vbd.submit(platform, queue, &ask, at.into()) {
-                        Ok(()) => {}
-                        Err(e) => return Err(not_asked(e, device)),
+                    if let Err(e) = vbd.submit(platform, queue, &ask, at.into()) {
+                        return Err(self.driver.failed(not_asked(&e)));
                     }
                     places[at as usize] = Place { asked, at_ns: now_ns };
                     free.pop();
@@ -293,11 +283,8 @@ impl Seat {
                 self.sleep()?;
                 let since = *quiet_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > PATIENCE {
-                    return Err(format!(
-                        "{}: {in_flight} requests have no answer after {PATIENCE:?}",
-                        self.driver.device.id()
-                    )
-                    .into());
+                    let what = format_args!("{in_flight} requests have no answer after {PATIENCE:?}");
+                    return Err(self.driver.failed(what));
                 }
             } else if load.gives_way {
                 std::thread::yield_now();
@@ -312,7 +299,8 @@ impl Seat {
         Ok(rested)
     }
 
-    /// Sleeps until an answer's event, and not for long. Looks at xenstore where that has something.
+    /// Sleeps until an answer's event, and not for long. Looks at xenstore where that has
+    /// something.
     fn sleep(&mut self) -> Result<()> {
         if self.driver.arm()? {
             return Ok(());
@@ -325,14 +313,13 @@ impl Seat {
             while self.xs.next_event(Some(Duration::ZERO))?.is_some() {}
             self.control()?;
             if !self.driver.vbd.is_live() {
-                let id = self.driver.device.id();
-                return Err(format!("{id}: the back closed the disk; its log says why").into());
+                return Err(self.driver.failed("the back closed the disk; its log says why"));
             }
         }
         Ok(())
     }
 }
 
-fn not_asked(e: NotAsked, device: &Device) -> Box<dyn std::error::Error> {
-    format!("{}: a request was not taken: {e:?}", device.id()).into()
+fn not_asked(e: &NotAsked) -> String {
+    format!("a request was not taken: {e:?}")
 }

@@ -1,0 +1,100 @@
+//! Where the results of a bench go: JSON lines, the page of a report, a table on standard output.
+
+use super::{Result, none_went_wrong};
+use crate::record::{Record, RecordWriter};
+use crate::report::Report;
+use crate::screen::{Progress, print};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// The argument of a bench that has no page.
+#[derive(Debug, clap::Args)]
+pub struct Lines {
+    /// Write a JSON object per row and repeat to this file ("-": standard output, without the
+    /// table)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// The arguments of one that has.
+#[derive(Debug, clap::Args)]
+pub struct Output {
+    #[command(flatten)]
+    lines: Lines,
+    /// Write a page with plots of the results to this folder, as index.html with the records beside
+    /// it
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+}
+
+impl Lines {
+    /// Measures, and fails where a record says that something went wrong.
+    pub fn run(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
+        run(self.json.as_deref(), None, "", checked(measure))
+    }
+}
+
+impl Output {
+    /// The same; the page is written also when the run failed.
+    pub fn run(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
+        run(self.lines.json.as_deref(), self.report.as_deref(), "", checked(measure))
+    }
+
+    /// The same of what says itself whether something went wrong; an empty line is ahead of the
+    /// report's.
+    pub fn run_all(&self, measure: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
+        run(self.lines.json.as_deref(), self.report.as_deref(), "\n", measure)
+    }
+}
+
+/// Measures, and looks whether a record says that something went wrong.
+fn checked(measure: impl FnOnce(&mut Run) -> Result<()>) -> impl FnOnce(&mut Run) -> Result<()> {
+    |run| measure(run).and_then(|()| none_went_wrong(run.json.written()))
+}
+
+fn run(
+    json: Option<&Path>,
+    report: Option<&Path>,
+    ahead: &str,
+    measure: impl FnOnce(&mut Run) -> Result<()>,
+) -> Result<()> {
+    let mut run =
+        Run { json: RecordWriter::open(json)?, page: Report::open(report)?, progress: Progress::new() };
+    let outcome = measure(&mut run);
+    let Run { json, page, .. } = run;
+    if let (Some(place), false) = (page.write(json.written(), &outcome)?, json.is_stdout()) {
+        print(format_args!("{ahead}Report: {}", place.display()))?;
+    }
+    outcome
+}
+
+/// What a bench measures into.
+pub struct Run {
+    json: RecordWriter,
+    /// Says what the records do not.
+    pub page: Report,
+    /// How far it is.
+    pub progress: Progress,
+}
+
+impl Run {
+    /// A record.
+    pub fn write(&mut self, record: &Record) -> Result<()> {
+        Ok(self.json.write(record)?)
+    }
+
+    /// Whether a table would be in the lines' way.
+    pub fn is_quiet(&self) -> bool {
+        self.json.is_stdout()
+    }
+
+    /// A table, or what it says, once all is measured; nothing beside JSON lines on standard
+    /// output.
+    pub fn print(&self, text: impl Display) -> Result<()> {
+        self.progress.clear();
+        if !self.is_quiet() {
+            print(text)?;
+        }
+        Ok(())
+    }
+}

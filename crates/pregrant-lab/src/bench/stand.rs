@@ -1,0 +1,104 @@
+//! A machine with one guest and one backend, each on a core of its own; or one for each worker, as
+//! far as there are cores.
+
+use super::Result;
+use super::seating::Seating;
+use crate::process::order::{Case, Nuisance, Order};
+use crate::process::report::Played;
+use crate::testbed::{Ends, Process, Testbed};
+use pregrant_host::drivers::{Mode, Placement};
+
+/// The guest, and the first of those beside it: each has a domain of its own. Where guests are
+/// placed by their numbers the guest has the first of two workers, and those beside it the other.
+const GUEST: u16 = 6;
+const FIRST_NEIGHBOUR: u16 = 101;
+
+/// See the module.
+pub struct Stand {
+    seating: Seating,
+    ends: Ends,
+    vifs: u32,
+    neighbours: u16,
+    /// The guest gives its core away when it has nothing to do.
+    pub gives_way: bool,
+}
+
+impl Stand {
+    /// Starts both processes; the backend's has one thread.
+    pub fn start() -> Result<Self> {
+        Self::with_workers(0, Mode::Poll, Placement::Balanced)
+    }
+
+    /// The same, whose backend has so many worker threads that wait in this way; 0: none.
+    pub fn with_workers(workers: usize, mode: Mode, place: Placement) -> Result<Self> {
+        Self::on(Testbed::start()?, Seating::of(workers)?, mode, place)
+    }
+
+    /// With broker and xenstored, which are threads of this process, on the guest's core, where
+    /// they give way.
+    pub fn that_gives_way(workers: usize) -> Result<Self> {
+        let seating = Seating::of(workers)?;
+        let guests = seating.guest;
+        let testbed = std::thread::spawn(move || {
+            crate::process::stay_on(guests).map_err(|e| e.to_string())?;
+            rustix::process::nice(19).map_err(|e| format!("cannot give way: {e}"))?;
+            Testbed::start().map_err(|e| e.to_string())
+        });
+        let testbed = testbed.join().map_err(|_| "the testbed's thread panicked")??;
+        Self::on(testbed, seating, Mode::Adaptive, Placement::Fixed)
+    }
+
+    fn on(testbed: Testbed, seating: Seating, mode: Mode, place: Placement) -> Result<Self> {
+        testbed.guest_domain(GUEST)?;
+        let back = testbed.back(seating.back, seating.posts(place, mode))?;
+        let guests = testbed.process("guest", GUEST, seating.guest)?;
+        let ends = Ends { back, guests, testbed };
+        Ok(Self { seating, ends, vifs: 0, neighbours: 0, gives_way: false })
+    }
+
+    /// Which thread has which core.
+    pub fn seating(&self) -> &Seating {
+        &self.seating
+    }
+
+    /// Runs one case, with such a neighbour from before until after: the guest's account and the
+    /// backend's.
+    pub fn play(&mut self, case: Case) -> Result<(Played, Played)> {
+        let case = Case { front: GUEST, handle: self.vifs, ..case };
+        self.vifs += 1;
+        let (beside, size) = (case.beside, case.size);
+        let domid = FIRST_NEIGHBOUR + self.neighbours;
+        let core = self.seating.guest;
+        let begin = |ends: &mut Ends| match beside {
+            None | Some(Nuisance::Absent) => Ok(None),
+            Some(nuisance) => begin(ends, nuisance, size, domid, core).map(Some),
+        };
+        let (guest, back, neighbour) = self.ends.play(case, begin)?;
+        if let Some(mut process) = neighbour {
+            self.neighbours += 2; // all odd: at the second of two workers
+            process.kill()?;
+            if beside.is_some_and(Nuisance::has_vif) {
+                self.ends.testbed.remove_vif(domid, 0)?;
+            }
+        }
+        Ok((guest, back))
+    }
+}
+
+/// Starts a neighbour, and waits until it is what it is to be.
+fn begin(
+    ends: &mut Ends,
+    nuisance: Nuisance,
+    size: usize,
+    domid: u16,
+    core: Option<usize>,
+) -> Result<Process> {
+    ends.testbed.guest_domain(domid)?;
+    if nuisance.has_vif() {
+        ends.testbed.make_vif(domid, 0)?;
+    }
+    let mut process = ends.testbed.process("guest", domid, core)?;
+    let size = if nuisance == Nuisance::GreedyLong { 65535 } else { size };
+    process.ask(&Order::Annoy { nuisance, size }, &mut [&mut ends.back, &mut ends.guests])?;
+    Ok(process)
+}

@@ -1,0 +1,325 @@
+//! What the processes of a testbed say: one JSON object a line, as answers to
+//! [orders](super::order).
+
+use super::disks::order::{DisksSeen, Rested};
+use hdrhistogram::Histogram;
+use pregrant_host::counters::Counters;
+use pregrant_host::ports::sink::SinkReport;
+use serde::{Deserialize, Serialize};
+
+/// From a process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// What was ordered is done.
+    Done,
+    /// It cannot; why.
+    Failed(String),
+    /// What happened so far, in words, for the demo.
+    Note(String),
+    /// A case is over, or single frames of a crowd's first guest are.
+    Case(Box<Played>),
+    /// This many bytes of a transfer are there.
+    Reached(u64),
+    /// The same, every now and then: for those who wait.
+    Moved(u64),
+    /// A transfer is over.
+    Transfer(Box<Transferred>),
+    /// The switch is over.
+    Switch(Switched),
+    /// A crowd has sent so many frames so far.
+    Sent {
+        /// By member.
+        frames: Vec<u64>,
+        /// Sleeps of this end that ended by their bound with work pending.
+        missed_wakeups: u64,
+    },
+    /// How the platform does its work, in words.
+    Described(String),
+    /// What a crowd's backend has used so far.
+    Spent(Spent),
+    /// What came at it so far.
+    Seen {
+        /// What it has used, as of the same moment.
+        spent: Spent,
+        /// By member, as far as its vif was ever connected.
+        came: Vec<Came>,
+    },
+    /// What was answered to guests with disks so far.
+    DisksSeen(DisksSeen),
+    /// All of their requests are answered.
+    Rested(Box<Rested>),
+}
+
+/// What one end has used since it began. Times are CLOCK_MONOTONIC.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Spent {
+    /// As of when.
+    pub at_ns: u64,
+    /// CPU time of this end.
+    pub cpu_ns: u64,
+    /// Back: CPU time by worker.
+    pub workers_cpu_ns: Vec<u64>,
+    /// Back of a crowd, by guest's domain: what its device took of workers while others wanted them
+    /// too.
+    pub devices_ns: Vec<(u16, u64)>,
+    /// Platform operations of this end.
+    pub ops: Counters,
+    /// Sleeps that ended by their bound with work pending: a wake-up was lost.
+    pub missed_wakeups: u64,
+}
+
+impl Spent {
+    /// What was used since an earlier moment.
+    pub fn since(&self, before: &Self) -> Self {
+        let workers =
+            self.workers_cpu_ns.iter().zip(&before.workers_cpu_ns).map(|(a, b)| a.saturating_sub(*b));
+        // The same devices: they stay.
+        let devices = self.devices_ns.iter().zip(&before.devices_ns).map(|(a, b)| (a.0, a.1 - b.1));
+        Self {
+            at_ns: self.at_ns - before.at_ns,
+            cpu_ns: self.cpu_ns - before.cpu_ns,
+            workers_cpu_ns: workers.collect(),
+            devices_ns: devices.collect(),
+            ops: self.ops.since(&before.ops),
+            missed_wakeups: self.missed_wakeups - before.missed_wakeups,
+        }
+    }
+
+    /// The time, of what was used in some time.
+    pub fn seconds(&self) -> f64 {
+        self.at_ns as f64 / 1e9
+    }
+}
+
+/// Frames that one end saw, all queues together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Came {
+    /// Frames, repeats included.
+    pub frames: u64,
+    /// One more than the highest number of each queue, in sum.
+    pub next: u64,
+    /// Numbers below that which did not come.
+    pub missing: u64,
+    /// Frames that came twice, or late.
+    pub wrong: u64,
+    /// Frames with a wrong byte: of the untimed burst any, else one in the head.
+    pub damaged: u64,
+    /// Frames that are none of ours.
+    pub foreign: u64,
+}
+
+impl Came {
+    /// Of a sink for each queue.
+    pub fn of(sinks: impl IntoIterator<Item = SinkReport>) -> Self {
+        sinks.into_iter().fold(Self::default(), |sum, r| Self {
+            frames: sum.frames + r.frames,
+            next: sum.next + r.next,
+            missing: sum.missing + r.lost,
+            wrong: sum.wrong + r.duplicated + r.reordered,
+            damaged: sum.damaged + r.damaged,
+            foreign: sum.foreign + r.foreign,
+        })
+    }
+
+    /// Of so many that were sent those that did not come.
+    pub fn lost_of(&self, sent: u64) -> u64 {
+        self.missing + sent.saturating_sub(self.next)
+    }
+}
+
+/// A back's account of a switch. Times are CLOCK_MONOTONIC, which is the same in all processes.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Switched {
+    /// When this process began to attach to its domain.
+    pub attach_at_ns: u64,
+    /// When the first frame came to one of this process' ports, or left it.
+    pub first_frame_at_ns: u64,
+    /// What the ports counted, those of dead predecessors included.
+    pub frames: SwitchFrames,
+    /// Sleeps that ended by their bound with work pending.
+    pub missed_wakeups: u64,
+}
+
+/// Frames at the ports of a switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SwitchFrames {
+    /// That guests sent, by number: once each.
+    pub seen: u64,
+    /// Of these so many came a second time.
+    pub repeated: u64,
+    /// Numbers that did not come, below one that did.
+    pub missing: u64,
+    /// That found the queue to their guest full.
+    pub overflow: u64,
+    /// That waited for a guest when its vif closed.
+    pub left: u64,
+}
+
+/// One end's account of a case.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Played {
+    /// Frames in the time that is counted.
+    pub frames: u64,
+    /// That time, and what was used in it; missed wake-ups are of all of the case.
+    pub spent: Spent,
+    /// All frames sent by this end.
+    pub sent: u64,
+    /// All frames that this end saw.
+    pub came: Came,
+    /// Frames of the untimed burst: every byte of them was looked at.
+    pub checked: u64,
+    /// How far apart bursts of the case came to the back's port, while they were counted (beside a
+    /// neighbour only).
+    pub gaps: Option<Latencies>,
+    /// The path that was run in the case's direction.
+    pub path: String,
+    /// The platform in words.
+    pub platform: String,
+    /// Latencies of requests and of responses.
+    pub latency: Option<[Latencies; 2]>,
+    /// Back: frames that other guests sent in the time that is counted.
+    pub others: u64,
+    /// Guest: what became of frames in its own buffers.
+    pub cache: Option<CachePlayed>,
+}
+
+/// Frames in a guest's own buffers, in the time that is counted.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct CachePlayed {
+    /// Sent from where they were.
+    pub hits: u64,
+    /// Copied.
+    pub copied: u64,
+    /// Pages that made way for others.
+    pub evictions: u64,
+    /// At the end nothing made way any more.
+    pub copying: bool,
+    /// Pages that the back took at most.
+    pub capacity: usize,
+}
+
+/// How long single frames took one way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latencies {
+    /// Half of them took at most so long.
+    pub p50_ns: u64,
+    /// 99 of 100 took at most so long.
+    pub p99_ns: u64,
+    /// The longest.
+    pub most_ns: u64,
+    /// All of them: a bucket's upper bound in ns, and how many fell into it; bounds rise.
+    pub histogram: Vec<(u64, u64)>,
+}
+
+/// Buckets of a histogram that a factor of two in time is cut into.
+const BUCKETS_PER_OCTAVE: f64 = 32.0;
+
+impl Latencies {
+    /// Percentiles, and the histogram in coarse buckets, those without a frame left out.
+    pub fn of(times: &Histogram<u64>) -> Self {
+        let mut histogram: Vec<(u64, u64)> = Vec::new();
+        for value in times.iter_recorded() {
+            let (ns, count) = (value.value_iterated_to().max(1), value.count_since_last_iteration());
+            let bucket = ((ns as f64).log2() * BUCKETS_PER_OCTAVE).ceil();
+            let bound = (bucket / BUCKETS_PER_OCTAVE).exp2().ceil() as u64;
+            match histogram.last_mut() {
+                Some((last, frames)) if *last == bound => *frames += count,
+                _ => histogram.push((bound, count)),
+            }
+        }
+        let [p50_ns, p99_ns] = [0.5, 0.99].map(|part| times.value_at_quantile(part));
+        Self { p50_ns, p99_ns, most_ns: times.max(), histogram }
+    }
+
+    /// Of several in coarse buckets, together: percentiles are bounds of these, 2 % apart.
+    pub fn of_buckets(histogram: Vec<(u64, u64)>) -> Self {
+        let all: u64 = histogram.iter().map(|(_, n)| n).sum();
+        let at = |part: f64| {
+            let (mut below, wanted) = (0, (all as f64 * part).ceil() as u64);
+            let bucket = histogram.iter().find(|(_, n)| {
+                below += n;
+                below >= wanted
+            });
+            bucket.map_or(0, |(bound, _)| *bound)
+        };
+        let most_ns = histogram.last().map_or(0, |(bound, _)| *bound);
+        Self { p50_ns: at(0.5), p99_ns: at(0.99), most_ns, histogram }
+    }
+}
+
+/// A guest's account of a transfer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Transferred {
+    /// Bytes.
+    pub bytes: u64,
+    /// Checksum over all of them.
+    pub sum: u64,
+    /// From the first byte to the last.
+    pub seconds: f64,
+    /// Frames sent and received by the vif.
+    pub frames: [u64; 2],
+    /// Of these through staging buffers.
+    pub staged: [u64; 2],
+    /// Frames that the guest's stack had no room for.
+    pub overflow: u64,
+    /// Its frames, and the other guest's, by their numbers.
+    pub numbers: Numbered,
+    /// Sleeps that ended by their bound with work pending.
+    pub missed_wakeups: u64,
+    /// Events sent.
+    pub notifications: u64,
+    /// When frames arrived, if that was asked for.
+    pub arrivals: Vec<Arrival>,
+}
+
+/// Numbered frames at one end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Numbered {
+    /// Frames that it sent.
+    pub sent: u64,
+    /// Of the other's: one more than the highest number that came.
+    pub next: u64,
+    /// Numbers below that which did not come.
+    pub missing: u64,
+    /// Frames that came a second time, or after a later one.
+    pub again: u64,
+}
+
+/// Frames that a guest took from its ring at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Arrival {
+    /// CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// How many.
+    pub frames: u32,
+    /// Bytes of the transfer that were there by then; 0 at the sender.
+    pub bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_in_coarse_buckets_keeps_every_frame() {
+        let mut all = Histogram::<u64>::new_with_bounds(1, 100_000_000_000, 3).unwrap();
+        let times = [1, 256, 257, 300, 1000, 1000, 26_000, 5_000_000];
+        times.iter().for_each(|t| all.saturating_record(*t));
+        let coarse = Latencies::of(&all).histogram;
+        assert_eq!(coarse.iter().map(|(_, n)| n).sum::<u64>(), times.len() as u64);
+        assert!(coarse.is_sorted_by(|a, b| a.0 < b.0), "{coarse:?}");
+        for bound in coarse.windows(2).map(|w| w[1].0) {
+            assert!(
+                times.iter().any(|t| *t <= bound && (*t as f64) > bound as f64 / 1.1),
+                "{bound} in {coarse:?}"
+            );
+        }
+        assert!(coarse.contains(&(256, 1)) && coarse.iter().all(|(_, n)| *n > 0), "{coarse:?}");
+        let again = Latencies::of_buckets(coarse.clone());
+        assert_eq!(
+            (again.p50_ns, again.p99_ns),
+            (coarse[3].0, coarse.last().unwrap().0),
+            "of 8 the 4th and the last"
+        );
+    }
+}
