@@ -1,5 +1,6 @@
-//! Bars from zero, one below the other: the path's name and its figure above each bar, the range of the repeats as a
-//! whisker on it, a published figure as a diamond, line rates as dashed lines through all of them.
+//! Bars from zero, one below the other: the path's name and its figure above each bar, the range of
+//! the repeats as a whisker on it, a published figure as a diamond, line rates as dashed lines
+//! through all of them.
 //!
 //! ```text
 //!                    10 G                     40 G
@@ -15,7 +16,7 @@
 
 use super::plot::{colour, drawing};
 use super::quantity::tick;
-use super::scale::{Percent, Scale};
+use super::scale::Scale;
 use crate::record::stats::Summary;
 use maud::{Markup, html};
 
@@ -63,6 +64,8 @@ const BAR: f64 = 14.0;
 const PUBLISHED: f64 = 18.0;
 const GAP: f64 = 9.0;
 const AXIS: f64 = 22.0;
+/// Nearer to the ends than this text stays within the drawing.
+const ENDS: [f64; 2] = [4.0, 92.0];
 
 impl Panel {
     /// The greatest value that must be on the axis.
@@ -101,12 +104,12 @@ impl Panel {
             @for value in scale.ticks() {
                 @let x = scale.at(value);
                 line.grid x1=(x) x2=(x) y1=(LINE_NAMES) y2=(bottom) {}
-                text.tick x=(x) y=(bottom + 15.0) text-anchor=(anchor(x)) { (tick(value)) }
+                text.tick x=(x) y=(bottom + 15.0) text-anchor=(x.anchor(ENDS)) { (tick(value)) }
             }
             @for (at, name) in self.shown_lines() {
                 @let x = scale.at(*at);
                 line.rate x1=(x) x2=(x) y1=(LINE_NAMES - 6.0) y2=(bottom) {}
-                text.rate x=(x) y="11" text-anchor=(anchor(x)) { (name) }
+                text.rate x=(x) y="11" text-anchor=(x.anchor(ENDS)) { (name) }
             }
             @for (top, bar) in &placed { (draw_bar(bar, *top, &scale)) }
         };
@@ -134,15 +137,6 @@ fn draw_bar(bar: &Bar, top: f64, scale: &Scale) -> Markup {
             svg.published x="7" y=(below - 4.0) { path d="M0-5L5 0L0 5L-5 0z" {} }
             text.source x="17" y=(below) { (source) }
         }
-    }
-}
-
-/// Text at the ends of an axis stays within the drawing.
-fn anchor(x: Percent) -> &'static str {
-    match x.0 {
-        x if x < 4.0 => "start",
-        x if x > 92.0 => "end",
-        _ => "middle",
     }
 }
 

@@ -1,10 +1,12 @@
-//! Frames a second over the size of a frame, both axes logarithmic: all paths and the line rates in one picture.
+//! Frames a second over the size of a frame, both axes logarithmic: all paths and the line rates in
+//! one picture.
 
 use super::plot::{colour, drawing, mark};
 use super::quantity::tick;
 use super::scale::Scale;
 use crate::record::published::line_rate;
 use maud::{Markup, html};
+use std::collections::BTreeSet;
 
 /// The points of a series: size in bytes and frames a second, sizes rising.
 pub struct Curve {
@@ -28,16 +30,16 @@ const APART: f64 = 9.0;
 /// The drawing; None where all frames have one size.
 pub fn draw(id: &str, title: &str, about: &str, curves: &[Curve]) -> Option<Markup> {
     let all = || curves.iter().flat_map(|c| c.points.iter().chain(&c.published).copied());
-    let mut sizes: Vec<u64> =
-        curves.iter().flat_map(|c| c.points.iter().map(|p| p.0)).filter(|s| *s > 0).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
+    let points = curves.iter().flat_map(|c| &c.points);
+    let sizes: BTreeSet<u64> = points.map(|p| p.0).filter(|s| *s > 0).collect();
+    let sizes: Vec<u64> = sizes.into_iter().collect();
     let (&first, &last) = (sizes.first()?, sizes.last()?);
     let x = Scale::log_over([first as f64, last as f64], 1.12)?;
     let rates = all().map(|p| p.1).chain(LINES.map(|(gbit, _)| line_rate(gbit, first)));
     let y = Scale::log_over(rates.chain(LINES.map(|(gbit, _)| line_rate(gbit, last))), 1.4)?;
     let down = |rate: f64| BOTTOM - (BOTTOM - 8.0) * y.at(rate).0 / 100.0;
-    // Where nothing was measured there is room for the lines' names: the widest gap between two sizes.
+    // Where nothing was measured there is room for the lines' names: the widest gap between two
+    // sizes.
     let gap = sizes.windows(2).max_by(|a, b| {
         let width = |w: &[u64]| w[1] as f64 / w[0] as f64;
         width(a).total_cmp(&width(b))

@@ -1,51 +1,59 @@
-//! Records to rows: the repeats of one measurement together, with a name that tells it from the others.
+//! Records to rows: the repeats of one measurement together, with a name that tells it from the
+//! others.
 
+use super::quantity::{distinct, per_frame, some};
+use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{DISK_RESTART, Record};
+use crate::table::figure;
 
 /// The repeats of one measurement.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
     /// Its records, at least one, in the order of the run.
-    pub records: Vec<&'a Record>,
+    pub records: Repeats<&'a Record>,
     /// Frames per second.
     pub rate: Summary,
     /// The path, with its data length and whatever else differs between the rows: `staging 256`.
     pub name: String,
 }
 
+impl<'a> std::ops::Deref for Row<'a> {
+    type Target = Repeats<&'a Record>;
+    fn deref(&self) -> &Self::Target {
+        &self.records
+    }
+}
+
 impl<'a> Row<'a> {
     /// What all of its records share.
     pub fn first(&self) -> &'a Record {
-        self.records[0]
-    }
-
-    /// The sum over the repeats.
-    pub fn sum(&self, count: impl Fn(&Record) -> u64) -> u64 {
-        self.records.iter().map(|r| count(r)).fold(0, u64::saturating_add)
+        self.records.0[0]
     }
 
     /// All grant operations of both ends.
     pub fn grant_ops(&self) -> u64 {
-        self.sum(|r| r.grant_copies.saturating_add(r.grant_maps).saturating_add(r.grant_unmaps))
+        self.sum(Record::grant_ops)
     }
 
-    /// A count for each frame.
-    pub fn per_frame(&self, count: u64) -> f64 {
-        count as f64 / self.sum(|r| r.frames).max(1) as f64
+    /// A count of all repeats, for each frame, as text.
+    pub fn shown_each(&self, count: impl Fn(&Record) -> u64) -> String {
+        per_frame(self.sum(count), self.sum(|r| r.frames))
     }
 
     /// The middle of the repeats' bits per second.
     pub fn bits(&self) -> f64 {
-        Summary::of(&self.records.iter().map(|r| r.bits_per_s).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
+        self.summary(|r| r.bits_per_s).map_or(0.0, |s| s.median)
     }
 
-    /// The middle of a field that not every record has.
-    pub fn middle(&self, field: impl Fn(&Record) -> Option<u64>) -> Option<f64> {
-        let values: Vec<f64> = self.records.iter().filter_map(|r| field(r)).map(|v| v as f64).collect();
-        Summary::of(&values).map(|s| s.median)
+    /// All repeats' frames per second, in units of `unit`.
+    pub fn each_rate(&self, unit: f64) -> String {
+        self.iter().map(|r| figure(r.frames_per_s / unit)).collect::<Vec<_>>().join(" ")
     }
 }
+
+/// Bytes of the shortest frames.
+pub const SHORT: u64 = 64;
 
 /// All records of a report, by what they are.
 #[derive(Debug, Default)]
@@ -64,7 +72,8 @@ pub struct Digest<'a> {
     pub disk_restarts: Vec<&'a Record>,
     /// What this page knows nothing more of.
     pub others: Vec<Row<'a>>,
-    /// The names of `net` and `latency`, each once, `copy` first: a name's place is its colour and its mark.
+    /// The names of `net` and `latency`, each once, `copy` first: a name's place is its colour and
+    /// its mark.
     pub series: Vec<String>,
 }
 
@@ -87,11 +96,7 @@ impl<'a> Digest<'a> {
         name_by(&mut digest.net, true);
         name_by(&mut digest.latency, false);
         name_by(&mut digest.others, true);
-        for row in digest.net.iter().chain(&digest.latency) {
-            if !digest.series.contains(&row.name) {
-                digest.series.push(row.name.clone());
-            }
-        }
+        digest.series = distinct(digest.net.iter().chain(&digest.latency).map(|row| row.name.clone()));
         let rank = |name: &str| ["copy", "map"].iter().position(|p| name.starts_with(p)).unwrap_or(2);
         digest.series.sort_by_key(|name| rank(name));
         digest
@@ -118,12 +123,19 @@ impl<'a> Digest<'a> {
 
     /// The same with the least and the greatest of the ratios.
     pub fn gains(&self, row: &Row) -> Option<Summary> {
-        let copy = self.baseline(row)?;
-        let pairs = row.records.iter().zip(&copy.records);
-        Summary::of_ratios(pairs.map(|(r, c)| (r.frames_per_s, c.frames_per_s)))
+        row.ratio(self.baseline(row)?)
     }
 
-    /// The ceiling that bounds staged short frames: single lines handed over (`bench limit`'s headline).
+    /// The row of a path that the ceilings bound: the shortest frames, from the guest.
+    pub fn bound(&self, path: &str) -> Option<&Row<'a>> {
+        self.net.iter().find(|row| {
+            let r = row.first();
+            (&*r.path, &*r.dir, r.size_bytes) == (path, "tx", SHORT)
+        })
+    }
+
+    /// The ceiling that bounds staged short frames: single lines handed over (`bench limit`'s
+    /// headline).
     pub fn lines(&self) -> Option<&Row<'a>> {
         self.limit.iter().find(|row| {
             let r = row.first();
@@ -163,8 +175,8 @@ fn rows<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Row<'a>> {
         }
     }
     let row = |records: Vec<&'a Record>| {
-        let rates: Vec<f64> = records.iter().map(|r| r.frames_per_s).collect();
-        Some(Row { rate: Summary::of(&rates)?, records, name: String::new() })
+        let records = Repeats(records);
+        Some(Row { rate: records.rate()?, records, name: String::new() })
     };
     groups.into_iter().filter_map(row).collect()
 }
@@ -193,11 +205,8 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
                 name += &format!(", {text}");
             }
         };
-        also(queues, format!("{} queue{}", r.queues, if r.queues == 1 { "" } else { "s" }));
-        also(
-            workers,
-            r.workers.map_or("no workers".into(), |n| format!("{n} worker{}", if n == 1 { "" } else { "s" })),
-        );
+        also(queues, some(r.queues, "queue"));
+        also(workers, r.workers.map_or("no workers".into(), |n| some(n, "worker")));
         also(bursts, format!("bursts of {}", r.burst));
         also(modes, r.mode.clone());
         also(redo, if r.redo == Some(false) { "no redo page" } else { "redo page" }.into());
@@ -225,7 +234,7 @@ mod tests {
         let digest = Digest::of(&records);
         assert_eq!(digest.series, ["copy", "staging 256"]);
         let staging = &digest.net[0];
-        assert_eq!((staging.records.len(), staging.rate.median, staging.rate.max), (2, 50.0, 60.0));
+        assert_eq!((staging.records.0.len(), staging.rate.median, staging.rate.max), (2, 50.0, 60.0));
         // The middle of 20 and 15, not 50 over 3.
         assert_eq!(digest.gain(staging), Some(17.5));
         records.push(Record { queues: 2, ..net("copy", None, 9.0, 0) });

@@ -1,16 +1,16 @@
-//! Requests to a disk: for each kind of request bars by path and number of guests, then the numbers with every repeat, what each
-//! request costs among them.
+//! Requests to a disk: for each kind of request bars by path and number of guests, then the numbers
+//! with every repeat, what each request costs among them.
 
 use super::bars::{Bar, Panel};
 use super::costs;
 use super::digest::{Digest, Row};
-use super::plot::Numbers;
-use super::quantity::{count, duration, si};
+use super::plot::folded;
+use super::quantity::{count, distinct, duration, si, some};
 use super::words;
 use crate::record::Record;
 use crate::record::published::{self, PublishedDisks};
 use crate::record::stats::Summary;
-use crate::table::{Align, figure};
+use crate::table::{Table, figure, or_dash};
 use maud::{Markup, html};
 
 /// What a panel's rows share: direction, size, alignment, depth.
@@ -23,14 +23,8 @@ fn kind<'a>(row: &Row<'a>) -> Kind<'a> {
 
 /// The section's content; None without `bench blk`.
 pub fn section(d: &Digest) -> Option<Markup> {
-    let mut kinds: Vec<Kind> = Vec::new();
-    for row in &d.blk {
-        // Another program's file is asked for at multiples of a request's length.
-        let kind = kind(row);
-        if kind.2.is_some() && !kinds.contains(&kind) {
-            kinds.push(kind);
-        }
-    }
+    // Another program's file is asked for at multiples of a request's length.
+    let kinds = distinct(d.blk.iter().map(kind).filter(|kind| kind.2.is_some()));
     let wrong = d.blk.iter().map(|row| row.sum(wrong_in)).fold(0, u64::saturating_add);
     (!d.blk.is_empty()).then(|| {
         html! {
@@ -43,7 +37,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
                     figure { figcaption { strong { (in_words(*kind)) } ", requests/s over all guests" } (panel.draw()) }
                 }
             }
-            (numbers(d).folded("requests a second and what each costs, with every repeat"))
+            (folded(&figures(d), "requests a second and what each costs, with every repeat"))
             @if !sources(d).is_empty() { p { "Diamonds: " (sources(d).join("; ")) ". Real Xen, another machine, another year." } }
         }
     })
@@ -54,7 +48,7 @@ pub fn restarts(d: &Digest) -> Option<Markup> {
     (!d.disk_restarts.is_empty()).then(|| {
         html! {
             @for record in &d.disk_restarts { p { (restart_in_words(record)) } }
-            (restart_numbers(d).folded("the disk's restart"))
+            (folded(&restart_figures(d), "the disk's restart"))
         }
     })
 }
@@ -78,25 +72,17 @@ pub fn restart_in_words(r: &Record) -> String {
     )
 }
 
-fn restart_numbers(d: &Digest) -> Numbers {
-    let mut numbers = Numbers::new(&[
-        ("path", Align::Left),
-        ("requests", Align::Right),
-        ("before the kill", Align::Right),
-        ("seconds", Align::Right),
-        ("median ns", Align::Right),
-        ("99 % ns", Align::Right),
-        ("longest ns", Align::Right),
-        ("failed or wrong", Align::Right),
-    ]);
-    let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
-    for r in &d.disk_restarts {
-        let mut cells = vec![r.path.clone(), r.frames.to_string(), number(r.before), figure(r.seconds)];
-        cells.extend([r.latency_p50_ns, r.latency_p99_ns, r.latency_most_ns].map(number));
-        cells.push(wrong_in(r).to_string());
-        numbers.row(cells);
-    }
-    numbers
+fn restart_figures(d: &Digest) -> Table {
+    Table::of(d.disk_restarts.iter().copied())
+        .left("path", |r| &r.path)
+        .right("requests", |r| r.frames)
+        .right("before the kill", |r| or_dash(r.before))
+        .right("seconds", |r| figure(r.seconds))
+        .right("median ns", |r| or_dash(r.latency_p50_ns))
+        .right("99 % ns", |r| or_dash(r.latency_p99_ns))
+        .right("longest ns", |r| or_dash(r.latency_most_ns))
+        .right("failed or wrong", wrong_in)
+        .all()
 }
 
 /// Requests that failed, and reads with a wrong byte.
@@ -129,15 +115,9 @@ fn series(row: &Row) -> usize {
 /// What distinguishes a row from others of its kind.
 fn name(row: &Row) -> String {
     let r = row.first();
-    let s = |n: u32| if n == 1 { "" } else { "s" };
-    let mut name = r.path.clone();
-    if let Some(n) = r.guests {
-        name += &format!(", {n} guest{}", s(n));
-    }
-    if let Some(n) = r.workers {
-        name += &format!(", {n} worker{}", s(n));
-    }
-    name
+    let parts =
+        [Some(r.path.clone()), r.guests.map(|n| some(n, "guest")), r.workers.map(|n| some(n, "worker"))];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// How many times as many as another path does for the same guests.
@@ -147,8 +127,7 @@ fn gain(d: &Digest, row: &Row, path: &str) -> Option<Summary> {
         .blk
         .iter()
         .find(|b| b.first().path == path && kind(b) == kind(row) && same(b.first()) == same(row.first()))?;
-    let pairs = row.records.iter().zip(&base.records);
-    Summary::of_ratios(pairs.map(|(a, b)| (a.frames_per_s, b.frames_per_s)))
+    row.ratio(base)
 }
 
 fn panel(d: &Digest, number: usize, of: Kind) -> Option<Panel> {
@@ -189,53 +168,28 @@ fn sources(d: &Digest) -> Vec<&'static str> {
     all
 }
 
-fn numbers(d: &Digest) -> Numbers {
-    let first = [
-        ("dir", Align::Left),
-        ("size B", Align::Right),
-        ("align B", Align::Right),
-        ("depth", Align::Right),
-        ("path", Align::Left),
-        ("mode", Align::Left),
-        ("k requests/s", Align::Right),
-        ("least", Align::Right),
-        ("most", Align::Right),
-        ("times copy", Align::Right),
-        ("times map", Align::Right),
-        ("latency", Align::Right),
-        ("99 %", Align::Right),
-    ];
-    let last = [
-        ("requests counted", Align::Right),
-        ("failed or wrong", Align::Right),
-        ("published k/s", Align::Right),
-        ("repeats, k requests/s", Align::Left),
-    ];
-    let mut numbers = Numbers::new(&[&first[..], &costs::EACH, &last].concat());
+fn figures(d: &Digest) -> Table {
+    let latency =
+        |row: &Row, of: fn(&Record) -> Option<u64>| or_dash(row.middle(of).map(|s| duration(s.median)));
     let k = |v: f64| figure(v / 1e3);
-    for row in &d.blk {
-        let r = row.first();
-        let number = |n: Option<u32>| n.map_or("-".into(), |n| n.to_string());
-        let times = |path| gain(d, row, path).map_or("-".into(), |g| figure(g.median));
-        let latency = |of: fn(&Record) -> Option<u64>| row.middle(of).map_or("-".into(), duration);
-        let repeats: Vec<String> = row.records.iter().map(|r| k(r.frames_per_s)).collect();
-        let mut cells = vec![r.dir.clone(), r.size_bytes.to_string(), number(r.align), number(r.depth)];
-        cells.extend([name(row), r.mode.clone()]);
-        cells.extend([row.rate.median, row.rate.min, row.rate.max].map(k));
-        cells.extend([
-            times("copy"),
-            times("map"),
-            latency(|r| r.latency_p50_ns),
-            latency(|r| r.latency_p99_ns),
-        ]);
-        cells.extend(costs::each(row));
-        cells.extend([
-            count(row.sum(|r| r.frames)),
-            row.sum(wrong_in).to_string(),
-            r.published.map_or("-".into(), k),
-            repeats.join(" "),
-        ]);
-        numbers.row(cells);
-    }
-    numbers
+    let first = Table::of(&d.blk)
+        .left("dir", |row| &row.first().dir)
+        .right("size B", |row| row.first().size_bytes)
+        .right("align B", |row| or_dash(row.first().align))
+        .right("depth", |row| or_dash(row.first().depth))
+        .left("path", name)
+        .left("mode", |row| &row.first().mode)
+        .right("k requests/s", |row| k(row.rate.median))
+        .right("least", |row| k(row.rate.min))
+        .right("most", |row| k(row.rate.max))
+        .median("times copy", 1.0, |row| gain(d, row, "copy"))
+        .median("times map", 1.0, |row| gain(d, row, "map"))
+        .right("latency", |row| latency(row, |r| r.latency_p50_ns))
+        .right("99 %", |row| latency(row, |r| r.latency_p99_ns));
+    costs::each(first)
+        .right("requests counted", |row| count(row.sum(|r| r.frames)))
+        .right("failed or wrong", |row| row.sum(wrong_in))
+        .right("published k/s", |row| or_dash(row.first().published.map(k)))
+        .left("repeats, k requests/s", |row| row.each_rate(1e3))
+        .all()
 }

@@ -1,12 +1,13 @@
-//! What a run should say about itself beside its records: the machine, the code, the command. All of it is optional: old
-//! results have none, and the page then says so.
+//! What a run should say about itself beside its records: the machine, the code, the command. All
+//! of it is optional: old results have none, and the page then says so.
 
 use pregrant_host::program;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::SystemTime;
 
-/// Figures of a machine of which others take more are a loaded machine's; `cargo xtask figures` measures none such.
+/// Figures of a machine of which others take more are a loaded machine's; `cargo xtask figures`
+/// measures none such.
 pub const BUSY_MOST: f64 = 0.05;
 
 /// The facts, as the page shows them and as `machine.json` keeps them.

@@ -1,4 +1,5 @@
-//! The folder of a report. Each file appears whole or not at all: it is written beside its place and then renamed.
+//! The folder of a report. Each file appears whole or not at all: it is written beside its place
+//! and then renamed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

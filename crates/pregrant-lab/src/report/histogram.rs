@@ -1,5 +1,5 @@
-//! Latencies: one strip for each path, all on one logarithmic axis of time. A strip is a histogram where the records have
-//! one, and else the span from the median to the 99th percentile.
+//! Latencies: one strip for each path, all on one logarithmic axis of time. A strip is a histogram
+//! where the records have one, and else the span from the median to the 99th percentile.
 
 use super::plot::{colour, drawing};
 use super::quantity::{duration, duration_tick};
@@ -37,14 +37,16 @@ impl Strip {
         found.map(|(bound, _)| *bound as f64)
     }
 
-    /// From the first thousandth to the last: what lies outside is told in words, and would squeeze the rest.
+    /// From the first thousandth to the last: what lies outside is told in words, and would squeeze
+    /// the rest.
     fn span(&self) -> [f64; 2] {
         let (low, high) = (self.below(0.001), self.below(0.999));
         [low.unwrap_or(self.p50).min(self.p50), high.unwrap_or(self.p99).max(self.p99)]
     }
 
-    /// How many frames fall into each of [`BINS`] equal parts of the axis, and how many beyond it. A bucket is spread
-    /// over its width, or over [`WIDEST`] of its bound if it is wider: a clock's coarse steps should not look like gaps.
+    /// How many frames fall into each of [`BINS`] equal parts of the axis, and how many beyond it.
+    /// A bucket is spread over its width, or over [`WIDEST`] of its bound if it is wider: a clock's
+    /// coarse steps should not look like gaps.
     fn bins(&self, scale: &Scale) -> ([f64; BINS], u64) {
         let mut bins = [0.0; BINS];
         let mut beyond = 0;
@@ -84,7 +86,7 @@ pub fn draw(id: &str, title: &str, about: &str, strips: &[Strip]) -> Option<Mark
         @for value in scale.ticks() {
             @let x = scale.at(value);
             line.grid x1=(x) x2=(x) y1="0" y2=(bottom) {}
-            text.tick x=(x) y=(bottom + 16.0) text-anchor=(anchor(x)) { (duration_tick(value)) }
+            text.tick x=(x) y=(bottom + 16.0) text-anchor=(x.anchor([5.0, 93.0])) { (duration_tick(value)) }
         }
         @for (i, strip) in strips.iter().enumerate() {
             (draw_strip(strip, i as f64 * (NAME + STRIP + GAP), &scale))
@@ -114,14 +116,6 @@ fn draw_strip(strip: &Strip, top: f64, scale: &Scale) -> Markup {
         line.last x1=(p99) x2=(p99) y1=(base - STRIP) y2=(base) {}
         text.name x="0" y=(top + 12.0) { (strip.name) }
         text.figure x="100%" y=(top + 12.0) text-anchor="end" { (figures) }
-    }
-}
-
-fn anchor(x: Percent) -> &'static str {
-    match x.0 {
-        x if x < 5.0 => "start",
-        x if x > 93.0 => "end",
-        _ => "middle",
     }
 }
 

@@ -1,18 +1,17 @@
-//! The figures as Markdown, for a page of documentation: one sentence, then the machine, then tables with ranges.
+//! The figures as Markdown, for a page of documentation: one sentence, then the machine, then
+//! tables with ranges.
 //!
 //! A report has it as figures.md. docs/results.md has the same figures, by `cargo xtask figures`.
 
-use super::digest::{Digest, Row};
+use super::digest::{Digest, Row, SHORT};
 use super::facts::Facts;
-use super::quantity::{duration, per_frame};
+use super::quantity::duration;
 use super::story::direction;
+use super::waits::way;
 use crate::record::stats::Summary;
 use crate::record::{Pause, Record, published};
-use crate::table::figure;
+use crate::table::{Table, figure, or_dash};
 use std::fmt::Write;
-
-/// Frames of this size are what the ceilings bound.
-const SHORT: u64 = 64;
 
 /// The text; None without rates.
 pub fn markdown(d: &Digest, facts: &Facts) -> Option<String> {
@@ -31,19 +30,16 @@ pub fn markdown(d: &Digest, facts: &Facts) -> Option<String> {
 
 /// Staging beside `copy` at the shortest frames, for readers who read no more.
 fn headline(d: &Digest) -> Option<String> {
-    let row = d.net.iter().find(|row| {
-        let r = row.first();
-        (&*r.path, &*r.dir, r.size_bytes) == ("staging", "tx", SHORT)
-    })?;
+    let row = d.bound("staging")?;
     let (copy, gain) = (d.baseline(row)?, d.gains(row)?);
     Some(format!(
         "Frames of {SHORT} bytes {}, on the loopback: {} million a second by `staging`, {} million by this project's own `copy`: {} \
          times as many (medians of {} repeats; ranges in parentheses).",
         direction("tx"),
-        ranged(row.rate, 1e6),
-        ranged(copy.rate, 1e6),
-        ranged(gain, 1.0),
-        row.records.len(),
+        row.rate.per(1e6),
+        copy.rate.per(1e6),
+        gain,
+        row.records.0.len(),
     ))
 }
 
@@ -71,35 +67,19 @@ fn machine(d: &Digest, facts: &Facts) -> String {
 }
 
 fn rates(d: &Digest) -> String {
-    let heads = [
-        "dir",
-        "bytes",
-        "path",
-        "M frames/s",
-        "Gbit/s",
-        "grant ops/frame",
-        "events/frame",
-        "times copy",
-        "published M/s",
-        "lost",
-    ];
-    let row = |row: &Row| {
-        let r = row.first();
-        let frames = row.sum(|r| r.frames);
-        vec![
-            r.dir.clone(),
-            r.size_bytes.to_string(),
-            row.name.clone(),
-            ranged(row.rate, 1e6),
-            figure(row.bits() / 1e9),
-            per_frame(row.grant_ops(), frames),
-            per_frame(row.sum(|r| r.notifications), frames),
-            d.gains(row).map_or("-".into(), |gain| ranged(gain, 1.0)),
-            published::cell(r),
-            row.sum(|r| r.lost).to_string(),
-        ]
-    };
-    let mut text = table(&heads, d.net.iter().map(row));
+    let rows = Table::of(&d.net)
+        .left("dir", |row| &row.first().dir)
+        .right("bytes", |row| row.first().size_bytes)
+        .left("path", |row| &row.name)
+        .right("M frames/s", |row| row.rate.per(1e6))
+        .right("Gbit/s", |row| figure(row.bits() / 1e9))
+        .right("grant ops/frame", |row| row.shown_each(Record::grant_ops))
+        .right("events/frame", |row| row.shown_each(|r| r.notifications))
+        .right("times copy", |row| or_dash(d.gains(row)))
+        .right("published M/s", |row| published::cell(row.first()))
+        .right("lost", |row| row.sum(|r| r.lost))
+        .all();
+    let mut text = table(&rows);
     if d.net.iter().map(Row::first).any(published::is_through_stack) {
         let _ = write!(text, "\n\n{}", published::THROUGH_STACK.replacen('*', "\\*", 1));
     }
@@ -107,73 +87,59 @@ fn rates(d: &Digest) -> String {
 }
 
 fn ceilings(d: &Digest) -> Option<String> {
-    let of = |path: &str| {
-        d.net.iter().find(|row| {
-            let r = row.first();
-            (&*r.path, &*r.dir, r.size_bytes) == (path, "tx", SHORT)
-        })
-    };
-    let line = |ceiling: Option<&Row>, what: &str, row: Option<&Row>, path: &str| {
-        let (ceiling, row) = (ceiling?, row?);
+    let line = |ceiling: Option<&Row>, what: &str, path: &str| {
+        let (ceiling, row) = (ceiling?, d.bound(path)?);
         Some(format!(
             "{what}: {} million a second; `{path}` reaches {} of that.",
-            ranged(ceiling.rate, 1e6),
+            ceiling.rate.per(1e6),
             figure(row.rate.median / ceiling.rate.median)
         ))
     };
-    let lines = line(d.lines(), "Cache lines from core to core", of("staging"), "staging");
-    let calls = line(d.remote(), "Pieces of 64 bytes by a bare `process_vm_readv`", of("copy"), "copy");
+    let lines = line(d.lines(), "Cache lines from core to core", "staging");
+    let calls = line(d.remote(), "Pieces of 64 bytes by a bare `process_vm_readv`", "copy");
     let text: Vec<String> = lines.into_iter().chain(calls).collect();
     (!text.is_empty()).then(|| format!("Ceilings at {SHORT} bytes, TX. {}", text.join(" ")))
 }
 
 fn latencies(d: &Digest) -> Option<String> {
-    let heads = ["path", "mode", "way", "median us", "99 % us", "round trips", "events/round trip"];
-    let us = |ns: Option<f64>| ns.map_or("-".into(), |ns| figure(ns / 1e3));
-    let row = |row: &Row| {
-        let r = row.first();
-        let frames = row.sum(|r| r.frames);
-        vec![
-            row.name.clone(),
-            r.mode.clone(),
-            if r.dir == "tx" { "request" } else { "response" }.into(),
-            us(row.middle(|r| r.latency_p50_ns)),
-            us(row.middle(|r| r.latency_p99_ns)),
-            frames.to_string(),
-            per_frame(row.sum(|r| r.notifications), frames),
-        ]
-    };
-    (!d.latency.is_empty()).then(|| table(&heads, d.latency.iter().map(row)))
+    let rows = Table::of(&d.latency)
+        .left("path", |row| &row.name)
+        .left("mode", |row| &row.first().mode)
+        .left("way", way)
+        .median("median us", 1e3, |row| row.middle(|r| r.latency_p50_ns))
+        .median("99 % us", 1e3, |row| row.middle(|r| r.latency_p99_ns))
+        .right("round trips", |row| row.sum(|r| r.frames))
+        .right("events/round trip", |row| row.shown_each(|r| r.notifications))
+        .all();
+    (!d.latency.is_empty()).then(|| table(&rows))
 }
 
 fn restarts(d: &Digest) -> Option<String> {
     let pauses: Vec<&Pause> = d.restarts.iter().filter_map(|r: &&Record| r.pause.as_ref()).collect();
-    let row = |what: &str, field: &dyn Fn(&Pause) -> u64| {
-        let values: Vec<f64> = pauses.iter().map(|p| field(p) as f64).collect();
-        let s = Summary::of(&values)?;
-        Some(vec![
-            what.to_string(),
-            duration(s.median),
-            format!("{} to {}", duration(s.min), duration(s.max)),
-        ])
-    };
-    let rows = [
-        row("startup of the new process", &|p| p.start_ns),
-        row("the pause: from its attach to the first frame at a port", &|p| p.attach_ns),
-        row("no frame at any guest, from the kill", &|p| p.silence_ns),
-        row("no frame at one guest, at most", &|p| p.longest_gap_ns),
+    type Time = (&'static str, fn(&Pause) -> u64);
+    const TIMES: [Time; 4] = [
+        ("startup of the new process", |p| p.start_ns),
+        ("the pause: from its attach to the first frame at a port", |p| p.attach_ns),
+        ("no frame at any guest, from the kill", |p| p.silence_ns),
+        ("no frame at one guest, at most", |p| p.longest_gap_ns),
     ];
-    let rows: Vec<Vec<String>> = rows.into_iter().flatten().collect();
-    if rows.is_empty() {
-        return None;
-    }
+    let all = |(what, field): Time| {
+        let values: Vec<f64> = pauses.iter().map(|p| field(p) as f64).collect();
+        Some((what, Summary::of(&values)?))
+    };
+    let times: Vec<(&str, Summary)> = TIMES.into_iter().map(all).collect::<Option<_>>()?;
+    let times = Table::of(&times)
+        .left("time", |(what, _)| what)
+        .right("median", |(_, s)| duration(s.median))
+        .right("range", |(_, s)| format!("{} to {}", duration(s.min), duration(s.max)))
+        .all();
     let sum = |field: fn(&Pause) -> u64| pauses.iter().map(|p| field(p)).fold(0, u64::saturating_add);
     Some(format!(
         "The backend killed in the middle of a TCP transfer, {} time(s). Frames that came to a port twice: {}; lost: {}.\n\n{}",
         pauses.len(),
         sum(|p| p.duplicated),
         sum(|p| p.lost),
-        table(&["time", "median", "range"], rows.into_iter())
+        table(&times)
     ))
 }
 
@@ -199,14 +165,10 @@ fn disk_restarts(d: &Digest) -> Option<String> {
     ))
 }
 
-/// A middle with its ends, in units of `unit`.
-fn ranged(s: Summary, unit: f64) -> String {
-    format!("{} ({}..{})", figure(s.median / unit), figure(s.min / unit), figure(s.max / unit))
-}
-
-fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+fn table(of: &Table) -> String {
+    let heads: Vec<&str> = of.columns().iter().map(|(name, _)| name.as_str()).collect();
     let mut text = format!("| {} |\n|{}", heads.join(" | "), "---|".repeat(heads.len()));
-    for row in rows {
+    for row in of.rows() {
         let cells: Vec<String> = row.iter().map(|cell| plain(cell)).collect();
         let _ = write!(text, "\n| {} |", cells.join(" | "));
     }

@@ -7,11 +7,13 @@
 //!                                                └─ restarts (timeline), others, machine, method
 //! ```
 //!
-//! Beside the page lie the records, the facts, two plots as pictures for a README, and the figures as Markdown.
+//! Beside the page lie the records, the facts, two plots as pictures for a README, and the figures
+//! as Markdown.
 //!
-//! From records and facts to the page it is a pure function (`page::page`): old results can be shown again. The page
-//! names no other resource and has no script; a section without records is not there. Records may come out of any file:
-//! every text is escaped, and no figure can make a plot that is endless.
+//! From records and facts to the page it is a pure function (`page::page`): old results can be
+//! shown again. The page names no other resource and has no script; a section without records is
+//! not there. Records may come out of any file: every text is escaped, and no figure can make a
+//! plot that is endless.
 
 mod bars;
 mod costs;
@@ -72,7 +74,8 @@ impl Report {
         self.facts.platform = Some(text.into());
     }
 
-    /// Says which share of the processors other programs took meanwhile. Returned is what that makes of the figures, if anything.
+    /// Says which share of the processors other programs took meanwhile. Returned is what that
+    /// makes of the figures, if anything.
     pub fn others(&mut self, share: f64) -> Option<String> {
         self.facts.others = Some(share);
         self.facts.loaded()

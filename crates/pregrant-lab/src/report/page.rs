@@ -1,14 +1,15 @@
 //! The page: sections that have something to show, in one order, within one frame.
 //!
-//! It is HTML that is well-formed XML too. It has no script and names no other resource. Every text in it is escaped.
+//! It is HTML that is well-formed XML too. It has no script and names no other resource. Every text
+//! in it is escaped.
 
 use super::digest::{Digest, Row};
 use super::facts::Facts;
-use super::plot::Numbers;
-use super::quantity::{duration, si};
+use super::plot::{folded, numbers};
+use super::quantity::{distinct, duration, si, some};
 use super::{costs, disks, rates, story, style, timeline, waits, words};
-use crate::record::Record;
-use crate::table::{Align, figure};
+use crate::record::{Pause, Record};
+use crate::table::{Table, figure};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 /// The page of some records, whose texts are [`printable`].
@@ -100,71 +101,46 @@ fn restarts(d: &Digest) -> Option<Markup> {
                     }
                 }
             }
-            (restart_numbers(d).folded("the restart"))
+            (folded(&restart_figures(d), "the restart"))
         }
     })
 }
 
-fn restart_numbers(d: &Digest) -> Numbers {
-    let mut numbers = Numbers::new(&[
-        ("path", Align::Left),
-        ("silence ns", Align::Right),
-        ("one guest ns", Align::Right),
-        ("start ns", Align::Right),
-        ("attach ns", Align::Right),
-        ("bytes before", Align::Right),
-        ("frames twice", Align::Right),
-        ("frames lost", Align::Right),
-        ("step ns", Align::Right),
-        ("kill in step", Align::Right),
-        ("frames in each step", Align::Left),
-    ]);
-    for record in &d.restarts {
-        let Some(p) = &record.pause else { continue };
-        let frames: Vec<String> = p.frames.iter().map(u64::to_string).collect();
-        let mut cells = vec![record.path.clone()];
-        cells.extend(
-            [
-                p.silence_ns,
-                p.longest_gap_ns,
-                p.start_ns,
-                p.attach_ns,
-                p.bytes_before,
-                p.duplicated,
-                p.lost,
-                p.bucket_ns,
-            ]
-            .map(|n| n.to_string()),
-        );
-        cells.extend([p.kill_bucket.to_string(), frames.join(" ")]);
-        numbers.row(cells);
-    }
-    numbers
+fn restart_figures(d: &Digest) -> Table {
+    let pauses: Vec<(&Record, &Pause)> =
+        d.restarts.iter().filter_map(|r| Some((*r, r.pause.as_ref()?))).collect();
+    Table::of(&pauses)
+        .left("path", |(r, _)| &r.path)
+        .right("silence ns", |(_, p)| p.silence_ns)
+        .right("one guest ns", |(_, p)| p.longest_gap_ns)
+        .right("start ns", |(_, p)| p.start_ns)
+        .right("attach ns", |(_, p)| p.attach_ns)
+        .right("bytes before", |(_, p)| p.bytes_before)
+        .right("frames twice", |(_, p)| p.duplicated)
+        .right("frames lost", |(_, p)| p.lost)
+        .right("step ns", |(_, p)| p.bucket_ns)
+        .right("kill in step", |(_, p)| p.kill_bucket)
+        .left("frames in each step", |(_, p)| {
+            p.frames.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+        })
+        .all()
 }
 
 /// A table of whatever else was measured.
 fn others(d: &Digest) -> Option<Markup> {
-    let mut numbers = Numbers::new(&[
-        ("bench", Align::Left),
-        ("path", Align::Left),
-        ("dir", Align::Left),
-        ("size B", Align::Right),
-        ("mode", Align::Left),
-        ("frames/s", Align::Right),
-        ("least", Align::Right),
-        ("most", Align::Right),
-        ("Gbit/s", Align::Right),
-        ("lost", Align::Right),
-    ]);
-    for row in &d.others {
-        let r = row.first();
-        let mut cells =
-            vec![r.bench.clone(), row.name.clone(), r.dir.clone(), r.size_bytes.to_string(), r.mode.clone()];
-        cells.extend([row.rate.median, row.rate.min, row.rate.max].map(si));
-        cells.extend([figure(row.bits() / 1e9), row.sum(|r| r.lost).to_string()]);
-        numbers.row(cells);
-    }
-    (!d.others.is_empty()).then(|| numbers.table("Medians and ranges of the repeats"))
+    let table = Table::of(&d.others)
+        .left("bench", |row| &row.first().bench)
+        .left("path", |row| &row.name)
+        .left("dir", |row| &row.first().dir)
+        .right("size B", |row| row.first().size_bytes)
+        .left("mode", |row| &row.first().mode)
+        .right("frames/s", |row| si(row.rate.median))
+        .right("least", |row| si(row.rate.min))
+        .right("most", |row| si(row.rate.max))
+        .right("Gbit/s", |row| figure(row.bits() / 1e9))
+        .right("lost", |row| row.sum(|r| r.lost))
+        .all();
+    (!d.others.is_empty()).then(|| numbers(&table, "Medians and ranges of the repeats"))
 }
 
 fn machine(d: &Digest, facts: &Facts) -> Markup {
@@ -188,55 +164,37 @@ fn machine(d: &Digest, facts: &Facts) -> Markup {
         @if !d.limit.is_empty() {
             h3 { "Ceiling" }
             p { "What the same cores do with no driver in the way." @for share in shares(d) { " " (share) } }
-            (ceiling(d).table("Medians and ranges of the repeats"))
+            (numbers(&ceiling(d), "Medians and ranges of the repeats"))
         }
     }
 }
 
 /// How near two paths come to what bounds them.
 fn shares(d: &Digest) -> Vec<String> {
-    let of = |path: &str| {
-        d.net.iter().find(|row| {
-            let r = row.first();
-            (&*r.path, &*r.dir, r.size_bytes) == (path, "tx", 64)
-        })
-    };
     let share = |row: Option<&Row>, limit: Option<&Row>, what: &str| {
         let (row, limit) = (row?, limit?);
         let share = figure(row.rate.median / limit.rate.median);
         Some(format!("At 64 B from the guest {} reaches {share} of {what}.", row.name))
     };
-    let staging = share(of("staging"), d.lines(), "the cache lines that can be handed over");
-    staging.into_iter().chain(share(of("copy"), d.remote(), "the bare process_vm_readv")).collect()
+    let staging = share(d.bound("staging"), d.lines(), "the cache lines that can be handed over");
+    staging.into_iter().chain(share(d.bound("copy"), d.remote(), "the bare process_vm_readv")).collect()
 }
 
-fn ceiling(d: &Digest) -> Numbers {
-    let mut numbers = Numbers::new(&[
-        ("what", Align::Left),
-        ("size B", Align::Right),
-        ("M/s", Align::Right),
-        ("least", Align::Right),
-        ("most", Align::Right),
-        ("ns each", Align::Right),
-        ("Gbit/s", Align::Right),
-    ]);
-    for row in &d.limit {
-        let r = row.first();
-        let mut cells = vec![r.ceiling(), r.size_bytes.to_string()];
-        cells.extend([row.rate.median, row.rate.min, row.rate.max].map(|v| figure(v / 1e6)));
-        cells.extend([figure(1e9 / row.rate.median), figure(row.bits() / 1e9)]);
-        numbers.row(cells);
-    }
-    numbers
+fn ceiling(d: &Digest) -> Table {
+    let m = |v: f64| figure(v / 1e6);
+    Table::of(&d.limit)
+        .left("what", |row| row.first().ceiling())
+        .right("size B", |row| row.first().size_bytes)
+        .right("M/s", |row| m(row.rate.median))
+        .right("least", |row| m(row.rate.min))
+        .right("most", |row| m(row.rate.max))
+        .right("ns each", |row| figure(1e9 / row.rate.median))
+        .right("Gbit/s", |row| figure(row.bits() / 1e9))
+        .all()
 }
 
 fn method(d: &Digest, facts: &Facts) -> Markup {
-    let mut paths: Vec<&str> = Vec::new();
-    for row in d.net.iter().chain(&d.latency) {
-        if !paths.contains(&&*row.first().path) {
-            paths.push(&row.first().path);
-        }
-    }
+    let paths = distinct(d.net.iter().chain(&d.latency).map(|row| &*row.first().path));
     let explained: Vec<(&str, &str)> = paths.into_iter().filter_map(|p| Some((p, words::path(p)?))).collect();
     html! {
         @if let Some(settings) = settings(&d.net) { p { (settings) " " (words::NET_METHOD) } }
@@ -263,25 +221,17 @@ fn method(d: &Digest, facts: &Facts) -> Markup {
 
 /// How the rows were measured, from their records.
 fn settings(rows: &[Row]) -> Option<String> {
-    let all = || rows.iter().flat_map(|row| &row.records);
-    let list = |field: &dyn Fn(&Record) -> String| {
-        let mut values: Vec<String> = Vec::new();
-        for value in all().map(|r| field(r)) {
-            if !values.contains(&value) {
-                values.push(value);
-            }
-        }
-        values.join(" or ")
-    };
-    let repeats = rows.iter().map(|row| row.records.len()).max()?;
+    let all = || rows.iter().flat_map(|row| row.iter());
+    let list = |field: fn(&Record) -> String| distinct(all().map(field)).join(" or ");
+    let repeats = rows.iter().map(|row| row.records.0.len()).max()?;
     let seconds = all().map(|r| r.seconds).fold(0.0, f64::max);
     Some(format!(
-        "{repeats} repeat{} of {} s at most; {} mode; queues: {}; bursts of at most {} frames.",
-        if repeats == 1 { "" } else { "s" },
+        "{} of {} s at most; {} mode; queues: {}; bursts of at most {} frames.",
+        some(repeats as u64, "repeat"),
         figure(seconds),
-        list(&|r| r.mode.clone()),
-        list(&|r| r.queues.to_string()),
-        list(&|r| r.burst.to_string()),
+        list(|r| r.mode.clone()),
+        list(|r| r.queues.to_string()),
+        list(|r| r.burst.to_string()),
     ))
 }
 

@@ -1,4 +1,5 @@
-//! Pictures for a README: some of the page's plots, each as one SVG that stands alone, in light and dark.
+//! Pictures for a README: some of the page's plots, each as one SVG that stands alone, in light and
+//! dark.
 //!
 //! Each has a ground of its own, so it can be read on a page of any colour.
 
@@ -21,7 +22,8 @@ const AXIS: f64 = 46.0;
 const BEFORE_NS: u64 = 20_000_000;
 const AFTER_NS: u64 = 40_000_000;
 
-/// The shortest frames and full Ethernet frames where they were measured, from the guest if that was; None without rates.
+/// The shortest frames and full Ethernet frames where they were measured, from the guest if that
+/// was; None without rates.
 pub fn rates(d: &Digest) -> Option<String> {
     let dir = if d.net.iter().any(|row| row.first().dir == "tx") { "tx" } else { "rx" };
     let sizes = d.net.iter().map(|row| row.first()).filter(|r| r.dir == dir).map(|r| r.size_bytes);

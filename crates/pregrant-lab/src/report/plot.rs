@@ -1,11 +1,13 @@
-//! What every plot is made of: a frame with title and description, marks by series, and its numbers as a table.
+//! What every plot is made of: a frame with title and description, marks by series, and its numbers
+//! as a table.
 //!
-//! Plots have a height in pixels and no width: positions along x are percentages, so a plot is as wide as its column and
-//! its text never shrinks. Colours are classes (`s0` to `s7`, style.css); a series also has a mark of its own shape, and
-//! its name stands beside it: nothing is told by colour alone.
+//! Plots have a height in pixels and no width: positions along x are percentages, so a plot is as
+//! wide as its column and its text never shrinks. Colours are classes (`s0` to `s7`, style.css); a
+//! series also has a mark of its own shape, and its name stands beside it: nothing is told by
+//! colour alone.
 
 use super::scale::Percent;
-use crate::table::Align;
+use crate::table::{Align, Table};
 use maud::{Markup, html};
 
 /// Colours in style.css.
@@ -16,7 +18,8 @@ pub fn colour(series: usize) -> String {
     format!("s{}", series % COLOURS)
 }
 
-/// The frame of a plot. `id` is unique in the page; screen readers read `title` and `about` in place of the drawing.
+/// The frame of a plot. `id` is unique in the page; screen readers read `title` and `about` in
+/// place of the drawing.
 pub fn drawing(id: &str, title: &str, about: &str, height: u32, inner: Markup) -> Markup {
     html! {
         svg role="img" aria-labelledby={ (id) "-t " (id) "-d" } width="100%" height=(height) {
@@ -61,48 +64,30 @@ pub fn legend(names: &[(usize, &str)]) -> Markup {
     }
 }
 
-/// A table of numbers.
-pub struct Numbers {
-    columns: Vec<(&'static str, Align)>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Numbers {
-    /// With these headings; the unit belongs into the heading.
-    pub fn new(columns: &[(&'static str, Align)]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
-    }
-
-    /// Adds a row.
-    pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// The table, which scrolls in its box where it is too wide.
-    pub fn table(&self, caption: &str) -> Markup {
-        let class = |column: usize| match self.columns.get(column) {
-            Some((_, Align::Right)) => "n",
-            _ => "w",
-        };
-        html! {
-            div.wide tabindex="0" role="region" aria-label=(caption) {
-                table {
-                    caption { (caption) }
-                    thead { tr { @for (i, (name, _)) in self.columns.iter().enumerate() { th scope="col" class=(class(i)) { (name) } } } }
-                    tbody {
-                        @for row in &self.rows {
-                            tr { @for (i, cell) in row.iter().enumerate() { td class=(class(i)) { (cell) } } }
-                        }
+/// A table of numbers, which scrolls in its box where it is too wide.
+pub fn numbers(table: &Table, caption: &str) -> Markup {
+    let class = |column: usize| match table.columns().get(column) {
+        Some((_, Align::Right)) => "n",
+        _ => "w",
+    };
+    html! {
+        div.wide tabindex="0" role="region" aria-label=(caption) {
+            table {
+                caption { (caption) }
+                thead { tr { @for (i, (name, _)) in table.columns().iter().enumerate() { th scope="col" class=(class(i)) { (name) } } } }
+                tbody {
+                    @for row in table.rows() {
+                        tr { @for (i, cell) in row.iter().enumerate() { td class=(class(i)) { (cell) } } }
                     }
                 }
             }
         }
     }
+}
 
-    /// The table, folded away behind a plot.
-    pub fn folded(&self, caption: &str) -> Markup {
-        html! {
-            details { summary { "Numbers: " (caption) } (self.table(caption)) }
-        }
+/// The same, folded away behind a plot.
+pub fn folded(table: &Table, caption: &str) -> Markup {
+    html! {
+        details { summary { "Numbers: " (caption) } (numbers(table, caption)) }
     }
 }

@@ -62,6 +62,24 @@ pub fn small(value: f64) -> String {
     }
 }
 
+/// So many things: `1 queue`, `2 queues`.
+pub fn some(n: impl Into<u64>, what: &str) -> String {
+    match n.into() {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
+}
+
+/// Each value once, where it comes first.
+pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    values.into_iter().fold(Vec::new(), |mut all, value| {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+        all
+    })
+}
+
 /// A count with its thousands apart.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();

@@ -1,14 +1,16 @@
-//! Frames a second: all sizes in one picture, then size by size as bars, then the numbers with every repeat.
+//! Frames a second: all sizes in one picture, then size by size as bars, then the numbers with
+//! every repeat.
 
 use super::bars::{Bar, Panel};
 use super::curve::{self, Curve};
 use super::digest::{Digest, Row};
-use super::plot::{Numbers, legend};
+use super::plot::{folded, legend};
 use super::quantity::{gbit, si};
 use super::story::direction;
 use crate::record::published::{self, line_rate};
-use crate::table::{Align, figure};
+use crate::table::{Table, figure};
 use maud::{Markup, html};
+use std::collections::BTreeSet;
 
 /// The section's content; None without `bench net`.
 pub fn section(d: &Digest) -> Option<Markup> {
@@ -24,9 +26,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
         .filter(|(_, name)| d.net.iter().any(|row| row.name == **name))
         .map(|(i, name)| (i, name.as_str()))
         .collect();
-    let mut sizes: Vec<u64> = d.net.iter().map(|row| row.first().size_bytes).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
+    let sizes: BTreeSet<u64> = d.net.iter().map(|row| row.first().size_bytes).collect();
     Some(html! {
         @if any_overview {
             h3 { "All sizes" }
@@ -45,9 +45,9 @@ pub fn section(d: &Digest) -> Option<Markup> {
                 }
             }
         }
-        (numbers(d).folded("frames a second, with every repeat"))
+        (folded(&figures(d), "frames a second, with every repeat"))
         @if d.net.iter().map(Row::first).any(published::is_through_stack) { p { (published::THROUGH_STACK) } }
-        @if has_published(d) { (sources(d).folded("published figures shown here")) }
+        @if has_published(d) { (folded(&sources(d), "published figures shown here")) }
     })
 }
 
@@ -118,7 +118,7 @@ pub fn panel(d: &Digest, dir: &str, size: u64) -> Option<Panel> {
     }
     let bar = |row: &&Row| Bar {
         name: row.name.clone(),
-        figure: figures(d, row),
+        figure: beside_bar(d, row),
         value: row.rate,
         series: d.series_of(&row.name),
         published: published_in_words(row),
@@ -136,7 +136,7 @@ pub fn panel(d: &Digest, dir: &str, size: u64) -> Option<Panel> {
     })
 }
 
-fn figures(d: &Digest, row: &Row) -> String {
+fn beside_bar(d: &Digest, row: &Row) -> String {
     let mut text = format!("{}/s · {}", si(row.rate.median), gbit(row.bits()));
     if let (Some(gain), true) = (d.gain(row), row.first().path != "copy") {
         text += &format!(" · {}×", figure(gain));
@@ -144,62 +144,32 @@ fn figures(d: &Digest, row: &Row) -> String {
     text
 }
 
-fn numbers(d: &Digest) -> Numbers {
-    let mut numbers = Numbers::new(&[
-        ("dir", Align::Left),
-        ("size B", Align::Right),
-        ("path", Align::Left),
-        ("M frames/s", Align::Right),
-        ("least", Align::Right),
-        ("most", Align::Right),
-        ("Gbit/s", Align::Right),
-        ("times copy", Align::Right),
-        ("of 40 Gbit/s line", Align::Right),
-        ("published M/s", Align::Right),
-        ("lost", Align::Right),
-        ("repeats, M frames/s", Align::Left),
-    ]);
+fn figures(d: &Digest) -> Table {
     let m = |v: f64| figure(v / 1e6);
-    for row in &d.net {
-        let r = row.first();
-        let repeats: Vec<String> = row.records.iter().map(|r| m(r.frames_per_s)).collect();
-        numbers.row(vec![
-            r.dir.clone(),
-            r.size_bytes.to_string(),
-            row.name.clone(),
-            m(row.rate.median),
-            m(row.rate.min),
-            m(row.rate.max),
-            figure(row.bits() / 1e9),
-            d.gain(row).map_or("-".into(), figure),
-            figure(row.rate.median / line_rate(40.0, r.size_bytes)),
-            published::cell(r),
-            row.sum(|r| r.lost).to_string(),
-            repeats.join(" "),
-        ]);
-    }
-    numbers
+    Table::of(&d.net)
+        .left("dir", |row| &row.first().dir)
+        .right("size B", |row| row.first().size_bytes)
+        .left("path", |row| &row.name)
+        .right("M frames/s", |row| m(row.rate.median))
+        .right("least", |row| m(row.rate.min))
+        .right("most", |row| m(row.rate.max))
+        .right("Gbit/s", |row| figure(row.bits() / 1e9))
+        .median("times copy", 1.0, |row| d.gains(row))
+        .right("of 40 Gbit/s line", |row| figure(row.rate.median / line_rate(40.0, row.first().size_bytes)))
+        .right("published M/s", |row| published::cell(row.first()))
+        .right("lost", |row| row.sum(|r| r.lost))
+        .left("repeats, M frames/s", |row| row.each_rate(1e6))
+        .all()
 }
 
-fn sources(d: &Digest) -> Numbers {
-    let mut numbers = Numbers::new(&[
-        ("dir", Align::Left),
-        ("size B", Align::Right),
-        ("path", Align::Left),
-        ("M frames/s", Align::Right),
-        ("source", Align::Left),
-    ]);
-    for row in &d.net {
-        let Some((value, source)) = published_for(row) else { continue };
-        let r = row.first();
-        let source = published::in_full(&source).map_or(source.clone(), Into::into);
-        numbers.row(vec![
-            r.dir.clone(),
-            r.size_bytes.to_string(),
-            row.name.clone(),
-            figure(value / 1e6),
-            source,
-        ]);
-    }
-    numbers
+fn sources(d: &Digest) -> Table {
+    let known: Vec<(&Row, (f64, String))> =
+        d.net.iter().filter_map(|row| Some((row, published_for(row)?))).collect();
+    Table::of(&known)
+        .left("dir", |(row, _)| &row.first().dir)
+        .right("size B", |(row, _)| row.first().size_bytes)
+        .left("path", |(row, _)| &row.name)
+        .right("M frames/s", |(_, (value, _))| figure(value / 1e6))
+        .left("source", |(_, (_, source))| published::in_full(source).unwrap_or(source))
+        .all()
 }

@@ -1,7 +1,7 @@
 //! Axes: where a value falls, in percent of the axis, and which values get a tick.
 //!
-//! Positions are percentages because a plot has no width of its own: it is as wide as the window lets it be, and its text
-//! stays as large as it is.
+//! Positions are percentages because a plot has no width of its own: it is as wide as the window
+//! lets it be, and its text stays as large as it is.
 
 use std::fmt;
 
@@ -12,6 +12,17 @@ pub struct Percent(pub f64);
 impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.2}%", self.0)
+    }
+}
+
+impl Percent {
+    /// How text stands at it: near the `ends` of an axis within the drawing.
+    pub fn anchor(self, ends: [f64; 2]) -> &'static str {
+        match self.0 {
+            x if x < ends[0] => "start",
+            x if x > ends[1] => "end",
+            _ => "middle",
+        }
     }
 }
 
@@ -30,7 +41,8 @@ impl Scale {
         Self::Linear { low: 0.0, high: if high > 0.0 { high } else { 1.0 } }
     }
 
-    /// Logarithmic over all `values` above 0, with `margin` (a factor above 1) at both ends. None without any.
+    /// Logarithmic over all `values` above 0, with `margin` (a factor above 1) at both ends. None
+    /// without any.
     pub fn log_over(values: impl IntoIterator<Item = f64>, margin: f64) -> Option<Self> {
         let positive = values.into_iter().filter(|v| *v > 0.0 && v.is_finite());
         let (low, high) = positive.fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));

@@ -1,7 +1,7 @@
 //! The report in a few sentences and a few large figures, made of nothing but what was measured.
 
 use super::digest::{Digest, Row};
-use super::quantity::{duration, gbit, per_frame, si};
+use super::quantity::{duration, gbit, si};
 use crate::record::Record;
 use crate::record::published::line_rate;
 use crate::table::figure;
@@ -24,8 +24,8 @@ pub fn direction(dir: &str) -> &str {
     }
 }
 
-/// The row that the story is about: the shortest frames, from the guest where that was measured; staging before the
-/// others, and these before `copy`.
+/// The row that the story is about: the shortest frames, from the guest where that was measured;
+/// staging before the others, and these before `copy`.
 fn hero<'d, 'a>(d: &'d Digest<'a>) -> Option<&'d Row<'a>> {
     let rank = |row: &Row| {
         let r = row.first();
@@ -92,7 +92,7 @@ fn moved(d: &Digest, row: &Row) -> String {
 
 fn costs(d: &Digest, row: &Row) -> Option<String> {
     let copy = d.baseline(row).filter(|copy| copy.name != row.name)?;
-    let ops = |row: &Row| per_frame(row.grant_ops(), row.sum(|r| r.frames));
+    let ops = |row: &Row| row.shown_each(Record::grant_ops);
     let own = match row.grant_ops() {
         0 => "no grant operation at all".into(),
         _ => format!("{} grant operations a frame", ops(row)),
@@ -114,10 +114,10 @@ fn share_of_limit(d: &Digest, row: &Row) -> Option<String> {
 
 fn waiting(d: &Digest) -> Option<String> {
     let fastest = d.latency.iter().filter(|row| row.first().dir == "tx").min_by(|a, b| {
-        let p50 = |row: &Row| row.middle(|r| r.latency_p50_ns).unwrap_or(f64::INFINITY);
+        let p50 = |row: &Row| row.middle(|r| r.latency_p50_ns).map_or(f64::INFINITY, |s| s.median);
         p50(a).total_cmp(&p50(b))
     })?;
-    let p50 = fastest.middle(|r| r.latency_p50_ns)?;
+    let p50 = fastest.middle(|r| r.latency_p50_ns)?.median;
     let Record { size_bytes, mode, .. } = fastest.first();
     Some(format!(
         "A request of {size_bytes} B reaches the backend\u{2019}s port in {} by {} ({mode} mode, median).",
@@ -159,7 +159,7 @@ pub fn tiles(d: &Digest) -> Vec<Tile> {
         tile(duration(gap as f64), "without frames at a guest when the backend was killed".into());
     }
     let requests = d.latency.iter().filter(|row| row.first().dir == "tx");
-    let p50 = |row: &Row| row.middle(|r| r.latency_p50_ns);
+    let p50 = |row: &Row| row.middle(|r| r.latency_p50_ns).map(|s| s.median);
     if let Some(row) = requests
         .filter(|r| p50(r).is_some())
         .min_by(|a, b| p50(a).partial_cmp(&p50(b)).unwrap_or(std::cmp::Ordering::Equal))

@@ -1,7 +1,8 @@
-//! A backend's death as a timeline: frames before the kill, the silence, the frames of its successor.
+//! A backend's death as a timeline: frames before the kill, the silence, the frames of its
+//! successor.
 
 use super::plot::drawing;
-use super::quantity::{duration, si, tick};
+use super::quantity::{duration, si, some, tick};
 use super::scale::{Percent, Scale};
 use crate::record::Pause;
 use maud::{Markup, html};
@@ -65,7 +66,7 @@ pub fn plot(id: &str, title: &str, about: &str, pause: &Pause) -> Option<Markup>
         @for value in x.ticks() {
             @let at = x.at(value);
             line.axis x1=(at) x2=(at) y1=(BOTTOM) y2=(BOTTOM + 4.0) {}
-            text.tick x=(at) y=(BOTTOM + 17.0) text-anchor=(if at.0 < 3.0 { "start" } else if at.0 > 96.0 { "end" } else { "middle" }) { (tick(value)) }
+            text.tick x=(at) y=(BOTTOM + 17.0) text-anchor=(at.anchor([3.0, 96.0])) { (tick(value)) }
         }
         line.axis x1="0" x2="100%" y1=(BOTTOM) y2=(BOTTOM) {}
         text.tick x="100%" y=(BOTTOM + 33.0) text-anchor="end" { "ms after the kill" }
@@ -112,11 +113,7 @@ pub fn in_words(pause: &Pause) -> String {
 }
 
 fn frames(n: u64) -> String {
-    match n {
-        0 => "no frame".into(),
-        1 => "1 frame".into(),
-        n => format!("{n} frames"),
-    }
+    if n == 0 { "no frame".into() } else { some(n, "frame") }
 }
 
 #[cfg(test)]

@@ -2,30 +2,21 @@
 
 use super::digest::{Digest, Row};
 use super::histogram::{self, Strip};
-use super::plot::Numbers;
-use super::quantity::{count, duration, per_frame};
+use super::plot::folded;
+use super::quantity::{count, distinct, duration};
 use super::words;
-use crate::table::Align;
+use crate::record::Record;
+use crate::table::{Table, or_dash};
 use maud::{Markup, html};
 
 /// The section's content; None without latencies.
 pub fn section(d: &Digest) -> Option<Markup> {
-    let mut modes: Vec<&str> = Vec::new();
-    for row in &d.latency {
-        if !modes.contains(&&*row.first().mode) {
-            modes.push(&row.first().mode);
-        }
-    }
+    let modes = distinct(d.latency.iter().map(|row| &*row.first().mode));
     let drawn: Vec<(&str, Vec<Markup>)> = modes
         .into_iter()
         .map(|mode| {
-            (
-                mode,
-                [("tx", "Request"), ("rx", "Response")]
-                    .into_iter()
-                    .filter_map(|(dir, name)| plot(d, mode, dir, name))
-                    .collect(),
-            )
+            let ways = [("tx", "Request"), ("rx", "Response")].into_iter();
+            (mode, ways.filter_map(|(dir, name)| plot(d, mode, dir, name)).collect())
         })
         .filter(|(_, plots): &(_, Vec<Markup>)| !plots.is_empty())
         .collect();
@@ -41,7 +32,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
                 h3 { (upper(mode)) " mode" @if !words::mode(mode).is_empty() { ": " (words::mode(mode)) } }
                 div.columns { @for plot in plots { (plot) } }
             }
-            (numbers(d).folded("latencies"))
+            (folded(&figures(d), "latencies"))
         }
     })
 }
@@ -61,8 +52,8 @@ fn plot(d: &Digest, mode: &str, dir: &str, name: &str) -> Option<Markup> {
             Some(Strip {
                 name: row.name.clone(),
                 series: d.series_of(&row.name),
-                p50: row.middle(|r| r.latency_p50_ns)?,
-                p99: row.middle(|r| r.latency_p99_ns)?,
+                p50: row.middle(|r| r.latency_p50_ns)?.median,
+                p99: row.middle(|r| r.latency_p99_ns)?.median,
                 buckets: buckets(row),
             })
         })
@@ -82,40 +73,29 @@ fn plot(d: &Digest, mode: &str, dir: &str, name: &str) -> Option<Markup> {
 /// The repeats' histograms as one.
 fn buckets(row: &Row) -> Vec<(u64, u64)> {
     let mut all: Vec<(u64, u64)> =
-        row.records.iter().filter_map(|r| r.latency_histogram.as_ref()).flatten().copied().collect();
+        row.iter().filter_map(|r| r.latency_histogram.as_ref()).flatten().copied().collect();
     all.sort_unstable_by_key(|b| b.0);
     all
 }
 
-fn numbers(d: &Digest) -> Numbers {
-    let mut numbers = Numbers::new(&[
-        ("path", Align::Left),
-        ("mode", Align::Left),
-        ("way", Align::Left),
-        ("median ns", Align::Right),
-        ("99 % ns", Align::Right),
-        ("slowest ns", Align::Right),
-        ("frames", Align::Right),
-        ("notifications/round trip", Align::Right),
-        ("grant operations/round trip", Align::Right),
-        ("lost", Align::Right),
-    ]);
-    let whole = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.0}"));
-    for row in &d.latency {
-        let (r, frames) = (row.first(), row.sum(|r| r.frames));
-        let slowest = buckets(row).iter().rev().find(|b| b.1 > 0).map(|b| b.0 as f64);
-        numbers.row(vec![
-            row.name.clone(),
-            r.mode.clone(),
-            if r.dir == "tx" { "request".into() } else { "response".into() },
-            whole(row.middle(|r| r.latency_p50_ns)),
-            whole(row.middle(|r| r.latency_p99_ns)),
-            whole(slowest),
-            count(frames),
-            per_frame(row.sum(|r| r.notifications), frames),
-            per_frame(row.grant_ops(), frames),
-            row.sum(|r| r.lost).to_string(),
-        ]);
-    }
-    numbers
+/// `request` or `response`.
+pub fn way(row: &Row) -> &'static str {
+    if row.first().dir == "tx" { "request" } else { "response" }
+}
+
+fn figures(d: &Digest) -> Table {
+    let whole = |v: Option<f64>| or_dash(v.map(|v| format!("{v:.0}")));
+    let middle = |row: &Row, of: fn(&Record) -> Option<u64>| whole(row.middle(of).map(|s| s.median));
+    Table::of(&d.latency)
+        .left("path", |row| &row.name)
+        .left("mode", |row| &row.first().mode)
+        .left("way", way)
+        .right("median ns", |row| middle(row, |r| r.latency_p50_ns))
+        .right("99 % ns", |row| middle(row, |r| r.latency_p99_ns))
+        .right("slowest ns", |row| whole(buckets(row).iter().rev().find(|b| b.1 > 0).map(|b| b.0 as f64)))
+        .right("frames", |row| count(row.sum(|r| r.frames)))
+        .right("notifications/round trip", |row| row.shown_each(|r| r.notifications))
+        .right("grant operations/round trip", |row| row.shown_each(Record::grant_ops))
+        .right("lost", |row| row.sum(|r| r.lost))
+        .all()
 }
