@@ -1,13 +1,16 @@
-//! What is alike of vifs and vbds: who serves them here, where both ends' directories are, and how far a front is.
+//! What is alike of vifs and vbds: who serves them here, where both ends' directories are, and how
+//! far a front is.
 
 use super::Result;
 use super::finding::{Finding, plain};
 use super::keys::names;
 use crate::status_reader::NoStatus;
 use pregrant::DomId;
-use pregrant::xenbus::{Class, Device, DeviceId, XenbusState};
+use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
-use pregrant_host::drivers::BackStatus;
+use pregrant_host::drivers::{BackStatus, FileRecovery};
+use pregrant_host::linux::KernelBack;
+use std::path::Path;
 
 /// A class, in the words of those who run it.
 pub struct Words {
@@ -19,7 +22,27 @@ pub struct Words {
     pub front: &'static str,
     /// What to do with a device whose directory is broken.
     pub attach_anew: &'static str,
+    /// The kernel's driver that serves it.
+    pub kernel: &'static str,
+    /// How a device is taken from that, which its number follows.
+    pub take: Option<&'static str>,
+    /// What to do when the back has said what is wrong.
+    pub correct: &'static str,
 }
+
+/// Where a backend is looked for, and what was found of it.
+pub struct Place<'a> {
+    /// Where it has its locks.
+    pub run_dir: &'a Path,
+    /// On a real Xen, where the kernel may serve devices.
+    pub real: bool,
+    /// What it says.
+    pub status: &'a std::result::Result<BackStatus, NoStatus>,
+}
+
+/// What is to be done about a device that nobody serves here: `left` by a backend that has ended,
+/// or not.
+pub type Start<'a> = &'a dyn Fn((XenbusState, XenbusState), bool) -> String;
 
 impl Words {
     /// Who serves devices of this class here; `served` of them, where there is a backend.
@@ -57,19 +80,47 @@ impl Words {
         })
     }
 
-    /// A device that a backend may have which does not answer; None: one answers, or none runs.
-    pub fn unknown(
-        status: &std::result::Result<BackStatus, NoStatus>,
-        name: &str,
+    /// Who serves a device of another domain, by both ends' states: the backend here, of which
+    /// `ours` says more; the kernel; one that does not answer; nobody. And what the back has said
+    /// is wrong.
+    pub fn served<T: Transport>(
+        &self,
+        xs: &mut Client<T>,
+        (id, name): (DeviceId, &str),
         (own, front): (XenbusState, XenbusState),
-    ) -> Option<Finding> {
+        place: &Place<'_>,
+        ours: Option<Vec<Finding>>,
+        start: Start<'_>,
+    ) -> Result<Vec<Finding>> {
         let silent =
-            matches!(status, Err(NoStatus::Silent { .. } | NoStatus::Denied(_) | NoStatus::Failed(_)));
-        silent.then(|| {
-            Finding::note(format_args!(
-                "{name}: back {own}, front {front}; its backend does not say more (see above)"
-            ))
-        })
+            matches!(place.status, Err(NoStatus::Silent { .. } | NoStatus::Denied(_) | NoStatus::Failed(_)));
+        let ends = format!("back {own}, front {front}");
+        let mut found = if let Some(more) = ours {
+            let served = Finding::ok(format_args!("{name}: served here, {ends}"));
+            [served].into_iter().chain(more).collect()
+        } else if place.real && KernelBack::of(self.class).has(&id) {
+            let note = Finding::note(format_args!("{name}: the kernel's {} has it, {ends}", self.kernel));
+            vec![match self.take {
+                Some(take) => note.then(format_args!("{take} {}.{}", id.front.0, id.handle)),
+                None => note,
+            }]
+        } else if silent {
+            vec![Finding::note(format_args!("{name}: {ends}; its backend does not say more (see above)"))]
+        } else {
+            let left = place.real && FileRecovery::new(place.run_dir).lock_of(&id).exists();
+            let nobody = Finding::wrong(format_args!("{name}: nobody serves it, {ends}"));
+            vec![nobody.then(start((own, front), left))]
+        };
+        if let Some(why) = xs.read_if_there(&id.error_path(Side::Back))? {
+            found.push(Finding::wrong(format_args!("{name}: {}", plain(&why))).then(self.correct));
+        }
+        Ok(found)
+    }
+
+    /// That a device waits for a script to say how it went.
+    pub fn waits_for(what: &str, name: &str, plugged: Option<String>, remedy: &str) -> Finding {
+        let said = plugged.map_or_else(|| "nothing".into(), |p| format!("{:?}", plain(p.as_bytes())));
+        Finding::wrong(format_args!("{name}: waits for its {what}, which has said {said}")).then(remedy)
     }
 
     /// Devices of other domains whose backs are here, by their directories.

@@ -1,10 +1,10 @@
 //! The vbds: those that this domain serves, and those that it has. From both ends' keys, and from who serves them.
 
 use super::Result;
-use super::devices::Words;
+use super::devices::{Place, Words};
 use super::finding::{Finding, plain};
 use super::keys::{Ability, abilities, who};
-use crate::status_reader::{self, NoStatus};
+use crate::status_reader;
 use pregrant::DomId;
 use pregrant::blk::device_number;
 use pregrant::blk::features::{DEVICE_PATH, DEVICE_TYPE, FEATURE_PERSISTENT, PARAMS, type_is_cdrom};
@@ -12,8 +12,6 @@ use pregrant::xenbus::back::HOTPLUG_STATUS;
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::status::{DeviceStatus, blk_socket_path};
-use pregrant_host::drivers::{BackStatus, FileRecovery};
-use pregrant_host::linux::KernelBack;
 use std::path::Path;
 
 /// As they are called.
@@ -22,6 +20,9 @@ const WORDS: Words = Words {
     back: "pregrant blkback",
     front: "pregrant blkfront, or the kernel's (modprobe xen-blkfront)",
     attach_anew: "detach and attach the disk",
+    kernel: "blkback",
+    take: None,
+    correct: "correct what it says; then connect its front again, or detach and attach the disk (xl block-detach, block-attach)",
 };
 
 /// The vbds of other domains, whose backs are here.
@@ -31,70 +32,59 @@ pub fn served_here<T: Transport>(
     run_dir: &Path,
     real: bool,
 ) -> Result<Vec<Finding>> {
-    let status = status_reader::read(&blk_socket_path(run_dir, domid.0));
-    let mut found = vec![WORDS.backend(xs, &status, |s| s.devices.len())?];
+    let status = &status_reader::read(&blk_socket_path(run_dir, domid.0));
+    let mut found = vec![WORDS.backend(xs, status, |s| s.devices.len())?];
     for id in WORDS.backs(xs, domid)? {
-        found.extend(served(xs, id, &status, run_dir, real)?);
+        found.extend(served(xs, id, &Place { run_dir, real, status })?);
     }
     Ok(found)
 }
 
 /// One vbd that this domain serves, or is to serve.
-fn served<T: Transport>(
-    xs: &mut Client<T>,
-    id: DeviceId,
-    status: &std::result::Result<BackStatus, NoStatus>,
-    run_dir: &Path,
-    real: bool,
-) -> Result<Vec<Finding>> {
+fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> Result<Vec<Finding>> {
     let device = Device::new(id, Side::Back);
     let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
-    let vbd =
-        format!("vbd {}.{} ({}){}", id.front.0, id.handle, device_number::name(id.handle), who(xs, id.front));
-    let answer = status.as_ref().ok();
-    let ours = answer.and_then(|s| s.devices.iter().find(|d| (d.front, d.handle) == (id.front.0, id.handle)));
-    let mut found = Vec::new();
-    if let Some(d) = ours {
-        found.push(Finding::ok(format_args!("{vbd}: served here, back {own}, front {front}")));
-        found.extend(d.closes_in_use().then(|| in_use(&vbd)));
-        if d.connected_s.is_some() {
-            found.push(Finding::ok(format_args!("{vbd}: {}", plain(d.what.as_bytes()))));
-            found
-                .push(Finding::ok(format_args!("{vbd}: its front {}", abilities(xs, &device, &FRONT_KEYS)?)));
-            found.extend(counted(&vbd, d));
+    let (front_no, handle) = (id.front.0, id.handle);
+    let vbd = format!("vbd {front_no}.{handle} ({}){}", device_number::name(handle), who(xs, id.front));
+    let answer = place.status.as_ref().ok();
+    let status = answer.and_then(|s| s.devices.iter().find(|d| (d.front, d.handle) == (front_no, handle)));
+    let ours = status.map(|status| served_by_us(xs, &device, &vbd, status)).transpose()?;
+    let start = |(own, front), left| {
+        match own {
+        // At 5 its front may be in use.
+        XenbusState::Connected | XenbusState::Closing if left && front != XenbusState::Closed => {
+            "its backend has ended and left it connected: start pregrant blkback, which goes on with its rings".into()
         }
-        if let Some(why) = &d.waits_for {
-            let text = format_args!("{vbd}: its image is waited for: {}", plain(why.as_bytes()));
-            found.push(Finding::wrong(text).then(
-                "correct what it says: the disk is tried again by itself, 10 s later at most; a process that has the lock of an image \
-                 is to end first, or one of the two disks is to have another image",
-            ));
-        }
-    } else if real && KernelBack::of(Class::VBD).has(&id) {
-        found.push(Finding::note(format_args!(
-            "{vbd}: the kernel's blkback has it, back {own}, front {front}"
-        )));
-    } else if let Some(unknown) = Words::unknown(status, &vbd, (own, front)) {
-        found.push(unknown);
-    } else {
-        let line = format!("{vbd}: nobody serves it, back {own}, front {front}");
-        let left = real && FileRecovery::new(run_dir).lock_of(&id).exists();
-        found.push(Finding::wrong(line).then(match own {
-            // At 5 its front may be in use.
-            XenbusState::Connected | XenbusState::Closing if left && front != XenbusState::Closed => {
-                "its backend has ended and left it connected: start pregrant blkback, which goes on with its rings"
-            }
-            _ => "start pregrant blkback, or modprobe xen-blkback",
-        }));
+        _ => "start pregrant blkback, or modprobe xen-blkback".into(),
     }
-    if let Some(why) = xs.read_if_there(&id.error_path(Side::Back))? {
-        found.push(Finding::wrong(format_args!("{vbd}: {}", plain(&why))).then(
-            "correct what it says; then connect its front again, or detach and attach the disk (xl block-detach, block-attach)",
-        ));
-    }
+    };
+    let mut found = WORDS.served(xs, (id, &vbd), (own, front), place, ours, &start)?;
     // What a front waits for, which has set up its rings.
     if own == XenbusState::InitWait && matches!(front, XenbusState::Initialised | XenbusState::Connected) {
         found.extend(waits(xs, &device, &vbd)?);
+    }
+    Ok(found)
+}
+
+/// What the backend here says of one.
+fn served_by_us<T: Transport>(
+    xs: &mut Client<T>,
+    device: &Device,
+    vbd: &str,
+    status: &DeviceStatus,
+) -> Result<Vec<Finding>> {
+    let mut found: Vec<Finding> = status.closes_in_use().then(|| in_use(vbd)).into_iter().collect();
+    if status.connected_s.is_some() {
+        found.push(Finding::ok(format_args!("{vbd}: {}", plain(status.what.as_bytes()))));
+        found.push(Finding::ok(format_args!("{vbd}: its front {}", abilities(xs, device, &FRONT_KEYS)?)));
+        found.extend(counted(vbd, status));
+    }
+    if let Some(why) = &status.waits_for {
+        let text = format_args!("{vbd}: its image is waited for: {}", plain(why.as_bytes()));
+        found.push(Finding::wrong(text).then(
+            "correct what it says: the disk is tried again by itself, 10 s later at most; a process that has the lock of an image \
+             is to end first, or one of the two disks is to have another image",
+        ));
     }
     Ok(found)
 }
@@ -113,12 +103,8 @@ fn waits<T: Transport>(xs: &mut Client<T>, device: &Device, vbd: &str) -> Result
     let (script, plugged) = (key("script")?, key(HOTPLUG_STATUS)?);
     let has_image = is_named(key(PARAMS)?) || is_named(key(DEVICE_PATH)?);
     if is_named(script) && plugged.as_deref() != Some("connected") {
-        let said = plugged.map_or_else(|| "nothing".into(), |p| format!("{:?}", plain(p.as_bytes())));
-        return Ok(vec![
-            Finding::wrong(format_args!("{vbd}: waits for its script, which has said {said}")).then(
-                "install dist/block-pregrant in /etc/xen/scripts and name it in the disk's line; xl -vvv shows what a script says",
-            ),
-        ]);
+        let remedy = "install dist/block-pregrant in /etc/xen/scripts and name it in the disk's line; xl -vvv shows what a script says";
+        return Ok(vec![Words::waits_for("script", vbd, plugged, remedy)]);
     }
     if type_is_cdrom(key(DEVICE_TYPE)?.as_ref()) && !has_image {
         let text = format_args!("{vbd}: an empty drive, whose front waits for an image");

@@ -1,18 +1,16 @@
 //! The vifs: those that this domain serves, and those that it has. From both ends' keys, and from who serves them.
 
 use super::Result;
-use super::devices::Words;
+use super::devices::{Place, Words};
 use super::finding::{Finding, plain};
 use super::keys::{Ability, abilities, keys, who};
-use crate::status_reader::{self, NoStatus};
+use crate::status_reader;
 use pregrant::DomId;
 use pregrant::net::features::{REQUEST_MULTICAST, XDP_HEADROOM};
 use pregrant::net::path::{FrameCost, PathName, data_ring, foreign, guest_copy, persistent};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::status::{DirStatus, VifStatus, socket_path};
-use pregrant_host::drivers::{BackStatus, FileRecovery};
-use pregrant_host::linux::KernelBack;
 use std::path::Path;
 
 /// As they are called.
@@ -21,6 +19,9 @@ const WORDS: Words = Words {
     back: "pregrant back",
     front: "pregrant front, or the kernel's (modprobe xen-netfront)",
     attach_anew: "detach and attach the vif",
+    kernel: "netback",
+    take: Some("to take it over while it runs: pregrant back --take"),
+    correct: "correct what it says; then detach and attach the vif (xl network-detach, network-attach)",
 };
 
 /// The vifs of other domains, whose backs are here.
@@ -30,72 +31,49 @@ pub fn served_here<T: Transport>(
     run_dir: &Path,
     real: bool,
 ) -> Result<Vec<Finding>> {
-    let status = status_reader::read(&socket_path(run_dir, domid.0));
-    let mut found = vec![WORDS.backend(xs, &status, |s| s.vifs.len())?];
+    let status = &status_reader::read(&socket_path(run_dir, domid.0));
+    let mut found = vec![WORDS.backend(xs, status, |s| s.vifs.len())?];
     for id in WORDS.backs(xs, domid)? {
-        found.extend(served(xs, id, &status, run_dir, real)?);
+        found.extend(served(xs, id, &Place { run_dir, real, status })?);
     }
     Ok(found)
 }
 
 /// One vif that this domain serves, or is to serve.
-fn served<T: Transport>(
-    xs: &mut Client<T>,
-    id: DeviceId,
-    status: &std::result::Result<BackStatus, NoStatus>,
-    run_dir: &Path,
-    real: bool,
-) -> Result<Vec<Finding>> {
+fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> Result<Vec<Finding>> {
     let device = Device::new(id, Side::Back);
     let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
-    let vif = format!("vif {}.{}{}", id.front.0, id.handle, who(xs, id.front));
-    let answer = status.as_ref().ok();
-    let ours = answer.and_then(|s| s.vifs.iter().find(|v| (v.front, v.handle) == (id.front.0, id.handle)));
     let (front_no, handle) = (id.front.0, id.handle);
-    let mut found = Vec::new();
-    if let Some(v) = ours {
-        found.push(Finding::ok(format_args!("{vif}: served here, back {own}, front {front}")));
-        found.push(Finding::ok(format_args!("{vif}: its front {}", abilities(xs, &device, &FRONT_KEYS)?)));
+    let vif = format!("vif {front_no}.{handle}{}", who(xs, id.front));
+    let answer = place.status.as_ref().ok();
+    let status = answer.and_then(|s| s.vifs.iter().find(|v| (v.front, v.handle) == (front_no, handle)));
+    let mut ours = None;
+    if let Some(status) = status {
         let asks = keys(xs, &device, &ASKS.map(|(key, _)| key))?;
-        let asks: Vec<_> = ASKS.iter().zip(asks).filter(|(_, v)| v.as_deref() == Some("1")).collect();
-        found.extend(path(&vif, v, &asks.into_iter().map(|((_, words), _)| *words).collect::<Vec<_>>()));
-    } else if real && KernelBack::of(Class::VIF).has(&id) {
-        found.push(
-            Finding::note(format_args!("{vif}: the kernel's netback has it, back {own}, front {front}"))
-                .then(format_args!(
-                    "to take it over while it runs: pregrant back --take {front_no}.{handle}"
-                )),
-        );
-    } else if let Some(unknown) = Words::unknown(status, &vif, (own, front)) {
-        found.push(unknown);
-    } else {
-        let line = format!("{vif}: nobody serves it, back {own}, front {front}");
-        let left = real && FileRecovery::new(run_dir).lock_of(&id).exists();
-        found.push(match own {
-            XenbusState::Connected => Finding::wrong(line).then(if left {
-                "its backend has ended and left it connected: start pregrant back, which goes on with its rings".into()
-            } else {
-                format!("start pregrant back; or for the kernel's netback: pregrant back --give-back {front_no}.{handle}")
-            }),
-            _ => Finding::wrong(line).then("start pregrant back, or modprobe xen-netback"),
-        });
+        let asks = ASKS.iter().zip(asks).filter(|(_, v)| v.as_deref() == Some("1"));
+        let asks: Vec<_> = asks.map(|((_, words), _)| *words).collect();
+        let front = Finding::ok(format_args!("{vif}: its front {}", abilities(xs, &device, &FRONT_KEYS)?));
+        ours = Some([front].into_iter().chain(path(&vif, status, &asks)).collect());
     }
-    if let Some(why) = xs.read_if_there(&id.error_path(Side::Back))? {
-        found.push(Finding::wrong(format_args!("{vif}: {}", plain(&why))).then(
-            "correct what it says; then detach and attach the vif (xl network-detach, network-attach)",
-        ));
-    }
+    let start = |(own, _), left| match own {
+        XenbusState::Connected if left => {
+            "its backend has ended and left it connected: start pregrant back, which goes on with its rings"
+                .into()
+        }
+        XenbusState::Connected => {
+            format!(
+                "start pregrant back; or for the kernel's netback: pregrant back --give-back {front_no}.{handle}"
+            )
+        }
+        _ => "start pregrant back, or modprobe xen-netback".into(),
+    };
+    let mut found = WORDS.served(xs, (id, &vif), (own, front), place, ours, &start)?;
     let plugged: Option<String> = device.get_own(xs, "hotplug-status")?;
     let waits = own == XenbusState::InitWait && front == XenbusState::Connected;
     if waits && plugged.as_deref() != Some("connected") {
-        let said = plugged.map_or_else(|| "nothing".into(), |p| format!("{:?}", plain(p.as_bytes())));
-        found.push(
-            Finding::wrong(format_args!("{vif}: waits for its hotplug script, which has said {said}")).then(
-                format_args!(
-                    "look at the script's log; without a toolstack in this domain: pregrant back --hotplug self"
-                ),
-            ),
-        );
+        let remedy =
+            "look at the script's log; without a toolstack in this domain: pregrant back --hotplug self";
+        found.push(Words::waits_for("hotplug script", &vif, plugged, remedy));
     }
     Ok(found)
 }
