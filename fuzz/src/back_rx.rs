@@ -8,7 +8,7 @@ use crate::guest_pages::{GuestPages, Right, bytes_of, granted};
 use crate::rig::model::{RxFrame, RxModel};
 use crate::rig::{GUEST, Rig, Ring};
 use crate::staged::Staged;
-use crate::tape::Tape;
+use crate::tape::{self, Tape};
 use pregrant::net::back::hash::FrameHash;
 use pregrant::net::back::multicast::MulticastAsk;
 use pregrant::net::back::rx_batch::{RxAccepts, slots_needed};
@@ -63,10 +63,7 @@ struct Game {
 
 /// Plays the tape.
 pub fn back_rx(data: &[u8]) {
-    let mut tape = Tape::new(data);
-    let mut game = Game::new(&mut tape);
-    while tape.more(OPS) && game.play(&mut tape).is_ok() {}
-    game.close();
+    tape::play(data, OPS, Game::new, |game, tape| game.play(tape).is_ok(), Game::close);
 }
 
 impl Game {

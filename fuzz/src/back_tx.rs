@@ -12,7 +12,7 @@
 use crate::guest_pages::{GuestPages, Right, granted};
 use crate::rig::{GUEST, Rig, Ring, SLOTS};
 use crate::staged::Staged;
-use crate::tape::Tape;
+use crate::tape::{self, Tape};
 use pregrant::net::back::multicast::MulticastAsk;
 use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::checksum;
@@ -131,10 +131,7 @@ struct Game {
 
 /// Plays the tape.
 pub fn back_tx(data: &[u8]) {
-    let mut tape = Tape::new(data);
-    let mut game = Game::new(&mut tape);
-    while tape.more(OPS) && game.play(&mut tape).is_ok() {}
-    game.close();
+    tape::play(data, OPS, Game::new, |game, tape| game.play(tape).is_ok(), Game::close);
 }
 
 impl Game {

@@ -13,11 +13,12 @@
 //! A guest that names a page of its own ring as data may have the disk write anything there. Then no panic, and nothing that is mapped
 //! at the end, is all that is asked.
 
-use crate::blk_model::{Asked, Died, Due, Meanwhile, ModelDisk};
+use crate::blk_model::{Asked, Due, Meanwhile, ModelDisk};
 use crate::blk_ring::BlkRing;
 use crate::guest_pages::{GuestPages, Right};
 use crate::rig::bus::{MapBus, device};
 use crate::rig::{GUEST, HOST, Rig};
+use crate::shared_disk::Died;
 use crate::tape::Tape;
 use pregrant::blk::back::{BackVbd, VbdConfig};
 use pregrant::blk::disk::{Discard, DiskFigures, IoError};

@@ -14,12 +14,10 @@
 
 use crate::blk_ring::BlkRing;
 use crate::guest_pages::Right;
+use crate::shared_disk::{self, SharedDisk, perhaps_die};
 use pregrant::PAGE_SIZE;
-use pregrant::blk::disk::{
-    Disk, DiskFigures, Done, Image, Io, IoError, IoMemory, IoOp, OpenError, Opening, SECTOR_BYTES,
-};
+use pregrant::blk::disk::{DiskFigures, Done, Io, IoError, IoMemory, IoOp, OpenError, Opening, SECTOR_BYTES};
 use pregrant::blk::path::PathName;
-use pregrant::error::PlatformError;
 use pregrant::platform::local::LocalRegion;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{
@@ -29,11 +27,6 @@ use pregrant::wire::blkif::{
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex, MutexGuard};
-
-/// How a back's process ends in the middle of a poll.
-pub struct Died;
 
 /// What the guest changes while a poll runs.
 pub enum Meanwhile {
@@ -162,15 +155,14 @@ pub struct Model {
 }
 
 /// The model, whoever has a way to it.
-#[derive(Clone)]
-pub struct ModelDisk(Arc<Mutex<Model>>);
+pub type ModelDisk = SharedDisk<Model>;
 
 impl ModelDisk {
     /// Of a guest with this memory.
     pub fn new(image: DiskFigures, path: PathName, region: LocalRegion) -> Self {
         let mut memory = vec![0; region.len()];
         assert!(region.copy_out(0, &mut memory));
-        Self(Arc::new(Mutex::new(Model {
+        Self::of(Model {
             image,
             told: image,
             barrier: false,
@@ -189,78 +181,7 @@ impl ModelDisk {
             outcome: Ok(()),
             lands: 0,
             reads: 0,
-        })))
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, Model> {
-        self.0.lock().unwrap_or_else(|dead| dead.into_inner())
-    }
-
-    /// The process ends here, if it is to.
-    fn perhaps_die(&self) {
-        let mut model = self.lock();
-        model.dies_in = model.dies_in.and_then(|n| n.checked_sub(1));
-        if model.dies_in == Some(0) {
-            model.dies_in = None;
-            drop(model);
-            resume_unwind(Box::new(Died));
-        }
-    }
-}
-
-impl Image for ModelDisk {
-    fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
-        let model = self.lock();
-        assert!(how.writable || model.told.read_only, "the toolstack lets its guest write");
-        assert!(model.lanes.iter().all(|lane| lane.gone), "it is opened while somebody has a way to it");
-        Ok(if how.native_sectors { model.image } else { model.image.in_sectors_of_512() })
-    }
-    fn sectors(&mut self) -> Option<u64> {
-        Some(self.lock().image.sectors)
-    }
-    fn close(&mut self) {
-        assert!(
-            self.lock().lanes.iter().all(|lane| lane.gone),
-            "it is closed while somebody has a way to it"
-        );
-    }
-    fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
-        let mut model = self.lock();
-        model.lanes.push(Lane::default());
-        Ok(Box::new(Way { disk: self.clone(), lane: model.lanes.len() - 1 }))
-    }
-}
-
-struct Way {
-    disk: ModelDisk,
-    lane: usize,
-}
-
-impl Disk for Way {
-    fn submit(&mut self, io: Io) {
-        self.disk.perhaps_die();
-        self.disk.lock().submit(self.lane, io);
-    }
-    fn start(&mut self) {
-        self.disk.lock().start(self.lane);
-    }
-    fn complete(&mut self, done: &mut Vec<Done>) {
-        self.disk.perhaps_die();
-        self.disk.lock().complete(self.lane, done);
-    }
-    fn wait(&mut self) -> bool {
-        let mut model = self.disk.lock();
-        assert!(model.lanes[self.lane].unstarted.is_empty(), "it sleeps for what nobody has started");
-        if !model.hangs {
-            model.perform_one(self.lane, 0);
-        }
-        !model.hangs
-    }
-}
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        self.disk.lock().end(self.lane);
+        })
     }
 }
 
@@ -505,7 +426,114 @@ impl Model {
         }
     }
 
+    /// What is written is the guest's.
+    fn see_write(&self, active: &Active, io: &Io) {
+        if io.op == IoOp::Write {
+            let mut bytes = vec![0; io.memory.len()];
+            io.memory.read_into(&mut bytes);
+            let expected = active.copied.clone().or_else(|| self.parts_bytes(&active.parts));
+            assert!(
+                expected.as_ref() == Some(&bytes),
+                "other bytes than the guest's are written: {active:?}"
+            );
+        }
+    }
+
+    /// Does one of the orders that wait. False: there are none.
+    pub fn perform_one(&mut self, lane: usize, which: usize) -> bool {
+        let n = self.lanes[lane].waiting.len();
+        if n > 0 {
+            let io = self.lanes[lane].waiting.remove(which % n);
+            self.perform(lane, io);
+        }
+        n > 0
+    }
+
+    fn perform(&mut self, lane: usize, mut io: Io) {
+        let outcome = self.outcome;
+        if self.names_ring() {
+            match io.op {
+                IoOp::Read => io.memory.fill_from(&vec![self.reads as u8; io.memory.len()]),
+                IoOp::Write => io.memory.read_into(&mut vec![0; io.memory.len()]),
+                IoOp::Flush | IoOp::Discard { .. } => {}
+            }
+            return self.lanes[lane].done.push(Done { io, outcome });
+        }
+        let active = &self.lanes[lane].active[&io.token];
+        self.see_write(active, &io);
+        if io.op == IoOp::Read {
+            self.reads += 1;
+            let seed = self.reads.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            let bytes: Vec<u8> = (0..io.memory.len()).map(|k| (k ^ k >> 8 ^ seed as usize) as u8).collect();
+            // A disk that fails has done a part of it.
+            io.memory.fill_from(&bytes);
+            if active.copies {
+                self.lanes[lane].active.get_mut(&io.token).expect("as above").copied = Some(bytes);
+            } else {
+                let parts = active.parts.clone();
+                self.land(&parts, &bytes);
+            }
+        }
+        self.lanes[lane].done.push(Done { io, outcome });
+    }
+
+    /// Bytes of a read come to the guest's pages, those that are the back's to write. False: not all are.
+    fn land(&mut self, parts: &[Part], bytes: &[u8]) -> bool {
+        let (mut at, mut all) = (0, true);
+        for part in parts {
+            match part.page {
+                Some(page) => {
+                    let to = page * PAGE_SIZE + part.at;
+                    self.memory[to..to + part.len].copy_from_slice(&bytes[at..at + part.len]);
+                }
+                None => all = false,
+            }
+            at += part.len;
+        }
+        all
+    }
+
+    /// The back has seen what came back, and does what is left to do for it.
+    fn deliver(&mut self, lane: usize) {
+        for (mut active, lands) in std::mem::take(&mut self.lanes[lane].ended) {
+            if lands {
+                active.parts.iter_mut().for_each(|part| part.page = self.page(part.gref, true));
+                let bytes = active.copied.take().unwrap_or_default();
+                if !self.land(&active.parts, &bytes) {
+                    active.answer.status = RSP_ERROR;
+                }
+            }
+            self.lanes[lane].due.push((active.index, active.answer));
+        }
+    }
+}
+
+impl shared_disk::Model for Model {
+    fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
+        assert!(how.writable || self.told.read_only, "the toolstack lets its guest write");
+        assert!(self.lanes.iter().all(|lane| lane.gone), "it is opened while somebody has a way to it");
+        Ok(if how.native_sectors { self.image } else { self.image.in_sectors_of_512() })
+    }
+    fn sectors(&mut self) -> Option<u64> {
+        Some(self.image.sectors)
+    }
+    fn close(&mut self) {
+        assert!(self.lanes.iter().all(|lane| lane.gone), "it is closed while somebody has a way to it");
+    }
+    fn lane(&mut self) -> usize {
+        self.lanes.push(Lane::default());
+        self.lanes.len() - 1
+    }
+    fn wait(&mut self, lane: usize) -> bool {
+        assert!(self.lanes[lane].unstarted.is_empty(), "it sleeps for what nobody has started");
+        if !self.hangs {
+            self.perform_one(lane, 0);
+        }
+        !self.hangs
+    }
+
     fn submit(&mut self, lane: usize, io: Io) {
+        perhaps_die(&mut self.dies_in);
         let this = &mut self.lanes[lane];
         assert!(!this.gone);
         let is_new = !this.active.contains_key(&io.token);
@@ -564,19 +592,6 @@ impl Model {
         }
     }
 
-    /// What is written is the guest's.
-    fn see_write(&self, active: &Active, io: &Io) {
-        if io.op == IoOp::Write {
-            let mut bytes = vec![0; io.memory.len()];
-            io.memory.read_into(&mut bytes);
-            let expected = active.copied.clone().or_else(|| self.parts_bytes(&active.parts));
-            assert!(
-                expected.as_ref() == Some(&bytes),
-                "other bytes than the guest's are written: {active:?}"
-            );
-        }
-    }
-
     fn start(&mut self, lane: usize) {
         self.deliver(lane);
         self.judge_all(lane);
@@ -589,61 +604,8 @@ impl Model {
         }
     }
 
-    /// Does one of the orders that wait. False: there are none.
-    pub fn perform_one(&mut self, lane: usize, which: usize) -> bool {
-        let n = self.lanes[lane].waiting.len();
-        if n > 0 {
-            let io = self.lanes[lane].waiting.remove(which % n);
-            self.perform(lane, io);
-        }
-        n > 0
-    }
-
-    fn perform(&mut self, lane: usize, mut io: Io) {
-        let outcome = self.outcome;
-        if self.names_ring() {
-            match io.op {
-                IoOp::Read => io.memory.fill_from(&vec![self.reads as u8; io.memory.len()]),
-                IoOp::Write => io.memory.read_into(&mut vec![0; io.memory.len()]),
-                IoOp::Flush | IoOp::Discard { .. } => {}
-            }
-            return self.lanes[lane].done.push(Done { io, outcome });
-        }
-        let active = &self.lanes[lane].active[&io.token];
-        self.see_write(active, &io);
-        if io.op == IoOp::Read {
-            self.reads += 1;
-            let seed = self.reads.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-            let bytes: Vec<u8> = (0..io.memory.len()).map(|k| (k ^ k >> 8 ^ seed as usize) as u8).collect();
-            // A disk that fails has done a part of it.
-            io.memory.fill_from(&bytes);
-            if active.copies {
-                self.lanes[lane].active.get_mut(&io.token).expect("as above").copied = Some(bytes);
-            } else {
-                let parts = active.parts.clone();
-                self.land(&parts, &bytes);
-            }
-        }
-        self.lanes[lane].done.push(Done { io, outcome });
-    }
-
-    /// Bytes of a read come to the guest's pages, those that are the back's to write. False: not all are.
-    fn land(&mut self, parts: &[Part], bytes: &[u8]) -> bool {
-        let (mut at, mut all) = (0, true);
-        for part in parts {
-            match part.page {
-                Some(page) => {
-                    let to = page * PAGE_SIZE + part.at;
-                    self.memory[to..to + part.len].copy_from_slice(&bytes[at..at + part.len]);
-                }
-                None => all = false,
-            }
-            at += part.len;
-        }
-        all
-    }
-
     fn complete(&mut self, lane: usize, done: &mut Vec<Done>) {
+        perhaps_die(&mut self.dies_in);
         self.deliver(lane);
         let new = std::mem::take(&mut self.lanes[lane].done);
         if self.names_ring() {
@@ -668,21 +630,7 @@ impl Model {
         done.extend(new);
     }
 
-    /// The back has seen what came back, and does what is left to do for it.
-    fn deliver(&mut self, lane: usize) {
-        for (mut active, lands) in std::mem::take(&mut self.lanes[lane].ended) {
-            if lands {
-                active.parts.iter_mut().for_each(|part| part.page = self.page(part.gref, true));
-                let bytes = active.copied.take().unwrap_or_default();
-                if !self.land(&active.parts, &bytes) {
-                    active.answer.status = RSP_ERROR;
-                }
-            }
-            self.lanes[lane].due.push((active.index, active.answer));
-        }
-    }
-
-    /// The way is dropped: some of what it waits for is done all the same.
+    /// Some of what it waits for is done all the same.
     fn end(&mut self, lane: usize) {
         let this = &mut self.lanes[lane];
         this.gone = true;

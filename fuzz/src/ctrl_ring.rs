@@ -7,7 +7,7 @@
 
 use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, Ring};
-use crate::tape::Tape;
+use crate::tape::{self, Tape};
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::ctrl::CtrlRing;
 use pregrant::net::back::multicast::MulticastList;
@@ -58,10 +58,7 @@ struct Game {
 
 /// Plays the tape.
 pub fn ctrl_ring(data: &[u8]) {
-    let mut tape = Tape::new(data);
-    let mut game = Game::new(&mut tape);
-    while tape.more(OPS) && game.play(&mut tape).is_ok() {}
-    game.close();
+    tape::play(data, OPS, Game::new, |game, tape| game.play(tape).is_ok(), Game::close);
 }
 
 impl Game {

@@ -13,7 +13,7 @@
 
 use crate::guest_pages::{bytes_of, granted};
 use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
-use crate::tape::Tape;
+use crate::tape::{self, Tape};
 use pregrant::net::checksum;
 use pregrant::net::front::Granting;
 use pregrant::net::front::loans::HEAD_BYTES;
@@ -137,10 +137,7 @@ fn staging(rig: &Rig, way: Way, acc: Access, n: u32) -> Option<StagingArea<Local
 
 /// Plays the tape.
 pub fn front_rx(data: &[u8]) {
-    let mut tape = Tape::new(data);
-    let mut game = Game::new(&mut tape);
-    while tape.more(OPS) && game.play(&mut tape).is_ok() {}
-    game.close();
+    tape::play(data, OPS, Game::new, |game, tape| game.play(tape).is_ok(), Game::close);
 }
 
 impl Game {

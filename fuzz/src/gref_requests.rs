@@ -7,7 +7,7 @@
 
 use crate::guest_pages::{GuestPages, Right, bytes_of};
 use crate::rig::{GUEST, Rig};
-use crate::tape::Tape;
+use crate::tape::{self, Tape};
 use pregrant::net::back::gref_page::{GREF_PAGE_BYTES, GrefPage};
 use pregrant::net::back::gref_requests::{Due, GrefRequests, UNANSWERED_MAX};
 use pregrant::net::path::gref_mapping::exchange::GrefExchange;
@@ -55,12 +55,11 @@ struct Game {
 
 /// Plays the tape.
 pub fn gref_requests(data: &[u8]) {
-    let mut tape = Tape::new(data);
-    let mut game = Game::new();
-    while tape.more(OPS) {
-        game.play(&mut tape);
-    }
-    game.close();
+    let turn = |game: &mut Game, tape: &mut Tape<'_>| {
+        game.play(tape);
+        true
+    };
+    tape::play(data, OPS, |_| Game::new(), turn, Game::close);
 }
 
 impl Game {

@@ -13,6 +13,8 @@ mod blk_ring;
 mod guest_pages;
 #[path = "../../crates/pregrant/tests/rig/mod.rs"]
 mod rig;
+#[path = "../../crates/pregrant/tests/blk/shared_disk.rs"]
+mod shared_disk;
 mod staged;
 mod tape;
 

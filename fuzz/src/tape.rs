@@ -1,9 +1,24 @@
 //! An input as a tape of values, read from the front: when it has run out everything is 0.
 //!
-//! Taken byte by byte and never from the end, so that a change in one place of an input changes one operation, and an
-//! input that was kept means the same next year.
+//! Taken byte by byte and never from the end, so that a change in one place of an input changes one
+//! operation, and an input that was kept means the same next year.
 
 use arbitrary::Unstructured;
+
+/// Plays an input's operations, as many as it has and `most` at most, with a game that begins with
+/// the tape; until one says that it is over.
+pub fn play<G>(
+    data: &[u8],
+    most: usize,
+    begin: impl FnOnce(&mut Tape<'_>) -> G,
+    mut turn: impl FnMut(&mut G, &mut Tape<'_>) -> bool,
+    close: impl FnOnce(G),
+) {
+    let mut tape = Tape::new(data);
+    let mut game = begin(&mut tape);
+    while tape.more(most) && turn(&mut game, &mut tape) {}
+    close(game);
+}
 
 /// What is left of an input.
 pub struct Tape<'a> {

@@ -10,7 +10,7 @@
 //! answered once.
 #![cfg(not(miri))]
 
-use crate::model_disk::Died;
+use crate::model_disk::shared_disk::Died;
 use crate::rig::{HOST, SECTORS, Setting, World, figures};
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd, NotAsked};
 use pregrant::blk::path::PathName;

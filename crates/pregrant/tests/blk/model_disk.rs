@@ -5,11 +5,12 @@
 //! ```
 //! Dropping a queue's way to it loses what waits there, or does it first, as the test has it: so a back's process ends.
 
-use pregrant::blk::disk::{
-    Disk, DiskFigures, Done, Image, Io, IoError, IoMemory, IoOp, OpenError, Opening, SECTOR_BYTES,
-};
-use pregrant::error::PlatformError;
-use std::sync::{Arc, Mutex, MutexGuard};
+#[path = "shared_disk.rs"]
+pub mod shared_disk;
+
+use pregrant::blk::disk::{DiskFigures, Done, Io, IoError, IoMemory, IoOp, OpenError, Opening, SECTOR_BYTES};
+use shared_disk::{Model, SharedDisk, perhaps_die};
+use std::sync::MutexGuard;
 
 #[derive(Debug)]
 pub struct Inside {
@@ -39,6 +40,8 @@ pub struct Inside {
     pub dies_in: Option<u32>,
     /// Pieces of each transfer in mapped pages.
     pub pieces: Vec<usize>,
+    /// Which of the orders that wait land when a queue's way is dropped: by the bits of this.
+    lands: usize,
 }
 
 #[derive(Debug, Default)]
@@ -115,29 +118,15 @@ impl Inside {
         }
         unreachable!()
     }
-
-    /// Of those that wait on ways that are gone, every other one is done in the end, and the rest never.
-    fn end(&mut self, lane: usize, which: usize) {
-        let Lane { unstarted, waiting, .. } = &mut self.lanes[lane];
-        let left: Vec<Io> = waiting.drain(..).chain(unstarted.drain(..)).collect();
-        for (k, io) in left.into_iter().enumerate() {
-            if (which >> (k % 16)) & 1 == 1 {
-                self.perform(lane, io);
-            }
-        }
-        self.lanes[lane].done.clear();
-        self.lanes[lane].gone = true;
-    }
 }
 
 /// The disk, whoever has a way to it.
-#[derive(Clone)]
-pub struct ModelDisk(Arc<Mutex<Inside>>, Arc<Mutex<usize>>);
+pub type ModelDisk = SharedDisk<Inside>;
 
 impl ModelDisk {
     pub fn new(figures: DiskFigures) -> Self {
         let bytes: Vec<u8> = (0..figures.sectors as usize * SECTOR_BYTES).map(byte).collect();
-        let inside = Inside {
+        Self::of(Inside {
             figures,
             broken: None,
             identity: Some("the model".into()),
@@ -152,108 +141,84 @@ impl ModelDisk {
             units: 1,
             dies_in: None,
             pieces: Vec::new(),
-        };
-        Self(Arc::new(Mutex::new(inside)), Arc::default())
+            lands: 0,
+        })
     }
 
     pub fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.0.lock().unwrap_or_else(|dead| dead.into_inner())
+        self.lock()
     }
 
     /// Which of the orders that wait land when a queue's way is dropped: by the bits of this.
     pub fn lands_at_end(&self, which: usize) {
-        *self.1.lock().unwrap() = which;
-    }
-
-    /// The process ends here, if it is to: not by the panic hook, for nobody is to be told.
-    fn perhaps_die(&self) {
-        let mut inside = self.inside();
-        inside.dies_in = inside.dies_in.and_then(|n| n.checked_sub(1));
-        if inside.dies_in == Some(0) {
-            inside.dies_in = None;
-            drop(inside);
-            std::panic::resume_unwind(Box::new(Died));
-        }
+        self.lock().lands = which;
     }
 
     /// What it was given since the last call.
     pub fn log(&self) -> Vec<(IoOp, u64, u64)> {
-        std::mem::take(&mut self.inside().log)
+        std::mem::take(&mut self.lock().log)
     }
 }
-
-/// How a back's process ends.
-pub struct Died;
 
 /// What a fresh disk holds at byte `at`.
 pub fn byte(at: usize) -> u8 {
     (at ^ ((at >> 9) * 29) ^ ((at >> 12) * 101)) as u8
 }
 
-impl Image for ModelDisk {
+impl Model for Inside {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
-        let mut inside = self.inside();
-        inside.opened += 1;
-        inside.writable = how.writable;
-        let figures = if how.native_sectors { inside.figures } else { inside.figures.in_sectors_of_512() };
-        inside.units = figures.units();
-        inside.broken.clone().map_or(Ok(figures), |why| Err(OpenError::Failed(why)))
+        self.opened += 1;
+        self.writable = how.writable;
+        let figures = if how.native_sectors { self.figures } else { self.figures.in_sectors_of_512() };
+        self.units = figures.units();
+        self.broken.clone().map_or(Ok(figures), |why| Err(OpenError::Failed(why)))
     }
     fn identity(&self) -> Option<String> {
-        self.inside().identity.clone()
+        self.identity.clone()
     }
-    fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError> {
-        let mut inside = self.inside();
-        inside.lanes.push(Lane::default());
-        Ok(Box::new(Way { disk: self.clone(), lane: inside.lanes.len() - 1 }))
+    fn lane(&mut self) -> usize {
+        self.lanes.push(Lane::default());
+        self.lanes.len() - 1
     }
-}
-
-struct Way {
-    disk: ModelDisk,
-    lane: usize,
-}
-
-impl Disk for Way {
-    fn submit(&mut self, io: Io) {
-        self.disk.perhaps_die();
-        let mut inside = self.disk.inside();
-        let order = (io.op, io.sector, io.sectors);
+    fn submit(&mut self, lane: usize, io: Io) {
+        perhaps_die(&mut self.dies_in);
         if let IoMemory::Mapped(pieces) = &io.memory {
-            inside.pieces.push(pieces.len());
+            self.pieces.push(pieces.len());
         }
-        inside.log.push(order);
-        inside.lanes[self.lane].unstarted.push(io);
+        self.log.push((io.op, io.sector, io.sectors));
+        self.lanes[lane].unstarted.push(io);
     }
-    fn start(&mut self) {
-        let mut inside = self.disk.inside();
-        let started = std::mem::take(&mut inside.lanes[self.lane].unstarted);
-        for io in started {
-            if inside.by_hand {
-                inside.lanes[self.lane].waiting.push(io);
+    fn start(&mut self, lane: usize) {
+        for io in std::mem::take(&mut self.lanes[lane].unstarted) {
+            if self.by_hand {
+                self.lanes[lane].waiting.push(io);
             } else {
-                inside.perform(self.lane, io);
+                self.perform(lane, io);
             }
         }
     }
-    fn complete(&mut self, done: &mut Vec<Done>) {
-        done.append(&mut self.disk.inside().lanes[self.lane].done);
-        self.disk.perhaps_die();
+    fn complete(&mut self, lane: usize, done: &mut Vec<Done>) {
+        done.append(&mut self.lanes[lane].done);
+        perhaps_die(&mut self.dies_in);
     }
-    fn wait(&mut self) -> bool {
-        let mut inside = self.disk.inside();
-        assert_eq!(inside.lanes[self.lane].unstarted.len(), 0, "it sleeps for what nobody has started");
-        if !inside.lanes[self.lane].waiting.is_empty() {
-            let io = inside.lanes[self.lane].waiting.remove(0);
-            inside.perform(self.lane, io);
+    fn wait(&mut self, lane: usize) -> bool {
+        assert_eq!(self.lanes[lane].unstarted.len(), 0, "it sleeps for what nobody has started");
+        if !self.lanes[lane].waiting.is_empty() {
+            let io = self.lanes[lane].waiting.remove(0);
+            self.perform(lane, io);
         }
         true
     }
-}
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        let which = *self.disk.1.lock().unwrap();
-        self.disk.inside().end(self.lane, which);
+    /// Of those that wait on ways that are gone, every other one is done in the end, and the rest never.
+    fn end(&mut self, lane: usize) {
+        let Lane { unstarted, waiting, .. } = &mut self.lanes[lane];
+        let left: Vec<Io> = waiting.drain(..).chain(unstarted.drain(..)).collect();
+        for (k, io) in left.into_iter().enumerate() {
+            if (self.lands >> (k % 16)) & 1 == 1 {
+                self.perform(lane, io);
+            }
+        }
+        self.lanes[lane].done.clear();
+        self.lanes[lane].gone = true;
     }
 }
