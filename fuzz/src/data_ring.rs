@@ -12,7 +12,7 @@ use crate::guest_pages::{bytes_of, fill};
 use crate::rig::{GUEST, HOST, Half, Rig, SLOTS, Way, release_half};
 use crate::tape::Tape;
 use pregrant::net::back::RxQueue;
-use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::features::RxAccepts;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::front::{Granting, RxFront};
 use pregrant::net::path::copy::front::OrdinaryPages;

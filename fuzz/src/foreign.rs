@@ -11,7 +11,7 @@ use crate::rig::model::Slot;
 use crate::rig::{FRAMES, Rig, Way, byte};
 use crate::tape::Tape;
 use pregrant::PAGE_SIZE;
-use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::features::RxAccepts;
 use pregrant::net::path::Chain;
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Offload;

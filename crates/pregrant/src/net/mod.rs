@@ -3,6 +3,7 @@
 //! TX and RX are the guest's, everywhere: TX is what a guest sends.
 
 pub mod back;
+pub mod batch;
 pub mod checksum;
 pub mod features;
 pub mod front;

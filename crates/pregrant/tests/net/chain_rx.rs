@@ -3,8 +3,8 @@
 
 use crate::rig;
 
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Polled, RxQueue, SharedControl};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::path::{AnyPath, Chain, FrontPath, PersistentPath, StagingPath};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Offload;

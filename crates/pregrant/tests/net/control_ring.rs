@@ -4,8 +4,9 @@
 
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::ctrl::{CtrlRing, REQUESTS_PER_TURN};
-use pregrant::net::back::multicast::{MulticastAsk, MulticastList};
+use pregrant::net::back::multicast::MulticastList;
 use pregrant::net::back::{Control, ControlPage, Polled};
+use pregrant::net::batch::tx::MulticastAsk;
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion, LocalXen, Pages};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};

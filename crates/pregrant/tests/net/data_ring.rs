@@ -5,8 +5,8 @@
 use crate::pair::{Pair, ordinary};
 use crate::rig;
 
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{BackVif, PreviousState, RxQueue, VifConfig};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::features::{ActiveLists, BackFeatures};
 use pregrant::net::front::{FrontConfig, Granting};
 use pregrant::net::path::data_ring::PIECE_MAX;

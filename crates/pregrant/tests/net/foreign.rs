@@ -6,8 +6,8 @@ use crate::pair::{Pair, ordinary};
 use crate::rig;
 
 use pregrant::PeerFault;
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::Chain;
 use pregrant::net::path::foreign::{ACTIVE, FEATURE, REQUEST};

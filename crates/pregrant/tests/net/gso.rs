@@ -5,8 +5,8 @@
 use crate::rig;
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
-use pregrant::net::back::assemble::BATCH_SEGMENTS;
 use pregrant::net::back::{Polled, SharedControl};
+use pregrant::net::batch::tx::BATCH_SEGMENTS;
 use pregrant::net::front::Granting;
 use pregrant::net::gso::{HEADERS_MAX, MIN_GSO_SIZE, Segments};
 use pregrant::net::headers::HeaderFault;

@@ -5,8 +5,9 @@
 use crate::rig;
 
 use pregrant::PeerFault;
-use pregrant::net::back::multicast::{MulticastAsk, MulticastList};
-use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::back::multicast::MulticastList;
+use pregrant::net::batch::tx::MulticastAsk;
+use pregrant::net::features::RxAccepts;
 use pregrant::net::headers::MacAddr;
 use pregrant::port::Offload;
 use pregrant::wire::netif::{

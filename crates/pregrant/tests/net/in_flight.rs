@@ -10,8 +10,8 @@
 use crate::rig;
 
 use pregrant::GrantRef;
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Patience, Polled, RxQueue, SharedControl, TxQueue};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::path::{AnyPath, CopyPath, MapPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion, Pages};
 use pregrant::platform::{Access, GrantPool};

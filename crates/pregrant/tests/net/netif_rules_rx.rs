@@ -5,7 +5,7 @@
 use crate::rig;
 
 use pregrant::PeerFault;
-use pregrant::net::back::rx_batch::RxAccepts;
+use pregrant::net::features::RxAccepts;
 use pregrant::net::path::FrontPath;
 use pregrant::port::Offload;
 use pregrant::ring::{NetRx, RingMem, RingPages, Word};

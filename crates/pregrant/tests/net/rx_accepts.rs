@@ -3,8 +3,8 @@
 #![cfg(not(miri))]
 
 use etherparse::{PacketBuilder, VlanId};
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::checksum;
+use pregrant::net::features::RxAccepts;
 use pregrant::port::{Arena, Offload, Offloads};
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 

@@ -4,8 +4,8 @@
 
 use crate::rig;
 
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Polled, SharedControl};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::path::staging::front::StagingArea;

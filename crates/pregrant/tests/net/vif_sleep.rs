@@ -9,8 +9,8 @@
 
 use crate::rig;
 
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{BackVif, Link, Patience, Polled, VifConfig};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::platform::{Events, ReadySet};

@@ -4,8 +4,8 @@
 
 use crate::rig;
 
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{BackVif, Credit, Link, Patience, Polled, Rate, VifConfig};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, FramePort, Offload};

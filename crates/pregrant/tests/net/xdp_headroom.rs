@@ -3,8 +3,8 @@
 
 use crate::rig;
 
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{BackStep, BackVif, Polled, PreviousState, SharedControl, VifConfig};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif, Granting};
 use pregrant::net::path::FrontPath;
 use pregrant::platform::local::LocalXen;

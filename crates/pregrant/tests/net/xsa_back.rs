@@ -4,8 +4,9 @@
 
 use crate::rig;
 
-use pregrant::net::back::assemble::TxBatch;
-use pregrant::net::back::rx_batch::{RxAccepts, RxBatch};
+use pregrant::net::batch::{RxBatch, TxBatch};
+use pregrant::net::features::RxAccepts;
+use pregrant::net::path::AnyClaims;
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::port::{Arena, BURST_FRAMES, Offload};
 use pregrant::ring::{BackRing, NetRx, NetTx, RingKind, RingMem, RingPages, Word};
@@ -69,7 +70,7 @@ proptest! {
         let (mut ring, _) = BackRing::attach(&memory, None).expect("a fresh ring");
         let (mut batch, mut arena) = (TxBatch::default(), Arena::new());
         loop {
-            let taken = batch.take(&mut ring, &mut arena);
+            let taken = batch.take(&mut ring, &mut arena, AnyClaims::default());
             prop_assert!(memory.reads.borrow().iter().all(|n| *n <= 1), "a slot is read twice");
             let consumed = &memory.reads.borrow()[..ring.req_cons() as usize];
             prop_assert!(consumed.iter().all(|n| *n == 1), "a slot is consumed unread");

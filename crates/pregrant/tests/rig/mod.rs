@@ -15,8 +15,8 @@ pub mod own_grants;
 pub mod raw_back;
 
 use self::model::{RxModel, TxModel};
-use pregrant::net::back::rx_batch::RxAccepts;
 use pregrant::net::back::{Polled, RxQueue, SharedControl, TxQueue};
+use pregrant::net::features::RxAccepts;
 use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Granted;
 use pregrant::net::front::{Regions, RxFront, TxFront};

@@ -16,8 +16,9 @@
 use super::control_page::{ControlPage, KeptGrefs};
 use super::credit::Credit;
 use super::hash::{HashSettings, MAPPING_MAX};
-use super::multicast::{MulticastAsk, MulticastList};
+use super::multicast::MulticastList;
 use super::wishes::Wishes;
+use crate::net::batch::tx::MulticastAsk;
 use crate::net::toeplitz::KEY_MAX;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
 use crate::ring::crash::{self, Point};

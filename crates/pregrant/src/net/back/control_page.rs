@@ -230,7 +230,7 @@ fn decode(words: &Words) -> Option<Kept> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::back::multicast::MulticastAsk;
+    use crate::net::batch::tx::MulticastAsk;
     use crate::platform::local::Pages;
 
     /// Every so many words are looked at: Miri takes a second for each look.

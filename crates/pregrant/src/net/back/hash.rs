@@ -10,10 +10,10 @@
 //! What a guest may do: set anything in any order. The table never names a queue that is not there; key and table have
 //! a fixed size. The frames are other guests' bytes: headers that do not parse have no hash.
 
+use crate::net::batch::FrameHash;
 use crate::net::headers::{IpHeaders, IpVersion, PROTOCOL_TCP};
 use crate::net::toeplitz::{KEY_MAX, Toeplitz};
 use crate::port::Steering;
-use crate::wire::netif::{Extra, HASH_ALGORITHM_TOEPLITZ};
 use crate::wire::netif_ctrl::{
     self, CtrlStatus, HASH_ALGORITHM_NONE, HASH_TYPE_ALL, HASH_TYPE_IPV4, HASH_TYPE_IPV4_TCP, HASH_TYPE_IPV6,
     HASH_TYPE_IPV6_TCP,
@@ -22,22 +22,6 @@ use alloc::boxed::Box;
 
 /// Entries of a table from hash to queue at most, as with Linux.
 pub const MAPPING_MAX: usize = 128;
-
-/// The hash of one frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FrameHash {
-    /// The bit number of the `HASH_TYPE_*` that it is of.
-    pub hash_type: u8,
-    /// The value.
-    pub value: u32,
-}
-
-impl FrameHash {
-    /// As the guest is told.
-    pub fn extra(self) -> Extra {
-        Extra::Hash { hash_type: self.hash_type, algorithm: HASH_ALGORITHM_TOEPLITZ, value: self.value }
-    }
-}
 
 /// What a guest set.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@
 //! ```
 //! Bounded by the ring: an unanswered request keeps its slot.
 
-use super::assemble::TxBatch;
+use crate::net::batch::TxBatch;
 use crate::port::Token;
 use crate::wire::netif::TxResponse;
 use alloc::collections::VecDeque;
@@ -93,7 +93,7 @@ impl LateAnswers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::back::assemble::{Todo, TxFrame};
+    use crate::net::batch::{Todo, TxFrame};
 
     /// A batch of frames with so many answers each, ids counted from `first_id`, which is its serial number too.
     fn batch(first_id: u16, nr_rsps: &[u16], held: Todo) -> TxBatch {

@@ -8,17 +8,9 @@
 //! dying back did not publish can be taken again by its successor. What a guest may do: add anything; it gets no more
 //! than 64 addresses, and what it did not name it does not hear.
 
+use crate::net::batch::tx::MulticastAsk;
 use crate::net::headers::MacAddr;
 use crate::wire::netif::MCAST_LIST_MAX;
-
-/// What a guest wants done to its list.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MulticastAsk {
-    /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`.
-    Add(MacAddr),
-    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`.
-    Del(MacAddr),
-}
 
 /// The addresses that a guest named, and whether they count.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,12 +7,12 @@
 //! is bounded by one arena and by the port's own queue; and by time ([`RxQueue::turn`], see [`stall`](super::stall)).
 
 use super::Polled;
-use super::rx_batch::RxBatch;
 use super::shared_control::SharedControl;
 use super::stall::{Link, Look, Patience, Stall};
 use super::tx::PeerRing;
 use super::wishes::{Hashes, Wishes};
 use crate::error::PeerFault;
+use crate::net::batch::RxBatch;
 use crate::net::features::RxAccepts;
 use crate::net::path::Chain;
 use crate::net::stats::{DirStats, LiveStats};

@@ -16,13 +16,13 @@
 //! queue that stands; nobody else waits. So has one whose port has [no room](FramePort::takes).
 
 use super::Polled;
-use super::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
 use super::credit::Credit;
 use super::late::LateAnswers;
 use super::shared_control::SharedControl;
 use crate::error::PeerFault;
+use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
 use crate::net::gso;
-use crate::net::path::Chain;
+use crate::net::path::{AnyClaims, Chain};
 use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Clock, Events, PeerMem, Platform};
 use crate::port::{Arena, FramePort, Keeper, Lender, LentBurst, Payload, Piece, ROOM_BYTES_MIN, Token};
@@ -40,6 +40,8 @@ pub type PeerRing<K, P> = RingPages<K, <<P as Platform>::Peer as PeerMem>::Map>;
 pub struct TxQueue<P: Platform> {
     ring: BackRing<NetTx, PeerRing<NetTx, P>>,
     chain: Chain<P>,
+    /// Which requests are its paths' own.
+    claims: AnyClaims,
     batch: Box<TxBatch>,
     late: LateAnswers,
     done: Vec<Token>,
@@ -89,16 +91,13 @@ impl<P: Platform> TxQueue<P> {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
-        let mut batch = Box::<TxBatch>::default();
-        batch.by_list = chain.takes_received();
-        batch.takes_frames = chain.takes_frames();
-        batch.area_bytes = chain.data_ring().map_or(0, |path| path.half_bytes());
         let lends = chain.lenders().next().is_some();
         Self {
             ring,
             lends,
+            claims: chain.claims(),
             chain,
-            batch,
+            batch: Box::default(),
             late: LateAnswers::new(size),
             done: Vec::with_capacity(size as usize),
             answers: Vec::with_capacity(BATCH_SLOTS),
@@ -135,7 +134,7 @@ impl<P: Platform> TxQueue<P> {
             };
             todo?
         } else {
-            self.batch.take(&mut self.ring, arena)?
+            self.batch.take(&mut self.ring, arena, self.claims)?
         };
         let nr_frames = self.batch.nr_frames;
         if nr_frames == 0 {
@@ -193,7 +192,8 @@ impl<P: Platform> TxQueue<P> {
             return Ok(0);
         }
         loop {
-            let (todo, short) = self.batch.take_within(&mut self.ring, arena, &mut credit.left)?;
+            let (todo, short) =
+                self.batch.take_within(&mut self.ring, arena, self.claims, &mut credit.left)?;
             match short {
                 // A window has begun, and nothing was taken yet.
                 Some(size) if !credit.is_short(size, clock.now_ns()) && self.batch.nr_frames == 0 => {}

@@ -7,8 +7,9 @@
 //!
 //! What a guest may do: change its wishes at any rate. Each change costs its own queues a copy of some hundred bytes.
 
-use super::hash::{FrameHash, HashSettings, HashSteering};
+use super::hash::{HashSettings, HashSteering};
 use super::multicast::MulticastList;
+use crate::net::batch::FrameHash;
 use crate::net::headers::addresses;
 use crate::port::{Arena, BURST_FRAMES, Steering};
 use alloc::sync::Arc;

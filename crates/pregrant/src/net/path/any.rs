@@ -7,20 +7,22 @@
 use super::back::{BackPath, Lends};
 use super::copy::back::CopyPath;
 use super::data_ring::back::DataRingPath;
+use super::data_ring::claim::{self as data_ring, InArea};
 use super::foreign::back::ForeignPath;
+use super::foreign::claim::{self as foreign, NamesFrames};
 use super::gref_mapping::back::GrefMappingPath;
 use super::guest_copy::back::GuestCopyPath;
 use super::map::back::MapPath;
 use super::name::PathName;
 use super::persistent::back::PersistentPath;
-use super::staging::back::StagingPath;
+use super::staging::back::{NamedBuffers, StagingPath};
 use crate::grants::StoreFigures;
-use crate::net::back::assemble::{Todo, TxBatch};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::net::stats::Counted;
 use crate::platform::Platform;
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
+use crate::wire::netif::TxRequest;
 use alloc::vec::Vec;
 
 /// The paths that a queue can run, matched once per batch.
@@ -41,6 +43,44 @@ pub enum AnyPath<P: Platform> {
     Foreign(ForeignPath<P>),
     /// Pages of the back's own.
     GuestCopy(GuestCopyPath<P>),
+}
+
+/// Which requests are the paths' own, by their flags: as each path says of itself.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct AnyClaims {
+    places: InArea,
+    frames: NamesFrames,
+    buffers: NamedBuffers,
+}
+
+const _: () = assert!(!data_ring::CLAIM.is(foreign::CLAIM), "each path has its own");
+
+impl Claims for AnyClaims {
+    #[inline(always)]
+    fn any(self) -> bool {
+        self.places.any() || self.frames.any()
+    }
+
+    #[inline(always)]
+    fn claim(self, req: &TxRequest) -> Option<Claim> {
+        if self.places.claims(req) {
+            Some(data_ring::CLAIM)
+        } else if self.frames.claims(req) {
+            Some(foreign::CLAIM)
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool> {
+        claim.is(data_ring::CLAIM).then(|| self.places.has(req))
+    }
+
+    #[inline(always)]
+    fn buffer(self, req: &TxRequest) -> Option<u16> {
+        self.buffers.named(req)
+    }
 }
 
 /// Evaluates `$call` with `$path` bound to the path that it is.
@@ -72,6 +112,16 @@ impl<P: Platform> AnyPath<P> {
     /// [`BackPath::NAME`].
     pub fn name(&self) -> PathName {
         with_path!(self, path => name::<P, _>(path))
+    }
+
+    /// Says in `claims` which requests are its own.
+    pub fn claim(&self, claims: &mut AnyClaims) {
+        match self {
+            Self::Staging(path) => claims.buffers = path.named_buffers(),
+            Self::DataRing(path) => claims.places = InArea::new(path.half_bytes()),
+            Self::Foreign(_) => claims.frames = NamesFrames::ALLOWED,
+            _ => {}
+        }
     }
 
     /// [`BackPath::COUNTED`].

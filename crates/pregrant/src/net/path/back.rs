@@ -12,8 +12,7 @@
 //! request order.
 
 use crate::grants::StoreFigures;
-use crate::net::back::assemble::{Todo, TxBatch};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::net::path::name::PathName;
 use crate::net::stats::Counted;
 use crate::platform::Platform;

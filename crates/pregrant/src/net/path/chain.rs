@@ -10,12 +10,11 @@
 
 use super::gref_mapping::table::GrefTable;
 use super::{
-    AnyPath, BackPath, CopyPath, DataRingPath, ForeignPath, GrefMappingPath, GuestCopyPath, Lends, MapPath,
-    PathName, PersistentPath, Served, StagingPath,
+    AnyClaims, AnyPath, BackPath, CopyPath, DataRingPath, ForeignPath, GrefMappingPath, GuestCopyPath, Lends,
+    MapPath, PathName, PersistentPath, Served, StagingPath,
 };
 use crate::grants::StoreFigures;
-use crate::net::back::assemble::{Todo, TxBatch};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
@@ -132,9 +131,11 @@ impl<P: Platform> Chain<P> {
         Some(path)
     }
 
-    /// Whether a request may name a frame of the guest.
-    pub fn takes_frames(&self) -> bool {
-        self.ahead.iter().any(|path| matches!(path, AnyPath::Foreign(_)))
+    /// Which requests are its paths' own.
+    pub fn claims(&self) -> AnyClaims {
+        let mut claims = AnyClaims::default();
+        self.ahead.iter().for_each(|path| path.claim(&mut claims));
+        claims
     }
 
     /// Its data ring.
@@ -214,11 +215,6 @@ impl<P: Platform> Chain<P> {
         let refused = self.copy.deliver(p, of, batch, frames, rest);
         debug_assert_eq!(refused, 0, "copy serves every frame");
         served
-    }
-
-    /// Whether a request may name a staging buffer of either list; see [`StagingPath::with_received`].
-    pub fn takes_received(&self) -> bool {
-        self.ahead.iter().any(|path| matches!(path, AnyPath::Staging(path) if path.takes_received()))
     }
 
     /// Those of them that lend payload; none: all give private bytes.

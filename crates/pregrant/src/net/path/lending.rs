@@ -16,7 +16,7 @@
 //! both frames have what is there when they are read.
 
 use crate::grants::GrantStore;
-use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
+use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::net::path::Lends;
 use crate::platform::Platform;

@@ -38,7 +38,7 @@ pub mod name;
 pub mod persistent;
 pub mod staging;
 
-pub use any::AnyPath;
+pub use any::{AnyClaims, AnyPath};
 pub use any_front::AnyFrontPath;
 pub use back::{BackPath, Lends};
 pub use chain::{Chain, ChainNames};

@@ -1,7 +1,6 @@
 //! `copy`: every fragment by grant copy, the whole batch in one call. Serves every frame; the fall-back of all others.
 
-use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::{BackPath, PathName};
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, Burst};

@@ -4,15 +4,15 @@
 //!   TX   place, size --one memcpy, in two pieces around the end--> arena
 //!   RX   frame --take--> place, memcpy --> response with the place      request i + N taken: response i's bytes are free
 //! ```
-//! TX serves the frames that say that they are in the area ([`TxBatch::in_area`], whose places were checked as they were taken
+//! TX serves the frames that say that they are in the area ([`claim`](super::claim), whose places were checked as they were taken
 //! from the ring), RX all that it has room for, all slots of a frame or none. What a front may do: change bytes while they are
 //! copied (the copy is what counts); name bytes of another of its frames, which are its own; never post a slot again, and find
 //! the area full. After a death: [`resume`](DataRingPath::resume).
 
+use super::claim::CLAIM;
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, rounded};
-use crate::net::back::assemble::{Todo, TxBatch, bits};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
 use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{PeerMem, Platform};
@@ -121,12 +121,13 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
 
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
+        let ours = todo & batch.claimed(CLAIM);
         // All of the batch's first: it was written by another core.
-        for i in bits(todo & batch.in_area) {
+        for i in bits(ours) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
             self.map.prefetch_read(slot.gref as usize, (slot.len as usize).min(PREFETCHED));
         }
-        for i in bits(todo & batch.in_area) {
+        for i in bits(ours) {
             let at = out.desc(i).at as usize;
             let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
             slot.fetched = slot.len;
@@ -135,7 +136,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
                 batch.fail(i, out); // cannot be: the place was checked
             }
         }
-        todo & !batch.in_area
+        todo & !ours
     }
 
     #[inline(always)]

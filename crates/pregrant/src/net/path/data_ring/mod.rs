@@ -11,6 +11,7 @@
 //! What a peer may do: change bytes at any time, and name any place; what was copied counts.
 
 pub mod back;
+pub mod claim;
 pub mod front;
 pub mod index;
 pub mod keys;

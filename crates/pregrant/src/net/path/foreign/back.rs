@@ -1,13 +1,13 @@
 //! `foreign` at the back: bytes from and to any frame of a guest, all of which is mapped from connect to disconnect (docs/protocol 4.6).
 //!
-//! TX serves the frames whose requests say that they name frames ([`TxBatch::foreign`]), RX the slots whose references have the
+//! TX serves the frames whose requests say that they name frames ([`claim`](super::claim)), RX the slots whose references have the
 //! [mark](RX_FOREIGN); of an RX frame whose other slots have none, the next path serves these. What a front may do: change bytes
 //! while they are copied (the copy is what counts); name frames that it does not have (an ERROR for the frame), its rings or
 //! its grant table (its own: they are judged when they are read, whoever wrote them). After a death there is nothing to remember.
 
+use super::claim::CLAIM;
 use crate::error::PlatformError;
-use crate::net::back::assemble::{Todo, TxBatch, bits};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
@@ -44,7 +44,7 @@ impl<P: Platform> BackPath<P> for ForeignPath<P> {
 
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
-        let ours = todo & batch.foreign;
+        let ours = todo & batch.claimed(CLAIM);
         for i in bits(ours) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
             if slot.len <= SHORT {

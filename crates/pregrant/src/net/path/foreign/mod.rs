@@ -13,6 +13,7 @@
 //! one page twice: the back copies only, and checks each number against what it has mapped.
 
 pub mod back;
+pub mod claim;
 pub mod front;
 
 /// The back's key that offers it.

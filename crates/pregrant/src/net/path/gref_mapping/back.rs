@@ -5,8 +5,7 @@
 //! counts); post one page for two RX frames (either may be in it in the end: those whose pages are there are written first).
 
 use super::table::GrefTable;
-use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
 use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{PeerMem, Platform};

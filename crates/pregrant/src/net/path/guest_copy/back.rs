@@ -6,8 +6,7 @@
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of};
 use crate::error::PlatformError;
-use crate::net::back::assemble::{Todo, bits};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{RxBatch, Todo, bits};
 use crate::net::path::{BackPath, Counted, PathName};
 use crate::platform::{Access, GrantPool, PeerMem, Platform};
 use crate::port::Burst;

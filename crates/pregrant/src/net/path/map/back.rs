@@ -8,7 +8,7 @@
 //! The pages of a batch go together: where the port keeps one of its frames, all of them stay mapped, and unanswered,
 //! until it has completed the last.
 
-use crate::net::back::assemble::{BATCH_SLOTS, Todo, TxBatch, bits};
+use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
 use crate::net::path::lending::{HEAD_BYTES, may_be_lent};
 use crate::net::path::{BackPath, Lends, PathName};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};

@@ -6,8 +6,7 @@
 //! page for two RX frames (either may be in it in the end: those whose pages are there are written first).
 
 use crate::grants::{GrantStore, StoreFigures};
-use crate::net::back::assemble::{Todo, TxBatch, TxSlot, bits};
-use crate::net::back::rx_batch::RxBatch;
+use crate::net::batch::{RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
 use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{Access, PeerMem, Platform};

@@ -16,15 +16,14 @@
 //! the back puts there for that same guest).
 
 use super::list::colour;
-use crate::net::back::assemble::{Todo, TxBatch, TxSlot, bits};
-use crate::net::back::rx_batch::{RxBatch, RxSlot};
+use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
 use crate::net::path::{BackPath, Counted, Lends, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
-use crate::wire::netif::RSP_OKAY;
+use crate::wire::netif::{RSP_OKAY, TXF_STAGING_BUFFER, TxRequest};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -41,6 +40,22 @@ pub struct StagedBuffers<M> {
     pub len: u16,
     /// Data length 65535: every slot of a frame is staged.
     pub copy_only: bool,
+}
+
+/// Requests that name a buffer by its id in the lists, by a flag (docs/protocol 3.5). Where that was not agreed on the flag means
+/// nothing.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct NamedBuffers {
+    by_list: bool,
+}
+
+impl NamedBuffers {
+    /// The id that a request names. One beyond all lists is in none.
+    #[inline(always)]
+    pub fn named(self, req: &TxRequest) -> Option<u16> {
+        let named = self.by_list && req.flags & TXF_STAGING_BUFFER != 0;
+        named.then(|| u16::try_from(req.gref).unwrap_or(u16::MAX))
+    }
 }
 
 /// Longer frames are left to the hardware's own prefetcher.
@@ -80,9 +95,9 @@ impl<P: Platform> StagingPath<P> {
         Self { received: Some(Arc::clone(&rx.buffers)), seen, ..self }
     }
 
-    /// Whether they may.
-    pub fn takes_received(&self) -> bool {
-        self.received.is_some()
+    /// How they do.
+    pub fn named_buffers(&self) -> NamedBuffers {
+        NamedBuffers { by_list: self.received.is_some() }
     }
 
     /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as both ends must know. RX; on TX

@@ -9,9 +9,8 @@
 //! is the headroom that the guest's XDP program asked for, else 0. It is laid out only when all of its slots are
 //! there. Each request is read once.
 
+use super::{BATCH_SLOTS, Todo, bits, mask};
 use crate::error::PeerFault;
-use crate::net::back::assemble::{BATCH_SLOTS, Todo, bits, mask};
-use crate::net::back::hash::FrameHash;
 use crate::net::checksum;
 pub use crate::net::features::RxAccepts;
 use crate::net::headers::{IpHeaders, IpVersion};
@@ -19,8 +18,8 @@ use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, RSP_ERROR, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO,
-    RXF_MORE_DATA, RxResponse,
+    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, HASH_ALGORITHM_TOEPLITZ, RSP_ERROR, RXF_CSUM_BLANK,
+    RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
 
 /// One RX request with the piece of a frame that goes there.
@@ -38,6 +37,22 @@ pub struct RxSlot {
     pub at: u32,
     /// Its answer in [`RxBatch::rsps`].
     pub rsp: u16,
+}
+
+/// The hash of one frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameHash {
+    /// The bit number of the `HASH_TYPE_*` that it is of.
+    pub hash_type: u8,
+    /// The value.
+    pub value: u32,
+}
+
+impl FrameHash {
+    /// As the guest is told.
+    pub fn extra(self) -> Extra {
+        Extra::Hash { hash_type: self.hash_type, algorithm: HASH_ALGORITHM_TOEPLITZ, value: self.value }
+    }
 }
 
 /// One frame of a batch.

@@ -15,31 +15,68 @@
 //!
 //! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot consumed is answered.
 
-use super::multicast::MulticastAsk;
+use super::{BATCH_SLOTS, Todo, mask};
 use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;
-use crate::net::path::data_ring::PLACE_BYTES;
 use crate::port::{Arena, BURST_FRAMES, Offload, Offloads, Token};
 use crate::ring::{BackRing, NetTx, RingMem};
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_RING,
-    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_FOREIGN, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest,
-    TxResponse,
+    DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
+    TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-
-/// One bit for each frame of a batch. A full batch is `!0`.
-pub type Todo = u64;
 
 /// Extra infos in one frame at most: more than there are types is nobody's honest frame.
 const MAX_EXTRAS: usize = 8;
 /// Ring slots that one frame can take.
 const FRAME_SLOTS_MAX: usize = FATAL_SLOTS + MAX_EXTRAS;
-/// Slots in a batch at most; also the records of a redo page.
-pub const BATCH_SLOTS: usize = crate::ring::REDO_RECORDS;
+/// Paths at most that know requests by a flag.
+pub const CLAIMS: usize = 2;
+
+/// Names the path that claims a request; no two paths have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claim(u8);
+
+impl Claim {
+    /// Number `k` of [`CLAIMS`].
+    pub const fn new(k: u8) -> Self {
+        assert!((k as usize) < CLAIMS, "there are more paths that claim requests");
+        Self(k)
+    }
+
+    /// Whether it is `other`.
+    #[inline(always)]
+    pub const fn is(self, other: Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+/// Which requests are a path's own, as the paths of a queue's chain know it: a batch knows no flag of theirs.
+///
+/// A claimed frame is one path's alone: all of its requests are, or it is dropped.
+pub trait Claims: Copy {
+    /// Whether any path claims requests. Where none does, a batch asks no further.
+    fn any(self) -> bool;
+    /// Whose the request is; None: it is an ordinary one.
+    fn claim(self, req: &TxRequest) -> Option<Claim>;
+    /// Where the bytes of a claimed frame lie outside of any page, and it has one request: whether they can be
+    /// where that says. None: in a page, as a grant's are.
+    fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool>;
+    /// The shared buffer that an ordinary request names in place of a grant.
+    fn buffer(self, req: &TxRequest) -> Option<u16>;
+}
+
+/// What a guest wants done to its list of multicast addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MulticastAsk {
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_ADD`.
+    Add(MacAddr),
+    /// `XEN_NETIF_EXTRA_TYPE_MCAST_DEL`.
+    Del(MacAddr),
+}
 
 /// Segments after which a batch begins no further frame: four of the longest frames at IPv4's least MSS that every host takes,
 /// 536. With the last frame there are [`MIN_GSO_SIZE`]'s 1366 more at most.
@@ -52,13 +89,13 @@ static BATCHES: AtomicU64 = AtomicU64::new(0);
 const SERIAL_MASK: u64 = u64::MAX >> 6;
 const QUEUE_SHIFT: u32 = 36;
 
-/// One fragment of a frame: a private, validated copy. `offset + len <= 4096`, but of a frame in the data ring.
+/// One fragment of a frame: a private, validated copy. `offset + len <= 4096`, but of a frame whose path has its bytes in no page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxSlot {
-    /// Granted page; 0 says that the bytes are in a staging [`buffer`](Self::buffer). Of a frame that is
-    /// [in the data ring](TxBatch::in_area): its place; of one that is [foreign](TxBatch::foreign): a frame of the guest.
+    /// Granted page; 0 says that the bytes are in a shared [`buffer`](Self::buffer). Of a [claimed](TxBatch::claimed)
+    /// frame: what its path reads there.
     pub gref: u32,
-    /// The staging buffer, by its id in the queue's lists: that of the request's id, or the one that it names.
+    /// The shared buffer: that of the request's id, or the one that it [names](Claims::buffer).
     pub buffer: u16,
     /// Bytes.
     pub offset: u16,
@@ -105,20 +142,12 @@ pub struct TxBatch {
     pub lend: Option<Offloads>,
     /// It takes long frames also where their pages are mapped anyhow ([`Payload::Named`](crate::port::Payload::Named)).
     pub names: bool,
-    /// Requests may name a staging buffer by its id in the queue's lists (docs/protocol 3.5).
-    pub by_list: bool,
     /// Frames of which only [`heads`](Self::heads) bytes are in the arena.
     pub lent: Todo,
     /// Bytes at the front of a lent frame that are.
     pub heads: [u16; BURST_FRAMES],
-    /// Bytes of the queue's data ring, of the half for TX; 0: it has none.
-    pub area_bytes: u32,
-    /// Frames whose bytes are there, at a place that was checked.
-    pub in_area: Todo,
-    /// Requests may name frames of the guest (docs/protocol 4.6).
-    pub takes_frames: bool,
-    /// Frames whose requests do so, all of them; whether the guest has those is not looked at yet.
-    pub foreign: Todo,
+    /// Frames that paths claim.
+    claimed: [Todo; CLAIMS],
     /// Frames that failed.
     pub failed: Todo,
     /// Requests that carry no frame but a wish of the guest's: not to be fetched.
@@ -147,13 +176,9 @@ impl Default for TxBatch {
             held: 0,
             lend: None,
             names: false,
-            by_list: false,
             lent: 0,
             heads: [0; BURST_FRAMES],
-            area_bytes: 0,
-            in_area: 0,
-            takes_frames: false,
-            foreign: 0,
+            claimed: [0; CLAIMS],
             failed: 0,
             no_frame: 0,
             unblanked: 0,
@@ -181,11 +206,12 @@ impl TxBatch {
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
+        claims: impl Claims,
     ) -> Result<Todo, PeerFault> {
-        if self.area_bytes > 0 || self.takes_frames {
-            return Ok(self.take_as::<M, false, true>(ring, arena, &mut 0)?.0);
+        if claims.any() {
+            return Ok(self.take_as::<M, _, false, true>(ring, arena, claims, &mut 0)?.0);
         }
-        Ok(self.take_as::<M, false, false>(ring, arena, &mut 0)?.0)
+        Ok(self.take_as::<M, _, false, false>(ring, arena, claims, &mut 0)?.0)
     }
 
     /// The same, frames of `credit` bytes in all at most; it is less by them afterwards. With the length of the first
@@ -194,9 +220,10 @@ impl TxBatch {
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
+        claims: impl Claims,
         credit: &mut u64,
     ) -> Result<(Todo, Option<u64>), PeerFault> {
-        self.take_as::<M, true, true>(ring, arena, credit)
+        self.take_as::<M, _, true, true>(ring, arena, claims, credit)
     }
 
     /// An empty batch.
@@ -207,8 +234,7 @@ impl TxBatch {
         self.nr_rsps = 0;
         self.held = 0;
         self.lent = 0;
-        self.in_area = 0;
-        self.foreign = 0;
+        self.claimed = [0; CLAIMS];
         self.failed = 0;
         self.no_frame = 0;
         self.unblanked = 0;
@@ -223,21 +249,27 @@ impl TxBatch {
         Token::of(self.serial, i)
     }
 
-    /// Compiled for each, so that guests without a rate, and queues without a data ring or foreign frames, pass no test for it.
+    /// The frames that the path of `claim` has, whole. What their requests name is its to check, but a
+    /// [place](Claims::is_place), which is right.
     #[inline(always)]
-    fn take_as<M: RingMem<Kind = NetTx>, const LIMITED: bool, const BY_FLAG: bool>(
+    pub fn claimed(&self, claim: Claim) -> Todo {
+        self.claimed[usize::from(claim.0)]
+    }
+
+    /// Compiled for each, so that guests without a rate, and queues whose paths claim no requests, pass no test for it.
+    #[inline(always)]
+    fn take_as<M: RingMem<Kind = NetTx>, C: Claims, const LIMITED: bool, const BY_FLAG: bool>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
         arena: &mut Arena,
+        claims: C,
         credit: &mut u64,
     ) -> Result<(Todo, Option<u64>), PeerFault> {
         self.clear(arena);
-        let (area_bytes, takes_frames) = (self.area_bytes, self.takes_frames);
         let mut short = None;
         let available = ring.available(BURST_FRAMES as u32)?;
         ring.prefetch(available.min(BURST_FRAMES as u32));
         let mut taken = 0;
-        let by_list = self.by_list;
         loop {
             // The common case, one slot and no extras, in a loop whose state is all in registers.
             let (mut i, mut slot, mut rsp) = (self.nr_frames, self.nr_slots, self.nr_rsps);
@@ -260,28 +292,27 @@ impl TxBatch {
                 }
                 let end = first.offset as usize + first.size as usize;
                 let plain = first.flags & (TXF_MORE_DATA | TXF_EXTRA_INFO) == 0;
-                let in_area = BY_FLAG && names_place(&first, area_bytes);
-                let foreign = BY_FLAG && !in_area && names_frame(&first, takes_frames);
-                let fits = if in_area { is_place(&first, area_bytes) } else { end <= PAGE_SIZE };
+                let claim = if BY_FLAG { claims.claim(&first) } else { None };
+                let place = claim.and_then(|claim| claims.is_place(claim, &first));
+                let fits = place.unwrap_or(end <= PAGE_SIZE);
                 if !plain || (first.size as usize) < MIN_FRAME || !fits {
                     long = Some(first);
                     break;
                 }
-                if BY_FLAG {
-                    self.in_area |= Todo::from(in_area) << i;
-                    self.foreign |= Todo::from(foreign) << i;
+                if let Some(Claim(k)) = claim {
+                    self.claimed[usize::from(k)] |= 1 << i;
                 }
                 arena.place(&mut room, first.size as usize, offload_of(first.flags));
                 self.frames[i] =
                     TxFrame { first_slot: slot as u16, nr_slots: 1, first_rsp: rsp as u16, nr_rsps: 1 };
-                self.slots[slot] = slot_of(&first, first.size, by_list && !in_area && !foreign);
+                self.slots[slot] = slot_of(&first, first.size, claims, claim);
                 self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
                 (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
             }
             arena.keep(room);
             (self.nr_frames, self.nr_slots, self.nr_rsps) = (i, slot, rsp);
             match long {
-                Some(first) => taken += self.take_long(ring, first, taken, available, arena)?,
+                Some(first) => taken += self.take_long(ring, first, taken, available, (arena, claims))?,
                 None => break,
             }
             if self.segments >= BATCH_SEGMENTS {
@@ -295,16 +326,15 @@ impl TxBatch {
     /// A frame of several slots, with extras, or one that is wrong. Returns the ring slots that it took.
     #[cold]
     #[inline(never)]
-    fn take_long<M: RingMem<Kind = NetTx>>(
+    fn take_long<M: RingMem<Kind = NetTx>, C: Claims>(
         &mut self,
         ring: &BackRing<NetTx, M>,
         first: TxRequest,
         at: u32,
         available: u32,
-        arena: &mut Arena,
+        (arena, claims): (&mut Arena, C),
     ) -> Result<u32, PeerFault> {
-        let (slot0, rsp0, area_bytes) = (self.nr_slots, self.nr_rsps, self.area_bytes);
-        let takes_frames = self.takes_frames;
+        let (slot0, rsp0) = (self.nr_slots, self.nr_rsps);
         let left = available - at;
         let mut used = 1;
         let mut push_rsp = |id, status| {
@@ -347,13 +377,13 @@ impl TxBatch {
         // The fragments. The first one's own length is what the others leave of the total.
         let total = first.size;
         let mut rest: u32 = 0;
-        let in_area = names_place(&first, area_bytes);
-        let foreign = !in_area && names_frame(&first, takes_frames);
-        // Of the later slots one is in the data ring, or they are not all as the first.
+        let claim = claims.claim(&first);
+        let place = claim.and_then(|claim| claims.is_place(claim, &first));
+        // The later slots are not all as the first.
         let mut mixed = false;
         let mut too_long = false;
         let mut nr = 1;
-        self.slots[slot0] = slot_of(&first, 0, self.by_list && !in_area && !foreign);
+        self.slots[slot0] = slot_of(&first, 0, claims, claim);
         let mut more = first.flags & TXF_MORE_DATA != 0;
         while more {
             if used == left {
@@ -368,8 +398,8 @@ impl TxBatch {
             }
             rest += req.size as u32;
             too_long |= rest > total as u32;
-            mixed |= names_place(&req, area_bytes) || names_frame(&req, takes_frames) != foreign;
-            self.slots[slot0 + nr] = slot_of(&req, req.size, self.by_list && !foreign);
+            mixed |= claims.claim(&req) != claim;
+            self.slots[slot0 + nr] = slot_of(&req, req.size, claims, claim);
             push_rsp(req.id, RSP_OKAY);
             nr += 1;
             used += 1;
@@ -380,7 +410,7 @@ impl TxBatch {
         } else if too_long
             || mixed
             || asked.is_some()
-            || in_area && (nr > 1 || !is_place(&first, area_bytes))
+            || place.is_some_and(|right| nr > 1 || !right)
             || (total as usize) < MIN_FRAME
             || nr >= DROP_SLOTS
             || offload.gso_type != 0 && offload.gso_size < MIN_GSO_SIZE
@@ -388,12 +418,13 @@ impl TxBatch {
             Outcome::Drop
         } else {
             let size = total - rest as u16;
-            if !in_area && first.offset as usize + size as usize > PAGE_SIZE {
+            if place.is_none() && first.offset as usize + size as usize > PAGE_SIZE {
                 return Err(PeerFault::CrossesPage { offset: first.offset, size });
             }
             self.slots[slot0].len = size;
-            self.in_area |= Todo::from(in_area) << self.nr_frames;
-            self.foreign |= Todo::from(foreign) << self.nr_frames;
+            if let Some(Claim(k)) = claim {
+                self.claimed[usize::from(k)] |= 1 << self.nr_frames;
+            }
             Outcome::Frame(offload)
         };
 
@@ -492,50 +523,13 @@ impl TxBatch {
     }
 }
 
-/// Whether a request says that its bytes are in the data ring. Where there is none the flag means nothing, as any unknown one.
+/// The fragment that a request speaks of, `len` bytes of it.
 #[inline(always)]
-fn names_place(req: &TxRequest, area_bytes: u32) -> bool {
-    req.flags & TXF_DATA_RING != 0 && area_bytes > 0
-}
-
-/// Whether that is a place of the data ring, for a frame that has room in it.
-#[inline(always)]
-fn is_place(req: &TxRequest, area_bytes: u32) -> bool {
-    let is_whole = req.gref.is_multiple_of(PLACE_BYTES as u32) && req.offset == 0;
-    is_whole && req.gref < area_bytes && u32::from(req.size) <= area_bytes
-}
-
-/// Whether a request says that it names a frame of the guest. Where that was not agreed on the flag means nothing.
-#[inline(always)]
-fn names_frame(req: &TxRequest, takes_frames: bool) -> bool {
-    takes_frames && req.flags & TXF_FOREIGN != 0
-}
-
-/// The lowest `n` bits.
-#[inline(always)]
-pub fn mask(n: usize) -> Todo {
-    if n >= 64 { !0 } else { (1 << n) - 1 }
-}
-
-/// The numbers of the bits that are set, from the lowest.
-#[inline(always)]
-pub fn bits(mut todo: Todo) -> impl Iterator<Item = usize> {
-    core::iter::from_fn(move || {
-        if todo == 0 {
-            return None;
-        }
-        let i = todo.trailing_zeros() as usize;
-        todo &= todo - 1;
-        Some(i)
-    })
-}
-
-/// The fragment that a request speaks of, `len` bytes of it; `by_list`: it may name a staging buffer. An id beyond all lists is in none.
-#[inline(always)]
-fn slot_of(req: &TxRequest, len: u16, by_list: bool) -> TxSlot {
-    let named = by_list && req.flags & TXF_STAGING_BUFFER != 0;
-    let (gref, buffer) =
-        if named { (0, u16::try_from(req.gref).unwrap_or(u16::MAX)) } else { (req.gref, req.id) };
+fn slot_of<C: Claims>(req: &TxRequest, len: u16, claims: C, claim: Option<Claim>) -> TxSlot {
+    let (gref, buffer) = match claims.buffer(req) {
+        Some(buffer) if claim.is_none() => (0, buffer),
+        _ => (req.gref, req.id),
+    };
     TxSlot { gref, buffer, offset: req.offset, len, id: req.id, fetched: 0 }
 }
 

@@ -1,0 +1,44 @@
+//! Requests whose bytes are in the data ring: they say so by a flag, and name a place of the half for TX.
+//!
+//! What a front may do: name any place. One that no frame can have is an error of that frame. Where there is no data ring the
+//! flag means nothing, as any unknown one.
+
+use super::PLACE_BYTES;
+use crate::net::batch::Claim;
+use crate::wire::netif::{TXF_DATA_RING, TxRequest};
+
+/// These requests.
+pub const CLAIM: Claim = Claim::new(0);
+
+/// A queue's half for TX, as requests name it.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct InArea {
+    /// 0: there is none.
+    half_bytes: u32,
+}
+
+impl InArea {
+    /// Of a half with so many bytes.
+    pub const fn new(half_bytes: u32) -> Self {
+        Self { half_bytes }
+    }
+
+    /// Whether any request can be.
+    #[inline(always)]
+    pub const fn any(self) -> bool {
+        self.half_bytes > 0
+    }
+
+    /// Whether a request says so.
+    #[inline(always)]
+    pub const fn claims(self, req: &TxRequest) -> bool {
+        req.flags & TXF_DATA_RING != 0 && self.any()
+    }
+
+    /// Whether that is a place of the data ring, for a frame that has room in it.
+    #[inline(always)]
+    pub const fn has(self, req: &TxRequest) -> bool {
+        let is_whole = req.gref.is_multiple_of(PLACE_BYTES as u32) && req.offset == 0;
+        is_whole && req.gref < self.half_bytes && req.size as u32 <= self.half_bytes
+    }
+}

@@ -1,0 +1,31 @@
+//! Requests that name frames of the guest, by a flag.
+//!
+//! What a front may do: name any frame; whether the guest has it is looked at when it is fetched. Where this was not agreed on the
+//! flag means nothing.
+
+use crate::net::batch::Claim;
+use crate::wire::netif::{TXF_FOREIGN, TxRequest};
+
+/// These requests.
+pub const CLAIM: Claim = Claim::new(1);
+
+/// Whether requests of a queue may name frames.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct NamesFrames(bool);
+
+impl NamesFrames {
+    /// They may.
+    pub const ALLOWED: Self = Self(true);
+
+    /// Whether any request can.
+    #[inline(always)]
+    pub const fn any(self) -> bool {
+        self.0
+    }
+
+    /// Whether a request says so.
+    #[inline(always)]
+    pub const fn claims(self, req: &TxRequest) -> bool {
+        self.0 && req.flags & TXF_FOREIGN != 0
+    }
+}
