@@ -19,7 +19,7 @@ use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::data_ring::front::{RecvArea, SendArea};
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::data_ring::{PIECE_MAX, rounded};
-use pregrant::net::path::{Chain, DataRingPath, FrontChain};
+use pregrant::net::path::{AnyPath, Chain, DataRingPath, FrontChain, RX_ORDER, TX_ORDER};
 use pregrant::platform::local::{LocalDomain, Pages};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload};
@@ -101,7 +101,7 @@ fn tx(tape: &mut Tape<'_>) {
     let (area, half): Half = rig.half(WAY, Access::ReadOnly).expect("a data ring");
     let out = area.out.expect("the half for TX");
     fill(out.bytes());
-    let chain = Chain::new(Vec::new()).with_data_ring(Some(half), Access::ReadOnly);
+    let chain = Chain::new(TX_ORDER, [AnyPath::DataRing(half)]);
     let mut game = rig.tx_model_by(chain, None, u32::MAX - 9, 2);
     while tape.more(OPS) {
         let place = tape.one_of(&[0u32, 64, 8128, 4096, 8192, 32, u32::MAX]) ^ u32::from(tape.u8() & 0x41);
@@ -142,7 +142,7 @@ impl Rx {
     fn new() -> Self {
         let rig = Rig::new();
         let (area, half) = rig.half(WAY, Access::ReadWrite).expect("a data ring");
-        let chain = Chain::new(Vec::new()).with_data_ring(Some(half), Access::ReadWrite);
+        let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
         let game = rig.rx_model_by(chain, None, u32::MAX - 9, RxAccepts::ALL);
         let within = area.within.expect("the half for RX");
         Self { rig, game, index: area.index, within, posted: 0, kept: VecDeque::new(), lied: false }
@@ -237,7 +237,7 @@ impl Rx {
         let half =
             DataRingPath::rx(host.map(GUEST, &refs, Access::ReadWrite).expect("its pages"), HALF as u32);
         let (ring, _) = BackRing::attach(RingPages::new(ring), None).expect("a live ring");
-        let chain = Chain::new(Vec::new()).with_data_ring(Some(half), Access::ReadWrite);
+        let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
         self.game.back = RxQueue::new(ring, chain, RxAccepts::ALL);
         self.game.back.set_headroom(tape.one_of(&[0u16, 0, 0, 100, 256]));
     }

@@ -12,7 +12,7 @@ use crate::rig::{FRAMES, Rig, Way, byte};
 use crate::tape::Tape;
 use pregrant::PAGE_SIZE;
 use pregrant::net::features::RxAccepts;
-use pregrant::net::path::Chain;
+use pregrant::net::path::{AnyPath, Chain, RX_ORDER, TX_ORDER};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Offload;
 use pregrant::shm::SharedBytes;
@@ -42,7 +42,7 @@ fn beyond(tape: &mut Tape<'_>) -> u32 {
 fn tx(tape: &mut Tape<'_>) {
     let rig = Rig::new();
     rig.numbers_frames(Way::Foreign);
-    let chain = Chain::new(Vec::new()).with_foreign(rig.whole(Way::Foreign), Access::ReadOnly);
+    let chain = Chain::new(TX_ORDER, rig.whole(Way::Foreign).map(AnyPath::Foreign));
     let mut game = rig.tx_model_by(chain, None, u32::MAX - 9, PAGES as usize);
     let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
     while tape.more(OPS) {
@@ -81,7 +81,7 @@ fn tx(tape: &mut Tape<'_>) {
 fn rx(tape: &mut Tape<'_>) {
     let rig = Rig::new();
     rig.numbers_frames(Way::Foreign);
-    let chain = Chain::new(Vec::new()).with_foreign(rig.whole(Way::Foreign), Access::ReadWrite);
+    let chain = Chain::new(RX_ORDER, rig.whole(Way::Foreign).map(AnyPath::Foreign));
     let mut game = rig.rx_model_by(chain, None, u32::MAX - 9, RxAccepts::ALL);
     let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
     let ring = rig.guest.first_frame(&game.ring_memory).expect("a guest with numbers");

@@ -10,10 +10,14 @@
 //! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key and says
 //! what was expected; an unknown key is ignored; a staging key that makes no sense means no staging, not no vif.
 
-pub use super::path::data_ring::keys::RingRequest;
-use super::path::data_ring::keys::{self as data_ring, ring_request};
+pub use super::path::active::ActiveLists;
+use super::path::data_ring::keys as data_ring;
+pub use super::path::data_ring::keys::active_key as data_ring_active_key;
+pub use super::path::guest_copy::keys::active_key as guest_copy_active_key;
+pub use super::path::page_key::RingRequest;
+use super::path::page_key::ring_request;
 pub use super::path::staging::keys::{
-    ALL_DATA_LENS, ActiveLists, DataKeys, DataRequest, REVISION_KEY, STAGING_REVISION,
+    ALL_DATA_LENS, DataKeys, DataRequest, REVISION_KEY, STAGING_REVISION, active_key,
 };
 use super::path::staging::keys::{data_keys, parse_sizes, revision};
 use super::path::staging::list::DataLen;
@@ -322,26 +326,11 @@ pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
     Ok(asked.min(u32::from(MAX_HEADROOM)) as u16)
 }
 
-/// The key in the back's directory that says which of a queue's staging lists were accepted: [`ActiveLists`].
-pub fn active_key(i: usize, n: usize) -> String {
-    queue_prefix(i, n) + "staging-grants-active"
-}
-
-/// The key beside it that says which halves of a queue's data ring were: likewise.
-pub fn data_ring_active_key(i: usize, n: usize) -> String {
-    queue_prefix(i, n) + data_ring::ACTIVE
-}
-
-/// The key beside it that says whether pages are lent to a queue.
-pub fn guest_copy_active_key(i: usize, n: usize) -> String {
-    queue_prefix(i, n) + guest_copy::ACTIVE
-}
-
 /// Whether a back that offers so many queues accepted staging lists, or data rings, by its own directory.
 pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
     // How many queues there are is the front's to say: all places are looked at.
     let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
-    for key in queues.flat_map(|(i, n)| [active_key(i, n), data_ring_active_key(i, n)]) {
+    for key in queues.flat_map(|(i, n)| [active_key(i, n), data_ring::active_key(i, n)]) {
         let text = back.text(&key)?;
         if ActiveLists::parse(text.as_deref(), ActiveLists::BOTH).any() {
             return Ok(true);

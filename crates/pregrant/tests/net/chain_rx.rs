@@ -5,7 +5,7 @@ use crate::rig;
 
 use pregrant::net::back::{Polled, RxQueue, SharedControl};
 use pregrant::net::features::RxAccepts;
-use pregrant::net::path::{AnyPath, Chain, FrontPath, PersistentPath, StagingPath};
+use pregrant::net::path::{AnyPath, Chain, FrontPath, PersistentPath, RX_ORDER, StagingPath};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Offload;
 use pregrant::ring::{BackRing, NetRx, RingPages};
@@ -37,7 +37,7 @@ proptest! {
         let mut ro = [GrantRef::NONE];
         let _ro = rig.guest.alloc(HOST, Access::ReadOnly, &mut ro).unwrap();
         let (ring, _) = BackRing::attach(back_ring, None).unwrap();
-        let mut back = RxQueue::new(ring, Chain::new(vec![
+        let mut back = RxQueue::new(ring, Chain::new(RX_ORDER, vec![
             AnyPath::Staging(StagingPath::new(buffers.unwrap())),
             AnyPath::Persistent(PersistentPath::new(limit, acc)),
         ]), RxAccepts::ALL);

@@ -6,7 +6,7 @@ use crate::rig;
 
 use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::path::FrontPath;
-use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, StagingPath};
+use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, StagingPath, TX_ORDER};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Arena;
 use pregrant::ring::{BackRing, NetTx, RingPages};
@@ -58,7 +58,7 @@ proptest! {
         let mut paths = vec![AnyPath::Staging(StagingPath::new(buffers.unwrap()).with_heads(heads))];
         if limit > 0 { paths.push(AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly))); }
         if map { paths.push(AnyPath::Map(MapPath::default())); }
-        let mut back = TxQueue::new(ring, Chain::new(paths));
+        let mut back = TxQueue::new(ring, Chain::new(TX_ORDER, paths));
         let mut port = TestPort { lent, ..TestPort::default() };
         let (mut arena, control) = (Arena::new(), SharedControl::default());
         let mut id = 0u16;

@@ -14,7 +14,7 @@ use pregrant::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::data_ring::keys::{ACTIVE, INDEX_REF};
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::net::path::{AnyPath, Chain, DataRingPath, FrontPath, StagingPath};
+use pregrant::net::path::{AnyPath, Chain, DataRingPath, FrontPath, RX_ORDER, StagingPath, TX_ORDER};
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::port::Offload;
@@ -49,7 +49,7 @@ impl Sender {
     fn new() -> Self {
         let rig = Rig::new();
         let (area, half) = rig.half(WAY, Access::ReadOnly).expect("a data ring");
-        let chain = Chain::new(Vec::new()).with_data_ring(Some(half), Access::ReadOnly);
+        let chain = Chain::new(TX_ORDER, [AnyPath::DataRing(half)]);
         let game = rig.tx_model_by(chain, None, u32::MAX - 5, 4);
         let out = area.out.as_ref().expect("the half for TX");
         assert!(out.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
@@ -122,7 +122,7 @@ fn a_place_beside_a_buffer_s_flag_is_a_place() {
     let (area, half) = rig.half(WAY, Access::ReadOnly).expect("a data ring");
     let out = area.out.as_ref().expect("the half for TX");
     assert!(out.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
-    let chain = Chain::new(vec![by_list]).with_data_ring(Some(half), Access::ReadOnly);
+    let chain = Chain::new(TX_ORDER, [by_list, AnyPath::DataRing(half)]);
     let game = rig.tx_model_by(chain, Some(tx_area), 0, 1);
     let mut s = Sender { rig, game, area };
     let flags = TXF_DATA_RING | TXF_STAGING_BUFFER;
@@ -395,7 +395,7 @@ impl Taker {
     fn new() -> Self {
         let rig = Rig::new();
         let (area, half) = rig.half(WAY, Access::ReadWrite).expect("a data ring");
-        let chain = Chain::new(Vec::new()).with_data_ring(Some(half), Access::ReadWrite);
+        let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
         let game = rig.rx_model_by(chain, None, u32::MAX - 40, RxAccepts::ALL);
         Self { rig, game, area, kept: VecDeque::new(), posted: 0, sent: 0, ringed: 0 }
     }
@@ -480,8 +480,8 @@ impl Taker {
         let ring = host.map(GUEST, &[game.ring_ref], Access::ReadWrite).expect("the ring");
         let map = host.map(GUEST, &refs, Access::ReadWrite).expect("its pages");
         let (ring, _) = BackRing::attach(RingPages::new(ring), None).expect("a live ring");
-        let half = Some(DataRingPath::rx(map, HALF as u32));
-        let chain = Chain::new(Vec::new()).with_data_ring(half, Access::ReadWrite);
+        let half = DataRingPath::rx(map, HALF as u32);
+        let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
         game.back = RxQueue::new(ring, chain, RxAccepts::ALL);
         game.back.set_headroom(headroom);
     }

@@ -9,11 +9,11 @@ use pregrant::PeerFault;
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::FrontConfig;
-use pregrant::net::path::Chain;
 use pregrant::net::path::foreign::{ACTIVE, FEATURE, REQUEST};
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::{AnyPath, Chain, RX_ORDER, TX_ORDER};
 use pregrant::platform::local::LocalXen;
-use pregrant::platform::{Access, GrantPool, Platform};
+use pregrant::platform::{GrantPool, Platform};
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
@@ -37,7 +37,7 @@ impl Sender {
     fn new() -> Self {
         let rig = Rig::new();
         rig.numbers_frames(WAY);
-        let chain = Chain::new(Vec::new()).with_foreign(rig.whole(WAY), Access::ReadOnly);
+        let chain = Chain::new(TX_ORDER, rig.whole(WAY).map(AnyPath::Foreign));
         let game = rig.tx_model_by(chain, None, u32::MAX - 5, 4);
         let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
         Self { rig, game, first }
@@ -165,7 +165,7 @@ fn tx_a_flag_that_was_not_agreed_on_names_a_grant() {
 fn receiver() -> (Rig, RxGame, u32) {
     let rig = Rig::new();
     rig.numbers_frames(WAY);
-    let chain = Chain::new(Vec::new()).with_foreign(rig.whole(WAY), Access::ReadWrite);
+    let chain = Chain::new(RX_ORDER, rig.whole(WAY).map(AnyPath::Foreign));
     let game = rig.rx_model_by(chain, None, u32::MAX - 2, RxAccepts::ALL);
     let first = rig.guest.first_frame(&game.memory).expect("a guest with numbers");
     (rig, game, first)

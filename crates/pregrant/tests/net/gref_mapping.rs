@@ -5,10 +5,10 @@
 use crate::rig;
 
 use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::net::back::gref_requests::{MAPS_PER_TURN, UNANSWERED_MAX};
 use pregrant::net::back::{BackQueue, BackVif, ControlPage, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif, Granting};
+use pregrant::net::path::gref_mapping::requests::{MAPS_PER_TURN, UNANSWERED_MAX};
 use pregrant::platform::local::{LocalCounts, LocalDomain, LocalMap, LocalRegion, LocalXen, Pages};
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::port::{Arena, Offload};

@@ -5,11 +5,12 @@
 use crate::pair::{Pair, ordinary};
 use crate::rig;
 
-use pregrant::net::back::refusal::{LendRefusal, ListRefusal};
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, Regions, RxFront, Verdict};
 use pregrant::net::path::FrontChain;
+use pregrant::net::path::Refusal;
 use pregrant::net::path::copy::front::OrdinaryPages;
+use pregrant::net::path::guest_copy::keys::LendRefusal;
 use pregrant::net::path::guest_copy::{ACTIVE, COUNT, FEATURE, GENERATION, LIST_REF, REFS, generation_of};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::local::{LocalDomain, LocalMap};
@@ -172,7 +173,7 @@ fn pages_that_are_lent_count_for_the_bound() {
         let refused: Vec<_> =
             lender.ends.back.refused_lists().iter().map(|(q, _, why)| (*q, why.clone())).collect();
         let why = TooManyPages { asked: SLOTS as usize, left: SLOTS as usize - 1 };
-        let why = (0, ListRefusal::Lending(LendRefusal::TooManyPages(why)));
+        let why = (0, Refusal::Lending(LendRefusal::TooManyPages(why)));
         assert_eq!(refused, if lent { vec![] } else { vec![why] });
         lender.deliver(&[60, 6000]);
         assert_eq!(lender.receive().map(|frames| frames.len()), Ok(2));

@@ -10,7 +10,7 @@ use crate::rig;
 
 use pregrant::net::back::{Polled, TxQueue};
 use pregrant::net::path::lending::HEAD_BYTES;
-use pregrant::net::path::{Chain, PathName};
+use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, TX_ORDER};
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantOps};
 use pregrant::port::{Arena, Burst, FramePort, Keeper, LentBurst, Offload, Offloads, Payload, Token};
@@ -613,7 +613,10 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_head_is_as_long_as_what_another_path_fetched() {
     let rig = Rig::new();
-    let chain = Chain::of(None, (256, Access::ReadOnly), PathName::Map);
+    let chain = Chain::new(
+        TX_ORDER,
+        [AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly)), AnyPath::Map(MapPath::default())],
+    );
     let mut g = rig.tx_model_by(chain, None, 0, 4);
     let mut port = LentPort::new(Act::Copy);
     // The first page is seen here, and stays mapped.

@@ -9,7 +9,9 @@ use crate::rig;
 
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
 use pregrant::net::path::lending::{HEAD_BYTES, LENT_MIN};
-use pregrant::net::path::{Chain, FrontPath, PathName};
+use pregrant::net::path::{
+    AnyPath, Chain, FrontPath, GrefMappingPath, MapPath, PersistentPath, StagingPath, TX_ORDER,
+};
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantOps, PeerMem};
 use pregrant::shm::SharedBytes;
@@ -57,7 +59,7 @@ fn game(rig: &Rig, by: By) -> TxGame {
             g
         }
         By::Persistent => {
-            let chain = Chain::of(None, (256, Access::ReadOnly), PathName::Copy);
+            let chain = Chain::from(AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly)));
             let mut g = rig.tx_model_by(chain, None, 0, PAGES);
             for page in 0..PAGES {
                 play(&mut g, &[(page, 0, 60)], 0, None);
@@ -67,7 +69,7 @@ fn game(rig: &Rig, by: By) -> TxGame {
             g
         }
         By::Grefs => {
-            let chain = Chain::<LocalDomain>::new(Vec::new()).with_grefs(Some(Box::new(GrefTable::new(64))));
+            let chain = Chain::from(grefs());
             let mut g = rig.tx_model_by(chain, None, 0, PAGES);
             for gref in g.refs.clone() {
                 let map = rig.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
@@ -78,8 +80,17 @@ fn game(rig: &Rig, by: By) -> TxGame {
     }
 }
 
+/// A table of gref mappings, empty.
+fn grefs() -> AnyPath<LocalDomain> {
+    AnyPath::GrefMapping(GrefMappingPath::new(Some(Box::new(GrefTable::new(64)))))
+}
+
 fn table(g: &mut TxGame) -> &mut GrefTable<<LocalDomain as PeerMem>::Map> {
-    g.back.chain_mut().grefs().and_then(|path| path.table_mut()).expect("a table")
+    let of_path = |path| match path {
+        &mut AnyPath::GrefMapping(ref mut path) => path.table_mut(),
+        _ => None,
+    };
+    g.back.chain_mut().paths_mut().iter_mut().find_map(of_path).expect("a table")
 }
 
 /// Puts a frame on the ring, in whichever way the guest says where it is.
@@ -259,9 +270,10 @@ fn what_is_not_all_there_is_copied() {
 fn a_batch_has_nothing_of_the_one_before() {
     let rig = Rig::new();
     let (area, buffers) = rig.stage(Way::Staging(4096), Access::ReadOnly, 0).unzip();
-    let staging = buffers.map(pregrant::net::path::StagingPath::new);
-    let chain = Chain::of(staging, (256, Access::ReadOnly), PathName::Map);
-    let chain = chain.with_grefs(Some(Box::new(GrefTable::new(64))));
+    let staging = buffers.map(|buffers| AnyPath::Staging(StagingPath::new(buffers)));
+    let persistent = AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly));
+    let others = [persistent, AnyPath::Map(MapPath::default()), grefs()];
+    let chain = Chain::new(TX_ORDER, staging.into_iter().chain(others));
     let mut g = rig.tx_model_by(chain, area, 0, PAGES);
     let staged = g.area.as_ref().expect("a staging way");
     let content = g.content(9, 0, PAGE_SIZE);

@@ -26,8 +26,8 @@ use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{
-    AnyPath, Chain, CopyPath, DataRingPath, ForeignPath, FrontChain, MapPath, PersistentPath, StagedBuffers,
-    StagingPath,
+    AnyPath, Chain, CopyPath, DataRingPath, ForeignPath, FrontChain, MapPath, PersistentPath, RX_ORDER,
+    StagedBuffers, StagingPath, TX_ORDER,
 };
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
@@ -250,10 +250,9 @@ impl Rig {
             front.chain_mut().name_frames(&self.guest, 0);
             assert!(front.chain().names_frames());
         }
-        let chain = Chain::from(Self::path(way, buffers, Access::ReadOnly));
-        let chain =
-            chain.with_data_ring(half, Access::ReadOnly).with_foreign(self.whole(way), Access::ReadOnly);
-        let back = TxQueue::new(ring, chain);
+        let (half, whole) = (half.map(AnyPath::DataRing), self.whole(way).map(AnyPath::Foreign));
+        let paths = [Self::path(way, buffers, Access::ReadOnly)].into_iter().chain(half).chain(whole);
+        let back = TxQueue::new(ring, Chain::new(TX_ORDER, paths));
         TxEnds { front, back, front_chan, back_chan, index }
     }
 
@@ -281,10 +280,9 @@ impl Rig {
             front.chain_mut().name_frames(&self.guest, RX_FOREIGN);
             assert!(front.chain().names_frames());
         }
-        let chain = Chain::from(Self::path(way, buffers, Access::ReadWrite));
-        let chain =
-            chain.with_data_ring(half, Access::ReadWrite).with_foreign(self.whole(way), Access::ReadWrite);
-        let back = RxQueue::new(ring, chain, RxAccepts::ALL);
+        let (half, whole) = (half.map(AnyPath::DataRing), self.whole(way).map(AnyPath::Foreign));
+        let paths = [Self::path(way, buffers, Access::ReadWrite)].into_iter().chain(half).chain(whole);
+        let back = RxQueue::new(ring, Chain::new(RX_ORDER, paths), RxAccepts::ALL);
         RxEnds { front, back, front_chan, back_chan, index }
     }
 

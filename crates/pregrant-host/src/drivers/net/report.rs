@@ -3,7 +3,6 @@
 use super::vif::VifInstance;
 use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
 use pregrant::grants::StoreFigures;
-use pregrant::net::back::refusal::ListRefusal;
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
 use pregrant::port::PortDrop;
@@ -79,17 +78,9 @@ impl VifReport {
             link: s.vif.link_is_up(),
             stalls: s.vif.stalls(),
             credit_waits: s.vif.credit_waits(),
-            refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, refused(why))).collect(),
+            refused: s.vif.refused_lists().iter().map(|(q, d, why)| (*q, *d, why.shown())).collect(),
             port_drops: s.port_drops(),
         })
-    }
-}
-
-fn refused(why: &ListRefusal) -> String {
-    match why {
-        ListRefusal::Half(why) => format!("data ring: {why}"),
-        ListRefusal::Lending(why) => format!("guest copy: {why}"),
-        why => why.to_string(),
     }
 }
 

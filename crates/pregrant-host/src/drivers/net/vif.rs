@@ -18,11 +18,10 @@ use crate::excerpt::excerpt;
 use log::Level;
 use pregrant::PeerFault;
 use pregrant::net::back::credit::BadRate;
-use pregrant::net::back::refusal::ListRefusal;
 use pregrant::net::back::vif::RATE;
 use pregrant::net::back::{BackVif, Drained, Polled};
-use pregrant::net::features::queue_prefix;
-use pregrant::net::path::{PathName, data_ring, foreign, guest_copy};
+use pregrant::net::path::PathName;
+use pregrant::net::path::page_key::KeyPlace;
 use pregrant::platform::{Events, Platform};
 use pregrant::port::{DropCounts, FramePort, PortDrop};
 use pregrant::units::EvtchnPort;
@@ -129,38 +128,8 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.stalled = false;
         ServedDevice::<P, T>::key_changed(self, device, log);
         for (queue, dir, why) in self.vif.refused_lists() {
-            let at = device.peer_dir();
-            if let ListRefusal::Whole(_) = why {
-                let line = format_args!(
-                    "{at}/{} is not granted, it goes on with ordinary grants: {why}",
-                    foreign::REQUEST
-                );
-                log.say(Level::Warn, &line);
-                continue;
-            }
-            if why.is_of_data_ring() {
-                let key = queue_prefix(*queue, queues) + data_ring::keys::INDEX_REF;
-                let line = format_args!(
-                    "the half for {dir} of the data ring {at}/{key} is not used, queue {queue} goes on without it: {why}; \
-                     correct the front's index page and connect it again"
-                );
-                log.say(Level::Warn, &line);
-                continue;
-            }
-            if let ListRefusal::Lending(why) = why {
-                let key = queue_prefix(*queue, queues) + guest_copy::LIST_REF;
-                let line = format_args!(
-                    "queue {queue} goes on without guest copy: the list {at}/{key} cannot be used: {why}"
-                );
-                log.say(Level::Warn, &line);
-                continue;
-            }
-            let key = front_key(*queue, queues, dir, "data-ref0");
-            let line = format_args!(
-                "the staging list {at}/{key} is not used, queue {queue} goes on without it: {why}; \
-                 correct the front's list and connect it again"
-            );
-            log.say(Level::Warn, &line);
+            let at = KeyPlace { front: device.peer_dir(), queue: *queue, nr_queues: queues, dir };
+            log.say(Level::Warn, &why.line(at));
         }
         let (tx, rx) = self.vif.path_names(0);
         let lens = match self.vif.data_lens(0) {

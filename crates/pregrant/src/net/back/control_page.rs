@@ -6,7 +6,7 @@
 //!        3 index after the control ring's last answer   4..7 that answer
 //!        7 the multicast list is whole   8 algorithm   9 flags   10..20 key   20 entries of the table   21..85 table
 //!        85 multicast addresses   86..214 two words each
-//!        214..278 by queue: which change of its table of gref mappings counts (`gref_page`)
+//!        214..278 by queue: which change of its table of gref mappings counts (`gref_mapping::page`)
 //!        278 control requests taken and not answered   279..407 four words each, as on the ring
 //! ```
 //! A change is written into the older copy, its checksum last. So whoever dies in the middle leaves the other copy, and a
@@ -16,11 +16,11 @@
 //! Private to the back's domain: no peer can write it. It is checked as if one could, since a predecessor may be another
 //! version of this program.
 
-use super::gref_requests::{QUEUES_MAX, UNANSWERED_MAX};
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
 use crate::kept_checksum;
 use crate::net::headers::MacAddr;
+use crate::net::path::gref_mapping::requests::{QUEUES_MAX, UNANSWERED_MAX};
 use crate::net::toeplitz::KEY_MAX;
 use crate::ring::crash::{self, Point};
 use crate::ring::{NetCtrl, RingKind};

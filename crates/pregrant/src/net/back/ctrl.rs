@@ -14,9 +14,9 @@
 
 use super::Polled;
 use super::control::Control;
-use super::gref_requests::GrefRequests;
 use super::tx::PeerRing;
 use crate::error::PeerFault;
+use crate::net::path::gref_mapping::requests::GrefRequests;
 use crate::platform::{Events, Platform};
 use crate::ring::{BackRing, NetCtrl};
 use crate::units::DomId;

@@ -14,17 +14,16 @@ use super::stall::Link;
 use super::{Drained, Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
 use crate::grants::StoreFigures;
-use crate::net::path::gref_mapping::exchange::GrefExchange;
+use crate::net::path::gref_mapping::exchange::Orders;
 use crate::net::path::{Chain, ChainNames};
 use crate::net::stats::LiveStats;
-use crate::platform::{Clock, Events, PeerMem, Platform};
+use crate::platform::{Clock, Events, Platform};
 use crate::port::{Arena, FramePort};
 use crate::units::DomId;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
-type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
 
 /// [`StoreFigures`], written by the queue's owner, for whoever looks.
 #[derive(Debug, Default)]
@@ -105,14 +104,16 @@ impl QueueShare {
         self.orders.fetch_add(1, Ordering::Release);
     }
 
-    /// From its next batch or turn on it has looked at what else there is for it.
-    pub(super) fn order_look(&self) {
-        self.orders.fetch_add(1, Ordering::Release);
-    }
-
     /// From its next batch or turn on TX and RX keep so many pages at most, where they keep any.
     pub(super) fn order_pages(&self, pages: [usize; 2]) {
         self.allowed.iter().zip(pages).for_each(|(allowed, pages)| allowed.store(pages, Ordering::Relaxed));
+        self.orders.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Orders for QueueShare {
+    /// From its next batch or turn on the queue has looked.
+    fn order_look(&self) {
         self.orders.fetch_add(1, Ordering::Release);
     }
 }
@@ -128,8 +129,6 @@ pub struct BackQueue<P: Platform> {
     rx_chan: Option<Chan<P>>,
     control: Arc<SharedControl>,
     share: Arc<QueueShare>,
-    /// What it is told of its guest's pages.
-    grefs: Option<Arc<GrefExchange<MapOf<P>>>>,
     /// Pages were given back, and its vif's owner does not know.
     gave_back: bool,
     /// Orders that it has heard.
@@ -179,17 +178,11 @@ impl<P: Platform> BackQueue<P> {
             rx_chan,
             control,
             share,
-            grefs: None,
             gave_back: false,
             heard: 0,
             waits_until: None,
             asks_at: None,
         }
-    }
-
-    /// Has a table of pages that its guest has had mapped, and hears of them there.
-    pub fn hear_of_grefs(&mut self, exchange: Arc<GrefExchange<MapOf<P>>>) {
-        self.grefs = Some(exchange);
     }
 
     /// What its vif's owner knows of it.
@@ -226,9 +219,7 @@ impl<P: Platform> BackQueue<P> {
         if self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);
         }
-        if let (Some(tx), Some(rx)) = (self.tx.chain_mut().grefs(), self.rx.chain_mut().grefs()) {
-            tx.take_over(rx);
-        }
+        self.tx.chain_mut().take_over(self.rx.chain_mut());
         let Some(chan) = &self.tx_chan else { return Ok(Polled::Idle) };
         self.tx.poll(p, self.of, chan, port, scratch, &self.control)
     }
@@ -238,9 +229,7 @@ impl<P: Platform> BackQueue<P> {
         if self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);
         }
-        if let (Some(tx), Some(rx)) = (self.tx.chain_mut().grefs(), self.rx.chain_mut().grefs()) {
-            rx.take_over(tx);
-        }
+        self.rx.chain_mut().take_over(self.tx.chain_mut());
         let Some(chan) = self.rx_chan.as_ref().or(self.tx_chan.as_ref()) else { return Ok(Polled::Idle) };
         self.rx.poll(p, self.of, chan, port, &self.control)
     }
@@ -255,8 +244,7 @@ impl<P: Platform> BackQueue<P> {
     /// look, for its link changed, or it has given pages back.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         (self.waits_until, self.asks_at) = (None, None);
-        let waits = self.grefs.as_ref().is_some_and(|exchange| exchange.waits());
-        if waits || self.share.orders.load(Ordering::Acquire) != self.heard {
+        if self.tx.chain().waits() || self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);
         }
         self.rx.hear(&self.control, port);
@@ -283,12 +271,8 @@ impl<P: Platform> BackQueue<P> {
         for (chain, pages) in self.chains_mut().into_iter().zip(&share.allowed) {
             chain.limit_pages(p, pages.load(Ordering::Relaxed));
         }
-        if let Some(exchange) = self.grefs.clone() {
-            let [tx, rx] = self.chains_mut();
-            let table = tx.grefs().and_then(|path| path.table_mut());
-            let table = table.or_else(|| rx.grefs().and_then(|path| path.table_mut()));
-            self.gave_back |= table.is_some_and(|table| exchange.heed(table));
-        }
+        let gave_back = self.chains_mut().map(Chain::heed);
+        self.gave_back |= gave_back.contains(&true);
     }
 
     /// Before sleeping: arms both rings and their channels. True: there is work. A fault comes with its direction.

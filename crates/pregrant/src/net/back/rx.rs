@@ -80,9 +80,7 @@ impl<P: Platform> RxQueue<P> {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
-        if let Some(path) = chain.data_ring() {
-            path.resume(ring.size(), &ring.answers_left(), ring.req_cons());
-        }
+        chain.resume(&ring);
         Self {
             ring,
             chain,
@@ -149,7 +147,7 @@ impl<P: Platform> RxQueue<P> {
         let before = p.peer().grant_ops();
         let served = self.chain.deliver(p, of, &mut self.batch, &burst, todo);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
-        if let Some((full, most)) = self.chain.data_ring().and_then(|path| path.take_counts()) {
+        if let Some((full, most)) = self.chain.take_counts() {
             self.stats.data_ring_full.add(full);
             self.stats.data_ring_most.raise(most);
         }

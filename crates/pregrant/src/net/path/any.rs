@@ -11,6 +11,7 @@ use super::data_ring::claim::{self as data_ring, InArea};
 use super::foreign::back::ForeignPath;
 use super::foreign::claim::{self as foreign, NamesFrames};
 use super::gref_mapping::back::GrefMappingPath;
+use super::gref_mapping::exchange::GrefExchange;
 use super::guest_copy::back::GuestCopyPath;
 use super::map::back::MapPath;
 use super::name::PathName;
@@ -19,10 +20,11 @@ use super::staging::back::{NamedBuffers, StagingPath};
 use crate::grants::StoreFigures;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::net::stats::Counted;
-use crate::platform::Platform;
+use crate::platform::{GrantPool, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
-use crate::wire::netif::TxRequest;
+use crate::wire::netif::{RxResponse, TxRequest};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// The paths that a queue can run, matched once per batch.
@@ -121,6 +123,76 @@ impl<P: Platform> AnyPath<P> {
             Self::DataRing(path) => claims.places = InArea::new(path.half_bytes()),
             Self::Foreign(_) => claims.frames = NamesFrames::ALLOWED,
             _ => {}
+        }
+    }
+
+    /// [`BackPath::serves_all`].
+    pub fn serves_all(&self) -> bool {
+        with_path!(self, path => BackPath::<P>::serves_all(path))
+    }
+
+    /// [`BackPath::buffers`].
+    pub fn buffers(&self) -> Option<(u32, bool)> {
+        with_path!(self, path => BackPath::<P>::buffers(path))
+    }
+
+    /// [`BackPath::counts_room`].
+    pub fn counts_room(&self) -> bool {
+        with_path!(self, path => BackPath::<P>::counts_room(path))
+    }
+
+    /// [`BackPath::resume`].
+    pub fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
+        with_path!(self, path => BackPath::<P>::resume(path, ring_size, left, next))
+    }
+
+    /// [`BackPath::take_counts`].
+    #[inline(always)]
+    pub fn take_counts(&mut self) -> Option<(u64, u64)> {
+        with_path!(self, path => BackPath::<P>::take_counts(path))
+    }
+
+    /// [`BackPath::is_shared`].
+    pub fn is_shared(&self) -> bool {
+        with_path!(self, path => BackPath::<P>::is_shared(path))
+    }
+
+    /// [`BackPath::heed`].
+    pub fn heed(&mut self) -> bool {
+        with_path!(self, path => BackPath::<P>::heed(path))
+    }
+
+    /// [`BackPath::waits`].
+    pub fn waits(&self) -> bool {
+        with_path!(self, path => BackPath::<P>::waits(path))
+    }
+
+    /// Takes over what it shares with the queue's other direction.
+    #[inline(always)]
+    pub fn take_over(&mut self, from: &mut Self) {
+        if let (Self::GrefMapping(path), Self::GrefMapping(from)) = (self, from) {
+            path.take_over(from);
+        }
+    }
+
+    /// Where its vif's owner asks for pages.
+    pub fn exchange(&self) -> Option<Arc<GrefExchange<<P::Peer as PeerMem>::Map>>> {
+        match self {
+            Self::GrefMapping(path) => path.exchange(),
+            _ => None,
+        }
+    }
+
+    /// Whether it delivers into pages that are lent to the guest.
+    pub fn is_lent(&self) -> bool {
+        matches!(self, Self::GuestCopy(_))
+    }
+
+    /// Gives these away.
+    pub fn into_lent(self) -> Option<<P::Grants as GrantPool>::Region> {
+        match self {
+            Self::GuestCopy(path) => Some(path.into_region()),
+            _ => None,
         }
     }
 

@@ -18,6 +18,7 @@ use crate::net::stats::Counted;
 use crate::platform::Platform;
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
+use crate::wire::netif::RxResponse;
 use alloc::vec::Vec;
 
 /// What a path does besides, that leaves payload where the guest put it ([`TxBatch::lent`]) for a port that takes it there.
@@ -71,6 +72,39 @@ pub trait BackPath<P: Platform> {
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         let _ = (i, k);
         None
+    }
+    /// Whether no frame is left to another path.
+    fn serves_all(&self) -> bool {
+        false
+    }
+    /// Bytes of a frame that fit one of its buffers, and whether heads of longer frames come from there; None: it has none.
+    fn buffers(&self) -> Option<(u32, bool)> {
+        None
+    }
+    /// Whether it may have no room for frames of RX, and counts those.
+    fn counts_room(&self) -> bool {
+        false
+    }
+    /// RX: takes over what a predecessor gave out, of a ring with `ring_size` slots. `left` are the responses in slots that the front has
+    /// not posted again, with their ring indices, the oldest first; the next one's index is `next`.
+    fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
+        let _ = (ring_size, left, next);
+    }
+    /// RX: frames that found no room since this was asked last, and the most bytes that were in use at a time.
+    fn take_counts(&mut self) -> Option<(u64, u64)> {
+        None
+    }
+    /// Whether both directions of a queue have something in common.
+    fn is_shared(&self) -> bool {
+        false
+    }
+    /// Does what its vif's owner asks of its pages, between two batches. True: some are given back.
+    fn heed(&mut self) -> bool {
+        false
+    }
+    /// Whether it is to do so again, though nothing more is asked.
+    fn waits(&self) -> bool {
+        false
     }
     /// What it can leave where it is; None: it gives private bytes only.
     fn lends(&mut self) -> Option<&mut dyn Lends<P>> {

@@ -4,131 +4,65 @@
 //! ```text
 //!   batch --> staging --rest--> data-ring --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
 //! ```
-//! Frames from the guest say themselves that they are in the data ring, or [foreign](ForeignPath), which are therefore asked first.
-//! The table of [gref mappings](GrefMappingPath) is one for both directions of a queue: the chain that is at work has it.
+//! Their order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Frames from the guest that say by a flag
+//! whose they are go to paths that are asked first. What both directions of a queue share (a table of mapped pages) has the chain
+//! that is at work.
 //! Each may [lend](Lends) a frame's payload, and hold frames longer than the call ([`BackPath::retire`]): a frame that is lent is one path's alone.
 
-use super::gref_mapping::table::GrefTable;
-use super::{
-    AnyClaims, AnyPath, BackPath, CopyPath, DataRingPath, ForeignPath, GrefMappingPath, GuestCopyPath, Lends,
-    MapPath, PathName, PersistentPath, Served, StagingPath,
-};
+use super::gref_mapping::exchange::GrefExchange;
+use super::{AnyClaims, AnyPath, BackPath, ChainNames, CopyPath, Lends, PathName, Served};
 use crate::grants::StoreFigures;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
-use crate::platform::{Access, PeerMem, Platform};
+use crate::platform::{GrantPool, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
+use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::DomId;
-use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// What a chain is, for who looks from elsewhere: as of when its queue connected.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ChainNames {
-    /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left for it.
-    pub paths: Vec<PathName>,
-    /// Bytes of a frame that fit a staging buffer; None: there are none.
-    pub data_len: Option<u32>,
-    /// The heads of longer frames come from their buffers.
-    pub heads: bool,
-}
-
-impl ChainNames {
-    /// The paths as they are shown, the first one first: `staging+copy` where staging has the heads of longer frames. Gref mappings are among
-    /// them where the guest has pages `mapped`.
-    pub fn shown(&self, mapped: bool) -> Vec<&'static str> {
-        let rest = if self.paths.contains(&PathName::Map) { PathName::Map } else { PathName::Copy };
-        let in_use = self.paths.iter().filter(|path| mapped || **path != PathName::GrefMapping);
-        let name = |path: &PathName| match path {
-            PathName::Staging if self.heads => rest.behind_heads(),
-            path => path.name(),
-        };
-        in_use.map(name).collect()
-    }
-}
+const COPY: PathName = PathName::Copy;
 
 /// The chain. Ends with `copy`, which is not named.
 pub struct Chain<P: Platform> {
     ahead: Vec<AnyPath<P>>,
     copy: CopyPath,
-    /// Which of them has the table of gref mappings.
-    by_grefs: Option<usize>,
-    /// Which of them is the data ring.
-    by_area: Option<usize>,
+    /// Which of them [shares](BackPath::is_shared) with the queue's other direction.
+    shared: Option<usize>,
+    /// Which of them [counts its room](BackPath::counts_room).
+    counting: Option<usize>,
 }
 
 impl<P: Platform> Chain<P> {
-    /// These, then `copy`.
-    pub fn new(ahead: Vec<AnyPath<P>>) -> Self {
-        let mut chain = Self { ahead, copy: CopyPath::default(), by_grefs: None, by_area: None };
+    /// These, in this `order`, then `copy`. Behind one that serves all no pages stay mapped for others.
+    pub fn new(order: &[PathName], paths: impl IntoIterator<Item = AnyPath<P>>) -> Self {
+        let mut ahead: Vec<_> = paths.into_iter().filter(|path| path.name() != COPY).collect();
+        let place = |path: &AnyPath<P>| order.iter().position(|name| *name == path.name());
+        ahead.sort_by_key(|path| place(path).unwrap_or(usize::MAX));
+        if ahead.iter().any(AnyPath::serves_all) {
+            ahead.retain(|path| path.pages().is_none());
+        }
+        let mut chain = Self { ahead, copy: CopyPath::default(), shared: None, counting: None };
         chain.find();
         chain
     }
 
-    /// Looks where they are.
+    /// Finds those that are asked for besides.
     fn find(&mut self) {
-        self.by_grefs = self.ahead.iter().position(|path| matches!(path, AnyPath::GrefMapping(_)));
-        self.by_area = self.ahead.iter().position(|path| matches!(path, AnyPath::DataRing(_)));
+        self.shared = self.ahead.iter().position(AnyPath::is_shared);
+        self.counting = self.ahead.iter().position(AnyPath::counts_room);
     }
 
-    /// What serves one direction of a queue: its staging buffers, `kept.0` pages that stay mapped with access `kept.1`, and
-    /// `fallback` for what is left.
-    pub fn of(staging: Option<StagingPath<P>>, kept: (usize, Access), fallback: PathName) -> Self {
-        let serves_all = staging.as_ref().is_some_and(StagingPath::serves_all);
-        let persistent =
-            (kept.0 > 0 && !serves_all).then(|| AnyPath::Persistent(PersistentPath::new(kept.0, kept.1)));
-        let map = (fallback == PathName::Map).then(|| AnyPath::Map(MapPath::default()));
-        Self::new(staging.map(AnyPath::Staging).into_iter().chain(persistent).chain(map).collect())
+    /// Its paths, but for `copy`.
+    pub fn paths_mut(&mut self) -> &mut [AnyPath<P>] {
+        &mut self.ahead
     }
 
-    /// The same, and `table` for what is not in staging buffers. Of the two directions of a queue one has it at first.
-    #[must_use]
-    pub fn with_grefs(self, table: Option<Box<GrefTable<<P::Peer as PeerMem>::Map>>>) -> Self {
-        let mut ahead = self.ahead;
-        let shared = |path: &&AnyPath<P>| matches!(path, AnyPath::Staging(_) | AnyPath::DataRing(_));
-        let staged = ahead.iter().take_while(shared).count();
-        ahead.insert(staged, AnyPath::GrefMapping(GrefMappingPath::new(table)));
-        Self::new(ahead)
-    }
-
-    /// The same, with a data ring: TX before all others, since a place is no grant and no id; RX for what is not in staging buffers.
-    #[must_use]
-    pub fn with_data_ring(self, path: Option<DataRingPath<P>>, access: Access) -> Self {
-        let Some(path) = path else { return self };
-        let mut ahead = self.ahead;
-        let staged = ahead.iter().take_while(|path| matches!(path, AnyPath::Staging(_))).count();
-        ahead.insert(if access == Access::ReadOnly { 0 } else { staged }, AnyPath::DataRing(path));
-        Self::new(ahead)
-    }
-
-    /// The same, of a guest that names frames: TX before all others, since a frame is no grant; RX for what is neither in staging buffers
-    /// nor in a data ring.
-    #[must_use]
-    pub fn with_foreign(self, path: Option<ForeignPath<P>>, access: Access) -> Self {
-        let Some(path) = path else { return self };
-        let mut ahead = self.ahead;
-        let shared = |path: &&AnyPath<P>| matches!(path, AnyPath::Staging(_) | AnyPath::DataRing(_));
-        let staged = ahead.iter().take_while(shared).count();
-        ahead.insert(if access == Access::ReadOnly { 0 } else { staged }, AnyPath::Foreign(path));
-        Self::new(ahead)
-    }
-
-    /// The same, RX, with pages that are lent to the guest, for what is neither in staging buffers nor in a data ring.
-    #[must_use]
-    pub fn with_guest_copy(self, path: Option<GuestCopyPath<P>>) -> Self {
-        let Some(path) = path else { return self };
-        let mut ahead = self.ahead;
-        let shared = |path: &&AnyPath<P>| matches!(path, AnyPath::Staging(_) | AnyPath::DataRing(_));
-        let staged = ahead.iter().take_while(shared).count();
-        ahead.insert(staged, AnyPath::GuestCopy(path));
-        Self::new(ahead)
-    }
-
-    /// Does without the pages that are lent, and gives them away: nothing is delivered by them any more.
-    pub fn take_guest_copy(&mut self) -> Option<GuestCopyPath<P>> {
-        let at = self.ahead.iter().position(|path| matches!(path, AnyPath::GuestCopy(_)))?;
-        let AnyPath::GuestCopy(path) = self.ahead.remove(at) else { return None };
+    /// Does without the pages that are lent to the guest, and gives them away: nothing is delivered by them any more.
+    pub fn take_lent(&mut self) -> Option<<P::Grants as GrantPool>::Region> {
+        let at = self.ahead.iter().position(AnyPath::is_lent)?;
+        let lent = self.ahead.remove(at).into_lent();
         self.find();
-        Some(path)
+        lent
     }
 
     /// Which requests are its paths' own.
@@ -138,36 +72,50 @@ impl<P: Platform> Chain<P> {
         claims
     }
 
-    /// Its data ring.
+    /// What the two directions of a queue share, this one has now.
     #[inline(always)]
-    pub fn data_ring(&mut self) -> Option<&mut DataRingPath<P>> {
-        match self.ahead.get_mut(self.by_area?) {
-            Some(AnyPath::DataRing(path)) => Some(path),
-            _ => None,
+    pub fn take_over(&mut self, from: &mut Self) {
+        if let (Some(to), Some(at)) = (self.shared, from.shared) {
+            self.ahead[to].take_over(&mut from.ahead[at]);
         }
     }
 
-    /// The path of its gref mappings.
-    #[inline(always)]
-    pub fn grefs(&mut self) -> Option<&mut GrefMappingPath<P>> {
-        match self.ahead.get_mut(self.by_grefs?) {
-            Some(AnyPath::GrefMapping(path)) => Some(path),
-            _ => None,
+    /// Does what the vif's owner asks of its pages. True: some are given back, and the owner does not know.
+    pub fn heed(&mut self) -> bool {
+        self.shared.is_some_and(|at| self.ahead[at].heed())
+    }
+
+    /// Whether it is to [heed](Self::heed) its owner again, though there is no new order.
+    pub fn waits(&self) -> bool {
+        self.shared.is_some_and(|at| self.ahead[at].waits())
+    }
+
+    /// Where its owner asks that.
+    pub fn exchange(&self) -> Option<Arc<GrefExchange<<P::Peer as PeerMem>::Map>>> {
+        self.ahead.get(self.shared?)?.exchange()
+    }
+
+    /// Takes over what a predecessor gave out on this ring, where a path is to know it.
+    pub fn resume<M: RingMem<Kind = NetRx>>(&mut self, ring: &BackRing<NetRx, M>) {
+        if let Some(path) = self.counting.and_then(|at| self.ahead.get_mut(at)) {
+            path.resume(ring.size(), &ring.answers_left(), ring.req_cons());
         }
+    }
+
+    /// Of a path that may have no room: frames that found none since this was asked last, and the most bytes in use at a time.
+    #[inline(always)]
+    pub fn take_counts(&mut self) -> Option<(u64, u64)> {
+        self.ahead.get_mut(self.counting?)?.take_counts()
     }
 
     /// What it is.
     pub fn names(&self) -> ChainNames {
-        let staging = self.ahead.iter().find_map(|path| match path {
-            AnyPath::Staging(path) => Some(path),
-            _ => None,
-        });
-        let serves_all = staging.is_some_and(StagingPath::serves_all);
-        let copy = (!serves_all).then_some(<CopyPath as BackPath<P>>::NAME);
+        let copy = (!self.ahead.iter().any(AnyPath::serves_all)).then_some(COPY);
+        let buffers = self.ahead.iter().find_map(AnyPath::buffers);
         ChainNames {
             paths: self.ahead.iter().map(AnyPath::name).chain(copy).collect(),
-            data_len: staging.map(StagingPath::data_len),
-            heads: staging.is_some_and(StagingPath::has_heads),
+            data_len: buffers.map(|(len, _)| len),
+            heads: buffers.is_some_and(|(_, heads)| heads),
         }
     }
 
@@ -245,9 +193,6 @@ impl<P: Platform> Chain<P> {
 
 impl<P: Platform> From<AnyPath<P>> for Chain<P> {
     fn from(path: AnyPath<P>) -> Self {
-        match path {
-            AnyPath::Copy(_) => Self::new(Vec::new()),
-            path => Self::new(Vec::from([path])),
-        }
+        Self::new(&[], [path])
     }
 }

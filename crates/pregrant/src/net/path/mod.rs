@@ -1,9 +1,12 @@
 //! How a frame's bytes travel: a folder for each way, behind one interface at each end.
 //!
 //! ```text
-//!   NAME/mod.rs    what is agreed on, what it costs, what a peer may do
-//!   NAME/back.rs   BackPath: fetch (TX), deliver (RX), retire
-//!   NAME/front.rs  FrontPath: where the bytes of an id go, and the grant of it
+//!   NAME/mod.rs     what is agreed on, what it costs, what a peer may do
+//!   NAME/keys.rs    its keys, and why it is refused
+//!   NAME/accept.rs  Accept: what a connecting back takes of what the front asks for
+//!   NAME/claim.rs   which requests are its own, where a flag says so
+//!   NAME/back.rs    BackPath: fetch (TX), deliver (RX), retire
+//!   NAME/front.rs   FrontPath: where the bytes of an id go, and the grant of it
 //! ```
 //!
 //! | path | who copies | granted | keys |
@@ -21,6 +24,8 @@
 //!
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves what it can of a batch.
 
+pub mod accept;
+pub mod active;
 pub mod any;
 pub mod any_front;
 pub mod back;
@@ -35,13 +40,15 @@ pub mod guest_copy;
 pub mod lending;
 pub mod map;
 pub mod name;
+pub mod page_key;
 pub mod persistent;
+pub mod refusal;
 pub mod staging;
 
 pub use any::{AnyClaims, AnyPath};
 pub use any_front::AnyFrontPath;
 pub use back::{BackPath, Lends};
-pub use chain::{Chain, ChainNames};
+pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
 pub use foreign::back::ForeignPath;
@@ -49,9 +56,65 @@ pub use front::FrontPath;
 pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;
 pub use guest_copy::back::GuestCopyPath;
+pub use guest_copy::lent::LentRegions;
 pub use map::back::MapPath;
-pub use name::{FrameCost, PathName};
+pub use name::{ChainNames, FrameCost, PathName};
 pub use persistent::back::PersistentPath;
+pub use refusal::Refusal;
 pub use staging::back::{StagedBuffers, StagingPath};
 
 pub use super::stats::{Counted, Served};
+
+use crate::platform::Platform;
+use accept::Accept;
+use alloc::boxed::Box;
+
+/// The order in which the paths of TX are asked: first those that know their requests by a flag, for what these name is no grant.
+pub const TX_ORDER: &[PathName] = &[
+    PathName::Foreign,
+    PathName::DataRing,
+    PathName::Staging,
+    PathName::GrefMapping,
+    PathName::Persistent,
+    PathName::Map,
+];
+
+/// The order of RX: memory that both ends have first.
+pub const RX_ORDER: &[PathName] = &[
+    PathName::Staging,
+    PathName::DataRing,
+    PathName::Foreign,
+    PathName::GuestCopy,
+    PathName::GrefMapping,
+    PathName::Persistent,
+];
+
+/// How a back is to serve, as its operator says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathConfig {
+    /// What fetches frames that no memory was shared for before: `map`, or `copy`.
+    pub fallback: PathName,
+    /// Whether the head of a frame that is longer than a staging buffer is taken from there.
+    pub staged_heads: bool,
+    /// Pages of each queue and direction that may stay mapped once they were seen.
+    pub persistent_pages: usize,
+    /// Pages of each queue that the front may have mapped by request.
+    pub gref_pages: usize,
+    /// Whether all memory of a guest may be mapped.
+    pub foreign: bool,
+    /// Whether pages of this domain are lent.
+    pub guest_copy: bool,
+}
+
+/// What takes each path for a front that connects, in the order in which they share the guest's pages.
+pub fn acceptors<P: Platform>(config: &PathConfig) -> [Box<dyn Accept<P>>; 7] {
+    [
+        Box::new(staging::accept::AcceptStaging { heads: config.staged_heads }),
+        Box::new(data_ring::accept::AcceptDataRing),
+        Box::new(foreign::accept::AcceptForeign::new(config.foreign)),
+        Box::new(guest_copy::accept::AcceptGuestCopy::new(config.guest_copy)),
+        Box::new(gref_mapping::accept::AcceptGrefMapping { limit: config.gref_pages }),
+        Box::new(persistent::accept::AcceptPersistent { limit: config.persistent_pages }),
+        Box::new(map::accept::AcceptMap { wanted: config.fallback == PathName::Map }),
+    ]
+}

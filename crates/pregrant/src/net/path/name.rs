@@ -1,5 +1,6 @@
 //! The paths by name: one table, from which keys, records and command lines are written and read.
 
+use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
@@ -74,6 +75,31 @@ impl PathName {
     }
 }
 
+/// What a chain is, for who looks from elsewhere: as of when its queue connected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChainNames {
+    /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left for it.
+    pub paths: Vec<PathName>,
+    /// Bytes of a frame that fit a staging buffer; None: there are none.
+    pub data_len: Option<u32>,
+    /// The heads of longer frames come from their buffers.
+    pub heads: bool,
+}
+
+impl ChainNames {
+    /// The paths as they are shown, the first one first: `staging+copy` where staging has the heads of longer frames. Gref mappings are among
+    /// them where the guest has pages `mapped`.
+    pub fn shown(&self, mapped: bool) -> Vec<&'static str> {
+        let rest = if self.paths.contains(&PathName::Map) { PathName::Map } else { PathName::Copy };
+        let in_use = self.paths.iter().filter(|path| mapped || **path != PathName::GrefMapping);
+        let name = |path: &PathName| match path {
+            PathName::Staging if self.heads => rest.behind_heads(),
+            path => path.name(),
+        };
+        in_use.map(name).collect()
+    }
+}
+
 /// What a frame costs at the back beside the copying of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameCost {
@@ -88,7 +114,7 @@ pub enum FrameCost {
 }
 
 impl FrameCost {
-    /// Of a path as it is [shown](super::ChainNames): its name, or `staging+copy` and its like.
+    /// Of a path as it is [shown](ChainNames): its name, or `staging+copy` and its like.
     ///
     /// # Errors
     /// There is no such path.

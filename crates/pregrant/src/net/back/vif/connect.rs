@@ -6,21 +6,16 @@
 use super::Vif;
 use crate::net::back::control_page::KeptGrefs;
 use crate::net::back::ctrl::CtrlRing;
-use crate::net::back::gref_page::{GREF_PAGE_BYTES, GrefPage};
-use crate::net::back::gref_requests::{GrefRequests, QUEUES_MAX};
 use crate::net::back::multicast::MulticastList;
 use crate::net::back::tx::PeerRing;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};
 use crate::net::features::{
-    ActiveLists, BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest, RxAccepts,
-    active_key, connected_queues, data_ring_active_key, guest_copy_active_key, of_back_connection,
-    queue_prefix,
+    BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RxAccepts, connected_queues,
+    of_back_connection, queue_prefix,
 };
-use crate::net::path::gref_mapping::exchange::GrefExchange;
-use crate::net::path::gref_mapping::table::GrefTable;
-use crate::net::path::staging::keys::{APART_SINCE, FIRST_SLOTS_SINCE, SENT_ON_SINCE};
-use crate::net::path::{Chain, PathName};
-use crate::net::path::{foreign, gref_mapping};
+use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
+use crate::net::path::gref_mapping::requests::GrefRequests;
+use crate::net::path::{AnyPath, Chain, RX_ORDER, TX_ORDER, acceptors};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::Offloads;
 use crate::ring::{BackRing, NetRx, NetTx, REDO_BYTES, RedoPage, RingPages};
@@ -32,7 +27,7 @@ use crate::xenbus::refusal::{ConnectError, TooManyPages};
 use crate::xenbus::ring_keys::ring_key;
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -41,6 +36,32 @@ type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 /// The rings of a queue, TX and RX, and its channels.
 type AttachedRings<P> =
     (BackRing<NetTx, PeerRing<NetTx, P>>, BackRing<NetRx, PeerRing<NetRx, P>>, (Chan<P>, Option<Chan<P>>));
+
+/// The paths of a queue, and the pages that they take.
+struct QueuePaths<P: Platform> {
+    tx: Vec<AnyPath<P>>,
+    rx: Vec<AnyPath<P>>,
+    pages: usize,
+}
+
+impl<P: Platform> Default for QueuePaths<P> {
+    fn default() -> Self {
+        Self { tx: Vec::new(), rx: Vec::new(), pages: 0 }
+    }
+}
+
+impl<P: Platform> QueuePaths<P> {
+    /// What a path accepted is the queue's: its pages are of those that are `left`, and its key becomes `active`.
+    fn add(&mut self, more: Accepted<P>, key: Option<String>, (left, active): (&mut usize, &mut Pairs)) {
+        self.tx.extend(more.tx);
+        self.rx.extend(more.rx);
+        self.pages += more.pages;
+        *left -= more.pages;
+        if let (Some(key), Some(text)) = (key, more.active) {
+            active.push((key, text.into()));
+        }
+    }
+}
 
 impl<P: Platform> Vif<P> {
     /// What the ports of a connection that a predecessor left depend on: how many queues it has, and what its front takes
@@ -70,7 +91,6 @@ impl<P: Platform> Vif<P> {
             ipv6_csum: front.ipv6_csum,
         };
         self.accepts = accepts;
-        let mut active = Pairs::new();
         let pages_of = |keys: &QueueKeys| keys.tx_ring.len() + keys.rx_ring.len();
         let rings = front.queues.iter().map(pages_of).sum::<usize>() + usize::from(front.ctrl.is_some());
         // What it keeps of a former connection counts too.
@@ -84,134 +104,27 @@ impl<P: Platform> Vif<P> {
         let only_kept = left - left.min(lasting);
         left -= only_kept;
         self.refused.clear();
-        let mut staged = Vec::with_capacity(front.queues.len());
-        let revision = front.staging_revision.min(self.told.staging_revision);
-        for (i, keys) in front.queues.iter().enumerate() {
-            let refused = self.refused.len();
-            let asked = ActiveLists::asked(&keys.tx_data, &keys.rx_data);
-            let active_key = active_key(i, front.queues.len());
-            // A front goes on filling the buffers of lists that it was told are taken, and no others: that they can be mapped now does
-            // not change that.
-            let told = match begin {
-                Begin::Fresh => asked,
-                Begin::Reattach => {
-                    let text = bus.own_text(&active_key).map_err(ConnectError::Keys)?;
-                    ActiveLists::parse(text.as_deref(), asked)
-                }
-            };
-            let lists = self.queue_lists(p, (i, keys), told, revision >= APART_SINCE, left);
-            if begin == Begin::Reattach
-                && let Some((queue, dir, why)) = self.refused.get(refused)
-            {
-                return Err(ConnectError::Lost(format!(
-                    "the {dir} staging list of queue {queue}, which a predecessor accepted, cannot be taken again: {why}"
-                )));
-            }
-            left -= lists.pages;
-            if asked.any() {
-                active.push((active_key, String::from(lists.active().text(asked))));
-            }
-            let refused = self.refused.len();
-            let active_key = data_ring_active_key(i, front.queues.len());
-            let told = match (begin, &keys.data_ring) {
-                (_, RingRequest::None) => ActiveLists::NONE,
-                (Begin::Fresh, _) => ActiveLists::BOTH,
-                (Begin::Reattach, _) => {
-                    let text = bus.own_text(&active_key).map_err(ConnectError::Keys)?;
-                    ActiveLists::parse(text.as_deref(), ActiveLists::BOTH)
-                }
-            };
-            let area = self.queue_area(p, (i, &keys.data_ring), told, left);
-            if begin == Begin::Reattach && area.active() != told {
-                let why = self.refused.get(refused).map(|(_, _, why)| why.to_string());
-                let why = why.unwrap_or_else(|| "its index page names it no longer".into());
-                return Err(ConnectError::Lost(format!(
-                    "the data ring of queue {i}, which a predecessor accepted, cannot be taken again: {why}"
-                )));
-            }
-            left -= area.pages;
-            if keys.data_ring != RingRequest::None {
-                active.push((active_key, String::from(area.active().text(ActiveLists::BOTH))));
-            }
-            staged.push((lists, area));
-        }
-        let whole = self.whole_guest(p, bus, front.foreign, front.queues.len(), begin)?;
-        if front.foreign {
-            active.push((foreign::ACTIVE.into(), u32::from(!whole.is_empty()).to_string()));
-        }
-        let mut whole = whole.into_iter();
-        let mut lent_before = Vec::new();
-        if begin == Begin::Reattach {
-            for i in 0..front.queues.len() {
-                let key = guest_copy_active_key(i, front.queues.len());
-                let said = bus.own_text(&key).map_err(ConnectError::Keys)?;
-                lent_before.push(said.as_deref() == Some("1"));
-            }
-        }
-        let told = |i: usize, keys: &QueueKeys| match begin {
-            Begin::Fresh => keys.guest_copy != RingRequest::None,
-            Begin::Reattach => lent_before.get(i).copied().unwrap_or(false),
-        };
-        let told: Vec<_> = front.queues.iter().enumerate().map(|(i, keys)| told(i, keys)).collect();
-        let page_lists = self.begin_page_lists(p, &front.queues, &told, begin);
-        let limit = if front.persistent { self.config.persistent_pages } else { 0 };
-        let mut exchanges = Vec::new();
-        let gref_limit = self.config.gref_pages.min(gref_mapping::LIMIT_MAX);
-        for (((i, keys), (lists, area)), page_list) in
-            front.queues.iter().enumerate().zip(staged).zip(page_lists)
-        {
+        let mut paths = acceptors(&self.config.paths());
+        let mut active = Pairs::new();
+        let accepted = self.accept_paths(p, bus, &front, (&mut paths, begin), (&mut left, &mut active))?;
+        for (i, (keys, mut of_queue)) in front.queues.iter().zip(accepted).enumerate() {
             let (tx_ring, rx_ring, chans) =
                 self.attach_rings(p, (i, front.queues.len()), keys, kept, begin)?;
-            // Behind what may fail: once lent, pages are in a queue of this vif, from which they can be taken back.
-            let lent = page_list.and_then(|list| self.lend_pages(p, (i, keys), left, list));
-            left -= lent.as_ref().map_or(0, |(_, pages)| *pages);
-            if keys.guest_copy != RingRequest::None {
-                let said = u32::from(lent.is_some()).to_string();
-                active.push((guest_copy_active_key(i, front.queues.len()), said));
+            for path in &mut paths {
+                let mut cx = self.accepting(p, &front, left);
+                let lent = path.lend(&mut cx, i);
+                of_queue.add(lent, path.active_key(&front, i), (&mut left, &mut active));
             }
-            let received = lists.rx.as_ref().filter(|_| revision >= SENT_ON_SINCE);
-            let tx_staging = lists.tx.map(|path| path.with_heads(self.config.staged_heads));
-            let tx_staging = tx_staging.map(|path| match received {
-                Some(rx) => path.with_received(rx),
-                None => path,
-            });
-            let mut tx_chain = Chain::of(tx_staging, (limit, Access::ReadOnly), self.config.fallback);
-            let rx_staging = lists.rx.map(|path| path.with_first_slots(revision >= FIRST_SLOTS_SINCE));
-            let mut rx_chain = Chain::of(rx_staging, (limit, Access::ReadWrite), PathName::Copy);
-            let lent_pages = lent.as_ref().map_or(0, |(_, pages)| *pages);
-            let pages = lists.pages + area.pages + lent_pages;
-            tx_chain = tx_chain.with_data_ring(area.tx, Access::ReadOnly);
-            rx_chain = rx_chain.with_data_ring(area.rx, Access::ReadWrite);
-            if front.ctrl.is_some() && gref_limit > 0 && i < QUEUES_MAX {
-                tx_chain = tx_chain.with_grefs(Some(Box::new(GrefTable::new(gref_limit))));
-                rx_chain = rx_chain.with_grefs(None);
-                exchanges.push(Arc::new(GrefExchange::default()));
-            }
-            rx_chain = rx_chain.with_guest_copy(lent.map(|(path, _)| path));
-            if let Some([tx, rx]) = whole.next() {
-                tx_chain = tx_chain.with_foreign(Some(tx), Access::ReadOnly);
-                rx_chain = rx_chain.with_foreign(Some(rx), Access::ReadWrite);
-            }
+            let QueuePaths { tx, rx, pages } = of_queue;
             let pages = keys.tx_ring.len() + keys.rx_ring.len() + pages;
-            let tx = TxQueue::new(tx_ring, tx_chain);
-            let rx = RxQueue::in_room_of(p, rx_ring, rx_chain, accepts);
+            let tx = TxQueue::new(tx_ring, Chain::new(TX_ORDER, tx));
+            let rx = RxQueue::in_room_of(p, rx_ring, Chain::new(RX_ORDER, rx), accepts);
             let control = Arc::clone(&self.control);
             self.queues.push(BackQueue::new(self.of, tx, rx, chans, control, pages));
         }
-        for (q, exchange) in self.queues.iter_mut().zip(&exchanges) {
-            q.hear_of_grefs(Arc::clone(exchange));
-        }
         let shares: Vec<_> = self.queues.iter().map(|q| Arc::clone(q.share())).collect();
-        let mut grefs = (!exchanges.is_empty()).then(|| GrefRequests::new(exchanges, gref_limit, left));
-        if let Some(grefs) = &mut grefs {
-            for (i, share) in shares.iter().enumerate().take(QUEUES_MAX) {
-                grefs.set_share(i, share);
-                if let Some(page) = kept(&format!("{i}/grefs"), GREF_PAGE_BYTES).and_then(GrefPage::new) {
-                    grefs.keep(i, page);
-                }
-            }
-        }
-        self.grefs = grefs;
+        let exchanges = self.queues.iter().map(|q| q.tx.chain().exchange()).zip(&shares);
+        self.grefs = GrefRequests::of_queues(exchanges, self.config.gref_pages, left, kept);
         self.connect_ctrl(p, front.ctrl, begin)?;
         left -= self.single_pages();
         self.control.lock().multicast.request(front.multicast_control);
@@ -228,6 +141,43 @@ impl<P: Platform> Vif<P> {
         self.allow_pages(p, left + only_kept);
         self.reload_headroom(p, bus).map_err(ConnectError::Keys)?;
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
+    }
+
+    /// A front that connects, as a path sees it.
+    fn accepting<'a>(&'a mut self, p: &'a P, front: &'a FrontRequest, left: usize) -> Accepting<'a, P> {
+        let held = self.held_pages();
+        Accepting { p, of: self.of, offered: &self.told, front, left, held, refused: &mut self.refused }
+    }
+
+    /// Has each path take what the front asks for of each queue, or what a predecessor said that it has.
+    fn accept_paths<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        front: &FrontRequest,
+        (paths, begin): (&mut [Box<dyn Accept<P>>], Begin),
+        (left, active): (&mut usize, &mut Pairs),
+    ) -> Result<Vec<QueuePaths<P>>, ConnectError<B::Error>> {
+        let mut queues = Vec::with_capacity(front.queues.len());
+        for i in 0..front.queues.len() {
+            let mut of_queue = QueuePaths::default();
+            for path in &mut *paths {
+                let key = path.active_key(front, i);
+                let said = match (begin, &key) {
+                    (Begin::Reattach, Some(key)) => bus.own_text(key).map_err(ConnectError::Keys)?,
+                    _ => None,
+                };
+                let said = match begin {
+                    Begin::Fresh => Said::Fresh,
+                    Begin::Reattach => Said::Reattach(said.as_deref()),
+                };
+                let accepted = path.accept(&mut self.accepting(p, front, *left), i, said);
+                let accepted = accepted.map_err(|Lost(what)| ConnectError::Lost(what))?;
+                of_queue.add(accepted, key, (left, active));
+            }
+            queues.push(of_queue);
+        }
+        Ok(queues)
     }
 
     /// Sets the control state that this connection begins with, and takes the front's control ring up if it has one.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   offer       features of this back                                                       net/features.rs
-//!   connect     the front's keys --> lists judged (`lists`) --> rings, channels (`connect`) --> queues live
+//!   connect     the front's keys --> paths accept --> rings, channels (`connect`) --> queues live
 //!   poll_tx/rx  one batch of a queue, both ways                                              the data path
 //!   turn        what the owner looks after between batches: links, rates, control requests   `turn`
 //!   disconnect  nothing stays mapped or bound
@@ -11,10 +11,6 @@
 //! ordinary grants; rings that are wrong close the vif.
 
 mod connect;
-mod data_ring;
-mod foreign;
-mod guest_copy;
-mod lists;
 mod turn;
 
 pub use crate::xenbus::back::HOTPLUG_STATUS;
@@ -22,9 +18,7 @@ pub use turn::RATE;
 
 use super::control_page::ControlPage;
 use super::ctrl::CtrlRing;
-use super::gref_requests::GrefRequests;
 use super::queue::QueueShare;
-use super::refusal::ListRefusal;
 use super::shared_control::SharedControl;
 use super::stall::Patience;
 use super::{BackQueue, Interrupted, Polled};
@@ -32,11 +26,11 @@ use crate::error::PeerFault;
 use crate::grants::StoreFigures;
 use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
-use crate::net::path::PathName;
-use crate::net::path::gref_mapping;
-use crate::net::path::persistent;
+use crate::net::path::accept::Refusals;
+use crate::net::path::gref_mapping::requests::GrefRequests;
+use crate::net::path::{LentRegions, PathConfig, PathName, Refusal, gref_mapping, persistent};
 use crate::net::stats::DirStats;
-use crate::platform::{GrantPool, Platform};
+use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Offloads};
 use crate::units::DomId;
 use crate::xenbus::Class;
@@ -104,14 +98,12 @@ pub struct Vif<P: Platform> {
     ctrl: Option<CtrlRing<P>>,
     /// What it asked of its queues' tables; None: it cannot.
     grefs: Option<GrefRequests<P>>,
-    /// Pages that were lent, and that the front has not let go of.
-    held: Vec<<P::Grants as GrantPool>::Region>,
-    /// Pages that are lent by queues that go another way now.
-    ended: Vec<<P::Grants as GrantPool>::Region>,
+    /// Pages that were lent, by queues that go another way now.
+    lent: LentRegions<P>,
     /// What the front takes, as of the last connect.
     accepts: RxAccepts,
     /// What is wrong with a list that was refused, for the log; the vif goes on without it.
-    refused: Vec<(usize, &'static str, ListRefusal)>,
+    refused: Refusals,
     /// Pages that all of its queues may keep since they saw them.
     allowed: usize,
     /// Pages that it may have so that they do not come back before it closes.
@@ -136,8 +128,7 @@ impl<P: Platform> Back<Vif<P>> {
             control: Arc::default(),
             ctrl: None,
             grefs: None,
-            held: Vec::new(),
-            ended: Vec::new(),
+            lent: LentRegions::default(),
             accepts: RxAccepts::ALL,
             refused: Vec::new(),
             allowed: 0,
@@ -271,7 +262,43 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 }
 
+impl VifConfig {
+    /// What of it is the paths'.
+    fn paths(&self) -> PathConfig {
+        let Self { fallback, staged_heads, persistent_pages, gref_pages, foreign, guest_copy, .. } = *self;
+        PathConfig { fallback, staged_heads, persistent_pages, gref_pages, foreign, guest_copy }
+    }
+}
+
 impl<P: Platform> Vif<P> {
+    /// Has frames go another way from now on than by pages that are lent; what is in there can be fetched until these are
+    /// [taken back](Self::take_pages_back).
+    fn lend_no_more(&mut self) {
+        let Self { queues, lent, .. } = self;
+        lent.end(queues.iter_mut().filter_map(|q| q.rx.chain_mut().take_lent()));
+    }
+
+    /// Ends what is lent.
+    fn take_pages_back(&mut self, p: &P) {
+        self.lend_no_more();
+        self.lent.take_back(p);
+    }
+
+    /// Tries again to release what a front held. Whether it let go of all.
+    fn holds_nothing(&mut self, p: &P) -> bool {
+        self.lent.retry(p)
+    }
+
+    /// Regions that were lent, and that the front has not let go of.
+    pub fn held_regions(&self) -> usize {
+        self.lent.held_regions()
+    }
+
+    /// Their pages.
+    fn held_pages(&self) -> usize {
+        self.lent.held_pages()
+    }
+
     /// Directions of queues that keep pages since they saw them.
     fn nr_keeping(&self) -> usize {
         self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count()
@@ -289,7 +316,7 @@ impl<P: Platform> Vif<P> {
     }
 
     /// Staging lists, halves of data rings, and pages to be lent, that were refused at the last connect: queue, direction, why.
-    pub fn refused_lists(&self) -> &[(usize, &'static str, ListRefusal)] {
+    pub fn refused_lists(&self) -> &[(usize, &'static str, Refusal)] {
         &self.refused
     }
 

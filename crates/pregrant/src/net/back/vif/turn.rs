@@ -2,10 +2,10 @@
 
 use super::super::credit::{BadRate, Rate};
 use super::super::ctrl::CtrlRing;
-use super::super::gref_requests::{CtrlWork, GrefRequests};
 use super::{BackQueue, Vif};
 use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;
+use crate::net::path::gref_mapping::requests::{CtrlWork, GrefRequests};
 use crate::platform::{Clock, Events, Platform};
 use crate::port::FramePort;
 use crate::xenbus::BackDevice;

@@ -7,7 +7,7 @@
 //! TX serves the frames that say that they are in the area ([`claim`](super::claim), whose places were checked as they were taken
 //! from the ring), RX all that it has room for, all slots of a frame or none. What a front may do: change bytes while they are
 //! copied (the copy is what counts); name bytes of another of its frames, which are its own; never post a slot again, and find
-//! the area full. After a death: [`resume`](DataRingPath::resume).
+//! the area full. After a death: [`resume`](BackPath::resume).
 
 use super::claim::CLAIM;
 use super::places::{Places, Used};
@@ -46,7 +46,7 @@ impl<P: Platform> DataRingPath<P> {
         Self { map, size: size as usize, given: None }
     }
 
-    /// RX: the half `in`, which is used once it was [resumed](Self::resume).
+    /// RX: the half `in`, which is used once it was [resumed](BackPath::resume).
     pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
         let given = Given { places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
         Self { map, size: size as usize, given: Some(given) }
@@ -56,11 +56,30 @@ impl<P: Platform> DataRingPath<P> {
     pub fn half_bytes(&self) -> u32 {
         self.size as u32
     }
+}
 
-    /// RX: takes over what a predecessor gave out, of a ring with `ring_size` slots. `left` are the responses in slots that the front has not posted again, with
-    /// their ring indices, the oldest first; the next one's index is `next`. Where they make no sense (the front can change them), all of it
+impl Given {
+    /// All requests before index `taken` were taken: bytes of responses that are a ring behind are free.
+    #[inline(always)]
+    fn free(&mut self, taken: u32) {
+        let size = self.ring_size;
+        if let Some(head) = self.used.forget(|index| taken.wrapping_sub(*index) > size) {
+            self.places.free_to(head);
+        }
+    }
+}
+
+impl<P: Platform> BackPath<P> for DataRingPath<P> {
+    const NAME: PathName = PathName::DataRing;
+    const COUNTED: Counted = Counted::DataRing;
+
+    fn counts_room(&self) -> bool {
+        self.given.is_some()
+    }
+
+    /// Where the responses make no sense (the front can change them), all of it
     /// counts as in use until none of their slots is.
-    pub fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
+    fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
         let Some(given) = &mut self.given else { return };
         let size = self.size as u32;
         (given.ring_size, given.used) = (ring_size, Used::new(ring_size));
@@ -96,28 +115,11 @@ impl<P: Platform> DataRingPath<P> {
         }
     }
 
-    /// RX: frames that found the area full since this was asked last, and the most bytes that were in use at a time.
     #[inline(always)]
-    pub fn take_counts(&mut self) -> Option<(u64, u64)> {
+    fn take_counts(&mut self) -> Option<(u64, u64)> {
         let given = self.given.as_mut()?;
         Some((core::mem::take(&mut given.full), u64::from(given.places.most())))
     }
-}
-
-impl Given {
-    /// All requests before index `taken` were taken: bytes of responses that are a ring behind are free.
-    #[inline(always)]
-    fn free(&mut self, taken: u32) {
-        let size = self.ring_size;
-        if let Some(head) = self.used.forget(|index| taken.wrapping_sub(*index) > size) {
-            self.places.free_to(head);
-        }
-    }
-}
-
-impl<P: Platform> BackPath<P> for DataRingPath<P> {
-    const NAME: PathName = PathName::DataRing;
-    const COUNTED: Counted = Counted::DataRing;
 
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {

@@ -7,10 +7,15 @@
 //! ```
 //! What a peer may do: write anything. What makes no sense means no data ring for that queue, never no vif.
 
-use crate::units::GrantRef;
-use crate::xenbus::key_source::{KeySource, decimal, stated};
+use super::index::IndexFault;
+use crate::net::path::page_key::KeyPlace;
+use crate::platform::MapError;
+use crate::xenbus::KeyError;
+use crate::xenbus::refusal::TooManyPages;
+use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
 use alloc::string::String;
+use core::fmt;
 
 /// The front's key, where its `tx-ring-ref` is: the grant of the index page.
 pub const INDEX_REF: &str = "data-ring-ref";
@@ -21,39 +26,46 @@ pub const FEATURE: &str = "feature-data-ring";
 /// The back's key: the largest order that it maps.
 pub const MAX_ORDER: &str = "max-data-ring-order";
 
-/// A queue's data ring, as its front asks for it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum RingRequest {
-    /// None.
-    #[default]
-    None,
-    /// With this index page.
-    Index(GrantRef),
-    /// With a key that is of no use: the front has to hear that it does not get it.
-    Bad {
-        /// Which key, below the front's directory.
-        key: String,
-        /// What stands there.
-        value: String,
-    },
+/// The back's key that says which halves of a queue's data ring were accepted.
+pub fn active_key(i: usize, n: usize) -> String {
+    queue_prefix(i, n) + ACTIVE
 }
 
-impl From<Option<GrantRef>> for RingRequest {
-    fn from(index: Option<GrantRef>) -> Self {
-        index.map_or(Self::None, Self::Index)
+/// Why a half of a data ring was not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HalfRefusal {
+    /// The key of the index page is of no use.
+    Key(KeyError),
+    /// The index page could not be mapped.
+    Index(MapError),
+    /// What the index page says is wrong.
+    Fault(IndexFault),
+    /// A page of it could not be mapped.
+    Map(MapError),
+    /// Its pages pass what this back maps of one guest.
+    TooManyPages(TooManyPages),
+}
+
+impl HalfRefusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
+        let (key, queue, dir) = (at.key(INDEX_REF), at.queue, at.dir);
+        format!(
+            "the half for {dir} of the data ring {key} is not used, queue {queue} goes on without it: {self}; \
+             correct the front's index page and connect it again"
+        )
     }
 }
 
-/// A queue's key, below `at`; `name` is [`INDEX_REF`], or another that names a page of such a kind.
-pub(in crate::net) fn ring_request<S: KeySource>(
-    keys: &mut S,
-    at: &str,
-    name: &str,
-) -> Result<RingRequest, S::Error> {
-    let key = format!("{at}{name}");
-    let Some(text) = stated(keys, &key)? else { return Ok(RingRequest::None) };
-    Ok(match decimal(&text) {
-        Some(gref) => RingRequest::Index(GrantRef(gref)),
-        None => RingRequest::Bad { key, value: text },
-    })
+impl fmt::Display for HalfRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(e) => e.fmt(f),
+            Self::Index(e) => write!(f, "the index page: {}", e.status),
+            Self::Fault(e) => e.fmt(f),
+            Self::Map(MapError { index: Some(i), status }) => write!(f, "page {i} of this half: {status}"),
+            Self::Map(MapError { index: None, status }) => write!(f, "a page of this half: {status}"),
+            Self::TooManyPages(e) => e.fmt(f),
+        }
+    }
 }

@@ -10,6 +10,7 @@
 //! many bytes of the area as it has, rounded up to 64. What finds none goes by the queue's next path, in the end by `copy`.
 //! What a peer may do: change bytes at any time, and name any place; what was copied counts.
 
+pub mod accept;
 pub mod back;
 pub mod claim;
 pub mod front;

@@ -12,15 +12,10 @@
 //! What a peer may do. The back: everything to the guest. The guest: name any of its own frames, among them rings, grant table, and
 //! one page twice: the back copies only, and checks each number against what it has mapped.
 
+pub mod accept;
 pub mod back;
 pub mod claim;
 pub mod front;
+pub mod keys;
 
-/// The back's key that offers it.
-pub const FEATURE: &str = "feature-foreign";
-
-/// The front's key: its consent.
-pub const REQUEST: &str = "request-foreign";
-
-/// The back's key that says whether the guest's memory is mapped.
-pub const ACTIVE: &str = "foreign-active";
+pub use keys::{ACTIVE, FEATURE, REQUEST};

@@ -4,6 +4,7 @@
 //! any page of the table, RX those that are mapped for writing. What a front may do: change a page at any time (what was copied
 //! counts); post one page for two RX frames (either may be in it in the end: those whose pages are there are written first).
 
+use super::exchange::GrefExchange;
 use super::table::GrefTable;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
@@ -13,6 +14,7 @@ use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// Longer pieces are left to the hardware's own prefetcher.
@@ -22,10 +24,13 @@ const SHORT: u16 = 256;
 const NOWHERE: u32 = u32::MAX;
 
 type Table<P> = GrefTable<<<P as Platform>::Peer as PeerMem>::Map>;
+type Exchange<P> = GrefExchange<<<P as Platform>::Peer as PeerMem>::Map>;
 
 /// One direction of a queue; it has the queue's table while it is at work.
 pub struct GrefMappingPath<P: Platform> {
     table: Option<Box<Table<P>>>,
+    /// Where its vif's owner says what is to be in there.
+    exchange: Option<Arc<Exchange<P>>>,
     /// Where the batch's slots are.
     places: Box<[u32; BATCH_SLOTS]>,
     lending: Lending,
@@ -34,7 +39,18 @@ pub struct GrefMappingPath<P: Platform> {
 impl<P: Platform> GrefMappingPath<P> {
     /// With the table, or without at first.
     pub fn new(table: Option<Box<Table<P>>>) -> Self {
-        Self { table, places: Box::new([NOWHERE; BATCH_SLOTS]), lending: Lending::default() }
+        let places = Box::new([NOWHERE; BATCH_SLOTS]);
+        Self { table, exchange: None, places, lending: Lending::default() }
+    }
+
+    /// The same; it hears there of the guest's pages.
+    pub fn hearing(table: Option<Box<Table<P>>>, exchange: Arc<Exchange<P>>) -> Self {
+        Self { exchange: Some(exchange), ..Self::new(table) }
+    }
+
+    /// Where it does.
+    pub fn exchange(&self) -> Option<Arc<Exchange<P>>> {
+        self.exchange.clone()
     }
 
     /// The table, if this direction has it.
@@ -54,6 +70,22 @@ impl<P: Platform> GrefMappingPath<P> {
 impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
     const NAME: PathName = PathName::GrefMapping;
     const COUNTED: Counted = Counted::GrefMapped;
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    /// By the direction that has the table.
+    fn heed(&mut self) -> bool {
+        match (&self.exchange, self.table.as_deref_mut()) {
+            (Some(exchange), Some(table)) => exchange.heed(table),
+            _ => false,
+        }
+    }
+
+    fn waits(&self) -> bool {
+        self.exchange.as_ref().is_some_and(|exchange| exchange.waits())
+    }
 
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {

@@ -16,6 +16,9 @@
 //! | `list` | the list of an ADD or a DEL: read once, judged |
 //! | `table` | a queue's mapped pages |
 //! | `exchange` | what passes between the control thread, which maps and unmaps, and the queue's worker |
+//! | `requests` | what the guest asks for by control requests, and what became of it |
+//! | `page` | a table in memory that outlives the process |
+//! | `accept` | a table for each queue of a front with a control ring |
 //! | `back` | the path |
 //! | `front` | how a front tells the back of its pages, and goes without where it is refused |
 //! | `cache` | a front's own pages, from which frames are sent where they lie: which the back has, and which it is to have |
@@ -26,12 +29,15 @@
 //! granted, or a list that it revokes meanwhile (refused); fill its tables (they count as its own mapped pages, XSA-300). What
 //! a back may do: say that it mapped what it did not, or the other way round: the front's requests are right in either case.
 
+pub mod accept;
 pub mod back;
 pub mod cache;
 pub mod clock;
 pub mod exchange;
 pub mod front;
 pub mod list;
+pub mod page;
+pub mod requests;
 pub mod table;
 pub mod working_set;
 

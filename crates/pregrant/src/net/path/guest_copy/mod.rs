@@ -8,17 +8,13 @@
 //! Keys: `feature-guest-copy`, and a list page of the guest's in which the back names its pages. Costs: no grant operation at the back, one
 //! for each slot at the guest. What is lent ends with the connection, or with the back's process: what was not copied by then is lost.
 
+pub mod accept;
 pub mod back;
 pub mod front;
+pub mod keys;
+pub mod lent;
 
-/// The back's key that offers it.
-pub const FEATURE: &str = "feature-guest-copy";
-
-/// The front's key, where its `rx-ring-ref` is: the grant of the list page.
-pub const LIST_REF: &str = "guest-copy-ref";
-
-/// The back's key, at the same relative place: whether pages are lent.
-pub const ACTIVE: &str = "guest-copy-active";
+pub use keys::{ACTIVE, FEATURE, LIST_REF};
 
 /// Where the list page has the generation, the number of references, and these.
 pub const GENERATION: usize = 0;

@@ -17,4 +17,5 @@
 //! One bad reference costs its own frame, and the batch a call for each page. Invariant: no page is unmapped while a port
 //! still may read it, and no frame is answered while a page of it is mapped.
 
+pub mod accept;
 pub mod back;

@@ -15,6 +15,7 @@
 //! gives a reference to another page meanwhile breaks the agreement: the back still reads and writes the old one, which
 //! Xen does not let go of.
 
+pub mod accept;
 pub mod back;
 
 pub use crate::grants::FEATURE_PERSISTENT as FEATURE;

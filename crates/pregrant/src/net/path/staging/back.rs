@@ -121,12 +121,7 @@ impl<P: Platform> StagingPath<P> {
 
     /// Whether heads of longer frames [come from here](Self::with_heads).
     pub fn has_heads(&self) -> bool {
-        self.heads && !self.serves_all()
-    }
-
-    /// Whether no frame is left to another path: every slot of a frame is staged.
-    pub fn serves_all(&self) -> bool {
-        self.buffers.copy_only
+        self.heads && !self.buffers.copy_only
     }
 
     /// Which mapping a place is in.
@@ -226,6 +221,15 @@ fn find<'a, M>(
 impl<P: Platform> BackPath<P> for StagingPath<P> {
     const NAME: PathName = PathName::Staging;
     const COUNTED: Counted = Counted::Staged;
+
+    /// Every slot of a frame is staged.
+    fn serves_all(&self) -> bool {
+        self.buffers.copy_only
+    }
+
+    fn buffers(&self) -> Option<(u32, bool)> {
+        Some((self.data_len(), self.has_heads()))
+    }
 
     #[inline(never)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {

@@ -7,15 +7,31 @@
 //! ```
 //! What a peer may do: write anything. What makes no sense means no staging for that direction, never no vif.
 
-use super::list::{DataLen, LIST_PAGES_MAX};
+use super::list::{DataLen, LIST_PAGES_MAX, ListFault};
+use crate::net::path::active::ActiveLists;
+use crate::net::path::page_key::KeyPlace;
+use crate::platform::MapError;
 use crate::units::GrantRef;
+use crate::xenbus::KeyError;
 use crate::xenbus::key_source::{KeySource, decimal, stated};
+use crate::xenbus::refusal::TooManyPages;
+use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// All lengths that our back offers.
 pub const ALL_DATA_LENS: [u32; 6] = [64, 128, 256, 2048, 4096, 65535];
+
+/// Either end's key: it knows staging.
+pub const FEATURE: &str = "feature-staging-grants";
+
+/// The back's key: the lengths that it offers.
+pub const SIZES: &str = "staging-grants-sizes";
+
+/// The name of the [key](active_key) that says which lists were accepted.
+pub const ACTIVE: &str = "staging-grants-active";
 
 /// The key, in either end's directory, that says which staging rules it knows; absent: those of revision 1.
 pub const REVISION_KEY: &str = "staging-grants-revision";
@@ -31,6 +47,11 @@ pub const FIRST_SLOTS_SINCE: u32 = 2;
 
 /// Since this one an RX buffer can be sent on by TX (docs/decisions/0027).
 pub const SENT_ON_SINCE: u32 = 3;
+
+/// The key in the back's directory that says which of a queue's staging lists were accepted: [`ActiveLists`].
+pub fn active_key(i: usize, n: usize) -> String {
+    queue_prefix(i, n) + ACTIVE
+}
 
 /// An end's revision, by its keys. Garbled means that it knows no other.
 pub(in crate::net) fn revision<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
@@ -90,58 +111,9 @@ impl From<Option<DataKeys>> for DataRequest {
     }
 }
 
-/// Which of a queue's two staging lists, or halves of its data ring, are asked for, or were accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ActiveLists {
-    /// That of TX.
-    pub tx: bool,
-    /// That of RX.
-    pub rx: bool,
-}
-
-impl ActiveLists {
-    /// Both.
-    pub const BOTH: Self = Self { tx: true, rx: true };
-
-    /// Neither.
-    pub const NONE: Self = Self { tx: false, rx: false };
-
-    /// What a queue asks for, with keys that are of use or not.
-    pub fn asked(tx: &DataRequest, rx: &DataRequest) -> Self {
-        Self { tx: *tx != DataRequest::None, rx: *rx != DataRequest::None }
-    }
-
-    /// Whether there is either.
-    pub fn any(self) -> bool {
-        self.tx || self.rx
-    }
-
-    /// Those of `self` that `other` has too.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self { tx: self.tx && other.tx, rx: self.rx && other.rx }
-    }
-
-    /// As the key says it to a front that asked for `asked`: 1 is all of it, `tx` or `rx` that one alone, 0 nothing.
-    pub fn text(self, asked: Self) -> &'static str {
-        match self.and(asked) {
-            active if active == asked && asked.any() => "1",
-            Self { tx: true, .. } => "tx",
-            Self { rx: true, .. } => "rx",
-            Self::NONE => "0",
-        }
-    }
-
-    /// What the key says to a front that asked for `asked`. A word that nobody knows means nothing was accepted.
-    pub fn parse(text: Option<&str>, asked: Self) -> Self {
-        let said = match text.unwrap_or_default().trim_end_matches('\0').trim() {
-            "1" => asked,
-            "tx" => Self { tx: true, rx: false },
-            "rx" => Self { tx: false, rx: true },
-            _ => Self::NONE,
-        };
-        said.and(asked)
-    }
+/// Which lists a queue asks for, with keys that are of use or not.
+pub fn asked(tx: &DataRequest, rx: &DataRequest) -> ActiveLists {
+    ActiveLists { tx: *tx != DataRequest::None, rx: *rx != DataRequest::None }
 }
 
 /// One direction's staging keys. A front may leave a direction out: then it has neither key. With one queue the keys may
@@ -185,35 +157,45 @@ pub(in crate::net) fn data_keys<S: KeySource>(
     Ok(DataRequest::None)
 }
 
+/// Why a staging list is not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ListRefusal {
+    /// Its keys are of no use.
+    Key(KeyError),
+    /// Its entries are wrong.
+    Fault(ListFault),
+    /// A page of it, or a buffer, could not be mapped.
+    Map(MapError),
+    /// Its buffers pass what this back maps of one guest.
+    TooManyPages(TooManyPages),
+}
+
+impl ListRefusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
+        let (key, queue) = (at.key(&format!("{}-data-ref0", at.dir)), at.queue);
+        format!(
+            "the staging list {key} is not used, queue {queue} goes on without it: {self}; \
+             correct the front's list and connect it again"
+        )
+    }
+}
+
+impl fmt::Display for ListRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(e) => e.fmt(f),
+            Self::Fault(e) => e.fmt(f),
+            Self::Map(MapError { index: Some(i), status }) => write!(f, "grant number {i} of it: {status}"),
+            Self::Map(MapError { index: None, status }) => write!(f, "a grant of it: {status}"),
+            Self::TooManyPages(e) => e.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_list_can_be_active_without_the_other() {
-        let lists = |tx, rx| ActiveLists { tx, rx };
-        let both = lists(true, true);
-        for (active, asked, text) in [
-            (both, both, "1"),
-            (lists(true, false), both, "tx"),
-            (lists(false, true), both, "rx"),
-            (ActiveLists::NONE, both, "0"),
-            (lists(true, false), lists(true, false), "1"),
-            (lists(false, true), lists(false, true), "1"),
-            (ActiveLists::NONE, lists(false, true), "0"),
-            (ActiveLists::NONE, ActiveLists::NONE, "0"),
-        ] {
-            assert_eq!(active.text(asked), text, "{active:?} of {asked:?}");
-            assert_eq!(ActiveLists::parse(Some(text), asked), active, "{text} of {asked:?}");
-        }
-        // Nothing that was not asked for, and nothing by words that nobody knows.
-        assert_eq!(ActiveLists::parse(Some("rx"), lists(true, false)), ActiveLists::NONE);
-        assert_eq!(ActiveLists::parse(Some("tx\0"), both), lists(true, false));
-        for text in ["", "2", "TX", "tx rx", "tx,rx", "11", "both"] {
-            assert_eq!(ActiveLists::parse(Some(text), both), ActiveLists::NONE, "{text}");
-        }
-        assert_eq!(ActiveLists::parse(None, both), ActiveLists::NONE);
-    }
 
     #[test]
     fn sizes_that_mean_nothing_are_left_out() {

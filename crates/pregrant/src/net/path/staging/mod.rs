@@ -8,6 +8,7 @@
 //! front; `staging-grants-active` of the back says which of the lists were accepted. Costs: a memory copy at each end and no
 //! grant operation for a frame that fits a buffer. What a peer may do: change a buffer at any time; what was copied counts.
 
+pub mod accept;
 pub mod back;
 pub mod front;
 pub mod keys;

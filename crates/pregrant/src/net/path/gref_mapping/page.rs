@@ -10,8 +10,8 @@
 //!
 //! Private to the back's domain: no peer can write it. It is checked as if one could.
 
+use super::LIMIT_MAX;
 use crate::kept_checksum;
-use crate::net::path::gref_mapping::LIMIT_MAX;
 use crate::ring::crash::{self, Point};
 use crate::shm::SharedBytes;
 use crate::wire::netif_ctrl::GrefEntry;

@@ -13,16 +13,18 @@
 //! What a guest may do: ask without end ([`MAPS_PER_TURN`] and [`UNANSWERED_MAX`] bound a turn and what waits); have more mapped than
 //! its share (refused: the pages count as mapped, XSA-300); take its list away (INVALID_PARAMETER).
 
-use super::gref_page::GrefPage;
-use super::queue::QueueShare;
+use super::LIMIT_MAX;
+use super::exchange::{GrefExchange, Orders};
+use super::list;
+use super::page::{GREF_PAGE_BYTES, GrefPage};
+use super::table::Mapped;
 use crate::grants::StoreFigures;
-use crate::net::path::gref_mapping::exchange::GrefExchange;
-use crate::net::path::gref_mapping::list;
-use crate::net::path::gref_mapping::table::Mapped;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlStatus, CtrlType, GREF_READONLY, GrefEntry};
+use crate::xenbus::back::KeptMemory;
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
@@ -48,7 +50,7 @@ struct Added {
 struct Queue<M> {
     added: BTreeMap<u32, Added>,
     exchange: Arc<GrefExchange<M>>,
-    share: Option<Arc<QueueShare>>,
+    share: Option<Arc<dyn Orders>>,
     page: Option<GrefPage>,
     /// Counts changes; which copy in `page` counts.
     version: u32,
@@ -126,10 +128,33 @@ impl<P: Platform> GrefRequests<P> {
         Self { queues, jobs: Vec::new(), limit, room, budget: 0, work: CtrlWork::default() }
     }
 
+    /// For the queues of a front that connects, each with where it hears of its pages and what it is known by; None: none of them
+    /// does. Where `kept` has memory, it keeps their tables there.
+    pub fn of_queues<'a, S: Orders + 'static>(
+        queues: impl Iterator<Item = (Option<Arc<GrefExchange<Map<P>>>>, &'a Arc<S>)>,
+        limit: usize,
+        room: usize,
+        kept: KeptMemory<'_>,
+    ) -> Option<Self> {
+        let (exchanges, shares): (Vec<_>, Vec<_>) =
+            queues.map_while(|(exchange, share)| Some((exchange?, share))).unzip();
+        if exchanges.is_empty() {
+            return None;
+        }
+        let mut requests = Self::new(exchanges, limit.min(LIMIT_MAX), room);
+        for (i, share) in shares.into_iter().enumerate() {
+            requests.set_share(i, Arc::<S>::clone(share));
+            if let Some(page) = kept(&format!("{i}/grefs"), GREF_PAGE_BYTES).and_then(GrefPage::new) {
+                requests.keep(i, page);
+            }
+        }
+        Some(requests)
+    }
+
     /// What queue `i` is known by: ordered to look whenever there is something for it.
-    pub(super) fn set_share(&mut self, i: usize, share: &Arc<QueueShare>) {
+    pub fn set_share(&mut self, i: usize, share: Arc<dyn Orders>) {
         if let Some(q) = self.queues.get_mut(i) {
-            q.share = Some(Arc::clone(share));
+            q.share = Some(share);
         }
     }
 

@@ -1,0 +1,137 @@
+//! How a queue comes to have a path when its front connects: the front asks, the path accepts, a key says what.
+//!
+//! ```text
+//!   front's keys --asks--> accept(Said::Fresh)            --> paths of the chain --> active key: for the front, and a successor
+//!   live rings   --asks--> accept(Said::Reattach(active)) --> the same again, or the vif is Lost
+//!                                                             behind the rings: lend
+//! ```
+//! Each path has its own [`Accept`]; one loop takes all of them through it (`Vif::connect_queues`), which reads what is said,
+//! counts pages and writes what is accepted. A front goes on as it was told: what a predecessor accepted is taken again, and
+//! nothing else is.
+//!
+//! What a front may do: ask for anything. What is wrong is refused, with a line that names its key; the queue goes on without.
+
+use super::active::ActiveLists;
+use super::any::AnyPath;
+use super::refusal::Refusal;
+use crate::net::features::{BackFeatures, FrontRequest, QueueKeys};
+use crate::platform::Platform;
+use crate::units::DomId;
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+
+/// What the front of a queue was told of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Said<'a> {
+    /// Nothing yet: it is told afterwards what is accepted.
+    Fresh,
+    /// What a predecessor's key says; None: it is not there. It still holds.
+    Reattach(Option<&'a str>),
+}
+
+impl Said<'_> {
+    /// Which directions a front that asks for `asked` may have.
+    pub fn lists(self, asked: ActiveLists) -> ActiveLists {
+        match self {
+            Self::Fresh => asked,
+            Self::Reattach(text) => ActiveLists::parse(text, asked),
+        }
+    }
+
+    /// Whether a front that asks, or does not, may have the path at all: by a key that is 1 or 0.
+    pub fn whole(self, asks: bool) -> bool {
+        match self {
+            Self::Fresh => asks,
+            Self::Reattach(text) => text == Some("1"),
+        }
+    }
+
+    /// Whether a predecessor said it.
+    pub fn is_reattach(self) -> bool {
+        matches!(self, Self::Reattach(_))
+    }
+}
+
+/// A front that connects.
+pub struct Accepting<'a, P: Platform> {
+    /// The platform.
+    pub p: &'a P,
+    /// The front's domain.
+    pub of: DomId,
+    /// What it was offered.
+    pub offered: &'a BackFeatures,
+    /// What it asks for.
+    pub front: &'a FrontRequest,
+    /// Pages that may be mapped, or lent.
+    pub left: usize,
+    /// Pages that it was lent by a former connection, and has not let go of.
+    pub held: usize,
+    /// What is not taken: queue, direction, why.
+    pub refused: &'a mut Refusals,
+}
+
+/// What is not taken: queue, direction, why.
+pub type Refusals = alloc::vec::Vec<(usize, &'static str, Refusal)>;
+
+impl<'a, P: Platform> Accepting<'a, P> {
+    /// What it asks for of one queue.
+    pub fn queue(&self, queue: usize) -> &'a QueueKeys {
+        &self.front.queues[queue]
+    }
+
+    /// Notes what is not taken.
+    pub fn refuse(&mut self, queue: usize, dir: &'static str, why: impl Into<Refusal>) {
+        self.refused.push((queue, dir, why.into()));
+    }
+}
+
+/// What is taken of a queue.
+pub struct Accepted<P: Platform> {
+    /// For TX.
+    pub tx: Option<AnyPath<P>>,
+    /// For RX.
+    pub rx: Option<AnyPath<P>>,
+    /// Pages that this takes of those that are left.
+    pub pages: usize,
+    /// What the [key](Accept::active_key) is to say; None: nothing.
+    pub active: Option<&'static str>,
+}
+
+impl<P: Platform> Accepted<P> {
+    /// Nothing.
+    pub const NONE: Self = Self { tx: None, rx: None, pages: 0, active: None };
+}
+
+/// What a predecessor accepted, and the front uses, cannot be had again: what it is, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lost(pub String);
+
+impl Lost {
+    /// Of something with such a name.
+    pub fn again(what: fmt::Arguments<'_>, why: &dyn fmt::Display) -> Self {
+        Self(format!("the {what}, which a predecessor accepted, cannot be taken again: {why}"))
+    }
+}
+
+/// One path, for as long as a front is connected; it is asked queue by queue, in their order.
+pub trait Accept<P: Platform> {
+    /// The key, in the back's directory, that says what is accepted of a queue; None: there is none, or the front does not
+    /// ask.
+    fn active_key(&self, front: &FrontRequest, queue: usize) -> Option<String> {
+        let _ = (front, queue);
+        None
+    }
+    /// Takes what the front asks for of a queue, as far as it is good and may be had.
+    fn accept(
+        &mut self,
+        cx: &mut Accepting<'_, P>,
+        queue: usize,
+        said: Said<'_>,
+    ) -> Result<Accepted<P>, Lost>;
+    /// Once all queues were asked, and the rings of this one are taken up: gives the front what it cannot have before.
+    fn lend(&mut self, cx: &mut Accepting<'_, P>, queue: usize) -> Accepted<P> {
+        let _ = (cx, queue);
+        Accepted::NONE
+    }
+}

@@ -1,0 +1,40 @@
+//! The keys of foreign frames (docs/protocol 4.6.1).
+//!
+//! ```text
+//!   back's directory:   feature-foreign = "1"
+//!   front's directory:  request-foreign = "1"
+//!   back's directory:   foreign-active = "1" or "0"
+//! ```
+//! What a peer may do: write anything. What makes no sense means ordinary grants, never no vif.
+
+use crate::error::PlatformError;
+use crate::net::path::page_key::KeyPlace;
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+
+/// The back's key that offers it.
+pub const FEATURE: &str = "feature-foreign";
+
+/// The front's key: its consent.
+pub const REQUEST: &str = "request-foreign";
+
+/// The back's key that says whether the guest's memory is mapped.
+pub const ACTIVE: &str = "foreign-active";
+
+/// Why a guest's memory is not mapped as a whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WholeRefusal(pub PlatformError);
+
+impl WholeRefusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
+        format!("{}/{REQUEST} is not granted, it goes on with ordinary grants: {self}", at.front)
+    }
+}
+
+impl fmt::Display for WholeRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

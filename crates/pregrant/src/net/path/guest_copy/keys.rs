@@ -1,0 +1,71 @@
+//! The keys of guest copy (docs/protocol 4.7).
+//!
+//! ```text
+//!   back's directory:   feature-guest-copy = "1"
+//!   front's directory:  guest-copy-ref, beside its rings' keys
+//!   back's directory:   guest-copy-active = "1" or "0", at the same relative place
+//! ```
+//! What a peer may do: write anything. What makes no sense means that no pages are lent to that queue, never no vif.
+
+use crate::error::PlatformError;
+use crate::net::path::page_key::KeyPlace;
+use crate::platform::MapError;
+use crate::xenbus::KeyError;
+use crate::xenbus::refusal::TooManyPages;
+use crate::xenbus::ring_keys::queue_prefix;
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+
+/// The back's key that offers it.
+pub const FEATURE: &str = "feature-guest-copy";
+
+/// The front's key, where its `rx-ring-ref` is: the grant of the list page.
+pub const LIST_REF: &str = "guest-copy-ref";
+
+/// The back's key, at the same relative place: whether pages are lent.
+pub const ACTIVE: &str = "guest-copy-active";
+
+/// The back's key that says whether pages are lent to a queue.
+pub fn active_key(i: usize, n: usize) -> String {
+    queue_prefix(i, n) + ACTIVE
+}
+
+/// Why no pages are lent to a queue that asks for them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LendRefusal {
+    /// The key of the list page is of no use.
+    Key(KeyError),
+    /// The list page could not be mapped.
+    List(MapError),
+    /// They pass what one guest may have.
+    TooManyPages(TooManyPages),
+    /// The guest still has so many mapped that it was lent before.
+    Held(usize),
+    /// There are none to be granted.
+    Grant(PlatformError),
+}
+
+impl LendRefusal {
+    /// A line for the log.
+    pub fn line(&self, at: KeyPlace<'_>) -> String {
+        let (key, queue) = (at.key(LIST_REF), at.queue);
+        format!(
+            "no pages are lent to the guest by the list {key}, queue {queue} goes on without them: {self}"
+        )
+    }
+}
+
+impl fmt::Display for LendRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(e) => e.fmt(f),
+            Self::List(e) => write!(f, "the list page: {}", e.status),
+            Self::TooManyPages(e) => e.fmt(f),
+            Self::Held(pages) => {
+                write!(f, "the guest keeps some of {pages} pages mapped that it was lent before")
+            }
+            Self::Grant(e) => e.fmt(f),
+        }
+    }
+}

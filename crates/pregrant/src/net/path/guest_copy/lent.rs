@@ -1,0 +1,67 @@
+//! Pages that a vif lent to its guest, when they are to come back.
+//!
+//! ```text
+//!   GuestCopyPath --nothing is delivered by it--> ended --released--> gone
+//!                                                   '--the guest has them mapped--> held --tried again--> gone
+//! ```
+//! What a front may do: map what it is lent and keep it. Such a page is zeroed and held, counts among what the guest has mapped
+//! (XSA-300), and its release is tried again. Nothing more is lent to this vif meanwhile: what a guest can hold is what one
+//! connection lent.
+
+use crate::platform::{GrantPool, InUse, Platform};
+use crate::shm::SharedBytes;
+use crate::units::PAGE_SIZE;
+use alloc::vec::Vec;
+
+type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
+
+/// See the module.
+pub struct LentRegions<P: Platform> {
+    /// Of queues whose frames go another way now; what is in there can still be fetched.
+    ended: Vec<Region<P>>,
+    /// What the front has not let go of.
+    held: Vec<Region<P>>,
+}
+
+impl<P: Platform> Default for LentRegions<P> {
+    fn default() -> Self {
+        Self { ended: Vec::new(), held: Vec::new() }
+    }
+}
+
+impl<P: Platform> LentRegions<P> {
+    /// Nothing is delivered by these any more.
+    pub fn end(&mut self, regions: impl IntoIterator<Item = Region<P>>) {
+        self.ended.extend(regions);
+    }
+
+    /// Takes back what has ended, as far as the front lets it go.
+    pub fn take_back(&mut self, p: &P) {
+        self.retry(p);
+        for region in core::mem::take(&mut self.ended) {
+            if let Err(InUse(region)) = p.grants().release(region) {
+                // Frames that it did not fetch are nobody's to read any more.
+                region.zero();
+                self.held.push(region);
+            }
+        }
+    }
+
+    /// Tries again to release what a front held. Whether it let go of all.
+    pub fn retry(&mut self, p: &P) -> bool {
+        let held = core::mem::take(&mut self.held);
+        let still = held.into_iter().filter_map(|region| p.grants().release(region).err());
+        self.held = still.map(|InUse(region)| region).collect();
+        self.held.is_empty()
+    }
+
+    /// Regions that the front has not let go of.
+    pub fn held_regions(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Their pages.
+    pub fn held_pages(&self) -> usize {
+        self.held.iter().map(|region| region.len() / PAGE_SIZE).sum()
+    }
+}

@@ -1,0 +1,72 @@
+//! A front's key that names one page of a queue, from which the back learns the rest; and where such keys stand.
+//!
+//! What a peer may do: write anything. What makes no sense means that the queue goes without.
+
+use crate::units::{DomId, GrantRef};
+use crate::xenbus::KeyError;
+use crate::xenbus::key_source::{KeySource, decimal, stated};
+use crate::xenbus::ring_keys::queue_prefix;
+use alloc::format;
+use alloc::string::String;
+
+/// What a queue's front asks for by such a key.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum RingRequest {
+    /// None.
+    #[default]
+    None,
+    /// With this page.
+    Index(GrantRef),
+    /// With a key that is of no use: the front has to hear that it does not get it.
+    Bad {
+        /// Which key, below the front's directory.
+        key: String,
+        /// What stands there.
+        value: String,
+    },
+}
+
+impl From<Option<GrantRef>> for RingRequest {
+    fn from(index: Option<GrantRef>) -> Self {
+        index.map_or(Self::None, Self::Index)
+    }
+}
+
+/// A queue's key of this name, below `at`.
+pub(in crate::net) fn ring_request<S: KeySource>(
+    keys: &mut S,
+    at: &str,
+    name: &str,
+) -> Result<RingRequest, S::Error> {
+    let key = format!("{at}{name}");
+    let Some(text) = stated(keys, &key)? else { return Ok(RingRequest::None) };
+    Ok(match decimal(&text) {
+        Some(gref) => RingRequest::Index(GrantRef(gref)),
+        None => RingRequest::Bad { key, value: text },
+    })
+}
+
+/// What is wrong with a key of domain `of` that says this.
+pub(super) fn bad_page_key(key: &str, value: &str, of: DomId) -> KeyError {
+    KeyError::new(key, Some(value.as_bytes()), "a grant reference, a decimal number", of)
+}
+
+/// Where a queue's keys stand, for a line of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyPlace<'a> {
+    /// The front's directory.
+    pub front: &'a str,
+    /// Which queue.
+    pub queue: usize,
+    /// Of so many.
+    pub nr_queues: usize,
+    /// "tx" or "rx".
+    pub dir: &'a str,
+}
+
+impl KeyPlace<'_> {
+    /// The whole path of a queue's key of this name.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}/{}{name}", self.front, queue_prefix(self.queue, self.nr_queues))
+    }
+}
