@@ -13,7 +13,7 @@ use crate::tape::Tape;
 use pregrant::PAGE_SIZE;
 use pregrant::net::features::RxAccepts;
 use pregrant::net::path::{AnyPath, Chain, RX_ORDER, TX_ORDER};
-use pregrant::platform::{Access, GrantPool};
+use pregrant::platform::GrantPool;
 use pregrant::port::Offload;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{

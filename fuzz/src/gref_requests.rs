@@ -8,9 +8,9 @@
 use crate::guest_pages::{GuestPages, Right, bytes_of};
 use crate::rig::{GUEST, Rig};
 use crate::tape::{self, Tape};
+use pregrant::net::path::gref_mapping::exchange::GrefExchange;
 use pregrant::net::path::gref_mapping::page::{GREF_PAGE_BYTES, GrefPage};
 use pregrant::net::path::gref_mapping::requests::{Due, GrefRequests, UNANSWERED_MAX};
-use pregrant::net::path::gref_mapping::exchange::GrefExchange;
 use pregrant::net::path::gref_mapping::table::GrefTable;
 use pregrant::platform::local::{LocalDomain, LocalMap, Pages};
 use pregrant::shm::SharedBytes;

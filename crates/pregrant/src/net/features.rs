@@ -14,14 +14,14 @@ pub use super::path::active::ActiveLists;
 use super::path::data_ring::keys as data_ring;
 pub use super::path::data_ring::keys::active_key as data_ring_active_key;
 pub use super::path::guest_copy::keys::active_key as guest_copy_active_key;
-pub use super::path::page_key::RingRequest;
-use super::path::page_key::ring_request;
+pub use super::path::keys::RingRequest;
+use super::path::keys::{put_ring_request, ring_request};
+use super::path::staging::keys::{self as staging, data_keys, revision};
 pub use super::path::staging::keys::{
     ALL_DATA_LENS, DataKeys, DataRequest, REVISION_KEY, STAGING_REVISION, active_key,
 };
-use super::path::staging::keys::{data_keys, parse_sizes, revision};
 use super::path::staging::list::DataLen;
-use super::path::{foreign, guest_copy, persistent};
+use super::path::{self, foreign, guest_copy, persistent};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
@@ -29,7 +29,6 @@ use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number,
 pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, queue_prefix};
 use crate::xenbus::ring_keys::{NUM_QUEUES, nr_queues, put_order, put_ring, ring_order, vif_ring};
 use alloc::format;
-use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::iter::once;
 
@@ -123,23 +122,14 @@ impl BackFeatures {
         put(&mut p, persistent::FEATURE, self.persistent as u32);
         put(&mut p, foreign::FEATURE, self.foreign as u32);
         put(&mut p, guest_copy::FEATURE, self.guest_copy as u32);
-        if !self.staging_sizes.is_empty() {
-            put(&mut p, "feature-staging-grants", 1);
-            let sizes: Vec<String> = self.staging_sizes.iter().map(|l| l.value().to_string()).collect();
-            put(&mut p, "staging-grants-sizes", sizes.join(";"));
-            put(&mut p, REVISION_KEY, self.staging_revision);
-        }
-        if self.max_data_ring_order >= ORDER_MIN {
-            put(&mut p, data_ring::FEATURE, 1);
-            put(&mut p, data_ring::MAX_ORDER, self.max_data_ring_order);
-        }
+        staging::put_offer(&mut p, &self.staging_sizes, self.staging_revision);
+        data_ring::put_offer(&mut p, self.max_data_ring_order);
         p
     }
 
     /// From the keys of a back's directory.
     pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
-        let staging = flag(keys, "feature-staging-grants")?;
-        let sizes = if staging { keys.text("staging-grants-sizes")? } else { None };
+        let (staging_sizes, staging_revision) = staging::read_offer(keys)?;
         Ok(Self {
             sg: flag(keys, "feature-sg")?,
             gso_tcpv4: flag(keys, "feature-gso-tcpv4")?,
@@ -155,15 +145,9 @@ impl BackFeatures {
             max_tx_ring_order: ring_order(keys, MAX_TX_RING_ORDER)?,
             max_rx_ring_order: ring_order(keys, MAX_RX_RING_ORDER)?,
             persistent: flag(keys, persistent::FEATURE)?,
-            staging_sizes: sizes.as_deref().map(parse_sizes).unwrap_or_default(),
-            staging_revision: if staging { revision(keys)? } else { 1 },
-            max_data_ring_order: match flag(keys, data_ring::FEATURE)? {
-                true => {
-                    let said = keys.text(data_ring::MAX_ORDER)?.as_deref().and_then(decimal);
-                    said.unwrap_or(0).min(ORDER_MAX)
-                }
-                false => 0,
-            },
+            staging_sizes,
+            staging_revision,
+            max_data_ring_order: data_ring::read_offer(keys)?,
             foreign: flag(keys, foreign::FEATURE)?,
             guest_copy: flag(keys, guest_copy::FEATURE)?,
         })
@@ -326,11 +310,12 @@ pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
     Ok(asked.min(u32::from(MAX_HEADROOM)) as u16)
 }
 
-/// Whether a back that offers so many queues accepted staging lists, or data rings, by its own directory.
+/// Whether a back that offers so many queues accepted memory that its front set up for frames, by its own directory.
 pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
     // How many queues there are is the front's to say: all places are looked at.
     let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
-    for key in queues.flat_map(|(i, n)| [active_key(i, n), data_ring::active_key(i, n)]) {
+    let names = || path::KEYS.iter().filter_map(|keys| keys.directions);
+    for key in queues.flat_map(|(i, n)| names().map(move |name| queue_prefix(i, n) + name)) {
         let text = back.text(&key)?;
         if ActiveLists::parse(text.as_deref(), ActiveLists::BOTH).any() {
             return Ok(true);
@@ -341,47 +326,24 @@ pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<
 
 /// Names in the back's directory that belong to one connection.
 pub fn of_back_connection(name: &str) -> bool {
-    ["staging-grants-active", data_ring::ACTIVE, foreign::ACTIVE, guest_copy::ACTIVE].contains(&name)
-        || name.starts_with("queue-")
+    path::KEYS.iter().any(|keys| keys.active.contains(&name)) || name.starts_with("queue-")
 }
 
 /// Names in the back's directory that Linux's netback does not know. It neither writes over them nor removes them: they
 /// go before it is given the vif, or its fronts believe that it keeps what they say.
 pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
-        || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER, "feature-staging-grants", "staging-grants-sizes"]
-            .contains(&name)
-        || [
-            REVISION_KEY,
-            persistent::FEATURE,
-            data_ring::FEATURE,
-            data_ring::MAX_ORDER,
-            foreign::FEATURE,
-            guest_copy::FEATURE,
-        ]
-        .contains(&name)
+        || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER].contains(&name)
+        || path::KEYS.iter().any(|keys| keys.offers.contains(&name))
 }
 
 /// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
-/// them, and they would be taken for ours. `feature-persistent` is a promise of this front alone: a successor that does
-/// not know the key would not keep it, and its `request-foreign` its own consent.
+/// them, and they would be taken for ours; so would promises of this front alone, which a successor that does not know
+/// the key would not keep.
 pub fn of_front_connection(name: &str) -> bool {
-    let starts = [
-        "tx-",
-        "rx-",
-        "ctrl-",
-        "event-channel",
-        "queue-",
-        NUM_QUEUES,
-        "feature-staging-grants",
-        data_ring::INDEX_REF,
-        REVISION_KEY,
-        XDP_HEADROOM,
-        persistent::FEATURE,
-        foreign::REQUEST,
-        guest_copy::LIST_REF,
-    ];
-    starts.iter().any(|start| name.starts_with(start))
+    let starts = ["tx-", "rx-", "ctrl-", "event-channel", "queue-", NUM_QUEUES, XDP_HEADROOM];
+    let of_paths = path::KEYS.iter().flat_map(|keys| keys.front);
+    starts.iter().chain(of_paths).any(|start| name.starts_with(start))
 }
 
 /// A queue's channels: two where both are named, as Linux's netback takes it. Half a pair is of a front that had two before.
@@ -449,7 +411,7 @@ impl FrontRequest {
         }
         let staging = self.queues.iter().any(|q| q.tx_data.keys().is_some() || q.rx_data.keys().is_some());
         if staging {
-            put(&mut p, "feature-staging-grants", 1);
+            put(&mut p, staging::FEATURE, 1);
             put(&mut p, REVISION_KEY, self.staging_revision);
         }
         for (i, q) in self.queues.iter().enumerate() {
@@ -467,19 +429,10 @@ impl FrontRequest {
                 }
             }
             for (dir, data) in [("tx", &q.tx_data), ("rx", &q.rx_data)] {
-                if let Some(data) = data.keys() {
-                    for (k, r) in data.list_refs.iter().enumerate() {
-                        put(&mut p, format!("{at}{dir}-data-ref{k}"), r.0);
-                    }
-                    put(&mut p, format!("{at}{dir}-data-len"), data.len.value());
-                }
+                staging::put_request(&mut p, &at, dir, data);
             }
-            if let RingRequest::Index(gref) = q.data_ring {
-                put(&mut p, format!("{at}{}", data_ring::INDEX_REF), gref.0);
-            }
-            if let RingRequest::Index(gref) = q.guest_copy {
-                put(&mut p, format!("{at}{}", guest_copy::LIST_REF), gref.0);
-            }
+            put_ring_request(&mut p, &at, data_ring::INDEX_REF, &q.data_ring);
+            put_ring_request(&mut p, &at, guest_copy::LIST_REF, &q.guest_copy);
         }
         p
     }
@@ -504,7 +457,7 @@ impl FrontRequest {
             }
             None => None,
         };
-        let staging = !offered.staging_sizes.is_empty() && flag(keys, "feature-staging-grants")?;
+        let staging = !offered.staging_sizes.is_empty() && flag(keys, staging::FEATURE)?;
         let mut queues = Vec::with_capacity(n as usize);
         for i in 0..n as usize {
             let at = queue_prefix(i, n as usize);
@@ -558,6 +511,7 @@ impl FrontRequest {
 mod tests {
     use super::*;
     use alloc::borrow::ToOwned;
+    use alloc::string::String;
     use std::collections::BTreeMap;
 
     struct Dir(BTreeMap<String, String>);

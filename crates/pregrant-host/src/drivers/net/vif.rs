@@ -21,7 +21,7 @@ use pregrant::net::back::credit::BadRate;
 use pregrant::net::back::vif::RATE;
 use pregrant::net::back::{BackVif, Drained, Polled};
 use pregrant::net::path::PathName;
-use pregrant::net::path::page_key::KeyPlace;
+use pregrant::net::path::keys::KeyPlace;
 use pregrant::platform::{Events, Platform};
 use pregrant::port::{DropCounts, FramePort, PortDrop};
 use pregrant::units::EvtchnPort;

@@ -14,8 +14,7 @@ use super::stall::Link;
 use super::{Drained, Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
 use crate::grants::StoreFigures;
-use crate::net::path::gref_mapping::exchange::Orders;
-use crate::net::path::{Chain, ChainNames};
+use crate::net::path::{Chain, ChainNames, Orders};
 use crate::net::stats::LiveStats;
 use crate::platform::{Clock, Events, Platform};
 use crate::port::{Arena, FramePort};
@@ -244,7 +243,7 @@ impl<P: Platform> BackQueue<P> {
     /// look, for its link changed, or it has given pages back.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         (self.waits_until, self.asks_at) = (None, None);
-        if self.tx.chain().waits() || self.share.orders.load(Ordering::Acquire) != self.heard {
+        if self.tx.chain_mut().waits() || self.share.orders.load(Ordering::Acquire) != self.heard {
             self.heed(p);
         }
         self.rx.hear(&self.control, port);

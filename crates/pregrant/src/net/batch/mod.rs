@@ -1,10 +1,12 @@
-//! Frames of one queue on their way: what a back takes from a ring at once, and what it lays over a ring's slots at once.
+//! Frames of one queue on their way: what a back takes from a ring at once, and what it lays over a
+//! ring's slots at once.
 //!
 //! ```text
 //!   TX ring --take--> TxBatch --paths fetch--> arena        burst --lay_out--> RxBatch --paths deliver--> RX ring
 //! ```
-//! Below the paths: a path serves frames of a batch, and a batch knows no path. Which requests are a path's own, by a flag
-//! of theirs, says [`Claims`]. What a guest may do is said in [`tx`] and [`rx`].
+//! Below the paths: a path serves frames of a batch, and a batch knows no path. Which requests are
+//! a path's own, by a flag of theirs, says [`Claims`]. What a guest may do is said in [`tx`] and
+//! [`rx`].
 
 pub mod rx;
 pub mod tx;

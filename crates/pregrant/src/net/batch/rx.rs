@@ -5,9 +5,9 @@
 //!   ring slots:    [ f0 ][ f1 ][extra][ f1 more ]     one response for each, at the request's own index
 //! ```
 //!
-//! A frame takes ceil(len / (4096 - h)) slots and one more for each extra, GSO, hash and XDP (docs/protocol 2.6); h
-//! is the headroom that the guest's XDP program asked for, else 0. It is laid out only when all of its slots are
-//! there. Each request is read once.
+//! A frame takes ceil(len / (4096 - h)) slots and one more for each extra, GSO, hash and XDP
+//! (docs/protocol 2.6); h is the headroom that the guest's XDP program asked for, else 0. It is
+//! laid out only when all of its slots are there. Each request is read once.
 
 use super::{BATCH_SLOTS, Todo, bits, mask};
 use crate::error::PeerFault;
@@ -85,12 +85,13 @@ pub struct RxBatch {
     pub dropped: usize,
     /// Bytes that stay free ahead of a piece.
     pub headroom: u16,
-    /// The ids of the pieces' requests only rise, seen from `first_id` on, around their wrap too: so they are all
-    /// different.
+    /// The ids of the pieces' requests only rise, seen from `first_id` on, around their wrap too:
+    /// so they are all different.
     pub ids_rise: bool,
     /// The ring index of the batch's first request.
     pub first_index: u32,
-    /// The id that the batch's first request has where the front calls slots by their places, as most do.
+    /// The id that the batch's first request has where the front calls slots by their places, as
+    /// most do.
     first_id: u16,
     /// The last id, counted from there.
     last_ahead: i32,
@@ -145,8 +146,9 @@ impl RxAccepts {
         Offloads { csum: self.csum && self.ipv6_csum, gso }
     }
 
-    /// Finishes what came unfinished for a front that cannot; frames that cannot be finished are dropped. Returns how
-    /// many. A port that looks at [`offloads`](Self::offloads) leaves nothing to do here.
+    /// Finishes what came unfinished for a front that cannot; frames that cannot be finished are
+    /// dropped. Returns how many. A port that looks at [`offloads`](Self::offloads) leaves nothing
+    /// to do here.
     #[cold]
     pub fn finish(self, arena: &mut Arena) -> usize {
         let mut dropped = 0;
@@ -202,9 +204,10 @@ pub fn slots_needed(len: usize, room: usize, extras: u32) -> u32 {
 }
 
 impl RxBatch {
-    /// Lays out the frames of `burst` from the first, as far as the guest has posted slots; `hashes` has the hashes of
-    /// those that have one, or is empty. Returns how many frames of
-    /// the burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it waits for.
+    /// Lays out the frames of `burst` from the first, as far as the guest has posted slots;
+    /// `hashes` has the hashes of those that have one, or is empty. Returns how many frames of the
+    /// burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it
+    /// waits for.
     #[inline(always)]
     pub fn lay_out<M: RingMem<Kind = NetRx>>(
         &mut self,
@@ -274,8 +277,8 @@ impl RxBatch {
         Ok((at.used, 0))
     }
 
-    /// The common case, frames of one slot and no extras, in a loop whose state is all in registers, as a function of its own;
-    /// up to one that is not so, or finds no slot.
+    /// The common case, frames of one slot and no extras, in a loop whose state is all in
+    /// registers, as a function of its own; up to one that is not so, or finds no slot.
     #[inline(never)]
     fn lay_out_plain<M: RingMem<Kind = NetRx>>(
         &mut self,
@@ -416,8 +419,8 @@ impl RxBatch {
         }
     }
 
-    /// Copies the pieces of the frames of `todo` into pages that are mapped: `put` finds the page of piece number k and writes
-    /// there, or says false, which answers ERROR for the whole frame.
+    /// Copies the pieces of the frames of `todo` into pages that are mapped: `put` finds the page
+    /// of piece number k and writes there, or says false, which answers ERROR for the whole frame.
     #[inline(always)]
     pub fn copy_in(
         &mut self,

@@ -7,13 +7,15 @@
 //!                 rsps: one for each ring slot, in ring order, extras as NULL
 //! ```
 //!
-//! Each request is copied out of the ring once; the copies are validated by the rules of docs/protocol 2.6, which
-//! tell three kinds of wrong apart: a frame that is dropped and answered with ERROR, a failed grant operation (later,
-//! by the path), and a fault that closes the device ([`PeerFault`]). A batch holds at most 64 frames, and no frame is
-//! begun without room for the longest, nor after one with which the batch has [`BATCH_SEGMENTS`]: large segments are
-//! cut by whoever takes the batch, in its sender's time.
+//! Each request is copied out of the ring once; the copies are validated by the rules of
+//! docs/protocol 2.6, which tell three kinds of wrong apart: a frame that is dropped and answered
+//! with ERROR, a failed grant operation (later, by the path), and a fault that closes the device
+//! ([`PeerFault`]). A batch holds at most 64 frames, and no frame is begun without room for the
+//! longest, nor after one with which the batch has [`BATCH_SEGMENTS`]: large segments are cut by
+//! whoever takes the batch, in its sender's time.
 //!
-//! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot consumed is answered.
+//! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot
+//! consumed is answered.
 
 use super::{BATCH_SLOTS, Todo, mask};
 use crate::error::PeerFault;
@@ -54,19 +56,21 @@ impl Claim {
     }
 }
 
-/// Which requests are a path's own, as the paths of a queue's chain know it: a batch knows no flag of theirs.
+/// Which requests are a path's own, as the paths of a queue's chain know it: a batch knows no flag
+/// of theirs.
 ///
-/// A claimed frame is one path's alone: all of its requests are, or it is dropped.
+/// One path claims all requests of a frame, or the frame is dropped.
 pub trait Claims: Copy {
     /// Whether any path claims requests. Where none does, a batch asks no further.
     fn any(self) -> bool;
-    /// Whose the request is; None: it is an ordinary one.
+    /// The path that claims the request; None: it is an ordinary one.
     fn claim(self, req: &TxRequest) -> Option<Claim>;
-    /// Where the bytes of a claimed frame lie outside of any page, and it has one request: whether they can be
-    /// where that says. None: in a page, as a grant's are.
+    /// Where the bytes of a claimed frame lie outside of any page, and it has one request: whether
+    /// they can be where that says. None: in a page, as a grant's are.
     fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool>;
-    /// The shared buffer that an ordinary request names in place of a grant.
-    fn buffer(self, req: &TxRequest) -> Option<u16>;
+    /// The flag of an ordinary request that names a shared buffer by its number, in place of a grant;
+    /// 0: none does.
+    fn buffer_flag(self) -> u16;
 }
 
 /// What a guest wants done to its list of multicast addresses.
@@ -78,24 +82,27 @@ pub enum MulticastAsk {
     Del(MacAddr),
 }
 
-/// Segments after which a batch begins no further frame: four of the longest frames at IPv4's least MSS that every host takes,
-/// 536. With the last frame there are [`MIN_GSO_SIZE`]'s 1366 more at most.
+/// Segments after which a batch begins no further frame: four of the longest frames at IPv4's least
+/// MSS that every host takes, 536. With the last frame there are [`MIN_GSO_SIZE`]'s 1366 more at
+/// most.
 pub const BATCH_SEGMENTS: usize = 512;
 
 /// Batches that were made, each for a queue's whole life.
 static BATCHES: AtomicU64 = AtomicU64::new(0);
-/// A serial number and a frame's six bits are a token. Four million queues have numbers of their own, of 2^36 batches each; those of one
-/// port, which are what matters, are far from each other in time.
+/// A serial number and a frame's six bits are a token. Four million queues have numbers of their
+/// own, of 2^36 batches each; those of one port, which are what matters, are far from each other in
+/// time.
 const SERIAL_MASK: u64 = u64::MAX >> 6;
 const QUEUE_SHIFT: u32 = 36;
 
-/// One fragment of a frame: a private, validated copy. `offset + len <= 4096`, but of a frame whose path has its bytes in no page.
+/// One fragment of a frame: a private, validated copy. `offset + len <= 4096`, but of a frame whose
+/// path has its bytes in no page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TxSlot {
-    /// Granted page; 0 says that the bytes are in a shared [`buffer`](Self::buffer). Of a [claimed](TxBatch::claimed)
-    /// frame: what its path reads there.
+    /// Granted page; 0 says that the bytes are in a shared [`buffer`](Self::buffer). Of a
+    /// [claimed](TxBatch::claimed) frame: what its path reads there.
     pub gref: u32,
-    /// The shared buffer: that of the request's id, or the one that it [names](Claims::buffer).
+    /// The shared buffer: that of the request's id, or the one that it [names](Claims::buffer_flag).
     pub buffer: u16,
     /// Bytes.
     pub offset: u16,
@@ -135,12 +142,14 @@ pub struct TxBatch {
     /// Answers, in ring order; OKAY until somebody finds otherwise.
     pub rsps: [TxResponse; BATCH_SLOTS],
     nr_rsps: usize,
-    /// Frames whose answers must wait until their path [retires](crate::net::path::BackPath::retire) them.
+    /// Frames whose answers must wait until their path
+    /// [retires](crate::net::path::BackPath::retire) them.
     pub held: Todo,
-    /// The port takes payload where it lies, and frames as unfinished as this says: a path may leave it there. None: it wants
-    /// private bytes.
+    /// The port takes payload where it lies, and frames as unfinished as this says: a path may
+    /// leave it there. None: it wants private bytes.
     pub lend: Option<Offloads>,
-    /// It takes long frames also where their pages are mapped anyhow ([`Payload::Named`](crate::port::Payload::Named)).
+    /// It takes long frames also where their pages are mapped anyhow
+    /// ([`Payload::Named`](crate::port::Payload::Named)).
     pub names: bool,
     /// Frames of which only [`heads`](Self::heads) bytes are in the arena.
     pub lent: Todo,
@@ -169,7 +178,8 @@ impl Default for TxBatch {
             nr_frames: 0,
             slots: [TxSlot::default(); BATCH_SLOTS],
             nr_slots: 0,
-            // No two queues of a process number a batch alike: a port may serve many, one after another too.
+            // No two queues of a process number a batch alike: a port may serve many, one after
+            // another too.
             serial: (BATCHES.fetch_add(1, Ordering::Relaxed) << QUEUE_SHIFT) & SERIAL_MASK,
             rsps: [TxResponse::default(); BATCH_SLOTS],
             nr_rsps: 0,
@@ -199,8 +209,9 @@ enum Outcome {
 }
 
 impl TxBatch {
-    /// Takes frames from the ring until the ring, the batch or the arena ends. Returns the frames that are to be
-    /// fetched. After a fault the device is to be closed; nothing of this batch is answered.
+    /// Takes frames from the ring until the ring, the batch or the arena ends. Returns the frames
+    /// that are to be fetched. After a fault the device is to be closed; nothing of this batch is
+    /// answered.
     #[inline(always)]
     pub fn take<M: RingMem<Kind = NetTx>>(
         &mut self,
@@ -214,8 +225,9 @@ impl TxBatch {
         Ok(self.take_as::<M, _, false, false>(ring, arena, claims, &mut 0)?.0)
     }
 
-    /// The same, frames of `credit` bytes in all at most; it is less by them afterwards. With the length of the first
-    /// frame that is too long for what was left, if that was what ended it: it stays on the ring, to be read anew.
+    /// The same, frames of `credit` bytes in all at most; it is less by them afterwards. With the
+    /// length of the first frame that is too long for what was left, if that was what ended it: it
+    /// stays on the ring, to be read anew.
     pub fn take_within<M: RingMem<Kind = NetTx>>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
@@ -249,14 +261,15 @@ impl TxBatch {
         Token::of(self.serial, i)
     }
 
-    /// The frames that the path of `claim` has, whole. What their requests name is its to check, but a
-    /// [place](Claims::is_place), which is right.
+    /// The frames that the path of `claim` has, whole. What their requests name is its to check,
+    /// but a [place](Claims::is_place), which is right.
     #[inline(always)]
     pub fn claimed(&self, claim: Claim) -> Todo {
         self.claimed[usize::from(claim.0)]
     }
 
-    /// Compiled for each, so that guests without a rate, and queues whose paths claim no requests, pass no test for it.
+    /// Compiled for each, so that guests without a rate, and queues whose paths claim no requests,
+    /// pass no test for it.
     #[inline(always)]
     fn take_as<M: RingMem<Kind = NetTx>, C: Claims, const LIMITED: bool, const BY_FLAG: bool>(
         &mut self,
@@ -270,6 +283,7 @@ impl TxBatch {
         let available = ring.available(BURST_FRAMES as u32)?;
         ring.prefetch(available.min(BURST_FRAMES as u32));
         let mut taken = 0;
+        let buffer_flag = claims.buffer_flag();
         loop {
             // The common case, one slot and no extras, in a loop whose state is all in registers.
             let (mut i, mut slot, mut rsp) = (self.nr_frames, self.nr_slots, self.nr_rsps);
@@ -305,7 +319,7 @@ impl TxBatch {
                 arena.place(&mut room, first.size as usize, offload_of(first.flags));
                 self.frames[i] =
                     TxFrame { first_slot: slot as u16, nr_slots: 1, first_rsp: rsp as u16, nr_rsps: 1 };
-                self.slots[slot] = slot_of(&first, first.size, claims, claim);
+                self.slots[slot] = slot_of(&first, first.size, if claim.is_none() { buffer_flag } else { 0 });
                 self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
                 (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
             }
@@ -323,7 +337,8 @@ impl TxBatch {
         Ok((mask(self.nr_frames) & !(self.failed | self.no_frame), short))
     }
 
-    /// A frame of several slots, with extras, or one that is wrong. Returns the ring slots that it took.
+    /// A frame of several slots, with extras, or one that is wrong. Returns the ring slots that it
+    /// took.
     #[cold]
     #[inline(never)]
     fn take_long<M: RingMem<Kind = NetTx>, C: Claims>(
@@ -379,11 +394,12 @@ impl TxBatch {
         let mut rest: u32 = 0;
         let claim = claims.claim(&first);
         let place = claim.and_then(|claim| claims.is_place(claim, &first));
+        let buffer_flag = if claim.is_none() { claims.buffer_flag() } else { 0 };
         // The later slots are not all as the first.
         let mut mixed = false;
         let mut too_long = false;
         let mut nr = 1;
-        self.slots[slot0] = slot_of(&first, 0, claims, claim);
+        self.slots[slot0] = slot_of(&first, 0, buffer_flag);
         let mut more = first.flags & TXF_MORE_DATA != 0;
         while more {
             if used == left {
@@ -399,7 +415,7 @@ impl TxBatch {
             rest += req.size as u32;
             too_long |= rest > total as u32;
             mixed |= claims.claim(&req) != claim;
-            self.slots[slot0 + nr] = slot_of(&req, req.size, claims, claim);
+            self.slots[slot0 + nr] = slot_of(&req, req.size, buffer_flag);
             push_rsp(req.id, RSP_OKAY);
             nr += 1;
             used += 1;
@@ -485,14 +501,15 @@ impl TxBatch {
         }
     }
 
-    /// Answers ERROR on fragment `k` of frame `i` alone, OKAY on its others (as Linux does when a grant operation
-    /// fails), and takes the frame out of the burst.
+    /// Answers ERROR on fragment `k` of frame `i` alone, OKAY on its others (as Linux does when a
+    /// grant operation fails), and takes the frame out of the burst.
     #[cold]
     pub fn fail_slot(&mut self, i: usize, k: usize, arena: &mut Arena) {
         self.failed |= 1 << i;
         arena.drop_frame(i);
         let f = self.frames[i];
-        // The first fragment's answer comes first, then the extras' NULLs, then the other fragments'.
+        // The first fragment's answer comes first, then the extras' NULLs, then the other
+        // fragments'.
         let ahead = if k == 0 { 0 } else { (f.nr_rsps - f.nr_slots) as usize + k };
         self.rsps[f.first_rsp as usize + ahead].status = RSP_ERROR;
     }
@@ -523,13 +540,13 @@ impl TxBatch {
     }
 }
 
-/// The fragment that a request speaks of, `len` bytes of it.
+/// The fragment that a request speaks of, `len` bytes of it; it names a shared buffer where it has
+/// this flag. A number that is none names no buffer.
 #[inline(always)]
-fn slot_of<C: Claims>(req: &TxRequest, len: u16, claims: C, claim: Option<Claim>) -> TxSlot {
-    let (gref, buffer) = match claims.buffer(req) {
-        Some(buffer) if claim.is_none() => (0, buffer),
-        _ => (req.gref, req.id),
-    };
+fn slot_of(req: &TxRequest, len: u16, buffer_flag: u16) -> TxSlot {
+    let named = req.flags & buffer_flag != 0;
+    let (gref, buffer) =
+        if named { (0, u16::try_from(req.gref).unwrap_or(u16::MAX)) } else { (req.gref, req.id) };
     TxSlot { gref, buffer, offset: req.offset, len, id: req.id, fetched: 0 }
 }
 

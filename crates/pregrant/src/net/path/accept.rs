@@ -1,15 +1,17 @@
-//! How a queue comes to have a path when its front connects: the front asks, the path accepts, a key says what.
+//! How a queue comes to have a path when its front connects: the front asks, the path accepts, a
+//! key says what.
 //!
 //! ```text
 //!   front's keys --asks--> accept(Said::Fresh)            --> paths of the chain --> active key: for the front, and a successor
 //!   live rings   --asks--> accept(Said::Reattach(active)) --> the same again, or the vif is Lost
 //!                                                             behind the rings: lend
 //! ```
-//! Each path has its own [`Accept`]; one loop takes all of them through it (`Vif::connect_queues`), which reads what is said,
-//! counts pages and writes what is accepted. A front goes on as it was told: what a predecessor accepted is taken again, and
-//! nothing else is.
+//! Each path has its own [`Accept`]. One loop (`Vif::connect_queues`) asks them all: it reads the key,
+//! counts pages, and writes what is accepted. A front keeps to what the key says. So what a
+//! predecessor accepted is taken again, and nothing else is.
 //!
-//! What a front may do: ask for anything. What is wrong is refused, with a line that names its key; the queue goes on without.
+//! What a front may do: ask for anything. What is wrong is refused, with a line that names its key;
+//! the queue goes on without it.
 
 use super::active::ActiveLists;
 use super::any::AnyPath;
@@ -21,12 +23,12 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
-/// What the front of a queue was told of a path.
+/// What the back's key says of a path to the front of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Said<'a> {
-    /// Nothing yet: it is told afterwards what is accepted.
+    /// Nothing yet: it is written when the paths are accepted.
     Fresh,
-    /// What a predecessor's key says; None: it is not there. It still holds.
+    /// What a predecessor wrote, which still holds; None: the key is not there.
     Reattach(Option<&'a str>),
 }
 
@@ -81,8 +83,8 @@ impl<'a, P: Platform> Accepting<'a, P> {
     }
 
     /// Notes what is not taken.
-    pub fn refuse(&mut self, queue: usize, dir: &'static str, why: impl Into<Refusal>) {
-        self.refused.push((queue, dir, why.into()));
+    pub fn refuse(&mut self, queue: usize, dir: &'static str, why: Refusal) {
+        self.refused.push((queue, dir, why));
     }
 }
 
@@ -116,8 +118,8 @@ impl Lost {
 
 /// One path, for as long as a front is connected; it is asked queue by queue, in their order.
 pub trait Accept<P: Platform> {
-    /// The key, in the back's directory, that says what is accepted of a queue; None: there is none, or the front does not
-    /// ask.
+    /// The key, in the back's directory, that says what is accepted of a queue; None: there is
+    /// none, or the front does not ask.
     fn active_key(&self, front: &FrontRequest, queue: usize) -> Option<String> {
         let _ = (front, queue);
         None
@@ -129,7 +131,8 @@ pub trait Accept<P: Platform> {
         queue: usize,
         said: Said<'_>,
     ) -> Result<Accepted<P>, Lost>;
-    /// Once all queues were asked, and the rings of this one are taken up: gives the front what it cannot have before.
+    /// Once all queues were asked, and the rings of this one are taken up: gives the front what it
+    /// cannot have before.
     fn lend(&mut self, cx: &mut Accepting<'_, P>, queue: usize) -> Accepted<P> {
         let _ = (cx, queue);
         Accepted::NONE

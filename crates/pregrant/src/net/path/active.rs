@@ -5,7 +5,8 @@
 //! ```
 //! What a peer may do: write any word. One that nobody knows means neither.
 
-/// Which of a queue's two staging lists, or halves of its data ring, are asked for, or were accepted.
+/// Which of a queue's two staging lists, or halves of its data ring, are asked for, or were
+/// accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ActiveLists {
     /// That of TX.
@@ -32,7 +33,8 @@ impl ActiveLists {
         Self { tx: self.tx && other.tx, rx: self.rx && other.rx }
     }
 
-    /// As the key says it to a front that asked for `asked`: 1 is all of it, `tx` or `rx` that one alone, 0 nothing.
+    /// As the key says it to a front that asked for `asked`: 1 is all of it, `tx` or `rx` that one
+    /// alone, 0 nothing.
     pub fn text(self, asked: Self) -> &'static str {
         match self.and(asked) {
             active if active == asked && asked.any() => "1",
@@ -42,7 +44,8 @@ impl ActiveLists {
         }
     }
 
-    /// What the key says to a front that asked for `asked`. A word that nobody knows means nothing was accepted.
+    /// What the key says to a front that asked for `asked`. A word that nobody knows means nothing
+    /// was accepted.
     pub fn parse(text: Option<&str>, asked: Self) -> Self {
         let said = match text.unwrap_or_default().trim_end_matches('\0').trim() {
             "1" => asked,

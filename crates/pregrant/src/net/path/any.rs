@@ -1,10 +1,11 @@
 //! Any of the paths, as one type: the one file at the back that knows them all.
 //!
 //! ```text
-//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath, StagingPath, DataRingPath, ForeignPath, GuestCopyPath
+//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath,
+//!                                              StagingPath, DataRingPath, ForeignPath, GuestCopyPath
 //! ```
 
-use super::back::{BackPath, Lends};
+use super::back::{BackPath, Lends, Room, Shared};
 use super::copy::back::CopyPath;
 use super::data_ring::back::DataRingPath;
 use super::data_ring::claim::{self as data_ring, InArea};
@@ -16,14 +17,14 @@ use super::guest_copy::back::GuestCopyPath;
 use super::map::back::MapPath;
 use super::name::PathName;
 use super::persistent::back::PersistentPath;
-use super::staging::back::{NamedBuffers, StagingPath};
+use super::staging::back::StagingPath;
 use crate::grants::StoreFigures;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::net::stats::Counted;
 use crate::platform::{GrantPool, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
-use crate::wire::netif::{RxResponse, TxRequest};
+use crate::wire::netif::TxRequest;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -52,7 +53,7 @@ pub enum AnyPath<P: Platform> {
 pub struct AnyClaims {
     places: InArea,
     frames: NamesFrames,
-    buffers: NamedBuffers,
+    buffer_flag: u16,
 }
 
 const _: () = assert!(!data_ring::CLAIM.is(foreign::CLAIM), "each path has its own");
@@ -80,8 +81,8 @@ impl Claims for AnyClaims {
     }
 
     #[inline(always)]
-    fn buffer(self, req: &TxRequest) -> Option<u16> {
-        self.buffers.named(req)
+    fn buffer_flag(self) -> u16 {
+        self.buffer_flag
     }
 }
 
@@ -119,7 +120,7 @@ impl<P: Platform> AnyPath<P> {
     /// Says in `claims` which requests are its own.
     pub fn claim(&self, claims: &mut AnyClaims) {
         match self {
-            Self::Staging(path) => claims.buffers = path.named_buffers(),
+            Self::Staging(path) => claims.buffer_flag = path.buffer_flag(),
             Self::DataRing(path) => claims.places = InArea::new(path.half_bytes()),
             Self::Foreign(_) => claims.frames = NamesFrames::ALLOWED,
             _ => {}
@@ -136,35 +137,15 @@ impl<P: Platform> AnyPath<P> {
         with_path!(self, path => BackPath::<P>::buffers(path))
     }
 
-    /// [`BackPath::counts_room`].
-    pub fn counts_room(&self) -> bool {
-        with_path!(self, path => BackPath::<P>::counts_room(path))
-    }
-
-    /// [`BackPath::resume`].
-    pub fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
-        with_path!(self, path => BackPath::<P>::resume(path, ring_size, left, next))
-    }
-
-    /// [`BackPath::take_counts`].
+    /// [`BackPath::room`].
     #[inline(always)]
-    pub fn take_counts(&mut self) -> Option<(u64, u64)> {
-        with_path!(self, path => BackPath::<P>::take_counts(path))
+    pub fn room(&mut self) -> Option<&mut dyn Room> {
+        with_path!(self, path => BackPath::<P>::room(path))
     }
 
-    /// [`BackPath::is_shared`].
-    pub fn is_shared(&self) -> bool {
-        with_path!(self, path => BackPath::<P>::is_shared(path))
-    }
-
-    /// [`BackPath::heed`].
-    pub fn heed(&mut self) -> bool {
-        with_path!(self, path => BackPath::<P>::heed(path))
-    }
-
-    /// [`BackPath::waits`].
-    pub fn waits(&self) -> bool {
-        with_path!(self, path => BackPath::<P>::waits(path))
+    /// [`BackPath::shared`].
+    pub fn shared(&mut self) -> Option<&mut dyn Shared> {
+        with_path!(self, path => BackPath::<P>::shared(path))
     }
 
     /// Takes over what it shares with the queue's other direction.

@@ -7,9 +7,9 @@
 //!            lends --> payload that it left where the guest put it, for a port that takes it there
 //! ```
 //!
-//! A path is asked once per batch, with a bit per frame. It reads grefs, ids and lengths only from the batch's private
-//! copies, and marks a frame that it cannot fetch as failed. It never touches the ring: answers are the queue's, in
-//! request order.
+//! A path is asked once per batch, with a bit per frame. It reads grefs, ids and lengths only from
+//! the batch's private copies, and marks a frame that it cannot fetch as failed. It never touches
+//! the ring: answers are the queue's, in request order.
 
 use crate::grants::StoreFigures;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
@@ -21,7 +21,8 @@ use crate::units::DomId;
 use crate::wire::netif::RxResponse;
 use alloc::vec::Vec;
 
-/// What a path does besides, that leaves payload where the guest put it ([`TxBatch::lent`]) for a port that takes it there.
+/// What a path does besides, that leaves payload where the guest put it ([`TxBatch::lent`]) for a
+/// port that takes it there.
 pub trait Lends<P: Platform> {
     /// Makes the payload of the batch's frames reachable. Returns those of which it is not.
     fn look(&mut self, p: &P, of: DomId) -> Todo;
@@ -31,8 +32,34 @@ pub trait Lends<P: Platform> {
     fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena);
     /// Whether the port keeps any.
     fn keeps(&self) -> bool;
-    /// The port has done with these; `None`: with all. [`retire`](BackPath::retire) names them then.
+    /// The port has done with these; `None`: with all. [`retire`](BackPath::retire) names them
+    /// then.
     fn complete(&mut self, tokens: Option<&[Token]>);
+}
+
+/// Memory for RX that frames may find full.
+pub trait Room {
+    /// Takes over what a predecessor gave out, of a ring with `ring_size` slots. `left` are the
+    /// responses in slots that the front has not posted again, with their ring indices, the oldest
+    /// first; the next one's index is `next`.
+    fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32);
+    /// Frames that found no room since this was asked last, and the most bytes that were in use at
+    /// a time.
+    fn take_counts(&mut self) -> (u64, u64);
+}
+
+/// Pages that a vif's owner gives to a queue, and wants back.
+pub trait Shared {
+    /// Does what the owner asks, between two batches. True: some are given back.
+    fn heed(&mut self) -> bool;
+    /// Whether it is to do so again, though nothing more is asked.
+    fn waits(&self) -> bool;
+}
+
+/// Has a queue look at what there is for it, before its next batch.
+pub trait Orders: Send + Sync {
+    /// Once the current batch is over.
+    fn order_look(&self);
 }
 
 /// A path, for one direction of one queue. Both directions default to serving nothing.
@@ -42,12 +69,14 @@ pub trait BackPath<P: Platform> {
     /// Where the frames that it serves are counted.
     const COUNTED: Counted = Counted::Granted;
 
-    /// Fetches the frames in `todo` from domain `of` into `out`; returns those that it does not serve.
+    /// Fetches the frames in `todo` from domain `of` into `out`; returns those that it does not
+    /// serve.
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let _ = (p, of, batch, out);
         todo
     }
-    /// Delivers the frames in `todo` to domain `of`, and fills their responses; returns those that it does not serve.
+    /// Delivers the frames in `todo` to domain `of`, and fills their responses; returns those that
+    /// it does not serve.
     fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
         let _ = (p, of, batch, frames);
         todo
@@ -64,11 +93,13 @@ pub trait BackPath<P: Platform> {
     fn limit_pages(&mut self, p: &P, pages: usize) {
         let _ = (p, pages);
     }
-    /// Lets go of pages that earlier calls still hold, and appends each [held](TxBatch::held) frame that is free now. Called after the port has seen the burst.
+    /// Lets go of pages that earlier calls still hold, and appends each [held](TxBatch::held) frame
+    /// that is free now. Called after the port has seen the burst.
     fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         let _ = (p, done);
     }
-    /// As [`Lender::piece`](crate::port::Lender::piece). None too where the frame is another path's.
+    /// As [`Lender::piece`](crate::port::Lender::piece). None too where the frame is another
+    /// path's.
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         let _ = (i, k);
         None
@@ -77,34 +108,18 @@ pub trait BackPath<P: Platform> {
     fn serves_all(&self) -> bool {
         false
     }
-    /// Bytes of a frame that fit one of its buffers, and whether heads of longer frames come from there; None: it has none.
+    /// Bytes of a frame that fit one of its buffers, and whether heads of longer frames come from
+    /// there; None: it has none.
     fn buffers(&self) -> Option<(u32, bool)> {
         None
     }
-    /// Whether it may have no room for frames of RX, and counts those.
-    fn counts_room(&self) -> bool {
-        false
-    }
-    /// RX: takes over what a predecessor gave out, of a ring with `ring_size` slots. `left` are the responses in slots that the front has
-    /// not posted again, with their ring indices, the oldest first; the next one's index is `next`.
-    fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
-        let _ = (ring_size, left, next);
-    }
-    /// RX: frames that found no room since this was asked last, and the most bytes that were in use at a time.
-    fn take_counts(&mut self) -> Option<(u64, u64)> {
+    /// What it fills until nothing fits, where that is of its own kind.
+    fn room(&mut self) -> Option<&mut dyn Room> {
         None
     }
-    /// Whether both directions of a queue have something in common.
-    fn is_shared(&self) -> bool {
-        false
-    }
-    /// Does what its vif's owner asks of its pages, between two batches. True: some are given back.
-    fn heed(&mut self) -> bool {
-        false
-    }
-    /// Whether it is to do so again, though nothing more is asked.
-    fn waits(&self) -> bool {
-        false
+    /// What both directions of a queue have in common, where they have.
+    fn shared(&mut self) -> Option<&mut dyn Shared> {
+        None
     }
     /// What it can leave where it is; None: it gives private bytes only.
     fn lends(&mut self) -> Option<&mut dyn Lends<P>> {

@@ -1,16 +1,17 @@
-//! The paths of one direction of a queue, one after another: what the first does not serve the next is asked for, and
-//! `copy` serves what is left.
+//! The paths of one direction of a queue, one after another: what the first does not serve the next
+//! is asked for, and `copy` serves what is left.
 //!
 //! ```text
 //!   batch --> staging --rest--> data-ring --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
 //! ```
-//! Their order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Frames from the guest that say by a flag
-//! whose they are go to paths that are asked first. What both directions of a queue share (a table of mapped pages) has the chain
-//! that is at work.
-//! Each may [lend](Lends) a frame's payload, and hold frames longer than the call ([`BackPath::retire`]): a frame that is lent is one path's alone.
+//! Their order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Frames
+//! from the guest that say by a flag whose they are go to paths that are asked first. What both
+//! directions of a queue share (a table of mapped pages) has the chain that is at work. Each may
+//! [lend](Lends) a frame's payload, and hold frames longer than the call ([`BackPath::retire`]): a
+//! frame that is lent is one path's alone.
 
 use super::gref_mapping::exchange::GrefExchange;
-use super::{AnyClaims, AnyPath, BackPath, ChainNames, CopyPath, Lends, PathName, Served};
+use super::{AnyClaims, AnyPath, BackPath, ChainNames, CopyPath, Lends, PathName, Room, Served, Shared};
 use crate::grants::StoreFigures;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::platform::{GrantPool, PeerMem, Platform};
@@ -26,14 +27,15 @@ const COPY: PathName = PathName::Copy;
 pub struct Chain<P: Platform> {
     ahead: Vec<AnyPath<P>>,
     copy: CopyPath,
-    /// Which of them [shares](BackPath::is_shared) with the queue's other direction.
+    /// Which of them [shares](BackPath::shared) with the queue's other direction.
     shared: Option<usize>,
-    /// Which of them [counts its room](BackPath::counts_room).
-    counting: Option<usize>,
+    /// Which of them may have no [room](BackPath::room).
+    room: Option<usize>,
 }
 
 impl<P: Platform> Chain<P> {
-    /// These, in this `order`, then `copy`. Behind one that serves all no pages stay mapped for others.
+    /// These, in this `order`, then `copy`. Behind one that serves all no pages stay mapped for
+    /// others.
     pub fn new(order: &[PathName], paths: impl IntoIterator<Item = AnyPath<P>>) -> Self {
         let mut ahead: Vec<_> = paths.into_iter().filter(|path| path.name() != COPY).collect();
         let place = |path: &AnyPath<P>| order.iter().position(|name| *name == path.name());
@@ -41,15 +43,15 @@ impl<P: Platform> Chain<P> {
         if ahead.iter().any(AnyPath::serves_all) {
             ahead.retain(|path| path.pages().is_none());
         }
-        let mut chain = Self { ahead, copy: CopyPath::default(), shared: None, counting: None };
+        let mut chain = Self { ahead, copy: CopyPath::default(), shared: None, room: None };
         chain.find();
         chain
     }
 
     /// Finds those that are asked for besides.
     fn find(&mut self) {
-        self.shared = self.ahead.iter().position(AnyPath::is_shared);
-        self.counting = self.ahead.iter().position(AnyPath::counts_room);
+        self.shared = self.ahead.iter_mut().position(|path| path.shared().is_some());
+        self.room = self.ahead.iter_mut().position(|path| path.room().is_some());
     }
 
     /// Its paths, but for `copy`.
@@ -57,7 +59,8 @@ impl<P: Platform> Chain<P> {
         &mut self.ahead
     }
 
-    /// Does without the pages that are lent to the guest, and gives them away: nothing is delivered by them any more.
+    /// Does without the pages that are lent to the guest, and gives them away: nothing is delivered
+    /// by them any more.
     pub fn take_lent(&mut self) -> Option<<P::Grants as GrantPool>::Region> {
         let at = self.ahead.iter().position(AnyPath::is_lent)?;
         let lent = self.ahead.remove(at).into_lent();
@@ -80,14 +83,19 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Does what the vif's owner asks of its pages. True: some are given back, and the owner does not know.
+    /// Does what the vif's owner asks of its pages. True: some are given back, and the owner does
+    /// not know.
     pub fn heed(&mut self) -> bool {
-        self.shared.is_some_and(|at| self.ahead[at].heed())
+        self.shared().is_some_and(Shared::heed)
     }
 
     /// Whether it is to [heed](Self::heed) its owner again, though there is no new order.
-    pub fn waits(&self) -> bool {
-        self.shared.is_some_and(|at| self.ahead[at].waits())
+    pub fn waits(&mut self) -> bool {
+        self.shared().is_some_and(|shared| shared.waits())
+    }
+
+    fn shared(&mut self) -> Option<&mut dyn Shared> {
+        self.ahead.get_mut(self.shared?)?.shared()
     }
 
     /// Where its owner asks that.
@@ -97,15 +105,21 @@ impl<P: Platform> Chain<P> {
 
     /// Takes over what a predecessor gave out on this ring, where a path is to know it.
     pub fn resume<M: RingMem<Kind = NetRx>>(&mut self, ring: &BackRing<NetRx, M>) {
-        if let Some(path) = self.counting.and_then(|at| self.ahead.get_mut(at)) {
-            path.resume(ring.size(), &ring.answers_left(), ring.req_cons());
+        if let Some(room) = self.room() {
+            room.resume(ring.size(), &ring.answers_left(), ring.req_cons());
         }
     }
 
-    /// Of a path that may have no room: frames that found none since this was asked last, and the most bytes in use at a time.
+    /// Of a path that may have no room: frames that found none since this was asked last, and the
+    /// most bytes in use at a time.
     #[inline(always)]
     pub fn take_counts(&mut self) -> Option<(u64, u64)> {
-        self.ahead.get_mut(self.counting?)?.take_counts()
+        Some(self.room()?.take_counts())
+    }
+
+    #[inline(always)]
+    fn room(&mut self) -> Option<&mut dyn Room> {
+        self.ahead.get_mut(self.room?)?.room()
     }
 
     /// What it is.

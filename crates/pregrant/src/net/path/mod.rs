@@ -22,7 +22,8 @@
 //!
 //! What [`map`] maps may be lent to a port, and what stays mapped may be too ([`lending`]).
 //!
-//! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves what it can of a batch.
+//! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves
+//! what it can of a batch.
 
 pub mod accept;
 pub mod active;
@@ -37,17 +38,17 @@ pub mod front;
 pub mod front_chain;
 pub mod gref_mapping;
 pub mod guest_copy;
+pub mod keys;
 pub mod lending;
 pub mod map;
 pub mod name;
-pub mod page_key;
 pub mod persistent;
 pub mod refusal;
 pub mod staging;
 
 pub use any::{AnyClaims, AnyPath};
 pub use any_front::AnyFrontPath;
-pub use back::{BackPath, Lends};
+pub use back::{BackPath, Lends, Orders, Room, Shared};
 pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
@@ -68,8 +69,19 @@ pub use super::stats::{Counted, Served};
 use crate::platform::Platform;
 use accept::Accept;
 use alloc::boxed::Box;
+use keys::PathKeys;
 
-/// The order in which the paths of TX are asked: first those that know their requests by a flag, for what these name is no grant.
+/// The keys of all paths.
+pub const KEYS: &[PathKeys] = &[
+    staging::keys::KEYS,
+    persistent::keys::KEYS,
+    data_ring::keys::KEYS,
+    foreign::keys::KEYS,
+    guest_copy::keys::KEYS,
+];
+
+/// The order in which the paths of TX are asked: first those that know their requests by a flag,
+/// for what these name is no grant.
 pub const TX_ORDER: &[PathName] = &[
     PathName::Foreign,
     PathName::DataRing,
@@ -106,7 +118,8 @@ pub struct PathConfig {
     pub guest_copy: bool,
 }
 
-/// What takes each path for a front that connects, in the order in which they share the guest's pages.
+/// What takes each path for a front that connects, in the order in which they share the guest's
+/// pages.
 pub fn acceptors<P: Platform>(config: &PathConfig) -> [Box<dyn Accept<P>>; 7] {
     [
         Box::new(staging::accept::AcceptStaging { heads: config.staged_heads }),

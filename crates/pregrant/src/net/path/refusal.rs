@@ -1,11 +1,12 @@
 //! Why a queue goes on without what its front asked for: each path says it in its own words.
 //!
-//! What a front may do: cause any of these, again and again. The owner of the vif limits what is logged.
+//! What a front may do: cause any of these, again and again. The owner of the vif limits what is
+//! logged.
 
 use super::data_ring::keys::HalfRefusal;
 use super::foreign::keys::WholeRefusal;
 use super::guest_copy::keys::LendRefusal;
-use super::page_key::KeyPlace;
+use super::keys::KeyPlace;
 use super::staging::keys::ListRefusal;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -53,29 +54,5 @@ impl fmt::Display for Refusal {
             Self::Whole(why) => why.fmt(f),
             Self::Lending(why) => why.fmt(f),
         }
-    }
-}
-
-impl From<ListRefusal> for Refusal {
-    fn from(why: ListRefusal) -> Self {
-        Self::List(why)
-    }
-}
-
-impl From<HalfRefusal> for Refusal {
-    fn from(why: HalfRefusal) -> Self {
-        Self::Half(why)
-    }
-}
-
-impl From<WholeRefusal> for Refusal {
-    fn from(why: WholeRefusal) -> Self {
-        Self::Whole(why)
-    }
-}
-
-impl From<LendRefusal> for Refusal {
-    fn from(why: LendRefusal) -> Self {
-        Self::Lending(why)
     }
 }

@@ -1,7 +1,9 @@
-//! How a vif's front is connected: rings mapped, channels bound, lists judged, and the front told which were taken.
+//! How a vif's front is connected: rings mapped, channels bound, lists judged, and the front told
+//! which were taken.
 //!
-//! What a front may do: name any grant and any channel; what cannot be mapped or bound is said with its key. Rings come
-//! first: what passes the bound of its guest's pages (XSA-300) connects nothing.
+//! What a front may do: name any grant and any channel; what cannot be mapped or bound is said with
+//! its key. Rings come first: what passes the bound of its guest's pages (XSA-300) connects
+//! nothing.
 
 use super::Vif;
 use crate::net::back::control_page::KeptGrefs;
@@ -51,7 +53,8 @@ impl<P: Platform> Default for QueuePaths<P> {
 }
 
 impl<P: Platform> QueuePaths<P> {
-    /// What a path accepted is the queue's: its pages are of those that are `left`, and its key becomes `active`.
+    /// What a path accepted is the queue's: its pages are of those that are `left`, and its key
+    /// becomes `active`.
     fn add(&mut self, more: Accepted<P>, key: Option<String>, (left, active): (&mut usize, &mut Pairs)) {
         self.tx.extend(more.tx);
         self.rx.extend(more.rx);
@@ -64,8 +67,8 @@ impl<P: Platform> QueuePaths<P> {
 }
 
 impl<P: Platform> Vif<P> {
-    /// What the ports of a connection that a predecessor left depend on: how many queues it has, and what its front takes
-    /// unfinished. By the keys alone, before anything is mapped.
+    /// What the ports of a connection that a predecessor left depend on: how many queues it has,
+    /// and what its front takes unfinished. By the keys alone, before anything is mapped.
     pub fn left_by_predecessor<B: DeviceBus>(bus: &mut B) -> Result<(usize, Offloads), B::Error> {
         Ok((connected_queues(bus)? as usize, RxAccepts::read(bus)?.offloads()))
     }
@@ -77,7 +80,8 @@ impl<P: Platform> Vif<P> {
         bus: &mut B,
         Connect { begin, page_limit, lasting, kept }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        // What a predecessor offered holds for its connection, and for no other: the next one is offered what this back can.
+        // What a predecessor offered holds for its connection, and for no other: the next one is
+        // offered what this back can.
         self.told = match begin {
             Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
             Begin::Fresh => self.config.features.clone(),
@@ -149,7 +153,8 @@ impl<P: Platform> Vif<P> {
         Accepting { p, of: self.of, offered: &self.told, front, left, held, refused: &mut self.refused }
     }
 
-    /// Has each path take what the front asks for of each queue, or what a predecessor said that it has.
+    /// Has each path take what the front asks for of each queue, or what a predecessor said that it
+    /// has.
     fn accept_paths<B: DeviceBus>(
         &mut self,
         p: &P,
@@ -180,7 +185,8 @@ impl<P: Platform> Vif<P> {
         Ok(queues)
     }
 
-    /// Sets the control state that this connection begins with, and takes the front's control ring up if it has one.
+    /// Sets the control state that this connection begins with, and takes the front's control ring
+    /// up if it has one.
     fn connect_ctrl<E>(
         &mut self,
         p: &P,
@@ -260,7 +266,8 @@ impl<P: Platform> Vif<P> {
         };
         let mut page = |dir: &str| {
             let page = kept(&format!("{i}/{dir}"), REDO_BYTES).and_then(RedoPage::new);
-            // A new connection's rings start anew: what an old one's last batch left must not be replayed.
+            // A new connection's rings start anew: what an old one's last batch left must not be
+            // replayed.
             if let (Begin::Fresh, Some(page)) = (begin, &page) {
                 page.clear();
             }
@@ -268,8 +275,8 @@ impl<P: Platform> Vif<P> {
         };
         let (tx_ring, tx_told) = BackRing::attach(tx_mem, page("tx"))?;
         let (rx_ring, rx_told) = BackRing::attach(rx_mem, page("rx"))?;
-        // A predecessor may have died between a batch of answers, which is a ring of them at most, and its notification: a front that
-        // waits for one of these has not looked since.
+        // A predecessor may have died between a batch of answers, which is a ring of them at most,
+        // and its notification: a front that waits for one of these has not looked since.
         let live = begin == Begin::Reattach;
         if tx_told.wanted() || live && tx_ring.untold(tx_ring.size()).wanted() {
             p.events().notify(&tx_chan);

@@ -3,7 +3,8 @@
 //! ```text
 //!   data-ring-ref --map, read, unmap--> index page --judge--> in: mapped read-write     out: mapped read-only
 //! ```
-//! What a front may do: give any page. What is wrong with it, or with one half, is said with the key; the other half is served.
+//! What a front may do: give any page. What is wrong with it, or with one half, is said with the
+//! key; the other half is served.
 
 use super::back::DataRingPath;
 use super::index::IndexPage;
@@ -12,7 +13,8 @@ use crate::net::features::FrontRequest;
 use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::active::ActiveLists;
 use crate::net::path::any::AnyPath;
-use crate::net::path::page_key::{RingRequest, bad_page_key};
+use crate::net::path::keys::{RingRequest, bad_page_key};
+use crate::net::path::refusal::Refusal;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
@@ -73,7 +75,7 @@ fn area<P: Platform>(cx: &mut Accepting<'_, P>, queue: usize, may: ActiveLists) 
     let (p, of, mut left) = (cx.p, cx.of, cx.left);
     let (request, most) = (&cx.queue(queue).data_ring, cx.offered.max_data_ring_order);
     let mut refuse = |dirs: &[&'static str], why: HalfRefusal| {
-        dirs.iter().for_each(|dir| cx.refuse(queue, dir, why.clone()));
+        dirs.iter().for_each(|dir| cx.refuse(queue, dir, Refusal::Half(why.clone())));
     };
     let index = match request {
         RingRequest::None => return area,

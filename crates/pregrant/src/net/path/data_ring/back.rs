@@ -7,14 +7,14 @@
 //! TX serves the frames that say that they are in the area ([`claim`](super::claim), whose places were checked as they were taken
 //! from the ring), RX all that it has room for, all slots of a frame or none. What a front may do: change bytes while they are
 //! copied (the copy is what counts); name bytes of another of its frames, which are its own; never post a slot again, and find
-//! the area full. After a death: [`resume`](BackPath::resume).
+//! the area full. After a death: [`resume`](Room::resume).
 
 use super::claim::CLAIM;
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, rounded};
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
-use crate::net::path::{BackPath, Counted, PathName};
+use crate::net::path::{BackPath, Counted, PathName, Room};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::shm::SharedBytes;
@@ -31,6 +31,8 @@ pub struct DataRingPath<P: Platform> {
 
 /// Places of RX.
 struct Given {
+    /// Bytes of the half.
+    size: u32,
     places: Places,
     /// By the ring indices of their responses.
     used: Used<u32>,
@@ -46,15 +48,59 @@ impl<P: Platform> DataRingPath<P> {
         Self { map, size: size as usize, given: None }
     }
 
-    /// RX: the half `in`, which is used once it was [resumed](BackPath::resume).
+    /// RX: the half `in`, which is used once it was [resumed](Room::resume).
     pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
-        let given = Given { places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
+        let given = Given { size, places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
         Self { map, size: size as usize, given: Some(given) }
     }
 
     /// Bytes of the half.
     pub fn half_bytes(&self) -> u32 {
         self.size as u32
+    }
+}
+
+impl Room for Given {
+    /// Where the responses make no sense (the front can change them), all of it
+    /// counts as in use until none of their slots is.
+    fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
+        let size = self.size;
+        (self.ring_size, self.used) = (ring_size, Used::new(ring_size));
+        let pieces = left.iter().filter(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0);
+        let mut first = None;
+        // Bytes from the first's place on, up to behind the newest.
+        let (mut end, mut honest) = (0u32, true);
+        for (index, rsp) in pieces.clone() {
+            let place = u32::from(rsp.offset) * PLACE_BYTES as u32;
+            let len = usize::try_from(rsp.status).unwrap_or(usize::MAX);
+            let from = *first.get_or_insert(place);
+            let ahead = place.wrapping_sub(from.wrapping_add(end)) & (size - 1);
+            honest &= place < size && len <= PIECE_MAX.min(size as usize) && ahead <= u32::from(MAX_HEADROOM);
+            if !honest {
+                break;
+            }
+            end = end.saturating_add(ahead + rounded(len) as u32);
+            honest &= end <= size;
+            self.used.note(*index, from.wrapping_add(end));
+        }
+        let Some(from) = first else {
+            self.places = Places::new(size);
+            return;
+        };
+        if honest {
+            // What was left free ahead of the first is its slot's too; how much that is nobody says.
+            let used = end.saturating_add(u32::from(MAX_HEADROOM)).min(size);
+            self.places = Places::resumed(size, from.wrapping_add(end), used);
+        } else {
+            self.used = Used::new(self.ring_size);
+            self.places = Places::resumed(size, 0, size);
+            self.used.note(next.wrapping_sub(1), 0);
+        }
+    }
+
+    #[inline(always)]
+    fn take_counts(&mut self) -> (u64, u64) {
+        (core::mem::take(&mut self.full), self.places.most().into())
     }
 }
 
@@ -73,52 +119,8 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
     const NAME: PathName = PathName::DataRing;
     const COUNTED: Counted = Counted::DataRing;
 
-    fn counts_room(&self) -> bool {
-        self.given.is_some()
-    }
-
-    /// Where the responses make no sense (the front can change them), all of it
-    /// counts as in use until none of their slots is.
-    fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
-        let Some(given) = &mut self.given else { return };
-        let size = self.size as u32;
-        (given.ring_size, given.used) = (ring_size, Used::new(ring_size));
-        let pieces = left.iter().filter(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0);
-        let mut first = None;
-        // Bytes from the first's place on, up to behind the newest.
-        let (mut end, mut honest) = (0u32, true);
-        for (index, rsp) in pieces.clone() {
-            let place = u32::from(rsp.offset) * PLACE_BYTES as u32;
-            let len = usize::try_from(rsp.status).unwrap_or(usize::MAX);
-            let from = *first.get_or_insert(place);
-            let ahead = place.wrapping_sub(from.wrapping_add(end)) & (size - 1);
-            honest &= place < size && len <= PIECE_MAX.min(self.size) && ahead <= u32::from(MAX_HEADROOM);
-            if !honest {
-                break;
-            }
-            end = end.saturating_add(ahead + rounded(len) as u32);
-            honest &= end <= size;
-            given.used.note(*index, from.wrapping_add(end));
-        }
-        let Some(from) = first else {
-            given.places = Places::new(size);
-            return;
-        };
-        if honest {
-            // What was left free ahead of the first is its slot's too; how much that is nobody says.
-            let used = end.saturating_add(u32::from(MAX_HEADROOM)).min(size);
-            given.places = Places::resumed(size, from.wrapping_add(end), used);
-        } else {
-            given.used = Used::new(given.ring_size);
-            given.places = Places::resumed(size, 0, size);
-            given.used.note(next.wrapping_sub(1), 0);
-        }
-    }
-
-    #[inline(always)]
-    fn take_counts(&mut self) -> Option<(u64, u64)> {
-        let given = self.given.as_mut()?;
-        Some((core::mem::take(&mut given.full), u64::from(given.places.most())))
+    fn room(&mut self) -> Option<&mut dyn Room> {
+        if let Some(given) = &mut self.given { Some(given) } else { None }
     }
 
     #[inline(always)]

@@ -1,7 +1,8 @@
-//! Requests whose bytes are in the data ring: they say so by a flag, and name a place of the half for TX.
+//! Requests whose bytes are in the data ring: they say so by a flag, and name a place of the half
+//! for TX.
 //!
-//! What a front may do: name any place. One that no frame can have is an error of that frame. Where there is no data ring the
-//! flag means nothing, as any unknown one.
+//! What a front may do: name any place. One that no frame can have is an error of that frame. Where
+//! there is no data ring the flag means nothing, as any unknown one.
 
 use super::PLACE_BYTES;
 use crate::net::batch::Claim;

@@ -5,12 +5,15 @@
 //!   front's directory:  data-ring-ref, beside its rings' keys
 //!   back's directory:   data-ring-active = "1", "tx", "rx" or "0", at the same relative place
 //! ```
-//! What a peer may do: write anything. What makes no sense means no data ring for that queue, never no vif.
+//! What a peer may do: write anything. What makes no sense means no data ring for that queue, never
+//! no vif.
 
 use super::index::IndexFault;
-use crate::net::path::page_key::KeyPlace;
+use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
+use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::KeyError;
+use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, put};
 use crate::xenbus::refusal::TooManyPages;
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
@@ -25,6 +28,31 @@ pub const ACTIVE: &str = "data-ring-active";
 pub const FEATURE: &str = "feature-data-ring";
 /// The back's key: the largest order that it maps.
 pub const MAX_ORDER: &str = "max-data-ring-order";
+
+/// All of them.
+pub const KEYS: PathKeys = PathKeys {
+    offers: &[FEATURE, MAX_ORDER],
+    active: &[ACTIVE],
+    directions: Some(ACTIVE),
+    front: &[INDEX_REF],
+};
+
+/// Writes what a back offers: rings of up to this order; 0: none.
+pub(in crate::net) fn put_offer(p: &mut Pairs, max_order: u32) {
+    if max_order >= ORDER_MIN {
+        put(p, FEATURE, 1);
+        put(p, MAX_ORDER, max_order);
+    }
+}
+
+/// Reads it.
+pub(in crate::net) fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
+    if !flag(keys, FEATURE)? {
+        return Ok(0);
+    }
+    let said = keys.text(MAX_ORDER)?.as_deref().and_then(decimal);
+    Ok(said.unwrap_or(0).min(ORDER_MAX))
+}
 
 /// The back's key that says which halves of a queue's data ring were accepted.
 pub fn active_key(i: usize, n: usize) -> String {

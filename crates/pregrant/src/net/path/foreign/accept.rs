@@ -3,13 +3,15 @@
 //! ```text
 //!   offered, because the operator said so --> request-foreign --> mapped --> foreign-active = 1
 //! ```
-//! What a front may do: ask. It is given nothing that it does not have; the vif's log says that it is not apart from this back.
+//! What a front may do: ask. It is given nothing that it does not have; the vif's log says that it
+//! is not apart from this back.
 
 use super::back::ForeignPath;
 use super::keys::{ACTIVE, REQUEST, WholeRefusal};
 use crate::net::features::FrontRequest;
 use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::any::AnyPath;
+use crate::net::path::refusal::Refusal;
 use crate::platform::Platform;
 use alloc::format;
 use alloc::string::String;
@@ -29,8 +31,8 @@ impl<P: Platform> AcceptForeign<P> {
         Self { allowed, paths: Vec::new().into_iter() }
     }
 
-    /// The paths of each queue of a guest; none where it does not ask, or cannot be mapped. One that names frames to a predecessor
-    /// goes on doing so: then it is an error.
+    /// The paths of each queue of a guest; none where it does not ask, or cannot be mapped. One
+    /// that names frames to a predecessor goes on doing so: then it is an error.
     fn all(&self, cx: &mut Accepting<'_, P>, said: Said<'_>) -> Result<Vec<[ForeignPath<P>; 2]>, Lost> {
         let asks = cx.front.foreign;
         if !said.whole(asks && self.allowed) {
@@ -50,7 +52,7 @@ impl<P: Platform> AcceptForeign<P> {
         match paths {
             Err(e) if names_frames => Err(lost(&e)),
             Err(e) => {
-                cx.refuse(0, "tx", WholeRefusal(e));
+                cx.refuse(0, "tx", Refusal::Whole(WholeRefusal(e)));
                 Ok(Vec::new())
             }
             Ok(paths) => Ok(paths),

@@ -1,7 +1,7 @@
 //! Requests that name frames of the guest, by a flag.
 //!
-//! What a front may do: name any frame; whether the guest has it is looked at when it is fetched. Where this was not agreed on the
-//! flag means nothing.
+//! What a front may do: name any frame; whether the guest has it is looked at when it is fetched.
+//! Where this was not agreed on the flag means nothing.
 
 use crate::net::batch::Claim;
 use crate::wire::netif::{TXF_FOREIGN, TxRequest};

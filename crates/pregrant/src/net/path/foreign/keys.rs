@@ -8,7 +8,7 @@
 //! What a peer may do: write anything. What makes no sense means ordinary grants, never no vif.
 
 use crate::error::PlatformError;
-use crate::net::path::page_key::KeyPlace;
+use crate::net::path::keys::{KeyPlace, PathKeys};
 use alloc::format;
 use alloc::string::String;
 use core::fmt;
@@ -21,6 +21,10 @@ pub const REQUEST: &str = "request-foreign";
 
 /// The back's key that says whether the guest's memory is mapped.
 pub const ACTIVE: &str = "foreign-active";
+
+/// All of them.
+pub const KEYS: PathKeys =
+    PathKeys { offers: &[FEATURE], active: &[ACTIVE], directions: None, front: &[REQUEST] };
 
 /// Why a guest's memory is not mapped as a whole.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,4 +1,5 @@
-//! A table of mapped pages for each queue, which its guest fills by control requests: of a front with a control ring.
+//! A table of mapped pages for each queue, which its guest fills by control requests: of a front
+//! with a control ring.
 
 use super::LIMIT_MAX;
 use super::back::GrefMappingPath;

@@ -8,7 +8,7 @@ use super::exchange::GrefExchange;
 use super::table::GrefTable;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
-use crate::net::path::{BackPath, Counted, Lends, PathName};
+use crate::net::path::{BackPath, Counted, Lends, PathName, Shared};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -67,14 +67,7 @@ impl<P: Platform> GrefMappingPath<P> {
     }
 }
 
-impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
-    const NAME: PathName = PathName::GrefMapping;
-    const COUNTED: Counted = Counted::GrefMapped;
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
+impl<P: Platform> Shared for GrefMappingPath<P> {
     /// By the direction that has the table.
     fn heed(&mut self) -> bool {
         match (&self.exchange, self.table.as_deref_mut()) {
@@ -85,6 +78,15 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
 
     fn waits(&self) -> bool {
         self.exchange.as_ref().is_some_and(|exchange| exchange.waits())
+    }
+}
+
+impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
+    const NAME: PathName = PathName::GrefMapping;
+    const COUNTED: Counted = Counted::GrefMapped;
+
+    fn shared(&mut self) -> Option<&mut dyn Shared> {
+        Some(self)
     }
 
     #[inline(always)]

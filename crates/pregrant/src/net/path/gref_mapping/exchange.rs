@@ -14,12 +14,6 @@ use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use spin::Mutex;
 
-/// Has a queue look at what there is for it, before its next batch.
-pub trait Orders: Send + Sync {
-    /// Once the current batch is over.
-    fn order_look(&self);
-}
-
 /// To the queue.
 #[derive(Debug)]
 enum Letter<M> {

@@ -1,12 +1,14 @@
-//! The table of one queue's gref mappings in memory that outlives the process (docs/protocol 1.1, R4).
+//! The table of one queue's gref mappings in memory that outlives the process (docs/protocol 1.1,
+//! R4).
 //!
 //! ```text
 //!   copy 0, copy 1:   word 0 magic "PGG1"   1 number of the change   2 checksum of all other words   3 entries
 //!                     then two words each: reference, flags
 //! ```
-//! Change number n is written to copy n % 2, whole; it counts once the control page, which has the answer too, says so. So whoever dies
-//! before that leaves the table as it was, and the request on the ring. Number 0 is the empty table and is not written.
-//! Little-endian, words of 4 bytes; a change of the layout is a change of the magic.
+//! Change number n is written to copy n % 2, whole; it counts once the control page, which has the
+//! answer too, says so. So whoever dies before that leaves the table as it was, and the request on
+//! the ring. Number 0 is the empty table and is not written. Little-endian, words of 4 bytes; a
+//! change of the layout is a change of the magic.
 //!
 //! Private to the back's domain: no peer can write it. It is checked as if one could.
 

@@ -1,24 +1,28 @@
-//! What a guest asks of its queues' tables of mapped pages: control requests 8 to 10 (docs/protocol 2.11), and what became of them.
+//! What a guest asks of its queues' tables of mapped pages, by control requests 8 to 10
+//! (docs/protocol 2.11), and what became of them.
 //!
 //! ```text
 //!   GET  ------------------------------------------------------------> answered at once
 //!   ADD  list read, judged --> pages mapped, some in each turn --> to the queue's worker --> kept --> answered
 //!   DEL  list read         --> the worker lets go of them --> unmapped, some in each turn --> statuses, kept --> answered
 //! ```
-//! ADD and DEL take turns: while one is under way, other requests are answered, and those for other queues go on; those for the same
-//! queue wait for it. A list that is of no use is refused at once where nothing is under way for its queue. Of an ADD all pages are
-//! mapped, or none. `Control` and a [`GrefPage`] for each queue have what outlives the process: the tables, and the requests that
+//! ADD and DEL take turns: while one is under way, other requests are answered, and those for other
+//! queues go on; those for the same queue wait for it. A list that is of no use is refused at once
+//! where nothing is under way for its queue. Of an ADD all pages are mapped, or none. `Control` and
+//! a [`GrefPage`] for each queue have what outlives the process: the tables, and the requests that
 //! were taken and not answered, which a successor does again from their beginning.
 //!
-//! What a guest may do: ask without end ([`MAPS_PER_TURN`] and [`UNANSWERED_MAX`] bound a turn and what waits); have more mapped than
-//! its share (refused: the pages count as mapped, XSA-300); take its list away (INVALID_PARAMETER).
+//! What a guest may do: ask without end ([`MAPS_PER_TURN`] and [`UNANSWERED_MAX`] bound a turn and
+//! what waits); have more mapped than its share (refused: the pages count as mapped, XSA-300); take
+//! its list away (INVALID_PARAMETER).
 
 use super::LIMIT_MAX;
-use super::exchange::{GrefExchange, Orders};
+use super::exchange::GrefExchange;
 use super::list;
 use super::page::{GREF_PAGE_BYTES, GrefPage};
 use super::table::Mapped;
 use crate::grants::StoreFigures;
+use crate::net::path::Orders;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlStatus, CtrlType, GREF_READONLY, GrefEntry};
@@ -29,9 +33,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-/// Pages of one vif that a control turn maps or unmaps at most: with Linux's gntdev each is two system calls.
+/// Pages of one vif that a control turn maps or unmaps at most: with Linux's gntdev each is two
+/// system calls.
 pub const MAPS_PER_TURN: usize = 64;
-/// Requests of one vif that are taken and not answered at most; what comes behind them waits on the ring.
+/// Requests of one vif that are taken and not answered at most; what comes behind them waits on the
+/// ring.
 pub const UNANSWERED_MAX: usize = 32;
 /// Queues of a vif at most that have a table.
 pub const QUEUES_MAX: usize = 64;
@@ -67,7 +73,8 @@ struct Queue<M> {
 pub struct CtrlWork {
     /// All of it.
     pub all: u32,
-    /// Of that, what fills each queue's table for the first time in a connection: every guest that uses the path asks for it.
+    /// Of that, what fills each queue's table for the first time in a connection: every guest that
+    /// uses the path asks for it.
     pub filling: u32,
 }
 
@@ -118,7 +125,8 @@ pub struct GrefRequests<P: Platform> {
 }
 
 impl<P: Platform> GrefRequests<P> {
-    /// For queues with these exchanges, whose tables have `limit` entries at most, all of them `room`.
+    /// For queues with these exchanges, whose tables have `limit` entries at most, all of them
+    /// `room`.
     pub fn new(exchanges: Vec<Arc<GrefExchange<Map<P>>>>, limit: usize, room: usize) -> Self {
         let queue = |exchange| {
             let (added, share, page) = (BTreeMap::new(), None, None);
@@ -128,8 +136,8 @@ impl<P: Platform> GrefRequests<P> {
         Self { queues, jobs: Vec::new(), limit, room, budget: 0, work: CtrlWork::default() }
     }
 
-    /// For the queues of a front that connects, each with where it hears of its pages and what it is known by; None: none of them
-    /// does. Where `kept` has memory, it keeps their tables there.
+    /// For the queues of a front that connects, each with where it hears of its pages and what it
+    /// is known by; None: none of them does. Where `kept` has memory, it keeps their tables there.
     pub fn of_queues<'a, S: Orders + 'static>(
         queues: impl Iterator<Item = (Option<Arc<GrefExchange<Map<P>>>>, &'a Arc<S>)>,
         limit: usize,
@@ -165,8 +173,9 @@ impl<P: Platform> GrefRequests<P> {
         }
     }
 
-    /// Takes up the tables that a predecessor [kept](Self::keep), of domain `of`, as of these numbers of changes: `room` pages at
-    /// most. What cannot be mapped again is not in the table, and served as any other page.
+    /// Takes up the tables that a predecessor [kept](Self::keep), of domain `of`, as of these
+    /// numbers of changes: `room` pages at most. What cannot be mapped again is not in the table,
+    /// and served as any other page.
     pub fn resume(&mut self, p: &P, of: DomId, versions: &[u32]) {
         let Self { queues, room, limit, .. } = self;
         for (q, &version) in queues.iter_mut().zip(versions) {
@@ -211,7 +220,8 @@ impl<P: Platform> GrefRequests<P> {
         self.queues.get(i).map_or([0; 2], |q| q.exchange.pages())
     }
 
-    /// How full the table of queue `i` is, and was; its overflows are pages that were refused for want of room.
+    /// How full the table of queue `i` is, and was; its overflows are pages that were refused for
+    /// want of room.
     pub fn figures(&self, i: usize) -> Option<StoreFigures> {
         let q = self.queues.get(i)?;
         let pages = q.added.len();
@@ -254,7 +264,8 @@ impl<P: Platform> GrefRequests<P> {
         !self.jobs.iter().all(is_idle)
     }
 
-    /// Takes a request of type 8, 9 or 10. Its answer, where that is known at once; None: it is [`due`](Self::due) later.
+    /// Takes a request of type 8, 9 or 10. Its answer, where that is known at once; None: it is
+    /// [`due`](Self::due) later.
     pub fn take(&mut self, p: &P, of: DomId, request: &CtrlRequest) -> Option<(CtrlStatus, u32)> {
         const INVALID: Option<(CtrlStatus, u32)> = Some((CtrlStatus::InvalidParameter, 0));
         let [queue, gref, n] = request.data;
@@ -325,8 +336,8 @@ impl<P: Platform> GrefRequests<P> {
         self.work
     }
 
-    /// Goes on with what is under way, of domain `of`. The next one that is to be answered: its table is kept, and counts once
-    /// `changed` of it is.
+    /// Goes on with what is under way, of domain `of`. The next one that is to be answered: its
+    /// table is kept, and counts once `changed` of it is.
     pub fn due(&mut self, p: &P, of: DomId) -> Option<Due> {
         for at in 0..self.jobs.len() {
             let queue = self.jobs[at].queue;

@@ -3,8 +3,9 @@
 //! ```text
 //!   guest-copy-ref --map, write, unmap--> list page        rings taken up --> pages lent, named in the list
 //! ```
-//! Every list of the vif has its next generation before the first page is lent: a page may get a reference that a predecessor lent by.
-//! Pages are lent behind what may fail: then they are in a queue of the vif, from which they can be [taken back](super::lent).
+//! Every list of the vif has its next generation before the first page is lent: a page may get a
+//! reference that a predecessor lent by. Pages are lent behind what may fail: then they are in a
+//! queue of the vif, from which they can be [taken back](super::lent).
 //!
 //! What a front may do: name any page as its list.
 
@@ -13,7 +14,8 @@ use super::keys::{LendRefusal, active_key};
 use crate::net::features::FrontRequest;
 use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::any::AnyPath;
-use crate::net::path::page_key::{RingRequest, bad_page_key};
+use crate::net::path::keys::{RingRequest, bad_page_key};
+use crate::net::path::refusal::Refusal;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::ring::{NetRx, RingKind};
 use crate::units::PAGE_SIZE;
@@ -38,13 +40,14 @@ impl<P: Platform> AcceptGuestCopy<P> {
         Self { allowed, lists: Vec::new() }
     }
 
-    /// Ends what a predecessor lent to a queue, whether anything is lent now or not, and begins the next generation in its list.
+    /// Ends what a predecessor lent to a queue, whether anything is lent now or not, and begins the
+    /// next generation in its list.
     fn begin_list(cx: &mut Accepting<'_, P>, queue: usize) -> Option<PageList<P>> {
         match &cx.queue(queue).guest_copy {
             RingRequest::None => None,
             RingRequest::Bad { key, value } => {
                 let why = LendRefusal::Key(bad_page_key(key, value, cx.of));
-                cx.refuse(queue, "rx", why);
+                cx.refuse(queue, "rx", Refusal::Lending(why));
                 None
             }
             RingRequest::Index(list) => match cx.p.peer().map(cx.of, &[*list], Access::ReadWrite) {
@@ -53,7 +56,7 @@ impl<P: Platform> AcceptGuestCopy<P> {
                     Some((list, generation))
                 }
                 Err(e) => {
-                    cx.refuse(queue, "rx", LendRefusal::List(e));
+                    cx.refuse(queue, "rx", Refusal::Lending(LendRefusal::List(e)));
                     None
                 }
             },
@@ -82,7 +85,7 @@ impl<P: Platform> AcceptGuestCopy<P> {
         match lent {
             Ok(path) => Some((path, pages)),
             Err(why) => {
-                cx.refuse(queue, "rx", why);
+                cx.refuse(queue, "rx", Refusal::Lending(why));
                 None
             }
         }

@@ -5,10 +5,11 @@
 //!   front's directory:  guest-copy-ref, beside its rings' keys
 //!   back's directory:   guest-copy-active = "1" or "0", at the same relative place
 //! ```
-//! What a peer may do: write anything. What makes no sense means that no pages are lent to that queue, never no vif.
+//! What a peer may do: write anything. What makes no sense means that no pages are lent to that
+//! queue, never no vif.
 
 use crate::error::PlatformError;
-use crate::net::path::page_key::KeyPlace;
+use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::xenbus::KeyError;
 use crate::xenbus::refusal::TooManyPages;
@@ -25,6 +26,10 @@ pub const LIST_REF: &str = "guest-copy-ref";
 
 /// The back's key, at the same relative place: whether pages are lent.
 pub const ACTIVE: &str = "guest-copy-active";
+
+/// All of them.
+pub const KEYS: PathKeys =
+    PathKeys { offers: &[FEATURE], active: &[ACTIVE], directions: None, front: &[LIST_REF] };
 
 /// The back's key that says whether pages are lent to a queue.
 pub fn active_key(i: usize, n: usize) -> String {
@@ -51,7 +56,7 @@ impl LendRefusal {
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(LIST_REF), at.queue);
         format!(
-            "no pages are lent to the guest by the list {key}, queue {queue} goes on without them: {self}"
+            "queue {queue} goes on without guest copy: the list {key} cannot be used: {self}"
         )
     }
 }

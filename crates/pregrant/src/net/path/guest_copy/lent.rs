@@ -4,9 +4,9 @@
 //!   GuestCopyPath --nothing is delivered by it--> ended --released--> gone
 //!                                                   '--the guest has them mapped--> held --tried again--> gone
 //! ```
-//! What a front may do: map what it is lent and keep it. Such a page is zeroed and held, counts among what the guest has mapped
-//! (XSA-300), and its release is tried again. Nothing more is lent to this vif meanwhile: what a guest can hold is what one
-//! connection lent.
+//! What a front may do: map what it is lent and keep it. Such a page is zeroed and held, counts
+//! among what the guest has mapped (XSA-300), and its release is tried again. Nothing more is lent
+//! to this vif meanwhile: what a guest can hold is what one connection lent.
 
 use crate::platform::{GrantPool, InUse, Platform};
 use crate::shm::SharedBytes;

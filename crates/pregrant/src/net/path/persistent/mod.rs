@@ -17,8 +17,9 @@
 
 pub mod accept;
 pub mod back;
+pub mod keys;
 
-pub use crate::grants::FEATURE_PERSISTENT as FEATURE;
+pub use keys::FEATURE;
 
 /// Pages for each queue and direction, unless the operator says otherwise: a ring's slots, as the RFC has it.
 pub const DEFAULT_LIMIT: usize = 256;

@@ -3,7 +3,8 @@
 //! ```text
 //!   TX list --read, judge, map--> ids 0..T       RX list --> ids T..T+R        a bad one leaves the other alone
 //! ```
-//! What a front may do: give any list. One that is wrong is refused with a line that names its key; nothing of it stays mapped.
+//! What a front may do: give any list. One that is wrong is refused with a line that names its key;
+//! nothing of it stays mapped.
 
 use super::back::{StagedBuffers, StagingPath};
 use super::keys::{
@@ -14,6 +15,7 @@ use crate::net::features::FrontRequest;
 use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::active::ActiveLists;
 use crate::net::path::any::AnyPath;
+use crate::net::path::refusal::Refusal;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
@@ -50,8 +52,8 @@ impl<P: Platform> Accept<P> for AcceptStaging {
         let revision = cx.front.staging_revision.min(cx.offered.staging_revision);
         let asked = asked(&keys.tx_data, &keys.rx_data);
         let refused = cx.refused.len();
-        // A front goes on filling the buffers of lists that it was told are taken, and no others: that they can be mapped now
-        // does not change that.
+        // A front goes on filling the buffers of lists that it was told are taken, and no others:
+        // that they can be mapped now does not change that.
         let [tx, rx] = lists(cx, queue, said.lists(asked), revision >= APART_SINCE);
         if let (true, Some((queue, dir, why))) = (said.is_reattach(), cx.refused.get(refused)) {
             return Err(Lost::again(format_args!("{dir} staging list of queue {queue}"), why));
@@ -71,8 +73,8 @@ impl<P: Platform> Accept<P> for AcceptStaging {
     }
 }
 
-/// Takes those of a queue's lists that are good and that it `may` have. `apart`: the front understands that one is taken without
-/// the other.
+/// Takes those of a queue's lists that are good and that it `may` have. `apart`: the front
+/// understands that one is taken without the other.
 fn lists<P: Platform>(
     cx: &mut Accepting<'_, P>,
     queue: usize,
@@ -82,7 +84,8 @@ fn lists<P: Platform>(
     let (refused, left, keys) = (cx.refused.len(), cx.left, cx.queue(queue));
     let none = &DataRequest::None;
     let tx = list(cx, (queue, "tx"), if may.tx { &keys.tx_data } else { none }, Some(0), left);
-    // Ids go on from TX to RX. Of a TX list that is not taken nobody knows where it ends: the RX list says where it begins.
+    // Ids go on from TX to RX. Of a TX list that is not taken nobody knows where it ends: the RX
+    // list says where it begins.
     let first_rx = match &tx {
         Some(tx) => Some(tx.entries),
         None => (keys.tx_data == DataRequest::None).then_some(0),
@@ -115,7 +118,7 @@ fn list<P: Platform>(
             Err(why) => why,
         },
     };
-    cx.refuse(queue, dir, why);
+    cx.refuse(queue, dir, Refusal::List(why));
     None
 }
 
@@ -131,7 +134,8 @@ fn take<P: Platform>(
     if data.list_refs.is_empty() {
         return Err(ListRefusal::Fault(ListFault::Empty));
     }
-    // Mapped no longer than they are read, and as many as keys can name: not counted with what the guest has mapped.
+    // Mapped no longer than they are read, and as many as keys can name: not counted with what the
+    // guest has mapped.
     let list = p.peer().map(of, &data.list_refs, Access::ReadOnly).map_err(ListRefusal::Map)?;
     let entries = staging_list::read(&list, LIST_ENTRIES_MAX);
     drop(list);

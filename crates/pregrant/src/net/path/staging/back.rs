@@ -23,7 +23,7 @@ use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
-use crate::wire::netif::{RSP_OKAY, TXF_STAGING_BUFFER, TxRequest};
+use crate::wire::netif::{RSP_OKAY, TXF_STAGING_BUFFER};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -40,22 +40,6 @@ pub struct StagedBuffers<M> {
     pub len: u16,
     /// Data length 65535: every slot of a frame is staged.
     pub copy_only: bool,
-}
-
-/// Requests that name a buffer by its id in the lists, by a flag (docs/protocol 3.5). Where that was not agreed on the flag means
-/// nothing.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct NamedBuffers {
-    by_list: bool,
-}
-
-impl NamedBuffers {
-    /// The id that a request names. One beyond all lists is in none.
-    #[inline(always)]
-    pub fn named(self, req: &TxRequest) -> Option<u16> {
-        let named = self.by_list && req.flags & TXF_STAGING_BUFFER != 0;
-        named.then(|| u16::try_from(req.gref).unwrap_or(u16::MAX))
-    }
 }
 
 /// Longer frames are left to the hardware's own prefetcher.
@@ -95,9 +79,9 @@ impl<P: Platform> StagingPath<P> {
         Self { received: Some(Arc::clone(&rx.buffers)), seen, ..self }
     }
 
-    /// How they do.
-    pub fn named_buffers(&self) -> NamedBuffers {
-        NamedBuffers { by_list: self.received.is_some() }
+    /// The flag by which they do; 0: they may not, and the flag means nothing.
+    pub fn buffer_flag(&self) -> u16 {
+        if self.received.is_some() { TXF_STAGING_BUFFER } else { 0 }
     }
 
     /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as both ends must know. RX; on TX

@@ -1,23 +1,25 @@
-//! The keys of staging (docs/protocol 3.1): what a back offers, what a front asks for, and which of its lists were accepted.
+//! The keys of staging (docs/protocol 3.1): what a back offers, what a front asks for, and which of
+//! its lists were accepted.
 //!
 //! ```text
 //!   back's directory:   feature-staging-grants = "1", staging-grants-sizes = "64;128;...", staging-grants-revision = "2"
 //!   front's directory:  the first and the last of these, and beside its rings' keys {tx,rx}-data-ref%u, {tx,rx}-data-len
 //!   back's directory:   staging-grants-active = "1", "tx", "rx" or "0", at the same relative place
 //! ```
-//! What a peer may do: write anything. What makes no sense means no staging for that direction, never no vif.
+//! What a peer may do: write anything. What makes no sense means no staging for that direction,
+//! never no vif.
 
 use super::list::{DataLen, LIST_PAGES_MAX, ListFault};
 use crate::net::path::active::ActiveLists;
-use crate::net::path::page_key::KeyPlace;
+use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::units::GrantRef;
 use crate::xenbus::KeyError;
-use crate::xenbus::key_source::{KeySource, decimal, stated};
+use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, put, stated};
 use crate::xenbus::refusal::TooManyPages;
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -33,7 +35,8 @@ pub const SIZES: &str = "staging-grants-sizes";
 /// The name of the [key](active_key) that says which lists were accepted.
 pub const ACTIVE: &str = "staging-grants-active";
 
-/// The key, in either end's directory, that says which staging rules it knows; absent: those of revision 1.
+/// The key, in either end's directory, that says which staging rules it knows; absent: those of
+/// revision 1.
 pub const REVISION_KEY: &str = "staging-grants-revision";
 
 /// The rules that we know. Both ends go by the lower of their revisions.
@@ -48,7 +51,44 @@ pub const FIRST_SLOTS_SINCE: u32 = 2;
 /// Since this one an RX buffer can be sent on by TX (docs/decisions/0027).
 pub const SENT_ON_SINCE: u32 = 3;
 
-/// The key in the back's directory that says which of a queue's staging lists were accepted: [`ActiveLists`].
+/// All of them.
+pub const KEYS: PathKeys = PathKeys {
+    offers: &[FEATURE, SIZES, REVISION_KEY],
+    active: &[ACTIVE],
+    directions: Some(ACTIVE),
+    front: &[FEATURE, REVISION_KEY],
+};
+
+/// Writes what a back offers; no sizes: nothing.
+pub(in crate::net) fn put_offer(p: &mut Pairs, sizes: &[DataLen], revision: u32) {
+    if sizes.is_empty() {
+        return;
+    }
+    put(p, FEATURE, 1);
+    let sizes: Vec<String> = sizes.iter().map(|l| l.value().to_string()).collect();
+    put(p, SIZES, sizes.join(";"));
+    put(p, REVISION_KEY, revision);
+}
+
+/// Reads it.
+pub(in crate::net) fn read_offer<S: KeySource>(keys: &mut S) -> Result<(Vec<DataLen>, u32), S::Error> {
+    if !flag(keys, FEATURE)? {
+        return Ok((Vec::new(), 1));
+    }
+    Ok((keys.text(SIZES)?.as_deref().map(parse_sizes).unwrap_or_default(), revision(keys)?))
+}
+
+/// Writes what a front asks for of a queue in one direction.
+pub(in crate::net) fn put_request(p: &mut Pairs, at: &str, dir: &str, request: &DataRequest) {
+    let Some(data) = request.keys() else { return };
+    for (k, r) in data.list_refs.iter().enumerate() {
+        put(p, format!("{at}{dir}-data-ref{k}"), r.0);
+    }
+    put(p, format!("{at}{dir}-data-len"), data.len.value());
+}
+
+/// The key in the back's directory that says which of a queue's staging lists were accepted:
+/// [`ActiveLists`].
 pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + ACTIVE
 }
@@ -60,7 +100,7 @@ pub(in crate::net) fn revision<S: KeySource>(keys: &mut S) -> Result<u32, S::Err
 }
 
 /// `"128;256;65535"`. A size that means nothing is left out; the others stand.
-pub(in crate::net) fn parse_sizes(text: &str) -> Vec<DataLen> {
+fn parse_sizes(text: &str) -> Vec<DataLen> {
     text.trim_end_matches('\0')
         .split(';')
         .filter_map(|s| s.trim().parse().ok().and_then(DataLen::new))
@@ -116,8 +156,8 @@ pub fn asked(tx: &DataRequest, rx: &DataRequest) -> ActiveLists {
     ActiveLists { tx: *tx != DataRequest::None, rx: *rx != DataRequest::None }
 }
 
-/// One direction's staging keys. A front may leave a direction out: then it has neither key. With one queue the keys may
-/// also stand in `queue-0/`, as the RFC has them.
+/// One direction's staging keys. A front may leave a direction out: then it has neither key. With
+/// one queue the keys may also stand in `queue-0/`, as the RFC has them.
 pub(in crate::net) fn data_keys<S: KeySource>(
     keys: &mut S,
     at: &str,

@@ -1,13 +1,30 @@
-//! A front's key that names one page of a queue, from which the back learns the rest; and where such keys stand.
+//! What the keys of paths have in common: their names, by what becomes of them; a front's key that
+//! names one page of a queue, from which the back learns the rest; and where such keys stand.
 //!
 //! What a peer may do: write anything. What makes no sense means that the queue goes without.
 
 use crate::units::{DomId, GrantRef};
 use crate::xenbus::KeyError;
-use crate::xenbus::key_source::{KeySource, decimal, stated};
+use crate::xenbus::key_source::{KeySource, Pairs, decimal, put, stated};
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
 use alloc::string::String;
+
+/// The names of a path's keys. Those of a queue stand where its rings' do.
+#[derive(Clone, Copy, Debug)]
+pub struct PathKeys {
+    /// The back's, which offer the path. Linux's netback knows none of these: it neither writes
+    /// over nor removes them.
+    pub offers: &'static [&'static str],
+    /// The back's, which say for one connection what it accepted.
+    pub active: &'static [&'static str],
+    /// Of these, that of each queue which says in which directions its frames go through memory
+    /// that the front set up.
+    pub directions: Option<&'static str>,
+    /// How the names of the front's begin that hold for one connection: a successor that does not
+    /// know them would not keep what they promise.
+    pub front: &'static [&'static str],
+}
 
 /// What a queue's front asks for by such a key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -44,6 +61,13 @@ pub(in crate::net) fn ring_request<S: KeySource>(
         Some(gref) => RingRequest::Index(GrantRef(gref)),
         None => RingRequest::Bad { key, value: text },
     })
+}
+
+/// Writes it.
+pub(in crate::net) fn put_ring_request(pairs: &mut Pairs, at: &str, name: &str, request: &RingRequest) {
+    if let RingRequest::Index(gref) = request {
+        put(pairs, format!("{at}{name}"), gref.0);
+    }
 }
 
 /// What is wrong with a key of domain `of` that says this.
