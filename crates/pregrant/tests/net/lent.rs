@@ -9,7 +9,7 @@
 use crate::rig;
 
 use pregrant::net::back::{Polled, TxQueue};
-use pregrant::net::path::lending::HEAD_BYTES;
+use pregrant::net::path::held::HEAD_BYTES;
 use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, TX_ORDER};
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantOps};

@@ -8,7 +8,7 @@ use crate::lent::{Act, LentPort, bytes_of, headers, play, run};
 use crate::rig;
 
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
-use pregrant::net::path::lending::{HEAD_BYTES, LENT_MIN};
+use pregrant::net::path::held::{HEAD_BYTES, LENT_MIN};
 use pregrant::net::path::{
     AnyPath, Chain, FrontPath, GrefMappingPath, MapPath, PersistentPath, StagingPath, TX_ORDER,
 };

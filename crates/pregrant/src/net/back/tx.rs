@@ -68,13 +68,13 @@ struct BatchLender<'a, P: Platform> {
 impl<P: Platform> Lender for BatchLender<'_, P> {
     fn look(&mut self) -> u64 {
         let (p, of) = (self.p, self.of);
-        self.chain.lenders().fold(0, |failed, path| failed | path.look(p, of))
+        self.chain.holders().fold(0, |failed, path| failed | path.map_payload(p, of))
     }
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         self.chain.piece(i, k)
     }
     fn keep(&mut self, i: usize) -> Option<Token> {
-        self.chain.lenders().find_map(|path| path.keep(i))
+        self.chain.holders().find_map(|path| path.hold(i))
     }
 }
 
@@ -91,7 +91,7 @@ impl<P: Platform> TxQueue<P> {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
-        let lends = chain.lenders().next().is_some();
+        let lends = chain.holders().next().is_some();
         Self {
             ring,
             lends,
@@ -247,9 +247,9 @@ impl<P: Platform> TxQueue<P> {
             let took = port.tx_lent(&mut burst);
             self.stats.dropped.add(burst.len().saturating_sub(took) as u64);
         }
-        for path in self.chain.lenders() {
+        for path in self.chain.holders() {
             path.settle(batch, arena);
-            self.keeps |= path.keeps();
+            self.keeps |= path.in_flight();
         }
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
         self.stats.bytes.add(arena.burst().frames.iter().map(|d| d.len as u64).sum::<u64>());
@@ -266,9 +266,9 @@ impl<P: Platform> TxQueue<P> {
         if let (true, Some(keeper)) = (self.keeps, &self.keeper) {
             keeper.complete(&mut self.completed);
             self.keeps = false;
-            for path in self.chain.lenders() {
+            for path in self.chain.holders() {
                 path.complete(Some(&self.completed));
-                self.keeps |= path.keeps();
+                self.keeps |= path.in_flight();
             }
             self.completed.clear();
         }
@@ -350,7 +350,7 @@ impl<P: Platform> TxQueue<P> {
     fn recall(&mut self) {
         if let (true, Some(keeper)) = (self.keeps, &self.keeper) {
             keeper.give_up();
-            self.chain.lenders().for_each(|path| path.complete(None));
+            self.chain.holders().for_each(|path| path.complete(None));
             self.keeps = false;
         }
     }

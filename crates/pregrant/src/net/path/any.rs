@@ -5,7 +5,7 @@
 //!                                              StagingPath, DataRingPath, ForeignPath, GuestCopyPath
 //! ```
 
-use super::back::{BackPath, Lends, Room, Shared};
+use super::back::{BackPath, Room, Shared};
 use super::copy::back::CopyPath;
 use super::data_ring::back::DataRingPath;
 use super::data_ring::claim::{self as data_ring, InArea};
@@ -14,6 +14,7 @@ use super::foreign::claim::{self as foreign, NamesFrames};
 use super::gref_mapping::back::GrefMappingPath;
 use super::gref_mapping::exchange::GrefExchange;
 use super::guest_copy::back::GuestCopyPath;
+use super::held::HoldsFrames;
 use super::map::back::MapPath;
 use super::name::PathName;
 use super::persistent::back::PersistentPath;
@@ -206,9 +207,9 @@ impl<P: Platform> AnyPath<P> {
         with_path!(self, path => BackPath::<P>::piece(path, i, k))
     }
 
-    /// [`BackPath::lends`].
-    pub fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
-        with_path!(self, path => path.lends())
+    /// [`BackPath::holds_frames`].
+    pub fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
+        with_path!(self, path => path.holds_frames())
     }
 
     /// [`BackPath::pages`].

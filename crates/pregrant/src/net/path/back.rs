@@ -4,7 +4,7 @@
 //!   TxBatch --fetch--> arena bytes        what a path does not serve comes back in the Todo,
 //!   burst --deliver--> RX slots           and the next of its [chain](super::Chain) is asked
 //!           retire --> frames whose pages a path held longer than the call
-//!            lends --> payload that it left where the guest put it, for a port that takes it there
+//!     holds_frames --> payload that it left where the guest put it, for a port that takes it there
 //! ```
 //!
 //! A path is asked once per batch, with a bit per frame. It reads grefs, ids and lengths only from
@@ -13,6 +13,7 @@
 
 use crate::grants::StoreFigures;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
+use crate::net::path::held::HoldsFrames;
 use crate::net::path::name::PathName;
 use crate::net::stats::Counted;
 use crate::platform::Platform;
@@ -20,22 +21,6 @@ use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use crate::wire::netif::RxResponse;
 use alloc::vec::Vec;
-
-/// What a path does besides, that leaves payload where the guest put it ([`TxBatch::lent`]) for a
-/// port that takes it there.
-pub trait Lends<P: Platform> {
-    /// Makes the payload of the batch's frames reachable. Returns those of which it is not.
-    fn look(&mut self, p: &P, of: DomId) -> Todo;
-    /// As [`Lender::keep`](crate::port::Lender::keep). None too where the frame is another path's.
-    fn keep(&mut self, i: usize) -> Option<Token>;
-    /// The port has had the batch: fails what could not be read, and marks what is held.
-    fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena);
-    /// Whether the port keeps any.
-    fn keeps(&self) -> bool;
-    /// The port has done with these; `None`: with all. [`retire`](BackPath::retire) names them
-    /// then.
-    fn complete(&mut self, tokens: Option<&[Token]>);
-}
 
 /// Memory for RX that frames may find full.
 pub trait Room {
@@ -122,7 +107,7 @@ pub trait BackPath<P: Platform> {
         None
     }
     /// What it can leave where it is; None: it gives private bytes only.
-    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
         None
     }
 }

@@ -7,11 +7,13 @@
 //! Their order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Frames
 //! from the guest that say by a flag whose they are go to paths that are asked first. What both
 //! directions of a queue share (a table of mapped pages) has the chain that is at work. Each may
-//! [lend](Lends) a frame's payload, and hold frames longer than the call ([`BackPath::retire`]): a
+//! [lend](HoldsFrames) a frame's payload, and hold frames longer than the call ([`BackPath::retire`]): a
 //! frame that is lent is one path's alone.
 
 use super::gref_mapping::exchange::GrefExchange;
-use super::{AnyClaims, AnyPath, BackPath, ChainNames, CopyPath, Lends, PathName, Room, Served, Shared};
+use super::{
+    AnyClaims, AnyPath, BackPath, ChainNames, CopyPath, HoldsFrames, PathName, Room, Served, Shared,
+};
 use crate::grants::StoreFigures;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::platform::{GrantPool, PeerMem, Platform};
@@ -180,8 +182,8 @@ impl<P: Platform> Chain<P> {
     }
 
     /// Those of them that lend payload; none: all give private bytes.
-    pub fn lenders(&mut self) -> impl Iterator<Item = &mut dyn Lends<P>> {
-        self.ahead.iter_mut().filter_map(AnyPath::lends)
+    pub fn holders(&mut self) -> impl Iterator<Item = &mut dyn HoldsFrames<P>> {
+        self.ahead.iter_mut().filter_map(AnyPath::holds_frames)
     }
 
     /// Piece `k` of frame `i`, whichever path lends it.

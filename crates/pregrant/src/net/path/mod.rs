@@ -20,7 +20,7 @@
 //! | [`guest_copy`], RX | the guest, by grant copy, from pages that the back lends | by the back, once | `feature-guest-copy` |
 //! | [`data_ring`] | both, from and to a circular area that the back maps at connect | once | `feature-data-ring` and an index page |
 //!
-//! What [`map`] maps may be lent to a port, and what stays mapped may be too ([`lending`]).
+//! What [`map`] maps may be lent to a port, and what stays mapped may be too ([`held`]).
 //!
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves
 //! what it can of a batch.
@@ -38,8 +38,8 @@ pub mod front;
 pub mod front_chain;
 pub mod gref_mapping;
 pub mod guest_copy;
+pub mod held;
 pub mod keys;
-pub mod lending;
 pub mod map;
 pub mod name;
 pub mod persistent;
@@ -48,7 +48,7 @@ pub mod staging;
 
 pub use any::{AnyClaims, AnyPath};
 pub use any_front::AnyFrontPath;
-pub use back::{BackPath, Lends, Orders, Room, Shared};
+pub use back::{BackPath, Orders, Room, Shared};
 pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
@@ -58,6 +58,7 @@ pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;
 pub use guest_copy::back::GuestCopyPath;
 pub use guest_copy::lent::LentRegions;
+pub use held::HoldsFrames;
 pub use map::back::MapPath;
 pub use name::{ChainNames, FrameCost, PathName};
 pub use persistent::back::PersistentPath;

@@ -7,8 +7,8 @@
 use super::exchange::GrefExchange;
 use super::table::GrefTable;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
-use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
-use crate::net::path::{BackPath, Counted, Lends, PathName, Shared};
+use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
+use crate::net::path::{BackPath, Counted, HoldsFrames, PathName, Shared};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -33,14 +33,14 @@ pub struct GrefMappingPath<P: Platform> {
     exchange: Option<Arc<Exchange<P>>>,
     /// Where the batch's slots are.
     places: Box<[u32; BATCH_SLOTS]>,
-    lending: Lending,
+    held: HeldFrames,
 }
 
 impl<P: Platform> GrefMappingPath<P> {
     /// With the table, or without at first.
     pub fn new(table: Option<Box<Table<P>>>) -> Self {
         let places = Box::new([NOWHERE; BATCH_SLOTS]);
-        Self { table, exchange: None, places, lending: Lending::default() }
+        Self { table, exchange: None, places, held: HeldFrames::default() }
     }
 
     /// The same; it hears there of the guest's pages.
@@ -92,7 +92,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let Some(table) = self.table.as_deref().filter(|table| !table.is_empty()) else { return todo };
-        let todo = if batch.names { todo & !lend(&mut self.lending, table, batch, todo, out) } else { todo };
+        let todo = if batch.names { todo & !lend(&mut self.held, table, batch, todo, out) } else { todo };
         for i in bits(todo) {
             let first = batch.frames[i].first_slot as usize;
             for (k, slot) in (first..).zip(batch.slots_of(i)) {
@@ -132,17 +132,17 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
     }
 
     fn retire(&mut self, _p: &P, done: &mut Vec<Token>) {
-        self.lending.retire(done);
+        self.held.retire(done);
     }
 
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        self.lending.piece(i, k, |place, len| {
+        self.held.piece(i, k, |place, len| {
             let table = self.table.as_deref()?;
             table.at(table.locate(GrantRef(place.page))?)?.map.piece(place.at as usize, len)
         })
     }
 
-    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
         Some(self)
     }
 
@@ -177,7 +177,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
 #[cold]
 #[inline(never)]
 fn lend<M: SharedBytes>(
-    lending: &mut Lending,
+    held: &mut HeldFrames,
     table: &GrefTable<M>,
     batch: &mut TxBatch,
     todo: Todo,
@@ -191,16 +191,16 @@ fn lend<M: SharedBytes>(
     let copy = |place: Place, to: &mut [u8]| {
         page(place.page).is_some_and(|page| page.map.copy_out(place.at as usize, to))
     };
-    lending.lend(batch, todo, out, place_of, copy)
+    held.lend(batch, todo, out, place_of, copy)
 }
 
 /// What a kept frame has is held: its guest has it back when the port has done with it. The other direction may have the table when the queue ends, and
 /// its pages with it.
 impl<P: Platform> Standing for GrefMappingPath<P> {
-    fn lending(&self) -> &Lending {
-        &self.lending
+    fn held(&self) -> &HeldFrames {
+        &self.held
     }
-    fn lending_and_pages(&mut self) -> (&mut Lending, Option<&mut dyn HeldPages>) {
-        (&mut self.lending, self.table.as_deref_mut().map(|table| table as &mut dyn HeldPages))
+    fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>) {
+        (&mut self.held, self.table.as_deref_mut().map(|table| table as &mut dyn HeldPages))
     }
 }

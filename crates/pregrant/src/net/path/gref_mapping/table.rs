@@ -10,7 +10,7 @@
 //! next path.
 
 use crate::grants::GrantStore;
-use crate::net::path::lending::HeldPages;
+use crate::net::path::held::HeldPages;
 use crate::units::GrantRef;
 use alloc::vec::Vec;
 

@@ -9,8 +9,8 @@
 //! until it has completed the last.
 
 use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
-use crate::net::path::lending::{HEAD_BYTES, may_be_lent};
-use crate::net::path::{BackPath, Lends, PathName};
+use crate::net::path::held::{HEAD_BYTES, may_be_lent};
+use crate::net::path::{BackPath, HoldsFrames, PathName};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, BURST_FRAMES, Piece, Token};
 use crate::shm::SharedBytes;
@@ -278,13 +278,13 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         part.and_then(|_| self.part(k))
     }
 
-    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
         Some(self)
     }
 }
 
-impl<P: Platform> Lends<P> for MapPath<P> {
-    fn look(&mut self, p: &P, of: DomId) -> Todo {
+impl<P: Platform> HoldsFrames<P> for MapPath<P> {
+    fn map_payload(&mut self, p: &P, of: DomId) -> Todo {
         if self.own == 0 {
             return 0; // what is here is of a batch before
         }
@@ -292,7 +292,7 @@ impl<P: Platform> Lends<P> for MapPath<P> {
         self.bad.iter().fold(0, |failed, &k| failed | 1 << self.parts[k as usize].frame)
     }
 
-    fn keep(&mut self, i: usize) -> Option<Token> {
+    fn hold(&mut self, i: usize) -> Option<Token> {
         self.keeping |= 1 << i & self.own;
         (self.keeping >> i & 1 != 0).then(|| Token::of(self.serial, i))
     }
@@ -304,7 +304,7 @@ impl<P: Platform> Lends<P> for MapPath<P> {
         }
     }
 
-    fn keeps(&self) -> bool {
+    fn in_flight(&self) -> bool {
         self.keeping != 0 || !self.kept.is_empty()
     }
 

@@ -7,8 +7,8 @@
 
 use crate::grants::{GrantStore, StoreFigures};
 use crate::net::batch::{RxBatch, Todo, TxBatch, TxSlot, bits};
-use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
-use crate::net::path::{BackPath, Counted, Lends, PathName};
+use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
+use crate::net::path::{BackPath, Counted, HoldsFrames, PathName};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -22,13 +22,13 @@ const SHORT: u16 = 256;
 pub struct PersistentPath<P: Platform> {
     store: GrantStore<<P::Peer as PeerMem>::Map>,
     acc: Access,
-    lending: Lending,
+    held: HeldFrames,
 }
 
 impl<P: Platform> PersistentPath<P> {
     /// For at most `limit` pages; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
-        Self { store: GrantStore::new(limit), acc, lending: Lending::default() }
+        Self { store: GrantStore::new(limit), acc, held: HeldFrames::default() }
     }
 
     /// Lends long frames whose pages are all there.
@@ -43,7 +43,7 @@ impl<P: Platform> PersistentPath<P> {
         let copy = |place: Place, to: &mut [u8]| {
             page(place.page).is_some_and(|page| page.copy_out(place.at as usize, to))
         };
-        let lent = self.lending.lend(batch, todo, out, place_of, copy);
+        let lent = self.held.lend(batch, todo, out, place_of, copy);
         for i in bits(lent) {
             for slot in batch.slots_of(i) {
                 self.store.find(GrantRef(slot.gref)); // it was used
@@ -80,7 +80,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
     }
 
     fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
-        self.lending.retire(done);
+        self.held.retire(done);
         if self.store.len() > self.store.limit() {
             let mut unused = Vec::new();
             self.store.purge_excess(&mut unused);
@@ -89,12 +89,12 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
     }
 
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        self.lending.piece(i, k, |place, len| {
+        self.held.piece(i, k, |place, len| {
             self.store.at(self.store.locate(GrantRef(place.page))?)?.piece(place.at as usize, len)
         })
     }
 
-    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
         Some(self)
     }
 
@@ -184,10 +184,10 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
 
 /// What a kept frame has is held, and outlives a limit that falls.
 impl<P: Platform> Standing for PersistentPath<P> {
-    fn lending(&self) -> &Lending {
-        &self.lending
+    fn held(&self) -> &HeldFrames {
+        &self.held
     }
-    fn lending_and_pages(&mut self) -> (&mut Lending, Option<&mut dyn HeldPages>) {
-        (&mut self.lending, Some(&mut self.store))
+    fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>) {
+        (&mut self.held, Some(&mut self.store))
     }
 }

@@ -17,8 +17,8 @@
 
 use super::list::colour;
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
-use crate::net::path::lending::{HeldPages, Lending, Place, Standing};
-use crate::net::path::{BackPath, Counted, Lends, PathName};
+use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
+use crate::net::path::{BackPath, Counted, HoldsFrames, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -54,7 +54,7 @@ pub struct StagingPath<P: Platform> {
     seen: Box<[u64]>,
     heads: bool,
     first_slots: bool,
-    lending: Lending,
+    held: HeldFrames,
 }
 
 impl<P: Platform> StagingPath<P> {
@@ -67,7 +67,7 @@ impl<P: Platform> StagingPath<P> {
             seen,
             heads: false,
             first_slots: false,
-            lending: Lending::default(),
+            held: HeldFrames::default(),
         }
     }
 
@@ -126,7 +126,7 @@ impl<P: Platform> StagingPath<P> {
             (RECEIVED, Some(rx)) => rx.map.copy_out(place.at as usize, to),
             _ => own.map.copy_out(place.at as usize, to),
         };
-        let lent = self.lending.lend(batch, todo, out, place_of, copy);
+        let lent = self.held.lend(batch, todo, out, place_of, copy);
         for i in bits(lent) {
             let first = batch.frames[i].first_slot as usize;
             for k in first..first + batch.frames[i].nr_slots as usize {
@@ -137,7 +137,7 @@ impl<P: Platform> StagingPath<P> {
             }
         }
         batch.lent &= !batch.failed;
-        self.lending.fail(batch.failed);
+        self.held.fail(batch.failed);
         lent
     }
 
@@ -263,14 +263,14 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     }
 
     fn retire(&mut self, _p: &P, done: &mut Vec<Token>) {
-        self.lending.retire(done);
+        self.held.retire(done);
     }
 
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        self.lending.piece(i, k, |place, len| self.map_of(place.page)?.piece(place.at as usize, len))
+        self.held.piece(i, k, |place, len| self.map_of(place.page)?.piece(place.at as usize, len))
     }
 
-    fn lends(&mut self) -> Option<&mut dyn Lends<P>> {
+    fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
         Some(self)
     }
 
@@ -331,11 +331,11 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 }
 
 impl<P: Platform> Standing for StagingPath<P> {
-    fn lending(&self) -> &Lending {
-        &self.lending
+    fn held(&self) -> &HeldFrames {
+        &self.held
     }
-    fn lending_and_pages(&mut self) -> (&mut Lending, Option<&mut dyn HeldPages>) {
-        (&mut self.lending, None)
+    fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>) {
+        (&mut self.held, None)
     }
 }
 

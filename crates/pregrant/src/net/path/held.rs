@@ -1,24 +1,34 @@
-//! Payload that lies in pages which stay mapped, left there for a port that has the kernel read it; and frames of it that the port keeps.
+//! Payload that stays where the guest put it, for a port that takes it there; and the frames that
+//! the port has in flight, which their paths hold.
 //!
 //! ```text
-//!   long frame --all slots have pages--> head (128 bytes, private) + parts --look, piece--> port
-//!                                                        kept (token, page) ... <--keep--'
-//!                                            complete: pages may go, --retire--> answered
+//!   long frame --all slots have pages--> head (128 bytes, private) + parts --map_payload, piece--> port
+//!                                                  held (token, pages) ... <--------hold----------'
+//!                                       complete: pages may go, --retire--> answered
 //! ```
-//! What [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and [`persistent`](super::persistent) have in common; each says which
-//! page a slot has, and what that page is called.
+//! | name | is |
+//! |---|---|
+//! | [`HoldsFrames`] | what a path does that leaves payload in place |
+//! | [`HeldFrames`] | the parts of a batch's frames, and the frames in flight, of a path whose pages stay mapped |
+//! | [`HeldPages`] | those pages, which go when nobody holds them |
+//! | [`Standing`] | a path that has both |
+//! | [`Lender`](crate::port::Lender), [`Keeper`](crate::port::Keeper) | the chain, as a port sees it; the port, as a queue sees it |
 //!
-//! Invariants: a frame is lent whole or not at all, behind a head that has all headers which anybody is to understand; a page that a
-//! kept frame has is named here until the port has done with it, and whoever unmaps pages asks. Nothing is allocated after the first batch for a port that names payload:
-//! a frame that is kept keeps its slots of the ring, whose number bounds them.
+//! [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and
+//! [`persistent`](super::persistent) have standing pages; each says which page a slot has, and what
+//! that page is called. [`map`](super::map) maps its pages for a batch.
 //!
-//! What a guest may do: change the payload at any time; a head, a length or a place it cannot change. It can name a page twice:
-//! both frames have what is there when they are read.
+//! Invariants: a frame is lent whole or not at all, behind a head that has all headers which
+//! anybody is to understand. A page of a held frame is named here until the port completes the
+//! frame, and whoever unmaps pages asks. Nothing is allocated after the first batch for a port that
+//! names payload: a held frame keeps its slots of the ring, whose number bounds them.
+//!
+//! What a guest may do: change the payload at any time; a head, a length or a place it cannot
+//! change. It can name a page twice: both frames have what is there when they are read.
 
 use crate::grants::GrantStore;
 use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
-use crate::net::path::Lends;
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
 use crate::units::{DomId, GrantRef};
@@ -26,15 +36,18 @@ use crate::wire::netif::DROP_SLOTS;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Bytes of each frame that are copied and never lent: the headers (Linux's `XEN_NETBACK_TX_COPY_LEN`).
+/// Bytes of each frame that are copied and never lent: the headers (Linux's
+/// `XEN_NETBACK_TX_COPY_LEN`).
 pub const HEAD_BYTES: u16 = 128;
 
-/// Shorter frames are copied: each piece costs a virtqueue's worker some 180 instructions, as many as it takes to copy 1440 bytes (`cargo xtask rig
-/// 32 --profile`: `vhost_get_vq_desc`, `translate_desc`).
+/// Shorter frames are copied: each piece costs a virtqueue's worker some 180 instructions, as many
+/// as it takes to copy 1440 bytes (`cargo xtask rig 32 --profile`: `vhost_get_vq_desc`,
+/// `translate_desc`).
 pub const LENT_MIN: u32 = 2048;
 
-/// Whether a frame may be lent behind this head to a port that takes frames as unfinished as `takes`. Whoever finishes or cuts a frame reads headers, and never
-/// what a guest can still write; a sum is over all bytes.
+/// Whether a frame may be lent behind this head to a port that takes frames as unfinished as
+/// `takes`. Whoever finishes or cuts a frame reads headers, and never what a guest can still write;
+/// a sum is over all bytes.
 pub fn may_be_lent(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
     let (blank, cut) = (desc.offload.csum_blank, desc.offload.gso_type != 0);
     let unfit = blank && !takes.csum || cut && !takes.gso;
@@ -69,17 +82,35 @@ struct Kept {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Lending {
-    /// The batch under way; of its frames those that are lent, and those that the port keeps: none of them once it is settled.
+pub struct HeldFrames {
+    /// The batch under way; of its frames those that are lent, and those that the port keeps: none
+    /// of them once it is settled.
     serial: u64,
     own: Todo,
     keeping: Todo,
     parts: Vec<Part>,
     /// The first part of each of its frames.
     first: Box<[u16; BURST_FRAMES]>,
-    /// Of this batch and those before it: what the port keeps, and what it has done with that is not retired.
+    /// Of this batch and those before it: what the port keeps, and what it has done with that is
+    /// not retired.
     kept: Vec<Kept>,
     done: Vec<Token>,
+}
+
+/// What a path does that leaves payload where the guest put it ([`TxBatch::lent`]) for a
+/// port that takes it there.
+pub trait HoldsFrames<P: Platform> {
+    /// Makes the payload of the batch's frames reachable. Returns those of which it is not.
+    fn map_payload(&mut self, p: &P, of: DomId) -> Todo;
+    /// As [`Lender::keep`](crate::port::Lender::keep). None too where the frame is another path's.
+    fn hold(&mut self, i: usize) -> Option<Token>;
+    /// The port has had the batch: fails what could not be read, and marks what is held.
+    fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena);
+    /// Whether the port has any in flight.
+    fn in_flight(&self) -> bool;
+    /// The port has done with these; `None`: with all. [`retire`](super::BackPath::retire) names
+    /// them then.
+    fn complete(&mut self, tokens: Option<&[Token]>);
 }
 
 /// Pages that stay mapped as long as somebody holds them, by the name that a [`Place`] has.
@@ -90,12 +121,12 @@ pub trait HeldPages {
     fn release(&mut self, page: u32);
 }
 
-/// A path that lends from pages which stay mapped: [`Lends`] by way of [`Lending`].
+/// A path whose payload lies in pages that stay mapped: [`HoldsFrames`] by way of [`HeldFrames`].
 pub trait Standing {
     /// What it lent.
-    fn lending(&self) -> &Lending;
+    fn held(&self) -> &HeldFrames;
     /// The same, to be changed; and what holds its pages. None: all stay for as long as the path.
-    fn lending_and_pages(&mut self) -> (&mut Lending, Option<&mut dyn HeldPages>);
+    fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>);
 }
 
 impl<M> HeldPages for GrantStore<M> {
@@ -108,27 +139,27 @@ impl<M> HeldPages for GrantStore<M> {
     }
 }
 
-impl<P: Platform, S: Standing> Lends<P> for S {
-    fn look(&mut self, _p: &P, _of: DomId) -> Todo {
+impl<P: Platform, S: Standing> HoldsFrames<P> for S {
+    fn map_payload(&mut self, _p: &P, _of: DomId) -> Todo {
         0
     }
-    fn keep(&mut self, i: usize) -> Option<Token> {
-        let (lending, mut pages) = self.lending_and_pages();
-        lending.keep(i, |page| pages.iter_mut().for_each(|pages| pages.hold(page)))
+    fn hold(&mut self, i: usize) -> Option<Token> {
+        let (held, mut pages) = self.held_and_pages();
+        held.hold(i, |page| pages.iter_mut().for_each(|pages| pages.hold(page)))
     }
     fn settle(&mut self, batch: &mut TxBatch, _out: &mut Arena) {
-        self.lending_and_pages().0.settle(batch);
+        self.held_and_pages().0.settle(batch);
     }
-    fn keeps(&self) -> bool {
-        self.lending().keeps()
+    fn in_flight(&self) -> bool {
+        self.held().in_flight()
     }
     fn complete(&mut self, tokens: Option<&[Token]>) {
-        let (lending, mut pages) = self.lending_and_pages();
-        lending.complete(tokens, |page| pages.iter_mut().for_each(|pages| pages.release(page)));
+        let (held, mut pages) = self.held_and_pages();
+        held.complete(tokens, |page| pages.iter_mut().for_each(|pages| pages.release(page)));
     }
 }
 
-impl Default for Lending {
+impl Default for HeldFrames {
     fn default() -> Self {
         Self {
             serial: 0,
@@ -142,9 +173,9 @@ impl Default for Lending {
     }
 }
 
-impl Lending {
-    /// Lends those frames of `todo` that are long enough, of which nothing is fetched and all slots have a place; and returns them. `copy` copies what is at a
-    /// place.
+impl HeldFrames {
+    /// Lends those frames of `todo` that are long enough, of which nothing is fetched and all slots
+    /// have a place; and returns them. `copy` copies what is at a place.
     #[cold]
     #[inline(never)]
     pub fn lend(
@@ -222,8 +253,8 @@ impl Lending {
         piece(part.place, part.len.into())
     }
 
-    /// The port keeps frame `i`; `hold` is told of the pages of it.
-    pub fn keep(&mut self, i: usize, mut hold: impl FnMut(u32)) -> Option<Token> {
+    /// The port keeps frame `i`; `page` gets each of its pages.
+    pub fn hold(&mut self, i: usize, mut page: impl FnMut(u32)) -> Option<Token> {
         if self.own & !self.keeping & 1 << i == 0 {
             return None;
         }
@@ -233,7 +264,7 @@ impl Lending {
         let parts = self.parts[self.first[i] as usize..].iter();
         for (to, part) in kept.pages.iter_mut().zip(parts.take_while(|part| usize::from(part.frame) == i)) {
             *to = part.place.page;
-            hold(part.place.page);
+            page(part.place.page);
             kept.nr_pages += 1;
         }
         self.kept.push(kept);
@@ -247,8 +278,8 @@ impl Lending {
         self.own = 0;
     }
 
-    /// Whether the port keeps any.
-    pub fn keeps(&self) -> bool {
+    /// Whether the port has any in flight.
+    pub fn in_flight(&self) -> bool {
         !self.kept.is_empty()
     }
 
