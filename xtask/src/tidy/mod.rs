@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   files -> token (comments and strings gone) -> import (use trees to whole paths) -> wall (who may name whom),
-//!   pair (no two files of the core need each other)
+//!   pair (no two files of the core need each other), path_name (a path of net is named in its folder alone)
 //! ```
 
 mod claim;
@@ -11,6 +11,7 @@ mod import;
 mod link;
 mod log_line;
 mod pair;
+mod path_name;
 mod section;
 pub mod token;
 mod unsafety;
@@ -65,6 +66,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(unsafety::check_table(&page(unsafety::PAGE)?, &sources));
     offences.extend(pair::check(&sources));
     offences.extend(crate::figures::page::check(w));
+    offences.extend(path_name::check(&sources));
     offences.extend(section::check(sources.iter().chain(&others)));
     offences.extend(link::check(w.root(), others.iter()));
     let words = |source: &&Source| source.path != word::PATH;

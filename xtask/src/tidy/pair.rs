@@ -80,7 +80,7 @@ fn of_children(
 }
 
 /// Tests stand at the end of a file.
-fn before_tests(mut tokens: Vec<Token>) -> Vec<Token> {
+pub(super) fn before_tests(mut tokens: Vec<Token>) -> Vec<Token> {
     let tests =
         tokens.windows(3).position(|t| t[0].is_ident("mod") && t[1].is_ident("tests") && t[2].is_mark('{'));
     tokens.truncate(tests.unwrap_or(tokens.len()));
