@@ -6,19 +6,11 @@
 //! ```
 
 use super::back::{BackPath, Room, Shared};
-use super::copy::back::CopyPath;
-use super::data_ring::back::DataRingPath;
 use super::data_ring::claim::{self as data_ring, InArea};
-use super::foreign::back::ForeignPath;
 use super::foreign::claim::{self as foreign, NamesFrames};
-use super::gref_mapping::back::GrefMappingPath;
 use super::gref_mapping::exchange::GrefExchange;
-use super::guest_copy::back::GuestCopyPath;
 use super::held::HoldsFrames;
-use super::map::back::MapPath;
 use super::name::PathName;
-use super::persistent::back::PersistentPath;
-use super::staging::back::StagingPath;
 use crate::grants::StoreFigures;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::net::stats::Counted;
@@ -29,25 +21,16 @@ use crate::wire::netif::TxRequest;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// The paths that a queue can run, matched once per batch.
-pub enum AnyPath<P: Platform> {
-    /// Batched grant copy.
-    Copy(CopyPath),
-    /// Header copy, map and unmap of the rest.
-    Map(MapPath<P>),
-    /// Pages that the guest asked to keep mapped.
-    GrefMapping(GrefMappingPath<P>),
-    /// Pages that are mapped when they are first seen.
-    Persistent(PersistentPath<P>),
-    /// Buffers that were granted and mapped at connect.
-    Staging(StagingPath<P>),
-    /// A circular area that was granted and mapped at connect.
-    DataRing(DataRingPath<P>),
-    /// Any frame of the guest.
-    Foreign(ForeignPath<P>),
-    /// Pages of the back's own.
-    GuestCopy(GuestCopyPath<P>),
+macro_rules! any_path {
+    ({} $($(#[$doc:meta])* $path:ident = $name:literal, $cost:ident, $back:ty;)*) => {
+        /// The paths that a queue can run, matched once per batch.
+        pub enum AnyPath<P: Platform> {
+            $($(#[$doc])* $path($back),)*
+        }
+    };
 }
+
+paths!(any_path {});
 
 /// Which requests are the paths' own, by their flags: as each path says of itself.
 #[derive(Clone, Copy, Default, Debug)]
@@ -87,18 +70,20 @@ impl Claims for AnyClaims {
     }
 }
 
-/// Evaluates `$call` with `$path` bound to the path that it is.
+/// Evaluates `$call` with `$bound` bound to the path that it is.
 macro_rules! with_path {
-    ($any:expr, $path:ident => $call:expr) => {
+    ($any:expr, $bound:ident => $call:expr) => {
+        paths!(match_path { $any, $bound => $call })
+    };
+}
+
+macro_rules! match_path {
+    (
+        { $any:expr, $bound:ident => $call:expr }
+        $($(#[$doc:meta])* $path:ident = $name:literal, $cost:ident, $back:ty;)*
+    ) => {
         match $any {
-            Self::Copy($path) => $call,
-            Self::Map($path) => $call,
-            Self::GrefMapping($path) => $call,
-            Self::Persistent($path) => $call,
-            Self::Staging($path) => $call,
-            Self::DataRing($path) => $call,
-            Self::Foreign($path) => $call,
-            Self::GuestCopy($path) => $call,
+            $(Self::$path($bound) => $call,)*
         }
     };
 }
@@ -240,16 +225,13 @@ mod tests {
         fn of<B: BackPath<LocalDomain>>() -> (PathName, Counted) {
             (B::NAME, B::COUNTED)
         }
-        let all = [
-            of::<CopyPath>(),
-            of::<MapPath<_>>(),
-            of::<GrefMappingPath<_>>(),
-            of::<PersistentPath<_>>(),
-            of::<StagingPath<_>>(),
-            of::<DataRingPath<_>>(),
-            of::<ForeignPath<_>>(),
-            of::<GuestCopyPath<_>>(),
-        ];
+        type P = LocalDomain;
+        macro_rules! all {
+            ({} $($(#[$doc:meta])* $path:ident = $name:literal, $cost:ident, $back:ty;)*) => {
+                [$(of::<$back>()),*]
+            };
+        }
+        let all = paths!(all {});
         assert!(PathName::ALL.iter().all(|path| all.iter().any(|(name, _)| name == path)), "{all:?}");
         for (name, counted) in all {
             let by_grants = matches!(name.frame_cost(), FrameCost::GrantCopy | FrameCost::MapAndUnmap);

@@ -25,6 +25,32 @@
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves
 //! what it can of a batch.
 
+/// The list of all paths, handed to the macro `$with` behind its arguments: what a path is, its name as
+/// it is written, what a frame costs that it serves, and its type at the back.
+macro_rules! paths {
+    ($with:ident $args:tt) => {
+        $with! {
+            $args
+            /// Batched grant copy.
+            Copy = "copy", GrantCopy, crate::net::path::CopyPath;
+            /// Copy of the headers, map and unmap of the rest.
+            Map = "map", MapAndUnmap, crate::net::path::MapPath<P>;
+            /// Pages that stay mapped once they were seen.
+            Persistent = "persistent", NoGrantOperation, crate::net::path::PersistentPath<P>;
+            /// Buffers granted before the data comes.
+            Staging = "staging", NoGrantOperation, crate::net::path::StagingPath<P>;
+            /// Pages that the guest asked to keep mapped.
+            GrefMapping = "gref-mapping", NoGrantOperation, crate::net::path::GrefMappingPath<P>;
+            /// A circular area granted before the data comes.
+            DataRing = "data-ring", NoGrantOperation, crate::net::path::DataRingPath<P>;
+            /// Any frame of a guest that trusts its back.
+            Foreign = "foreign", NoGrantOperation, crate::net::path::ForeignPath<P>;
+            /// Pages that the back lends: the guest copies.
+            GuestCopy = "guest-copy", CopyByGuest, crate::net::path::GuestCopyPath<P>;
+        }
+    };
+}
+
 pub mod accept;
 pub mod active;
 pub mod any;

@@ -4,73 +4,50 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-/// A path.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub enum PathName {
-    /// Batched grant copy.
-    #[default]
-    Copy,
-    /// Copy of the headers, map and unmap of the rest.
-    Map,
-    /// Pages that stay mapped once they were seen.
-    Persistent,
-    /// Buffers granted before the data comes.
-    Staging,
-    /// Pages that the guest asked to keep mapped.
-    GrefMapping,
-    /// A circular area granted before the data comes.
-    DataRing,
-    /// Any frame of a guest that trusts its back.
-    Foreign,
-    /// Pages that the back lends: the guest copies.
-    GuestCopy,
+macro_rules! named {
+    ({} $($(#[$doc:meta])* $path:ident = $name:literal, $cost:ident, $back:ty;)*) => {
+        /// A path.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum PathName {
+            $($(#[$doc])* $path,)*
+        }
+
+        impl PathName {
+            /// All of them.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$path),*];
+
+            /// As it is written.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$path => $name,)*
+                }
+            }
+
+            /// What a frame costs that this path serves.
+            pub const fn frame_cost(self) -> FrameCost {
+                match self {
+                    $(Self::$path => FrameCost::$cost,)*
+                }
+            }
+        }
+    };
+}
+
+paths!(named {});
+
+impl Default for PathName {
+    fn default() -> Self {
+        Self::Copy
+    }
 }
 
 impl PathName {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Copy,
-        Self::Map,
-        Self::Persistent,
-        Self::Staging,
-        Self::GrefMapping,
-        Self::DataRing,
-        Self::Foreign,
-        Self::GuestCopy,
-    ];
-
-    /// As it is written.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Map => "map",
-            Self::Persistent => "persistent",
-            Self::Staging => "staging",
-            Self::GrefMapping => "gref-mapping",
-            Self::DataRing => "data-ring",
-            Self::Foreign => "foreign",
-            Self::GuestCopy => "guest-copy",
-        }
-    }
-
     /// How staging is written where the heads of frames longer than a buffer come from their buffers, and the rest of them by
     /// this path.
     pub const fn behind_heads(self) -> &'static str {
         match self {
             Self::Map => "staging+map",
             _ => "staging+copy",
-        }
-    }
-
-    /// What a frame costs that this path serves.
-    pub const fn frame_cost(self) -> FrameCost {
-        match self {
-            Self::Copy => FrameCost::GrantCopy,
-            Self::Map => FrameCost::MapAndUnmap,
-            Self::GuestCopy => FrameCost::CopyByGuest,
-            Self::Persistent | Self::Staging | Self::GrefMapping | Self::DataRing | Self::Foreign => {
-                FrameCost::NoGrantOperation
-            }
         }
     }
 }
@@ -136,9 +113,12 @@ pub struct UnknownPath;
 
 impl fmt::Display for UnknownPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "paths are copy, map, persistent, staging, gref-mapping, data-ring, foreign and guest-copy",
-        )
+        let [others @ .., last] = PathName::ALL;
+        f.write_str("paths are ")?;
+        for (k, path) in others.iter().enumerate() {
+            write!(f, "{}{path}", if k > 0 { ", " } else { "" })?;
+        }
+        write!(f, " and {last}")
     }
 }
 
