@@ -387,10 +387,10 @@ fn hostile_back(tape: &mut Tape<'_>) {
                 for i in 0..vif.nr_queues() {
                     arena.clear();
                     assert!(arena.push(&[7; 300], Offload::default()));
-                    failed |= vif.send(&rig.guest, i, &arena.burst()).is_err();
+                    failed |= vif.queue_mut(i).unwrap().send(&rig.guest, &arena.burst()).is_err();
                     arena.clear();
-                    failed |= vif.recv(&rig.guest, i, &mut arena, 1).is_err();
-                    failed |= vif.reclaim(&rig.guest, i, 1).is_err();
+                    failed |= vif.queue_mut(i).unwrap().recv(&rig.guest, &mut arena, 1).is_err();
+                    failed |= vif.queue_mut(i).unwrap().reclaim(&rig.guest, 1).is_err();
                 }
                 assert!(!failed, "nobody answered anything");
             }

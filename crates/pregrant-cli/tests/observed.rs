@@ -155,7 +155,7 @@ fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
     let config = net::FrontConfig { ctrl_ring, granting, tx_data_len, rx_data_len, ..Default::default() };
     let mut front = Frontend::new(platform, xs, 0, config, false).expect("vif 0");
     assert!(front.connect(GUARD).expect("a backend"));
-    let [tx, _] = front.vif().page_refs(0);
+    let [tx, _] = front.vif().queue(0).unwrap().page_refs();
     let entry = |gref: &GrantRef| GrefEntry { gref: gref.0, flags: GREF_READONLY, status: 9 };
     let entries: Vec<_> = tx.iter().map(entry).collect();
     let mut ask = |adds: bool, entries: &[GrefEntry]| {

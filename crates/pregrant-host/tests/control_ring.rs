@@ -196,7 +196,8 @@ fn tables_are_filled_without_a_pause() {
     let config = FrontConfig { queues: 8, ctrl_ring: true, granting: Granting::Standing, ..ordinary() };
     let mut guest = Guest::connected(&machine, id, config);
     let entry = |gref: &GrantRef| GrefEntry { gref: gref.0, flags: GREF_READONLY, status: 0 };
-    let refs: Vec<_> = (0..2).flat_map(|q| guest.front.vif().page_refs(q).concat()).collect();
+    let refs: Vec<_> =
+        (0..2).flat_map(|q| guest.front.vif().queue(q).unwrap().page_refs().concat()).collect();
     let list: Vec<_> = refs.iter().take(768).map(entry).collect();
     assert_eq!((guest.front.vif().nr_queues(), list.len()), (8, 768));
     let mut ask = |queue: u32, entries: &[GrefEntry], adds: bool| {
@@ -339,7 +340,7 @@ fn wish(a: &mut Guest, group: MacAddr) {
     let (platform, vif) = a.front.driver();
     assert!(vif.multicast(platform, group, true));
     until(|| {
-        vif.reclaim(platform, 0, 1).unwrap();
+        vif.queue_mut(0).unwrap().reclaim(platform, 1).unwrap();
         vif.multicast_wishes() == (0, 0)
     });
 }

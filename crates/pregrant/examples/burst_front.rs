@@ -38,7 +38,7 @@ pub fn main() -> Result<()> {
         let mut run = || -> Result<()> {
             while sent < FRAMES && !back.is_finished() {
                 arena.clear();
-                if front.recv(guest, 0, &mut arena, 1)? == 0 {
+                if front.queue_mut(0).expect("a live vif").recv(guest, &mut arena, 1)? == 0 {
                     std::thread::yield_now();
                 }
                 for k in 0..arena.len() {
@@ -49,8 +49,8 @@ pub fn main() -> Result<()> {
                 let burst = arena.burst();
                 let mut done = 0;
                 while done < burst.frames.len() && !back.is_finished() {
-                    done += front.send(guest, 0, &burst.skip(done))?;
-                    front.reclaim(guest, 0, 1)?;
+                    done += front.queue_mut(0).expect("a live vif").send(guest, &burst.skip(done))?;
+                    front.queue_mut(0).expect("a live vif").reclaim(guest, 1)?;
                 }
                 sent += done;
             }
@@ -63,9 +63,9 @@ pub fn main() -> Result<()> {
     })?;
     while wire.front.in_flight(0) > 0 {
         wire.far.turn()?;
-        wire.front.reclaim(&machine.guest, 0, 1)?;
+        wire.front.queue_mut(0).expect("a live vif").reclaim(&machine.guest, 1)?;
     }
-    let (tx, rx) = wire.front.stats(0);
+    let (tx, rx) = wire.front.queue(0).expect("a vif with queues").stats();
     let took = wire.close(&machine.guest)?.took;
     let right =
         |frame: &Vec<u8>| frame[6..12] == [0x00, 0x16, 0x3e, 0, 5, 0] && frame[..6] == [2, 0, 0, 0, 0, 9];

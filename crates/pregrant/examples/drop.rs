@@ -36,13 +36,19 @@ pub fn main() -> Result<()> {
     loop {
         let more = wire.far.turn()?;
         passed.clear();
-        let seen = wire.front.recv_hooked(&machine.guest, 0, &mut passed, &mut elsewhere, (1, 64), hook)?;
+        let seen = wire.front.queue_mut(0).expect("a live vif").recv_hooked(
+            &machine.guest,
+            &mut passed,
+            &mut elsewhere,
+            (1, 64),
+            hook,
+        )?;
         frames += passed.burst().iter().count();
         if !more && seen == 0 {
             break;
         }
     }
-    let stats: HookStats = wire.front.hook_stats(0);
+    let stats: HookStats = wire.front.queue(0).expect("a vif with queues").hook_stats();
     println!("{} frames came, {} were dropped, {frames} went on", stats.frames(), stats.dropped);
     wire.close(&machine.guest)?;
     let due = FRAMES / ONE_IN;

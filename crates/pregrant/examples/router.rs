@@ -64,12 +64,18 @@ pub fn main() -> Result<()> {
             let most = wires.iter().map(|wire| wire.front.room(0)).min().unwrap_or(0) as usize;
             let front = &mut wires[from].front;
             let hook = |frame: &mut HookFrame| route(from as u32, frame);
-            moved |= front.recv_hooked(guest, 0, &mut passed, &mut elsewhere, (1, most), hook)? > 0;
+            moved |= front.queue_mut(0).expect("a live vif").recv_hooked(
+                guest,
+                &mut passed,
+                &mut elsewhere,
+                (1, most),
+                hook,
+            )? > 0;
             for (to, burst) in elsewhere.runs() {
-                wires[to as usize].front.send(guest, 0, &burst)?;
+                wires[to as usize].front.queue_mut(0).expect("a live vif").send(guest, &burst)?;
             }
             for wire in &mut wires {
-                moved |= wire.front.reclaim(guest, 0, 1)? > 0;
+                moved |= wire.front.queue_mut(0).expect("a live vif").reclaim(guest, 1)? > 0;
             }
         }
         if !moved {
@@ -78,7 +84,7 @@ pub fn main() -> Result<()> {
     }
     let mut arrived = 0;
     for (net, wire) in wires.into_iter().enumerate() {
-        let stats = wire.front.hook_stats(0);
+        let stats = wire.front.queue(0).expect("a vif with queues").hook_stats();
         println!(
             "vif {net}: {} frames to the other one, {} back in their buffers, {} back by a copy, {} without room",
             stats.redirected, stats.sent_on, stats.sent_copied, stats.unsent

@@ -46,8 +46,12 @@ struct Link<'a> {
 impl Link<'_> {
     /// Sends what the stack made, as far as there is room; the rest goes first the next time.
     fn flush(&mut self) -> Result<()> {
-        self.front.reclaim(self.guest, 0, 1)?;
-        self.gone += self.front.send(self.guest, 0, &self.leaving.burst().skip(self.gone))?;
+        self.front.queue_mut(0).expect("a live vif").reclaim(self.guest, 1)?;
+        self.gone += self
+            .front
+            .queue_mut(0)
+            .expect("a live vif")
+            .send(self.guest, &self.leaving.burst().skip(self.gone))?;
         if self.gone == self.leaving.len() {
             self.leaving.clear();
             self.gone = 0;
@@ -71,7 +75,7 @@ impl Device for Link<'_> {
             self.came.clear();
             self.taken = 0;
             // A device has no errors to give to a stack.
-            let received = self.front.recv(self.guest, 0, &mut self.came, 1);
+            let received = self.front.queue_mut(0).expect("a live vif").recv(self.guest, &mut self.came, 1);
             self.fault = received.err().or(self.fault.take());
         }
         // A frame is taken only when its answer has room.
@@ -237,7 +241,7 @@ pub fn main() -> Result<()> {
         other.poll(Instant::from_millis(now), &mut Others(&mut far.net), &mut other_sockets);
         while far.turn()? {}
     }
-    let (tx, rx) = link.front.stats(0);
+    let (tx, rx) = link.front.queue(0).expect("a vif with queues").stats();
     println!(
         "{back} bytes came back over TCP, {wrong} of them wrong; {} frames out and {} in, {} in staging buffers",
         tx.frames,

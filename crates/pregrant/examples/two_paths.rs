@@ -104,9 +104,12 @@ fn run(xen: &LocalXen, store: &LocalStore, handle: u32, config: FrontConfig) -> 
     while sent < FRAMES {
         let burst = burst.burst();
         let n = burst.frames.len().min((FRAMES - sent) as usize);
-        sent += front.send(&guest, 0, &Burst { bytes: burst.bytes, frames: &burst.frames[..n] })? as u64;
+        sent += front
+            .queue_mut(0)
+            .expect("a live vif")
+            .send(&guest, &Burst { bytes: burst.bytes, frames: &burst.frames[..n] })? as u64;
         while back.poll_tx(&host, 0, &mut port, &mut scratch)? == Polled::More {}
-        front.reclaim(&guest, 0, 1)?;
+        front.queue_mut(0).expect("a live vif").reclaim(&guest, 1)?;
     }
     let after = xen.counts();
     println!("  {} of {FRAMES} frames arrived, {} grant copies\n", port.frames, after.copies - before.copies);

@@ -272,12 +272,12 @@ fn the_frame_hook_allocates_nothing() {
     let mut front = FrontVif::new(HOST, config, false);
     let mut back = BackVif::new(GUEST, 0, VifConfig::default());
     connect((&guest, &mut front, &mut fb), (&host, &mut back, &mut bb));
-    assert!(front.sends_on(0));
+    assert!(front.queue(0).unwrap().sends_on());
     let (mut out, mut diverted, mut scratch) = (Arena::new(), Diverted::new(), Arena::new());
     let mut flood = Flood { mix: Mix::new(ALL_LENGTHS), took: 0 };
     let mut redirected = 0;
     let mut play = |frames: u64| {
-        while front.hook_stats(0).frames() < frames {
+        while front.queue(0).unwrap().hook_stats().frames() < frames {
             back.poll_rx(&host, 0, &mut flood).expect("an honest front");
             out.clear();
             let most = front.room(0) as usize;
@@ -288,17 +288,21 @@ fn the_frame_hook_allocates_nothing() {
                 [Verdict::Tx, Verdict::Pass, Verdict::Tx, Verdict::Drop, Verdict::Redirect(1)]
                     [usize::from(k) % 5]
             };
-            front.recv_hooked(&guest, 0, &mut out, &mut diverted, (1, most), hook).expect("an honest back");
+            front
+                .queue_mut(0)
+                .unwrap()
+                .recv_hooked(&guest, &mut out, &mut diverted, (1, most), hook)
+                .expect("an honest back");
             redirected += diverted.runs().map(|(_, burst)| burst.frames.len() as u64).sum::<u64>();
             while back.poll_tx(&host, 0, &mut flood, &mut scratch) == Ok(Polled::More) {}
-            front.reclaim(&guest, 0, 1).expect("an honest back");
+            front.queue_mut(0).unwrap().reclaim(&guest, 1).expect("an honest back");
         }
     };
     play(WARM_UP);
     let before = (calls(), live());
     play(WARM_UP + FRAMES);
     assert_eq!((calls(), live()), before, "the hook's receiver allocates");
-    let stats = front.hook_stats(0);
+    let stats = front.queue(0).unwrap().hook_stats();
     assert_eq!((stats.redirected, stats.sent_on + stats.sent_copied), (redirected, flood.took));
     assert!(stats.sent_on > 0 && stats.sent_copied > 0 && stats.passed > 0 && stats.dropped > 0);
 }
@@ -326,7 +330,7 @@ fn frames_from_own_pages_allocate_nothing() {
             let frame = FrameDesc { at: page as u32 * PAGE_SIZE as u32, len, offload: Offload::default() };
             sent += front.send_own(&guest, 0, &[frame]).expect("standing grants") as u64;
             while back.poll_tx(&host, 0, &mut flood, &mut scratch) == Ok(Polled::More) {}
-            front.reclaim(&guest, 0, 1).expect("an honest back");
+            front.queue_mut(0).unwrap().reclaim(&guest, 1).expect("an honest back");
             if asks {
                 front.turn(&guest).expect("an honest back");
                 while back.poll_ctrl(&host) == Ok(Polled::More) {}
@@ -337,7 +341,7 @@ fn frames_from_own_pages_allocate_nothing() {
     let before = (calls(), live());
     play(WARM_UP + FRAMES, false);
     assert_eq!((calls(), live()), before, "a frame from a page of the guest's own allocates");
-    let stats = front.cache_stats(0);
+    let stats = front.queue(0).unwrap().cache().unwrap().stats();
     assert!(stats.hits > FRAMES / 3 && stats.copied_to_pool > FRAMES / 10, "{stats:?}");
     assert_eq!(flood.took, WARM_UP + FRAMES);
 }

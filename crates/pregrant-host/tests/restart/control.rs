@@ -212,7 +212,7 @@ fn wish(front: &mut Front, n: u8, wanted: bool, backs: &mut Backs) {
     assert!(vif.multicast(platform, MacAddr([1, 0, 0x5E, 0, 0, n]), wanted));
     while vif.multicast_wishes() != (0, 0) {
         assert_eq!(vif.multicast_wishes(), (1, 0), "refused");
-        vif.reclaim(platform, 0, 1).unwrap();
+        vif.queue_mut(0).unwrap().reclaim(platform, 1).unwrap();
         backs.look();
     }
 }

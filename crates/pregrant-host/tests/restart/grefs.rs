@@ -83,7 +83,7 @@ pub fn mapped_pages_outlive_backs_that_die_at_each_point() {
 
 /// The first 256 TX and 256 RX pages of a queue.
 fn entries(front: &Front, q: usize) -> Vec<GrefEntry> {
-    let [tx, rx] = front.vif().page_refs(q);
+    let [tx, rx] = front.vif().queue(q).unwrap().page_refs();
     let entry = |flags| move |gref: &GrantRef| GrefEntry { gref: gref.0, flags, status: 9 };
     // Of both kinds wherever a list is cut.
     let pairs = tx.iter().map(entry(GREF_READONLY)).zip(rx.iter().map(entry(0)));

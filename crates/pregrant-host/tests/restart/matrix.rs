@@ -432,7 +432,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
             counts = stage.counted();
         }
         let vif = traffic.front.vif();
-        let dropped: u64 = (0..vif.nr_queues()).map(|i| vif.stats(i).0.dropped).sum();
+        let dropped: u64 = (0..vif.nr_queues()).map(|i| vif.queue(i).unwrap().stats().0.dropped).sum();
         let due = if sends || cell.sends_on() && !receives { 0 } else { total };
         assert_eq!(dropped, due, "dropped by the guest");
     }
@@ -445,7 +445,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
     }
     if cell.sends_on() && sends && receives {
         let vif = traffic.front.vif();
-        let stats: Vec<_> = (0..vif.nr_queues()).map(|i| vif.hook_stats(i)).collect();
+        let stats: Vec<_> = (0..vif.nr_queues()).map(|i| vif.queue(i).unwrap().hook_stats()).collect();
         let [on, copied, unsent] =
             [0, 1, 2].map(|k| stats.iter().map(|s| [s.sent_on, s.sent_copied, s.unsent][k]).sum::<u64>());
         let fits = (cell.way.by)(cell.len)[0] == By::Staging;

@@ -25,13 +25,17 @@ pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
             let mut back = world.back_of("copy", Some(format!("{point}:{batch}")), None);
             let mut traffic = Traffic::new(world.guest(), config, false, 0..0);
             (traffic.size, traffic.sends_on) = (Some(size as usize), true);
-            assert!(traffic.front.vif().sends_on(0));
+            assert!(traffic.front.vif().queue(0).unwrap().sends_on());
             world.log.set(Word::Limit, FRAMES as u32);
-            let all = traffic.front.vif().buffers(0).iter().sum::<usize>();
+            let all = traffic.front.vif().queue(0).unwrap().buffers().iter().sum::<usize>();
             let mut deaths = 0;
             while u64::from(world.log.get(Word::Next)) < FRAMES || deaths == 0 {
                 traffic.step(true);
-                assert_eq!(traffic.front.vif().buffers(0).iter().sum::<usize>(), all, "{what}");
+                assert_eq!(
+                    traffic.front.vif().queue(0).unwrap().buffers().iter().sum::<usize>(),
+                    all,
+                    "{what}"
+                );
                 if back.is_dead() {
                     deaths += 1;
                     back = world.back_of("copy", None, None);
@@ -49,12 +53,12 @@ pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
             assert!(lost <= BURST.into(), "{what}: {lost} lost");
             assert_eq!(traffic.missing(0..FRAMES), lost, "{what}: frames for the guest");
             // What came was sent on, in the buffer that it came in, and arrived.
-            let stats = traffic.front.vif().hook_stats(0);
+            let stats = traffic.front.vif().queue(0).unwrap().hook_stats();
             assert_eq!((stats.sent_on, stats.sent_copied, stats.unsent), (FRAMES - lost, 0, 0), "{what}");
             let account = world.log.account(0..FRAMES);
             assert_eq!((account.0 as u64, u64::from(account.1)), (lost, twice), "{what}: lost, repeated");
             assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0), "{what}");
-            assert_eq!(traffic.front.vif().buffers(0)[2], 0, "{what}: all are RX's again");
+            assert_eq!(traffic.front.vif().queue(0).unwrap().buffers()[2], 0, "{what}: all are RX's again");
             assert!(traffic.front.close(Duration::from_secs(60)).unwrap());
             drop(traffic);
             world.end(back);

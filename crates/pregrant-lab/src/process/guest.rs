@@ -13,7 +13,7 @@ use super::{ProcessArgs, Result, next_order, tell};
 use crate::cpu_time;
 use hdrhistogram::Histogram;
 use pregrant::DomId;
-use pregrant::net::front::{FrontConfig, Granting, Lent};
+use pregrant::net::front::{FrontConfig, FrontQueue, Granting, Lent};
 use pregrant::net::path::PathName;
 use pregrant::net::path::data_ring::DEFAULT_ORDER;
 use pregrant::net::path::staging::list::DataLen;
@@ -504,7 +504,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     let mut played = Played { frames, spent: spent(guest).since(&began), checked, ..Played::default() };
     // What comes now is not measured.
     receiver.rx = RxWay::Copy;
-    let hooked = guest.vif().hook_stats(0);
+    let hooked = guest.vif().queue(0).map(FrontQueue::hook_stats).unwrap_or_default();
     if case.rx == RxWay::SendOn && (hooked.sent_on == 0 || hooked.sent_copied + hooked.unsent > 0) {
         return Err(format!("frames were to be sent on in their buffers: {hooked:?}").into());
     }

@@ -11,7 +11,7 @@ use super::guest::Guest;
 use super::order::{Buffers, Fill, Reuse};
 use super::report::CachePlayed;
 use pregrant::PAGE_SIZE;
-use pregrant::net::front::{CacheMode, CacheStats};
+use pregrant::net::front::{CacheMode, CacheStats, GrefCache};
 use pregrant::platform::{GrantPool, Platform};
 use pregrant::port::{BURST_FRAMES, Burst, FrameDesc};
 use pregrant::shm::SharedBytes;
@@ -95,18 +95,19 @@ impl OwnFrames {
 
     /// From now on it is counted.
     pub fn begin(&mut self, guest: &Guest) {
-        self.before = guest.vif().cache_stats(0);
+        self.before = cache(guest).map(GrefCache::stats).unwrap_or_default();
     }
 
     /// What happened since.
     pub fn played(&self, guest: &Guest) -> CachePlayed {
-        let (now, before) = (guest.vif().cache_stats(0), self.before);
+        let cache = cache(guest);
+        let (now, before) = (cache.map(GrefCache::stats).unwrap_or_default(), self.before);
         CachePlayed {
             hits: now.hits - before.hits,
             copied: now.copied_to_pool - before.copied_to_pool,
             evictions: now.evictions - before.evictions,
-            copying: guest.vif().cache_mode(0) == CacheMode::Copying,
-            capacity: guest.vif().cached_pages(0).1,
+            copying: cache.is_none_or(|cache| cache.mode() == CacheMode::Copying),
+            capacity: cache.map_or(0, GrefCache::capacity),
         }
     }
 }
@@ -117,4 +118,9 @@ pub fn written(fill: Fill, size: usize) -> usize {
         Fill::Whole => size,
         Fill::Head => MIN_LEN,
     }
+}
+
+/// Which pages of the guest's own its first queue's back has.
+fn cache(guest: &Guest) -> Option<&GrefCache> {
+    guest.vif().queue(0)?.cache()
 }

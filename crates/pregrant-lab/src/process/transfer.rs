@@ -7,6 +7,7 @@ use super::{ProcessArgs, Result, tell};
 use crate::station::Station;
 use crate::station::guest_stack::{GuestStack, StackConfig};
 use crate::station::transfer::{Progress, TransferClient, TransferServer};
+use pregrant::net::front::FrontQueue;
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::PathName;
 use pregrant::platform::{Clock, Platform};
@@ -120,7 +121,7 @@ pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
         again: came.duplicated() + came.reordered(),
     };
     let guest = station.guest();
-    let (tx, rx) = guest.vif().stats(0);
+    let (tx, rx) = guest.vif().queue(0).map(FrontQueue::stats).unwrap_or_default();
     let done = report.ok_or("a transfer without an end")?;
     let transferred = Transferred {
         bytes: done.bytes,

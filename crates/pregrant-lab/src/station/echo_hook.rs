@@ -8,7 +8,7 @@
 //! What a peer may do: send anything. What is no whole header of an echo request in one fragment,
 //! to this hardware address and from a host's, passes. IP addresses are not looked at.
 
-use pregrant::net::front::{Diverted, HookFrame, HookStats, Verdict};
+use pregrant::net::front::{Diverted, FrontQueue, HookFrame, HookStats, Verdict};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, BURST_FRAMES};
@@ -87,7 +87,7 @@ impl HookLine {
     pub fn of<P: Platform, T: Transport>(guest: &Frontend<P, T>) -> Self {
         let vif = guest.vif();
         let mut sum = HookStats::default();
-        for stats in (0..vif.nr_queues()).map(|i| vif.hook_stats(i)) {
+        for stats in (0..vif.nr_queues()).filter_map(|i| vif.queue(i)).map(FrontQueue::hook_stats) {
             sum.passed += stats.passed;
             sum.dropped += stats.dropped;
             sum.sent_on += stats.sent_on;

@@ -115,7 +115,7 @@ impl NetHost {
         let bytes = self.content(len);
         let mut burst = Arena::new();
         assert!(burst.push(&bytes, Offload::default()));
-        assert_eq!(self.front.send(&m.guest, i, &burst.burst()), Ok(1));
+        assert_eq!(self.front.queue_mut(i).unwrap().send(&m.guest, &burst.burst()), Ok(1));
         let Queue { tx, req_cons, .. } = &mut self.queues[i];
         let prod = tx.req_prod();
         let (mut frame, mut whole) = (Vec::new(), 0);
@@ -146,7 +146,7 @@ impl NetHost {
         assert!(frame == bytes, "a frame of {len} bytes that our front sent");
         tx.set_req_event(prod.wrapping_add(1));
         tx.set_rsp_prod(prod);
-        self.front.reclaim(&m.guest, i, 1).expect("an honest back");
+        self.front.queue_mut(i).unwrap().reclaim(&m.guest, 1).expect("an honest back");
         assert_eq!(self.front.in_flight(i), 0, "each slot was answered");
     }
 
@@ -172,7 +172,7 @@ impl NetHost {
         rx.set_rsp_prod(req_cons[1]);
         rx.set_req_event(req_cons[1].wrapping_add(1));
         let mut arena = Arena::new();
-        self.front.recv(&m.guest, i, &mut arena, 1).expect("an honest back");
+        self.front.queue_mut(i).unwrap().recv(&m.guest, &mut arena, 1).expect("an honest back");
         let frames: Vec<_> = arena.burst().iter().map(|(bytes, _)| bytes.to_vec()).collect();
         assert!(frames == [bytes], "a frame of {len} bytes that our front is given");
     }

@@ -612,9 +612,9 @@ fn pair(wished: FrontConfig, offered: BackFeatures, page_limit: Option<usize>) -
 fn shows(pair: &mut Pair) -> (ActiveLists, (&'static str, &'static str), [u64; 2]) {
     pair.exchange(1500, 1);
     let Pair { front, back, .. } = pair;
-    let ((ftx, frx), (btx, brx)) = (front.stats(0), back.stats(0));
+    let ((ftx, frx), (btx, brx)) = (front.queue(0).unwrap().stats(), back.stats(0));
     assert_eq!((ftx.data_ring, frx.data_ring), (btx.data_ring, brx.data_ring), "both ends count alike");
-    (front.data_ring(0), back.path_names(0), [btx.data_ring, brx.data_ring])
+    (front.queue(0).unwrap().data_ring(), back.path_names(0), [btx.data_ring, brx.data_ring])
 }
 
 const NONE: ActiveLists = ActiveLists::NONE;

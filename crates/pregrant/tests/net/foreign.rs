@@ -245,7 +245,7 @@ fn ends(wished: FrontConfig, served: VifConfig, numbered: bool) -> Pair {
 fn shows(pair: &mut Pair) -> ((&'static str, &'static str), [u64; 2], u64) {
     pair.exchange(6000, 2);
     let Pair { front, back, .. } = pair;
-    let ((ftx, frx), (btx, brx)) = (front.stats(0), back.stats(0));
+    let ((ftx, frx), (btx, brx)) = (front.queue(0).unwrap().stats(), back.stats(0));
     assert_eq!((ftx.foreign, frx.foreign), (btx.foreign, brx.foreign), "both ends count alike");
     assert_eq!(front.names_frames(), btx.foreign > 0);
     (back.path_names(0), [btx.foreign, brx.foreign], btx.grant_ops.total() + brx.grant_ops.total())

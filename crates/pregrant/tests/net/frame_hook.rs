@@ -107,7 +107,7 @@ impl Stand {
     fn say(&mut self, verdict: Verdict) -> usize {
         self.out.clear();
         let Self { guest, front, out, diverted, .. } = self;
-        let seen = front.recv_hooked(guest, 0, out, diverted, (1, 64), |_| verdict);
+        let seen = front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 64), |_| verdict);
         seen.expect("an honest back")
     }
 
@@ -162,7 +162,11 @@ impl Stand {
                 }
             }
         };
-        front.recv_hooked(guest, 0, out, diverted, (1, most), hook).expect("an honest back");
+        front
+            .queue_mut(0)
+            .unwrap()
+            .recv_hooked(guest, out, diverted, (1, most), hook)
+            .expect("an honest back");
         let passed: Vec<_> = out.burst().iter().map(|(bytes, _)| bytes.to_vec()).collect();
         assert!(passed == pass, "frames that passed are others than the hook saw");
         let runs = diverted.runs().flat_map(|(vif, burst)| {
@@ -174,12 +178,12 @@ impl Stand {
 
     /// Buffers are somewhere, once; the counters say what the hook said.
     fn check(&self) {
-        let [slots, spare, on_tx] = self.front.buffers(0);
-        if self.front.sends_on(0) {
+        let [slots, spare, on_tx] = self.front.queue(0).unwrap().buffers();
+        if self.front.queue(0).unwrap().sends_on() {
             assert_eq!(slots + spare + on_tx, 2 * SLOTS as usize);
         }
         assert!(on_tx <= self.front.in_flight(0) as usize);
-        let stats = self.front.hook_stats(0);
+        let stats = self.front.queue(0).unwrap().hook_stats();
         let tx = stats.sent_on + stats.sent_copied + stats.unsent;
         let said = HookStats { sent_on: tx, ..self.said };
         assert_eq!(HookStats { sent_on: tx, sent_copied: 0, unsent: 0, ..stats }, said);
@@ -188,7 +192,7 @@ impl Stand {
     /// The back takes what was sent, and the front the answers.
     fn turn(&mut self) {
         while self.back.poll_tx(&self.host, 0, &mut self.port, &mut self.out) == Ok(Polled::More) {}
-        self.front.reclaim(&self.guest, 0, 1).expect("an honest back");
+        self.front.queue_mut(0).unwrap().reclaim(&self.guest, 1).expect("an honest back");
         self.check();
     }
 
@@ -244,7 +248,7 @@ fn any_verdicts() {
     .enumerate()
     {
         let mut stand = Stand::new(config, features, 77 + k as u64);
-        assert_eq!(stand.front.sends_on(0), sends_on, "{config:?}");
+        assert_eq!(stand.front.queue(0).unwrap().sends_on(), sends_on, "{config:?}");
         for _ in 0..600 {
             match stand.dice.below(12) {
                 0..=3 => {
@@ -257,7 +261,8 @@ fn any_verdicts() {
                 _ => stand.turn(),
             }
         }
-        while stand.front.hook_stats(0).frames() < stand.seen.map_or(0, |_| stand.said.frames())
+        while stand.front.queue(0).unwrap().hook_stats().frames()
+            < stand.seen.map_or(0, |_| stand.said.frames())
             || !stand.port.gives.is_empty()
         {
             stand.give(&[]);
@@ -268,7 +273,7 @@ fn any_verdicts() {
             stand.turn();
         }
         // All that was sent arrived, in order, but for what there was no room for.
-        let stats = stand.front.hook_stats(0);
+        let stats = stand.front.queue(0).unwrap().hook_stats();
         let mut due = stand.sent.iter();
         for (bytes, _) in &stand.port.took {
             assert!(due.any(|left| left == bytes), "a frame of {} bytes that no hook sent", bytes.len());
@@ -278,7 +283,7 @@ fn any_verdicts() {
         assert_eq!(stand.sent.len() as u64, tx + stats.unsent);
         assert_eq!((stats.sent_on > 0, stats.sent_copied > 0), (sends_on, true), "{config:?}: {stats:?}");
         assert!(stats.passed > 0 && stats.dropped > 0 && stats.redirected > 0);
-        assert_eq!(stand.front.buffers(0)[2], 0, "buffers on TX, and nothing is in flight");
+        assert_eq!(stand.front.queue(0).unwrap().buffers()[2], 0, "buffers on TX, and nothing is in flight");
         assert_eq!(stand.back.stats(0).0.errors, 0, "{config:?}");
         stand.close();
     }
@@ -300,12 +305,12 @@ fn what_is_sent_on_as_it_is() {
         let mut stand = Stand::new(FrontConfig { headroom, ..config(2048) }, revision(3), 1);
         stand.give(&[len; 3]);
         let Stand { guest, front, out, diverted, .. } = &mut stand;
-        let seen = front.recv_hooked(guest, 0, out, diverted, (1, 2), |f| {
+        let seen = front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 2), |f| {
             assert!(grow == 0 || f.grow(grow));
             Verdict::Tx
         });
         assert_eq!(seen, Ok(2), "no more than were asked for");
-        let stats = front.hook_stats(0);
+        let stats = front.queue(0).unwrap().hook_stats();
         let (on, copied) = if sent_on { (2, 0) } else { (0, 2) };
         assert_eq!((stats.sent_on, stats.sent_copied), (on, copied), "{len} behind {headroom}, {grow} more");
         stand.said.sent_on = 2;
@@ -313,7 +318,7 @@ fn what_is_sent_on_as_it_is() {
         for (k, (bytes, _)) in stand.port.took.iter().enumerate() {
             assert!(*bytes == [vec![0; grow], frame(k as u64, len)].concat());
         }
-        assert_eq!((stand.port.took.len(), stand.front.buffers(0)), (2, [256, 256, 0]));
+        assert_eq!((stand.port.took.len(), stand.front.queue(0).unwrap().buffers()), (2, [256, 256, 0]));
         assert_eq!(stand.back.stats(0).0.staged, if len + grow <= 2048 { 2 } else { 0 });
         stand.close();
     }
@@ -327,13 +332,13 @@ fn a_full_tx_ring_drops_and_stops_no_rx() {
         stand.give(&[60; 64]);
         assert_eq!(stand.say(Verdict::Tx), 64);
     }
-    let HookStats { sent_on, unsent, .. } = stand.front.hook_stats(0);
-    assert_eq!((sent_on, unsent, stand.front.buffers(0)), (256, 256, [256, 0, 256]));
+    let HookStats { sent_on, unsent, .. } = stand.front.queue(0).unwrap().hook_stats();
+    assert_eq!((sent_on, unsent, stand.front.queue(0).unwrap().buffers()), (256, 256, [256, 0, 256]));
     stand.give(&[60; 64]);
     assert_eq!(stand.say(Verdict::Pass), 64);
     (stand.said.passed, stand.said.sent_on) = (64, 512);
     stand.turn();
-    assert_eq!((stand.port.took.len(), stand.front.buffers(0)), (256, [256, 256, 0]));
+    assert_eq!((stand.port.took.len(), stand.front.queue(0).unwrap().buffers()), (256, [256, 256, 0]));
     stand.close();
 }
 
@@ -364,7 +369,7 @@ impl Liar {
             bb.own.borrow_mut().insert(key.into(), text.into());
         }
         front.step(&guest, &mut bus).expect("keys");
-        assert!(front.is_live() && front.sends_on(0));
+        assert!(front.is_live() && front.queue(0).unwrap().sends_on());
         let keys = bus.own.borrow();
         let map = |key: &str, acc| {
             let gref = GrantRef(keys[key].parse().expect("a number"));
@@ -387,7 +392,7 @@ impl Liar {
     fn receive(&mut self, verdict: Verdict) -> Result<usize, PeerFault> {
         self.out.clear();
         let Self { guest, front, out, diverted, .. } = self;
-        front.recv_hooked(guest, 0, out, diverted, (1, 64), |_| verdict)
+        front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 64), |_| verdict)
     }
 
     /// RX requests from `from` on.
@@ -428,17 +433,20 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
         assert!(next.len() == 3 && next.iter().all(|id| *id >= 256), "spare buffers, not {next:?}");
         // Buffer 1 comes back, and is posted when a slot wants one.
         liar.tx.answer_tx(sent[1].id, status);
-        assert_eq!(liar.front.reclaim(&liar.guest, 0, 1), Ok(1));
-        assert_eq!(liar.front.buffers(0), [256, 254, 2]);
-        assert_eq!(liar.front.stats(0).0.errors, u64::from(status != RSP_OKAY));
+        assert_eq!(liar.front.queue_mut(0).unwrap().reclaim(&liar.guest, 1), Ok(1));
+        assert_eq!(liar.front.queue(0).unwrap().buffers(), [256, 254, 2]);
+        assert_eq!(liar.front.queue(0).unwrap().stats().0.errors, u64::from(status != RSP_OKAY));
         liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
         assert_eq!(liar.receive(Verdict::Tx), Ok(1));
         assert_eq!(liar.posted(259), [1], "the one that came back last is the warm one");
         // Again, and one that nobody sent: a fault, and no buffer is spare for it.
         liar.tx.answer_tx(sent[1].id, status);
-        let before = liar.front.buffers(0);
-        assert_eq!(liar.front.reclaim(&liar.guest, 0, 1), Err(PeerFault::UnknownId(sent[1].id)));
-        assert_eq!(liar.front.buffers(0), before);
+        let before = liar.front.queue(0).unwrap().buffers();
+        assert_eq!(
+            liar.front.queue_mut(0).unwrap().reclaim(&liar.guest, 1),
+            Err(PeerFault::UnknownId(sent[1].id))
+        );
+        assert_eq!(liar.front.queue(0).unwrap().buffers(), before);
         liar.close();
     }
 }
@@ -450,8 +458,8 @@ fn an_id_that_nobody_sent_frees_no_buffer() {
         liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
         assert_eq!(liar.receive(Verdict::Tx), Ok(1));
         liar.tx.answer_tx(id, RSP_OKAY);
-        assert_eq!(liar.front.reclaim(&liar.guest, 0, 1), Err(PeerFault::UnknownId(id)));
-        assert_eq!(liar.front.buffers(0), [256, 255, 1]);
+        assert_eq!(liar.front.queue_mut(0).unwrap().reclaim(&liar.guest, 1), Err(PeerFault::UnknownId(id)));
+        assert_eq!(liar.front.queue(0).unwrap().buffers(), [256, 255, 1]);
         liar.close();
     }
 }
@@ -464,7 +472,7 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
     assert!(liar.buffers.0.copy_in(place, &[1; 300]));
     liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 300 });
     let Liar { guest, front, out, diverted, buffers, .. } = &mut liar;
-    let seen = front.recv_hooked(guest, 0, out, diverted, (1, 64), |f| {
+    let seen = front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 64), |f| {
         assert_eq!((f.head(), f.len()), (&[1; 256][..], 300));
         assert!(buffers.0.copy_in(place, &[2; 300]));
         assert_eq!(f.head(), [1; 256]);
@@ -479,7 +487,10 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
         let mut liar = Liar::new();
         liar.rx.answer_rx(RxResponse { id: 0, offset, flags: 0, status });
         assert_eq!(liar.receive(Verdict::Tx), Err(PeerFault::BadResponse { offset, status }));
-        assert_eq!((liar.tx.ring.load(Word::ReqProd), liar.front.buffers(0)), (0, [256, 256, 0]));
+        assert_eq!(
+            (liar.tx.ring.load(Word::ReqProd), liar.front.queue(0).unwrap().buffers()),
+            (0, [256, 256, 0])
+        );
         liar.close();
     }
     liar.close();
@@ -497,11 +508,11 @@ fn a_caller_that_goes_on_after_a_fault_gets_faults() {
             liar.rx.answer_rx(RxResponse { id: 0, offset: 65535, flags: 0, status: 1 });
             let fault = PeerFault::BadResponse { offset: 65535, status: 1 };
             assert_eq!(liar.receive(Verdict::Tx), Err(fault));
-            let buffers = liar.front.buffers(0);
+            let buffers = liar.front.queue(0).unwrap().buffers();
             assert_eq!(buffers[2], good, "were sent on");
             for _ in 0..3 {
                 assert!(liar.receive(again).is_err(), "{again:?} behind {good} frames of {len} bytes");
-                assert_eq!(liar.front.buffers(0), buffers);
+                assert_eq!(liar.front.queue(0).unwrap().buffers(), buffers);
             }
             liar.close();
         }
@@ -524,7 +535,7 @@ fn answers_are_taken_where_tx_is_scarce() {
     }
     liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
     assert_eq!(liar.receive(Verdict::Tx), Ok(1));
-    assert_eq!((liar.front.in_flight(0), liar.front.buffers(0)), (196, [256, 60, 196]));
+    assert_eq!((liar.front.in_flight(0), liar.front.queue(0).unwrap().buffers()), (196, [256, 60, 196]));
     liar.close();
 }
 
@@ -534,24 +545,24 @@ fn answers_are_taken_where_tx_is_scarce() {
 fn a_slot_without_a_buffer_is_waited_for() {
     let features = BackFeatures { max_rx_ring_order: 3, ..revision(3) };
     let mut stand = Stand::new(FrontConfig { ring_order: 4, ..config(64) }, features, 1);
-    let [slots, spare, on_tx] = stand.front.buffers(0);
+    let [slots, spare, on_tx] = stand.front.queue(0).unwrap().buffers();
     assert_eq!((slots, on_tx), (2048, 0));
-    assert!(spare < stand.front.tx_ids(0) as usize, "the list has room for no more");
+    assert!(spare < stand.front.queue(0).unwrap().tx_ids() as usize, "the list has room for no more");
     for _ in 0..(slots + spare) / 64 {
         stand.give(&[60; 64]);
         assert_eq!(stand.say(Verdict::Tx), 64);
     }
-    assert_eq!(stand.front.buffers(0), [0, 0, slots + spare], "all are on TX");
+    assert_eq!(stand.front.queue(0).unwrap().buffers(), [0, 0, slots + spare], "all are on TX");
     let Stand { guest, host, front, back, port, out, .. } = &mut stand;
     assert!(!front.is_pending(false), "nothing is there yet");
-    assert_eq!(front.final_check(guest, 0, false), Ok(false));
+    assert_eq!(front.queue_mut(0).unwrap().final_check(guest, false), Ok(false));
     let told = back.stats(0).0.notifications;
     while back.poll_tx(host, 0, port, out) == Ok(Polled::More) {}
     assert!(back.stats(0).0.notifications > told, "the front sleeps, and is told");
     assert!(front.is_pending(false));
-    assert_eq!(front.final_check(guest, 0, false), Ok(true));
+    assert_eq!(front.queue_mut(0).unwrap().final_check(guest, false), Ok(true));
     assert_eq!(stand.say(Verdict::Drop), 0);
-    let [posted, _, on_tx] = stand.front.buffers(0);
+    let [posted, _, on_tx] = stand.front.queue(0).unwrap().buffers();
     assert!(posted == slots && on_tx == 0, "{posted} slots are posted again, {on_tx} buffers are on TX");
     stand.close();
 }

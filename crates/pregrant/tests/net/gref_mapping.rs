@@ -149,14 +149,14 @@ impl Pair {
         for k in 0..frames {
             let mut burst = Arena::new();
             assert!(burst.push(&bytes(k), Offload::default()));
-            assert_eq!(self.front.send(&self.g, q, &burst.burst()), Ok(1));
+            assert_eq!(self.front.queue_mut(q).unwrap().send(&self.g, &burst.burst()), Ok(1));
             self.back.poll_tx(&self.h, q, &mut port, &mut scratch).expect("good frames");
-            self.front.reclaim(&self.g, q, 1).expect("good answers");
+            self.front.queue_mut(q).unwrap().reclaim(&self.g, 1).expect("good answers");
             assert_eq!(port.took.pop().map(|f| f.0), Some(bytes(k)), "frame {k} from the guest");
             port.gives.push_back((bytes(k + 1), Offload::default()));
             self.back.poll_rx(&self.h, q, &mut port).expect("good slots");
             into.clear();
-            assert_eq!(self.front.recv(&self.g, q, &mut into, 1), Ok(1));
+            assert_eq!(self.front.queue_mut(q).unwrap().recv(&self.g, &mut into, 1), Ok(1));
             assert_eq!(into.burst().frame(0), bytes(k + 1), "frame {k} for the guest");
         }
         self.xen.counts().since(&before)
@@ -192,7 +192,7 @@ impl Pair {
 
     /// The first `n` TX and RX pages of queue `q`, as an honest front tells of them.
     pub fn pages(&self, q: usize, n: usize) -> Vec<GrefEntry> {
-        let [tx, rx] = self.front.page_refs(q);
+        let [tx, rx] = self.front.queue(q).unwrap().page_refs();
         let of = |refs: &[GrantRef], flags| -> Vec<_> {
             refs[..n].iter().map(|gref| GrefEntry { gref: gref.0, flags, status: 7 }).collect()
         };
@@ -354,7 +354,7 @@ fn an_add_is_all_or_nothing() {
     let mut refs = [GrantRef::NONE];
     let strangers = pair.g.alloc(DomId(9), Access::ReadWrite, &mut refs).expect("a page");
     let entry = |gref, flags| GrefEntry { gref, flags, status: 0 };
-    let tx = pair.front.page_refs(0)[0].last().expect("pages").0;
+    let tx = pair.front.queue(0).unwrap().page_refs()[0].last().expect("pages").0;
     for (last, why) in [
         (entry(0, 0), "reference 0"),
         (entry(4_000_000, 0), "nobody granted it"),
@@ -370,7 +370,7 @@ fn an_add_is_all_or_nothing() {
             assert_eq!((pair.mapped(), pair.back.gref_pages(0)), (mapped, [0, 0]), "{why}");
         }
     }
-    let [tx, rx] = pair.front.page_refs(0);
+    let [tx, rx] = pair.front.queue(0).unwrap().page_refs();
     let many: Vec<_> = tx.iter().chain(rx).map(|gref| entry(gref.0, GREF_READONLY)).collect();
     assert_eq!(pair.asked(ADD, 0, &many[..301]), (INVALID, 0), "more than the table has");
     assert_eq!(pair.asked(ADD, 0, &[]), (INVALID, 0), "no entry");
@@ -509,7 +509,7 @@ fn a_del_says_what_it_unmapped() {
 #[test]
 fn rx_takes_pages_that_are_mapped_for_writing() {
     let mut pair = Pair::new(by_hand(), entries(768));
-    let [tx, rx] = pair.front.page_refs(0).map(<[_]>::to_vec);
+    let [tx, rx] = pair.front.queue(0).unwrap().page_refs().map(<[_]>::to_vec);
     let entry = |gref: &GrantRef, flags| GrefEntry { gref: gref.0, flags, status: 0 };
     let reading: Vec<_> = tx.iter().chain(&rx).map(|gref| entry(gref, GREF_READONLY)).collect();
     assert_eq!(pair.asked(ADD, 0, &reading), (SUCCESS, reading.len() as u32));

@@ -77,7 +77,7 @@ impl Lender {
         let mut got = Vec::new();
         loop {
             let mut arena = Arena::new();
-            let n = self.ends.front.recv(&self.ends.g, 0, &mut arena, 1)?;
+            let n = self.ends.front.queue_mut(0).unwrap().recv(&self.ends.g, &mut arena, 1)?;
             let frames = (0..n).map(|i| arena.burst().frame(i).to_vec());
             got.extend(frames.map(|frame| Some(frame).filter(|frame| !frame.is_empty())));
             if n == 0 {
@@ -119,7 +119,8 @@ fn both_ends_agree_and_nothing_is_left() {
         let there = lender.ends.xen.counts();
         let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Lender::frame(n, *len))).collect();
         assert!(lender.receive() == Ok(expected), "{wished:?}");
-        let ((_, front), (_, back)) = (lender.ends.front.stats(0), lender.ends.back.stats(0));
+        let ((_, front), (_, back)) =
+            (lender.ends.front.queue(0).unwrap().stats(), lender.ends.back.stats(0));
         assert_eq!((front.guest_copy, back.guest_copy), (frames, frames), "{wished:?}");
         if paths.1 == "guest-copy" {
             assert_eq!((there.copies, there.maps), (before.copies, before.maps), "the back asks for nothing");
@@ -155,7 +156,7 @@ proptest! {
                 burst.iter().enumerate().map(|(k, len)| Some(Lender::frame(first + k, *len))).collect();
             prop_assert!(lender.receive() == Ok(expected));
         }
-        let (_, stats) = lender.ends.front.stats(0);
+        let (_, stats) = lender.ends.front.queue(0).unwrap().stats();
         prop_assert_eq!((stats.guest_copy, stats.errors), (lender.given as u64, 0));
         lender.ends.close();
     }
@@ -168,7 +169,7 @@ fn pages_that_are_lent_count_for_the_bound() {
         let mut lender = Lender::new(wish(), serving(true));
         lender.ends.back.limit_pages(limit);
         lender.ends.connect();
-        assert_eq!(lender.ends.front.borrows(0), lent);
+        assert_eq!(lender.ends.front.queue(0).unwrap().borrows(), lent);
         assert_eq!(lender.ends.back.needed_pages(), if lent { limit } else { 2 });
         let refused: Vec<_> =
             lender.ends.back.refused_lists().iter().map(|(q, _, why)| (*q, why.clone())).collect();
@@ -177,7 +178,7 @@ fn pages_that_are_lent_count_for_the_bound() {
         assert_eq!(refused, if lent { vec![] } else { vec![why] });
         lender.deliver(&[60, 6000]);
         assert_eq!(lender.receive().map(|frames| frames.len()), Ok(2));
-        assert_eq!(lender.ends.front.stats(0).1.guest_copy, if lent { 2 } else { 0 });
+        assert_eq!(lender.ends.front.queue(0).unwrap().stats().1.guest_copy, if lent { 2 } else { 0 });
         lender.ends.close();
     }
 }
@@ -209,7 +210,7 @@ fn a_list_that_is_wrong_costs_frames_alone() {
         );
         let right = got.iter().enumerate().filter_map(|(n, got)| Some((n, got.as_ref()?)));
         right.for_each(|(n, got)| assert!(*got == Lender::frame(n, 60 + 10 * n)));
-        assert_eq!(lender.ends.front.stats(0).1.errors, lost as u64);
+        assert_eq!(lender.ends.front.queue(0).unwrap().stats().1.errors, lost as u64);
         // It goes on.
         assert!(list.store_u32(at, was));
         lender.deliver(&[1000]);
@@ -272,11 +273,16 @@ fn a_hook_sees_what_was_copied() {
         let was = list.load_u32(REFS + 16).expect("a word of the page");
         assert!(!forge || list.store_u32(REFS + 16, 0));
         let (mut out, mut diverted, mut heads) = (Arena::new(), Diverted::default(), Vec::new());
-        let seen =
-            lender.ends.front.recv_hooked(&lender.ends.g, 0, &mut out, &mut diverted, (1, 64), |frame| {
+        let seen = lender.ends.front.queue_mut(0).unwrap().recv_hooked(
+            &lender.ends.g,
+            &mut out,
+            &mut diverted,
+            (1, 64),
+            |frame| {
                 heads.push(frame.head().to_vec());
                 if frame.len() == 1500 { Verdict::Drop } else { Verdict::Pass }
-            });
+            },
+        );
         assert_eq!(seen, Ok(3));
         let expected = |n: usize| Lender::frame(first + n, lens[n]);
         let shown: &[usize] = if forge { &[1, 2] } else { &[0, 1, 2] };
@@ -286,14 +292,17 @@ fn a_hook_sees_what_was_copied() {
         let all: &[usize] = if forge { &[2] } else { &[0, 2] };
         assert!(passed.iter().cloned().eq(all.iter().map(|n| expected(*n))));
         assert!(list.store_u32(REFS + 16, was));
-        assert_eq!(lender.ends.front.stats(0).1.errors, u64::from(forge));
+        assert_eq!(lender.ends.front.queue(0).unwrap().stats().1.errors, u64::from(forge));
     }
     lender.ends.close();
 
     let mut lender = Lender::connected(wish(), serving(true));
     lender.deliver(&[3000]);
     let (mut out, mut lent) = (Arena::new(), Default::default());
-    assert_eq!(lender.ends.front.recv_by_reference(&lender.ends.g, 0, &mut out, &mut lent, 1), Ok(1));
+    assert_eq!(
+        lender.ends.front.queue_mut(0).unwrap().recv_by_reference(&lender.ends.g, &mut out, &mut lent, 1),
+        Ok(1)
+    );
     assert!(lent.tokens().next().is_none() && out.burst().frame(0) == Lender::frame(0, 3000));
     lender.ends.close();
 }
@@ -385,7 +394,7 @@ fn a_guest_that_keeps_a_page_is_lent_no_more() {
         lender.ends.fb.own.borrow_mut().insert("state".into(), "1".into());
         lender.ends.connect();
         assert!(lender.ends.front.is_live(), "{round}");
-        assert_eq!(lender.ends.front.borrows(0), lent);
+        assert_eq!(lender.ends.front.queue(0).unwrap().borrows(), lent);
         let first = lender.given;
         lender.deliver(&[900]);
         assert!(lender.receive() == Ok(vec![Some(Lender::frame(first, 900))]));
@@ -423,7 +432,9 @@ fn a_connect_that_fails_lends_nothing() {
         }
         lender.ends.fb.own.borrow_mut().insert(key.into(), was);
         lender.ends.connect();
-        assert!(lender.ends.front.borrows(0) && lender.ends.front.borrows(1));
+        assert!(
+            lender.ends.front.queue(0).unwrap().borrows() && lender.ends.front.queue(1).unwrap().borrows()
+        );
         lender.ends.close();
     }
 }
@@ -510,7 +521,10 @@ fn what_is_delivered_at_the_last_moment_is_not_lost() {
         assert_eq!((drained.delivered, drained.lost), (3, 0));
         let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Lender::frame(n, *len))).collect();
         assert!(lender.receive() == Ok(expected), "{wished:?}");
-        assert_eq!(lender.ends.front.stats(0).1.data_ring, if wished.data_ring.is_some() { 3 } else { 0 });
+        assert_eq!(
+            lender.ends.front.queue(0).unwrap().stats().1.data_ring,
+            if wished.data_ring.is_some() { 3 } else { 0 }
+        );
         lender.ends.back = BackVif::new(GUEST, 0, serving(true));
         assert_eq!(lender.ends.back.inherit(&mut lender.ends.bb), Ok(PreviousState::Connected));
         assert!(lender.ends.back.reattach(&lender.ends.h, &mut lender.ends.bb, &mut |_, _| None).is_ok());
@@ -528,11 +542,11 @@ fn pieces_of_a_call_that_failed_are_not_fetched_later() {
     let was = ring.load_u32(64 + 8).expect("a word of the ring");
     assert!(ring.store_u32(64 + 8, was | 4096 << 16));
     let mut arena = Arena::new();
-    assert!(lender.ends.front.recv(&lender.ends.g, 0, &mut arena, 1).is_err());
+    assert!(lender.ends.front.queue_mut(0).unwrap().recv(&lender.ends.g, &mut arena, 1).is_err());
     let (copies, mut other) = (lender.ends.xen.counts().copies, Arena::new());
-    assert_eq!(lender.ends.front.recv(&lender.ends.g, 0, &mut other, 3), Ok(0));
+    assert_eq!(lender.ends.front.queue_mut(0).unwrap().recv(&lender.ends.g, &mut other, 3), Ok(0));
     assert_eq!(
-        (lender.ends.xen.counts().copies, other.len(), lender.ends.front.stats(0).1.errors),
+        (lender.ends.xen.counts().copies, other.len(), lender.ends.front.queue(0).unwrap().stats().1.errors),
         (copies, 0, 0)
     );
     drop(ring);
@@ -548,19 +562,27 @@ fn a_frame_whose_rest_is_gone_is_counted_once() {
         let list = lender.page(LIST_REF);
         let (mut out, mut diverted, mut seen) = (Arena::new(), Diverted::default(), 0);
         let frames =
-            lender.ends.front.recv_hooked(&lender.ends.g, 0, &mut out, &mut diverted, (1, 64), |_| {
-                seen += 1;
-                assert!(
-                    list.store_u32(
+            lender.ends.front.queue_mut(0).unwrap().recv_hooked(
+                &lender.ends.g,
+                &mut out,
+                &mut diverted,
+                (1, 64),
+                |_| {
+                    seen += 1;
+                    assert!(list.store_u32(
                         REFS + 4,
                         if seen == 2 { 0 } else { list.load_u32(REFS + 4).unwrap_or(0) }
-                    )
-                );
-                verdict
-            });
+                    ));
+                    verdict
+                },
+            );
         assert_eq!(frames, Ok(2));
-        let stats = lender.ends.front.hook_stats(0);
-        assert_eq!((stats.frames(), lender.ends.front.stats(0).1.errors), (2, 1), "{stats:?}");
+        let stats = lender.ends.front.queue(0).unwrap().hook_stats();
+        assert_eq!(
+            (stats.frames(), lender.ends.front.queue(0).unwrap().stats().1.errors),
+            (2, 1),
+            "{stats:?}"
+        );
         if verdict == Verdict::Tx {
             assert_eq!((stats.sent_copied, stats.unsent), (1, 1));
         }

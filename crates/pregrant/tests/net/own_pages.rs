@@ -76,7 +76,7 @@ impl Own {
         let (desc, bytes) = self.write(at, len);
         assert_eq!(self.pair.front.send_own(&self.pair.g, q, &[desc]), Ok(1));
         assert_eq!(self.took(q), [bytes], "frame {}", self.number);
-        self.pair.front.reclaim(&self.pair.g, q, 1).expect("good answers");
+        self.pair.front.queue_mut(q).unwrap().reclaim(&self.pair.g, 1).expect("good answers");
         assert!(!self.pair.front.is_held(at / PAGE_SIZE));
     }
 
@@ -99,7 +99,7 @@ impl Own {
     }
 
     fn stats(&self) -> CacheStats {
-        self.pair.front.cache_stats(0)
+        self.pair.front.queue(0).unwrap().cache().unwrap().stats()
     }
 
     fn close(mut self) {
@@ -126,11 +126,15 @@ fn frames_go_from_where_they_lie() {
             for page in 0..200 {
                 own.send(q, page * PAGE_SIZE, 100);
             }
-            let stats = own.pair.front.cache_stats(q);
+            let stats = own.pair.front.queue(q).unwrap().cache().unwrap().stats();
             assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (0, 200, 200));
             assert_eq!(own.pair.xen.counts().grants, standing, "nothing is granted for a frame");
             own.turns();
-            assert_eq!(own.pair.front.cached_pages(q), (200, 200), "no more than there are");
+            assert_eq!(
+                own.pair.front.queue(q).unwrap().cache().unwrap().pages(),
+                (200, 200),
+                "no more than there are"
+            );
             assert_eq!(own.pair.back.gref_pages(q)[0], POOL + 200);
             assert_eq!(own.pair.xen.counts().grants, standing + 200);
             let before = own.pair.xen.counts();
@@ -144,10 +148,10 @@ fn frames_go_from_where_they_lie() {
             own.send(q, 3 * PAGE_SIZE + 5, 9000);
             let took = own.pair.xen.counts().since(&before);
             assert_eq!((took.copies, took.maps, took.unmaps), (0, 0, 0));
-            let stats = own.pair.front.cache_stats(q);
+            let stats = own.pair.front.queue(q).unwrap().cache().unwrap().stats();
             assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (800, 200, 202));
             assert_eq!((stats.adds, stats.dels, stats.evictions, stats.mode_changes), (200, 0, 0, 0));
-            let (front, back) = (own.pair.front.stats(q).0, own.pair.back.stats(q).0);
+            let (front, back) = (own.pair.front.queue(q).unwrap().stats().0, own.pair.back.stats(q).0);
             assert_eq!((front.frames, front.gref_mapped, back.gref_mapped), (1002, 800, 1002));
         }
         own.close();
@@ -168,9 +172,9 @@ fn what_is_no_frame_of_the_memory_is_dropped() {
         (desc(8000, 193, 0), 1),
         (desc(0, 8192, 9), 1),
     ] {
-        let before = own.pair.front.stats(0).0;
+        let before = own.pair.front.queue(0).unwrap().stats().0;
         assert_eq!(own.pair.front.send_own(&own.pair.g, 0, &[desc]), Ok(1));
-        let after = own.pair.front.stats(0).0;
+        let after = own.pair.front.queue(0).unwrap().stats().0;
         assert_eq!((after.dropped - before.dropped, after.frames - before.frames), (dropped, 0), "{desc:?}");
     }
     // One that is to be cut has an extra info, and is copied.
@@ -197,7 +201,7 @@ fn a_page_on_its_way_makes_way_for_none() {
     assert_eq!((own.stats().evictions, own.pair.front.room(0)), (0, 0), "the ring is full");
     let took = own.took(0);
     assert!(took[..4].iter().zip(&descs).all(|(took, (_, bytes))| took == bytes));
-    own.pair.front.reclaim(&own.pair.g, 0, 1).expect("good answers");
+    own.pair.front.queue_mut(0).unwrap().reclaim(&own.pair.g, 1).expect("good answers");
     assert!((0..100).all(|page| !own.pair.front.is_held(page)));
     own.each((10..14).cycle().take(20));
     own.turns();
@@ -224,7 +228,11 @@ fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
         }
         let after = own.stats();
         let hits = after.hits - before.hits;
-        (hits as f64 / frames as f64, own.pair.front.cache_mode(0), after.mode_changes)
+        (
+            hits as f64 / frames as f64,
+            own.pair.front.queue(0).unwrap().cache().unwrap().mode(),
+            after.mode_changes,
+        )
     };
     let (rate, mode, changes) = some(&mut own, 60, 0);
     assert_eq!((mode, changes), (CacheMode::Caching, 0));
@@ -244,7 +252,7 @@ fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
     assert!(rate > 0.99, "{rate}");
     let stats = own.stats();
     assert_eq!((stats.refused, stats.in_use, stats.unasked, stats.ungranted), (0, 0, 0, 0));
-    assert_eq!(stats.hits + stats.copied_to_pool, own.pair.front.stats(0).0.frames);
+    assert_eq!(stats.hits + stats.copied_to_pool, own.pair.front.queue(0).unwrap().stats().0.frames);
     own.close();
 }
 
@@ -268,7 +276,7 @@ fn a_back_without_a_table_gets_copies() {
         }
         let stats = own.stats();
         assert_eq!(
-            (stats.copied_to_pool, stats.adds, own.pair.front.cache_mode(0)),
+            (stats.copied_to_pool, stats.adds, own.pair.front.queue(0).unwrap().cache().unwrap().mode()),
             (600, 0, CacheMode::Copying)
         );
         own.send(0, 100, 20_000);
@@ -285,9 +293,9 @@ fn a_back_that_takes_fewer_than_it_said_is_asked_for_fewer() {
         own.each(0..256);
         own.turns();
     }
-    assert_eq!(own.pair.front.cached_pages(0), (37, 37));
+    assert_eq!(own.pair.front.queue(0).unwrap().cache().unwrap().pages(), (37, 37));
     assert!(own.stats().refused > 0);
-    assert_eq!(own.pair.front.cache_mode(0), CacheMode::Copying);
+    assert_eq!(own.pair.front.queue(0).unwrap().cache().unwrap().mode(), CacheMode::Copying);
     own.close();
 }
 
@@ -313,7 +321,7 @@ fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
         let stats = own.stats();
         assert!(stats.hits > 0 && stats.dels > 0, "dead at turn {turns}: {stats:?}");
         assert_eq!((stats.refused, stats.in_use, stats.unasked), (0, 0, 0), "dead at turn {turns}");
-        let (added, capacity) = own.pair.front.cached_pages(0);
+        let (added, capacity) = own.pair.front.queue(0).unwrap().cache().unwrap().pages();
         assert_eq!((own.pair.back.gref_pages(0)[0], capacity), (POOL + added, 32), "dead at turn {turns}");
         own.pair.restart();
         let copies = own.pair.xen.counts().copies;
@@ -362,7 +370,7 @@ fn another_back_is_told_of_the_pages_anew() {
         own.turns();
         assert_eq!(own.each(0..32), 0, "it is not told of them yet");
         own.turns();
-        assert_eq!(own.pair.front.cached_pages(0), (27, 32));
+        assert_eq!(own.pair.front.queue(0).unwrap().cache().unwrap().pages(), (27, 32));
         own.each(0..32);
         own.turns();
         assert!(own.pair.xen.counts().grants <= standing);
@@ -372,7 +380,7 @@ fn another_back_is_told_of_the_pages_anew() {
     own.turns();
     own.each(0..32);
     own.turns();
-    assert_eq!((own.each(0..32), own.pair.front.cached_pages(0)), (32, (32, 32)));
+    assert_eq!((own.each(0..32), own.pair.front.queue(0).unwrap().cache().unwrap().pages()), (32, (32, 32)));
     own.close();
 }
 

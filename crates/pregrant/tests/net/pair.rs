@@ -48,14 +48,14 @@ impl Pair {
         let (mut port, mut arena) = (TestPort::default(), Arena::new());
         let frame: Vec<u8> = (0..len).map(byte).collect();
         assert!(arena.push(&frame, Offload::default()));
-        assert_eq!(front.send(g, 0, &arena.burst()), Ok(1));
+        assert_eq!(front.queue_mut(0).unwrap().send(g, &arena.burst()), Ok(1));
         while back.poll_tx(h, 0, &mut port, &mut Arena::new()).expect("an honest front") != Polled::Idle {}
-        assert_eq!(front.reclaim(g, 0, slots), Ok(slots));
+        assert_eq!(front.queue_mut(0).unwrap().reclaim(g, slots), Ok(slots));
         assert!(port.took.remove(0).0 == frame);
         port.gives.push_back((frame.clone(), Offload::default()));
         while back.poll_rx(h, 0, &mut port).expect("an honest front") != Polled::Idle {}
         arena.clear();
-        assert_eq!(front.recv(g, 0, &mut arena, 1), Ok(1));
+        assert_eq!(front.queue_mut(0).unwrap().recv(g, &mut arena, 1), Ok(1));
         assert!(arena.burst().frame(0) == frame);
     }
 

@@ -82,16 +82,16 @@ impl Pair {
         for k in 0..frames {
             let mut burst = Arena::new();
             assert!(burst.push(&bytes(k), Offload::default()));
-            assert_eq!(self.front.send(&self.g, 0, &burst.burst()), Ok(1));
+            assert_eq!(self.front.queue_mut(0).unwrap().send(&self.g, &burst.burst()), Ok(1));
             self.back.poll_tx(&self.h, 0, &mut port, &mut scratch).expect("good frames");
             // What is held is answered by the next call.
             self.back.poll_tx(&self.h, 0, &mut port, &mut scratch).expect("good frames");
-            self.front.reclaim(&self.g, 0, 1).expect("good answers");
+            self.front.queue_mut(0).unwrap().reclaim(&self.g, 1).expect("good answers");
             assert_eq!(port.took.pop().map(|f| f.0), Some(bytes(k)), "frame {k} from the guest");
             port.gives.push_back((bytes(k + 1), Offload::default()));
             self.back.poll_rx(&self.h, 0, &mut port).expect("good slots");
             into.clear();
-            assert_eq!(self.front.recv(&self.g, 0, &mut into, 1), Ok(1));
+            assert_eq!(self.front.queue_mut(0).unwrap().recv(&self.g, &mut into, 1), Ok(1));
             assert_eq!(into.burst().frame(0), bytes(k + 1), "frame {k} for the guest");
         }
         self.xen.counts().since(&before)

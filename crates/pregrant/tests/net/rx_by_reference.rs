@@ -169,7 +169,12 @@ impl Pair {
     /// The frame that is there, and its bytes.
     fn take(&mut self) -> Option<(Option<Token>, Vec<u8>)> {
         let (mut into, mut lent) = (Arena::new(), Lent::default());
-        let n = self.front.recv_by_reference(&self.g, 0, &mut into, &mut lent, 1).expect("good answers");
+        let n = self
+            .front
+            .queue_mut(0)
+            .unwrap()
+            .recv_by_reference(&self.g, &mut into, &mut lent, 1)
+            .expect("good answers");
         if n == 0 {
             return None;
         }

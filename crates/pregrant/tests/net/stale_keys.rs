@@ -120,13 +120,13 @@ fn a_front_that_grants_each_frame_anew_follows_one_that_persisted() {
         let mut burst = Arena::new();
         assert!(burst.push(&[k as u8; 900], Offload::default()));
         assert_eq!(
-            front.send(&g, 0, &burst.burst()),
+            front.queue_mut(0).unwrap().send(&g, &burst.burst()),
             Ok(1),
             "frame {k}: the back holds on to {:?}",
             xen.counts()
         );
         back.poll_tx(&h, 0, &mut port, &mut scratch).unwrap();
-        front.reclaim(&g, 0, 1).unwrap();
+        front.queue_mut(0).unwrap().reclaim(&g, 1).unwrap();
         assert_eq!(port.took.pop().unwrap().0, vec![k as u8; 900], "frame {k}");
     }
 }
@@ -179,7 +179,7 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
     assert!(fb.own_text("tx-ring-ref").unwrap().is_some(), "it knows no other key of a ring");
     let (mut port, mut scratch, mut burst) = (TestPort::default(), Arena::new(), Arena::new());
     assert!(burst.push(&[7; 900], Offload::default()));
-    assert_eq!(front.send(&g, 0, &burst.burst()), Ok(1));
+    assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(1));
     back.poll_tx(&h, 0, &mut port, &mut scratch).unwrap();
     assert_eq!(port.took.iter().filter(|frame| frame.0 == [7; 900]).count(), 1, "{:?}", back.stats(0).0);
 }

@@ -122,19 +122,20 @@ fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
             let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
             let _ = front.step(&p, &mut fb).unwrap_or_else(|_| panic!("{pages} pages"));
         }
-        let had = (front.nr_queues(), front.staging_lens(0), front.tx_ids(0));
+        let had =
+            (front.nr_queues(), front.queue(0).unwrap().staging_lens(), front.queue(0).unwrap().tx_ids());
         assert_eq!(had, (queues, (len_of(len), len_of(len)), ids), "{pages} pages");
         assert_eq!(front.shortage().is_some(), queues < 2 || len != wished || ids < 256, "{pages} pages");
         // More frames than there are ids, in as many turns as it takes.
         let (mut burst, mut port, mut sent) = (Arena::new(), TestPort::default(), 0);
         assert!(burst.push(&[7; 200], Offload::default()));
         while sent < 600 {
-            while front.send(&p, 0, &burst.burst()).expect("grants stand") == 1 {
+            while front.queue_mut(0).unwrap().send(&p, &burst.burst()).expect("grants stand") == 1 {
                 sent += 1;
             }
             assert!(front.in_flight(0) <= ids, "{pages} pages");
             while back.poll_tx(&h, 0, &mut port, &mut Arena::new()).expect("good frames") != Polled::Idle {}
-            assert!(front.reclaim(&p, 0, 1).expect("good answers") > 0);
+            assert!(front.queue_mut(0).unwrap().reclaim(&p, 1).expect("good answers") > 0);
         }
         assert_eq!(port.took.len(), sent);
         front.close(&mut fb, None).expect("a map");
@@ -168,7 +169,7 @@ fn where_pages_are_short_a_data_ring_costs_no_queue() {
                 let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
                 let _ = front.step(&p, &mut fb).unwrap_or_else(|_| panic!("{pages} pages"));
             }
-            let had = (front.nr_queues(), front.staging_lens(0).0.is_some());
+            let had = (front.nr_queues(), front.queue(0).unwrap().staging_lens().0.is_some());
             front.close(&mut fb, None).expect("a map");
             let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
             back.close(&h, &mut bb, None).expect("a map");
@@ -216,12 +217,12 @@ fn staged_each_way(
     for k in 0..5 {
         assert!(burst.push(&[k; 60], Offload::default()));
     }
-    assert_eq!(front.send(g, 0, &burst.burst()), Ok(5));
+    assert_eq!(front.queue_mut(0).unwrap().send(g, &burst.burst()), Ok(5));
     assert_eq!(back.poll_tx(h, 0, &mut port, &mut Arena::new()), Ok(Polled::More));
-    assert_eq!(front.reclaim(g, 0, 1), Ok(5));
+    assert_eq!(front.queue_mut(0).unwrap().reclaim(g, 1), Ok(5));
     port.gives = port.took.drain(..).collect();
     assert_eq!(back.poll_rx(h, 0, &mut port), Ok(Polled::More));
-    assert_eq!(front.recv(g, 0, &mut got, 1), Ok(5));
+    assert_eq!(front.queue_mut(0).unwrap().recv(g, &mut got, 1), Ok(5));
     assert!((0..5).all(|k| got.burst().frame(k) == [k as u8; 60]));
     let (tx, rx) = back.stats(0);
     assert_eq!((tx.errors, rx.errors), (0, 0));
@@ -263,7 +264,10 @@ fn one_direction_s_bad_list_leaves_the_other_alone() {
             let len = DataLen::new(256);
             let tx = len.filter(|_| ["1", "tx"].contains(&said));
             let rx = len.filter(|_| ["1", "rx"].contains(&said));
-            assert_eq!((front.staging_lens(0), front.staging_accepted(0)), ((tx, rx), said == "1"));
+            assert_eq!(
+                (front.queue(0).unwrap().staging_lens(), front.staging_accepted(0)),
+                ((tx, rx), said == "1")
+            );
             assert!(queues == 1 || front.staging_accepted(1), "the other queue has both");
             let staged = (5 * u64::from(tx.is_some()), 5 * u64::from(rx.is_some()));
             assert_eq!(staged_each_way((&g, &mut front), (&h, &mut vif)), staged);
@@ -320,26 +324,26 @@ fn rings_have_as_many_pages_as_both_ends_like() {
             assert_eq!(own.contains_key(&format!("{dir}-ring-ref")), order == 0, "{what}");
         }
         let tx_slots = 256usize << wished.min(tx_most);
-        assert_eq!(front.tx_ids(0) as usize, tx_slots);
+        assert_eq!(front.queue(0).unwrap().tx_ids() as usize, tx_slots);
         for turn in 0..2 {
             let (mut burst, mut port, mut sent) = (Arena::new(), TestPort::default(), 0);
             while front.room(0) > 0 {
                 burst.clear();
                 let n = 64.min(front.room(0) as usize);
                 (0..n).for_each(|k| assert!(burst.push(&[(sent + k) as u8; 60], Offload::default())));
-                assert_eq!(front.send(&g, 0, &burst.burst()), Ok(n), "{what}");
+                assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(n), "{what}");
                 sent += n;
             }
             assert_eq!(sent, tx_slots, "{what}");
             while vif.poll_tx(&h, 0, &mut port, &mut Arena::new()) == Ok(Polled::More) {}
-            assert_eq!(front.reclaim(&g, 0, 1), Ok(tx_slots as u32), "{what}");
+            assert_eq!(front.queue_mut(0).unwrap().reclaim(&g, 1), Ok(tx_slots as u32), "{what}");
             assert!(port.took.iter().enumerate().all(|(k, frame)| frame.0 == [k as u8; 60]));
             port.gives = port.took.drain(..).collect();
             while vif.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
             let (mut came, mut got) = (0, Arena::new());
             while came < sent {
                 got.clear();
-                let n = front.recv(&g, 0, &mut got, 1).expect("an honest back");
+                let n = front.queue_mut(0).unwrap().recv(&g, &mut got, 1).expect("an honest back");
                 assert!((0..n).all(|k| got.burst().frame(k) == [(came + k) as u8; 60]), "{what}");
                 came += n;
                 if n == 0 {
@@ -379,7 +383,7 @@ fn where_pages_are_short_rings_have_one() {
         let _ = front.step(&p, &mut fb).expect("pages enough for small rings");
     }
     assert!(front.staging_accepted(0) && front.shortage().is_some());
-    assert_eq!((front.nr_queues(), front.tx_ids(0)), (1, 256));
+    assert_eq!((front.nr_queues(), front.queue(0).unwrap().tx_ids()), (1, 256));
     assert!(fb.own.borrow().contains_key("rx-ring-ref"));
 }
 
@@ -403,9 +407,9 @@ fn rx_goes_on_after_a_ringful_of_errors() {
     let errors: Vec<_> = (0..256).map(error).collect();
     ring.consume(256);
     let _ = ring.answer(&errors);
-    assert_eq!(front.recv(&g, 0, &mut Arena::new(), 1), Ok(0));
+    assert_eq!(front.queue_mut(0).unwrap().recv(&g, &mut Arena::new(), 1), Ok(0));
     assert_eq!(ring.available(256), Ok(256), "the slots are posted again");
-    assert_eq!(front.stats(0).1.errors, 256);
+    assert_eq!(front.queue(0).unwrap().stats().1.errors, 256);
 }
 
 #[test]
@@ -447,8 +451,8 @@ fn a_front_sends_only_what_its_back_offered_to_take() {
         {
             assert!(burst.push(&bytes, offload));
         }
-        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(5), "all are dealt with");
-        let stats = front.stats(0).0;
+        assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(5), "all are dealt with");
+        let stats = front.queue(0).unwrap().stats().0;
         assert_eq!((stats.frames, stats.dropped), (taken, 5 - taken));
     }
 }
@@ -477,7 +481,7 @@ fn a_front_that_reconnects_begins_anew() {
             let mut burst = Arena::new();
             let (bytes, offload) = frame(n);
             assert!(burst.push(&bytes, offload));
-            assert_eq!(front.send(&g, 0, &burst.burst()), Ok(1));
+            assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(1));
         };
         // Taken and answered, though nobody has looked at the answers; then such as are not taken.
         (0..8).for_each(|n| send(&mut front, n));
@@ -491,7 +495,7 @@ fn a_front_that_reconnects_begins_anew() {
         let drained = first.end(&h, &mut bb, &mut []).expect("a map");
         assert_eq!((drained, first.state()), (Drained::default(), XenbusState::Closing));
         assert_eq!(front.step(&g, &mut fb).expect("a map"), FrontStep::Closed);
-        assert_eq!(front.send(&g, 0, &scratch.burst()), Ok(0), "nothing is taken while there is no back");
+        assert!(front.queue_mut(0).is_none(), "nothing is taken while there is no back");
         first.step(&h, &mut bb, &mut |_, _| None).expect("a map");
         assert_eq!(first.state(), XenbusState::Closed);
         assert_eq!(xen.counts().mapped, 0);
@@ -507,12 +511,12 @@ fn a_front_that_reconnects_begins_anew() {
         assert!(port.took == (20..28).map(frame).collect::<Vec<_>>(), "{:?}", port.took.len());
         port.gives.extend((40..44).map(frame));
         while second.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
-        assert_eq!(front.recv(&g, 0, &mut came, 1), Ok(4));
+        assert_eq!(front.queue_mut(0).unwrap().recv(&g, &mut came, 1), Ok(4));
         for (n, (bytes, _)) in (40..).zip(came.burst().iter()) {
             assert!(bytes == frame(n).0, "{n}");
         }
         while front.in_flight(0) > 0 {
-            front.reclaim(&g, 0, 1).expect("an honest back");
+            front.queue_mut(0).unwrap().reclaim(&g, 1).expect("an honest back");
         }
     }
 }
@@ -536,7 +540,7 @@ fn a_ring_that_is_garbled_at_its_end_costs_the_next_nothing() {
         for n in 0..40 {
             assert!(burst.push(&vec![0x5a; 60 + 100 * n], Offload::default()));
         }
-        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(40));
+        assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(40));
         let ring = fb.own.borrow()["tx-ring-ref"].parse().expect("a number");
         let map = h.map(GUEST, &[GrantRef(ring)], Access::ReadWrite).expect("the front's ring");
         for _ in 0..round % 20 {
@@ -553,7 +557,7 @@ fn a_ring_that_is_garbled_at_its_end_costs_the_next_nothing() {
 
         let mut second = back(BackFeatures::default());
         connect((&g, &mut front, &mut fb), (&h, &mut second, &mut bb));
-        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(40));
+        assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(40));
         let (mut port, mut scratch) = (TestPort::default(), Arena::new());
         while second.poll_tx(&h, 0, &mut port, &mut scratch) == Ok(Polled::More) {}
         assert_eq!(port.took.len(), 40, "round {round}");
@@ -579,7 +583,7 @@ fn xsa_376_403_trusted_or_not_the_back_is_shown_nothing_but_frames() {
         connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
         let mut burst = Arena::new();
         assert!(burst.push(&[0xa5; 900], Offload::default()));
-        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(1));
+        assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(1));
         let own = fb.own.borrow();
         let rings: Vec<u32> = own
             .iter()

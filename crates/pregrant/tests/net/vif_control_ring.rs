@@ -46,7 +46,7 @@ fn wish(
     assert!(front.multicast(g, MacAddr([1, 0, 0x5E, 0, 0, n]), wanted));
     assert_eq!(front.multicast_wishes().0, 1);
     while back.poll_tx(h, 0, &mut Groups::default(), &mut Arena::new()) == Ok(Polled::More) {}
-    assert_eq!(front.reclaim(g, 0, 1), Ok(2));
+    assert_eq!(front.queue_mut(0).unwrap().reclaim(g, 1), Ok(2));
     front.multicast_wishes()
 }
 
@@ -87,7 +87,7 @@ fn heard(
     let mut port = Groups::default();
     while back.poll_rx(h, 0, &mut port) == Ok(Polled::More) {}
     let mut came = Arena::new();
-    front.recv(g, 0, &mut came, 1).expect("an honest back");
+    front.queue_mut(0).unwrap().recv(g, &mut came, 1).expect("an honest back");
     came.burst().iter().map(|(frame, _)| frame[5]).collect()
 }
 
@@ -235,7 +235,7 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
         let ring = RingPages::<NetCtrl, _>::new(h.map(GUEST, &[ring], Access::ReadWrite).expect("the ring"));
         // As fronts do: they ask for an event of the next answer as soon as they have the last.
         let sleeps = |front: &mut FrontVif<LocalDomain>| {
-            assert_eq!(front.final_check(&g, 0, true), Ok(false));
+            assert_eq!(front.queue_mut(0).unwrap().final_check(&g, true), Ok(false));
             ring.store(Word::RspEvent, ring.load(Word::RspProd) + 1);
         };
         sleeps(&mut front);
@@ -279,7 +279,7 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
         // A frame each way, answered, and not looked at before the back dies; then looked at.
         let mut burst = Arena::new();
         assert!(burst.push(&[2; 60], Offload::default()));
-        assert_eq!(front.send(&g, 0, &burst.burst()), Ok(1));
+        assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(1));
         let mut port = TestPort::default();
         port.gives.push_back((vec![2; 60], Offload::default()));
         while vif.poll_tx(&h, 0, &mut port, &mut Arena::new()) == Ok(Polled::More) {}
@@ -291,8 +291,8 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
             assert_eq!(vif.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
             assert_eq!(xen.counts().notifications - before, events, "{died:?}, {keeps}");
             // It looks, and asks for an event of what comes next.
-            front.reclaim(&g, 0, 1).expect("an honest back");
-            front.recv(&g, 0, &mut Arena::new(), 1).expect("an honest back");
+            front.queue_mut(0).unwrap().reclaim(&g, 1).expect("an honest back");
+            front.queue_mut(0).unwrap().recv(&g, &mut Arena::new(), 1).expect("an honest back");
             for key in ["tx-ring-ref", "rx-ring-ref"] {
                 let gref = GrantRef(fb.own.borrow()[key].parse().expect("a number"));
                 let map = h.map(GUEST, &[gref], Access::ReadWrite).expect("the ring");

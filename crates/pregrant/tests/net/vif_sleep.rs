@@ -77,7 +77,7 @@ impl Pair {
 
     fn receive(&mut self) -> usize {
         self.arena.clear();
-        self.front.recv(&self.g, 0, &mut self.arena, 1).expect("an honest back")
+        self.front.queue_mut(0).unwrap().recv(&self.g, &mut self.arena, 1).expect("an honest back")
     }
 }
 
@@ -90,7 +90,7 @@ fn each_ring_wakes_the_back_through_its_own_channel_each_time() {
             pair.fall_asleep();
             pair.arena.clear();
             assert!(pair.arena.push(&[7; 60], Offload::default()));
-            assert_eq!(pair.front.send(&pair.g, 0, &pair.arena.burst()), Ok(1));
+            assert_eq!(pair.front.queue_mut(0).unwrap().send(&pair.g, &pair.arena.burst()), Ok(1));
             let tx = pair.woken("a request of TX");
 
             // More frames than the guest has slots: the next waits for one.
@@ -103,7 +103,7 @@ fn each_ring_wakes_the_back_through_its_own_channel_each_time() {
             while pair.receive() > 0 {
                 pair.fall_asleep();
             }
-            pair.front.reclaim(&pair.g, 0, 1).expect("an honest back");
+            pair.front.queue_mut(0).unwrap().reclaim(&pair.g, 1).expect("an honest back");
 
             pair.fall_asleep();
             let ctrl = pair.front.ctrl().expect("a control ring");

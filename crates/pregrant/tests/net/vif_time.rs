@@ -197,7 +197,7 @@ impl Pair {
     fn fill(&mut self, i: usize) {
         let mut burst = Arena::new();
         assert!(burst.push(&[7; 1000], Offload::default()));
-        while self.front.send(&self.g, i, &burst.burst()) == Ok(1) {}
+        while self.front.queue_mut(i).unwrap().send(&self.g, &burst.burst()) == Ok(1) {}
     }
 
     /// Rounds until nothing moves: frames taken by queue.
@@ -234,7 +234,7 @@ fn the_link_is_up_when_all_queues_are_ready() {
     assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(false)));
     assert_eq!((pair.back.link_is_up(), pair.back.stalls()), (false, 1));
     let mut got = Arena::new();
-    while pair.front.recv(&pair.g, 1, &mut got, 1) != Ok(0) {
+    while pair.front.queue_mut(1).unwrap().recv(&pair.g, &mut got, 1) != Ok(0) {
         got.clear();
     }
     assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(true)));
@@ -282,7 +282,7 @@ fn queues_share_a_rate_and_none_starves() {
     for now in 0..100 {
         pair.xen.stop_clock(now * MS);
         (0..2).for_each(|i| {
-            pair.front.reclaim(&pair.g, i, 1).expect("an honest back");
+            pair.front.queue_mut(i).unwrap().reclaim(&pair.g, 1).expect("an honest back");
             pair.fill(i);
         });
         let got = pair.rounds();

@@ -154,7 +154,7 @@ fn turn<P: Platform>(
     }
     for i in 0..front.nr_queues() {
         // None once the ring is full of those that nobody has answered.
-        front.send(p, i, &burst.burst()).expect("grants stand");
+        front.queue_mut(i).unwrap().send(p, &burst.burst()).expect("grants stand");
     }
     assert!(!look || back.pages_with(SENT) >= 3, "it sees what it is sent");
     back.show(5);
@@ -348,8 +348,10 @@ fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
         scrawl(&back);
         let lie = u32::from_le_bytes([SCRAWL; 4]);
         let overrun = |fault: &PeerFault| matches!(fault, PeerFault::RspProdOverrun { rsp_prod, .. } if *rsp_prod == lie);
-        assert!(front.reclaim(&p, 0, 1).is_err_and(|fault| overrun(&fault)));
-        assert!(front.recv(&p, 0, &mut Arena::new(), 1).is_err_and(|fault| overrun(&fault)));
+        assert!(front.queue_mut(0).unwrap().reclaim(&p, 1).is_err_and(|fault| overrun(&fault)));
+        assert!(
+            front.queue_mut(0).unwrap().recv(&p, &mut Arena::new(), 1).is_err_and(|fault| overrun(&fault))
+        );
     }
 }
 

@@ -69,13 +69,13 @@ impl Pair {
         let mut burst = Arena::new();
         assert!(burst.push(&[7; 900], Offload::default()));
         let mut port = TestPort::default();
-        assert_eq!(front.send(&self.g, 0, &burst.burst()), Ok(1));
+        assert_eq!(front.queue_mut(0).unwrap().send(&self.g, &burst.burst()), Ok(1));
         assert_eq!(back.poll_tx(&self.h, 0, &mut port, &mut Arena::new()), Ok(Polled::More));
-        assert_eq!(front.reclaim(&self.g, 0, 1), Ok(1));
+        assert_eq!(front.queue_mut(0).unwrap().reclaim(&self.g, 1), Ok(1));
         port.gives = port.took.drain(..).collect();
         assert_eq!(back.poll_rx(&self.h, 0, &mut port), Ok(Polled::More));
         let mut got = Arena::new();
-        assert_eq!(front.recv(&self.g, 0, &mut got, 1), Ok(1));
+        assert_eq!(front.queue_mut(0).unwrap().recv(&self.g, &mut got, 1), Ok(1));
         assert_eq!(got.burst().frame(0), [7; 900]);
     }
 
@@ -118,7 +118,7 @@ fn xsa_300_pages_beyond_the_limit_are_not_mapped() {
         back.limit_pages(limit);
         pair.connect(&mut front, &mut back);
         assert_eq!((back.mapped_pages(), pair.xen.counts().mapped), (mapped, mapped), "limit {limit}");
-        let lens = [0, 1].map(|i| front.staging_lens(i));
+        let lens = [0, 1].map(|i| front.queue(i).unwrap().staging_lens());
         assert_eq!(lens.map(|(tx, rx)| (tx.is_some(), rx.is_some())), staging, "limit {limit}");
         assert_eq!([0, 1].map(|i| front.staging_accepted(i)), staging.map(|lists| lists == both));
         for (_, _, why) in back.refused_lists() {
@@ -388,7 +388,7 @@ fn xsa_350_connecting_and_disconnecting_in_a_loop_leaves_what_one_round_leaves()
         for _ in 0..8 {
             assert!(burst.push(&[1; 300], Offload::default()));
         }
-        assert_eq!(front.send(&pair.g, 1, &burst.burst()), Ok(8));
+        assert_eq!(front.queue_mut(1).unwrap().send(&pair.g, &burst.burst()), Ok(8));
         match round % 3 {
             0 => {
                 back.close(&pair.h, &mut pair.bb, None).expect("a map");
@@ -412,7 +412,7 @@ fn xsa_350_connecting_and_disconnecting_in_a_loop_leaves_what_one_round_leaves()
         assert!(front.is_live() && back.nr_queues() == 2, "round {round}");
         let mut port = TestPort::default();
         while back.poll_tx(&pair.h, 1, &mut port, &mut Arena::new()) == Ok(Polled::More) {}
-        front.reclaim(&pair.g, 1, 1).expect("an honest back");
+        front.queue_mut(1).unwrap().reclaim(&pair.g, 1).expect("an honest back");
         let now = pair.xen.counts();
         assert_eq!((now.grants, now.mapped, now.channels), (once.grants, once.mapped, once.channels));
     }
@@ -553,7 +553,7 @@ fn two_queues_with_the_same_grants_harm_their_guest_alone() {
         assert!(burst.push(&[3; 200], Offload::default()));
     }
     let mut port = TestPort::default();
-    assert_eq!(front.send(&pair.g, 0, &burst.burst()), Ok(8));
+    assert_eq!(front.queue_mut(0).unwrap().send(&pair.g, &burst.burst()), Ok(8));
     // Both queues see the same requests and answer them; whichever was second wrote answers over answers.
     for queue in [0, 1, 0, 1] {
         let polled = back.poll_tx(&pair.h, queue, &mut port, &mut Arena::new());
@@ -633,7 +633,7 @@ fn xsa_374_frames_in_flight_at_a_fault_are_given_back() {
         for _ in 0..20 {
             assert!(burst.push(&[5; 5000], Offload::default()));
         }
-        assert_eq!(front.send(&pair.g, 0, &burst.burst()), Ok(20));
+        assert_eq!(front.queue_mut(0).unwrap().send(&pair.g, &burst.burst()), Ok(20));
         back.close(&pair.h, &mut pair.bb, Some("a fault")).expect("a map");
         for _ in 0..2 {
             front.step(&pair.g, &mut pair.fb).expect("a map");

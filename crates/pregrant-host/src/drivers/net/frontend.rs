@@ -11,7 +11,8 @@ use crate::wake::WakeOn;
 use pregrant::net::features::ActiveLists;
 use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{
-    Diverted, FrontConfig, FrontStep, FrontVif, HookFrame, Lent, NotOffered, UnknownToken, Verdict,
+    Diverted, FrontConfig, FrontQueue, FrontStep, FrontVif, HookFrame, Lent, NotOffered, UnknownToken,
+    Verdict,
 };
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
@@ -157,27 +158,37 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(true)
     }
 
-    /// Sends as many frames of `burst` as fit on queue `i`, from the first. Returns how many.
+    /// Sends as many frames of `burst` as fit on queue `i`, from the first. Returns how many: none while the vif is not live.
     #[inline(always)]
     pub fn send(&mut self, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
-        self.vif.send(&self.end.platform, i, burst)
+        let Some(queue) = self.vif.queue_mut(i) else { return Ok(0) };
+        queue.send(&self.end.platform, burst)
+    }
+
+    /// Has queue `i` do something, while the vif is live. A fault of the back's closes the vif.
+    #[inline(always)]
+    fn on_queue<R: Default>(
+        &mut self,
+        i: usize,
+        act: impl FnOnce(&P, &mut FrontQueue<P>) -> Result<R, PeerFault>,
+    ) -> Result<R, FrontendError> {
+        let Some(queue) = self.vif.queue_mut(i) else { return Ok(R::default()) };
+        act(&self.end.platform, queue).map_err(|fault| self.fault(fault))
     }
 
     /// Takes TX answers of queue `i`, once at least `want` are there.
     #[inline(always)]
     pub fn reclaim(&mut self, i: usize, want: u32) -> Result<u32, FrontendError> {
-        let n = self.vif.reclaim(&self.end.platform, i, want);
-        n.map_err(|fault| self.fault(fault))
+        self.on_queue(i, |p, queue| queue.reclaim(p, want))
     }
 
     /// Receives frames of queue `i` into `out`, once at least `want` answers are there.
     #[inline(always)]
     pub fn recv(&mut self, i: usize, out: &mut Arena, want: u32) -> Result<usize, FrontendError> {
-        let n = self.vif.recv(&self.end.platform, i, out, want);
-        n.map_err(|fault| self.fault(fault))
+        self.on_queue(i, |p, queue| queue.recv(p, out, want))
     }
 
-    /// Receives frames of queue `i` by reference; see [`FrontVif::recv_by_reference`]. They are given back by
+    /// Receives frames of queue `i` by reference; see [`FrontQueue::recv_by_reference`]. They are given back by
     /// [`release`](Self::release).
     #[inline(always)]
     pub fn recv_by_reference(
@@ -187,11 +198,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         lent: &mut Lent,
         want: u32,
     ) -> Result<usize, FrontendError> {
-        let n = self.vif.recv_by_reference(&self.end.platform, i, out, lent, want);
-        n.map_err(|fault| self.fault(fault))
+        lent.clear();
+        self.on_queue(i, |p, queue| queue.recv_by_reference(p, out, lent, want))
     }
 
-    /// Asks `hook` what is to become of the frames of queue `i`, and does it; see [`FrontVif::recv_hooked`].
+    /// Asks `hook` what is to become of the frames of queue `i`, and does it; see [`FrontQueue::recv_hooked`].
     #[inline(always)]
     pub fn recv_hooked(
         &mut self,
@@ -201,8 +212,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         at: (u32, usize),
         hook: impl FnMut(&mut HookFrame) -> Verdict,
     ) -> Result<usize, FrontendError> {
-        let n = self.vif.recv_hooked(&self.end.platform, i, out, diverted, at, hook);
-        n.map_err(|fault| self.fault(fault))
+        diverted.clear();
+        self.on_queue(i, |p, queue| queue.recv_hooked(p, out, diverted, at, hook))
     }
 
     /// See [`FrontVif::release`].
@@ -218,10 +229,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             Err(fault) => return Err(self.fault(fault)),
         };
         for i in 0..self.vif.nr_queues() {
-            match self.vif.final_check(&self.end.platform, i, tx_too) {
-                Ok(more) => work |= more,
-                Err(fault) => return Err(self.fault(fault)),
-            }
+            work |= self.on_queue(i, |p, queue| queue.final_check(p, tx_too))?;
         }
         Ok(work)
     }
@@ -297,7 +305,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             // LOG: as above.
             log::warn!(
                 "{id}: fewer resources than requested: {queues} queue(s), {} TX requests each, {path}; {e}",
-                vif.tx_ids(0)
+                vif.queue(0).map_or(0, FrontQueue::tx_ids)
             );
         }
     }
@@ -321,7 +329,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     fn path_in_words(&self) -> String {
         let vif = &self.vif;
         let mut ways = Vec::new();
-        match vif.staging_lens(0) {
+        let Some(queue) = vif.queue(0) else { return "ordinary grants".to_string() };
+        match queue.staging_lens() {
             (None, None) => {}
             (Some(tx), Some(rx)) if tx == rx => ways.push(format!("path staging {}", tx.value())),
             (tx, rx) => {
@@ -329,7 +338,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
                 ways.push(format!("path staging, TX {}, RX {}", of(tx), of(rx)));
             }
         }
-        match vif.data_ring(0) {
+        match queue.data_ring() {
             ActiveLists { tx: true, rx: true } => ways.push("path data-ring".to_string()),
             ActiveLists { tx: true, .. } => ways.push("path data-ring, TX alone".to_string()),
             ActiveLists { rx: true, .. } => ways.push("path data-ring, RX alone".to_string()),
@@ -338,7 +347,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if vif.gref_pages(0) > 0 {
             ways.push(format!("path gref-mapping, {} page(s) a queue", vif.gref_pages(0)));
         }
-        if vif.borrows(0) {
+        if queue.borrows() {
             ways.push("path guest-copy: RX from pages that the back lends".to_string());
         }
         if vif.names_frames() {

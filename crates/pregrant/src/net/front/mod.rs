@@ -29,7 +29,7 @@ pub mod vif;
 pub mod vif_own_pages;
 mod vif_renewal;
 
-pub use crate::net::path::gref_mapping::cache::CacheStats;
+pub use crate::net::path::gref_mapping::cache::{CacheStats, GrefCache};
 pub use crate::net::path::gref_mapping::working_set::CacheMode;
 pub use config::FrontConfig;
 pub use ctrl::CtrlFront;

@@ -387,7 +387,8 @@ impl<P: Platform> FrontQueue<P> {
         Ok(n)
     }
 
-    /// Receives frames by reference; see [`RxFront::recv_by_reference`].
+    /// Receives frames by reference: those that `lent` says (it is cleared first, as `out` is to be) are to be
+    /// [released](super::FrontVif::release), each by its token, before their pages are posted again.
     #[inline(always)]
     pub fn recv_by_reference(
         &mut self,
@@ -396,14 +397,16 @@ impl<P: Platform> FrontQueue<P> {
         lent: &mut Lent,
         want: u32,
     ) -> Result<usize, PeerFault> {
+        lent.clear();
         let n = self.rx.recv_by_reference(out, lent, want)?;
         self.rx.fetch_borrowed(p, out);
         self.post_free(p);
         Ok(n)
     }
 
-    /// Asks `hook` what is to become of the frames that are there, at most `most`, and does it; posts their slots again. Those that it
-    /// lets pass are added to `out`, those for other vifs to `diverted`, which is cleared first. Returns how many it was asked of.
+    /// Asks `hook` what is to become of the frames that are there, at most `most` and once at least `want` answers are, and does it;
+    /// posts their slots again. Those that it lets pass are added to `out`, those for other vifs to `diverted`, which is cleared first.
+    /// Returns how many it was asked of. See [`hook`](super::hook).
     ///
     /// Answers of TX are taken too, so that buffers that were sent on come back.
     #[inline(always)]
@@ -509,7 +512,8 @@ impl<P: Platform> FrontQueue<P> {
         self.rx.lent()
     }
 
-    /// Before sleeping; see [`FrontVif::final_check`](super::FrontVif::final_check).
+    /// Before sleeping: arms RX, and (`tx_too`: somebody waits for room or for the end of what was sent) TX answers; else the back
+    /// need not wake us for them. True: there is work.
     pub fn final_check(&mut self, p: &P, tx_too: bool) -> Result<bool, PeerFault> {
         let rx = self.rx.final_check(1)?;
         let tx_too = tx_too || self.rx.wants_buffer();

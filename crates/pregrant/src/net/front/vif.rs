@@ -13,9 +13,8 @@
 
 use super::config::FrontConfig;
 use super::ctrl::{CtrlFront, NotAsked};
-use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent_pages::LentPages;
-use super::loans::{Lent, UnknownToken};
+use super::loans::UnknownToken;
 use super::not_offered::NotOffered;
 use super::own_pages::OwnPages;
 use super::plan::{Plan, plans};
@@ -23,16 +22,15 @@ use super::queue::{FrontQueue, QueueConfig};
 use super::regions::{Granting, Regions};
 use super::taken::Taken;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::features::{ActiveLists, BackFeatures, FrontRequest, QueueKeys, of_front_connection};
+use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
 use crate::net::path::PathName;
 use crate::net::path::gref_mapping::front::{Question, Telling};
 use crate::net::path::staging::keys::SENT_ON_SINCE;
 use crate::net::path::staging::list::DataLen;
-use crate::net::stats::DirStats;
 use crate::platform::{Clock, GrantPool, Platform};
-use crate::port::{Arena, Burst, Offloads, Piece, Token};
-use crate::units::{DomId, EvtchnPort, GrantRef};
+use crate::port::{Offloads, Piece, Token};
+use crate::units::DomId;
 use crate::wire::data_ring::ORDER_MIN;
 use crate::wire::netif_ctrl::CtrlType;
 use crate::xenbus::bus::DeviceBus;
@@ -492,11 +490,6 @@ impl<P: Platform> FrontVif<P> {
         self.live && (self.renews || self.telling.is_some())
     }
 
-    /// The grants of the ordinary pages of queue `i`, TX and RX: those that stand.
-    pub fn page_refs(&self, i: usize) -> [&[GrantRef]; 2] {
-        self.queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs)
-    }
-
     /// Pages of queue `i` that the back says it keeps mapped because it was asked to.
     pub fn gref_pages(&self, i: usize) -> usize {
         self.told.get(i).copied().unwrap_or(0)
@@ -550,6 +543,23 @@ impl<P: Platform> FrontVif<P> {
         if self.live { self.queues.len() } else { 0 }
     }
 
+    /// Queue `i`, to be looked at; None: there is none.
+    #[inline(always)]
+    pub fn queue(&self, i: usize) -> Option<&FrontQueue<P>> {
+        self.queues.get(i)
+    }
+
+    /// Queue `i`, while it is live: frames are sent and received there.
+    #[inline(always)]
+    pub fn queue_mut(&mut self, i: usize) -> Option<&mut FrontQueue<P>> {
+        if self.live { self.queues.get_mut(i) } else { None }
+    }
+
+    /// TX slots of queue `i` that are free.
+    pub fn room(&self, i: usize) -> u32 {
+        if self.live { self.queues[i].room() } else { 0 }
+    }
+
     /// Whether the back accepted all staging lists of queue `i`; [`staging_lens`](Self::staging_lens) says which it did.
     pub fn staging_accepted(&self, i: usize) -> bool {
         self.accepted.get(i).copied().unwrap_or(false)
@@ -565,11 +575,6 @@ impl<P: Platform> FrontVif<P> {
         self.queues.first().is_some_and(FrontQueue::names_frames)
     }
 
-    /// Whether the back lends pages to queue `i`.
-    pub fn borrows(&self, i: usize) -> bool {
-        self.queues.get(i).is_some_and(FrontQueue::borrows)
-    }
-
     /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is all there.
     pub fn shortage(&self) -> Option<PlatformError> {
         self.shortage
@@ -580,99 +585,9 @@ impl<P: Platform> FrontVif<P> {
         &self.not_offered
     }
 
-    /// Bytes of a frame that fit a staging buffer of queue `i`, TX and RX; None: ordinary grants.
-    pub fn staging_lens(&self, i: usize) -> (Option<DataLen>, Option<DataLen>) {
-        self.queues.get(i).map_or((None, None), FrontQueue::staging_lens)
-    }
-
-    /// Which directions of queue `i` go through a data ring.
-    pub fn data_ring(&self, i: usize) -> ActiveLists {
-        self.queues.get(i).map_or(ActiveLists::NONE, FrontQueue::data_ring)
-    }
-
-    /// TX requests that queue `i` can have in flight.
-    pub fn tx_ids(&self, i: usize) -> u32 {
-        self.queues.get(i).map_or(0, FrontQueue::tx_ids)
-    }
-
     /// What the back takes unfinished; the rest is to be finished before it is sent.
     pub fn takes(&self) -> Offloads {
         self.takes
-    }
-
-    /// Sends frames on queue `i`; see [`TxFront::send`](super::TxFront::send). None are taken while the vif is not live.
-    pub fn send(&mut self, p: &P, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
-        if !self.live {
-            return Ok(0);
-        }
-        self.queues[i].send(p, burst)
-    }
-
-    /// Takes TX answers of queue `i`; see [`TxFront::reclaim`](super::TxFront::reclaim).
-    pub fn reclaim(&mut self, p: &P, i: usize, want: u32) -> Result<u32, PeerFault> {
-        if !self.live {
-            return Ok(0);
-        }
-        self.queues[i].reclaim(p, want)
-    }
-
-    /// Receives frames of queue `i` and posts its slots again.
-    pub fn recv(&mut self, p: &P, i: usize, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
-        if !self.live {
-            return Ok(0);
-        }
-        self.queues[i].recv(p, out, want)
-    }
-
-    /// Receives frames of queue `i` by reference: those that `lent` says (it is cleared first, as `out` is to be) are to be
-    /// [released](Self::release), each by its token, before their pages are posted again.
-    pub fn recv_by_reference(
-        &mut self,
-        p: &P,
-        i: usize,
-        out: &mut Arena,
-        lent: &mut Lent,
-        want: u32,
-    ) -> Result<usize, PeerFault> {
-        lent.clear();
-        if !self.live {
-            return Ok(0);
-        }
-        self.queues[i].recv_by_reference(p, out, lent, want)
-    }
-
-    /// Asks `hook` what is to become of the frames of queue `i` that are there, at most `most` of them and once at least `want` answers
-    /// are, and does it: frames that pass are added to `out`, those for other vifs to `diverted`, those that go back are sent. Returns
-    /// how many it was asked of. See [`hook`](super::hook).
-    pub fn recv_hooked(
-        &mut self,
-        p: &P,
-        i: usize,
-        out: &mut Arena,
-        diverted: &mut Diverted,
-        (want, most): (u32, usize),
-        hook: impl FnMut(&mut HookFrame) -> Verdict,
-    ) -> Result<usize, PeerFault> {
-        if !self.live {
-            diverted.clear();
-            return Ok(0);
-        }
-        self.queues[i].recv_hooked(p, out, diverted, (want, most), hook)
-    }
-
-    /// What hooks said of the frames of queue `i`, since it is connected.
-    pub fn hook_stats(&self, i: usize) -> HookStats {
-        self.queues.get(i).map_or(HookStats::default(), FrontQueue::hook_stats)
-    }
-
-    /// RX staging buffers of queue `i`: those of slots, spare ones, and those that are on TX. Their sum never changes while it is connected.
-    pub fn buffers(&self, i: usize) -> [usize; 3] {
-        self.queues.get(i).map_or([0; 3], FrontQueue::buffers)
-    }
-
-    /// Whether received buffers of queue `i` are sent on as they are.
-    pub fn sends_on(&self, i: usize) -> bool {
-        self.queues.get(i).is_some_and(FrontQueue::sends_on)
     }
 
     /// Piece `k` of what follows the head of a lent frame; None: there are no more. The back may change its bytes at any time.
@@ -715,39 +630,13 @@ impl<P: Platform> FrontVif<P> {
         gone + self.queues.iter().map(FrontQueue::lent).sum::<u32>()
     }
 
-    /// TX slots of queue `i` that are free.
-    pub fn room(&self, i: usize) -> u32 {
-        if self.live { self.queues[i].room() } else { 0 }
-    }
-
     /// TX requests of queue `i` without an answer.
     pub fn in_flight(&self, i: usize) -> u32 {
         if self.live { self.queues[i].in_flight() } else { 0 }
     }
 
-    /// Before sleeping: arms queue `i` for RX, and (`tx_too`: somebody waits for room or for the end of what was sent) for
-    /// TX answers; else the back need not wake us for them. True: there is work.
-    pub fn final_check(&mut self, p: &P, i: usize, tx_too: bool) -> Result<bool, PeerFault> {
-        self.queues[i].final_check(p, tx_too)
-    }
-
     /// Whether any ring has work for us, as [`final_check`](Self::final_check) says it; nothing is armed.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
         self.queues.iter_mut().any(|q| q.is_pending(tx_too))
-    }
-
-    /// Counters of queue `i`.
-    pub fn stats(&self, i: usize) -> (DirStats, DirStats) {
-        self.queues[i].stats()
-    }
-
-    /// Our channels of queue `i`: which local ends mean it.
-    pub fn channels(&self, p: &P, i: usize) -> (EvtchnPort, Option<EvtchnPort>) {
-        self.queues[i].channels(p)
-    }
-
-    /// Bytes of shared memory in staging buffers and lists of all queues.
-    pub fn staging_bytes(&self) -> usize {
-        self.queues.iter().map(FrontQueue::staging_bytes).sum()
     }
 }

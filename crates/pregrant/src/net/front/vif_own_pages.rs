@@ -11,8 +11,6 @@ use super::own_pages::OwnPages;
 use super::regions::Region;
 use super::vif::FrontVif;
 use crate::error::PlatformError;
-use crate::net::path::gref_mapping::cache::{CacheStats, GrefCache};
-use crate::net::path::gref_mapping::working_set::CacheMode;
 use crate::platform::Platform;
 use crate::port::FrameDesc;
 
@@ -63,21 +61,6 @@ impl<P: Platform> FrontVif<P> {
         self.queues.iter().filter_map(|queue| queue.cache()).any(|cache| cache.is_in_flight(page))
     }
 
-    /// What became of frames in the memory, and of its pages, on queue `i`.
-    pub fn cache_stats(&self, i: usize) -> CacheStats {
-        self.cache(i).map_or(CacheStats::default(), GrefCache::stats)
-    }
-
-    /// Whether pages of queue `i` make way for others: whether those that frames come from fit the back's table.
-    pub fn cache_mode(&self, i: usize) -> CacheMode {
-        self.cache(i).map_or(CacheMode::Copying, GrefCache::mode)
-    }
-
-    /// Pages of the memory that the back has for queue `i`, as it says, and how many it takes.
-    pub fn cached_pages(&self, i: usize) -> (usize, usize) {
-        self.cache(i).map_or((0, 0), |cache| (cache.added(), cache.capacity()))
-    }
-
     /// Grants of its pages that stand though no queue has them.
     pub(super) fn own_grants(&self) -> usize {
         self.own.as_ref().map_or(0, OwnPages::grants)
@@ -86,9 +69,5 @@ impl<P: Platform> FrontVif<P> {
     /// Whether the back has a question about its pages.
     pub(super) fn is_asking(&self) -> bool {
         self.own.as_ref().is_some_and(OwnPages::is_asking)
-    }
-
-    fn cache(&self, i: usize) -> Option<&GrefCache> {
-        self.queues.get(i)?.cache()
     }
 }

@@ -32,9 +32,9 @@ use crate::xenbus::bus::DeviceBus;
 impl<P: Platform> FrontVif<P> {
     /// What of queue `i` was shared.
     pub(super) fn shared(&self, i: usize) -> Taken {
-        let (tx, rx) = self.staging_lens(i);
+        let (tx, rx) = self.queues[i].staging_lens();
         let lists = ActiveLists { tx: tx.is_some(), rx: rx.is_some() };
-        Taken { lists, rings: self.data_ring(i), lends: self.queues[i].borrows() }
+        Taken { lists, rings: self.queues[i].data_ring(), lends: self.queues[i].borrows() }
     }
 
     /// What of it this back takes. It may be another than the one that we asked, and know nothing of what the keys of its directory
@@ -50,7 +50,7 @@ impl<P: Platform> FrontVif<P> {
             true => bus.text(&key()).map_err(FrontError::Keys),
             false => Ok(None),
         };
-        let (tx, rx) = self.staging_lens(i);
+        let (tx, rx) = self.queues[i].staging_lens();
         let known = |len: Option<DataLen>| len.is_some_and(|len| back.staging_sizes.contains(&len));
         let text = said(shared.lists.any(), &|| active_key(i, n))?;
         let lists = ActiveLists::parse(text.as_deref(), shared.lists);

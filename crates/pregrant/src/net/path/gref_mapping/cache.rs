@@ -451,6 +451,11 @@ impl GrefCache {
         self.capacity
     }
 
+    /// Pages that the back has, as it says, and how many it takes.
+    pub fn pages(&self) -> (usize, usize) {
+        (self.added(), self.capacity)
+    }
+
     /// What becomes of pages that have no place.
     pub fn mode(&self) -> CacheMode {
         self.working_set.mode()
