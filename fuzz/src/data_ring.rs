@@ -19,7 +19,7 @@ use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::data_ring::front::{RecvArea, SendArea};
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::data_ring::{PIECE_MAX, rounded};
-use pregrant::net::path::{AnyPath, Chain, DataRingPath, FrontChain, RX_ORDER, TX_ORDER};
+use pregrant::net::path::{AnyNamedPath, AnyPath, Chain, DataRingPath, FrontChain, RX_ORDER, TX_ORDER};
 use pregrant::platform::local::{LocalDomain, Pages};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload};
@@ -255,7 +255,7 @@ fn front(tape: &mut Tape<'_>) {
     let pages =
         OrdinaryPages::new(&rig.guest, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::Standing);
     let mut front = RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, pages.ok()), 1);
-    front.set_area(Some(within));
+    front.chain_mut().insert_named(AnyNamedPath::DataRing(within));
     // No answer so far was one of several for a frame.
     let mut whole = true;
     let (mut rsp_prod, mut arena) = (0u32, Arena::new());
@@ -287,9 +287,8 @@ fn front(tape: &mut Tape<'_>) {
             break;
         }
     }
-    let within = front.take_area().map(RecvArea::into_granted);
     drop((half, ring));
-    release_half(&rig.guest, Some(area.index), within);
+    release_half(&rig.guest, Some(area.index), None);
     crate::rig::release_front(&rig.guest, front.into_parts());
     drop((chan, other));
     rig.assert_empty();

@@ -14,7 +14,9 @@ use pregrant::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::data_ring::keys::{ACTIVE, INDEX_REF};
 use pregrant::net::path::staging::list::DataLen;
-use pregrant::net::path::{AnyPath, Chain, DataRingPath, FrontPath, RX_ORDER, StagingPath, TX_ORDER};
+use pregrant::net::path::{
+    AnyFrontPath, AnyNamedPath, AnyPath, Chain, DataRingPath, FrontPath, RX_ORDER, StagingPath, TX_ORDER,
+};
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::port::Offload;
@@ -224,7 +226,7 @@ proptest! {
         let mut t = Tx::new(Way::Copy);
         let (area, half) = t.rig.half(WAY, Access::ReadOnly).expect("a data ring");
         let (index, bytes) = (area.index, area.out.as_ref().expect("TX").bytes().clone());
-        t.front.set_area(area.out);
+        t.front.chain_mut().insert(AnyFrontPath::DataRing(area.out.expect("TX")));
         let mut waiting: Vec<(u16, u32, Vec<u8>)> = Vec::new();
         let mut asked = 0u32;
         let (mut ringed, mut granted) = (0, 0);
@@ -270,10 +272,10 @@ proptest! {
             t.back.answer_tx(id, RSP_ERROR);
         }
         t.reclaim().expect("answers to what was asked");
-        let mut area = t.front.take_area().expect("it was set");
+        let Some((_, AnyFrontPath::DataRing(area))) = t.front.chain_mut().split(0) else { panic!("it is there") };
         prop_assert!(area.has_room(HALF) && area.put(0, &[1; HALF]).is_some(), "all of it is free");
         drop(half);
-        release_half(&t.rig.guest, Some(index), Some(area.into_granted()));
+        release_half(&t.rig.guest, Some(index), None);
         t.close();
     }
 }
@@ -291,14 +293,13 @@ impl Receiver {
         let (area, half) = r.rig.half(WAY, Access::ReadWrite).expect("a data ring");
         let within = area.within.expect("the half for RX");
         assert!(within.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
-        r.front.set_area(Some(within));
+        r.front.chain_mut().insert_named(AnyNamedPath::DataRing(within));
         Self { r, index: area.index, half }
     }
 
-    fn close(mut self) {
+    fn close(self) {
         drop(self.half);
-        let within = self.r.front.take_area().map(RecvArea::into_granted);
-        release_half(&self.r.rig.guest, Some(self.index), within);
+        release_half(&self.r.rig.guest, Some(self.index), None);
         self.r.close();
     }
 }

@@ -21,13 +21,13 @@ use pregrant::net::front::Granting;
 use pregrant::net::front::regions::Granted;
 use pregrant::net::front::{Regions, RxFront, TxFront};
 use pregrant::net::path::copy::front::OrdinaryPages;
-use pregrant::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
+use pregrant::net::path::data_ring::front::DataArea;
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{
-    AnyPath, Chain, CopyPath, DataRingPath, ForeignPath, FrontChain, MapPath, PersistentPath, RX_ORDER,
-    StagedBuffers, StagingPath, TX_ORDER,
+    AnyFrontPath, AnyNamedPath, AnyPath, Chain, CopyPath, DataRingPath, ForeignPath, FrontChain, MapPath,
+    PathName, PersistentPath, RX_ORDER, StagedBuffers, StagingPath, TX_ORDER,
 };
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, Events, GrantPool, PeerMem};
@@ -243,12 +243,12 @@ impl Rig {
         let (area, half) = self.half(way, Access::ReadOnly).unzip();
         let (index, mut front) = (area.map(|area| (area.index, area.out)), front);
         let index = index.map(|(index, out)| {
-            front.set_area(out);
+            out.into_iter().for_each(|out| front.chain_mut().insert(AnyFrontPath::DataRing(out)));
             index
         });
         if by_frames {
             front.chain_mut().name_frames(&self.guest, 0);
-            assert!(front.chain().names_frames());
+            assert!(front.chain().has(PathName::Foreign));
         }
         let (half, whole) = (half.map(AnyPath::DataRing), self.whole(way).map(AnyPath::Foreign));
         let paths = [Self::path(way, buffers, Access::ReadOnly)].into_iter().chain(half).chain(whole);
@@ -273,12 +273,13 @@ impl Rig {
         let (area, half) = self.half(way, Access::ReadWrite).unzip();
         let (index, mut front) = (area.map(|area| (area.index, area.within)), front);
         let index = index.map(|(index, within)| {
-            front.set_area(within);
+            let within = within.map(AnyNamedPath::DataRing);
+            within.into_iter().for_each(|within| front.chain_mut().insert_named(within));
             index
         });
         if by_frames {
             front.chain_mut().name_frames(&self.guest, RX_FOREIGN);
-            assert!(front.chain().names_frames());
+            assert!(front.chain().has(PathName::Foreign));
         }
         let (half, whole) = (half.map(AnyPath::DataRing), self.whole(way).map(AnyPath::Foreign));
         let paths = [Self::path(way, buffers, Access::ReadWrite)].into_iter().chain(half).chain(whole);
@@ -392,11 +393,9 @@ pub fn release_half(
 }
 
 pub fn release_front<K: RingKind>(p: &LocalDomain, (ring, chain): (Ring<K>, FrontChain<LocalDomain>)) {
-    let (area, pages) = chain.into_parts();
     release_region(p, ring.into_pages());
-    release_area(p, area);
-    if let Some(pages) = pages {
-        assert!(pages.into_granted().release(p).is_ok(), "the back still uses a page");
+    for granted in chain.into_memory() {
+        assert!(granted.release(p).is_ok(), "the back still uses a page");
     }
 }
 
@@ -411,9 +410,9 @@ pub struct TxEnds {
 }
 
 impl TxEnds {
-    pub fn close(mut self, rig: &Rig) {
+    pub fn close(self, rig: &Rig) {
         drop(self.back);
-        release_half(&rig.guest, self.index, self.front.take_area().map(SendArea::into_granted));
+        release_half(&rig.guest, self.index, None);
         release_front(&rig.guest, self.front.into_parts());
     }
 }
@@ -429,9 +428,9 @@ pub struct RxEnds {
 }
 
 impl RxEnds {
-    pub fn close(mut self, rig: &Rig) {
+    pub fn close(self, rig: &Rig) {
         drop(self.back);
-        release_half(&rig.guest, self.index, self.front.take_area().map(RecvArea::into_granted));
+        release_half(&rig.guest, self.index, None);
         release_front(&rig.guest, self.front.into_parts());
     }
 }

@@ -8,6 +8,7 @@
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up; [`ctrl`]: the control ring).
 
+mod asked;
 pub mod config;
 pub mod ctrl;
 pub mod hook;
@@ -19,12 +20,13 @@ pub mod plan;
 pub mod queue;
 pub mod regions;
 pub mod rx;
-mod rx_answers;
+pub mod rx_answers;
 pub mod rx_buffers;
 pub mod rx_hook;
-mod taken;
+pub mod taken;
 pub mod tx;
 pub mod tx_own_pages;
+pub mod tx_slots;
 pub mod vif;
 pub mod vif_own_pages;
 mod vif_renewal;

@@ -14,18 +14,20 @@ use super::plan::Plan;
 use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::rx::RxFront;
 use super::rx_hook::Hooked;
-use super::tx::{TxFront, TxLimits};
+use super::taken::Taken;
+use super::tx::TxFront;
+use super::tx_slots::TxLimits;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, ChannelKeys, DataKeys, DataRequest, QueueKeys};
 use crate::net::headers::MacAddr;
-use crate::net::path::FrontChain;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
+use crate::net::path::data_ring::front::DataArea;
 use crate::net::path::gref_mapping::cache::GrefCache;
-use crate::net::path::guest_copy::front::BorrowedPages;
+use crate::net::path::guest_copy::front::BackPages;
 use crate::net::path::staging::front::StagingArea;
 use crate::net::path::staging::keys::{FIRST_SLOTS_SINCE, SENT_ON_SINCE};
 use crate::net::path::staging::list::{DataLen, LIST_ENTRIES_MAX};
+use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontChain, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Piece, Token};
@@ -35,6 +37,10 @@ use crate::wire::netif::RX_FOREIGN;
 use alloc::vec::Vec;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
+type Offered<P> = (Chan<P>, EvtchnPort);
+
+/// Cannot be: all memory was taken.
+const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: -22 };
 
 /// What a queue is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,41 +70,39 @@ struct Direction<K, P: Platform> {
     chain: FrontChain<P>,
 }
 
+/// The staging buffers of a direction: their length, how many beyond the ids, and the first id in their list.
+type Staged = (Option<DataLen>, u32, u16);
+
 impl<K: RingKind, P: Platform> Direction<K, P> {
-    /// All of it, or none and an error. `first_id`: of its staging list. `pages`: how they are granted, and how many beyond the ids.
-    fn new(
-        p: &P,
-        regions: &mut Regions<P>,
-        (acc, order): (Access, u32),
-        (len, share, first_id): (Option<DataLen>, u32, u16),
-        spare_buffers: u32,
-        pages: (Granting, u32),
-    ) -> Result<Self, PlatformError> {
+    /// A ring.
+    fn new(p: &P, regions: &mut Regions<P>, order: u32) -> Result<Self, PlatformError> {
         let ring_pages = regions.take_exactly(p, Access::ReadWrite, 1 << order)?;
         let (ring_pages, grants) = ring_pages.into_parts();
         let ring = RingPages::new(ring_pages);
         ring.init();
-        let n = ring.size() / share;
-        let entries = (n + spare_buffers).min(LIST_ENTRIES_MAX as u32);
-        let staging = len.map(|len| StagingArea::new(p, regions, acc, len, entries, first_id)).transpose();
-        let staging = match staging {
-            Ok(staging) => staging,
-            Err(e) => {
-                regions.put(p, Granted::from_parts(ring.into_pages(), grants));
-                return Err(e);
-            }
-        };
-        let mut direction = Self { ring, grants, chain: FrontChain::new(staging, None) };
-        if !direction.chain.is_whole() {
-            match OrdinaryPages::new(p, regions, acc, n + pages.1, pages.0) {
-                Ok(pages) => direction.chain.append(pages),
-                Err(e) => {
-                    direction.release(p, regions);
-                    return Err(e);
-                }
-            }
+        Ok(Self { ring, grants, chain: FrontChain::new(None, None) })
+    }
+
+    /// Memory for one in `share` of its slots. `pages`: how they are granted, and how many beyond the ids. After an error some of it is there.
+    fn fill(
+        &mut self,
+        p: &P,
+        regions: &mut Regions<P>,
+        (acc, share): (Access, u32),
+        (len, spare, first_id): Staged,
+        pages: (Granting, u32),
+    ) -> Result<(), PlatformError> {
+        let n = self.ring.size() / share;
+        if let Some(len) = len {
+            let entries = (n + spare).min(LIST_ENTRIES_MAX as u32);
+            let area = StagingArea::new(p, regions, acc, len, entries, first_id)?;
+            self.chain.insert(AnyFrontPath::Staging(area));
         }
-        Ok(direction)
+        if !self.chain.is_whole() {
+            let pages = OrdinaryPages::new(p, regions, acc, n + pages.1, pages.0)?;
+            self.chain.insert(AnyFrontPath::Pages(pages));
+        }
+        Ok(())
     }
 
     fn keys(&self) -> DataRequest {
@@ -107,10 +111,65 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
         DataRequest::from(self.chain.staging().map(keys))
     }
 
-    fn release(self, p: &P, regions: &mut Regions<P>) {
-        self.chain.release(p, regions);
-        regions.put(p, Granted::from_parts(self.ring.into_pages(), self.grants));
+    fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
+        let ring = Granted::from_parts(self.ring.into_pages(), self.grants);
+        self.chain.into_memory().chain([ring])
     }
+}
+
+/// What a queue has so far, while it is set up.
+struct Parts<P: Platform> {
+    tx: Option<Direction<NetTx, P>>,
+    rx: Option<Direction<NetRx, P>>,
+    index: Option<Granted<P>>,
+}
+
+impl<P: Platform> Parts<P> {
+    /// Takes all memory that a queue needs. After an error some of it is there.
+    fn take(
+        &mut self,
+        p: &P,
+        regions: &mut Regions<P>,
+        config: QueueConfig,
+    ) -> Result<Shared, PlatformError> {
+        let Plan { tx_len, rx_len, data_ring, tx_share, tx_order, rx_order } = config.plan;
+        let tx = self.tx.insert(Direction::new(p, regions, tx_order)?);
+        tx.fill(p, regions, (Access::ReadOnly, tx_share), (tx_len, 0, 0), (config.granting, 0))?;
+        let first_rx = tx.chain.staging().map_or(0, |area| area.entries() as u16);
+        let spare = if tx_len.is_some() { config.spare_buffers.min(tx.chain.ids()) } else { 0 };
+        let granting = if config.rx_late { Granting::PerFrame } else { Granting::Standing };
+        let rx = self.rx.insert(Direction::new(p, regions, rx_order)?);
+        let acc = Access::ReadWrite;
+        rx.fill(p, regions, (acc, 1), (rx_len, spare, first_rx), (granting, config.spare))?;
+        let mut shared = Shared { data_ring: None, guest_copy: None };
+        // Where staging carries every frame, nothing would be left for it.
+        let wanted = [&tx.chain, &rx.chain].map(|chain| chain.pages().is_some());
+        if let Some(order) = data_ring.filter(|_| wanted.contains(&true)) {
+            let area = DataArea::new(p, regions, order, wanted, tx.chain.ids())?;
+            shared.data_ring = Some(area.index_ref());
+            self.index = Some(area.index);
+            area.out.into_iter().for_each(|out| tx.chain.insert(AnyFrontPath::DataRing(out)));
+            area.within.into_iter().for_each(|area| rx.chain.insert_named(AnyNamedPath::DataRing(area)));
+        }
+        if config.borrows && wanted[1] {
+            let list = regions.take(p, Access::ReadWrite, 1, Granting::Standing)?;
+            let pages = BackPages::new(list, regions.to());
+            shared.guest_copy = Some(pages.list_ref());
+            rx.chain.insert_named(AnyNamedPath::GuestCopy(pages));
+        }
+        Ok(shared)
+    }
+
+    fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
+        let tx = self.tx.into_iter().flat_map(Direction::into_memory);
+        tx.chain(self.rx.into_iter().flat_map(Direction::into_memory)).chain(self.index)
+    }
+}
+
+/// Grants that keys of a queue name, beside those of its directions.
+struct Shared {
+    data_ring: Option<GrantRef>,
+    guest_copy: Option<GrantRef>,
 }
 
 /// The queue.
@@ -137,75 +196,29 @@ impl<P: Platform> FrontQueue<P> {
         regions: &mut Regions<P>,
         config: QueueConfig,
     ) -> Result<(Self, QueueKeys), PlatformError> {
-        let Plan { tx_len, rx_len, data_ring, tx_share, tx_order, rx_order } = config.plan;
-        let tx = Direction::<NetTx, P>::new(
-            p,
-            regions,
-            (Access::ReadOnly, tx_order),
-            (tx_len, tx_share, 0),
-            0,
-            (config.granting, 0),
-        )?;
-        let first_rx = tx.chain.staging().map_or(0, |area| area.entries() as u16);
-        let rx_granting = if config.rx_late { Granting::PerFrame } else { Granting::Standing };
-        let rx = match Direction::<NetRx, P>::new(
-            p,
-            regions,
-            (Access::ReadWrite, rx_order),
-            (rx_len, 1, first_rx),
-            if tx_len.is_some() { config.spare_buffers.min(tx.chain.ids()) } else { 0 },
-            (rx_granting, config.spare),
-        ) {
-            Ok(rx) => rx,
-            Err(e) => {
-                tx.release(p, regions);
-                return Err(e);
-            }
-        };
-        // Where staging carries every frame, nothing would be left for it.
-        let wanted = [&tx.chain, &rx.chain].map(|chain| chain.pages().is_some());
-        let area = data_ring
-            .filter(|_| wanted.contains(&true))
-            .map(|order| DataArea::new(p, regions, order, wanted, tx.chain.ids()));
-        let area = match area.transpose() {
-            Ok(area) => area,
-            Err(e) => {
-                tx.release(p, regions);
-                rx.release(p, regions);
-                return Err(e);
-            }
-        };
-        let list =
-            (config.borrows && wanted[1]).then(|| regions.take(p, Access::ReadWrite, 1, Granting::Standing));
-        let list = match list.transpose() {
-            Ok(list) => list,
-            Err(e) => {
-                tx.release(p, regions);
-                rx.release(p, regions);
-                if let Some(area) = area {
-                    area.release(p, regions);
-                }
-                return Err(e);
-            }
-        };
-        let to = regions.to();
-        let offered = p.events().offer(to).and_then(|tx| {
-            let rx = if config.split { Some(p.events().offer(to)?) } else { None };
-            Ok((tx, rx))
+        let mut parts = Parts { tx: None, rx: None, index: None };
+        let taken = parts.take(p, regions, config).and_then(|shared| {
+            let tx = p.events().offer(regions.to())?;
+            let rx = config.split.then(|| p.events().offer(regions.to())).transpose()?;
+            Ok((shared, tx, rx))
         });
-        let ((tx_chan, tx_port), rx_chan) = match offered {
-            Ok(offered) => offered,
-            Err(e) => {
-                tx.release(p, regions);
-                rx.release(p, regions);
-                if let Some(area) = area {
-                    area.release(p, regions);
-                }
-                list.into_iter().for_each(|list| regions.put(p, list));
-                return Err(e);
+        match (taken, parts) {
+            (Ok((shared, tx_chan, rx_chan)), Parts { tx: Some(tx), rx: Some(rx), index }) => {
+                Ok(Self::of(config, (tx, rx, index), shared, (tx_chan, rx_chan)))
             }
-        };
-        let borrowed = list.map(|list| BorrowedPages::new(list, to));
+            (taken, parts) => {
+                parts.into_memory().for_each(|granted| regions.put(p, granted));
+                Err(taken.err().unwrap_or(NO_RINGS))
+            }
+        }
+    }
+
+    fn of(
+        config: QueueConfig,
+        (tx, rx, index): (Direction<NetTx, P>, Direction<NetRx, P>, Option<Granted<P>>),
+        shared: Shared,
+        ((tx_chan, tx_port), rx_chan): (Offered<P>, Option<Offered<P>>),
+    ) -> (Self, QueueKeys) {
         let (rx_chan, channels) = match rx_chan {
             Some((chan, rx)) => (Some(chan), ChannelKeys::Split { tx: tx_port, rx }),
             None => (None, ChannelKeys::Single(tx_port)),
@@ -216,14 +229,10 @@ impl<P: Platform> FrontQueue<P> {
             channels,
             tx_data: tx.keys(),
             rx_data: rx.keys(),
-            data_ring: area.as_ref().map(DataArea::index_ref).into(),
-            guest_copy: borrowed.as_ref().map(BorrowedPages::list_ref).into(),
+            data_ring: shared.data_ring.into(),
+            guest_copy: shared.guest_copy.into(),
         };
-        let (index, out, within) = match area {
-            Some(DataArea { index, out, within }) => (Some(index), out, within),
-            None => (None, None, None),
-        };
-        let mut queue = Self {
+        let queue = Self {
             ids: [tx.chain.ids(), rx.ring.size()],
             tx: TxFront::new(FrontRing::new(tx.ring), tx.chain),
             rx: RxFront::new(FrontRing::new(rx.ring), rx.chain, config.tag),
@@ -234,10 +243,7 @@ impl<P: Platform> FrontQueue<P> {
             config,
             hooked: HookStats::default(),
         };
-        queue.tx.set_area(out);
-        queue.rx.set_area(within);
-        queue.rx.set_borrowed(borrowed);
-        Ok((queue, keys))
+        (queue, keys)
     }
 
     /// Tells what the back takes.
@@ -251,44 +257,40 @@ impl<P: Platform> FrontQueue<P> {
         self.rx.chain_mut().name_frames(p, RX_FOREIGN);
     }
 
-    /// The back lends no pages. Before [`go_live`](Self::go_live).
-    pub fn give_up_borrowed(&mut self, p: &P, regions: &mut Regions<P>) {
-        let list = self.rx.take_borrowed().map(BorrowedPages::into_granted);
-        list.into_iter().for_each(|list| regions.put(p, list));
-    }
-
-    /// Whether it does.
+    /// Whether the back lends pages.
     pub fn borrows(&self) -> bool {
-        self.rx.has_borrowed()
+        self.rx.chain().has(PathName::GuestCopy)
     }
 
-    /// Whether they are.
+    /// Whether pages are named by their frames.
     pub fn names_frames(&self) -> bool {
-        self.tx.chain().names_frames()
+        self.tx.chain().has(PathName::Foreign)
     }
 
-    /// The back is connected: goes on without those staging lists, and halves of the data ring, that it did not accept, and posts
-    /// RX. Of the rules of the staging `revision` are [first slots](StagingArea::set_first_slots) and
-    /// [buffers that are sent on](TxFront::allow_send_on).
+    /// The back is connected: goes on with what it [takes](Taken) of what was shared, and posts RX. Of the rules of the staging `revision` are
+    /// [first slots](StagingArea::set_first_slots) and [buffers that are sent on](TxFront::allow_send_on).
     pub fn go_live(
         &mut self,
         p: &P,
         regions: &mut Regions<P>,
-        active: ActiveLists,
-        data_ring: ActiveLists,
+        taken: Taken,
         revision: u32,
     ) -> Result<(), PlatformError> {
+        let Taken { lists, rings, lends } = taken;
         // First what goes: memory may be short.
-        if !active.tx {
-            self.tx.chain_mut().give_up_staging(p, regions);
+        let (tx, rx) = (self.tx.chain_mut(), self.rx.chain_mut());
+        for (path, takes) in [
+            (PathName::Staging, lists),
+            (PathName::DataRing, rings),
+            (PathName::GuestCopy, ActiveLists { tx: false, rx: lends }),
+        ] {
+            if !takes.tx {
+                tx.give_up(path, p, regions);
+            }
+            if !takes.rx {
+                rx.give_up(path, p, regions);
+            }
         }
-        if !active.rx {
-            self.rx.chain_mut().give_up_staging(p, regions);
-        }
-        let out = if data_ring.tx { None } else { self.tx.take_area() };
-        let within = if data_ring.rx { None } else { self.rx.take_area() };
-        let halves = [out.map(SendArea::into_granted), within.map(RecvArea::into_granted)];
-        halves.into_iter().flatten().for_each(|granted| regions.put(p, granted));
         self.tx.chain_mut().set_first_slots(revision >= FIRST_SLOTS_SINCE);
         self.rx.chain_mut().set_first_slots(revision >= FIRST_SLOTS_SINCE);
         if let (Some(tx), Some(rx)) = (self.tx.chain().staging(), self.rx.chain().staging())
@@ -301,7 +303,7 @@ impl<P: Platform> FrontQueue<P> {
         let [tx_ids, rx_slots] = self.ids;
         if !self.tx.chain().is_whole() {
             let pages = OrdinaryPages::new(p, regions, Access::ReadOnly, tx_ids, self.config.granting)?;
-            self.tx.chain_mut().append(pages);
+            self.tx.chain_mut().insert(AnyFrontPath::Pages(pages));
         }
         if !self.rx.chain().is_whole() {
             let n = rx_slots + self.config.spare;
@@ -317,14 +319,12 @@ impl<P: Platform> FrontQueue<P> {
 
     /// Gives the memory back, but for what is lent.
     pub fn end(mut self, p: &P, regions: &mut Regions<P>) -> Option<LentPages<P>> {
-        self.give_up_borrowed(p, regions);
-        let (out, within) = (self.tx.take_area(), self.rx.take_area());
-        let halves = [out.map(SendArea::into_granted), within.map(RecvArea::into_granted), self.index];
-        halves.into_iter().flatten().for_each(|granted| regions.put(p, granted));
+        self.rx.chain_mut().give_up_named(p, regions);
         let ((tx, tx_chain), (rx, rx_chain, loans)) = (self.tx.into_parts(), self.rx.end());
         let [tx_grants, rx_grants] = self.ring_grants;
-        Direction { ring: tx, grants: tx_grants, chain: tx_chain }.release(p, regions);
-        regions.put(p, Granted::from_parts(rx.into_pages(), rx_grants));
+        let tx = Direction { ring: tx, grants: tx_grants, chain: tx_chain };
+        let rx = Granted::from_parts(rx.into_pages(), rx_grants);
+        tx.into_memory().chain([rx]).chain(self.index).for_each(|granted| regions.put(p, granted));
         LentPages::or_release(rx_chain, loans, p, regions)
     }
 
@@ -382,7 +382,7 @@ impl<P: Platform> FrontQueue<P> {
     #[inline(always)]
     pub fn recv(&mut self, p: &P, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
         let n = self.rx.recv(out, want)?;
-        self.rx.fetch_borrowed(p, out);
+        self.rx.fetch(p, out);
         self.post_free(p);
         Ok(n)
     }
@@ -399,7 +399,7 @@ impl<P: Platform> FrontQueue<P> {
     ) -> Result<usize, PeerFault> {
         lent.clear();
         let n = self.rx.recv_by_reference(out, lent, want)?;
-        self.rx.fetch_borrowed(p, out);
+        self.rx.fetch(p, out);
         self.post_free(p);
         Ok(n)
     }
@@ -550,13 +550,8 @@ impl<P: Platform> FrontQueue<P> {
 
     /// Which directions go through a data ring.
     pub fn data_ring(&self) -> ActiveLists {
-        ActiveLists { tx: self.tx.has_area(), rx: self.rx.has_area() }
-    }
-
-    /// Bytes of shared memory in staging buffers and lists.
-    pub fn staging_bytes(&self) -> usize {
-        let of = |chain: &FrontChain<P>| chain.staging().map_or(0, StagingArea::memory_bytes);
-        of(self.tx.chain()) + of(self.rx.chain())
+        let [tx, rx] = [self.tx.chain(), self.rx.chain()].map(|chain| chain.has(PathName::DataRing));
+        ActiveLists { tx, rx }
     }
 }
 

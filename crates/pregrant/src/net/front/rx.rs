@@ -7,45 +7,35 @@
 //! ```
 //!
 //! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the [chain](FrontChain) knows
-//! which frames it [holds](FrontPath::holds), and the first that does has it. Only of a [data ring](RecvArea), and of [pages that the back
-//! lends](BorrowedPages), a flag says it. Bytes
-//! are copied to private memory before anybody parses them, also where a [hook](super::hook) decides. What the back may do: answer
+//! which frames it [holds](FrontPath::holds), and the first that does has it. Memory that is no slot's responses
+//! [name](NamedPath) by a flag. Bytes are copied to private memory before anybody parses them, also where a [hook](super::hook) decides. What the back may do: answer
 //! with offsets, lengths or chains that make no sense (faults), or change the
 //! memory while it is copied (the copy is what counts), or while it is lent ([`loans`](super::loans)).
 
 use super::loans::{HEAD_BYTES, Lent, Loans, UnknownToken};
 use super::regions::OwnRing;
-use super::rx_answers::{Lends, LongFrame, Part, fault, is_plain_in_area, offload_of};
+use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::rx_buffers::RxBuffers;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::gso;
-use crate::net::path::any_front::with_path;
+use crate::net::path::any_front::{with_named, with_path};
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::data_ring::front::RecvArea;
-use crate::net::path::guest_copy::flags_of;
-use crate::net::path::guest_copy::front::{BorrowedPages, BorrowedPiece};
-use crate::net::path::{AnyFrontPath, Counted, FrontChain, FrontPath};
+use crate::net::path::named::Answers;
+use crate::net::path::{AnyFrontPath, AnyNamedPath, Counted, FrontChain, FrontPath, NamedPath};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Token};
 use crate::ring::{FrontRing, NetRx};
 use crate::shm::SharedBytes;
-use crate::wire::netif::{RXF_DATA_RING, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
+use crate::wire::netif::{RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
 use alloc::boxed::Box;
 use core::ops::Range;
 
-/// Flags of a response in a lent page, whichever generation.
-const BORROWED: u16 = flags_of(u8::MAX);
 /// Longer frames are left to the hardware's own prefetcher.
 const SHORT: i16 = 256;
 /// The front's RX half of a queue.
 pub struct RxFront<P: Platform> {
     pub(super) ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
     pub(super) chain: FrontChain<P>,
-    /// The half for RX of a data ring.
-    pub(super) area: Option<RecvArea<P>>,
-    /// Pages that the back lends.
-    pub(super) borrowed: Option<BorrowedPages<P>>,
     pub(super) loans: Loans,
     pub(super) buffers: RxBuffers,
     /// Answers that are here and belong to a frame whose last one is not.
@@ -64,8 +54,6 @@ impl<P: Platform> RxFront<P> {
         Self {
             ring,
             chain,
-            area: None,
-            borrowed: None,
             loans,
             buffers,
             cut: 0,
@@ -139,9 +127,7 @@ impl<P: Platform> RxFront<P> {
 
     #[inline(always)]
     fn take(&mut self, out: &mut Arena, mut lent: Option<&mut Lent>, want: u32) -> Result<usize, PeerFault> {
-        if let Some(borrowed) = &mut self.borrowed {
-            borrowed.clear(); // of a call that ended by a fault: it was for another arena
-        }
+        self.chain.named_mut().iter_mut().for_each(|path| with_named!(path, path => path.begin()));
         let want = want.max(self.cut + 1);
         let mut n = self.ring.available(want)?;
         if n < want {
@@ -165,15 +151,8 @@ impl<P: Platform> RxFront<P> {
             if !out.has_room() {
                 break;
             }
-            if self.is_plain_borrowed(rsp) {
-                match self.recv_borrowed(rsp, taken, n, out)? {
-                    0 => break,
-                    used => taken += used,
-                }
-                continue;
-            }
-            if is_plain_in_area(rsp) {
-                match self.recv_from_area(rsp, taken, n, out)? {
+            if is_plain(rsp) && self.chain.names(rsp.flags) != 0 {
+                match self.recv_named(rsp, taken, n, out)? {
                     0 => break,
                     used => taken += used,
                 }
@@ -203,7 +182,7 @@ impl<P: Platform> RxFront<P> {
         let mut n = 0;
         while n < most {
             let rsp = self.ring.read(at + n as u32);
-            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING | BORROWED) != 0 || rsp.status < 0
+            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyNamedPath::<P>::FLAGS) != 0 || rsp.status < 0
             {
                 return (n, Some(rsp));
             }
@@ -270,92 +249,18 @@ impl<P: Platform> RxFront<P> {
         Err(rsps.first().map_or(PeerFault::TooManySlots, |rsp| fault(rsp.offset, rsp.status)))
     }
 
-    /// Frames of one slot each in the data ring, from `rsp` on, which is the `at`-th of `n` answers. Returns how many.
-    #[inline(never)]
-    fn recv_from_area(
-        &mut self,
-        mut rsp: RxResponse,
-        at: u32,
-        n: u32,
-        out: &mut Arena,
-    ) -> Result<u32, PeerFault> {
-        let Some(area) = &self.area else { return Err(fault(rsp.offset, rsp.status)) };
-        let (mut used, mut bytes) = (0, 0);
-        loop {
-            // The next one's lines come while this one is copied.
-            let next = (at + used + 1 < n).then(|| self.ring.read(at + used + 1));
-            if let Some(next) = next {
-                area.prefetch(next);
-            }
-            let (place, len) = area.piece(rsp.offset, rsp.status).ok_or(fault(rsp.offset, rsp.status))?;
-            let Some(to) = out.room(len, offload_of(rsp.flags)) else { break };
-            if !area.copy_out(place, to) {
-                return Err(fault(rsp.offset, rsp.status));
-            }
-            (used, bytes) = (used + 1, bytes + len as u64);
-            match next {
-                Some(next) if out.has_room() && is_plain_in_area(next) => rsp = next,
-                _ => break, // what is no such frame is read anew, nothing of it is kept
-            }
-        }
-        self.stats.bytes += bytes;
-        self.stats.handed_on_by(Counted::DataRing, used.into());
-        Ok(used)
+    /// Frames of one slot each in memory that `rsp` names, the `at`-th of `n` answers, and those behind it. Returns how many.
+    fn recv_named(&mut self, rsp: RxResponse, at: u32, n: u32, out: &mut Arena) -> Result<u32, PeerFault> {
+        let Self { ring, chain, stats, .. } = self;
+        let path = chain.named_by_mut(chain.names(rsp.flags)).ok_or(fault(rsp.offset, rsp.status))?;
+        with_named!(path, path => path.recv_run(Answers { ring, at, n, stats }, rsp, out))
     }
 
-    /// A frame of one slot, without extras, that is in a lent page.
+    /// Fetches what the last call received of memory whose bytes come later. Before their slots are posted.
     #[inline(always)]
-    fn is_plain_borrowed(&self, rsp: RxResponse) -> bool {
-        let plain = rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING) == 0 && rsp.status >= 0;
-        plain && rsp.flags & BORROWED != 0 && self.borrowed.is_some()
-    }
-
-    /// Frames of one slot each in lent pages, from `rsp` on, which is the `at`-th of `n` answers: noted, to be
-    /// [fetched](Self::fetch_borrowed). Returns how many.
-    #[inline(never)]
-    fn recv_borrowed(
-        &mut self,
-        mut rsp: RxResponse,
-        at: u32,
-        n: u32,
-        out: &mut Arena,
-    ) -> Result<u32, PeerFault> {
-        let mut used = 0;
-        loop {
-            let fault = fault(rsp.offset, rsp.status);
-            let piece = BorrowedPiece::of(self.slot_ahead(at + used), &rsp).ok_or(fault)?;
-            let (i, len) = (out.len(), usize::from(piece.len));
-            if out.room(len, offload_of(rsp.flags)).is_none() {
-                break;
-            }
-            let borrowed = self.borrowed.as_mut().ok_or(fault)?;
-            borrowed.note(i, piece, out.desc(i).at);
-            used += 1;
-            if at + used == n || !out.has_room() {
-                break;
-            }
-            rsp = self.ring.read(at + used);
-            if !self.is_plain_borrowed(rsp) {
-                break; // it is read anew, nothing of it is kept
-            }
-        }
-        Ok(used)
-    }
-
-    /// Copies what the last call noted of frames in lent pages; those whose pages are gone are dropped. Before their slots are posted.
-    #[inline(always)]
-    pub fn fetch_borrowed(&mut self, p: &P, out: &mut Arena) {
-        let Self { borrowed: Some(borrowed), stats, .. } = self else { return };
-        borrowed.fetch(p, out, |out, i, good| {
-            if !good {
-                out.drop_frame(i);
-                stats.errors += 1;
-                return;
-            }
-            stats.bytes += u64::from(out.desc(i).len);
-            stats.handed_on_by(Counted::GuestCopy, 1);
-            blank(out, i, stats);
-        });
+    pub fn fetch(&mut self, p: &P, out: &mut Arena) {
+        let Self { chain, stats, .. } = self;
+        chain.named_mut().iter_mut().for_each(|path| with_named!(path, path => path.fetch(p, out, stats)));
     }
 
     /// A frame of several slots, with extras, or an error. Returns the answers used; 0: they are not all there.
@@ -374,23 +279,15 @@ impl<P: Platform> RxFront<P> {
             return Ok(frame.used);
         }
         let (parts, offload) = (frame.parts(), frame.offload);
-        if let Some(borrowed) = self.borrowed.as_mut().filter(|_| frame.is_borrowed()) {
-            let i = out.len();
-            if out.room(frame.total, offload).is_none() {
-                return Ok(0); // cannot be: the caller saw room for the longest frame
+        if frame.name() != 0 {
+            let path = self.chain.named_by_mut(frame.name()).ok_or(frame.fault)?;
+            let (is_here, by) =
+                with_named!(path, path => (path.recv_long((parts, offload), out)?, counted_named(path)));
+            if is_here {
+                self.stats.bytes += frame.total as u64;
+                self.stats.handed_on_by(by, 1);
+                blank_newest(out, &mut self.stats);
             }
-            let mut at = out.desc(i).at;
-            for part in parts {
-                borrowed.note(i, part.borrowed(), at);
-                at += u32::from(part.len);
-            }
-            return Ok(frame.used);
-        }
-        if let Some(area) = self.area.as_ref().filter(|_| frame.in_area()) {
-            take_from_area(area, out, (parts, offload))?;
-            self.stats.bytes += frame.total as u64;
-            self.stats.handed_on_by(Counted::DataRing, 1);
-            blank_newest(out, &mut self.stats);
             return Ok(frame.used);
         }
         // A checksum that is to be made blank is the whole frame's.
@@ -418,9 +315,20 @@ impl<P: Platform> RxFront<P> {
         at: u32,
         n: u32,
     ) -> Result<Option<LongFrame>, PeerFault> {
-        let lends = Lends { area: self.area.is_some(), pages: self.borrowed.is_some() };
-        let frame = LongFrame::read(&self.ring, lends, first, (at, n))?;
-        self.stats.errors += u64::from(frame.as_ref().is_some_and(|frame| frame.error));
+        let chain = &self.chain;
+        let names = |rsp: &RxResponse| match chain.names(rsp.flags) {
+            0 => Ok(0),
+            name if chain.named_by(name).is_none_or(|path| path.can_have(rsp)) => Ok(name),
+            _ => Err(fault(rsp.offset, rsp.status)),
+        };
+        let frame = LongFrame::read(&self.ring, names, first, (at, n))?;
+        match &frame {
+            Some(frame) if frame.error => self.stats.errors += 1,
+            Some(frame) if frame.name() != 0 && chain.named_by(frame.name()).is_none() => {
+                return Err(frame.fault);
+            }
+            _ => {}
+        }
         Ok(frame)
     }
 
@@ -483,40 +391,10 @@ impl<P: Platform> RxFront<P> {
         &mut self.chain
     }
 
-    /// Has frames come through a data ring, too; before the first one.
-    pub fn set_area(&mut self, area: Option<RecvArea<P>>) {
-        self.area = area;
-    }
-
-    /// Takes the data ring away, before the first frame or when the queue is over.
-    pub fn take_area(&mut self) -> Option<RecvArea<P>> {
-        self.area.take()
-    }
-
-    /// Whether there is one.
-    pub fn has_area(&self) -> bool {
-        self.area.is_some()
-    }
-
-    /// Has frames come in pages that the back lends, too; before the first one.
-    pub fn set_borrowed(&mut self, borrowed: Option<BorrowedPages<P>>) {
-        self.borrowed = borrowed;
-    }
-
-    /// Takes these away, before the first frame or when the queue is over.
-    pub fn take_borrowed(&mut self) -> Option<BorrowedPages<P>> {
-        self.borrowed.take()
-    }
-
-    /// Whether there are any.
-    pub fn has_borrowed(&self) -> bool {
-        self.borrowed.is_some()
-    }
-
     /// Pages for what its paths do not carry, before the first frame.
     pub fn append(&mut self, pages: OrdinaryPages<P>) {
         self.loans.add_pages(pages.ids());
-        self.chain.append(pages);
+        self.chain.insert(AnyFrontPath::Pages(pages));
     }
 
     /// Ends the queue: its memory, to be released once the back has closed.
@@ -531,6 +409,10 @@ impl<P: Platform> RxFront<P> {
 }
 
 pub(super) fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> Counted {
+    F::COUNTED
+}
+
+pub(super) fn counted_named<P: Platform, F: NamedPath<P>>(_: &F) -> Counted {
     F::COUNTED
 }
 
@@ -554,25 +436,6 @@ pub(super) fn memories<'a, P: Platform>(
     let (ahead, rest) = chain.paths().split_at(k);
     let path = rest.first().ok_or(frame.fault)?;
     Ok((ahead.iter().find(|other| nr > 1 && other.takes_first()), path))
-}
-
-/// Makes the checksum of the newest frame blank, where it is a large segment whose is not; one that is none is dropped.
-pub(super) fn blank_newest(out: &mut Arena, stats: &mut DirStats) {
-    if let Some(newest) = out.len().checked_sub(1) {
-        blank(out, newest, stats);
-    }
-}
-
-/// The same of frame `i`.
-fn blank(out: &mut Arena, i: usize, stats: &mut DirStats) {
-    let offload = out.desc(i).offload;
-    if offload.gso_type != 0 && !offload.csum_blank {
-        stats.gso_checksum_fixups += 1;
-        if gso::blank_checksum(out, i).is_err() {
-            out.drop_frame(i);
-            stats.dropped += 1;
-        }
-    }
 }
 
 /// The one copy: from the slots' memory into the arena; no more than the head, where it is lent.
@@ -639,38 +502,6 @@ fn take_split<P: Platform>(
         to = behind;
         with_path!(path, path => copy_part(path, places, part, 0, dst)?);
         path = rest;
-    }
-    Ok(())
-}
-
-/// Of a part in the data ring, from byte `skip` on as much as `dst` has room for; all of the part lies in the ring.
-#[inline(always)]
-pub(super) fn copy_from_area<P: Platform>(
-    area: &RecvArea<P>,
-    part: &Part,
-    skip: usize,
-    dst: &mut [u8],
-) -> Result<(), PeerFault> {
-    match area.piece(part.offset, part.len as i16) {
-        Some((place, _)) if area.copy_out(place + skip, dst) => Ok(()),
-        _ => Err(fault(part.offset, part.len as i16)),
-    }
-}
-
-/// Copies a frame whose slots are all in the data ring.
-fn take_from_area<P: Platform>(
-    area: &RecvArea<P>,
-    out: &mut Arena,
-    (parts, offload): (&[Part], Offload),
-) -> Result<(), PeerFault> {
-    let total = parts.iter().map(|part| usize::from(part.len)).sum();
-    let Some(mut to) = out.room(total, offload) else {
-        return Ok(()); // cannot be: the caller saw room for the longest frame
-    };
-    for part in parts {
-        let (dst, behind) = core::mem::take(&mut to).split_at_mut(usize::from(part.len));
-        to = behind;
-        copy_from_area(area, part, 0, dst)?;
     }
     Ok(())
 }

@@ -6,16 +6,16 @@
 //! Each answer is copied out of the ring once. Invariant: a frame whose answers are not all there is read anew by a later call, and
 //! nothing of it is kept till then.
 //!
-//! What the back may do: chains without an end, extras that make no sense, a frame that is half in a [data
-//! ring](crate::net::path::data_ring) or in pages of two backs. Each is a fault. Offsets and lengths are judged by whoever has the memory.
+//! What the back may do: chains without an end, extras that make no sense, a frame that is half in one memory and half in another that [its
+//! responses name](crate::net::path::NamedPath). Each is a fault. Offsets and lengths are judged where the memory is.
 
 use crate::error::PeerFault;
-use crate::net::path::guest_copy::front::BorrowedPiece;
-use crate::net::path::guest_copy::generation_of;
-use crate::port::{MAX_FRAME, Offload};
+use crate::net::gso;
+use crate::net::stats::DirStats;
+use crate::port::{Arena, MAX_FRAME, Offload};
 use crate::ring::{FrontRing, NetRx, RingMem};
 use crate::wire::netif::{
-    Extra, RXF_CSUM_BLANK, RXF_DATA_RING, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
+    Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
 
 /// Answers that one frame can have: 65535 bytes in slots of one byte are nobody's honest frame.
@@ -30,18 +30,8 @@ pub struct Part {
     pub offset: u16,
     /// Bytes.
     pub len: u16,
-    /// It is in the data ring, and `offset` is in lines of it.
-    pub in_area: bool,
-    /// It is in the lent page of its slot, of this generation; 0: it is not.
-    pub generation: u8,
-}
-
-impl Part {
-    /// In the lent page.
-    pub fn borrowed(self) -> BorrowedPiece {
-        let Self { slot, offset, len, generation, .. } = self;
-        BorrowedPiece { slot, offset, len, generation }
-    }
+    /// The flags by which its response names memory that is no slot's, where `offset` is what that says; 0: it is in its slot's.
+    pub name: u16,
 }
 
 /// A frame of several slots, with extras, or an error, as its answers have it.
@@ -62,23 +52,15 @@ pub struct LongFrame {
     pub fault: PeerFault,
 }
 
-/// What a queue's back may name beside its slots' own memory.
-#[derive(Clone, Copy)]
-pub struct Lends {
-    /// A data ring.
-    pub area: bool,
-    /// Pages of its own.
-    pub pages: bool,
-}
-
 impl LongFrame {
-    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there. None: it is not all there.
+    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there. None: it is not all there. `names`: the flags by
+    /// which an answer [names memory](Part::name).
     ///
     /// # Errors
     /// The answers make no frame: the device is closed.
     pub fn read<M: RingMem<Kind = NetRx>>(
         ring: &FrontRing<NetRx, M>,
-        lends: Lends,
+        names: impl Fn(&RxResponse) -> Result<u16, PeerFault>,
         first: RxResponse,
         (at, n): (u32, u32),
     ) -> Result<Option<Self>, PeerFault> {
@@ -114,12 +96,8 @@ impl LongFrame {
             if rsp.status < 0 {
                 error = true;
             } else {
-                let in_area = rsp.flags & RXF_DATA_RING != 0;
-                let generation = if in_area || !lends.pages { 0 } else { generation_of(rsp.flags) };
-                if generation != 0 && BorrowedPiece::of(slot, &rsp).is_none() {
-                    return Err(fault(rsp.offset, rsp.status));
-                }
-                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16, in_area, generation };
+                let name = names(&rsp)?;
+                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16, name };
                 total += rsp.status as usize;
             }
             nr += 1;
@@ -140,14 +118,8 @@ impl LongFrame {
         if !error && total > MAX_FRAME {
             return Err(fault);
         }
-        // In the data ring as a whole or not at all.
-        let in_area = parts[..nr].iter().filter(|part| part.in_area).count();
-        if !error && in_area > 0 && (in_area < nr || !lends.area) {
-            return Err(fault);
-        }
-        // So it is with pages that are lent, which are of one back.
-        let generation = parts[0].generation;
-        if !error && parts[..nr].iter().any(|part| part.generation != generation) {
+        // All of it is in one memory.
+        if !error && parts[..nr].iter().any(|part| part.name != parts[0].name) {
             return Err(fault);
         }
         Ok(Some(LongFrame { parts, nr, used, total, headroom, offload, error, fault }))
@@ -158,14 +130,9 @@ impl LongFrame {
         &self.parts[..self.nr]
     }
 
-    /// Whether it is in the data ring.
-    pub fn in_area(&self) -> bool {
-        self.parts[0].in_area
-    }
-
-    /// Whether it is in lent pages.
-    pub fn is_borrowed(&self) -> bool {
-        self.parts[0].generation != 0
+    /// How its responses [name](Part::name) its memory.
+    pub fn name(&self) -> u16 {
+        self.parts[0].name
     }
 }
 
@@ -174,10 +141,10 @@ pub fn fault(offset: u16, status: i16) -> PeerFault {
     PeerFault::BadResponse { offset, status }
 }
 
-/// A frame of one slot, without extras, that is in the data ring.
+/// A frame of one slot, without extras.
 #[inline(always)]
-pub fn is_plain_in_area(rsp: RxResponse) -> bool {
-    rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | RXF_DATA_RING) == RXF_DATA_RING && rsp.status >= 0
+pub fn is_plain(rsp: RxResponse) -> bool {
+    rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO) == 0 && rsp.status >= 0
 }
 
 /// What an answer's flags say of checksums.
@@ -188,5 +155,24 @@ pub fn offload_of(flags: u16) -> Offload {
         csum_ok: flags & (RXF_DATA_VALIDATED | RXF_CSUM_BLANK) != 0,
         gso_type: 0,
         gso_size: 0,
+    }
+}
+
+/// Makes the checksum of frame `i` blank, where it is a large segment whose is not; one that is none is dropped.
+pub fn blank(out: &mut Arena, i: usize, stats: &mut DirStats) {
+    let offload = out.desc(i).offload;
+    if offload.gso_type != 0 && !offload.csum_blank {
+        stats.gso_checksum_fixups += 1;
+        if gso::blank_checksum(out, i).is_err() {
+            out.drop_frame(i);
+            stats.dropped += 1;
+        }
+    }
+}
+
+/// The same of the newest frame.
+pub fn blank_newest(out: &mut Arena, stats: &mut DirStats) {
+    if let Some(newest) = out.len().checked_sub(1) {
+        blank(out, newest, stats);
     }
 }

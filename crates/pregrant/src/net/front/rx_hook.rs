@@ -12,16 +12,14 @@
 
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::loans::Loans;
-use super::rx::{RxFront, blank_newest, copy_from_area, copy_part, counted, memories};
-use super::rx_answers::{Part, fault, offload_of};
+use super::rx::{RxFront, copy_part, counted, counted_named, memories};
+use super::rx_answers::{Part, blank_newest, fault, offload_of};
 use super::rx_buffers::RxBuffers;
 use super::tx::TxFront;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::path::any_front::with_path;
-use crate::net::path::data_ring::front::RecvArea;
-use crate::net::path::guest_copy::front::BorrowedPages;
-use crate::net::path::{AnyFrontPath, FrontPath};
-use crate::net::stats::{Counted, DirStats};
+use crate::net::path::any_front::{with_named, with_path};
+use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontPath, NamedPath};
+use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
 use crate::shm::SharedBytes;
@@ -45,16 +43,17 @@ pub struct Hooked<'a, P: Platform> {
 /// A frame where the back put it.
 struct There<'a, P: Platform> {
     parts: &'a [Part],
-    /// The first part's memory.
-    first: &'a AnyFrontPath<P>,
-    /// The others'.
-    rest: &'a AnyFrontPath<P>,
-    /// It is in the data ring, and not in their memory.
-    area: Option<&'a RecvArea<P>>,
-    /// It is in pages that the back lends.
-    borrowed: Option<(&'a BorrowedPages<P>, &'a P)>,
+    memory: Memory<'a, P>,
     offload: Offload,
     fault: PeerFault,
+}
+
+/// Whose memory a frame is in.
+enum Memory<'a, P: Platform> {
+    /// The slots': that of the first part, and that of the others.
+    Slots(&'a AnyFrontPath<P>, &'a AnyFrontPath<P>),
+    /// Its responses name it.
+    Named(&'a AnyNamedPath<P>),
 }
 
 /// Which memory slots have, while frames in it are judged.
@@ -102,14 +101,16 @@ impl<P: Platform> RxFront<P> {
                 },
                 Some(long) => {
                     if !long.error {
-                        let (split, rest) = memories(&self.chain, &long)?;
-                        let (first, offload) = (split.unwrap_or(rest), long.offload);
-                        let area = self.area.as_ref().filter(|_| long.in_area());
-                        let (parts, fault) = (long.parts(), long.fault);
-                        let borrowed =
-                            self.borrowed.as_ref().filter(|_| long.is_borrowed()).map(|pages| (pages, to.p));
-                        let there = There { parts, first, rest, area, borrowed, offload, fault };
-                        let Self { loans, buffers, stats, .. } = self;
+                        let Self { chain, loans, buffers, stats, .. } = self;
+                        let memory = match long.name() {
+                            0 => {
+                                let (split, rest) = memories(chain, &long)?;
+                                Memory::Slots(split.unwrap_or(rest), rest)
+                            }
+                            name => Memory::Named(chain.named_by(name).ok_or(long.fault)?),
+                        };
+                        let (parts, offload, fault) = (long.parts(), long.offload, long.fault);
+                        let there = There { parts, memory, offload, fault };
                         Slots { loans, buffers, stats }.judge_long(to, &mut frame, &mut hook, &there)?;
                         seen += 1;
                     }
@@ -154,7 +155,8 @@ impl<P: Platform> RxFront<P> {
                         Verdict::Drop => dropped += 1,
                         verdict => {
                             let fault = fault(rsp.offset, rsp.status);
-                            let there = There { parts: &[part], first: any, rest: any, area: None, borrowed: None, offload, fault };
+                            let memory = Memory::Slots(any, any);
+                            let there = There { parts: &[part], memory, offload, fault };
                             Slots { loans, buffers, stats }.act(to, frame, &there, verdict)?;
                             if !to.has_room() {
                                 break;
@@ -188,15 +190,12 @@ impl Slots<'_> {
         there: &There<'_, P>,
     ) -> Result<(), PeerFault> {
         let len = there.len();
-        let by = if there.area.is_some() {
-            Counted::DataRing
-        } else if there.borrowed.is_some() {
-            Counted::GuestCopy
-        } else {
-            with_path!(there.rest, path => counted(path))
+        let by = match there.memory {
+            Memory::Slots(_, rest) => with_path!(rest, path => counted(path)),
+            Memory::Named(path) => with_named!(path, path => counted_named(path)),
         };
         let head = frame.begin(len, there.offload);
-        if !self.copy(there, 0, head)? {
+        if !self.copy(to.p, there, 0, head)? {
             self.stats.errors += 1;
             return Ok(());
         }
@@ -220,17 +219,17 @@ impl Slots<'_> {
             Verdict::Tx if self.send_on(to, frame, there) => {}
             Verdict::Tx => {
                 let back = &mut to.diverted.back;
-                let is_there = self.put(back, frame, there)?
+                let is_there = self.put(to.p, back, frame, there)?
                     && back.len().checked_sub(1).is_some_and(|newest| back.desc(newest).len > 0);
                 if !is_there {
                     to.stats.unsent += 1;
                 }
             }
-            Verdict::Pass => match self.put(to.out, frame, there)? {
+            Verdict::Pass => match self.put(to.p, to.out, frame, there)? {
                 true => to.stats.passed += 1,
                 false => to.stats.dropped += 1,
             },
-            Verdict::Redirect(vif) => match self.put(to.diverted.to(vif), frame, there)? {
+            Verdict::Redirect(vif) => match self.put(to.p, to.diverted.to(vif), frame, there)? {
                 true => to.stats.redirected += 1,
                 false => to.stats.dropped += 1,
             },
@@ -238,26 +237,32 @@ impl Slots<'_> {
         Ok(())
     }
 
-    /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked at. False: its lent pages are gone.
+    /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked at. False: its memory is gone.
     #[inline(always)]
     fn copy<P: Platform>(
         &self,
+        p: &P,
         there: &There<'_, P>,
         mut skip: usize,
         mut dst: &mut [u8],
     ) -> Result<bool, PeerFault> {
-        let (mut path, mut all) = (there.first, true);
-        for &part in there.parts {
+        let (mut memory, mut all) = (there.memory, true);
+        for part in there.parts {
             let from = skip.min(part.len.into());
             let n = dst.len().min(usize::from(part.len) - from);
             let (now, later) = core::mem::take(&mut dst).split_at_mut(n);
-            let places = (self.loans, &*self.buffers);
-            match (there.area, there.borrowed) {
-                (Some(area), _) => copy_from_area(area, &part, from, now)?,
-                (None, Some((pages, p))) => all &= pages.copy_now(p, part.borrowed(), from, now),
-                (None, None) => with_path!(path, path => copy_part(path, places, part, from, now)?),
-            }
-            (skip, dst, path) = (skip - from, later, there.rest);
+            (skip, dst) = (skip - from, later);
+            memory = match memory {
+                Memory::Slots(first, rest) => {
+                    let places = (self.loans, &*self.buffers);
+                    with_path!(first, path => copy_part(path, places, *part, from, now)?);
+                    Memory::Slots(rest, rest)
+                }
+                Memory::Named(path) => {
+                    all &= with_named!(path, path => path.copy(p, part, from, now)?);
+                    memory
+                }
+            };
         }
         if dst.is_empty() { Ok(all) } else { Err(there.fault) }
     }
@@ -266,6 +271,7 @@ impl Slots<'_> {
     #[inline(always)]
     fn put<P: Platform>(
         &mut self,
+        p: &P,
         arena: &mut Arena,
         frame: &HookFrame,
         there: &There<'_, P>,
@@ -277,7 +283,7 @@ impl Slots<'_> {
         let Some(room) = arena.room(len, frame.offload) else { return Ok(false) };
         let (head, behind) = room.split_at_mut(len - rest);
         head.copy_from_slice(frame.head());
-        if rest > 0 && !self.copy(there, there.len() - rest, behind)? {
+        if rest > 0 && !self.copy(p, there, there.len() - rest, behind)? {
             if let Some(newest) = arena.len().checked_sub(1) {
                 arena.drop_frame(newest);
             }
@@ -296,12 +302,12 @@ impl Slots<'_> {
         frame: &HookFrame,
         there: &There<'_, P>,
     ) -> bool {
-        let (AnyFrontPath::Staging(area), [part]) = (there.first, there.parts) else { return false };
+        let (Memory::Slots(AnyFrontPath::Staging(area), _), [part]) = (&there.memory, there.parts) else {
+            return false;
+        };
         let len = frame.len();
         let Some(offset) = usize::from(part.offset).checked_add_signed(-frame.grown()) else { return false };
-        if there.area.is_some()
-            || there.borrowed.is_some()
-            || !to.tx.sends_on()
+        if !to.tx.sends_on()
             || frame.offload.gso_type != 0
             || len < MIN_FRAME
             || offset + len > area.slot_bytes()
@@ -327,6 +333,15 @@ impl Slots<'_> {
         sent
     }
 }
+
+impl<P: Platform> Clone for Memory<'_, P> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Memory<'_, P> {}
 
 impl<P: Platform> There<'_, P> {
     #[inline(always)]

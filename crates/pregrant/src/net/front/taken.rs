@@ -4,7 +4,7 @@ use crate::net::features::ActiveLists;
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Taken {
+pub struct Taken {
     /// Staging lists.
     pub lists: ActiveLists,
     /// Data rings.

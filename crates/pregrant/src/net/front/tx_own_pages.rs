@@ -10,7 +10,8 @@
 //! What the back may do: read all of a page that it was told of, not only the frame, for as long as it has it. It is granted for reading alone.
 
 use super::regions::Region;
-use super::tx::{Slots, TxFront, flags_of};
+use super::tx::TxFront;
+use super::tx_slots::{TxSlots, flags_of};
 use crate::error::PlatformError;
 use crate::net::path::any_front::with_path;
 use crate::net::path::gref_mapping::cache::GrefCache;
@@ -25,7 +26,7 @@ use crate::wire::netif::TxRequest;
 /// Bytes of the next slot that are asked for ahead, as for other frames.
 const AHEAD_BYTES: usize = 1024;
 
-impl<P: Platform> Slots<P> {
+impl<P: Platform> TxSlots<P> {
     /// Copies a frame that fits a slot of `path` from `memory`, and writes its request. There is room.
     #[inline(always)]
     fn copy_own<F: FrontPath<P>>(
@@ -107,7 +108,7 @@ impl<P: Platform> TxFront<P> {
             return Ok(true);
         }
         let there = at <= memory.len() && len <= memory.len() - at;
-        if !there || len > MAX_FRAME || !self.limits.allow(len, desc.offload.gso_type) {
+        if !there || len > MAX_FRAME || !self.slots.limits.allow(len, desc.offload.gso_type) {
             self.slots.stats.dropped += 1;
             return Ok(true);
         }
@@ -145,7 +146,6 @@ impl<P: Platform> TxFront<P> {
         let len = desc.len as usize;
         // Others go by a private copy: they may take several slots, an extra info, the data ring, or a head that others want to see.
         if in_page
-            && self.area.is_none()
             && let Some((_, first)) = self.chain.split(0)
             && len <= AnyFrontPath::slot_bytes(first)
         {

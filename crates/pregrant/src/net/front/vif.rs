@@ -11,6 +11,7 @@
 //! same pages again ([`regions`](super::regions)), not without pause ([`backoff`](crate::xenbus::backoff)). Frames that are on
 //! the rings when the back closes are lost, as on any Ethernet whose cable is pulled.
 
+use super::asked::Asked;
 use super::config::FrontConfig;
 use super::ctrl::{CtrlFront, NotAsked};
 use super::lent_pages::LentPages;
@@ -26,12 +27,9 @@ use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_conne
 use crate::net::headers::MacAddr;
 use crate::net::path::PathName;
 use crate::net::path::gref_mapping::front::{Question, Telling};
-use crate::net::path::staging::keys::SENT_ON_SINCE;
-use crate::net::path::staging::list::DataLen;
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::DomId;
-use crate::wire::data_ring::ORDER_MIN;
 use crate::wire::netif_ctrl::CtrlType;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::front::{Front, lets_go};
@@ -108,23 +106,15 @@ pub struct FrontVif<P: Platform> {
     not_offered: Vec<NotOffered>,
     /// What the back takes unfinished.
     pub(super) takes: Offloads,
-    /// Both ends keep pages; as of the last set-up.
-    persistent: bool,
-    /// The back was asked to map all of this domain; as of the last set-up.
-    foreign: bool,
-    /// The back was asked to lend pages; as of the last set-up.
-    borrows: bool,
-    /// The back can be asked to keep pages mapped; as of the last set-up.
-    pub(super) tells: bool,
-    /// Received buffers can be sent on; as of the last set-up.
-    sends_on: bool,
-    /// It is being asked.
+    /// Of the back, as of the last set-up.
+    pub(super) asked: Asked,
+    /// The back is being asked to keep pages mapped.
     pub(super) telling: Option<Telling>,
-    /// By queue: pages that it says it keeps so.
+    /// By queue: pages that the back says it keeps so.
     pub(super) told: Vec<usize>,
     /// The back left 4 while the queues were live.
     was_away: bool,
-    /// It is to be asked from the beginning, once what was asked has its answer.
+    /// The back is to be asked from the beginning, once what was asked has its answer.
     pub(super) renews: bool,
 }
 
@@ -145,11 +135,7 @@ impl<P: Platform> FrontVif<P> {
             shortage: None,
             not_offered: Vec::new(),
             takes: Offloads::default(),
-            persistent: false,
-            foreign: false,
-            borrows: false,
-            tells: false,
-            sends_on: false,
+            asked: Asked::default(),
             telling: None,
             told: Vec::new(),
             was_away: false,
@@ -257,29 +243,21 @@ impl<P: Platform> FrontVif<P> {
             return Err(FrontError::NoRxCopy);
         }
         let can_name = p.grants().per_frame().is_some();
-        let foreign = self.config.foreign && back.foreign && can_name;
         self.not_offered = NotOffered::by(&back, &self.config, can_name);
-        let offered = |len: Option<DataLen>| len.filter(|l| !foreign && back.staging_sizes.contains(l));
-        let (tx_len, rx_len) = (offered(self.config.tx_data_len), offered(self.config.rx_data_len));
-        let split = self.config.split_channels && back.split_channels;
         self.tear_down(p);
-        self.foreign = foreign;
-        self.borrows = self.config.guest_copy && back.guest_copy && !foreign;
-        self.persistent = self.config.persistent && back.persistent && !foreign;
-        self.tells = self.config.gref_mapping && back.ctrl_ring && !foreign;
+        self.asked = Asked::of(&self.config, &back, can_name);
+        let split = self.config.split_channels && back.split_channels;
+        let Asked { lens, data_ring, .. } = self.asked;
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
-        let ring = self.config.data_ring.map(|order| order.min(back.max_data_ring_order));
-        let ring = ring.filter(|order| *order >= ORDER_MIN && !foreign);
-        let plans = plans((tx_len, rx_len), &back.staging_sizes, orders, ring);
-        self.sends_on = self.config.zero_copy && back.staging_revision >= SENT_ON_SINCE;
+        let plans = plans(lens, &back.staging_sizes, orders, data_ring);
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
         self.take_limits(&back);
         if let Some(own) = &mut self.own {
             own.equip(&mut self.queues);
         }
         // One that there is no memory for is done without, as queues and buffers are.
-        let ctrl = if self.tells || self.config.ctrl_ring && back.ctrl_ring {
+        let ctrl = if self.asked.gref_mapping || self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
                 Ok((ctrl, keys)) => {
                     self.ctrl = Some(ctrl);
@@ -296,8 +274,8 @@ impl<P: Platform> FrontVif<P> {
         let request = FrontRequest {
             sg: self.config.sg,
             multicast_control: self.config.multicast_control && back.multicast_control,
-            persistent: self.persistent,
-            foreign,
+            persistent: self.asked.persistent,
+            foreign: self.asked.foreign,
             headroom: if back.xdp_headroom { self.config.headroom } else { 0 },
             ctrl,
             ..FrontRequest::new(keys)
@@ -372,17 +350,16 @@ impl<P: Platform> FrontVif<P> {
         let mut keys = Vec::new();
         for _ in 0..n {
             // The back keeps what it has seen, or was told of: a reference must go on naming its page.
-            let stand = self.persistent || self.tells;
-            let granting = match (stand, self.foreign) {
+            let asked = self.asked;
+            let granting = match (asked.persistent || asked.gref_mapping, asked.foreign) {
                 (true, _) => Granting::Standing,
                 (false, true) => Granting::PerFrame,
                 (false, false) => self.config.granting,
             };
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
             self.made = self.made.wrapping_add(1);
-            let spare_buffers = if self.sends_on { u32::MAX } else { 0 };
-            let (tag, rx_late) = (self.made, self.foreign);
-            let borrows = self.borrows;
+            let spare_buffers = if asked.sends_on { u32::MAX } else { 0 };
+            let (tag, rx_late, borrows) = (self.made, asked.foreign, asked.guest_copy);
             let config = QueueConfig { plan, split, granting, rx_late, borrows, spare, spare_buffers, tag };
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
@@ -410,7 +387,7 @@ impl<P: Platform> FrontVif<P> {
         let n = self.queues.len();
         self.accepted.clear();
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
-        if self.foreign && back.foreign {
+        if self.asked.foreign && back.foreign {
             if self.takes_names(bus, &back)? {
                 self.queues.iter_mut().for_each(|q| q.name_frames(p));
             } else {
@@ -419,26 +396,24 @@ impl<P: Platform> FrontVif<P> {
         }
         for i in 0..n {
             let shared = self.shared(i);
-            let Taken { lists, rings, lends } = self.taken(bus, &back, i)?;
+            let taken = self.taken(bus, &back, i)?;
+            let Taken { lists, rings, lends } = taken;
             self.accepted.push(shared.lists.any() && lists == shared.lists);
-            if !lends {
-                self.queues[i].give_up_borrowed(p, &mut self.regions);
-            }
             for (path, was_refused) in [
                 (PathName::Staging, shared.lists.any() && !lists.any()),
                 (PathName::DataRing, shared.rings.any() && !rings.any()),
-                (PathName::GuestCopy, self.borrows && !lends),
+                (PathName::GuestCopy, self.asked.guest_copy && !lends),
             ] {
                 if was_refused {
                     self.refused(path);
                 }
             }
-            self.queues[i].go_live(p, &mut self.regions, lists, rings, back.staging_revision)?;
+            self.queues[i].go_live(p, &mut self.regions, taken, back.staging_revision)?;
         }
         self.release_unneeded(p);
         (self.live, self.was_away, self.renews) = (true, false, false);
         self.told.clear();
-        self.telling = (self.tells && self.ctrl.is_some()).then(|| Telling::new(n));
+        self.telling = (self.asked.gref_mapping && self.ctrl.is_some()).then(|| Telling::new(n));
         self.ask_next(p);
         Ok(())
     }
@@ -461,7 +436,7 @@ impl<P: Platform> FrontVif<P> {
         };
         if asked.is_err() {
             self.told = telling.taken().to_vec();
-            let room = if self.persistent { &[] } else { telling.room() };
+            let room = if self.asked.persistent { &[] } else { telling.room() };
             OwnPages::begin(&mut self.queues, room);
             self.telling = None;
         }
@@ -567,7 +542,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// Whether ordinary pages are granted once, and the back may keep them mapped.
     pub fn persists(&self) -> bool {
-        self.persistent
+        self.asked.persistent
     }
 
     /// Whether the back has mapped all of this domain, and pages are named by their frames.

@@ -15,7 +15,7 @@
 use super::ctrl::CtrlFront;
 use super::own_pages::OwnPages;
 use super::taken::Taken;
-use super::tx::TxLimits;
+use super::tx_slots::TxLimits;
 use super::vif::{FrontError, FrontStep, FrontVif};
 use crate::error::PeerFault;
 use crate::net::features::{
@@ -89,7 +89,7 @@ impl<P: Platform> FrontVif<P> {
         }
         self.take_limits(&back);
         self.told.clear();
-        self.renews = self.tells && self.ctrl.is_some() && back.ctrl_ring;
+        self.renews = self.asked.gref_mapping && self.ctrl.is_some() && back.ctrl_ring;
         if !self.renews {
             self.telling = None; // nobody answers
         }

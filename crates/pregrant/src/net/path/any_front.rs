@@ -1,20 +1,36 @@
 //! Any path's memory at the front, as one type: the one file at the front that knows them all.
 
+use super::PathName;
 use super::copy::front::OrdinaryPages;
+use super::data_ring::front::{RecvArea, SendArea};
 use super::foreign::front::ForeignPages;
 use super::front::FrontPath;
+use super::guest_copy::front::BackPages;
+use super::named::NamedPath;
 use super::staging::front::StagingArea;
-use crate::net::front::regions::Regions;
+use crate::net::front::regions::Granted;
 use crate::platform::Platform;
+use crate::wire::netif::RxResponse;
+use alloc::vec::Vec;
 
-/// The memory that a queue's frames can travel in, matched once for a run of frames.
+/// The memory that a queue's frames can travel in, matched once for a run of frames. In the order in which paths are asked.
 pub enum AnyFrontPath<P: Platform> {
     /// Buffers that are granted at connect.
     Staging(StagingArea<P>),
+    /// TX: a circular area that is granted at connect.
+    DataRing(SendArea<P>),
     /// Pages with grants of their own: for each frame, or once, and then the back may keep them mapped.
     Pages(OrdinaryPages<P>),
     /// The same, named by their frames to a back that has mapped all of the guest.
     Foreign(ForeignPages<P>),
+}
+
+/// RX memory that responses name by their flags.
+pub enum AnyNamedPath<P: Platform> {
+    /// A circular area that is granted at connect.
+    DataRing(RecvArea<P>),
+    /// Pages of the back's.
+    GuestCopy(BackPages<P>),
 }
 
 /// Does the same with whichever it is; compiled for each.
@@ -22,6 +38,7 @@ macro_rules! with_path {
     ($any:expr, $path:ident => $what:expr) => {
         match $any {
             $crate::net::path::AnyFrontPath::Staging($path) => $what,
+            $crate::net::path::AnyFrontPath::DataRing($path) => $what,
             $crate::net::path::AnyFrontPath::Pages($path) => $what,
             $crate::net::path::AnyFrontPath::Foreign($path) => $what,
         }
@@ -29,7 +46,27 @@ macro_rules! with_path {
 }
 pub(crate) use with_path;
 
+/// The same of memory that responses name.
+macro_rules! with_named {
+    ($any:expr, $path:ident => $what:expr) => {
+        match $any {
+            $crate::net::path::AnyNamedPath::DataRing($path) => $what,
+            $crate::net::path::AnyNamedPath::GuestCopy($path) => $what,
+        }
+    };
+}
+pub(crate) use with_named;
+
+fn name_of<P: Platform, F: FrontPath<P>>(_: &F) -> PathName {
+    F::NAME
+}
+
 impl<P: Platform> AnyFrontPath<P> {
+    /// [`FrontPath::NAME`].
+    pub fn name(&self) -> PathName {
+        with_path!(self, path => name_of(path))
+    }
+
     /// [`FrontPath::ids`].
     pub fn ids(&self) -> u32 {
         with_path!(self, path => path.ids())
@@ -59,8 +96,43 @@ impl<P: Platform> AnyFrontPath<P> {
         with_path!(self, path => path.head(id, frame));
     }
 
-    /// [`FrontPath::release`].
-    pub fn release(self, p: &P, regions: &mut Regions<P>) {
-        with_path!(self, path => path.release(p, regions));
+    /// [`FrontPath::most`].
+    pub fn most(&self) -> u64 {
+        with_path!(self, path => path.most())
+    }
+
+    /// [`FrontPath::into_memory`].
+    pub fn into_memory(self) -> Vec<Granted<P>> {
+        with_path!(self, path => path.into_memory())
+    }
+}
+
+fn of_named<P: Platform, F: NamedPath<P>>(_: &F) -> (PathName, u16) {
+    (F::NAME, F::FLAGS)
+}
+
+impl<P: Platform> AnyNamedPath<P> {
+    /// Flags by which a response may name memory, whether a queue has it or not.
+    pub const FLAGS: u16 = <RecvArea<P> as NamedPath<P>>::FLAGS | <BackPages<P> as NamedPath<P>>::FLAGS;
+
+    /// [`NamedPath::NAME`].
+    pub fn name(&self) -> PathName {
+        with_named!(self, path => of_named(path).0)
+    }
+
+    /// [`NamedPath::FLAGS`].
+    #[inline(always)]
+    pub fn flags(&self) -> u16 {
+        with_named!(self, path => of_named(path).1)
+    }
+
+    /// [`NamedPath::can_have`].
+    pub fn can_have(&self, rsp: &RxResponse) -> bool {
+        with_named!(self, path => path.can_have(rsp))
+    }
+
+    /// [`NamedPath::into_memory`].
+    pub fn into_memory(self) -> Vec<Granted<P>> {
+        with_named!(self, path => path.into_memory())
     }
 }

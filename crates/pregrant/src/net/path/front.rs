@@ -1,19 +1,37 @@
 //! What a path does at the front: it has memory for a queue's ids, and knows what the back has to be told of it.
 //!
 //! ```text
-//!   TX: frame --place--> bytes of an id --grant--> the request's reference       answer --settle--> the id is free
+//!   TX: frames --send_run--> bytes of ids --grant--> the requests' references       answer --settle--> the id is free
 //!   RX: grant --> the request's reference        answer --holds--> which path's memory the frame is in --start--> bytes
 //! ```
-//! A path is asked for runs of frames, so that what is called for a frame is known where it is compiled. It never touches
-//! the ring: requests and answers are the queue's. The memory is shared: what a back wrote there counts as a copy only.
+//! A path is asked for runs of frames, so that what is called for a frame is known where it is compiled. It writes requests to
+//! the ring and publishes none. The memory is shared: what a back wrote there counts as a copy only. RX memory that no slot has, and that a
+//! response names by its flags, is a [`NamedPath`](super::named::NamedPath).
 
 use crate::error::PlatformError;
-use crate::net::front::regions::{Region, Regions};
+use crate::net::front::regions::{Granted, Region};
+use crate::net::front::tx_slots::{Place, SHORT, TxSlots, fill, flags_of};
+use crate::net::path::PathName;
 use crate::net::stats::Counted;
 use crate::platform::Platform;
+use crate::port::{BURST_FRAMES, Burst};
+use crate::shm::SharedBytes;
+use crate::wire::netif::TxRequest;
+use alloc::vec::Vec;
+
+/// What became of the first frames of a burst.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// So many are on the ring. 0: the first is none for this path, or there is no room on the ring.
+    Frames(usize),
+    /// The path's own memory has no room for the first, which would go by it.
+    Full,
+}
 
 /// A path's memory, for one direction of one queue.
 pub trait FrontPath<P: Platform> {
+    /// Which path.
+    const NAME: PathName;
     /// Where the frames that it carries are counted.
     const COUNTED: Counted;
     /// Requests carry a reference of its memory, or its frame; else 0.
@@ -22,10 +40,12 @@ pub trait FrontPath<P: Platform> {
     const TX_FLAGS: u16 = 0;
     /// RX: its memory is pages that any slot may have, so that one can be lent while its slot has another.
     const LENDS: bool = false;
+    /// TX: the paths before it are to see the [head](Self::head) of each of its frames.
+    const SHOWS_HEADS: bool = true;
 
     /// Ids that have memory.
     fn ids(&self) -> u32;
-    /// Bytes that one id has.
+    /// Bytes that one id has; 0: it has none of its own.
     fn slot_bytes(&self) -> usize;
     /// Whether it carries frames of any length, over several slots where they are long; else those that fit one slot.
     fn carries_all(&self) -> bool;
@@ -64,6 +84,72 @@ pub trait FrontPath<P: Platform> {
     fn holds(&self, total: usize, nr_slots: usize) -> bool {
         self.carries_all() || nr_slots == 1 && total <= self.slot_bytes()
     }
-    /// Gives the memory back.
-    fn release(self, p: &P, regions: &mut Regions<P>);
+    /// TX: the most bytes of it that were in use at a time, where it is a path that may be full.
+    fn most(&self) -> u64 {
+        0
+    }
+
+    /// TX: writes requests for frames from the first that fit a slot, but for none of at most `shorter` bytes, which go by a path before it,
+    /// and none that needs an extra info. An error of the platform (no grant to be had) ends the run, and is told where it is the first frame's.
+    ///
+    /// Compiled for each path apart, and called once a run.
+    #[inline(never)]
+    fn send_run(
+        &mut self,
+        p: &P,
+        slots: &mut TxSlots<P>,
+        burst: &Burst<'_>,
+        shorter: usize,
+    ) -> Result<Sent, PlatformError> {
+        let limit = self.slot_bytes();
+        let room = (slots.room() as usize).min(burst.frames.len()).min(BURST_FRAMES);
+        let mut n = 0;
+        let mut bytes = 0;
+        // First pass: ids, places and requests, and the slots' cache lines asked for in the exclusive state.
+        for desc in &burst.frames[..room] {
+            let len = desc.len as usize;
+            if len <= shorter || len > limit || desc.offload.gso_type != 0 {
+                break;
+            }
+            let id = slots.free.take();
+            let gref = match self.grant(p, id) {
+                Ok(gref) => gref,
+                Err(e) => {
+                    slots.free.give(id);
+                    if n == 0 {
+                        return Err(e);
+                    }
+                    break;
+                }
+            };
+            let offset = self.offset(id, len);
+            let at = self.start(id) + offset;
+            if len <= SHORT {
+                self.bytes().prefetch_write(at, len);
+            }
+            let flags = flags_of(desc.offload) | Self::TX_FLAGS;
+            let req = TxRequest { gref, offset: offset as u16, flags, id, size: desc.len as u16 };
+            slots.places[n] = Place { at: at as u32, request: req.to_words() };
+            slots.in_flight[id as usize] = true;
+            bytes += desc.len as u64;
+            n += 1;
+        }
+        fill(&slots.ring, self.bytes(), burst, &slots.places[..n]);
+        slots.ring.advance(n as u32);
+        slots.stats.bytes += bytes;
+        slots.stats.handed_on_by(Self::COUNTED, n as u64);
+        // The next burst's lines, as many as this one had, begin to come while this one's stores drain into the fence of `publish`.
+        if let Some(last) = burst.frames[..n].last()
+            && last.len as usize <= SHORT
+        {
+            for k in 0..slots.free.len().min(n as u32) {
+                let (id, len) = (slots.free.peek(k), last.len as usize);
+                self.bytes().prefetch_write(self.start(id) + self.offset(id, len), len);
+            }
+        }
+        Ok(Sent::Frames(n))
+    }
+
+    /// Its pages, to be given back.
+    fn into_memory(self) -> Vec<Granted<P>>;
 }

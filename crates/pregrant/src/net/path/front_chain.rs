@@ -2,31 +2,57 @@
 //! last carries every frame.
 //!
 //! ```text
-//!   frames --> staging --rest--> pages        staging of 65535 bytes: nothing is left for pages
-//!                                             staging of 4096: the first slot of what goes by pages
+//!   frames --> staging --rest--> data ring, TX --rest--> pages       staging of 65535 bytes: nothing is left for the others
+//!                                                                    staging of 4096: the first slot of what goes by pages
+//!   RX: responses that name it by their flags --> data ring, pages of the back's
 //! ```
 //! Only the last one's memory has grants that end with a frame.
 
-use super::any_front::{AnyFrontPath, with_path};
+use super::any_front::{AnyFrontPath, AnyNamedPath, with_path};
 use super::copy::front::OrdinaryPages;
 use super::foreign::front::ForeignPages;
 use super::front::FrontPath;
+use super::name::PathName;
 use super::staging::front::StagingArea;
 use crate::error::PlatformError;
-use crate::net::front::regions::Regions;
+use crate::net::front::regions::{Granted, Regions};
 use crate::platform::Platform;
+use crate::wire::netif::RXF_DATA_RING;
 use alloc::vec::Vec;
 
 /// The chain.
 pub struct FrontChain<P: Platform> {
     paths: Vec<AnyFrontPath<P>>,
+    /// Where those begin that an answer of TX is of concern to.
+    settled: usize,
+    named: Vec<AnyNamedPath<P>>,
 }
 
 impl<P: Platform> FrontChain<P> {
     /// Staging, where there is some, then pages; these may be missing where staging carries every frame.
     pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
+        let mut chain = Self { paths: Vec::new(), settled: 0, named: Vec::new() };
         let staging = staging.map(AnyFrontPath::Staging);
-        Self { paths: staging.into_iter().chain(pages.map(AnyFrontPath::Pages)).collect() }
+        staging.into_iter().chain(pages.map(AnyFrontPath::Pages)).for_each(|path| chain.insert(path));
+        chain
+    }
+
+    /// One more path: before the one that carries every frame, or as that one.
+    pub fn insert(&mut self, path: AnyFrontPath<P>) {
+        let whole = self.paths.iter().position(AnyFrontPath::carries_all);
+        let at = whole.filter(|_| !path.carries_all()).unwrap_or(self.paths.len());
+        self.paths.insert(at, path);
+        self.place();
+    }
+
+    fn place(&mut self) {
+        let is_staging = |path: &&AnyFrontPath<P>| matches!(path, AnyFrontPath::Staging(_));
+        self.settled = self.paths.iter().take_while(is_staging).count();
+    }
+
+    /// RX: memory that responses name by their flags.
+    pub fn insert_named(&mut self, path: AnyNamedPath<P>) {
+        self.named.push(path);
     }
 
     /// Ids that have memory in all of it: as many requests can be in flight.
@@ -69,18 +95,77 @@ impl<P: Platform> FrontChain<P> {
         self.paths.last_mut().map_or(Ok(0), |last| with_path!(last, path => path.grant(p, id)))
     }
 
-    /// [`FrontPath::settle`].
+    /// [`FrontPath::settle`] of all that it is of concern to.
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, id: u16) -> bool {
-        self.paths.last_mut().is_none_or(|last| with_path!(last, path => path.settle(p, id)))
+        let mut is_free = true;
+        for path in self.paths.iter_mut().skip(self.settled) {
+            is_free &= with_path!(path, path => path.settle(p, id));
+        }
+        is_free
+    }
+
+    /// The flags by which a response with these names memory; 0: its frame is in its slot's. Those of a data ring count whether there is one
+    /// or not.
+    #[inline(always)]
+    pub fn names(&self, flags: u16) -> u16 {
+        if flags & RXF_DATA_RING != 0 {
+            return RXF_DATA_RING;
+        }
+        flags & self.named.iter().fold(0, |all, path| all | path.flags())
+    }
+
+    /// The memory that is named so. None: there is no such.
+    #[inline(always)]
+    pub fn named_by(&self, name: u16) -> Option<&AnyNamedPath<P>> {
+        self.named.iter().find(|path| path.flags() & name != 0)
+    }
+
+    /// The same, to receive from.
+    #[inline(always)]
+    pub fn named_by_mut(&mut self, name: u16) -> Option<&mut AnyNamedPath<P>> {
+        self.named.iter_mut().find(|path| path.flags() & name != 0)
+    }
+
+    /// All memory that responses name.
+    #[inline(always)]
+    pub fn named_mut(&mut self) -> &mut [AnyNamedPath<P>] {
+        &mut self.named
+    }
+
+    /// Whether frames can go by this path.
+    pub fn has(&self, name: PathName) -> bool {
+        self.paths.iter().any(|path| path.name() == name) || self.named.iter().any(|path| path.name() == name)
+    }
+
+    /// Does without this path, which the back did not accept.
+    pub fn give_up(&mut self, name: PathName, p: &P, regions: &mut Regions<P>) {
+        let (paths, rest) =
+            core::mem::take(&mut self.paths).into_iter().partition(|path| path.name() == name);
+        let (named, others) =
+            core::mem::take(&mut self.named).into_iter().partition(|path| path.name() == name);
+        (self.paths, self.named) = (rest, others);
+        self.place();
+        Self { paths, settled: 0, named }.release(p, regions);
+    }
+
+    /// Does without all memory that responses name.
+    pub fn give_up_named(&mut self, p: &P, regions: &mut Regions<P>) {
+        let named = core::mem::take(&mut self.named);
+        Self { paths: Vec::new(), settled: 0, named }.release(p, regions);
+    }
+
+    /// The most bytes of a path that may be full that were in use at a time.
+    pub fn most(&self) -> u64 {
+        self.paths.iter().map(AnyFrontPath::most).sum()
     }
 
     /// The staging buffers.
     pub fn staging(&self) -> Option<&StagingArea<P>> {
         self.paths.iter().find_map(|path| match path {
             AnyFrontPath::Staging(area) => Some(area),
-            AnyFrontPath::Pages(_) | AnyFrontPath::Foreign(_) => None,
+            _ => None,
         })
     }
 
@@ -98,17 +183,8 @@ impl<P: Platform> FrontChain<P> {
         self.paths.iter().find_map(|path| match path {
             AnyFrontPath::Pages(pages) => Some(pages),
             AnyFrontPath::Foreign(frames) => Some(frames.pages()),
-            AnyFrontPath::Staging(_) => None,
+            _ => None,
         })
-    }
-
-    /// Does without staging, which the back did not accept.
-    pub fn give_up_staging(&mut self, p: &P, regions: &mut Regions<P>) {
-        let paths = core::mem::take(&mut self.paths);
-        let (staging, rest) = paths.into_iter().partition(|path| matches!(path, AnyFrontPath::Staging(_)));
-        self.paths = rest;
-        let staging: Vec<_> = staging;
-        staging.into_iter().for_each(|path| path.release(p, regions));
     }
 
     /// The back has mapped all of this domain: its pages are named by their frames, with `mark` beside. Ordinary pages they stay where
@@ -124,22 +200,18 @@ impl<P: Platform> FrontChain<P> {
         }
     }
 
-    /// Whether its pages are named by their frames.
-    pub fn names_frames(&self) -> bool {
-        self.paths.iter().any(|path| matches!(path, AnyFrontPath::Foreign(_)))
-    }
-
-    /// What carries the rest.
-    pub fn append(&mut self, pages: OrdinaryPages<P>) {
-        self.paths.push(AnyFrontPath::Pages(pages));
-    }
-
     /// Gives the memory back.
     pub fn release(self, p: &P, regions: &mut Regions<P>) {
-        self.paths.into_iter().for_each(|path| path.release(p, regions));
+        self.into_memory().for_each(|granted| regions.put(p, granted));
     }
 
-    /// Its memory, to be looked at apart.
+    /// Its pages, to be given back.
+    pub fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
+        let paths = self.paths.into_iter().flat_map(AnyFrontPath::into_memory);
+        paths.chain(self.named.into_iter().flat_map(AnyNamedPath::into_memory))
+    }
+
+    /// Its staging buffers and its pages, to be looked at apart.
     pub fn into_parts(self) -> (Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
         let (mut staging, mut pages) = (None, None);
         for path in self.paths {
@@ -147,6 +219,7 @@ impl<P: Platform> FrontChain<P> {
                 AnyFrontPath::Staging(area) => staging = Some(area),
                 AnyFrontPath::Pages(all) => pages = Some(all),
                 AnyFrontPath::Foreign(frames) => pages = Some(frames.into_pages()),
+                AnyFrontPath::DataRing(_) => {}
             }
         }
         (staging, pages)

@@ -6,7 +6,8 @@
 //!   NAME/accept.rs  Accept: what a connecting back takes of what the front asks for
 //!   NAME/claim.rs   which requests are its own, where a flag says so
 //!   NAME/back.rs    BackPath: fetch (TX), deliver (RX), retire
-//!   NAME/front.rs   FrontPath: where the bytes of an id go, and the grant of it
+//!   NAME/front.rs   FrontPath: where the bytes of an id go, and the grant of it; NamedPath: RX memory
+//!                   that responses name
 //! ```
 //!
 //! | path | who copies | granted | keys |
@@ -68,12 +69,13 @@ pub mod held;
 pub mod keys;
 pub mod map;
 pub mod name;
+pub mod named;
 pub mod persistent;
 pub mod refusal;
 pub mod staging;
 
 pub use any::{AnyClaims, AnyPath};
-pub use any_front::AnyFrontPath;
+pub use any_front::{AnyFrontPath, AnyNamedPath};
 pub use back::{BackPath, Orders, Room, Shared};
 pub use chain::Chain;
 pub use copy::back::CopyPath;
@@ -87,6 +89,7 @@ pub use guest_copy::lent::LentRegions;
 pub use held::HoldsFrames;
 pub use map::back::MapPath;
 pub use name::{ChainNames, FrameCost, PathName};
+pub use named::NamedPath;
 pub use persistent::back::PersistentPath;
 pub use refusal::Refusal;
 pub use staging::back::{StagedBuffers, StagingPath};

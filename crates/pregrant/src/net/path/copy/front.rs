@@ -3,10 +3,12 @@
 
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
-use crate::net::path::FrontPath;
+use crate::net::path::{FrontPath, PathName};
 use crate::net::stats::Counted;
 use crate::platform::{Access, GrantPool, Platform};
 use crate::units::{GrantRef, PAGE_SIZE};
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// One page for each id.
 pub struct OrdinaryPages<P: Platform> {
@@ -44,6 +46,7 @@ impl<P: Platform> OrdinaryPages<P> {
 }
 
 impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
+    const NAME: PathName = PathName::Copy;
     const COUNTED: Counted = Counted::Granted;
     const LENDS: bool = true;
 
@@ -74,7 +77,7 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
     fn settle(&mut self, p: &P, id: u16) -> bool {
         self.granted.settle(p, usize::from(id))
     }
-    fn release(self, p: &P, regions: &mut Regions<P>) {
-        regions.put(p, self.granted);
+    fn into_memory(self) -> Vec<Granted<P>> {
+        vec![self.granted]
     }
 }

@@ -8,15 +8,23 @@
 //! is free when those before it are), never answer (the area is full, and frames go by the next path), name any place (a fault).
 
 use super::places::{Places, Used};
-use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, index};
-use crate::error::PlatformError;
+use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, index, rounded};
+use crate::error::{PeerFault, PlatformError};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
+use crate::net::front::rx_answers::{Part, fault, is_plain, offload_of};
+use crate::net::front::tx_slots::{SHORT, TxSlots, flags_of};
+use crate::net::path::PathName;
+use crate::net::path::front::{FrontPath, Sent};
+use crate::net::path::named::{Answers, NamedPath};
+use crate::net::stats::Counted;
 use crate::platform::{Access, Platform};
+use crate::port::{Arena, BURST_FRAMES, Burst, MAX_FRAME, Offload};
 use crate::shm::SharedBytes;
-use crate::units::GrantRef;
-use crate::wire::netif::RxResponse;
+use crate::units::{GrantRef, PAGE_SIZE};
+use crate::wire::netif::{Extra, RXF_DATA_RING, RxResponse, TXF_DATA_RING, TXF_EXTRA_INFO, TxRequest};
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 
 /// An area as it is made.
 pub struct DataArea<P: Platform> {
@@ -72,12 +80,6 @@ impl<P: Platform> DataArea<P> {
         })
     }
 
-    /// Gives the memory back.
-    pub fn release(self, p: &P, regions: &mut Regions<P>) {
-        let halves = [self.out.map(SendArea::into_granted), self.within.map(RecvArea::into_granted)];
-        halves.into_iter().flatten().chain([self.index]).for_each(|granted| regions.put(p, granted));
-    }
-
     /// The grant of the index page, for its key.
     pub fn index_ref(&self) -> GrantRef {
         self.index.refs()[0]
@@ -127,7 +129,7 @@ impl<P: Platform> SendArea<P> {
 
     /// The request of `id` is answered.
     #[inline(always)]
-    pub fn settle(&mut self, id: u16) {
+    pub fn answered(&mut self, id: u16) {
         let Some(number) = self.by_id[usize::from(id)].take() else { return };
         *self.used.at_mut(number) = Answered(true);
         if let Some(head) = self.used.forget(|answered| answered.0) {
@@ -140,14 +142,128 @@ impl<P: Platform> SendArea<P> {
         self.granted.bytes()
     }
 
-    /// The most bytes that were in use at a time.
-    pub fn most(&self) -> u32 {
-        self.places.most()
-    }
-
     /// The memory, for [`Regions::put`].
     pub fn into_granted(self) -> Granted<P> {
         self.granted
+    }
+}
+
+/// No id has bytes here: a frame takes the next place, whatever its length, while the half has room.
+impl<P: Platform> FrontPath<P> for SendArea<P> {
+    const NAME: PathName = PathName::DataRing;
+    const COUNTED: Counted = Counted::DataRing;
+    const GRANTS: bool = false;
+    const TX_FLAGS: u16 = TXF_DATA_RING;
+    const SHOWS_HEADS: bool = false;
+
+    fn ids(&self) -> u32 {
+        self.by_id.len() as u32
+    }
+    #[inline(always)]
+    fn slot_bytes(&self) -> usize {
+        0
+    }
+    #[inline(always)]
+    fn carries_all(&self) -> bool {
+        false
+    }
+    #[inline(always)]
+    fn bytes(&self) -> &Region<P> {
+        self.granted.bytes()
+    }
+    #[inline(always)]
+    fn start(&self, _id: u16) -> usize {
+        0
+    }
+    #[inline(always)]
+    fn grant(&mut self, _p: &P, _id: u16) -> Result<u32, PlatformError> {
+        Ok(0)
+    }
+    #[inline(always)]
+    fn settle(&mut self, _p: &P, id: u16) -> bool {
+        self.answered(id);
+        true
+    }
+    #[inline(always)]
+    fn holds(&self, _total: usize, _nr_slots: usize) -> bool {
+        false
+    }
+    fn most(&self) -> u64 {
+        self.places.most().into()
+    }
+
+    /// Large segments go there, too.
+    #[inline(never)]
+    fn send_run(
+        &mut self,
+        _p: &P,
+        slots: &mut TxSlots<P>,
+        burst: &Burst<'_>,
+        shorter: usize,
+    ) -> Result<Sent, PlatformError> {
+        let (mut sent, mut used, mut bytes) = (0, 0, 0);
+        let mut ended = Sent::Frames(0);
+        let frames = &burst.frames[..burst.frames.len().min(BURST_FRAMES)];
+        // Of short frames all, of long ones the next two, as in pages of their own.
+        let mut ahead = 0;
+        for (k, desc) in frames.iter().enumerate() {
+            let len = desc.len as usize;
+            if k >= 2 && len > SHORT {
+                break;
+            }
+            self.prefetch(ahead, len.min(PREFETCHED));
+            ahead += rounded(len);
+        }
+        for (k, desc) in frames.iter().enumerate() {
+            let (len, gso) = (desc.len as usize, desc.offload.gso_type != 0);
+            let long = gso || len > PAGE_SIZE;
+            if len == 0
+                || len <= shorter && !gso
+                || len > MAX_FRAME
+                || long && !slots.limits.allow(len, desc.offload.gso_type)
+            {
+                break;
+            }
+            if slots.ring.free() < used + 1 + u32::from(gso) || slots.free.len() == 0 {
+                break;
+            }
+            let from = desc.at as usize;
+            let id = slots.free.peek(0);
+            let Some(place) = self.put(id, &burst.bytes[from..from + len]) else {
+                ended = Sent::Full;
+                break;
+            };
+            if let Some([next, later]) = frames.get(k + 1..k + 3)
+                && later.len as usize > SHORT
+            {
+                self.prefetch(rounded(next.len as usize), (later.len as usize).min(PREFETCHED));
+            }
+            slots.free.take();
+            slots.in_flight[id as usize] = true;
+            let flags = TXF_DATA_RING | flags_of(desc.offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+            slots.ring.write(used, &TxRequest { gref: place, offset: 0, flags, id, size: len as u16 });
+            used += 1;
+            if gso {
+                let Offload { gso_size: size, gso_type, .. } = desc.offload;
+                let extra = Extra::Gso { size, gso_type };
+                slots.ring.write(used, &TxRequest::from_words(extra.to_tx_words(false)));
+                used += 1;
+                slots.extras_in_flight += 1;
+            }
+            bytes += len as u64;
+            sent += 1;
+        }
+        if sent == 0 {
+            return Ok(ended);
+        }
+        slots.ring.advance(used);
+        slots.stats.bytes += bytes;
+        slots.stats.handed_on_by(Counted::DataRing, sent as u64);
+        Ok(Sent::Frames(sent))
+    }
+
+    fn into_memory(self) -> Vec<Granted<P>> {
+        vec![self.granted]
     }
 }
 
@@ -188,5 +304,79 @@ impl<P: Platform> RecvArea<P> {
     /// The memory, for [`Regions::put`].
     pub fn into_granted(self) -> Granted<P> {
         self.granted
+    }
+}
+
+impl<P: Platform> NamedPath<P> for RecvArea<P> {
+    const NAME: PathName = PathName::DataRing;
+    const COUNTED: Counted = Counted::DataRing;
+    const FLAGS: u16 = RXF_DATA_RING;
+
+    #[inline(never)]
+    fn recv_run(
+        &mut self,
+        answers: Answers<'_, P>,
+        mut rsp: RxResponse,
+        out: &mut Arena,
+    ) -> Result<u32, PeerFault> {
+        let (mut used, mut bytes) = (0, 0);
+        loop {
+            // The next one's lines come while this one is copied.
+            let next = answers.read(used + 1);
+            if let Some(next) = next {
+                self.prefetch(next);
+            }
+            let (place, len) = self.piece(rsp.offset, rsp.status).ok_or(fault(rsp.offset, rsp.status))?;
+            let Some(to) = out.room(len, offload_of(rsp.flags)) else { break };
+            if !self.copy_out(place, to) {
+                return Err(fault(rsp.offset, rsp.status));
+            }
+            (used, bytes) = (used + 1, bytes + len as u64);
+            match next {
+                Some(next) if out.has_room() && is_plain(next) && next.flags & RXF_DATA_RING != 0 => {
+                    rsp = next
+                }
+                _ => break, // what is no such frame is read anew, nothing of it is kept
+            }
+        }
+        answers.stats.bytes += bytes;
+        answers.stats.handed_on_by(Counted::DataRing, used.into());
+        Ok(used)
+    }
+
+    fn recv_long(
+        &mut self,
+        (parts, offload): (&[Part], Offload),
+        out: &mut Arena,
+    ) -> Result<bool, PeerFault> {
+        let total = parts.iter().map(|part| usize::from(part.len)).sum();
+        let Some(mut to) = out.room(total, offload) else {
+            return Ok(true); // cannot be: the caller saw room for the longest frame
+        };
+        for part in parts {
+            let (dst, behind) = core::mem::take(&mut to).split_at_mut(usize::from(part.len));
+            to = behind;
+            self.copy_piece(part, 0, dst)?;
+        }
+        Ok(true)
+    }
+
+    fn copy(&self, _p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {
+        self.copy_piece(part, skip, dst)?;
+        Ok(true)
+    }
+
+    fn into_memory(self) -> Vec<Granted<P>> {
+        vec![self.granted]
+    }
+}
+
+impl<P: Platform> RecvArea<P> {
+    /// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in the ring.
+    fn copy_piece(&self, part: &Part, skip: usize, dst: &mut [u8]) -> Result<(), PeerFault> {
+        match self.piece(part.offset, part.len as i16) {
+            Some((place, _)) if self.copy_out(place + skip, dst) => Ok(()),
+            _ => Err(fault(part.offset, part.len as i16)),
+        }
     }
 }

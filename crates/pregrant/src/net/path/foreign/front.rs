@@ -3,12 +3,13 @@
 //! What a back may do: everything, to these pages and to all others. What it answers is judged as ever.
 
 use crate::error::PlatformError;
-use crate::net::front::regions::{Region, Regions};
-use crate::net::path::FrontPath;
+use crate::net::front::regions::{Granted, Region};
 use crate::net::path::copy::front::OrdinaryPages;
+use crate::net::path::{FrontPath, PathName};
 use crate::net::stats::Counted;
 use crate::platform::Platform;
 use crate::wire::netif::{RX_FOREIGN, TXF_FOREIGN};
+use alloc::vec::Vec;
 
 /// One page for each id.
 pub struct ForeignPages<P: Platform> {
@@ -41,6 +42,7 @@ impl<P: Platform> ForeignPages<P> {
 }
 
 impl<P: Platform> FrontPath<P> for ForeignPages<P> {
+    const NAME: PathName = PathName::Foreign;
     const COUNTED: Counted = Counted::Foreign;
     const TX_FLAGS: u16 = TXF_FOREIGN;
     const LENDS: bool = true;
@@ -68,7 +70,7 @@ impl<P: Platform> FrontPath<P> for ForeignPages<P> {
     fn grant(&mut self, _p: &P, id: u16) -> Result<u32, PlatformError> {
         Ok((self.first + u32::from(id)) | self.mark)
     }
-    fn release(self, p: &P, regions: &mut Regions<P>) {
-        self.pages.release(p, regions);
+    fn into_memory(self) -> Vec<Granted<P>> {
+        self.pages.into_memory()
     }
 }

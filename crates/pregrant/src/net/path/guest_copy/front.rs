@@ -1,4 +1,4 @@
-//! What a front knows of pages that its back lends to a queue: the list, and what is to be copied from them.
+//! What a front knows of its back's pages, which that lends to a queue: the list, and what is to be copied from them.
 //!
 //! ```text
 //!   response --note--> one piece of a grant copy      all that came --fetch--> the arena
@@ -6,19 +6,25 @@
 //! What a back may do: name any page in the list, change it, end its grants, die. The copy fails then, or its generation is another's, and
 //! the frame is dropped. Each reference is read once for each piece; the hypervisor judges it.
 
-use super::{COUNT, GENERATION, LENT_MAX, REFS, generation_of};
+use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of, generation_of};
+use crate::error::PeerFault;
 use crate::grants::regions::Granted;
+use crate::net::front::rx_answers::{Part, blank, fault, is_plain, offload_of};
+use crate::net::path::PathName;
+use crate::net::path::named::{Answers, NamedPath};
+use crate::net::stats::{Counted, DirStats};
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
-use crate::port::Arena;
+use crate::port::{Arena, Offload};
 use crate::shm::SharedBytes;
 use crate::sync::{Ordering, fence};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
-use crate::wire::netif::RxResponse;
+use crate::wire::netif::{RXF_DATA_RING, RxResponse};
+use alloc::vec;
 use alloc::vec::Vec;
 
 /// The pages that a back lends to one queue.
-pub struct BorrowedPages<P: Platform> {
+pub struct BackPages<P: Platform> {
     list: Granted<P>,
     of: DomId,
     ops: Vec<CopyOp>,
@@ -26,30 +32,13 @@ pub struct BorrowedPages<P: Platform> {
     whose: Vec<(u16, u8)>,
 }
 
-/// A piece of a frame in a lent page.
-#[derive(Clone, Copy, Debug)]
-pub struct BorrowedPiece {
-    /// The slot, and so the page.
-    pub slot: u16,
-    /// As the response has it.
-    pub offset: u16,
-    /// Bytes.
-    pub len: u16,
-    /// As the response has it.
-    pub generation: u8,
+/// Whether the piece that this response names lies in a page.
+#[inline(always)]
+fn is_in_page(rsp: &RxResponse) -> bool {
+    u16::try_from(rsp.status).is_ok_and(|len| usize::from(rsp.offset) + usize::from(len) <= PAGE_SIZE)
 }
 
-impl BorrowedPiece {
-    /// What the response of `slot` says. None: it passes its page.
-    #[inline(always)]
-    pub fn of(slot: u16, rsp: &RxResponse) -> Option<Self> {
-        let len = u16::try_from(rsp.status).ok()?;
-        let piece = Self { slot, offset: rsp.offset, len, generation: generation_of(rsp.flags) };
-        (usize::from(rsp.offset) + usize::from(len) <= PAGE_SIZE).then_some(piece)
-    }
-}
-
-impl<P: Platform> BorrowedPages<P> {
+impl<P: Platform> BackPages<P> {
     /// By this list page, zeroed, which the back `of` may write.
     pub fn new(list: Granted<P>, of: DomId) -> Self {
         Self { list, of, ops: Vec::new(), whose: Vec::new() }
@@ -60,13 +49,8 @@ impl<P: Platform> BorrowedPages<P> {
         self.list.refs()[0]
     }
 
-    /// The list page, to be given back.
-    pub fn into_granted(self) -> Granted<P> {
-        self.list
-    }
-
     /// Nothing is to be copied.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.ops.clear();
         self.whose.clear();
     }
@@ -85,7 +69,7 @@ impl<P: Platform> BorrowedPages<P> {
     }
 
     /// How a piece is copied, from its byte `skip` on, `len` of them, to byte `at`. One that is in no lent page names no grant.
-    fn op(&self, piece: BorrowedPiece, skip: u16, len: u16, at: u32) -> CopyOp {
+    fn op(&self, piece: &Part, skip: u16, len: u16, at: u32) -> CopyOp {
         let slot = u32::from(piece.slot);
         let bytes = self.list.bytes();
         let count = bytes.load_u32(COUNT).unwrap_or(0).min(LENT_MAX);
@@ -99,22 +83,117 @@ impl<P: Platform> BorrowedPages<P> {
     }
 
     /// A piece of frame `frame` of the arena, to be copied to its byte `at`.
-    pub fn note(&mut self, frame: usize, piece: BorrowedPiece, at: u32) {
+    fn note(&mut self, frame: usize, piece: &Part, at: u32) {
+        let generation = generation_of(piece.name);
         // Another generation's references are not looked at.
-        let known = self.generation() == u32::from(piece.generation);
+        let known = self.generation() == u32::from(generation);
         let mut op = self.op(piece, 0, piece.len, at);
         if !known {
             op.gref = GrantRef::NONE;
         }
         self.ops.push(op);
-        self.whose.push((frame as u16, piece.generation));
+        self.whose.push((frame as u16, generation));
     }
 
-    /// Copies what was noted into the arena. `done` hears of each frame whether all of it was there, and its place in the arena.
-    pub fn fetch(&mut self, p: &P, out: &mut Arena, mut done: impl FnMut(&mut Arena, usize, bool)) {
-        if self.ops.is_empty() {
-            return;
+    /// A frame of one slot, without extras, that is in a page of the back's.
+    #[inline(always)]
+    fn is_plain(rsp: RxResponse) -> bool {
+        is_plain(rsp) && rsp.flags & RXF_DATA_RING == 0 && rsp.flags & Self::FLAGS != 0
+    }
+}
+
+impl<P: Platform> NamedPath<P> for BackPages<P> {
+    const NAME: PathName = PathName::GuestCopy;
+    const COUNTED: Counted = Counted::GuestCopy;
+    /// Whichever generation.
+    const FLAGS: u16 = flags_of(u8::MAX);
+
+    fn can_have(&self, rsp: &RxResponse) -> bool {
+        is_in_page(rsp)
+    }
+
+    /// Notes them, to be [fetched](NamedPath::fetch).
+    #[inline(never)]
+    fn recv_run(
+        &mut self,
+        answers: Answers<'_, P>,
+        mut rsp: RxResponse,
+        out: &mut Arena,
+    ) -> Result<u32, PeerFault> {
+        let mut used = 0;
+        loop {
+            if !is_in_page(&rsp) {
+                return Err(fault(rsp.offset, rsp.status));
+            }
+            let (name, len) = (rsp.flags & Self::FLAGS, rsp.status as u16);
+            let piece = Part { slot: answers.slot(used), offset: rsp.offset, len, name };
+            let i = out.len();
+            if out.room(usize::from(len), offload_of(rsp.flags)).is_none() {
+                break;
+            }
+            self.note(i, &piece, out.desc(i).at);
+            used += 1;
+            if !out.has_room() {
+                break;
+            }
+            match answers.read(used) {
+                Some(next) if Self::is_plain(next) => rsp = next,
+                _ => break, // it is read anew, nothing of it is kept
+            }
         }
+        Ok(used)
+    }
+
+    fn recv_long(
+        &mut self,
+        (parts, offload): (&[Part], Offload),
+        out: &mut Arena,
+    ) -> Result<bool, PeerFault> {
+        let i = out.len();
+        let total = parts.iter().map(|part| usize::from(part.len)).sum();
+        if out.room(total, offload).is_none() {
+            return Ok(false); // cannot be: the caller saw room for the longest frame
+        }
+        let mut at = out.desc(i).at;
+        for part in parts {
+            self.note(i, part, at);
+            at += u32::from(part.len);
+        }
+        Ok(false)
+    }
+
+    fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {
+        if dst.is_empty() {
+            return Ok(true);
+        }
+        let generation = u32::from(generation_of(part.name));
+        let mut ops = [self.op(part, skip as u16, dst.len() as u16, 0)];
+        let tried = self.generation() == generation
+            && p.peer().copy(self.of, LocalBytes::FromPeer(dst), &mut ops).is_ok();
+        Ok(tried && self.generation_now() == generation && Self::is_good(&ops[0]))
+    }
+
+    /// What a call that ended by a fault has noted was for another arena.
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.clear();
+    }
+
+    /// Copies what was noted into the arena; frames whose pages are gone are dropped.
+    #[inline(always)]
+    fn fetch(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
+        if !self.ops.is_empty() {
+            self.fetch_noted(p, out, stats);
+        }
+    }
+
+    fn into_memory(self) -> Vec<Granted<P>> {
+        vec![self.list]
+    }
+}
+
+impl<P: Platform> BackPages<P> {
+    fn fetch_noted(&mut self, p: &P, out: &mut Arena, stats: &mut DirStats) {
         let tried = p.peer().copy(self.of, LocalBytes::FromPeer(out.bytes_mut()), &mut self.ops).is_ok();
         let now = self.generation_now();
         let mut pieces = self.ops.iter().zip(&self.whose).peekable();
@@ -123,19 +202,16 @@ impl<P: Platform> BorrowedPages<P> {
             while let Some((op, &(_, generation))) = pieces.next_if(|(_, whose)| whose.0 == frame) {
                 good &= now == u32::from(generation) && Self::is_good(op);
             }
-            done(out, usize::from(frame), good);
+            let i = usize::from(frame);
+            if !good {
+                out.drop_frame(i);
+                stats.errors += 1;
+                continue;
+            }
+            stats.bytes += u64::from(out.desc(i).len);
+            stats.handed_on_by(Counted::GuestCopy, 1);
+            blank(out, i, stats);
         }
         self.clear();
-    }
-
-    /// Copies from byte `skip` of a piece on now, as much as `dst` has room for. False: it is lost.
-    pub fn copy_now(&self, p: &P, piece: BorrowedPiece, skip: usize, dst: &mut [u8]) -> bool {
-        if dst.is_empty() {
-            return true;
-        }
-        let is_its = self.generation() == u32::from(piece.generation);
-        let mut ops = [self.op(piece, skip as u16, dst.len() as u16, 0)];
-        let tried = is_its && p.peer().copy(self.of, LocalBytes::FromPeer(dst), &mut ops).is_ok();
-        tried && self.generation_now() == u32::from(piece.generation) && Self::is_good(&ops[0])
     }
 }

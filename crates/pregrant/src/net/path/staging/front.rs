@@ -8,13 +8,14 @@
 use super::list::{self, DataLen, colour};
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
-use crate::net::path::FrontPath;
+use crate::net::path::{FrontPath, PathName};
 use crate::net::stats::Counted;
 use crate::platform::{Access, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// The place of a buffer that there is not: no memory reaches as far.
 const NOWHERE: usize = usize::MAX / 2;
@@ -100,6 +101,7 @@ impl<P: Platform> StagingArea<P> {
 }
 
 impl<P: Platform> FrontPath<P> for StagingArea<P> {
+    const NAME: PathName = PathName::Staging;
     const COUNTED: Counted = Counted::Staged;
     const GRANTS: bool = false;
 
@@ -144,7 +146,7 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
         let fits = self.bytes().copy_in(self.start(id), &frame[..frame.len().min(self.slot_bytes())]);
         debug_assert!(fits, "a buffer lies in its region");
     }
-    fn release(self, p: &P, regions: &mut Regions<P>) {
-        self.into_granted().into_iter().for_each(|granted| regions.put(p, granted));
+    fn into_memory(self) -> Vec<Granted<P>> {
+        Vec::from(self.into_granted())
     }
 }

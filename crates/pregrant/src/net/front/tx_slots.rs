@@ -1,0 +1,160 @@
+//! TX slots of one queue: its ring, and which ids are on it. What each [path](crate::net::path::FrontPath) sends by.
+//!
+//! ```text
+//!   free ids --take--> request --write, advance--> ring        answer --> in_flight --give--> free ids
+//! ```
+//! Ids are used again in the order in which they came back. What the back may do is said in [`tx`](super::tx).
+
+use super::regions::OwnRing;
+use crate::net::stats::DirStats;
+use crate::platform::Platform;
+use crate::port::{BURST_FRAMES, Burst, Offload};
+use crate::ring::{FrontRing, NetTx, RingMem};
+use crate::shm::SharedBytes;
+use crate::units::PAGE_SIZE;
+use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TxRequest};
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Frames up to this length have the buffers of the whole burst prefetched before the first is filled; longer ones
+/// have the next two.
+pub const SHORT: usize = 256;
+
+/// Ids that are free, first come first served.
+pub struct FreeIds {
+    ids: Box<[u16]>,
+    head: u32,
+    tail: u32,
+}
+
+impl FreeIds {
+    pub(crate) fn new(n: u32) -> Self {
+        Self { ids: (0..n as u16).collect(), head: 0, tail: n }
+    }
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> u16 {
+        let id = self.ids[self.head as usize & (self.ids.len() - 1)];
+        self.head = self.head.wrapping_add(1);
+        id
+    }
+    /// The id that will be taken after `ahead` others.
+    #[inline(always)]
+    pub(crate) fn peek(&self, ahead: u32) -> u16 {
+        self.ids[self.head.wrapping_add(ahead) as usize & (self.ids.len() - 1)]
+    }
+    #[inline(always)]
+    pub(crate) fn give(&mut self, id: u16) {
+        let mask = self.ids.len() - 1;
+        self.ids[self.tail as usize & mask] = id;
+        self.tail = self.tail.wrapping_add(1);
+    }
+}
+
+/// The ring, and which ids are on it.
+pub struct TxSlots<P: Platform> {
+    pub(crate) ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
+    pub(crate) free: FreeIds,
+    /// By id: a request is in flight.
+    pub(crate) in_flight: Box<[bool]>,
+    pub(crate) extras_in_flight: u32,
+    /// Scratch of a burst: where its frames go.
+    pub(crate) places: Box<[Place; BURST_FRAMES]>,
+    pub(crate) stats: DirStats,
+    /// What the back takes.
+    pub(crate) limits: TxLimits,
+}
+
+impl<P: Platform> TxSlots<P> {
+    /// All of the first `n` ids are free.
+    pub(crate) fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, n: u32) -> Self {
+        Self {
+            ring,
+            free: FreeIds::new(n),
+            in_flight: vec![false; n as usize].into_boxed_slice(),
+            extras_in_flight: 0,
+            places: Box::new([Place::default(); BURST_FRAMES]),
+            stats: DirStats::default(),
+            limits: TxLimits::NONE,
+        }
+    }
+
+    /// Slots that frames can take now.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> u32 {
+        self.ring.free().min(self.free.len())
+    }
+}
+
+/// What the back takes (docs/protocol 2.8: `feature-sg`, `feature-gso-*`). Frames beyond it are dropped and counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TxLimits {
+    /// Frames over several slots.
+    pub sg: bool,
+    /// TCPv4 segments larger than the MTU.
+    pub gso_tcpv4: bool,
+    /// TCPv6 segments larger than the MTU.
+    pub gso_tcpv6: bool,
+}
+
+impl TxLimits {
+    /// A back that takes everything.
+    pub const NONE: Self = Self { sg: true, gso_tcpv4: true, gso_tcpv6: true };
+
+    pub(crate) fn allow(self, len: usize, gso_type: u8) -> bool {
+        let gso = match gso_type {
+            0 => true,
+            GSO_TYPE_TCPV4 => self.sg && self.gso_tcpv4,
+            GSO_TYPE_TCPV6 => self.sg && self.gso_tcpv6,
+            _ => false,
+        };
+        gso && (self.sg || len <= PAGE_SIZE)
+    }
+}
+
+/// Where a frame goes, and the request that says so.
+#[derive(Clone, Copy, Default)]
+pub struct Place {
+    /// In the region.
+    pub(crate) at: u32,
+    pub(crate) request: [u32; 3],
+}
+
+/// Copies the frames of a run to their places and writes their requests, the second pass of it.
+///
+/// A function of its own, with as little in it as can be: each store waits here for those before it, whose lines come from the back's
+/// core, so that two spilled registers a frame took a fifth of the frames (`bench net`, staging, TX, 64 B).
+#[inline(never)]
+pub(crate) fn fill<M: RingMem<Kind = NetTx>, B: SharedBytes>(
+    ring: &FrontRing<NetTx, M>,
+    bytes: &B,
+    burst: &Burst<'_>,
+    places: &[Place],
+) {
+    for (k, (desc, place)) in burst.frames.iter().zip(places).enumerate() {
+        if let (Some(next), Some(desc)) = (places.get(k + 2), burst.frames.get(k + 2))
+            && desc.len as usize > SHORT
+        {
+            bytes.prefetch_write(next.at as usize, (desc.len as usize).min(1024));
+        }
+        let from = desc.at as usize;
+        let fits = bytes.copy_in(place.at as usize, &burst.bytes[from..from + desc.len as usize]);
+        debug_assert!(fits, "a slot lies in its region");
+        ring.write(k as u32, &TxRequest::from_words(place.request));
+    }
+}
+
+/// What a request's flags say of checksums.
+#[inline(always)]
+pub(crate) fn flags_of(offload: Offload) -> u16 {
+    if offload.csum_blank {
+        TXF_CSUM_BLANK | TXF_DATA_VALIDATED
+    } else if offload.csum_ok {
+        TXF_DATA_VALIDATED
+    } else {
+        0
+    }
+}
