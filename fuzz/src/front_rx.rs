@@ -16,7 +16,7 @@ use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
 use crate::tape::{self, Tape};
 use pregrant::net::checksum;
 use pregrant::net::front::Granting;
-use pregrant::net::front::loans::HEAD_BYTES;
+use pregrant::net::front::lent::RX_HEAD_BYTES;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::front::rx_hook::Hooked;
 use pregrant::net::front::{Diverted, HookFrame, HookStats, Lent, RxFront, TxFront, Verdict};
@@ -528,7 +528,7 @@ impl Game {
                 assert!(offload == due_offload || due.is_empty());
                 assert_eq!(lent.token(i).is_some(), by_reference && !pages.is_empty());
                 if let Some(token) = lent.token(i) {
-                    self.lent.push(Loan { token, rest: Some((pages, due[HEAD_BYTES..].to_vec())) });
+                    self.lent.push(Loan { token, rest: Some((pages, due[RX_HEAD_BYTES..].to_vec())) });
                 }
             }
             assert_eq!(self.rx.lent() as usize, self.lent.len());
@@ -728,7 +728,7 @@ impl Game {
                 (None, Some(page)) => bytes_of(page, offset, len),
                 (None, None) => return None,
             });
-            if staged.is_none() && len > 0 && bytes.len() > HEAD_BYTES {
+            if staged.is_none() && len > 0 && bytes.len() > RX_HEAD_BYTES {
                 behind_head.push(gref);
             }
         }

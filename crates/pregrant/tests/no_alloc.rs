@@ -272,7 +272,7 @@ fn the_frame_hook_allocates_nothing() {
     let mut front = FrontVif::new(HOST, config, false);
     let mut back = BackVif::new(GUEST, 0, VifConfig::default());
     connect((&guest, &mut front, &mut fb), (&host, &mut back, &mut bb));
-    assert!(front.queue(0).unwrap().sends_on());
+    assert!(front.queue(0).unwrap().tx().sends_on());
     let (mut out, mut diverted, mut scratch) = (Arena::new(), Diverted::new(), Arena::new());
     let mut flood = Flood { mix: Mix::new(ALL_LENGTHS), took: 0 };
     let mut redirected = 0;
@@ -341,7 +341,7 @@ fn frames_from_own_pages_allocate_nothing() {
     let before = (calls(), live());
     play(WARM_UP + FRAMES, false);
     assert_eq!((calls(), live()), before, "a frame from a page of the guest's own allocates");
-    let stats = front.queue(0).unwrap().cache().unwrap().stats();
+    let stats = front.queue(0).unwrap().tx().cache().unwrap().stats();
     assert!(stats.hits > FRAMES / 3 && stats.copied_to_pool > FRAMES / 10, "{stats:?}");
     assert_eq!(flood.took, WARM_UP + FRAMES);
 }

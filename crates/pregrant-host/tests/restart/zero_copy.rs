@@ -25,14 +25,14 @@ pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
             let mut back = world.back_of("copy", Some(format!("{point}:{batch}")), None);
             let mut traffic = Traffic::new(world.guest(), config, false, 0..0);
             (traffic.size, traffic.sends_on) = (Some(size as usize), true);
-            assert!(traffic.front.vif().queue(0).unwrap().sends_on());
+            assert!(traffic.front.vif().queue(0).unwrap().tx().sends_on());
             world.log.set(Word::Limit, FRAMES as u32);
-            let all = traffic.front.vif().queue(0).unwrap().buffers().iter().sum::<usize>();
+            let all = traffic.front.vif().queue(0).unwrap().rx().buffers().holds().iter().sum::<usize>();
             let mut deaths = 0;
             while u64::from(world.log.get(Word::Next)) < FRAMES || deaths == 0 {
                 traffic.step(true);
                 assert_eq!(
-                    traffic.front.vif().queue(0).unwrap().buffers().iter().sum::<usize>(),
+                    traffic.front.vif().queue(0).unwrap().rx().buffers().holds().iter().sum::<usize>(),
                     all,
                     "{what}"
                 );
@@ -58,7 +58,11 @@ pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
             let account = world.log.account(0..FRAMES);
             assert_eq!((account.0 as u64, u64::from(account.1)), (lost, twice), "{what}: lost, repeated");
             assert_eq!((world.log.get(Word::Damaged), world.log.get(Word::Reordered)), (0, 0), "{what}");
-            assert_eq!(traffic.front.vif().queue(0).unwrap().buffers()[2], 0, "{what}: all are RX's again");
+            assert_eq!(
+                traffic.front.vif().queue(0).unwrap().rx().buffers().holds()[2],
+                0,
+                "{what}: all are RX's again"
+            );
             assert!(traffic.front.close(Duration::from_secs(60)).unwrap());
             drop(traffic);
             world.end(back);

@@ -122,5 +122,5 @@ pub fn written(fill: Fill, size: usize) -> usize {
 
 /// Which pages of the guest's own its first queue's back has.
 fn cache(guest: &Guest) -> Option<&GrefCache> {
-    guest.vif().queue(0)?.cache()
+    guest.vif().queue(0)?.tx().cache()
 }

@@ -392,7 +392,7 @@ fn frames_by_reference_are_read_in_their_pages() {
     assert_eq!(ends.front.recv_by_reference(&mut arena, &mut lent, 1), Ok(1));
     let token = lent.tokens().next().expect("it is longer than a head");
     let mut bytes = arena.burst().frame(0).to_vec();
-    let head = pregrant::net::front::loans::HEAD_BYTES;
+    let head = pregrant::net::front::lent::RX_HEAD_BYTES;
     let piece = ends.front.piece(token, 0).expect("what follows the head");
     assert_eq!((piece.copy_out(&mut bytes[head..]), ends.front.stats().foreign), (3000 - head, 1));
     assert!(bytes == frame);

@@ -178,8 +178,8 @@ impl Stand {
 
     /// Buffers are somewhere, once; the counters say what the hook said.
     fn check(&self) {
-        let [slots, spare, on_tx] = self.front.queue(0).unwrap().buffers();
-        if self.front.queue(0).unwrap().sends_on() {
+        let [slots, spare, on_tx] = self.front.queue(0).unwrap().rx().buffers().holds();
+        if self.front.queue(0).unwrap().tx().sends_on() {
             assert_eq!(slots + spare + on_tx, 2 * SLOTS as usize);
         }
         assert!(on_tx <= self.front.in_flight(0) as usize);
@@ -248,7 +248,7 @@ fn any_verdicts() {
     .enumerate()
     {
         let mut stand = Stand::new(config, features, 77 + k as u64);
-        assert_eq!(stand.front.queue(0).unwrap().sends_on(), sends_on, "{config:?}");
+        assert_eq!(stand.front.queue(0).unwrap().tx().sends_on(), sends_on, "{config:?}");
         for _ in 0..600 {
             match stand.dice.below(12) {
                 0..=3 => {
@@ -283,7 +283,11 @@ fn any_verdicts() {
         assert_eq!(stand.sent.len() as u64, tx + stats.unsent);
         assert_eq!((stats.sent_on > 0, stats.sent_copied > 0), (sends_on, true), "{config:?}: {stats:?}");
         assert!(stats.passed > 0 && stats.dropped > 0 && stats.redirected > 0);
-        assert_eq!(stand.front.queue(0).unwrap().buffers()[2], 0, "buffers on TX, and nothing is in flight");
+        assert_eq!(
+            stand.front.queue(0).unwrap().rx().buffers().holds()[2],
+            0,
+            "buffers on TX, and nothing is in flight"
+        );
         assert_eq!(stand.back.stats(0).0.errors, 0, "{config:?}");
         stand.close();
     }
@@ -318,7 +322,10 @@ fn what_is_sent_on_as_it_is() {
         for (k, (bytes, _)) in stand.port.took.iter().enumerate() {
             assert!(*bytes == [vec![0; grow], frame(k as u64, len)].concat());
         }
-        assert_eq!((stand.port.took.len(), stand.front.queue(0).unwrap().buffers()), (2, [256, 256, 0]));
+        assert_eq!(
+            (stand.port.took.len(), stand.front.queue(0).unwrap().rx().buffers().holds()),
+            (2, [256, 256, 0])
+        );
         assert_eq!(stand.back.stats(0).0.staged, if len + grow <= 2048 { 2 } else { 0 });
         stand.close();
     }
@@ -333,12 +340,18 @@ fn a_full_tx_ring_drops_and_stops_no_rx() {
         assert_eq!(stand.say(Verdict::Tx), 64);
     }
     let HookStats { sent_on, unsent, .. } = stand.front.queue(0).unwrap().hook_stats();
-    assert_eq!((sent_on, unsent, stand.front.queue(0).unwrap().buffers()), (256, 256, [256, 0, 256]));
+    assert_eq!(
+        (sent_on, unsent, stand.front.queue(0).unwrap().rx().buffers().holds()),
+        (256, 256, [256, 0, 256])
+    );
     stand.give(&[60; 64]);
     assert_eq!(stand.say(Verdict::Pass), 64);
     (stand.said.passed, stand.said.sent_on) = (64, 512);
     stand.turn();
-    assert_eq!((stand.port.took.len(), stand.front.queue(0).unwrap().buffers()), (256, [256, 256, 0]));
+    assert_eq!(
+        (stand.port.took.len(), stand.front.queue(0).unwrap().rx().buffers().holds()),
+        (256, [256, 256, 0])
+    );
     stand.close();
 }
 
@@ -369,7 +382,7 @@ impl Liar {
             bb.own.borrow_mut().insert(key.into(), text.into());
         }
         front.step(&guest, &mut bus).expect("keys");
-        assert!(front.is_live() && front.queue(0).unwrap().sends_on());
+        assert!(front.is_live() && front.queue(0).unwrap().tx().sends_on());
         let keys = bus.own.borrow();
         let map = |key: &str, acc| {
             let gref = GrantRef(keys[key].parse().expect("a number"));
@@ -434,19 +447,19 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
         // Buffer 1 comes back, and is posted when a slot wants one.
         liar.tx.answer_tx(sent[1].id, status);
         assert_eq!(liar.front.queue_mut(0).unwrap().reclaim(&liar.guest, 1), Ok(1));
-        assert_eq!(liar.front.queue(0).unwrap().buffers(), [256, 254, 2]);
+        assert_eq!(liar.front.queue(0).unwrap().rx().buffers().holds(), [256, 254, 2]);
         assert_eq!(liar.front.queue(0).unwrap().stats().0.errors, u64::from(status != RSP_OKAY));
         liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
         assert_eq!(liar.receive(Verdict::Tx), Ok(1));
         assert_eq!(liar.posted(259), [1], "the one that came back last is the warm one");
         // Again, and one that nobody sent: a fault, and no buffer is spare for it.
         liar.tx.answer_tx(sent[1].id, status);
-        let before = liar.front.queue(0).unwrap().buffers();
+        let before = liar.front.queue(0).unwrap().rx().buffers().holds();
         assert_eq!(
             liar.front.queue_mut(0).unwrap().reclaim(&liar.guest, 1),
             Err(PeerFault::UnknownId(sent[1].id))
         );
-        assert_eq!(liar.front.queue(0).unwrap().buffers(), before);
+        assert_eq!(liar.front.queue(0).unwrap().rx().buffers().holds(), before);
         liar.close();
     }
 }
@@ -459,7 +472,7 @@ fn an_id_that_nobody_sent_frees_no_buffer() {
         assert_eq!(liar.receive(Verdict::Tx), Ok(1));
         liar.tx.answer_tx(id, RSP_OKAY);
         assert_eq!(liar.front.queue_mut(0).unwrap().reclaim(&liar.guest, 1), Err(PeerFault::UnknownId(id)));
-        assert_eq!(liar.front.queue(0).unwrap().buffers(), [256, 255, 1]);
+        assert_eq!(liar.front.queue(0).unwrap().rx().buffers().holds(), [256, 255, 1]);
         liar.close();
     }
 }
@@ -488,7 +501,7 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
         liar.rx.answer_rx(RxResponse { id: 0, offset, flags: 0, status });
         assert_eq!(liar.receive(Verdict::Tx), Err(PeerFault::BadResponse { offset, status }));
         assert_eq!(
-            (liar.tx.ring.load(Word::ReqProd), liar.front.queue(0).unwrap().buffers()),
+            (liar.tx.ring.load(Word::ReqProd), liar.front.queue(0).unwrap().rx().buffers().holds()),
             (0, [256, 256, 0])
         );
         liar.close();
@@ -508,11 +521,11 @@ fn a_caller_that_goes_on_after_a_fault_gets_faults() {
             liar.rx.answer_rx(RxResponse { id: 0, offset: 65535, flags: 0, status: 1 });
             let fault = PeerFault::BadResponse { offset: 65535, status: 1 };
             assert_eq!(liar.receive(Verdict::Tx), Err(fault));
-            let buffers = liar.front.queue(0).unwrap().buffers();
+            let buffers = liar.front.queue(0).unwrap().rx().buffers().holds();
             assert_eq!(buffers[2], good, "were sent on");
             for _ in 0..3 {
                 assert!(liar.receive(again).is_err(), "{again:?} behind {good} frames of {len} bytes");
-                assert_eq!(liar.front.queue(0).unwrap().buffers(), buffers);
+                assert_eq!(liar.front.queue(0).unwrap().rx().buffers().holds(), buffers);
             }
             liar.close();
         }
@@ -535,7 +548,10 @@ fn answers_are_taken_where_tx_is_scarce() {
     }
     liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
     assert_eq!(liar.receive(Verdict::Tx), Ok(1));
-    assert_eq!((liar.front.in_flight(0), liar.front.queue(0).unwrap().buffers()), (196, [256, 60, 196]));
+    assert_eq!(
+        (liar.front.in_flight(0), liar.front.queue(0).unwrap().rx().buffers().holds()),
+        (196, [256, 60, 196])
+    );
     liar.close();
 }
 
@@ -545,14 +561,17 @@ fn answers_are_taken_where_tx_is_scarce() {
 fn a_slot_without_a_buffer_is_waited_for() {
     let features = BackFeatures { max_rx_ring_order: 3, ..revision(3) };
     let mut stand = Stand::new(FrontConfig { ring_order: 4, ..config(64) }, features, 1);
-    let [slots, spare, on_tx] = stand.front.queue(0).unwrap().buffers();
+    let [slots, spare, on_tx] = stand.front.queue(0).unwrap().rx().buffers().holds();
     assert_eq!((slots, on_tx), (2048, 0));
-    assert!(spare < stand.front.queue(0).unwrap().tx_ids() as usize, "the list has room for no more");
+    assert!(
+        spare < stand.front.queue(0).unwrap().tx().chain().ids() as usize,
+        "the list has room for no more"
+    );
     for _ in 0..(slots + spare) / 64 {
         stand.give(&[60; 64]);
         assert_eq!(stand.say(Verdict::Tx), 64);
     }
-    assert_eq!(stand.front.queue(0).unwrap().buffers(), [0, 0, slots + spare], "all are on TX");
+    assert_eq!(stand.front.queue(0).unwrap().rx().buffers().holds(), [0, 0, slots + spare], "all are on TX");
     let Stand { guest, host, front, back, port, out, .. } = &mut stand;
     assert!(!front.is_pending(false), "nothing is there yet");
     assert_eq!(front.queue_mut(0).unwrap().final_check(guest, false), Ok(false));
@@ -562,7 +581,7 @@ fn a_slot_without_a_buffer_is_waited_for() {
     assert!(front.is_pending(false));
     assert_eq!(front.queue_mut(0).unwrap().final_check(guest, false), Ok(true));
     assert_eq!(stand.say(Verdict::Drop), 0);
-    let [posted, _, on_tx] = stand.front.queue(0).unwrap().buffers();
+    let [posted, _, on_tx] = stand.front.queue(0).unwrap().rx().buffers().holds();
     assert!(posted == slots && on_tx == 0, "{posted} slots are posted again, {on_tx} buffers are on TX");
     stand.close();
 }

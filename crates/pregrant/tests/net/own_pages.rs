@@ -99,7 +99,7 @@ impl Own {
     }
 
     fn stats(&self) -> CacheStats {
-        self.pair.front.queue(0).unwrap().cache().unwrap().stats()
+        self.pair.front.queue(0).unwrap().tx().cache().unwrap().stats()
     }
 
     fn close(mut self) {
@@ -126,12 +126,12 @@ fn frames_go_from_where_they_lie() {
             for page in 0..200 {
                 own.send(q, page * PAGE_SIZE, 100);
             }
-            let stats = own.pair.front.queue(q).unwrap().cache().unwrap().stats();
+            let stats = own.pair.front.queue(q).unwrap().tx().cache().unwrap().stats();
             assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (0, 200, 200));
             assert_eq!(own.pair.xen.counts().grants, standing, "nothing is granted for a frame");
             own.turns();
             assert_eq!(
-                own.pair.front.queue(q).unwrap().cache().unwrap().pages(),
+                own.pair.front.queue(q).unwrap().tx().cache().unwrap().pages(),
                 (200, 200),
                 "no more than there are"
             );
@@ -148,7 +148,7 @@ fn frames_go_from_where_they_lie() {
             own.send(q, 3 * PAGE_SIZE + 5, 9000);
             let took = own.pair.xen.counts().since(&before);
             assert_eq!((took.copies, took.maps, took.unmaps), (0, 0, 0));
-            let stats = own.pair.front.queue(q).unwrap().cache().unwrap().stats();
+            let stats = own.pair.front.queue(q).unwrap().tx().cache().unwrap().stats();
             assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (800, 200, 202));
             assert_eq!((stats.adds, stats.dels, stats.evictions, stats.mode_changes), (200, 0, 0, 0));
             let (front, back) = (own.pair.front.queue(q).unwrap().stats().0, own.pair.back.stats(q).0);
@@ -230,7 +230,7 @@ fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
         let hits = after.hits - before.hits;
         (
             hits as f64 / frames as f64,
-            own.pair.front.queue(0).unwrap().cache().unwrap().mode(),
+            own.pair.front.queue(0).unwrap().tx().cache().unwrap().mode(),
             after.mode_changes,
         )
     };
@@ -276,7 +276,7 @@ fn a_back_without_a_table_gets_copies() {
         }
         let stats = own.stats();
         assert_eq!(
-            (stats.copied_to_pool, stats.adds, own.pair.front.queue(0).unwrap().cache().unwrap().mode()),
+            (stats.copied_to_pool, stats.adds, own.pair.front.queue(0).unwrap().tx().cache().unwrap().mode()),
             (600, 0, CacheMode::Copying)
         );
         own.send(0, 100, 20_000);
@@ -293,9 +293,9 @@ fn a_back_that_takes_fewer_than_it_said_is_asked_for_fewer() {
         own.each(0..256);
         own.turns();
     }
-    assert_eq!(own.pair.front.queue(0).unwrap().cache().unwrap().pages(), (37, 37));
+    assert_eq!(own.pair.front.queue(0).unwrap().tx().cache().unwrap().pages(), (37, 37));
     assert!(own.stats().refused > 0);
-    assert_eq!(own.pair.front.queue(0).unwrap().cache().unwrap().mode(), CacheMode::Copying);
+    assert_eq!(own.pair.front.queue(0).unwrap().tx().cache().unwrap().mode(), CacheMode::Copying);
     own.close();
 }
 
@@ -321,7 +321,7 @@ fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
         let stats = own.stats();
         assert!(stats.hits > 0 && stats.dels > 0, "dead at turn {turns}: {stats:?}");
         assert_eq!((stats.refused, stats.in_use, stats.unasked), (0, 0, 0), "dead at turn {turns}");
-        let (added, capacity) = own.pair.front.queue(0).unwrap().cache().unwrap().pages();
+        let (added, capacity) = own.pair.front.queue(0).unwrap().tx().cache().unwrap().pages();
         assert_eq!((own.pair.back.gref_pages(0)[0], capacity), (POOL + added, 32), "dead at turn {turns}");
         own.pair.restart();
         let copies = own.pair.xen.counts().copies;
@@ -370,7 +370,7 @@ fn another_back_is_told_of_the_pages_anew() {
         own.turns();
         assert_eq!(own.each(0..32), 0, "it is not told of them yet");
         own.turns();
-        assert_eq!(own.pair.front.queue(0).unwrap().cache().unwrap().pages(), (27, 32));
+        assert_eq!(own.pair.front.queue(0).unwrap().tx().cache().unwrap().pages(), (27, 32));
         own.each(0..32);
         own.turns();
         assert!(own.pair.xen.counts().grants <= standing);
@@ -380,7 +380,10 @@ fn another_back_is_told_of_the_pages_anew() {
     own.turns();
     own.each(0..32);
     own.turns();
-    assert_eq!((own.each(0..32), own.pair.front.queue(0).unwrap().cache().unwrap().pages()), (32, (32, 32)));
+    assert_eq!(
+        (own.each(0..32), own.pair.front.queue(0).unwrap().tx().cache().unwrap().pages()),
+        (32, (32, 32))
+    );
     own.close();
 }
 

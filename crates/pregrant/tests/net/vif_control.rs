@@ -122,8 +122,11 @@ fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
             let _ = back.step(&h, &mut bb, &mut |_, _| None).expect("keys");
             let _ = front.step(&p, &mut fb).unwrap_or_else(|_| panic!("{pages} pages"));
         }
-        let had =
-            (front.nr_queues(), front.queue(0).unwrap().staging_lens(), front.queue(0).unwrap().tx_ids());
+        let had = (
+            front.nr_queues(),
+            front.queue(0).unwrap().staging_lens(),
+            front.queue(0).unwrap().tx().chain().ids(),
+        );
         assert_eq!(had, (queues, (len_of(len), len_of(len)), ids), "{pages} pages");
         assert_eq!(front.shortage().is_some(), queues < 2 || len != wished || ids < 256, "{pages} pages");
         // More frames than there are ids, in as many turns as it takes.
@@ -324,7 +327,7 @@ fn rings_have_as_many_pages_as_both_ends_like() {
             assert_eq!(own.contains_key(&format!("{dir}-ring-ref")), order == 0, "{what}");
         }
         let tx_slots = 256usize << wished.min(tx_most);
-        assert_eq!(front.queue(0).unwrap().tx_ids() as usize, tx_slots);
+        assert_eq!(front.queue(0).unwrap().tx().chain().ids() as usize, tx_slots);
         for turn in 0..2 {
             let (mut burst, mut port, mut sent) = (Arena::new(), TestPort::default(), 0);
             while front.room(0) > 0 {
@@ -383,7 +386,7 @@ fn where_pages_are_short_rings_have_one() {
         let _ = front.step(&p, &mut fb).expect("pages enough for small rings");
     }
     assert!(front.staging_accepted(0) && front.shortage().is_some());
-    assert_eq!((front.nr_queues(), front.queue(0).unwrap().tx_ids()), (1, 256));
+    assert_eq!((front.nr_queues(), front.queue(0).unwrap().tx().chain().ids()), (1, 256));
     assert!(fb.own.borrow().contains_key("rx-ring-ref"));
 }
 

@@ -305,7 +305,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             // LOG: as above.
             log::warn!(
                 "{id}: fewer resources than requested: {queues} queue(s), {} TX requests each, {path}; {e}",
-                vif.queue(0).map_or(0, FrontQueue::tx_ids)
+                vif.queue(0).map_or(0, |queue| queue.tx().chain().ids())
             );
         }
     }

@@ -9,7 +9,7 @@
 //! What the back may do: change the frame's memory at any time. The closure has a private copy and nothing else; what it allows and
 //! what it changes is that copy. Bytes behind it are copied once, behind the head, and nobody has looked at them before.
 
-use super::loans::HEAD_BYTES;
+use super::lent::RX_HEAD_BYTES;
 use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
 use core::ops::Range;
 
@@ -31,7 +31,7 @@ pub enum Verdict {
 
 /// What a hook sees of a frame, and may change: its first bytes, in private memory.
 pub struct HookFrame {
-    bytes: [u8; HOOK_ROOM + HEAD_BYTES],
+    bytes: [u8; HOOK_ROOM + RX_HEAD_BYTES],
     at: usize,
     end: usize,
     /// Bytes of the frame behind the copy.
@@ -49,7 +49,7 @@ impl HookFrame {
     #[inline(always)]
     pub(super) fn new() -> Self {
         Self {
-            bytes: [0; HOOK_ROOM + HEAD_BYTES],
+            bytes: [0; HOOK_ROOM + RX_HEAD_BYTES],
             at: HOOK_ROOM,
             end: HOOK_ROOM,
             rest: 0,
@@ -62,7 +62,7 @@ impl HookFrame {
     /// Begins with another frame of `len` bytes; gives the place of its head, to be filled.
     #[inline(always)]
     pub(super) fn begin(&mut self, len: usize, offload: Offload) -> &mut [u8] {
-        let head = len.min(HEAD_BYTES);
+        let head = len.min(RX_HEAD_BYTES);
         (self.at, self.end, self.rest) = (HOOK_ROOM, HOOK_ROOM + head, len - head);
         (self.grown, self.changed, self.offload) = (0, false, offload);
         &mut self.bytes[HOOK_ROOM..HOOK_ROOM + head]
@@ -230,8 +230,8 @@ mod tests {
     fn a_head_grows_and_shrinks_in_its_own_memory() {
         let mut frame = HookFrame::new();
         frame.begin(1000, Offload::default()).fill(7);
-        assert_eq!((frame.len(), frame.head().len(), frame.is_changed()), (1000, HEAD_BYTES, false));
-        assert!(!frame.grow(HOOK_ROOM + 1) && !frame.shrink(HEAD_BYTES));
+        assert_eq!((frame.len(), frame.head().len(), frame.is_changed()), (1000, RX_HEAD_BYTES, false));
+        assert!(!frame.grow(HOOK_ROOM + 1) && !frame.shrink(RX_HEAD_BYTES));
         assert!(frame.shrink(10));
         assert_eq!((frame.len(), frame.grown(), frame.is_changed()), (990, -10, false));
         assert!(frame.grow(14));

@@ -2,27 +2,25 @@
 //!
 //! ```text
 //!   Regions --new--> | TX ring, chain, channel | RX ring, chain, channel | --end--> Regions
-//!                        send, reclaim             recv, release                     what is lent: LentPages
+//!                        send, reclaim             recv, release                     what is lent: Unreturned
 //!                              ^------ recv_hooked ------'
 //! ```
-//! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx), [`loans`](super::loans).
+//! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx), [`lent`](super::lent).
 
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
-use super::lent_pages::LentPages;
-use super::loans::{Lent, UnknownToken};
+use super::lent::{Lent, UnknownToken};
 use super::plan::Plan;
 use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::rx::RxFront;
 use super::rx_hook::Hooked;
 use super::taken::Taken;
 use super::tx::TxFront;
-use super::tx_slots::TxLimits;
+use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, ChannelKeys, DataKeys, DataRequest, QueueKeys};
 use crate::net::headers::MacAddr;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::data_ring::front::DataArea;
-use crate::net::path::gref_mapping::cache::GrefCache;
 use crate::net::path::guest_copy::front::BackPages;
 use crate::net::path::staging::front::StagingArea;
 use crate::net::path::staging::keys::{FIRST_SLOTS_SINCE, SENT_ON_SINCE};
@@ -30,7 +28,7 @@ use crate::net::path::staging::list::{DataLen, LIST_ENTRIES_MAX};
 use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontChain, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Piece, Token};
+use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::netif::RX_FOREIGN;
@@ -246,11 +244,6 @@ impl<P: Platform> FrontQueue<P> {
         (queue, keys)
     }
 
-    /// Tells what the back takes.
-    pub fn limit(&mut self, limits: TxLimits) {
-        self.tx.limit(limits);
-    }
-
     /// The back has mapped all of this domain: pages are named by their frames. Before [`go_live`](Self::go_live).
     pub fn name_frames(&mut self, p: &P) {
         self.tx.chain_mut().name_frames(p, 0);
@@ -318,14 +311,14 @@ impl<P: Platform> FrontQueue<P> {
     }
 
     /// Gives the memory back, but for what is lent.
-    pub fn end(mut self, p: &P, regions: &mut Regions<P>) -> Option<LentPages<P>> {
+    pub fn end(mut self, p: &P, regions: &mut Regions<P>) -> Option<Unreturned<P>> {
         self.rx.chain_mut().give_up_named(p, regions);
         let ((tx, tx_chain), (rx, rx_chain, loans)) = (self.tx.into_parts(), self.rx.end());
         let [tx_grants, rx_grants] = self.ring_grants;
         let tx = Direction { ring: tx, grants: tx_grants, chain: tx_chain };
         let rx = Granted::from_parts(rx.into_pages(), rx_grants);
         tx.into_memory().chain([rx]).chain(self.index).for_each(|granted| regions.put(p, granted));
-        LentPages::or_release(rx_chain, loans, p, regions)
+        Unreturned::or_release(rx_chain, loans, p, regions)
     }
 
     /// Sends frames; see [`TxFront::send`].
@@ -345,24 +338,21 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.send_own(p, &self.tx_chan, memory, frames)
     }
 
-    /// See [`TxFront::set_cache`].
-    pub fn set_cache(&mut self, cache: GrefCache) {
-        self.tx.set_cache(cache);
+    /// Its TX half.
+    #[inline(always)]
+    pub fn tx(&self) -> &TxFront<P> {
+        &self.tx
     }
 
-    /// See [`TxFront::take_cache`].
-    pub fn take_cache(&mut self) -> Option<GrefCache> {
-        self.tx.take_cache()
+    /// The same, for what is not about frames.
+    pub fn tx_mut(&mut self) -> &mut TxFront<P> {
+        &mut self.tx
     }
 
-    /// See [`TxFront::cache`].
-    pub fn cache(&self) -> Option<&GrefCache> {
-        self.tx.cache()
-    }
-
-    /// See [`TxFront::cache_mut`].
-    pub fn cache_mut(&mut self) -> Option<&mut GrefCache> {
-        self.tx.cache_mut()
+    /// Its RX half.
+    #[inline(always)]
+    pub fn rx(&self) -> &RxFront<P> {
+        &self.rx
     }
 
     /// Takes TX answers; see [`TxFront::reclaim`].
@@ -440,16 +430,6 @@ impl<P: Platform> FrontQueue<P> {
         self.hooked
     }
 
-    /// RX staging buffers: those of slots, spare ones, and those that are on TX.
-    pub fn buffers(&self) -> [usize; 3] {
-        self.rx.buffers().holds()
-    }
-
-    /// Whether received buffers can be sent on as they are.
-    pub fn sends_on(&self) -> bool {
-        self.tx.sends_on()
-    }
-
     #[inline(always)]
     fn post_free(&mut self, p: &P) {
         // Not only after frames: a ringful of error answers frees slots too.
@@ -457,12 +437,6 @@ impl<P: Platform> FrontQueue<P> {
             // Standing grants: posting cannot fail.
             let _ = self.post(p);
         }
-    }
-
-    /// See [`RxFront::piece`].
-    #[inline(always)]
-    pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
-        self.rx.piece(token, k)
     }
 
     /// See [`RxFront::release`]. Slots that waited for a page are posted by [`post_released`](Self::post_released).
@@ -485,31 +459,6 @@ impl<P: Platform> FrontQueue<P> {
     /// See [`TxFront::multicast`].
     pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
         self.tx.multicast(p, &self.tx_chan, mac, wanted)
-    }
-
-    /// See [`TxFront::multicast_wishes`].
-    pub fn multicast_wishes(&self) -> (usize, u64) {
-        self.tx.multicast_wishes()
-    }
-
-    /// TX slots that are free.
-    pub fn room(&self) -> u32 {
-        self.tx.room()
-    }
-
-    /// TX requests without an answer.
-    pub fn in_flight(&self) -> u32 {
-        self.tx.in_flight()
-    }
-
-    /// TX requests that can be in flight.
-    pub fn tx_ids(&self) -> u32 {
-        self.tx.chain().ids()
-    }
-
-    /// Frames that are lent.
-    pub fn lent(&self) -> u32 {
-        self.rx.lent()
     }
 
     /// Before sleeping: arms RX, and (`tx_too`: somebody waits for room or for the end of what was sent) TX answers; else the back

@@ -10,9 +10,9 @@
 //! which frames it [holds](FrontPath::holds), and the first that does has it. Memory that is no slot's responses
 //! [name](NamedPath) by a flag. Bytes are copied to private memory before anybody parses them, also where a [hook](super::hook) decides. What the back may do: answer
 //! with offsets, lengths or chains that make no sense (faults), or change the
-//! memory while it is copied (the copy is what counts), or while it is lent ([`loans`](super::loans)).
+//! memory while it is copied (the copy is what counts), or while it is lent ([`lent`](super::lent)).
 
-use super::loans::{HEAD_BYTES, Lent, Loans, UnknownToken};
+use super::lent::{Lent, LentPages, RX_HEAD_BYTES, UnknownToken};
 use super::regions::OwnRing;
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::rx_buffers::RxBuffers;
@@ -36,7 +36,7 @@ const SHORT: i16 = 256;
 pub struct RxFront<P: Platform> {
     pub(super) ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
     pub(super) chain: FrontChain<P>,
-    pub(super) loans: Loans,
+    pub(super) pages: LentPages,
     pub(super) buffers: RxBuffers,
     /// Answers that are here and belong to a frame whose last one is not.
     pub(super) cut: u32,
@@ -49,12 +49,12 @@ impl<P: Platform> RxFront<P> {
     /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for those that are lent. `tag` is no
     /// other queue's of this vif.
     pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
-        let loans = Loans::new(ring.size(), chain.pages().map_or(0, FrontPath::ids), tag);
+        let pages = LentPages::new(ring.size(), chain.pages().map_or(0, FrontPath::ids), tag);
         let buffers = RxBuffers::new(ring.size(), chain.staging().map_or(0, FrontPath::ids));
         Self {
             ring,
             chain,
-            loans,
+            pages,
             buffers,
             cut: 0,
             run: Box::new([RxResponse::default(); BURST_FRAMES]),
@@ -67,7 +67,7 @@ impl<P: Platform> RxFront<P> {
         let mut granted = Ok(());
         for _ in 0..self.ring.free() {
             let slot = self.slot_at(self.ring.next_index());
-            let Some(page) = self.loans.page_to_post(slot) else { break };
+            let Some(page) = self.pages.page_to_post(slot) else { break };
             let Some(id) = self.buffers.to_post(slot) else { break };
             match self.chain.grant(p, page) {
                 Ok(gref) => self.ring.push(&RxRequest { id, gref }),
@@ -92,7 +92,7 @@ impl<P: Platform> RxFront<P> {
         self.take(out, None, want)
     }
 
-    /// As [`recv`](Self::recv), but of frames in pages that are longer than [`HEAD_BYTES`] no more than these are copied: the rest
+    /// As [`recv`](Self::recv), but of frames in pages that are longer than [`RX_HEAD_BYTES`] no more than these are copied: the rest
     /// is read where it is ([`piece`](Self::piece)) until it is [released](Self::release). Frames in staging buffers are copied,
     /// since a buffer is its slot's for good; so are those whose first slot is in one.
     pub fn recv_by_reference(
@@ -106,7 +106,7 @@ impl<P: Platform> RxFront<P> {
         if taken.is_err() {
             // Nobody is told of frames that came before the fault.
             for token in lent.forget_from(before) {
-                let known = self.loans.release(token);
+                let known = self.pages.release(token);
                 debug_assert!(known.is_ok(), "it was lent in this call");
             }
         }
@@ -116,13 +116,13 @@ impl<P: Platform> RxFront<P> {
     /// Piece `k` of what follows the head of the frame that was lent with `token`, in order. None: there are no more.
     #[inline(always)]
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
-        lent_piece(&self.loans, &self.chain, token, k)
+        self.pages.piece_in(&self.chain, token, k)
     }
 
     /// The frame of `token` is not read any more: its pages can be posted again ([`post`](Self::post)).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
-        self.loans.release(token)
+        self.pages.release(token)
     }
 
     #[inline(always)]
@@ -190,7 +190,7 @@ impl<P: Platform> RxFront<P> {
                 && let Some(path) = self.chain.paths().first()
             {
                 let slot = self.slot_ahead(at + n as u32);
-                let start = with_path!(path, path => memory((&self.loans, &self.buffers), path, slot));
+                let start = with_path!(path, path => memory((&self.pages, &self.buffers), path, slot));
                 let bytes = with_path!(path, path => path.bytes());
                 bytes.prefetch_read(start + rsp.offset as usize, rsp.status.min(SHORT) as usize);
             }
@@ -233,7 +233,7 @@ impl<P: Platform> RxFront<P> {
                     let slot = first.wrapping_add(n as u16) & mask;
                     let part = Part { slot, offset: rsp.offset, len, ..Part::default() };
                     let offload = offload_of(rsp.flags);
-                    let places = (&mut self.loans, &self.buffers);
+                    let places = (&mut self.pages, &self.buffers);
                     take_frame(path, places, out, (&[part], offload), lent.as_deref_mut())?;
                     self.stats.bytes += u64::from(len);
                     n += 1;
@@ -295,10 +295,10 @@ impl<P: Platform> RxFront<P> {
         let (split, path) = memories(&self.chain, &frame)?;
         match split {
             Some(first) => {
-                take_split(first, path, (&self.loans, &self.buffers), out, (parts, offload))?;
+                take_split(first, path, (&self.pages, &self.buffers), out, (parts, offload))?;
             }
             None => {
-                let places = (&mut self.loans, &self.buffers);
+                let places = (&mut self.pages, &self.buffers);
                 with_path!(path, path => take_frame(path, places, out, (parts, offload), lent)?);
             }
         }
@@ -347,7 +347,7 @@ impl<P: Platform> RxFront<P> {
     #[inline(always)]
     pub fn has_free(&self) -> bool {
         let slot = self.slot_at(self.ring.next_index());
-        self.ring.free() > 0 && self.loans.can_post(slot) && self.buffers.can_post(slot)
+        self.ring.free() > 0 && self.pages.can_post(slot) && self.buffers.can_post(slot)
     }
 
     /// Whether a slot waits for a buffer that is on TX.
@@ -368,7 +368,7 @@ impl<P: Platform> RxFront<P> {
 
     /// Frames that are lent.
     pub fn lent(&self) -> u32 {
-        self.loans.out()
+        self.pages.out()
     }
 
     /// What happened so far.
@@ -393,7 +393,7 @@ impl<P: Platform> RxFront<P> {
 
     /// Pages for what its paths do not carry, before the first frame.
     pub fn append(&mut self, pages: OrdinaryPages<P>) {
-        self.loans.add_pages(pages.ids());
+        self.pages.add_pages(pages.ids());
         self.chain.insert(AnyFrontPath::Pages(pages));
     }
 
@@ -403,8 +403,8 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// As [`into_parts`](Self::into_parts), and which of it is lent.
-    pub fn end(self) -> (OwnRing<NetRx, P>, FrontChain<P>, Loans) {
-        (self.ring.into_mem(), self.chain, self.loans)
+    pub fn end(self) -> (OwnRing<NetRx, P>, FrontChain<P>, LentPages) {
+        (self.ring.into_mem(), self.chain, self.pages)
     }
 }
 
@@ -417,12 +417,12 @@ pub(super) fn counted_named<P: Platform, F: NamedPath<P>>(_: &F) -> Counted {
 }
 
 /// Which pages and buffers slots have.
-type Places<'a> = (&'a Loans, &'a RxBuffers);
+type Places<'a> = (&'a LentPages, &'a RxBuffers);
 
 /// Where the memory of `slot` starts.
 #[inline(always)]
-fn memory<P: Platform, F: FrontPath<P>>((loans, buffers): Places<'_>, path: &F, slot: u16) -> usize {
-    path.start(if F::LENDS { loans.page(slot) } else { buffers.of(slot) })
+fn memory<P: Platform, F: FrontPath<P>>((pages, buffers): Places<'_>, path: &F, slot: u16) -> usize {
+    path.start(if F::LENDS { pages.page(slot) } else { buffers.of(slot) })
 }
 
 /// Whose memory a frame is in; before that, whose its first part is in, where that is another's.
@@ -442,14 +442,14 @@ pub(super) fn memories<'a, P: Platform>(
 #[inline(always)]
 fn take_frame<P: Platform, F: FrontPath<P>>(
     path: &F,
-    (loans, buffers): (&mut Loans, &RxBuffers),
+    (pages, buffers): (&mut LentPages, &RxBuffers),
     out: &mut Arena,
     (parts, offload): (&[Part], Offload),
     lent: Option<&mut Lent>,
 ) -> Result<(), PeerFault> {
     let total: usize = parts.iter().map(|part| usize::from(part.len)).sum();
-    let lent = lent.filter(|_| F::LENDS && total > HEAD_BYTES);
-    let mut wanted = if lent.is_some() { HEAD_BYTES } else { total };
+    let lent = lent.filter(|_| F::LENDS && total > RX_HEAD_BYTES);
+    let mut wanted = if lent.is_some() { RX_HEAD_BYTES } else { total };
     let i = out.len();
     let Some(mut to) = out.room(total, offload) else {
         return Ok(()); // cannot be: the caller saw room for the longest frame
@@ -458,11 +458,11 @@ fn take_frame<P: Platform, F: FrontPath<P>>(
         let copied = usize::from(part.len).min(wanted);
         let (dst, rest) = core::mem::take(&mut to).split_at_mut(copied);
         to = rest;
-        copy_part(path, (loans, buffers), part, 0, dst)?;
+        copy_part(path, (pages, buffers), part, 0, dst)?;
         wanted -= copied;
     }
     if let Some(lent) = lent {
-        lend(loans, parts, i, lent);
+        lend(pages, parts, i, lent);
     }
     Ok(())
 }
@@ -508,8 +508,8 @@ fn take_split<P: Platform>(
 
 /// Lends what is behind the head. All parts were looked at: a frame is lent whole or not at all.
 #[inline(always)]
-fn lend(loans: &mut Loans, parts: &[Part], i: usize, lent: &mut Lent) {
-    let mut head = HEAD_BYTES as u16;
+fn lend(pages: &mut LentPages, parts: &[Part], i: usize, lent: &mut Lent) {
+    let mut head = RX_HEAD_BYTES as u16;
     let mut last = None;
     for &Part { slot, offset, len, .. } in parts {
         let copied = head.min(len);
@@ -519,25 +519,12 @@ fn lend(loans: &mut Loans, parts: &[Part], i: usize, lent: &mut Lent) {
         }
         let (offset, len) = (offset + copied, len - copied);
         last = Some(match last {
-            Some(page) => loans.lend_more(page, slot, offset, len),
+            Some(page) => pages.lend_more(page, slot, offset, len),
             None => {
-                let page = loans.page(slot);
-                lent.note(i, loans.lend(slot, offset, len));
+                let page = pages.page(slot);
+                lent.note(i, pages.lend(slot, offset, len));
                 page
             }
         });
     }
-}
-
-/// See [`RxFront::piece`].
-#[inline(always)]
-pub fn lent_piece<'a, P: Platform>(
-    loans: &Loans,
-    chain: &'a FrontChain<P>,
-    token: Token,
-    k: usize,
-) -> Option<Piece<'a>> {
-    let (page, offset, len) = loans.piece(token, k)?;
-    let pages = chain.pages()?;
-    pages.bytes().piece(pages.start(page) + usize::from(offset), usize::from(len))
 }

@@ -11,7 +11,7 @@
 //! What the back may do: as in `rx`. Bytes that it changes after the head was copied are its own: on `Tx` they go to nobody else.
 
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
-use super::loans::Loans;
+use super::lent::LentPages;
 use super::rx::{RxFront, copy_part, counted, counted_named, memories};
 use super::rx_answers::{Part, blank_newest, fault, offload_of};
 use super::rx_buffers::RxBuffers;
@@ -58,7 +58,7 @@ enum Memory<'a, P: Platform> {
 
 /// Which memory slots have, while frames in it are judged.
 struct Slots<'a> {
-    loans: &'a Loans,
+    pages: &'a LentPages,
     buffers: &'a mut RxBuffers,
     stats: &'a mut DirStats,
 }
@@ -101,7 +101,7 @@ impl<P: Platform> RxFront<P> {
                 },
                 Some(long) => {
                     if !long.error {
-                        let Self { chain, loans, buffers, stats, .. } = self;
+                        let Self { chain, pages, buffers, stats, .. } = self;
                         let memory = match long.name() {
                             0 => {
                                 let (split, rest) = memories(chain, &long)?;
@@ -111,7 +111,7 @@ impl<P: Platform> RxFront<P> {
                         };
                         let (parts, offload, fault) = (long.parts(), long.offload, long.fault);
                         let there = There { parts, memory, offload, fault };
-                        Slots { loans, buffers, stats }.judge_long(to, &mut frame, &mut hook, &there)?;
+                        Slots { pages, buffers, stats }.judge_long(to, &mut frame, &mut hook, &there)?;
                         seen += 1;
                     }
                     taken += long.used;
@@ -134,7 +134,7 @@ impl<P: Platform> RxFront<P> {
         run: Range<usize>,
     ) -> Result<usize, PeerFault> {
         let (first, mask) = (self.slot_ahead(at), (self.ring.size() - 1) as u16);
-        let Self { chain, loans, buffers, stats, run: answers, .. } = self;
+        let Self { chain, pages, buffers, stats, run: answers, .. } = self;
         let rsps = &answers[run];
         let mut longer_than = -1;
         for any in chain.paths() {
@@ -148,7 +148,7 @@ impl<P: Platform> RxFront<P> {
                     let part = Part { slot: first.wrapping_add(n as u16) & mask, offset: rsp.offset, len, ..Part::default() };
                     let offload = offload_of(rsp.flags);
                     let head = frame.begin(len.into(), offload);
-                    copy_part(path, (loans, buffers), part, 0, head)?;
+                    copy_part(path, (pages, buffers), part, 0, head)?;
                     (n, bytes) = (n + 1, bytes + u64::from(len));
                     match hook(frame) {
                         // The verdict that is to cost nothing.
@@ -157,7 +157,7 @@ impl<P: Platform> RxFront<P> {
                             let fault = fault(rsp.offset, rsp.status);
                             let memory = Memory::Slots(any, any);
                             let there = There { parts: &[part], memory, offload, fault };
-                            Slots { loans, buffers, stats }.act(to, frame, &there, verdict)?;
+                            Slots { pages, buffers, stats }.act(to, frame, &there, verdict)?;
                             if !to.has_room() {
                                 break;
                             }
@@ -254,7 +254,7 @@ impl Slots<'_> {
             (skip, dst) = (skip - from, later);
             memory = match memory {
                 Memory::Slots(first, rest) => {
-                    let places = (self.loans, &*self.buffers);
+                    let places = (self.pages, &*self.buffers);
                     with_path!(first, path => copy_part(path, places, *part, from, now)?);
                     Memory::Slots(rest, rest)
                 }

@@ -7,7 +7,7 @@
 //!
 //! Each path of the [chain](FrontChain) takes the frames that fit one of its slots, or its memory as long as that has room; the last takes longer
 //! ones, slot by slot. A received buffer is sent on by its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX
-//! when its request was answered; so is a page of the guest's own ([`tx_own_pages`](super::tx_own_pages)). What the back may do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
+//! when its request was answered; so is a page of the guest's own ([`tx_own_pages`](crate::net::path::gref_mapping::tx_own_pages)). What the back may do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
 //! hold on to a page (its id is not used again until it lets go).
 
 use super::regions::OwnRing;
@@ -16,7 +16,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::any_front::with_path;
 use crate::net::path::front::Sent;
-use crate::net::path::gref_mapping::cache::GrefCache;
+use crate::net::path::gref_mapping::own_tx::OwnTx;
 use crate::net::path::{AnyFrontPath, FrontChain, FrontPath};
 use crate::net::stats::{Counted, DirStats};
 use crate::platform::{Events, Platform};
@@ -43,17 +43,6 @@ pub struct TxFront<P: Platform> {
     sent_on: SentOn,
     pub(crate) own: Option<Box<OwnTx>>,
 }
-
-/// Pages of the guest's own that frames are sent from.
-pub(crate) struct OwnTx {
-    pub(crate) cache: GrefCache,
-    /// By id of the request: the page's place, or [`NO_PLACE`].
-    pub(crate) places: Box<[u32]>,
-    /// For frames that no single page holds.
-    pub(crate) scratch: Box<[u8]>,
-}
-
-const NO_PLACE: u32 = u32::MAX;
 
 /// Received staging buffers that are on their way.
 #[derive(Default)]
@@ -193,17 +182,6 @@ impl<P: Platform> TxFront<P> {
     #[inline(always)]
     pub fn returned(&mut self) -> Option<u16> {
         self.sent_on.returned.pop()
-    }
-
-    /// Has frames go from pages of the guest's own, where `cache` says that the back has them; before the first one.
-    pub fn set_cache(&mut self, cache: GrefCache) {
-        let places = vec![NO_PLACE; self.slots.in_flight.len()].into_boxed_slice();
-        self.own = Some(Box::new(OwnTx { cache, places, scratch: vec![0; MAX_FRAME].into_boxed_slice() }));
-    }
-
-    /// Takes that away, when the queue is over.
-    pub fn take_cache(&mut self) -> Option<GrefCache> {
-        self.own.take().map(|own| own.cache)
     }
 
     /// Tells what the back takes.
@@ -385,10 +363,7 @@ impl<P: Platform> TxFront<P> {
                 }
             }
             if let Some(own) = &mut self.own {
-                let place = core::mem::replace(&mut own.places[usize::from(rsp.id)], NO_PLACE);
-                if place != NO_PLACE {
-                    own.cache.answered(place);
-                }
+                own.answered(rsp.id);
             }
             if !self.wishes.is_empty()
                 && let Some(k) = self.wishes.iter().position(|id| *id == rsp.id)

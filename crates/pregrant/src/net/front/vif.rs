@@ -14,19 +14,19 @@
 use super::asked::Asked;
 use super::config::FrontConfig;
 use super::ctrl::{CtrlFront, NotAsked};
-use super::lent_pages::LentPages;
-use super::loans::UnknownToken;
+use super::lent::UnknownToken;
 use super::not_offered::NotOffered;
-use super::own_pages::OwnPages;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
 use super::regions::{Granting, Regions};
 use super::taken::Taken;
+use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
 use crate::net::path::PathName;
 use crate::net::path::gref_mapping::front::{Question, Telling};
+use crate::net::path::gref_mapping::own_pages::OwnPages;
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::DomId;
@@ -85,19 +85,19 @@ pub enum FrontStep {
 
 /// One vif, served by one domain.
 pub struct FrontVif<P: Platform> {
-    pub(super) front: Front,
+    pub(crate) front: Front,
     config: FrontConfig,
-    pub(super) queues: Vec<FrontQueue<P>>,
+    pub(crate) queues: Vec<FrontQueue<P>>,
     /// Memory of the guest's that frames are sent from.
-    pub(super) own: Option<OwnPages<P>>,
+    pub(crate) own: Option<OwnPages<P>>,
     /// Of queues that are gone.
-    lent: Vec<LentPages<P>>,
+    unreturned: Vec<Unreturned<P>>,
     /// Queues that were made so far.
     made: u16,
-    pub(super) ctrl: Option<CtrlFront<P>>,
-    pub(super) live: bool,
+    pub(crate) ctrl: Option<CtrlFront<P>>,
+    pub(crate) live: bool,
     /// What is granted to the back and not in use.
-    pub(super) regions: Regions<P>,
+    pub(crate) regions: Regions<P>,
     /// By queue: whether the back accepted all of our staging lists.
     accepted: Vec<bool>,
     /// Why the queues are fewer or smaller than wished for.
@@ -105,17 +105,17 @@ pub struct FrontVif<P: Platform> {
     /// What was asked for and is not to be had of this back.
     not_offered: Vec<NotOffered>,
     /// What the back takes unfinished.
-    pub(super) takes: Offloads,
+    pub(crate) takes: Offloads,
     /// Of the back, as of the last set-up.
     pub(super) asked: Asked,
     /// The back is being asked to keep pages mapped.
-    pub(super) telling: Option<Telling>,
+    pub(crate) telling: Option<Telling>,
     /// By queue: pages that the back says it keeps so.
-    pub(super) told: Vec<usize>,
+    pub(crate) told: Vec<usize>,
     /// The back left 4 while the queues were live.
     was_away: bool,
     /// The back is to be asked from the beginning, once what was asked has its answer.
-    pub(super) renews: bool,
+    pub(crate) renews: bool,
 }
 
 impl<P: Platform> FrontVif<P> {
@@ -126,7 +126,7 @@ impl<P: Platform> FrontVif<P> {
             config,
             queues: Vec::new(),
             own: None,
-            lent: Vec::new(),
+            unreturned: Vec::new(),
             made: 0,
             ctrl: None,
             live: false,
@@ -214,7 +214,7 @@ impl<P: Platform> FrontVif<P> {
     pub fn is_closed(&self) -> bool {
         self.state() == XenbusState::Closed
             && self.queues.is_empty()
-            && self.lent.is_empty()
+            && self.unreturned.is_empty()
             && self.regions.is_empty()
             && self.own_grants() == 0
     }
@@ -427,7 +427,7 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Asks the back to keep pages mapped, as far as it goes on.
-    pub(super) fn ask_next(&mut self, p: &P) {
+    pub(crate) fn ask_next(&mut self, p: &P) {
         let (Some(telling), Some(ctrl)) = (&self.telling, &mut self.ctrl) else { return };
         let asked = match telling.question() {
             Question::Size(queue) => ctrl.ask(p, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
@@ -488,10 +488,10 @@ impl<P: Platform> FrontVif<P> {
             ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
         }
         for mut q in core::mem::take(&mut self.queues) {
-            if let (Some(own), Some(cache)) = (&mut self.own, q.take_cache()) {
+            if let (Some(own), Some(cache)) = (&mut self.own, q.tx_mut().take_cache()) {
                 own.put(p, cache);
             }
-            self.lent.extend(q.end(p, &mut self.regions));
+            self.unreturned.extend(q.end(p, &mut self.regions));
         }
         self.release_unneeded(p);
     }
@@ -510,7 +510,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// Multicast wishes on the way, and how many were refused so far: the back's list is full.
     pub fn multicast_wishes(&self) -> (usize, u64) {
-        self.queues.first().map_or((0, 0), FrontQueue::multicast_wishes)
+        self.queues.first().map_or((0, 0), |q| q.tx().multicast_wishes())
     }
 
     /// Live queues.
@@ -532,7 +532,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// TX slots of queue `i` that are free.
     pub fn room(&self, i: usize) -> u32 {
-        if self.live { self.queues[i].room() } else { 0 }
+        if self.live { self.queues[i].tx().room() } else { 0 }
     }
 
     /// Whether the back accepted all staging lists of queue `i`; [`staging_lens`](Self::staging_lens) says which it did.
@@ -568,8 +568,8 @@ impl<P: Platform> FrontVif<P> {
     /// Piece `k` of what follows the head of a lent frame; None: there are no more. The back may change its bytes at any time.
     #[inline(always)]
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
-        let live = self.queues.iter().find_map(|q| q.piece(token, k));
-        live.or_else(|| self.lent.iter().find_map(|pages| pages.piece(token, k)))
+        let live = self.queues.iter().find_map(|q| q.rx().piece(token, k));
+        live.or_else(|| self.unreturned.iter().find_map(|pages| pages.piece(token, k)))
     }
 
     /// Gives lent frames back, of whichever queue, also of one that is gone. The first token that names none is told; the others
@@ -590,24 +590,25 @@ impl<P: Platform> FrontVif<P> {
 
     #[cold]
     fn release_of_gone(&mut self, p: &P, token: Token) -> Result<(), UnknownToken> {
-        if !self.lent.iter_mut().any(|pages| pages.release(token).is_ok()) {
+        if !self.unreturned.iter_mut().any(|pages| pages.release(token).is_ok()) {
             return Err(UnknownToken(token));
         }
-        let lent = core::mem::take(&mut self.lent);
-        self.lent = lent.into_iter().filter_map(|pages| pages.release_unlent(p, &mut self.regions)).collect();
+        let pages = core::mem::take(&mut self.unreturned);
+        self.unreturned =
+            pages.into_iter().filter_map(|pages| pages.release_unlent(p, &mut self.regions)).collect();
         self.release_unneeded(p);
         Ok(())
     }
 
     /// Frames that are lent.
     pub fn lent(&self) -> u32 {
-        let gone: u32 = self.lent.iter().map(LentPages::lent).sum();
-        gone + self.queues.iter().map(FrontQueue::lent).sum::<u32>()
+        let gone: u32 = self.unreturned.iter().map(Unreturned::lent).sum();
+        gone + self.queues.iter().map(|q| q.rx().lent()).sum::<u32>()
     }
 
     /// TX requests of queue `i` without an answer.
     pub fn in_flight(&self, i: usize) -> u32 {
-        if self.live { self.queues[i].in_flight() } else { 0 }
+        if self.live { self.queues[i].tx().in_flight() } else { 0 }
     }
 
     /// Whether any ring has work for us, as [`final_check`](Self::final_check) says it; nothing is armed.

@@ -13,7 +13,6 @@
 //! What a back may do: leave 4 and come back as often as it likes. Each time costs it as much as us.
 
 use super::ctrl::CtrlFront;
-use super::own_pages::OwnPages;
 use super::taken::Taken;
 use super::tx_slots::TxLimits;
 use super::vif::{FrontError, FrontStep, FrontVif};
@@ -23,6 +22,7 @@ use crate::net::features::{
 };
 use crate::net::path::foreign;
 use crate::net::path::gref_mapping::front::Telling;
+use crate::net::path::gref_mapping::own_pages::OwnPages;
 use crate::net::path::staging::list::DataLen;
 use crate::platform::Platform;
 use crate::port::Offloads;
@@ -102,7 +102,7 @@ impl<P: Platform> FrontVif<P> {
     /// Which frames this back takes of the queues, and which unfinished.
     pub(super) fn take_limits(&mut self, back: &BackFeatures) {
         let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
-        self.queues.iter_mut().for_each(|q| q.limit(limits));
+        self.queues.iter_mut().for_each(|q| q.tx_mut().limit(limits));
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 

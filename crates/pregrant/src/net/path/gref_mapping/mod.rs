@@ -24,6 +24,9 @@
 //! | `cache` | a front's own pages, from which frames are sent where they lie: which the back has, and which it is to have |
 //! | `clock` | which of them was not used for long |
 //! | `working_set` | whether they fit the back's table at all |
+//! | `own_pages` | these pages' grants, and what the back is asked of them |
+//! | `own_tx`, `tx_own_pages` | a queue's frames from them |
+//! | `vif_own_pages` | what a vif's owner does with them |
 //!
 //! What a guest may do: change a page while it is copied (the copy is what counts); name the same page twice, what it never
 //! granted, or a list that it revokes meanwhile (refused); fill its tables (they count as its own mapped pages, XSA-300). What
@@ -36,9 +39,13 @@ pub mod clock;
 pub mod exchange;
 pub mod front;
 pub mod list;
+pub mod own_pages;
+pub mod own_tx;
 pub mod page;
 pub mod requests;
 pub mod table;
+pub mod tx_own_pages;
+pub mod vif_own_pages;
 pub mod working_set;
 
 /// Entries of a queue's table, unless the operator says otherwise: the slots of both rings, and as many spare RX pages as

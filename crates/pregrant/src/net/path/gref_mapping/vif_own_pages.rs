@@ -8,9 +8,9 @@
 //! changes a page that is [held](FrontVif::is_held) changes a frame that is on its way, and harms nobody else.
 
 use super::own_pages::OwnPages;
-use super::regions::Region;
-use super::vif::FrontVif;
 use crate::error::PlatformError;
+use crate::net::front::regions::Region;
+use crate::net::front::vif::FrontVif;
 use crate::platform::Platform;
 use crate::port::FrameDesc;
 
@@ -58,16 +58,16 @@ impl<P: Platform> FrontVif<P> {
 
     /// Whether a request names this page of the memory and has no answer yet.
     pub fn is_held(&self, page: usize) -> bool {
-        self.queues.iter().filter_map(|queue| queue.cache()).any(|cache| cache.is_in_flight(page))
+        self.queues.iter().filter_map(|queue| queue.tx().cache()).any(|cache| cache.is_in_flight(page))
     }
 
     /// Grants of its pages that stand though no queue has them.
-    pub(super) fn own_grants(&self) -> usize {
+    pub(crate) fn own_grants(&self) -> usize {
         self.own.as_ref().map_or(0, OwnPages::grants)
     }
 
     /// Whether the back has a question about its pages.
-    pub(super) fn is_asking(&self) -> bool {
+    pub(crate) fn is_asking(&self) -> bool {
         self.own.as_ref().is_some_and(OwnPages::is_asking)
     }
 }

@@ -1,32 +1,36 @@
 //! Pages of a queue that is gone, of which frames are still lent.
 //!
 //! ```text
-//!   FrontQueue --end--> LentPages (frames are read here) --the last token is back--> Regions
+//!   FrontQueue --end--> Unreturned (frames are read here) --the last token is back--> Regions
 //! ```
 //! They stay granted to their back, as all pages that a vif has, and are nobody else's meanwhile; nor are they posted again.
 
-use super::loans::{Loans, UnknownToken};
+use super::lent::{LentPages, UnknownToken};
 use super::regions::Regions;
-use super::rx::lent_piece;
 use crate::net::path::FrontChain;
 use crate::platform::Platform;
 use crate::port::{Piece, Token};
 
 /// The pages of one queue.
-pub struct LentPages<P: Platform> {
+pub struct Unreturned<P: Platform> {
     chain: FrontChain<P>,
-    loans: Loans,
+    pages: LentPages,
 }
 
-impl<P: Platform> LentPages<P> {
+impl<P: Platform> Unreturned<P> {
     /// None: nothing is lent, and the memory is given back.
-    pub fn or_release(chain: FrontChain<P>, loans: Loans, p: &P, regions: &mut Regions<P>) -> Option<Self> {
-        Self { chain, loans }.release_unlent(p, regions)
+    pub fn or_release(
+        chain: FrontChain<P>,
+        pages: LentPages,
+        p: &P,
+        regions: &mut Regions<P>,
+    ) -> Option<Self> {
+        Self { chain, pages }.release_unlent(p, regions)
     }
 
     /// None: nothing is lent any more, and the memory is given back.
     pub fn release_unlent(self, p: &P, regions: &mut Regions<P>) -> Option<Self> {
-        if self.loans.out() > 0 {
+        if self.pages.out() > 0 {
             return Some(self);
         }
         self.chain.release(p, regions);
@@ -35,16 +39,16 @@ impl<P: Platform> LentPages<P> {
 
     /// See [`RxFront::piece`](super::RxFront::piece).
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
-        lent_piece(&self.loans, &self.chain, token, k)
+        self.pages.piece_in(&self.chain, token, k)
     }
 
     /// See [`RxFront::release`](super::RxFront::release).
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
-        self.loans.release(token)
+        self.pages.release(token)
     }
 
     /// Frames that are lent.
     pub fn lent(&self) -> u32 {
-        self.loans.out()
+        self.pages.out()
     }
 }

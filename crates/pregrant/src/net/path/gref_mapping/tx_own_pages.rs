@@ -9,12 +9,13 @@
 //!
 //! What the back may do: read all of a page that it was told of, not only the frame, for as long as it has it. It is granted for reading alone.
 
-use super::regions::Region;
-use super::tx::TxFront;
-use super::tx_slots::{TxSlots, flags_of};
+use super::cache::GrefCache;
+use super::own_tx::OwnTx;
 use crate::error::PlatformError;
+use crate::net::front::regions::Region;
+use crate::net::front::tx::TxFront;
+use crate::net::front::tx_slots::{TxSlots, flags_of};
 use crate::net::path::any_front::with_path;
-use crate::net::path::gref_mapping::cache::GrefCache;
 use crate::net::path::{AnyFrontPath, FrontPath};
 use crate::net::stats::Counted;
 use crate::platform::{Events, Platform};
@@ -22,6 +23,7 @@ use crate::port::{Burst, FrameDesc, MAX_FRAME};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::TxRequest;
+use alloc::boxed::Box;
 
 /// Bytes of the next slot that are asked for ahead, as for other frames.
 const AHEAD_BYTES: usize = 1024;
@@ -167,6 +169,16 @@ impl<P: Platform> TxFront<P> {
             own.scratch = scratch;
         }
         Ok(sent? > 0)
+    }
+
+    /// Has frames go from pages of the guest's own, where `cache` says that the back has them; before the first one.
+    pub fn set_cache(&mut self, cache: GrefCache) {
+        self.own = Some(Box::new(OwnTx::new(cache, self.slots.in_flight.len())));
+    }
+
+    /// Takes that away, when the queue is over.
+    pub fn take_cache(&mut self) -> Option<GrefCache> {
+        self.own.take().map(|own| own.cache)
     }
 
     /// Which pages of the guest's own the back has; None: frames go by copies alone.

@@ -8,15 +8,15 @@
 //! is asked takes a control turn each way; frames travel meanwhile, copied. The memory is the vif's until all grants have ended:
 //! those that a back keeps in use are kept over connections, and take a place each.
 //!
-//! What a back may do: see [`cache`](crate::net::path::gref_mapping::cache). It reads all of a page that it was told of; nothing else
+//! What a back may do: see [`cache`](super::cache). It reads all of a page that it was told of; nothing else
 //! is to be in there.
 
-use super::ctrl::CtrlFront;
-use super::queue::FrontQueue;
-use super::regions::Region;
+use super::LIMIT_MAX;
+use super::cache::{ADDS_AT_ONCE, Ask, GrefCache};
 use crate::error::{PeerFault, PlatformError};
-use crate::net::path::gref_mapping::LIMIT_MAX;
-use crate::net::path::gref_mapping::cache::{ADDS_AT_ONCE, Ask, GrefCache};
+use crate::net::front::ctrl::CtrlFront;
+use crate::net::front::queue::FrontQueue;
+use crate::net::front::regions::Region;
 use crate::platform::{Access, GrantPool, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
@@ -62,14 +62,14 @@ impl<P: Platform> OwnPages<P> {
     pub fn equip(&mut self, queues: &mut [FrontQueue<P>]) {
         for queue in queues {
             let (pages, places) = (self.memory.len() / PAGE_SIZE, self.places);
-            queue.set_cache(self.idle.pop().unwrap_or_else(|| GrefCache::new(pages, places)));
+            queue.tx_mut().set_cache(self.idle.pop().unwrap_or_else(|| GrefCache::new(pages, places)));
         }
     }
 
     /// The back's tables have room for so many pages each.
     pub fn begin(queues: &mut [FrontQueue<P>], room: &[usize]) {
         for (queue, room) in queues.iter_mut().zip(room) {
-            if let Some(cache) = queue.cache_mut() {
+            if let Some(cache) = queue.tx_mut().cache_mut() {
                 cache.begin(*room);
             }
         }
@@ -78,7 +78,7 @@ impl<P: Platform> OwnPages<P> {
     /// Another back has the queues, and none of the pages; what was asked has no answer that counts.
     pub fn renew(&mut self, queues: &mut [FrontQueue<P>]) {
         self.asked = None;
-        queues.iter_mut().filter_map(FrontQueue::cache_mut).for_each(GrefCache::renew);
+        queues.iter_mut().filter_map(|queue| queue.tx_mut().cache_mut()).for_each(GrefCache::renew);
     }
 
     /// A queue is over: ends its grants, as far as they can be ended.
@@ -124,7 +124,7 @@ impl<P: Platform> OwnPages<P> {
             self.asked = None;
             heard = true;
             let statuses = ctrl.statuses(self.list.len()).unwrap_or_default();
-            if let Some(cache) = queues.get_mut(queue).and_then(FrontQueue::cache_mut) {
+            if let Some(cache) = queues.get_mut(queue).and_then(|queue| queue.tx_mut().cache_mut()) {
                 cache.heard(answer, &statuses, |gref| end(p, gref));
             }
         }
@@ -136,7 +136,7 @@ impl<P: Platform> OwnPages<P> {
         let Self { memory, to, list, .. } = self;
         let n = queues.len();
         for queue in (0..n).map(|k| (self.next + k) % n) {
-            let Some(cache) = queues[queue].cache_mut() else { continue };
+            let Some(cache) = queues[queue].tx_mut().cache_mut() else { continue };
             let question = cache.question(list, |page| grant(p, *to, memory, page).ok(), |gref| end(p, gref));
             let asked = match question {
                 Some(Ask::Add) => ctrl.add_grefs(p, queue as u32, list),

@@ -3,21 +3,24 @@
 //! ```text
 //!   spare --post--> slot --answer--> lent, with a token --release--> spare        slot --answer, copied--> the same slot
 //! ```
-//! A frame that is [received by reference](super::RxFront::recv_by_reference) has private bytes at its front ([`HEAD_BYTES`]) and
+//! A frame that is [received by reference](super::RxFront::recv_by_reference) has private bytes at its front ([`RX_HEAD_BYTES`]) and
 //! the rest in the pages that the back wrote to. Their slots get other pages, where some are spare; none is posted again, nor is
 //! its grant ended, before its token comes back. A token is good once: it has a number that no other one had in its vif.
 //!
 //! What the back may do: write to a page that is lent, which it could keep mapped. So lent bytes are payload: whoever reads them
 //! twice may read two things, and nobody parses them. It cannot have a page posted, released or lent twice.
 
+use crate::net::path::{FrontChain, FrontPath};
+use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, Piece, Token};
+use crate::shm::SharedBytes;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
 /// Bytes of a lent frame that are copied: all headers. Frames that are no longer are copied whole.
-pub const HEAD_BYTES: usize = 256;
+pub const RX_HEAD_BYTES: usize = 256;
 
 /// No page.
 const NONE: u16 = u16::MAX;
@@ -105,14 +108,14 @@ impl Lent {
     #[inline(always)]
     pub(super) fn note(&mut self, i: usize, token: Token) {
         self.frames |= 1 << i;
-        self.heads[i] = HEAD_BYTES as u16;
+        self.heads[i] = RX_HEAD_BYTES as u16;
         self.tokens[i] = token;
     }
 }
 
 /// What is lent of a page.
 #[derive(Clone, Copy)]
-struct Loan {
+struct LentPart {
     /// The token of the frame, where it begins here, and 0 in its other pages and those that are not lent.
     token: u64,
     /// The frame's next page.
@@ -122,25 +125,25 @@ struct Loan {
 }
 
 /// The pages.
-pub struct Loans {
+pub struct LentPages {
     /// By slot: its page.
     of_slot: Box<[u16]>,
     /// Those that no slot has, the one that came back last on top: it is warm.
     spare: Vec<u16>,
     /// By page.
-    loans: Box<[Loan]>,
+    parts: Box<[LentPart]>,
     /// Frames that are lent.
     out: u32,
     number: u64,
 }
 
-impl Loans {
+impl LentPages {
     /// Each of `slots` has a page, which is the one of its number; the others of `pages` are spare. `tag` is no other queue's.
     pub fn new(slots: u32, pages: u32, tag: u16) -> Self {
         let mut all = Self {
             of_slot: (0..slots as u16).collect(),
             spare: Vec::new(),
-            loans: Box::default(),
+            parts: Box::default(),
             out: 0,
             number: u64::from(tag) << 48,
         };
@@ -151,8 +154,8 @@ impl Loans {
     /// There are so many pages; before the first slot is posted.
     pub fn add_pages(&mut self, pages: u32) {
         let slots = self.of_slot.len();
-        self.loans =
-            vec![Loan { token: 0, next: NONE, offset: 0, len: 0 }; pages as usize].into_boxed_slice();
+        self.parts =
+            vec![LentPart { token: 0, next: NONE, offset: 0, len: 0 }; pages as usize].into_boxed_slice();
         self.spare = Vec::with_capacity(pages as usize);
         self.spare.extend((slots..pages as usize).map(|page| page as u16));
     }
@@ -186,7 +189,7 @@ impl Loans {
         // 2^32 frames of a queue may be lent before a number comes again.
         self.number = (self.number & !0xffff_ffff_0000) | (self.number + 0x1_0000) & 0xffff_ffff_0000;
         let token = self.number | u64::from(page) | 1 << 63;
-        self.loans[usize::from(page)] = Loan { token, next: NONE, offset, len };
+        self.parts[usize::from(page)] = LentPart { token, next: NONE, offset, len };
         self.out += 1;
         Token(token)
     }
@@ -194,8 +197,8 @@ impl Loans {
     /// Lends more of the frame that was lent last, which ends in page `last`. Gives the page.
     pub fn lend_more(&mut self, last: u16, slot: u16, offset: u16, len: u16) -> u16 {
         let page = core::mem::replace(&mut self.of_slot[usize::from(slot)], NONE);
-        self.loans[usize::from(page)] = Loan { token: 0, next: NONE, offset, len };
-        self.loans[usize::from(last)].next = page;
+        self.parts[usize::from(page)] = LentPart { token: 0, next: NONE, offset, len };
+        self.parts[usize::from(last)].next = page;
         page
     }
 
@@ -203,7 +206,7 @@ impl Loans {
     #[inline(always)]
     fn first(&self, token: Token) -> Option<u16> {
         let page = token.0 as u16;
-        let loan = self.loans.get(usize::from(page))?;
+        let loan = self.parts.get(usize::from(page))?;
         (token.0 != 0 && loan.token == token.0).then_some(page)
     }
 
@@ -212,23 +215,36 @@ impl Loans {
     pub fn piece(&self, token: Token, k: usize) -> Option<(u16, u16, u16)> {
         let mut page = self.first(token)?;
         for _ in 0..k {
-            page = self.loans[usize::from(page)].next;
+            page = self.parts[usize::from(page)].next;
             if page == NONE {
                 return None;
             }
         }
-        let Loan { offset, len, .. } = self.loans[usize::from(page)];
+        let LentPart { offset, len, .. } = self.parts[usize::from(page)];
         Some((page, offset, len))
+    }
+
+    /// Piece `k` of what follows the head of the frame that was lent with `token`, in the pages of `chain`. None: there are no more.
+    #[inline(always)]
+    pub fn piece_in<'a, P: Platform>(
+        &self,
+        chain: &'a FrontChain<P>,
+        token: Token,
+        k: usize,
+    ) -> Option<Piece<'a>> {
+        let (page, offset, len) = self.piece(token, k)?;
+        let pages = chain.pages()?;
+        pages.bytes().piece(pages.start(page) + usize::from(offset), usize::from(len))
     }
 
     /// The frame is not read any more: its pages are spare.
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         let mut page = self.first(token).ok_or(UnknownToken(token))?;
-        self.loans[usize::from(page)].token = 0;
+        self.parts[usize::from(page)].token = 0;
         while page != NONE {
             self.spare.push(page);
-            page = core::mem::replace(&mut self.loans[usize::from(page)].next, NONE);
+            page = core::mem::replace(&mut self.parts[usize::from(page)].next, NONE);
         }
         self.out -= 1;
         Ok(())
@@ -246,28 +262,28 @@ mod tests {
 
     #[test]
     fn a_page_is_lent_once_and_comes_back_once() {
-        let mut loans = Loans::new(4, 5, 7);
-        let first = loans.lend(2, 256, 1000);
-        assert_eq!(loans.piece(first, 0), Some((2, 256, 1000)));
-        assert_eq!((loans.piece(first, 1), loans.out()), (None, 1));
+        let mut pages = LentPages::new(4, 5, 7);
+        let first = pages.lend(2, 256, 1000);
+        assert_eq!(pages.piece(first, 0), Some((2, 256, 1000)));
+        assert_eq!((pages.piece(first, 1), pages.out()), (None, 1));
         // The spare page, then none.
-        assert_eq!(loans.page_to_post(2), Some(4));
-        let long = loans.lend(2, 256, 3840);
-        assert_eq!(loans.lend_more(4, 3, 0, 17), 3);
-        assert_eq!((loans.piece(long, 1), loans.piece(long, 2)), (Some((3, 0, 17)), None));
-        assert!(!loans.can_post(2) && !loans.can_post(3) && loans.can_post(0));
-        assert_eq!(loans.release(first), Ok(()));
-        assert_eq!(loans.release(first), Err(UnknownToken(first)));
-        assert_eq!(loans.page_to_post(3), Some(2));
-        assert_eq!(loans.page_to_post(2), None);
-        assert_eq!(loans.release(long), Ok(()));
-        assert_eq!((loans.page_to_post(2), loans.out()), (Some(3), 0));
-        assert_eq!(loans.page_to_post(2), Some(3), "it has one");
+        assert_eq!(pages.page_to_post(2), Some(4));
+        let long = pages.lend(2, 256, 3840);
+        assert_eq!(pages.lend_more(4, 3, 0, 17), 3);
+        assert_eq!((pages.piece(long, 1), pages.piece(long, 2)), (Some((3, 0, 17)), None));
+        assert!(!pages.can_post(2) && !pages.can_post(3) && pages.can_post(0));
+        assert_eq!(pages.release(first), Ok(()));
+        assert_eq!(pages.release(first), Err(UnknownToken(first)));
+        assert_eq!(pages.page_to_post(3), Some(2));
+        assert_eq!(pages.page_to_post(2), None);
+        assert_eq!(pages.release(long), Ok(()));
+        assert_eq!((pages.page_to_post(2), pages.out()), (Some(3), 0));
+        assert_eq!(pages.page_to_post(2), Some(3), "it has one");
     }
 
     #[test]
     fn a_token_names_its_frame_alone() {
-        let (mut one, mut other) = (Loans::new(2, 2, 1), Loans::new(2, 2, 2));
+        let (mut one, mut other) = (LentPages::new(2, 2, 1), LentPages::new(2, 2, 2));
         let (token, same_place) = (one.lend(0, 0, 1), other.lend(0, 0, 1));
         assert_ne!(token, same_place);
         for forged in

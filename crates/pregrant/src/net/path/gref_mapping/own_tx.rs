@@ -1,0 +1,34 @@
+//! Pages of the guest's own that frames of one queue are sent from: which the back has, and which requests name them.
+
+use super::cache::GrefCache;
+use crate::port::MAX_FRAME;
+use alloc::boxed::Box;
+use alloc::vec;
+
+const NO_PLACE: u32 = u32::MAX;
+
+/// See the module.
+pub struct OwnTx {
+    pub(crate) cache: GrefCache,
+    /// By id of the request: the page's place, or [`NO_PLACE`].
+    pub(crate) places: Box<[u32]>,
+    /// For frames that no single page holds.
+    pub(crate) scratch: Box<[u8]>,
+}
+
+impl OwnTx {
+    /// Of a queue with so many ids.
+    pub(crate) fn new(cache: GrefCache, ids: usize) -> Self {
+        let places = vec![NO_PLACE; ids].into_boxed_slice();
+        Self { cache, places, scratch: vec![0; MAX_FRAME].into_boxed_slice() }
+    }
+
+    /// The request of `id` was answered.
+    #[inline(always)]
+    pub(crate) fn answered(&mut self, id: u16) {
+        let place = core::mem::replace(&mut self.places[usize::from(id)], NO_PLACE);
+        if place != NO_PLACE {
+            self.cache.answered(place);
+        }
+    }
+}
