@@ -259,7 +259,7 @@ impl ModelGuest {
             let id = self.in_ring.pop_front().unwrap();
             let out = self.data_ring.as_mut().and_then(|area| area.out.as_mut());
             if let (Some(id), Some(out)) = (id, out) {
-                out.answered(id);
+                out.free(id);
             }
         }
         answers.len() as u64

@@ -33,13 +33,13 @@ pub struct FrontConfig {
     /// Where the back lends pages of its own, received frames that fit no staging buffer are copied from there by this domain
     /// (docs/protocol 4.7); those that were not when a back ends are lost.
     pub guest_copy: bool,
-    /// RX pages of each queue beyond its slots, for [frames that are lent](crate::net::front::FrontVif::recv_by_reference); at most as many as there
+    /// RX pages of each queue beyond its slots, for [frames that are lent](crate::net::front::FrontQueue::recv_by_reference); at most as many as there
     /// are slots. A back that keeps pages mapped knows as many as it has slots, unless it was told otherwise: with more, some
     /// frames come by grant copy.
     pub spare_rx_pages: u32,
-    /// A received staging buffer is sent on by TX as it is, where a [hook](crate::net::front::FrontVif::recv_hooked) says so and the back can
+    /// A received staging buffer is sent on by TX as it is, where a [hook](crate::net::front::FrontQueue::recv_hooked) says so and the back can
     /// (docs/protocol 3.5); with more RX buffers then, as many as there are TX ids and a list has room for: 4096 for slots and
-    /// spare ones. Where none is left for those (RX rings of 16 pages) nothing is sent on; [`sends_on`](crate::net::front::FrontVif::sends_on) says it.
+    /// spare ones. Where none is left for those (RX rings of 16 pages) nothing is sent on; [`sends_on`](crate::net::front::TxFront::sends_on) says it.
     pub zero_copy: bool,
     /// Bytes that the back leaves free ahead of each received frame, for what a hook puts there; 0: none. With it a frame takes a slot more.
     pub headroom: u16,

@@ -3,12 +3,14 @@
 //! ```text
 //!   spare --post--> slot --answer--> lent, with a token --release--> spare        slot --answer, copied--> the same slot
 //! ```
-//! A frame that is [received by reference](super::RxFront::recv_by_reference) has private bytes at its front ([`RX_HEAD_BYTES`]) and
-//! the rest in the pages that the back wrote to. Their slots get other pages, where some are spare; none is posted again, nor is
-//! its grant ended, before its token comes back. A token is good once: it has a number that no other one had in its vif.
+//! A frame that is [received by reference](super::RxFront::recv_by_reference) has private bytes at
+//! its front ([`RX_HEAD_BYTES`]) and the rest in the pages that the back wrote to. Their slots get
+//! other pages, where some are spare; none is posted again, nor is its grant ended, before its
+//! token comes back. A token is good once: it has a number that no other one had in its vif.
 //!
-//! What the back may do: write to a page that is lent, which it could keep mapped. So lent bytes are payload: whoever reads them
-//! twice may read two things, and nobody parses them. It cannot have a page posted, released or lent twice.
+//! What the back may do: write to a page that is lent, which it could keep mapped. So lent bytes
+//! are payload: whoever reads them twice may read two things, and nobody parses them. It cannot
+//! have a page posted, released or lent twice.
 
 use crate::net::path::{FrontChain, FrontPath};
 use crate::platform::Platform;
@@ -86,8 +88,9 @@ impl Lent {
         (0..BURST_FRAMES).filter_map(|i| self.token(i))
     }
 
-    /// Copies what is lent, as [`piece`](super::RxFront::piece) gives it, to where the frames of `out` have room for it: they are
-    /// whole then, as the back had them at this moment. The tokens are still to be given back.
+    /// Copies what is lent, as [`piece`](super::RxFront::piece) gives it, to where the frames of
+    /// `out` have room for it: they are whole then, as the back had them at this moment. The tokens
+    /// are still to be given back.
     pub fn copy<'a>(&self, out: &mut Arena, piece: impl Fn(Token, usize) -> Option<Piece<'a>>) {
         for i in 0..out.len() {
             let Some(token) = self.token(i) else { continue };
@@ -116,7 +119,8 @@ impl Lent {
 /// What is lent of a page.
 #[derive(Clone, Copy)]
 struct LentPart {
-    /// The token of the frame, where it begins here, and 0 in its other pages and those that are not lent.
+    /// The token of the frame, where it begins here, and 0 in its other pages and those that are
+    /// not lent.
     token: u64,
     /// The frame's next page.
     next: u16,
@@ -138,7 +142,8 @@ pub struct LentPages {
 }
 
 impl LentPages {
-    /// Each of `slots` has a page, which is the one of its number; the others of `pages` are spare. `tag` is no other queue's.
+    /// Each of `slots` has a page, which is the one of its number; the others of `pages` are spare.
+    /// `tag` is no other queue's.
     pub fn new(slots: u32, pages: u32, tag: u16) -> Self {
         let mut all = Self {
             of_slot: (0..slots as u16).collect(),
@@ -182,7 +187,8 @@ impl LentPages {
         self.page(slot) != NONE || !self.spare.is_empty()
     }
 
-    /// Lends `len` bytes of the page of `slot`, as the first of a frame's. The page is not the slot's any more.
+    /// Lends `len` bytes of the page of `slot`, as the first of a frame's. The page is not the
+    /// slot's any more.
     #[inline(always)]
     pub fn lend(&mut self, slot: u16, offset: u16, len: u16) -> Token {
         let page = core::mem::replace(&mut self.of_slot[usize::from(slot)], NONE);
@@ -224,7 +230,8 @@ impl LentPages {
         Some((page, offset, len))
     }
 
-    /// Piece `k` of what follows the head of the frame that was lent with `token`, in the pages of `chain`. None: there are no more.
+    /// Piece `k` of what follows the head of the frame that was lent with `token`, in the pages of
+    /// `chain`. None: there are no more.
     #[inline(always)]
     pub fn piece_in<'a, P: Platform>(
         &self,

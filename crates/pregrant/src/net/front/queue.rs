@@ -5,7 +5,8 @@
 //!                        send, reclaim             recv, release                     what is lent: Unreturned
 //!                              ^------ recv_hooked ------'
 //! ```
-//! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx), [`lent`](super::lent).
+//! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx),
+//! [`lent`](super::lent).
 
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent::{Lent, UnknownToken};
@@ -68,7 +69,8 @@ struct Direction<K, P: Platform> {
     chain: FrontChain<P>,
 }
 
-/// The staging buffers of a direction: their length, how many beyond the ids, and the first id in their list.
+/// The staging buffers of a direction: their length, how many beyond the ids, and the first id in
+/// their list.
 type Staged = (Option<DataLen>, u32, u16);
 
 impl<K: RingKind, P: Platform> Direction<K, P> {
@@ -81,7 +83,8 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
         Ok(Self { ring, grants, chain: FrontChain::new(None, None) })
     }
 
-    /// Memory for one in `share` of its slots. `pages`: how they are granted, and how many beyond the ids. After an error some of it is there.
+    /// Memory for one in `share` of its slots. `pages`: how they are granted, and how many beyond
+    /// the ids. After an error some of it is there.
     fn fill(
         &mut self,
         p: &P,
@@ -202,7 +205,7 @@ impl<P: Platform> FrontQueue<P> {
         });
         match (taken, parts) {
             (Ok((shared, tx_chan, rx_chan)), Parts { tx: Some(tx), rx: Some(rx), index }) => {
-                Ok(Self::of(config, (tx, rx, index), shared, (tx_chan, rx_chan)))
+                Ok(Self::of(config, tx, rx, index, shared, (tx_chan, rx_chan)))
             }
             (taken, parts) => {
                 parts.into_memory().for_each(|granted| regions.put(p, granted));
@@ -213,7 +216,9 @@ impl<P: Platform> FrontQueue<P> {
 
     fn of(
         config: QueueConfig,
-        (tx, rx, index): (Direction<NetTx, P>, Direction<NetRx, P>, Option<Granted<P>>),
+        tx: Direction<NetTx, P>,
+        rx: Direction<NetRx, P>,
+        index: Option<Granted<P>>,
         shared: Shared,
         ((tx_chan, tx_port), rx_chan): (Offered<P>, Option<Offered<P>>),
     ) -> (Self, QueueKeys) {
@@ -260,8 +265,9 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.chain().has(PathName::Foreign)
     }
 
-    /// The back is connected: goes on with what it [takes](Taken) of what was shared, and posts RX. Of the rules of the staging `revision` are
-    /// [first slots](StagingArea::set_first_slots) and [buffers that are sent on](TxFront::allow_send_on).
+    /// The back is connected: goes on with what it [takes](Taken) of what was shared, and posts RX.
+    /// Of the rules of the staging `revision` are [first slots](StagingArea::set_first_slots) and
+    /// [buffers that are sent on](TxFront::allow_send_on).
     pub fn go_live(
         &mut self,
         p: &P,
@@ -377,8 +383,9 @@ impl<P: Platform> FrontQueue<P> {
         Ok(n)
     }
 
-    /// Receives frames by reference: those that `lent` says (it is cleared first, as `out` is to be) are to be
-    /// [released](super::FrontVif::release), each by its token, before their pages are posted again.
+    /// Receives frames by reference: those that `lent` says (it is cleared first, as `out` is to
+    /// be) are to be [released](super::FrontVif::release), each by its token, before their pages
+    /// are posted again.
     #[inline(always)]
     pub fn recv_by_reference(
         &mut self,
@@ -394,9 +401,10 @@ impl<P: Platform> FrontQueue<P> {
         Ok(n)
     }
 
-    /// Asks `hook` what is to become of the frames that are there, at most `most` and once at least `want` answers are, and does it;
-    /// posts their slots again. Those that it lets pass are added to `out`, those for other vifs to `diverted`, which is cleared first.
-    /// Returns how many it was asked of. See [`hook`](super::hook).
+    /// Asks `hook` what is to become of the frames that are there, at most `most` and once at least
+    /// `want` answers are, and does it; posts their slots again. Those that it lets pass are added
+    /// to `out`, those for other vifs to `diverted`, which is cleared first. Returns how many it
+    /// was asked of. See [`hook`](super::hook).
     ///
     /// Answers of TX are taken too, so that buffers that were sent on come back.
     #[inline(always)]
@@ -461,8 +469,8 @@ impl<P: Platform> FrontQueue<P> {
         self.tx.multicast(p, &self.tx_chan, mac, wanted)
     }
 
-    /// Before sleeping: arms RX, and (`tx_too`: somebody waits for room or for the end of what was sent) TX answers; else the back
-    /// need not wake us for them. True: there is work.
+    /// Before sleeping: arms RX, and (`tx_too`: somebody waits for room or for the end of what was
+    /// sent) TX answers; else the back need not wake us for them. True: there is work.
     pub fn final_check(&mut self, p: &P, tx_too: bool) -> Result<bool, PeerFault> {
         let rx = self.rx.final_check(1)?;
         let tx_too = tx_too || self.rx.wants_buffer();

@@ -6,11 +6,12 @@
 //!   recv_by_reference: answers --> a copy of the head, the rest stays where it is --> release --> post again
 //! ```
 //!
-//! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the [chain](FrontChain) knows
-//! which frames it [holds](FrontPath::holds), and the first that does has it. Memory that is no slot's responses
-//! [name](NamedPath) by a flag. Bytes are copied to private memory before anybody parses them, also where a [hook](super::hook) decides. What the back may do: answer
-//! with offsets, lengths or chains that make no sense (faults), or change the
-//! memory while it is copied (the copy is what counts), or while it is lent ([`lent`](super::lent)).
+//! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the
+//! [chain](FrontChain) knows which frames it [holds](FrontPath::holds), and the first that does has
+//! it. A response [names](NamedPath) memory that no slot has by its flags. Bytes are copied to private
+//! memory before anybody parses them, also where a [hook](super::hook) decides. What the back may
+//! do: answer with offsets, lengths or chains that make no sense (faults), or change the memory
+//! while it is copied (the copy is what counts), or while it is lent ([`lent`](super::lent)).
 
 use super::lent::{Lent, LentPages, RX_HEAD_BYTES, UnknownToken};
 use super::regions::OwnRing;
@@ -92,9 +93,10 @@ impl<P: Platform> RxFront<P> {
         self.take(out, None, want)
     }
 
-    /// As [`recv`](Self::recv), but of frames in pages that are longer than [`RX_HEAD_BYTES`] no more than these are copied: the rest
-    /// is read where it is ([`piece`](Self::piece)) until it is [released](Self::release). Frames in staging buffers are copied,
-    /// since a buffer is its slot's for good; so are those whose first slot is in one.
+    /// As [`recv`](Self::recv), but of frames in pages that are longer than [`RX_HEAD_BYTES`] no
+    /// more than these are copied: the rest is read where it is ([`piece`](Self::piece)) until it
+    /// is [released](Self::release). Frames in staging buffers are copied, since a buffer is its
+    /// slot's for good; so are those whose first slot is in one.
     pub fn recv_by_reference(
         &mut self,
         out: &mut Arena,
@@ -179,25 +181,25 @@ impl<P: Platform> RxFront<P> {
     /// frames too the first bytes are asked for.
     #[inline(always)]
     pub(super) fn plain_run(&mut self, at: u32, most: usize, heads: bool) -> (usize, Option<RxResponse>) {
-        let mut n = 0;
-        while n < most {
-            let rsp = self.ring.read(at + n as u32);
-            if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyNamedPath::<P>::FLAGS) != 0 || rsp.status < 0
-            {
-                return (n, Some(rsp));
+        let Self { ring, chain, pages, buffers, run, .. } = self;
+        let Some(first) = chain.paths().first() else { return (0, (most > 0).then(|| ring.read(at))) };
+        with_path!(first, path => {
+            let mut n = 0;
+            while n < most {
+                let rsp = ring.read(at + n as u32);
+                if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyNamedPath::<P>::FLAGS) != 0 || rsp.status < 0 {
+                    return (n, Some(rsp));
+                }
+                if heads || rsp.status <= SHORT {
+                    let slot = (ring.rsp_cons().wrapping_add(at + n as u32) & (ring.size() - 1)) as u16;
+                    let start = memory((pages, buffers), path, slot);
+                    path.bytes().prefetch_read(start + rsp.offset as usize, rsp.status.min(SHORT) as usize);
+                }
+                run[n] = rsp;
+                n += 1;
             }
-            if (heads || rsp.status <= SHORT)
-                && let Some(path) = self.chain.paths().first()
-            {
-                let slot = self.slot_ahead(at + n as u32);
-                let start = with_path!(path, path => memory((&self.pages, &self.buffers), path, slot));
-                let bytes = with_path!(path, path => path.bytes());
-                bytes.prefetch_read(start + rsp.offset as usize, rsp.status.min(SHORT) as usize);
-            }
-            self.run[n] = rsp;
-            n += 1;
-        }
-        (n, None)
+            (n, None)
+        })
     }
 
     #[inline(always)]
@@ -249,14 +251,16 @@ impl<P: Platform> RxFront<P> {
         Err(rsps.first().map_or(PeerFault::TooManySlots, |rsp| fault(rsp.offset, rsp.status)))
     }
 
-    /// Frames of one slot each in memory that `rsp` names, the `at`-th of `n` answers, and those behind it. Returns how many.
+    /// Frames of one slot each in memory that `rsp` names, the `at`-th of `n` answers, and those
+    /// behind it. Returns how many.
     fn recv_named(&mut self, rsp: RxResponse, at: u32, n: u32, out: &mut Arena) -> Result<u32, PeerFault> {
         let Self { ring, chain, stats, .. } = self;
         let path = chain.named_by_mut(chain.names(rsp.flags)).ok_or(fault(rsp.offset, rsp.status))?;
         with_named!(path, path => path.recv_run(Answers { ring, at, n, stats }, rsp, out))
     }
 
-    /// Fetches what the last call received of memory whose bytes come later. Before their slots are posted.
+    /// Fetches the bytes of frames that the last call received, where their path fetches them all at
+    /// once. Before their slots are posted.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena) {
         let Self { chain, stats, .. } = self;

@@ -6,8 +6,9 @@
 //! Each answer is copied out of the ring once. Invariant: a frame whose answers are not all there is read anew by a later call, and
 //! nothing of it is kept till then.
 //!
-//! What the back may do: chains without an end, extras that make no sense, a frame that is half in one memory and half in another that [its
-//! responses name](crate::net::path::NamedPath). Each is a fault. Offsets and lengths are judged where the memory is.
+//! What the back may do: chains without an end, extras that make no sense, a frame that is half in
+//! one memory and half in another that [its responses name](crate::net::path::NamedPath). Each is a
+//! fault. Offsets and lengths are judged where the memory is.
 
 use crate::error::PeerFault;
 use crate::net::gso;
@@ -30,7 +31,8 @@ pub struct Part {
     pub offset: u16,
     /// Bytes.
     pub len: u16,
-    /// The flags by which its response names memory that is no slot's, where `offset` is what that says; 0: it is in its slot's.
+    /// The flags by which its response names memory that is no slot's, where `offset` is what that
+    /// says; 0: it is in its slot's.
     pub name: u16,
 }
 
@@ -53,8 +55,8 @@ pub struct LongFrame {
 }
 
 impl LongFrame {
-    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there. None: it is not all there. `names`: the flags by
-    /// which an answer [names memory](Part::name).
+    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there.
+    /// None: it is not all there. `names`: the flags by which an answer [names memory](Part::name).
     ///
     /// # Errors
     /// The answers make no frame: the device is closed.
@@ -158,7 +160,8 @@ pub fn offload_of(flags: u16) -> Offload {
     }
 }
 
-/// Makes the checksum of frame `i` blank, where it is a large segment whose is not; one that is none is dropped.
+/// Makes the checksum of frame `i` blank, where it is a large segment whose is not; one that is
+/// none is dropped.
 pub fn blank(out: &mut Arena, i: usize, stats: &mut DirStats) {
     let offload = out.desc(i).offload;
     if offload.gso_type != 0 && !offload.csum_blank {

@@ -237,7 +237,8 @@ impl Slots<'_> {
         Ok(())
     }
 
-    /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked at. False: its memory is gone.
+    /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked
+    /// at. False: its memory is gone.
     #[inline(always)]
     fn copy<P: Platform>(
         &self,

@@ -5,10 +5,13 @@
 //!          ids <--reclaim-- answers
 //! ```
 //!
-//! Each path of the [chain](FrontChain) takes the frames that fit one of its slots, or its memory as long as that has room; the last takes longer
-//! ones, slot by slot. A received buffer is sent on by its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX
-//! when its request was answered; so is a page of the guest's own ([`tx_own_pages`](crate::net::path::gref_mapping::tx_own_pages)). What the back may do: answer an id that is not in flight, or too much (faults: the device is closed); never answer (the queue is full);
-//! hold on to a page (its id is not used again until it lets go).
+//! Each path of the [chain](FrontChain) takes the frames that fit one of its slots, or its memory
+//! as long as that has room; the last takes longer ones, slot by slot. A received buffer is sent on
+//! by its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX when its request
+//! was answered; so is a page of the guest's own
+//! ([`tx_own_pages`](crate::net::path::gref_mapping::tx_own_pages)). What the back may do: answer
+//! an id that is not in flight, or too much (faults: the device is closed); never answer (the queue
+//! is full); hold on to a page (its id is not used again until it lets go).
 
 use super::regions::OwnRing;
 use super::tx_slots::{TxLimits, TxSlots, flags_of};
@@ -343,6 +346,9 @@ impl<P: Platform> TxFront<P> {
             return Ok(0);
         }
         self.slots.ring.prefetch(n);
+        // Requests that carry more than a frame's copy are known by their ids; mostly there are
+        // none.
+        let are_special = self.sends_on() || self.own.is_some() || !self.wishes.is_empty();
         for k in 0..n {
             let rsp = self.slots.ring.read(k);
             if rsp.status == RSP_NULL {
@@ -356,27 +362,33 @@ impl<P: Platform> TxFront<P> {
                 Some(used) if *used => *used = false,
                 _ => return Err(PeerFault::UnknownId(rsp.id)),
             }
-            if self.sent_on.first_id.is_some() {
-                let buffer = core::mem::replace(&mut self.sent_on.buffers[usize::from(rsp.id)], NO_BUFFER);
-                if buffer != NO_BUFFER {
-                    self.sent_on.returned.push(buffer);
-                }
-            }
-            if let Some(own) = &mut self.own {
-                own.answered(rsp.id);
-            }
-            if !self.wishes.is_empty()
-                && let Some(k) = self.wishes.iter().position(|id| *id == rsp.id)
-            {
-                self.wishes.swap_remove(k);
+            if are_special && self.is_wish(rsp.id) {
                 self.wishes_refused += u64::from(rsp.status != RSP_OKAY);
             } else if rsp.status != RSP_OKAY {
                 self.slots.stats.errors += 1;
             }
             self.free_id(p, rsp.id);
         }
+        self.chain.all_settled();
         self.slots.ring.consume(n);
         Ok(n)
+    }
+
+    /// Takes note that the request of `id` was answered, where it sent a received buffer on, or a
+    /// page of the guest's own. True: it carried a multicast wish.
+    #[inline(always)]
+    fn is_wish(&mut self, id: u16) -> bool {
+        if self.sends_on() {
+            let buffer = core::mem::replace(&mut self.sent_on.buffers[usize::from(id)], NO_BUFFER);
+            if buffer != NO_BUFFER {
+                self.sent_on.returned.push(buffer);
+            }
+        }
+        if let Some(own) = &mut self.own {
+            own.answered(id);
+        }
+        let wish = self.wishes.iter().position(|wish| *wish == id);
+        wish.map(|k| self.wishes.swap_remove(k)).is_some()
     }
 
     #[cold]

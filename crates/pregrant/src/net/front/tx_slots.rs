@@ -1,9 +1,11 @@
-//! TX slots of one queue: its ring, and which ids are on it. What each [path](crate::net::path::FrontPath) sends by.
+//! TX slots of one queue: its ring, and which ids are on it. What each
+//! [path](crate::net::path::FrontPath) sends by.
 //!
 //! ```text
 //!   free ids --take--> request --write, advance--> ring        answer --> in_flight --give--> free ids
 //! ```
-//! Ids are used again in the order in which they came back. What the back may do is said in [`tx`](super::tx).
+//! Ids are used again in the order in which they came back. What the back may do is said in
+//! [`tx`](super::tx).
 
 use super::regions::OwnRing;
 use crate::net::stats::DirStats;
@@ -16,8 +18,8 @@ use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, TXF_CSUM_BLANK, TXF_DAT
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// Frames up to this length have the buffers of the whole burst prefetched before the first is filled; longer ones
-/// have the next two.
+/// Frames up to this length have the buffers of the whole burst prefetched before the first is
+/// filled; longer ones have the next two.
 pub const SHORT: usize = 256;
 
 /// Ids that are free, first come first served.
@@ -89,7 +91,8 @@ impl<P: Platform> TxSlots<P> {
     }
 }
 
-/// What the back takes (docs/protocol 2.8: `feature-sg`, `feature-gso-*`). Frames beyond it are dropped and counted.
+/// What the back takes (docs/protocol 2.8: `feature-sg`, `feature-gso-*`). Frames beyond it are
+/// dropped and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxLimits {
     /// Frames over several slots.
@@ -125,8 +128,9 @@ pub struct Place {
 
 /// Copies the frames of a run to their places and writes their requests, the second pass of it.
 ///
-/// A function of its own, with as little in it as can be: each store waits here for those before it, whose lines come from the back's
-/// core, so that two spilled registers a frame took a fifth of the frames (`bench net`, staging, TX, 64 B).
+/// A function of its own, with as little in it as can be: each store waits here for those before
+/// it, whose lines come from the back's core, so that two spilled registers a frame took a fifth of
+/// the frames (`bench net`, staging, TX, 64 B).
 #[inline(never)]
 pub(crate) fn fill<M: RingMem<Kind = NetTx>, B: SharedBytes>(
     ring: &FrontRing<NetTx, M>,

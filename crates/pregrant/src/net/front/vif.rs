@@ -535,7 +535,8 @@ impl<P: Platform> FrontVif<P> {
         if self.live { self.queues[i].tx().room() } else { 0 }
     }
 
-    /// Whether the back accepted all staging lists of queue `i`; [`staging_lens`](Self::staging_lens) says which it did.
+    /// Whether the back accepted all staging lists of queue `i`;
+    /// [`staging_lens`](FrontQueue::staging_lens) says which it did.
     pub fn staging_accepted(&self, i: usize) -> bool {
         self.accepted.get(i).copied().unwrap_or(false)
     }
@@ -611,7 +612,8 @@ impl<P: Platform> FrontVif<P> {
         if self.live { self.queues[i].tx().in_flight() } else { 0 }
     }
 
-    /// Whether any ring has work for us, as [`final_check`](Self::final_check) says it; nothing is armed.
+    /// Whether any ring has work for us, as [`final_check`](FrontQueue::final_check) says it; nothing
+    /// is armed.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
         self.queues.iter_mut().any(|q| q.is_pending(tx_too))
     }

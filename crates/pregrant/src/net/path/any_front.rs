@@ -13,7 +13,9 @@ use crate::platform::Platform;
 use crate::wire::netif::RxResponse;
 use alloc::vec::Vec;
 
-/// The memory that a queue's frames can travel in, matched once for a run of frames. In the order in which paths are asked.
+/// The memory that a queue's frames can travel in, matched once for a run of frames. In the order
+/// in which paths are asked.
+#[repr(u8)] // a tag that is a byte: it is matched for each answer of TX
 pub enum AnyFrontPath<P: Platform> {
     /// Buffers that are granted at connect.
     Staging(StagingArea<P>),

@@ -4,9 +4,10 @@
 //!   TX: frames --send_run--> bytes of ids --grant--> the requests' references       answer --settle--> the id is free
 //!   RX: grant --> the request's reference        answer --holds--> which path's memory the frame is in --start--> bytes
 //! ```
-//! A path is asked for runs of frames, so that what is called for a frame is known where it is compiled. It writes requests to
-//! the ring and publishes none. The memory is shared: what a back wrote there counts as a copy only. RX memory that no slot has, and that a
-//! response names by its flags, is a [`NamedPath`](super::named::NamedPath).
+//! A path is asked for runs of frames, so that what is called for a frame is known where it is
+//! compiled. It writes requests to the ring and publishes none. The memory is shared: what a back
+//! wrote there counts as a copy only. RX memory that no slot has, and that a response names by its
+//! flags, is a [`NamedPath`](super::named::NamedPath).
 
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Region};
@@ -22,7 +23,8 @@ use alloc::vec::Vec;
 /// What became of the first frames of a burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// So many are on the ring. 0: the first is none for this path, or there is no room on the ring.
+    /// So many are on the ring. 0: the first is none for this path, or there is no room on the
+    /// ring.
     Frames(usize),
     /// The path's own memory has no room for the first, which would go by it.
     Full,
@@ -69,6 +71,15 @@ pub trait FrontPath<P: Platform> {
         let _ = (p, id);
         true
     }
+    /// TX: the request of `id` is answered, which this path carried or another. Where it is before
+    /// the one that carries every frame.
+    #[inline(always)]
+    fn answered(&mut self, id: u16) {
+        let _ = id;
+    }
+    /// TX: no more answers are there for now, after some were.
+    #[inline(always)]
+    fn all_answered(&mut self) {}
     /// Whether the first slot of a frame over several is in this memory, though another path carries the others.
     #[inline(always)]
     fn takes_first(&self) -> bool {
@@ -89,67 +100,88 @@ pub trait FrontPath<P: Platform> {
         0
     }
 
-    /// TX: writes requests for frames from the first that fit a slot, but for none of at most `shorter` bytes, which go by a path before it,
-    /// and none that needs an extra info. An error of the platform (no grant to be had) ends the run, and is told where it is the first frame's.
-    ///
-    /// Compiled for each path apart, and called once a run.
-    #[inline(never)]
+    /// TX: writes requests for frames from the first that go this way, but for none of at most
+    /// `shorter` bytes, which go by a path before it.
+    #[inline(always)]
     fn send_run(
         &mut self,
         p: &P,
         slots: &mut TxSlots<P>,
         burst: &Burst<'_>,
         shorter: usize,
-    ) -> Result<Sent, PlatformError> {
-        let limit = self.slot_bytes();
-        let room = (slots.room() as usize).min(burst.frames.len()).min(BURST_FRAMES);
+    ) -> Result<Sent, PlatformError>
+    where
+        Self: Sized,
+    {
+        slots.send_run(p, self, burst, shorter).map(Sent::Frames)
+    }
+
+    /// Its pages, to be given back.
+    fn into_memory(self) -> Vec<Granted<P>>;
+}
+
+impl<P: Platform> TxSlots<P> {
+    /// Frames from the first that fit a slot of `path`, but none of at most `shorter` bytes, and
+    /// none that needs an extra info. An error of the platform (no grant to be had) ends the run,
+    /// and is told where it is the first frame's.
+    ///
+    /// Compiled for each path apart, and called once a run.
+    #[inline(never)]
+    fn send_run<F: FrontPath<P>>(
+        &mut self,
+        p: &P,
+        path: &mut F,
+        burst: &Burst<'_>,
+        shorter: usize,
+    ) -> Result<usize, PlatformError> {
+        let limit = path.slot_bytes();
+        let room = (self.room() as usize).min(burst.frames.len()).min(BURST_FRAMES);
         let mut n = 0;
         let mut bytes = 0;
-        // First pass: ids, places and requests, and the slots' cache lines asked for in the exclusive state.
+        // First pass: ids, places and requests, and the slots' cache lines asked for in the
+        // exclusive state.
         for desc in &burst.frames[..room] {
             let len = desc.len as usize;
             if len <= shorter || len > limit || desc.offload.gso_type != 0 {
                 break;
             }
-            let id = slots.free.take();
-            let gref = match self.grant(p, id) {
+            let id = self.free.take();
+            let gref = match path.grant(p, id) {
                 Ok(gref) => gref,
                 Err(e) => {
-                    slots.free.give(id);
+                    self.free.give(id);
                     if n == 0 {
                         return Err(e);
                     }
                     break;
                 }
             };
-            let offset = self.offset(id, len);
-            let at = self.start(id) + offset;
+            let offset = path.offset(id, len);
+            let at = path.start(id) + offset;
             if len <= SHORT {
-                self.bytes().prefetch_write(at, len);
+                path.bytes().prefetch_write(at, len);
             }
-            let flags = flags_of(desc.offload) | Self::TX_FLAGS;
+            let flags = flags_of(desc.offload) | F::TX_FLAGS;
             let req = TxRequest { gref, offset: offset as u16, flags, id, size: desc.len as u16 };
-            slots.places[n] = Place { at: at as u32, request: req.to_words() };
-            slots.in_flight[id as usize] = true;
+            self.places[n] = Place { at: at as u32, request: req.to_words() };
+            self.in_flight[id as usize] = true;
             bytes += desc.len as u64;
             n += 1;
         }
-        fill(&slots.ring, self.bytes(), burst, &slots.places[..n]);
-        slots.ring.advance(n as u32);
-        slots.stats.bytes += bytes;
-        slots.stats.handed_on_by(Self::COUNTED, n as u64);
-        // The next burst's lines, as many as this one had, begin to come while this one's stores drain into the fence of `publish`.
+        fill(&self.ring, path.bytes(), burst, &self.places[..n]);
+        self.ring.advance(n as u32);
+        self.stats.bytes += bytes;
+        self.stats.handed_on_by(F::COUNTED, n as u64);
+        // The next burst's lines, as many as this one had, begin to come while this one's stores
+        // drain into the fence of `publish`.
         if let Some(last) = burst.frames[..n].last()
             && last.len as usize <= SHORT
         {
-            for k in 0..slots.free.len().min(n as u32) {
-                let (id, len) = (slots.free.peek(k), last.len as usize);
-                self.bytes().prefetch_write(self.start(id) + self.offset(id, len), len);
+            for k in 0..self.free.len().min(n as u32) {
+                let (id, len) = (self.free.peek(k), last.len as usize);
+                path.bytes().prefetch_write(path.start(id) + path.offset(id, len), len);
             }
         }
-        Ok(Sent::Frames(n))
+        Ok(n)
     }
-
-    /// Its pages, to be given back.
-    fn into_memory(self) -> Vec<Granted<P>>;
 }

@@ -23,15 +23,15 @@ use alloc::vec::Vec;
 /// The chain.
 pub struct FrontChain<P: Platform> {
     paths: Vec<AnyFrontPath<P>>,
-    /// Where those begin that an answer of TX is of concern to.
-    settled: usize,
+    /// TX: the path before the last keeps account of its ids.
+    accounts: bool,
     named: Vec<AnyNamedPath<P>>,
 }
 
 impl<P: Platform> FrontChain<P> {
     /// Staging, where there is some, then pages; these may be missing where staging carries every frame.
     pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
-        let mut chain = Self { paths: Vec::new(), settled: 0, named: Vec::new() };
+        let mut chain = Self { paths: Vec::new(), accounts: false, named: Vec::new() };
         let staging = staging.map(AnyFrontPath::Staging);
         staging.into_iter().chain(pages.map(AnyFrontPath::Pages)).for_each(|path| chain.insert(path));
         chain
@@ -42,12 +42,11 @@ impl<P: Platform> FrontChain<P> {
         let whole = self.paths.iter().position(AnyFrontPath::carries_all);
         let at = whole.filter(|_| !path.carries_all()).unwrap_or(self.paths.len());
         self.paths.insert(at, path);
-        self.place();
+        self.arranged();
     }
 
-    fn place(&mut self) {
-        let is_staging = |path: &&AnyFrontPath<P>| matches!(path, AnyFrontPath::Staging(_));
-        self.settled = self.paths.iter().take_while(is_staging).count();
+    fn arranged(&mut self) {
+        self.accounts = matches!(&self.paths[..], [.., AnyFrontPath::DataRing(_), _]);
     }
 
     /// RX: memory that responses name by their flags.
@@ -95,19 +94,31 @@ impl<P: Platform> FrontChain<P> {
         self.paths.last_mut().map_or(Ok(0), |last| with_path!(last, path => path.grant(p, id)))
     }
 
-    /// [`FrontPath::settle`] of all that it is of concern to.
+    /// The request of `id` is answered: [`FrontPath::answered`] of a path that keeps account of it,
+    /// [`FrontPath::settle`] of the last.
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, id: u16) -> bool {
-        let mut is_free = true;
-        for path in self.paths.iter_mut().skip(self.settled) {
-            is_free &= with_path!(path, path => path.settle(p, id));
+        if self.accounts
+            && let [.., ring, _] = &mut self.paths[..]
+        {
+            with_path!(ring, path => path.answered(id));
         }
-        is_free
+        self.paths.last_mut().is_none_or(|last| with_path!(last, path => path.settle(p, id)))
     }
 
-    /// The flags by which a response with these names memory; 0: its frame is in its slot's. Those of a data ring count whether there is one
-    /// or not.
+    /// [`FrontPath::all_answered`] of that path.
+    #[inline(always)]
+    pub fn all_settled(&mut self) {
+        if self.accounts
+            && let [.., ring, _] = &mut self.paths[..]
+        {
+            with_path!(ring, path => path.all_answered());
+        }
+    }
+
+    /// The flags by which a response with these names memory; 0: its frame is in its slot's. Those
+    /// of a data ring count whether there is one or not.
     #[inline(always)]
     pub fn names(&self, flags: u16) -> u16 {
         if flags & RXF_DATA_RING != 0 {
@@ -146,14 +157,14 @@ impl<P: Platform> FrontChain<P> {
         let (named, others) =
             core::mem::take(&mut self.named).into_iter().partition(|path| path.name() == name);
         (self.paths, self.named) = (rest, others);
-        self.place();
-        Self { paths, settled: 0, named }.release(p, regions);
+        self.arranged();
+        Self { paths, accounts: false, named }.release(p, regions);
     }
 
     /// Does without all memory that responses name.
     pub fn give_up_named(&mut self, p: &P, regions: &mut Regions<P>) {
         let named = core::mem::take(&mut self.named);
-        Self { paths: Vec::new(), settled: 0, named }.release(p, regions);
+        Self { paths: Vec::new(), accounts: false, named }.release(p, regions);
     }
 
     /// The most bytes of a path that may be full that were in use at a time.

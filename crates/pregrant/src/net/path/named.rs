@@ -4,8 +4,9 @@
 //!   response, flags of a path --recv_run--> frames of one slot each: copied, or noted and fetched before the slots are posted
 //!                             --recv_long-> one over several slots     --copy--> some bytes of it, for a hook
 //! ```
-//! Frames whose responses have none of these flags are in their slots' memory ([`FrontPath`](super::FrontPath)). What the back may do: name any place; each
-//! path judges its own, and one that cannot be is a fault.
+//! Frames whose responses have none of these flags are in their slots' memory
+//! ([`FrontPath`](super::FrontPath)). What the back may do: name any place; each path judges its
+//! own, and one that cannot be is a fault.
 
 use crate::error::PeerFault;
 use crate::net::front::regions::{Granted, OwnRing};
@@ -53,21 +54,25 @@ pub trait NamedPath<P: Platform> {
     /// A response with one of these flags names it.
     const FLAGS: u16;
 
-    /// Whether a piece of a frame over several slots can be there, as its response says it; where that is found out later, true.
+    /// Whether a piece of a frame over several slots can be there, as its response says it; where
+    /// that is found out later, true.
     fn can_have(&self, rsp: &RxResponse) -> bool {
         let _ = rsp;
         true
     }
-    /// Receives frames of one slot each, without extras: `rsp`, the first of `answers`, and those behind it as far as they are such. Returns how many.
+    /// Receives frames of one slot each, without extras: `rsp`, the first of `answers`, and those
+    /// behind it as far as they are such. Returns how many.
     fn recv_run(
         &mut self,
         answers: Answers<'_, P>,
         rsp: RxResponse,
         out: &mut Arena,
     ) -> Result<u32, PeerFault>;
-    /// Receives a frame of these parts, for which there is room. False: its bytes come when they are [fetched](Self::fetch).
+    /// Receives a frame of these parts, for which there is room. False: its bytes come when they
+    /// are [fetched](Self::fetch).
     fn recv_long(&mut self, frame: (&[Part], Offload), out: &mut Arena) -> Result<bool, PeerFault>;
-    /// Copies from byte `skip` of a part on as much as `dst` has room for; all of the part is looked at. False: it is lost.
+    /// Copies from byte `skip` of a part on as much as `dst` has room for; all of the part is
+    /// looked at. False: it is lost.
     fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault>;
     /// A call begins that receives into an arena.
     fn begin(&mut self) {}

@@ -127,11 +127,23 @@ impl<P: Platform> SendArea<P> {
         self.granted.bytes().prefetch_write(place, bytes);
     }
 
-    /// The request of `id` is answered.
+    /// The request of `id` is answered: its place, and those before it, are free if all of these
+    /// are.
+    pub fn free(&mut self, id: u16) {
+        self.note_answer(id);
+        self.free_places();
+    }
+
     #[inline(always)]
-    pub fn answered(&mut self, id: u16) {
-        let Some(number) = self.by_id[usize::from(id)].take() else { return };
-        *self.used.at_mut(number) = Answered(true);
+    fn note_answer(&mut self, id: u16) {
+        if let Some(number) = self.by_id[usize::from(id)].take() {
+            *self.used.at_mut(number) = Answered(true);
+        }
+    }
+
+    /// Frees the oldest places, as far as their requests are answered.
+    #[inline(always)]
+    fn free_places(&mut self) {
         if let Some(head) = self.used.forget(|answered| answered.0) {
             self.places.free_to(head);
         }
@@ -148,7 +160,8 @@ impl<P: Platform> SendArea<P> {
     }
 }
 
-/// No id has bytes here: a frame takes the next place, whatever its length, while the half has room.
+/// No id has bytes here: a frame takes the next place, whatever its length, while the half has
+/// room.
 impl<P: Platform> FrontPath<P> for SendArea<P> {
     const NAME: PathName = PathName::DataRing;
     const COUNTED: Counted = Counted::DataRing;
@@ -180,9 +193,12 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
         Ok(0)
     }
     #[inline(always)]
-    fn settle(&mut self, _p: &P, id: u16) -> bool {
-        self.answered(id);
-        true
+    fn answered(&mut self, id: u16) {
+        self.note_answer(id);
+    }
+    #[inline(always)]
+    fn all_answered(&mut self) {
+        self.free_places();
     }
     #[inline(always)]
     fn holds(&self, _total: usize, _nr_slots: usize) -> bool {
@@ -203,6 +219,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
     ) -> Result<Sent, PlatformError> {
         let (mut sent, mut used, mut bytes) = (0, 0, 0);
         let mut ended = Sent::Frames(0);
+        let (room, ids, limits) = (slots.ring.free(), slots.free.len(), slots.limits);
         let frames = &burst.frames[..burst.frames.len().min(BURST_FRAMES)];
         // Of short frames all, of long ones the next two, as in pages of their own.
         let mut ahead = 0;
@@ -220,11 +237,11 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
             if len == 0
                 || len <= shorter && !gso
                 || len > MAX_FRAME
-                || long && !slots.limits.allow(len, desc.offload.gso_type)
+                || long && !limits.allow(len, desc.offload.gso_type)
             {
                 break;
             }
-            if slots.ring.free() < used + 1 + u32::from(gso) || slots.free.len() == 0 {
+            if room < used + 1 + u32::from(gso) || ids == sent {
                 break;
             }
             let from = desc.at as usize;
@@ -258,8 +275,8 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
         }
         slots.ring.advance(used);
         slots.stats.bytes += bytes;
-        slots.stats.handed_on_by(Counted::DataRing, sent as u64);
-        Ok(Sent::Frames(sent))
+        slots.stats.handed_on_by(Counted::DataRing, sent.into());
+        Ok(Sent::Frames(sent as usize))
     }
 
     fn into_memory(self) -> Vec<Granted<P>> {
@@ -372,7 +389,8 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
 }
 
 impl<P: Platform> RecvArea<P> {
-    /// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in the ring.
+    /// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in the
+    /// ring.
     fn copy_piece(&self, part: &Part, skip: usize, dst: &mut [u8]) -> Result<(), PeerFault> {
         match self.piece(part.offset, part.len as i16) {
             Some((place, _)) if self.copy_out(place + skip, dst) => Ok(()),

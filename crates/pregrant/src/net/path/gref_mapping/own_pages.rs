@@ -1,15 +1,17 @@
-//! Pages of the guest's own, from which frames are sent where they lie: grants them, and has the back map them.
+//! Pages of the guest's own, from which frames are sent where they lie: grants them, and has the
+//! back map them.
 //!
 //! ```text
 //!   OwnPages: memory --page of a frame--> cache of each queue (TxFront) --question--> grant, ADD, DEL --> CtrlFront
 //!                                                               <--heard--- answer, statuses <--'
 //! ```
-//! A page is granted when the back is about to be asked to map it, never for a frame, and its grant ends after the back let go of it. What
-//! is asked takes a control turn each way; frames travel meanwhile, copied. The memory is the vif's until all grants have ended:
-//! those that a back keeps in use are kept over connections, and take a place each.
+//! A page is granted when the back is about to be asked to map it, never for a frame, and its grant
+//! ends after the back let go of it. What is asked takes a control turn each way; frames travel
+//! meanwhile, copied. The memory is the vif's until all grants have ended: those that a back keeps
+//! in use are kept over connections, and take a place each.
 //!
-//! What a back may do: see [`cache`](super::cache). It reads all of a page that it was told of; nothing else
-//! is to be in there.
+//! What a back may do: see [`cache`](super::cache). It reads all of a page that it was told of;
+//! nothing else is to be in there.
 
 use super::LIMIT_MAX;
 use super::cache::{ADDS_AT_ONCE, Ask, GrefCache};
@@ -75,7 +77,8 @@ impl<P: Platform> OwnPages<P> {
         }
     }
 
-    /// Another back has the queues, and none of the pages; what was asked has no answer that counts.
+    /// Another back has the queues, and none of the pages; what was asked has no answer that
+    /// counts.
     pub fn renew(&mut self, queues: &mut [FrontQueue<P>]) {
         self.asked = None;
         queues.iter_mut().filter_map(|queue| queue.tx_mut().cache_mut()).for_each(GrefCache::renew);
@@ -111,7 +114,8 @@ impl<P: Platform> OwnPages<P> {
         self.asked.is_some()
     }
 
-    /// Takes the answer if it is there, and asks what is to be asked next, unless somebody else does. True: something moved.
+    /// Takes the answer if it is there, and asks what is to be asked next, unless somebody else
+    /// does. True: something moved.
     pub fn turn(
         &mut self,
         p: &P,

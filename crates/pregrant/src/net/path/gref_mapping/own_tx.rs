@@ -1,4 +1,5 @@
-//! Pages of the guest's own that frames of one queue are sent from: which the back has, and which requests name them.
+//! Pages of the guest's own that frames of one queue are sent from: which the back has, and which
+//! requests name them.
 
 use super::cache::GrefCache;
 use crate::port::MAX_FRAME;

@@ -4,10 +4,12 @@
 //!   frame in a page --cache--> hit: its reference -----------------------> ring
 //!                         '--> miss, or no single page: copied to a free id --> ring
 //! ```
-//! Nothing of a frame that hits is touched here. Its page is the back's to read until its request is answered, and the caller's to leave as it is
-//! ([`is_in_flight`](GrefCache::is_in_flight)); one that was copied is the caller's at once. Frames leave in the order in which they were given.
+//! Nothing of a frame that hits is touched here. Its page is the back's to read until its request
+//! is answered, and the caller's to leave as it is ([`is_in_flight`](GrefCache::is_in_flight)); one
+//! that was copied is the caller's at once. Frames leave in the order in which they were given.
 //!
-//! What the back may do: read all of a page that it was told of, not only the frame, for as long as it has it. It is granted for reading alone.
+//! What the back may do: read all of a page that it was told of, not only the frame, for as long as
+//! it has it. It is granted for reading alone.
 
 use super::cache::GrefCache;
 use super::own_tx::OwnTx;
@@ -29,7 +31,8 @@ use alloc::boxed::Box;
 const AHEAD_BYTES: usize = 1024;
 
 impl<P: Platform> TxSlots<P> {
-    /// Copies a frame that fits a slot of `path` from `memory`, and writes its request. There is room.
+    /// Copies a frame that fits a slot of `path` from `memory`, and writes its request. There is
+    /// room.
     #[inline(always)]
     fn copy_own<F: FrontPath<P>>(
         &mut self,
@@ -72,9 +75,9 @@ impl<P: Platform> TxSlots<P> {
 }
 
 impl<P: Platform> TxFront<P> {
-    /// Writes as many of these frames, which lie in `memory`, to the ring as fit, from the first, and publishes them. Returns how many
-    /// it took; those that are empty count as taken, and so do those that nobody can take, which are dropped. An error of
-    /// the platform stops it early.
+    /// Writes as many of these frames, which lie in `memory`, to the ring as fit, from the first,
+    /// and publishes them. Returns how many it took; those that are empty count as taken, and so do
+    /// those that nobody can take, which are dropped. An error of the platform stops it early.
     #[inline(always)]
     pub fn send_own(
         &mut self,
@@ -146,7 +149,8 @@ impl<P: Platform> TxFront<P> {
         in_page: bool,
     ) -> Result<bool, PlatformError> {
         let len = desc.len as usize;
-        // Others go by a private copy: they may take several slots, an extra info, the data ring, or a head that others want to see.
+        // Others go by a private copy: they may take several slots, an extra info, the data ring,
+        // or a head that others want to see.
         if in_page
             && let Some((_, first)) = self.chain.split(0)
             && len <= AnyFrontPath::slot_bytes(first)
@@ -171,7 +175,8 @@ impl<P: Platform> TxFront<P> {
         Ok(sent? > 0)
     }
 
-    /// Has frames go from pages of the guest's own, where `cache` says that the back has them; before the first one.
+    /// Has frames go from pages of the guest's own, where `cache` says that the back has them;
+    /// before the first one.
     pub fn set_cache(&mut self, cache: GrefCache) {
         self.own = Some(Box::new(OwnTx::new(cache, self.slots.in_flight.len())));
     }

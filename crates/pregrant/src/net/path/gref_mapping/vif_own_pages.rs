@@ -4,8 +4,9 @@
 //!   use_memory --> connect --> memory().copy_in(at, frame), send_own(at, len) --> reclaim --> until it is not held
 //!              <-- take_memory <-- closed
 //! ```
-//! The back can read all of a page from when it was told of it until it let go of it, whatever else is in there; it cannot write. A caller that
-//! changes a page that is [held](FrontVif::is_held) changes a frame that is on its way, and harms nobody else.
+//! The back can read all of a page from when it was told of it until it let go of it, whatever else
+//! is in there; it cannot write. A caller that changes a page that is [held](FrontVif::is_held)
+//! changes a frame that is on its way, and harms nobody else.
 
 use super::own_pages::OwnPages;
 use crate::error::PlatformError;
@@ -15,10 +16,11 @@ use crate::platform::Platform;
 use crate::port::FrameDesc;
 
 impl<P: Platform> FrontVif<P> {
-    /// Frames can be sent from `memory` from the next connection on, pages that the platform has not granted
-    /// ([`GrantTable::pages`](crate::platform::GrantTable::pages)). At most `places` pages of it are granted for each queue at a time, 4096 at most,
-    /// and no more than the back's table takes beside the static pool; none where both ends persist, since such a back keeps what it
-    /// sees. Refused: there is some already, or the vif is connected.
+    /// Frames can be sent from `memory` from the next connection on, pages that the platform has
+    /// not granted ([`GrantTable::pages`](crate::platform::GrantTable::pages)). At most `places`
+    /// pages of it are granted for each queue at a time, 4096 at most, and no more than the back's
+    /// table takes beside the static pool; none where both ends persist, since such a back keeps
+    /// what it sees. Refused: there is some already, or the vif is connected.
     pub fn use_memory(&mut self, memory: Region<P>, places: usize) -> Result<(), Region<P>> {
         if self.own.is_some() || !self.queues.is_empty() {
             return Err(memory);
@@ -33,7 +35,8 @@ impl<P: Platform> FrontVif<P> {
         self.own.as_ref().map(OwnPages::memory)
     }
 
-    /// Gives the memory back. None: there is none, or the vif is connected, or the back still uses a page: try again later.
+    /// Gives the memory back. None: there is none, or the vif is connected, or the back still uses
+    /// a page: try again later.
     pub fn take_memory(&mut self, p: &P) -> Option<Region<P>> {
         if !self.queues.is_empty() {
             return None;
@@ -46,8 +49,9 @@ impl<P: Platform> FrontVif<P> {
         self.own.take().map(OwnPages::into_memory)
     }
 
-    /// Sends frames that lie in the [memory](Self::memory) on queue `i`: from where they are, those in a page that the back has, and by a copy
-    /// the others. Returns how many it took, from the first; those that are empty, or not in the memory, count as taken.
+    /// Sends frames that lie in the [memory](Self::memory) on queue `i`: from where they are, those
+    /// in a page that the back has, and by a copy the others. Returns how many it took, from the
+    /// first; those that are empty, or not in the memory, count as taken.
     #[inline(always)]
     pub fn send_own(&mut self, p: &P, i: usize, frames: &[FrameDesc]) -> Result<usize, PlatformError> {
         match &self.own {

@@ -1,4 +1,5 @@
-//! What a front knows of its back's pages, which that lends to a queue: the list, and what is to be copied from them.
+//! What a front knows of its back's pages, which that lends to a queue: the list, and what is to be
+//! copied from them.
 //!
 //! ```text
 //!   response --note--> one piece of a grant copy      all that came --fetch--> the arena
