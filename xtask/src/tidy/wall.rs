@@ -12,6 +12,11 @@ struct Wall {
 const WALLS: &[Wall] = &[
     Wall { from: "pregrant::net::front", never: &["pregrant::net::back"] },
     Wall { from: "pregrant::net::back", never: &["pregrant::net::front"] },
+    Wall { from: "pregrant::net::path", never: &["pregrant::net::back"] },
+    Wall {
+        from: "pregrant::net::batch",
+        never: &["pregrant::net::path", "pregrant::net::back", "pregrant::net::front"],
+    },
     Wall {
         from: "pregrant::net::path::*::front",
         never: &["pregrant::net::back", "pregrant::net::path::*::back"],
@@ -194,12 +199,15 @@ mod tests {
     fn a_path_s_ends_know_their_own_side_and_the_store_of_pages_neither() {
         let offences = |file, text| check(file, &tokens(text)).len();
         let front = "crates/pregrant/src/net/path/persistent/front.rs";
-        assert_eq!(offences(front, "use crate::net::back::tx::TxQueue;"), 1);
+        assert_eq!(offences(front, "use crate::net::back::tx::TxQueue;"), 2);
         assert_eq!(offences(front, "use crate::net::path::copy::back::CopyPath;"), 1);
         assert_eq!(offences(front, "use crate::net::front::regions::Regions;"), 0);
         let back = "crates/pregrant/src/net/path/persistent/back.rs";
         assert_eq!(offences(back, "use crate::net::front::regions::Regions;"), 1);
-        assert_eq!(offences(back, "use crate::net::back::tx::TxQueue;"), 0);
+        assert_eq!(offences(back, "use crate::net::back::tx::TxQueue;"), 1);
+        assert_eq!(offences(back, "use crate::net::batch::TxBatch;"), 0);
+        let batch = "crates/pregrant/src/net/batch/tx.rs";
+        assert_eq!(offences(batch, "use crate::net::path::Chain;"), 1);
         assert_eq!(offences("crates/pregrant/src/grants/store.rs", "use crate::net::path::Chain;"), 1);
     }
 
