@@ -158,7 +158,7 @@ fn request(
     list: List,
     stranger: GrantRef,
 ) -> ([u32; 3], Option<<LocalDomain as GrantPool>::Region>, usize) {
-    let [tx, rx] = pair.front.page_refs(0);
+    let [tx, rx] = pair.front.queue(0).expect("a queue").page_refs();
     let entry = |gref: u32, flags| GrefEntry { gref, flags, status: UNTOUCHED };
     let of = |refs: &[GrantRef], flags| refs.iter().map(|gref| entry(gref.0, flags)).collect::<Vec<_>>();
     let odd = |odd| match odd {
@@ -246,7 +246,7 @@ fn a_front_on_a_back_of_the_draft_has_its_pages_mapped() {
         let mut pair = Pair::connected(telling(), entries(0), usize::MAX);
         let raw = RawRing::of(&mut pair);
         let mut draft = DraftBack::new(size);
-        draft.refuses = pair.front.page_refs(0)[1][..gone].to_vec();
+        draft.refuses = pair.front.queue(0).expect("a queue").page_refs()[1][..gone].to_vec();
         while draft.turn(&pair.h, &raw) {
             pair.front.turn(&pair.g).expect("an honest back");
         }
