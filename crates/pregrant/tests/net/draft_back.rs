@@ -109,10 +109,12 @@ enum Odd {
 
 /// What a request is answered with: status, data, and the statuses of the entries: None, they are as they were.
 type Answer = (u32, u32, Option<&'static [u16]>);
+/// A request in words, its type, its list; our answer; and the draft's, with the statuses behind it.
+type Edge = (&'static str, u16, List, Answer, Option<(u32, u32, &'static [u16])>);
 
 /// What is asked, in this order, each of queue 0 with a table of 500; our answer; and the draft's, where it was seen.
 #[rustfmt::skip]
-const EDGES: &[(&str, u16, List, Answer, Option<(u32, u32, &[u16])>)] = &[
+const EDGES: &[Edge] = &[
     ("GET", 8, List::Long(0), (SUCCESS, 500, None), Some((SUCCESS, 500, &[]))),
     ("ADD of 4", 9, List::Tx(0, 4), (SUCCESS, 4, None), Some((SUCCESS, 4, &[UNTOUCHED; 4]))),
     ("GET with some mapped", 8, List::Long(0), (SUCCESS, 500, None), Some((SUCCESS, 496, &[]))),
