@@ -1,5 +1,6 @@
-//! Tells the program its commit (`PREGRANT_COMMIT`), where it is built from a git checkout: a report names the code that it
-//! measured. `-dirty` stands behind it where the sources differ from the commit.
+//! Tells the program its commit (`PREGRANT_COMMIT`), where it is built from a git checkout: a
+//! report names the code that it measured. `-dirty` stands behind it where the sources differ from
+//! the commit.
 
 use std::path::Path;
 use std::process::Command;

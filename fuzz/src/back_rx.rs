@@ -1,8 +1,10 @@
-//! The guest lies to the back's RX: requests, indices, grants, pages; while frames of any kind come for it.
+//! The guest lies to the back's RX: requests, indices, grants, pages; while frames of any kind come
+//! for it.
 //!
-//! After each run the model front (`rig::model`) takes the answers, and each frame that was due is found: in its place,
-//! with its bytes and flags, or refused for a reason. The guest's pages are poisoned before, and nothing but frames may
-//! have been written to them: what else the back has in its memory stays there. At the end nothing is mapped or granted.
+//! After each run the model front (`rig::model`) takes the answers, and each frame that was due is
+//! found: in its place, with its bytes and flags, or refused for a reason. The guest's pages are
+//! poisoned before, and nothing but frames may have been written to them: what else the back has in
+//! its memory stays there. At the end nothing is mapped or granted.
 
 use crate::guest_pages::{GuestPages, Right, bytes_of, granted};
 use crate::rig::model::{RxFrame, RxModel};
@@ -49,7 +51,8 @@ struct Game {
     ring: LocalRegion,
     /// Requests without an answer, as posted.
     posted: VecDeque<RxRequest>,
-    /// An index was shown that is not the model's: from now on only the frame of the run is checked.
+    /// An index was shown that is not the model's: from now on only the frame of the run is
+    /// checked.
     lied: bool,
     back: RxQueue<LocalDomain>,
     chans: (LocalChan, LocalChan),
@@ -222,7 +225,8 @@ impl Game {
         if bytes.is_empty() || !gso || bytes.len() > PAGE_SIZE && !a.sg {
             return None;
         }
-        // Of a frame of which nobody can say what it is, only who takes both versions gets it blank.
+        // Of a frame of which nobody can say what it is, only who takes both versions gets it
+        // blank.
         let takes_blank = match IpHeaders::parse(&bytes).map(|headers| headers.version) {
             Ok(IpVersion::V4) => a.csum,
             Ok(IpVersion::V6) => a.ipv6_csum,
@@ -286,8 +290,8 @@ impl Game {
             let due = self.due.pop_front().expect("a frame that nobody sent");
             self.frame_arrived(frame, reqs, &due, &twice, &mut written);
         }
-        // Where pages stay mapped, a frame all of whose pages are there is written before one that is copied. A guest that posts a
-        // page twice finds either frame in it.
+        // Where pages stay mapped, a frame all of whose pages are there is written before one that
+        // is copied. A guest that posts a page twice finds either frame in it.
         if self.pages.kept {
             let mut seen = BTreeSet::new();
             let pages = requests.iter().flatten().filter_map(|r| self.pages.page_of(r.gref));

@@ -1,13 +1,15 @@
-//! The guest lies to the back's TX: slots, extras, indices, grants, pages; over copy, map and staging.
+//! The guest lies to the back's TX: slots, extras, indices, grants, pages; over copy, map and
+//! staging.
 //!
 //! ```text
 //!   tape --operations--> raw guest --ring, pages--> TxQueue --> port
 //!                            |                         |          |
 //!                            '-- what the rules say ---+----------'   compared after each poll
 //! ```
-//! After each poll: the answers are those of whole frames in request order, one for each slot, NULL for extras; a frame
-//! that the rules refuse is refused, one that is plainly good arrives with exactly the guest's bytes (the arena is
-//! poisoned before), and a fault is reported if and only if there is one. At the end nothing is mapped or granted.
+//! After each poll: the answers are those of whole frames in request order, one for each slot, NULL
+//! for extras; a frame that the rules refuse is refused, one that is plainly good arrives with
+//! exactly the guest's bytes (the arena is poisoned before), and a fault is reported if and only if
+//! there is one. At the end nothing is mapped or granted.
 
 use crate::guest_pages::{GuestPages, Right, granted};
 use crate::rig::{GUEST, Rig, Ring, SLOTS};
@@ -91,7 +93,8 @@ impl FramePort for Port {
     }
 }
 
-/// A frame as the port gets it: the checksum of a large segment is blank. None: it cannot be, and the frame is dropped.
+/// A frame as the port gets it: the checksum of a large segment is blank. None: it cannot be, and
+/// the frame is dropped.
 fn blanked(frame: Option<&[u8]>, offload: Offload) -> Option<(Option<Vec<u8>>, Offload)> {
     let mut frame = frame.map(<[u8]>::to_vec);
     if offload.gso_type == 0 || offload.csum_blank {
@@ -419,8 +422,8 @@ impl Game {
         Ok(polled)
     }
 
-    /// What stands on the ring, frame by frame, as docs/protocol 2.6 reads it, as much as a batch can have; and
-    /// whether there is a fault in it.
+    /// What stands on the ring, frame by frame, as docs/protocol 2.6 reads it, as much as a batch
+    /// can have; and whether there is a fault in it.
     fn frames_shown(&self, shown: u32) -> (Vec<Frame>, bool) {
         let mut frames = Vec::new();
         let mut at = 0;
@@ -441,7 +444,8 @@ impl Game {
             let mut wishes = Vec::new();
             let mut more = first.flags & TXF_EXTRA_INFO != 0;
             while more {
-                // Nobody has more extras in a frame than there are types; the exact number is the back's.
+                // Nobody has more extras in a frame than there are types; the exact number is the
+                // back's.
                 if at == shown || frame.slots.len() > 8 {
                     return (frames, true);
                 }
@@ -494,7 +498,8 @@ impl Game {
         (frames, false)
     }
 
-    /// A frame's bytes, when each has one place where the guest put it. None where a grant or a buffer is of no use.
+    /// A frame's bytes, when each has one place where the guest put it. None where a grant or a
+    /// buffer is of no use.
     fn bytes_of(&self, frame: &Frame) -> Option<Vec<u8>> {
         if frame.refused || frame.wish.is_some() {
             return None;

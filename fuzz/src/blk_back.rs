@@ -1,17 +1,20 @@
-//! The guest lies to its disk's back: slots of any kind, lists, indices, keys, grants; over copy, map and persistent.
+//! The guest lies to its disk's back: slots of any kind, lists, indices, keys, grants; over copy,
+//! map and persistent.
 //!
 //! ```text
 //!   tape --operations--> raw guest --rings, pages, keys--> BackVbd --orders--> disk
 //!                            |                                |                  |
 //!                            '------ blk_model.rs: what the rules say -----------'   at each call, and after each poll
 //! ```
-//! Each request has one answer, when it is due and not before, with the status that the rules give it and zeroes in its pads; the
-//! disk hears of what may be done, in order, and of nothing else; the guest's memory changes where a read says, and nowhere else; what
-//! is written is the guest's. What is mapped is bounded, and nothing is at the end. The disk does what it is given in any order, fails,
-//! hangs, and grows; the back's process dies between two polls or in one, and another one takes the rings up.
+//! Each request has one answer, when it is due and not before, with the status that the rules give
+//! it and zeroes in its pads; the disk hears of what may be done, in order, and of nothing else;
+//! the guest's memory changes where a read says, and nowhere else; what is written is the guest's.
+//! What is mapped is bounded, and nothing is at the end. The disk does what it is given in any
+//! order, fails, hangs, and grows; the back's process dies between two polls or in one, and another
+//! one takes the rings up.
 //!
-//! A guest that names a page of its own ring as data may have the disk write anything there. Then no panic, and nothing that is mapped
-//! at the end, is all that is asked.
+//! A guest that names a page of its own ring as data may have the disk write anything there. Then
+//! no panic, and nothing that is mapped at the end, is all that is asked.
 
 use crate::blk_model::{Asked, Due, Meanwhile, ModelDisk};
 use crate::blk_ring::BlkRing;

@@ -1,12 +1,13 @@
-//! The back of a disk lies to its front: answers, indices, figures, keys and states; it writes into pages that it was shown, and
-//! keeps them mapped.
+//! The back of a disk lies to its front: answers, indices, figures, keys and states; it writes into
+//! pages that it was shown, and keeps them mapped.
 //!
 //! ```text
 //!   tape --asks--> FrontVbd --requests--> raw back --answers, keys--> FrontVbd --Answer--> compared with what was asked
 //! ```
-//! Each request says what was asked, of pages that no other request in flight has, and that are granted while it is; a write's bytes
-//! are in them. Answers come out in the ring's order, each for what was asked, once, with the bytes that the back left there; what is
-//! none closes the device, and says what is lost. What a back can have granted is bounded, and nothing is at the end.
+//! Each request says what was asked, of pages that no other request in flight has, and that are
+//! granted while it is; a write's bytes are in them. Answers come out in the ring's order, each for
+//! what was asked, once, with the bytes that the back left there; what is none closes the device,
+//! and says what is lost. What a back can have granted is bounded, and nothing is at the end.
 
 use crate::blk_ring::BlkRing;
 use crate::guest_pages::granted;
@@ -169,7 +170,8 @@ impl Game {
         }
     }
 
-    /// The queues are gone: what was open is lost, each of it once. Those of a front that is to close go when its back says so.
+    /// The queues are gone: what was open is lost, each of it once. Those of a front that is to
+    /// close go when its back says so.
     fn gone(&mut self) {
         let mut lost = self.front.take_lost();
         lost.sort_unstable();
@@ -303,7 +305,8 @@ impl Game {
         let used: BTreeSet<u32> = self.queues.iter().flat_map(|q| &q.open).flat_map(Open::pages).collect();
         assert!(open.pages().all(|gref| !used.contains(&gref)), "a page is in two requests");
         assert_eq!(open.pages().collect::<BTreeSet<_>>().len(), open.pages().count());
-        // Where a page is granted for a request, the next one does not get it before its back has let go (XSA-396).
+        // Where a page is granted for a request, the next one does not get it before its back has
+        // let go (XSA-396).
         let per_request = !self.config.persistent && self.config.granting == Granting::PerFrame;
         let kept = |gref: u32| self.held.iter().any(|(held, _)| *held == Some(GrantRef(gref)));
         assert!(

@@ -1,4 +1,5 @@
-//! The disk of a fuzzed back, and what the rules say of its requests: it sees each call of a poll as it comes.
+//! The disk of a fuzzed back, and what the rules say of its requests: it sees each call of a poll
+//! as it comes.
 //!
 //! ```text
 //!   poll: complete* --taken, all of them--> submit* --start--> (perform, complete, submit of next steps)*
@@ -6,11 +7,13 @@
 //!            |              '-- judged here, with the guest's memory as it is now; the disk's order must be the one that comes
 //!            '-- reads land in the guest's memory, an answer falls due           out, in the requests' order
 //! ```
-//! What the guest's memory has to be is kept beside it, byte by byte: whoever changes it says so here. The disk keeps no sectors:
-//! what it gives for a read is new each time, and what is written is compared as it comes.
+//! What the guest's memory has to be is kept beside it, byte by byte: whoever changes it says so
+//! here. The disk keeps no sectors: what it gives for a read is new each time, and what is written
+//! is compared as it comes.
 //!
-//! A guest may name pages of its rings as data, for it has granted them to this back. What is on the ring then is the disk's doing and
-//! the guest's, and no rule says what comes of it: from there to the end of that connection the disk only does what it is given.
+//! A guest may name pages of its rings as data, for it has granted them to this back. What is on
+//! the ring then is the disk's doing and the guest's, and no rule says what comes of it: from there
+//! to the end of that connection the disk only does what it is given.
 
 use crate::blk_ring::BlkRing;
 use crate::guest_pages::Right;
@@ -59,7 +62,8 @@ struct Active {
     parts: Vec<Part>,
     /// The back copies its bytes.
     copies: bool,
-    /// What a back that copies had of the guest's memory, for a write; what the disk gave, for a read.
+    /// What a back that copies had of the guest's memory, for a write; what the disk gave, for a
+    /// read.
     copied: Option<Vec<u8>>,
 }
 
@@ -80,8 +84,9 @@ impl fmt::Debug for Active {
 enum Verdict {
     Answer(Due),
     Go(Active),
-    /// A read of which a page is not the back's to use: the disk hears of it where its bytes are copied, as they are where all of its pages
-    /// would be more than may be mapped. Else it is answered.
+    /// A read of which a page is not the back's to use: the disk hears of it where its bytes are
+    /// copied, as they are where all of its pages would be more than may be mapped. Else it is
+    /// answered.
     IfCopied(Active, Due),
 }
 
@@ -106,7 +111,8 @@ struct Lane {
     gone: bool,
     /// What the poll may take.
     asked: Vec<Asked>,
-    /// The same, judged when its taking was over, but for those that it was seen to take: as many count as were taken.
+    /// The same, judged when its taking was over, but for those that it was seen to take: as many
+    /// count as were taken.
     judged: Option<VecDeque<Verdict>>,
     /// Of all, those that it was seen to take.
     seen: usize,
@@ -259,7 +265,8 @@ impl Model {
         lane.active.values().chain(&lane.barrier).map(|active| active.parts.len()).sum()
     }
 
-    /// Whether a request named a page of its guest's ring, so that nothing else is to be asked here.
+    /// Whether a request named a page of its guest's ring, so that nothing else is to be asked
+    /// here.
     pub fn names_ring(&self) -> bool {
         self.names_ring.get()
     }
@@ -406,7 +413,8 @@ impl Model {
         }
     }
 
-    /// The next request that its disk is to hear of, which is by this order. The ones before it are answered at once. All are judged.
+    /// The next request that its disk is to hear of, which is by this order. The ones before it are
+    /// answered at once. All are judged.
     fn next(&mut self, lane: usize, io: &Io) -> Active {
         let this = &mut self.lanes[lane];
         loop {
@@ -477,7 +485,8 @@ impl Model {
         self.lanes[lane].done.push(Done { io, outcome });
     }
 
-    /// Bytes of a read come to the guest's pages, those that are the back's to write. False: not all are.
+    /// Bytes of a read come to the guest's pages, those that are the back's to write. False: not
+    /// all are.
     fn land(&mut self, parts: &[Part], bytes: &[u8]) -> bool {
         let (mut at, mut all) = (0, true);
         for part in parts {

@@ -1,4 +1,5 @@
-//! A ring of blkif's slots, word by word, as a hostile end of it sees it: none of the drivers' code is in it.
+//! A ring of blkif's slots, word by word, as a hostile end of it sees it: none of the drivers' code
+//! is in it.
 
 use crate::rig::{GUEST, HOST, Rig};
 use pregrant::platform::local::{LocalMap, LocalRegion};

@@ -1,9 +1,10 @@
-//! The guest asks anything on the control ring, changes the pages that it names, lies about the index; and the back dies
-//! in between and is taken up by another one.
+//! The guest asks anything on the control ring, changes the pages that it names, lies about the
+//! index; and the back dies in between and is taken up by another one.
 //!
-//! The answers are those of docs/protocol 2.11, computed here by a second, plain reading of it: one for each request,
-//! in order. A back that takes the ring up goes on with what its predecessor answered, no more and no less. With what
-//! was set each frame has the hash that the algorithm says, bit by bit, and a queue that is there.
+//! The answers are those of docs/protocol 2.11, computed here by a second, plain reading of it: one
+//! for each request, in order. A back that takes the ring up goes on with what its predecessor
+//! answered, no more and no less. With what was set each frame has the hash that the algorithm
+//! says, bit by bit, and a queue that is there.
 
 use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, Ring};
@@ -213,7 +214,8 @@ impl Game {
         Ok(())
     }
 
-    /// The back dies, perhaps after it had an answer and before the guest had it, and another one takes the ring up.
+    /// The back dies, perhaps after it had an answer and before the guest had it, and another one
+    /// takes the ring up.
     fn die(&mut self, with_an_answer: bool) -> Result<(), PeerFault> {
         let Some((ring, mut control)) = self.back.take() else { return Ok(()) };
         let shown = self.show();
@@ -338,7 +340,8 @@ impl Rules {
         CtrlResponse::to(&req, status, data)
     }
 
-    /// Toeplitz as it is defined: for each bit of the input that is set, the 32 bits of the key from there on.
+    /// Toeplitz as it is defined: for each bit of the input that is set, the 32 bits of the key
+    /// from there on.
     fn hash(&self, input: &[u8]) -> u32 {
         let bit = |bytes: &[u8], k: usize| bytes.get(k / 8).is_some_and(|o| o >> (7 - k % 8) & 1 == 1);
         let window = |from: usize| (0..32).fold(0, |w, k| w << 1 | u32::from(bit(&self.key, from + k)));

@@ -1,5 +1,5 @@
-//! The data ring: index pages of any content, requests that name any place, answers that do, and backs that die while a guest
-//! writes over what its successor reads.
+//! The data ring: index pages of any content, requests that name any place, answers that do, and
+//! backs that die while a guest writes over what its successor reads.
 //!
 //! ```text
 //!   index page bytes --read, judge-->        each half by itself, compared with every reference beside every other

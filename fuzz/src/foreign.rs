@@ -1,5 +1,5 @@
-//! Foreign frames: requests that name any frame of a guest, of no guest, or grants beside them, on both rings; and a guest that has
-//! its own rings written over.
+//! Foreign frames: requests that name any frame of a guest, of no guest, or grants beside them, on
+//! both rings; and a guest that has its own rings written over.
 //!
 //! ```text
 //!   TX slots --back--> frames       are the bytes of the frames that were named, or errors

@@ -1,15 +1,18 @@
-//! The back lies to our front: answers to RX and to TX, indices, pages that it writes, pages that it holds on to.
+//! The back lies to our front: answers to RX and to TX, indices, pages that it writes, pages that
+//! it holds on to.
 //!
 //! ```text
 //!   TxFront, RxFront  <--answers, indices, bytes--  raw back  <--operations-- tape
 //!         '-- what the rules say ---------------------'   compared after each call
 //! ```
-//! RX: frames arrive with exactly the bytes that stand where the answers say, which differ from slot to
-//! slot and from time to time, errors are counted, and a fault is reported if and only if there is one. TX: each request describes the frame that was sent, an
-//! id is in flight once, and no page that the back holds is used for another frame. Frames that are received by reference stay
-//! as they came until their tokens are back: no page of theirs is posted, and a fault leaves none lent. Or a hook is asked of them: each is
-//! then where it said and as it left it, and a buffer that is sent on is neither posted nor sent on again before its answer. At the end, fault or not,
-//! everything that was granted can be taken back.
+//! RX: frames arrive with exactly the bytes that stand where the answers say, which differ from
+//! slot to slot and from time to time, errors are counted, and a fault is reported if and only if
+//! there is one. TX: each request describes the frame that was sent, an id is in flight once, and
+//! no page that the back holds is used for another frame. Frames that are received by reference
+//! stay as they came until their tokens are back: no page of theirs is posted, and a fault leaves
+//! none lent. Or a hook is asked of them: each is then where it said and as it left it, and a
+//! buffer that is sent on is neither posted nor sent on again before its answer. At the end, fault
+//! or not, everything that was granted can be taken back.
 
 use crate::guest_pages::{bytes_of, granted};
 use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
@@ -51,7 +54,8 @@ struct RawRing<K> {
     cons: u32,
     /// The back's own index.
     rsp_prod: u32,
-    /// The index shown is not the back's own, or was not: from now on only that nothing breaks is checked.
+    /// The index shown is not the back's own, or was not: from now on only that nothing breaks is
+    /// checked.
     lied: bool,
 }
 
@@ -115,7 +119,8 @@ struct Asked {
 /// A frame that was received by reference.
 struct Loan {
     token: Token,
-    /// The references of its pages, and what is in them, as the rules have it; None: the index was a lie by then.
+    /// The references of its pages, and what is in them, as the rules have it; None: the index was
+    /// a lie by then.
     rest: Option<(Vec<u32>, Vec<u8>)>,
 }
 
@@ -544,7 +549,8 @@ impl Game {
                         }
                     }
                 };
-                // It looked at answers that it knew of, and they were errors: what came behind them is for another call.
+                // It looked at answers that it knew of, and they were errors: what came behind them
+                // is for another call.
                 if errors > 0 && !matches!(next, Next::Incomplete) {
                     continue;
                 }
@@ -704,7 +710,8 @@ impl Game {
         }
     }
 
-    /// The bytes of a frame, where they are by docs/protocol 3.3: its headroom, as the answers have it, takes room in a buffer, too.
+    /// The bytes of a frame, where they are by docs/protocol 3.3: its headroom, as the answers have
+    /// it, takes room in a buffer, too.
     fn frame_there(&self, pieces: &[(u32, RxResponse)], headroom: usize, offload: Offload) -> Option<Next> {
         // There is no data ring here.
         if pieces.iter().any(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0) {
@@ -734,7 +741,8 @@ impl Game {
         }
         let mut offload = offload;
         if offload.gso_type != 0 && !offload.csum_blank {
-            // Its checksum is made blank, for which all of it is read; one that has none is dropped.
+            // Its checksum is made blank, for which all of it is read; one that has none is
+            // dropped.
             behind_head.clear();
             match checksum::make_blank(&mut bytes) {
                 Ok(()) => (offload.csum_blank, offload.csum_ok) = (true, true),

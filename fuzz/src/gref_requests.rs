@@ -1,9 +1,10 @@
-//! The guest asks to keep pages mapped and to let go of them, with lists that it changes, grants that it ends, queues that look
-//! late; and the back dies in between, at worst after it wrote a table that does not count yet, and is taken up by another one.
+//! The guest asks to keep pages mapped and to let go of them, with lists that it changes, grants
+//! that it ends, queues that look late; and the back dies in between, at worst after it wrote a
+//! table that does not count yet, and is taken up by another one.
 //!
-//! Beside it stands a set of references for each queue. Each request is answered once, those of one queue in their order; a list
-//! without a fault is done, all of it, and any other one changes nothing; what a queue's table has afterwards, and what is
-//! mapped, is the set.
+//! Beside it stands a set of references for each queue. Each request is answered once, those of one
+//! queue in their order; a list without a fault is done, all of it, and any other one changes
+//! nothing; what a queue's table has afterwards, and what is mapped, is the set.
 
 use crate::guest_pages::{GuestPages, Right, bytes_of};
 use crate::rig::{GUEST, Rig};
@@ -250,7 +251,8 @@ impl Game {
         }
     }
 
-    /// The back dies, perhaps after it wrote a table, and before that counted; another one takes up what was kept.
+    /// The back dies, perhaps after it wrote a table, and before that counted; another one takes up
+    /// what was kept.
     fn die(&mut self, in_a_commit: bool) {
         if in_a_commit {
             self.grefs.begin_turn();

@@ -1,12 +1,14 @@
-//! Fuzz targets, one for each trust boundary: a function over bytes, that panics on what must not be.
+//! Fuzz targets, one for each trust boundary: a function over bytes, that panics on what must not
+//! be.
 //!
 //! ```text
 //!   fuzz_targets/NAME.rs  (libFuzzer, nightly: `cargo xtask fuzz`)  --+
 //!   tests/replay.rs       (stable: `cargo xtask test`)              --+--> TARGETS --> NAME.rs: operations of a Tape
 //!   src/bin/replay.rs     (stable: one input)                       --+                  against the code, and its rules
 //! ```
-//! `corpus/NAME/` has a small set of inputs that reach what is known to be reached, `regressions/NAME/` those that found
-//! a mistake, real or planted. A target is deterministic: no clock, no threads, no random numbers.
+//! `corpus/NAME/` has a small set of inputs that reach what is known to be reached,
+//! `regressions/NAME/` those that found a mistake, real or planted. A target is deterministic: no
+//! clock, no threads, no random numbers.
 
 mod blk_model;
 mod blk_ring;

@@ -1,4 +1,5 @@
-//! Staging buffers as no honest front lists them: any length, any gap, any number up to a list page's 512.
+//! Staging buffers as no honest front lists them: any length, any gap, any number up to a list
+//! page's 512.
 
 use crate::guest_pages::{bytes_of, fill};
 use crate::rig::{GUEST, HOST, Rig};
@@ -27,7 +28,8 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Lays out, lists and grants buffers as the tape says; the back reads the list, judges and maps it.
+    /// Lays out, lists and grants buffers as the tape says; the back reads the list, judges and
+    /// maps it.
     pub fn new(rig: &Rig, tape: &mut Tape<'_>, acc: Access) -> (Self, StagedBuffers<LocalMap>) {
         let len = match tape.below(6) {
             0 => 128,

@@ -1,7 +1,9 @@
-//! The guest writes the list of staging buffers: any bytes, or a good list with something wrong in it.
+//! The guest writes the list of staging buffers: any bytes, or a good list with something wrong in
+//! it.
 //!
-//! `judge` sorts and compares neighbours; here every entry is compared with every other one of its page, and both must agree. Of what
-//! was accepted each buffer lies within the mapping and shares no byte with another.
+//! `judge` sorts and compares neighbours; here every entry is compared with every other one of its
+//! page, and both must agree. Of what was accepted each buffer lies within the mapping and shares
+//! no byte with another.
 
 use crate::tape::Tape;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX};

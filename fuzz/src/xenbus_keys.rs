@@ -1,10 +1,12 @@
-//! The other end of a device writes whatever it likes into its directory, and changes its state as it likes.
+//! The other end of a device writes whatever it likes into its directory, and changes its state as
+//! it likes.
 //!
 //! ```text
 //!   tape --keys, states--> peer's directory --xenstore--> BackVif or FrontVif, over LocalXen
 //! ```
-//! Every step ends, with a connection or with an error that names its reason in one short line without control
-//! characters. An end that is not connected holds nothing: no page mapped or granted, no channel.
+//! Every step ends, with a connection or with an error that names its reason in one short line
+//! without control characters. An end that is not connected holds nothing: no page mapped or
+//! granted, no channel.
 
 use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, TestPort, Way};
@@ -224,7 +226,8 @@ fn hostile_front(tape: &mut Tape<'_>) {
             5 => {
                 let right = tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Stranger]);
                 let page = tape.below(PAGES);
-                // What the back has mapped cannot be revoked: the guest tries only where it has not.
+                // What the back has mapped cannot be revoked: the guest tries only where it has
+                // not.
                 if vif.nr_queues() == 0 {
                     pages.grant(&rig, page, right);
                 }
@@ -289,8 +292,8 @@ fn hostile_front(tape: &mut Tape<'_>) {
     rig.assert_empty();
 }
 
-/// Up to two queues, rings in pages 0 and 1, 12 and 13, perhaps a control ring in 14; the first queue's staging lists in
-/// 2 and 3 if the tape wants them, buffers from 4 on.
+/// Up to two queues, rings in pages 0 and 1, 12 and 13, perhaps a control ring in 14; the first
+/// queue's staging lists in 2 and 3 if the tape wants them, buffers from 4 on.
 fn honest_front(store: &mut Store, pages: &GuestPages, channels: &[(LocalChan, u32)], tape: &mut Tape<'_>) {
     for ring in [0, 1, 12, 13, 14] {
         assert!(pages.region.copy_in(ring * PAGE_SIZE, &[0; PAGE_SIZE]));
@@ -406,7 +409,8 @@ fn hostile_back(tape: &mut Tape<'_>) {
             let _ = vif.close(&mut store.bus(), Some("a fault"));
         }
         assert!(vif.nr_queues() <= 2);
-        // All that two queues may have, whatever was offered before; and with smaller rings, each half of the next.
+        // All that two queues may have, whatever was offered before; and with smaller rings, each
+        // half of the next.
         let (pages, times) = (1usize << config.ring_order, if config.ring_order > 0 { 2 } else { 1 });
         let slots = 256 * pages;
         let list = (slots * StagingEntry::SIZE).div_ceil(PAGE_SIZE);
@@ -414,7 +418,8 @@ fn hostile_back(tape: &mut Tape<'_>) {
         // As many buffers more as TX has ids, to be sent on; and what is spare of its pages.
         let rx = pages + 2 * list + 3 * slots + config.spare_rx_pages as usize;
         let data_ring = 1 + config.data_ring.map_or(0, |order| 1 << order);
-        // Pages that would be named, to a back that wants grants after all, have others than those of connections without.
+        // Pages that would be named, to a back that wants grants after all, have others than those
+        // of connections without.
         let named = 2 * slots + config.spare_rx_pages as usize;
         // And a list page of lent ones.
         let most = times * 2 * (tx + rx + data_ring + named + 1) + 4;

@@ -1,7 +1,9 @@
-//! Bytes of the xenstore protocol, both ways: what a client may send, what a server may answer, cut anywhere.
+//! Bytes of the xenstore protocol, both ways: what a client may send, what a server may answer, cut
+//! anywhere.
 //!
-//! However a stream is cut, the same messages come of it, and what is kept is no more than what came. A client whose
-//! server answers nonsense gets errors: it neither panics nor waits for ever, and remembers no more than it was told.
+//! However a stream is cut, the same messages come of it, and what is kept is no more than what
+//! came. A client whose server answers nonsense gets errors: it neither panics nor waits for ever,
+//! and remembers no more than it was told.
 
 use crate::tape::Tape;
 use pregrant::DomId;
@@ -48,7 +50,8 @@ fn parsed(stream: &[u8], cut: usize) -> (Vec<Message>, bool) {
     (messages, false)
 }
 
-/// How many whole messages are in a stream, and whether one is too long, by the header's last word alone.
+/// How many whole messages are in a stream, and whether one is too long, by the header's last word
+/// alone.
 fn by_hand(mut stream: &[u8]) -> (usize, bool) {
     let mut messages = 0;
     while let Some(head) = stream.get(..16) {

@@ -1,9 +1,10 @@
-//! Several domains talk to the xenstore server: well-formed requests, malformed ones, bytes of any kind, connections
-//! that come, go, and do not read.
+//! Several domains talk to the xenstore server: well-formed requests, malformed ones, bytes of any
+//! kind, connections that come, go, and do not read.
 //!
-//! After each operation: quotas hold, the tree's counts are right, what waits for a connection is bounded. Each whole
-//! request has one reply, in order. While no connection speaks for domain 0, a domain that nobody speaks for keeps its
-//! keys, and nobody else sees them. When all connections are gone, so are their watches and transactions.
+//! After each operation: quotas hold, the tree's counts are right, what waits for a connection is
+//! bounded. Each whole request has one reply, in order. While no connection speaks for domain 0, a
+//! domain that nobody speaks for keeps its keys, and nobody else sees them. When all connections
+//! are gone, so are their watches and transactions.
 
 use crate::tape::Tape;
 use pregrant::DomId;

@@ -1,5 +1,5 @@
-//! Every input that is kept, played once without libFuzzer: what was reached is still reached without a finding, and what
-//! was found once stays mended.
+//! Every input that is kept, played once without libFuzzer: what was reached is still reached
+//! without a finding, and what was found once stays mended.
 
 use pregrant_fuzz::{TARGETS, Target};
 use std::collections::BTreeSet;

@@ -3,9 +3,9 @@
 //! ```text
 //!   docs/SUMMARY.md lists --> pages of the tree --> target/book/src --mdbook--> target/book/html
 //! ```
-//! A folder in the list stands for its pages, by name and with their own titles. Pages keep their places in the tree, so that
-//! their links hold. A link to what is no page (code, a folder) becomes its text: such files are not on the site. `cargo xtask ci
-//! tidy` checks the links and the list.
+//! A folder in the list stands for its pages, by name and with their own titles. Pages keep their
+//! places in the tree, so that their links hold. A link to what is no page (code, a folder) becomes
+//! its text: such files are not on the site. `cargo xtask ci tidy` checks the links and the list.
 
 use crate::markdown::{links, relinked};
 use crate::tidy::{SUMMARY, resolve};
@@ -61,7 +61,8 @@ fn build(w: &Workspace, mdbook: &str) -> Result<(), String> {
     run(w.program(mdbook).arg("build").arg(&book))
 }
 
-/// A page, or a link to it, by its name on the site: mdBook takes `index.md` for a folder's own page.
+/// A page, or a link to it, by its name on the site: mdBook takes `index.md` for a folder's own
+/// page.
 fn staged(page: &str) -> String {
     page.replace("README.md", "index.md")
 }
@@ -79,7 +80,8 @@ fn targets<'a>(page: &'a str, text: &'a str) -> impl Iterator<Item = String> + '
     files.filter(|file| !file.is_empty()).map(move |file| resolve(page, &file))
 }
 
-/// The summary with its links as they are from the root, and with the pages of its folders, each by path and title.
+/// The summary with its links as they are from the root, and with the pages of its folders, each by
+/// path and title.
 fn from_the_root(
     summary: &str,
     pages_of: impl Fn(&str) -> Result<Vec<(String, String)>, String>,

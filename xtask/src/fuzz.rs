@@ -1,12 +1,13 @@
-//! `cargo xtask fuzz`: builds the fuzz targets with libFuzzer, runs them side by side, says what they did.
+//! `cargo xtask fuzz`: builds the fuzz targets with libFuzzer, runs them side by side, says what
+//! they did.
 //!
 //! ```text
 //!   fuzz/fuzz_targets/NAME.rs --nightly, sanitizer, coverage--> target/fuzz/.../NAME
 //!   fuzz/corpus/NAME, fuzz/regressions/NAME (read)  -->  NAME  --> target/fuzz/corpus/NAME (what is new)
 //!                                                        |-------> target/fuzz/artifacts/NAME-* (what was found)
 //! ```
-//! The flags are those of cargo-fuzz, given to plain cargo: one tool less to install. The targets are in `fuzz/`, and
-//! its `src/lib.rs` says what they are.
+//! The flags are those of cargo-fuzz, given to plain cargo: one tool less to install. The targets
+//! are in `fuzz/`, and its `src/lib.rs` says what they are.
 
 mod log;
 
@@ -89,8 +90,8 @@ impl Running {
         Log::new(String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()))
     }
 
-    /// Asks it to end once its time is over. LibFuzzer's own limit counts from the process's start: a target with many
-    /// or slow inputs would never come to new ones.
+    /// Asks it to end once its time is over. LibFuzzer's own limit counts from the process's start:
+    /// a target with many or slow inputs would never come to new ones.
     fn turn(&mut self, seconds: u64) -> Result<(), String> {
         let now = Instant::now();
         match self.until {

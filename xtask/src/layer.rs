@@ -55,7 +55,8 @@ pub const LAYERS: &[Layer] = &[
     },
 ];
 
-/// The fuzz targets' package, which is no member of the workspace: its own tests replay what the targets once found.
+/// The fuzz targets' package, which is no member of the workspace: its own tests replay what the
+/// targets once found.
 const FUZZ: &str = "--manifest-path=fuzz/Cargo.toml";
 
 fn fmt(w: &Workspace) -> Result<(), String> {
@@ -110,11 +111,12 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     ended
 }
 
-/// The longest suites, which wait for processes and times for much of their own: they are played beside all others.
+/// The longest suites, which wait for processes and times for much of their own: they are played
+/// beside all others.
 const BESIDE: &[&str] = &["restart", "bad_guests"];
 
-/// The names of the programs in the crates' `tests/`: [`BESIDE`], and the others. Files and folders are taken for programs as cargo takes
-/// them; a name may be several crates'.
+/// The names of the programs in the crates' `tests/`: [`BESIDE`], and the others. Files and folders
+/// are taken for programs as cargo takes them; a name may be several crates'.
 fn suites(w: &Workspace) -> Result<(Vec<String>, Vec<String>), String> {
     let entries = |path: &Path| -> Result<Vec<PathBuf>, String> {
         let read = std::fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -136,8 +138,8 @@ fn suites(w: &Workspace) -> Result<(Vec<String>, Vec<String>), String> {
     }
 }
 
-/// Suites of the host that are played once more, on a back with two worker threads. (Those of the core with such a name come along:
-/// with the whole workspace nothing is built anew.)
+/// Suites of the host that are played once more, on a back with two worker threads. (Those of the
+/// core with such a name come along: with the whole workspace nothing is built anew.)
 const WITH_WORKERS: &[&str] =
     &["bad_guests", "control_ring", "misbehaviour", "shares", "vif_time", "xsa_machine"];
 
@@ -158,8 +160,8 @@ fn loom(w: &Workspace) -> Result<(), String> {
     run(cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))
 }
 
-/// What Miri runs of the core, each on a core of its own, for Miri has one thread: the unit tests, and the tests that touch shared
-/// memory, at sizes that it finishes.
+/// What Miri runs of the core, each on a core of its own, for Miri has one thread: the unit tests,
+/// and the tests that touch shared memory, at sizes that it finishes.
 const MIRI_PARTS: &[&[&str]] =
     &[&["--lib", "--test", "blk"], &["--test", "net", "--test", "ring", "--test", "wire"]];
 
@@ -168,7 +170,8 @@ fn miri(w: &Workspace) -> Result<(), String> {
     let part = |what: &[&str]| {
         let mut cargo = w.program("rustup");
         cargo.args(["run", &nightly, "cargo", "miri", "test", "-p", "pregrant", "--no-fail-fast"]).args(what);
-        // None has unsafe code or shared memory; their tests build trees as deep as the protocol allows, and fill tables.
+        // None has unsafe code or shared memory; their tests build trees as deep as the protocol
+        // allows, and fill tables.
         const PLAIN: &[&str] = &[
             "xenstore::",
             "xenbus::",

@@ -22,7 +22,8 @@
 //!   cargo xtask book            docs as one site, target/book/html, by mdBook
 //! ```
 //!
-//! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last line counts them.
+//! A layer is one kind of check (docs/testing.md). All of them run even when one fails; the last
+//! line counts them.
 
 mod book;
 mod figures;

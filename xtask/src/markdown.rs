@@ -1,4 +1,5 @@
-//! The links and the headings of a Markdown page, as far as this project's pages go: no reference links, no HTML.
+//! The links and the headings of a Markdown page, as far as this project's pages go: no reference
+//! links, no HTML.
 
 /// `[text](target)`, or `![text](target)`.
 #[derive(Debug, PartialEq, Eq)]
@@ -78,7 +79,8 @@ pub fn relinked(text: &str, target: impl Fn(&Link<'_>) -> Option<String>) -> Str
     out + &text[at..]
 }
 
-/// The anchors of its headings, as they are made of a heading's words everywhere; one that is there twice has a number.
+/// The anchors of its headings, as they are made of a heading's words everywhere; one that is there
+/// twice has a number.
 pub fn anchors(text: &str) -> Vec<String> {
     let code = code(text);
     let mut anchors: Vec<String> = Vec::new();

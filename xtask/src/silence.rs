@@ -1,5 +1,5 @@
-//! Commands that have gone silent: a test that hangs says nothing, and would keep CI until its time is over, and with it all that was
-//! printed.
+//! Commands that have gone silent: a test that hangs says nothing, and would keep CI until its time
+//! is over, and with it all that was printed.
 //!
 //! ```text
 //!   the command (cargo) goes on | its children, theirs, ... (a test program, the processes that it started) are ended
@@ -10,11 +10,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// So long a test may print nothing. The longest one, a thousand kills, takes three minutes beside others.
+/// So long a test may print nothing. The longest one, a thousand kills, takes three minutes beside
+/// others.
 pub const LONGEST: Duration = Duration::from_secs(600);
 
-/// Ends all processes that descend from this one, without it; how many there were. A runner that is told to go on after a failure
-/// does.
+/// Ends all processes that descend from this one, without it; how many there were. A runner that is
+/// told to go on after a failure does.
 pub fn end_descendants(of: u32) -> usize {
     let all = descendants(&parents(Path::new("/proc")), of);
     for id in &all {

@@ -1,9 +1,10 @@
 //! What test runners said at their ends, added up: a person reads one line after a dozen binaries.
 //!
-//! Two kinds of closing line are known: libtest's `test result: ok. 5 passed; 0 failed; 1 ignored; ...`, and that of the
-//! tests that run themselves one after the other (`harness = false`), `5 passed, 0 failed`. A test that says `skipped: why`
-//! has passed for its runner, and is counted here as well. One of the latter that panics ends its binary without a closing line:
-//! what was begun and did not end has failed.
+//! Two kinds of closing line are known: libtest's `test result: ok. 5 passed; 0 failed; 1 ignored;
+//! ...`, and that of the tests that run themselves one after the other (`harness = false`), `5
+//! passed, 0 failed`. A test that says `skipped: why` has passed for its runner, and is counted
+//! here as well. One of the latter that panics ends its binary without a closing line: what was
+//! begun and did not end has failed.
 
 use crate::silence;
 use std::fmt;
@@ -66,8 +67,9 @@ impl Tally {
         self.failed += u64::from(self.begun.take().is_some());
     }
 
-    /// Runs two rows of commands at the same time, each row one after the other, and counts. What the first row prints is passed on
-    /// line by line, what the second one does when it has ended. All are run, whichever fails.
+    /// Runs two rows of commands at the same time, each row one after the other, and counts. What
+    /// the first row prints is passed on line by line, what the second one does when it has ended.
+    /// All are run, whichever fails.
     pub fn run_beside(&mut self, shown: Vec<Command>, kept: Vec<Command>) -> Result<(), String> {
         let row = |commands: Vec<Command>, print: &mut dyn FnMut(&str)| {
             let mut tally = Self::default();
@@ -92,7 +94,8 @@ impl Tally {
         ended
     }
 
-    /// Runs a command, whose output is printed line by line, and counted. What stands without a line for [`silence::LONGEST`] is ended.
+    /// Runs a command, whose output is printed line by line, and counted. What stands without a
+    /// line for [`silence::LONGEST`] is ended.
     fn run(&mut self, mut command: Command, print: &mut dyn FnMut(&str)) -> Result<(), String> {
         let shown = crate::workspace::show(&command);
         print(&format!("$ {shown}"));

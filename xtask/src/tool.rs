@@ -1,7 +1,8 @@
 //! The tools that a layer needs, installed when they are missing.
 //!
-//! On a desk, a tool that cannot be installed is named with its remedy and the layer goes on: the tests that need it
-//! say so themselves. With `CI=true` it fails the layer: in CI nothing is skipped.
+//! On a desk, a tool that cannot be installed is named with its remedy and the layer goes on: the
+//! tests that need it say so themselves. With `CI=true` it fails the layer: in CI nothing is
+//! skipped.
 
 use crate::workspace::{Workspace, run, succeeds};
 
@@ -14,8 +15,9 @@ pub fn target(w: &Workspace, target: &str) -> Result<(), String> {
     run(w.program("rustup").args(["target", "add", target]))
 }
 
-/// The nightly compiler of Miri and of the fuzz targets: its date, and what `rustc --version` says of it. A newer one is
-/// a change of these two lines: no layer fails for what another project did overnight.
+/// The nightly compiler of Miri and of the fuzz targets: its date, and what `rustc --version` says
+/// of it. A newer one is a change of these two lines: no layer fails for what another project did
+/// overnight.
 const NIGHTLY: (&str, &str) = ("2026-05-20", "rustc 1.97.0-nightly (e50aa6fba 2026-05-19)");
 
 /// The name of the pinned nightly toolchain, which is installed if need be, with these components.
@@ -70,7 +72,8 @@ pub fn miri(w: &Workspace) -> Result<String, String> {
 /// mdBook of this version.
 const MDBOOK: &str = "0.5.4";
 
-/// mdBook, the pinned one: on the path, or in the target directory, where it is installed if `install`. None: it is not there.
+/// mdBook, the pinned one: on the path, or in the target directory, where it is installed if
+/// `install`. None: it is not there.
 pub fn mdbook(w: &Workspace, install: bool) -> Result<Option<String>, String> {
     let tools = w.target().join("tools");
     let own = tools.join("bin/mdbook").display().to_string();

@@ -12,7 +12,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Units that run something, and the exposure that each must stay below, in tenths: systemd counts from 0 to 100.
+/// Units that run something, and the exposure that each must stay below, in tenths: systemd counts
+/// from 0 to 100.
 const SERVICES: [(&str, u32); 4] = [
     ("pregrant-back.service", 30),
     ("pregrant-blkback.service", 30),

@@ -56,7 +56,8 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs all of them at the same time, and prints what each said when all have ended; an error names the first that failed.
+/// Runs all of them at the same time, and prints what each said when all have ended; an error names
+/// the first that failed.
 pub fn run_all(commands: Vec<Command>) -> Result<(), String> {
     let begun: Vec<_> = commands
         .into_iter()

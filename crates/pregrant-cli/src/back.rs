@@ -5,8 +5,8 @@
 //!                              |
 //!   SIGTERM: drain, leave state 4 (or --close: 5, 6)      status socket <-- pregrant top
 //! ```
-//! This thread is the control thread: xenstore, scripts, status. Frames move in workers' threads (`--workers`). What it has in common
-//! with other backends is in [`daemon`](crate::daemon).
+//! This thread is the control thread: xenstore, scripts, status. Frames move in workers' threads
+//! (`--workers`). What it has in common with other backends is in [`daemon`](crate::daemon).
 
 mod hold;
 mod loopback;
@@ -52,22 +52,26 @@ does, `pregrant doctor` what is missing.")]
 pub struct BackArgs {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Serve this guest's vifs alone, or this one of them, and leave the others to the kernel's netback; may be repeated
+    /// Serve this guest's vifs alone, or this one of them, and leave the others to the kernel's
+    /// netback; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vif: Vec<Chosen>,
     /// Take a running guest's vif from the kernel's netback and serve it; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with = "loopback")]
     take: Vec<Chosen>,
-    /// Give vifs to the kernel's netback: with --take at the end, else at once those that a stopped backend left connected
+    /// Give vifs to the kernel's netback: with --take at the end, else at once those that a stopped
+    /// backend left connected
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
     give_back: Vec<Chosen>,
     /// What stands behind the vifs: an interface for each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
     port: Option<Port>,
-    /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than its vif's `mac`; may be repeated
+    /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than
+    /// its vif's `mac`; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]|all", value_parser = whose)]
     allow_mac_spoofing: Vec<Whose>,
-    /// Write the frames of this vif, both directions, into a pcap file (for tcpdump or Wireshark), which begins anew; may be repeated
+    /// Write the frames of this vif, both directions, into a pcap file (for tcpdump or Wireshark),
+    /// which begins anew; may be repeated
     #[arg(long, value_name = "VIF=FILE", value_parser = capture)]
     capture: Vec<Wanted>,
     /// How frames travel to a tap and from it
@@ -77,18 +81,19 @@ pub struct BackArgs {
     /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<HotplugBy>,
-    /// The socket of the helper (pregrant hotplug) that runs hotplug scripts for this process, by dist/pregrant-hotplug.socket
+    /// The socket of the helper (pregrant hotplug) that runs hotplug scripts for this process, by
+    /// dist/pregrant-hotplug.socket
     #[arg(long, value_name = "PATH", conflicts_with = "loopback")]
     hotplug_socket: Option<PathBuf>,
     /// What fetches frames that are neither in staging buffers nor in pages that stay mapped
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, Fallback::name))]
     path: Fallback,
-    /// Pages of each queue and direction that stay mapped once they were seen, for fronts that say feature-persistent; 0: none,
-    /// and it is not offered
+    /// Pages of each queue and direction that stay mapped once they were seen, for fronts that say
+    /// feature-persistent; 0: none, and it is not offered
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
     persistent_grants: u32,
-    /// Pages of each queue that its guest may have kept mapped by control messages (GET, ADD and DEL_GREF_MAPPING); 0: none, and
-    /// they are answered with NOT_SUPPORTED
+    /// Pages of each queue that its guest may have kept mapped by control messages (GET, ADD and
+    /// DEL_GREF_MAPPING); 0: none, and they are answered with NOT_SUPPORTED
     #[arg(long, value_name = "PAGES", default_value_t = gref_mapping::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=gref_mapping::LIMIT_MAX as i64))]
     gref_mappings: u32,
 }
@@ -103,8 +108,8 @@ enum Port {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum HotplugBy {
-    /// xl, or in another domain its `xl devd`: vifs are connected when `hotplug-status` says "connected", and directories of vifs
-    /// that are over are left to it
+    /// xl, or in another domain its `xl devd`: vifs are connected when `hotplug-status` says
+    /// "connected", and directories of vifs that are over are left to it
     Toolstack,
     /// This process: runs the vif's `script`, or joins its `bridge`
     #[value(name = "self")]
@@ -286,7 +291,8 @@ fn capture_files(args: &BackArgs) -> Result<Vec<CaptureFile>> {
     Ok(args.capture.iter().map(open).collect::<std::result::Result<_, _>>()?)
 }
 
-/// The far side, captured as far as that is wanted. This process is the domain's only backend: files of captures are its own.
+/// The far side, captured as far as that is wanted. This process is the domain's only backend:
+/// files of captures are its own.
 fn captured(far: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Box<dyn PortProvider>> {
     if files.is_empty() {
         return Ok(far);

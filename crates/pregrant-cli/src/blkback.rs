@@ -3,8 +3,9 @@
 //! ```text
 //!   vbds of all guests <--> Backend <--> images: raw files, block devices, memory         (pregrant_host::disks)
 //! ```
-//! Which image a vbd has is the toolstack's word, in the vbd's directory. Requests move in workers' threads. What it has in common
-//! with other backends is in [`daemon`](crate::daemon); why it is a process beside `pregrant back` is in decision 0031.
+//! Which image a vbd has is the toolstack's word, in the vbd's directory. Requests move in workers'
+//! threads. What it has in common with other backends is in [`daemon`](crate::daemon); why it is a
+//! process beside `pregrant back` is in decision 0031.
 
 use crate::daemon::attached::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::KeptOff;
@@ -48,7 +49,8 @@ of the dead process can land any more. With --close the disks are closed instead
 pub struct BlkBackArgs {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Serve this guest's disks alone, or this one of them, and leave the others to the kernel's blkback; may be repeated
+    /// Serve this guest's disks alone, or this one of them, and leave the others to the kernel's
+    /// blkback; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vbd: Vec<Chosen>,
     /// Who runs the disks' scripts; without it the toolstack in dom0, and nobody elsewhere
@@ -57,8 +59,8 @@ pub struct BlkBackArgs {
     /// How bytes travel where the guest does not say feature-persistent
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, |path| path.name()))]
     path: PathName,
-    /// Pages of each queue that stay mapped once they were seen, for guests that say feature-persistent; 0: none, and it is not
-    /// offered
+    /// Pages of each queue that stay mapped once they were seen, for guests that say
+    /// feature-persistent; 0: none, and it is not offered
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=8192))]
     persistent_grants: u32,
     /// Who does the I/O of files and block devices
@@ -67,8 +69,9 @@ pub struct BlkBackArgs {
     /// Read and write through the kernel's page cache, also where an image could go without
     #[arg(long)]
     page_cache: bool,
-    /// Tell guests of the 4096-byte logical sectors of a device that has them, in place of 512; right for Linux guests alone: FreeBSD's
-    /// front, and Windows' before its fix, would read and write at wrong places (docs/operate.md)
+    /// Tell guests of the 4096-byte logical sectors of a device that has them, in place of 512;
+    /// right for Linux guests alone: FreeBSD's front, and Windows' before its fix, would read and
+    /// write at wrong places (docs/operate.md)
     #[arg(long)]
     native_sectors: bool,
     /// Queues of a disk at most
@@ -84,8 +87,8 @@ pub struct BlkBackArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Scripts {
-    /// xl, or in another domain its `xl devd`: a disk that has a script is connected when `hotplug-status` says "connected", and
-    /// directories of disks that are over are left to it
+    /// xl, or in another domain its `xl devd`: a disk that has a script is connected when
+    /// `hotplug-status` says "connected", and directories of disks that are over are left to it
     Toolstack,
     /// Nobody
     None,
@@ -124,7 +127,8 @@ impl BlkBackArgs {
 /// Runs `pregrant blkback`.
 pub fn run(args: &BlkBackArgs, given: &Given) -> Result<()> {
     args.daemon.check(given)?;
-    // An image that may not grow is an error of the guest's request; the signal that comes with it would end this process.
+    // An image that may not grow is an error of the guest's request; the signal that comes with it
+    // would end this process.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     match &args.daemon.loopback {
         Some(dir) => on_loopback(dir, args),

@@ -3,8 +3,8 @@
 //! ```text
 //!   mkfs, fio, qemu-img ... -- MNT/disk -- kernel's FUSE -- threads (file.rs) -- SharedDisk -- BlkFrontend -- rings -- the back
 //! ```
-//! The disk does not end when its backend does: requests wait, and go on with the next. Generic over the platform; a platform brings
-//! its attachment and its lock.
+//! The disk does not end when its backend does: requests wait, and go on with the next. Generic
+//! over the platform; a platform brings its attachment and its lock.
 
 mod file;
 mod fuse;
@@ -70,10 +70,12 @@ pub struct BlkFrontArgs {
     /// Pages that one request has at most, as far as the backend allows; up to 11 they need no list
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=INDIRECT_SEGMENTS_MAX as i64))]
     segments: u32,
-    /// Grant pages for each request, where they would be granted once and stay mapped at a backend that can
+    /// Grant pages for each request, where they would be granted once and stay mapped at a backend
+    /// that can
     #[arg(long)]
     no_persistent: bool,
-    /// How long the disk may take to be there, before this ends with the reason; without a number, or with 0, as long as it takes
+    /// How long the disk may take to be there, before this ends with the reason; without a number,
+    /// or with 0, as long as it takes
     #[arg(long, value_name = "SECONDS", default_value_t = WAIT_USUAL, num_args = 0..=1, require_equals = true, default_missing_value = "0", hide_default_value = true)]
     wait: u64,
     /// How slots of the ring are laid out
@@ -106,7 +108,8 @@ fn ring_order(text: &str) -> std::result::Result<u32, String> {
 
 /// How long a backend may take to answer what is left, and to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
-/// Seconds that a disk may take to be there: a back waits ten for an image that somebody has, and then says who.
+/// Seconds that a disk may take to be there: a back waits ten for an image that somebody has, and
+/// then says who.
 const WAIT_USUAL: u64 = 15;
 /// Between two looks whether a signal came, as long as there was no backend yet.
 const LOOK: Duration = Duration::from_millis(100);

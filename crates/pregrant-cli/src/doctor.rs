@@ -1,4 +1,5 @@
-//! `pregrant doctor`: what this machine has for Xen's devices, what each vif and each vbd does and why, and what to do about it.
+//! `pregrant doctor`: what this machine has for Xen's devices, what each vif and each vbd does and
+//! why, and what to do about it.
 //!
 //! ```text
 //!   machine   is it Xen, which domain, xenstore, /dev/xen, tun, the kernel's own drivers     --+
@@ -7,8 +8,8 @@
 //!   device_policy   the devices of the disks, for systemd's unit
 //!   attached  one disk alone, for the toolstack's script: whether its backend has its image
 //! ```
-//! It changes nothing. What a guest may do: write anything into its keys; they are shown without control characters, and
-//! cut off.
+//! It changes nothing. What a guest may do: write anything into its keys; they are shown without
+//! control characters, and cut off.
 
 mod attached;
 mod device_policy;
@@ -45,12 +46,13 @@ pub struct DoctorArgs {
     /// Look at the loopback machine in this directory instead of this Xen
     #[arg(long, value_name = "DIR")]
     loopback: Option<PathBuf>,
-    /// Look at this disk of a guest alone: wait until its backend has tried its image, say nothing where that is there, and fail with the
-    /// reason where it is not. dist/block-pregrant asks so before it tells xl that the disk is connected
+    /// Look at this disk of a guest alone: wait until its backend has tried its image, say nothing
+    /// where that is there, and fail with the reason where it is not. dist/block-pregrant asks so
+    /// before it tells xl that the disk is connected
     #[arg(long, value_name = "DOMID.HANDLE", value_parser = attached::one_vbd)]
     vbd: Option<(u16, u32)>,
-    /// Print a drop-in for pregrant-blkback.service that names the block devices, and the files elsewhere, of the disks that guests have
-    /// of this domain now, and nothing else
+    /// Print a drop-in for pregrant-blkback.service that names the block devices, and the files
+    /// elsewhere, of the disks that guests have of this domain now, and nothing else
     #[arg(long, conflicts_with_all = ["loopback", "vbd"])]
     device_policy: bool,
 }

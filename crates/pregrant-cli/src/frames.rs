@@ -1,16 +1,19 @@
-//! `pregrant frames`: a check of any network interface: numbered, checksummed datagrams, each acknowledged.
+//! `pregrant frames`: a check of any network interface: numbered, checksummed datagrams, each
+//! acknowledged.
 //!
 //! ```text
 //!   --to IP: Sender --data 0, 1, 2 ...--> Receiver :--serve
 //!                   <--acks, counters----
 //!   at most a window of them without an acknowledgement; one that nobody acknowledged is sent again, and counted
 //! ```
-//! Nothing but UDP sockets: what lies between (vifs, bridges, switches) may drop, and then frames are sent again; it may
-//! not lose for good, and never change a byte. A datagram that came damaged is counted and not acknowledged. What the
-//! kernel itself finds damaged (a checksum of UDP or IP) never comes here, and shows as sent again.
+//! Nothing but UDP sockets: what lies between (vifs, bridges, switches) may drop, and then frames
+//! are sent again; it may not lose for good, and never change a byte. A datagram that came damaged
+//! is counted and not acknowledged. What the kernel itself finds damaged (a checksum of UDP or IP)
+//! never comes here, and shows as sent again.
 //!
-//! What others on the network may do: send anything; each address has counters of its own, and what is no datagram of ours
-//! counts as damaged. At most [`receiver::RUNS_MAX`] senders are served at a time.
+//! What others on the network may do: send anything; each address has counters of its own, and what
+//! is no datagram of ours counts as damaged. At most [`receiver::RUNS_MAX`] senders are served at a
+//! time.
 
 mod datagram;
 mod receiver;

@@ -1,12 +1,13 @@
-//! `pregrant front`: a guest's frontend, for the guest's kernel (`--tap`) or with a small tool to make traffic with.
+//! `pregrant front`: a guest's frontend, for the guest's kernel (`--tap`) or with a small tool to
+//! make traffic with.
 //!
 //! ```text
 //!   station (TCP/IP stack) -- Frontend -- rings -- the backend        or        tap -- Frontend -- rings -- the backend
 //!      |-- answers pings, always                                           the guest's kernel
 //!      '-- --ping, --serve, --send
 //! ```
-//! The guest does not end when its backend does: it waits, and goes on with the next. Generic over the platform; a platform
-//! brings its attachment and its lock.
+//! The guest does not end when its backend does: it waits, and goes on with the next. Generic over
+//! the platform; a platform brings its attachment and its lock.
 
 mod loopback;
 mod tap;
@@ -67,24 +68,28 @@ pub struct FrontArgs {
     /// The station's address; without it 10.0.x.y, where x and y are the domain's number in bytes
     #[arg(long, value_name = "IP", conflicts_with = "tap")]
     address: Option<Ipv4Addr>,
-    /// How frames travel: through buffers granted at connect, in pages granted once that the back keeps, of its own accord or because it is asked to, or by
-    /// grants of their own
+    /// How frames travel: through buffers granted at connect, in pages granted once that the back
+    /// keeps, of its own accord or because it is asked to, or by grants of their own
     #[arg(long, value_name = "PATH", default_value = "staging", value_parser = choice(PATHS, PathName::name))]
     path: PathName,
-    /// With --path staging: bytes of a frame that fit a buffer: 64, 128, 256, 2048, 4096, or 65535 for frames of any length; without it
-    /// 2048 on the loopback, and 65535 on Xen, where that takes the least memory
+    /// With --path staging: bytes of a frame that fit a buffer: 64, 128, 256, 2048, 4096, or 65535
+    /// for frames of any length; without it 2048 on the loopback, and 65535 on Xen, where that
+    /// takes the least memory
     #[arg(long, value_name = "N", value_parser = data_len)]
     data_len: Option<DataLen>,
     /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(576..=65521))]
     mtu: Option<u32>,
-    /// Queues, as far as the backend and the memory that can be granted allow; without it as many as there are processors
+    /// Queues, as far as the backend and the memory that can be granted allow; without it as many
+    /// as there are processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "tap", conflicts_with_all = ["ping", "serve", "send"])]
     queues: Option<u32>,
-    /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend and the memory that can be granted allow; a page has 256 slots
+    /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend and the memory that can be
+    /// granted allow; a page has 256 slots
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
-    /// A frame hook on echo requests, before the stack or the kernel has them; at the end a line says what it did
+    /// A frame hook on echo requests, before the stack or the kernel has them; at the end a line
+    /// says what it did
     #[arg(long, value_name = "VERDICT", value_parser = choice(HOOKS, verdict_name))]
     hook: Option<Verdict>,
     #[command(flatten)]
@@ -398,7 +403,8 @@ where
     let mut standstill = Standstill { bytes: 0, since_ns: now };
     let mut progress = Progress::Waiting;
     let report = loop {
-        // Once it is done, nobody may come any more: whether all is quiet is looked at without being woken.
+        // Once it is done, nobody may come any more: whether all is quiet is looked at without
+        // being woken.
         let due = if matches!(progress, Progress::Done(_)) { LINGER } else { PATIENCE_LOOK };
         let came = station.turn::<Box<dyn Error>>(due, |stack, now| {
             progress = client.pump(stack, now).map_err(|e| no_server(e, to))?;
@@ -549,7 +555,8 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// For how long, where `bytes` are through. Time that is not `live` (without a backend, or a connection) is none.
+    /// For how long, where `bytes` are through. Time that is not `live` (without a backend, or a
+    /// connection) is none.
     fn look(&mut self, bytes: u64, live: bool, now_ns: u64) -> Duration {
         if bytes != self.bytes || !live {
             *self = Self { bytes, since_ns: now_ns };

@@ -4,8 +4,8 @@
 //!   standard error is the journal (JOURNAL_STREAM names it)    <4>[WARN ] vif 0 of domain 5 ...     the journal has the time
 //!   anything else: a terminal, a file, another program                [2026-11-25T20:43:13.123Z WARN ] vif 0 of domain 5 ...
 //! ```
-//! The number is syslog's priority, as sd-daemon(3) has it: each line of a text has its own, or the journal would take the rest for a
-//! matter of course.
+//! The number is syslog's priority, as sd-daemon(3) has it: each line of a text has its own, or the
+//! journal would take the rest for a matter of course.
 
 use log::Level;
 use std::ffi::OsStr;
@@ -14,7 +14,8 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
 
-/// systemd's variable: device and inode of the journal's stream, as standard error was when the process began.
+/// systemd's variable: device and inode of the journal's stream, as standard error was when the
+/// process began.
 const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// See the module.
@@ -34,7 +35,8 @@ impl LogLine {
         Self::by(std::env::var_os(JOURNAL_STREAM).as_deref(), stderr)
     }
 
-    /// A program that is started with the variable and with another standard error has it still: only where both agree it is the journal.
+    /// A program that is started with the variable and with another standard error has it still:
+    /// only where both agree it is the journal.
     fn by(stream: Option<&OsStr>, stderr: Option<(u64, u64)>) -> Self {
         let named = stream.and_then(|stream| {
             let (device, inode) = std::str::from_utf8(stream.as_bytes()).ok()?.split_once(':')?;
@@ -46,7 +48,8 @@ impl LogLine {
     /// From now on the log is written so, from this level on where `RUST_LOG` says nothing else.
     pub fn begin(self, level: &str) {
         env_logger::Builder::new()
-            // It warns of each ioctl that a file has none of, and of a mount that is put away already.
+            // It warns of each ioctl that a file has none of, and of a mount that is put away
+            // already.
             .filter_module("fuser", log::LevelFilter::Error)
             .parse_env(env_logger::Env::default().default_filter_or(level))
             .format(move |out, record| {

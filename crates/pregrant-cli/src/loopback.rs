@@ -5,8 +5,8 @@
 //!        |  a guest's process ends -> its domain ends -> its devices are closed and removed -> both are made again
 //!        +-- back, blkback, front, loopback attach|detach: processes of their own, through the sockets in DIR
 //! ```
-//! Which guests there are to be stands in xenstore alone: a guest without a device is not made again, so that `detach` needs
-//! no word with `serve`.
+//! Which guests there are to be stands in xenstore alone: a guest without a device is not made
+//! again, so that `detach` needs no word with `serve`.
 
 use clap::{Args, Subcommand};
 use pregrant::DomId;
@@ -60,12 +60,13 @@ domain also ends with the last process in it; it is made again at once, with its
         /// A guest to make, with one vif that domain 0 serves (may be repeated)
         #[arg(long = "guest", value_name = "DOMID", value_parser = guest_domid)]
         guests: Vec<u16>,
-        /// A disk for a guest of those: a raw file or a block device by its whole path, or ram:64M; with ,r behind it the guest only
-        /// reads (may be repeated: xvda, xvdb ...)
+        /// A disk for a guest of those: a raw file or a block device by its whole path, or ram:64M;
+        /// with ,r behind it the guest only reads (may be repeated: xvda, xvdb ...)
         #[arg(long = "disk", value_name = "DOMID=IMAGE[,r]", value_parser = disk_of_guest)]
         disks: Vec<(u16, DiskSpec)>,
     },
-    /// Make a guest with one vif on a running machine; a guest that is there gets one vif more, or the disks that are named
+    /// Make a guest with one vif on a running machine; a guest that is there gets one vif more, or
+    /// the disks that are named
     #[command(after_help = "Examples:
   pregrant loopback attach --dir /tmp/xen 7
   pregrant loopback attach --dir /tmp/xen 7 --disk /tmp/disk.img")]
@@ -107,7 +108,8 @@ pub fn guest_domid(text: &str) -> std::result::Result<u16, String> {
     }
 }
 
-/// `/tmp/disk.img`, `ram:64M`, with `,r` where it is only read. The path is to be whole: the backend is another process.
+/// `/tmp/disk.img`, `ram:64M`, with `,r` where it is only read. The path is to be whole: the
+/// backend is another process.
 fn disk(text: &str) -> std::result::Result<DiskSpec, String> {
     let (params, writable) = text.strip_suffix(",r").map_or((text, true), |params| (params, false));
     params.parse::<ImageSpec>().map_err(|e| e.to_string())?;
@@ -199,8 +201,8 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
     }
 }
 
-/// Guests that have ended and are to be made again: on real Xen, `on_crash = "restart"`. A backend that does not close their
-/// vifs (it is stopped) holds none of them up for longer than one.
+/// Guests that have ended and are to be made again: on real Xen, `on_crash = "restart"`. A backend
+/// that does not close their vifs (it is stopped) holds none of them up for longer than one.
 #[derive(Default)]
 struct Ended(Vec<(DomId, Removal)>);
 

@@ -1,4 +1,5 @@
-//! A front's way into a guest of a loopback machine: the guest, or its device, may be about to be made, or its last process dying.
+//! A front's way into a guest of a loopback machine: the guest, or its device, may be about to be
+//! made, or its last process dying.
 //!
 //! ```text
 //!   attach --no such guest--> being made again? LONG_PATIENCE : PATIENCE --> once more, or why not
@@ -23,9 +24,11 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long a guest, or a device of it, is waited for that may be about to be made, or whose last process is dying.
+/// How long a guest, or a device of it, is waited for that may be about to be made, or whose last
+/// process is dying.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same for a guest that is known to be made again, as soon as its backend or the toolstack's patience lets it.
+/// The same for a guest that is known to be made again, as soon as its backend or the toolstack's
+/// patience lets it.
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
@@ -41,7 +44,8 @@ pub struct Wanted<'a> {
     pub class: Class,
 }
 
-/// Joins the guest as the only front of its device: `which` one, by xenstore, and what is `made` of the attachment.
+/// Joins the guest as the only front of its device: `which` one, by xenstore, and what is `made` of
+/// the attachment.
 pub fn join<G>(
     wanted: Wanted<'_>,
     stop: &Stop,
@@ -122,8 +126,8 @@ fn await_handle(
     }
 }
 
-/// Waits until the toolstack has made the device. The guest is there before it; who left it now, as its only process, would end
-/// it.
+/// Waits until the toolstack has made the device. The guest is there before it; who left it now, as
+/// its only process, would end it.
 fn await_device(
     xs: &mut Client<UnixTransport>,
     Wanted { domid, class, .. }: Wanted<'_>,

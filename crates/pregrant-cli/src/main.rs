@@ -1,5 +1,5 @@
-//! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to do), 2 wrong usage,
-//! 3 the machine that the process was on has ended.
+//! The one command, `pregrant`. Exit codes: 0 done, 1 failed (stderr says what, where and what to
+//! do), 2 wrong usage, 3 the machine that the process was on has ended.
 
 mod back;
 mod blkback;
@@ -51,7 +51,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Watch two guests exchange TCP traffic through a backend, then path measured against path (no root, no Xen)
+    /// Watch two guests exchange TCP traffic through a backend, then path measured against path (no
+    /// root, no Xen)
     Demo(demo::DemoArgs),
     /// A software Xen that stays, for back and front by hand
     Loopback(loopback::LoopbackArgs),

@@ -6,8 +6,9 @@
 //!   WATCHDOG=1                          the control thread has had a turn; without it for WatchdogSec the unit is started again
 //!   STOPPING=1                          asked to end; what guests sent is being answered
 //! ```
-//! Without `NOTIFY_SOCKET` in the environment nobody asked, and nothing is said. The watchdog is fed by the control thread alone: one that
-//! hangs serves no xenstore, though its workers go on; the next process takes the live rings up.
+//! Without `NOTIFY_SOCKET` in the environment nobody asked, and nothing is said. The watchdog is
+//! fed by the control thread alone: one that hangs serves no xenstore, though its workers go on;
+//! the next process takes the live rings up.
 
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
@@ -52,8 +53,8 @@ impl Notify {
         every.map(|every| self.feed.map_or(every, |feed| feed.min(every)))
     }
 
-    /// In a control turn: feeds the watchdog, and says what the process does, in a line; asked for once a second at most, and told
-    /// when it is another than before.
+    /// In a control turn: feeds the watchdog, and says what the process does, in a line; asked for
+    /// once a second at most, and told when it is another than before.
     pub fn turn(&mut self, now: Instant, text: impl FnOnce() -> String) {
         let is_due =
             |at: Option<Instant>, every| at.is_none_or(|at| now.saturating_duration_since(at) >= every);

@@ -1,4 +1,5 @@
-//! What backends tell of themselves, read from their sockets: all at the same time, so that one that hangs costs the others nothing.
+//! What backends tell of themselves, read from their sockets: all at the same time, so that one
+//! that hangs costs the others nothing.
 //!
 //! ```text
 //!   DIR/back-0.status      no socket, or nobody listens        Absent: it does not run
@@ -265,7 +266,8 @@ mod tests {
         }
     }
 
-    /// One that answers, one that hangs, one whose backlog is full, one that died and left its socket: in one directory.
+    /// One that answers, one that hangs, one whose backlog is full, one that died and left its
+    /// socket: in one directory.
     #[test]
     fn a_hung_backend_is_no_absent_one_and_keeps_nobody_waiting() {
         let place = Place::new("hung");

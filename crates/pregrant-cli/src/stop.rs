@@ -15,7 +15,8 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// From now on the signals end nothing by themselves. A second one while the first is obeyed ends the process.
+    /// From now on the signals end nothing by themselves. A second one while the first is obeyed
+    /// ends the process.
     pub fn on_signals() -> io::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         let (wake, on_signal) = UnixStream::pair()?;

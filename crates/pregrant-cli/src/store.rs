@@ -43,7 +43,8 @@ pub fn run(args: StoreArgs) -> Result<(), Box<dyn Error>> {
 }
 
 fn serve(socket: PathBuf) -> Result<(), Box<dyn Error>> {
-    // A signal writes a byte here, and the server's epoll sees it: nothing else happens in the handler.
+    // A signal writes a byte here, and the server's epoll sees it: nothing else happens in the
+    // handler.
     let (stop, on_signal) = UnixStream::pair().map_err(|e| format!("cannot make a pipe for signals: {e}"))?;
     for signal in [SIGTERM, SIGINT] {
         let end = on_signal.try_clone().map_err(|e| format!("cannot make a pipe for signals: {e}"))?;

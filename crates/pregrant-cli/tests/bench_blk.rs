@@ -20,7 +20,8 @@ fn place(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// Runs it, and gives its table and its records: nothing failed, nothing was read that was not written.
+/// Runs it, and gives its table and its records: nothing failed, nothing was read that was not
+/// written.
 fn run(name: &str, args: &[&str]) -> (String, Vec<serde_json::Value>) {
     let json = place(&format!("{name}.jsonl"));
     let out = bench(args).arg("--json").arg(&json).output().expect("the program starts");

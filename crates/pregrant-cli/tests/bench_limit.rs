@@ -1,4 +1,5 @@
-//! `pregrant bench limit` as a user runs it: with the second process that it reads from, and its JSON lines.
+//! `pregrant bench limit` as a user runs it: with the second process that it reads from, and its
+//! JSON lines.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -26,7 +27,8 @@ fn every_row_and_repeat_is_a_json_line() {
         assert_eq!(headline.len(), 6, "three strides, two repeats");
         assert_eq!(rows("eventfd-round-trip", 8).len(), 2);
     }
-    // Where the kernel forbids it, a note says so; else it was read from a process of its own, one call per batch.
+    // Where the kernel forbids it, a note says so; else it was read from a process of its own, one
+    // call per batch.
     for line in rows("process-vm-readv", 64) {
         assert_eq!(line["frames"].as_u64().unwrap(), 64 * line["syscalls"].as_u64().unwrap());
     }

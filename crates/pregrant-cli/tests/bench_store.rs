@@ -1,4 +1,5 @@
-//! `pregrant bench store` as a user runs it: rows for sockets and for the core alone, as a table and as JSON lines.
+//! `pregrant bench store` as a user runs it: rows for sockets and for the core alone, as a table
+//! and as JSON lines.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! What the command line promises whatever the subcommand: hints, examples, exit codes, and that commands which run at
-//! the same time do not meet and leave nothing.
+//! What the command line promises whatever the subcommand: hints, examples, exit codes, and that
+//! commands which run at the same time do not meet and leave nothing.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,9 @@ fn listed(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(String::from).collect()
 }
 
-/// Every subcommand that there is, found through the help texts: each explains itself with examples, on standard output;
-/// without what it needs, or with what it does not know, it says so on standard error.
+/// Every subcommand that there is, found through the help texts: each explains itself with
+/// examples, on standard output; without what it needs, or with what it does not know, it says so
+/// on standard error.
 #[test]
 fn every_subcommand_explains_itself() {
     let mut todo: Vec<Vec<String>> = vec![Vec::new()];
@@ -145,7 +146,8 @@ fn processes_of(place: &Path) -> Vec<PathBuf> {
     procs.filter(is_ours).collect()
 }
 
-/// Two demos at the same time, each with domains of the same numbers: neither meets the other, and both leave nothing.
+/// Two demos at the same time, each with domains of the same numbers: neither meets the other, and
+/// both leave nothing.
 #[test]
 fn two_demos_at_the_same_time() {
     let places = ["a", "b"].map(Place::new);
@@ -177,7 +179,8 @@ fn two_demos_at_the_same_time() {
     }
 }
 
-/// What is for the loopback alone is refused on Xen before anything is opened, with a line that says why.
+/// What is for the loopback alone is refused on Xen before anything is opened, with a line that
+/// says why.
 #[test]
 fn neither_end_maps_a_whole_guest_or_lends_pages_on_xen() {
     for (end, path) in ["back", "front"].into_iter().flat_map(|end| [(end, "foreign"), (end, "guest-copy")]) {
@@ -188,7 +191,8 @@ fn neither_end_maps_a_whole_guest_or_lends_pages_on_xen() {
     }
 }
 
-/// Options that cannot have an effect are wrong usage, said before anything is opened: exit code 2, which of them, and why.
+/// Options that cannot have an effect are wrong usage, said before anything is opened: exit code 2,
+/// which of them, and why.
 #[test]
 fn options_without_effect_are_refused() {
     for (line, said) in [

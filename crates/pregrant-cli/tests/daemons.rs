@@ -1,5 +1,6 @@
-//! `loopback`, `back`, `front` and `top` as processes of their own: a transfer outlives its backends, an orderly end
-//! leaves or closes, `top` sees what they do, and what is in the way is said.
+//! `loopback`, `back`, `front` and `top` as processes of their own: a transfer outlives its
+//! backends, an orderly end leaves or closes, `top` sees what they do, and what is in the way is
+//! said.
 
 mod served;
 
@@ -227,7 +228,8 @@ fn top_shows_what_travels() {
         // Whole frames of 98 bytes: by staging buffer without an operation, by grant with one.
         let (path, ops) = if flow["front"] == 5 { ("staging", 0.0) } else { ("copy", 1.0) };
         assert_eq!(flow["path"].as_str(), Some(path), "{flow}");
-        // Its worker counts on while another thread reads: a batch, at each of two readings, may be in one count and not the other.
+        // Its worker counts on while another thread reads: a batch, at each of two readings, may be
+        // in one count and not the other.
         let frames = flow["frames_per_s"].as_f64().zip(flow["seconds"].as_f64()).map_or(0.0, |(f, s)| f * s);
         let apart = flow["grant_ops_per_frame"].as_f64().map_or(f64::MAX, |each| (each - ops).abs() * frames);
         assert!(apart < if ops > 0.0 { 4.5 } else { 0.5 }, "{flow}");
@@ -342,7 +344,8 @@ fn what_is_in_the_way_is_said() {
     machine.end();
 }
 
-/// A backend that is stopped closes no vif; guests that end meanwhile are made again all the same, none later than one.
+/// A backend that is stopped closes no vif; guests that end meanwhile are made again all the same,
+/// none later than one.
 #[test]
 fn a_stopped_backend_holds_no_guest_up() {
     let machine = Machine::start("stopped");
@@ -358,7 +361,8 @@ fn a_stopped_backend_holds_no_guest_up() {
     machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
     back.signal(rustix::process::Signal::STOP);
     drop(fronts);
-    // More guests than a front's patience has seconds, each of which the backend does not let go of.
+    // More guests than a front's patience has seconds, each of which the backend does not let go
+    // of.
     let fronts = guests.map(|guest| machine.front(guest, &[]));
     back.signal(rustix::process::Signal::CONT);
     machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
@@ -367,7 +371,8 @@ fn a_stopped_backend_holds_no_guest_up() {
     machine.end();
 }
 
-/// A guest is there before its vif is: a front that comes between stays, and does not end the guest by leaving it.
+/// A guest is there before its vif is: a front that comes between stays, and does not end the guest
+/// by leaving it.
 #[test]
 fn a_front_that_is_early_waits_for_its_vif() {
     let machine = Machine::start("early");
@@ -375,7 +380,8 @@ fn a_front_that_is_early_waits_for_its_vif() {
     let control = Control::connect(&machine.dir.join("broker.sock")).expect("a machine");
     control.create_domain(DomainSpec::guest(DomId(7))).expect("a guest");
     let mut front = Process::start(&mut machine.command(&["front", "--domain", "7"]));
-    std::thread::sleep(Duration::from_millis(300)); // it is early; were it late, the test would show less and not fail
+    // it is early; were it late, the test would show less and not fail
+    std::thread::sleep(Duration::from_millis(300));
     let mut xs = Client::new(UnixTransport::connect(machine.dir.join("xenstored.sock")).expect("xenstored"));
     Vif::new(DomId(7), DomId(0), 0, [0, 0x16, 0x3e, 0, 7, 0]).create(&mut xs).expect("xenstore takes it");
     assert!(front.line().contains("address 10.0.0."));
@@ -384,8 +390,8 @@ fn a_front_that_is_early_waits_for_its_vif() {
     machine.end();
 }
 
-/// A second machine in a directory does not start, and leaves there what is the first one's and the user's; the first one
-/// removes, at its end, what killed backends left and nothing else.
+/// A second machine in a directory does not start, and leaves there what is the first one's and the
+/// user's; the first one removes, at its end, what killed backends left and nothing else.
 #[test]
 fn a_machine_removes_nothing_of_others() {
     let mut machine = Machine::start("twice");
@@ -561,7 +567,8 @@ fn a_capture_that_fails_ends_alone() {
     machine.end();
 }
 
-/// `front --hook`: who asks sees answers or none, and the line at the end says what became of the requests.
+/// `front --hook`: who asks sees answers or none, and the line at the end says what became of the
+/// requests.
 #[test]
 fn a_hook_answers_drops_or_passes_echo_requests() {
     let machine = Machine::start("hook");

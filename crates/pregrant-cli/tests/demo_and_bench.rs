@@ -169,8 +169,8 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
             let frames = number(line, "frames");
             assert!(frames > 0.0, "{line}");
             let counted = |field| number(line, field);
-            // The counts begin and end a ringful or two apart from the frames, which is much where few were moved: this
-            // machine may have been busy.
+            // The counts begin and end a ringful or two apart from the frames, which is much where
+            // few were moved: this machine may have been busy.
             let apart = 2.0 * 256.0 * number(line, "queues");
             match (line["path"].as_str(), number(line, "size_bytes")) {
                 (Some("copy"), 64.0) => {
@@ -224,7 +224,8 @@ fn bench_net_takes_heads_from_buffers_and_only_the_rest_by_grants() {
     }
 }
 
-/// A guest that reads frames where the backend put them, beside one that copies them; what is in staging buffers is copied.
+/// A guest that reads frames where the backend put them, beside one that copies them; what is in
+/// staging buffers is copied.
 #[test]
 fn bench_net_by_reference_loses_nothing_and_says_which_rows_they_are() {
     let json = File::new("net-by-reference.jsonl");
@@ -454,7 +455,8 @@ fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("idle CPU, ms in 0.2 s"), "{}", text(&out.stdout));
     let lines = json.lines();
-    // For each number of workers: all machines are idle, of which two have one vif, and then each repeat has four lines of each number.
+    // For each number of workers: all machines are idle, of which two have one vif, and then each
+    // repeat has four lines of each number.
     assert_eq!(lines.len(), 2 * (3 + 2 * 2 * 4));
     for line in &lines {
         let [workers, vifs, busy] = ["workers", "vifs", "busy"].map(|field| number(line, field));
@@ -577,7 +579,8 @@ fn the_demo_tells_its_story_and_loses_nothing() {
     assert!(page.contains("class=\"bin ") && !page.contains("class=\"span "), "latencies without histograms");
 }
 
-/// Of the demo's act: the story names both processes and the sums are equal again; the account adds up.
+/// Of the demo's act: the story names both processes and the sums are equal again; the account adds
+/// up.
 fn the_killed_backend_had_a_successor(story: &str, lines: &[serde_json::Value]) {
     assert_eq!(story.matches("at both ends: equal").count(), 2, "{story}");
     let pid_before = |after: &str| {
@@ -660,7 +663,8 @@ fn kill(pid: u32, signal: &str) {
     assert!(done.success());
 }
 
-/// Looks until `look` has something, or a minute has passed: a watchdog against hanging, not a measurement.
+/// Looks until `look` has something, or a minute has passed: a watchdog against hanging, not a
+/// measurement.
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(60);
     loop {

@@ -1,4 +1,5 @@
-//! `pregrant frames` over 127.0.0.1: whole, and through a relay that drops, damages or disorders what it passes on.
+//! `pregrant frames` over 127.0.0.1: whole, and through a relay that drops, damages or disorders
+//! what it passes on.
 //!
 //! ```text
 //!   frames --to <--> relay (one datagram in so many is spoiled) <--> frames --serve
@@ -44,7 +45,8 @@ enum Fate {
     Late,
 }
 
-/// Passes datagrams on in both directions, until nothing came for so long that both ends must be gone.
+/// Passes datagrams on in both directions, until nothing came for so long that both ends must be
+/// gone.
 fn relay(server: u16, to_server: fn(u64) -> Fate, to_sender: fn(u64) -> Fate) -> u16 {
     let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = outside.local_addr().unwrap().port();

@@ -1,4 +1,5 @@
-//! `pregrant hotplug` as systemd starts it: a request on standard input, an answer there, an exit code for the journal.
+//! `pregrant hotplug` as systemd starts it: a request on standard input, an answer there, an exit
+//! code for the journal.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,6 @@
-//! `pregrant back` as users run it, with worker threads and the switch, is killed and replaced at once, again and again: all that guests
-//! sent while nobody served them arrives, in its order, and no port has dropped a frame.
+//! `pregrant back` as users run it, with worker threads and the switch, is killed and replaced at
+//! once, again and again: all that guests sent while nobody served them arrives, in its order, and
+//! no port has dropped a frame.
 //!
 //! ```text
 //!   guests 5, 6 (in this process): nothing on its way | kill -9 | 32 frames each into the rings | the next backend
@@ -25,7 +26,8 @@ use std::time::Duration;
 
 /// Backends that are killed.
 const KILLS: u64 = 8;
-/// Frames of each guest while there is none: fewer than a ring has slots, and than a queue of the switch has room for.
+/// Frames of each guest while there is none: fewer than a ring has slots, and than a queue of the
+/// switch has room for.
 const WAITING: u64 = 32;
 
 struct Guest {

@@ -1,4 +1,5 @@
-//! What commands say of devices that are served: `doctor`, `top`, Prometheus' text, the logs of both ends, and systemd's socket.
+//! What commands say of devices that are served: `doctor`, `top`, Prometheus' text, the logs of
+//! both ends, and systemd's socket.
 //!
 //! ```text
 //!   loopback serve --dir D      back, blkback, front ... of D: each one's log is a file      doctor, top: looked at
@@ -85,7 +86,8 @@ fn top(machine: &Served) -> Vec<serde_json::Value> {
     text(&out.stdout).lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
-/// What a front that shares memory before frames come is said to cost, by every command and in both logs: nothing.
+/// What a front that shares memory before frames come is said to cost, by every command and in both
+/// logs: nothing.
 #[test]
 fn what_a_path_shares_is_said_by_everybody() {
     let mut machine = Served::start("shares", &["--guest", "5", "--guest", "6"]);
@@ -141,8 +143,8 @@ fn what_a_path_shares_is_said_by_everybody() {
     machine.stop();
 }
 
-/// Pages that a guest has mapped by control messages come and go while its vif is connected: one line when the first are there, one when
-/// none is any more, whatever lies between.
+/// Pages that a guest has mapped by control messages come and go while its vif is connected: one
+/// line when the first are there, one when none is any more, whatever lies between.
 #[test]
 fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
     let mut machine = Served::start("grefs", &["--guest", "5"]);
@@ -240,7 +242,8 @@ fn a_missing_device_is_said_to_be_missing() {
     machine.stop();
 }
 
-/// A line has its time, or, where standard error is systemd's journal, its priority; and nothing is warned of where all end in good order.
+/// A line has its time, or, where standard error is systemd's journal, its priority; and nothing is
+/// warned of where all end in good order.
 #[test]
 fn lines_are_for_who_reads_them_and_honest_ends_are_no_warnings() {
     let mut machine = Served::start("lines", &["--guest", "5", "--guest", "6"]);
@@ -301,7 +304,8 @@ fn a_device_that_is_not_there_is_said_to_be_missing() {
     machine.stop();
 }
 
-/// A backend that hangs is told from one that does not run, by every command; and the others of its machine are shown.
+/// A backend that hangs is told from one that does not run, by every command; and the others of its
+/// machine are shown.
 #[test]
 fn a_hung_backend_is_no_absent_one() {
     let mut machine = Served::start("hung", &["--guest", "5", "--disk", "5=ram:1M"]);
@@ -382,7 +386,8 @@ fn with_disk(machine: &Served, work: impl FnOnce(&dyn Fn(DiskOp))) {
     guest.join().expect("the guest ends well");
 }
 
-/// A disk without any vif: what was asked of it is in the JSON and in Prometheus' text, with how long it took.
+/// A disk without any vif: what was asked of it is in the JSON and in Prometheus' text, with how
+/// long it took.
 #[test]
 fn a_disk_is_observed() {
     let mut machine = Served::start("disk", &["--guest", "5", "--disk", "5=ram:1M"]);

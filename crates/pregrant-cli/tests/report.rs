@@ -1,4 +1,5 @@
-//! `--report` and `pregrant report` as a user runs them: which files come, what they say, and where errors are told.
+//! `--report` and `pregrant report` as a user runs them: which files come, what they say, and where
+//! errors are told.
 
 use std::fs;
 use std::path::PathBuf;

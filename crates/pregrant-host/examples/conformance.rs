@@ -1,7 +1,8 @@
-//! The conformance suite on the real Xen that this runs on: one domain, which grants to itself and binds to itself.
+//! The conformance suite on the real Xen that this runs on: one domain, which grants to itself and
+//! binds to itself.
 //!
-//! Root in dom0 or in a guest, with the modules xen-evtchn, xen-gntdev and xen-gntalloc. `cargo xtask rig conformance` runs
-//! it in a dom0, a PV guest and a PVH guest.
+//! Root in dom0 or in a guest, with the modules xen-evtchn, xen-gntdev and xen-gntalloc. `cargo
+//! xtask rig conformance` runs it in a dom0, a PV guest and a PVH guest.
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
@@ -24,8 +25,8 @@ impl Machine for Own {
     }
     fn cannot_map(&self) -> Option<&'static str> {
         let kind = std::fs::read_to_string("/sys/hypervisor/guest_type").unwrap_or_default();
-        // Xen's guest_physmap_add_entry removes the old place of a frame that is added at another one. Seen with 4.17: the
-        // kernel's pages are gone, and it falls over.
+        // Xen's guest_physmap_add_entry removes the old place of a frame that is added at another
+        // one. Seen with 4.17: the kernel's pages are gone, and it falls over.
         (kind.trim() != "PV").then_some(
             "a domain with translated memory that maps a page of its own loses it from where it was; run the suite in PV",
         )

@@ -1,8 +1,9 @@
-//! A hostile back on real Xen: takes a vif through states 2, 4, 5 and 6 again and again, and lets go of no page that it was
-//! told of.
+//! A hostile back on real Xen: takes a vif through states 2, 4, 5 and 6 again and again, and lets
+//! go of no page that it was told of.
 //!
-//! Root in dom0, where nothing else serves the vif: `cycling_back DOMID TURNS`. A line every 20 turns, and the status says
-//! whether the front ever granted it more than in the first one. `cargo xtask rig 81-cycling-back` plays it.
+//! Root in dom0, where nothing else serves the vif: `cycling_back DOMID TURNS`. A line every 20
+//! turns, and the status says whether the front ever granted it more than in the first one. `cargo
+//! xtask rig 81-cycling-back` plays it.
 
 use pregrant::net::features::{BackFeatures, active_key};
 use pregrant::net::path::staging::list as staging_list;

@@ -1,5 +1,5 @@
-//! Plays a script of xenstore messages against the store behind a socket, and prints what it answers, so that two stores can
-//! be compared line by line: `store_transcript SOCKET SCRIPT`.
+//! Plays a script of xenstore messages against the store behind a socket, and prints what it
+//! answers, so that two stores can be compared line by line: `store_transcript SOCKET SCRIPT`.
 //!
 //! ```text
 //!   a WRITE 0 /rig/x|value        connection, type, transaction, payload ('|' is a NUL)
@@ -7,8 +7,8 @@
 //!   > WRITE: OK|                  what came back: type, payload
 //!   > b event /rig/x|token|       events of each connection, sorted; they are waited for after every message
 //! ```
-//! What may differ between two good stores is not printed: transactions' numbers, the generation in DIRECTORY_PART, the order
-//! of names in a directory.
+//! What may differ between two good stores is not printed: transactions' numbers, the generation in
+//! DIRECTORY_PART, the order of names in a directory.
 
 use pregrant::wire::xs::{Header, MsgType};
 use std::collections::BTreeMap;

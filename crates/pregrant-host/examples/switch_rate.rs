@@ -1,4 +1,5 @@
-//! What the switch takes of a frame between two guests, without rings and grants: nanoseconds a frame, one worker.
+//! What the switch takes of a frame between two guests, without rings and grants: nanoseconds a
+//! frame, one worker.
 //!
 //! ```text
 //!   a guest's memory --copy--> where the batch is fetched to --switch--> where it is delivered from --copy--> another guest's memory
@@ -15,7 +16,8 @@ const ALL: Offloads = Offloads { csum: true, gso: true };
 /// For each of the rows.
 const TIME: Duration = Duration::from_millis(100);
 
-/// Sends a batch as a queue does: from a guest's memory, into the port's memory where it gives some.
+/// Sends a batch as a queue does: from a guest's memory, into the port's memory where it gives
+/// some.
 fn send(port: &mut SwitchPort, arena: &mut Arena, guest: &[u8], n: usize, offload: Offload) {
     arena.clear();
     let mut cursor = arena.cursor();

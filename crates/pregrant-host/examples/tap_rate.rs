@@ -1,5 +1,5 @@
-//! What a frame through a tap costs by a system call of its own, and by one for a burst. As root, in a network namespace of
-//! its own:
+//! What a frame through a tap costs by a system call of its own, and by one for a burst. As root,
+//! in a network namespace of its own:
 //!
 //! ```sh
 //! sudo unshare -n target/release/examples/tap_rate             # both, in turn
@@ -46,7 +46,8 @@ fn write(port: &mut TapPort, len: usize, burst: usize) -> f64 {
     (cpu_ns() - start) as f64 / WRITTEN as f64
 }
 
-/// Nanoseconds for each frame that is read from a queue of `queue`, the look that finds none included.
+/// Nanoseconds for each frame that is read from a queue of `queue`, the look that finds none
+/// included.
 fn read(port: &mut TapPort, socket: &UdpSocket, len: usize, queue: usize) -> Result<f64, Box<dyn Error>> {
     let mut arena = Arena::new();
     let payload = vec![0; len - 42];

@@ -1,11 +1,13 @@
-//! What every platform must do, as one suite: run on the loopback here, and on real Xen where there is one.
+//! What every platform must do, as one suite: run on the loopback here, and on real Xen where there
+//! is one.
 //!
 //! ```text
 //!   Machine::pair -> front's Platform, back's Platform (both in this thread) -> one case -> Ok | Skip | Fail
 //! ```
 //!
-//! Each case starts with a fresh pair and leaves nothing granted, mapped or bound. Where platforms may differ (Xen
-//! answers `general_error` where the loopback is more precise) a case asks only for "not okay".
+//! Each case starts with a fresh pair and leaves nothing granted, mapped or bound. Where platforms
+//! may differ (Xen answers `general_error` where the loopback is more precise) a case asks only for
+//! "not okay".
 
 use pregrant::platform::{
     Access, Clock, CopyOp, Events, GrantPool, InUse, LocalBytes, PeerMem, Platform, ReadySet,
@@ -344,8 +346,9 @@ fn copy_beside_a_map<M: Machine>(m: &M) -> Case {
     kept.map_or(Ok(()), |region| release(&front, region))
 }
 
-/// Releases a region of which `map` shows a page. Either it comes back, or the platform keeps its pages to itself
-/// (Linux's gntalloc): then nobody else gets them. The mapping shows the same bytes as before.
+/// Releases a region of which `map` shows a page. Either it comes back, or the platform keeps its
+/// pages to itself (Linux's gntalloc): then nobody else gets them. The mapping shows the same bytes
+/// as before.
 fn still_in_use<F: Platform>(
     front: &F,
     to: DomId,
@@ -451,7 +454,8 @@ fn revoked<M: Machine>(m: &M) -> Case {
             .map_err(fail)
             .map(|()| ops)
     };
-    // Before, too: where both ends are one domain, what the back grants itself for its first copy must not be these references again.
+    // Before, too: where both ends are one domain, what the back grants itself for its first copy
+    // must not be these references again.
     ensure!(copy()?.iter().all(|o| o.status.is_okay()), "a standing grant was not copied");
     release(&front, region)?;
     ensure!(back.peer().map(front.domid(), &refs, Access::ReadOnly).is_err(), "a revoked grant was mapped");
@@ -525,8 +529,8 @@ fn notify_both_ways<M: Machine>(m: &M) -> Case {
             front.events().notify(&near);
         }
         ensure!(fired(&back) == [back.events().local(&far)], "the back's end did not fire once");
-        // The first may have been taken before the last was sent: those that came while it was masked are one more, and come
-        // when they like.
+        // The first may have been taken before the last was sent: those that came while it was
+        // masked are one more, and come when they like.
         let mut times = 1;
         loop {
             back.events().unmask(&far);

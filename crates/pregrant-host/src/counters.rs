@@ -1,12 +1,14 @@
-//! What a process has asked of its platform, counted where it happens; the same figures on every platform.
+//! What a process has asked of its platform, counted where it happens; the same figures on every
+//! platform.
 //!
 //! ```text
 //!   control thread's handle --Tally--.
 //!   worker 0's handle       --Tally--+--> Totals::read: all that are there, and what is left of those that ended
 //!   worker 1's handle       --Tally--'
 //! ```
-//! Each handle of a domain has a tally, to which its thread adds without a lock; handles that come of one another
-//! (`Platform::another`) share the list of them. Its lock is taken when a handle begins and when somebody reads.
+//! Each handle of a domain has a tally, to which its thread adds without a lock; handles that come
+//! of one another (`Platform::another`) share the list of them. Its lock is taken when a handle
+//! begins and when somebody reads.
 
 use pregrant::platform::{CopyOp, GrantOps};
 use serde::{Deserialize, Serialize};
@@ -29,7 +31,8 @@ pub struct Counters {
     pub syscalls: u64,
     /// Events sent to a bound end.
     pub notifications: u64,
-    /// Events that found the receiver asleep and woke it (a system call each); real Xen does not tell.
+    /// Events that found the receiver asleep and woke it (a system call each); real Xen does not
+    /// tell.
     pub wakeups: u64,
 }
 
@@ -63,8 +66,8 @@ impl Counters {
     }
 }
 
-/// A figure that one thread adds to, that of the handle, and any may read. So adding is a load and a store: cheap enough for
-/// what makes no system call.
+/// A figure that one thread adds to, that of the handle, and any may read. So adding is a load and
+/// a store: cheap enough for what makes no system call.
 #[derive(Default, Debug)]
 pub(crate) struct Own(AtomicU64);
 
@@ -79,8 +82,8 @@ impl Own {
     }
 }
 
-/// A figure that any thread adds to: a map may be dropped by another than the one that made it. Adding is one locked
-/// instruction, and stands beside a system call.
+/// A figure that any thread adds to: a map may be dropped by another than the one that made it.
+/// Adding is one locked instruction, and stands beside a system call.
 #[derive(Default, Debug)]
 pub(crate) struct Anyones(AtomicU64);
 
@@ -137,7 +140,8 @@ impl Tally {
     }
 }
 
-/// The counters of a handle and of all that came of it, on whatever threads: for any thread to read.
+/// The counters of a handle and of all that came of it, on whatever threads: for any thread to
+/// read.
 #[derive(Clone, Default, Debug)]
 pub struct Totals(Arc<Mutex<Sum>>);
 
@@ -149,7 +153,8 @@ struct Sum {
 }
 
 impl Sum {
-    /// Takes those out to which nobody can add any more, so that the list is no longer than handles are many.
+    /// Takes those out to which nobody can add any more, so that the list is no longer than handles
+    /// are many.
     fn settle(&mut self) {
         let Self { gone, tallies } = self;
         tallies.retain_mut(|tally| match Arc::get_mut(tally) {

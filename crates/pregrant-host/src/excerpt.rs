@@ -1,4 +1,5 @@
-//! Texts of others, as messages show them: no control characters, not without end, and where something is left out that is said.
+//! Texts of others, as messages show them: no control characters, not without end, and where
+//! something is left out that is said.
 
 /// At most so many characters of a text, and how many there are more.
 ///

@@ -8,9 +8,9 @@
 //!   conformance    the suite that both platforms pass
 //! ```
 //!
-//! A backend is [`drivers::Backend`] over a platform ([`linux::Xen`] or [`loopback::Loopback`]) with
-//! its classes, [`drivers::Net`] and [`drivers::Blk`]; a guest's end is [`drivers::Frontend`] or
-//! [`drivers::BlkFrontend`]. A handle of a platform is used by one thread at a time.
+//! A backend is [`drivers::Backend`] over a platform ([`linux::Xen`] or [`loopback::Loopback`])
+//! with its classes, [`drivers::Net`] and [`drivers::Blk`]; a guest's end is [`drivers::Frontend`]
+//! or [`drivers::BlkFrontend`]. A handle of a platform is used by one thread at a time.
 //!
 //! The loopback is a development platform and no security boundary.
 //!

@@ -1,14 +1,17 @@
-//! Lines in the log that come again and again: a few at once, then one now and again, which says how many were left out.
+//! Lines in the log that come again and again: a few at once, then one now and again, which says
+//! how many were left out.
 //!
 //! ```text
 //!   a line --LineRate--> fewer than `burst` since long: written
 //!                        else: written if `each` has passed since the last one that was; if not, it is counted
 //! ```
-//! A budget fills again with time, so it is never used up for good: what goes wrong tomorrow is written tomorrow. [`LineBudget`] is for
-//! what a kernel or a library refuses where no vif is at hand to be charged; what belongs to a device goes through the
-//! [log of that device](crate::drivers::registry::DeviceLog), which is made of the same [`Lines`].
+//! A budget fills again with time, so it is never used up for good: what goes wrong tomorrow is
+//! written tomorrow. [`LineBudget`] is for what a kernel or a library refuses where no vif is at
+//! hand to be charged; what belongs to a device goes through the [log of that
+//! device](crate::drivers::registry::DeviceLog), which is made of the same [`Lines`].
 //!
-//! What a guest may do: cause as many as it likes. In any time `t`, `burst + t / each` of a kind are written.
+//! What a guest may do: cause as many as it likes. In any time `t`, `burst + t / each` of a kind
+//! are written.
 
 use log::{Level, log};
 use std::fmt::Arguments;

@@ -1,7 +1,8 @@
 //! Memory that processes share: mappings of files, and sealed memfds.
 //!
-//! Invariants: a memfd is sealed before its descriptor leaves the broker, so nobody can shrink it and turn a mapping
-//! into SIGBUS (a file is this user's own, who does not); a [`Mapping`] stays put until it is dropped; words of it are only touched as atomics.
+//! Invariants: a memfd is sealed before its descriptor leaves the broker, so nobody can shrink it
+//! and turn a mapping into SIGBUS (a file is this user's own, who does not); a [`Mapping`] stays
+//! put until it is dropped; words of it are only touched as atomics.
 //!
 //! What a peer may do: change any byte at any time. It cannot change the size.
 
@@ -14,7 +15,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// `len` bytes of zeroed memory whose size nobody can change any more. Pages cost nothing until they are touched.
+/// `len` bytes of zeroed memory whose size nobody can change any more. Pages cost nothing until
+/// they are touched.
 pub(crate) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
@@ -26,8 +28,9 @@ pub(crate) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Base(pub(crate) NonNull<u8>);
 
-// SAFETY: a mapping belongs to the process, not to a thread; what is mapped is only touched through atomics and the copies
-// of `shm`, for which a peer may write at any time, and so may another thread.
+// SAFETY: a mapping belongs to the process, not to a thread; what is mapped is only touched through
+// atomics and the copies of `shm`, for which a peer may write at any time, and so may another
+// thread.
 unsafe impl Send for Base {}
 // SAFETY: as above.
 unsafe impl Sync for Base {}
@@ -61,8 +64,9 @@ impl Mapping {
         self.base.0.as_ptr() as u64
     }
 
-    /// Asks the kernel to keep the pages that are touched in memory: under swap pressure a page that left the page
-    /// cache would fault in a peer's window as if it were unmapped. Best effort, limited by RLIMIT_MEMLOCK.
+    /// Asks the kernel to keep the pages that are touched in memory: under swap pressure a page
+    /// that left the page cache would fault in a peer's window as if it were unmapped. Best effort,
+    /// limited by RLIMIT_MEMLOCK.
     pub(crate) fn keep_resident(&self) {
         // SAFETY: the range is this mapping's own; locking changes no content.
         let locked = unsafe {
@@ -105,7 +109,8 @@ impl Mapping {
 
     /// The byte at `byte`. Offsets are our own, never a peer's: a wrong one panics.
     pub(crate) fn u8(&self, byte: usize) -> &AtomicU8 {
-        // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be shared.
+        // SAFETY: in range and aligned (`at` checked), mapped while `self` lives; an atomic may be
+        // shared.
         unsafe { self.at::<AtomicU8>(byte).as_ref() }
     }
 
@@ -145,8 +150,8 @@ impl Mapping {
     }
 }
 
-// SAFETY: `new` mapped `len` bytes, page aligned, readable and writable, until drop; the file is not
-// made smaller; only atomics and `shm`'s copies touch it.
+// SAFETY: `new` mapped `len` bytes, page aligned, readable and writable, until drop; the file is
+// not made smaller; only atomics and `shm`'s copies touch it.
 unsafe impl SharedBytes for Mapping {
     fn base(&self) -> NonNull<u8> {
         self.base.0

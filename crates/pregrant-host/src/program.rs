@@ -1,6 +1,8 @@
-//! Which program this process runs, for its status and its reports: the version, and the commit where it is known.
+//! Which program this process runs, for its status and its reports: the version, and the commit
+//! where it is known.
 //!
-//! A command tells its commit once, as it starts: only the command is built anew for a commit, not the libraries.
+//! A command tells its commit once, as it starts: only the command is built anew for a commit, not
+//! the libraries.
 
 use std::sync::OnceLock;
 

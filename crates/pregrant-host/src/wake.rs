@@ -17,8 +17,9 @@ pub trait WakeOn {
     /// Looks at them without sleeping, in one system call.
     fn look_now(&self);
 
-    /// Makes [`Events::wait`](pregrant::platform::Events::wait) return also when `fd` becomes readable. A duplicate is
-    /// kept until [`forget`](Self::forget). Returns the number for [`woken_by`](Self::woken_by).
+    /// Makes [`Events::wait`](pregrant::platform::Events::wait) return also when `fd` becomes
+    /// readable. A duplicate is kept until [`forget`](Self::forget). Returns the number for
+    /// [`woken_by`](Self::woken_by).
     ///
     /// # Errors
     /// No descriptor left, or more than [`EXTRAS_MAX`].
@@ -29,7 +30,8 @@ pub trait WakeOn {
     fn forget(&self, number: usize) {
         self.extras().forget(number);
     }
-    /// Whether descriptor `number` was readable when the last wait slept, or at the last [`look`](Self::look).
+    /// Whether descriptor `number` was readable when the last wait slept, or at the last
+    /// [`look`](Self::look).
     fn woken_by(&self, number: usize) -> bool {
         self.extras().woken_by(number)
     }
@@ -37,8 +39,8 @@ pub trait WakeOn {
     fn woken_by_any(&self) -> bool {
         self.extras().woke()
     }
-    /// Looks at the descriptors without sleeping (one system call). A wait that finds events does not look at them, so
-    /// a busy loop calls this once in a while. True when one is readable.
+    /// Looks at the descriptors without sleeping (one system call). A wait that finds events does
+    /// not look at them, so a busy loop calls this once in a while. True when one is readable.
     fn look(&self) -> bool {
         if self.extras().is_empty() {
             return false;
@@ -111,7 +113,8 @@ impl Extras {
         self.woken.get() != 0
     }
 
-    /// Sleeps until `own` or one of the descriptors is readable, or `max` has passed (None: for ever).
+    /// Sleeps until `own` or one of the descriptors is readable, or `max` has passed (None: for
+    /// ever).
     pub(crate) fn sleep(&self, own: impl AsFd, max: Option<Duration>) -> Slept {
         let extras = self.fds.borrow();
         let mut numbers = [0; EXTRAS_MAX + 1];

@@ -1,5 +1,6 @@
-//! What bad input gets: a guest that lies, dies or makes a nuisance of itself loses its own vif or its own extension, with
-//! a line that says where and why; two good guests exchange frames before, meanwhile and after; nothing is left.
+//! What bad input gets: a guest that lies, dies or makes a nuisance of itself loses its own vif or
+//! its own extension, with a line that says where and why; two good guests exchange frames before,
+//! meanwhile and after; nothing is left.
 
 mod machine;
 
@@ -411,7 +412,8 @@ fn xsa_350_states_at_random() {
     stage.end();
 }
 
-/// A guest that writes its state as fast as it can is heard in turns, and the frames of others move in between.
+/// A guest that writes its state as fast as it can is heard in turns, and the frames of others move
+/// in between.
 fn xsa_350_a_state_that_never_rests() {
     let began = Instant::now();
     let mut stage = Stage::set();
@@ -682,8 +684,8 @@ fn xsa_43_ten_thousand_bad_connects() {
     stage.end();
 }
 
-/// Each connect and each close of an honest guest finds something amiss that is not the guest's: the far side's ports, the
-/// files of its vif. All of it is written at the vif's expense.
+/// Each connect and each close of an honest guest finds something amiss that is not the guest's:
+/// the far side's ports, the files of its vif. All of it is written at the vif's expense.
 fn xsa_43_reconnects_of_which_everything_complains() {
     let began = Instant::now();
     let mut stage = Stage::set();

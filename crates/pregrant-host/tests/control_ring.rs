@@ -1,5 +1,6 @@
-//! The control ring and multicast control through a whole machine: xenstore, a backend that serves others too, a switch.
-//! What a guest sets is what it gets; a guest that lies or never rests loses its own vif, or nothing.
+//! The control ring and multicast control through a whole machine: xenstore, a backend that serves
+//! others too, a switch. What a guest sets is what it gets; a guest that lies or never rests loses
+//! its own vif, or nothing.
 
 mod machine;
 
@@ -132,7 +133,8 @@ impl NeverEmpty {
     }
 }
 
-/// Each of them is answered, once and in order; others' frames move, and the log has no line for it.
+/// Each of them is answered, once and in order; others' frames move, and the log has no line for
+/// it.
 fn xsa_43_a_million_requests_and_a_quiet_log() {
     with_a_guest(|_, back, guest, traffic| {
         // How long its ring is paused is another test's.
@@ -155,7 +157,8 @@ fn xsa_43_a_million_requests_and_a_quiet_log() {
     });
 }
 
-/// The control thread is not its guest's: it pauses the ring, says so once, and answers what is left.
+/// The control thread is not its guest's: it pauses the ring, says so once, and answers what is
+/// left.
 fn a_ring_that_is_never_empty_is_paused() {
     with_a_guest(|_, back, guest, traffic| {
         let mut bad = NeverEmpty::connect(guest);
@@ -185,8 +188,8 @@ fn a_ring_that_is_never_empty_is_paused() {
     });
 }
 
-/// Eight queues' tables filled with all that GET offers: no pause, and no line that warns. To go on adding and deleting is paused as any
-/// other request.
+/// Eight queues' tables filled with all that GET offers: no pause, and no line that warns. To go on
+/// adding and deleting is paused as any other request.
 fn tables_are_filled_without_a_pause() {
     let mut machine = Machine::start();
     let back = Back::plain(&machine);
@@ -236,7 +239,8 @@ fn tables_are_filled_without_a_pause() {
     machine.end();
 }
 
-/// A ring without its channel, or with one that is not there, is a bad connect with a text that names the key.
+/// A ring without its channel, or with one that is not there, is a bad connect with a text that
+/// names the key.
 fn half_a_control_ring() {
     for (key, value, part) in [
         ("event-channel-ctrl", None, "is missing"),
@@ -294,7 +298,8 @@ fn groups_as_the_guest_wants_them() {
     });
 }
 
-/// TCP flows on the queue that its table says. The switch's own choice spreads such flows over both, as its test shows.
+/// TCP flows on the queue that its table says. The switch's own choice spreads such flows over
+/// both, as its test shows.
 fn queues_as_the_guest_wants_them() {
     with_two(FrontConfig { queues: 2, ctrl_ring: true, ..ordinary() }, |a, b| {
         for step in 0..4 {

@@ -1,4 +1,5 @@
-//! What stands behind disks, without a guest: RAM, files, block devices; by io_uring and by threads; memory of our own and of others.
+//! What stands behind disks, without a guest: RAM, files, block devices; by io_uring and by
+//! threads; memory of our own and of others.
 
 #[path = "machine/log_lines.rs"]
 #[allow(dead_code)] // others look through all of them
@@ -27,7 +28,8 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str, len: u64) -> Self {
-        // Not below /tmp: that may be memory, and holes and direct I/O are to be those of a file system.
+        // Not below /tmp: that may be memory, and holes and direct I/O are to be those of a file
+        // system.
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = dir.join(format!("disk-{}-{name}", std::process::id()));
         let file = File::create(&path).unwrap();
@@ -397,7 +399,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Direct reads of a hole are never refused, however short: what its storage wants is found out in another way.
+/// Direct reads of a hole are never refused, however short: what its storage wants is found out in
+/// another way.
 #[test]
 fn a_sparse_image_on_storage_with_large_blocks_is_written_by_the_sector() {
     let storage = Scratch::new("large-blocks", 32 << 20);
@@ -412,7 +415,8 @@ fn a_sparse_image_on_storage_with_large_blocks_is_written_by_the_sector() {
         // Any guest may ask for single sectors, and is told that whole blocks cost less.
         assert_eq!((figures.sector_size, figures.physical_sector_size), (512, 4096));
     }
-    // The device itself has large sectors, which its guest knows. Threads let go of the images by themselves, a moment later.
+    // The device itself has large sectors, which its guest knows. Threads let go of the images by
+    // themselves, a moment later.
     while Command::new("umount").arg(&mounted.0).output().is_ok_and(|out| !out.status.success()) {
         std::thread::yield_now();
     }

@@ -1,4 +1,5 @@
-//! The hotplug service: what it runs for a backend, and what it refuses to whoever has the backend's process.
+//! The hotplug service: what it runs for a backend, and what it refuses to whoever has the
+//! backend's process.
 
 use pregrant_host::drivers::net::hotplug::{
     Asked, REQUEST_BYTES, Request, Room, Run, Service, ServiceError, What,
@@ -23,7 +24,8 @@ struct Host {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// A script cannot be run while somebody has it open to write; a child of another test has, until it runs its own program.
+/// A script cannot be run while somebody has it open to write; a child of another test has, until
+/// it runs its own program.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl Host {
@@ -228,7 +230,8 @@ fn a_backend_hears_how_its_script_ended() {
     assert!(matches!(plugged, Plugged::No(_)), "{plugged:?}");
 }
 
-/// The log and xenstore get what the service says; a service that says what it should not is none of ours.
+/// The log and xenstore get what the service says; a service that says what it should not is none
+/// of ours.
 #[test]
 fn what_a_service_says_is_plain_and_short() {
     let host = Host::new("says", TELLS);
@@ -251,7 +254,8 @@ fn what_a_service_says_is_plain_and_short() {
     assert!(heard(&[b'x'; REQUEST_BYTES * 8]).unwrap_err().len() <= REQUEST_BYTES);
 }
 
-/// A service whose queue of connections is full refuses nobody for good: a script waits, online as offline.
+/// A service whose queue of connections is full refuses nobody for good: a script waits, online as
+/// offline.
 #[test]
 fn a_script_waits_for_a_service_that_takes_no_more() {
     let host = Host::new("waits", TELLS);

@@ -59,8 +59,8 @@ fn the_suite_passes_with_each_way_of_mapping() {
     if !first.contains("userfaultfd continue") {
         skip(first);
     }
-    // SAFETY: no other thread of this test binary reads or writes the environment meanwhile: it has this test only, and
-    // the broker's thread of the first run has ended.
+    // SAFETY: no other thread of this test binary reads or writes the environment meanwhile: it has
+    // this test only, and the broker's thread of the first run has ended.
     unsafe { std::env::set_var("PREGRANT_NO_UFFD", "1") };
     passes();
 }

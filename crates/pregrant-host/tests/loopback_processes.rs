@@ -1,7 +1,8 @@
-//! Domains as processes that die: killed at any moment, by a signal of their own, or forbidden to read others' memory.
+//! Domains as processes that die: killed at any moment, by a signal of their own, or forbidden to
+//! read others' memory.
 //!
-//! The binary starts itself as `child ROLE PATH`; a child says `ready` (and what the test needs to know) on its standard
-//! output and goes on when it reads a line. Tests run one after the other.
+//! The binary starts itself as `child ROLE PATH`; a child says `ready` (and what the test needs to
+//! know) on its standard output and goes on when it reads a line. Tests run one after the other.
 
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;

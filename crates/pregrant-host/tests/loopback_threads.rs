@@ -1,4 +1,5 @@
-//! Threads as domains: workers of one domain that meet on the same grants, and sleepers that are woken.
+//! Threads as domains: workers of one domain that meet on the same grants, and sleepers that are
+//! woken.
 
 use pregrant::platform::{Access, CopyOp, Events, GrantPool, InUse, LocalBytes, PeerMem, Platform, ReadySet};
 use pregrant::shm::SharedBytes;
@@ -33,8 +34,8 @@ fn settles(broker: &Broker, wanted: Audit) {
     }
 }
 
-/// Two workers copy from and map the same four pages, in different orders, and a third comes and goes: no copy fails, no
-/// page is ever free for the front meanwhile, and nothing stays in use.
+/// Two workers copy from and map the same four pages, in different orders, and a third comes and
+/// goes: no copy fails, no page is ever free for the front meanwhile, and nothing stays in use.
 #[test]
 fn xsa_406_workers_share_grants() {
     const ROUNDS: usize = 3000;
@@ -108,7 +109,8 @@ fn xsa_406_workers_share_grants() {
     );
     drop((held, holder));
     settles(&broker, Audit { domains: 2, attachments: 1, grants: 4, ..Audit::default() });
-    // The region that came back from the failed release, and was dropped, is free at the next allocation.
+    // The region that came back from the failed release, and was dropped, is free at the next
+    // allocation.
     let DomainSpec { pages, grant_frames, .. } = DomainSpec::guest(GUEST);
     let all = front.grants().per_frame().unwrap().pages(pages - grant_frames as usize).unwrap();
     drop((all, front));
@@ -261,10 +263,12 @@ fn entries_that_lie_are_refused() {
     let back = broker.attach(BACK).unwrap();
     let mut refs = [GrantRef::NONE; 1];
     let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
-    // The table is the first page of the domain: reached from the region, as a hostile guest reaches it.
+    // The table is the first page of the domain: reached from the region, as a hostile guest
+    // reaches it.
     let first = region.first_frame();
     let entry = 8 * refs[0].0 as usize;
-    // SAFETY: the domain's whole memory is mapped, the region is its page `first`; the entry is aligned.
+    // SAFETY: the domain's whole memory is mapped, the region is its page `first`; the entry is
+    // aligned.
     let frame = unsafe {
         let table = region.base().as_ptr().sub(first * 4096);
         &*table.add(entry + 4).cast::<std::sync::atomic::AtomicU32>()
@@ -310,8 +314,9 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// A page is granted and revoked again and again while the peer maps it whenever it can, between any two steps of the
-/// revocation, too. Once the one atomic step says that it is revoked, the peer sees nothing of what the page is used for.
+/// A page is granted and revoked again and again while the peer maps it whenever it can, between
+/// any two steps of the revocation, too. Once the one atomic step says that it is revoked, the peer
+/// sees nothing of what the page is used for.
 #[test]
 fn xsa_396_a_mapping_between_check_and_revoke() {
     const SHARED: u32 = 0x1111_1111;
@@ -356,8 +361,8 @@ fn xsa_396_a_mapping_between_check_and_revoke() {
     front.grants().release(page).map_err(|_| "still in use").unwrap();
 }
 
-/// An end is closed by the one who handles its event, while the other end sends, and closes in its turn: nobody waits
-/// for anybody, and nothing is left.
+/// An end is closed by the one who handles its event, while the other end sends, and closes in its
+/// turn: nobody waits for anybody, and nothing is left.
 #[test]
 fn xsa_441_a_channel_closed_while_its_event_is_handled() {
     const ROUNDS: usize = 1000;
@@ -413,8 +418,9 @@ struct Carried {
     map: PeerMap,
 }
 
-/// Three workers of one domain, each with a handle of its own, hand six queues around while the guest writes to them: no
-/// event is lost on the way, a page is mapped by one and unmapped by another while both map others, and nothing is left.
+/// Three workers of one domain, each with a handle of its own, hand six queues around while the
+/// guest writes to them: no event is lost on the way, a page is mapped by one and unmapped by
+/// another while both map others, and nothing is left.
 #[test]
 fn workers_hand_channels_and_maps_around() {
     const QUEUES: usize = 6;
@@ -468,7 +474,8 @@ fn workers_hand_channels_and_maps_around() {
                         own.events().notify(&queue.chan);
                         heard += 1;
                         if heard % 5 == 0 {
-                            // An event that comes from here on is not waited for: the next one hears of it.
+                            // An event that comes from here on is not waited for: the next one
+                            // hears of it.
                             moves.fetch_add(1, Ordering::Relaxed);
                             let _ = next.send(queues.swap_remove(at)); // it may have ended
                         }

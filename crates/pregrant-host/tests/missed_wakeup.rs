@@ -1,5 +1,5 @@
-//! A guest that shows work and does not notify: the backend sees it late and counts it; with the bound lifted its process
-//! ends, so that a test fails which loses a wake-up.
+//! A guest that shows work and does not notify: the backend sees it late and counts it; with the
+//! bound lifted its process ends, so that a test fails which loses a wake-up.
 //!
 //! The binary starts itself, once for each: the bound is the process's.
 
@@ -47,10 +47,12 @@ fn a_wakeup_is_lost() {
         guest.play(&[Slot::Data(guest.request(id, 64))]);
         assert_eq!(guest.answers(), [RSP_OKAY]);
     }
-    // Long enough for several sleeps that nothing ends: with no work there is nothing that was missed.
+    // Long enough for several sleeps that nothing ends: with no work there is nothing that was
+    // missed.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(missed(&back), 0);
-    // The question above woke it. A request that finds it awake still is served in a round: then once more.
+    // The question above woke it. A request that finds it awake still is served in a round: then
+    // once more.
     while missed(&back) == 0 {
         std::thread::sleep(Duration::from_millis(50));
         guest.tx.play(&[Slot::Data(guest.request(3, 64))]);

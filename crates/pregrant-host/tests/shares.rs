@@ -1,5 +1,5 @@
-//! One guest with many devices, disks and vifs: each has its share of what one guest may have mapped, and none costs another its share
-//! before it connects.
+//! One guest with many devices, disks and vifs: each has its share of what one guest may have
+//! mapped, and none costs another its share before it connects.
 
 mod machine;
 
@@ -181,10 +181,11 @@ fn end(mut machine: Machine, back: Back, ids: &[DeviceId]) {
     machine.end();
 }
 
-/// On a front that has 256 grants for all of its disks, and with vifs of all kinds; where the bound is far above and far below what they
-/// wish for.
+/// On a front that has 256 grants for all of its disks, and with vifs of all kinds; where the bound
+/// is far above and far below what they wish for.
 fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
-    // 16 disks have a ring page, 16 vifs of two queues four. Lists: 32 pages a queue. Kept: 512 pages a queue, and 1408 of a disk.
+    // 16 disks have a ring page, 16 vifs of two queues four. Lists: 32 pages a queue. Kept: 512
+    // pages a queue, and 1408 of a disk.
     const LEAST: usize = 16 + 16 * 4;
     for (limit, pages) in [(16 * 1024, 512), (16 * 1024, 15), (1024, 15), (LEAST + 64, 15)] {
         let mut machine = Machine::start();
@@ -217,7 +218,8 @@ fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
             );
             let is_staging = k >= 16 && k % 2 == 1;
             assert!(report.pages_allowed > 0 || is_staging, "{what}");
-            // Every list where there is room, and at least one where there is room for one of each vif.
+            // Every list where there is room, and at least one where there is room for one of each
+            // vif.
             let lists = report.pages_needed - if is_staging { 4 } else { report.pages_needed };
             let least = if limit > 1024 {
                 64
@@ -264,7 +266,8 @@ fn a_guest_that_names_more_than_it_may_is_refused() {
     end(machine, back, &ids);
 }
 
-/// Six disks, of which three are opened: they keep all of their pages, before and after a take-over, whatever the others are asked.
+/// Six disks, of which three are opened: they keep all of their pages, before and after a
+/// take-over, whatever the others are asked.
 fn disks_that_are_offered_take_nothing() {
     let mut machine = Machine::start();
     let mut back = serving(&machine);
@@ -297,7 +300,8 @@ fn disks_that_are_offered_take_nothing() {
     end(machine, back, &ids);
 }
 
-/// Two guests have all that may stay mapped of all guests; a third, which came last, has its share once one of them is gone.
+/// Two guests have all that may stay mapped of all guests; a third, which came last, has its share
+/// once one of them is gone.
 fn what_one_guest_lets_go_of_comes_to_another() {
     let mut machine = Machine::start();
     let back = serving(&machine);

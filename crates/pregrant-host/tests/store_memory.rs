@@ -1,5 +1,6 @@
-//! A client that watches and never reads, on a real socket: what the server keeps for it, counted in bytes, and that
-//! the others are served all the while. The server runs in the test's own thread, whose allocations are counted.
+//! A client that watches and never reads, on a real socket: what the server keeps for it, counted
+//! in bytes, and that the others are served all the while. The server runs in the test's own
+//! thread, whose allocations are counted.
 
 #[path = "../../pregrant/tests/counting/mod.rs"]
 mod counting;
@@ -53,7 +54,8 @@ fn a_hundred_thousand_events_for_a_socket_that_nobody_reads() {
     (0..EVENTS).for_each(|i| change(&mut xenstored, i));
     let kept = live() - before;
     println!("{kept} bytes kept for a client that reads nothing of {} events", 2 * EVENTS);
-    // What was given to the socket and not taken, what waits in the server, and what had come of the request.
+    // What was given to the socket and not taken, what waits in the server, and what had come of
+    // the request.
     assert!(kept < 512 * 1024, "{kept} bytes are kept");
 
     drop(guest);

@@ -1,10 +1,12 @@
-//! A backend's first frames: what guests sent while nobody served them reaches its receivers, whichever vif the successor has first.
+//! A backend's first frames: what guests sent while nobody served them reaches its receivers,
+//! whichever vif the successor has first.
 //!
 //! ```text
 //!   guest 5 --32 frames--> ring      | back: detached        | successor: 5 is served by a worker,
 //!   guest 6 <--------------------------------------------------- 6 is not had yet (Obstacle)
 //! ```
-//! The obstacle stays until guest 5's frames are answered, so a worker has served it before vif 6 is had, always.
+//! The obstacle stays until guest 5's frames are answered, so a worker has served it before vif 6
+//! is had, always.
 
 mod machine;
 
@@ -26,7 +28,8 @@ fn main() {
 
 const TWO: Workers = Some((2, Placement::Balanced));
 
-/// Frames that wait: fewer than a ring has slots, and far fewer than a queue of the switch has room for.
+/// Frames that wait: fewer than a ring has slots, and far fewer than a queue of the switch has room
+/// for.
 const WAITING: u64 = 32;
 
 /// Two guests that know each other, and no back any more.
@@ -101,7 +104,8 @@ fn no_frame_is_lost(kind: Kind) {
     let ids = orphans.ids();
     until(|| ids.iter().all(|id| back.report(*id).is_some_and(|report| report.device.reattached)));
     if kind == Kind::Slow {
-        // A tap's link comes up with its place, and a frame that its bridge has for it before is dropped.
+        // A tap's link comes up with its place, and a frame that its bridge has for it before is
+        // dropped.
         let steps = obstacle.steps.lock().unwrap().clone();
         let [a, b] = ids;
         assert_eq!(steps, [("found", a), ("found", b), ("connected", a), ("connected", b)]);
@@ -122,7 +126,8 @@ fn no_frame_is_lost(kind: Kind) {
     orphans.end(back);
 }
 
-/// Nobody keeps frames for a vif that is not to be had: they are told of, and later ones are counted.
+/// Nobody keeps frames for a vif that is not to be had: they are told of, and later ones are
+/// counted.
 fn what_waits_for_a_vif_that_another_has_is_told() {
     let mut orphans = Orphans::leave();
     log_lines::take();

@@ -1,4 +1,5 @@
-//! A tap in a network namespace of its own: frames both ways, their checksums left blank. Needs root, /dev/net/tun and `ip`.
+//! A tap in a network namespace of its own: frames both ways, their checksums left blank. Needs
+//! root, /dev/net/tun and `ip`.
 //!
 //! ```text
 //!   this test (as the guest, 10.77.0.2) <--TapPort--> interface vif7.0, 10.77.0.1 <--> a socket of the same namespace
@@ -31,7 +32,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The interface's other side: a packet socket that sees what the interface receives, and sends through it.
+/// The interface's other side: a packet socket that sees what the interface receives, and sends
+/// through it.
 struct Packets(std::fs::File);
 
 impl Packets {
@@ -400,7 +402,8 @@ fn a_queue_is_read_in_order_however_many_a_call_reads() {
         let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
         let (mut sent, mut read, mut held) = (0u32, 0u32, 0);
         let mut arena = Arena::new();
-        // One alone, a few, many; long ones behind short ones do not all fit the arena for which they are read.
+        // One alone, a few, many; long ones behind short ones do not all fit the arena for which
+        // they are read.
         let fills: [&[(u32, usize)]; 7] = [
             &[(1, 22)],
             &[(3, 22)],
@@ -460,7 +463,8 @@ fn uncut_frames_of_the_greatest_length_are_read_in_batches() {
         for i in 0..40 {
             let len = if i % 8 == 0 { 65_535 } else { 60 + 700 * i };
             let frame = tcp(i as u8, len);
-            // struct virtio_net_hdr: blank checksum; TCP over IPv4, 54 bytes of headers; where the checksum goes.
+            // struct virtio_net_hdr: blank checksum; TCP over IPv4, 54 bytes of headers; where the
+            // checksum goes.
             let header: [u8; 10] = if len > 1514 { [1, 1, 54, 0, 168, 5, 34, 0, 16, 0] } else { [0; 10] };
             socket.send(&[&header[..], &frame].concat());
             sent.push((frame, if len > 1514 { uncut } else { Offload::default() }));
@@ -527,7 +531,8 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         assert_eq!(said(), "online vif9.0\noffline vif9.0\n");
         assert!(!ip("link show vif9.0"), "the interface stays");
 
-        // A vif that is over before its directory goes: the script is run once, and nothing of one that runs still stays.
+        // A vif that is over before its directory goes: the script is run once, and nothing of one
+        // that runs still stays.
         let text = format!(
             "#!/bin/sh\necho \"$1 $vif\" >> {0}/log\n[ $1 = offline ] && exit 0\nsleep 1000 & echo $! > {0}/pid\nwait\n",
             dir.display()
@@ -550,7 +555,8 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         assert_eq!(said(), "online vif9.0\noffline vif9.0\n");
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         while !(state().is_empty() || state().contains(") Z ")) {
-            std::thread::sleep(Duration::from_millis(1)); // what the script started was killed with it
+            // what the script started was killed with it
+            std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(taps.unplug(&id), Plugged::Yes);
         taps.removed(&id).unwrap();
@@ -579,7 +585,8 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
     });
 }
 
-/// Many guests that start at once are not many scripts at once: the hotplug service takes a bounded number.
+/// Many guests that start at once are not many scripts at once: the hotplug service takes a bounded
+/// number.
 #[test]
 fn vifs_beyond_the_scripts_that_run_at_a_time_wait() {
     use std::os::unix::fs::PermissionsExt;
@@ -643,8 +650,8 @@ fn vifs_beyond_the_scripts_that_run_at_a_time_wait() {
     });
 }
 
-/// As systemd's socket does it: a process for each connection, here a thread; those beyond `most` at a time are closed at once.
-/// Gives the most that there were.
+/// As systemd's socket does it: a process for each connection, here a thread; those beyond `most`
+/// at a time are closed at once. Gives the most that there were.
 fn serve_scripts(at: &Path, service: Service, most: usize) -> Arc<AtomicUsize> {
     let kind = SocketType::SEQPACKET;
     let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -669,8 +676,8 @@ fn serve_scripts(at: &Path, service: Service, most: usize) -> Arc<AtomicUsize> {
     peak
 }
 
-/// More vifs go at once than the service runs scripts, and than its queue takes: each has its script, and those that fail are
-/// told of by name.
+/// More vifs go at once than the service runs scripts, and than its queue takes: each has its
+/// script, and those that fail are told of by name.
 #[test]
 fn vifs_that_go_at_once_lose_no_script() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,6 @@
-//! A guest's queues with a real tap behind them, in a network namespace of its own: what its frames are when the kernel has
-//! cut them, and in which of its queues the kernel's frames come. Needs root, /dev/net/tun and `ip`.
+//! A guest's queues with a real tap behind them, in a network namespace of its own: what its frames
+//! are when the kernel has cut them, and in which of its queues the kernel's frames come. Needs
+//! root, /dev/net/tun and `ip`.
 //!
 //! ```text
 //!   front --ring--> TxQueue --> vif7.0 --bridge--> vif8.0, whose guest takes nothing unfinished: the kernel cuts
@@ -36,7 +37,8 @@ use std::time::Duration;
 
 const OTHER_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 8];
 
-/// Looks for a frame, each a millisecond after the one before, until it counts as lost. The kernel has the processor meanwhile.
+/// Looks for a frame, each a millisecond after the one before, until it counts as lost. The kernel
+/// has the processor meanwhile.
 const LOOKS: u32 = 10_000;
 
 /// A tap at the bridge, up.
@@ -169,7 +171,8 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
     });
 }
 
-/// The kernel reads what the loopback mapped, by either way, of short frames and of several pages; afterwards nothing is mapped.
+/// The kernel reads what the loopback mapped, by either way, of short frames and of several pages;
+/// afterwards nothing is mapped.
 #[test]
 fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
     const LENGTHS: [usize; 9] = [60, 128, 129, 1514, 4096, 5000, 8300, 9014, 300];
@@ -281,8 +284,8 @@ fn the_kernel_s_frames_come_in_the_queues_that_the_guest_chose() {
         assert!(ip("neigh add 10.77.0.2 lladdr 00:16:3e:00:00:07 dev vif7.0"));
         let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
         let mut arena = Arena::new();
-        // How many frames came in the queue that the guest would choose, and in the other; a worker sleeps when nothing says
-        // that it should not.
+        // How many frames came in the queue that the guest would choose, and in the other; a worker
+        // sleeps when nothing says that it should not.
         let mut round = |taps: &mut Taps, ports: &mut [Box<dyn FramePort>]| {
             for n in 0..FLOWS * EACH {
                 socket.send_to(&[n as u8; 100], ("10.77.0.2", 4000 + n % FLOWS)).unwrap();
@@ -320,8 +323,8 @@ fn the_kernel_s_frames_come_in_the_queues_that_the_guest_chose() {
     });
 }
 
-/// An interface that somebody renames or removes under a vif: its guest gets no ports, its backend the reason, and nothing is
-/// left of the attempt.
+/// An interface that somebody renames or removes under a vif: its guest gets no ports, its backend
+/// the reason, and nothing is left of the attempt.
 #[test]
 fn a_vif_whose_tap_is_renamed_or_gone_is_told_so_when_it_connects() {
     apart(|| {
@@ -354,7 +357,8 @@ fn a_vif_whose_tap_is_renamed_or_gone_is_told_so_when_it_connects() {
     });
 }
 
-/// Two guests at a bridge, whose backend dies: what the first one sends to the second, whose rings are taken up later, arrives.
+/// Two guests at a bridge, whose backend dies: what the first one sends to the second, whose rings
+/// are taken up later, arrives.
 #[test]
 fn taps_of_a_predecessor_forward_before_the_first_is_served() {
     const FRAMES: u8 = 32;

@@ -1,5 +1,5 @@
-//! Vifs from their coming to their end, as two guests and a backend live it: what was negotiated is what frames take, and
-//! when it is over nothing is left.
+//! Vifs from their coming to their end, as two guests and a backend live it: what was negotiated is
+//! what frames take, and when it is over nothing is left.
 
 mod machine;
 
@@ -125,7 +125,8 @@ fn frames_both_ways_in_pages_that_stay_mapped() {
     });
 }
 
-/// Guests that let their back map all of them, beside one that does not; and a back that was not told to.
+/// Guests that let their back map all of them, beside one that does not; and a back that was not
+/// told to.
 fn frames_both_ways_in_any_page_of_the_guest() {
     let config = FrontConfig { foreign: true, ..ordinary() };
     let (named, copy) = (("foreign", "foreign"), ("copy", "copy"));
@@ -282,14 +283,16 @@ fn the_toolstack_takes_a_vif_away() {
     });
 }
 
-/// The front closed before the toolstack asked, or is gone: a toolstack that looks first leaves 6 as it is (libxl), another writes
-/// 5 over it, and 6 must be said again, or that one waits until it loses its patience.
+/// The front closed before the toolstack asked, or is gone: a toolstack that looks first leaves 6
+/// as it is (libxl), another writes 5 over it, and 6 must be said again, or that one waits until it
+/// loses its patience.
 fn a_closed_vif_is_taken_away_at_once() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, _back| {
         let before = machine.broker.audit();
         let ids = two_vifs(machine);
         for (id, stays) in [(ids[0], true), (ids[1], false)] {
-            let keep = stays.then(|| machine.attach(id.front)); // else the domain ends with its driver
+            // else the domain ends with its driver
+            let keep = stays.then(|| machine.attach(id.front));
             Guest::connected(machine, id, ordinary()).close();
             until(|| machine.back_state(id).as_deref() == Some("6"));
             machine
@@ -309,8 +312,8 @@ fn a_closed_vif_is_taken_away_at_once() {
     });
 }
 
-/// By hand, or by a script: the directory comes first, its permissions later, `state` last. Until then it is no vif, and
-/// nothing is written there that the guest could not read.
+/// By hand, or by a script: the directory comes first, its permissions later, `state` last. Until
+/// then it is no vif, and nothing is written there that the guest could not read.
 fn a_directory_that_is_written_key_by_key() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let id = DeviceId { class: Class::VIF, front: DomId(5), back: BACK, handle: 3 };
@@ -401,7 +404,8 @@ fn ports_are_made_before_a_guest_is_told() {
     machine.end();
 }
 
-/// Its guest is connected, and a netfront does not come back from a close: the next backend finds it so, and serves it.
+/// Its guest is connected, and a netfront does not come back from a close: the next backend finds
+/// it so, and serves it.
 fn a_live_vif_without_a_far_side_stays_as_it_is() {
     let mut machine = Machine::start();
     let ids = two_vifs(&mut machine);
@@ -460,7 +464,8 @@ fn a_driver_domain_takes_the_directories_away() {
     });
 }
 
-/// A script that runs behind a vif that is gone: its line is one of that vif's faults, and none is lost without a count.
+/// A script that runs behind a vif that is gone: its line is one of that vif's faults, and none is
+/// lost without a count.
 fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let ids = two_vifs(machine);
@@ -536,7 +541,8 @@ fn a_directory_stays_until_its_vif_is_unplugged() {
         machine.xs.rm(&id.front_dir()).unwrap();
         until(|| back.holds_plugs(true) > 2);
         assert!(machine.key(&id.back_dir()).is_some());
-        // The toolstack is in a hurry, and makes another one there: that one is plugged in and served.
+        // The toolstack is in a hurry, and makes another one there: that one is plugged in and
+        // served.
         machine.make_vif(5, 0);
         let asked = back.holds_plugs(true);
         until(|| back.holds_plugs(true) > asked + 2);
@@ -586,7 +592,8 @@ fn a_backend_ends_and_another_serves() {
     machine.end();
 }
 
-/// A front that goes on saying 4 on a vif that was closed for a fault gets nothing from the next backend either.
+/// A front that goes on saying 4 on a vif that was closed for a fault gets nothing from the next
+/// backend either.
 fn what_a_predecessor_closed_stays_closed() {
     let mut machine = Machine::start();
     machine.guest_domain(5);
@@ -627,8 +634,8 @@ fn what_a_predecessor_closed_stays_closed() {
     machine.end();
 }
 
-/// What waits for a guest's slots when the backend is told to stop is delivered as far as there are some, and the rest
-/// is counted.
+/// What waits for a guest's slots when the backend is told to stop is delivered as far as there are
+/// some, and the rest is counted.
 fn an_orderly_end_delivers_what_there_are_slots_for() {
     /// More than a ring has slots.
     const SENT: u64 = 300;
@@ -644,7 +651,8 @@ fn an_orderly_end_delivers_what_there_are_slots_for() {
             }
             until(|| back.report(ids[0]).unwrap().queues[0].1.frames == SENT);
             until(|| back.report(ids[1]).unwrap().queues[0].3.frames == 256);
-            // The back's thread stands still while `b` takes some frames and posts their slots, or does not.
+            // The back's thread stands still while `b` takes some frames and posts their slots, or
+            // does not.
             let (go, gone) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
             let (hear, heard) = (Arc::clone(&go), Arc::clone(&gone));
             let told = back.tell(move |backend| {

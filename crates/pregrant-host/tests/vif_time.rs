@@ -1,5 +1,6 @@
-//! A backend as time passes, on a machine within the test: the far side hears of a link that goes, and a rate is heard of
-//! while frames travel. What each rule is, to the nanosecond, is tested in the core.
+//! A backend as time passes, on a machine within the test: the far side hears of a link that goes,
+//! and a rate is heard of while frames travel. What each rule is, to the nanosecond, is tested in
+//! the core.
 
 mod machine;
 

@@ -1,7 +1,9 @@
-//! Worker threads: queues go from one to another under traffic while guests come, lie and die, and every frame arrives once and in
-//! its order; what is a vif's or a guest's holds over all workers; what cannot be served is closed with a line.
+//! Worker threads: queues go from one to another under traffic while guests come, lie and die, and
+//! every frame arrives once and in its order; what is a vif's or a guest's holds over all workers;
+//! what cannot be served is closed with a line.
 //!
-//! Waits are unbounded here: a wake-up, or a letter to a worker, that is lost ends the process or hangs the test.
+//! Waits are unbounded here: a wake-up, or a letter to a worker, that is lost ends the process or
+//! hangs the test.
 
 mod machine;
 
@@ -95,7 +97,8 @@ fn places(carried: &[Carried], id: &DeviceId) -> Vec<usize> {
     carried.iter().map(|worker| worker.of(id)).collect()
 }
 
-/// Frames of one guest that may be on their way: far fewer than any queue between has room for, so that none may be lost.
+/// Frames of one guest that may be on their way: far fewer than any queue between has room for, so
+/// that none may be lost.
 const WINDOW: u64 = 48;
 
 #[derive(Default)]
@@ -104,7 +107,8 @@ struct Station {
     got: AtomicU64,
 }
 
-/// Guests in threads of their own, each of which sends numbered frames to the next, on all of its queues in turns.
+/// Guests in threads of their own, each of which sends numbered frames to the next, on all of its
+/// queues in turns.
 struct Circle {
     ids: Vec<DeviceId>,
     queues: usize,
@@ -254,7 +258,8 @@ impl Visitor {
     }
 }
 
-/// Who is to leave: mostly one that leaves a worker that carries least, so that the others' queues have to move.
+/// Who is to leave: mostly one that leaves a worker that carries least, so that the others' queues
+/// have to move.
 fn leaves(visitors: &[(Visitor, usize)], carried: &[Carried], dice: &mut Dice) -> usize {
     let least = carried.iter().min_by_key(|worker| worker.total()).unwrap();
     let fits = |at: &usize| least.of(&visitors[*at].0.id()) == visitors[*at].1;
@@ -402,7 +407,8 @@ fn a_rate_is_the_whole_vif_s() {
     machine.end();
 }
 
-/// What a guest's idle vif keeps mapped gives way, in another worker's thread, when its other vif needs it.
+/// What a guest's idle vif keeps mapped gives way, in another worker's thread, when its other vif
+/// needs it.
 fn pages_are_bounded_over_all_workers() {
     let mut machine = Machine::start();
     let back = back(&machine, TWO);
@@ -411,7 +417,8 @@ fn pages_are_bounded_over_all_workers() {
     let calm = machine.broker.audit();
     let ids = [0, 1].map(|handle| machine.make_vif(5, handle));
     let config = FrontConfig { queues: 4, persistent: true, ..ordinary() };
-    // Eight rings, and four buffers for each direction of each queue; a vif may come to need far more.
+    // Eight rings, and four buffers for each direction of each queue; a vif may come to need far
+    // more.
     const LIMIT: usize = 8 + 32;
     back.ask(|backend| backend.config_mut().page_limit = LIMIT);
     let mapped = |machine: &Machine| machine.broker.audit().maptrack - calm.maptrack;

@@ -1,4 +1,5 @@
-//! xenstored over real sockets: domains, other threads' orders, clients that misbehave, sockets that were left.
+//! xenstored over real sockets: domains, other threads' orders, clients that misbehave, sockets
+//! that were left.
 
 use pregrant::DomId;
 use pregrant::wire::xs::{Errno, Header, MsgType};

@@ -1,4 +1,5 @@
-//! Xen's security advisories on a guest's own loop around its vif: a hostile back that writes without end.
+//! Xen's security advisories on a guest's own loop around its vif: a hostile back that writes
+//! without end.
 
 use pregrant::DomId;
 use pregrant::net::features::BackFeatures;
@@ -15,7 +16,8 @@ use std::time::Duration;
 const GUEST: DomId = DomId(5);
 const BACK: DomId = DomId(0);
 
-/// A guest's way to the store. Whenever it looks whether more has come, the back has just written its state once more.
+/// A guest's way to the store. Whenever it looks whether more has come, the back has just written
+/// its state once more.
 struct Restless {
     link: LocalLink,
     back: Client<LocalLink>,

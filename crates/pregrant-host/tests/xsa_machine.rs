@@ -1,5 +1,5 @@
-//! Xen's security advisories that need a whole machine: processes' resources, event channels, xenstore, a log. A hostile
-//! guest beside two that go on. docs/threat-model.md has the table.
+//! Xen's security advisories that need a whole machine: processes' resources, event channels,
+//! xenstore, a log. A hostile guest beside two that go on. docs/threat-model.md has the table.
 
 mod machine;
 
@@ -127,8 +127,8 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     end(stage);
 }
 
-/// Pages that stay mapped since they were seen are within a guest's bound, over all of its vifs, and give way to what another
-/// vif of it needs.
+/// Pages that stay mapped since they were seen are within a guest's bound, over all of its vifs,
+/// and give way to what another vif of it needs.
 fn xsa_300_pages_that_are_kept_count_too() {
     let mut stage = Stage::set();
     let limit = 4 + 100;
@@ -174,7 +174,8 @@ fn xsa_331_channels_that_close_under_load() {
             while !stop.load(Ordering::Relaxed) {
                 sender.send(0, mac(BAD, to.load(Ordering::Relaxed)), 64, seq);
                 seq += 1;
-                // While the address is nobody's the switch floods: leave the good guests' queues some room.
+                // While the address is nobody's the switch floods: leave the good guests' queues
+                // some room.
                 std::thread::sleep(Duration::from_micros(20));
             }
             sender.close();
@@ -245,7 +246,8 @@ fn xsa_332_an_event_storm_with_empty_rings() {
     end(stage);
 }
 
-/// A back that is busy elsewhere while a guest writes its state a hundred thousand times: what waits for it is bounded.
+/// A back that is busy elsewhere while a guest writes its state a hundred thousand times: what
+/// waits for it is bounded.
 fn xsa_349_state_flips_while_nobody_listens() {
     let began = Instant::now();
     let mut stage = Stage::set();

@@ -14,11 +14,11 @@
 //!   screen, table          what a command prints
 //! ```
 //! It stands on the loopback, and names nothing of a real Xen. The command shares with it what both
-//! need: machines (`pregrant loopback`), stations (`pregrant front`), `screen` and `table`. A driver
-//! needs none of it.
+//! need: machines (`pregrant loopback`), stations (`pregrant front`), `screen` and `table`. A
+//! driver needs none of it.
 //!
-//! A testbed starts its own program again, as `process ...` and `bench limit-target`: a program that
-//! runs [`demo`] or [`mod@bench`] must have these subcommands.
+//! A testbed starts its own program again, as `process ...` and `bench limit-target`: a program
+//! that runs [`demo`] or [`mod@bench`] must have these subcommands.
 //!
 //! # Example
 //! A machine with two domains, and an attachment of one:

@@ -1,7 +1,8 @@
-//! A xenstore within one process: a [`Server`] behind a lock, and clients that reach it without any socket.
+//! A xenstore within one process: a [`Server`] behind a lock, and clients that reach it without any
+//! socket.
 //!
-//! For tests and examples, beside [`pregrant::platform::local`]. Threads may be domains; a wait sleeps until another
-//! thread's request brings something.
+//! For tests and examples, beside [`pregrant::platform::local`]. Threads may be domains; a wait
+//! sleeps until another thread's request brings something.
 
 use super::server::{ConnId, Server};
 use pregrant::DomId;
@@ -25,7 +26,8 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Server> {
-        // A test thread that panicked leaves a whole server behind: no call of it can be cut short by a peer.
+        // A test thread that panicked leaves a whole server behind: no call of it can be cut short
+        // by a peer.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

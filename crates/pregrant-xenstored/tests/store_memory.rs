@@ -1,5 +1,6 @@
-//! What clients can make xenstored keep: watch events that nobody reads, replies that nobody reads, requests that stop
-//! halfway. Bytes on the heap are counted, before and after; nothing depends on time.
+//! What clients can make xenstored keep: watch events that nobody reads, replies that nobody reads,
+//! requests that stop halfway. Bytes on the heap are counted, before and after; nothing depends on
+//! time.
 #![cfg(not(any(loom, miri)))]
 
 #[path = "../../pregrant/tests/counting/mod.rs"]
@@ -35,7 +36,8 @@ fn ask(server: &mut Server, conn: ConnId, kind: MsgType, payload: &[u8]) {
     assert_ne!(out.first(), Some(&(MsgType::Error.raw() as u8)), "{kind} was refused");
 }
 
-/// Makes and removes nodes below the guest's `data`, each of another name, so that no two events are equal.
+/// Makes and removes nodes below the guest's `data`, each of another name, so that no two events
+/// are equal.
 fn make_changes(server: &mut Server, dom0: ConnId, name_bytes: usize, count: usize) {
     for i in 0..count {
         let path = format!("/local/domain/7/data/{i}{}\0", "x".repeat(name_bytes)).into_bytes();
@@ -44,7 +46,8 @@ fn make_changes(server: &mut Server, dom0: ConnId, name_bytes: usize, count: usi
     }
 }
 
-/// Bytes that a guest with as many watches as it may have is able to make the server keep, when it reads nothing.
+/// Bytes that a guest with as many watches as it may have is able to make the server keep, when it
+/// reads nothing.
 fn kept_for_a_guest_that_reads_nothing(name_bytes: usize, changes: usize) -> isize {
     let (mut server, dom0) = server();
     // Whatever grows on the way is there already.

@@ -1,5 +1,6 @@
-//! xenstored's core against a slow model: random programs of requests from domain 0 and three guests, with
-//! transactions that cross, permissions, watches, quotas, domains that go and come again. See `store_model`.
+//! xenstored's core against a slow model: random programs of requests from domain 0 and three
+//! guests, with transactions that cross, permissions, watches, quotas, domains that go and come
+//! again. See `store_model`.
 #![cfg(not(any(loom, miri)))]
 
 mod store_model;

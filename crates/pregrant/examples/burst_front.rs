@@ -1,10 +1,12 @@
-//! A guest as network functions are written: one loop that polls, bursts in and out, no events, no allocation.
+//! A guest as network functions are written: one loop that polls, bursts in and out, no events, no
+//! allocation.
 //!
 //! ```text
 //!   thread of the driver domain: back.poll_tx, poll_rx       thread of the guest: recv -> addresses exchanged -> send, reclaim
 //! ```
-//! What there is no room for on TX is kept and sent first, so that nothing is lost; received frames wait on their ring meanwhile.
-//! Run it: `cargo run -p pregrant --features examples --example burst_front`
+//! What there is no room for on TX is kept and sent first, so that nothing is lost; received frames
+//! wait on their ring meanwhile. Run it: `cargo run -p pregrant --features examples --example
+//! burst_front`
 
 mod machine;
 

@@ -1,4 +1,5 @@
-//! A guest that is flooded: its frame hook drops what nobody asked for before anything is allocated or copied.
+//! A guest that is flooded: its frame hook drops what nobody asked for before anything is allocated
+//! or copied.
 //!
 //! ```text
 //!   network --64 bytes each--> back ==staging==> hook: UDP to port 9? --yes--> gone
@@ -17,7 +18,8 @@ const FRAMES: usize = 10_000;
 const ONE_IN: usize = 10;
 const UNWANTED: u16 = 9;
 
-/// What is dropped. All headers are in the head, and the head is private: what is looked at stays so.
+/// What is dropped. All headers are in the head, and the head is private: what is looked at stays
+/// so.
 fn hook(frame: &mut HookFrame) -> Verdict {
     let head = frame.head();
     let is_udp = head.len() >= 42 && head[12..14] == [8, 0] && head[14] == 0x45 && head[23] == 17;

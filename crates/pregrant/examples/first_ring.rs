@@ -1,4 +1,5 @@
-//! One frame over one ring: a guest grants, asks and is answered; its backend takes, copies and answers.
+//! One frame over one ring: a guest grants, asks and is answered; its backend takes, copies and
+//! answers.
 //!
 //! ```text
 //!   guest (domain 5)                         backend (domain 0)
@@ -46,7 +47,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let xen = LocalXen::new();
     let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
 
-    // The guest grants a page for the ring and offers an event channel. Both numbers would go into xenstore.
+    // The guest grants a page for the ring and offers an event channel. Both numbers would go into
+    // xenstore.
     let mut ring_ref = [GrantRef::NONE];
     let page = guest.alloc(HOST, Access::ReadWrite, &mut ring_ref)?;
     let ring = RingPages::<NetTx, _>::new(page);

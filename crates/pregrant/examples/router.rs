@@ -1,4 +1,5 @@
-//! A guest that routes IPv4 between two vifs in its frame hook: what leaves where it came goes in the buffer that it came in.
+//! A guest that routes IPv4 between two vifs in its frame hook: what leaves where it came goes in
+//! the buffer that it came in.
 //!
 //! ```text
 //!   10.0.0.0/24 --vif 0--> hook --Redirect(1), one copy--> vif 1 -- 10.0.1.0/24

@@ -1,12 +1,13 @@
-//! A guest whose TCP/IP stack is smoltcp: the stack's device is a vif, frames go in bursts, and copies are the vif's and the stack's alone.
+//! A guest whose TCP/IP stack is smoltcp: the stack's device is a vif, frames go in bursts, and
+//! copies are the vif's and the stack's alone.
 //!
 //! ```text
 //!   guest:    TCP client -- smoltcp -- Link: Device --recv, send--> FrontVif
 //!                                                                     || rings, staging buffers
 //!   network:  TCP echo ---- smoltcp -- Others: Device <------------ BackVif, its port
 //! ```
-//! Time is a counter here; a guest has a clock, and sleeps on its vif's channels for as long as `poll_delay` says. Run it:
-//! `cargo run -p pregrant --features examples --example smoltcp_front`
+//! Time is a counter here; a guest has a clock, and sleeps on its vif's channels for as long as
+//! `poll_delay` says. Run it: `cargo run -p pregrant --features examples --example smoltcp_front`
 
 mod machine;
 
@@ -178,7 +179,8 @@ fn stack(
     let config = Config::new(HardwareAddress::Ethernet(EthernetAddress(mac)));
     let mut interface = Interface::new(config, device, Instant::ZERO);
     interface.update_ip_addrs(|addresses| {
-        let _ = addresses.push(IpCidr::new(Ipv4Addr::from(ip).into(), 24)); // the list has room for one
+        // the list has room for one
+        let _ = addresses.push(IpCidr::new(Ipv4Addr::from(ip).into(), 24));
     });
     let buffer = || tcp::SocketBuffer::new(vec![0; 64 << 10]);
     let mut sockets = SocketSet::new(Vec::new());

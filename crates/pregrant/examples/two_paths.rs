@@ -1,11 +1,13 @@
-//! Two whole interfaces, one by `copy` and one by `staging`: what they say in xenstore, and what their frames cost.
+//! Two whole interfaces, one by `copy` and one by `staging`: what they say in xenstore, and what
+//! their frames cost.
 //!
 //! ```text
 //!   toolstack --makes vif 0, vif 1--> xenstore <--keys and states--> FrontVif, BackVif
 //!                                     FrontVif --frames--> BackVif --> a port that counts
 //! ```
-//! Everything is in one process: `pregrant::platform::local` is its Xen and `pregrant_xenstored::local` its xenstore.
-//! Run it: `cargo run -p pregrant --features examples --example two_paths`
+//! Everything is in one process: `pregrant::platform::local` is its Xen and
+//! `pregrant_xenstored::local` its xenstore. Run it: `cargo run -p pregrant --features examples
+//! --example two_paths`
 
 use pregrant::DomId;
 use pregrant::net::back::{BackVif, Polled, VifConfig};
@@ -57,7 +59,8 @@ impl End {
     }
 }
 
-/// Steps both ends until neither has anything left to do. Programs with watches do so only when one of them fires.
+/// Steps both ends until neither has anything left to do. Programs with watches do so only when one
+/// of them fires.
 fn settle(
     guest: &LocalDomain,
     host: &LocalDomain,

@@ -5,9 +5,10 @@
 //!   take:   state: 0 -> bits, away: look at these queues               the worker
 //!   sleep:  state: 0 to ASLEEP; not where it is RUNG                    the worker
 //! ```
-//! Invariants: what was stored before a ring is seen by the worker once it has the bit; a ring finds the worker awake, which then
-//! does not fall asleep before it has taken the bit, or wakes it. One word has both, so each step is before or after any other,
-//! and no fence is needed: each is read, modified and written in one step, and takes along what all before it stored.
+//! Invariants: what was stored before a ring is seen by the worker once it has the bit; a ring
+//! finds the worker awake, which then does not fall asleep before it has taken the bit, or wakes
+//! it. One word has both, so each step is before or after any other, and no fence is needed: each
+//! is read, modified and written in one step, and takes along what all before it stored.
 //!
 //! Rung often, it costs one wake-up for each sleep. Checked by loom: `tests/doorbell_loom.rs`.
 
@@ -45,7 +46,8 @@ impl Doorbell {
         self.call()
     }
 
-    /// There is something that the worker looks for by itself whenever it is awake. True: as for [`ring`](Self::ring).
+    /// There is something that the worker looks for by itself whenever it is awake. True: as for
+    /// [`ring`](Self::ring).
     #[must_use]
     pub fn call(&self) -> bool {
         self.state.swap(RUNG, Ordering::AcqRel) & ASLEEP != 0
@@ -69,7 +71,8 @@ impl Doorbell {
         }
     }
 
-    /// The worker is about to sleep, unless this is false: then somebody rang, so [take](Self::take) and look first.
+    /// The worker is about to sleep, unless this is false: then somebody rang, so
+    /// [take](Self::take) and look first.
     #[must_use]
     pub fn about_to_sleep(&self) -> bool {
         self.state.compare_exchange(0, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -1,13 +1,15 @@
-//! Two kinds of failure that never mix: the peer lied ([`PeerFault`]: close that device, count it), and the platform
-//! failed ([`PlatformError`]: an operation with its errno).
+//! Two kinds of failure that never mix: the peer lied ([`PeerFault`]: close that device, count it),
+//! and the platform failed ([`PlatformError`]: an operation with its errno).
 
 use core::fmt;
 
-/// What a peer did that its protocol forbids. Each of these closes the device (docs/protocol 2.6); none panics.
+/// What a peer did that its protocol forbids. Each of these closes the device (docs/protocol 2.6);
+/// none panics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PeerFault {
-    /// `req_prod - req_cons > N`: more requests than the ring has slots, or `req_prod` went backwards.
+    /// `req_prod - req_cons > N`: more requests than the ring has slots, or `req_prod` went
+    /// backwards.
     ReqProdOverrun {
         /// The index read from the ring.
         req_prod: u32,
@@ -34,7 +36,8 @@ pub enum PeerFault {
     },
     /// A frame claims more slots than are on the ring.
     SlotsMissing,
-    /// A frame of more slots than a frame may have: 22 data slots or 9 extra infos from a front, 33 answers from a back.
+    /// A frame of more slots than a frame may have: 22 data slots or 9 extra infos from a front, 33
+    /// answers from a back.
     TooManySlots,
     /// `offset + size` of a fragment passes the end of its page.
     CrossesPage {
@@ -152,7 +155,8 @@ impl PlatformError {
         matches!(self.code.unsigned_abs(), NOENT | SRCH)
     }
 
-    /// Of a bind to an event channel: the domain has no such end for us. It closed it, its driver died, or it never offered one.
+    /// Of a bind to an event channel: the domain has no such end for us. It closed it, its driver
+    /// died, or it never offered one.
     pub fn is_of_no_end(&self) -> bool {
         self.is_of_no_domain() || self.code.unsigned_abs() == INVAL
     }

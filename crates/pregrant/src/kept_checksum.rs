@@ -1,6 +1,8 @@
-//! The checksum of what a back keeps in memory that outlives its process: whether a record is there whole.
+//! The checksum of what a back keeps in memory that outlives its process: whether a record is there
+//! whole.
 //!
-//! Against a death in the middle of a record, not against a liar: that memory is private to the back's domain.
+//! Against a death in the middle of a record, not against a liar: that memory is private to the
+//! back's domain.
 
 /// Of these words, in their order.
 pub(crate) fn of(words: impl Iterator<Item = u32>) -> u32 {

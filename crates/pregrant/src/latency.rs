@@ -1,10 +1,12 @@
-//! How long requests took: a histogram whose counters cost an addition each, written by one thread and read by any.
+//! How long requests took: a histogram whose counters cost an addition each, written by one thread
+//! and read by any.
 //!
 //! ```text
 //!   buckets:   up to 8.2 us | 33 us | 131 us | 524 us | 2.1 ms | 8.4 ms | 34 ms | 134 ms | 537 ms | 2.1 s | 8.6 s | longer
 //! ```
-//! Each bound is four times the one before, so that a bucket is found by the number of a time's bits, without a comparison.
-//! Of two counters that one thread reads while another adds, either may be ahead by a batch.
+//! Each bound is four times the one before, so that a bucket is found by the number of a time's
+//! bits, without a comparison. Of two counters that one thread reads while another adds, either may
+//! be ahead by a batch.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,7 +48,8 @@ pub struct LatencyFigures {
 }
 
 impl Latency {
-    /// Counts a request that took so long. By its one writer: a load and a store each, and no locked operation.
+    /// Counts a request that took so long. By its one writer: a load and a store each, and no
+    /// locked operation.
     #[inline(always)]
     pub fn add(&self, ns: u64) {
         for (counter, n) in [(&self.sum_ns, ns), (&self.buckets[bucket_of(ns)], 1)] {

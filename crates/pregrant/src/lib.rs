@@ -1,5 +1,5 @@
-//! Xen split drivers for network and block, both ends, around memory that is granted before the data
-//! comes. No operating system inside: `no_std` with `alloc`.
+//! Xen split drivers for network and block, both ends, around memory that is granted before the
+//! data comes. No operating system inside: `no_std` with `alloc`.
 //!
 //! ```text
 //!   net, blk                       the two ends of a vif and of a vbd; path/: how bytes travel
@@ -9,8 +9,8 @@
 //!   wire, shm, units, platform     layouts, memory of a peer, numbers; what a machine must offer
 //! ```
 //!
-//! - A guest's end: [`net::front::FrontVif`], [`blk::front`]. A driver domain's end: [`net::back::Vif`],
-//!   [`blk::back`], inside [`xenbus::Back`], which follows xenbus' states.
+//! - A guest's end: [`net::front::FrontVif`], [`blk::front`]. A driver domain's end:
+//!   [`net::back::Vif`], [`blk::back`], inside [`xenbus::Back`], which follows xenbus' states.
 //! - Ways of moving bytes, and what each costs: [`net::path`], [`blk::path`].
 //! - A machine of your own: implement [`platform::Platform`], and [`xenstore::client::Transport`].
 //! - A consumer of frames: [`port::FramePort`].
@@ -20,7 +20,8 @@
 //! [`PeerFault`] that closes this device and nothing else.
 //!
 //! # Example
-//! A request crosses a ring, on a small Xen within this process (`platform::local`, feature `local`):
+//! A request crosses a ring, on a small Xen within this process (`platform::local`, feature
+//! `local`):
 //! ```
 //! use pregrant::platform::local::LocalXen;
 //! use pregrant::platform::{Access, GrantPool, PeerMem};

@@ -6,17 +6,19 @@
 //!   guest <--RX-- net::back <--rx_burst(Arena)---- port
 //! ```
 //!
-//! TX and RX are the guest's, also here: `tx_burst` takes what a guest sent. A [`Burst`] is one byte area with up to
-//! [`BURST_FRAMES`] frames in it, so that a batch stays in the cache. The bytes are private copies; nothing that a peer
-//! does can change them. Ports are called once per burst, through `dyn`.
+//! TX and RX are the guest's, also here: `tx_burst` takes what a guest sent. A [`Burst`] is one
+//! byte area with up to [`BURST_FRAMES`] frames in it, so that a batch stays in the cache. The
+//! bytes are private copies; nothing that a peer does can change them. Ports are called once per
+//! burst, through `dyn`.
 //!
-//! A port that says [`Payload::Lent`] may get a [`LentBurst`]: of each frame the first bytes are a private copy, with all
-//! headers that anybody has to understand; the rest is [pieces](Piece) of memory that its guest can still write. It copies
-//! them, hands them on, or never looks, and then they are not even mapped. What it hands on beyond the call it [keeps](LentBurst::keep)
-//! and tells of through its [`Keeper`].
+//! A port that says [`Payload::Lent`] may get a [`LentBurst`]: of each frame the first bytes are a
+//! private copy, with all headers that anybody has to understand; the rest is [pieces](Piece) of
+//! memory that its guest can still write. It copies them, hands them on, or never looks, and then
+//! they are not even mapped. What it hands on beyond the call it [keeps](LentBurst::keep) and tells
+//! of through its [`Keeper`].
 //!
-//! What a guest may do: change lent payload at any time, so that two readers, or two readings, see two things. It cannot change
-//! a head, a length or an offload.
+//! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
+//! two things. It cannot change a head, a length or an offload.
 
 use crate::room::Room;
 use crate::units::PAGE_SIZE;
@@ -35,7 +37,8 @@ pub const ARENA_BYTES: usize = 256 * 1024;
 /// A batch of fewer bytes is not worth memory of its own: [`FramePort::tx_room`] is not asked.
 pub const ROOM_BYTES_MIN: usize = 2048;
 
-/// What is still to be done to a frame, or known of it: checksum state and segmentation (docs/protocol 2.7).
+/// What is still to be done to a frame, or known of it: checksum state and segmentation
+/// (docs/protocol 2.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
     /// The L4 checksum field holds only the pseudo-header's sum: somebody must finish it.
@@ -69,7 +72,8 @@ pub struct Burst<'a> {
 }
 
 impl<'a> Burst<'a> {
-    /// The frames that are there, each with its bytes. A frame that passes the area's end is left out.
+    /// The frames that are there, each with its bytes. A frame that passes the area's end is left
+    /// out.
     #[inline(always)]
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], Offload)> + 'a {
         let bytes = self.bytes;
@@ -92,10 +96,11 @@ impl<'a> Burst<'a> {
     }
 }
 
-/// Room for one burst: filled frame by frame, read as a [`Burst`], cleared, filled again. Allocates once.
+/// Room for one burst: filled frame by frame, read as a [`Burst`], cleared, filled again. Allocates
+/// once.
 ///
-/// A port that moves bursts instead of copying them puts memory of its own in the place of the arena's
-/// ([`move_in`](Self::move_in)), until it takes it back ([`move_out`](Self::move_out)):
+/// A port that moves bursts instead of copying them puts memory of its own in the place of the
+/// arena's ([`move_in`](Self::move_in)), until it takes it back ([`move_out`](Self::move_out)):
 ///
 /// ```text
 ///   move_in(theirs)    frames lie in theirs    ours waits
@@ -144,8 +149,10 @@ impl Arena {
         Self::of(if room.len() == ARENA_BYTES { room } else { Room::heap(ARENA_BYTES) })
     }
 
-    /// One without memory, until there is another to take its place; no frame is for it, whatever [`has_room`](Self::has_room) says. An arena of the heap that is given away for another has glibc put the next
-    /// ones elsewhere, and RX of 1496 bytes lost 5 % by it (`bench net`, copy and staging).
+    /// One without memory, until there is another to take its place; no frame is for it, whatever
+    /// [`has_room`](Self::has_room) says. An arena of the heap that is given away for another has
+    /// glibc put the next ones elsewhere, and RX of 1496 bytes lost 5 % by it (`bench net`, copy
+    /// and staging).
     pub fn nowhere() -> Self {
         Self::of(Room::heap(0))
     }
@@ -184,7 +191,8 @@ impl Arena {
         }
     }
 
-    /// Has the frames that were placed lie in `bytes`, before they are filled. Refused: it is too small for them.
+    /// Has the frames that were placed lie in `bytes`, before they are filled. Refused: it is too
+    /// small for them.
     pub fn move_in(&mut self, bytes: Box<[u8]>) -> Result<(), Box<[u8]>> {
         if bytes.len() < self.used_bytes() {
             return Err(bytes);
@@ -197,7 +205,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Has these frames, which lie in `bytes`, instead of what it had. Those that pass the end are left out.
+    /// Has these frames, which lie in `bytes`, instead of what it had. Those that pass the end are
+    /// left out.
     pub fn move_in_filled(&mut self, bytes: Box<[u8]>, frames: &[FrameDesc]) {
         self.clear();
         for desc in frames.iter().take(BURST_FRAMES) {
@@ -212,8 +221,8 @@ impl Arena {
         self.exchange();
     }
 
-    /// Gives back what was moved in, before or after it was cleared. Frames that lay there are without bytes then: only
-    /// their lengths are still right.
+    /// Gives back what was moved in, before or after it was cleared. Frames that lay there are
+    /// without bytes then: only their lengths are still right.
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
         if self.moved_in {
             self.exchange();
@@ -275,8 +284,8 @@ impl Arena {
         self.used = cursor.used;
     }
 
-    /// Appends a frame of `len` bytes and gives its place to be filled (what is there is an older frame's bytes). The
-    /// next frame starts on a new cache line. None when there is no room.
+    /// Appends a frame of `len` bytes and gives its place to be filled (what is there is an older
+    /// frame's bytes). The next frame starts on a new cache line. None when there is no room.
     #[inline(always)]
     pub fn room(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         let at = self.used;
@@ -289,8 +298,9 @@ impl Arena {
         Some(&mut self.bytes[at..at + len])
     }
 
-    /// As [`room`](Self::room), so that byte `k` of the frame begins a page of this process, where that leaves room. Who copies the
-    /// frame in pieces, whole pages from there on, has none that crosses a page: a platform pays for each page that it has to find.
+    /// As [`room`](Self::room), so that byte `k` of the frame begins a page of this process, where
+    /// that leaves room. Who copies the frame in pieces, whole pages from there on, has none that
+    /// crosses a page: a platform pays for each page that it has to find.
     #[inline]
     pub fn room_with_page_at(&mut self, k: usize, len: usize, offload: Offload) -> Option<&mut [u8]> {
         let gap = self.gap_to_page(k);
@@ -307,8 +317,8 @@ impl Arena {
         (PAGE_SIZE - off) % PAGE_SIZE
     }
 
-    /// Where the next frame may be read to whose length is not known yet: it begins a page, and has room for the longest. None: there is
-    /// none. [`came`](Self::came) says what was read.
+    /// Where the next frame may be read to whose length is not known yet: it begins a page, and has
+    /// room for the longest. None: there is none. [`came`](Self::came) says what was read.
     pub fn room_to_read(&mut self) -> Option<&mut [u8]> {
         let at = self.used + self.gap_to_page(0);
         let has_frame = self.n < BURST_FRAMES && !self.moved_in;
@@ -320,7 +330,8 @@ impl Arena {
         let _ = self.room_with_page_at(0, len, offload);
     }
 
-    /// As [`room`](Self::room), for a frame on its way to a guest, page by page: one that is longer than a page begins one.
+    /// As [`room`](Self::room), for a frame on its way to a guest, page by page: one that is longer
+    /// than a page begins one.
     #[inline]
     pub fn room_by_pages(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         if len > PAGE_SIZE { self.room_with_page_at(0, len, offload) } else { self.room(len, offload) }
@@ -375,12 +386,13 @@ pub enum Payload {
     Private,
     /// To copy it, hand it on or skip it itself: [`FramePort::tx_lent`].
     Lent,
-    /// The same, and of long frames also where the pages are mapped anyhow: it has the kernel read them. To skip them would say nothing of
-    /// a path whose whole work is to copy them.
+    /// The same, and of long frames also where the pages are mapped anyhow: it has the kernel read
+    /// them. To skip them would say nothing of a path whose whole work is to copy them.
     Named,
 }
 
-/// Names a frame that a port keeps, to whoever lent it: that frame alone, of all queues of the process.
+/// Names a frame that a port keeps, to whoever lent it: that frame alone, of all queues of the
+/// process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u64);
 
@@ -398,16 +410,18 @@ impl Token {
 
 const _: () = assert!(BURST_FRAMES == 1 << 6);
 
-/// A port's frames that it keeps beyond the call that gave them, as the queue sees it. The queue has it for as long as it lives.
+/// A port's frames that it keeps beyond the call that gave them, as the queue sees it. The queue
+/// has it for as long as it lives.
 ///
-/// A frame that is kept is not answered, nor are those behind it, and its pages stay mapped. A port that never completes so
-/// stops its own guest's queue when the ring is full, and nothing else.
+/// A frame that is kept is not answered, nor are those behind it, and its pages stay mapped. A port
+/// that never completes so stops its own guest's queue when the ring is full, and nothing else.
 pub trait Keeper: Send + Sync {
-    /// Appends those that are no longer read. Asked once a round; whoever completes one while the worker sleeps wakes it as
-    /// for a frame for the guest.
+    /// Appends those that are no longer read. Asked once a round; whoever completes one while the
+    /// worker sleeps wakes it as for a frame for the guest.
     fn complete(&self, done: &mut Vec<Token>);
-    /// The queue ends: returns, soon, when none of them is read any more, nor will be. Their pages go then; none of them is completed later. Frames that were
-    /// not sent are lost, as on a link that goes down.
+    /// The queue ends: returns, soon, when none of them is read any more, nor will be. Their pages
+    /// go then; none of them is completed later. Frames that were not sent are lost, as on a link
+    /// that goes down.
     fn give_up(&self);
 }
 
@@ -421,7 +435,8 @@ pub trait Lender {
     fn keep(&mut self, i: usize) -> Option<Token>;
 }
 
-/// A burst whose payload is lent. Frames that are short, or whose path gives private bytes, are whole.
+/// A burst whose payload is lent. Frames that are short, or whose path gives private bytes, are
+/// whole.
 pub struct LentBurst<'a> {
     arena: &'a mut Arena,
     lent: u64,
@@ -432,8 +447,8 @@ pub struct LentBurst<'a> {
 }
 
 impl<'a> LentBurst<'a> {
-    /// The frames of `arena`. Of those in `lent`, a bit each, only so many bytes as `heads` says are there; the others are
-    /// whole. `keeper` is the port's, as soon as it has kept one.
+    /// The frames of `arena`. Of those in `lent`, a bit each, only so many bytes as `heads` says
+    /// are there; the others are whole. `keeper` is the port's, as soon as it has kept one.
     pub fn new(
         arena: &'a mut Arena,
         lent: u64,
@@ -466,7 +481,8 @@ impl<'a> LentBurst<'a> {
         self.arena.desc(i).offload
     }
 
-    /// The private bytes at the front of frame `i`: all of it, or at least its headers as far as its offload speaks of them.
+    /// The private bytes at the front of frame `i`: all of it, or at least its headers as far as
+    /// its offload speaks of them.
     #[inline(always)]
     pub fn head(&self, i: usize) -> &[u8] {
         let desc = self.arena.desc(i);
@@ -480,8 +496,8 @@ impl<'a> LentBurst<'a> {
         self.lent >> i & 1 == 0
     }
 
-    /// Makes the payload of all frames reachable, in one go; those whose is not are dropped from the burst. Before it there are
-    /// no pieces.
+    /// Makes the payload of all frames reachable, in one go; those whose is not are dropped from
+    /// the burst. Before it there are no pieces.
     pub fn look(&mut self) {
         if self.lent == 0 || core::mem::replace(&mut self.looked, true) {
             return;
@@ -504,9 +520,10 @@ impl<'a> LentBurst<'a> {
         })
     }
 
-    /// Keeps frame `i` beyond this call, until `by` completes it: its [pieces](Self::pieces) stay where they are, and as they are
-    /// [named to the kernel](Piece::as_raw) they may be read for so long. Its head does not stay. None: it is not kept, for it is
-    /// whole, was not looked at, or another keeper has frames of this queue.
+    /// Keeps frame `i` beyond this call, until `by` completes it: its [pieces](Self::pieces) stay
+    /// where they are, and as they are [named to the kernel](Piece::as_raw) they may be read for so
+    /// long. Its head does not stay. None: it is not kept, for it is whole, was not looked at, or
+    /// another keeper has frames of this queue.
     pub fn keep(&mut self, i: usize, by: &Arc<dyn Keeper>) -> Option<Token> {
         if !self.looked || self.is_whole(i) || self.len_of(i) == 0 {
             return None;
@@ -523,7 +540,8 @@ impl<'a> LentBurst<'a> {
         self.arena.burst()
     }
 
-    /// Copies what is lent of frame `i`, which is whole then; or dropped, where that cannot be read.
+    /// Copies what is lent of frame `i`, which is whole then; or dropped, where that cannot be
+    /// read.
     pub fn make_whole(&mut self, i: usize) {
         self.look();
         let desc = self.arena.desc(i);
@@ -580,23 +598,24 @@ pub trait DropCounts: Send + Sync {
 pub trait FramePort: Send {
     /// What it can take unfinished.
     fn caps(&self) -> Offloads;
-    /// Whether it has room for a burst. Where it has not, the guest's frames stay on its ring, and whoever makes room wakes the worker, as for a
-    /// frame for the guest; it is asked again then, and once a second. It says so instead of waiting: a worker has other guests.
+    /// Whether it has room for a burst. Where it has not, the guest's frames stay on its ring, and
+    /// whoever makes room wakes the worker, as for a frame for the guest; it is asked again then,
+    /// and once a second. It says so instead of waiting: a worker has other guests.
     fn takes(&mut self) -> bool {
         true
     }
-    /// Takes frames that the guest sent. Returns how many of them (from the first) it took; the rest are dropped and
-    /// counted by the caller.
+    /// Takes frames that the guest sent. Returns how many of them (from the first) it took; the
+    /// rest are dropped and counted by the caller.
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize;
-    /// Memory for a batch of so many bytes, which is to be fetched. A port that moves bursts to others gives some of its own, and
-    /// gets it filled by [`tx_filled`](Self::tx_filled); all others copy what they want. It may not come back: a batch can
-    /// fail as a whole.
+    /// Memory for a batch of so many bytes, which is to be fetched. A port that moves bursts to
+    /// others gives some of its own, and gets it filled by [`tx_filled`](Self::tx_filled); all
+    /// others copy what they want. It may not come back: a batch can fail as a whole.
     fn tx_room(&mut self, bytes: usize) -> Option<Box<[u8]>> {
         let _ = bytes;
         None
     }
-    /// As [`tx_burst`](Self::tx_burst), of a batch that lies in memory of [`tx_room`](Self::tx_room)'s: the port may
-    /// [take](Arena::move_out) it.
+    /// As [`tx_burst`](Self::tx_burst), of a batch that lies in memory of
+    /// [`tx_room`](Self::tx_room)'s: the port may [take](Arena::move_out) it.
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.tx_burst(&arena.burst())
     }
@@ -608,15 +627,17 @@ pub trait FramePort: Send {
     fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
         self.tx_burst(&frames.private())
     }
-    /// Appends frames for the guest to `into`, as many as it has and as fit, or [moves](Arena::move_in_filled) them into an empty
-    /// one: nobody else has that memory then. Returns how many. After a call that gave none it is not asked again before its
-    /// queue's guest or its [bell](Self::owned_by) rings.
+    /// Appends frames for the guest to `into`, as many as it has and as fit, or
+    /// [moves](Arena::move_in_filled) them into an empty one: nobody else has that memory then.
+    /// Returns how many. After a call that gave none it is not asked again before its queue's guest
+    /// or its [bell](Self::owned_by) rings.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
-    /// The kernel says that there are frames for the guest: called by who waits for the port's descriptor, before it asks for them. A port
-    /// that was ever told may rely on it, and give none for a few calls after one that found nothing.
+    /// The kernel says that there are frames for the guest: called by who waits for the port's
+    /// descriptor, before it asks for them. A port that was ever told may rely on it, and give none
+    /// for a few calls after one that found nothing.
     fn told(&mut self) {}
-    /// Who counts what it took, or had for the guest, and dropped: of the whole vif, whichever of its queues' ports is asked. None:
-    /// it drops nothing.
+    /// Who counts what it took, or had for the guest, and dropped: of the whole vif, whichever of
+    /// its queues' ports is asked. None: it drops nothing.
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
         None
     }
@@ -624,18 +645,20 @@ pub trait FramePort: Send {
     fn drops(&self) -> Vec<PortDrop> {
         self.drop_counts().map_or_else(Vec::new, |counts| counts.read())
     }
-    /// Frames for the guest that wait in this process' memory, and are lost with it: a queue of the program's own counts,
-    /// the kernel's does not.
+    /// Frames for the guest that wait in this process' memory, and are lost with it: a queue of the
+    /// program's own counts, the kernel's does not.
     fn held(&self) -> usize {
         0
     }
-    /// The guest wants its frames spread over its queues like this from now on; None: as the port likes. Called for
-    /// each queue's port, never between bursts of a batch. A port with one queue has no use for it.
+    /// The guest wants its frames spread over its queues like this from now on; None: as the port
+    /// likes. Called for each queue's port, never between bursts of a batch. A port with one queue
+    /// has no use for it.
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         let _ = by;
     }
-    /// This worker calls the port from now on. A port that comes to have frames outside of a call to it rings its bell, whoever has
-    /// them come; one that nobody gave to a worker has no bell to ring.
+    /// This worker calls the port from now on. A port that comes to have frames outside of a call
+    /// to it rings its bell, whoever has them come; one that nobody gave to a worker has no bell to
+    /// ring.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
@@ -643,15 +666,16 @@ pub trait FramePort: Send {
 
 /// Wakes a worker.
 pub trait Bell: Send + Sync + fmt::Debug {
-    /// There is something for the port to which this bell belongs. Rung often, it does no more than rung once. From any thread, also
-    /// while another port holds its lock: it calls no port.
+    /// There is something for the port to which this bell belongs. Rung often, it does no more than
+    /// rung once. From any thread, also while another port holds its lock: it calls no port.
     fn ring(&self);
 }
 
 /// Who calls a port.
 #[derive(Clone, Debug)]
 pub struct PortOwner {
-    /// The worker's number, of those that there are: the one producer of what its ports send to others.
+    /// The worker's number, of those that there are: the one producer of what its ports send to
+    /// others.
     pub worker: usize,
     /// Has the worker ask this port for frames.
     pub bell: Arc<dyn Bell>,

@@ -4,7 +4,8 @@
 //!   Room::heap(n)              Box<[u8]>
 //!   PeerMem::room(n) --over--> pages that the platform knows by another name than their address, which spares it a look-up for each copy
 //! ```
-//! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its owner is. No peer can write them.
+//! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its
+//! owner is. No peer can write them.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -16,8 +17,8 @@ use core::ptr::NonNull;
 
 /// See the module.
 pub struct Room {
-    /// As long as this value is there, and nobody is given it for longer. In a `MaybeUninit`, so that it may be freed while this value is an
-    /// argument: it is always initialised.
+    /// As long as this value is there, and nobody is given it for longer. In a `MaybeUninit`, so
+    /// that it may be freed while this value is an argument: it is always initialised.
     bytes: MaybeUninit<&'static mut [u8]>,
     /// Whose the bytes are; None: the heap's.
     owner: Option<Box<dyn Send + Sync>>,
@@ -32,8 +33,9 @@ impl Room {
     /// The `len` bytes at `base`, which are `owner`'s.
     ///
     /// # Safety
-    /// They are mapped, initialised, readable and writable, and nobody else reads or writes them, until `owner` is dropped; but for a kernel or
-    /// hypervisor that this process asks to, while it has lent them to that call.
+    /// They are mapped, initialised, readable and writable, and nobody else reads or writes them,
+    /// until `owner` is dropped; but for a kernel or hypervisor that this process asks to, while it
+    /// has lent them to that call.
     pub unsafe fn over(base: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
         // SAFETY: as the caller says, and this value has the owner.
         let bytes = unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), len) };
@@ -49,7 +51,8 @@ impl Room {
             return Err(self);
         }
         let mut room = ManuallyDrop::new(self);
-        // SAFETY: initialised always; without an owner it is made of a box alone, and this value's drop, which would free it, does not come.
+        // SAFETY: initialised always; without an owner it is made of a box alone, and this value's
+        // drop, which would free it, does not come.
         Ok(unsafe { Box::from_raw(&raw mut **room.bytes.assume_init_mut()) })
     }
 }
@@ -112,7 +115,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A room of `len` bytes that are not the heap's to take; what it shares with its owner is dropped with that.
+    /// A room of `len` bytes that are not the heap's to take; what it shares with its owner is
+    /// dropped with that.
     pub(crate) fn of_an_owner(len: usize) -> (Room, Arc<()>) {
         let there = Arc::new(());
         let bytes = NonNull::from(Box::leak(vec![3; len].into_boxed_slice()));

@@ -5,12 +5,13 @@
 //!   (&[u8], structs)                  (SharedBytes: an address and a length, never a &[u8])
 //! ```
 //!
-//! Invariants: no `&` or `&mut` to shared memory is ever formed; words are relaxed atomics, payload is copied once by
-//! [`copy_from_shared`] and [`copy_to_shared`] (a plain copy in release, relaxed bytes under Miri); every access is
-//! checked against the length, and a store also against [`is_writable`](SharedBytes::is_writable): pages that were mapped to be read are
-//! written by no safe code, which would be a SIGSEGV. What a peer may do: change any byte at any time. So whatever was copied out is
-//! validated as a copy, and nothing is read twice. A [`Piece`] of it may also be named to the kernel, which then copies
-//! in our place.
+//! Invariants: no `&` or `&mut` to shared memory is ever formed; words are relaxed atomics, payload
+//! is copied once by [`copy_from_shared`] and [`copy_to_shared`] (a plain copy in release, relaxed
+//! bytes under Miri); every access is checked against the length, and a store also against
+//! [`is_writable`](SharedBytes::is_writable): pages that were mapped to be read are written by no
+//! safe code, which would be a SIGSEGV. What a peer may do: change any byte at any time. So
+//! whatever was copied out is validated as a copy, and nothing is read twice. A [`Piece`] of it may
+//! also be named to the kernel, which then copies in our place.
 #![allow(unsafe_code)]
 
 use core::marker::PhantomData;
@@ -20,9 +21,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Memory that a peer may write: an address range that stays put while the value lives.
 ///
 /// # Safety
-/// For the implementor: `base()` is page aligned and `base()..base() + len()` is mapped, readable (and writable where
-/// [`is_writable`](Self::is_writable) says so) from construction until the value is dropped, and moving the value does not move
-/// the range. The bytes may change at any time; no reference to them exists anywhere.
+/// For the implementor: `base()` is page aligned and `base()..base() + len()` is mapped, readable
+/// (and writable where [`is_writable`](Self::is_writable) says so) from construction until the
+/// value is dropped, and moving the value does not move the range. The bytes may change at any
+/// time; no reference to them exists anywhere.
 pub unsafe trait SharedBytes {
     /// Start of the range.
     fn base(&self) -> NonNull<u8>;
@@ -33,30 +35,33 @@ pub unsafe trait SharedBytes {
         self.len() == 0
     }
 
-    /// Whether the range may be written, the same for as long as the value lives. Where it may not, stores are refused, as those past the
-    /// end are.
+    /// Whether the range may be written, the same for as long as the value lives. Where it may not,
+    /// stores are refused, as those past the end are.
     #[inline(always)]
     fn is_writable(&self) -> bool {
         true
     }
-    /// A store was refused, for the range may not be written: a mistake of this program's, which an implementor says where it can.
+    /// A store was refused, for the range may not be written: a mistake of this program's, which an
+    /// implementor says where it can.
     #[cold]
     fn store_refused(&self) {}
 
-    /// Copies `dst.len()` bytes out of the range, starting at `at`. False (and nothing copied) when they pass its end.
+    /// Copies `dst.len()` bytes out of the range, starting at `at`. False (and nothing copied) when
+    /// they pass its end.
     #[inline(always)]
     #[must_use]
     fn copy_out(&self, at: usize, dst: &mut [u8]) -> bool {
         if at > self.len() || dst.len() > self.len() - at {
             return false;
         }
-        // SAFETY: `at + dst.len() <= self.len()`, so the source lies in the range that the implementor vouches for;
-        // `dst` is private memory, so the two do not overlap.
+        // SAFETY: `at + dst.len() <= self.len()`, so the source lies in the range that the
+        // implementor vouches for; `dst` is private memory, so the two do not overlap.
         unsafe { copy_from_shared(self.base().as_ptr().add(at), dst.as_mut_ptr(), dst.len()) };
         true
     }
 
-    /// Copies `src` into the range at `at`. False (and nothing copied) when it passes the end, or the range may not be written.
+    /// Copies `src` into the range at `at`. False (and nothing copied) when it passes the end, or
+    /// the range may not be written.
     #[inline(always)]
     #[must_use]
     fn copy_in(&self, at: usize, src: &[u8]) -> bool {
@@ -68,8 +73,8 @@ pub unsafe trait SharedBytes {
         true
     }
 
-    /// Copies all of `from` into the range at `at`. False (and nothing copied) when it passes the end, the two overlap, or the
-    /// range may not be written.
+    /// Copies all of `from` into the range at `at`. False (and nothing copied) when it passes the
+    /// end, the two overlap, or the range may not be written.
     #[inline(always)]
     #[must_use]
     fn copy_piece_in(&self, at: usize, from: Piece<'_>) -> bool {
@@ -80,33 +85,36 @@ pub unsafe trait SharedBytes {
         let to = unsafe { self.base().add(at) };
         let apart = to.addr().get().abs_diff(from.base.addr().get()) >= from.len;
         if apart {
-            // SAFETY: the source lies in the range that the piece was borrowed from, the destination in this one (checked), and they do
-            // not overlap (checked).
+            // SAFETY: the source lies in the range that the piece was borrowed from, the
+            // destination in this one (checked), and they do not overlap (checked).
             unsafe { copy_across(from.base.as_ptr(), to.as_ptr(), from.len) };
         }
         apart
     }
 
-    /// Reads the aligned 32-bit word at byte `at` once. None when it is not aligned or passes the end.
+    /// Reads the aligned 32-bit word at byte `at` once. None when it is not aligned or passes the
+    /// end.
     #[inline(always)]
     fn load_u32(&self, at: usize) -> Option<u32> {
         // SAFETY: what is there is an atomic word of the range, and is read alone.
         word_at(self, at).map(|w| unsafe { w.as_ref() }.load(Ordering::Relaxed))
     }
 
-    /// Writes the aligned 32-bit word at byte `at`. False when it is not aligned, passes the end, or the range may not be written.
+    /// Writes the aligned 32-bit word at byte `at`. False when it is not aligned, passes the end,
+    /// or the range may not be written.
     #[inline(always)]
     #[must_use]
     fn store_u32(&self, at: usize, value: u32) -> bool {
         self.word(at).map(|w| w.store(value, Ordering::Relaxed)).is_some()
     }
 
-    /// The aligned word at byte `at` as an atomic, which can be written: None where the range may not be.
+    /// The aligned word at byte `at` as an atomic, which can be written: None where the range may
+    /// not be.
     #[inline(always)]
     fn word(&self, at: usize) -> Option<&AtomicU32> {
         let word = word_at(self, at).filter(|_| self.takes_stores())?;
-        // SAFETY: the word is in the range, for as long as this is borrowed, and an atomic may be shared with a writer that we do not
-        // control.
+        // SAFETY: the word is in the range, for as long as this is borrowed, and an atomic may be
+        // shared with a writer that we do not control.
         Some(unsafe { word.as_ref() })
     }
 
@@ -171,11 +179,13 @@ fn word_at<S: SharedBytes + ?Sized>(of: &S, at: usize) -> Option<NonNull<AtomicU
     if !at.is_multiple_of(4) || at >= of.len() {
         return None;
     }
-    // SAFETY: aligned (the base is page aligned and `at` a multiple of 4, as is the length), and inside the range.
+    // SAFETY: aligned (the base is page aligned and `at` a multiple of 4, as is the length), and
+    // inside the range.
     Some(unsafe { of.base().add(at) }.cast())
 }
 
-/// Some bytes of shared memory, for as long as whoever mapped it lends them. Made by [`SharedBytes::piece`].
+/// Some bytes of shared memory, for as long as whoever mapped it lends them. Made by
+/// [`SharedBytes::piece`].
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     base: NonNull<u8>,
@@ -195,16 +205,19 @@ impl Piece<'_> {
         self.len == 0
     }
 
-    /// Copies the bytes at the beginning of `dst`, as many as there are in both. Returns how many. Read twice, they may differ.
+    /// Copies the bytes at the beginning of `dst`, as many as there are in both. Returns how many.
+    /// Read twice, they may differ.
     #[inline(always)]
     pub fn copy_out(&self, dst: &mut [u8]) -> usize {
         let n = self.len.min(dst.len());
-        // SAFETY: `n` bytes from `base` lie in the range of the `SharedBytes` that this is borrowed from; `dst` is private.
+        // SAFETY: `n` bytes from `base` lie in the range of the `SharedBytes` that this is borrowed
+        // from; `dst` is private.
         unsafe { copy_from_shared(self.base.as_ptr(), dst.as_mut_ptr(), n) };
         n
     }
 
-    /// Where they are: for a request to the kernel, which reads them in our place. No reference to them is ever formed.
+    /// Where they are: for a request to the kernel, which reads them in our place. No reference to
+    /// them is ever formed.
     #[inline(always)]
     pub fn as_raw(&self) -> (*const u8, usize) {
         (self.base.as_ptr(), self.len)
@@ -227,8 +240,8 @@ unsafe impl<S: SharedBytes + ?Sized> SharedBytes for alloc::boxed::Box<S> {
     }
 }
 
-// SAFETY: what there is vouches for its range; nothing is a range of no bytes, at an address that is aligned as a page is and that
-// nobody reads. Moving either moves no range.
+// SAFETY: what there is vouches for its range; nothing is a range of no bytes, at an address that
+// is aligned as a page is and that nobody reads. Moving either moves no range.
 unsafe impl<S: SharedBytes> SharedBytes for Option<S> {
     fn base(&self) -> NonNull<u8> {
         self.as_ref().map_or(NonNull::<AlignedAsPage>::dangling().cast(), S::base)
@@ -250,8 +263,9 @@ unsafe impl<S: SharedBytes> SharedBytes for Option<S> {
 #[repr(align(4096))]
 struct AlignedAsPage;
 
-/// A real `prefetchw`. The intrinsics of Rust and C silently emit `prefetcht0` on the baseline target, which is worse
-/// than none: measured, it makes filling slots slower than no prefetch at all.
+/// A real `prefetchw`. The intrinsics of Rust and C silently emit `prefetcht0` on the baseline
+/// target, which is worse than none: measured, it makes filling slots slower than no prefetch at
+/// all.
 #[inline(always)]
 pub fn prefetchw(p: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -267,7 +281,8 @@ pub fn prefetchw(p: *const u8) {
 #[inline(always)]
 pub fn prefetch(p: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no architectural effect, whatever the address; SSE is part of the target.
+    // SAFETY: a prefetch has no architectural effect, whatever the address; SSE is part of the
+    // target.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
     }
@@ -282,8 +297,8 @@ pub fn prefetch(p: *const u8) {
 #[inline(always)]
 pub unsafe fn copy_from_shared(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(not(miri))]
-    // SAFETY: the caller's. The peer may race; the copy's value is then any mixture, which the validation that follows
-    // must cope with.
+    // SAFETY: the caller's. The peer may race; the copy's value is then any mixture, which the
+    // validation that follows must cope with.
     unsafe {
         copy_short(src, dst, len)
     };
@@ -294,7 +309,8 @@ pub unsafe fn copy_from_shared(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Copies `len` bytes from private memory into shared memory. Never rounded up: that would leak private bytes.
+/// Copies `len` bytes from private memory into shared memory. Never rounded up: that would leak
+/// private bytes.
 ///
 /// # Safety
 /// `dst..dst + len` is mapped, writable shared memory, `src..src + len` is private memory.
@@ -315,11 +331,13 @@ pub unsafe fn copy_to_shared(src: *const u8, dst: *mut u8, len: usize) {
 /// Copies `len` bytes from shared memory into other shared memory.
 ///
 /// # Safety
-/// `src..src + len` and `dst..dst + len` are mapped shared memory, the second is writable, and they do not overlap.
+/// `src..src + len` and `dst..dst + len` are mapped shared memory, the second is writable, and they
+/// do not overlap.
 #[inline(always)]
 unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(not(miri))]
-    // SAFETY: the caller's. A peer may race with either: then what is written is any mixture, as if the peer had written it.
+    // SAFETY: the caller's. A peer may race with either: then what is written is any mixture, as if
+    // the peer had written it.
     unsafe {
         copy_short(src, dst, len)
     };
@@ -333,14 +351,16 @@ unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// A copy whose common short lengths need no library call: two overlapping blocks cover 16 to 128 bytes.
+/// A copy whose common short lengths need no library call: two overlapping blocks cover 16 to 128
+/// bytes.
 ///
 /// # Safety
 /// As for `ptr::copy_nonoverlapping`.
 #[cfg(not(miri))]
 #[inline(always)]
 unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: every block lies inside `0..len` of both sides: the last one of each arm starts at `len` less its size.
+    // SAFETY: every block lies inside `0..len` of both sides: the last one of each arm starts at
+    // `len` less its size.
     unsafe {
         match len {
             64 => block64(src, dst),
@@ -361,7 +381,8 @@ unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// 16 bytes, in one register where the machine has such (an array of words would travel by way of the stack).
+/// 16 bytes, in one register where the machine has such (an array of words would travel by way of
+/// the stack).
 ///
 /// # Safety
 /// As for `ptr::copy_nonoverlapping` of 16 bytes.

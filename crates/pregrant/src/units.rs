@@ -2,19 +2,22 @@
 
 use core::fmt;
 
-/// Bytes in a page of the paravirtual interfaces. Always 4096, whatever the guest's own page size is.
+/// Bytes in a page of the paravirtual interfaces. Always 4096, whatever the guest's own page size
+/// is.
 pub const PAGE_SIZE: usize = 4096;
 
 /// A domain's number (`domid_t`, xen/include/public/xen.h).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct DomId(pub u16);
 
-/// An index into the granting domain's grant table (`grant_ref_t`, xen/include/public/grant_table.h).
+/// An index into the granting domain's grant table (`grant_ref_t`,
+/// xen/include/public/grant_table.h).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct GrantRef(pub u32);
 
-/// A domain's own number of one end of an event channel (`evtchn_port_t`, xen/include/public/event_channel.h).
-/// Never called a bare "port": that is a frame port, see [`crate::port`].
+/// A domain's own number of one end of an event channel (`evtchn_port_t`,
+/// xen/include/public/event_channel.h). Never called a bare "port": that is a frame port, see
+/// [`crate::port`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct EvtchnPort(pub u32);
 

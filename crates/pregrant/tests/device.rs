@@ -1,4 +1,5 @@
-//! The two ends of a device and the toolstack, in one xenstore: who writes what, and what a peer can make of it.
+//! The two ends of a device and the toolstack, in one xenstore: who writes what, and what a peer
+//! can make of it.
 #![cfg(not(any(loom, miri)))]
 
 use pregrant::DomId;

@@ -1,4 +1,5 @@
-//! Several handles of one domain on the local platform: who hears what, and what goes from one to another.
+//! Several handles of one domain on the local platform: who hears what, and what goes from one to
+//! another.
 #![cfg(not(loom))]
 
 use pregrant::platform::local::{LocalDomain, LocalXen};

@@ -1,12 +1,13 @@
-//! The switch's mailbox under every order of its memory accesses that the C11 model allows (`cargo xtask ci loom`).
+//! The switch's mailbox under every order of its memory accesses that the C11 model allows (`cargo
+//! xtask ci loom`).
 //!
 //! ```text
 //!   writers: post, ring when the reader waits --> bell --> reader: takes, says that it waits, looks once more, sleeps
 //! ```
 //!
-//! The mailbox is the host crate's; it is compiled here, for that crate needs more of a system than loom has. A wake-up that is
-//! lost is a deadlock, which loom reports. The last tests leave one ingredient out and expect loom to find the fault: they show
-//! that the models above can fail.
+//! The mailbox is the host crate's; it is compiled here, for that crate needs more of a system than
+//! loom has. A wake-up that is lost is a deadlock, which loom reports. The last tests leave one
+//! ingredient out and expect loom to find the fault: they show that the models above can fail.
 #![cfg(loom)]
 
 use loom::sync::{Condvar, Mutex};
@@ -125,8 +126,9 @@ fn no_mail_is_slept_over() {
     mail_wakes_the_reader(2, 2, Without::Nothing);
 }
 
-/// One slot for three pieces of mail: what finds no room is known to the writer, all else comes, in order. Its last word is in a
-/// mailbox of its own: the reader that has it sees what was posted before.
+/// One slot for three pieces of mail: what finds no room is known to the writer, all else comes, in
+/// order. Its last word is in a mailbox of its own: the reader that has it sees what was posted
+/// before.
 #[test]
 fn slots_are_used_again_and_what_finds_none_is_known() {
     const LAST: u32 = 9;
@@ -172,7 +174,8 @@ fn one_of_two_writers_wakes_the_reader() {
     });
 }
 
-/// Mail is recalled and grows, while the reader may take it: each number comes once, in order, and none is slept over.
+/// Mail is recalled and grows, while the reader may take it: each number comes once, in order, and
+/// none is slept over.
 #[test]
 fn what_is_recalled_is_not_lost_and_not_doubled() {
     explore(3, || {
@@ -204,7 +207,8 @@ fn what_is_recalled_is_not_lost_and_not_doubled() {
     });
 }
 
-/// What the writer of the second mailbox knew of the first: the reader that finds the second finds the first.
+/// What the writer of the second mailbox knew of the first: the reader that finds the second finds
+/// the first.
 #[test]
 fn mail_that_was_posted_before_is_seen_before() {
     explore(3, || {

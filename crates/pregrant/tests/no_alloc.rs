@@ -1,5 +1,6 @@
-//! Moving a frame allocates nothing, at either end, on any path, over a million frames; and what a vif takes when it is
-//! set up. A test binary of its own, since the allocator that counts is the whole process's.
+//! Moving a frame allocates nothing, at either end, on any path, over a million frames; and what a
+//! vif takes when it is set up. A test binary of its own, since the allocator that counts is the
+//! whole process's.
 #![cfg(not(any(loom, miri)))]
 
 mod counting;
@@ -21,7 +22,8 @@ const FRAMES: u64 = 1_000_000;
 /// Frames before the count starts: tables and queues have grown to what they need.
 const WARM_UP: u64 = 20_000;
 
-/// A repeating sequence of frames: what a burst is filled from, and what arrives is checked against.
+/// A repeating sequence of frames: what a burst is filled from, and what arrives is checked
+/// against.
 struct Mix {
     lens: &'static [(usize, bool)],
     bytes: Vec<u8>,
@@ -59,7 +61,8 @@ impl Mix {
         (&self.bytes[..len], offload)
     }
 
-    /// The next frame is this one. First, last and middle bytes tell, since a frame of some length is always the same.
+    /// The next frame is this one. First, last and middle bytes tell, since a frame of some length
+    /// is always the same.
     fn check(&mut self, bytes: &[u8], offload: Offload) {
         let (due, with) = self.next();
         let probes = |b: &[u8]| (b.len(), b.first().copied(), b.get(b.len() / 2).copied(), b.last().copied());
@@ -260,7 +263,8 @@ impl FramePort for Flood {
     }
 }
 
-/// Each verdict in turn, with heads that are changed; frames are sent on in their buffers and by a copy.
+/// Each verdict in turn, with heads that are changed; frames are sent on in their buffers and by a
+/// copy.
 #[test]
 fn the_frame_hook_allocates_nothing() {
     let xen = LocalXen::new();
@@ -307,7 +311,8 @@ fn the_frame_hook_allocates_nothing() {
     assert!(stats.sent_on > 0 && stats.sent_copied > 0 && stats.passed > 0 && stats.dropped > 0);
 }
 
-/// Frames of a guest's own memory: in pages that the back has, in pages that it has no room for, and over several.
+/// Frames of a guest's own memory: in pages that the back has, in pages that it has no room for,
+/// and over several.
 #[test]
 fn frames_from_own_pages_allocate_nothing() {
     const PAGES: u64 = 512;
@@ -346,8 +351,8 @@ fn frames_from_own_pages_allocate_nothing() {
     assert_eq!(flood.took, WARM_UP + FRAMES);
 }
 
-/// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the guest's stack. Ordinary
-/// pages, one for each slot, are where the frames are, and left out.
+/// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the
+/// guest's stack. Ordinary pages, one for each slot, are where the frames are, and left out.
 #[test]
 fn a_vif_with_staging_takes_less_than_a_mebibyte() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! A disk's request allocates nothing, at either end, on any path, once every kind of it was there. A test binary of its own, since
-//! the allocator that counts is the whole process's.
+//! A disk's request allocates nothing, at either end, on any path, once every kind of it was there.
+//! A test binary of its own, since the allocator that counts is the whole process's.
 #![cfg(not(any(loom, miri)))]
 
 #[path = "rig/bus.rs"]
@@ -26,9 +26,11 @@ const HOST: DomId = DomId(1);
 const SECTORS: u64 = 4096;
 /// Requests that are counted.
 const REQUESTS: u64 = 30_000;
-/// Requests before the count starts: buffers and lists have grown to what they need, each place having had the longest.
+/// Requests before the count starts: buffers and lists have grown to what they need, each place
+/// having had the longest.
 const WARM_UP: u64 = 10_000;
-/// Bytes of requests, one after the other: a sector, pages, all segments of a slot, lists of segments.
+/// Bytes of requests, one after the other: a sector, pages, all segments of a slot, lists of
+/// segments.
 const LENGTHS: [usize; 8] = [4096, 512, 4096, 8192, 4096, 45056, 65536, 262_144];
 
 /// A disk in memory.

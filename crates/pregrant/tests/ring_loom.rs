@@ -1,13 +1,14 @@
-//! The ring under every order of its memory accesses that the C11 model allows (`cargo xtask ci loom`).
+//! The ring under every order of its memory accesses that the C11 model allows (`cargo xtask ci
+//! loom`).
 //!
 //! ```text
 //!   front thread:  push, publish --(Notify::Yes)--> event channel --> back thread sleeps in it
 //!                  sleeps        <-- event channel <--(Notify::Yes)-- answer
 //! ```
 //!
-//! A wake-up that is lost is a deadlock, which loom reports. Slots are relaxed words, so loom also shows a stale one
-//! wherever the index that publishes it does not order it. The last tests take one ingredient away and expect loom to
-//! find the fault: they show that the models above can fail.
+//! A wake-up that is lost is a deadlock, which loom reports. Slots are relaxed words, so loom also
+//! shows a stale one wherever the index that publishes it does not order it. The last tests take
+//! one ingredient away and expect loom to find the fault: they show that the models above can fail.
 #![cfg(loom)]
 
 use loom::sync::atomic::{AtomicU32, Ordering};

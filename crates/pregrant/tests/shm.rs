@@ -1,5 +1,5 @@
-//! The only way to touch shared memory: what lies inside is copied, all of it and nothing beside it; what does not is
-//! refused, and nothing is touched.
+//! The only way to touch shared memory: what lies inside is copied, all of it and nothing beside
+//! it; what does not is refused, and nothing is touched.
 #![cfg(not(loom))]
 
 use pregrant::platform::local::{LocalXen, Pages};
@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 
 const LEN: usize = 2 * PAGE_SIZE;
 
-/// Starts and lengths at and around the range's ends, with those whose sum is past the largest number.
+/// Starts and lengths at and around the range's ends, with those whose sum is past the largest
+/// number.
 const PLACES: [(usize, usize); 12] = [
     (0, 0),
     (0, LEN),
@@ -138,7 +139,8 @@ fn all_of_it_is_zeroed() {
     assert!(pages.copy_out(0, &mut out) && out == [0; LEN]);
 }
 
-/// A hint changes nothing, wherever it points: it may be given for a frame that ends past the range.
+/// A hint changes nothing, wherever it points: it may be given for a frame that ends past the
+/// range.
 #[test]
 fn prefetches_change_nothing() {
     let pages = Pages::new(2);

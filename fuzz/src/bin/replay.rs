@@ -1,4 +1,5 @@
-//! Plays inputs once, on any toolchain: `cargo run --manifest-path fuzz/Cargo.toml --bin replay -- TARGET FILE...`
+//! Plays inputs once, on any toolchain: `cargo run --manifest-path fuzz/Cargo.toml --bin replay --
+//! TARGET FILE...`
 
 use std::process::ExitCode;
 

@@ -5,7 +5,8 @@
 //!                                               '--> report --> docs/*.svg     |
 //!                       docs/results/*.jsonl, figures of other benches --------+--> docs/results.md
 //! ```
-//! `--page` measures nothing and makes the page alone. `tidy` compares it with the page in the tree.
+//! `--page` measures nothing and makes the page alone. `tidy` compares it with the page in the
+//! tree.
 
 mod demo;
 pub mod page;
@@ -165,7 +166,8 @@ mod tests {
     fn what_others_take_is_what_was_not_idle() {
         let share = |before: &str, after: &str| busy_share(before, || (), || Ok(after.into()));
         let before = "cpu  100 0 100 700 100 0 0 0 50 0\ncpu0 1 1 1 1\n";
-        // 100 more, of these 60 idle and 15 waiting for a disk; a guest's time is not counted twice.
+        // 100 more, of these 60 idle and 15 waiting for a disk; a guest's time is not counted
+        // twice.
         assert_eq!(share(before, "cpu  110 5 105 760 115 1 2 2 90 0\n"), Ok(0.25));
         assert_eq!(share(before, before), Ok(1.0));
         assert!(share(before, "intr 1 2 3\n").is_err() && share("", before).is_err());

@@ -5,11 +5,11 @@
 //!   {"table": "greedy", "title": "..", "commit": "..", "columns": [["dir", "direction"], ..]}
 //!   {"of": "greedy", "dir": "read", "share": [0.898, 0.783, 0.990]}   a row
 //! ```
-//! A value is a text, a figure, or a median with the least and the greatest figure. A table says what is
-//! known of its origin ([`ORIGIN`]). A row may have more than its table shows.
+//! A value is a text, a figure, or a median with the least and the greatest figure. A table says
+//! what is known of its origin ([`ORIGIN`]). A row may have more than its table shows.
 //!
-//! Invariants: a row stands below its table; each column has a value in one row at least; a table or a
-//! section has no key that this file does not know.
+//! Invariants: a row stands below its table; each column has a value in one row at least; a table
+//! or a section has no key that this file does not know.
 
 use serde_json::{Map, Value};
 

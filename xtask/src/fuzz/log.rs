@@ -5,11 +5,11 @@
 //!   #26891   NEW    cov: ...                               what counts begins after that
 //!   stat::number_of_executed_units: 26891                  at its end
 //! ```
-//! A target whose kept inputs take longer than its time would fuzz nothing and pass. So its time begins at `INITED`, and
-//! executions beyond that are counted and have a floor.
+//! A target whose kept inputs take longer than its time would fuzz nothing and pass. So its time
+//! begins at `INITED`, and executions beyond that are counted and have a floor.
 
-/// Executions beyond the kept inputs in [`FLOOR_SECONDS`] below which a target did not fuzz: a twentieth or less of what
-/// each did at the lowest priority on two cores with a load of six.
+/// Executions beyond the kept inputs in [`FLOOR_SECONDS`] below which a target did not fuzz: a
+/// twentieth or less of what each did at the lowest priority on two cores with a load of six.
 const FLOORS: [(&str, u64); 14] = [
     ("back_rx", 100),
     ("back_tx", 100),
@@ -85,7 +85,8 @@ impl Log {
         )
     }
 
-    /// Whether a target fuzzed in `seconds`; else what it did instead. Shorter times than the floor's have none but 1.
+    /// Whether a target fuzzed in `seconds`; else what it did instead. Shorter times than the
+    /// floor's have none but 1.
     pub(super) fn judge(&self, name: &str, seconds: u64) -> Result<(), String> {
         let floor = FLOORS.iter().find(|(n, _)| *n == name).map_or(FLOOR, |(_, floor)| *floor);
         let floor = if seconds < FLOOR_SECONDS { 1 } else { floor };

@@ -99,8 +99,8 @@ impl Table {
         self.entries.iter().filter(|entry| !is_known(entry)).map(|entry| entry.key.as_str()).collect()
     }
 
-    /// Gives each remedy whose text is gone to a text without one: the pairs that are most alike first.
-    /// `is_from` says whether a text that is gone stood where a message stands.
+    /// Gives each remedy whose text is gone to a text without one: the pairs that are most alike
+    /// first. `is_from` says whether a text that is gone stood where a message stands.
     pub fn rekey(&mut self, messages: &[Message], is_from: impl Fn(&str, &Message) -> bool) {
         let free: Vec<&Message> = messages.iter().filter(|message| self.remedy(message).is_none()).collect();
         let stale = self.stale(messages);

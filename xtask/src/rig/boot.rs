@@ -8,8 +8,8 @@
 //!   RIG end NAME STATUS     its exit status
 //!   RIG done                all were played; dom0 powers off
 //! ```
-//! A console that is silent for longer than the scenario's `seconds` is a hang; a machine that ends before `RIG done` is a
-//! crash. In both cases the scenarios that were not played count as failed.
+//! A console that is silent for longer than the scenario's `seconds` is a hang; a machine that ends
+//! before `RIG done` is a crash. In both cases the scenarios that were not played count as failed.
 
 use super::Rig;
 use super::combination::Kind;
@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 const BOOT: Duration = Duration::from_secs(240);
 /// The machine whose dom0 has systemd as its first process (`# boot: systemd`).
 const SYSTEMD: &str = "systemd";
-/// How much longer everything may take where instructions are counted: one of the host's processors plays all of it.
+/// How much longer everything may take where instructions are counted: one of the host's processors
+/// plays all of it.
 const COUNTING: u32 = 3;
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
@@ -150,10 +151,12 @@ impl Qemu {
             SYSTEMD => (images.systemd, "systemd.log_target=console systemd.show_status=no "),
             _ => (images.dom0, ""),
         };
-        // One that counts has one processor: with more, which of them runs when would be the emulator's choice.
+        // One that counts has one processor: with more, which of them runs when would be the
+        // emulator's choice.
         let (cpus, accel) =
             if machine.icount { ("1", "tcg,thread=single") } else { ("2", "tcg,thread=multi") };
-        // A PVH dom0 wants an IOMMU for what it gives devices of its memory; the older chipset has none.
+        // A PVH dom0 wants an IOMMU for what it gives devices of its memory; the older chipset has
+        // none.
         let (kind, chipset): (_, &[&str]) = match rig.combination.kind {
             Kind::Pv => ("", &["-machine", "pc"]),
             Kind::Pvh => (" dom0=pvh", &["-machine", "q35", "-device", "amd-iommu"]),
@@ -169,10 +172,12 @@ impl Qemu {
             rig.settings.join(" ")
         );
         let mut command = Command::new("qemu-system-x86_64");
-        // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and newer models do not boot.
+        // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and
+        // newer models do not boot.
         command.args(["-accel", accel, "-cpu", "qemu64,+rdrand,+svm,+npt"]).args(chipset);
         if machine.icount {
-            // An instruction is a nanosecond; while nothing runs the clock goes to the next timer at once.
+            // An instruction is a nanosecond; while nothing runs the clock goes to the next timer
+            // at once.
             command.args(["-icount", "shift=0,sleep=off"]);
         }
         if let Some(plugin) = &rig.plugin {

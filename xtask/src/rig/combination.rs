@@ -1,4 +1,5 @@
-//! Which dom0 the scenarios are played in, and with which guests: a release for each, and dom0's kind.
+//! Which dom0 the scenarios are played in, and with which guests: a release for each, and dom0's
+//! kind.
 
 use super::release::Release;
 use std::fmt;

@@ -174,7 +174,8 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     systemd(rig, &of_dom0, programs, &out)
 }
 
-/// What a guest with a disk has besides: an archive that dom0 puts behind the guests' own, for those guests alone.
+/// What a guest with a disk has besides: an archive that dom0 puts behind the guests' own, for
+/// those guests alone.
 fn disk(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     stand_in::make(&of.root.join(DISK_PROGRAMS[0]), &of.root.join(LIBRARIES[1]))?;
     let tree = Tree::new(of, rig.dir.join("image/disk"))?;
@@ -198,8 +199,8 @@ fn driver(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     Ok(cpio)
 }
 
-/// Dom0 with systemd, and the units of `dist` installed as docs/operate.md says: an archive behind dom0's own, which the kernel
-/// unpacks over it.
+/// Dom0 with systemd, and the units of `dist` installed as docs/operate.md says: an archive behind
+/// dom0's own, which the kernel unpacks over it.
 fn systemd(rig: &Rig<'_>, of: &Unpacked, programs: &[PathBuf], out: &Images) -> Result<(), String> {
     let of_project = |path: &str| rig.workspace.root().join(path);
     let tree = Tree::new(of, rig.dir.join("image/systemd"))?;
@@ -251,7 +252,8 @@ fn unpack_kernel(of: &Unpacked, to: &Path) -> Result<(), String> {
     let image = fs::read(&path).map_err(|e| at(&path, e))?;
     let word =
         |at: usize| image.get(at..at + 4).and_then(|b| b.first_chunk::<4>()).map(|b| u32::from_le_bytes(*b));
-    // The boot protocol's setup_sects, payload_offset and payload_length (Linux, Documentation/arch/x86/boot.rst).
+    // The boot protocol's setup_sects, payload_offset and payload_length (Linux,
+    // Documentation/arch/x86/boot.rst).
     let payload = || {
         let sectors = usize::from(*image.get(0x1f1)?).max(4) + 1;
         let (offset, len) = (word(0x248)? as usize, word(0x24c)? as usize);
@@ -269,7 +271,8 @@ fn unpack_kernel(of: &Unpacked, to: &Path) -> Result<(), String> {
     tool(Command::new("strip").arg(to))
 }
 
-/// What a kernel is packed by, from its first bytes: the ending of such files, and what unpacks one.
+/// What a kernel is packed by, from its first bytes: the ending of such files, and what unpacks
+/// one.
 fn packer(payload: &[u8]) -> Option<(&'static str, &'static str, &'static [&'static str])> {
     match payload {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(("xz", "xz", &["-dc", "--single-stream"])),
@@ -334,7 +337,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Kernel modules with those that they need; unpacked, as a kernel under emulation takes long for that.
+    /// Kernel modules with those that they need; unpacked, as a kernel under emulation takes long
+    /// for that.
     fn modules(&self, names: &[&str]) -> Result<(), String> {
         let Unpacked { root, version, .. } = self.of;
         let mut files = BTreeSet::new();

@@ -7,9 +7,9 @@
 //!   scenario   rig/scenarios/NAME.sh, played by dom0, perhaps with several numbers of workers; a line each as it ends
 //!   profile    with --profile: which functions executed what a scenario counts
 //! ```
-//! Dom0 and the guests are each of Debian 12 or 13, and dom0 is PV or PVH ([`combination`]); CI plays one combination.
-//! Everything is below `target/rig`; `target/rig/log` keeps the consoles. A machine that says nothing for too long, or crashes,
-//! ends the run with the log's last lines.
+//! Dom0 and the guests are each of Debian 12 or 13, and dom0 is PV or PVH ([`combination`]); CI
+//! plays one combination. Everything is below `target/rig`; `target/rig/log` keeps the consoles. A
+//! machine that says nothing for too long, or crashes, ends the run with the log's last lines.
 
 mod boot;
 mod combination;
@@ -121,7 +121,8 @@ pub fn list(w: &Workspace) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds what runs inside, and says where it is: as users do where instructions are `counted`, for these are figures.
+/// Builds what runs inside, and says where it is: as users do where instructions are `counted`, for
+/// these are figures.
 fn programs(w: &Workspace, counted: bool) -> Result<Vec<PathBuf>, String> {
     tool::target(w, TARGET)?;
     let built = w.target().join(TARGET).join("release");

@@ -1,12 +1,14 @@
-//! Debian's packages, fetched as files and unpacked below `target/rig/debian-12` or `-13`; and the host's own tools.
+//! Debian's packages, fetched as files and unpacked below `target/rig/debian-12` or `-13`; and the
+//! host's own tools.
 //!
 //! ```text
 //!   the machine's own lists     where its sources are of the release that is wanted
 //!   target/rig/debian-13/apt    else: lists of the same sources with the other release's name in them, from `apt-get update`
 //!   debs, root                  packages as fetched, and unpacked
 //! ```
-//! Nothing is installed, and the machine's own lists and caches are not written to, but for an `apt-get update` where there are none.
-//! Where packages come from is the machine's choice: this tree names no host.
+//! Nothing is installed, and the machine's own lists and caches are not written to, but for an
+//! `apt-get update` where there are none. Where packages come from is the machine's choice: this
+//! tree names no host.
 
 use super::Rig;
 use super::image::at;
@@ -31,7 +33,8 @@ const TOOLS: [(&str, &str); 8] = [
     ("dpkg", "dpkg"),
 ];
 
-/// The keys that releases are signed with, as Debian installs them. Without the file, apt's own trusted keys.
+/// The keys that releases are signed with, as Debian installs them. Without the file, apt's own
+/// trusted keys.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The unpacked packages of a release.
@@ -81,7 +84,8 @@ pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
     fs::write(&done, wanted.join("\n")).map_err(|e| at(&done, e))
 }
 
-/// Where a release has all of it below `usr`, its old paths lead there, as they do when it is installed.
+/// Where a release has all of it below `usr`, its old paths lead there, as they do when it is
+/// installed.
 fn merge(root: &Path) -> Result<(), String> {
     for folder in ["bin", "sbin", "lib"] {
         let old = root.join(folder);
@@ -149,7 +153,8 @@ impl<'a> Apt<'a> {
         run(self.command("apt-get").args(["-q", "update"]))
     }
 
-    /// What a command prints; where it prints nothing, what it prints when the lists have been fetched.
+    /// What a command prints; where it prints nothing, what it prints when the lists have been
+    /// fetched.
     fn ask(&self, program: &str, args: &[&str]) -> Result<String, String> {
         let asked = || self.command(program).args(args).output();
         let said = |out: std::process::Output| String::from_utf8_lossy(&out.stdout).into_owned();
@@ -178,7 +183,8 @@ impl<'a> Apt<'a> {
     }
 }
 
-/// An apt.conf(5) for lists in `dir`. The machine's proxies, trusted keys and limits hold beside it; its sources and pins do not.
+/// An apt.conf(5) for lists in `dir`. The machine's proxies, trusted keys and limits hold beside
+/// it; its sources and pins do not.
 fn conf(dir: &Path) -> String {
     let dir = dir.display();
     let own = [
@@ -201,8 +207,8 @@ fn codename(text: &str) -> Option<&str> {
     text.lines().find_map(|line| Some(line.strip_prefix("VERSION_CODENAME=")?.trim_matches('"')))
 }
 
-/// A sources.list(5) of another release: the machine's sources of its own release, that one's updates and security, with the other
-/// codename in its place.
+/// A sources.list(5) of another release: the machine's sources of its own release, that one's
+/// updates and security, with the other codename in its place.
 fn sources(targets: &str, own: &str, wanted: &str) -> String {
     let keyring = if Path::new(KEYRING).exists() { format!("[signed-by={KEYRING}] ") } else { String::new() };
     let lines: BTreeSet<String> = targets

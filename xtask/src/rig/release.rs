@@ -5,8 +5,9 @@
 //!   12      bookworm   4.17   6.1     below /, /usr and /lib
 //!   13      trixie     4.20   6.12    all below /usr
 //! ```
-//! One is dom0's, with Xen; one the guests' (`--debian`, `--guest-debian`). Names of packages change from one to the next where a
-//! library's interface did: those are a release's own lists, all others are both releases'.
+//! One is dom0's, with Xen; one the guests' (`--debian`, `--guest-debian`). Names of packages
+//! change from one to the next where a library's interface did: those are a release's own lists,
+//! all others are both releases'.
 
 /// A release.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,7 +59,8 @@ const INSIDE: [&str; 24] = [
 ];
 /// Libraries of the last few.
 const MORE: [&str; 1] = ["libmnl0"];
-/// For guests with a disk. What more fio names is put in by [`super::stand_in`]; libblkid1 is below.
+/// For guests with a disk. What more fio names is put in by [`super::stand_in`]; libblkid1 is
+/// below.
 const DISK: [&str; 4] = ["e2fsprogs", "libcom-err2", "fio", "libnuma1"];
 /// systemd, with its libraries, where it is dom0's first process.
 const SYSTEMD: [&str; 19] = [

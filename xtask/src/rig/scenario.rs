@@ -92,7 +92,8 @@ pub(super) struct Play {
 }
 
 impl Play {
-    /// As dom0 is told it, and as it names it: `20-linux-guest`, or with workers `20-linux-guest:2`.
+    /// As dom0 is told it, and as it names it: `20-linux-guest`, or with workers
+    /// `20-linux-guest:2`.
     pub(super) fn name(&self) -> String {
         match self.workers {
             Some(n) => format!("{}:{n}", self.scenario.name),
@@ -101,7 +102,8 @@ impl Play {
     }
 }
 
-/// Those whose names contain what was told; all but the unproven when no name was told. Each with each number of workers.
+/// Those whose names contain what was told; all but the unproven when no name was told. Each with
+/// each number of workers.
 pub(super) fn choose(all: &[Scenario], wish: &Wish) -> Result<Vec<Play>, String> {
     for name in &wish.names {
         if !all.iter().any(|s| s.name.contains(name)) {

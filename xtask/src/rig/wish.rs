@@ -4,7 +4,8 @@ use super::combination::{Combination, Kind};
 use super::release::Release;
 use super::scenario::counts;
 
-/// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--profile] [--set NAME=VALUE...]`.
+/// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount]
+/// [--profile] [--set NAME=VALUE...]`.
 #[derive(Debug, Default)]
 pub struct Wish {
     /// Parts of scenarios' names; none: all.

@@ -1,4 +1,5 @@
-//! Comments that fit: a line of a comment has at most [`COLUMNS`]; a row of a table and a picture may be wider.
+//! Comments that fit: a line of a comment has at most [`COLUMNS`]; a row of a table and a picture
+//! may be wider.
 
 use super::Source;
 
@@ -41,7 +42,10 @@ mod tests {
     fn comments_fit() {
         let wide = "x".repeat(COLUMNS);
         assert_eq!(offences(&format!("// {wide}\n    /// {wide}\n//! {wide}\nf(); // {wide}\n")), 4);
-        assert_eq!(offences(&format!("//! ```\n//! {wide}\n//! ```\n//! | {wide} |\nf(\"// {wide}\");\n")), 0);
+        assert_eq!(
+            offences(&format!("//! ```\n//! {wide}\n//! ```\n//! | {wide} |\nf(\"// {wide}\");\n")),
+            0
+        );
         assert_eq!(offences(&format!("// {}\n", "x".repeat(COLUMNS - 3))), 0);
     }
 }

@@ -1,4 +1,5 @@
-//! Every path that a file names from a root (`crate`, `super`, `self`, one of our crates), as a whole path.
+//! Every path that a file names from a root (`crate`, `super`, `self`, one of our crates), as a
+//! whole path.
 
 use super::token::{Kind, Token};
 
@@ -24,7 +25,8 @@ pub fn module_of(file: &str) -> Option<Vec<String>> {
     Some(path)
 }
 
-/// The paths that `tokens`, the text of module `module`, name. Inline modules count as modules of their own.
+/// The paths that `tokens`, the text of module `module`, name. Inline modules count as modules of
+/// their own.
 pub fn imports(module: &[String], tokens: &[Token]) -> Vec<Import> {
     let mut out = Vec::new();
     let mut here = module.to_vec();
@@ -61,7 +63,8 @@ pub fn imports(module: &[String], tokens: &[Token]) -> Vec<Import> {
     out
 }
 
-/// The paths of a `use` tree that begins at `at`, from a root or by the name of a child of `module`.
+/// The paths of a `use` tree that begins at `at`, from a root or by the name of a child of
+/// `module`.
 pub fn group_or_path(module: &[String], tokens: &[Token], at: usize) -> Vec<Import> {
     let mut out = Vec::new();
     let Some(word) = tokens.get(at).and_then(Token::ident).filter(|_| starts_path(tokens, at)) else {

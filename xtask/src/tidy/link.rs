@@ -1,4 +1,5 @@
-//! Links of the pages: each leads to a file, and to a heading of it; and each page of `docs` is listed in its summary.
+//! Links of the pages: each leads to a file, and to a heading of it; and each page of `docs` is
+//! listed in its summary.
 
 use super::Source;
 use crate::markdown::{anchors, links};
@@ -8,7 +9,8 @@ use std::path::Path;
 /// The list of the site's pages, from the root.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Links that lead nowhere, and pages of `docs` that the summary lists neither by themselves nor by their folder.
+/// Links that lead nowhere, and pages of `docs` that the summary lists neither by themselves nor by
+/// their folder.
 pub fn check<'a>(root: &Path, texts: impl Iterator<Item = &'a Source> + Clone) -> Vec<String> {
     let pages = || texts.clone().filter(|source| source.path.ends_with(".md"));
     let headings: BTreeMap<&str, Vec<String>> =

@@ -1,4 +1,5 @@
-//! Lines in the log that a guest could cause go through a budget: `DeviceLog`, or `LineBudget` where no device is at hand.
+//! Lines in the log that a guest could cause go through a budget: `DeviceLog`, or `LineBudget`
+//! where no device is at hand.
 //!
 //! A line of another kind says beside it, after `LOG:`, why no guest repeats it.
 

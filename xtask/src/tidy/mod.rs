@@ -1,4 +1,5 @@
-//! The rules that the compiler does not know: names, lengths, import directions, where `unsafe` may stand, links of pages.
+//! The rules that the compiler does not know: names, lengths, import directions, where `unsafe` may
+//! stand, links of pages.
 //!
 //! ```text
 //!   files -> token (comments and strings gone) -> import (use trees to whole paths) -> wall (who may name whom),
@@ -6,6 +7,7 @@
 //! ```
 
 mod claim;
+mod comment;
 mod decision;
 mod import;
 mod link;
@@ -67,6 +69,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(pair::check(&sources));
     offences.extend(crate::figures::page::check(w));
     offences.extend(path_name::check(&sources));
+    offences.extend(sources.iter().flat_map(comment::check));
     offences.extend(section::check(sources.iter().chain(&others)));
     offences.extend(link::check(w.root(), others.iter()));
     let words = |source: &&Source| source.path != word::PATH;

@@ -1,5 +1,5 @@
-//! Files of the core and of the host that need each other. What a `mod.rs` passes on (`pub use child::Name`) is needed of the file that
-//! has it; tests may name anything.
+//! Files of the core and of the host that need each other. What a `mod.rs` passes on (`pub use
+//! child::Name`) is needed of the file that has it; tests may name anything.
 //!
 //! ```text
 //!   imports, by file --re-exports followed to where a name stands--> file -> files --> pairs with arrows both ways

@@ -1,5 +1,5 @@
-//! Where the protocol is cited: each number behind the folder's name is a section of one of its pages. Within the pages,
-//! also each behind the word "section".
+//! Where the protocol is cited: each number behind the folder's name is a section of one of its
+//! pages. Within the pages, also each behind the word "section".
 
 use super::Source;
 use std::collections::BTreeMap;
@@ -10,7 +10,8 @@ pub const FOLDER: &str = "docs/protocol";
 /// What citations said before the pages were in the tree.
 const FORMER: &str = concat!("PROTOCOL", ".md");
 
-/// Sections that are there twice; citations of such as are not there, or that do not stand on one line.
+/// Sections that are there twice; citations of such as are not there, or that do not stand on one
+/// line.
 pub fn check<'a>(texts: impl Iterator<Item = &'a Source> + Clone) -> Vec<String> {
     let mut offences = Vec::new();
     let mut sections = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Rust text to the few tokens that the rules read; comments and characters are gone, and strings unless they are asked for.
+//! Rust text to the few tokens that the rules read; comments and characters are gone, and strings
+//! unless they are asked for.
 
 /// A token and its line, counted from 1.
 #[derive(Clone, PartialEq, Eq, Debug)]

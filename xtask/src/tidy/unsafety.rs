@@ -1,5 +1,6 @@
-//! Where `unsafe` may stand. docs/architecture.md has the same places in a table, each with its reason: the page and the
-//! list are compared in both directions, and a place without `unsafe` is none.
+//! Where `unsafe` may stand. docs/architecture.md has the same places in a table, each with its
+//! reason: the page and the list are compared in both directions, and a place without `unsafe` is
+//! none.
 
 use super::Source;
 use super::token::tokens;
@@ -11,8 +12,9 @@ pub const PAGE: &str = "docs/architecture.md";
 /// The table's heading there.
 const HEADING: &str = "## Where `unsafe` is";
 
-/// Memory that a peer can write, the rings, platforms, what talks to the kernel; and the bare measurements of `bench
-/// limit`, which use what the platforms are made of without the platforms. A file, or a folder with `/`, below `crates/`.
+/// Memory that a peer can write, the rings, platforms, what talks to the kernel; and the bare
+/// measurements of `bench limit`, which use what the platforms are made of without the platforms. A
+/// file, or a folder with `/`, below `crates/`.
 const PLACES: &[&str] = &[
     "pregrant/src/shm.rs",
     "pregrant/src/ring/",

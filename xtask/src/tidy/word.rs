@@ -1,4 +1,5 @@
-//! Words that were replaced, for no Xen or Linux engineer knows them: they do not come back, in names, comments or pages.
+//! Words that were replaced, for no Xen or Linux engineer knows them: they do not come back, in
+//! names, comments or pages.
 
 use super::Source;
 

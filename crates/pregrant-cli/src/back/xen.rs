@@ -6,7 +6,8 @@
 //!   /run/pregrant-back/vif5.0/   what outlives this process
 //!   /run/pregrant-back/back-0.status    what `pregrant top` reads
 //! ```
-//! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and the others are left to it.
+//! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and
+//! the others are left to it.
 
 use super::hold::Hold;
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes};
@@ -130,7 +131,8 @@ fn let_go(hold: Hold, xs: &mut Client<UnixTransport>) -> Notes {
 
 impl PortProvider for Taken {
     fn is_kernels(&self, id: &DeviceId) -> bool {
-        // One that was unbound and is tried again, for its channels are not free yet, is as the kernel left it.
+        // One that was unbound and is tried again, for its channels are not free yet, is as the
+        // kernel left it.
         let taken = self.taken.contains(id);
         taken || is_named(&self.take.borrow(), id) && self.kernel.has(id)
     }
@@ -150,7 +152,8 @@ impl PortProvider for Taken {
                     Ok(notes)
                 }
                 Err(why) => {
-                    // A running guest: it is not to be left with nobody, nor to change hands again and again.
+                    // A running guest: it is not to be left with nobody, nor to change hands again
+                    // and again.
                     self.take.borrow_mut().retain(|c| !c.names(id.front.0, id.handle));
                     self.taken.retain(|taken| taken != id);
                     match self.kernel.bind(id) {
@@ -311,7 +314,8 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     Ok("given to the kernel's netback")
 }
 
-/// A front that sends through staging buffers would go on doing so, and netback would take what is in them for grants.
+/// A front that sends through staging buffers would go on doing so, and netback would take what is
+/// in them for grants.
 fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> {
     if !matches!(device.peer_state(xs)?, XenbusState::Connected | XenbusState::Reconfiguring) {
         return Ok(());

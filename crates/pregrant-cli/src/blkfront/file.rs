@@ -6,12 +6,15 @@
 //!   fallocate          punch a hole: DiskOp::PunchHole       zero a range: DiskOp::Zero      a signal ends them (signalled.rs)
 //!   stat               the disk's length as its back says it now
 //! ```
-//! It is opened with `direct_io`: nothing is kept in a page cache, where a write would be answered ahead of the disk, and what another
-//! wrote to the image would not be seen. Shared writable mappings are refused for it; `O_DIRECT` is no different. As a block device
-//! it has a fixed length: what is beyond is ENOSPC, and truncating to nothing (`dd`, a shell's `>`) leaves it as it is. As with a block
-//! device a hole is refused (EOPNOTSUPP) where the disk does not promise that it reads as zeroes, and a range can be zeroed on any.
+//! It is opened with `direct_io`: nothing is kept in a page cache, where a write would be answered
+//! ahead of the disk, and what another wrote to the image would not be seen. Shared writable
+//! mappings are refused for it; `O_DIRECT` is no different. As a block device it has a fixed
+//! length: what is beyond is ENOSPC, and truncating to nothing (`dd`, a shell's `>`) leaves it as
+//! it is. As with a block device a hole is refused (EOPNOTSUPP) where the disk does not promise
+//! that it reads as zeroes, and a range can be zeroed on any.
 //!
-//! What a program may do: ask for any offsets. They are cut to the disk, as read(2) and write(2) may.
+//! What a program may do: ask for any offsets. They are cut to the disk, as read(2) and write(2)
+//! may.
 
 use super::fuse::{Attr, Kind, Op, ROOT, Reply, Request, Serve};
 use super::signalled::Signalled;
@@ -107,7 +110,8 @@ impl DiskFile {
         self.put_write(offset, &data[..len], flags & DSYNC != 0, reply);
     }
 
-    /// Writes, and tells `reply` how many bytes; where they are to be on the disk then, after a flush.
+    /// Writes, and tells `reply` how many bytes; where they are to be on the disk then, after a
+    /// flush.
     fn put_write(&self, at: u64, data: &[u8], durable: bool, reply: Reply) {
         let (written, bytes) = (data.len() as u32, data.to_vec());
         let write = DiskOp::Write { at, bytes };

@@ -25,7 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Whether a disk could be mounted there, and if not, what to do. What a process that was killed left there is put away.
+/// Whether a disk could be mounted there, and if not, what to do. What a process that was killed
+/// left there is put away.
 pub(super) fn check(mount: &Path) -> Result<()> {
     let shown = mount.display();
     if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
@@ -98,7 +99,8 @@ where
                 log::warn!(
                     "{shown}: in use: exiting when the last program closes the disk, or at once on a second signal"
                 );
-                let _ = rustix::mount::unmount(&self.mount, UnmountFlags::DETACH); // it was there just now
+                // it was there just now
+                let _ = rustix::mount::unmount(&self.mount, UnmountFlags::DETACH);
             }
             Ok(()) | Err(Errno::INVAL) => {}
             // LOG: as above.
@@ -106,7 +108,8 @@ where
         }
     }
 
-    /// After the loop: waits for FUSE's threads where it ended `well`; where it did not, programs get errors.
+    /// After the loop: waits for FUSE's threads where it ended `well`; where it did not, programs
+    /// get errors.
     pub(super) fn end(self, well: bool) -> (BlkFrontend<P, T>, Result<()>) {
         let Self { mut front, mount, session, .. } = self;
         if well {

@@ -1,13 +1,15 @@
-//! Requests that a signal ends, so that a program which waits for one can be killed: those that may take long, whatever the disk does.
+//! Requests that a signal ends, so that a program which waits for one can be killed: those that may
+//! take long, whatever the disk does.
 //!
 //! ```text
 //!   begin: number, reply, Interrupt --> waiting --end--> the reply, for whoever has done it
 //!                                          '--signal--> EINTR at once, and its Interrupt is raised: no part of it is asked any more
 //!   signal, before its request has come to begin: kept for it
 //! ```
-//! Invariants: a request is answered once, by `end`'s caller or by its signal; of signals without a request at most [`EARLY_MAX`] are kept,
-//! the last ones. The kernel says a signal of any request, and of most of them that changes nothing: read(2) and write(2) of a disk do not
-//! end with EINTR, and a program need not expect it of them; of fallocate(2) it does.
+//! Invariants: a request is answered once, by `end`'s caller or by its signal; of signals without a
+//! request at most [`EARLY_MAX`] are kept, the last ones. The kernel says a signal of any request,
+//! and of most of them that changes nothing: read(2) and write(2) of a disk do not end with EINTR,
+//! and a program need not expect it of them; of fallocate(2) it does.
 
 use super::fuse::Reply;
 use pregrant_host::drivers::blk::shared_disk::Interrupt;
@@ -15,7 +17,8 @@ use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Signals that are kept. One is early for as long as the thread that read its request takes to look at it.
+/// Signals that are kept. One is early for as long as the thread that read its request takes to
+/// look at it.
 const EARLY_MAX: usize = 256;
 
 #[derive(Default)]

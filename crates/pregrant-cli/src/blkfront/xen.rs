@@ -1,11 +1,13 @@
-//! `pregrant blkfront` in a guest of a real Xen, through /dev/xen: in place of the kernel's blkfront.
+//! `pregrant blkfront` in a guest of a real Xen, through /dev/xen: in place of the kernel's
+//! blkfront.
 //!
 //! ```text
 //!   /dev/xen/gntalloc   rings and pages        /run/pregrant/front-vbd51712.lock   one front a disk
 //!   /dev/xen/evtchn     events                 /sys/bus/xen/devices/vbd-51712      whether the kernel has the disk
 //!   /dev/xen/xenbus     xenstore
 //! ```
-//! A front that died leaves the disk connected to nobody; the next one brings it down and begins anew.
+//! A front that died leaves the disk connected to nobody; the next one brings it down and begins
+//! anew.
 
 use super::{BlkFrontArgs, Result, serve};
 use crate::daemon::RUN_DIR;

@@ -1,10 +1,12 @@
-//! How a process becomes its domain's backend of a kind: attached, its only owner, with all that ends its sleep; then its daemon.
+//! How a process becomes its domain's backend of a kind: attached, its only owner, with all that
+//! ends its sleep; then its daemon.
 //!
 //! ```text
 //!   on_loopback: the machine in a directory   --.
 //!   on_xen: this domain, through /dev/xen     ----> Attached --its classes--> Daemon
 //! ```
-//! A platform brings its attachment, its recovery and its directory; nothing behind this asks which it is.
+//! A platform brings its attachment, its recovery and its directory; nothing behind this asks which
+//! it is.
 
 use super::kernel::devices_of;
 use super::owner::{XenOwner, own_loopback, own_xen};
@@ -37,7 +39,8 @@ use std::time::Duration;
 /// The domain that has the toolstack.
 pub const TOOLSTACKS: DomId = DomId(0);
 
-/// The own domain's xenstore connection, and its number; `elsewhere` is what to do where this is no Xen.
+/// The own domain's xenstore connection, and its number; `elsewhere` is what to do where this is no
+/// Xen.
 pub fn xenstore_of_xen(elsewhere: &str) -> Result<(Client<UnixTransport>, DomId)> {
     let transport = UnixTransport::find().map_err(|e| match e.is_denied() {
         true => e.to_string(),
@@ -66,7 +69,8 @@ pub struct Attached<P: Platform> {
 }
 
 impl Attached<Loopback> {
-    /// On the machine in this directory. None: it was told to stop while it waited for its predecessor's end.
+    /// On the machine in this directory. None: it was told to stop while it waited for its
+    /// predecessor's end.
     pub fn on_loopback(
         dir: &Path,
         serves: Serves,
@@ -114,7 +118,8 @@ impl Attached<Xen> {
         self.config.had_by_others = Some(had);
     }
 
-    /// Whether the toolstack plugs devices in here: directories of those that are over are left to it then.
+    /// Whether the toolstack plugs devices in here: directories of those that are over are left to
+    /// it then.
     pub fn plugged_by_toolstack(&mut self, plugs: bool) {
         self.config.removes = removes_directories(self.domid, plugs);
     }
@@ -132,9 +137,10 @@ fn absent(chosen: &[Chosen], there: &[DeviceId]) -> Vec<Chosen> {
     chosen.iter().filter(|c| !is_there(c)).copied().collect()
 }
 
-/// Whether a backend in domain `own` takes the directories of devices that are over away. Dom0's toolstack does it for dom0's. In a
-/// driver domain where the toolstack plugs devices in, its daemon (`xl devd`) does, and reads there what to undo: of a
-/// directory that was gone before, it would run no script.
+/// Whether a backend in domain `own` takes the directories of devices that are over away. Dom0's
+/// toolstack does it for dom0's. In a driver domain where the toolstack plugs devices in, its
+/// daemon (`xl devd`) does, and reads there what to undo: of a directory that was gone before, it
+/// would run no script.
 fn removes_directories(own: DomId, toolstack_plugs: bool) -> bool {
     own != TOOLSTACKS && !toolstack_plugs
 }

@@ -5,13 +5,16 @@
 //!   each look               what is not chosen here, and no other backend of ours serves, the kernel gets by name
 //!   the end                 1 again, unless another backend of ours runs, or waits for this one's end
 //! ```
-//! `back` and `blkback` share that switch. Each hands on devices of its own kind, and those of no backend of ours; those of a
-//! kind whose backend has run since boot are that one's to hand on, also while it is being started again. What the kernel has it
-//! keeps: such a device is left alone (`had_by_others` of a backend's configuration).
+//! `back` and `blkback` share that switch. Each hands on devices of its own kind, and those of no
+//! backend of ours; those of a kind whose backend has run since boot are that one's to hand on,
+//! also while it is being started again. What the kernel has it keeps: such a device is left alone
+//! (`had_by_others` of a backend's configuration).
 //!
-//! One that [waits](Heir) for its predecessor's end holds the lock `NAME.next.lock` and has set the switch to 0. A predecessor that finds
-//! that lock held leaves the switch as it is; else it takes the lock itself, sets 1, and keeps the lock until its process has ended. So
-//! whoever comes then sets 0 after that 1, and no device falls to the kernel between two backends of which one waited for the other.
+//! One that [waits](Heir) for its predecessor's end holds the lock `NAME.next.lock` and has set the
+//! switch to 0. A predecessor that finds that lock held leaves the switch as it is; else it takes
+//! the lock itself, sets 1, and keeps the lock until its process has ended. So whoever comes then
+//! sets 0 after that 1, and no device falls to the kernel between two backends of which one waited
+//! for the other.
 
 use super::{RUN_DIR, Result, Serves};
 use pregrant::DomId;
@@ -46,8 +49,8 @@ fn owner_of(path: &Path) -> Option<String> {
     }
 }
 
-/// Whether a backend of another kind runs. One that has both locks is at its end: two that end at the same time do not leave the kernel
-/// to each other.
+/// Whether a backend of another kind runs. One that has both locks is at its end: two that end at
+/// the same time do not leave the kernel to each other.
 fn another_runs(run_dir: &Path, serves: Serves) -> bool {
     KINDS.into_iter().filter(|other| *other != serves).any(|other| {
         let owner = owner_of(&lock_path(run_dir, other));
@@ -55,8 +58,9 @@ fn another_runs(run_dir: &Path, serves: Serves) -> bool {
     })
 }
 
-/// A process that waits for its predecessor's end, and keeps the kernel off from then on. One that is dropped before it
-/// [succeeds](Self::succeed) has given up: the predecessor may have left the kernel to it.
+/// A process that waits for its predecessor's end, and keeps the kernel off from then on. One that
+/// is dropped before it [succeeds](Self::succeed) has given up: the predecessor may have left the
+/// kernel to it.
 pub struct Heir {
     kernel: KernelBack,
     serves: Serves,
@@ -130,8 +134,8 @@ impl KeptOff {
         if !kernel.has_bus() {
             return Ok(None);
         }
-        // First of all: what comes from here on is nobody's until it is looked at. Also where the driver is not loaded: a device
-        // that comes makes udev load it.
+        // First of all: what comes from here on is nobody's until it is looked at. Also where the
+        // driver is not loaded: a device that comes makes udev load it.
         kernel.set_autoprobe(false)?;
         Ok(Some(Rc::new(Self { kernel, serves, chosen, run_dir: run_dir.into() })))
     }

@@ -1,4 +1,5 @@
-//! What the commands `back` and `blkback` have in common: one process of a driver domain that serves devices until it is told to end.
+//! What the commands `back` and `blkback` have in common: one process of a driver domain that
+//! serves devices until it is told to end.
 //!
 //! ```text
 //!   attached from an attachment to a Daemon, on the loopback and on Xen
@@ -7,8 +8,9 @@
 //!   kernel   the kernel's own backends are kept off what is served here
 //!   SIGTERM: drain, leave state 4 (or --close: 5, 6)      status socket <-- pregrant top
 //! ```
-//! A successor takes over after a crash as after an orderly stop, on the live rings (docs/protocol 1.1). The loop is generic over
-//! the platform; a platform brings its attachment, its recovery and its directory.
+//! A successor takes over after a crash as after an orderly stop, on the live rings
+//! (docs/protocol 1.1). The loop is generic over the platform; a platform brings its attachment,
+//! its recovery and its directory.
 
 pub mod attached;
 pub mod kernel;
@@ -38,7 +40,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Where backends and fronts of a real Xen have their locks, in which each looks for the others.
 pub const RUN_DIR: &str = "/run/pregrant";
-/// Worker threads that are taken on Xen without being asked for: more vCPUs than that are seldom there for one driver domain.
+/// Worker threads that are taken on Xen without being asked for: more vCPUs than that are seldom
+/// there for one driver domain.
 const WORKERS_MOST: usize = 4;
 
 /// What a backend's process serves.
@@ -75,8 +78,8 @@ impl Serves {
         }
     }
 
-    /// Where a backend of a real Xen keeps what is its own: its status, and what its successor goes on with. Under systemd a process of
-    /// one kind has no way to those of the other.
+    /// Where a backend of a real Xen keeps what is its own: its status, and what its successor goes
+    /// on with. Under systemd a process of one kind has no way to those of the other.
     pub fn own_dir(self) -> &'static Path {
         Path::new(match self {
             Self::Vifs => "/run/pregrant-back",
@@ -108,8 +111,8 @@ pub struct DaemonArgs {
     /// How to wait for work
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
     pub mode: Mode,
-    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at most, on the loopback 1.
-    /// Not with --place own
+    /// Worker threads, each with queues of its own: on Xen as many as this domain has CPUs, 4 at
+    /// most, on the loopback 1. Not with --place own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Option<u16>,
     /// Which worker gets a device's queues

@@ -1,4 +1,5 @@
-//! One process of a domain serves devices of a kind. The lock dies with its process, and a successor may wait for that.
+//! One process of a domain serves devices of a kind. The lock dies with its process, and a
+//! successor may wait for that.
 
 use super::kernel::{Heir, lock_path};
 use super::{RUN_DIR, Result, Serves};
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 /// How long a predecessor that was just killed may take to be gone.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Makes this process the loopback domain's only backend of its kind. None: it was told to stop while it waited.
+/// Makes this process the loopback domain's only backend of its kind. None: it was told to stop
+/// while it waited.
 pub fn own_loopback(
     platform: &Loopback,
     dir: &Path,
@@ -77,7 +79,8 @@ impl XenOwner {
     }
 }
 
-/// Makes this process the domain's only backend of its kind on Xen. None: it was told to stop while it waited.
+/// Makes this process the domain's only backend of its kind on Xen. None: it was told to stop while
+/// it waited.
 pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<XenOwner>> {
     let path = lock_path(Path::new(RUN_DIR), serves);
     let mut heir: Option<Heir> = None;

@@ -1,12 +1,13 @@
-//! `pregrant doctor --vbd`: whether a disk that was just attached can be had, as its backend knows it. For the toolstack's script
-//! (dist/block-pregrant), which fails with the reason where it cannot.
+//! `pregrant doctor --vbd`: whether a disk that was just attached can be had, as its backend knows
+//! it. For the toolstack's script (dist/block-pregrant), which fails with the reason where it
+//! cannot.
 //!
 //! ```text
 //!   backend: a vbd is found --opens its image, and closes it--> status: it was tried; what is missing, or who has it
 //!   this:    asks the status until it was
 //! ```
-//! It waits for a backend that is starting, and for an image that somebody has and may let go of, and not as long as the toolstack waits
-//! for its script.
+//! It waits for a backend that is starting, and for an image that somebody has and may let go of,
+//! and not as long as the toolstack waits for its script.
 
 use super::Result;
 use super::finding::plain;
@@ -60,7 +61,8 @@ fn said(status: &BackStatus, (front, handle): (u16, u32)) -> Said {
         [XenbusState::Closing, XenbusState::Closed].map(|state| format!("{state:?}")).contains(&d.state);
     match (d.is_tried, why) {
         _ if d.connected_s.is_some() => Said::Served,
-        // Nothing is known of its image. It may be a former disk of this number, whose end its backend has not seen.
+        // Nothing is known of its image. It may be a former disk of this number, whose end its
+        // backend has not seen.
         (_, None) if is_closed => Said::NotYet(format!(
             "vbd {front}.{handle} is closed{}",
             d.last_failure.as_ref().map(|why| format!(": {}", plain_whole(why))).unwrap_or_default()

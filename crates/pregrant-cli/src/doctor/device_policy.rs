@@ -1,12 +1,13 @@
-//! `pregrant doctor --device-policy`: which devices the disk backend's unit may open, as a drop-in: those of the disks that guests have of
-//! this domain, and no class of devices.
+//! `pregrant doctor --device-policy`: which devices the disk backend's unit may open, as a drop-in:
+//! those of the disks that guests have of this domain, and no class of devices.
 //!
 //! ```text
 //!   backend/vbd/5/51712: params, physical-device-path, mode --> DeviceAllow=/dev/vg/disk rw      a block device
 //!                                                           --> ReadWritePaths=-/srv/disk.img    a file that is written, elsewhere
 //!                                                           --> a remark                         not there, or not to be named in a unit
 //! ```
-//! What a guest may do: nothing; these keys are the toolstack's. A path is quoted as a unit has it all the same, or only remarked.
+//! What a guest may do: nothing; these keys are the toolstack's. A path is quoted as a unit has it
+//! all the same, or only remarked.
 
 use super::Result;
 use super::finding::plain;
@@ -112,7 +113,8 @@ fn text(domid: DomId, disks: &[Configured], kind_of: impl Fn(&Path) -> Kind) -> 
                 Some(format!("DeviceAllow={path} {}", if writes { "rw" } else { "r" }))
             }
             (_, Kind::File) if in_place || !writes => continue,
-            // Without the minus an image that is gone would keep the unit, and with it every guest's disk, from starting again.
+            // Without the minus an image that is gone would keep the unit, and with it every
+            // guest's disk, from starting again.
             (Some(path), Kind::File) => Some(format!("ReadWritePaths=-{path}")),
             _ => None,
         };

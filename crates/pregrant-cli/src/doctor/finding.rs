@@ -67,7 +67,8 @@ impl Display for Finding {
     }
 }
 
-/// What others wrote, fit to be shown: no control characters, and not without end (then how much more there is).
+/// What others wrote, fit to be shown: no control characters, and not without end (then how much
+/// more there is).
 pub fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     excerpt(text.trim_end_matches('\0'), 120)

@@ -6,8 +6,8 @@ use pregrant::DomId;
 use pregrant::xenbus::Device;
 use pregrant::xenstore::{Client, Transport};
 
-/// A guest's name, in brackets; nothing where it has none that this domain may read; "gone" where xenstore knows no such
-/// domain.
+/// A guest's name, in brackets; nothing where it has none that this domain may read; "gone" where
+/// xenstore knows no such domain.
 pub fn who<T: Transport>(xs: &mut Client<T>, guest: DomId) -> String {
     match xs.read(&format!("/local/domain/{}/name", guest.0)) {
         Ok(name) if !name.is_empty() => format!(" ({})", plain(&name)),
@@ -37,7 +37,8 @@ pub enum Says {
     Not,
     /// What stands there: how much, or which.
     Value,
-    /// It stands there, whatever its value; or in the directory of each queue, where there are several.
+    /// It stands there, whatever its value; or in the directory of each queue, where there are
+    /// several.
     There,
 }
 
@@ -163,7 +164,8 @@ pub mod complete {
     use super::Ability;
     use pregrant::xenbus::key_source::Pairs;
 
-    /// Keys that are addresses of one connection, or the handshake itself: they say what is, and not what an end can.
+    /// Keys that are addresses of one connection, or the handshake itself: they say what is, and
+    /// not what an end can.
     const ADDRESSES: [&str; 10] = [
         "tx-ring-",
         "rx-ring-",
@@ -177,7 +179,8 @@ pub mod complete {
         "protocol",
     ];
 
-    /// Fails where `written`, by the one place that writes keys, has a key that `table` does not know.
+    /// Fails where `written`, by the one place that writes keys, has a key that `table` does not
+    /// know.
     pub fn check(table: &[Ability], written: &[Pairs]) {
         let mut known = 0;
         for (key, _) in written.iter().flatten() {

@@ -6,7 +6,8 @@ use pregrant_host::linux::{KernelBack, NODES};
 use std::fs;
 use std::path::Path;
 
-/// gntalloc's limit that suffices for two queues with all staging buffers, both directions, a page each, and their rings.
+/// gntalloc's limit that suffices for two queues with all staging buffers, both directions, a page
+/// each, and their rings.
 const PAGES_FOR_TWO_QUEUES: u32 = 2 * (2 * 256 + 2) + 4;
 
 /// What is found on this machine.
@@ -88,8 +89,9 @@ fn tun(there: bool) -> Finding {
     }
 }
 
-/// Whether the kernel shows frames that it bridges to netfilter too, from `/proc/sys/net/bridge`. The directory is there
-/// once `br_netfilter` is loaded, which Docker and Kubernetes do, and which sets all three.
+/// Whether the kernel shows frames that it bridges to netfilter too, from `/proc/sys/net/bridge`.
+/// The directory is there once `br_netfilter` is loaded, which Docker and Kubernetes do, and which
+/// sets all three.
 fn bridge_netfilter(dir: &Path) -> Option<Finding> {
     let keys = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables", "bridge-nf-call-arptables"];
     let on: Vec<_> = keys.into_iter().filter(|key| word(dir, key).is_some_and(|text| text != "0")).collect();

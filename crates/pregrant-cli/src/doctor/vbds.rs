@@ -1,4 +1,5 @@
-//! The vbds: those that this domain serves, and those that it has. From both ends' keys, and from who serves them.
+//! The vbds: those that this domain serves, and those that it has. From both ends' keys, and from
+//! who serves them.
 
 use super::Result;
 use super::devices::{Place, Words};
@@ -199,7 +200,8 @@ mod tests {
     use pregrant::xenbus::toolstack::Vbd;
     use pregrant_xenstored::LocalStore;
 
-    /// What is said of vbd 5.51712, with these keys in its back's directory (those that begin with `/` in the front's).
+    /// What is said of vbd 5.51712, with these keys in its back's directory (those that begin with
+    /// `/` in the front's).
     fn said(keys: &[(&str, &str)]) -> (Vec<Finding>, Vec<Finding>) {
         let store = LocalStore::new();
         let mut xs = store.client(DomId(0));

@@ -1,4 +1,5 @@
-//! The vifs: those that this domain serves, and those that it has. From both ends' keys, and from who serves them.
+//! The vifs: those that this domain serves, and those that it has. From both ends' keys, and from
+//! who serves them.
 
 use super::Result;
 use super::devices::{Place, Words};
@@ -162,7 +163,8 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
     Ok(found)
 }
 
-/// Keys of a back that offer to take memory that is shared before frames come, and the front's path that uses it.
+/// Keys of a back that offer to take memory that is shared before frames come, and the front's path
+/// that uses it.
 const OFFERS: [(&str, PathName); 5] = [
     ("feature-staging-grants", PathName::Staging),
     (persistent::FEATURE, PathName::Persistent),
@@ -301,7 +303,8 @@ mod tests {
         complete::check(&BACK_KEYS, &[BackFeatures::default().pairs()]);
     }
 
-    /// What is said of a connected vif whose queues go by these chains, and whose front asks for this.
+    /// What is said of a connected vif whose queues go by these chains, and whose front asks for
+    /// this.
     fn said_of(tx: &[&str], rx: &[&str], data_len: Option<u32>, asks: &[&str]) -> Finding {
         let mut status = sample::status().vifs.remove(0);
         status.queues.truncate(1);

@@ -4,8 +4,8 @@
 //!   data   magic u32 | kind 1 u8, repeat u8, 0 u16 | run u64 | number u64 | sum u64 | bytes made from run and number
 //!   acks   magic u32 | kind 2 u8, 0 u8, n u16      | run u64 | counters 4 x u64 | sum u64 | n numbers u64
 //! ```
-//! Little endian. The sum is over all bytes but its own, and over the length; the bytes after it are known to both ends, so
-//! that a change shows even if the sum were right.
+//! Little endian. The sum is over all bytes but its own, and over the length; the bytes after it
+//! are known to both ends, so that a change shows even if the sum were right.
 
 /// Bytes of the shortest data.
 pub(super) const LEAST: usize = 32;
@@ -121,7 +121,8 @@ pub(super) fn write_acks(run: u64, counters: &Counters, numbers: &[u64], into: &
     into[48..ACKS_HEADER].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Reads an acknowledgement of `run`: its counters and numbers. None: it is not as it was sent, or none of this run's.
+/// Reads an acknowledgement of `run`: its counters and numbers. None: it is not as it was sent, or
+/// none of this run's.
 pub(super) fn read_acks(bytes: &[u8], run: u64) -> Option<(Counters, impl Iterator<Item = u64>)> {
     let (head, rest) = (bytes.get(..48)?, bytes.get(ACKS_HEADER..)?);
     let n = rest.len() / 8;

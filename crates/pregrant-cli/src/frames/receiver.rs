@@ -23,7 +23,8 @@ pub(super) fn serve(port: u16) -> Result<()> {
     let socket = any(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| any(IpAddr::from([0, 0, 0, 0])));
     let socket = socket.map_err(|e| format!("UDP port {port}: {e}; choose another with --port"))?;
     socket.set_nonblocking(true)?;
-    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES); // the kernel's limit may be less
+    // the kernel's limit may be less
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES);
     let port = socket.local_addr()?.port();
     screen::print(format_args!("frames: receiving on UDP port {port}"))?;
     let mut receiver = Receiver::default();

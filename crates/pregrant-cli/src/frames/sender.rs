@@ -15,12 +15,14 @@ use std::time::{Duration, Instant, SystemTime};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// However short the round trip.
 const PATIENCE_LEAST: Duration = Duration::from_millis(200);
-/// Between two looks at what is late. A lone timeout for all: to set one, and to read the clock, may each be a system call.
+/// Between two looks at what is late. A lone timeout for all: to set one, and to read the clock,
+/// may each be a system call.
 const LOOK: Duration = Duration::from_millis(20);
 /// However long, and however often nothing came back.
 const PATIENCE_MOST: Duration = Duration::from_secs(4);
 
-/// What a round trip takes, by the means of RFC 6298: a link that is slow, or has queues, is not one that loses.
+/// What a round trip takes, by the means of RFC 6298: a link that is slow, or has queues, is not
+/// one that loses.
 #[derive(Default)]
 struct RoundTrip {
     /// Mean, and mean deviation from it.
@@ -28,7 +30,8 @@ struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// One that was sent once was acknowledged after `took`. (Sent twice, it is not known which one was.)
+    /// One that was sent once was acknowledged after `took`. (Sent twice, it is not known which one
+    /// was.)
     fn took(&mut self, took: Duration) {
         self.seen = Some(match self.seen {
             None => (took, took / 2),
@@ -43,7 +46,8 @@ impl RoundTrip {
     }
 }
 
-/// The other end, its machine or the link is not there, yet or for a while: how long is for the user's patience to say.
+/// The other end, its machine or the link is not there, yet or for a while: how long is for the
+/// user's patience to say.
 fn is_away(e: &Error) -> bool {
     matches!(
         e.kind(),
@@ -78,7 +82,8 @@ pub(super) fn send(plan: &Plan) -> Result<()> {
         if plan.to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((own, 0))?;
     socket.connect(plan.to).map_err(|e| format!("{}: {e}; is there a route to it?", plan.to))?;
-    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES); // the kernel's limit may be less
+    // the kernel's limit may be less
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES);
     socket.set_read_timeout(Some(LOOK))?;
     let mut flight = Flight::new(plan, socket);
     let done = flight.run(&stop);

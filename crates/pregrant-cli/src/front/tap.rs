@@ -5,9 +5,10 @@
 //!                        <--queue i-- TapPort::tx_burst <-- Frontend::recv(i) <-- ring      RX
 //!   link: up while the vif is connected
 //! ```
-//! Blank checksums and uncut segments pass both ways as they are, as far as the back takes them; what it does not take the
-//! kernel finishes before. A frame that was read from the tap is sent, sooner or later, also to the next back: while the
-//! ring is full the tap is not read, and its own queue drops.
+//! Blank checksums and uncut segments pass both ways as they are, as far as the back takes them;
+//! what it does not take the kernel finishes before. A frame that was read from the tap is sent,
+//! sooner or later, also to the next back: while the ring is full the tap is not read, and its own
+//! queue drops.
 //!
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 
@@ -149,7 +150,8 @@ where
         self.arrivals.take(|_| {});
         if !self.round()? {
             if self.stands {
-                // The vif's ring has frames, for which nobody would sleep; and whoever makes room in a tap's ring wakes a backend's worker.
+                // The vif's ring has frames, for which nobody would sleep; and whoever makes room
+                // in a tap's ring wakes a backend's worker.
                 std::thread::sleep(STANDS);
             } else {
                 self.guest.sleep(self.is_full(), None)?;
@@ -221,8 +223,8 @@ impl<P: Platform, T: Transport> Uplink<'_, P, T>
 where
     P::Events: WakeOn,
 {
-    /// Whether frames wait for room on a ring, to which alone TX answers matter. Asked after the last round: it may be the one
-    /// that read frames from the tap and found no room.
+    /// Whether frames wait for room on a ring, to which alone TX answers matter. Asked after the
+    /// last round: it may be the one that read frames from the tap and found no room.
     fn is_full(&self) -> bool {
         self.waiting.iter().any(|w| !w.is_empty())
     }
@@ -236,7 +238,8 @@ where
             self.takes = self.guest.vif().takes();
             self.ports = self.tap.ports(queues, self.takes)?;
             self.ports.iter().try_for_each(|port| self.arrivals.add(port, 0))?;
-            // What waits for the next connection is kept; with fewer queues some has no place any more.
+            // What waits for the next connection is kept; with fewer queues some has no place any
+            // more.
             self.waiting.resize_with(queues, || Waiting { frames: Arena::new(), sent: 0 });
             self.link(true);
         }

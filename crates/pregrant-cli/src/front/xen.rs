@@ -5,7 +5,8 @@
 //!   /dev/xen/evtchn     events                 /sys/bus/xen/devices/vif-0      whether the kernel has the vif
 //!   /dev/xen/xenbus     xenstore
 //! ```
-//! A front that died leaves the vif connected to nobody; the next one brings it down and begins anew.
+//! A front that died leaves the vif connected to nobody; the next one brings it down and begins
+//! anew.
 
 use super::{FrontArgs, Result, run_guest};
 use crate::daemon::RUN_DIR;
@@ -20,7 +21,8 @@ use pregrant_host::wake::WakeOn;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Bytes of a staging buffer, where nothing is asked for: all of a frame, so that no other page is needed beside.
+/// Bytes of a staging buffer, where nothing is asked for: all of a frame, so that no other page is
+/// needed beside.
 const DATA_LEN: u32 = 65535;
 
 /// Runs until a signal.

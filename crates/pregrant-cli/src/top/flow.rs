@@ -1,7 +1,7 @@
 //! One direction of one vif, between two readings of its backend's status.
 //!
-//! A counter that fell, or another process behind the same socket, means that counting began anew: then there is no rate
-//! until the reading after.
+//! A counter that fell, or another process behind the same socket, means that counting began anew:
+//! then there is no rate until the reading after.
 
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{DirStatus, StoreStatus, VifStatus};
@@ -37,7 +37,8 @@ pub struct Flow {
     pub data_lens: Vec<u32>,
     /// Pages that stay mapped since they were seen, all queues together; null where none do.
     pub store: Option<StoreStatus>,
-    /// The tables of pages that the guest has had mapped, all queues together, of both directions; null where there are none.
+    /// The tables of pages that the guest has had mapped, all queues together, of both directions;
+    /// null where there are none.
     pub gref_table: Option<StoreStatus>,
     /// Pages of the guest that the vif has mapped.
     pub mapped_pages: u64,

@@ -1,8 +1,9 @@
-//! The smallest HTTP server that a Prometheus can scrape: one request a connection, one connection at a time.
+//! The smallest HTTP server that a Prometheus can scrape: one request a connection, one connection
+//! at a time.
 //!
-//! Only on a loopback address, since it asks nobody for a password. What a client may do: send anything or nothing. It has
-//! [`PATIENCE`] for its request and as long for taking the answer, and [`HEAD_MAX`] bytes; then it is cut off, and the
-//! next one is served.
+//! Only on a loopback address, since it asks nobody for a password. What a client may do: send
+//! anything or nothing. It has [`PATIENCE`] for its request and as long for taking the answer, and
+//! [`HEAD_MAX`] bytes; then it is cut off, and the next one is served.
 
 use super::prometheus;
 use crate::stop::Stop;
@@ -70,7 +71,8 @@ fn answer(mut client: TcpStream, text: impl Fn() -> Result<String, String>) -> s
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    // One that takes its answer in small pieces keeps others waiting for as long as the whole of it may take.
+    // One that takes its answer in small pieces keeps others waiting for as long as the whole of it
+    // may take.
     client.set_write_timeout(Some(PATIENCE))?;
     let mut answer = head.into_bytes();
     answer.extend_from_slice(body.as_bytes());

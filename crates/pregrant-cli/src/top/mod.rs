@@ -43,7 +43,8 @@ Two lines for each vif: tx is what its guest sends. One for each disk: latency i
 many are under way, both the mean of the time between two readings, as all rates are. JSON also has the counters since the device
 connected. Keys: q ends.")]
 pub struct TopArgs {
-    /// The loopback machine in this directory; without it the backends of this Xen, in /run/pregrant-back and /run/pregrant-blkback
+    /// The loopback machine in this directory; without it the backends of this Xen, in
+    /// /run/pregrant-back and /run/pregrant-blkback
     #[arg(long, value_name = "DIR")]
     loopback: Option<PathBuf>,
     /// Seconds between two readings
@@ -55,7 +56,8 @@ pub struct TopArgs {
     /// An object for each vif and direction, and for each disk, one a line
     #[arg(long)]
     json: bool,
-    /// Prometheus' text format: once to standard output (-), or over HTTP at an address of this machine alone
+    /// Prometheus' text format: once to standard output (-), or over HTTP at an address of this
+    /// machine alone
     #[arg(long, value_name = "ADDR|-", num_args = 0..=1, default_missing_value = "-",
         conflicts_with_all = ["json", "once", "interval"])]
     prometheus: Option<String>,
@@ -85,7 +87,8 @@ pub fn run(args: TopArgs) -> Result<()> {
                 format!("{at}: not an address and port such as 127.0.0.1:9912, and not - for standard output")
             })?;
             read(dir)?;
-            // No backend, for a moment or for longer, is a scrape without samples and not a failure.
+            // No backend, for a moment or for longer, is a scrape without samples and not a
+            // failure.
             http::serve(at, &stop, || Ok(prometheus::text(&read(dir).map_err(|e| e.to_string())?)))
         }
         None => show(dir, &args, &stop),

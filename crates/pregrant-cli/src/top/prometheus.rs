@@ -1,10 +1,12 @@
 //! The status of backends in Prometheus' text format, version 0.0.4.
 //!
-//! Each metric has its HELP and TYPE once, and its samples together. Names follow Prometheus' conventions: the unit in
-//! full and in the plural, `_total` behind counters, `_info` for a gauge whose labels are what it tells. Counters begin
-//! anew when a vif connects or another process takes over, which Prometheus' `rate` knows. Labels: `domain` (the back's), `daemon` (`back` or
-//! `blkback`: one domain has both, and no series is both's), `vif` (guest and handle, `5.0`), `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`.
-//! Devices that are no vifs have their class and `device` in place of `vif`; what only their class knows is by its name (`count`, `value`).
+//! Each metric has its HELP and TYPE once, and its samples together. Names follow Prometheus'
+//! conventions: the unit in full and in the plural, `_total` behind counters, `_info` for a gauge
+//! whose labels are what it tells. Counters begin anew when a vif connects or another process takes
+//! over, which Prometheus' `rate` knows. Labels: `domain` (the back's), `daemon` (`back` or
+//! `blkback`: one domain has both, and no series is both's), `vif` (guest and handle, `5.0`),
+//! `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`. Devices that are no vifs have their class
+//! and `device` in place of `vif`; what only their class knows is by its name (`count`, `value`).
 //!
 //! | | `pregrant_up` | `pregrant_running` | other series |
 //! |---|---|---|---|
@@ -400,7 +402,8 @@ fn of_queues(backs: &[&BackStatus]) -> Vec<Metric> {
     counted.chain([chain, data_len]).chain(stores.0).collect()
 }
 
-/// Pages that stay mapped, by the store that they are in: its fill, the most that there was, its bound, and what found no place.
+/// Pages that stay mapped, by the store that they are in: its fill, the most that there was, its
+/// bound, and what found no place.
 struct Stores([Metric; 4]);
 
 impl Default for Stores {
@@ -444,7 +447,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Every kind of series: two queues of unlike paths, stores, a table, disks, a second domain, one that hangs.
+    /// Every kind of series: two queues of unlike paths, stores, a table, disks, a second domain,
+    /// one that hangs.
     fn everything() -> Vec<Daemon> {
         let mut all = sample::daemons();
         let back = all[0].status.as_mut().unwrap();
@@ -474,7 +478,8 @@ mod tests {
         exposition::check(&text).unwrap();
     }
 
-    /// What a strict reader of the format takes, two backends of one domain included: no series stands there twice.
+    /// What a strict reader of the format takes, two backends of one domain included: no series
+    /// stands there twice.
     #[test]
     fn a_strict_reader_takes_it() {
         let text = text(&everything());

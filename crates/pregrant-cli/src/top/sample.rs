@@ -1,4 +1,5 @@
-//! A status for tests: two vifs, one of them with two queues of unlike paths, one that was closed; and another device.
+//! A status for tests: two vifs, one of them with two queues of unlike paths, one that was closed;
+//! and another device.
 
 use crate::status_reader::{Daemon, NoStatus};
 use pregrant_host::drivers::BackStatus;

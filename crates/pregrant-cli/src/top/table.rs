@@ -1,6 +1,7 @@
 //! The table of flows, as wide as the terminal allows.
 //!
-//! Texts that guests can steer lose their control characters: nothing that a guest does moves the reader's cursor.
+//! Texts that guests can steer lose their control characters: nothing that a guest does moves the
+//! reader's cursor.
 
 use super::Rates;
 use super::flow::Flow;
@@ -214,7 +215,8 @@ const IN_FLIGHT: &str = "in_flight";
 /// The gauge of pages that stay mapped since they were seen.
 const KEPT_PAGES: &str = "kept_pages";
 
-/// All paths of a direction, in their order, staging with the length of its buffers; by queue where they differ.
+/// All paths of a direction, in their order, staging with the length of its buffers; by queue where
+/// they differ.
 fn path(flow: &Flow) -> String {
     if flow.chains.iter().all(Vec::is_empty) {
         return plain(&flow.path);

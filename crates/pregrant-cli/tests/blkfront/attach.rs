@@ -1,5 +1,5 @@
-//! What is wrong with a disk is said where it is attached: by the toolstack's script, by `doctor`, by the front that has no disk, and in
-//! one line of the backend's log.
+//! What is wrong with a disk is said where it is attached: by the toolstack's script, by `doctor`,
+//! by the front that has no disk, and in one line of the backend's log.
 
 use crate::back::{ID, make_vbd, store};
 use crate::served::{Process, Served};

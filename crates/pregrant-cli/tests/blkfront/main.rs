@@ -1,4 +1,5 @@
-//! `pregrant blkfront` as a process: a disk mounted through FUSE, and programs on it that know nothing of Xen.
+//! `pregrant blkfront` as a process: a disk mounted through FUSE, and programs on it that know
+//! nothing of Xen.
 //!
 //! ```text
 //!   test: files, programs -- MNT/disk -- blkfront -- rings -- a back in the test (back.rs), or `pregrant blkback`
@@ -103,7 +104,8 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH); // where a test failed
+        // where a test failed
+        let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH);
         let _ = std::fs::remove_dir(self.mount());
     }
 }
@@ -289,7 +291,8 @@ fn xsa_43_a_back_that_resizes_without_end_is_a_few_lines() {
     assert!((1..20).contains(&lines), "{log}");
 }
 
-/// `xl block-detach` of a disk whose file a program has open: it goes on, and is flushed and closed with the last of them.
+/// `xl block-detach` of a disk whose file a program has open: it goes on, and is flushed and closed
+/// with the last of them.
 #[test]
 fn a_toolstack_that_wants_a_disk_waits_for_its_last_program() {
     if !can_mount() {

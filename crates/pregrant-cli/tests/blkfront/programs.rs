@@ -81,7 +81,8 @@ impl<'a> Backend<'a> {
         self.running.child.wait().expect("it ends");
     }
 
-    /// The program ends well, whatever happens to backends meanwhile: it begins without one, and so many more die under it.
+    /// The program ends well, whatever happens to backends meanwhile: it begins without one, and so
+    /// many more die under it.
     fn under(&mut self, program: &mut Command, kills: u32) -> String {
         self.kill();
         let program = program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,5 @@
-//! Long ranges of zeroes, on a disk of terabytes: what they cost is counted, and no program waits for the end of one against its will.
+//! Long ranges of zeroes, on a disk of terabytes: what they cost is counted, and no program waits
+//! for the end of one against its will.
 //!
 //! ```text
 //!   fallocate(2) -- MNT/disk -- blkfront -- rings -- blkback, which counts -- a sparse image
@@ -48,8 +49,8 @@ fn backend(machine: &Machine) -> Process {
     back
 }
 
-/// What the backend has done of a kind since its disk connected: requests, and their bytes. Once for each backend: it says the same for
-/// a while.
+/// What the backend has done of a kind since its disk connected: requests, and their bytes. Once
+/// for each backend: it says the same for a while.
 fn counted(machine: &Machine) -> impl Fn(&str) -> (u64, u64) {
     let mut text = String::new();
     let mut socket = UnixStream::connect(machine.dir.join("blkback-0.status")).expect("it answers");
@@ -106,7 +107,8 @@ fn a_hole_of_terabytes_is_asked_for_in_parts_and_nothing_is_read() {
     front.stop();
 }
 
-/// Its backend is stopped, so nothing of it is ever answered: without its signal it would wait for good.
+/// Its backend is stopped, so nothing of it is ever answered: without its signal it would wait for
+/// good.
 #[test]
 fn a_program_dies_of_a_signal_in_the_middle_of_a_hole() {
     if !can_mount() {
@@ -123,7 +125,8 @@ fn a_program_dies_of_a_signal_in_the_middle_of_a_hole() {
         let mut program = Command::new("fallocate");
         program.args(["--punch-hole", "--length", "2T", "--offset", "4096"]).arg(machine.disk());
         let mut program = Process::start(&mut program);
-        // It waits for its system call (x86-64's number), and that can be told by nothing but the kernel.
+        // It waits for its system call (x86-64's number), and that can be told by nothing but the
+        // kernel.
         let call = format!("/proc/{}/syscall", program.child.id());
         while !std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with("285 ")) {
             std::thread::sleep(std::time::Duration::from_millis(5));

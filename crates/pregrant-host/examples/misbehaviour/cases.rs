@@ -1,12 +1,13 @@
-//! What a guest may do wrong, or oddly, on a TX ring, case by case; and what a back made of it (docs/protocol 2.6 and
-//! 9).
+//! What a guest may do wrong, or oddly, on a TX ring, case by case; and what a back made of it
+//! (docs/protocol 2.6 and 9).
 //!
 //! ```text
 //!   case --slots--> TX ring --> back            a line each:
 //!        <--answers, or none--                  CASE name answers=<id:status ...> nulls=<n> vif=<alive|dead> state=<n>
 //! ```
-//! Each case stands between two good frames of its own vif. A vif that a case killed is not used again. The back may be any:
-//! nothing is demanded of the order of answers, nor of where the index stops.
+//! Each case stands between two good frames of its own vif. A vif that a case killed is not used
+//! again. The back may be any: nothing is demanded of the order of answers, nor of where the index
+//! stops.
 
 use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::platform::{Access, Clock, Events, GrantPool, Platform};
@@ -57,7 +58,8 @@ fn words(req: TxRequest) -> [u32; 3] {
     req.to_words()
 }
 
-/// A frame of fragments of these sizes, ids from 0 on, the first with `flags` and `extras` behind it.
+/// A frame of fragments of these sizes, ids from 0 on, the first with `flags` and `extras` behind
+/// it.
 fn frame(refs: &[GrantRef], sizes: &[u16], flags: u16, extras: &[[u32; 3]]) -> Slots {
     let total = sizes.iter().sum();
     let mut slots = Slots::new();

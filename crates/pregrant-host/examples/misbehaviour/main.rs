@@ -1,7 +1,9 @@
-//! A guest that does all that it should not, on real Xen: what the back makes of each case, a line each.
+//! A guest that does all that it should not, on real Xen: what the back makes of each case, a line
+//! each.
 //!
-//! Root in a guest without netfront, with the modules xen-evtchn and xen-gntalloc and vifs 0, 1 ... of domain 0.
-//! `cargo xtask rig misbehaviour` plays it against Linux's netback and against `pregrant back`, and compares.
+//! Root in a guest without netfront, with the modules xen-evtchn and xen-gntalloc and vifs 0, 1 ...
+//! of domain 0. `cargo xtask rig misbehaviour` plays it against Linux's netback and against
+//! `pregrant back`, and compares.
 
 mod cases;
 

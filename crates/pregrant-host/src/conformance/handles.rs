@@ -1,4 +1,5 @@
-//! Cases of several handles of one domain, on threads of their own: what goes from one to another, and what stays.
+//! Cases of several handles of one domain, on threads of their own: what goes from one to another,
+//! and what stays.
 
 use super::stage::{
     Case, Chan, Machine, SETTLED, Verdict, bound, ensure, fail, fired, fired_within, pattern, pending, read,
@@ -90,8 +91,9 @@ pub(super) fn offered_stays<M: Machine>(m: &M) -> Case {
 /// Maps that go from one thread to the other.
 const MAPS: usize = 400;
 
-/// One thread maps four pages again and again, and reads and unmaps them in part itself; the other does so with the rest,
-/// through its own handle or by dropping them, as soon as they come: while the first maps the same pages once more.
+/// One thread maps four pages again and again, and reads and unmaps them in part itself; the other
+/// does so with the rest, through its own handle or by dropping them, as soon as they come: while
+/// the first maps the same pages once more.
 pub(super) fn maps_move<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let other = back.another().map_err(fail)?;

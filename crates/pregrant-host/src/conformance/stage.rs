@@ -15,7 +15,8 @@ pub trait Machine {
     type Back: Platform;
     /// Two domains that can reach each other (or one, granting to itself).
     fn pair(&self) -> (Self::Front, Self::Back);
-    /// A successor of the back of the last pair, in the same domain, after the first is dropped. None: not possible.
+    /// A successor of the back of the last pair, in the same domain, after the first is dropped.
+    /// None: not possible.
     fn successor(&self) -> Option<Self::Back>;
     /// Why grants cannot be mapped here, where they cannot.
     fn cannot_map(&self) -> Option<&'static str> {

@@ -1,4 +1,5 @@
-//! What a block device says of itself, and its discards: ioctls of the kernel's block layer, and sysfs; and what a file says by an ioctl.
+//! What a block device says of itself, and its discards: ioctls of the kernel's block layer, and
+//! sysfs; and what a file says by an ioctl.
 
 use pregrant::blk::disk::Discard;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -17,7 +18,8 @@ pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
     Ok((logical, ioctl_blkpbszget(&device).unwrap_or(logical).max(logical)))
 }
 
-/// Bytes of the logical sectors of the device that an open file lies on, or that it is; None: it is on none, or on several.
+/// Bytes of the logical sectors of the device that an open file lies on, or that it is; None: it is
+/// on none, or on several.
 pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
     let stat = fstat(fd).ok()?;
     let number = match FileType::from_raw_mode(stat.st_mode) {
@@ -44,7 +46,8 @@ pub(super) fn discards(device: impl AsFd, sector_size: u32) -> Option<Discard> {
     })
 }
 
-/// Discards the whole sectors of `sector_size` bytes among the `len` bytes from `at` on. Sleeps until it is done.
+/// Discards the whole sectors of `sector_size` bytes among the `len` bytes from `at` on. Sleeps
+/// until it is done.
 pub(super) fn discard_sectors(
     device: impl AsFd,
     (at, len): (u64, u64),
@@ -53,14 +56,16 @@ pub(super) fn discard_sectors(
 ) -> Result<(), Errno> {
     let sector = u64::from(sector_size);
     let (begin, end) = (at.next_multiple_of(sector), (at + len) / sector * sector);
-    // Parts of sectors keep what they hold, as they may: a disk whose guest asks for parts has no secure discards.
+    // Parts of sectors keep what they hold, as they may: a disk whose guest asks for parts has no
+    // secure discards.
     if begin >= end { Ok(()) } else { discard(device, begin, end - begin, secure) }
 }
 
 /// Discards `len` bytes from `at` on, whole sectors. Sleeps until it is done.
 fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Errno> {
     let range = [at, len];
-    // SAFETY: both ioctls read two words of 64 bits, which are there, and change no memory of this process.
+    // SAFETY: both ioctls read two words of 64 bits, which are there, and change no memory of this
+    // process.
     unsafe {
         match secure {
             false => ioctl(device, Setter::<BLKDISCARD, [u64; 2]>::new(range)),
@@ -72,12 +77,14 @@ fn discard(device: impl AsFd, at: u64, len: u64, secure: bool) -> Result<(), Err
 /// Which of the files that have had this file's inode it is, where the file system counts them.
 pub(super) fn generation(file: impl AsFd) -> Option<u32> {
     let mut version = [0i32; 2];
-    // SAFETY: it writes an int or a long, for which there is room, and changes no other memory of this process.
+    // SAFETY: it writes an int or a long, for which there is room, and changes no other memory of
+    // this process.
     unsafe { ioctl(file, Updater::<GETVERSION, [i32; 2]>::new(&mut version)) }.ok()?;
     Some(version[0] as u32)
 }
 
-/// Whether it discards so: it says so before it says that this range is none, which is why nothing is discarded.
+/// Whether it discards so: it says so before it says that this range is none, which is why nothing
+/// is discarded.
 fn knows(device: BorrowedFd<'_>, secure: bool) -> bool {
     discard(device, 1, 1, secure) == Err(Errno::INVAL)
 }

@@ -6,11 +6,14 @@
 //!   later    direct --a transfer is refused (EINVAL)--> draining: nothing begins --the last direct one is over--> page cache, for good
 //!   Submitter   one for each that gives the kernel transfers: a ring, a thread. It tells whether it has some under way
 //! ```
-//! Invariants: direct and cached transfers of one image are never under way together. A page of the cache may hold sectors that another
-//! request writes past it, and the kernel drops such a page only where nobody has made it dirty meanwhile: two requests for different
-//! sectors could undo each other. So the whole image goes one way at a time, all queues of it, and never comes back to the first.
+//! Invariants: direct and cached transfers of one image are never under way together. A page of the
+//! cache may hold sectors that another request writes past it, and the kernel drops such a page
+//! only where nobody has made it dirty meanwhile: two requests for different sectors could undo
+//! each other. So the whole image goes one way at a time, all queues of it, and never comes back to
+//! the first.
 //!
-//! What a guest may do: ask for what the storage refuses directly, once. From then on its image costs memory of this domain.
+//! What a guest may do: ask for what the storage refuses directly, once. From then on its image
+//! costs memory of this domain.
 
 use super::device;
 use super::wake_fd::WakeFd;
@@ -29,12 +32,14 @@ enum Wants {
     Aligned { memory: u32, offset: u32 },
     /// It has none.
     None,
-    /// The kernel does not say. Of places and lengths what the device below it wants, where there is one.
+    /// The kernel does not say. Of places and lengths what the device below it wants, where there
+    /// is one.
     Unsaid { offset: Option<u32> },
 }
 
-/// Has an open file pass the page cache by, if whatever a guest with such sectors may ask for can be done so: whole sectors, to any
-/// multiple of 512 bytes in memory. False: it cannot, or it is not known.
+/// Has an open file pass the page cache by, if whatever a guest with such sectors may ask for can
+/// be done so: whole sectors, to any multiple of 512 bytes in memory. False: it cannot, or it is
+/// not known.
 pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) -> bool {
     let fits = |offset: u32| sector_size.is_multiple_of(offset);
     let may = match wants(fd) {
@@ -45,7 +50,8 @@ pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) ->
     may && fcntl_setfl(fd, access | OFlags::DIRECT).is_ok() && reads(fd, sector_size)
 }
 
-/// The least that can be written to an open file without reading what is around it, as far as that is known: 512 bytes to 4096.
+/// The least that can be written to an open file without reading what is around it, as far as that
+/// is known: 512 bytes to 4096.
 pub(super) fn physical_sector_size(fd: BorrowedFd<'_>) -> u32 {
     let offset = match wants(fd) {
         Wants::Aligned { offset, .. } => Some(offset),
@@ -113,7 +119,8 @@ impl Direct {
         self.mode.load(Ordering::Relaxed) == DIRECT
     }
 
-    /// A submitter that has nothing under way. `wake` is notified when it may begin what it was to wait with.
+    /// A submitter that has nothing under way. `wake` is notified when it may begin what it was to
+    /// wait with.
     pub(super) fn submitter(&self, wake: Arc<WakeFd>) -> Arc<Submitter> {
         let submitter = Arc::new(Submitter { busy: AtomicBool::new(false), wake });
         let mut submitters = self.submitters();
@@ -122,8 +129,8 @@ impl Direct {
         submitter
     }
 
-    /// Whether a submitter may give the kernel transfers of the open file `fd` now. Where it may, it says when none is under way any
-    /// more ([`idle`](Self::idle)).
+    /// Whether a submitter may give the kernel transfers of the open file `fd` now. Where it may,
+    /// it says when none is under way any more ([`idle`](Self::idle)).
     #[inline]
     pub(super) fn may_begin(&self, fd: BorrowedFd<'_>, submitter: &Submitter) -> bool {
         match self.mode.load(Ordering::Acquire) {
@@ -169,7 +176,8 @@ impl Direct {
                 self.refused.store(true, Ordering::Relaxed);
                 Refused::First
             }
-            // Nothing goes through the cache while a direct one is under way, so what is refused while it drains was direct.
+            // Nothing goes through the cache while a direct one is under way, so what is refused
+            // while it drains was direct.
             Err(DRAINING) => Refused::Direct,
             Err(_) => Refused::Cached,
         }
@@ -198,7 +206,8 @@ impl Direct {
 /// How a transfer went that was [refused](Direct::refused).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refused {
-    /// Directly, and the first: from now on all go through the page cache, and so is this to be tried again.
+    /// Directly, and the first: from now on all go through the page cache, and so is this to be
+    /// tried again.
     First,
     /// Directly: it is to be tried again.
     Direct,

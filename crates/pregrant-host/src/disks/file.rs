@@ -9,14 +9,17 @@
 //!   queue       uring or pool, all on the one open file
 //!   close       the open file is gone with the last of its orders, and the lock with it
 //! ```
-//! What a file system may not answer is asked by a thread of the image's own ([`thread`](super::file_thread)): an image that is not open yet is
-//! busy, one whose length is not known yet has the one that it had.
+//! What a file system may not answer is asked by a thread of the image's own
+//! ([`thread`](super::file_thread)): an image that is not open yet is busy, one whose length is not
+//! known yet has the one that it had.
 //!
-//! A device with longer sectors than its guest's is used through the page cache, which makes whole ones of parts. Bytes behind the last
-//! whole sector are no guest's, and said to be left out whenever there are some.
+//! A device with longer sectors than its guest's is used through the page cache, which makes whole
+//! ones of parts. Bytes behind the last whole sector are no guest's, and said to be left out
+//! whenever there are some.
 //!
-//! What can fail is said with the path and what to do. An order that fails is the guest's I/O error and a line in the log; nothing
-//! of it ends this process (who serves ignores SIGXFSZ, which a file that may not grow sends).
+//! What can fail is said with the path and what to do. An order that fails is the guest's I/O error
+//! and a line in the log; nothing of it ends this process (who serves ignores SIGXFSZ, which a file
+//! that may not grow sends).
 
 use super::direct::{self, Direct};
 use super::file_thread::{Answer, FileThread};
@@ -317,7 +320,8 @@ fn open(
     // Before it is opened: to open a watchdog or a tape does something already.
     let expects_device = judged(stat(path).map_err(unopened)?)?;
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    // What the kernel uses itself, or somebody has through another node, is nobody's disk to write to.
+    // What the kernel uses itself, or somebody has through another node, is nobody's disk to write
+    // to.
     let alone = if expects_device && writable { OFlags::EXCL } else { OFlags::empty() };
     // Without NONBLOCK a FIFO would hold this thread until somebody writes to it.
     let flags = access | alone | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;

@@ -1,4 +1,5 @@
-//! An image's own thread, for calls that a file system may not answer: its `open`, its length, its `close`.
+//! An image's own thread, for calls that a file system may not answer: its `open`, its length, its
+//! `close`.
 //!
 //! ```text
 //!   control thread --ask(call)--> this thread: the call, which sleeps as long as it takes --> Answer
@@ -6,8 +7,9 @@
 //!                  '--Answer::give_up----------> what comes is dropped by this thread: a file that was opened too late is closed
 //!                  '--Answer::want-------------> it is waited for again, where it has not come meanwhile
 //! ```
-//! Calls are made one after the other, in the order in which they were asked. An answer that was given up can be wanted again, so that
-//! whoever asks the same of a file system that is silent has one call there, however often it asks.
+//! Calls are made one after the other, in the order in which they were asked. An answer that was
+//! given up can be wanted again, so that whoever asks the same of a file system that is silent has
+//! one call there, however often it asks.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -51,7 +53,8 @@ impl FileThread {
                 drop(value);
             }
         };
-        let _ = self.0.send(Box::new(call)); // its thread ends after this is dropped, and not before
+        // its thread ends after this is dropped, and not before
+        let _ = self.0.send(Box::new(call));
         Answer { place, waited: false }
     }
 }

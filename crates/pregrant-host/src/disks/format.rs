@@ -1,6 +1,8 @@
-//! What an image's bytes look like that is served as it is: whoever names a qcow2 file as a raw image gives a guest its header.
+//! What an image's bytes look like that is served as it is: whoever names a qcow2 file as a raw
+//! image gives a guest its header.
 //!
-//! What a guest may do: write such a header on its disk, which is then warned of when the disk is attached the next time.
+//! What a guest may do: write such a header on its disk, which is then warned of when the disk is
+//! attached the next time.
 
 use pregrant::blk::disk::{Buffer, SECTOR_BYTES};
 use rustix::fd::BorrowedFd;

@@ -1,4 +1,5 @@
-//! What tells an image from any other that its path may lead to: the same each time that it is opened, while this machine runs.
+//! What tells an image from any other that its path may lead to: the same each time that it is
+//! opened, while this machine runs.
 //!
 //! | an image | is told by |
 //! |---|---|
@@ -7,8 +8,9 @@
 //! | volume of the device mapper | the UUID that LVM, multipath or cryptsetup gave it: it stays when the volume is switched off and on, and another volume of its name has another |
 //! | other block device | its number, and the kernel's count of disks and media (`diskseq`, Linux 5.15), which no other disk gets, nor another medium in the same drive; of a partition where it begins |
 //!
-//! Kept beside a guest's connection and compared as text by successors, which may be other versions of this program: another wording here
-//! is another image to them, and so a change of the magic of `pregrant::blk::back::kept_image`.
+//! Kept beside a guest's connection and compared as text by successors, which may be other versions
+//! of this program: another wording here is another image to them, and so a change of the magic of
+//! `pregrant::blk::back::kept_image`.
 
 use super::device;
 use rustix::fd::BorrowedFd;

@@ -1,12 +1,14 @@
-//! The lock of an image: on the open file that its I/O goes through (R6 of docs/protocol 1.1, for what stands behind a disk).
+//! The lock of an image: on the open file that its I/O goes through (R6 of docs/protocol 1.1, for
+//! what stands behind a disk).
 //!
 //! ```text
 //!   a back:       open --flock--> io_uring requests, threads ... killed
 //!                                   each request holds the open file, and so the lock, until it is over
 //!   its successor:         flock? no .............................. no ... yes: nothing of the predecessor's lands any more
 //! ```
-//! Why `flock`: it belongs to the open file and not to the process, so a kernel that still works for a dead process holds it. (What
-//! `fcntl` locks without `OFD` is gone with the process.) One who writes has it alone; those who only read share it.
+//! Why `flock`: it belongs to the open file and not to the process, so a kernel that still works
+//! for a dead process holds it. (What `fcntl` locks without `OFD` is gone with the process.) One
+//! who writes has it alone; those who only read share it.
 
 use rustix::fd::AsFd;
 use rustix::fs::{FlockOperation, fstat, major, minor};

@@ -1,9 +1,11 @@
-//! The image that a disk's keys name, whatever it is; and what its server wants to know of it meanwhile.
+//! The image that a disk's keys name, whatever it is; and what its server wants to know of it
+//! meanwhile.
 //!
 //! ```text
 //!   NamedImage  with the disk, in the core         ImageFace  with the disk's server: descriptors, words
 //! ```
-//! Which image it is is read anew at each connect. What is in memory stays there in between, for the same name.
+//! Which image it is is read anew at each connect. What is in memory stays there in between, for
+//! the same name.
 
 use super::file::FileImage;
 use super::ram::RamImage;
@@ -34,8 +36,8 @@ impl ImageFace {
         self.inside().text.clone()
     }
 
-    /// What is readable when orders of a queue have come back, by queue since the image was opened, once. None: they are back as soon as
-    /// they are submitted.
+    /// What is readable when orders of a queue have come back, by queue since the image was opened,
+    /// once. None: they are back as soon as they are submitted.
     pub fn take_readable(&self) -> Vec<Option<OwnedFd>> {
         std::mem::take(&mut self.inside().readable)
     }

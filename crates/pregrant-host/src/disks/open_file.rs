@@ -1,4 +1,5 @@
-//! One open file, through which all of an image's orders go, and which its [`lock`](super::lock) is on.
+//! One open file, through which all of an image's orders go, and which its [`lock`](super::lock) is
+//! on.
 
 use super::direct::{Direct, Refused, Submitter};
 use super::wake_fd::WakeFd;
@@ -30,7 +31,8 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// `fd`, which was opened at `path`: a file, or a block device with logical sectors of so many bytes.
+    /// `fd`, which was opened at `path`: a file, or a block device with logical sectors of so many
+    /// bytes.
     pub(super) fn new(
         fd: OwnedFd,
         path: &Path,
@@ -83,7 +85,8 @@ impl OpenFile {
         self.direct.idle(self.fd(), submitter);
     }
 
-    /// The kernel refused a transfer. True: since it went directly, which no transfer of this image does any more; again.
+    /// The kernel refused a transfer. True: since it went directly, which no transfer of this image
+    /// does any more; again.
     #[cold]
     pub(super) fn goes_another_way(&self, what: Arguments<'_>) -> bool {
         let refused = self.direct.refused();
@@ -97,7 +100,8 @@ impl OpenFile {
         refused != Refused::Cached
     }
 
-    /// Whether such an order's bytes go through a buffer of our own; see [`transfer`](super::transfer).
+    /// Whether such an order's bytes go through a buffer of our own; see
+    /// [`transfer`](super::transfer).
     pub(super) fn bounces(&self, op: IoOp) -> bool {
         self.is_shared && op == IoOp::Read || self.cannot_reach.load(Ordering::Relaxed)
     }

@@ -1,12 +1,14 @@
-//! Orders done by threads, which sleep in the kernel for them: where there is no io_uring, and what it does not know.
+//! Orders done by threads, which sleep in the kernel for them: where there is no io_uring, and what
+//! it does not know.
 //!
 //! ```text
 //!   PoolQueue --submit--> orders --thread--> Transfer::perform --over--> lane's done, notify --complete--> Done
 //!                            ^                    |
 //!                            '------ again -------'      behind those that wait
 //! ```
-//! Invariants: an order is with one thread at a time, which owns its memory; the threads hold the open file until their last order
-//! is done, whoever is gone by then. One that the kernel does in many calls keeps no thread from the others.
+//! Invariants: an order is with one thread at a time, which owns its memory; the threads hold the
+//! open file until their last order is done, whoever is gone by then. One that the kernel does in
+//! many calls keeps no thread from the others.
 
 use super::PATIENCE;
 use super::direct::Submitter;
@@ -162,7 +164,8 @@ impl Disk for PoolQueue {
 }
 
 impl Drop for PoolQueue {
-    /// What no thread has begun is not done any more. A thread that has an order keeps its memory and the open file until it is done.
+    /// What no thread has begun is not done any more. A thread that has an order keeps its memory
+    /// and the open file until it is done.
     fn drop(&mut self) {
         let mut orders = lock(&self.pool.0.orders);
         self.lane.over.store(true, Ordering::Relaxed);

@@ -3,9 +3,10 @@
 //! ```text
 //!   guest's pages <--one copy--> mapping of a memfd        discard: a hole in the memfd
 //! ```
-//! Invariants: its memory is treated as shared memory is, by copies without references: two queues may write the same sectors at
-//! once, and what is there then is a mixture, as on any disk. It outlives its guest's connections, and ends with its process: a
-//! successor refuses to be taken for it.
+//! Invariants: its memory is treated as shared memory is, by copies without references: two queues
+//! may write the same sectors at once, and what is there then is a mixture, as on any disk. It
+//! outlives its guest's connections, and ends with its process: a successor refuses to be taken for
+//! it.
 //!
 //! What a guest may do: change mapped bytes while they are copied; it finds either on its disk.
 

@@ -5,8 +5,9 @@
 //!   phy:vg/disk     vg/disk                                                                            the same, below /dev
 //!   ram:64M                                                                                            memory of the back's process
 //! ```
-//! A path that does not begin with `/` is below `/dev`, as xl-disk-configuration(5) says of a disk's target: xl writes the target into
-//! `params` as it stands, and leaves it to the script to look there.
+//! A path that does not begin with `/` is below `/dev`, as xl-disk-configuration(5) says of a
+//! disk's target: xl writes the target into `params` as it stands, and leaves it to the script to
+//! look there.
 
 use crate::excerpt::excerpt;
 use std::fmt;

@@ -1,23 +1,27 @@
-//! One order as the kernel takes it: where its bytes are, piece by piece, and what of it is left to do.
+//! One order as the kernel takes it: where its bytes are, piece by piece, and what of it is left to
+//! do.
 //!
 //! ```text
 //!   Io --new--> Transfer --request--> io_uring           perform: the same by a call that sleeps
 //!                  ^  '--ended: over, with its outcome --> Done
 //!                  '------ended: the kernel did a part, or was interrupted: again
 //! ```
-//! A discard is given to the kernel in pieces of [`DISCARD_PIECE`] bytes at most, and between two of them others have their turn: a
-//! guest may ask for one of its whole disk, for which the kernel would hold the image's lock, and a thread of its own or ours, until
-//! the last byte of it, whoever waits or is killed meanwhile.
+//! A discard is given to the kernel in pieces of [`DISCARD_PIECE`] bytes at most, and between two
+//! of them others have their turn: a guest may ask for one of its whole disk, for which the kernel
+//! would hold the image's lock, and a thread of its own or ours, until the last byte of it, whoever
+//! waits or is killed meanwhile.
 //!
-//! Invariants: a transfer owns the memory that its pieces name ([`Io`]), and that memory stays where it is when the transfer moves;
-//! what the kernel was told of is not touched before it says that it is done. No reference to a guest's pages exists: they are
-//! named by address and length.
+//! Invariants: a transfer owns the memory that its pieces name ([`Io`]), and that memory stays
+//! where it is when the transfer moves; what the kernel was told of is not touched before it says
+//! that it is done. No reference to a guest's pages exists: they are named by address and length.
 //!
-//! What the kernel refuses of direct I/O is given to it again, when it goes through the page cache ([`direct`](super::direct)).
+//! What the kernel refuses of direct I/O is given to it again, when it goes through the page cache
+//! ([`direct`](super::direct)).
 //!
-//! Bytes go through a buffer of our own (`bounce`) where the kernel cannot reach a guest's pages (it says so once), and in reads of
-//! an image that others may have open too: there a process that is dead may have reads on their way that no lock tells of, and these
-//! end in its own buffer and not in a page that its guest uses for something else by now.
+//! Bytes go through a buffer of our own (`bounce`) where the kernel cannot reach a guest's pages
+//! (it says so once), and in reads of an image that others may have open too: there a process that
+//! is dead may have reads on their way that no lock tells of, and these end in its own buffer and
+//! not in a page that its guest uses for something else by now.
 
 use super::device;
 use super::direct::Submitter;
@@ -49,7 +53,8 @@ pub(super) enum Ended {
 #[derive(Default)]
 pub(super) struct Pieces(Vec<iovec>);
 
-// SAFETY: a list of addresses; a transfer that has it owns the memory that they are of, which may go to another thread with it.
+// SAFETY: a list of addresses; a transfer that has it owns the memory that they are of, which may
+// go to another thread with it.
 unsafe impl Send for Pieces {}
 
 /// See the module.
@@ -114,8 +119,8 @@ impl Transfer {
         matches!(self.io.op, IoOp::Discard { .. }) && file.is_device()
     }
 
-    /// What is left of it, for io_uring. Whoever pushes it keeps the transfer, and does not touch it, until the kernel has
-    /// [ended](Self::ended) it.
+    /// What is left of it, for io_uring. Whoever pushes it keeps the transfer, and does not touch
+    /// it, until the kernel has [ended](Self::ended) it.
     pub(super) fn request(&self, file: &OpenFile) -> squeue::Entry {
         let fd = types::Fd(file.fd().as_raw_fd());
         let pieces = &self.pieces.0[self.first..];
@@ -137,13 +142,14 @@ impl Transfer {
         }
     }
 
-    /// Bytes of a discard that are next. One ends at a multiple of the most that there are, wherever it began, so that it does not
-    /// cut a unit of the device in two.
+    /// Bytes of a discard that are next. One ends at a multiple of the most that there are,
+    /// wherever it began, so that it does not cut a unit of the device in two.
     fn discard_piece(&self) -> u64 {
         self.left.min(DISCARD_PIECE - self.at % DISCARD_PIECE)
     }
 
-    /// Does what the kernel does of it in one call, and sleeps as long as that takes. The submitter is the thread's.
+    /// Does what the kernel does of it in one call, and sleeps as long as that takes. The submitter
+    /// is the thread's.
     pub(super) fn perform(&mut self, file: &OpenFile, submitter: &Submitter) -> Ended {
         file.wait_to_begin(submitter);
         let result = self.call(file);
@@ -165,8 +171,8 @@ impl Transfer {
             IoOp::Discard { .. } => {
                 return fallocate(file.fd(), HOLE, self.at, self.discard_piece()).map(|()| 0);
             }
-            // SAFETY: as many pieces as are said; each names memory that `self` owns, and that nobody of this process touches
-            // meanwhile; the kernel writes there.
+            // SAFETY: as many pieces as are said; each names memory that `self` owns, and that
+            // nobody of this process touches meanwhile; the kernel writes there.
             IoOp::Read => unsafe { libc::preadv(fd, pieces.as_ptr(), n, self.at as i64) },
             // SAFETY: the same; the kernel only reads there.
             IoOp::Write => unsafe { libc::pwritev(fd, pieces.as_ptr(), n, self.at as i64) },
@@ -202,7 +208,8 @@ impl Transfer {
             Err(e @ (Errno::INVAL | Errno::OPNOTSUPP)) if moves && self.goes_another_way(file, e) => {
                 Ended::Again
             }
-            // What was found to be there when the image was opened is not there for all of it: no fault of the disk's.
+            // What was found to be there when the image was opened is not there for all of it: no
+            // fault of the disk's.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::PERM)
                 if matches!(self.io.op, IoOp::Discard { .. }) =>
             {
@@ -261,7 +268,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// The kernel never has more of one than a piece, which begins where the last ended, and most of which begin at multiples.
+    /// The kernel never has more of one than a piece, which begins where the last ended, and most
+    /// of which begin at multiples.
     #[test]
     fn a_discard_is_done_in_pieces() {
         let fd = rustix::fs::memfd_create("pregrant-pieces", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

@@ -1,16 +1,18 @@
-//! Orders done by io_uring: the kernel has them while this thread does other things, and rings when they are over.
+//! Orders done by io_uring: the kernel has them while this thread does other things, and rings when
+//! they are over.
 //!
 //! ```text
 //!   submit --> slot (a Transfer) --start--> submission ring --one call--> kernel --> completion ring --complete--> Done
 //!                 ^                                                                   | and the descriptor
 //!                 '------------------- again: it did a part of it --------------------'
 //! ```
-//! Invariants: what the kernel was told of stays in its slot, untouched, until the kernel says that it is over; a ring that is
-//! dropped waits for that. No descriptor and no memory is registered: the kernel lets go of the open file with the last request, and
-//! not with the ring, which may take longer to go (decision 0030).
+//! Invariants: what the kernel was told of stays in its slot, untouched, until the kernel says that
+//! it is over; a ring that is dropped waits for that. No descriptor and no memory is registered:
+//! the kernel lets go of the open file with the last request, and not with the ring, which may take
+//! longer to go (decision 0030).
 //!
-//! A process that is killed leaves its requests to the kernel, which carries them out; they hold the open file, and so its
-//! [`lock`](super::lock).
+//! A process that is killed leaves its requests to the kernel, which carries them out; they hold
+//! the open file, and so its [`lock`](super::lock).
 
 use super::PATIENCE;
 use super::direct::Submitter;
@@ -85,7 +87,8 @@ impl UringDisk {
         if !uring.params().is_feature_nodrop() {
             return Err(Errno::NOSYS.into());
         }
-        // A kernel has rings without all that is asked of one here (5.5), or may not do all of it for this process.
+        // A kernel has rings without all that is asked of one here (5.5), or may not do all of it
+        // for this process.
         let mut knows = Probe::new();
         uring.submitter().register_probe(&mut knows)?;
         if !REQUESTS.iter().all(|code| knows.is_supported(*code)) {
@@ -139,8 +142,9 @@ impl Ring {
                 && let Some(transfer) = &self.slots[slot]
             {
                 let request = transfer.request(&self.file).user_data(slot as u64);
-                // SAFETY: what the request points to is the transfer's, which stays in its slot, untouched, until the kernel has ended
-                // it: `reap` alone takes it out, and `drop` waits for that.
+                // SAFETY: what the request points to is the transfer's, which stays in its slot,
+                // untouched, until the kernel has ended it: `reap` alone takes it out, and `drop`
+                // waits for that.
                 if unsafe { submission.push(&request) }.is_err() {
                     break;
                 }
@@ -180,7 +184,8 @@ impl Ring {
         self.refuse();
     }
 
-    /// What the kernel did not take it never reads: nobody enters this ring any more. Threads do the rest.
+    /// What the kernel did not take it never reads: nobody enters this ring any more. Threads do
+    /// the rest.
     #[cold]
     fn refuse(&mut self) {
         self.refused = true;
@@ -323,7 +328,8 @@ impl Disk for UringDisk {
 }
 
 impl Drop for UringDisk {
-    /// Whoever drops it has waited as long as is to be waited. A thread keeps memory and open file of orders that are under way still.
+    /// Whoever drops it has waited as long as is to be waited. A thread keeps memory and open file
+    /// of orders that are under way still.
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
         if !ring.drain(Instant::now()) {

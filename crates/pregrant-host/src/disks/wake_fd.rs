@@ -1,4 +1,5 @@
-//! An eventfd that wakes the thread that waits for a queue: the kernel and threads of this process write to it.
+//! An eventfd that wakes the thread that waits for a queue: the kernel and threads of this process
+//! write to it.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,41 +1,48 @@
 //! Whose turn it is, when several vifs want one worker: shares of its time, and not of batches.
 //!
-//! A batch of short staged frames takes a microsecond, one of long frames by grant copy fifty: a turn each would leave
-//! the one guest a fiftieth of the worker. So a vif that is ahead of the one that was served least waits until that one
-//! has caught up, or has had nothing to do for `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied
-//! looks idle for moments, and each of them would cost it a long batch of the other's.
+//! A batch of short staged frames takes a microsecond, one of long frames by grant copy fifty: a
+//! turn each would leave the one guest a fiftieth of the worker. So a vif that is ahead of the one
+//! that was served least waits until that one has caught up, or has had nothing to do for
+//! `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied looks idle for moments, and
+//! each of them would cost it a long batch of the other's.
 //!
-//! What a request costs also depends on where the pages of a guest happen to lie: guests that do the same differ by a fifth
-//! (`pregrant bench fairness`). So a vif whose requests lately cost about what is paid for most (`Price`) is charged
-//! as those are, and vifs that do the same get as many frames as each other, also when the worker was away in the middle of a
-//! turn. Whoever costs more or less is charged its time.
+//! What a request costs also depends on where the pages of a guest happen to lie: guests that do
+//! the same differ by a fifth (`pregrant bench fairness`). So a vif whose requests lately cost
+//! about what is paid for most (`Price`) is charged as those are, and vifs that do the same get as
+//! many frames as each other, also when the worker was away in the middle of a turn. Whoever costs
+//! more or less is charged its time.
 //!
 //! ```text
 //!   what a vif's requests cost lately, to the median of all:         ... 2/3 .................. 3/2 ...
 //!   charged                                                          time | requests * median | time
 //! ```
 //!
-//! What a guest may do: ask for all of the worker, or for a frame now and then, so that others wait for it. Both count
-//! against its own share, waiting included. One whose requests cost up to half more than most takes up to that much more
-//! of the time, however it mixes cheap and dear ones. Those who ask for half of all requests move the median, too: others may
-//! then be charged up to 3/2 of their time. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
+//! What a guest may do: ask for all of the worker, or for a frame now and then, so that others wait
+//! for it. Both count against its own share, waiting included. One whose requests cost up to half
+//! more than most takes up to that much more of the time, however it mixes cheap and dear ones.
+//! Those who ask for half of all requests move the median, too: others may then be charged up to
+//! 3/2 of their time. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
 
 /// How far a vif may be ahead.
 const LEAD_NS: u64 = 5_000;
 /// How long those who are ahead wait for one that has just become idle.
 const PATIENCE_NS: u64 = 3_000;
-/// How much of the time that it did not want a vif has a right to later: it covers the gaps between its bursts.
+/// How much of the time that it did not want a vif has a right to later: it covers the gaps between
+/// its bursts.
 const CREDIT_NS: u64 = 200_000;
-/// How much more than 3/2 of what it is charged by price a vif may take: a pause of the worker in the middle of its turn is not its doing.
+/// How much more than 3/2 of what it is charged by price a vif may take: a pause of the worker in
+/// the middle of its turn is not its doing.
 const FORGIVEN_NS: u64 = 200_000;
 
-/// What is paid for most requests: a median that follows, by a small step for each turn, smaller for one of fewer than
-/// `FULL_TURN` requests: who takes many short turns has no more weight by it. In 1/256 of a nanosecond.
+/// What is paid for most requests: a median that follows, by a small step for each turn, smaller
+/// for one of fewer than `FULL_TURN` requests: who takes many short turns has no more weight by it.
+/// In 1/256 of a nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 struct Price {
     /// 0: no turn had a request so far.
     now: u64,
-    /// As of the round's begin: it is the same for all who are served in it, whatever comes before them.
+    /// As of the round's begin: it is the same for all who are served in it, whatever comes before
+    /// them.
     charged: u64,
 }
 
@@ -207,8 +214,8 @@ mod tests {
     /// What a round costs in which nobody has anything to do.
     const LOOK_NS: u64 = 50;
 
-    /// Each vif: how long a batch takes, and how long after its end there is another one. Returns the time that each got
-    /// of `total`.
+    /// Each vif: how long a batch takes, and how long after its end there is another one. Returns
+    /// the time that each got of `total`.
     fn shares(vifs: &[(u64, u64)], total: u64) -> Vec<u64> {
         let (mut turns, mut now) = (FairScheduler::default(), 0);
         let mut state = vec![(Turn::default(), 0u64, 0u64); vifs.len()];
@@ -258,7 +265,8 @@ mod tests {
 
     #[test]
     fn half_more_is_the_most_that_a_price_hides() {
-        // By what the last one's batches take, beside three of 2000 ns: never more than 3/2 of a share.
+        // By what the last one's batches take, beside three of 2000 ns: never more than 3/2 of a
+        // share.
         for batch in (2_000..9_000).step_by(100) {
             let got = shares(&[(2_000, 0), (2_000, 0), (2_000, 0), (batch, 0)], 400_000_000);
             let others = (got[0] + got[1] + got[2]) / 3;
@@ -284,7 +292,8 @@ mod tests {
 
     #[test]
     fn who_lets_others_wait_pays_for_it() {
-        // A frame just before patience ends, again and again: it has half of the time at most, waiting included.
+        // A frame just before patience ends, again and again: it has half of the time at most,
+        // waiting included.
         let got = shares(&[(100, PATIENCE_NS - 200), (30_000, 0)], 100_000_000);
         assert!(got[1] > 45_000_000, "{got:?}");
     }
@@ -300,8 +309,9 @@ mod tests {
         assert!(early.spent_ns - late.spent_ns <= CREDIT_NS);
     }
 
-    /// Three guests with full rings, 64 requests of 31 ns a turn, and one that chooses each of its turns (time, requests) by all that
-    /// there is to know. What it gets, in hundredths of its fourth.
+    /// Three guests with full rings, 64 requests of 31 ns a turn, and one that chooses each of its
+    /// turns (time, requests) by all that there is to know. What it gets, in hundredths of its
+    /// fourth.
     fn chosen(mut choose: impl FnMut(&Turn, &Price) -> (u64, u32)) -> u64 {
         let (mut turns, mut now, mut got) = (FairScheduler::default(), 0, [0; 2]);
         let (mut others, mut it) = ([Turn::default(); 3], Turn::default());
@@ -328,7 +338,8 @@ mod tests {
     #[test]
     fn cheap_requests_do_not_pay_for_dear_ones() {
         const DEAR: (u64, u32) = (50_000, 64);
-        // Many requests that cost nothing (such as are refused), the dearest while it looks usual, single ones until that is forgotten.
+        // Many requests that cost nothing (such as are refused), the dearest while it looks usual,
+        // single ones until that is forgotten.
         let mut next = 0;
         let share = chosen(|it, price| {
             let mut then = it.lately;
@@ -346,7 +357,8 @@ mod tests {
 
     #[test]
     fn short_turns_do_not_make_the_price() {
-        // Single requests until the price is 3/2 of what others pay, and then what costs 3/2 of that.
+        // Single requests until the price is 3/2 of what others pay, and then what costs 3/2 of
+        // that.
         let share = chosen(|_, price| {
             let low = price.now < (31 << 8) * 147 / 100;
             if low { (50, 1) } else { ((price.now * 64 * 145 / 100) >> 8, 64) }

@@ -1,4 +1,5 @@
-//! A guest's end of one device, whatever its class: its directory in xenstore, the connection to that, and what can go wrong.
+//! A guest's end of one device, whatever its class: its directory in xenstore, the connection to
+//! that, and what can go wrong.
 //!
 //! ```text
 //!   Frontend (net), BlkFrontend --step, close--> FrontVif, FrontVbd --keys, states--> bus --.
@@ -126,7 +127,8 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         device.watch_peer(&mut xs)?;
         // One that is closed begins anew only where the toolstack wants the device.
         device.watch_peer_key(&mut xs, ONLINE)?;
-        // Where the back's domain is not the toolstack's, each takes its end's directory: this one may go last.
+        // Where the back's domain is not the toolstack's, each takes its end's directory: this one
+        // may go last.
         device.watch_own(&mut xs)?;
         Ok(Self { platform, device, xs })
     }
@@ -136,8 +138,8 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         (&self.platform, StoreBus { device: &self.device, xs: &mut self.xs })
     }
 
-    /// Hears what xenstore has to say, waiting at most so long for it, and not beyond the time at which the device begins anew.
-    /// Returns how many events there were.
+    /// Hears what xenstore has to say, waiting at most so long for it, and not beyond the time at
+    /// which the device begins anew. Returns how many events there were.
     pub fn hear(&mut self, wait: Duration, begins_at_ns: Option<u64>) -> Result<usize, FrontendError> {
         let mut wait = self.until(begins_at_ns).map_or(wait, |begins_in| wait.min(begins_in));
         let mut events = 0;

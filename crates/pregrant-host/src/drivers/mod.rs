@@ -1,4 +1,5 @@
-//! The drivers as a Linux process runs them: devices found in xenstore, and the loop around the data path.
+//! The drivers as a Linux process runs them: devices found in xenstore, and the loop around the
+//! data path.
 //!
 //! ```text
 //!   registry         watches the backend's directory, steps each device, polls all queues round robin

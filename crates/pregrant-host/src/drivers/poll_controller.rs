@@ -6,10 +6,11 @@
 //!   adaptive  spins for a bounded time first (a spin helps only when it is longer than the gap), then sleeps
 //!             spins in vain: the next 1, 3, 7 ... 63 times it sleeps at once; a spin that paid: it spins each time again
 //! ```
-//! A spin is in vain where frames come seldom, and where whoever sends them waits for the processor on which we spin.
+//! A spin is in vain where frames come seldom, and where whoever sends them waits for the processor
+//! on which we spin.
 //!
-//! Whatever it does, it looks at its control connection once in [`CONTROL_EVERY`]: rounds may take a microsecond or a
-//! thousand, and a new vif beside a busy one is to connect as soon.
+//! Whatever it does, it looks at its control connection once in [`CONTROL_EVERY`]: rounds may take
+//! a microsecond or a thousand, and a new vif beside a busy one is to connect as soon.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,8 +57,8 @@ impl FromStr for Mode {
     }
 }
 
-/// How long adaptive mode spins: a wake-up costs 5 to 15 us, and a spin pays only where frames come closer than it
-/// lasts.
+/// How long adaptive mode spins: a wake-up costs 5 to 15 us, and a spin pays only where frames come
+/// closer than it lasts.
 pub const SPIN: Duration = Duration::from_micros(50);
 
 /// Spins in vain, one behind another, after which it does not become rarer any more: one of 64.
@@ -183,7 +184,8 @@ mod tests {
     }
     use std::cell::Cell;
 
-    /// Rounds with frames that take `round` each, for a second: how long it ever went on without control.
+    /// Rounds with frames that take `round` each, for a second: how long it ever went on without
+    /// control.
     fn longest(mode: Mode, round: Duration, moved: impl Fn(u32) -> bool) -> Duration {
         let (start, mut pace) = (Instant::now(), PollController::new(mode));
         let at = Cell::new(Duration::ZERO);
@@ -201,8 +203,8 @@ mod tests {
         longest.max(at.get() - last)
     }
 
-    /// Of so many pauses, each over after `gap` of rounds of a microsecond, and each sleep over at once: how often it spun through
-    /// to its end, and how often it slept.
+    /// Of so many pauses, each over after `gap` of rounds of a microsecond, and each sleep over at
+    /// once: how often it spun through to its end, and how often it slept.
     fn pauses(pace: &mut PollController, n: usize, gap: Duration) -> (usize, usize) {
         let start = Instant::now();
         let at = Cell::new(Duration::ZERO);
@@ -229,7 +231,8 @@ mod tests {
         // 1, then 1 of 2, of 4 ... of 64: six of the first 121, and then one of 64.
         assert_eq!(pauses(&mut pace, 121, seldom), (6, 121));
         assert_eq!(pauses(&mut pace, 6400, seldom), (100, 6400));
-        // Frames come closer: within 64 pauses one spin is tried again, and from then on none sleeps.
+        // Frames come closer: within 64 pauses one spin is tried again, and from then on none
+        // sleeps.
         let (spins, sleeps) = pauses(&mut pace, 100, often);
         assert!(spins == 0 && sleeps < 64, "{sleeps}");
         assert_eq!(pauses(&mut pace, 100, often), (0, 0));

@@ -1,13 +1,15 @@
-//! What a backend's process tells others of its devices: one JSON document, read by `pregrant top` and by scripts.
+//! What a backend's process tells others of its devices: one JSON document, read by `pregrant top`
+//! and by scripts.
 //!
 //! ```text
 //!   Backend::reports --> BackStatus --JSON--> StatusSocket --> whoever connects
 //! ```
-//! Counters of a queue begin when the vif connects, so a reader that sees one fall starts anew. Figures in `process` are
-//! of the whole process since its start: they contain set-up and waiting, which belong to no queue.
+//! Counters of a queue begin when the vif connects, so a reader that sees one fall starts anew.
+//! Figures in `process` are of the whole process since its start: they contain set-up and waiting,
+//! which belong to no queue.
 //!
-//! Texts that a guest can steer (why its vif was closed) are escaped by JSON and shortened to [`TEXT_MAX`]; the number of
-//! vifs and queues is the toolstack's and the backend's.
+//! Texts that a guest can steer (why its vif was closed) are escaped by JSON and shortened to
+//! [`TEXT_MAX`]; the number of vifs and queues is the toolstack's and the backend's.
 
 use super::net::{SharedMemory, VifReport};
 use super::registry::{DeviceReport, Figures, Operation};
@@ -28,7 +30,8 @@ pub const FORMAT: u32 = 1;
 /// Characters of a text that came from elsewhere; then how many more there are.
 pub const TEXT_MAX: usize = 400;
 
-/// The backends of a domain, as their sockets' names have them before the domain's number: who serves vifs, and who serves vbds.
+/// The backends of a domain, as their sockets' names have them before the domain's number: who
+/// serves vifs, and who serves vbds.
 const DAEMONS: [&str; 2] = ["back", "blkback"];
 /// How these names end.
 const SUFFIX: &str = ".status";
@@ -40,7 +43,8 @@ pub struct BackStatus {
     pub format: u32,
     /// The driver domain.
     pub domain: u16,
-    /// Which of its backends: `back` serves vifs, `blkback` vbds. Empty where a backend older than this field tells it.
+    /// Which of its backends: `back` serves vifs, `blkback` vbds. Empty where a backend older than
+    /// this field tells it.
     #[serde(default)]
     pub daemon: String,
     /// The process.
@@ -59,7 +63,8 @@ pub struct BackStatus {
     pub platform: String,
     /// Of the whole process, not of one vif.
     pub process: ProcessStatus,
-    /// Queues that each worker thread carries; none where there is no thread but the one that serves xenstore.
+    /// Queues that each worker thread carries; none where there is no thread but the one that
+    /// serves xenstore.
     #[serde(default)]
     pub workers: Vec<usize>,
     /// Its vifs.
@@ -91,13 +96,15 @@ pub struct DeviceStatus {
     pub connected_s: Option<f64>,
     /// How often it was closed for something that its guest did.
     pub faults: u64,
-    /// How often its front was not listened to for a while, since it asked for too many steps, or its control ring was paused.
+    /// How often its front was not listened to for a while, since it asked for too many steps, or
+    /// its control ring was paused.
     pub throttled: u64,
     /// Lines that the log does not have of it, since it caused too many.
     pub lines_left_out: u64,
     /// Why it was closed last, also when it is connected again.
     pub last_failure: Option<String>,
-    /// Why what stands behind it cannot be had (who has it, or what is missing), where it is not connected for that.
+    /// Why what stands behind it cannot be had (who has it, or what is missing), where it is not
+    /// connected for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
     /// Whether that was tried; false: nobody knows yet whether it is there.
@@ -129,7 +136,8 @@ pub struct OperationStatus {
     pub requests: u64,
     /// Their bytes; 0 where none travel.
     pub bytes: u64,
-    /// Nanoseconds from when they were taken to when they were answered, of all together, those that failed among them.
+    /// Nanoseconds from when they were taken to when they were answered, of all together, those
+    /// that failed among them.
     pub latency_sum_ns: u64,
     /// The same by how long each took, shortest first.
     pub latency: Vec<LatencyBucket>,
@@ -201,7 +209,8 @@ pub struct ProcessStatus {
     pub syscalls: u64,
     /// Events sent.
     pub notifications: u64,
-    /// Sleeps that a tenth of a second ended, and no event, though a guest had shown work: 0, or somebody does not notify.
+    /// Sleeps that a tenth of a second ended, and no event, though a guest had shown work: 0, or
+    /// somebody does not notify.
     #[serde(default)]
     pub missed_wakeups: u64,
 }
@@ -221,7 +230,8 @@ pub struct VifStatus {
     pub connected_s: Option<f64>,
     /// How often it was closed for something that its guest did.
     pub faults: u64,
-    /// How often its front was not listened to for a while, since it asked for too many steps, or its control ring was paused.
+    /// How often its front was not listened to for a while, since it asked for too many steps, or
+    /// its control ring was paused.
     #[serde(default)]
     pub throttled: u64,
     /// Lines that the log does not have of it, since it caused too many.
@@ -241,7 +251,8 @@ pub struct VifStatus {
     /// Pages of its guest that it has mapped: those that it needs, and those that it keeps.
     #[serde(default)]
     pub mapped_pages: u64,
-    /// Of those, pages that are mapped whatever it keeps: rings, buffers, and what its guest has had mapped.
+    /// Of those, pages that are mapped whatever it keeps: rings, buffers, and what its guest has
+    /// had mapped.
     #[serde(default)]
     pub pages_needed: u64,
     /// Pages that it may keep since it saw them, or that its guest may still have mapped.
@@ -250,7 +261,8 @@ pub struct VifStatus {
     /// Pages that it keeps since it saw them.
     #[serde(default)]
     pub kept_pages: u64,
-    /// How often a page found no place among those, or in the table of pages that its guest has mapped.
+    /// How often a page found no place among those, or in the table of pages that its guest has
+    /// mapped.
     #[serde(default)]
     pub overflows: u64,
     /// Staging lists, and halves of data rings, that were refused at the last connect.
@@ -268,7 +280,8 @@ pub struct QueueStatus {
     pub tx: DirStatus,
     /// To the guest.
     pub rx: DirStatus,
-    /// The table of pages that the guest has had mapped, for both directions; null where there is none.
+    /// The table of pages that the guest has had mapped, for both directions; null where there is
+    /// none.
     #[serde(default)]
     pub gref_table: Option<StoreStatus>,
 }
@@ -344,16 +357,18 @@ pub struct DirStatus {
     pub grant_maps: u64,
     /// Pages unmapped.
     pub grant_unmaps: u64,
-    /// TX: frames that may have come to the port twice, because predecessors ended while they had them in their hands,
-    /// since the guest connected.
+    /// TX: frames that may have come to the port twice, because predecessors ended while they had
+    /// them in their hands, since the guest connected.
     #[serde(default)]
     pub repeated: u64,
-    /// TX: large segments whose checksum was not blank, and was made so (Linux: `rx_gso_checksum_fixup`).
+    /// TX: large segments whose checksum was not blank, and was made so (Linux:
+    /// `rx_gso_checksum_fixup`).
     #[serde(default)]
     pub gso_checksum_fixups: u64,
-    /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused` by the port; RX
-    /// `unfit` for anything that the guest takes, `unwanted` multicast that the guest did not name, `expired` while it had
-    /// no slots for them, or `lost` with predecessors that had them in their hands.
+    /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused`
+    /// by the port; RX `unfit` for anything that the guest takes, `unwanted` multicast that the
+    /// guest did not name, `expired` while it had no slots for them, or `lost` with predecessors
+    /// that had them in their hands.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -509,8 +524,8 @@ pub fn daemon_of(socket: &Path) -> Option<(&'static str, u16)> {
     DAEMONS.into_iter().find_map(of)
 }
 
-/// The status sockets in `dir`, in the order of their names: what is a socket and [named so](daemon_of), for the directory may be the
-/// user's own.
+/// The status sockets in `dir`, in the order of their names: what is a socket and [named
+/// so](daemon_of), for the directory may be the user's own.
 ///
 /// # Errors
 /// The directory cannot be read.

@@ -3,12 +3,12 @@
 //! ```text
 //!   owner's loop, between batches: turn() -- every 10 ms at most --> accept, make the document once, send what fits
 //! ```
-//! Nothing here sleeps. The listener's descriptor wakes an idle owner for a reader that comes, and [`due`](StatusSocket::due)
-//! says when one that reads slowly is to be sent more.
+//! Nothing here sleeps. The listener's descriptor wakes an idle owner for a reader that comes, and
+//! [`due`](StatusSocket::due) says when one that reads slowly is to be sent more.
 //!
-//! What a reader may do: connect often (a document is made ten times a second at most, and [`READERS_MAX`] are served at
-//! a time, others are turned away), read slowly or not at all (it is cut off after [`PATIENCE`]), send anything (it is
-//! never read). The socket is its user's alone.
+//! What a reader may do: connect often (a document is made ten times a second at most, and
+//! [`READERS_MAX`] are served at a time, others are turned away), read slowly or not at all (it is
+//! cut off after [`PATIENCE`]), send anything (it is never read). The socket is its user's alone.
 
 use crate::listener::{ListenError, Listener};
 use rustix::io::Errno;
@@ -180,14 +180,16 @@ mod tests {
         assert_eq!(socket.readers.len(), 0, "cut off");
         drop(slow);
 
-        // One that sends junk and reads: it gets the whole document, in as many turns as that takes.
+        // One that sends junk and reads: it gets the whole document, in as many turns as that
+        // takes.
         let mut junk = scratch.connect();
         junk.write_all(&[0xFF; 10_000]).unwrap();
         junk.set_nonblocking(true).unwrap();
         let mut all = Vec::new();
         while all.len() < document.len() {
             turn(&mut socket, LOOK);
-            let _ = junk.read_to_end(&mut all); // until it would block; at the end perhaps a reset, for the unread junk
+            // until it would block; at the end perhaps a reset, for the unread junk
+            let _ = junk.read_to_end(&mut all);
         }
         assert!(all == document);
     }

@@ -1,4 +1,5 @@
-//! A backend's process tells its status: what [`BackStatus`] needs beside the backend's own reports.
+//! A backend's process tells its status: what [`BackStatus`] needs beside the backend's own
+//! reports.
 
 use crate::counters::Counters;
 use crate::drivers::status::{DeviceStatus, FORMAT, ProcessStatus, daemon_of, socket_path};

@@ -1,19 +1,21 @@
-//! How much of a worker's time the steps of one guest's vifs may take: connecting, closing, failing, being connected again.
+//! How much of a worker's time the steps of one guest's vifs may take: connecting, closing,
+//! failing, being connected again.
 //!
 //! ```text
 //!   a step of a vif of it ---took t---> two accounts, filled by time alone:  steps (bursts of 32, then 4 a second)
 //!                                                                      time  (bursts of 20 ms, then 2 % of it)
 //!   one of them is not empty: listen on          both are empty: throttled, for two seconds at most
 //! ```
-//! An honest guest connects and goes down now and then, and never empties the first account. One that breaks its rings and
-//! comes back without end, or writes its state without end, empties both, and from then on costs its neighbours the
-//! second's share of the worker's time. Its backend takes its watches away while it is throttled, so that what is written then
-//! costs nothing.
+//! An honest guest connects and goes down now and then, and never empties the first account. One
+//! that breaks its rings and comes back without end, or writes its state without end, empties both,
+//! and from then on costs its neighbours the second's share of the worker's time. Its backend takes
+//! its watches away while it is throttled, so that what is written then costs nothing.
 //!
-//! What is asked on control rings has an account of time of its own, of the same size: a guest whose steps took long has asked for
-//! nothing yet.
+//! What is asked on control rings has an account of time of its own, of the same size: a guest
+//! whose steps took long has asked for nothing yet.
 //!
-//! A machine whose steps take long (an emulated one: 5 ms and more) has the first account, a fast one the second.
+//! A machine whose steps take long (an emulated one: 5 ms and more) has the first account, a fast
+//! one the second.
 
 use std::time::Duration;
 
@@ -25,7 +27,8 @@ const STEPS: u32 = 32;
 const SHARE: u32 = 50;
 /// Time that is saved up.
 const TIME: Duration = Duration::from_millis(20);
-/// The longest that a vif is throttled: a guest that mends its ways, or a vif that is detached, is heard after it.
+/// The longest that a vif is throttled: a guest that mends its ways, or a vif that is detached, is
+/// heard after it.
 pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 
 /// One guest's accounts.
@@ -40,7 +43,8 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A step that ended at `now` and took so long. When both accounts are empty: for how long its vif is throttled.
+    /// A step that ended at `now` and took so long. When both accounts are empty: for how long its
+    /// vif is throttled.
     pub fn step(&mut self, now: Duration, took: Duration) -> Option<Duration> {
         self.spend(now, took);
         self.steps = (self.steps + PER_STEP).min(PER_STEP * STEPS + LONGEST_THROTTLE);
@@ -49,8 +53,8 @@ impl Throttle {
         (!overdrawn.is_zero()).then_some(overdrawn)
     }
 
-    /// Requests that were served on a vif's control ring, which took so long and ended at `now`. When their account is empty: for how
-    /// long the ring is not to be served.
+    /// Requests that were served on a vif's control ring, which took so long and ended at `now`.
+    /// When their account is empty: for how long the ring is not to be served.
     pub fn work(&mut self, now: Duration, took: Duration) -> Option<Duration> {
         self.fill(now);
         self.asked = Self::after(self.asked, took);
@@ -84,7 +88,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Steps of `took`, as fast as it may or one each `every`, for a minute: how many, and how long they took together.
+    /// Steps of `took`, as fast as it may or one each `every`, for a minute: how many, and how long
+    /// they took together.
     fn minute(took: Duration, every: Duration) -> (u32, Duration) {
         let (mut throttle, mut now, mut steps) = (Throttle::default(), Duration::from_secs(7), 0);
         while now < Duration::from_secs(67) {

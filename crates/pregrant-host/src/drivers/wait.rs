@@ -6,13 +6,16 @@
 //!                            the bound --work?-- no ----------------------------> go on
 //!                                        yes, and its event does not come ------> counted, go on
 //! ```
-//! The bound is a guard: whoever forgets to notify, to arm or to unmask costs a guest a tenth of a second and no more (a worker with
-//! many armed queues looks at a few of them each time, so that idle ones cost nothing). It would also hide every such mistake from
-//! every test. So it counts ([`Waiter::missed_wakeups`]), and where [`UNBOUNDED`] is set it is lifted: a wait goes on until it is
-//! woken, and one with work whose event does not come ends the process with what it waited for. A test that hangs at both ends is
-//! its own watchdog's business; each end says then what it waits for.
+//! The bound is a guard: whoever forgets to notify, to arm or to unmask costs a guest a tenth of a
+//! second and no more (a worker with many armed queues looks at a few of them each time, so that
+//! idle ones cost nothing). It would also hide every such mistake from every test. So it counts
+//! ([`Waiter::missed_wakeups`]), and where [`UNBOUNDED`] is set it is lifted: a wait goes on until
+//! it is woken, and one with work whose event does not come ends the process with what it waited
+//! for. A test that hangs at both ends is its own watchdog's business; each end says then what it
+//! waits for.
 //!
-//! What a peer may do: show work and not notify. It is served late, and counted as if the mistake were ours.
+//! What a peer may do: show work and not notify. It is served late, and counted as if the mistake
+//! were ours.
 
 use crate::wake::WakeOn;
 use pregrant::platform::{Events, ReadySet};
@@ -25,9 +28,11 @@ pub const UNBOUNDED: &str = "PREGRANT_WAITS";
 
 /// After this long a wait looks for work that it was not woken for.
 const BOUND: Duration = Duration::from_millis(100);
-/// How long after that an event may still come: its sender may be between showing the work and telling of it.
+/// How long after that an event may still come: its sender may be between showing the work and
+/// telling of it.
 const LATE: Duration = Duration::from_millis(20);
-/// The same two where the bound is lifted: long, for a busy machine has senders that stand still there for long.
+/// The same two where the bound is lifted: long, for a busy machine has senders that stand still
+/// there for long.
 const UNBOUNDED_LOOK: Duration = Duration::from_secs(5);
 const UNBOUNDED_LATE: Duration = Duration::from_secs(2);
 /// After this long such a wait says what it waits for.
@@ -38,7 +43,8 @@ static LIFTED: AtomicBool = AtomicBool::new(false);
 /// Armed queues, or rings of devices, that one such look takes at most: it is what idle vifs cost.
 pub(super) const PENDING_LOOKS: usize = 4;
 
-/// Lifts the bound for all waits of this process that begin from now on, as [`UNBOUNDED`] does. For tests.
+/// Lifts the bound for all waits of this process that begin from now on, as [`UNBOUNDED`] does. For
+/// tests.
 pub fn lift_bounds() {
     LIFTED.store(true, Ordering::Relaxed);
 }
@@ -68,8 +74,9 @@ impl Waiter {
         &self.ready
     }
 
-    /// Sleeps until an event or a descriptor ends it, or for as long as `due` says. `driver` is armed, and has no work; `pending` looks
-    /// whether it has some, without arming anything. `what` says in words what is waited for.
+    /// Sleeps until an event or a descriptor ends it, or for as long as `due` says. `driver` is
+    /// armed, and has no work; `pending` looks whether it has some, without arming anything. `what`
+    /// says in words what is waited for.
     pub fn sleep<D, E: Events + WakeOn>(
         &mut self,
         driver: &mut D,

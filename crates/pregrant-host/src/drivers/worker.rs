@@ -5,11 +5,12 @@
 //!     '-----2 ms of rounds------> control --> round             (PollController decides)
 //!     '-----nothing moves-------> sleep, control --> round
 //! ```
-//! All that a loop does of its own is in a [`Work`]: this is resolved when compiling, and a round costs no call by table.
+//! All that a loop does of its own is in a [`Work`]: this is resolved when compiling, and a round
+//! costs no call by table.
 //!
-//! Invariant: nobody sleeps on work. [`Rest::sleep`] arms, and looks once more before it sleeps; what comes after that look
-//! wakes it. Control has its turn after each sleep, or, where it had it just before, at the kernel's first tick after
-//! [`CONTROL_EVERY`].
+//! Invariant: nobody sleeps on work. [`Rest::sleep`] arms, and looks once more before it sleeps;
+//! what comes after that look wakes it. Control has its turn after each sleep, or, where it had it
+//! just before, at the kernel's first tick after [`CONTROL_EVERY`].
 
 use super::poll_controller::{CONTROL_EVERY, Mode, Next, PollController};
 use crate::clock::coarse;
@@ -19,7 +20,8 @@ use std::time::Duration;
 pub trait Rest {
     /// Why it cannot go on.
     type Error;
-    /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a look itself, and the next is due in time.
+    /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a look itself, and
+    /// the next is due in time.
     const CONTROL_AFTER_SLEEP: bool = true;
 
     /// Follows xenstore, and looks after what else is not of the data path.
@@ -96,7 +98,8 @@ impl Worker {
         self.after(work, moved)
     }
 
-    /// What follows a round in which something `moved`, or nothing: for those whose rounds are their own.
+    /// What follows a round in which something `moved`, or nothing: for those whose rounds are
+    /// their own.
     ///
     /// # Errors
     /// As for [`run`](Self::run).

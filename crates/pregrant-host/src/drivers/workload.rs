@@ -1,4 +1,5 @@
-//! The queues that one worker serves, of devices of any class: polled while there is something, armed once there is not.
+//! The queues that one worker serves, of devices of any class: polled while there is something,
+//! armed once there is not.
 //!
 //! ```text
 //!             +--------------------- its event channel fired, its bell, its descriptor, its time
@@ -7,13 +8,15 @@
 //!             ^                                   '--work after all--'
 //!   fault: all queues of its device go back to the control thread, with what was wrong
 //! ```
-//! A round, a sleep and a wake-up cost what the active queues cost; those that are armed cost nothing (now and
-//! then a busy worker looks at what fired). Where the worker never sleeps (poll), nothing is armed and all stay active.
+//! A round, a sleep and a wake-up cost what the active queues cost; those that are armed cost
+//! nothing (now and then a busy worker looks at what fired). Where the worker never sleeps (poll),
+//! nothing is armed and all stay active.
 //!
-//! A device's queues here have one account of time together ([`FairScheduler`]), and take turns in being first.
+//! A device's queues here have one account of time together ([`FairScheduler`]), and take turns in
+//! being first.
 //!
-//! What a guest may do: fire events at any rate. An event makes its queue active, which costs the worker one poll of that queue
-//! and, at the device's expense, one turn.
+//! What a guest may do: fire events at any rate. An event makes its queue active, which costs the
+//! worker one poll of that queue and, at the device's expense, one turn.
 
 use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
@@ -30,8 +33,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rounds between two looks at what fired, while others move; fewer where they are long, so that whoever is armed waits for about
-/// `LOOK_WITHIN`. And the least time between two looks, for one is a system call and rounds may be short.
+/// Rounds between two looks at what fired, while others move; fewer where they are long, so that
+/// whoever is armed waits for about `LOOK_WITHIN`. And the least time between two looks, for one is
+/// a system call and rounds may be short.
 const LOOK_EVERY: u32 = 16;
 const LOOK_WITHIN: Duration = Duration::from_micros(200);
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
@@ -159,14 +163,15 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// Keeps what fired that is of no queue here, for whoever serves other rings in this thread ([`take_unknown`](Self::take_unknown)).
+    /// Keeps what fired that is of no queue here, for whoever serves other rings in this thread
+    /// ([`take_unknown`](Self::take_unknown)).
     pub fn keeping_unknown(mut self) -> Self {
         self.unknown = Some(ReadySet::default());
         self
     }
 
-    /// Serves a queue of this device from now on; it is active. What the device takes while others want this worker is counted in
-    /// `worker_ns`.
+    /// Serves a queue of this device from now on; it is active. What the device takes while others
+    /// want this worker is counted in `worker_ns`.
     pub fn take(
         &mut self,
         p: &P,
@@ -299,7 +304,8 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// One batch of each active queue, both directions, of every device whose turn it is. True when there may be more.
+    /// One batch of each active queue, both directions, of every device whose turn it is. True when
+    /// there may be more.
     #[inline]
     pub fn round(&mut self, p: &P) -> bool {
         self.look_in -= 1;
@@ -365,7 +371,8 @@ impl<P: Platform> Workload<P> {
         self.returned.push(Returned { id, queues, why: fault.map(Why::Fault) });
     }
 
-    /// Once in a while: what fired of those that are armed, and who has been idle for long enough to be.
+    /// Once in a while: what fired of those that are armed, and who has been idle for long enough
+    /// to be.
     #[cold]
     fn look_while_busy(&mut self, p: &P) {
         let rounds = std::mem::replace(&mut self.look_every, LOOK_EVERY);
@@ -458,7 +465,8 @@ impl<P: Platform> Workload<P> {
         self.arrivals.as_ref().map(AsFd::as_fd)
     }
 
-    /// Before sleeping, and after [`hear`](Self::hear): has active queues turn and arms them. True: there is work.
+    /// Before sleeping, and after [`hear`](Self::hear): has active queues turn and arms them. True:
+    /// there is work.
     pub fn arm(&mut self, p: &P) -> bool {
         // One that has no queues sleeps in any mode.
         self.sleeps = self.nr_queues > 0;
@@ -484,7 +492,8 @@ impl<P: Platform> Workload<P> {
     /// Arms one, which is active no longer if it has nothing to do.
     fn arm_one(&mut self, p: &P, slot: usize) {
         let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
-        // What has become active since the last round, for its port perhaps, is asked once: rings do not know of ports.
+        // What has become active since the last round, for its port perhaps, is asked once: rings
+        // do not know of ports.
         let polled = if entry.idle == 0 { entry.queue.poll(p, &mut self.scratch) } else { Ok(false) };
         let armed = polled.and_then(|moved| {
             let changed = entry.queue.turn(p)?;
@@ -510,7 +519,8 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// In a control turn: looks at what fired, and after what waits in active queues and in those whose time has come.
+    /// In a control turn: looks at what fired, and after what waits in active queues and in those
+    /// whose time has come.
     pub fn turn(&mut self, p: &P) {
         self.look(p);
         self.turn_looked(p);
@@ -549,8 +559,8 @@ impl<P: Platform> Workload<P> {
         Some(Duration::from_nanos(first.saturating_sub(p.clock().now_ns())))
     }
 
-    /// Whether a guest showed work, of which an event has told or is to tell: of some queues, others each time; or of `all`. Its
-    /// queue is active then, whether the event comes or not.
+    /// Whether a guest showed work, of which an event has told or is to tell: of some queues,
+    /// others each time; or of `all`. Its queue is active then, whether the event comes or not.
     pub fn is_pending(&mut self, all: bool) -> bool {
         let n = self.slots.len();
         let looks = if all { n } else { n.min(PENDING_LOOKS) };

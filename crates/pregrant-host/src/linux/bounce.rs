@@ -3,12 +3,13 @@
 //! ```text
 //!   guest's page --hypercall--> a page that we granted to ourselves --memcpy--> where the piece belongs       (and the other way)
 //! ```
-//! A copy names its near side by an address, and gntdev looks up the page there for each piece: in a PV domain, where each entry of a
-//! page table that is read is translated, some 1600 instructions, more than the rest of the copy. A near side that is a reference
-//! it hands on as it is. So a short piece costs a memcpy instead; longer ones gain nothing by it (decision 0034).
+//! A copy names its near side by an address, and gntdev looks up the page there for each piece: in
+//! a PV domain, where each entry of a page table that is read is translated, some 1600
+//! instructions, more than the rest of the copy. A near side that is a reference it hands on as it
+//! is. So a short piece costs a memcpy instead; longer ones gain nothing by it (decision 0034).
 //!
-//! Memory: [`PAGES`] for each handle that copies, of what gntalloc may grant. Where that gives none (no module, its limit, no PV domain)
-//! pieces go as they always went.
+//! Memory: [`PAGES`] for each handle that copies, of what gntalloc may grant. Where that gives none
+//! (no module, its limit, no PV domain) pieces go as they always went.
 //!
 //! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
 
@@ -62,7 +63,8 @@ impl Bounce {
         self.pages.get_or_init(|| OwnPages::grant(self.own, &self.tally, PAGES)).as_ref()
     }
 
-    /// A place for a piece of `len` bytes, until all are [cleared](Self::clear). None: it is too long, or there is none.
+    /// A place for a piece of `len` bytes, until all are [cleared](Self::clear). None: it is too
+    /// long, or there is none.
     pub(super) fn place(&self, len: usize) -> Option<usize> {
         let mut places = self.places.get();
         let at = places.next(len)?;

@@ -1,10 +1,12 @@
-//! How long Xen has run a domain: the hypervisor's own account, in nanoseconds, where `xl list` rounds to tenths of seconds.
+//! How long Xen has run a domain: the hypervisor's own account, in nanoseconds, where `xl list`
+//! rounds to tenths of seconds.
 //!
 //! ```text
 //!   this process --/dev/xen/privcmd: IOCTL_PRIVCMD_HYPERCALL--> Xen: domctl getdomaininfo(domain) --> struct in locked memory
 //! ```
-//! For measurements in dom0, as root; no driver needs it. The interface's version is asked for by trying those that are known: the
-//! fields that are read here stand where they stood in all of them.
+//! For measurements in dom0, as root; no driver needs it. The interface's version is asked for by
+//! trying those that are known: the fields that are read here stand where they stood in all of
+//! them.
 //!
 //! What a guest may do: nothing; it is the toolstack's interface.
 
@@ -29,7 +31,8 @@ struct Hypercall {
     arg: [u64; 5],
 }
 
-/// What Xen counted of `domid`'s CPU time so far; what it does itself on the domain's behalf is in it.
+/// What Xen counted of `domid`'s CPU time so far; what it does itself on the domain's behalf is in
+/// it.
 ///
 /// # Errors
 /// Not on Xen, not privileged, no such domain, or a Xen whose interface is not known here.
@@ -46,8 +49,8 @@ pub fn domain_time(domid: DomId) -> io::Result<Duration> {
         *ctl = DomCtl::get_domain_info(version, domid.0);
         let arg = [(&raw mut *ctl) as u64, 0, 0, 0, 0];
         let mut call = Hypercall { op: DomCtl::HYPERCALL, arg };
-        // SAFETY: the kernel reads one privcmd_hypercall; Xen reads and writes one xen_domctl, which is what the box has room for, and
-        // nobody touches meanwhile.
+        // SAFETY: the kernel reads one privcmd_hypercall; Xen reads and writes one xen_domctl,
+        // which is what the box has room for, and nobody touches meanwhile.
         let done =
             unsafe { rustix::ioctl::ioctl(&fd, Updater::<PRIVCMD_HYPERCALL, Hypercall>::new(&mut call)) };
         match done {

@@ -4,13 +4,15 @@
 //!   wait:    poll, read: local ports that fired, each masked by the kernel until it is written back
 //!   unmask:  write the port, if it has fired
 //! ```
-//! Which ends are masked is known here: a worker arms all its ends before it sleeps, and mostly one of them has fired.
+//! Which ends are masked is known here: a worker arms all its ends before it sleeps, and mostly one
+//! of them has fired.
 //!
-//! All ends of a handle share one descriptor, of which its thread alone reads; a thread with a handle of its own hears of its own
-//! ends. A process that dies loses its ends, and Xen makes the peers' ends unbound, waiting for the same domain.
+//! All ends of a handle share one descriptor, of which its thread alone reads; a thread with a
+//! handle of its own hears of its own ends. A process that dies loses its ends, and Xen makes the
+//! peers' ends unbound, waiting for the same domain.
 //!
-//! What a peer may do: send at any rate. A port that is masked costs nothing, and is unmasked once its ring was looked
-//! at.
+//! What a peer may do: send at any rate. A port that is masked costs nothing, and is unmasked once
+//! its ring was looked at.
 
 use super::ioctl::{
     self, EVTCHN_BIND_INTERDOMAIN, EVTCHN_BIND_UNBOUND, EVTCHN_NOTIFY, EVTCHN_RESET, EVTCHN_UNBIND, pair,
@@ -120,7 +122,8 @@ impl Evtchn {
                 }
             }
             Err(Errno::FBIG) => {
-                // More events than the kernel keeps: which ones is not known, and who lost one stays masked until it is looked at.
+                // More events than the kernel keeps: which ones is not known, and who lost one
+                // stays masked until it is looked at.
                 DROPPED
                     .warn(format_args!("{}: the kernel's event ring overflowed; resetting it", EVTCHN.path));
                 // SAFETY: this call takes no structure.
@@ -153,7 +156,8 @@ impl Events for Evtchn {
         self.opened(near, Some((to, port)), "bind to the peer's event channel")
     }
 
-    /// Xen makes the peer's end unbound, and that end waits for this domain: whichever handle binds.
+    /// Xen makes the peer's end unbound, and that end waits for this domain: whichever handle
+    /// binds.
     fn adopt(&self, chan: Channel) -> Result<Channel, PlatformError> {
         let offered = PlatformError {
             op: "take over an event channel's end that was offered, not bound",
@@ -197,7 +201,8 @@ impl Events for Evtchn {
             self.take(ready);
             return;
         }
-        // In a PV domain the clock is a system call: it is read when a sleep ended for nothing, a signal perhaps.
+        // In a PV domain the clock is a system call: it is read when a sleep ended for nothing, a
+        // signal perhaps.
         let (mut left, mut until) = (max, None);
         loop {
             self.tally.syscalls.add(1);
@@ -205,7 +210,8 @@ impl Events for Evtchn {
             if slept == Slept::Own && self.take(ready) || self.extras.woke() || slept == Slept::Over {
                 return;
             }
-            // A `max` beyond the clock's range is for ever. The part that was slept already is slept once more, and no more than that.
+            // A `max` beyond the clock's range is for ever. The part that was slept already is
+            // slept once more, and no more than that.
             until = until.or_else(|| max.and_then(|max| Instant::now().checked_add(max)));
             left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
         }

@@ -4,13 +4,15 @@
 //!   alloc    ioctl: pages, granted at once --> mmap at the index that it gave
 //!   release  munmap, ioctl: the kernel ends the grants, now or when the peer has unmapped
 //! ```
-//! So there is no granting page by page ([`GrantPool::per_frame`] is None), and no page in use comes back: the kernel
-//! itself keeps such a page, granted and unused by anybody else, and tries again from time to time.
+//! So there is no granting page by page ([`GrantPool::per_frame`] is None), and no page in use
+//! comes back: the kernel itself keeps such a page, granted and unused by anybody else, and tries
+//! again from time to time.
 //!
-//! What a peer may do: keep pages mapped for ever. Since Linux's fix of XSA-396 those that were given back are in no count
-//! any more: the module's parameter `limit` (1024 pages for the whole domain by default) bounds the pages that we have, not
-//! those that the kernel waits for, and the next to run out is the domain's grant table. So who grants to a peer again and
-//! again offers it the same pages, and gives them back at the end (`pregrant::grants::regions`).
+//! What a peer may do: keep pages mapped for ever. Since Linux's fix of XSA-396 those that were
+//! given back are in no count any more: the module's parameter `limit` (1024 pages for the whole
+//! domain by default) bounds the pages that we have, not those that the kernel waits for, and the
+//! next to run out is the domain's grant table. So who grants to a peer again and again offers it
+//! the same pages, and gives them back at the end (`pregrant::grants::regions`).
 
 use super::ioctl::{self, GNTALLOC_ALLOC, GNTALLOC_DEALLOC, pair};
 use super::node::{GNTALLOC, Node, NodeError};
@@ -65,15 +67,16 @@ impl Gntalloc {
         })
     }
 
-    /// Pages that all processes of this domain together may have granted through gntalloc; None where the kernel does
-    /// not say.
+    /// Pages that all processes of this domain together may have granted through gntalloc; None
+    /// where the kernel does not say.
     pub fn limit() -> Option<u64> {
         std::fs::read_to_string(LIMIT).ok()?.trim().parse().ok()
     }
 }
 
-// SAFETY: a region is a mapping of its own of pages that gntalloc made for it (zeroed, and zeroed once more here, since
-// that is the rule), contiguous and page aligned, until drop; the kernel reuses none that a peer still has mapped.
+// SAFETY: a region is a mapping of its own of pages that gntalloc made for it (zeroed, and zeroed
+// once more here, since that is the rule), contiguous and page aligned, until drop; the kernel
+// reuses none that a peer still has mapped.
 unsafe impl GrantPool for Gntalloc {
     type Region = Region;
 

@@ -5,10 +5,11 @@
 //!   unmap  munmap, then ioctl with the index
 //!   copy   ioctl: segments, each with its own status; the kernel makes hypercalls of 16     (to and from `rooms`, or short ones by way of `bounce`)
 //! ```
-//! A reference may appear in several maps. A mapping without write permission maps the grants read-only.
+//! A reference may appear in several maps. A mapping without write permission maps the grants
+//! read-only.
 //!
-//! What a peer may do: name any reference (the status says), change bytes meanwhile, die (its pages stay until the
-//! unmap).
+//! What a peer may do: name any reference (the status says), change bytes meanwhile, die (its pages
+//! stay until the unmap).
 
 use super::bounce::Bounce;
 use super::evtchn::Channel;
@@ -35,7 +36,8 @@ use std::sync::Arc;
 
 /// `UNMAP_NOTIFY_SEND_EVENT`.
 const SEND_EVENT: u32 = 2;
-/// Segments of one ioctl: the kernel takes any number; this bounds our own buffer. One is left for an op in two pages.
+/// Segments of one ioctl: the kernel takes any number; this bounds our own buffer. One is left for
+/// an op in two pages.
 const SEGMENTS: usize = 1024;
 
 /// Segments of the next call, and what each is.
@@ -108,8 +110,8 @@ impl Gntdev {
         })
     }
 
-    /// Makes the kernel send on `channel` when `map` is unmapped, however this process ends. The channel is named by its
-    /// number, so it must outlive the map.
+    /// Makes the kernel send on `channel` when `map` is unmapped, however this process ends. The
+    /// channel is named by its number, so it must outlive the map.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -131,7 +133,8 @@ fn status_of(errno: Errno) -> GrantStatus {
     }
 }
 
-// SAFETY: a map is one mmap of gntdev over as many pages as the list has, in the list's order, until drop.
+// SAFETY: a map is one mmap of gntdev over as many pages as the list has, in the list's order,
+// until drop.
 unsafe impl PeerMem for Gntdev {
     type Map = PeerMap;
 
@@ -200,7 +203,8 @@ unsafe impl PeerMem for Gntdev {
     fn unmap(&self, done: &mut Vec<PeerMap>) {
         for mut map in done.drain(..) {
             if !Arc::ptr_eq(&map.tally, &self.tally) {
-                map.tally = Arc::clone(&self.tally); // made through another handle, unmapped through this one
+                // made through another handle, unmapped through this one
+                map.tally = Arc::clone(&self.tally);
             }
         }
     }
@@ -243,7 +247,8 @@ unsafe impl PeerMem for Gntdev {
                         let at = start + at + done;
                         let n = (count - done).min(PAGE_SIZE - at % PAGE_SIZE);
                         let Some(near) = pages.side(at) else {
-                            op.status = GrantStatus::BAD_COPY_ARG; // cannot be: the bytes are the room's
+                            // cannot be: the bytes are the room's
+                            op.status = GrantStatus::BAD_COPY_ARG;
                             break;
                         };
                         let (source, dest) = if to_peer { (near, far(done)) } else { (far(done), near) };
@@ -286,9 +291,11 @@ impl Gntdev {
         }
         self.tally.syscalls.add(1);
         let mut words = [tried.segments.len() as u64, tried.segments.as_mut_ptr() as u64];
-        // SAFETY: as many segments as the first word says, in a vector that lives on; each address and length lies in the local
-        // bytes of its batch (checked as it was collected), borrowed for this call, exclusively where they are written. A near side
-        // that is a reference is a page of `bounce`, which nobody borrows, or of the room that the batch's bytes are in, which is borrowed for this call.
+        // SAFETY: as many segments as the first word says, in a vector that lives on; each address
+        // and length lies in the local bytes of its batch (checked as it was collected), borrowed
+        // for this call, exclusively where they are written. A near side that is a reference is a
+        // page of `bounce`, which nobody borrows, or of the room that the batch's bytes are in,
+        // which is borrowed for this call.
         let called = unsafe { ioctl::call(node.as_fd(), GNTDEV_COPY, &mut words) };
         for (segment, piece) in tried.segments.drain(..).zip(tried.ops.drain(..)) {
             let mut status =
@@ -334,7 +341,8 @@ impl Drop for PeerMap {
     }
 }
 
-// SAFETY: `map` mapped that many pages, page aligned, until drop; one that faults when it is written to says that it may not be.
+// SAFETY: `map` mapped that many pages, page aligned, until drop; one that faults when it is
+// written to says that it may not be.
 unsafe impl SharedBytes for PeerMap {
     fn base(&self) -> NonNull<u8> {
         self.base.0

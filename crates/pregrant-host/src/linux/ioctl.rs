@@ -1,8 +1,9 @@
-//! The ioctls of gntdev, gntalloc and evtchn: numbers and layouts (docs/protocol 8.3; include/uapi/xen/).
+//! The ioctls of gntdev, gntalloc and evtchn: numbers and layouts (docs/protocol 8.3;
+//! include/uapi/xen/).
 //!
-//! All are `_IOC_NONE` with the structure's size, or in older ones an element's, in bits 16 and up. Structures that end in
-//! a list are built as words, list and all. WHY unsafe: an ioctl reads and writes through a raw pointer; each call here
-//! passes one that covers what the kernel touches.
+//! All are `_IOC_NONE` with the structure's size, or in older ones an element's, in bits 16 and up.
+//! Structures that end in a list are built as words, list and all. WHY unsafe: an ioctl reads and
+//! writes through a raw pointer; each call here passes one that covers what the kernel touches.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::{self, Errno};
@@ -13,7 +14,8 @@ const fn request(kind: u8, nr: u8, size: u16) -> Opcode {
     (size as Opcode) << 16 | (kind as Opcode) << 8 | nr as Opcode
 }
 
-/// `IOCTL_GNTDEV_MAP_GRANT_REF`: count u32, pad, index u64 (out), then domid u32 and ref u32 for each page.
+/// `IOCTL_GNTDEV_MAP_GRANT_REF`: count u32, pad, index u64 (out), then domid u32 and ref u32 for
+/// each page.
 pub(super) const GNTDEV_MAP: Opcode = request(b'G', 0, 24);
 /// `IOCTL_GNTDEV_UNMAP_GRANT_REF`: index u64, count u32, pad.
 pub(super) const GNTDEV_UNMAP: Opcode = request(b'G', 1, 16);
@@ -21,7 +23,8 @@ pub(super) const GNTDEV_UNMAP: Opcode = request(b'G', 1, 16);
 pub(super) const SET_UNMAP_NOTIFY: Opcode = request(b'G', 7, 16);
 /// `IOCTL_GNTDEV_GRANT_COPY`: count u32, pad, pointer to segments.
 pub(super) const GNTDEV_COPY: Opcode = request(b'G', 8, 16);
-/// `IOCTL_GNTALLOC_ALLOC_GREF`: domid u16, flags u16, count u32, index u64 (out), then a ref u32 (out) for each page.
+/// `IOCTL_GNTALLOC_ALLOC_GREF`: domid u16, flags u16, count u32, index u64 (out), then a ref u32
+/// (out) for each page.
 pub(super) const GNTALLOC_ALLOC: Opcode = request(b'G', 5, 24);
 /// `IOCTL_GNTALLOC_DEALLOC_GREF`: index u64, count u32, pad.
 pub(super) const GNTALLOC_DEALLOC: Opcode = request(b'G', 6, 16);
@@ -129,8 +132,9 @@ struct Words<'a> {
     words: &'a mut [u64],
 }
 
-// SAFETY: `call` is the only maker, and its callers pass at least as many words as the opcode's structure and list have.
-// The slice is borrowed mutably for the call, so the kernel may write to it.
+// SAFETY: `call` is the only maker, and its callers pass at least as many words as the opcode's
+// structure and list have. The slice is borrowed mutably for the call, so the kernel may write to
+// it.
 unsafe impl Ioctl for Words<'_> {
     type Output = i32;
     const IS_MUTATING: bool = true;
@@ -145,12 +149,13 @@ unsafe impl Ioctl for Words<'_> {
     }
 }
 
-/// Makes one of the calls above; `words` are its structure and list as 64-bit words, little-endian. Returns what the ioctl
-/// returns.
+/// Makes one of the calls above; `words` are its structure and list as 64-bit words, little-endian.
+/// Returns what the ioctl returns.
 ///
 /// # Safety
-/// `words` must be as long as the opcode's structure with its list; for [`GNTDEV_COPY`] the pointer in it must lead to
-/// as many segments as it says, whose addresses are valid for what their flags and lengths say.
+/// `words` must be as long as the opcode's structure with its list; for [`GNTDEV_COPY`] the pointer
+/// in it must lead to as many segments as it says, whose addresses are valid for what their flags
+/// and lengths say.
 pub(super) unsafe fn call(fd: BorrowedFd<'_>, opcode: Opcode, words: &mut [u64]) -> Result<i32, Errno> {
     loop {
         // SAFETY: the caller vouches for the words.

@@ -1,4 +1,5 @@
-//! The kernel's own netback and blkback, which want the same vifs and vbds: who has which, and how a vif changes hands, by sysfs.
+//! The kernel's own netback and blkback, which want the same vifs and vbds: who has which, and how
+//! a vif changes hands, by sysfs.
 //!
 //! ```text
 //!   /sys/bus/xen-backend/devices/vif-5-0/driver      a link to drivers/vif: the kernel has it

@@ -1,4 +1,5 @@
-//! Linux on real Xen: what a process can do through `/dev/xen`, in dom0, in a driver domain or in a guest.
+//! Linux on real Xen: what a process can do through `/dev/xen`, in dom0, in a driver domain or in a
+//! guest.
 //!
 //! ```text
 //!   /dev/xen/gntalloc   pages that this domain grants (an allocation is the grant)     a front's, and to itself a PV back's
@@ -7,12 +8,13 @@
 //!   /dev/xen/xenbus     xenstore, as `xenstored::UnixTransport` speaks it              both
 //!   /dev/xen/privcmd    how long a domain has run                                      measurements, in dom0
 //! ```
-//! Every node is opened when it is first needed: a front never touches gntdev. The ioctls'
-//! numbers and layouts are in `ioctl`. Counted are *operations* (pieces copied, pages mapped) and *system calls*; what the
-//! kernel makes of them, hypercalls of at most 16 pieces each, it does not tell.
+//! Every node is opened when it is first needed: a front never touches gntdev. The ioctls' numbers
+//! and layouts are in `ioctl`. Counted are *operations* (pieces copied, pages mapped) and *system
+//! calls*; what the kernel makes of them, hypercalls of at most 16 pieces each, it does not tell.
 //!
-//! What a peer may do: to the nodes, nothing. It writes into pages that it granted or was granted (`shm` reads them), may
-//! revoke nothing that is mapped, and may send events at any rate (each end stays masked until it is unmasked).
+//! What a peer may do: to the nodes, nothing. It writes into pages that it granted or was granted
+//! (`shm` reads them), may revoke nothing that is mapped, and may send events at any rate (each end
+//! stays masked until it is unmasked).
 
 mod bounce;
 mod domain_time;
@@ -49,8 +51,8 @@ pub struct Xen {
 }
 
 impl Xen {
-    /// The domain that this is. Its number stands in xenstore at the relative path `domid`; nothing here checks it, Xen
-    /// itself knows who is asking.
+    /// The domain that this is. Its number stands in xenstore at the relative path `domid`; nothing
+    /// here checks it, Xen itself knows who is asking.
     ///
     /// # Errors
     /// `/dev/xen/evtchn` cannot be opened, which both ends need.
@@ -70,8 +72,9 @@ impl Xen {
         })
     }
 
-    /// A handle for another thread: descriptors of its own, of gntdev too. The kernel looks for a map in a list by descriptor, with a
-    /// lock held, so that threads that share one wait for each other. A map keeps the one that it was made with.
+    /// A handle for another thread: descriptors of its own, of gntdev too. The kernel looks for a
+    /// map in a list by descriptor, with a lock held, so that threads that share one wait for each
+    /// other. A map keeps the one that it was made with.
     ///
     /// # Errors
     /// `/dev/xen/evtchn` cannot be opened once more.
@@ -79,7 +82,8 @@ impl Xen {
         Self::counted(self.domid, self.totals.clone())
     }
 
-    /// Opens what a back needs, so that a missing module is told of at the start and not at the first guest.
+    /// Opens what a back needs, so that a missing module is told of at the start and not at the
+    /// first guest.
     ///
     /// # Errors
     /// `/dev/xen/gntdev` cannot be opened.
@@ -95,8 +99,8 @@ impl Xen {
         self.grants.node().map(drop)
     }
 
-    /// What was asked of the platform so far, by this handle and all that came of it or that it came of
-    /// ([`another`](Self::another)), those that are gone included.
+    /// What was asked of the platform so far, by this handle and all that came of it or that it
+    /// came of ([`another`](Self::another)), those that are gone included.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }
@@ -136,7 +140,8 @@ impl Platform for Xen {
     }
 }
 
-/// A queue goes from one worker's thread to another's, and a handle to the thread that is to use it.
+/// A queue goes from one worker's thread to another's, and a handle to the thread that is to use
+/// it.
 const fn goes_to_another_thread<T: Send>() {}
 const _: () = goes_to_another_thread::<Xen>();
 const _: () = goes_to_another_thread::<pregrant::net::back::BackQueue<Xen>>();

@@ -1,13 +1,15 @@
-//! Rooms for bursts, of pages that we granted to ourselves: no copy to or from one has a page of ours looked up.
+//! Rooms for bursts, of pages that we granted to ourselves: no copy to or from one has a page of
+//! ours looked up.
 //!
 //! ```text
 //!   guest's page --hypercall--> the room of a burst        both named by reference
 //! ```
-//! What [`bounce`](super::bounce) is for bytes that lie anywhere, without its memcpy (decision 0034). Only in a PV domain, where a look-up
-//! is dear.
+//! What [`bounce`](super::bounce) is for bytes that lie anywhere, without its memcpy (decision
+//! 0034). Only in a PV domain, where a look-up is dear.
 //!
-//! Memory: all rooms of a process are a third of what gntalloc may grant in this domain, so that others have theirs; behind that, they are of the heap.
-//! Rooms are the process's, since a queue goes from one worker's handle to another's with what waits in it.
+//! Memory: all rooms of a process are a third of what gntalloc may grant in this domain, so that
+//! others have theirs; behind that, they are of the heap. Rooms are the process's, since a queue
+//! goes from one worker's handle to another's with what waits in it.
 //!
 //! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
 
@@ -66,7 +68,8 @@ struct Known {
 
 /// Guests come and go without end, and each may want a room.
 static NONE: LineBudget = LineBudget::new();
-/// Whether there ever was a room: where there is none, and none comes, nobody waits for the list of all.
+/// Whether there ever was a room: where there is none, and none comes, nobody waits for the list of
+/// all.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// All of this process.
 static ROOMS: Rooms = Rooms(RwLock::new(Vec::new()));
@@ -100,8 +103,9 @@ impl Rooms {
         }
         rooms.push(Known { room: Arc::downgrade(&room), start: base.addr().get(), len });
         ANY.store(true, Ordering::Release);
-        // SAFETY: the region is a mapping of its own, zeroed, which stays until it is dropped; its owner below, which is the only one but for a
-        // moment of a copy, touches no byte of it, and the hypercalls that do are asked for with the room borrowed.
+        // SAFETY: the region is a mapping of its own, zeroed, which stays until it is dropped; its
+        // owner below, which is the only one but for a moment of a copy, touches no byte of it, and
+        // the hypercalls that do are asked for with the room borrowed.
         Some(unsafe { Room::over(base, len, Box::new(room)) })
     }
 

@@ -1,6 +1,7 @@
 //! An attachment to a domain: what the broker gave to it, and its connection there.
 //!
-//! Grants, channels, peers and maps hold it, so it ends with the last of them: the broker undoes what it held then, and not before.
+//! Grants, channels, peers and maps hold it, so it ends with the last of them: the broker undoes
+//! what it held then, and not before.
 
 use super::control;
 use super::ledger::{Ledger, PORTS, Upcall};

@@ -5,13 +5,14 @@
 //! ```
 //! Several batches, each with local bytes of its own, share the call where they go the same way.
 //!
-//! Few pieces (below [`FEW`]) are cheaper by pread and pwrite on the peer's memfd. These also serve where the kernel
-//! forbids `process_vm_*` (another user, a user namespace), where the peer has no process right now, and where the call
-//! stopped half way because the peer's process unmapped a page: on Xen a domain cannot take its pages from under a
-//! copy. Never a memcpy under this name. WHY unsafe: rustix has no `process_vm_*`, libc has.
+//! Few pieces (below [`FEW`]) are cheaper by pread and pwrite on the peer's memfd. These also serve
+//! where the kernel forbids `process_vm_*` (another user, a user namespace), where the peer has no
+//! process right now, and where the call stopped half way because the peer's process unmapped a
+//! page: on Xen a domain cannot take its pages from under a copy. Never a memcpy under this name.
+//! WHY unsafe: rustix has no `process_vm_*`, libc has.
 //!
-//! What a peer may do: name any grant, write the bytes while they are copied. It cannot make a copy leave its memory:
-//! frames are checked against it, and ops against their page and the local bytes.
+//! What a peer may do: name any grant, write the bytes while they are copied. It cannot make a copy
+//! leave its memory: frames are checked against it, and ops against their page and the local bytes.
 
 use super::peer::Peer;
 use super::pins::{Held, PinError, User};
@@ -25,7 +26,8 @@ use std::cell::{Cell, RefCell};
 const FEW: usize = 8;
 /// Most pieces of one call: the kernel's IOV_MAX.
 const IOV_MAX: usize = 1024;
-/// How often a grant that another worker is using this moment is tried again: a second or so, with [`relax`].
+/// How often a grant that another worker is using this moment is tried again: a second or so, with
+/// [`relax`].
 pub(super) const BUSY_TRIES: u32 = 10_000;
 
 /// Whether the kernel lets this process read others' memory.
@@ -165,7 +167,8 @@ impl Run<'_> {
                     }
                     Err(PinError::Status(status)) => Err(status),
                     Err(PinError::Busy) => {
-                        // Held by us, further up in these batches, or by another worker: let go of what we hold first.
+                        // Held by us, further up in these batches, or by another worker: let go of
+                        // what we hold first.
                         self.flush(s, batches);
                         last = None;
                         busy += 1;
@@ -246,9 +249,10 @@ impl Run<'_> {
         self.peer.core.tally.syscalls.add(1);
         let (near, far, pid) = (&s.local, &s.remote[done..], self.peer.pid());
         let (near_len, far_len) = (near.len() as libc::c_ulong, far.len() as libc::c_ulong);
-        // SAFETY: each local range lies in the bytes that its batch borrows (checked in `collect`), exclusively when they
-        // are written. The remote ranges are another domain's memory, or, with threads as domains, this process' own
-        // mapping of it, which is shared memory that nothing refers to; the kernel checks them.
+        // SAFETY: each local range lies in the bytes that its batch borrows (checked in `collect`),
+        // exclusively when they are written. The remote ranges are another domain's memory, or,
+        // with threads as domains, this process' own mapping of it, which is shared memory that
+        // nothing refers to; the kernel checks them.
         let moved = unsafe {
             if self.to_peer {
                 libc::process_vm_writev(pid, Span::list(near), near_len, Span::list(far), far_len, 0)
@@ -281,8 +285,8 @@ impl Run<'_> {
         self.peer.core.tally.syscalls.add(1);
         let (near, len) = (s.near[piece].start() as *mut u8, s.near[piece].len());
         let at = s.remote[piece].start() as u64 - self.peer.address();
-        // SAFETY: the piece lies in the local bytes that its batch borrows (checked in `collect`), exclusively when they are
-        // written.
+        // SAFETY: the piece lies in the local bytes that its batch borrows (checked in `collect`),
+        // exclusively when they are written.
         let moved = unsafe {
             if self.to_peer {
                 rustix::io::pwrite(&self.peer.memory, std::slice::from_raw_parts(near, len), at)

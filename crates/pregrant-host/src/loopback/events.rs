@@ -5,11 +5,12 @@
 //!   wait:    take what is pending, mask it -> nothing? say "waiting", look once more, ppoll
 //! ```
 //!
-//! The bits, and why no wake-up is lost: [`super::ledger::Upcall`]. An end whose peer died has no route: notifies go
-//! nowhere until somebody binds again. A notify makes no system call when the peer is awake.
+//! The bits, and why no wake-up is lost: [`super::ledger::Upcall`]. An end whose peer died has no
+//! route: notifies go nowhere until somebody binds again. A notify makes no system call when the
+//! peer is awake.
 //!
-//! What a peer may do: send at any rate (each event is masked until unmasked), or events for ends that are closed
-//! (dropped).
+//! What a peer may do: send at any rate (each event is masked until unmasked), or events for ends
+//! that are closed (dropped).
 
 use super::attachment::Core;
 use super::error::errno;
@@ -39,7 +40,8 @@ pub struct Channel {
 }
 
 impl Reach {
-    /// Shows this end's events again, as if one had just come. For a driver that wants its own loop to run once.
+    /// Shows this end's events again, as if one had just come. For a driver that wants its own loop
+    /// to run once.
     pub fn kick(&self, chan: &Channel) {
         self.core.own_upcall().raise(chan.port);
     }

@@ -5,11 +5,13 @@
 //!   revoke: (flags, domid) -> 0 by one exchange, only while neither reading nor writing is set
 //! ```
 //!
-//! Pages and entries of the table belong to one attached process or thread each (the owners in the ledger), so that
-//! several workers of a domain never meet; entries are taken 64 at a time and kept in a private free list.
+//! Pages and entries of the table belong to one attached process or thread each (the owners in the
+//! ledger), so that several workers of a domain never meet; entries are taken 64 at a time and kept
+//! in a private free list.
 //!
-//! What a peer may do: keep a page mapped for ever. Then the grant and its page stay taken; [`GrantPool::release`] gives
-//! the region back for another try, a dropped one is parked and tried again at the next allocation.
+//! What a peer may do: keep a page mapped for ever. Then the grant and its page stay taken;
+//! [`GrantPool::release`] gives the region back for another try, a dropped one is parked and tried
+//! again at the next allocation.
 
 use super::attachment::Core;
 use super::error::errno;
@@ -29,8 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Entries of the table that are taken at a time.
 const CLAIM: usize = 64;
 
-/// Memory that this domain grants. Its regions hold the pool; the rest is the handle's thread's alone, so that granting and revoking
-/// one by one takes no lock.
+/// Memory that this domain grants. Its regions hold the pool; the rest is the handle's thread's
+/// alone, so that granting and revoking one by one takes no lock.
 #[derive(Debug)]
 pub struct LoopbackGrants {
     pool: Arc<Pool>,
@@ -46,7 +48,8 @@ pub struct LoopbackGrants {
 #[derive(Debug)]
 struct Pool {
     core: Arc<Core>,
-    /// Grants of each page that were made one by one: counted by the handle's thread alone, so a load and a store.
+    /// Grants of each page that were made one by one: counted by the handle's thread alone, so a
+    /// load and a store.
     granted: Box<[AtomicU16]>,
     left: Mutex<Left>,
 }
@@ -237,9 +240,9 @@ impl LoopbackGrants {
     }
 }
 
-// SAFETY: a region is a run of pages that only this attachment owns (exchanged in the ledger, one owner each), inside
-// of the domain's memory, page aligned, zeroed by `take_pages`; they are freed by `give_back` alone, after every grant
-// of them ended.
+// SAFETY: a region is a run of pages that only this attachment owns (exchanged in the ledger, one
+// owner each), inside of the domain's memory, page aligned, zeroed by `take_pages`; they are freed
+// by `give_back` alone, after every grant of them ended.
 unsafe impl GrantPool for LoopbackGrants {
     type Region = Region;
 
@@ -349,7 +352,8 @@ impl Drop for Region {
     }
 }
 
-// SAFETY: see `GrantPool` above; the domain's memory stays mapped while `pool` (and in it `core`) lives.
+// SAFETY: see `GrantPool` above; the domain's memory stays mapped while `pool` (and in it `core`)
+// lives.
 unsafe impl SharedBytes for Region {
     fn base(&self) -> NonNull<u8> {
         self.base.0

@@ -1,4 +1,5 @@
-//! What Xen knows about one domain, in memory that the broker owns and that the domain and its peers map.
+//! What Xen knows about one domain, in memory that the broker owns and that the domain and its
+//! peers map.
 //!
 //! ```text
 //!  0      header: magic, dead, incarnation, number of pages and grants
@@ -8,15 +9,17 @@
 //!         frames of the active entries; owners of grants; owners of pages
 //! ```
 //!
-//! On real Xen these are the hypervisor's active grant entries and the shared info page's event bits. Here the
-//! library in each process plays the hypervisor, so every state is one atomic word that a `kill -9` cannot tear, and
-//! that says which attached process (slot) it belongs to: the broker can always undo a dead one's part.
+//! On real Xen these are the hypervisor's active grant entries and the shared info page's event
+//! bits. Here the library in each process plays the hypervisor, so every state is one atomic word
+//! that a `kill -9` cannot tear, and that says which attached process (slot) it belongs to: the
+//! broker can always undo a dead one's part.
 //!
-//! Invariants: an active entry's lock is held for a bounded piece of code and names its holder; pins are one bit for
-//! each slot of the domain in the entry. Numbers that come out of the ledger are checked before use.
+//! Invariants: an active entry's lock is held for a bounded piece of code and names its holder;
+//! pins are one bit for each slot of the domain in the entry. Numbers that come out of the ledger
+//! are checked before use.
 //!
-//! What a peer may do: this is a development platform, not a security boundary; a hostile process could write here.
-//! It can confuse accounts, never this process' memory.
+//! What a peer may do: this is a development platform, not a security boundary; a hostile process
+//! could write here. It can confuse accounts, never this process' memory.
 
 use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
@@ -24,7 +27,8 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Processes and threads that can attach to one domain at a time: as many as [`Active`] has bits for.
+/// Processes and threads that can attach to one domain at a time: as many as [`Active`] has bits
+/// for.
 pub(super) const SLOTS: usize = 20;
 /// Event channels of a domain, as with Xen's 2-level events.
 pub(super) const PORTS: usize = 4096;
@@ -148,7 +152,8 @@ impl Ledger {
 
 /// Content of an active entry: who holds a grant.
 ///
-/// `|lock 8 | writers 20 | readers 20 | domid 16 |`: a bit per slot of the domain; the lock is its holder's slot + 1.
+/// `|lock 8 | writers 20 | readers 20 | domid 16 |`: a bit per slot of the domain; the lock is its
+/// holder's slot + 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Active(pub(super) u64);
 
@@ -199,8 +204,8 @@ impl Active {
     }
 }
 
-/// Where a notify goes: `|generation 16 | port 16 | domid 16 | slot 8 | state 8 |`. The generation tells a new binding
-/// from an old one to the same place.
+/// Where a notify goes: `|generation 16 | port 16 | domid 16 | slot 8 | state 8 |`. The generation
+/// tells a new binding from an old one to the same place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Route(pub(super) u64);
 
@@ -236,9 +241,10 @@ impl Route {
 
 /// Event bits of one attached process or thread.
 ///
-/// Whoever sends sets the pending bit, then the selector bit of its word unless it is masked, then looks at `waiting`.
-/// Whoever waits sets `waiting`, then looks at the selector. Both have a SeqCst fence in between, so one of the two
-/// sees the other: no wake-up is lost, and no system call is made while nobody sleeps.
+/// Whoever sends sets the pending bit, then the selector bit of its word unless it is masked, then
+/// looks at `waiting`. Whoever waits sets `waiting`, then looks at the selector. Both have a SeqCst
+/// fence in between, so one of the two sees the other: no wake-up is lost, and no system call is
+/// made while nobody sleeps.
 #[derive(Clone, Copy)]
 pub(super) struct Upcall<'a> {
     map: &'a Mapping,
@@ -273,7 +279,8 @@ impl Upcall<'_> {
         self.select(port)
     }
 
-    /// Shows a pending event to the receiver, unless it is masked. True when the receiver must be woken.
+    /// Shows a pending event to the receiver, unless it is masked. True when the receiver must be
+    /// woken.
     pub(super) fn select(&self, port: u32) -> bool {
         if self.mask(port).load(Ordering::SeqCst) & 1 << (port % 64) != 0 {
             return false;
@@ -292,7 +299,8 @@ impl Upcall<'_> {
         }
     }
 
-    /// Whether a kick is due: pending, not masked, perhaps never shown because the sender died half way.
+    /// Whether a kick is due: pending, not masked, perhaps never shown because the sender died half
+    /// way.
     pub(super) fn is_pending(&self, port: u32) -> bool {
         self.pending(port).load(Ordering::SeqCst) & 1 << (port % 64) != 0
     }
@@ -338,7 +346,8 @@ impl Upcall<'_> {
         }
     }
 
-    /// Says that the receiver is about to sleep. False when an event is there already: then it must not.
+    /// Says that the receiver is about to sleep. False when an event is there already: then it must
+    /// not.
     pub(super) fn about_to_sleep(&self) -> bool {
         self.waiting().store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -110,7 +110,8 @@ impl Maps {
         Ok(window.address(first, write))
     }
 
-    /// Hides what the maps of `run` show, with one flush, and lets their grants go after it. `tally` is of the handle that asks.
+    /// Hides what the maps of `run` show, with one flush, and lets their grants go after it.
+    /// `tally` is of the handle that asks.
     fn hide(&mut self, peer: &Peer, run: &[PeerMap], tally: &Tally) {
         let Some(window) = &mut self.window else {
             return run.iter().for_each(|map| self.let_go(peer, map));
@@ -146,8 +147,9 @@ fn patiently<T>(mut step: impl FnMut() -> Result<T, PinError>) -> Result<T, Gran
     Err(GrantStatus::EAGAIN)
 }
 
-// SAFETY: a map is a range of the peer's window or a range of its own, with the pages of the list, or all of the domain's, in
-// their order; both live as long as the `PeerMap` (which holds the peer, and with it the window), and its pages show until `unmap` or drop.
+// SAFETY: a map is a range of the peer's window or a range of its own, with the pages of the list,
+// or all of the domain's, in their order; both live as long as the `PeerMap` (which holds the peer,
+// and with it the window), and its pages show until `unmap` or drop.
 unsafe impl PeerMem for Reach {
     type Map = PeerMap;
 
@@ -298,8 +300,9 @@ impl Drop for PeerMap {
     }
 }
 
-// SAFETY: `base` starts `pages` pages that show until the map is hidden, which takes the value itself or `&mut` to it
-// from `unmap`, which drops it; moving the value moves no page. Writable unless it was mapped read-only, which `is_writable` says.
+// SAFETY: `base` starts `pages` pages that show until the map is hidden, which takes the value
+// itself or `&mut` to it from `unmap`, which drops it; moving the value moves no page. Writable
+// unless it was mapped read-only, which `is_writable` says.
 unsafe impl SharedBytes for PeerMap {
     fn base(&self) -> NonNull<u8> {
         self.base.0

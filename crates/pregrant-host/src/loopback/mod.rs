@@ -10,14 +10,16 @@
 //!        '----------------- shared ------------------'------------------'
 //! ```
 //!
-//! A **domain** is an object of the broker, with its memory (a sealed memfd, the real v1 grant table in its first
-//! pages), its event channels and its **ledger** (what the hypervisor knows: who uses which grant, pending events). A
-//! process, or a thread, **attaches** to a domain with [`Loopback::attach`] and is then a [`Platform`]. When it dies,
-//! however it dies, the broker undoes what it held.
+//! A **domain** is an object of the broker, with its memory (a sealed memfd, the real v1 grant
+//! table in its first pages), its event channels and its **ledger** (what the hypervisor knows: who
+//! uses which grant, pending events). A process, or a thread, **attaches** to a domain with
+//! [`Loopback::attach`] and is then a [`Platform`]. When it dies, however it dies, the broker
+//! undoes what it held.
 //!
-//! Data never passes through the broker. Operations cost what the same service costs from the Linux kernel: a copy is
-//! `process_vm_readv`, a mapping is page-table work; every one is counted ([`Counters`]). Rules are stricter than Xen's:
-//! what is wrong fails, and touching a page after its unmap is a signal.
+//! Data never passes through the broker. Operations cost what the same service costs from the Linux
+//! kernel: a copy is `process_vm_readv`, a mapping is page-table work; every one is counted
+//! ([`Counters`]). Rules are stricter than Xen's: what is wrong fails, and touching a page after
+//! its unmap is a signal.
 //!
 //! This is no security boundary: who can reach the broker's socket may read every domain.
 
@@ -69,8 +71,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use window::Paging;
 
-/// A process or thread attached to a domain. One thread at a time uses it; another one attaches for itself, or has
-/// [another](Loopback::another) of this one.
+/// A process or thread attached to a domain. One thread at a time uses it; another one attaches for
+/// itself, or has [another](Loopback::another) of this one.
 #[derive(Debug)]
 pub struct Loopback {
     core: Arc<Core>,
@@ -99,8 +101,9 @@ impl Loopback {
         Self::over(connection, at, domid, Paging::probe().into(), Totals::default())
     }
 
-    /// One more attachment of the same domain, for another thread of this process: as one that attaches for itself, also in
-    /// the count of those that a domain may have. (What it takes of one is how pages are shown.)
+    /// One more attachment of the same domain, for another thread of this process: as one that
+    /// attaches for itself, also in the count of those that a domain may have. (What it takes of
+    /// one is how pages are shown.)
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -170,8 +173,8 @@ impl Loopback {
         })
     }
 
-    /// What was asked of the platform so far, by this handle and all that came of it or that it came of
-    /// ([`another`](Self::another)), those that are gone included.
+    /// What was asked of the platform so far, by this handle and all that came of it or that it
+    /// came of ([`another`](Self::another)), those that are gone included.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }
@@ -181,8 +184,8 @@ impl Loopback {
         self.totals.clone()
     }
 
-    /// This attachment's xenstore connection, bound to its domain; None when the broker has no xenstore, or when it was
-    /// taken already.
+    /// This attachment's xenstore connection, bound to its domain; None when the broker has no
+    /// xenstore, or when it was taken already.
     pub fn take_store_fd(&self) -> Option<OwnedFd> {
         self.core.store.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

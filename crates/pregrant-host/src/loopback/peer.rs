@@ -1,6 +1,8 @@
-//! A domain whose grants this process uses: its memfd, its ledger, its grant table, and who to ask for its bytes.
+//! A domain whose grants this process uses: its memfd, its ledger, its grant table, and who to ask
+//! for its bytes.
 //!
-//! It belongs to a handle, whose thread alone looks it up; its maps and channels, which may be on other threads, keep it alive.
+//! It belongs to a handle, whose thread alone looks it up; its maps and channels, which may be on
+//! other threads, keep it alive.
 
 use super::attachment::Core;
 use super::ledger::{Layout, Ledger, SLOTS};
@@ -62,8 +64,9 @@ impl Peer {
         Granter { ledger: &self.ledger, table: &self.table }
     }
 
-    /// What is mapped of it. One list of maps at a time: beside the system call that shows or hides pages the lock is nothing, and
-    /// nobody waits for it but while a queue that maps goes from one thread to another.
+    /// What is mapped of it. One list of maps at a time: beside the system call that shows or hides
+    /// pages the lock is nothing, and nobody waits for it but while a queue that maps goes from one
+    /// thread to another.
     pub(super) fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,7 @@
-//! Memory that outlives the process: the broker keeps it by domain and name, so that a successor finds what its
-//! predecessor left (the redo page of a ring). And names that one process at a time may own, so that there is one
-//! successor only: the broker takes them back when the owner dies, with its channels.
+//! Memory that outlives the process: the broker keeps it by domain and name, so that a successor
+//! finds what its predecessor left (the redo page of a ring). And names that one process at a time
+//! may own, so that there is one successor only: the broker takes them back when the owner dies,
+//! with its channels.
 
 use super::error::LoopbackError;
 use super::protocol::{NAME_MAX, Op, Request};
@@ -62,11 +63,12 @@ fn named(op: Op, name: &str) -> Request {
 }
 
 impl Loopback {
-    /// `bytes` bytes (rounded up to pages) under this domain's `name` (64 bytes at most), zeroed the first time. They
-    /// last as long as the domain.
+    /// `bytes` bytes (rounded up to pages) under this domain's `name` (64 bytes at most), zeroed
+    /// the first time. They last as long as the domain.
     ///
     /// # Errors
-    /// The name exists with another size, is empty or too long, or the region is larger than 16 MiB.
+    /// The name exists with another size, is empty or too long, or the region is larger than 16
+    /// MiB.
     pub fn persist(&self, name: &str, bytes: usize) -> Result<Persistent, LoopbackError> {
         let mut request = Request::new(Op::Persist, 0, 0, bytes as u64);
         request.name = name.into();
@@ -86,11 +88,12 @@ impl Loopback {
         Ok(Persistent { map, fresh })
     }
 
-    /// Becomes the only owner of `name` (64 bytes at most) in this domain, until the value is dropped or the process
-    /// dies.
+    /// Becomes the only owner of `name` (64 bytes at most) in this domain, until the value is
+    /// dropped or the process dies.
     ///
     /// # Errors
-    /// [`LoopbackError::Held`] while another process or thread owns it; the name is empty or too long.
+    /// [`LoopbackError::Held`] while another process or thread owns it; the name is empty or too
+    /// long.
     pub fn own(&self, name: &str) -> Result<Owned, LoopbackError> {
         let long = name.len() > NAME_MAX;
         let asked = if long { Err(Errno::NAMETOOLONG) } else { self.core.call(&named(Op::Own, name)) };
@@ -109,8 +112,8 @@ impl Loopback {
         }
     }
 
-    /// The names that [`persist`](Self::persist) keeps something as in this domain. One that comes or goes meanwhile may be
-    /// missing, or hide another.
+    /// The names that [`persist`](Self::persist) keeps something as in this domain. One that comes
+    /// or goes meanwhile may be missing, or hide another.
     pub fn persisted(&self) -> Vec<String> {
         let name = |at| self.core.call(&Request::new(Op::Persisted, at, 0, 0)).map(|reply| reply.to_name());
         (0..).map_while(|at| name(at).ok()).collect()

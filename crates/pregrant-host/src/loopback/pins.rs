@@ -1,4 +1,5 @@
-//! Xen's part of a grant operation: check an entry of the granting domain's table, mark it in use, undo that.
+//! Xen's part of a grant operation: check an entry of the granting domain's table, mark it in use,
+//! undo that.
 //!
 //! ```text
 //!   lock the active entry (names us)  ->  flags |= reading[, writing]  ->  frame  ->  unlock with our pin (map)
@@ -6,16 +7,16 @@
 //!   ...                               ->  flags of the pins that are left          ->  unlock
 //! ```
 //!
-//! The lock makes set and clear of the flags one step, for two workers of a domain as for one. A copy keeps it until
-//! its batch is done, which saves an atomic operation a piece; it therefore never waits for a second lock while it
-//! holds one: [`PinError::Busy`] tells it to finish what it has first. The broker undoes the part of a dead process:
-//! [`sweep`].
+//! The lock makes set and clear of the flags one step, for two workers of a domain as for one. A
+//! copy keeps it until its batch is done, which saves an atomic operation a piece; it therefore
+//! never waits for a second lock while it holds one: [`PinError::Busy`] tells it to finish what it
+//! has first. The broker undoes the part of a dead process: [`sweep`].
 //!
-//! Loopback tells apart what Xen answers with `general_error` alone: another domain's grant or a write to a read-only
-//! one is `permission_denied`, an entry that grants nothing is `bad_gntref`.
+//! Loopback tells apart what Xen answers with `general_error` alone: another domain's grant or a
+//! write to a read-only one is `permission_denied`, an entry that grants nothing is `bad_gntref`.
 //!
-//! What a peer may do: write anything into its table at any time. Each word is read once; the exchange is tried four
-//! times, as in Xen, then fails.
+//! What a peer may do: write anything into its table at any time. Each word is read once; the
+//! exchange is tried four times, as in Xen, then fails.
 
 use super::ledger::{Active, Layout, Ledger};
 use crate::mapping::Mapping;
@@ -174,8 +175,8 @@ impl Granter<'_> {
     }
 }
 
-/// Undoes every part that a dead user has in a domain's grants. False when a living one holds an entry this moment:
-/// call again soon.
+/// Undoes every part that a dead user has in a domain's grants. False when a living one holds an
+/// entry this moment: call again soon.
 pub(super) fn sweep(granter: Granter<'_>, dead: User) -> bool {
     let mut clean = true;
     for gref in 0..granter.ledger.layout().grants as u32 {

@@ -1,12 +1,14 @@
-//! What a process and the broker say to each other: one SEQPACKET message each way, descriptors beside it.
+//! What a process and the broker say to each other: one SEQPACKET message each way, descriptors
+//! beside it.
 //!
 //! ```text
 //!   request  | op u32 | a u32 | b u32 | name length u32 | c u64 | name ... |
 //!   reply    | errno u32 (0: done), pad | eight words u64 ... |  + up to 4 descriptors
 //! ```
 //!
-//! Only set-up and tear-down pass here, never data. What a process may do: send anything. A message of the wrong shape
-//! is answered with EINVAL or ends that connection; the broker never panics or waits for one process.
+//! Only set-up and tear-down pass here, never data. What a process may do: send anything. A message
+//! of the wrong shape is answered with EINVAL or ends that connection; the broker never panics or
+//! waits for one process.
 
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -29,7 +31,8 @@ const FDS_MAX: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Op {
-    /// a: version, b: domid, c: pid. Reply: pages, grants, slot; fds: memory, ledger, upcall[, store].
+    /// a: version, b: domid, c: pid. Reply: pages, grants, slot; fds: memory, ledger, upcall[,
+    /// store].
     Attach = 1,
     /// c: where the domain's memory is mapped; ends the attachment's set-up.
     Mapped,
@@ -207,7 +210,8 @@ fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> Result<(), Errno> 
     if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
         return Err(Errno::TOOBIG);
     }
-    // MSG_DONTWAIT matters for the broker: a process that does not read its answers is cut off, nobody waits for it.
+    // MSG_DONTWAIT matters for the broker: a process that does not read its answers is cut off,
+    // nobody waits for it.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::io::retry_on_intr(|| rustix::net::sendmsg(to, &[IoSlice::new(bytes)], &mut control, flags))?;
     Ok(())

@@ -1,10 +1,12 @@
-//! What a handle reaches of other domains: their memory (`map`, `copy`), and the far ends of its event channels (`events`).
+//! What a handle reaches of other domains: their memory (`map`, `copy`), and the far ends of its
+//! event channels (`events`).
 //!
 //! ```text
 //!   Reach { peers: [Peer 5, Peer 7], room for copies }    one thread's: no locks
 //!       PeerMap, Channel --> Peer, Core                    any thread's: atomics, and a lock for what is mapped
 //! ```
-//! What a peer may do: die, and come again under its number. Each use compares its incarnation with the one that was seen.
+//! What a peer may do: die, and come again under its number. Each use compares its incarnation with
+//! the one that was seen.
 
 use super::attachment::Core;
 use super::copy::Copier;
@@ -68,8 +70,9 @@ impl Reach {
         Ok(Ref::map(self.peers.borrow(), |peers| &peers[at].1))
     }
 
-    /// Lets go of domains that died: their memory is freed with the last mapping of it. For moments without work; of many
-    /// domains it looks at some, others each time, so that a sleep costs the same however many there are.
+    /// Lets go of domains that died: their memory is freed with the last mapping of it. For moments
+    /// without work; of many domains it looks at some, others each time, so that a sleep costs the
+    /// same however many there are.
     pub(super) fn forget_some_dead(&self) {
         let dead = {
             let peers = self.peers.borrow();
@@ -110,7 +113,8 @@ impl Reach {
         let layout = Layout { pages: reply.words[0] as usize, grants: reply.words[1] as usize };
         let [memory, ledger]: [OwnedFd; 2] = reply.fds.try_into().map_err(|_| Errno::PROTO)?;
         let peer = Peer::open(Arc::clone(&self.core), of, memory, ledger, layout)?;
-        // A change after the reply shows as another incarnation: 0 is none, so it is asked once more.
+        // A change after the reply shows as another incarnation: 0 is none, so it is asked once
+        // more.
         peer.saw(0, reply.words[2] as i32, reply.words[3]);
         let at = place.unwrap_or_else(|at| at);
         peers.insert(at, (of, Arc::new(peer)));

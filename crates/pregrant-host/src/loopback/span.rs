@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 
-/// A range. It says where something is and gives no access to it: who hands it to the kernel answers for that.
+/// A range. It says where something is and gives no access to it: who hands it to the kernel
+/// answers for that.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Span(libc::iovec);

@@ -1,5 +1,5 @@
-//! userfaultfd in minor mode: how a page enters a window without a new mapping, so that a touch of any other page of
-//! the window is SIGBUS. C: linux/userfaultfd.h.
+//! userfaultfd in minor mode: how a page enters a window without a new mapping, so that a touch of
+//! any other page of the window is SIGBUS. C: linux/userfaultfd.h.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -64,7 +64,8 @@ impl Uffd {
     /// From now on pages of the range show only after [`show`](Self::show).
     ///
     /// # Safety
-    /// The range is a mapping of a memfd that the caller owns and that no safe value points into yet.
+    /// The range is a mapping of a memfd that the caller owns and that no safe value points into
+    /// yet.
     pub(super) unsafe fn register(&self, start: usize, len: usize) -> Result<(), Errno> {
         let mode = REGISTER_MODE_MISSING | REGISTER_MODE_MINOR;
         let mut r = UffdioRegister { start: start as u64, len: len as u64, mode, ioctls: 0 };
@@ -72,8 +73,8 @@ impl Uffd {
         unsafe { rustix::ioctl::ioctl(self.0.as_fd(), Updater::<UFFDIO_REGISTER, _>::new(&mut r)) }
     }
 
-    /// Maps pages of a registered range that are in the memfd's page cache. Returns how many bytes it got done; 0 with
-    /// `FAULT` when the first page is not there.
+    /// Maps pages of a registered range that are in the memfd's page cache. Returns how many bytes
+    /// it got done; 0 with `FAULT` when the first page is not there.
     ///
     /// # Safety
     /// The range lies in a registered window of the caller.

@@ -1,5 +1,5 @@
-//! The standing window onto a peer's memory: the whole of it has addresses here, twice (writable and read-only), and
-//! only pages that are mapped as grants can be touched.
+//! The standing window onto a peer's memory: the whole of it has addresses here, twice (writable
+//! and read-only), and only pages that are mapped as grants can be touched.
 //!
 //! ```text
 //!   peer's memfd      |0 |1 |2 |3 |4 | ...
@@ -7,14 +7,16 @@
 //!   read-only alias   |  |1 |  |  |  | ...    counts 0 1 0 0 0
 //! ```
 //!
-//! Showing a page is userfaultfd's CONTINUE, hiding it MADV_DONTNEED: page tables and TLB are worked on as by Xen's map
-//! and unmap, and a touch of a hidden page is SIGBUS. Where the kernel lacks minor mode, pages are mapped over a
-//! PROT_NONE range and replaced by one again: dearer, SIGSEGV.
+//! Showing a page is userfaultfd's CONTINUE, hiding it MADV_DONTNEED: page tables and TLB are
+//! worked on as by Xen's map and unmap, and a touch of a hidden page is SIGBUS. Where the kernel
+//! lacks minor mode, pages are mapped over a PROT_NONE range and replaced by one again: dearer,
+//! SIGSEGV.
 //!
 //! Invariants: a page shows while its count is not 0; counts are this window's own.
 //!
-//! What a peer may do: write its pages. It cannot shrink its memory (sealed). If its machine swaps, a shown page may be
-//! evicted and a touch is then SIGBUS: domains lock their memory as far as they are allowed.
+//! What a peer may do: write its pages. It cannot shrink its memory (sealed). If its machine swaps,
+//! a shown page may be evicted and a touch is then SIGBUS: domains lock their memory as far as they
+//! are allowed.
 
 use super::span::Span;
 use super::uffd::Uffd;
@@ -174,7 +176,8 @@ impl Window {
         Ok(())
     }
 
-    /// Takes one showing of each page back, and puts those that nothing shows any more on the list for one flush.
+    /// Takes one showing of each page back, and puts those that nothing shows any more on the list
+    /// for one flush.
     pub(super) fn hide(&mut self, frame: u32, count: usize, write: bool, hidden: &mut Hidden) {
         for page in frame as usize..frame as usize + count {
             let shown = &mut self.aliases[usize::from(write)].counts[page];
@@ -196,7 +199,8 @@ impl Window {
                     // SAFETY: inside of the alias, which was registered when it was opened.
                     match unsafe { uffd.show(start + done, len - done) } {
                         Ok(n) => done += n,
-                        // Never touched by the peer: give it its (zeroed) page, as Xen's would be there all along.
+                        // Never touched by the peer: give it its (zeroed) page, as Xen's would be
+                        // there all along.
                         Err(Errno::FAULT) => {
                             tally.syscalls.add(1);
                             let at = (first * PAGE_SIZE + done) as u64;
@@ -214,7 +218,8 @@ impl Window {
             }
             Paging::Overlay(_) => {
                 tally.syscalls.add(1);
-                // SAFETY: replaces a part of the alias that shows nothing, so that no value points to.
+                // SAFETY: replaces a part of the alias that shows nothing, so that no value points
+                // to.
                 unsafe { overlay(start, len, alias.prot, self.memory.as_fd(), (first * PAGE_SIZE) as u64) }
             }
         }
@@ -294,8 +299,8 @@ impl OneCall {
         {
             tally.syscalls.add(1);
             let total: usize = ranges.iter().map(Span::len).sum();
-            // SAFETY: the ranges are parts of aliases that are to be hidden; MADV_DONTNEED on a shared mapping drops
-            // page table entries and no data.
+            // SAFETY: the ranges are parts of aliases that are to be hidden; MADV_DONTNEED on a
+            // shared mapping drops page table entries and no data.
             let done = unsafe {
                 libc::syscall(
                     libc::SYS_process_madvise,
@@ -367,8 +372,8 @@ unsafe fn conceal(start: usize, len: usize) -> Result<(), Errno> {
     unsafe { rustix::mm::mmap_anonymous(start as *mut c_void, len, ProtFlags::empty(), flags) }.map(drop)
 }
 
-/// Pages of a peer that are not neighbours, side by side in a range of their own. For set-up: it costs a mapping for
-/// each run of neighbours.
+/// Pages of a peer that are not neighbours, side by side in a range of their own. For set-up: it
+/// costs a mapping for each run of neighbours.
 #[derive(Debug)]
 pub(super) struct Stitched {
     pub(super) base: Base,

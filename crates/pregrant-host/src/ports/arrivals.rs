@@ -3,7 +3,8 @@
 //! ```text
 //!   tap, tap ... --edge--> epoll <-- a worker that sleeps --take--> which ones
 //! ```
-//! Once for each new frame and not as long as there are frames: who has no room for what waits sleeps nevertheless.
+//! Once for each new frame and not as long as there are frames: who has no room for what waits
+//! sleeps nevertheless.
 
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

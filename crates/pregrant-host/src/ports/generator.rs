@@ -1,8 +1,8 @@
 //! A port that has numbered frames for the guest, as many as are asked for.
 //!
-//! Each burst fills the arena with frames of one size ([`super::sequence`]), numbered from 0 without a gap. What the
-//! guest sends is dropped. The counters and the switch to stop it are read and set by other threads through
-//! [`Generator::control`].
+//! Each burst fills the arena with frames of one size ([`super::sequence`]), numbered from 0
+//! without a gap. What the guest sends is dropped. The counters and the switch to stop it are read
+//! and set by other threads through [`Generator::control`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! A network interface of this machine: its MTU, state, address, bridge. By ioctl, for the few things a vif needs.
+//! A network interface of this machine: its MTU, state, address, bridge. By ioctl, for the few
+//! things a vif needs.
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -120,8 +121,8 @@ impl Interface {
         Ok(self.flags()? & UP != 0)
     }
 
-    /// Whether what it receives goes on: through its bridge, if it is a port of one, else to the stack. After the link came
-    /// up that takes the kernel a moment.
+    /// Whether what it receives goes on: through its bridge, if it is a port of one, else to the
+    /// stack. After the link came up that takes the kernel a moment.
     pub fn forwards(&self) -> bool {
         let read = |file: &str| std::fs::read_to_string(format!("/sys/class/net/{}/{file}", self.name));
         match read("brport/state") {

@@ -1,17 +1,20 @@
 //! Which station is behind which port: learnt, aged, bounded.
 //!
-//! A guest may invent source addresses at line rate. Each port therefore owns a fixed share of the table: a port that
-//! has used up its share learns nothing more, and can push out nobody else's addresses. A pinned address (the one that
-//! the toolstack gave to a vif) stays at its port, whoever else claims it. A learnt one stays as long as it is believed, unless
-//! the port that claims it may take it ([`Claim`]): a frame is enough to claim an address, and would take its traffic.
+//! A guest may invent source addresses at line rate. Each port therefore owns a fixed share of the
+//! table: a port that has used up its share learns nothing more, and can push out nobody else's
+//! addresses. A pinned address (the one that the toolstack gave to a vif) stays at its port,
+//! whoever else claims it. A learnt one stays as long as it is believed, unless the port that
+//! claims it may take it ([`Claim`]): a frame is enough to claim an address, and would take its
+//! traffic.
 //!
 //! ```text
 //!   slot   | address, pinned, port |     one word: who looks one up sees all of it or nothing, and takes no lock
 //!          | last seen             |     written before the address is
 //! ```
-//! An entry stays in its slot for as long as it is there, so nobody who looks for it misses it. A lock is taken by those who
-//! learn an address that is new, or moved, and who pin and forget: how often a guest can cause that is bounded by its share of the
-//! table, and, where it may take others' addresses, by its turns.
+//! An entry stays in its slot for as long as it is there, so nobody who looks for it misses it. A
+//! lock is taken by those who learn an address that is new, or moved, and who pin and forget: how
+//! often a guest can cause that is bounded by its share of the table, and, where it may take
+//! others' addresses, by its turns.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -28,7 +31,8 @@ pub const ADDRESSES_PER_PORT: u16 = 64;
 pub const MAX_PORTS: usize = 256;
 /// How often the aged ones are swept out.
 const SWEEP_NS: u64 = 10_000_000_000;
-/// Twice what all ports may hold, each with one that is pinned, or nearly: runs of entries stay short.
+/// Twice what all ports may hold, each with one that is pinned, or nearly: runs of entries stay
+/// short.
 const SLOTS: usize = (MAX_PORTS * (ADDRESSES_PER_PORT as usize + 1)).next_power_of_two();
 
 /// An address and its port, in one word.
@@ -86,7 +90,8 @@ pub struct MacTable {
     secret: RandomState,
     /// Written under the lock alone.
     entries: Box<[AtomicU64]>,
-    /// When each was last seen as a source. Written without the lock too, by the port that it is behind.
+    /// When each was last seen as a source. Written without the lock too, by the port that it is
+    /// behind.
     seen_ns: Box<[AtomicU64]>,
     held: Box<[AtomicU16]>,
     len: AtomicUsize,
@@ -163,7 +168,8 @@ impl MacTable {
         (self.held(port).load(Ordering::Relaxed) >= ADDRESSES_PER_PORT).then_some(Source::NotLearnt)
     }
 
-    /// Notes that `mac`, which is no group's and not 0, was seen as a source on `port`. Takes the lock only where the address is new, or moves.
+    /// Notes that `mac`, which is no group's and not 0, was seen as a source on `port`. Takes the
+    /// lock only where the address is new, or moves.
     pub fn learn(&self, mac: MacAddr, port: u16, claim: Claim, now_ns: u64) -> Source {
         let mac = number(mac);
         if let Some(known) = self.known(mac, port, claim, now_ns) {
@@ -237,7 +243,8 @@ impl MacTable {
         if self.len() == 0 {
             return;
         }
-        // Backwards: what is gone at the end of a run is empty again, so runs do not grow with what passed through them.
+        // Backwards: what is gone at the end of a run is empty again, so runs do not grow with what
+        // passed through them.
         let mut next = self.entries[0].load(Ordering::Relaxed);
         for i in (0..SLOTS).rev() {
             let was = self.entries[i].load(Ordering::Relaxed);

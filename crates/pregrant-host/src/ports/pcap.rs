@@ -1,14 +1,16 @@
-//! A port that writes what passes another port to a capture file (classic pcap, Ethernet, microseconds).
+//! A port that writes what passes another port to a capture file (classic pcap, Ethernet,
+//! microseconds).
 //!
 //! ```text
 //!   queue 0 --Pcap--> its port        each burst, once it has passed --> Capture --> the vif's file
 //!   queue 1 --Pcap--> its port        -----------------------------------^
 //! ```
-//! Both directions of all queues go into one file, in the order in which they passed. The frame is written as it is: one whose
-//! checksum is left blank shows as wrong in a viewer, as captures on a sending host do. One time stamp per burst.
+//! Both directions of all queues go into one file, in the order in which they passed. The frame is
+//! written as it is: one whose checksum is left blank shows as wrong in a viewer, as captures on a
+//! sending host do. One time stamp per burst.
 //!
-//! A file that cannot be written ends the capture; the frames go on. Who has the [`Capture`] asks for the
-//! [failure](Capture::failure), and has the log say so.
+//! A file that cannot be written ends the capture; the frames go on. Who has the [`Capture`] asks
+//! for the [failure](Capture::failure), and has the log say so.
 //!
 //! What a guest may do: fill the file system that the file is on.
 
@@ -48,7 +50,8 @@ struct Shared<W: Write> {
 }
 
 impl<W: Write> Capture<W> {
-    /// Begins a capture into `file` of at most `snap_len` bytes of each frame: writes the file's header.
+    /// Begins a capture into `file` of at most `snap_len` bytes of each frame: writes the file's
+    /// header.
     ///
     /// # Errors
     /// It cannot be written.
@@ -230,7 +233,8 @@ mod tests {
         let mut arena = Arena::new();
         assert!(arena.push(&[0x55; 60], Offload::default()));
         assert_eq!(port.tx_burst(&arena.burst()), 1);
-        let n = port.rx_burst(&mut arena); // appends: the frame that is there already is not written again
+        // appends: the frame that is there already is not written again
+        let n = port.rx_burst(&mut arena);
         assert_eq!(capture.written(), 1 + n as u64);
         // Of another queue.
         let mut other = Pcap::new(Box::new(Generator::new(Head::default(), 100)), &capture);

@@ -1,4 +1,5 @@
-//! A bounded queue of frames in one ring of bytes: one copy in, one copy out, no allocation per frame.
+//! A bounded queue of frames in one ring of bytes: one copy in, one copy out, no allocation per
+//! frame.
 //!
 //! ```text
 //!            oldest.at              head
@@ -6,7 +7,8 @@
 //!            ^ 64 B aligned                              end, it starts again at 0
 //! ```
 //!
-//! When the queue runs empty it starts again at 0, so that a queue that is kept short stays in the cache.
+//! When the queue runs empty it starts again at 0, so that a queue that is kept short stays in the
+//! cache.
 
 use std::collections::VecDeque;
 
@@ -58,7 +60,8 @@ impl FrameQueue {
         self.frames.is_empty()
     }
 
-    /// Appends a frame of `len` bytes and gives its place to be filled. None when there is no room, or nothing to put.
+    /// Appends a frame of `len` bytes and gives its place to be filled. None when there is no room,
+    /// or nothing to put.
     pub fn room(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         if len == 0 || len > self.bytes.len() {
             return None;
@@ -99,8 +102,8 @@ impl FrameQueue {
         }
     }
 
-    /// Appends `frame` for a reader that can take what `caps` says: what it cannot take is finished on the way in, the
-    /// checksum in place, a large segment as several frames.
+    /// Appends `frame` for a reader that can take what `caps` says: what it cannot take is finished
+    /// on the way in, the checksum in place, a large segment as several frames.
     pub fn push_finished(&mut self, frame: &[u8], offload: Offload, caps: Offloads) -> Queued {
         let mut done = Queued::default();
         // A large segment's checksum is finished after it was cut, so it needs both.

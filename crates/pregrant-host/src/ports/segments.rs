@@ -1,10 +1,11 @@
 //! A large segment cut into frames, once, in memory of the port that sends it.
 //!
-//! A guest chooses what its frames are cut into. So it is done in its own time and before anybody's lock is taken, and once
-//! however many receivers want it cut; each then costs a copy of the frames, as any frame does.
+//! A guest chooses what its frames are cut into. So it is done in its own time and before anybody's
+//! lock is taken, and once however many receivers want it cut; each then costs a copy of the
+//! frames, as any frame does.
 //!
-//! Memory: what the frame that needed most is cut into, 410 KiB at most ([`MIN_GSO_SIZE`], [`HEADERS_MAX`]); none until there
-//! is one.
+//! Memory: what the frame that needed most is cut into, 410 KiB at most ([`MIN_GSO_SIZE`],
+//! [`HEADERS_MAX`]); none until there is one.
 //!
 //! [`MIN_GSO_SIZE`]: pregrant::net::gso::MIN_GSO_SIZE
 //! [`HEADERS_MAX`]: pregrant::net::gso::HEADERS_MAX

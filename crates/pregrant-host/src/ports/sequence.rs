@@ -1,14 +1,15 @@
-//! The numbered frame that measurements send: cheap to make, and a loss, a repeat or a wrong byte shows.
+//! The numbered frame that measurements send: cheap to make, and a loss, a repeat or a wrong byte
+//! shows.
 //!
 //! ```text
 //!    0       6       12     14     16          24        28       32
 //!   | dst   | src   | 88B5 | "PG" | seq (LE)  | length  | check  | pattern, 8 bytes a word, from seq ..
 //! ```
 //!
-//! The EtherType is IEEE's first for local experiments, the addresses are locally administered. `length` is that of the
-//! whole frame, `check` a mix of both, so that a frame cut short or with a wrong number is damaged and not merely late.
-//! Each word of the pattern depends on the number and on its own place: bytes of another frame, or of another place in
-//! this one, do not pass.
+//! The EtherType is IEEE's first for local experiments, the addresses are locally administered.
+//! `length` is that of the whole frame, `check` a mix of both, so that a frame cut short or with a
+//! wrong number is damaged and not merely late. Each word of the pattern depends on the number and
+//! on its own place: bytes of another frame, or of another place in this one, do not pass.
 
 use std::collections::VecDeque;
 
@@ -96,7 +97,8 @@ impl Head {
         Self([words[0], words[1]])
     }
 
-    /// Makes `frame` number `seq`, all of it. The frame has [`MIN_LEN`] bytes or more; a shorter one is left alone.
+    /// Makes `frame` number `seq`, all of it. The frame has [`MIN_LEN`] bytes or more; a shorter
+    /// one is left alone.
     #[inline(always)]
     pub fn fill(&self, frame: &mut [u8], seq: u64) {
         // The common smallest frame has its own copy of the code, without loops.
@@ -107,7 +109,8 @@ impl Head {
         }
     }
 
-    /// Makes the head of frame number `seq`, and leaves the rest as it is: only [`number`] takes it.
+    /// Makes the head of frame number `seq`, and leaves the rest as it is: only [`number`] takes
+    /// it.
     #[inline(always)]
     pub fn fill_head(&self, frame: &mut [u8], seq: u64) {
         let len = frame.len();
@@ -120,8 +123,8 @@ impl Head {
         }
     }
 
-    /// Gives a frame that was [filled](Self::fill) before another number; its pattern stays the old one's, so only
-    /// [`number`] takes it.
+    /// Gives a frame that was [filled](Self::fill) before another number; its pattern stays the old
+    /// one's, so only [`number`] takes it.
     #[inline(always)]
     pub fn renumber(frame: &mut [u8], seq: u64) {
         let len = frame.len();
@@ -182,8 +185,8 @@ pub fn check(frame: &[u8]) -> Result<u64, Wrong> {
     if right { Ok(seq) } else { Err(Wrong::Damaged) }
 }
 
-/// Gaps that are remembered, so that a frame that comes after all is late and not a repeat. The oldest is forgotten
-/// first; its frames stay lost.
+/// Gaps that are remembered, so that a frame that comes after all is late and not a repeat. The
+/// oldest is forgotten first; its frames stay lost.
 const GAPS: usize = 1024;
 
 /// Tells losses, late frames and repeats from the numbers as they come.
@@ -341,7 +344,8 @@ mod tests {
             tracker.note(seq);
         }
         assert_eq!(tracker.next(), high);
-        // No gap is forgotten while fewer than GAPS are open, which the mix above keeps to for the recent ones only.
+        // No gap is forgotten while fewer than GAPS are open, which the mix above keeps to for the
+        // recent ones only.
         assert_eq!(tracker.lost(), high - seen.len() as u64);
         assert_eq!((tracker.reordered(), tracker.duplicated()), (late, repeats));
         assert_eq!(tracker.lost_of(high + 10), tracker.lost() + 10);

@@ -1,6 +1,7 @@
 //! A port that takes numbered frames and tells what happened to them on the way.
 //!
-//! Payload that is lent it leaves where it is, unless it is to look at every byte. It has nothing for the guest. Counters are published once per burst, and read by other threads through
+//! Payload that is lent it leaves where it is, unless it is to look at every byte. It has nothing
+//! for the guest. Counters are published once per burst, and read by other threads through
 //! [`Sink::counters`] without a lock.
 
 use std::sync::Arc;

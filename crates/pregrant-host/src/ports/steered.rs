@@ -1,13 +1,16 @@
-//! A port whose frames come spread over queues by somebody else (a tap: by the kernel), spread as the guest says.
+//! A port whose frames come spread over queues by somebody else (a tap: by the kernel), spread as
+//! the guest says.
 //!
 //! ```text
 //!   the kernel's queue i --read--> which queue does the guest want?  i: on its way
 //!                                                                    j: queue j's frames, until j's port is asked
 //! ```
-//! A frame that moves rings the bell of the port that it is for, whichever worker has that one. Frames that moved wait in this process' memory and count as [held](FramePort::held).
+//! A frame that moves rings the bell of the port that it is for, whichever worker has that one.
+//! Frames that moved wait in this process' memory and count as [held](FramePort::held).
 //!
-//! What a guest may do: have all frames in one queue, and take none there. That queue is bounded ([`QUEUE_BYTES`]); what does not
-//! fit is dropped and counted. Until a guest steers, no memory is taken, and frames pass as they come.
+//! What a guest may do: have all frames in one queue, and take none there. That queue is bounded
+//! ([`QUEUE_BYTES`]); what does not fit is dropped and counted. Until a guest steers, no memory is
+//! taken, and frames pass as they come.
 
 use super::queue::FrameQueue;
 use pregrant::port::{
@@ -124,7 +127,8 @@ impl<P: FramePort> FramePort for Steered<P> {
             if to == self.queue && queue.is_empty() && into.push(frame, offload) {
                 continue;
             }
-            // That one may have been asked already; and there may be more behind these, though none was this queue's.
+            // That one may have been asked already; and there may be more behind these, though none
+            // was this queue's.
             moved |= 1 << (to % 64) | 1 << (self.queue % 64);
             *overflow += u64::from(!queue.push(frame, offload));
         }
@@ -219,7 +223,8 @@ mod tests {
         }
     }
 
-    /// Asks each port, and again as long as one has its bell rung: what a worker does before it sleeps.
+    /// Asks each port, and again as long as one has its bell rung: what a worker does before it
+    /// sleeps.
     fn all(ports: &mut [Steered<Source>]) -> Vec<Vec<Vec<u8>>> {
         let mut got = vec![Vec::new(); ports.len()];
         let mut arena = Arena::new();
@@ -247,7 +252,8 @@ mod tests {
         ports[2].inner.0 = frames(|n| n % 3);
         assert_eq!(all(&mut ports).iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 8], "as they come");
         ports[2].inner.0.clear();
-        // 200 frames, of which the last queue is asked for last: those of the first two were asked before.
+        // 200 frames, of which the last queue is asked for last: those of the first two were asked
+        // before.
         ports[0].steer(Some(Arc::new(ByFirst)));
         ports[2].inner.0 = frames(|n| n % 4);
         let got = all(&mut ports);

@@ -6,24 +6,29 @@
 //!                                 \-- copy: frames for others, small bursts ---> |  (mail, 4 to 64 KiB)
 //! ```
 //!
-//! Known unicast goes to its port; broadcast, multicast and unknown unicast go to every other port; nothing returns to
-//! the port it came from. Each queue to a guest is bounded ([`QUEUE_BYTES`]): what does not fit is dropped and counted at
-//! the port that was too slow. A frame keeps its blank checksum and its segmentation where the receiver takes them; for
-//! others its checksum is finished on its way into the queue, and it is cut before ([`segments`](super::segments)). A vif with
-//! several queues is one port with several handles; a flow keeps to one of them, to the one that the guest said where it did
-//! ([`FramePort::steer`]).
+//! Known unicast goes to its port; broadcast, multicast and unknown unicast go to every other port;
+//! nothing returns to the port it came from. Each queue to a guest is bounded ([`QUEUE_BYTES`]):
+//! what does not fit is dropped and counted at the port that was too slow. A frame keeps its blank
+//! checksum and its segmentation where the receiver takes them; for others its checksum is finished
+//! on its way into the queue, and it is cut before ([`segments`](super::segments)). A vif with
+//! several queues is one port with several handles; a flow keeps to one of them, to the one that
+//! the guest said where it did ([`FramePort::steer`]).
 //!
-//! **Copies.** A batch of 2 KiB and more is fetched into memory that the switch gives ([`FramePort::tx_room`]), and the receiver
-//! delivers from that memory: two copies, out of one guest and into the other. Frames of a batch of which most is for
-//! another queue, of one that goes to all, and of a smaller one are copied once more on the way.
+//! **Copies.** A batch of 2 KiB and more is fetched into memory that the switch gives
+//! ([`FramePort::tx_room`]), and the receiver delivers from that memory: two copies, out of one
+//! guest and into the other. Frames of a batch of which most is for another queue, of one that goes
+//! to all, and of a smaller one are copied once more on the way.
 //!
-//! **Workers.** Each worker that has ports here has an outbox (`outbox.rs`), and each queue a mailbox of each worker that sends to it
-//! (`inbox.rs`, `mailbox.rs`). A frame takes no lock. A burst takes that of its worker's outbox, which is not contended; addresses are
-//! looked up without one. [`FramePort::owned_by`] says which worker a handle is at, and which bell wakes it. Handles that nobody
-//! gave to a worker have an outbox in common, wherever they are called, and are not woken.
+//! **Workers.** Each worker that has ports here has an outbox (`outbox.rs`), and each queue a
+//! mailbox of each worker that sends to it (`inbox.rs`, `mailbox.rs`). A frame takes no lock. A
+//! burst takes that of its worker's outbox, which is not contended; addresses are looked up without
+//! one. [`FramePort::owned_by`] says which worker a handle is at, and which bell wakes it. Handles
+//! that nobody gave to a worker have an outbox in common, wherever they are called, and are not
+//! woken.
 //!
-//! What a guest may do: forge addresses, as far as its port's [`Sources`] allow; send to everybody, but no large segments, for
-//! TCP is not for groups; send noise. It costs others no more than their own queue's room.
+//! What a guest may do: forge addresses, as far as its port's [`Sources`] allow; send to everybody,
+//! but no large segments, for TCP is not for groups; send noise. It costs others no more than their
+//! own queue's room.
 
 mod fabric;
 mod inbox;
@@ -114,7 +119,8 @@ impl Switch {
     }
 }
 
-/// One queue of a vif at the switch. When the last handle of a port is dropped, its frames and addresses go.
+/// One queue of a vif at the switch. When the last handle of a port is dropped, its frames and
+/// addresses go.
 pub struct SwitchPort {
     shared: Arc<Shared>,
     port: u16,
@@ -149,14 +155,14 @@ impl SwitchPort {
         }
     }
 
-    /// Says what the guest behind this port can take unfinished, once that is negotiated. Frames that already wait are
-    /// as they were queued.
+    /// Says what the guest behind this port can take unfinished, once that is negotiated. Frames
+    /// that already wait are as they were queued.
     pub fn set_guest_caps(&self, caps: Offloads) {
         self.shared.fabric.change(self.port, |vif| vif.caps = caps);
     }
 
-    /// Says with which addresses the guest may send. Its own, where that is known, is behind this port from now on, whoever
-    /// used it before; of two vifs with one address the later has it.
+    /// Says with which addresses the guest may send. Its own, where that is known, is behind this
+    /// port from now on, whoever used it before; of two vifs with one address the later has it.
     pub fn set_sources(&self, sources: Sources) {
         self.shared.fabric.set_sources(self.port, sources);
     }
@@ -228,7 +234,8 @@ impl FramePort for SwitchPort {
 
     /// What it sent through another worker goes before what it sends through this one.
     fn owned_by(&mut self, owner: &PortOwner) {
-        // Nor does that one take mail back that has frames of this port: for a moment later mail would be the oldest.
+        // Nor does that one take mail back that has frames of this port: for a moment later mail
+        // would be the oldest.
         lock(&self.outbox).seal();
         self.outbox = self.shared.outbox(Some(owner.worker));
         lock(&self.outbox).seal();

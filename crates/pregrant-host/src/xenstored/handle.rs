@@ -1,4 +1,5 @@
-//! Orders to a running xenstored from other threads: a channel, and an eventfd that wakes its epoll.
+//! Orders to a running xenstored from other threads: a channel, and an eventfd that wakes its
+//! epoll.
 
 use pregrant::DomId;
 use pregrant_xenstored::DomainError;
@@ -49,14 +50,15 @@ impl Orders {
 
     /// The next order; call until there is none.
     pub fn take(&self) -> Option<Order> {
-        // Reset first: an order that comes after the last look wakes again. It fails only when nobody woke us.
+        // Reset first: an order that comes after the last look wakes again. It fails only when
+        // nobody woke us.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         self.receiver.try_recv().ok()
     }
 }
 
-/// Tells a [`super::Xenstored`] that runs in another thread what to do. Each call but `stop` waits until it is done,
-/// so do not call them from the thread that serves.
+/// Tells a [`super::Xenstored`] that runs in another thread what to do. Each call but `stop` waits
+/// until it is done, so do not call them from the thread that serves.
 #[derive(Clone, Debug)]
 pub struct Handle {
     sender: Sender<Order>,

@@ -5,12 +5,13 @@
 //!   add_connection(fd, domid): that domain     ├──► epoll ──► Server ──► replies, watch events
 //!   Handle, from other threads: channel + wake ┘
 //! ```
-//! One thread, one epoll set. Who may connect to the path is domain 0 and may do anything, so the socket belongs to
-//! its user alone (mode 0600). All other domains come through [`Xenstored::add_connection`], where whoever made the
-//! socket pair vouches for the number.
+//! One thread, one epoll set. Who may connect to the path is domain 0 and may do anything, so the
+//! socket belongs to its user alone (mode 0600). All other domains come through
+//! [`Xenstored::add_connection`], where whoever made the socket pair vouches for the number.
 //!
-//! What a client may do: send anything, never read, connect very often. The server core bounds what one connection
-//! holds; beyond [`MAX_CONNECTIONS`] no more are accepted until one closes. Nothing here waits for a client.
+//! What a client may do: send anything, never read, connect very often. The server core bounds what
+//! one connection holds; beyond [`MAX_CONNECTIONS`] no more are accepted until one closes. Nothing
+//! here waits for a client.
 
 mod handle;
 mod transport;
@@ -123,8 +124,8 @@ impl Xenstored {
         self.orders.handle()
     }
 
-    /// Listens on a unix socket. Who connects there is domain 0. A socket that a dead server left is replaced; this
-    /// one goes when the server is dropped.
+    /// Listens on a unix socket. Who connects there is domain 0. A socket that a dead server left
+    /// is replaced; this one goes when the server is dropped.
     pub fn listen_unix(&mut self, path: impl AsRef<Path>) -> Result<(), XenstoredError> {
         let listener = Listener::bind(path.as_ref())?;
         let token = self.new_token();
@@ -171,7 +172,8 @@ impl Xenstored {
         self.peers.len()
     }
 
-    /// Becomes readable when [`Xenstored::poll_once`] has something to do: to sit in another epoll set.
+    /// Becomes readable when [`Xenstored::poll_once`] has something to do: to sit in another epoll
+    /// set.
     pub fn as_pollable(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -300,7 +302,8 @@ impl Xenstored {
         }
     }
 
-    /// Sends what there is as far as the socket takes it. Closes the connection when it broke or was ended.
+    /// Sends what there is as far as the socket takes it. Closes the connection when it broke or
+    /// was ended.
     fn flush(&mut self, token: u64) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let blocked = loop {

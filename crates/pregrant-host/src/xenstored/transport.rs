@@ -86,7 +86,8 @@ impl UnixTransport {
         Self::new(fd)
     }
 
-    /// To this machine's xenstore: the path in `XENSTORED_PATH`, else the first of the usual paths that exists.
+    /// To this machine's xenstore: the path in `XENSTORED_PATH`, else the first of the usual paths
+    /// that exists.
     pub fn find() -> Result<Self, TransportError> {
         if let Some(path) = std::env::var_os(PATH_VARIABLE) {
             return Self::connect(Path::new(&path));

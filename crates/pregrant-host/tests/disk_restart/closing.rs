@@ -1,4 +1,5 @@
-//! A disk that is in use when somebody wants it gone: its front says 5 and goes on, and so does its back, or its back's successor.
+//! A disk that is in use when somebody wants it gone: its front says 5 and goes on, and so does its
+//! back, or its back's successor.
 
 use crate::guest::{Guest, ask};
 use crate::world::{Image, World};
@@ -61,7 +62,8 @@ pub fn what_was_written_is_flushed_before_a_disk_goes() {
     world.end(back);
 }
 
-/// In a driver domain the back's directory is that domain's to take away, and the front's is the toolstack's: neither waits.
+/// In a driver domain the back's directory is that domain's to take away, and the front's is the
+/// toolstack's: neither waits.
 pub fn a_front_ends_whichever_directory_goes_last() {
     for first in [Side::Front, Side::Back] {
         let image = Image::new(BYTES);
@@ -71,7 +73,8 @@ pub fn a_front_ends_whichever_directory_goes_last() {
         world.ask_for_removal();
         world.until_states([Some("6"), Some("6")]);
         world.remove_side(first);
-        // Long enough for the front to have seen it. A machine that is busy makes it less strict and not wrong.
+        // Long enough for the front to have seen it. A machine that is busy makes it less strict
+        // and not wrong.
         std::thread::sleep(Duration::from_millis(200));
         world.remove_side(if first == Side::Front { Side::Back } else { Side::Front });
         guest.until_removed();

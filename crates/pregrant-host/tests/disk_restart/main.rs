@@ -1,7 +1,9 @@
-//! A disk's back dies, is replaced on the live rings, and its guest finds what it wrote: no request fails, none is asked twice by the
-//! guest, and no write of the dead process lands behind its successor's.
+//! A disk's back dies, is replaced on the live rings, and its guest finds what it wrote: no request
+//! fails, none is asked twice by the guest, and no write of the dead process lands behind its
+//! successor's.
 //!
-//! The binary starts itself as `child SOCKET IO PATH`, a real backend with images that are files. Tests run one after the other.
+//! The binary starts itself as `child SOCKET IO PATH`, a real backend with images that are files.
+//! Tests run one after the other.
 
 mod back;
 mod closing;
@@ -106,8 +108,8 @@ fn watch() {
     }
 }
 
-/// Several threads write, read and flush, each its part, while `meanwhile` has its way with the backs; then the file is what they
-/// wrote.
+/// Several threads write, read and flush, each its part, while `meanwhile` has its way with the
+/// backs; then the file is what they wrote.
 fn work(image: &Image, guest: &Guest, ops: u32, mut meanwhile: impl FnMut()) {
     let part = BYTES / THREADS / 4096 * 4096;
     let mut models: Vec<Vec<u8>> = (0..THREADS).map(|_| vec![0; part as usize]).collect();
@@ -188,8 +190,9 @@ fn a_disk_goes_on_after_kills_and_stops() {
     }
 }
 
-/// Another file is moved to the image's place while no back runs: its guest is not given it, nor does what the guest had asked for
-/// land there; when the right one is back the guest goes on with it.
+/// Another file is moved to the image's place while no back runs: its guest is not given it, nor
+/// does what the guest had asked for land there; when the right one is back the guest goes on with
+/// it.
 fn a_guest_keeps_the_image_that_it_had() {
     let (image, other) = (Image::new(BYTES), Image::new(BYTES));
     let world = World::new(&image.0);
@@ -228,7 +231,8 @@ fn a_guest_keeps_the_image_that_it_had() {
     world.end(back);
 }
 
-/// What was refused of a former disk of this number says nothing of this one, though no back ran when that one went.
+/// What was refused of a former disk of this number says nothing of this one, though no back ran
+/// when that one went.
 fn a_disk_that_is_attached_anew_has_the_image_that_it_names() {
     let (image, other) = (Image::new(BYTES), Image::new(BYTES));
     let mut world = World::new(&image.0);
@@ -251,7 +255,8 @@ fn a_disk_that_is_attached_anew_has_the_image_that_it_names() {
     world.end(back);
 }
 
-/// A back that starts before what its images lie on is mounted: its guests wait, and notice nothing.
+/// A back that starts before what its images lie on is mounted: its guests wait, and notice
+/// nothing.
 fn a_guest_waits_for_an_image_that_is_not_there_yet() {
     let image = Image::new(BYTES);
     let world = World::new(&image.0);

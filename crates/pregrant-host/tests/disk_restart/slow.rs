@@ -1,4 +1,5 @@
-//! A disk that takes its time, as the test likes: a file that a thread of this process serves through FUSE.
+//! A disk that takes its time, as the test likes: a file that a thread of this process serves
+//! through FUSE.
 //!
 //! ```text
 //!   back --io_uring--> kernel --FUSE--> this thread: a write waits here until the gate is open
@@ -38,7 +39,8 @@ struct Inside {
     came: usize,
     /// How often it was opened.
     opened: usize,
-    /// Past the page cache it takes whole pages alone, and says so of no other write before it comes.
+    /// Past the page cache it takes whole pages alone, and says so of no other write before it
+    /// comes.
     takes_pages: bool,
     /// Writes that it refused.
     refused: usize,
@@ -251,8 +253,9 @@ fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// The first back is killed while its write is in the kernel. Its process is gone and its write is not: the lock says so, and the
-/// successor sends nothing to the disk before that has landed. Then it does the write once more, for nobody had answered it.
+/// The first back is killed while its write is in the kernel. Its process is gone and its write is
+/// not: the lock says so, and the successor sends nothing to the disk before that has landed. Then
+/// it does the write once more, for nobody had answered it.
 pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
     for (path, persistent) in [("copy", true), ("copy", false), ("map", false)] {
         let Some(mount) = Mount::new(path) else { return };
@@ -273,7 +276,8 @@ pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
         // It is dead and buried; what it asked for is still under way, and holds the open file.
         assert!(is_locked(&mount.path()), "{path}: the lock went with the process");
         let second = world.back("uring", path, None);
-        // Long enough for some looks of the successor at the lock. A machine that is busy makes it less strict and not wrong.
+        // Long enough for some looks of the successor at the lock. A machine that is busy makes it
+        // less strict and not wrong.
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(
             mount.file.came(),
@@ -290,8 +294,8 @@ pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
     }
 }
 
-/// A guest closes its disk, or dies, while the disk hangs: the back goes on, takes the next connection when the disk is free, and ends
-/// in good order.
+/// A guest closes its disk, or dies, while the disk hangs: the back goes on, takes the next
+/// connection when the disk is free, and ends in good order.
 pub fn a_disk_that_hangs_holds_nobody_but_its_guest() {
     let Some(mount) = Mount::new("hangs") else { return };
     let mut world = World::new(&mount.path());
@@ -309,7 +313,8 @@ pub fn a_disk_that_hangs_holds_nobody_but_its_guest() {
     world.finish(back);
 }
 
-/// A file system that does not answer at all: whoever opens an image there, or asks for its length, is told so and goes on.
+/// A file system that does not answer at all: whoever opens an image there, or asks for its length,
+/// is told so and goes on.
 pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     let Some(mount) = Mount::new("silent") else { return };
     let mut image = FileImage::new(mount.path(), DiskConfig::default());
@@ -343,7 +348,8 @@ pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     until(|| !is_locked(&mount.path()));
 }
 
-/// A front that comes and goes while the file system is silent: one `open` waits there, and none for each time.
+/// A front that comes and goes while the file system is silent: one `open` waits there, and none
+/// for each time.
 pub fn a_silent_file_system_has_one_open_however_often_a_front_comes() {
     let Some(mount) = Mount::new("opens") else { return };
     let mut image = FileImage::new(mount.path(), DiskConfig::default());
@@ -367,8 +373,9 @@ pub fn a_silent_file_system_has_one_open_however_often_a_front_comes() {
     until(|| !is_locked(&mount.path()));
 }
 
-/// A storage that says nothing of what direct I/O wants, and refuses it when it comes: that is no error of the guest's, the whole image
-/// goes through the page cache from then on, and nothing does before the last direct write is over.
+/// A storage that says nothing of what direct I/O wants, and refuses it when it comes: that is no
+/// error of the guest's, the whole image goes through the page cache from then on, and nothing does
+/// before the last direct write is over.
 pub fn direct_io_that_is_refused_later_is_given_up_for_the_whole_image() {
     for io in IoWay::ALL {
         let Some(mount) = Mount::new(&format!("refuses-{io}")) else { return };

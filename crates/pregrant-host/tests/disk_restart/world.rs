@@ -78,7 +78,8 @@ impl World {
         made.create(&mut self.0.toolstack).unwrap();
     }
 
-    /// The guest is dead: the toolstack takes its disk away, waits for nobody, and makes another guest with a disk of that number.
+    /// The guest is dead: the toolstack takes its disk away, waits for nobody, and makes another
+    /// guest with a disk of that number.
     pub fn attach_anew(&mut self, image: &Path) {
         toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();
         self.attach(image, true);
@@ -101,7 +102,8 @@ impl World {
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    /// The guest is gone, or has closed its disk: takes it away, and sees that nothing is left of it.
+    /// The guest is gone, or has closed its disk: takes it away, and sees that nothing is left of
+    /// it.
     pub fn end(mut self, back: Back) {
         self.remove_disk();
         self.finish(back);

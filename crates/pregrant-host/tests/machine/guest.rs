@@ -43,7 +43,8 @@ pub struct Guest {
 type Link = pregrant_host::xenstored::UnixTransport;
 
 impl Guest {
-    /// Attaches to the domain of a vif that the toolstack made. `reconnect`: come back after a close.
+    /// Attaches to the domain of a vif that the toolstack made. `reconnect`: come back after a
+    /// close.
     pub fn attach(machine: &Machine, id: DeviceId, config: FrontConfig, reconnect: bool) -> Self {
         let (platform, xs) = machine.attach(id.front);
         Self::over(platform, xs, id, config, reconnect)
@@ -94,7 +95,8 @@ impl Guest {
         }
     }
 
-    /// Takes the frames for it that are there, on any queue: numbers and bytes, each checked to the last byte.
+    /// Takes the frames for it that are there, on any queue: numbers and bytes, each checked to the
+    /// last byte.
     pub fn take(&mut self) -> Vec<(u64, usize)> {
         let mut got = Vec::new();
         for i in 0..self.front.vif().nr_queues() {
@@ -152,7 +154,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Domains 11 and 12, through staging buffers, so that the machine's account does not change while they go on.
+    /// Domains 11 and 12, through staging buffers, so that the machine's account does not change
+    /// while they go on.
     pub fn start(machine: &mut Machine) -> Self {
         let ids = [11, 12].map(|domid| {
             machine.guest_domain(domid);

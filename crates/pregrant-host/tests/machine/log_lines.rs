@@ -31,7 +31,8 @@ pub fn capture() {
     log::set_max_level(LevelFilter::Info);
 }
 
-/// Lines that one device may have caused since then: as many as it may at once, faults and others, and what came in time.
+/// Lines that one device may have caused since then: as many as it may at once, faults and others,
+/// and what came in time.
 pub fn most_of_a_device(since: Instant) -> usize {
     let more = since.elapsed().as_secs() / NEXT_LINE.as_secs() + 1;
     2 * (LINES_PER_DEVICE as usize + more as usize)

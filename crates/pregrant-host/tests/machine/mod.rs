@@ -1,9 +1,11 @@
-//! A loopback machine inside of a test: broker and xenstored, a backend in a thread, guests in others.
+//! A loopback machine inside of a test: broker and xenstored, a backend in a thread, guests in
+//! others.
 //!
 //! ```text
 //!   test's thread: toolstack, guests ---- threads: broker, xenstored, back (domain 0, a learning switch)
 //! ```
-//! Nothing here has a time limit but [`run`]'s watchdog: what does not happen hangs the test until that barks.
+//! Nothing here has a time limit but [`run`]'s watchdog: what does not happen hangs the test until
+//! that barks.
 #![allow(dead_code)] // each test binary uses its part of it
 
 pub mod guest;
@@ -52,8 +54,8 @@ pub type Store = Client<UnixTransport>;
 /// The backend under test.
 pub type LoopbackBackend = Backend<Loopback, UnixTransport>;
 
-/// Runs tests one after the other, since each counts what the whole process holds. The first argument that is no option
-/// selects by name.
+/// Runs tests one after the other, since each counts what the whole process holds. The first
+/// argument that is no option selects by name.
 pub fn run(tests: &[(&str, fn())]) {
     log_lines::capture();
     pregrant_host::drivers::wait::lift_bounds();
@@ -235,7 +237,8 @@ pub fn mac(front: u16, handle: u32) -> MacAddr {
     MacAddr([0x00, 0x16, 0x3e, hi, lo, handle as u8])
 }
 
-/// The environment variable that gives backs worker threads: how many, and how queues are placed (`2 fixed`).
+/// The environment variable that gives backs worker threads: how many, and how queues are placed
+/// (`2 fixed`).
 pub const WORKERS: &str = "PREGRANT_TEST_WORKERS";
 
 /// Worker threads of a back: how many, and how queues are placed; None: it serves them itself.
@@ -346,7 +349,8 @@ impl Back {
         self.links.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, up)| *up).collect()
     }
 
-    /// Lets the far side take its time to unplug vifs, or no longer. Returns how often it was asked to.
+    /// Lets the far side take its time to unplug vifs, or no longer. Returns how often it was asked
+    /// to.
     pub fn holds_plugs(&self, holds: bool) -> u32 {
         self.unplugging.holds.store(holds, Ordering::SeqCst);
         self.unplugging.asked.load(Ordering::SeqCst)
@@ -415,7 +419,8 @@ struct Unplugging {
 pub enum Kind {
     /// Its rings are taken up, and its ports take as long to be made as the obstacle is there.
     Slow,
-    /// Its last owner is dying: it is held once, and the next try takes as long as the obstacle is there.
+    /// Its last owner is dying: it is held once, and the next try takes as long as the obstacle is
+    /// there.
     Held,
     /// Another process has it, as long as the obstacle is there.
     Owned,

@@ -1,4 +1,5 @@
-//! A directory for what outlives a back, in which others have put things in the way of its files, which stay.
+//! A directory for what outlives a back, in which others have put things in the way of its files,
+//! which stay.
 
 use pregrant::DomId;
 use pregrant::xenbus::{Class, DeviceId};

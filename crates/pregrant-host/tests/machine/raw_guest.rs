@@ -1,4 +1,5 @@
-//! A guest by hand: rings, grants and keys as a driver would make them, each open to a test's mischief.
+//! A guest by hand: rings, grants and keys as a driver would make them, each open to a test's
+//! mischief.
 
 use super::model::{RxModel, Slot, TxModel};
 use super::{BACK, Machine, Store, until};

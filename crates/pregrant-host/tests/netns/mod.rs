@@ -12,7 +12,8 @@ pub const GUEST_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 7];
 /// In a namespace of its own, or why not.
 pub fn apart(test: impl FnOnce() + Send + 'static) {
     let ended = std::thread::spawn(move || {
-        // SAFETY: this thread alone changes its network namespace; it holds no file descriptors of the old one that matter.
+        // SAFETY: this thread alone changes its network namespace; it holds no file descriptors of
+        // the old one that matter.
         if let Err(e) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
             return skip(format!("no network namespace of its own ({e}); needs root"));
         }

@@ -1,4 +1,5 @@
-//! A machine with broker, xenstored and toolstack in this process, and backs as child processes that may be killed.
+//! A machine with broker, xenstored and toolstack in this process, and backs as child processes
+//! that may be killed.
 //!
 //! ```text
 //!   test's process: toolstack, keeper of domain 0 ---- threads: broker, xenstored
@@ -50,7 +51,8 @@ impl Host {
         Self { socket, broker: Arc::new(broker), store, thread, toolstack, keeper, empty }
     }
 
-    /// This program, as `child` with these arguments, to be a [`Back`]; `crash` names where it is to die.
+    /// This program, as `child` with these arguments, to be a [`Back`]; `crash` names where it is
+    /// to die.
     pub fn child(&self, args: &[&str], crash: Option<String>) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("child").arg(&self.socket).args(args);
@@ -61,7 +63,8 @@ impl Host {
         command
     }
 
-    /// The guests are gone, or have closed: the back has forgotten them, and when it has stopped nothing is left.
+    /// The guests are gone, or have closed: the back has forgotten them, and when it has stopped
+    /// nothing is left.
     pub fn end(self, mut back: Back) {
         let audit = |what: &str, same: &dyn Fn(&Audit) -> bool| {
             let mut rounds = 0;

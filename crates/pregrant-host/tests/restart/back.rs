@@ -1,5 +1,5 @@
-//! The back's process: a real [`Backend`] between guests and ports that keep account in logs, and a switch for those
-//! guests that talk to each other.
+//! The back's process: a real [`Backend`] between guests and ports that keep account in logs, and a
+//! switch for those guests that talk to each other.
 
 use crate::control::SpreadPort;
 use crate::frames;
@@ -80,7 +80,8 @@ impl FramePort for LogPort {
         self.process.lock().unwrap().frames(frames.frames.len());
         frames.frames.len()
     }
-    /// Where the first of several queues' frames lie, for paths that leave them there; private copies of the next one's.
+    /// Where the first of several queues' frames lie, for paths that leave them there; private
+    /// copies of the next one's.
     fn payload(&self) -> Payload {
         if self.queue.is_multiple_of(2) { Payload::Lent } else { Payload::Private }
     }
@@ -130,7 +131,8 @@ impl Bells {
     }
 }
 
-/// Rings when the test has frames for a guest, or a question: what it writes into memory wakes nobody.
+/// Rings when the test has frames for a guest, or a question: what it writes into memory wakes
+/// nobody.
 fn doorbell_of(watched: [Log; 3], bells: Bells) -> UnixStream {
     let (bell, mut rings) = UnixStream::pair().unwrap();
     bell.set_nonblocking(true).unwrap();

@@ -1,5 +1,5 @@
-//! Backs that die while a guest sets hash, table and multicast addresses: each request is answered once, and the last
-//! back sends what the guest asked for (docs/protocol 1.1, R4).
+//! Backs that die while a guest sets hash, table and multicast addresses: each request is answered
+//! once, and the last back sends what the guest asked for (docs/protocol 1.1, R4).
 
 use crate::back::Bells;
 use crate::world::{Back, Log, Word, World};
@@ -66,8 +66,8 @@ pub fn frames() -> impl Iterator<Item = (u8, Vec<u8>)> {
     })
 }
 
-/// Gives the frames of its queue once whenever the log's limit was raised. Before the guest says how to spread them,
-/// queue 0 has them all.
+/// Gives the frames of its queue once whenever the log's limit was raised. Before the guest says
+/// how to spread them, queue 0 has them all.
 pub struct SpreadPort {
     log: Arc<Mutex<Log>>,
     queue: usize,
@@ -239,7 +239,8 @@ fn frames_of_each_queue(front: &mut Front, backs: &mut Backs) -> [Vec<u8>; QUEUE
     came
 }
 
-/// What is due on each queue: by the guest's own reckoning, and of the groups the one that is named at the end.
+/// What is due on each queue: by the guest's own reckoning, and of the groups the one that is named
+/// at the end.
 fn due() -> [Vec<u8>; QUEUES] {
     let mut hash = HashSettings::default();
     let _ = (hash.set_algorithm(1), hash.set_flags(0xF), hash.set_key(&KEY));

@@ -1,4 +1,5 @@
-//! Numbered frames of any length; beyond what has one slot for each page, large TCP segments to be cut.
+//! Numbered frames of any length; beyond what has one slot for each page, large TCP segments to be
+//! cut.
 //!
 //! ```text
 //!   up to 9000 bytes:   | numbered frame                         |     pregrant_host::ports::sequence

@@ -1,5 +1,5 @@
-//! Backs that die while a guest has pages kept mapped, or let go of: each request is answered once, and the last back has what
-//! the guest asked for (docs/protocol 2.11, R4).
+//! Backs that die while a guest has pages kept mapped, or let go of: each request is answered once,
+//! and the last back has what the guest asked for (docs/protocol 2.11, R4).
 
 use crate::control::{Backs, Front};
 use crate::world::{Word, World};
@@ -16,7 +16,8 @@ const QUEUES: u32 = 2;
 const ADD: CtrlType = CtrlType::AddGrefMapping;
 const DEL: CtrlType = CtrlType::DelGrefMapping;
 
-/// What the guest asks, and the answer that is due: type, queue, which of the queue's entries, data.
+/// What the guest asks, and the answer that is due: type, queue, which of the queue's entries,
+/// data.
 const STEPS: [(CtrlType, u32, std::ops::Range<usize>, u32); 6] = [
     (CtrlType::GetGrefMappingSize, 1, 0..0, 768),
     (ADD, 1, 0..80, 80),

@@ -1,8 +1,8 @@
-//! A back that dies is taken up by a new process on the live rings (docs/protocol 1.1), and the guest notices a pause
-//! and nothing else.
+//! A back that dies is taken up by a new process on the live rings (docs/protocol 1.1), and the
+//! guest notices a pause and nothing else.
 //!
-//! The binary starts itself as `child PATH copy|map|spread`, a backend whose port keeps account in memory that outlives it, and
-//! as `guest ORDERS PATH`. Tests run one after the other.
+//! The binary starts itself as `child PATH copy|map|spread`, a backend whose port keeps account in
+//! memory that outlives it, and as `guest ORDERS PATH`. Tests run one after the other.
 
 mod back;
 mod control;
@@ -239,7 +239,8 @@ fn an_orderly_stop_loses_and_repeats_nothing() {
             }
         };
         for round in 0..6 {
-            // More than there are slots: a batch waits in the back's hands, and the rest behind its port.
+            // More than there are slots: a batch waits in the back's hands, and the rest behind its
+            // port.
             guest.post();
             let limit = came.end + guest.slots() + 44;
             world.log.set(Word::Limit, limit as u32);
@@ -276,7 +277,8 @@ fn an_orderly_stop_loses_and_repeats_nothing() {
     }
 }
 
-/// Three queues, each with rings, pages and channels of its own, the back dying in a batch of one of them.
+/// Three queues, each with rings, pages and channels of its own, the back dying in a batch of one
+/// of them.
 fn queues_are_taken_up_one_by_one() {
     let unstaged = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
     for (ordinary, config) in [("copy", FrontConfig::default()), ("copy", unstaged), ("map", unstaged)] {
@@ -298,13 +300,15 @@ fn queues_are_taken_up_one_by_one() {
             let what = format!("{ordinary}, staged {}, {point}", config.tx_data_len.is_some());
             assert_eq!(deaths, 1, "{what}");
             back.is_live();
-            // All were made, and are on their way by some queue or lost. What never comes is the watchdog's.
+            // All were made, and are on their way by some queue or lost. What never comes is the
+            // watchdog's.
             while traffic.missing(0..600) > u64::from(world.log.get(Word::SaidLost)) {
                 traffic.step(true);
             }
             let again = world.log.get(Word::Again);
             let lost = traffic.missing(0..600);
-            // One batch of one queue, and only where nobody knew of it; of each queue that has a worker to itself.
+            // One batch of one queue, and only where nobody knew of it; of each queue that has a
+            // worker to itself.
             let several = std::env::var_os(world::WORKERS).is_some();
             let at_most = if several { 3 * 64 } else { 64 };
             assert!(

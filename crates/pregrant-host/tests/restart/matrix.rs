@@ -1,14 +1,17 @@
-//! Each path and chain with each class of frame, queues, scatter-gather, workers, and an end that dies: in processes, over the loopback.
+//! Each path and chain with each class of frame, queues, scatter-gather, workers, and an end that
+//! dies: in processes, over the loopback.
 //!
 //! ```text
 //!   cell --> World: frames numbered 0.. both ways --somebody dies in their midst--> more of them --> counters, close, nothing is left
 //! ```
-//! CI plays rows in which any two levels meet ([`pairs`](crate::pairs)). All cells, every N-th from the K-th on, and one:
-//! `PREGRANT_MATRIX=full`, `=K/N`, `==NUMBER cargo test -p pregrant-host --test restart matrix`.
+//! CI plays rows in which any two levels meet ([`pairs`](crate::pairs)). All cells, every N-th from
+//! the K-th on, and one: `PREGRANT_MATRIX=full`, `=K/N`, `==NUMBER cargo test -p pregrant-host
+//! --test restart matrix`.
 //!
-//! In each cell: every byte of every frame is right, each queue's frames come in order, none comes twice and none is missing but for what a
-//! death allows (docs/protocol 1.1, R7: what the successor says; a connection that ends: what was on its rings); each went the
-//! way that the cell is about, as the back's counters say; at the end nobody holds a grant, a mapping or a channel.
+//! In each cell: every byte of every frame is right, each queue's frames come in order, none comes
+//! twice and none is missing but for what a death allows (docs/protocol 1.1, R7: what the successor
+//! says; a connection that ends: what was on its rings); each went the way that the cell is about,
+//! as the back's counters say; at the end nobody holds a grant, a mapping or a channel.
 
 use crate::back::BURST;
 use crate::frames;
@@ -91,7 +94,8 @@ const ZEROCOPY: &str = "zerocopy";
 /// The one whose frames lie in pages that go with their back.
 const GUEST_COPY: &str = "guest-copy";
 
-/// Bytes of a frame: short of Ethernet's least, 64, 4 more than a buffer has, an MTU, a page, a large MTU, a segment of 64 KiB.
+/// Bytes of a frame: short of Ethernet's least, 64, 4 more than a buffer has, an MTU, a page, a
+/// large MTU, a segment of 64 KiB.
 const SIZES: [usize; 7] = [40, 64, 260, 1514, PAGE_SIZE, 9000, 65535];
 const QUEUES: [u32; 3] = [1, 2, 4];
 /// Whether the front takes frames over several slots, and whether the back does.
@@ -311,7 +315,8 @@ fn in_flight(traffic: &Traffic) -> u64 {
 
 fn play(cell: &Cell, dice: &mut Dice) {
     let queues = u64::from(cell.queues);
-    // Enough for a batch to die in; and for the pages of all ids to come twice, where it matters whether they do.
+    // Enough for a batch to die in; and for the pages of all ids to come twice, where it matters
+    // whether they do.
     let first = 40 + 15 * queues;
     let twice = 400 * queues / frames::slots(cell.len) as u64;
     let second = if cell.way.name == "persistent" { first + twice } else { first };
@@ -386,7 +391,8 @@ fn play(cell: &Cell, dice: &mut Dice) {
             again <= BURST_FRAMES as u64 * queues && lost <= u64::from(BURST) * queues,
             "{again}, {lost}"
         );
-        // A worker that was not at the point, or none was: it may have been taking a burst from a port.
+        // A worker that was not at the point, or none was: it may have been taking a burst from a
+        // port.
         let asking = if crashes && cell.workers == "1" { 0 } else { u64::from(BURST) * queues };
         // Answered, and not copied by the guest: a ring of them.
         let lent = if cell.way.name == GUEST_COPY { 256 * queues } else { 0 };

@@ -30,15 +30,18 @@ use pregrant_host::xenstored::UnixTransport;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Pages of each ring of a guest with staging buffers, as the exponent of 2: each of its lists has two pages then.
+/// Pages of each ring of a guest with staging buffers, as the exponent of 2: each of its lists has
+/// two pages then.
 const ORDER: u32 = 2;
 /// Bytes that fit a staging buffer, in the tests that have some.
 const STAGED: u32 = 2048;
-/// Pages of a data ring, as the exponent of 2: what is in flight goes round it, and does not fit it now and then.
+/// Pages of a data ring, as the exponent of 2: what is in flight goes round it, and does not fit it
+/// now and then.
 const DATA_RING: u32 = 6;
 /// The first index of each ring: they wrap.
 const START: u32 = u32::MAX - 20;
-/// What a large segment has: numbered frames are no TCP, so a back could not blank their checksums itself.
+/// What a large segment has: numbered frames are no TCP, so a back could not blank their checksums
+/// itself.
 const LARGE: u16 = TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
 
 pub struct ModelGuest {
@@ -129,7 +132,8 @@ impl ModelGuest {
         let foreign = path == "foreign";
         let request = FrontRequest { persistent, foreign, ..FrontRequest::new(vec![queue]) };
         let start = START;
-        // A page of each id: granted, or named by its frame to a back that has all of this domain mapped.
+        // A page of each id: granted, or named by its frame to a back that has all of this domain
+        // mapped.
         let named = |acc, mark: u32| {
             let (region, refs) = pages(slots, acc);
             let first = platform.grants().first_frame(&region).filter(|_| foreign);
@@ -183,11 +187,12 @@ impl ModelGuest {
         self.device.peer_state(&mut self.xs).unwrap()
     }
 
-    /// Plays frames number `first` to `first + n` of one slot, or of three (one of them an extra info), and shows them
-    /// at once.
+    /// Plays frames number `first` to `first + n` of one slot, or of three (one of them an extra
+    /// info), and shows them at once.
     pub fn send(&mut self, first: u64, n: u64, long: bool) {
         for seq in first..first + n {
-            // Two data slots each, whatever is in flight; from one list page into the next, where there are two.
+            // Two data slots each, whatever is in flight; from one list page into the next, where
+            // there are two.
             let id = (seq as usize * 2 + self.slots / 2 - 12) % self.slots;
             let frame = |len| {
                 let mut frame = vec![0; len];

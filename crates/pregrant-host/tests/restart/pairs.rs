@@ -1,7 +1,9 @@
-//! Rows in which any two levels of any two factors meet: a test of all pairs where one of all combinations is too long.
+//! Rows in which any two levels of any two factors meet: a test of all pairs where one of all
+//! combinations is too long.
 //!
-//! Greedy: a row begins with a pair that is not in any yet, and each further factor gets the level that adds most; the best of several
-//! such rows is kept (AETG, Cohen et al. 1997). The same seed gives the same rows.
+//! Greedy: a row begins with a pair that is not in any yet, and each further factor gets the level
+//! that adds most; the best of several such rows is kept (AETG, Cohen et al. 1997). The same seed
+//! gives the same rows.
 
 /// xorshift64*.
 pub struct Dice(u64);

@@ -15,8 +15,8 @@ fn config() -> [(&'static str, FrontConfig); 3] {
     [("copy", FrontConfig { queues: 2, ..FrontConfig::default() }), ("copy", unstaged), ("map", unstaged)]
 }
 
-/// A back that is told to close, ten times under traffic, and another one that opens again: what is lost was on the rings,
-/// none comes twice, and at the end nothing is left.
+/// A back that is told to close, ten times under traffic, and another one that opens again: what is
+/// lost was on the rings, none comes twice, and at the end nothing is left.
 pub fn fronts_come_back() {
     for (ordinary, config) in config() {
         let world = World::new();
@@ -27,7 +27,8 @@ pub fn fronts_come_back() {
         for time in 0..TIMES {
             let goal = traffic.numbers.start + 2000;
             while traffic.numbers.start < goal {
-                // Never more than there are slots for, so that nothing waits for some when the back is told to close.
+                // Never more than there are slots for, so that nothing waits for some when the back
+                // is told to close.
                 world.log.set(Word::Limit, traffic.next() as u32 + 200);
                 traffic.step_and_follow(true);
             }
@@ -42,9 +43,9 @@ pub fn fronts_come_back() {
             let (own, peer) = traffic.front.states().unwrap();
             assert_eq!(peer, XenbusState::Closed);
             assert!([XenbusState::Closed, XenbusState::Initialising].contains(&own), "{own}");
-            // Between two connections nobody maps a grant of the guest's, there is no channel, and the grants are those that the
-            // next one has again.
-            // The broker hears of a process's end in its own time; the guest's and the test's own stay.
+            // Between two connections nobody maps a grant of the guest's, there is no channel, and
+            // the grants are those that the next one has again. The broker hears of a process's end
+            // in its own time; the guest's and the test's own stay.
             let mut now = world.broker.audit();
             while now.attachments > 2 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -55,7 +56,8 @@ pub fn fronts_come_back() {
             // What else there is is what there was the first time.
             let first = *empty.get_or_insert(now);
             assert!(time == 0 || now == first, "after {time} times: {now:?}, at first {first:?}");
-            // Nothing is sent before the next connection: what has a higher number is not to be lost.
+            // Nothing is sent before the next connection: what has a higher number is not to be
+            // lost.
             last = (traffic.numbers.start, u64::from(world.log.get(Word::Next)));
             back = world.back(ordinary, None);
         }
@@ -64,7 +66,8 @@ pub fn fronts_come_back() {
             world.log.set(Word::Limit, traffic.next() as u32 + 200);
             traffic.step_and_follow(true);
         }
-        // The back makes frames up to the limit that it read: how many there are is known once it has made them all.
+        // The back makes frames up to the limit that it read: how many there are is known once it
+        // has made them all.
         let made = u64::from(world.log.get(Word::Limit));
         while world.log.account(last.0..traffic.numbers.start).0 > 0 || traffic.missing(last.1..made) > 0 {
             traffic.step_and_follow(false);
@@ -88,7 +91,8 @@ pub fn fronts_come_back() {
     }
 }
 
-/// A front that closes while its back is dead: it waits for whoever comes, a next back or the toolstack.
+/// A front that closes while its back is dead: it waits for whoever comes, a next back or the
+/// toolstack.
 pub fn a_front_closes_while_its_back_is_dead() {
     for next in ["back", "toolstack", "nobody"] {
         let mut world = World::new();
@@ -116,7 +120,8 @@ pub fn a_front_closes_while_its_back_is_dead() {
     }
 }
 
-/// A back that dies in the middle of closing leaves a vif that the next one opens, once its front has come down.
+/// A back that dies in the middle of closing leaves a vif that the next one opens, once its front
+/// has come down.
 pub fn a_back_dies_while_it_closes() {
     for state in ["5", "6"] {
         let mut world = World::new();

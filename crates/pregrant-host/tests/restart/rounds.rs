@@ -6,9 +6,10 @@
 //!   mortal guest (5)  a process: killed, and its domain with it; the next one gets the same vif
 //!   back (0)          a process: killed, crashed inside of a batch, or stopped; the next one takes the live rings up
 //! ```
-//! Each process has its fate from its start on: a number of frames, or a point of the protocol. Fates come from the seed
-//! alone, those of backs and those of guests from dice of their own; so `PREGRANT_SEED=... PREGRANT_ROUNDS=...`, as
-//! printed, plays the same deaths at the same counts again, though threads may be scheduled otherwise in between.
+//! Each process has its fate from its start on: a number of frames, or a point of the protocol.
+//! Fates come from the seed alone, those of backs and those of guests from dice of their own; so
+//! `PREGRANT_SEED=... PREGRANT_ROUNDS=...`, as printed, plays the same deaths at the same counts
+//! again, though threads may be scheduled otherwise in between.
 //!
 //! Now and then everything rests, and is counted: grants, mappings, channels, descriptors, threads.
 
@@ -24,8 +25,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const ROUNDS: u32 = 1000;
-/// Frames of the model that wait for their answers, nearly: more than a batch, so that a back which repeats more than one
-/// is seen; the model has buffers for 128.
+/// Frames of the model that wait for their answers, nearly: more than a batch, so that a back which
+/// repeats more than one is seen; the model has buffers for 128.
 const IN_FLIGHT: u64 = 120;
 /// Deaths between two rests.
 const REST: u32 = 250;
@@ -35,8 +36,9 @@ const MODEL_FRAMES: u64 = 1500;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What the broker counts does not change any more after this time.
 const SURELY: Duration = Duration::from_millis(300);
-/// Eventfds that a process opens when it first needs them: to wake each of the guests that live throughout; and the broker one
-/// for each place of a worker's handle, of a back that dies and of its successor.
+/// Eventfds that a process opens when it first needs them: to wake each of the guests that live
+/// throughout; and the broker one for each place of a worker's handle, of a back that dies and of
+/// its successor.
 const LAZY: usize = 4 + 2 * 3;
 /// Guests that die under one back, at the end.
 const OUTLIVED: u32 = 40;
@@ -49,7 +51,8 @@ impl Dice {
         (self.0 >> 33) % below
     }
 
-    /// Small numbers as likely as large ones: 1 to 2 to the power of `from`, or of `from + 1`, of so many.
+    /// Small numbers as likely as large ones: 1 to 2 to the power of `from`, or of `from + 1`, of
+    /// so many.
     fn spread(&mut self, from: u64, powers: u64) -> u32 {
         let most = 1 << (from + self.roll(powers));
         1 + self.roll(most) as u32
@@ -133,7 +136,8 @@ struct Rounds {
     lost: u64,
     /// What those that were told to stop said of it.
     said_lost: u32,
-    /// Frames that came twice so far, of model and mortal guest, and how many batches the ended backs left half done.
+    /// Frames that came twice so far, of model and mortal guest, and how many batches the ended
+    /// backs left half done.
     again: u32,
     half_done: u32,
     /// Queues of the mortal guest.
@@ -299,8 +303,8 @@ impl Rounds {
         guest_died
     }
 
-    /// A living back has closed the dead guest's vif, and writes nothing more to its directory: a toolstack that makes it
-    /// anew waits for that.
+    /// A living back has closed the dead guest's vif, and writes nothing more to its directory: a
+    /// toolstack that makes it anew waits for that.
     fn back_says_6(&mut self) -> bool {
         let state = self.world.toolstack.read(&format!("/local/domain/0/backend/vif/{}/0/state", GUEST.0));
         state.is_ok_and(|state| state == b"6")
@@ -355,8 +359,9 @@ impl Rounds {
 
     /// A back's life is over, by a kill or because it was told to stop.
     fn judge_life(&mut self, stopped: bool) {
-        // What this life repeated: the batches in which its predecessors died (R7), one for each kill, and none for a stop.
-        // Told by the frames' numbers, of the model's and of the mortal guest's, whose fronts repeat none themselves.
+        // What this life repeated: the batches in which its predecessors died (R7), one for each
+        // kill, and none for a stop. Told by the frames' numbers, of the model's and of the mortal
+        // guest's, whose fronts repeat none themselves.
         let [model, mortal] = [&self.world.other_log, &self.world.log];
         let again = model.get(Word::Again) + mortal.get(Word::Again);
         let at_most = self.half_done * BURST_FRAMES as u32;
@@ -453,8 +458,8 @@ impl Rounds {
         }
     }
 
-    /// The mortal guest is dead: all others rest, its vif is taken away, and what is left is counted: by the broker, and
-    /// what the back's process and this one hold.
+    /// The mortal guest is dead: all others rest, its vif is taken away, and what is left is
+    /// counted: by the broker, and what the back's process and this one hold.
     fn account(&mut self, calm: Option<Audit>) -> (Audit, ProcessCounts, ProcessCounts) {
         self.world.remove_vif(GUEST);
         self.wait_for("a rest");
@@ -535,7 +540,8 @@ impl Rounds {
     }
 }
 
-/// A frame for the model did not come: it went with the back that had it, whose part it is of what may be lost with one.
+/// A frame for the model did not come: it went with the back that had it, whose part it is of what
+/// may be lost with one.
 fn lose(lives: &mut VecDeque<Life>, missing: u64) {
     while lives.front().is_some_and(|life| life.end <= missing) {
         lives.pop_front();

@@ -1,5 +1,5 @@
-//! One TCP connection between two guests, through the switch in the back's process: it lives through every death of the
-//! back, and every byte arrives once and in its place.
+//! One TCP connection between two guests, through the switch in the back's process: it lives
+//! through every death of the back, and every byte arrives once and in its place.
 
 use crate::world::World;
 use pregrant::DomId;
@@ -22,8 +22,8 @@ use std::time::Duration;
 const CLIENT: DomId = DomId(7);
 const SERVER: DomId = DomId(8);
 const PORT: u16 = 5000;
-/// The stack sends again after a second at least, and backs live for some ms: its seconds are this much shorter, so that
-/// the connection is at work and not asleep when they die.
+/// The stack sends again after a second at least, and backs live for some ms: its seconds are this
+/// much shorter, so that the connection is at work and not asleep when they die.
 const HURRY: u64 = 64;
 
 /// Frames between the stack and the vif.

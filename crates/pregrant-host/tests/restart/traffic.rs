@@ -25,7 +25,8 @@ pub struct Traffic {
     pub size: Option<usize>,
     /// It makes no frames: those that come are sent on, as their hook says.
     pub sends_on: bool,
-    /// How long a step sleeps at most: its owner has other things to look after. None: until it is woken.
+    /// How long a step sleeps at most: its owner has other things to look after. None: until it is
+    /// woken.
     pub looks_up: Option<Duration>,
 }
 
@@ -63,7 +64,8 @@ impl Traffic {
         self.next.iter().copied().max().unwrap()
     }
 
-    /// Sends and receives what there is, on each queue; sleeps, for [`looks_up`](Self::looks_up) at most, when there is nothing.
+    /// Sends and receives what there is, on each queue; sleeps, for [`looks_up`](Self::looks_up) at
+    /// most, when there is nothing.
     pub fn step(&mut self, send: bool) {
         let mut moved = false;
         for i in 0..self.front.vif().nr_queues() {

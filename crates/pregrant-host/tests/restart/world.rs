@@ -1,4 +1,5 @@
-//! The machine of these tests: guests with a vif each, backs as processes, and memory in which these keep account over their deaths.
+//! The machine of these tests: guests with a vif each, backs as processes, and memory in which
+//! these keep account over their deaths.
 
 use crate::processes::{self, Host};
 use pregrant::DomId;
@@ -163,7 +164,8 @@ pub enum Word {
     Limit,
     /// Bytes of frames for the guest.
     Size,
-    /// What backs said of their predecessors: frames that may have come out twice, and frames that are lost.
+    /// What backs said of their predecessors: frames that may have come out twice, and frames that
+    /// are lost.
     SaidTwice,
     SaidLost,
     /// Bit `q`: the back's present process took frames out of queue `q`.
@@ -184,7 +186,8 @@ pub enum Word {
     EventFds,
     Threads,
     Mappings,
-    /// With the answer: what all queues of [`GUEST`]'s vif counted, TX and then RX, as [`Counts`] has them.
+    /// With the answer: what all queues of [`GUEST`]'s vif counted, TX and then RX, as [`Counts`]
+    /// has them.
     Counted,
 }
 
@@ -232,7 +235,8 @@ const LOG_BYTES: usize = 1 << 24;
 /// Words before those that count each frame.
 const HEAD: usize = Word::Counted as usize + 2 * COUNTS;
 
-/// Where a frame is counted. After four million numbers the places begin anew: forget the old ones in time.
+/// Where a frame is counted. After four million numbers the places begin anew: forget the old ones
+/// in time.
 fn place(seq: u64) -> usize {
     (HEAD + seq as usize % (LOG_BYTES / 4 - HEAD)) * 4
 }

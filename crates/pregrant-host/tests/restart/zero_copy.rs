@@ -1,4 +1,5 @@
-//! A guest that sends received buffers on, by their ids, while its back dies: the next one finds in the requests what was in them.
+//! A guest that sends received buffers on, by their ids, while its back dies: the next one finds in
+//! the requests what was in them.
 
 use crate::back::BURST;
 use crate::traffic::Traffic;

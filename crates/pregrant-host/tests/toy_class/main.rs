@@ -1,9 +1,9 @@
-//! A device class is a folder: `vtoy`, of which nothing but this test knows, connects, dies with its back, is taken up by a
-//! successor, is throttled and shows in the status; through the registry, the worker and the recovery that serve vifs, and beside
-//! vifs of the same backend.
+//! A device class is a folder: `vtoy`, of which nothing but this test knows, connects, dies with
+//! its back, is taken up by a successor, is throttled and shows in the status; through the
+//! registry, the worker and the recovery that serve vifs, and beside vifs of the same backend.
 //!
-//! The binary starts itself as `back BROKER DIR`, a backend of both classes that tells its status in DIR. It is killed with
-//! SIGKILL, or ends in good order when its standard input does.
+//! The binary starts itself as `back BROKER DIR`, a backend of both classes that tells its status
+//! in DIR. It is killed with SIGKILL, or ends in good order when its standard input does.
 
 mod front;
 #[path = "../machine/mod.rs"]
@@ -109,7 +109,8 @@ fn serve(broker: &Path, dir: &Path) {
     serving.backend.detach();
 }
 
-/// Where backs tell their status. Each finds what its predecessor left there; nothing outlives the test, however it ends.
+/// Where backs tell their status. Each finds what its predecessor left there; nothing outlives the
+/// test, however it ends.
 struct StatusDir(PathBuf);
 
 impl StatusDir {
@@ -195,7 +196,8 @@ fn a_toy_outlives_its_back_beside_vifs() {
     let seen = back.toy(toy).unwrap();
     assert_eq!((&*seen.state, seen.reattached, seen.connected_s.is_some()), ("Connected", false, true));
     assert_eq!((seen.counters["answered"], seen.counters["answered_by_this"]), (100, 100));
-    // Killed between any two of these; each successor goes on where it stopped, and the front sees no state change.
+    // Killed between any two of these; each successor goes on where it stopped, and the front sees
+    // no state change.
     let mut back = back;
     for asked in [150, 200, 250] {
         back.kill();
@@ -295,7 +297,8 @@ fn a_toy_s_front_is_bounded() {
     let [mut good, mut bad] = toys.map(|id| ToyFront::attach(&machine, id));
     good.connect();
     bad.connect();
-    // One that is further ahead than it may be: its toy is closed, with a reason, until it comes down.
+    // One that is further ahead than it may be: its toy is closed, with a reason, until it comes
+    // down.
     bad.ask(MOST + 1);
     bad.wait_back(XenbusState::Closed);
     let why = machine.key(&toys[1].error_path(Side::Back)).unwrap();

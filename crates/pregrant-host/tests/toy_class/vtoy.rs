@@ -1,12 +1,13 @@
-//! `vtoy`, a class of devices that this test alone knows: its front counts in a page that it granted, its back says how far
-//! it has followed.
+//! `vtoy`, a class of devices that this test alone knows: its front counts in a page that it
+//! granted, its back says how far it has followed.
 //!
 //! ```text
 //!   front  device/vtoy/N          ring-ref, event-channel, state           word 0 of the page: asked; word 2: the toy is at work
 //!   back   backend/vtoy/GUEST/N   feature-count, state                     word 1: answered
 //!   kept   "count": answered, before the page says so; a successor goes on from there
 //! ```
-//! All of a class is here: what it is at the back ([`BackDevice`]), how it is served ([`ServedDevice`]), and the class.
+//! All of a class is here: what it is at the back ([`BackDevice`]), how it is served
+//! ([`ServedDevice`]), and the class.
 
 use pregrant::error::{PeerFault, PlatformError};
 use pregrant::net::back::Drained;

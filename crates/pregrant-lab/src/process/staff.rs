@@ -121,7 +121,8 @@ impl Meter {
     /// Wakes the control thread, if it is another.
     pub fn wake(&self) {
         if let Some(staff) = &self.staff {
-            let _ = rustix::io::write(&staff.bell, &1u64.to_ne_bytes()); // full: it is readable, as is wanted
+            // full: it is readable, as is wanted
+            let _ = rustix::io::write(&staff.bell, &1u64.to_ne_bytes());
         }
     }
 }

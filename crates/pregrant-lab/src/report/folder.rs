@@ -34,7 +34,8 @@ impl Folder {
             .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
             .and_then(|()| fs::rename(&beside, &place));
         written.map_err(|e| {
-            let _ = fs::remove_file(&beside); // it may not be there; the first error is the one to tell
+            // it may not be there; the first error is the one to tell
+            let _ = fs::remove_file(&beside);
             self.failed("cannot write", &place, e)
         })
     }

@@ -76,7 +76,8 @@ impl Connection {
         while out.len() < buffered_bytes {
             let Some((key, path)) = self.events.pop() else { break };
             let Some(watch) = watches.get(key) else { continue };
-            // A change above the watched node cannot be named relative to it; it names the watched node itself.
+            // A change above the watched node cannot be named relative to it; it names the watched
+            // node itself.
             let shown = path.get(watch.relative_to_bytes..).unwrap_or(&path);
             let parts = [shown.as_bytes(), b"\0", &watch.token, b"\0"];
             codec::encode(out, MsgType::WatchEvent.raw(), WATCH_EVENT_REQ_ID, TX_NONE, &parts);

@@ -3,12 +3,12 @@
 //! ```text
 //!   SET_FEATURE ─► (features kept by number) ─► INTRODUCE ─► known: home, quotas, target ─► RELEASE ─► no trace
 //! ```
-//! A domain's number is used again by the next one. So nothing of a released domain stays: its nodes are removed
-//! wherever they are (made domain 0's they would count for nobody, and pile up: XSA-419), and no list of permissions
-//! names it any more (XSA-322).
+//! A domain's number is used again by the next one. So nothing of a released domain stays: its
+//! nodes are removed wherever they are (made domain 0's they would count for nobody, and pile up:
+//! XSA-419), and no list of permissions names it any more (XSA-322).
 //!
-//! What a client may do: all of this is domain 0's alone, but to ask for its own features, for a home's path, and
-//! whether a domain is known.
+//! What a client may do: all of this is domain 0's alone, but to ask for its own features, for a
+//! home's path, and whether a domain is known.
 
 use super::quota::{Limits, NAMES};
 use super::tree::Perms;
@@ -21,7 +21,8 @@ use pregrant::xenstore::path;
 use pregrant::xenstore::permission::{Access, Permission, parse_domid};
 use std::collections::btree_map::Entry;
 
-/// What this server can do beyond the oldest one. The other features are about rings, which it has none of.
+/// What this server can do beyond the oldest one. The other features are about rings, which it has
+/// none of.
 const FEATURES: u32 = SERVER_FEATURE_WATCHDEPTH;
 
 /// Why the server refused something that its own side asked for.
@@ -74,9 +75,9 @@ impl Domain {
 }
 
 impl Server {
-    /// Makes a domain known, with its home `/local/domain/<domid>`, which it may read, and `data` and `error`
-    /// in it, which are its own. Nodes that a toolstack made there before stay as they are. Nothing changes for a
-    /// domain that is known.
+    /// Makes a domain known, with its home `/local/domain/<domid>`, which it may read, and `data`
+    /// and `error` in it, which are its own. Nodes that a toolstack made there before stay as they
+    /// are. Nothing changes for a domain that is known.
     pub fn introduce(&mut self, domid: DomId) -> Result<(), DomainError> {
         if domid >= DomId::SELF {
             return Err(DomainError::Reserved(domid));
@@ -89,8 +90,8 @@ impl Server {
         Ok(())
     }
 
-    /// Forgets a domain: its connections end, its home and all nodes that are its own go, with what is below them,
-    /// and nothing names it any more.
+    /// Forgets a domain: its connections end, its home and all nodes that are its own go, with what
+    /// is below them, and nothing names it any more.
     pub fn release(&mut self, domid: DomId) -> Result<(), DomainError> {
         if domid == DomId(0) {
             return Err(DomainError::Privileged);

@@ -5,13 +5,13 @@
 //!                             ▲                       │
 //!   take_output(conn) ◄── replies, events ◄── watch ◄─┴─ changes      transaction: a view on a snapshot
 //! ```
-//! The caller owns the sockets: it calls [`Server::feed`] with what came, and for each connection that
-//! [`Server::pop_ready`] names sends what [`Server::take_output`] gives.
+//! The caller owns the sockets: it calls [`Server::feed`] with what came, and for each connection
+//! that [`Server::pop_ready`] names sends what [`Server::take_output`] gives.
 //!
-//! What a client may do: send anything. Malformed requests get an error, an overlong message ends the connection
-//! ([`Server::is_ended`]). A client that does not read is not read any more ([`Server::wants_input`]), so that its
-//! replies stay bounded; `watch` bounds its events, [`quota`] all else. A request costs at most the size of what
-//! its domain's quota lets it keep.
+//! What a client may do: send anything. Malformed requests get an error, an overlong message ends
+//! the connection ([`Server::is_ended`]). A client that does not read is not read any more
+//! ([`Server::wants_input`]), so that its replies stay bounded; `watch` bounds its events,
+//! [`quota`] all else. A request costs at most the size of what its domain's quota lets it keep.
 
 mod connection;
 mod domain;
@@ -108,7 +108,8 @@ impl Server {
         self.ready.remove(&conn);
     }
 
-    /// Bytes that came on a connection. Whole requests are answered at once; see [`Server::pop_ready`].
+    /// Bytes that came on a connection. Whole requests are answered at once; see
+    /// [`Server::pop_ready`].
     pub fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
         if let Some(c) = self.connections.get_mut(&conn) {
             if c.ended {
@@ -132,7 +133,8 @@ impl Server {
         self.ready.pop_first()
     }
 
-    /// Appends what is to be sent, about [`Limits::buffered_bytes`] at a time; call again when it was sent.
+    /// Appends what is to be sent, about [`Limits::buffered_bytes`] at a time; call again when it
+    /// was sent.
     pub fn take_output(&mut self, conn: ConnId, out: &mut Vec<u8>) {
         // Requests that waited for room may be served now.
         self.serve(conn);
@@ -200,7 +202,8 @@ impl Server {
                 let may = match below {
                     Some(node) => caller.may(Need::Read, &node.perms),
                     None => {
-                        // Above each new node but the topmost is one that is as new, with the same permissions.
+                        // Above each new node but the topmost is one that is as new, with the same
+                        // permissions.
                         let of_its_own =
                             matches!(change.kind, ChangeKind::Made { top, .. } if path.len() > top);
                         let readers = &change.readers[..if of_its_own { 1 } else { 3 }];
@@ -214,7 +217,8 @@ impl Server {
         }
     }
 
-    /// Something happened to a domain. Watches with a depth are told which, and so are those on its own path.
+    /// Something happened to a domain. Watches with a depth are told which, and so are those on its
+    /// own path.
     fn fire_special(&mut self, path: &'static str, domid: DomId) {
         let plain: Arc<str> = path.into();
         let named: Arc<str> = format!("{path}/{}", domid.0).into();

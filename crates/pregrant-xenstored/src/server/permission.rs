@@ -50,7 +50,8 @@ impl Caller {
         may(self.domid) || self.target.is_some_and(may)
     }
 
-    /// The list of a node that the caller makes below one with this list: the same, but it is the caller's own.
+    /// The list of a node that the caller makes below one with this list: the same, but it is the
+    /// caller's own.
     pub fn inherit(self, above: &Perms) -> Perms {
         if self.is_privileged() || above.first().is_none_or(|first| first.domid == self.domid) {
             return above.clone();

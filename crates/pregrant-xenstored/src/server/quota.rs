@@ -1,7 +1,8 @@
 //! How much of the server a domain may use. Domain 0 has no quota: it runs the machine.
 //!
-//! Each limit is there so that one hostile domain can neither fill the memory nor starve the others. `SET_QUOTA`
-//! and `GET_QUOTA` name them by [`NAMES`]; there 0 means that nothing is checked, which is [`UNLIMITED`] here.
+//! Each limit is there so that one hostile domain can neither fill the memory nor starve the
+//! others. `SET_QUOTA` and `GET_QUOTA` name them by [`NAMES`]; there 0 means that nothing is
+//! checked, which is [`UNLIMITED`] here.
 
 use pregrant::wire::xs::Errno;
 
@@ -29,13 +30,13 @@ pub struct Limits {
     pub transaction_nodes: usize,
     /// Bytes of paths and values that one transaction may make the server remember.
     pub transaction_bytes: usize,
-    /// Watch events that wait for one connection to read them; for domain 0 too. Beyond it the events of a watch
-    /// become one that names the watched node itself.
+    /// Watch events that wait for one connection to read them; for domain 0 too. Beyond it the
+    /// events of a watch become one that names the watched node itself.
     pub pending_events: usize,
     /// Bytes of their paths, likewise.
     pub pending_bytes: usize,
-    /// Bytes of replies and of unread requests that wait on one connection; for domain 0 too. Beyond it the
-    /// connection is not read until it reads.
+    /// Bytes of replies and of unread requests that wait on one connection; for domain 0 too.
+    /// Beyond it the connection is not read until it reads.
     pub buffered_bytes: usize,
 }
 

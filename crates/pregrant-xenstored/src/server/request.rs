@@ -156,7 +156,8 @@ impl Server {
         let (path, relative_to_bytes) = self.watched(conn, at)?;
         let caller = self.caller(conn);
         let knows_depth = self.features_of(caller.domid) & SERVER_FEATURE_WATCHDEPTH != 0;
-        // An occasion is no tree: there a depth of 1 asks for the domain's number, and others mean nothing.
+        // An occasion is no tree: there a depth of 1 asks for the domain's number, and others mean
+        // nothing.
         if depth.is_some_and(|d| !knows_depth || path::is_special(&path) && d != 1) {
             return Err(Errno::Einval);
         }
@@ -166,7 +167,8 @@ impl Server {
         let watch = Watch { path: path.clone(), token: token.to_vec(), relative_to_bytes, depth };
         let key = self.watches.add(conn, watch)?;
         self.count(caller.domid, |used| used.watches += 1);
-        // Fires once at once, whether the node exists or not: so nobody can miss a change before the watch.
+        // Fires once at once, whether the node exists or not: so nobody can miss a change before
+        // the watch.
         self.queue_event(key, &path);
         Ok(OK.to_vec())
     }
@@ -265,8 +267,8 @@ impl Server {
         if path::has_room(&resolved) { Ok(resolved) } else { Err(Errno::Einval) }
     }
 
-    /// The same for a watch: special paths too, and how much its events leave out at the front. A special path that
-    /// names no occasion is watched in vain.
+    /// The same for a watch: special paths too, and how much its events leave out at the front. A
+    /// special path that names no occasion is watched in vain.
     fn watched(&self, conn: ConnId, at: &[u8]) -> Result<(Arc<str>, usize), Errno> {
         if let Ok(special) = path::check(at)
             && path::is_special(special)
@@ -293,7 +295,8 @@ fn nothing(payload: &[u8]) -> Result<(), Errno> {
     if matches!(payload, b"" | b"\0") { Ok(()) } else { Err(Errno::Einval) }
 }
 
-/// As many whole names from `offset` on as fit beside the generation, and an empty name after the last of all.
+/// As many whole names from `offset` on as fit beside the generation, and an empty name after the
+/// last of all.
 fn directory_part(names: &[u8], generation: u64, offset: usize) -> Vec<u8> {
     let mut part = format!("{generation}\0").into_bytes();
     let mut rest = names.get(offset..).unwrap_or_default();

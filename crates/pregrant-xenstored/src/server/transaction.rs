@@ -1,4 +1,5 @@
-//! Transactions: a snapshot to work on, and a commit that succeeds only as if it had happened all at once.
+//! Transactions: a snapshot to work on, and a commit that succeeds only as if it had happened all
+//! at once.
 //!
 //! ```text
 //!  start:   base ──┬── work        base: the live tree as it was;  work: the transaction's own copy
@@ -6,12 +7,13 @@
 //!  commit:  any node of `seen` differs between base and live?   yes -> EAGAIN, the client does all of it again
 //!                                                               no  -> the edits are made on the live tree
 //! ```
-//! Because every node that an outcome depended on is unchanged, the edits have the same outcome on the live tree as
-//! they had on `work`, whatever else changed meanwhile; two domains that write different keys below one directory do
-//! not disturb each other. Watches fire at the commit.
+//! Because every node that an outcome depended on is unchanged, the edits have the same outcome on
+//! the live tree as they had on `work`, whatever else changed meanwhile; two domains that write
+//! different keys below one directory do not disturb each other. Watches fire at the commit.
 //!
-//! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), look at and change very
-//! many nodes (bounded by [`Limits::transaction_nodes`] and [`Limits::transaction_bytes`]), lie about the transaction's number (ENOENT).
+//! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), look at and
+//! change very many nodes (bounded by [`Limits::transaction_nodes`] and
+//! [`Limits::transaction_bytes`]), lie about the transaction's number (ENOENT).
 
 use super::permission::Caller;
 use super::quota::Limits;

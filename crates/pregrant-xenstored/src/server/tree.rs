@@ -5,11 +5,12 @@
 //!            ▲                                           changed one, if a snapshot still holds them, and
 //!  base ─────┘  (a transaction's snapshot)               leaves all others shared
 //! ```
-//! Each node has two generations: one changes with its value and permissions, the other with the list of its
-//! children. A number is never used twice, so an equal number means an unchanged node, and a node that was removed
-//! and made again differs. This is what transactions compare.
+//! Each node has two generations: one changes with its value and permissions, the other with the
+//! list of its children. A number is never used twice, so an equal number means an unchanged node,
+//! and a node that was removed and made again differs. This is what transactions compare.
 //!
-//! Nodes are counted per owner here, so that the count is always that of this very tree, snapshots included.
+//! Nodes are counted per owner here, so that the count is always that of this very tree, snapshots
+//! included.
 //!
 //! Paths may be 1500 levels deep: nothing here recurses, dropping included.
 
@@ -111,7 +112,8 @@ impl Tree {
         self.root.below(path)
     }
 
-    /// The node at an absolute path, or else the nearest one above it that there is; with the bytes of the path that name it.
+    /// The node at an absolute path, or else the nearest one above it that there is; with the bytes
+    /// of the path that name it.
     pub fn nearest(&self, path: &str) -> (usize, &Node) {
         let (mut bytes, mut node) = (0, &*self.root);
         for name in path::components(path) {
@@ -173,9 +175,11 @@ impl Tree {
         *Arc::make_mut(&mut self.owned).entry(owner).or_default() += 1;
     }
 
-    /// Makes a node and those above it that are missing, all with these permissions. Does nothing when it exists.
+    /// Makes a node and those above it that are missing, all with these permissions. Does nothing
+    /// when it exists.
     ///
-    /// Walks down once, whatever is missing: a path of a thousand nodes costs a thousand steps, and not their square.
+    /// Walks down once, whatever is missing: a path of a thousand nodes costs a thousand steps, and
+    /// not their square.
     pub fn insert_all(&mut self, path: &str, value: &[u8], perms: &Perms) {
         let (there, _) = self.nearest(path);
         let missing: Vec<&str> = path::components(&path[there..]).collect();
@@ -256,7 +260,8 @@ impl Tree {
         }
     }
 
-    /// The node for changing, alone in this tree: nodes on the way that a snapshot shares are copied.
+    /// The node for changing, alone in this tree: nodes on the way that a snapshot shares are
+    /// copied.
     fn node_mut<'a>(root: &'a mut Arc<Node>, path: &str) -> Option<&'a mut Node> {
         // Look first: a path that leads nowhere must not unshare anything.
         root.below(path)?;
@@ -269,7 +274,8 @@ impl Tree {
     }
 }
 
-/// A look-up of a node, or of the watches on one. Counted in tests: what a request costs is shown by these.
+/// A look-up of a node, or of the watches on one. Counted in tests: what a request costs is shown
+/// by these.
 #[inline(always)]
 pub(super) fn step() {
     #[cfg(test)]

@@ -1,7 +1,9 @@
-//! The tree as one caller may see and change it: each operation with its permission and quota checks.
+//! The tree as one caller may see and change it: each operation with its permission and quota
+//! checks.
 //!
-//! The same code serves three times: on the live tree, on a transaction's own tree, where it also notes what the
-//! outcome depended on, and at the commit, when the transaction's changes are made on the live tree.
+//! The same code serves three times: on the live tree, on a transaction's own tree, where it also
+//! notes what the outcome depended on, and at the commit, when the transaction's changes are made
+//! on the live tree.
 
 use super::permission::{Caller, Need};
 use super::quota::Limits;
@@ -42,8 +44,9 @@ pub struct Change {
     pub path: Arc<str>,
     /// The kind of change.
     pub kind: ChangeKind,
-    /// Lists of permissions of which one must let a watcher read, for it to be told: the node's own, that of the
-    /// node above, and the node's own of before. Of nodes that are new, their own, which is one, and that of the node above the topmost.
+    /// Lists of permissions of which one must let a watcher read, for it to be told: the node's
+    /// own, that of the node above, and the node's own of before. Of nodes that are new, their own,
+    /// which is one, and that of the node above the topmost.
     pub readers: [Option<Perms>; 3],
 }
 
@@ -52,8 +55,9 @@ pub struct Change {
 pub enum ChangeKind {
     /// The node has a new value, new permissions, or is new.
     Node,
-    /// The node is new, and with it those above it, up to the one that these bytes of its path name. One change for all of them: a
-    /// thousand paths of one chain would be the square of its length.
+    /// The node is new, and with it those above it, up to the one that these bytes of its path
+    /// name. One change for all of them: a thousand paths of one chain would be the square of its
+    /// length.
     Made {
         /// Bytes of the topmost new node's path.
         top: usize,
@@ -168,15 +172,16 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Makes the node, and those above that are missing, after [`View::find`] said that the caller may.
+    /// Makes the node, and those above that are missing, after [`View::find`] said that the caller
+    /// may.
     fn create(&mut self, path: &str, value: &[u8]) -> Result<(), Errno> {
         let (there, above) = self.tree.nearest(path);
         let above = above.perms.clone();
         let perms = self.caller.inherit(&above);
         let owner = perms.first().map_or(self.caller.domid, |p| p.domid);
         let Some(first) = path::components(&path[there..]).next() else { return Err(Errno::Einval) };
-        // Nodes that domain 0 makes below a guest's node count for the guest and are not refused: a toolstack
-        // must always get through.
+        // Nodes that domain 0 makes below a guest's node count for the guest and are not refused: a
+        // toolstack must always get through.
         let missing = path::components(&path[there..]).count();
         if self.tree.owned_by(owner).saturating_add(missing) > self.limits.nodes {
             return Err(Errno::Enospc);
@@ -189,8 +194,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The node, if the caller may do that with it. Where there is none, the nearest node above decides whether the
-    /// caller may know so.
+    /// The node, if the caller may do that with it. Where there is none, the nearest node above
+    /// decides whether the caller may know so.
     fn find(&mut self, path: &str, need: Need) -> Result<&Node, Errno> {
         self.note(path)?;
         let there = self.tree.nearest(path).0;

@@ -5,9 +5,9 @@
 //!     -> watches on that node and on each node above it      (found by the path, cut shorter and shorter)
 //!     -> when a node is removed with all below it: watches on removed nodes too, each told its own path
 //! ```
-//! What a client may do: set very many watches (a quota), and never read its events. Equal events wait once, and
-//! beyond a limit a watch's events are replaced by one that names the watched node: a watch only ever says "look
-//! again", so nothing is lost (XSA-349).
+//! What a client may do: set very many watches (a quota), and never read its events. Equal events
+//! wait once, and beyond a limit a watch's events are replaced by one that names the watched node:
+//! a watch only ever says "look again", so nothing is lost (XSA-349).
 
 use super::ConnId;
 use super::quota::Limits;
@@ -28,7 +28,8 @@ pub struct Watch {
     pub path: Arc<str>,
     /// The client's own name for it.
     pub token: Vec<u8>,
-    /// Bytes that events leave out at the front of a path: those of the home, where the watch is relative.
+    /// Bytes that events leave out at the front of a path: those of the home, where the watch is
+    /// relative.
     pub relative_to_bytes: usize,
     /// How many levels below the node still count; all when `None`.
     pub depth: Option<usize>,
@@ -54,7 +55,8 @@ impl Watches {
     /// Sets a watch.
     ///
     /// # Errors
-    /// `EEXIST` when the connection has one with the same path and token, `E2BIG` for an overlong token.
+    /// `EEXIST` when the connection has one with the same path and token, `E2BIG` for an overlong
+    /// token.
     pub fn add(&mut self, conn: ConnId, watch: Watch) -> Result<WatchKey, Errno> {
         if watch.token.len() > TOKEN_MAX {
             return Err(Errno::E2big);
@@ -150,8 +152,8 @@ impl Watches {
     }
 }
 
-/// The new nodes above the last one, from the topmost down, for watches with a depth that reaches them; and the last one too,
-/// where it counts as one of those.
+/// The new nodes above the last one, from the topmost down, for watches with a depth that reaches
+/// them; and the last one too, where it counts as one of those.
 fn watching_with_depth(
     watching: &[(usize, WatchKey, Option<usize>)],
     path: &str,
@@ -178,7 +180,8 @@ fn watching_with_depth(
 /// An event: whose, and the path that changed.
 type Event = (WatchKey, Arc<str>);
 
-/// Events that wait for one connection. Never the same one twice, never more than a limit plus one per watch.
+/// Events that wait for one connection. Never the same one twice, never more than a limit plus one
+/// per watch.
 #[derive(Default, Debug)]
 pub struct PendingEvents {
     queue: VecDeque<Event>,

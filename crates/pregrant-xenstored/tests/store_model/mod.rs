@@ -1,9 +1,10 @@
-//! xenstored as it might be written in an afternoon: a flat map of paths, transactions that copy all of it, watches
-//! in a list that is gone through for each change. Slow and plain, to compare the real one with.
+//! xenstored as it might be written in an afternoon: a flat map of paths, transactions that copy
+//! all of it, watches in a list that is gone through for each change. Slow and plain, to compare
+//! the real one with.
 //!
-//! It answers the same requests and keeps the same events for each connection, in the same order. What it allows is
-//! what docs/protocol says: equal events that wait are one, and beyond a limit a watch's events become one that
-//! names the watched node.
+//! It answers the same requests and keeps the same events for each connection, in the same order.
+//! What it allows is what docs/protocol says: equal events that wait are one, and beyond a limit a
+//! watch's events become one that names the watched node.
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod nodes;
@@ -412,14 +413,15 @@ impl Model {
 
     fn fire(&mut self, changes: &[Change]) {
         for change in changes {
-            // Nearer watches first, then those on nodes that went with it; of each kind in the order in which they
-            // were set.
+            // Nearer watches first, then those on nodes that went with it; of each kind in the
+            // order in which they were set.
             let mut told: Vec<(usize, String, usize)> = vec![];
             for w in &self.watches {
                 let caller = self.caller(w.conn);
                 if let Some(levels) = nodes::levels_below(&change.path, &w.path) {
                     let deep_enough = w.depth.is_none_or(|d| levels <= d);
-                    // Who sees all below is told of the node that was asked for, and not of those made on the way.
+                    // Who sees all below is told of the node that was asked for, and not of those
+                    // made on the way.
                     let named_by_another = change.above && w.depth.is_none();
                     let may = change.readers.iter().any(|perms| caller.reads(perms));
                     if deep_enough && !named_by_another && may {

@@ -1,7 +1,9 @@
-//! A random program of requests from several connections of several domains, run on a real store and on the model.
+//! A random program of requests from several connections of several domains, run on a real store
+//! and on the model.
 //!
-//! Replies and events must be equal, one by one and in order; at the end every node must be. proptest prints the
-//! shortest program that fails, and keeps it in `proptest-regressions` beside the test.
+//! Replies and events must be equal, one by one and in order; at the end every node must be.
+//! proptest prints the shortest program that fails, and keeps it in `proptest-regressions` beside
+//! the test.
 
 use super::nodes::{NodeOp, Perm};
 use super::{Model, Reply, err, ok};
@@ -83,7 +85,8 @@ pub const LIMITS: Limits = Limits {
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// On a node; the number chooses one of the connection's transactions, or none, or one that does not exist.
+    /// On a node; the number chooses one of the connection's transactions, or none, or one that
+    /// does not exist.
     Node(usize, usize, NodeOp),
     Start(usize),
     End(usize, bool),
@@ -297,7 +300,8 @@ impl<S: Store> Run<S> {
         assert_eq!(reply, expected, "domain {domid}, connection {conn}, transaction {tx}: {kind} {shown:?}");
     }
 
-    /// The one who asked has read what waited for it, and nobody else, unless the server sends at once.
+    /// The one who asked has read what waited for it, and nobody else, unless the server sends at
+    /// once.
     fn compare_events(&mut self, asked: usize) {
         if S::SENDS_AT_ONCE {
             (0..self.connected).for_each(|conn| self.model.send(conn));

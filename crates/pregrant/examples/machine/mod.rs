@@ -1,4 +1,5 @@
-//! What the examples of the frame hook stand on: a guest with vifs, and a driver domain behind them, in one process.
+//! What the examples of the frame hook stand on: a guest with vifs, and a driver domain behind
+//! them, in one process.
 //!
 //! ```text
 //!   example's loop --> Wire.front ==rings== Wire.back --> Wire.port: what other machines send and get
@@ -115,7 +116,8 @@ impl Machine {
 }
 
 impl Wire {
-    /// Steps both ends until neither has anything left to do. Programs with watches do so only when one of them fires.
+    /// Steps both ends until neither has anything left to do. Programs with watches do so only when
+    /// one of them fires.
     fn settle(&mut self, guest: &LocalDomain) -> Result<()> {
         let Self { front, far: Far { host, back, .. }, ends: [front_end, back_end] } = self;
         loop {

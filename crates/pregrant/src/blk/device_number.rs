@@ -1,4 +1,5 @@
-//! The number of a disk, as paths of xenstore have it, and the name that users have for it (Xen's `docs/man/xen-vbd-interface`).
+//! The number of a disk, as paths of xenstore have it, and the name that users have for it (Xen's
+//! `docs/man/xen-vbd-interface`).
 //!
 //! ```text
 //!   xvda    51712 = 202 << 8               xvdb  51728 = 202 << 8 | 1 << 4        xvda1  51713

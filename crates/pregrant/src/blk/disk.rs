@@ -1,4 +1,5 @@
-//! What a back's disk stands on: something that reads and writes sectors, and says later how it went.
+//! What a back's disk stands on: something that reads and writes sectors, and says later how it
+//! went.
 //!
 //! ```text
 //!   queue --submit(Io)--> Disk ... --complete--> Done: the same Io, and its outcome       in any order
@@ -6,12 +7,13 @@
 //!          Private: a buffer of our own, the whole transfer in one piece
 //!          Mapped:  pieces of the guest's pages, in the transfer's order
 //! ```
-//! Invariants: an [`Io`] owns its memory until it comes back, so that a disk which hands addresses to the kernel knows that they
-//! stand as long as it keeps the `Io`; every `Io` comes back once; a disk that is dropped waits until nothing that was submitted to
-//! it can reach its memory or the image any more, or leaves the wait to somebody who keeps both, the memory and the image's lock.
+//! Invariants: an [`Io`] owns its memory until it comes back, so that a disk which hands addresses
+//! to the kernel knows that they stand as long as it keeps the `Io`; every `Io` comes back once; a
+//! disk that is dropped waits until nothing that was submitted to it can reach its memory or the
+//! image any more, or leaves the wait to somebody who keeps both, the memory and the image's lock.
 //!
-//! What a guest may do: change mapped bytes at any time. So a disk does not read them twice and believe that it saw the same. Sector
-//! ranges, lengths and alignment were judged before.
+//! What a guest may do: change mapped bytes at any time. So a disk does not read them twice and
+//! believe that it saw the same. Sector ranges, lengths and alignment were judged before.
 
 use crate::error::PlatformError;
 use crate::shm::{Piece, SharedBytes};
@@ -60,7 +62,8 @@ impl DiskFigures {
         }
     }
 
-    /// The same disk with logical sectors of 512 bytes, whoever makes whole sectors of its own of them. Those are its physical ones.
+    /// The same disk with logical sectors of 512 bytes, whoever makes whole sectors of its own of
+    /// them. Those are its physical ones.
     pub fn in_sectors_of_512(self) -> Self {
         let physical_sector_size = self.physical_sector_size.max(self.sector_size);
         let secure = self.units() == 1;
@@ -83,7 +86,8 @@ pub struct Discard {
     pub alignment: u32,
     /// It can discard so that the data is gone for good.
     pub secure: bool,
-    /// Whole units that were discarded read as zeroes from then on, whoever reads them, until they are written.
+    /// Whole units that were discarded read as zeroes from then on, whoever reads them, until they
+    /// are written.
     pub zeroes: bool,
 }
 
@@ -127,7 +131,8 @@ const PREFETCHED_BYTES: usize = 1024;
 pub enum IoMemory {
     /// One piece of our own.
     Private(Buffer),
-    /// Pieces of mapped pages, in the transfer's order. Neighbours in the list need not be neighbours in memory.
+    /// Pieces of mapped pages, in the transfer's order. Neighbours in the list need not be
+    /// neighbours in memory.
     Mapped(Vec<MappedPiece>),
 }
 
@@ -164,8 +169,8 @@ impl IoMemory {
         }
     }
 
-    /// Asks for the first cache lines of the pages that are mapped: to be read, or written to. What follows them the processor asks for
-    /// by itself.
+    /// Asks for the first cache lines of the pages that are mapped: to be read, or written to. What
+    /// follows them the processor asks for by itself.
     #[inline(always)]
     pub fn prefetch(&self, to_write: bool) {
         let Self::Mapped(pieces) = self else { return };
@@ -194,7 +199,8 @@ impl IoMemory {
         }
     }
 
-    /// Fills all of it from the memory `from` at `at`, which may be shared. False: it passes its end.
+    /// Fills all of it from the memory `from` at `at`, which may be shared. False: it passes its
+    /// end.
     pub fn load_at(&mut self, from: &dyn SharedBytes, at: usize) -> bool {
         match self {
             Self::Private(buffer) => from.copy_out(at, buffer.bytes_mut()),
@@ -341,13 +347,13 @@ pub struct Done {
 pub trait Disk: Send {
     /// Takes an order. It may begin at once, or with the next [`start`](Self::start).
     fn submit(&mut self, io: Io);
-    /// A batch of orders is complete: whatever has not begun begins. Called after each [`submit`](Self::submit), not before the next
-    /// [`wait`](Self::wait).
+    /// A batch of orders is complete: whatever has not begun begins. Called after each
+    /// [`submit`](Self::submit), not before the next [`wait`](Self::wait).
     fn start(&mut self) {}
     /// Adds those that came back to `done`, in any order. Never sleeps.
     fn complete(&mut self, done: &mut Vec<Done>);
-    /// Sleeps until something that was submitted has come back: for an end in good order, when nothing else is to be done. False:
-    /// nothing did for so long that nobody is to wait for it.
+    /// Sleeps until something that was submitted has come back: for an end in good order, when
+    /// nothing else is to be done. False: nothing did for so long that nobody is to wait for it.
     fn wait(&mut self) -> bool {
         true
     }
@@ -356,20 +362,23 @@ pub trait Disk: Send {
 /// What is known of an image before it is opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Opening {
-    /// What the toolstack calls it (`params`), or what a script of its has put in its place; None: it says nothing.
+    /// What the toolstack calls it (`params`), or what a script of its has put in its place; None:
+    /// it says nothing.
     pub params: Option<String>,
     /// Whether its guest may write.
     pub writable: bool,
     /// Whether a predecessor's guest is connected, which is to find the disk that it knows.
     pub is_live: bool,
-    /// Whether its guest may be told of the image's own logical sectors. If not it is a disk [of 512](DiskFigures::in_sectors_of_512).
+    /// Whether its guest may be told of the image's own logical sectors. If not it is a disk [of
+    /// 512](DiskFigures::in_sectors_of_512).
     pub native_sectors: bool,
 }
 
 /// Why an image is not open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenError {
-    /// Somebody has it who may soon let go, such as a process that is dead and whose last writes are on their way. Who, in words.
+    /// Somebody has it who may soon let go, such as a process that is dead and whose last writes
+    /// are on their way. Who, in words.
     Busy(String),
     /// It cannot be had. Why, and what to do.
     Failed(String),
@@ -388,8 +397,9 @@ impl core::error::Error for OpenError {}
 
 /// An image that a disk's queues are made of: opened before its guest is connected.
 pub trait Image: Send {
-    /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue). One that is not written to can be one
-    /// which nobody may write to, and others may have open too.
+    /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue).
+    /// One that is not written to can be one which nobody may write to, and others may have open
+    /// too.
     ///
     /// # Errors
     /// See [`OpenError`]. It is not open then.
@@ -398,8 +408,9 @@ pub trait Image: Send {
     fn strange(&self) -> Option<String> {
         None
     }
-    /// What tells it from any other image that its name may lead to, now or later, in words: the same each time that this image is
-    /// opened, by whichever process. While it is open; None: nothing does.
+    /// What tells it from any other image that its name may lead to, now or later, in words: the
+    /// same each time that this image is opened, by whichever process. While it is open; None:
+    /// nothing does.
     fn identity(&self) -> Option<String> {
         None
     }
@@ -409,6 +420,7 @@ pub trait Image: Send {
     }
     /// Its guest is connected no longer, and all ways to it are gone: others may have it.
     fn close(&mut self) {}
-    /// A way to it for one queue. What one queue has written, and a flush of any has covered, survives.
+    /// A way to it for one queue. What one queue has written, and a flush of any has covered,
+    /// survives.
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError>;
 }

@@ -1,5 +1,5 @@
-//! What the two ends of a disk tell each other through xenstore: one place that writes the keys, the same place that reads them
-//! (docs/protocol 5.4).
+//! What the two ends of a disk tell each other through xenstore: one place that writes the keys,
+//! the same place that reads them (docs/protocol 5.4).
 //!
 //! ```text
 //!   back's directory at 2:   max-ring-page-order, multi-queue-max-queues, feature-max-indirect-segments, feature-persistent,
@@ -9,8 +9,8 @@
 //!   back's directory at 4:   sectors, info, sector-size, physical-sector-size, feature-barrier, feature-flush-cache, feature-discard...
 //!                            ring-active, protocol-active: what was taken of the front's keys, for a successor
 //! ```
-//! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key; an unknown key is
-//! ignored; a feature that makes no sense is none.
+//! What a peer may do: write anything. A garbled number in a key that is needed is an error that
+//! names the key; an unknown key is ignored; a feature that makes no sense is none.
 
 use super::disk::{Discard, DiskFigures, SECTOR_BYTES};
 pub use super::front_rings::QueueKeys;
@@ -31,26 +31,32 @@ use alloc::vec::Vec;
 /// Segments of an indirect request at most, by the protocol.
 pub const INDIRECT_SEGMENTS_MAX: u32 = (INDIRECT_PAGES_MAX * SEGMENTS_PER_INDIRECT_PAGE) as u32;
 
-/// Sectors that a disk has at most: each of its bytes has an offset that a signed number of 64 bits holds, as the kernel's do.
+/// Sectors that a disk has at most: each of its bytes has an offset that a signed number of 64 bits
+/// holds, as the kernel's do.
 pub const SECTORS_MAX: u64 = i64::MAX as u64 / SECTOR_BYTES as u64;
 
 /// The toolstack's key in the back's directory: "w" or "w!" where the guest may write.
 pub const MODE: &str = "mode";
 /// The toolstack's key in the back's directory: which image it is, `FORMAT:PATH` or a path.
 pub const PARAMS: &str = "params";
-/// The key of the toolstack's script in the back's directory: the block device that it has made of the image.
+/// The key of the toolstack's script in the back's directory: the block device that it has made of
+/// the image.
 pub const DEVICE_PATH: &str = "physical-device-path";
 /// The toolstack's key in both directories: "disk" or "cdrom".
 pub const DEVICE_TYPE: &str = "device-type";
-/// The toolstack's key in the back's directory: 0 where the guest is to have no discards (xl's `no-discard`).
+/// The toolstack's key in the back's directory: 0 where the guest is to have no discards (xl's
+/// `no-discard`).
 pub const DISCARD_ENABLE: &str = "discard-enable";
-/// The back's key for a successor: the front's key that names the first page of the connection's first ring.
+/// The back's key for a successor: the front's key that names the first page of the connection's
+/// first ring.
 pub const RING_ACTIVE: &str = "ring-active";
 /// The back's key for a successor: how the connection's slots are laid out, as `protocol` has it.
 pub const PROTOCOL_ACTIVE: &str = "protocol-active";
-/// The back's key beside `feature-discard`: 1 where whole units that were discarded read as zeroes. Ours and no other's.
+/// The back's key beside `feature-discard`: 1 where whole units that were discarded read as zeroes.
+/// Ours and no other's.
 pub const DISCARD_ZEROES: &str = "discard-zeroes";
-/// The key of a front that counts everything in logical sectors, and not in 512 bytes: Windows' and no other's.
+/// The key of a front that counts everything in logical sectors, and not in 512 bytes: Windows' and
+/// no other's.
 pub const LARGE_SECTORS: &str = "feature-large-sector-size";
 
 const MAX_RING_ORDER_KEY: &str = "max-ring-page-order";
@@ -102,8 +108,8 @@ impl BackFeatures {
             put(&mut p, MAX_INDIRECT, self.max_indirect_segments);
         }
         put(&mut p, FEATURE_PERSISTENT, self.persistent as u32);
-        // NetBSD's xbd looks for it now and never again, and flushes nothing where it is absent. What the disk has follows at 4: a flush
-        // that it does not know is answered so.
+        // NetBSD's xbd looks for it now and never again, and flushes nothing where it is absent.
+        // What the disk has follows at 4: a flush that it does not know is answered so.
         put(&mut p, FLUSH_CACHE, 1);
         p
     }
@@ -131,7 +137,8 @@ pub fn offers_barrier(figures: &DiskFigures, can: bool) -> bool {
     can && figures.flush && !figures.read_only
 }
 
-/// The keys of a disk's figures, and whether barriers are [offered](offers_barrier), written when it is open.
+/// The keys of a disk's figures, and whether barriers are [offered](offers_barrier), written when
+/// it is open.
 pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
     let mut p = Pairs::new();
     put(&mut p, SECTORS, figures.sectors);
@@ -154,8 +161,9 @@ pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
     p
 }
 
-/// What tells a connected guest of another length: Linux's front looks at `sectors` when the back's state is written once more. Both
-/// in one transaction: a back that dies between them would leave a length that nobody looks at.
+/// What tells a connected guest of another length: Linux's front looks at `sectors` when the back's
+/// state is written once more. Both in one transaction: a back that dies between them would leave a
+/// length that nobody looks at.
 pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
     let mut p = Pairs::new();
     put(&mut p, SECTORS, sectors);
@@ -163,8 +171,9 @@ pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
     p
 }
 
-/// The figures of the disk behind a back's directory. A front cannot do without `sectors`; what else is missing or garbled is as in
-/// a disk of 512-byte sectors without features. A length whose bytes no offset reaches is no length: nobody need fear to multiply it.
+/// The figures of the disk behind a back's directory. A front cannot do without `sectors`; what
+/// else is missing or garbled is as in a disk of 512-byte sectors without features. A length whose
+/// bytes no offset reaches is no length: nobody need fear to multiply it.
 pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error> {
     let text = keys.text(SECTORS)?;
     let sectors = text.as_deref().and_then(|t| t.trim_end_matches('\0').trim().parse().ok());
@@ -201,7 +210,8 @@ pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error>
     })
 }
 
-/// Names in the back's directory that belong to one connection: what another disk was, and another driver offered.
+/// Names in the back's directory that belong to one connection: what another disk was, and another
+/// driver offered.
 pub fn of_back_connection(name: &str) -> bool {
     let names =
         [SECTORS, INFO, "sector-size", "physical-sector-size", MAX_INDIRECT, RING_ACTIVE, PROTOCOL_ACTIVE];
@@ -211,7 +221,8 @@ pub fn of_back_connection(name: &str) -> bool {
         || ["discard-granularity", "discard-alignment", DISCARD_ZEROES].contains(&name)
 }
 
-/// Names in the front's directory that belong to one connection: a predecessor's rings and promises would be taken for ours.
+/// Names in the front's directory that belong to one connection: a predecessor's rings and promises
+/// would be taken for ours.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = ["ring-", "event-channel", "queue-", NUM_QUEUES, PROTOCOL, FEATURE_PERSISTENT];
     starts.iter().any(|start| name.starts_with(start))
@@ -222,7 +233,8 @@ pub fn of_front_connection(name: &str) -> bool {
 pub struct FrontRequest {
     /// `protocol`: how it lays out its slots.
     pub abi: Abi,
-    /// `feature-persistent`: each of its references names the same page for as long as it is connected.
+    /// `feature-persistent`: each of its references names the same page for as long as it is
+    /// connected.
     pub persistent: bool,
     /// The queues, at least one; all of their rings are as long.
     pub queues: Vec<QueueKeys>,
@@ -248,8 +260,9 @@ impl FrontRequest {
         p
     }
 
-    /// From the keys of the directory of front `of`, which connects anew and may have at most so many pages mapped. `offered` is what
-    /// this back advertised. Its pages are looked at only where the keys can be read in several ways.
+    /// From the keys of the directory of front `of`, which connects anew and may have at most so
+    /// many pages mapped. `offered` is what this back advertised. Its pages are looked at only
+    /// where the keys can be read in several ways.
     pub fn read<P: Platform, S: KeySource>(
         p: &P,
         of: (DomId, usize),
@@ -277,7 +290,8 @@ impl FrontRequest {
         Ok(Self { abi, persistent: persistent(keys, offered)?, queues })
     }
 
-    /// What is taken of it, for a successor that [reads it again](Self::read_again): keys of the back's directory.
+    /// What is taken of it, for a successor that [reads it again](Self::read_again): keys of the
+    /// back's directory.
     pub fn accepted_pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         if let [first, ..] = &self.queues[..] {
@@ -318,7 +332,8 @@ fn persistent<S: KeySource>(keys: &mut S, offered: &BackFeatures) -> Result<bool
     Ok(offered.persistent && flag(keys, FEATURE_PERSISTENT)?)
 }
 
-/// Whether the toolstack lets the guest have discards. Linux's blkback takes what is no number for a yes.
+/// Whether the toolstack lets the guest have discards. Linux's blkback takes what is no number for
+/// a yes.
 pub fn discards_enabled<S: KeySource>(own: &mut S) -> Result<bool, S::Error> {
     Ok(own.text(DISCARD_ENABLE)?.as_deref().and_then(decimal) != Some(0))
 }

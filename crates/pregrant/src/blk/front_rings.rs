@@ -1,17 +1,19 @@
-//! Which rings a front's keys name, where a driver before it in the same guest left keys, too (docs/protocol 5.4).
+//! Which rings a front's keys name, where a driver before it in the same guest left keys, too
+//! (docs/protocol 5.4).
 //!
 //! ```text
 //!   ring-page-order ----there---> ring-ref0, ring-ref1, ...        multi-queue-num-queues --2 or more--> below queue-0/, queue-1/ ...
 //!                  '---absent--> ring-ref                                                 '--else------> at the top
 //!          = the reading of Linux's blkback        every other reading that the keys allow: only where its rings look new
 //! ```
-//! Fronts write their own keys and leave others': GRUB a `ring-ref`, the kernel before a kexec an order or a number of queues. The keys
-//! alone cannot say which are stale. The pages can: a front has [initialised](is_new) its rings, and asked nothing yet.
-//! The key that names the first page is kept in the back's directory, as `ring-active`: rings that are in use do not look new, and
-//! a successor is to have the same.
+//! Fronts write their own keys and leave others': GRUB a `ring-ref`, the kernel before a kexec an
+//! order or a number of queues. The keys alone cannot say which are stale. The pages can: a front
+//! has [initialised](is_new) its rings, and asked nothing yet. The key that names the first page is
+//! kept in the back's directory, as `ring-active`: rings that are in use do not look new, and a
+//! successor is to have the same.
 //!
-//! What a front may do: write anything. It chooses between rings of its own; the page of another reading is mapped to be looked at,
-//! read-only, as much of it as its ring may have mapped anyway.
+//! What a front may do: write anything. It chooses between rings of its own; the page of another
+//! reading is mapped to be looked at, read-only, as much of it as its ring may have mapped anyway.
 
 use crate::platform::{Access, PeerMem, Platform};
 use crate::ring::Word;
@@ -69,7 +71,8 @@ enum Order {
     None,
     /// The key at the top, for every queue.
     OfAll(u32),
-    /// A key beside each queue's ring, where pregrant's own fronts wrote it before they wrote it at the top.
+    /// A key beside each queue's ring, where pregrant's own fronts wrote it before they wrote it at
+    /// the top.
     OfEach,
 }
 
@@ -99,8 +102,8 @@ impl Reading {
         Ok(all.into_iter().map(|(queues, order)| Self { queues, order }).collect())
     }
 
-    /// The way of a predecessor that kept `active`; None: one that kept nothing, which took a key without a number wherever there
-    /// was one, and an order beside it.
+    /// The way of a predecessor that kept `active`; None: one that kept nothing, which took a key
+    /// without a number wherever there was one, and an order beside it.
     pub(super) fn of_predecessor<S: KeySource>(
         keys: &mut S,
         most: Most,

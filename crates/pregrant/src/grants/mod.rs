@@ -1,4 +1,5 @@
-//! Pages that are granted for longer than a request: neither network nor block, and what persistent grants and gref mappings stand on.
+//! Pages that are granted for longer than a request: neither network nor block, and what persistent
+//! grants and gref mappings stand on.
 //!
 //! ```text
 //!   back's end (store): pages of a peer that stay mapped
@@ -13,6 +14,6 @@ mod store;
 
 pub use store::{GrantStore, StoreFigures};
 
-/// The key, of vifs and of disks, and the same in both directories: this end keeps to one page for each reference, or keeps such
-/// pages mapped.
+/// The key, of vifs and of disks, and the same in both directories: this end keeps to one page for
+/// each reference, or keeps such pages mapped.
 pub const FEATURE_PERSISTENT: &str = "feature-persistent";

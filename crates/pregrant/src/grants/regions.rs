@@ -1,25 +1,31 @@
-//! The pages that a device has granted to its back, from the first connection to the end of the device.
+//! The pages that a device has granted to its back, from the first connection to the end of the
+//! device.
 //!
 //! ```text
 //!   rings, lists, buffers, pages  <--take-- Regions (one back) --release--> the platform, when the vif is over
 //!                                 --put-->
 //! ```
-//! A back that closes and keeps its mappings must not get new pages at each turn, and what a platform says about a release
-//! does not help: Linux's gntalloc takes every page back, and the kernel keeps those that are in use, beyond any limit. So
-//! between two connections nothing is released. The next one gets the same pages with the same grants, zeroed; new ones are
-//! granted only where none of that size and access is there. Where there is no memory for those, as when a back takes more
-//! queues than the last, the idle ones are released, for a bounded number of pages in the vif's life. What a back can make us
-//! grant is therefore what one connection with all of our wishes takes, and that number. Where rings of several pages are requested
-//! it may allow fewer each time, and each time half of them: less than twice as much.
+//! A back that closes and keeps its mappings must not get new pages at each turn, and what a
+//! platform says about a release does not help: Linux's gntalloc takes every page back, and the
+//! kernel keeps those that are in use, beyond any limit. So between two connections nothing is
+//! released. The next one gets the same pages with the same grants, zeroed; new ones are granted
+//! only where none of that size and access is there. Where there is no memory for those, as when a
+//! back takes more queues than the last, the idle ones are released, for a bounded number of pages
+//! in the vif's life. What a back can make us grant is therefore what one connection with all of
+//! our wishes takes, and that number. Where rings of several pages are requested it may allow fewer
+//! each time, and each time half of them: less than twice as much.
 //!
-//! A page goes to no other back (a store has one for its life), and never with more access than it had: its grant stays as
-//! it is. What a back sees of the last connection it was shown then. Where it still maps a page, it may write to it as soon
-//! as it is zeroed, before the vif is connected and after; but that is what any back may do to any page that it is granted.
-//! A front believes nothing that a ring says: its own indices are private and begin at 0, and each answer is copied once and
-//! checked against what was asked, however many hands wrote it. The worst is a fault or a damaged frame, of this vif.
+//! A page goes to no other back (a store has one for its life), and never with more access than it
+//! had: its grant stays as it is. What a back sees of the last connection it was shown then. Where
+//! it still maps a page, it may write to it as soon as it is zeroed, before the vif is connected
+//! and after; but that is what any back may do to any page that it is granted. A front believes
+//! nothing that a ring says: its own indices are private and begin at 0, and each answer is copied
+//! once and checked against what was asked, however many hands wrote it. The worst is a fault or a
+//! damaged frame, of this vif.
 //!
-//! Pages that no back was told of (a plan that memory was too short for) are released at once. Only before the first
-//! connection: references can be guessed, so later ones are put by like all others.
+//! Pages that no back was told of (a plan that memory was too short for) are released at once. Only
+//! before the first connection: references can be guessed, so later ones are put by like all
+//! others.
 
 use crate::error::PlatformError;
 use crate::platform::{Access, GrantPool, InUse, Platform};
@@ -120,7 +126,8 @@ impl<P: Platform> Granted<P> {
         Ok(grants.refs[page])
     }
 
-    /// Ends a page's grant where grants are per frame. False: the peer still uses it, and the grant stands.
+    /// Ends a page's grant where grants are per frame. False: the peer still uses it, and the grant
+    /// stands.
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, page: usize) -> bool {
@@ -143,8 +150,8 @@ impl<P: Platform> Granted<P> {
         busy == 0
     }
 
-    /// Ends all grants. While the peer still uses a page, and the platform says so, everything comes back, with the grants
-    /// that are left: try again.
+    /// Ends all grants. While the peer still uses a page, and the platform says so, everything
+    /// comes back, with the grants that are left: try again.
     pub fn release(mut self, p: &P) -> Result<(), InUse<Self>> {
         if !self.settle_all(p) {
             return Err(InUse(self));
@@ -165,8 +172,9 @@ pub struct Regions<P: Platform> {
     may_make_room: bool,
 }
 
-/// Pages that one vif may release, in its life, to have others: a quarter of a grant table of version 1. Where the back kept them
-/// mapped, and the platform does not say so, that is what it costs at most, beside one connection and the plans that it tries.
+/// Pages that one vif may release, in its life, to have others: a quarter of a grant table of
+/// version 1. Where the back kept them mapped, and the platform does not say so, that is what it
+/// costs at most, beside one connection and the plans that it tries.
 const SPARE_PAGES: usize = 8192;
 
 impl<P: Platform> Regions<P> {
@@ -180,8 +188,8 @@ impl<P: Platform> Regions<P> {
         self.to
     }
 
-    /// `n` pages, zeroed: such as the back had before, else new ones. Where memory is short, standing ones may serve for those per
-    /// frame, and more for fewer.
+    /// `n` pages, zeroed: such as the back had before, else new ones. Where memory is short,
+    /// standing ones may serve for those per frame, and more for fewer.
     pub fn take(
         &mut self,
         p: &P,
@@ -197,7 +205,8 @@ impl<P: Platform> Regions<P> {
             .or_else(|e| self.again(acc, n..=usize::MAX, false).ok_or(e))
     }
 
-    /// `n` standing pages, as [`take`](Self::take), and never more: for a ring, whose size both ends find out by counting its pages.
+    /// `n` standing pages, as [`take`](Self::take), and never more: for a ring, whose size both
+    /// ends find out by counting its pages.
     pub fn take_exactly(&mut self, p: &P, acc: Access, n: usize) -> Result<Granted<P>, PlatformError> {
         let again = self.again(acc, n..=n, false);
         again.map_or_else(|| Granted::new(p, self.to, acc, n, false), Ok)
@@ -231,8 +240,9 @@ impl<P: Platform> Regions<P> {
         }
     }
 
-    /// A connection begins: whether it may [make room](Self::make_room). One that may can do so until it has its queues: a plan
-    /// that is given up must not leave its pages in the way of the next.
+    /// A connection begins: whether it may [make room](Self::make_room). One that may can do so
+    /// until it has its queues: a plan that is given up must not leave its pages in the way of the
+    /// next.
     pub fn begin(&mut self) {
         self.may_make_room = self.spare > 0;
     }
@@ -245,7 +255,8 @@ impl<P: Platform> Regions<P> {
         }
     }
 
-    /// The vif is over: ends all grants. What the back still uses stays, where the platform says so; call this again.
+    /// The vif is over: ends all grants. What the back still uses stays, where the platform says
+    /// so; call this again.
     pub fn release(&mut self, p: &P) {
         let kept = core::mem::take(&mut self.kept);
         self.kept = kept.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect();

@@ -3,24 +3,27 @@
 //! ```text
 //!   index: hash of gref --> place     places: [gref 9, map, used 17, held 0] [gref 12, map, used 18, held 1] ...
 //! ```
-//! Invariants: no page comes in beyond the limit; a page that is held is never unmapped, not even where the limit falls; a reference has one page at most.
-//! All memory is allocated when the store is made.
+//! Invariants: no page comes in beyond the limit; a page that is held is never unmapped, not even
+//! where the limit falls; a reference has one page at most. All memory is allocated when the store
+//! is made.
 //!
-//! What a peer may do: name any references, as many as it likes. Those that cannot be mapped cost it a failed call each, at
-//! most [`MAPS_AT_ONCE`] a batch; those that fill the store are its own; references whose hashes meet find no place, and are
-//! served without the store. A peer that ends a grant and gives its number to another page breaks its own promise: the
-//! store goes on with the page that it mapped, which the peer cannot have back before the vif is closed.
+//! What a peer may do: name any references, as many as it likes. Those that cannot be mapped cost
+//! it a failed call each, at most [`MAPS_AT_ONCE`] a batch; those that fill the store are its own;
+//! references whose hashes meet find no place, and are served without the store. A peer that ends a
+//! grant and gives its number to another page breaks its own promise: the store goes on with the
+//! page that it mapped, which the peer cannot have back before the vif is closed.
 
 use crate::units::GrantRef;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Pages that one batch maps at most: with Linux's gntdev each is two system calls, and others wait meanwhile.
+/// Pages that one batch maps at most: with Linux's gntdev each is two system calls, and others wait
+/// meanwhile.
 pub const MAPS_AT_ONCE: usize = 16;
 
-/// Places that are looked at for one reference. Of a ring's pages all find one (`all_pages_of_a_ring_find_a_place`), and a peer
-/// whose references meet costs no more.
+/// Places that are looked at for one reference. Of a ring's pages all find one
+/// (`all_pages_of_a_ring_find_a_place`), and a peer whose references meet costs no more.
 const PROBES: usize = 16;
 
 /// No place.
@@ -89,14 +92,16 @@ impl<M> GrantStore<M> {
         self.limit
     }
 
-    /// From now on at most `limit` pages, and no more than at the beginning. Those that are too many, the least recently used, come
-    /// to `out`, to be unmapped together; those that are held stay until they are [purged](Self::purge_excess) later.
+    /// From now on at most `limit` pages, and no more than at the beginning. Those that are too
+    /// many, the least recently used, come to `out`, to be unmapped together; those that are held
+    /// stay until they are [purged](Self::purge_excess) later.
     pub fn set_limit(&mut self, limit: usize, out: &mut Vec<M>) {
         self.limit = limit.min(self.pages.capacity());
         self.purge_excess(out);
     }
 
-    /// Moves those beyond the limit, which were held when it fell, to `out`, as far as they are not held any more.
+    /// Moves those beyond the limit, which were held when it fell, to `out`, as far as they are not
+    /// held any more.
     pub fn purge_excess(&mut self, out: &mut Vec<M>) {
         self.purge(self.pages.len().saturating_sub(self.limit), out);
     }
@@ -154,7 +159,8 @@ impl<M> GrantStore<M> {
         self.place_of(gref).is_some()
     }
 
-    /// Where the page of `gref` is, for [`at`](Self::at), as long as nothing is mapped or let go of. It does not count as used.
+    /// Where the page of `gref` is, for [`at`](Self::at), as long as nothing is mapped or let go
+    /// of. It does not count as used.
     #[inline(always)]
     pub fn locate(&self, gref: GrantRef) -> Option<u32> {
         self.place_of(gref).map(|at| at as u32)
@@ -178,12 +184,14 @@ impl<M> GrantStore<M> {
         Some(&mut self.pages[at].map)
     }
 
-    /// Whether [`insert`](Self::insert) takes the page of `gref` in: to be asked before it is mapped.
+    /// Whether [`insert`](Self::insert) takes the page of `gref` in: to be asked before it is
+    /// mapped.
     pub fn has_place(&self, gref: GrantRef) -> bool {
         self.place_for(gref).is_some()
     }
 
-    /// Takes in a page that was mapped elsewhere. It comes back where there is no place for it, or its reference has a page.
+    /// Takes in a page that was mapped elsewhere. It comes back where there is no place for it, or
+    /// its reference has a page.
     pub fn insert(&mut self, gref: GrantRef, map: M) -> Result<(), M> {
         match self.place_for(gref) {
             Some(at) => {
@@ -234,8 +242,8 @@ impl<M> GrantStore<M> {
         self.wanted.clear();
     }
 
-    /// Keeps the page of `gref` from being [purged](Self::purge), until it is [released](Self::release) as often. False: it is
-    /// not there.
+    /// Keeps the page of `gref` from being [purged](Self::purge), until it is
+    /// [released](Self::release) as often. False: it is not there.
     #[must_use]
     pub fn hold(&mut self, gref: GrantRef) -> bool {
         let Some(at) = self.place_of(gref) else { return false };
@@ -255,7 +263,8 @@ impl<M> GrantStore<M> {
         }
     }
 
-    /// Moves at most `n` pages, the least recently used first and none that is held, to `out`, to be unmapped together.
+    /// Moves at most `n` pages, the least recently used first and none that is held, to `out`, to
+    /// be unmapped together.
     pub fn purge(&mut self, n: usize, out: &mut Vec<M>) {
         if n == 0 {
             return;
@@ -283,7 +292,8 @@ impl<M> GrantStore<M> {
         self.pages.swap_remove(at as usize).map
     }
 
-    /// Takes a page out of the index. Those behind it move up, so that none is ever further from where its search begins.
+    /// Takes a page out of the index. Those behind it move up, so that none is ever further from
+    /// where its search begins.
     fn forget(&mut self, at: u32) {
         let mask = self.index.len() - 1;
         let Some(mut hole) = self.places(self.pages[at as usize].gref).find(|&i| self.index[i] == at) else {
@@ -292,7 +302,8 @@ impl<M> GrantStore<M> {
         let mut next = (hole + 1) & mask;
         while self.index[next] != NONE && next != hole {
             let start = self.places(self.pages[self.index[next] as usize].gref).next().unwrap_or(next);
-            // Whether it may stand in the hole: its search passes there before it comes to where it stands.
+            // Whether it may stand in the hole: its search passes there before it comes to where it
+            // stands.
             if (next.wrapping_sub(start) & mask) >= (next.wrapping_sub(hole) & mask) {
                 self.index[hole] = self.index[next];
                 hole = next;
@@ -429,7 +440,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map that knows no bounds: what is found is what was mapped, and there are never too many.
+        /// Against a map that knows no bounds: what is found is what was mapped, and there are
+        /// never too many.
         #[test]
         fn as_a_map_does(
             limit in 1usize..40,

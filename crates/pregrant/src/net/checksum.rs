@@ -1,17 +1,19 @@
 //! The internet checksum (RFC 1071), and what netif leaves to be done with it (docs/protocol 2.7).
 //!
-//! A frame with `csum_blank` carries in its TCP or UDP checksum field the sum over the pseudo-header only.
-//! [`finish_blank`] adds the rest; [`make_blank`] goes back; [`verify`] says whether a finished one is right. A UDP
-//! checksum of 0 means that there is none, so a computed 0 is sent as 0xFFFF.
+//! A frame with `csum_blank` carries in its TCP or UDP checksum field the sum over the
+//! pseudo-header only. [`finish_blank`] adds the rest; [`make_blank`] goes back; [`verify`] says
+//! whether a finished one is right. A UDP checksum of 0 means that there is none, so a computed 0
+//! is sent as 0xFFFF.
 //!
 //! Sums are kept folded to 16 bits in a `u32`, so that a few of them may be added before [`fold`].
 
 use super::headers::{HeaderFault, IpHeaders, IpVersion, PROTOCOL_UDP};
 
-/// The ones' complement sum of `bytes` as big-endian 16-bit words, an odd last byte padded with zero. Below 0x1_0000.
-/// Sums of pieces add up when every piece but the last has an even length.
+/// The ones' complement sum of `bytes` as big-endian 16-bit words, an odd last byte padded with
+/// zero. Below 0x1_0000. Sums of pieces add up when every piece but the last has an even length.
 pub fn sum(bytes: &[u8]) -> u32 {
-    // The sum does not depend on the byte order until its end (RFC 1071, 2B): little-endian words, swapped once.
+    // The sum does not depend on the byte order until its end (RFC 1071, 2B): little-endian words,
+    // swapped once.
     let mut wide = 0u64;
     let mut words = bytes.chunks_exact(4);
     // At most 2^32 words of 2^32: cannot overflow for any slice below 16 GiB.
@@ -70,18 +72,20 @@ fn store_finished(frame: &mut [u8], at: usize, protocol: u8, total: u32) {
     frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Completes the checksum of a frame whose field holds the pseudo-header's sum. A frame that is refused is unchanged.
+/// Completes the checksum of a frame whose field holds the pseudo-header's sum. A frame that is
+/// refused is unchanged.
 pub fn finish_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     let headers = IpHeaders::parse(frame)?;
     let at = headers.checksum_at()?;
-    // The field itself holds the pseudo-header's sum, so the sum over the L4 part is the whole of it.
+    // The field itself holds the pseudo-header's sum, so the sum over the L4 part is the whole of
+    // it.
     let total = sum(&frame[headers.l4_at..headers.end]);
     store_finished(frame, at, headers.protocol, total);
     Ok(())
 }
 
-/// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum: what `csum_blank` means. A frame that is refused is
-/// unchanged.
+/// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum: what `csum_blank` means.
+/// A frame that is refused is unchanged.
 pub fn make_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     let headers = IpHeaders::parse(frame)?;
     let at = headers.checksum_at()?;

@@ -1,5 +1,5 @@
-//! What the two ends tell each other through xenstore: one place that writes the keys, the same place that reads them
-//! (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1).
+//! What the two ends tell each other through xenstore: one place that writes the keys, the same
+//! place that reads them (docs/protocol 2.8, 3.1, 4.5.1 and 4.6.1).
 //!
 //! ```text
 //!   back's directory:   feature-sg = "1" ... feature-staging-grants = "1", staging-grants-sizes = "64;128;..."
@@ -7,8 +7,9 @@
 //!                       with two queues or more these move to queue-0/, queue-1/ ...
 //!   back's directory:   staging-grants-active = "1"     (path/staging/keys.rs)
 //! ```
-//! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key and says
-//! what was expected; an unknown key is ignored; a staging key that makes no sense means no staging, not no vif.
+//! What a peer may do: write anything. A garbled number in a key that is needed is an error that
+//! names the key and says what was expected; an unknown key is ignored; a staging key that makes no
+//! sense means no staging, not no vif.
 
 pub use super::path::active::ActiveLists;
 use super::path::data_ring::keys as data_ring;
@@ -47,11 +48,13 @@ pub struct BackFeatures {
     pub rx_copy: bool,
     /// `feature-split-event-channels`.
     pub split_channels: bool,
-    /// `feature-multicast-control`: leaves out multicast frames that the front did not name, where it asks for that.
+    /// `feature-multicast-control`: leaves out multicast frames that the front did not name, where
+    /// it asks for that.
     pub multicast_control: bool,
     /// `feature-dynamic-multicast-control`: the front may ask for it, or no longer, at any time.
     pub dynamic_multicast_control: bool,
-    /// `feature-xdp-headroom`: leaves room ahead of the bytes in RX pages, where the front asks for it.
+    /// `feature-xdp-headroom`: leaves room ahead of the bytes in RX pages, where the front asks for
+    /// it.
     pub xdp_headroom: bool,
     /// `feature-ctrl-ring`: answers control requests.
     pub ctrl_ring: bool,
@@ -276,7 +279,8 @@ pub struct FrontRequest {
     pub ipv6_csum: bool,
     /// [`REQUEST_MULTICAST`]: wants only those multicast frames that it names.
     pub multicast_control: bool,
-    /// `feature-persistent`: each of its references names the same page for as long as it is connected.
+    /// `feature-persistent`: each of its references names the same page for as long as it is
+    /// connected.
     pub persistent: bool,
     /// [`foreign::REQUEST`]: the back may map all of this guest.
     pub foreign: bool,
@@ -290,7 +294,8 @@ pub struct FrontRequest {
     pub queues: Vec<QueueKeys>,
 }
 
-/// The front's key that asks for multicast control. With `feature-dynamic-multicast-control` it may change at any time.
+/// The front's key that asks for multicast control. With `feature-dynamic-multicast-control` it may
+/// change at any time.
 pub const REQUEST_MULTICAST: &str = "request-multicast-control";
 
 /// Whether a front asks for multicast control now.
@@ -298,10 +303,12 @@ pub fn requests_multicast<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> 
     flag(keys, REQUEST_MULTICAST)
 }
 
-/// The front's key for bytes ahead of a frame's in its RX pages: it writes it, and then goes to state 7.
+/// The front's key for bytes ahead of a frame's in its RX pages: it writes it, and then goes to
+/// state 7.
 pub const XDP_HEADROOM: &str = "xdp-headroom";
 
-/// Headroom at most: as much stays for bytes. What is asked for beyond is not given; the extra info says what is.
+/// Headroom at most: as much stays for bytes. What is asked for beyond is not given; the extra info
+/// says what is.
 pub const MAX_HEADROOM: u16 = 2048;
 
 /// The headroom that a front asks for now. Garbled means none.
@@ -310,7 +317,8 @@ pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
     Ok(asked.min(u32::from(MAX_HEADROOM)) as u16)
 }
 
-/// Whether a back that offers so many queues accepted memory that its front set up for frames, by its own directory.
+/// Whether a back that offers so many queues accepted memory that its front set up for frames, by
+/// its own directory.
 pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
     // How many queues there are is the front's to say: all places are looked at.
     let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
@@ -329,24 +337,26 @@ pub fn of_back_connection(name: &str) -> bool {
     path::KEYS.iter().any(|keys| keys.active.contains(&name)) || name.starts_with("queue-")
 }
 
-/// Names in the back's directory that Linux's netback does not know. It neither writes over them nor removes them: they
-/// go before it is given the vif, or its fronts believe that it keeps what they say.
+/// Names in the back's directory that Linux's netback does not know. It neither writes over them
+/// nor removes them: they go before it is given the vif, or its fronts believe that it keeps what
+/// they say.
 pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
         || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER].contains(&name)
         || path::KEYS.iter().any(|keys| keys.offers.contains(&name))
 }
 
-/// Names in the front's directory that belong to one connection: a predecessor with other queues, channels or lists left
-/// them, and they would be taken for ours; so would promises of this front alone, which a successor that does not know
-/// the key would not keep.
+/// Names in the front's directory that belong to one connection: a predecessor with other queues,
+/// channels or lists left them, and they would be taken for ours; so would promises of this front
+/// alone, which a successor that does not know the key would not keep.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = ["tx-", "rx-", "ctrl-", "event-channel", "queue-", NUM_QUEUES, XDP_HEADROOM];
     let of_paths = path::KEYS.iter().flat_map(|keys| keys.front);
     starts.iter().chain(of_paths).any(|start| name.starts_with(start))
 }
 
-/// A queue's channels: two where both are named, as Linux's netback takes it. Half a pair is of a front that had two before.
+/// A queue's channels: two where both are named, as Linux's netback takes it. Half a pair is of a
+/// front that had two before.
 fn channels<S: KeySource>(keys: &mut S, at: &str) -> Result<ChannelKeys, S::Error> {
     let (tx_key, rx_key) = (format!("{at}event-channel-tx"), format!("{at}event-channel-rx"));
     let (tx, rx) = (number(keys, &tx_key)?, number(keys, &rx_key)?);

@@ -1,28 +1,31 @@
-//! Segmentation in software: one large TCP frame into frames of at most `gso_size` bytes of payload.
+//! Segmentation in software: one large TCP frame into frames of at most `gso_size` bytes of
+//! payload.
 //!
 //! ```text
 //!   | headers | payload ...................................... |      one frame, gso_size = s
 //!   | headers | s |   | headers | s |   | headers | the rest |        Segments: written one by one
 //! ```
 //!
-//! [`Segments`] is a plan over the frame; the caller asks for each segment's length, finds room for it, and has it
-//! written there, so that a full queue costs no copy and a half-done frame can go on later. Each segment has its own
-//! length, IPv4 identification and header checksum, sequence number and finished TCP checksum. FIN and PSH stay on the
-//! last only, CWR on the first only.
+//! [`Segments`] is a plan over the frame; the caller asks for each segment's length, finds room for
+//! it, and has it written there, so that a full queue costs no copy and a half-done frame can go on
+//! later. Each segment has its own length, IPv4 identification and header checksum, sequence number
+//! and finished TCP checksum. FIN and PSH stay on the last only, CWR on the first only.
 //!
-//! A peer chooses `gso_size` and every header byte. It can make a frame of 64 KiB into 1366 segments and no more (sizes below
-//! [`MIN_GSO_SIZE`] are refused), each with headers of [`HEADERS_MAX`] bytes at most; everything else that is wrong is a
-//! [`HeaderFault`].
+//! A peer chooses `gso_size` and every header byte. It can make a frame of 64 KiB into 1366
+//! segments and no more (sizes below [`MIN_GSO_SIZE`] are refused), each with headers of
+//! [`HEADERS_MAX`] bytes at most; everything else that is wrong is a [`HeaderFault`].
 
 use super::checksum;
 use super::headers::{HeaderFault, IpHeaders, IpVersion};
 use crate::port::{Arena, FrameDesc, Offload};
 use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// The least payload of a segment. Linux accepts no MSS below 88 (TCP_MIN_MSS), of which TCP options take 40 at most; it sends
-/// with none below 48 (TCP_MIN_SND_MSS), as it does since small ones were used for attacks (CVE-2019-11479).
+/// The least payload of a segment. Linux accepts no MSS below 88 (TCP_MIN_MSS), of which TCP
+/// options take 40 at most; it sends with none below 48 (TCP_MIN_SND_MSS), as it does since small
+/// ones were used for attacks (CVE-2019-11479).
 pub const MIN_GSO_SIZE: u16 = 48;
-/// The longest headers that are copied into each segment: what Linux looks at to set an IPv6 checksum up (MAX_IPV6_HDR_LEN).
+/// The longest headers that are copied into each segment: what Linux looks at to set an IPv6
+/// checksum up (MAX_IPV6_HDR_LEN).
 pub const HEADERS_MAX: usize = 256;
 
 const FIN: u8 = 0x01;
@@ -43,7 +46,8 @@ pub struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// Plans the segmentation that `offload` asks for. The frame is checked here; writing cannot fail.
+    /// Plans the segmentation that `offload` asks for. The frame is checked here; writing cannot
+    /// fail.
     pub fn plan(frame: &'a [u8], offload: Offload) -> Result<Self, HeaderFault> {
         if offload.gso_size < MIN_GSO_SIZE {
             return Err(HeaderFault::BadSegmentSize);
@@ -84,7 +88,8 @@ impl<'a> Segments<'a> {
         self.count * self.head_len + self.headers.end - self.head_len
     }
 
-    /// Writes segment `i` into `out`, which has [`Segments::len_of`] bytes. Its checksums are finished.
+    /// Writes segment `i` into `out`, which has [`Segments::len_of`] bytes. Its checksums are
+    /// finished.
     pub fn write(&self, i: usize, out: &mut [u8]) {
         let h = &self.headers;
         out[..self.head_len].copy_from_slice(&self.frame[..self.head_len]);
@@ -124,9 +129,10 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Makes the checksum of frame `i`, a large segment whose sender says that it is finished, blank. There is no finished one:
-/// each segment needs its own, and whoever cuts the frame starts from a blank one. Linux does the same, at both ends
-/// (`rx_gso_checksum_fixup`). A frame that is refused is to be dropped, as there.
+/// Makes the checksum of frame `i`, a large segment whose sender says that it is finished, blank.
+/// There is no finished one: each segment needs its own, and whoever cuts the frame starts from a
+/// blank one. Linux does the same, at both ends (`rx_gso_checksum_fixup`). A frame that is refused
+/// is to be dropped, as there.
 #[cold]
 pub fn blank_checksum(arena: &mut Arena, i: usize) -> Result<(), HeaderFault> {
     let FrameDesc { at, len, offload } = arena.desc(i);

@@ -1,4 +1,5 @@
-//! Where the headers of a frame lie: Ethernet, VLAN tags, IPv4, IPv6 with its extension headers, TCP, UDP.
+//! Where the headers of a frame lie: Ethernet, VLAN tags, IPv4, IPv6 with its extension headers,
+//! TCP, UDP.
 //!
 //! ```text
 //!   0         l2_len            l4_at          l4_at + tcp_len      end       frame.len()
@@ -6,9 +7,10 @@
 //!   | VLAN x2  | + ext headers   |               |                   |         |
 //! ```
 //!
-//! Only what checksums, segmentation and the switch need. The frame is a private copy, but its bytes are a peer's: every
-//! length in it is checked against what is there, the chain of extension headers and of tags is bounded, and nothing
-//! panics. A frame that is not understood is a [`HeaderFault`], which costs that frame and nothing else.
+//! Only what checksums, segmentation and the switch need. The frame is a private copy, but its
+//! bytes are a peer's: every length in it is checked against what is there, the chain of extension
+//! headers and of tags is bounded, and nothing panics. A frame that is not understood is a
+//! [`HeaderFault`], which costs that frame and nothing else.
 
 use core::fmt;
 
@@ -128,9 +130,11 @@ pub struct IpHeaders {
     pub end: usize,
     /// The protocol at `l4_at`.
     pub protocol: u8,
-    /// Whether it is a piece of a larger datagram, so that the L4 header is absent or covers more than this frame.
+    /// Whether it is a piece of a larger datagram, so that the L4 header is absent or covers more
+    /// than this frame.
     pub fragment: bool,
-    /// A routing header with segments left: the destination of the pseudo-header is not the IP header's.
+    /// A routing header with segments left: the destination of the pseudo-header is not the IP
+    /// header's.
     pub routed: bool,
 }
 
@@ -147,7 +151,8 @@ impl IpHeaders {
         Self::parse_head(frame, frame.len())
     }
 
-    /// The same for a frame of `len` bytes of which `frame` has the first. Headers that are not all there are truncated.
+    /// The same for a frame of `len` bytes of which `frame` has the first. Headers that are not all
+    /// there are truncated.
     pub fn parse_head(frame: &[u8], len: usize) -> Result<Self, HeaderFault> {
         let mut ethertype = be16(frame, 12).ok_or(HeaderFault::Truncated)?;
         let mut l2_len = ETHERNET_LEN;
@@ -167,7 +172,8 @@ impl IpHeaders {
         }
     }
 
-    /// Whether `head`, the first bytes of a frame of `len`, has all headers that a TCP or UDP checksum, or segmentation, needs.
+    /// Whether `head`, the first bytes of a frame of `len`, has all headers that a TCP or UDP
+    /// checksum, or segmentation, needs.
     pub fn are_in(head: &[u8], len: usize) -> bool {
         let l4_end = |headers: Self| match headers.protocol {
             PROTOCOL_TCP => headers.tcp_header_len(head).map(|tcp| headers.l4_at + tcp),
@@ -187,7 +193,8 @@ impl IpHeaders {
         if end > len {
             return Err(HeaderFault::Truncated);
         }
-        let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3FFF != 0; // more-fragments, or an offset
+        // more-fragments, or an offset
+        let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3FFF != 0;
         let l4_at = l2_len + header_len;
         Ok(Self { l2_len, version: IpVersion::V4, l4_at, end, protocol: ip[9], fragment, routed: false })
     }
@@ -226,7 +233,8 @@ impl IpHeaders {
             let ext_len = match protocol {
                 FRAGMENT => {
                     let word = u16::from_be_bytes([ext[2], ext[3]]);
-                    fragment |= word & 0xFFF9 != 0; // an offset, or more to come; else an "atomic fragment"
+                    // an offset, or more to come; else an "atomic fragment"
+                    fragment |= word & 0xFFF9 != 0;
                     8
                 }
                 AUTHENTICATION => (usize::from(ext[1]) + 2) * 4,

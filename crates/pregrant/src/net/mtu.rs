@@ -1,6 +1,7 @@
 //! `mtu` of a vif, as the toolstack writes it at either end: one reading for both.
 //!
-//! Invariant: what is none never ends a device. A key is passed over with a line, an empty one without.
+//! Invariant: what is none never ends a device. A key is passed over with a line, an empty one
+//! without.
 //!
 //! What a peer may do: a guest may write its own end's key, for itself. No back reads it.
 
@@ -40,7 +41,8 @@ impl Mtu {
         }
     }
 
-    /// What was read of a key `mtu`. One that is no MTU counts as absent, after `say` had it for a line.
+    /// What was read of a key `mtu`. One that is no MTU counts as absent, after `say` had it for a
+    /// line.
     ///
     /// # Errors
     /// The store's.

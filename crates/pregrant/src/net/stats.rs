@@ -4,7 +4,8 @@
 //!   DirStats    a reading                                 what a front counts in, and what is reported
 //!   LiveStats   what a back's queue adds to, in its worker --read()--> DirStats, in any thread, without a lock
 //! ```
-//! Of two counters that one thread reads while another adds, either may be ahead by a batch; none is ever half written.
+//! Of two counters that one thread reads while another adds, either may be ahead by a batch; none
+//! is ever half written.
 
 use crate::platform::GrantOps;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +29,8 @@ pub enum Counted {
     GuestCopy,
 }
 
-/// How the frames of a batch were served, a bit for each, failed ones among them; those in neither went through staging buffers.
+/// How the frames of a batch were served, a bit for each, failed ones among them; those in neither
+/// went through staging buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Served {
     /// They took grant operations.
@@ -153,11 +155,13 @@ counters! {
     granted,
     /// At a back: frames whose pages were mapped when an earlier frame came in them.
     persistent,
-    /// Frames in pages that their guest had asked to keep mapped; at a front: in its own memory, those of its pool are not told apart.
+    /// Frames in pages that their guest had asked to keep mapped; at a front: in its own memory,
+    /// those of its pool are not told apart.
     gref_mapped,
     /// Frames through the data ring.
     data_ring,
-    /// Of a direction whose frames this end puts there: those that found the data ring full, and went another way.
+    /// Of a direction whose frames this end puts there: those that found the data ring full, and
+    /// went another way.
     data_ring_full,
     /// The same: the most bytes of the data ring that were in use at a time.
     data_ring_most,
@@ -167,10 +171,11 @@ counters! {
     guest_copy,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     errors,
-    /// Frames that could not be handed on: the port did not take them, the guest never can (too long for it), or they
-    /// are large segments of no TCP packet.
+    /// Frames that could not be handed on: the port did not take them, the guest never can (too
+    /// long for it), or they are large segments of no TCP packet.
     dropped,
-    /// Large segments from the peer whose checksum was not blank, and was made so (Linux: `rx_gso_checksum_fixup`).
+    /// Large segments from the peer whose checksum was not blank, and was made so (Linux:
+    /// `rx_gso_checksum_fixup`).
     gso_checksum_fixups,
     /// Multicast frames that the guest does not want to hear.
     filtered,
@@ -180,8 +185,8 @@ counters! {
     batches,
     /// Events sent.
     notifications,
-    /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have come to the port
-    /// twice, of RX they are lost.
+    /// At a back: frames that predecessors had in their hands when they ended. Of TX these may have
+    /// come to the port twice, of RX they are lost.
     interrupted,
 }
 

@@ -5,8 +5,8 @@
 //!           '-- 32 --'
 //!            '-- 32 --'
 //! ```
-//! Four input bits are looked up at once, in a table made from the key. Every input up to [`INPUT_MAX`] bytes and every
-//! key has a hash: nothing here can fail.
+//! Four input bits are looked up at once, in a table made from the key. Every input up to
+//! [`INPUT_MAX`] bytes and every key has a hash: nothing here can fail.
 
 /// Bytes of the longest input: two IPv6 addresses and two ports.
 pub const INPUT_MAX: usize = 36;
@@ -24,7 +24,8 @@ impl Toeplitz {
     /// For a key; a shorter one goes on with zeroes.
     pub fn new(key: &[u8; KEY_MAX]) -> Self {
         let mut table = [[0u32; 16]; INPUT_MAX * 2];
-        // The 32 bits of the key that begin at the bit under way, and the byte that comes into them.
+        // The 32 bits of the key that begin at the bit under way, and the byte that comes into
+        // them.
         let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
         for (place, values) in table.iter_mut().enumerate() {
             let coming = key[4 + place / 2] << (4 * (place % 2));
@@ -80,6 +81,7 @@ mod tests {
             }
         }
         assert_eq!(Toeplitz::new(&[0; KEY_MAX]).hash(&[0xFF; INPUT_MAX]), 0);
-        assert_eq!(Toeplitz::new(&[0xFF; KEY_MAX]).hash(&[1; INPUT_MAX + 9]), 0); // 36 windows, all ones
+        // 36 windows, all ones
+        assert_eq!(Toeplitz::new(&[0xFF; KEY_MAX]).hash(&[1; INPUT_MAX + 9]), 0);
     }
 }

@@ -1,13 +1,15 @@
-//! Xen within one process: domains are values, grants are a table behind a lock, memory is the heap.
+//! Xen within one process: domains are values, grants are a table behind a lock, memory is the
+//! heap.
 //!
 //! ```text
 //!   LocalXen --domain(1)--> LocalDomain (Platform)        threads may be domains
 //!            --domain(5)--> LocalDomain
 //! ```
 //!
-//! For unit tests, Miri, fuzzing and examples: it needs no operating system service but threads, and it is as strict as
-//! the loopback (wrong domain, read-only, double unmap, revoke while mapped). A mapping is the granter's own memory, so
-//! one limit: a list can be mapped only if its pages lie next to each other, as those of one allocation do.
+//! For unit tests, Miri, fuzzing and examples: it needs no operating system service but threads,
+//! and it is as strict as the loopback (wrong domain, read-only, double unmap, revoke while
+//! mapped). A mapping is the granter's own memory, so one limit: a list can be mapped only if its
+//! pages lie next to each other, as those of one allocation do.
 #![allow(unsafe_code)]
 
 use super::{
@@ -80,7 +82,8 @@ struct State {
     /// Of domains whose frames have numbers: all of their memory.
     numbered: HashMap<DomId, Numbered>,
     counts: LocalCounts,
-    /// Lists of maps that are over, for the next: mapping allocates nothing once there was as much of it.
+    /// Lists of maps that are over, for the next: mapping allocates nothing once there was as much
+    /// of it.
     spare: Vec<Vec<GrantRef>>,
     /// Where the clock stands, if it was stopped.
     clock_ns: Option<u64>,
@@ -168,7 +171,8 @@ impl Pages {
     }
 }
 
-// SAFETY: `first + pages` pages lie inside the allocation, which `owner` keeps alive; nobody forms references to it.
+// SAFETY: `first + pages` pages lie inside the allocation, which `owner` keeps alive; nobody forms
+// references to it.
 unsafe impl SharedBytes for Pages {
     fn base(&self) -> NonNull<u8> {
         // SAFETY: inside the allocation.
@@ -191,8 +195,8 @@ impl LocalXen {
         Self { state: Arc::default(), start: Instant::now() }
     }
 
-    /// A domain on it. Asking twice for the same number gives the same handle twice, as a clone is: both hear of the
-    /// domain's events, unless they are those of [another](Platform::another).
+    /// A domain on it. Asking twice for the same number gives the same handle twice, as a clone is:
+    /// both hear of the domain's events, unless they are those of [another](Platform::another).
     pub fn domain(&self, domid: u16) -> LocalDomain {
         LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0 }
     }
@@ -208,8 +212,9 @@ impl LocalXen {
         }
     }
 
-    /// Gives a domain, once, a memory of so many frames, with numbers: what it allocates from now on is there, and a peer can map
-    /// [all of it](PeerMem::whole). Without, its pages are the heap's, so that Miri sees what is touched after its release.
+    /// Gives a domain, once, a memory of so many frames, with numbers: what it allocates from now
+    /// on is there, and a peer can map [all of it](PeerMem::whole). Without, its pages are the
+    /// heap's, so that Miri sees what is touched after its release.
     pub fn number_frames(&self, domid: DomId, frames: usize) {
         let memory = || Numbered { pages: Pages::new(frames), used: std::vec![false; frames], fresh: 0 };
         self.lock().numbered.entry(domid).or_insert_with(memory);
@@ -344,7 +349,8 @@ impl LocalDomain {
     }
 }
 
-// SAFETY: `Pages::new` gives zeroed, aligned, contiguous memory of its own; `release` frees it only after all grants ended.
+// SAFETY: `Pages::new` gives zeroed, aligned, contiguous memory of its own; `release` frees it only
+// after all grants ended.
 unsafe impl GrantPool for LocalDomain {
     type Region = LocalRegion;
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
@@ -503,7 +509,8 @@ unsafe impl PeerMem for LocalDomain {
                     continue;
                 }
             };
-            // SAFETY: `offset + len` stays in the page, `at + len` in the local bytes (both checked above).
+            // SAFETY: `offset + len` stays in the page, `at + len` in the local bytes (both checked
+            // above).
             unsafe {
                 let shared = g.pages.base().as_ptr().add(offset);
                 match &mut local {

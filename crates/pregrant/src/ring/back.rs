@@ -23,9 +23,10 @@ pub struct BackRing<K, M, J = RedoPage> {
 }
 
 impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
-    /// Takes a ring up: a fresh one (its journal cleared), one that an orderly predecessor left, or (with its journal) one whose back
-    /// died. The result says whether the front asked for the answers that were replayed; a predecessor may also have died just before
-    /// it notified: see [`untold`](Self::untold) (docs/protocol 1.1, R5).
+    /// Takes a ring up: a fresh one (its journal cleared), one that an orderly predecessor left, or
+    /// (with its journal) one whose back died. The result says whether the front asked for the
+    /// answers that were replayed; a predecessor may also have died just before it notified: see
+    /// [`untold`](Self::untold) (docs/protocol 1.1, R5).
     pub fn attach(mem: M, mut journal: Option<J>) -> Result<(Self, Notify), PeerFault> {
         let resumed = match &mut journal {
             Some(journal) => journal.resume(&mem)?,
@@ -34,10 +35,11 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         Ok((Self::attach_at(mem, journal, resumed)?, resumed.notify))
     }
 
-    /// Takes a ring up whose back keeps its `last` answer itself, together with what the request changed: the index after
-    /// it, and the answer. If a predecessor died before it published that one, it is published now. Such a back answers
-    /// one request at a time, in any order: `taken` were taken then and not answered, and are not on the ring any more.
-    /// They count as [unanswered](Self::unanswered) here too, or not at all where the ring is not as it was kept.
+    /// Takes a ring up whose back keeps its `last` answer itself, together with what the request
+    /// changed: the index after it, and the answer. If a predecessor died before it published that
+    /// one, it is published now. Such a back answers one request at a time, in any order: `taken`
+    /// were taken then and not answered, and are not on the ring any more. They count as
+    /// [unanswered](Self::unanswered) here too, or not at all where the ring is not as it was kept.
     pub fn attach_after(mem: M, last: (u32, K::Rsp), taken: u32) -> Result<(Self, Notify), PeerFault> {
         let old = mem.load(Word::RspProd);
         let (rsp_prod, rsp) = last;
@@ -59,10 +61,11 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         Ok((ring, notify))
     }
 
-    /// Of a live ring that was just taken up: whether its front is to be notified. A predecessor that published so many answers at once,
-    /// at most, and then notified, may have died in between. A front that waits for one of these may not have been told, and is told
-    /// now, perhaps once more. One that waits for an answer which is not there yet is not: it may take any event for that answer. Nor
-    /// is one that has looked since.
+    /// Of a live ring that was just taken up: whether its front is to be notified. A predecessor
+    /// that published so many answers at once, at most, and then notified, may have died in
+    /// between. A front that waits for one of these may not have been told, and is told now,
+    /// perhaps once more. One that waits for an answer which is not there yet is not: it may take
+    /// any event for that answer. Nor is one that has looked since.
     pub fn untold(&self, most: u32) -> Notify {
         // Behind whatever was published now: as a publisher's own test.
         self.mem.full_fence();
@@ -99,7 +102,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         K::prefetch(&self.mem, self.req_cons, n);
     }
 
-    /// Copies the request `ahead` places after the next one out of the ring. Call it once for each request.
+    /// Copies the request `ahead` places after the next one out of the ring. Call it once for each
+    /// request.
     #[inline(always)]
     pub fn read(&self, ahead: u32) -> K::Req {
         K::read_req(&self.mem, self.req_cons.wrapping_add(ahead))
@@ -124,8 +128,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         self.req_cons.wrapping_sub(self.rsp_prod)
     }
 
-    /// Before sleeping: asks to be notified of the next request (or of the `more`-th, to wait for room), and looks once
-    /// more. True: there is work, do not sleep.
+    /// Before sleeping: asks to be notified of the next request (or of the `more`-th, to wait for
+    /// room), and looks once more. True: there is work, do not sleep.
     pub fn final_check(&mut self, more: u32) -> Result<bool, PeerFault> {
         let want = more.max(1);
         if self.available(want)? >= want {
@@ -136,8 +140,9 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         Ok(self.available(want)? >= want)
     }
 
-    /// The answers in slots that the front has not used again, with their indices, the oldest first: also a predecessor's. The front
-    /// can have changed them. Where they were never written, they are what the ring began with.
+    /// The answers in slots that the front has not used again, with their indices, the oldest
+    /// first: also a predecessor's. The front can have changed them. Where they were never written,
+    /// they are what the ring began with.
     pub fn answers_left(&self) -> Vec<(u32, K::Rsp)> {
         let oldest = |mem: &M| mem.load(Word::ReqProd).wrapping_sub(self.size);
         let from = oldest(&self.mem);
@@ -213,14 +218,15 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
 
 /// Answers in request order (R1).
 impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> {
-    /// Answers the oldest `rsps.len()` requests: redo page, slots, publish. Give whole frames only (R2), and with a redo
-    /// page at most [`REDO_RECORDS`](super::REDO_RECORDS) answers.
+    /// Answers the oldest `rsps.len()` requests: redo page, slots, publish. Give whole frames only
+    /// (R2), and with a redo page at most [`REDO_RECORDS`](super::REDO_RECORDS) answers.
     #[inline(always)]
     pub fn answer(&mut self, rsps: &[K::Rsp]) -> Notify {
         self.answer_frames(rsps, 0)
     }
 
-    /// The same, with which `frames` leave our hands: those of [`in_flight`](Self::in_flight) that are answered so.
+    /// The same, with which `frames` leave our hands: those of [`in_flight`](Self::in_flight) that
+    /// are answered so.
     #[inline(always)]
     pub fn answer_frames(&mut self, rsps: &[K::Rsp], frames: u32) -> Notify {
         debug_assert!(rsps.len() as u32 <= self.unanswered());
@@ -234,8 +240,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         self.publish(rsps.iter())
     }
 
-    /// Tells a successor that `frames` are in our hands (what the port is about to get, or gave) and not answered, and
-    /// that the port holds `held` more for the guest (docs/protocol 1.1, R7).
+    /// Tells a successor that `frames` are in our hands (what the port is about to get, or gave)
+    /// and not answered, and that the port holds `held` more for the guest (docs/protocol 1.1, R7).
     #[inline(always)]
     pub fn in_flight(&self, frames: u32, held: u32) {
         if let Some(redo) = &self.journal {
@@ -243,8 +249,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         }
     }
 
-    /// Tells a successor that the port is being asked for frames: nobody knows how many it gave, until the next
-    /// [`in_flight`](Self::in_flight).
+    /// Tells a successor that the port is being asked for frames: nobody knows how many it gave,
+    /// until the next [`in_flight`](Self::in_flight).
     #[inline(always)]
     pub fn asking(&self) {
         if let Some(redo) = &self.journal {
@@ -252,7 +258,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         }
     }
 
-    /// What predecessors had in their hands when they ended; None: there is no redo page, and nobody knows.
+    /// What predecessors had in their hands when they ended; None: there is no redo page, and
+    /// nobody knows.
     pub fn inherited(&self) -> Option<InFlight> {
         self.journal.as_ref().map(RedoPage::inherited)
     }

@@ -1,4 +1,5 @@
-//! The journal of a ring whose requests are answered in any order: a block device's (docs/protocol 1.1, "The journal by id").
+//! The journal of a ring whose requests are answered in any order: a block device's
+//! (docs/protocol 1.1, "The journal by id").
 //!
 //! ```text
 //!   word 0 intent   rsp_prod after the batch    (stored last, release: the records below are whole)
@@ -8,18 +9,21 @@
 //!   word 16..       a record for each slot of the ring: entry, its index, 4 words of the answer
 //!   then            an entry for each slot of the ring: 1 in use, its index, the request's words
 //! ```
-//! An answer overlays some other request, which may not be answered yet. So a request is copied here as it is taken: entry,
-//! then `taken`. A batch: `from`, records, `intent`, the ring's answers, its `rsp_prod`, and the entries are free.
+//! An answer overlays some other request, which may not be answered yet. So a request is copied
+//! here as it is taken: entry, then `taken`. A batch: `from`, records, `intent`, the ring's
+//! answers, its `rsp_prod`, and the entries are free.
 //!
-//! Invariants: `from <= intent`, and `intent` is the ring's `rsp_prod` between batches; entries in use with an index before
-//! `taken` are the requests that nobody answered, `taken - rsp_prod` of them. An entry is freed only for the index that its
-//! record names, so that a successor which frees it again frees no later request.
+//! Invariants: `from <= intent`, and `intent` is the ring's `rsp_prod` between batches; entries in
+//! use with an index before `taken` are the requests that nobody answered, `taken - rsp_prod` of
+//! them. An entry is freed only for the index that its record names, so that a successor which
+//! frees it again frees no later request.
 //!
-//! A successor does what its predecessor took once more ([`BackRing::pending`]): at least once towards the disk, once on
-//! the ring. Who wants writes to land once and in order waits for the old process's end before.
+//! A successor does what its predecessor took once more ([`BackRing::pending`]): at least once
+//! towards the disk, once on the ring. Who wants writes to land once and in order waits for the old
+//! process's end before.
 //!
-//! Private to the back's domain, as the redo page. What a front may do: move its ring's indices, or write over answers; then
-//! journal and ring disagree, and the ring cannot be taken up.
+//! Private to the back's domain, as the redo page. What a front may do: move its ring's indices, or
+//! write over answers; then journal and ring disagree, and the ring cannot be taken up.
 
 use super::journal::{Journal, Resumed, asked};
 use super::redo_words::{RedoMem, RedoWords};
@@ -170,7 +174,8 @@ impl<K: AnyOrder, W: RedoMem> Journal<K> for ById<W> {
 }
 
 impl<K: AnyOrder, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, ById<W>> {
-    /// Requests that predecessors took and did not answer, oldest first: to be done before others are taken.
+    /// Requests that predecessors took and did not answer, oldest first: to be done before others
+    /// are taken.
     pub fn pending(&self) -> Vec<(Taken, K::Req)> {
         let Some(journal) = self.journal() else { return Vec::new() };
         let req = |taken: Taken| {
@@ -182,14 +187,16 @@ impl<K: AnyOrder, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, ById<W>> {
         journal.in_use::<K>().into_iter().map(req).collect()
     }
 
-    /// [Clears](ById::clear) the journal of a ring that is not served after all, so that no successor believes it.
+    /// [Clears](ById::clear) the journal of a ring that is not served after all, so that no
+    /// successor believes it.
     pub fn forget(&self) {
         if let Some(journal) = self.journal() {
             journal.clear();
         }
     }
 
-    /// Takes the next request, once [`available`](Self::available) says that there is one. None: the ring cannot have it.
+    /// Takes the next request, once [`available`](Self::available) says that there is one. None:
+    /// the ring cannot have it.
     pub fn take(&mut self) -> Option<(Taken, K::Req)> {
         let index = self.req_cons();
         let slot = K::read_slot(self.mem(), index);

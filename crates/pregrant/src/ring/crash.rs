@@ -5,8 +5,8 @@
 //!   before-publish | rsp_prod | before-notify
 //!   a control request | before-record | half of the record | in-record | all of it | after-copy and so on
 //! ```
-//! `PREGRANT_CRASH=POINT[:N]` aborts the process there in its N-th batch of answers (counted from 1, over all rings).
-//! Without the feature `crash-points` nothing of it is compiled.
+//! `PREGRANT_CRASH=POINT[:N]` aborts the process there in its N-th batch of answers (counted from
+//! 1, over all rings). Without the feature `crash-points` nothing of it is compiled.
 
 /// A point of [`BackRing::answer`](super::BackRing::answer), or of a change of control state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -77,8 +77,9 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         self.req_prod_pvt = self.req_prod_pvt.wrapping_add(1);
     }
 
-    /// Writes the request `ahead` places after the next one, without counting it: a batch is written with this and
-    /// counted by one [`advance`](Self::advance). The caller has seen that `ahead` < [`free`](Self::free).
+    /// Writes the request `ahead` places after the next one, without counting it: a batch is
+    /// written with this and counted by one [`advance`](Self::advance). The caller has seen that
+    /// `ahead` < [`free`](Self::free).
     #[inline(always)]
     pub fn write(&self, ahead: u32, req: &K::Req) {
         debug_assert!(ahead < self.free());
@@ -129,7 +130,8 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         K::prefetch(&self.mem, self.rsp_cons, n);
     }
 
-    /// Copies the answer `ahead` places after the next one out of the ring. Call it once for each answer.
+    /// Copies the answer `ahead` places after the next one out of the ring. Call it once for each
+    /// answer.
     #[inline(always)]
     pub fn read(&self, ahead: u32) -> K::Rsp {
         K::read_rsp(&self.mem, self.rsp_cons.wrapping_add(ahead))
@@ -148,8 +150,8 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         self.rsp_cons = self.rsp_cons.wrapping_add(n);
     }
 
-    /// Before sleeping: asks to be notified when the `ahead`-th answer from here is there (1: the next; more coalesces
-    /// events), and looks once more. True: there is work, do not sleep.
+    /// Before sleeping: asks to be notified when the `ahead`-th answer from here is there (1: the
+    /// next; more coalesces events), and looks once more. True: there is work, do not sleep.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
         let want = ahead.max(1);
         if self.available(want)? >= want {

@@ -1,4 +1,5 @@
-//! What a back keeps of its ring in memory that outlives it, so that a successor takes the live ring up (docs/protocol 1.1).
+//! What a back keeps of its ring in memory that outlives it, so that a successor takes the live
+//! ring up (docs/protocol 1.1).
 //!
 //! ```text
 //!   RedoPage   answers in request order: what was not answered is on the ring still         net
@@ -26,9 +27,11 @@ impl Resumed {
     }
 }
 
-/// A journal for rings of kind `K`. How a back writes it depends on the order of its answers; a successor reads each in the same way.
+/// A journal for rings of kind `K`. How a back writes it depends on the order of its answers; a
+/// successor reads each in the same way.
 pub trait Journal<K: RingKind> {
-    /// Finishes on the ring what a predecessor began, and says where to go on. Nothing else reads the memory before.
+    /// Finishes on the ring what a predecessor began, and says where to go on. Nothing else reads
+    /// the memory before.
     fn resume<M: RingMem<Kind = K>>(&mut self, mem: &M) -> Result<Resumed, PeerFault>;
 }
 

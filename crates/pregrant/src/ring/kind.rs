@@ -17,7 +17,8 @@ pub enum Word {
     RspEvent = 3,
 }
 
-/// A ring's words. Slots are addressed by free-running index and masked inside, so that no index can miss.
+/// A ring's words. Slots are addressed by free-running index and masked inside, so that no index
+/// can miss.
 pub trait RingMem {
     /// What the slots hold; their size is its [`SLOT_WORDS`](RingKind::SLOT_WORDS).
     type Kind: RingKind;
@@ -27,25 +28,29 @@ pub trait RingMem {
     fn load(&self, w: Word) -> u32;
     /// Stores an index with release order.
     fn store(&self, w: Word, v: u32);
-    /// Asks for the cache lines of `n` slots from `idx` on in the exclusive state: whoever reads a slot here writes into
-    /// it next, so that each line crosses between the cores once for each direction.
+    /// Asks for the cache lines of `n` slots from `idx` on in the exclusive state: whoever reads a
+    /// slot here writes into it next, so that each line crosses between the cores once for each
+    /// direction.
     #[inline(always)]
     fn prefetch(&self, idx: u32, n: u32) {
         let _ = (idx, n);
     }
-    /// Reads the first `W` words of the slot at `idx`, relaxed. More than a slot has do not compile.
+    /// Reads the first `W` words of the slot at `idx`, relaxed. More than a slot has do not
+    /// compile.
     fn read<const W: usize>(&self, idx: u32) -> [u32; W];
-    /// Writes the first `W` words of the slot at `idx`, relaxed. More than a slot has do not compile.
+    /// Writes the first `W` words of the slot at `idx`, relaxed. More than a slot has do not
+    /// compile.
     fn write<const W: usize>(&self, idx: u32, words: [u32; W]);
-    /// The full fence between telling the peer something and looking at what it told us. The loom tests have memory
-    /// without it, to show that they find the wake-up that is lost then.
+    /// The full fence between telling the peer something and looking at what it told us. The loom
+    /// tests have memory without it, to show that they find the wake-up that is lost then.
     #[inline(always)]
     fn full_fence(&self) {
         crate::sync::fence(crate::sync::Ordering::SeqCst);
     }
 }
 
-/// A ring's slot size, and how its requests and responses are read and written: each exactly once, as relaxed words.
+/// A ring's slot size, and how its requests and responses are read and written: each exactly once,
+/// as relaxed words.
 pub trait RingKind {
     /// Words of 4 bytes in a slot.
     const SLOT_WORDS: usize;
@@ -189,11 +194,13 @@ impl RingKind for NetCtrl {
     }
 }
 
-/// blkif's ring of a front that says `x86_64-abi` or `arm-abi`: slots of 112 bytes, responses of 16.
+/// blkif's ring of a front that says `x86_64-abi` or `arm-abi`: slots of 112 bytes, responses
+/// of 16.
 #[derive(Clone, Copy, Debug)]
 pub struct Blkif64;
 
-/// blkif's ring of a front that says `x86_32-abi`, or on x86 nothing: slots of 108 bytes, responses of 12.
+/// blkif's ring of a front that says `x86_32-abi`, or on x86 nothing: slots of 108 bytes, responses
+/// of 12.
 #[derive(Clone, Copy, Debug)]
 pub struct Blkif32;
 

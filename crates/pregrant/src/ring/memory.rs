@@ -1,7 +1,8 @@
 //! The ring's words in shared pages. (A model has loom's cells in their place.)
 //!
-//! Invariant: what a ring's slots are is part of its memory's type ([`RingMem::Kind`]). So the size of a slot with which
-//! the number of slots was computed is the one with which each slot is found, and no index reaches past the pages.
+//! Invariant: what a ring's slots are is part of its memory's type ([`RingMem::Kind`]). So the size
+//! of a slot with which the number of slots was computed is the one with which each slot is found,
+//! and no index reaches past the pages.
 #![allow(unsafe_code)]
 
 use super::kind::{RingKind, RingMem, Word};
@@ -70,15 +71,16 @@ impl<K: RingKind, S: SharedBytes> RingPages<K, S> {
 
     #[inline(always)]
     fn header(&self, w: Word) -> &AtomicU32 {
-        // SAFETY: the header lies in the first 64 bytes of the first page, which `new` checked to exist; 4-aligned.
+        // SAFETY: the header lies in the first 64 bytes of the first page, which `new` checked to
+        // exist; 4-aligned.
         unsafe { &*self.pages.base().as_ptr().cast::<AtomicU32>().add(w as usize) }
     }
 
     #[inline(always)]
     fn slot(&self, idx: u32) -> *const AtomicU32 {
         let at = HEADER_BYTES / 4 + (idx & (self.size - 1)) as usize * K::SLOT_WORDS;
-        // SAFETY: `idx` is masked with `size - 1`, and `new` computed `size` so that `size` slots of `K::SLOT_WORDS`
-        // words fit behind the header.
+        // SAFETY: `idx` is masked with `size - 1`, and `new` computed `size` so that `size` slots
+        // of `K::SLOT_WORDS` words fit behind the header.
         unsafe { self.pages.base().as_ptr().cast::<AtomicU32>().add(at) }
     }
 }
@@ -105,7 +107,8 @@ impl<K: RingKind, S: SharedBytes> RingMem for RingPages<K, S> {
         while k < n {
             let slot = self.slot(idx.wrapping_add(k));
             for line in 0..lines_per_slot {
-                // Past the slot's last word it may be another's, or nobody's: a prefetch touches nothing.
+                // Past the slot's last word it may be another's, or nobody's: a prefetch touches
+                // nothing.
                 prefetchw(slot.wrapping_add(line * 16).cast());
             }
             k += slots_per_line;
@@ -115,8 +118,8 @@ impl<K: RingKind, S: SharedBytes> RingMem for RingPages<K, S> {
     fn read<const W: usize>(&self, idx: u32) -> [u32; W] {
         const { assert!(W <= K::SLOT_WORDS, "more words than a slot has") };
         let p = self.slot(idx);
-        // SAFETY: `slot` points at `K::SLOT_WORDS` valid, aligned words of the range, which are no fewer than `W`;
-        // atomics may race with the peer.
+        // SAFETY: `slot` points at `K::SLOT_WORDS` valid, aligned words of the range, which are no
+        // fewer than `W`; atomics may race with the peer.
         core::array::from_fn(|i| unsafe { (*p.add(i)).load(Ordering::Relaxed) })
     }
     #[inline(always)]

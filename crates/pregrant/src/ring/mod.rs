@@ -8,13 +8,15 @@
 //!   BackRing:   available -> peek.. -> consume             answer => Notify        (sleep?) final_check
 //! ```
 //!
-//! Invariants: each side's own indices are private and only stored to the page; the peer's index is cached, re-read
-//! when fewer than wanted are cached, and checked in release builds; each slot is copied out once and the copy is
-//! validated. `N` is private too. Between publishing an index and reading the peer's event index, and between setting
-//! one's own event index and re-reading the peer's index, stands a full fence: acquire and release are not enough.
+//! Invariants: each side's own indices are private and only stored to the page; the peer's index is
+//! cached, re-read when fewer than wanted are cached, and checked in release builds; each slot is
+//! copied out once and the copy is validated. `N` is private too. Between publishing an index and
+//! reading the peer's event index, and between setting one's own event index and re-reading the
+//! peer's index, stands a full fence: acquire and release are not enough.
 //!
 //! What a peer may do: write any index or slot at any time. The worst is an index that is refused
-//! ([`PeerFault`](crate::PeerFault)), or a slot whose contents do not survive validation, or never being woken.
+//! ([`PeerFault`](crate::PeerFault)), or a slot whose contents do not survive validation, or never
+//! being woken.
 
 mod back;
 mod by_id;

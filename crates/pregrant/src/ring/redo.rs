@@ -1,4 +1,5 @@
-//! The redo page: what makes a batch of answers happen once, whoever dies in the middle (docs/protocol 1.1, R3).
+//! The redo page: what makes a batch of answers happen once, whoever dies in the middle
+//! (docs/protocol 1.1, R3).
 //!
 //! ```text
 //!   word 0 intent   rsp_prod after the batch   (stored last, release: the records below are whole)
@@ -12,20 +13,22 @@
 //!   word 16..       the responses' words (two each on TX and RX), in ring order, at most REDO_RECORDS
 //! ```
 //!
-//! Order of a batch: copies done; `from` and records; `intent`; the ring's responses; the ring's `rsp_prod`. A successor
-//! that finds `from` at the ring's `rsp_prod` and `intent` ahead of it writes these records again and publishes.
+//! Order of a batch: copies done; `from` and records; `intent`; the ring's responses; the ring's
+//! `rsp_prod`. A successor that finds `from` at the ring's `rsp_prod` and `intent` ahead of it
+//! writes these records again and publishes.
 //!
-//! Invariant between batches: `from <= intent == rsp_prod`. So while the next batch's records are half written, `from` is
-//! already `intent`, and a successor replays nothing; [`RedoPage::settle`] makes it true of whatever was in the page
-//! before.
+//! Invariant between batches: `from <= intent == rsp_prod`. So while the next batch's records are
+//! half written, `from` is already `intent`, and a successor replays nothing; [`RedoPage::settle`]
+//! makes it true of whatever was in the page before.
 //!
-//! Words 3 to 10 are for R7, and nothing is replayed by them: a frame is in the back's hands from where the port gave it
-//! or is about to get it until the batch with its answer is intended. What a successor finds there may reach the port
-//! twice (TX), or is lost (RX). Frames are counted with a batch, in the pair of words 4 to 8 that the batch before does
-//! not use, so that the pair whose index is the ring's counts right wherever the back died.
+//! Words 3 to 10 are for R7, and nothing is replayed by them: a frame is in the back's hands from
+//! where the port gave it or is about to get it until the batch with its answer is intended. What a
+//! successor finds there may reach the port twice (TX), or is lost (RX). Frames are counted with a
+//! batch, in the pair of words 4 to 8 that the batch before does not use, so that the pair whose
+//! index is the ring's counts right wherever the back died.
 //!
-//! Private to the back's domain: no peer can write the page, but the ring's indices, with which it is compared,
-//! a peer can, and a predecessor may have died at any instruction.
+//! Private to the back's domain: no peer can write the page, but the ring's indices, with which it
+//! is compared, a peer can, and a predecessor may have died at any instruction.
 
 use super::Notify;
 use super::journal::{Journal, Resumed, asked};
@@ -91,12 +94,14 @@ impl<W: RedoMem> RedoPage<W> {
         Self { words, pair: 0, answered: 0, inherited: InFlight::default() }
     }
 
-    /// Forgets all, for a new connection: its ring starts anew, and what an old ring's batch left must not be replayed.
+    /// Forgets all, for a new connection: its ring starts anew, and what an old ring's batch left
+    /// must not be replayed.
     pub fn clear(&self) {
         self.words.store(MAGIC, 0, Ordering::Release);
     }
 
-    /// Makes the invariant true at `rsp_prod`, in an order in which a death leaves nothing to replay.
+    /// Makes the invariant true at `rsp_prod`, in an order in which a death leaves nothing to
+    /// replay.
     fn settle(&mut self, rsp_prod: u32) {
         self.inherit(rsp_prod);
         self.words.store(INTENT, rsp_prod, Ordering::Release);
@@ -104,7 +109,8 @@ impl<W: RedoMem> RedoPage<W> {
         self.words.store(MAGIC, MAGIC_VALUE, Ordering::Release);
     }
 
-    /// Sees what a predecessor had in its hands, and goes on with its counts. Who dies in here may have it counted twice.
+    /// Sees what a predecessor had in its hands, and goes on with its counts. Who dies in here may
+    /// have it counted twice.
     fn inherit(&mut self, rsp_prod: u32) {
         let get = |i: usize| self.words.load(i, Ordering::Relaxed);
         let used = get(MAGIC) == MAGIC_VALUE;
@@ -150,8 +156,8 @@ impl<W: RedoMem> RedoPage<W> {
         self.words.store(ASKING, 1, Ordering::Release);
     }
 
-    /// Writes the records of a batch that takes `rsp_prod` from `from` onwards, then the intent. With it, `frames` leave
-    /// our hands.
+    /// Writes the records of a batch that takes `rsp_prod` from `from` onwards, then the intent.
+    /// With it, `frames` leave our hands.
     #[inline(always)]
     pub(super) fn begin<K: RingKind>(&mut self, from: u32, rsps: &[K::Rsp], frames: u32) {
         debug_assert!(rsps.len() <= REDO_RECORDS);
@@ -167,8 +173,9 @@ impl<W: RedoMem> RedoPage<W> {
             }
         }
         self.words.store(INTENT, intent, Ordering::Release);
-        // Release keeps what stands above from sinking below; this keeps the ring's slots from rising above. Against
-        // one's own death the compiler is the only danger, as against a signal.
+        // Release keeps what stands above from sinking below; this keeps the ring's slots from
+        // rising above. Against one's own death the compiler is the only danger, as against a
+        // signal.
         compiler_fence(Ordering::SeqCst);
     }
 
@@ -181,7 +188,8 @@ impl<W: RedoMem> RedoPage<W> {
         let (intent, from) =
             (self.words.load(INTENT, Ordering::Acquire), self.words.load(FROM, Ordering::Relaxed));
         let n = intent.wrapping_sub(from);
-        // Records half written by a predecessor that died before its intent, or a batch that was published.
+        // Records half written by a predecessor that died before its intent, or a batch that was
+        // published.
         if from != rsp_prod || n == 0 || n as usize > REDO_RECORDS {
             return Ok((rsp_prod, Notify::No));
         }

@@ -13,8 +13,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of a redo page (at most three words for each record and a line of header).
 pub const REDO_BYTES: usize = 4096;
 
-/// A journal's words, in fours of bytes. Every store of a back that its successor may find goes through
-/// here or through [`RingMem`](super::RingMem), so that a test which stands behind both sees them all in their order.
+/// A journal's words, in fours of bytes. Every store of a back that its successor may find goes
+/// through here or through [`RingMem`](super::RingMem), so that a test which stands behind both
+/// sees them all in their order.
 pub trait RedoMem {
     /// Loads word `i`.
     fn load(&self, i: usize, order: Ordering) -> u32;
@@ -45,8 +46,8 @@ impl<const BYTES: usize> RedoWords<BYTES> {
     #[inline(always)]
     fn word(&self, i: usize) -> &AtomicU32 {
         debug_assert!(i < BYTES / 4);
-        // SAFETY: masked, so it lies in the first BYTES, which `new` checked to exist; the owner keeps the range
-        // mapped and page aligned.
+        // SAFETY: masked, so it lies in the first BYTES, which `new` checked to exist; the owner
+        // keeps the range mapped and page aligned.
         unsafe { &*self.base.as_ptr().add(i % (BYTES / 4)) }
     }
 }

@@ -6,15 +6,17 @@
 //!     INDIRECT                            grefs of at most 8 pages of 512 segments ---> data pages
 //!     DISCARD                             sectors only
 //! ```
-//! C: xen/include/public/io/blkif.h. Little-endian. A 32-bit x86 guest aligns `u64` to 4, so everything behind
-//! the first 4 bytes lies elsewhere, and the slot is shorter; the frontend says which [`Abi`] it uses in the
-//! key `protocol`. Sectors are 512 bytes, whatever the disk's own are.
+//! C: xen/include/public/io/blkif.h. Little-endian. A 32-bit x86 guest aligns `u64` to 4, so
+//! everything behind the first 4 bytes lies elsewhere, and the slot is shorter; the frontend says
+//! which [`Abi`] it uses in the key `protocol`. Sectors are 512 bytes, whatever the disk's own are.
 //!
-//! Invariants: decoding never fails, because a request that cannot be served must be answered by its id. Counts
-//! and segments are checked by the methods that hand them out. Pads are written as zero (XSA-216).
+//! Invariants: decoding never fails, because a request that cannot be served must be answered by
+//! its id. Counts and segments are checked by the methods that hand them out. Pads are written as
+//! zero (XSA-216).
 //!
-//! What the peer may do: any op, more segments than fit, segments that end before they start, sectors past the
-//! end of the disk, numbers that overflow when added. The last two need the disk's size: the driver checks them.
+//! What the peer may do: any op, more segments than fit, segments that end before they start,
+//! sectors past the end of the disk, numbers that overflow when added. The last two need the disk's
+//! size: the driver checks them.
 
 use super::WireError;
 use core::mem::offset_of;
@@ -57,7 +59,8 @@ pub const SLOT_WORDS_MAX: usize = 28;
 
 const _: () = assert!(SEGMENTS_PER_INDIRECT_PAGE == 512 && SECTORS_PER_PAGE == 8);
 
-/// How the frontend lays out its requests. C: `XEN_IO_PROTO_ABI_*`, xen/include/public/io/protocols.h.
+/// How the frontend lays out its requests. C: `XEN_IO_PROTO_ABI_*`,
+/// xen/include/public/io/protocols.h.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Abi {
     /// `u64` aligned to 8: x86_64, and both kinds of Arm.
@@ -67,7 +70,8 @@ pub enum Abi {
 }
 
 impl Abi {
-    /// Of a front that does not say, as Linux's and QEMU's backs take it: on x86 the 32-bit layout, also for a guest of 64 bits.
+    /// Of a front that does not say, as Linux's and QEMU's backs take it: on x86 the 32-bit layout,
+    /// also for a guest of 64 bits.
     pub const UNSAID: Self =
         if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { Self::X86_32 } else { Self::X86_64 };
 
@@ -121,8 +125,8 @@ const _: () = assert!(Abi::X86_64.slot_bytes() == 112 && Abi::X86_32.slot_bytes(
 /// * `first_sect`, `last_sect`: sectors within the page, both included.
 ///
 /// # Trust
-/// Every field is peer data. [`Segment::nr_sectors`] checks the sectors, the grant's own status the rest. Those
-/// of an indirect page stay writable by the front: copy the page once.
+/// Every field is peer data. [`Segment::nr_sectors`] checks the sectors, the grant's own status the
+/// rest. Those of an indirect page stay writable by the front: copy the page once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Segment {
@@ -172,7 +176,8 @@ impl Segment {
 
 /// Frontend asks for a transfer whose segments are in the slot, or for a flush.
 ///
-/// C: `struct blkif_request`, xen/include/public/io/blkif.h. Little-endian. 112 bytes, \[108 with x86_32\].
+/// C: `struct blkif_request`, xen/include/public/io/blkif.h. Little-endian. 112 bytes, \[108 with
+/// x86_32\].
 ///
 /// ```text
 /// |   0    |     1     |  2     3  |  4 ... 7  | 8[4] .. 15[11] | 16[12] .. 23[19] | 24[20] .. 111[107] |
@@ -216,7 +221,8 @@ impl RwRequest {
 
 /// Frontend says that it does not need the data of some sectors any more.
 ///
-/// C: `struct blkif_request_discard`, xen/include/public/io/blkif.h. Little-endian. 32 bytes \[28\] of the slot.
+/// C: `struct blkif_request_discard`, xen/include/public/io/blkif.h. Little-endian. 32 bytes \[28\]
+/// of the slot.
 ///
 /// ```text
 /// |  0  |    1    |  2     3  |  4 ... 7  | 8[4] .. 15[11] | 16[12] .. 23[19] | 24[20] .. 31[27] |
@@ -243,7 +249,8 @@ pub struct DiscardRequest {
 
 /// Frontend asks for a transfer whose segments are in pages of their own.
 ///
-/// C: `struct blkif_request_indirect`, xen/include/public/io/blkif.h. Little-endian. 64 bytes \[56\] of the slot.
+/// C: `struct blkif_request_indirect`, xen/include/public/io/blkif.h. Little-endian. 64 bytes
+/// \[56\] of the slot.
 ///
 /// ```text
 /// |  0  |   1   |  2     3  |  4 ... 7  | 8[4] .. | 16[12] .. | 24[20] 25 | 26, 27 | 28[24] .. 59[55] |
@@ -276,7 +283,8 @@ impl IndirectRequest {
     /// The pages that hold the segments. `max` is what this back offers.
     ///
     /// # Errors
-    /// [`WireError::BlkSegments`] when there are none, more than `max`, or more than eight pages hold.
+    /// [`WireError::BlkSegments`] when there are none, more than `max`, or more than eight pages
+    /// hold.
     pub fn pages(&self, max: u16) -> Result<&[u32], WireError> {
         let found = self.nr_segments;
         let refused = WireError::BlkSegments { found, max };
@@ -309,8 +317,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// From the slot's little-endian words. With [`Abi::X86_32`] the slot has one word less, and the last word
-    /// given is not looked at.
+    /// From the slot's little-endian words. With [`Abi::X86_32`] the slot has one word less, and
+    /// the last word given is not looked at.
     pub const fn from_words(abi: Abi, w: &[u32; SLOT_WORDS_MAX]) -> Self {
         let [op, second, h0, h1] = w[0].to_le_bytes();
         let high = u16::from_le_bytes([h0, h1]);
@@ -421,7 +429,8 @@ impl Request {
 /// * `status`: [`RSP_OKAY`], [`RSP_ERROR`] or [`RSP_EOPNOTSUPP`].
 ///
 /// # Trust
-/// A hostile back answers ids that were never asked, or twice: the front keeps a map of what is in flight.
+/// A hostile back answers ids that were never asked, or twice: the front keeps a map of what is in
+/// flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Response {
     /// The request's id.
@@ -433,7 +442,8 @@ pub struct Response {
 }
 
 impl Response {
-    /// From the slot's first words. Both ABIs agree on the fields; [`Abi::X86_32`] lacks the last word, a pad.
+    /// From the slot's first words. Both ABIs agree on the fields; [`Abi::X86_32`] lacks the last
+    /// word, a pad.
     pub const fn from_words(w: [u32; 4]) -> Self {
         Self { id: w[0] as u64 | (w[1] as u64) << 32, op: w[2] as u8, status: (w[2] >> 16) as i16 }
     }

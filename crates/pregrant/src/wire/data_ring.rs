@@ -6,14 +6,14 @@
 //!   64  out_cons (b) | out_prod (f)| out_error (b)   | in: back -> front  | out: front -> back |
 //!   128 ring_order (f) | ref[0] ref[1] ... (f)       +--------------------+--------------------+
 //! ```
-//! C: `struct pvcalls_data_intf`, xen/include/public/io/pvcalls.h. Little-endian. The generic flex ring of
-//! ring.h has the same offsets and no error fields.
+//! C: `struct pvcalls_data_intf`, xen/include/public/io/pvcalls.h. Little-endian. The generic flex
+//! ring of ring.h has the same offsets and no error fields.
 //!
-//! Invariants: each half has 2^(order + 11) bytes; indices run freely and are masked; only the consumer moves
-//! `cons`, only the producer `prod`.
+//! Invariants: each half has 2^(order + 11) bytes; indices run freely and are masked; only the
+//! consumer moves `cons`, only the producer `prod`.
 //!
-//! What the peer may do: change every field at any time. The order is read once; the back checks it with
-//! [`half_bytes`], and each pair of indices with [`queued`].
+//! What the peer may do: change every field at any time. The order is read once; the back checks it
+//! with [`half_bytes`], and each pair of indices with [`queued`].
 
 use super::WireError;
 
@@ -29,9 +29,11 @@ pub const OUT_CONS: usize = 64;
 pub const OUT_PROD: usize = 68;
 /// Offset of `out_error`: a negative errno, and the direction ends. Written by the **back**.
 pub const OUT_ERROR: usize = 72;
-/// Offset of `ring_order`: log2 of the number of data pages. Written by the front before the page is shared.
+/// Offset of `ring_order`: log2 of the number of data pages. Written by the front before the page
+/// is shared.
 pub const RING_ORDER: usize = 128;
-/// Offset of `ref[]`: the data pages' grants, 2^order of them, `u32` each. Written as `ring_order` is.
+/// Offset of `ref[]`: the data pages' grants, 2^order of them, `u32` each. Written as `ring_order`
+/// is.
 pub const REFS: usize = 132;
 /// References that fit behind [`REFS`].
 pub const REFS_MAX: usize = (crate::PAGE_SIZE - REFS) / 4;

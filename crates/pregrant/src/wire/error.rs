@@ -2,9 +2,11 @@
 
 use core::fmt;
 
-/// Why bytes of a peer were refused. The peer lied or is broken: nothing here is the platform's fault.
+/// Why bytes of a peer were refused. The peer lied or is broken: nothing here is the platform's
+/// fault.
 ///
-/// It names the field and the value that was found; who reports it adds the domain, the device and the remedy.
+/// It names the field and the value that was found; who reports it adds the domain, the device and
+/// the remedy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WireError {

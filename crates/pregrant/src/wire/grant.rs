@@ -5,12 +5,14 @@
 //!   Xen:   compares and exchanges (flags, domid) as one word, sets reading and writing while in use
 //!   guest: compares and exchanges flags to 0, only while neither is set; else the page stays granted
 //! ```
-//! C: xen/include/public/grant_table.h. Little-endian. 512 entries of version 1 in a page, 256 of version 2.
+//! C: xen/include/public/grant_table.h. Little-endian. 512 entries of version 1 in a page, 256 of
+//! version 2.
 //!
 //! Invariants: word 0 of an entry is flags and domid, so that it can be exchanged at once.
 //!
-//! What the peer may do: nothing to the table itself, which the guest shares with Xen alone. It names references
-//! as it likes, so a reference that it sends may point at any entry: the status of each operation decides.
+//! What the peer may do: nothing to the table itself, which the guest shares with Xen alone. It
+//! names references as it likes, so a reference that it sends may point at any entry: the status of
+//! each operation decides.
 
 use core::fmt;
 use core::mem::offset_of;
@@ -68,7 +70,8 @@ const _: () = assert!(V1_PER_PAGE == 512 && V2_PER_PAGE == 256 && V2_STATUS_PER_
 /// * `frame`: the page's number in the guest. Written by the guest.
 ///
 /// # Trust
-/// Guests never see each other's tables. Xen, and the loopback, take every field as the guest's claim.
+/// Guests never see each other's tables. Xen, and the loopback, take every field as the guest's
+/// claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct GrantEntryV1 {
@@ -103,8 +106,8 @@ impl GrantEntryV1 {
 
 /// Guest lets one domain use one page, a part of it, or what another domain granted.
 ///
-/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 bytes. What is in use stands
-/// apart, in the status pages.
+/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 bytes. What is in
+/// use stands apart, in the status pages.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4     5   |  6     7  |  8    9   10   11 | 12   13   14   15 |
@@ -194,8 +197,8 @@ impl GrantEntryV2 {
 
 /// How one map, unmap or copy ended. C: `GNTST_*`, xen/include/public/grant_table.h.
 ///
-/// A raw number, because Xen may add to them; each operation of a batch has its own, and a batch that "worked"
-/// may hold failed ones.
+/// A raw number, because Xen may add to them; each operation of a batch has its own, and a batch
+/// that "worked" may hold failed ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub struct GrantStatus(pub i16);

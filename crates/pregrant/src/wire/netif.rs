@@ -1,20 +1,22 @@
 //! Requests, responses and extra infos of netif (docs/protocol 2).
 //!
-//! TX is what the guest sends, RX what it receives, on both ends. One frame takes one or more slots:
+//! TX is what the guest sends, RX what it receives, on both ends. One frame takes one or more
+//! slots:
 //!
 //! ```text
 //!   first slot (extra_info set) -> extra -> extra while MORE -> data slot -> data slot
 //!       |                                                          ^            ^
 //!       +--- more_data ---------------------------------------------+--more_data-+   (extras do not carry it)
 //! ```
-//! C: xen/include/public/io/netif.h. Little-endian. A response lies over the start of its request's slot.
+//! C: xen/include/public/io/netif.h. Little-endian. A response lies over the start of its request's
+//! slot.
 //!
-//! Invariants: `from_words` keeps every bit but the pads; `to_words` writes pads as zero. The checksum flags
-//! have **other bits on TX than on RX**.
+//! Invariants: `from_words` keeps every bit but the pads; `to_words` writes pads as zero. The
+//! checksum flags have **other bits on TX than on RX**.
 //!
-//! What the peer may do: put any bits into any slot. Nothing here fails but [`Extra::parse`], for what
-//! both ends of Linux treat as fatal. The limits at the end of this file need the whole frame and
-//! are applied by whoever assembles it.
+//! What the peer may do: put any bits into any slot. Nothing here fails but [`Extra::parse`], for
+//! what both ends of Linux treat as fatal. The limits at the end of this file need the whole frame
+//! and are applied by whoever assembles it.
 
 use super::WireError;
 use core::mem::offset_of;
@@ -27,13 +29,14 @@ use core::mem::offset_of;
 /// |  0    1    2    3  |  4     5  |  6     7  |  8     9  | 10    11  |
 /// |      gref (f)      | offset (f)| flags (f) |   id (f)  |  size (f) |
 /// ```
-/// * `gref`: granted page, chosen by the peer: map or copy may fail. 0 means staged (docs/protocol 3.3).
-/// * `offset`: bytes, start of this fragment in the page. `offset` + fragment length <= 4096 can be checked
-///   only when the first fragment's length is known.
+/// * `gref`: granted page, chosen by the peer: map or copy may fail. 0 means staged
+///   (docs/protocol 3.3).
+/// * `offset`: bytes, start of this fragment in the page. `offset` + fragment length <= 4096 can be
+///   checked only when the first fragment's length is known.
 /// * `flags`: `TXF_*`.
 /// * `id`: chosen by the front, comes back in the response; also the staging buffer's number.
-/// * `size`: bytes, of the **whole frame** in the first slot, of the fragment in the others. The first
-///   fragment has what the others leave of the total.
+/// * `size`: bytes, of the **whole frame** in the first slot, of the fragment in the others. The
+///   first fragment has what the others leave of the total.
 ///
 /// # Trust
 /// Every field is peer data, read once into this copy. Nothing is checked here.
@@ -84,10 +87,12 @@ impl TxRequest {
 /// |   id (b)  | status (b)| stays as the front's request was |
 /// ```
 /// * `id`: the request's; meaningless when `status` is [`RSP_NULL`].
-/// * `status`: [`RSP_OKAY`], [`RSP_ERROR`], [`RSP_DROPPED`], or [`RSP_NULL`] for a slot that held an extra.
+/// * `status`: [`RSP_OKAY`], [`RSP_ERROR`], [`RSP_DROPPED`], or [`RSP_NULL`] for a slot that held
+///   an extra.
 ///
 /// # Trust
-/// A hostile back answers ids that were never asked, or twice: the front keeps a map of what is in flight.
+/// A hostile back answers ids that were never asked, or twice: the front keeps a map of what is in
+/// flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct TxResponse {
@@ -163,7 +168,8 @@ impl RxRequest {
 /// * `status`: >= 0 bytes in this slot, < 0 an error. A frame's length is the sum over its slots.
 ///
 /// # Trust
-/// `offset + status` may point past the page, and the page stays writable: copy first, parse afterwards.
+/// `offset + status` may point past the page, and the page stays writable: copy first, parse
+/// afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct RxResponse {
@@ -202,7 +208,8 @@ pub const RSP_DROPPED: i16 = -2;
 /// `NETIF_RSP_NULL`: the slot carried an extra info.
 pub const RSP_NULL: i16 = 1;
 
-/// `NETTXF_csum_blank`: the checksum field holds the pseudo header's sum; whoever sends the frame on finishes it.
+/// `NETTXF_csum_blank`: the checksum field holds the pseudo header's sum; whoever sends the frame
+/// on finishes it.
 pub const TXF_CSUM_BLANK: u16 = 0x1;
 /// `NETTXF_data_validated`: the data was verified, or comes straight from this host.
 pub const TXF_DATA_VALIDATED: u16 = 0x2;
@@ -210,14 +217,17 @@ pub const TXF_DATA_VALIDATED: u16 = 0x2;
 pub const TXF_MORE_DATA: u16 = 0x4;
 /// `NETTXF_extra_info`: the next slot is an [`Extra`].
 pub const TXF_EXTRA_INFO: u16 = 0x8;
-/// `NETTXF_staging_buffer`, not in Xen's header (docs/protocol 3.5): `gref` is a staging buffer's global id.
-/// Means nothing unless it was negotiated.
+/// `NETTXF_staging_buffer`, not in Xen's header (docs/protocol 3.5): `gref` is a staging buffer's
+/// global id. Means nothing unless it was negotiated.
 pub const TXF_STAGING_BUFFER: u16 = 0x10;
-/// `NETTXF_data_ring`, ours (docs/protocol 4.5): `gref` is a place in the queue's data ring. Means nothing unless it was negotiated.
+/// `NETTXF_data_ring`, ours (docs/protocol 4.5): `gref` is a place in the queue's data ring. Means
+/// nothing unless it was negotiated.
 pub const TXF_DATA_RING: u16 = 0x20;
-/// `NETTXF_foreign`, ours (docs/protocol 4.6): `gref` is a frame of the guest. Means nothing unless it was negotiated.
+/// `NETTXF_foreign`, ours (docs/protocol 4.6): `gref` is a frame of the guest. Means nothing unless
+/// it was negotiated.
 pub const TXF_FOREIGN: u16 = 0x40;
-/// Of an RX request's `gref`, ours (docs/protocol 4.6): the rest is a frame of the guest. No grant reference is so large.
+/// Of an RX request's `gref`, ours (docs/protocol 4.6): the rest is a frame of the guest. No grant
+/// reference is so large.
 pub const RX_FOREIGN: u32 = 0x8000_0000;
 /// `NETRXF_data_validated` (bits 0 and 1 are swapped against TX).
 pub const RXF_DATA_VALIDATED: u16 = 0x1;
@@ -230,7 +240,8 @@ pub const RXF_EXTRA_INFO: u16 = 0x8;
 /// `NETRXF_gso_prefix`: old form of GSO, one slot without data ahead of the frame. Never written.
 pub const RXF_GSO_PREFIX: u16 = 0x10;
 
-/// `NETRXF_data_ring`, ours (docs/protocol 4.5): the bytes are in the queue's data ring, at 64 times `offset`.
+/// `NETRXF_data_ring`, ours (docs/protocol 4.5): the bytes are in the queue's data ring, at 64
+/// times `offset`.
 pub const RXF_DATA_RING: u16 = 0x20;
 
 /// `XEN_NETIF_EXTRA_TYPE_GSO`.
@@ -258,8 +269,8 @@ pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
 
 /// One end tells the other something about a frame that its slots have no room for.
 ///
-/// C: `struct netif_extra_info`, xen/include/public/io/netif.h. Little-endian. 8 bytes; on a TX ring 4 bytes
-/// of padding follow.
+/// C: `struct netif_extra_info`, xen/include/public/io/netif.h. Little-endian. 8 bytes; on a TX
+/// ring 4 bytes of padding follow.
 ///
 /// ```text
 /// |   0   |   1   |   2      3   |   4    |   5    |  6    7  | 8 ... 11  |
@@ -269,13 +280,15 @@ pub const HASH_ALGORITHM_TOEPLITZ: u8 = 1;
 /// |   4   |       | type |algor. |      value, LSB first      |  HASH                    (f) TX, (b) RX
 /// |   5   |       |   headroom   |  pad            |  pad     |  XDP, Linux only         (b)
 /// ```
-/// * `flags`: [`EXTRA_FLAG_MORE`] says that one more extra follows; [`Extra::parse`] returns it apart.
+/// * `flags`: [`EXTRA_FLAG_MORE`] says that one more extra follows; [`Extra::parse`] returns it
+///   apart.
 /// * `size`: bytes of payload in each segment, headers not counted.
 /// * `headroom`: bytes before the data in each of the frame's slots.
 ///
 /// # Trust
-/// Only [`Extra::parse`] makes one from peer data. It refuses types and GSO values that both ends of Linux take
-/// as fatal; a `size` larger than the frame, a hash type out of 0..=3 and any headroom pass.
+/// Only [`Extra::parse`] makes one from peer data. It refuses types and GSO values that both ends
+/// of Linux take as fatal; a `size` larger than the frame, a hash type out of 0..=3 and any
+/// headroom pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extra {
     /// `XEN_NETIF_EXTRA_TYPE_GSO`.
@@ -381,11 +394,14 @@ pub const TX_SLOT_BYTES: usize = 12;
 /// Bytes of an RX slot.
 pub const RX_SLOT_BYTES: usize = 8;
 
-/// `XEN_NETIF_NR_SLOTS_MIN`: data slots of one frame that every back accepts, extra infos not counted.
+/// `XEN_NETIF_NR_SLOTS_MIN`: data slots of one frame that every back accepts, extra infos not
+/// counted.
 pub const NR_SLOTS_MIN: usize = 18;
-/// Data slots from which a TX frame is dropped: 19 are tolerated, 20 and 21 answered with [`RSP_ERROR`].
+/// Data slots from which a TX frame is dropped: 19 are tolerated, 20 and 21 answered with
+/// [`RSP_ERROR`].
 pub const DROP_SLOTS: usize = 20;
-/// Data slots from which a TX frame closes the device (Linux's `fatal_skb_slots`, which is 20, counts otherwise).
+/// Data slots from which a TX frame closes the device (Linux's `fatal_skb_slots`, which is 20,
+/// counts otherwise).
 pub const FATAL_SLOTS: usize = 22;
 /// Most bytes of a frame, Ethernet header included, FCS not.
 pub const MAX_FRAME: usize = 65535;

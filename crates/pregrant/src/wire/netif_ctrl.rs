@@ -1,4 +1,5 @@
-//! The control ring of netif: hashing, and the grants that a backend keeps mapped (docs/protocol 2.11).
+//! The control ring of netif: hashing, and the grants that a backend keeps mapped
+//! (docs/protocol 2.11).
 //!
 //! ```text
 //!   front                                                back
@@ -9,11 +10,11 @@
 //! ```
 //! One request, one response, matched by id, in any order. C: xen/include/public/io/netif.h.
 //!
-//! Invariants: message types and statuses stay raw numbers in the structs, since an unknown type must be
-//! answered (with [`CtrlStatus::NotSupported`]) and not refused.
+//! Invariants: message types and statuses stay raw numbers in the structs, since an unknown type
+//! must be answered (with [`CtrlStatus::NotSupported`]) and not refused.
 //!
-//! What the peer may do: ask anything, at any rate; name lists that are not granted; change a list while it is
-//! read. The list is copied once, then the copy is checked.
+//! What the peer may do: ask anything, at any rate; name lists that are not granted; change a list
+//! while it is read. The list is copied once, then the copy is checked.
 
 use core::fmt;
 use core::mem::offset_of;
@@ -73,7 +74,8 @@ impl CtrlRequest {
 /// * `data`: the answer of the GET messages; for DEL how many entries were unmapped.
 ///
 /// # Trust
-/// A hostile back answers ids that were never asked, and sizes of any number: the front bounds what it uses.
+/// A hostile back answers ids that were never asked, and sizes of any number: the front bounds what
+/// it uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct CtrlResponse {
@@ -216,7 +218,8 @@ pub const HASH_ALGORITHM_NONE: u32 = 0;
 /// `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`.
 pub const HASH_ALGORITHM_TOEPLITZ: u32 = 1;
 
-/// One entry of the list page that [`CtrlType::AddGrefMapping`] and [`CtrlType::DelGrefMapping`] name.
+/// One entry of the list page that [`CtrlType::AddGrefMapping`] and [`CtrlType::DelGrefMapping`]
+/// name.
 ///
 /// C: `struct xen_netif_gref`, xen/include/public/io/netif.h. Little-endian. 8 bytes.
 ///
@@ -229,7 +232,8 @@ pub const HASH_ALGORITHM_TOEPLITZ: u32 = 1;
 /// * `status`: written by the back on DEL alone: a [`CtrlStatus`] as a number.
 ///
 /// # Trust
-/// The page is writable by both ends all the time: copy it once. Duplicates and unknown flags are refused.
+/// The page is writable by both ends all the time: copy it once. Duplicates and unknown flags are
+/// refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct GrefEntry {

@@ -4,13 +4,14 @@
 //!   byte 0         4          8         12         16            20           64
 //!   | req_prod (f) | req_event (b) | rsp_prod (b) | rsp_event (f) | pvt 0 | pad 0 | slot[0] slot[1] ...
 //! ```
-//! C: `DEFINE_RING_TYPES`, xen/include/public/io/ring.h. Little-endian. A slot is a union of request and
-//! response. With several pages the header is in the first one only.
+//! C: `DEFINE_RING_TYPES`, xen/include/public/io/ring.h. Little-endian. A slot is a union of
+//! request and response. With several pages the header is in the first one only.
 //!
-//! Invariants: the number of slots is a power of two and never comes from the peer's memory. Indices run freely
-//! over all of `u32`: slot = index & (slots - 1), every difference wraps.
+//! Invariants: the number of slots is a power of two and never comes from the peer's memory.
+//! Indices run freely over all of `u32`: slot = index & (slots - 1), every difference wraps.
 //!
-//! What the peer may do: change all of it at any time. [`crate::ring`] reads and checks; this file only names.
+//! What the peer may do: change all of it at any time. [`crate::ring`] reads and checks; this file
+//! only names.
 
 /// Bytes ahead of the first slot.
 pub const HEADER_BYTES: usize = 64;
@@ -27,8 +28,8 @@ pub const PRIVATE: usize = 16;
 /// What the front writes into both event indices at set-up: notify at the very first.
 pub const EVENT_INIT: u32 = 1;
 
-/// How many slots a ring of `bytes` bytes has: the largest power of two that fits behind the header.
-/// 0 when not even one fits.
+/// How many slots a ring of `bytes` bytes has: the largest power of two that fits behind the
+/// header. 0 when not even one fits.
 ///
 /// C: `__RING_SIZE`, xen/include/public/io/ring.h.
 pub const fn ring_size(bytes: usize, slot_bytes: usize) -> u32 {
@@ -40,7 +41,8 @@ pub const fn ring_size(bytes: usize, slot_bytes: usize) -> u32 {
         return 0;
     }
     let log2 = fit.ilog2();
-    // An index has 32 bits and differences must not be ambiguous: more slots than 2^31 cannot be told apart.
+    // An index has 32 bits and differences must not be ambiguous: more slots than 2^31 cannot be
+    // told apart.
     if log2 > 31 { 1 << 31 } else { 1 << log2 }
 }
 
@@ -50,7 +52,8 @@ mod tests {
     use crate::PAGE_SIZE;
     use crate::wire::{blkif::Abi, netif, netif_ctrl};
 
-    /// The table of docs/protocol 1: slot bytes, slots that would fit one page, slots of 1, 2, 4, 8, 16 pages.
+    /// The table of docs/protocol 1: slot bytes, slots that would fit one page, slots of 1, 2, 4,
+    /// 8, 16 pages.
     #[test]
     fn sizes_are_those_of_the_protocol() {
         let rows: [(usize, usize, &[u32]); 6] = [

@@ -7,12 +7,14 @@
 //!   | ...                      |
 //!   | -, gref 0, -             |   end of the list; a list that fills its pages has none
 //! ```
-//! Not in Xen's headers. The buffer of a request is chosen by the request's **id**, not by its place on the ring.
+//! Not in Xen's headers. The buffer of a request is chosen by the request's **id**, not by its
+//! place on the ring.
 //!
-//! Invariants: ids are 0, 1, 2 ... over both directions: TX first, RX after; a buffer lies within its page.
+//! Invariants: ids are 0, 1, 2 ... over both directions: TX first, RX after; a buffer lies within
+//! its page.
 //!
-//! What the peer may do: write anything, and change it after it was read. Copy the pages once, check the copy,
-//! and take all of it or nothing.
+//! What the peer may do: write anything, and change it after it was read. Copy the pages once,
+//! check the copy, and take all of it or nothing.
 
 /// One staging buffer: which granted page, and where in it.
 ///
@@ -42,7 +44,8 @@ pub struct StagingEntry {
 pub const ENTRIES_PER_PAGE: usize = crate::PAGE_SIZE / StagingEntry::SIZE;
 
 const _: () = assert!(ENTRIES_PER_PAGE == 512);
-// The alignment of `gref` makes C and Rust agree on 8 bytes only when packed: never transmute this struct.
+// The alignment of `gref` makes C and Rust agree on 8 bytes only when packed: never transmute this
+// struct.
 const _: () = assert!(size_of::<StagingEntry>() == StagingEntry::SIZE);
 
 impl StagingEntry {

@@ -5,17 +5,18 @@
 //!   | header, 16 bytes| payload, header.len bytes (<= 4096)  |   the same on a socket and in a guest's ring
 //!   +------------------+---------------------------------------+
 //! ```
-//! A reply has the type and the `req_id` of its request, or the type [`MsgType::Error`] and an error's name as
-//! payload. [`MsgType::WatchEvent`] comes unasked, with `req_id` 0. What the payloads mean is in
-//! [`crate::xenstore`].
+//! A reply has the type and the `req_id` of its request, or the type [`MsgType::Error`] and an
+//! error's name as payload. [`MsgType::WatchEvent`] comes unasked, with `req_id` 0. What the
+//! payloads mean is in [`crate::xenstore`].
 //!
-//! What the peer may do: announce any length (check [`Header::payload_len`] before reserving memory), use a
-//! type that does not exist (answer `ENOSYS`, see [`Errno`]), invent transactions.
+//! What the peer may do: announce any length (check [`Header::payload_len`] before reserving
+//! memory), use a type that does not exist (answer `ENOSYS`, see [`Errno`]), invent transactions.
 
 use super::WireError;
 use core::fmt;
 
-/// Most bytes of payload in one message. C: `XENSTORE_PAYLOAD_MAX`, xen/include/public/io/xs_wire.h.
+/// Most bytes of payload in one message. C: `XENSTORE_PAYLOAD_MAX`,
+/// xen/include/public/io/xs_wire.h.
 pub const PAYLOAD_MAX: usize = 4096;
 /// Most bytes of an absolute path, NUL not counted. C: `XENSTORE_ABS_PATH_MAX`.
 pub const ABS_PATH_MAX: usize = 3072;
@@ -26,7 +27,8 @@ pub const TX_NONE: u32 = 0;
 /// The `req_id` of every watch event.
 pub const WATCH_EVENT_REQ_ID: u32 = 0;
 
-/// The bit of `GET_FEATURE` for a third string in `WATCH`, the depth. C: `XENSTORE_SERVER_FEATURE_WATCHDEPTH`.
+/// The bit of `GET_FEATURE` for a third string in `WATCH`, the depth. C:
+/// `XENSTORE_SERVER_FEATURE_WATCHDEPTH`.
 ///
 /// The other bits (1, 2 and 8) are about ring pages and `DOMID_ANY`, which nothing here offers.
 pub const SERVER_FEATURE_WATCHDEPTH: u32 = 4;
@@ -88,7 +90,8 @@ impl Header {
     /// How many bytes of payload to read next.
     ///
     /// # Errors
-    /// [`WireError::XsTooLong`] above [`PAYLOAD_MAX`]: the stream cannot be followed any further, close it.
+    /// [`WireError::XsTooLong`] above [`PAYLOAD_MAX`]: the stream cannot be followed any further,
+    /// close it.
     pub const fn payload_len(self) -> Result<usize, WireError> {
         if self.len_bytes as usize > PAYLOAD_MAX {
             return Err(WireError::XsTooLong { len_bytes: self.len_bytes, max_bytes: PAYLOAD_MAX });
@@ -193,8 +196,8 @@ numbered! {
 
 /// An error as xenstore names it on the wire. C: `xsd_errors`, xen/include/public/io/xs_wire.h.
 ///
-/// The payload of an [`MsgType::Error`] reply is the name and a NUL; numbers differ between systems and never
-/// travel.
+/// The payload of an [`MsgType::Error`] reply is the name and a NUL; numbers differ between systems
+/// and never travel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Errno {
@@ -275,7 +278,8 @@ impl Errno {
         }
     }
 
-    /// From the payload of an [`MsgType::Error`] reply, with or without its NUL; `None` for any other bytes.
+    /// From the payload of an [`MsgType::Error`] reply, with or without its NUL; `None` for any
+    /// other bytes.
     pub fn from_payload(payload: &[u8]) -> Option<Self> {
         let name = payload.strip_suffix(b"\0").unwrap_or(payload);
         Self::ALL.into_iter().find(|e| e.name().as_bytes() == name)

@@ -1,18 +1,22 @@
-//! The back's end of one device, whatever its class: from keys and states to a live connection, and back.
+//! The back's end of one device, whatever its class: from keys and states to a live connection, and
+//! back.
 //!
 //! ```text
 //!   toolstack: 1 --offer--> 2 InitWait --front at 4: connect--> 4 Connected
 //!                    ^                                              | front at 5, or a fault: disconnect
 //!                    +-- front again at 1 (reconnect) -- 6 Closed <-- 5 <--+     a class that serves on at 5: front at 6
 //! ```
-//! [`Back`] has the handshake, once for all classes; a [`BackDevice`] has what a class makes of it: which keys it writes,
-//! what it maps and binds. A device that stands at 4 at both ends when this process starts was left by a predecessor, in good
-//! order ([`Back::detach`]) or not: [`Back::reattach`] goes on with its live rings, and the front sees nothing but a pause
-//! (docs/protocol 1.1). One that a predecessor closed stays closed until its front comes down ([`Back::inherit`]).
+//! [`Back`] has the handshake, once for all classes; a [`BackDevice`] has what a class makes of it:
+//! which keys it writes, what it maps and binds. A device that stands at 4 at both ends when this
+//! process starts was left by a predecessor, in good order ([`Back::detach`]) or not:
+//! [`Back::reattach`] goes on with its live rings, and the front sees nothing but a pause
+//! (docs/protocol 1.1). One that a predecessor closed stays closed until its front comes down
+//! ([`Back::inherit`]).
 //!
-//! Every step is taken in [`Back::step`], which the owner calls when a watch fired; none runs on the data path.
-//! What a front may do: write any keys, in any order, change state at any time, vanish. The worst is a device that closes
-//! with a line that names what was wrong; nothing stays mapped or bound.
+//! Every step is taken in [`Back::step`], which the owner calls when a watch fired; none runs on
+//! the data path. What a front may do: write any keys, in any order, change state at any time,
+//! vanish. The worst is a device that closes with a line that names what was wrong; nothing stays
+//! mapped or bound.
 
 use super::bus::DeviceBus;
 use super::device::Class;
@@ -28,7 +32,8 @@ use core::ops::{Deref, DerefMut};
 /// The back's key in which a script tells how far it came: empty, "connected" or "error".
 pub const HOTPLUG_STATUS: &str = "hotplug-status";
 
-/// Memory that outlives this process, and is this device's: by name, of so many bytes at least. None: there is to be none.
+/// Memory that outlives this process, and is this device's: by name, of so many bytes at least.
+/// None: there is to be none.
 pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn SharedBytes + Send>>;
 
 /// How a connection begins.
@@ -36,8 +41,8 @@ pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn Share
 pub enum Begin {
     /// New rings: what is kept of old ones is cleared, and the front is told what was accepted.
     Fresh,
-    /// A predecessor's rings: what is kept of them is replayed, what was offered and told then still holds. Nothing is written, but
-    /// for what changed while nobody was there to say so.
+    /// A predecessor's rings: what is kept of them is replayed, what was offered and told then
+    /// still holds. Nothing is written, but for what changed while nobody was there to say so.
     Reattach,
 }
 
@@ -47,8 +52,8 @@ pub struct Connect<'a> {
     pub begin: Begin,
     /// Pages that it may have mapped (XSA-300).
     pub page_limit: usize,
-    /// Of these, pages that it may take so that they do not come back before it closes, unless it cannot work without them. It does not
-    /// hold for what a predecessor took.
+    /// Of these, pages that it may take so that they do not come back before it closes, unless it
+    /// cannot work without them. It does not hold for what a predecessor took.
     pub lasting: usize,
     /// What outlives the process.
     pub kept: KeptMemory<'a>,
@@ -59,8 +64,8 @@ pub struct Connect<'a> {
 pub enum Changed<'a> {
     /// One of the [front's keys](BackDevice::FRONT_KEYS), perhaps.
     FrontKeys,
-    /// The front says 7, or 4 after it: Linux's writes the key between the two, so the second look sees what the first may
-    /// have missed.
+    /// The front says 7, or 4 after it: Linux's writes the key between the two, so the second look
+    /// sees what the first may have missed.
     Reconfigured,
     /// This one of the [own keys](BackDevice::OWN_KEYS).
     Own(&'a str),
@@ -97,18 +102,21 @@ pub trait BackDevice {
     const SERVES_CLOSING: bool = false;
     /// Keys of the front that may change while it is connected, beside `state`.
     const FRONT_KEYS: &'static [&'static str] = &[];
-    /// Keys of the own directory that the toolstack may change, beside `online` and [`HOTPLUG_STATUS`].
+    /// Keys of the own directory that the toolstack may change, beside `online` and
+    /// [`HOTPLUG_STATUS`].
     const OWN_KEYS: &'static [&'static str] = &[];
 
-    /// Writes what this back can do, and removes what is left of an old connection: in one transaction.
+    /// Writes what this back can do, and removes what is left of an old connection: in one
+    /// transaction.
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error>;
-    /// Whether what stands behind it is there, so that its front may be connected. Where it is not, the front waits, until one of the
-    /// [own keys](Self::OWN_KEYS) changes.
+    /// Whether what stands behind it is there, so that its front may be connected. Where it is not,
+    /// the front waits, until one of the [own keys](Self::OWN_KEYS) changes.
     fn is_there<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
         let _ = bus;
         Ok(true)
     }
-    /// Reads the front's keys, maps, binds; says what was accepted, if that is to be said. After an error nothing is mapped.
+    /// Reads the front's keys, maps, binds; says what was accepted, if that is to be said. After an
+    /// error nothing is mapped.
     fn connect<B: DeviceBus>(
         &mut self,
         p: &Self::Platform,
@@ -117,12 +125,13 @@ pub trait BackDevice {
     ) -> Result<(), ConnectError<B::Error>>;
     /// Whether it is connected.
     fn is_connected(&self) -> bool;
-    /// Whether somebody else has a part of it that it needs to [drain](Self::drain) or to [disconnect](Self::disconnect).
+    /// Whether somebody else has a part of it that it needs to [drain](Self::drain) or to
+    /// [disconnect](Self::disconnect).
     fn is_lent(&self) -> bool {
         false
     }
-    /// Answers what was taken from the guest, delivers what was taken from `far` and what that holds as far as there is room:
-    /// before [`disconnect`](Self::disconnect), in good order.
+    /// Answers what was taken from the guest, delivers what was taken from `far` and what that
+    /// holds as far as there is room: before [`disconnect`](Self::disconnect), in good order.
     fn drain(&mut self, p: &Self::Platform, far: &mut Self::Far) -> Drained;
     /// Lets go of rings, pages and channels.
     fn disconnect(&mut self, p: &Self::Platform);
@@ -144,7 +153,8 @@ pub trait BackDevice {
     fn requested_pages(&self) -> usize {
         0
     }
-    /// Before [`allow_pages`](Self::allow_pages): of all its pages, so many at most may be such as do not come back before it closes.
+    /// Before [`allow_pages`](Self::allow_pages): of all its pages, so many at most may be such as
+    /// do not come back before it closes.
     fn limit_lasting(&mut self, pages: usize) {
         let _ = pages;
     }
@@ -152,11 +162,13 @@ pub trait BackDevice {
     fn single_pages(&self) -> usize {
         0
     }
-    /// Pages that it may keep beyond those that it needs, since it saw them, as of the last [`allow_pages`](Self::allow_pages).
+    /// Pages that it may keep beyond those that it needs, since it saw them, as of the last
+    /// [`allow_pages`](Self::allow_pages).
     fn allowed_pages(&self) -> usize {
         0
     }
-    /// From now on it has so many at most beyond the [least](Self::least_pages); those that are too many are unmapped.
+    /// From now on it has so many at most beyond the [least](Self::least_pages); those that are too
+    /// many are unmapped.
     fn allow_pages(&mut self, p: &Self::Platform, pages: usize) {
         let _ = (p, pages);
     }
@@ -185,7 +197,8 @@ fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
 pub enum BackStep {
     /// Nothing to do until the next watch event.
     Waiting,
-    /// It is to close, and [parts of it are lent](BackDevice::is_lent): bring them back and call again.
+    /// It is to close, and [parts of it are lent](BackDevice::is_lent): bring them back and call
+    /// again.
     Recall,
     /// It is live now.
     Connected,
@@ -202,8 +215,8 @@ pub struct Back<D> {
     of: DomId,
     handle: u32,
     state: XenbusState,
-    /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected again, it must come
-    /// down first.
+    /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected
+    /// again, it must come down first.
     shut: bool,
     /// It is connected, and its front was not told.
     unsaid: bool,
@@ -259,30 +272,33 @@ impl<D: BackDevice> Back<D> {
         }
     }
 
-    /// Before [`inherit`](Self::inherit): the kernel's driver serves it until now. A predecessor of ours that died at state 2
-    /// connected nobody; netback may have.
+    /// Before [`inherit`](Self::inherit): the kernel's driver serves it until now. A predecessor of
+    /// ours that died at state 2 connected nobody; netback may have.
     pub fn take_from_kernel(&mut self) {
         self.of_kernel = true;
     }
 
-    /// From now on the front is connected only when [`HOTPLUG_STATUS`] says "connected": a script of the toolstack's
-    /// makes the far side ready (docs/protocol 2.10). Call [`step`](Self::step) when that key changes.
+    /// From now on the front is connected only when [`HOTPLUG_STATUS`] says "connected": a script
+    /// of the toolstack's makes the far side ready (docs/protocol 2.10). Call [`step`](Self::step)
+    /// when that key changes.
     pub fn await_hotplug(&mut self) {
         self.awaits_hotplug = true;
     }
 
-    /// Whether a front that could be connected waits, at state 2, since what stands behind the device was not to be had a moment ago. Call
-    /// [`step`](Self::step) when that is over.
+    /// Whether a front that could be connected waits, at state 2, since what stands behind the
+    /// device was not to be had a moment ago. Call [`step`](Self::step) when that is over.
     pub fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// What later connects may have mapped: what it needs, and pages that stay mapped since they were seen.
+    /// What later connects may have mapped: what it needs, and pages that stay mapped since they
+    /// were seen.
     pub fn limit_pages(&mut self, pages: usize) {
         self.page_limit = pages;
     }
 
-    /// Of these, pages that do not come back before it closes; what is wanted beyond that is refused, and the device does without.
+    /// Of these, pages that do not come back before it closes; what is wanted beyond that is
+    /// refused, and the device does without.
     pub fn limit_lasting(&mut self, pages: usize) {
         self.lasting = pages;
         self.device.limit_lasting(pages);
@@ -303,14 +319,14 @@ impl<D: BackDevice> Back<D> {
         self.state
     }
 
-    /// Looks at what a predecessor left, before anything else. What it closed, for a fault or because it was told to, is
-    /// not opened again behind its back.
+    /// Looks at what a predecessor left, before anything else. What it closed, for a fault or
+    /// because it was told to, is not opened again behind its back.
     pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<PreviousState, B::Error> {
         match bus.own_state()? {
             // 8 is 4 with a wish of the front's granted.
             XenbusState::Connected | XenbusState::Reconfigured => Ok(PreviousState::Connected),
-            // Linux's netback with live rings, after it was bound again: its last unbinding took the key, for which its 4
-            // waits ever since.
+            // Linux's netback with live rings, after it was bound again: its last unbinding took
+            // the key, for which its 4 waits ever since.
             XenbusState::InitWait
                 if self.of_kernel
                     && bus.own_text(HOTPLUG_STATUS)?.is_none()
@@ -318,8 +334,8 @@ impl<D: BackDevice> Back<D> {
             {
                 Ok(PreviousState::Connected)
             }
-            // A front that is in use goes on with its rings after its 5, or after the toolstack's in
-            // our directory. A back that closes for a fault says why before it says 5.
+            // A front that is in use goes on with its rings after its 5, or after the toolstack's
+            // in our directory. A back that closes for a fault says why before it says 5.
             XenbusState::Closing
                 if D::SERVES_CLOSING && is_connected::<D>(bus.peer_state()?) && bus.reported()?.is_none() =>
             {
@@ -336,20 +352,24 @@ impl<D: BackDevice> Back<D> {
         }
     }
 
-    /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said [`PreviousState::Connected`], before the first
-    /// [`step`](Self::step). True: it is live, a front that may not have been told of the last answers was notified, and the owner
-    /// polls before it arms (R5). Writes nothing but a 4 that was never said (and a disk's length, where it grew meanwhile), so that
-    /// the front does not react; whatever was advertised and accepted then is so now. False: there is nothing to take up, step as ever.
+    /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said
+    /// [`PreviousState::Connected`], before the first [`step`](Self::step). True: it is live, a
+    /// front that may not have been told of the last answers was notified, and the owner polls
+    /// before it arms (R5). Writes nothing but a 4 that was never said (and a disk's length, where
+    /// it grew meanwhile), so that the front does not react; whatever was advertised and accepted
+    /// then is so now. False: there is nothing to take up, step as ever.
     ///
-    /// A channel that a process held until just now may not be free yet: when [`ConnectError::is_too_early`], call it
-    /// again for a second. After any other error call [`close`](Self::close).
+    /// A channel that a process held until just now may not be free yet: when
+    /// [`ConnectError::is_too_early`], call it again for a second. After any other error call
+    /// [`close`](Self::close).
     pub fn reattach<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
         bus: &mut B,
         kept: KeptMemory<'_>,
     ) -> Result<bool, ConnectError<B::Error>> {
-        // From here on the store and this end agree; a front that left meanwhile is followed by `step`.
+        // From here on the store and this end agree; a front that left meanwhile is followed by
+        // `step`.
         let own = bus.own_state().map_err(ConnectError::Keys)?;
         let front = bus.peer_state().map_err(ConnectError::Keys)?;
         self.state = match own {
@@ -385,16 +405,17 @@ impl<D: BackDevice> Back<D> {
         Ok(())
     }
 
-    /// Stops in good order without closing: [drains](BackDevice::drain), lets go, writes nothing. State 4 stays, for a successor
-    /// to [`reattach`](Self::reattach).
+    /// Stops in good order without closing: [drains](BackDevice::drain), lets go, writes nothing.
+    /// State 4 stays, for a successor to [`reattach`](Self::reattach).
     pub fn detach(&mut self, p: &D::Platform, far: &mut D::Far) -> Drained {
         let drained = self.device.drain(p, far);
         self.device.disconnect(p);
         drained
     }
 
-    /// Begins to close for good, in good order: drains as [`detach`](Self::detach) does, lets go, and says 5.
-    /// [`step`](Self::step) then follows the front to 6, and no further. A device that is not connected stays as it is.
+    /// Begins to close for good, in good order: drains as [`detach`](Self::detach) does, lets go,
+    /// and says 5. [`step`](Self::step) then follows the front to 6, and no further. A device that
+    /// is not connected stays as it is.
     pub fn end<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
@@ -412,7 +433,8 @@ impl<D: BackDevice> Back<D> {
         Ok(drained)
     }
 
-    /// Looks at the front's state and takes what steps it allows. After an error call [`close`](Self::close).
+    /// Looks at the front's state and takes what steps it allows. After an error call
+    /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
@@ -424,8 +446,8 @@ impl<D: BackDevice> Back<D> {
         Ok(came_to)
     }
 
-    /// As [`step`](Self::step), but a front that is connected is not told yet, and may not send: make what its frames go to, then
-    /// [say it](Self::say_connected).
+    /// As [`step`](Self::step), but a front that is connected is not told yet, and may not send:
+    /// make what its frames go to, then [say it](Self::say_connected).
     pub fn step_unsaid<B: DeviceBus>(
         &mut self,
         p: &D::Platform,
@@ -437,7 +459,8 @@ impl<D: BackDevice> Back<D> {
         for _ in 0..STEPS_AT_ONCE {
             let front = bus.peer_state().map_err(ConnectError::Keys)?;
             let online = bus.online().map_err(ConnectError::Keys)?;
-            // A toolstack that asks for the end waits for 6, and may have written 5 over ours, whatever the front says.
+            // A toolstack that asks for the end waits for 6, and may have written 5 over ours,
+            // whatever the front says.
             if !online
                 && self.state == S::Closed
                 && bus.own_state().map_err(ConnectError::Keys)? == S::Closing
@@ -515,8 +538,8 @@ impl<D: BackDevice> Back<D> {
         Ok(())
     }
 
-    /// Closes from this end: after a fault, an error, or when the toolstack or the operator wants it. The text goes to
-    /// the store, where `xenstore-ls` shows it.
+    /// Closes from this end: after a fault, an error, or when the toolstack or the operator wants
+    /// it. The text goes to the store, where `xenstore-ls` shows it.
     pub fn close<B: DeviceBus>(
         &mut self,
         p: &D::Platform,

@@ -3,8 +3,8 @@
 //! ```text
 //!   begin: AT_ONCE in a row, then one each EACH          a front that is left alone earns them back
 //! ```
-//! What a back may do: cycle its states without end. Each turn costs the front a set-up and some requests to xenstore; no
-//! more than two a second.
+//! What a back may do: cycle its states without end. Each turn costs the front a set-up and some
+//! requests to xenstore; no more than two a second.
 
 /// Connections that may begin in a row.
 const AT_ONCE: u64 = 8;

@@ -1,5 +1,5 @@
-//! What a device needs of xenbus: its own state and keys, and its peer's. Implemented by a device on xenstore
-//! ([`Device`]), and by plain maps in tests.
+//! What a device needs of xenbus: its own state and keys, and its peer's. Implemented by a device
+//! on xenstore ([`Device`]), and by plain maps in tests.
 
 use super::key_source::{KeySource, Pairs};
 use super::state::XenbusState;
@@ -19,8 +19,8 @@ pub trait DeviceBus: KeySource {
     fn own_text(&mut self, key: &str) -> Result<Option<String>, Self::Error>;
     /// Writes our own `state`.
     fn set_state(&mut self, state: XenbusState) -> Result<(), Self::Error>;
-    /// Writes keys into our own directory, and removes those names in it (first level) that are `stale` and not among the
-    /// keys: all in one transaction.
+    /// Writes keys into our own directory, and removes those names in it (first level) that are
+    /// `stale` and not among the keys: all in one transaction.
     fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), Self::Error>;
     /// A key of our own directory that is 0 when the toolstack wants the device gone (`online`).
     fn online(&mut self) -> Result<bool, Self::Error>;
@@ -45,7 +45,8 @@ impl<B: DeviceBus> KeySource for OwnKeys<'_, B> {
     }
 }
 
-/// One end of a device over a connection to xenstore: the connection serves many devices, so it is lent for a step.
+/// One end of a device over a connection to xenstore: the connection serves many devices, so it is
+/// lent for a step.
 pub struct StoreBus<'a, T> {
     /// Which device, which end.
     pub device: &'a Device,

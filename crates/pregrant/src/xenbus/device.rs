@@ -4,10 +4,11 @@
 //!   front  own  /local/domain/<fd>/device/vif/<h>         peer  /local/domain/<bd>/backend/vif/<fd>/<h>
 //!   back   own  /local/domain/<bd>/backend/vif/<fd>/<h>   peer  /local/domain/<fd>/device/vif/<h>
 //! ```
-//! Holds paths only: the connection is given to each call, since one connection serves many devices.
+//! Holds paths only: the connection is given to each call, since one connection serves many
+//! devices.
 //!
-//! What the peer may do: write anything into its directory, at any time, or remove it. Values go through
-//! [`KeyValue`]; a directory that cannot be read counts as gone.
+//! What the peer may do: write anything into its directory, at any time, or remove it. Values go
+//! through [`KeyValue`]; a directory that cannot be read counts as gone.
 
 use super::key::{DeviceError, KeyError, KeyValue};
 use super::state::XenbusState;
@@ -131,7 +132,8 @@ impl Device {
         Self { id, side, own_dir, peer_dir }
     }
 
-    /// The front's end of a guest's own device: asks xenstore who the guest is and where its back is.
+    /// The front's end of a guest's own device: asks xenstore who the guest is and where its back
+    /// is.
     pub fn front<T: Transport>(xs: &mut Client<T>, class: Class, handle: u32) -> Result<Self, DeviceError> {
         let front = own_domid(xs)?;
         // The toolstack, domain 0, writes these.
@@ -192,7 +194,8 @@ impl Device {
         required(&at, read_key(xs, &at, self.peer_domid())?, self.peer_domid())
     }
 
-    /// A key in the own directory, which the toolstack wrote or this end did; `None` when there is none.
+    /// A key in the own directory, which the toolstack wrote or this end did; `None` when there is
+    /// none.
     pub fn get_own<V: KeyValue, T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -213,7 +216,8 @@ impl Device {
 
     /// Writes several keys in the own directory, so that the peer sees all of them or none.
     ///
-    /// Fails with `ENOENT` when the toolstack removed the directory meanwhile, rather than make it again.
+    /// Fails with `ENOENT` when the toolstack removed the directory meanwhile, rather than make it
+    /// again.
     pub fn set_in_transaction<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -225,7 +229,8 @@ impl Device {
         })
     }
 
-    /// As [`set_in_transaction`](Self::set_in_transaction), and removes what is `stale` among the own directory's names.
+    /// As [`set_in_transaction`](Self::set_in_transaction), and removes what is `stale` among the
+    /// own directory's names.
     pub fn replace_in_transaction<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -250,15 +255,15 @@ impl Device {
         read_state(xs, &self.peer_dir)
     }
 
-    /// Does the toolstack want the device to stay? Backs have the key. Where nobody wrote one, nobody
-    /// wants the device gone.
+    /// Does the toolstack want the device to stay? Backs have the key. Where nobody wrote one,
+    /// nobody wants the device gone.
     pub fn online<T: Transport>(&self, xs: &mut Client<T>) -> Result<bool, XsError> {
         let value = unless_gone(xs.read(&path::join(&self.own_dir, ONLINE)))?;
         Ok(value.is_none_or(|v| v == b"1"))
     }
 
-    /// Writes the own state, unless the toolstack removed the directory: then it fails with `ENOENT`, rather than
-    /// leave a ghost of the device.
+    /// Writes the own state, unless the toolstack removed the directory: then it fails with
+    /// `ENOENT`, rather than leave a ghost of the device.
     pub fn set_state<T: Transport>(&self, xs: &mut Client<T>, state: XenbusState) -> Result<(), XsError> {
         self.set_in_transaction(xs, &[(STATE, state.digit())])
     }
@@ -281,12 +286,14 @@ impl Device {
         self.unwatch_peer_key(xs, STATE)
     }
 
-    /// Asks for an event whenever this key of the peer's changes, beside its state. Watching twice is no error.
+    /// Asks for an event whenever this key of the peer's changes, beside its state. Watching twice
+    /// is no error.
     pub fn watch_peer_key<T: Transport>(&self, xs: &mut Client<T>, key: &str) -> Result<(), XsError> {
         watch(xs, &path::join(&self.peer_dir, key))
     }
 
-    /// Asks for an event when the own directory is taken away, and whenever the own state changes. Watching twice is no error.
+    /// Asks for an event when the own directory is taken away, and whenever the own state changes.
+    /// Watching twice is no error.
     pub fn watch_own<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         watch(xs, &path::join(&self.own_dir, STATE))
     }
@@ -310,8 +317,9 @@ impl Device {
         self.is_peer_key_event(event, STATE)
     }
 
-    /// Waits until the peer's state is one that the test wants, and gives it; gives the last one seen when that does
-    /// not happen in time (`None`: for ever). Call [`Device::watch_peer`] before. Other watches' events are kept.
+    /// Waits until the peer's state is one that the test wants, and gives it; gives the last one
+    /// seen when that does not happen in time (`None`: for ever). Call [`Device::watch_peer`]
+    /// before. Other watches' events are kept.
     pub fn wait_peer<T: Transport>(
         &self,
         xs: &mut Client<T>,

@@ -1,16 +1,20 @@
-//! Where the front's end of one device stands, whatever its class: its state, and when it begins anew.
+//! Where the front's end of one device stands, whatever its class: its state, and when it begins
+//! anew.
 //!
 //! ```text
 //!   watch fires --> the class' step:   peer's state --next--> nothing to do, or wait until begins_at_ns
 //!                                                     '-----> a state: the class does what it stands for --enter--> written; once more
 //! ```
-//! [`state`] decides, [`Backoff`] says how often; a class has the steps: which keys it writes, what it grants.
+//! [`state`] decides, [`Backoff`] says how often; a class has the steps: which keys it writes, what
+//! it grants.
 //!
-//! A back's `online` is 0 once the toolstack wants the device gone. A front that is closed then does not begin anew, and one that is
-//! [in use](Front::set_in_use) says Closing (5) and goes on with its rings until it is not, or until the back has closed.
+//! A back's `online` is 0 once the toolstack wants the device gone. A front that is closed then
+//! does not begin anew, and one that is [in use](Front::set_in_use) says Closing (5) and goes on
+//! with its rings until it is not, or until the back has closed.
 //!
-//! What a back may do: write any state at any time. A front follows it down each time, and begins anew not without pause. Or hold a
-//! front that is in use at Closing, and not serve it: so it may at Connected.
+//! What a back may do: write any state at any time. A front follows it down each time, and begins
+//! anew not without pause. Or hold a front that is in use at Closing, and not serve it: so it may
+//! at Connected.
 
 use super::backoff::Backoff;
 use super::bus::DeviceBus;
@@ -39,8 +43,9 @@ impl Front {
         Self { state, handshake, reconnect, backoff, begins_at_ns: None, in_use: false, stays: false }
     }
 
-    /// Begins where a predecessor in this domain (a front that died, the kernel's) left the device: what is connected is brought down
-    /// first, what is closed begins again. Before the first [`next`](Self::next), and only for one that reconnects.
+    /// Begins where a predecessor in this domain (a front that died, the kernel's) left the device:
+    /// what is connected is brought down first, what is closed begins again. Before the first
+    /// [`next`](Self::next), and only for one that reconnects.
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         use XenbusState as S;
         match bus.own_state()? {
@@ -64,7 +69,8 @@ impl Front {
         self.reconnect
     }
 
-    /// When it wants to be asked again for the [next](Self::next) state, by the clock of that; None: it does not wait.
+    /// When it wants to be asked again for the [next](Self::next) state, by the clock of that;
+    /// None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.begins_at_ns
     }
@@ -79,7 +85,8 @@ impl Front {
         self.stays
     }
 
-    /// The state to [enter](Self::enter), where the back is in this one. None: nothing is to be done now.
+    /// The state to [enter](Self::enter), where the back is in this one. None: nothing is to be
+    /// done now.
     ///
     /// # Errors
     /// The back's directory cannot be read.
@@ -110,7 +117,8 @@ impl Front {
         Ok(Some(next).filter(|_| self.begins_at_ns.is_none()))
     }
 
-    /// Writes it: what it stands for is done. Once closed, the keys that are `stale` without a connection are removed.
+    /// Writes it: what it stands for is done. Once closed, the keys that are `stale` without a
+    /// connection are removed.
     pub fn enter<B: DeviceBus>(
         &mut self,
         bus: &mut B,
@@ -118,8 +126,8 @@ impl Front {
         stale: fn(&str) -> bool,
     ) -> Result<(), B::Error> {
         if next == XenbusState::Closed {
-            // The next front of this device may be one that knows nothing of our keys, and removes none. Where the toolstack took the
-            // directory, the keys are gone too.
+            // The next front of this device may be one that knows nothing of our keys, and removes
+            // none. Where the toolstack took the directory, the keys are gone too.
             let _ = bus.publish(&Pairs::new(), stale);
         }
         bus.set_state(next)?;
@@ -139,7 +147,8 @@ impl Front {
         told
     }
 
-    /// Begins to close from this end, to begin anew as after any close; one that does not reconnect is over.
+    /// Begins to close from this end, to begin anew as after any close; one that does not reconnect
+    /// is over.
     pub fn begin_anew<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.state = XenbusState::Closing;
         bus.set_state(XenbusState::Closing)

@@ -1,5 +1,6 @@
-//! Keys of a device as typed values. What stands in a key was written by the peer, or by nobody: it is parsed
-//! strictly, and what does not fit becomes an error that names everything needed to find the mistake.
+//! Keys of a device as typed values. What stands in a key was written by the peer, or by nobody: it
+//! is parsed strictly, and what does not fit becomes an error that names everything needed to find
+//! the mistake.
 
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::xenstore::XsError;
@@ -93,7 +94,8 @@ const SHOWN_CHARS: usize = 64;
 impl KeyError {
     /// For a value as it came from xenstore.
     pub fn new(path: &str, seen: Option<&[u8]>, expected: &'static str, writer: DomId) -> Self {
-        // The peer chose the bytes: none may reach a terminal as it is, nor more than a line of them.
+        // The peer chose the bytes: none may reach a terminal as it is, nor more than a line of
+        // them.
         let seen = seen.map(|bytes| {
             let mut shown: String =
                 bytes.iter().take(SHOWN_CHARS).flat_map(|b| b.escape_ascii()).map(char::from).collect();
@@ -152,8 +154,8 @@ impl fmt::Display for DeviceError {
 
 impl core::error::Error for DeviceError {}
 
-/// Feeds the values that a message names back to the parser; returns how many. One behind "below" must be refused, the one
-/// before it taken.
+/// Feeds the values that a message names back to the parser; returns how many. One behind "below"
+/// must be refused, the one before it taken.
 #[cfg(test)]
 pub(crate) fn examples<V: KeyValue>() -> usize {
     let is_example = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());

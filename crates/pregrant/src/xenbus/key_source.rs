@@ -1,7 +1,9 @@
-//! Keys of a device's directory, as negotiation reads and writes them: hostile text, whatever the class of the device.
+//! Keys of a device's directory, as negotiation reads and writes them: hostile text, whatever the
+//! class of the device.
 //!
-//! What a peer may do: write anything. A garbled number in a key that is needed is an error that names the key and says what
-//! was expected; a garbled feature is a feature that is not there, and a key with an empty value is one that is not there.
+//! What a peer may do: write anything. A garbled number in a key that is needed is an error that
+//! names the key and says what was expected; a garbled feature is a feature that is not there, and
+//! a key with an empty value is one that is not there.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -16,8 +18,9 @@ pub trait KeySource {
     fn bad(&self, key: &str, value: &str, expected: &'static str) -> Self::Error;
 }
 
-/// The text of a key, as it was written; None when it is absent or empty. Xen's own drivers scan a value for what they expect, and
-/// find nothing in an empty one: a front that does not want a key any more may empty it.
+/// The text of a key, as it was written; None when it is absent or empty. Xen's own drivers scan a
+/// value for what they expect, and find nothing in an empty one: a front that does not want a key
+/// any more may empty it.
 pub fn stated<S: KeySource>(keys: &mut S, key: &str) -> Result<Option<String>, S::Error> {
     Ok(keys.text(key)?.filter(|text| !text.trim_end_matches('\0').trim().is_empty()))
 }
@@ -43,7 +46,8 @@ pub fn needed<S: KeySource>(keys: &mut S, key: &str) -> Result<u32, S::Error> {
     number(keys, key)?.ok_or_else(|| keys.bad(key, "", "a decimal number (the key is missing)"))
 }
 
-/// A key that is on when it holds a number other than 0. Garbled means off: no feature is worth a vif.
+/// A key that is on when it holds a number other than 0. Garbled means off: no feature is worth a
+/// vif.
 pub fn flag<S: KeySource>(keys: &mut S, key: &str) -> Result<bool, S::Error> {
     let text = keys.text(key)?;
     Ok(text.is_some_and(|t| t.trim_end_matches('\0').trim().parse::<u32>().is_ok_and(|n| n != 0)))

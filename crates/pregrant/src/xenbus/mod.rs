@@ -7,12 +7,14 @@
 //!  front              rings, channels, state=4            │
 //!  back                                                   state=4 (Connected)
 //! ```
-//! Each end writes its own directory and watches the other's `state`. [`state`] has the states and what each end
-//! does about the other's; [`device`] one end's directories, with keys that are parsed as hostile ([`key_source`]); [`bus`] what a
-//! driver of any class sees of both; [`back`] the back's end of a device of any class, and [`front`] where its front's stands; [`toolstack`] the part that makes and removes both directories.
+//! Each end writes its own directory and watches the other's `state`. [`state`] has the states and
+//! what each end does about the other's; [`device`] one end's directories, with keys that are
+//! parsed as hostile ([`key_source`]); [`bus`] what a driver of any class sees of both; [`back`]
+//! the back's end of a device of any class, and [`front`] where its front's stands; [`toolstack`]
+//! the part that makes and removes both directories.
 //!
-//! Which keys a device has is not here, but for those of [rings and queues](ring_keys), which all classes write alike: see
-//! `net::features` for vifs, `blk::features` for disks.
+//! Which keys a device has is not here, but for those of [rings and queues](ring_keys), which all
+//! classes write alike: see `net::features` for vifs, `blk::features` for disks.
 
 pub mod back;
 pub mod backoff;

@@ -1,6 +1,7 @@
 //! Why a device is not connected, in words that name the front's key.
 //!
-//! What a front may do: cause any of these, again and again. The owner of the device limits what is logged.
+//! What a front may do: cause any of these, again and again. The owner of the device limits what is
+//! logged.
 
 use crate::error::{PeerFault, PlatformError};
 use crate::platform::MapError;
@@ -42,8 +43,8 @@ pub enum ConnectError<E> {
     TooManyPages(TooManyPages),
     /// What stands behind the device cannot be had: what it is, and why.
     Unready(String),
-    /// What stands behind the device cannot be had now, and is waited for: somebody has it; or it is not there, and a guest is connected
-    /// to it. Who, or why, in words.
+    /// What stands behind the device cannot be had now, and is waited for: somebody has it; or it
+    /// is not there, and a guest is connected to it. Who, or why, in words.
     Busy(String),
     /// What a predecessor accepted, and the front uses, cannot be had again: what it is, and why.
     Lost(String),
@@ -121,7 +122,8 @@ impl<E> ConnectError<E> {
         matches!(self, Self::Busy(_))
     }
 
-    /// Whether it is for what stands behind the device that this is not connected, and for nothing that its front did.
+    /// Whether it is for what stands behind the device that this is not connected, and for nothing
+    /// that its front did.
     pub fn is_behind(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Unready(_))
     }

@@ -1,5 +1,5 @@
-//! Keys in which fronts of every class tell of their rings and queues: one place that writes them, the same place that reads them
-//! (docs/protocol 2.8 and 5.4).
+//! Keys in which fronts of every class tell of their rings and queues: one place that writes them,
+//! the same place that reads them (docs/protocol 2.8 and 5.4).
 //!
 //! ```text
 //!   one queue    [PREFIX]ring-ref                                     a page
@@ -7,8 +7,9 @@
 //!   more queues  multi-queue-num-queues, and the same below queue-0/, queue-1/ ...
 //!                but a disk's ring-page-order, which is one key at the top for all of its queues
 //! ```
-//! PREFIX is "tx-" or "rx-" for a vif and nothing for a disk. What a front may do: write anything. A number that is garbled or more
-//! than the back said is an error that names the key; a key without a value is a key that is not there.
+//! PREFIX is "tx-" or "rx-" for a vif and nothing for a disk. What a front may do: write anything.
+//! A number that is garbled or more than the back said is an error that names the key; a key
+//! without a value is a key that is not there.
 
 use super::key_source::{KeySource, Pairs, decimal, needed, number, put};
 use crate::units::GrantRef;
@@ -49,7 +50,8 @@ pub fn put_ring(p: &mut Pairs, prefix: &str, refs: &[GrantRef]) {
     }
 }
 
-/// A front's order; None: it says none. `most` is what the back said; `expected` names it, should there be more.
+/// A front's order; None: it says none. `most` is what the back said; `expected` names it, should
+/// there be more.
 pub fn asked_order<S: KeySource>(
     keys: &mut S,
     prefix: &str,
@@ -72,8 +74,9 @@ pub fn ring_pages<S: KeySource>(
     (0..pages).map(|k| needed(keys, &ring_key(prefix, k, order.is_some())).map(GrantRef)).collect()
 }
 
-/// The grants of a vif's ring. Only our fronts write orders, each beside its ring, and they remove what another left. So a key
-/// without a number is of a front that knows no orders, whatever one of ours that was killed left beside it.
+/// The grants of a vif's ring. Only our fronts write orders, each beside its ring, and they remove
+/// what another left. So a key without a number is of a front that knows no orders, whatever one of
+/// ours that was killed left beside it.
 pub fn vif_ring<S: KeySource>(
     keys: &mut S,
     prefix: &str,

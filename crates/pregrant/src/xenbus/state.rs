@@ -4,8 +4,9 @@
 //!   back   1 ──► 2 ─────────────► 4 ──► 5 ──► 6 ──► 2 ...      one legal step at a time
 //!   front  1 ────────► (3) ──► 4 ──────► 5 ──► 6 ──► 1 ...      3: block only
 //! ```
-//! Both ends are pure functions of "my state" and "the peer's state". An end that follows them comes to rest
-//! whatever the other writes, in whatever order: the peer may write anything, also garbage, also nothing.
+//! Both ends are pure functions of "my state" and "the peer's state". An end that follows them
+//! comes to rest whatever the other writes, in whatever order: the peer may write anything, also
+//! garbage, also nothing.
 
 use core::fmt;
 
@@ -50,9 +51,10 @@ impl XenbusState {
 
     /// From a `state` key as the peer wrote it. Missing and garbled are [`XenbusState::Unknown`].
     ///
-    /// Both ends have to see the same state, so what Linux reads is what counts (`xenbus_read_driver_state`: `%d` of the
-    /// kernel's sscanf, on text that ends at its first NUL): space before the number, a minus and zeros in front, anything
-    /// behind; an overflow wraps. A number that is no state is Unknown.
+    /// Both ends have to see the same state, so what Linux reads is what counts
+    /// (`xenbus_read_driver_state`: `%d` of the kernel's sscanf, on text that ends at its first
+    /// NUL): space before the number, a minus and zeros in front, anything behind; an overflow
+    /// wraps. A number that is no state is Unknown.
     pub fn parse(value: Option<&[u8]>) -> Self {
         let number = value.and_then(scan_decimal);
         number.and_then(|n| Self::ALL.get(usize::try_from(n).ok()?)).copied().unwrap_or(Self::Unknown)
@@ -108,8 +110,8 @@ pub enum Reaction {
     Remove,
 }
 
-/// Steps that an end takes in one go at most: more than lie between any two states, so that only a peer that changes its
-/// own state all the time gets there.
+/// Steps that an end takes in one go at most: more than lie between any two states, so that only a
+/// peer that changes its own state all the time gets there.
 pub const STEPS_AT_ONCE: u32 = 8;
 
 /// When a device's front tells the back of its rings.
@@ -121,8 +123,8 @@ pub enum Handshake {
     Confirmed,
 }
 
-/// The back's next state on the way from `own` to `target`, one legal step at a time; `None` when it is there, or
-/// when there is no way.
+/// The back's next state on the way from `own` to `target`, one legal step at a time; `None` when
+/// it is there, or when there is no way.
 pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
     use XenbusState::*;
     if own == target {
@@ -208,7 +210,8 @@ pub fn front(own: XenbusState, back: XenbusState, handshake: Handshake, reconnec
             Handshake::Direct => Connected,
             Handshake::Confirmed => Initialised,
         }),
-        // NetBSD's xbdback is there when it has its disk, and takes a front's rings when it sees them.
+        // NetBSD's xbdback is there when it has its disk, and takes a front's rings when it sees
+        // them.
         (Connected, Initialising) if handshake == Handshake::Confirmed => Reaction::Enter(Initialised),
         // The back waits for a front: begin again.
         (InitWait | Closed, Closed) if reconnect => Reaction::Enter(Initialising),
@@ -408,7 +411,8 @@ mod tests {
         assert_eq!(block(Initialising, InitWait), Reaction::Enter(Initialised));
         assert_eq!(block(Initialised, InitWait), Reaction::Stay);
         assert_eq!(block(Initialised, Connected), Reaction::Enter(Connected));
-        // A back may be there first. A vif's cannot: its front's 4 would say that the back may begin.
+        // A back may be there first. A vif's cannot: its front's 4 would say that the back may
+        // begin.
         assert_eq!(block(Initialising, Connected), Reaction::Enter(Initialised));
         assert_eq!(net(Initialising, Connected), Reaction::Stay);
     }
@@ -419,7 +423,8 @@ mod tests {
         for handshake in [Handshake::Direct, Handshake::Confirmed] {
             for (f, b) in XenbusState::ALL.into_iter().flat_map(|f| XenbusState::ALL.map(|b| (f, b))) {
                 let (mut own, mut peer) = (f, b);
-                // States that this end never writes; a driver that starts reads its own state once and begins anew.
+                // States that this end never writes; a driver that starts reads its own state once
+                // and begins anew.
                 if matches!(f, Unknown | InitWait | Reconfigured | Reconfiguring) {
                     continue;
                 }

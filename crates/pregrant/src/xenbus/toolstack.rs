@@ -123,8 +123,8 @@ fn make<T: Transport>(
     })
 }
 
-/// Asks the back to take the device down for good: `online` 0 and state 5, unless it is at 6 (as libxl does). When both ends
-/// are closed, call [`remove`].
+/// Asks the back to take the device down for good: `online` 0 and state 5, unless it is at 6 (as
+/// libxl does). When both ends are closed, call [`remove`].
 pub fn request_removal<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsError> {
     xs.transaction(|t| {
         let back = id.back_dir();
@@ -138,7 +138,8 @@ pub fn request_removal<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Resul
     })
 }
 
-/// Removes both directories, what the ends left about errors, and the directories above that are empty then.
+/// Removes both directories, what the ends left about errors, and the directories above that are
+/// empty then.
 pub fn remove<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsError> {
     xs.transaction(|t| {
         for side in [Side::Front, Side::Back] {
@@ -151,8 +152,8 @@ pub fn remove<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<(), XsE
     })
 }
 
-/// The devices of a class for which a domain has backs, from its `backend` directory. Names that are no numbers are
-/// passed over.
+/// The devices of a class for which a domain has backs, from its `backend` directory. Names that
+/// are no numbers are passed over.
 pub fn backs_of<T: Transport>(
     xs: &mut Client<T>,
     back: DomId,
@@ -199,7 +200,8 @@ fn make_dir<T: Transport>(t: &mut Transaction<'_, T>, id: &DeviceId, side: Side)
     Ok(dir)
 }
 
-/// Removes a directory, and each above it that is empty then, up to but without the second level below `home`.
+/// Removes a directory, and each above it that is empty then, up to but without the second level
+/// below `home`.
 fn remove_with_empty_above<T: Transport>(
     t: &mut Transaction<'_, T>,
     dir: &str,

@@ -7,12 +7,13 @@
 //! ```
 //! Works over a socket to xenstored and over `/dev/xen/xenbus` alike.
 //!
-//! xenstore itself is trusted with the keys that it keeps, but not with memory: lengths are checked before anything
-//! is reserved, and an answer that the protocol does not allow ends the connection's use. Whoever may write below a
-//! watched node chooses the paths of its events, so one event waits for each watch, whatever was changed: it names the
-//! watched node when there were several. Only where nobody but us and the toolstack writes ([`Client::watch_each`]) each
-//! path waits, up to a bound.
-//! The *values* come from other domains: parse them as hostile, see [`crate::xenbus::device`].
+//! xenstore itself is trusted with the keys that it keeps, but not with memory: lengths are checked
+//! before anything is reserved, and an answer that the protocol does not allow ends the
+//! connection's use. Whoever may write below a watched node chooses the paths of its events, so one
+//! event waits for each watch, whatever was changed: it names the watched node when there were
+//! several. Only where nobody but us and the toolstack writes ([`Client::watch_each`]) each path
+//! waits, up to a bound. The *values* come from other domains: parse them as hostile, see
+//! [`crate::xenbus::device`].
 
 use super::codec::{self, Parser};
 use super::error::{Cause, Operation, XsError};
@@ -36,21 +37,23 @@ pub trait Transport {
     /// Sends all of it. A message always comes whole, since `/dev/xen/xenbus` wants it so.
     fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Takes what came, at least one byte, and waits for it as long as told, for ever when `wait` is `None`.
-    /// `Ok(0)`: nothing came in that time.
+    /// Takes what came, at least one byte, and waits for it as long as told, for ever when `wait`
+    /// is `None`. `Ok(0)`: nothing came in that time.
     fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, Self::Error>;
 }
 
 /// Something at or below a watched node changed: look again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchEvent {
-    /// The node that changed; relative if the watch was. Right after [`Client::watch`] the watched node itself.
+    /// The node that changed; relative if the watch was. Right after [`Client::watch`] the watched
+    /// node itself.
     pub path: String,
     /// What the watch was set with.
     pub token: String,
 }
 
-/// Events of one watch of [`Client::watch_each`] that wait at most; then one of the watched node stands for all.
+/// Events of one watch of [`Client::watch_each`] that wait at most; then one of the watched node
+/// stands for all.
 const EACH_MAX: usize = 256;
 /// How often a transaction is tried before its conflict is the caller's.
 const TRANSACTION_ATTEMPTS: u32 = 1000;
@@ -74,8 +77,8 @@ struct Waiting {
 
 /// A connection to xenstore.
 ///
-/// The domain that it speaks for is known to the server; a path without a slash in front is relative to that
-/// domain's home.
+/// The domain that it speaks for is known to the server; a path without a slash in front is
+/// relative to that domain's home.
 #[derive(Debug)]
 pub struct Client<T> {
     transport: T,
@@ -101,8 +104,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The transport, to wait for it together with other things. When it has something to read, call
-    /// [`Client::next_event`] with a wait of zero until it gives nothing.
+    /// The transport, to wait for it together with other things. When it has something to read,
+    /// call [`Client::next_event`] with a wait of zero until it gives nothing.
     pub fn transport(&self) -> &T {
         &self.transport
     }
@@ -149,8 +152,8 @@ impl<T: Transport> Client<T> {
 
     /// Does several things at once: all of them become visible together, or none.
     ///
-    /// `body` runs again when another change came in between, so it must have no other effects. When it fails,
-    /// nothing is changed.
+    /// `body` runs again when another change came in between, so it must have no other effects.
+    /// When it fails, nothing is changed.
     pub fn transaction<R>(
         &mut self,
         mut body: impl FnMut(&mut Transaction<'_, T>) -> Result<R, XsError>,
@@ -177,14 +180,14 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Asks to be told of changes at and below a node. It tells once at once. One event waits to be taken: of several
-    /// changes it names the watched node.
+    /// Asks to be told of changes at and below a node. It tells once at once. One event waits to be
+    /// taken: of several changes it names the watched node.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.set_watch(path, token, false)
     }
 
-    /// The same, and each changed node is named by an event of its own: for a node below which no peer may write. Where
-    /// very many wait, one that names the watched node stands for all.
+    /// The same, and each changed node is named by an event of its own: for a node below which no
+    /// peer may write. Where very many wait, one that names the watched node stands for all.
     pub fn watch_each(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.set_watch(path, token, true)
     }
@@ -228,8 +231,8 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Whether an event came already, beside a reply: nothing of it is left to be read from the transport, so nothing there
-    /// wakes for it. Ask before you sleep.
+    /// Whether an event came already, beside a reply: nothing of it is left to be read from the
+    /// transport, so nothing there wakes for it. Ask before you sleep.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty() || self.input.has_message()
     }
@@ -239,12 +242,14 @@ impl<T: Transport> Client<T> {
         self.events.len()
     }
 
-    /// The next event of any watch; `None` when none came in that time (`wait` of `None`: for ever).
+    /// The next event of any watch; `None` when none came in that time (`wait` of `None`: for
+    /// ever).
     pub fn next_event(&mut self, wait: Option<Duration>) -> Result<Option<WatchEvent>, XsError> {
         self.next_event_where(wait, |_| true)
     }
 
-    /// The next event that the test wants; the others stay where they are, for whoever waits for those.
+    /// The next event that the test wants; the others stay where they are, for whoever waits for
+    /// those.
     pub fn next_event_where(
         &mut self,
         wait: Option<Duration>,
@@ -277,7 +282,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Makes a domain known, with the page and the channel of its own ring to xenstore. Domain 0 only.
+    /// Makes a domain known, with the page and the channel of its own ring to xenstore. Domain 0
+    /// only.
     pub fn introduce(&mut self, domid: DomId, gfn: u64, channel: EvtchnPort) -> Result<(), XsError> {
         let body = format!("{}\0{gfn}\0{}\0", domid.0, channel.0);
         self.request(Operation::Introduce, "", TX_NONE, MsgType::Introduce, &[body.as_bytes()]).map(drop)
@@ -517,7 +523,8 @@ impl<T: Transport> Transaction<'_, T> {
         self.on_node(Operation::SetPerms, MsgType::SetPerms, path, &[&list]).map(drop)
     }
 
-    /// A directory that does not fit one message: part after part, from the start again if it changed meanwhile.
+    /// A directory that does not fit one message: part after part, from the start again if it
+    /// changed meanwhile.
     fn directory_in_parts(&mut self, path: &str) -> Result<Vec<u8>, XsError> {
         let operation = Operation::Directory;
         for _ in 0..DIRECTORY_ATTEMPTS {

@@ -3,15 +3,16 @@
 //! ```text
 //! push("..."), push("...")  ->  | header | payload | header | pay   ->  next() -> Message, Message, None
 //! ```
-//! The stream may be cut anywhere; the same messages come out. A peer may announce any length: [`Parser::next`]
-//! fails before any memory is reserved for it, and goes on failing, since the stream cannot be followed any more.
+//! The stream may be cut anywhere; the same messages come out. A peer may announce any length:
+//! [`Parser::next`] fails before any memory is reserved for it, and goes on failing, since the
+//! stream cannot be followed any more.
 
 use crate::wire::WireError;
 use crate::wire::xs::{Errno, Header, MsgType, PAYLOAD_MAX};
 use alloc::vec::Vec;
 
-/// A buffer that was emptied keeps this much room; more is given back, since a peer that once filled it may sit idle
-/// for ever.
+/// A buffer that was emptied keeps this much room; more is given back, since a peer that once
+/// filled it may sit idle for ever.
 pub const KEPT_BYTES: usize = 16 * 1024;
 
 /// Empties a buffer, see [`KEPT_BYTES`].
@@ -69,7 +70,8 @@ impl Parser {
     /// The next whole message; `None` when more bytes are needed.
     ///
     /// # Errors
-    /// [`WireError::XsTooLong`] when the next message announces more than 4096 bytes. Close the connection.
+    /// [`WireError::XsTooLong`] when the next message announces more than 4096 bytes. Close the
+    /// connection.
     #[expect(clippy::should_implement_trait, reason = "an iterator that ends and then goes on would mislead")]
     pub fn next(&mut self) -> Result<Option<Message>, WireError> {
         let rest = &self.bytes[self.taken..];
@@ -106,7 +108,8 @@ pub fn encode_error(out: &mut Vec<u8>, request: &Header, errno: Errno) {
     encode(out, MsgType::Error.raw(), request.req_id, request.tx_id, &parts);
 }
 
-/// The strings of a payload in which each ends in a NUL. `None` when the last one does not, or there is none.
+/// The strings of a payload in which each ends in a NUL. `None` when the last one does not, or
+/// there is none.
 pub fn strings(payload: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     Some(payload.strip_suffix(b"\0")?.split(|&b| b == 0))
 }

@@ -87,7 +87,8 @@ pub enum Cause {
     NulInToken,
     /// The connection broke; the transport's own words.
     Connection(String),
-    /// xenstore answered something that the protocol does not allow. The connection is of no use any more.
+    /// xenstore answered something that the protocol does not allow. The connection is of no use
+    /// any more.
     BadReply(&'static str),
 }
 

@@ -5,15 +5,17 @@
 //!    │
 //!    └── codec ── path, permission
 //! ```
-//! xenstore is a small tree of keys that all domains of a machine share. A toolstack writes there what devices a
-//! domain shall have; the two ends of a device tell each other there which rings they use and how far they are
-//! ([`crate::xenbus`]). The messages are those of docs/protocol 8.4, [`crate::wire::xs`] has their header.
+//! xenstore is a small tree of keys that all domains of a machine share. A toolstack writes there
+//! what devices a domain shall have; the two ends of a device tell each other there which rings
+//! they use and how far they are ([`crate::xenbus`]). The messages are those of docs/protocol 8.4,
+//! [`crate::wire::xs`] has their header.
 //!
-//! [`client::Client`] takes and gives bytes over a [`client::Transport`]. The server is no part of a driver: on Xen it is the
-//! machine's, elsewhere the crate `pregrant-xenstored`, which takes messages, paths and permissions from here.
+//! [`client::Client`] takes and gives bytes over a [`client::Transport`]. The server is no part of
+//! a driver: on Xen it is the machine's, elsewhere the crate `pregrant-xenstored`, which takes
+//! messages, paths and permissions from here.
 //!
-//! Neither end trusts the other. Whatever arrives is checked before use and memory stays bounded: see the head of
-//! each module for what its peer may do.
+//! Neither end trusts the other. Whatever arrives is checked before use and memory stays bounded:
+//! see the head of each module for what its peer may do.
 
 pub mod client;
 pub mod codec;

@@ -5,8 +5,9 @@
 //!                 device/vif/0/state     relative: to the home of the domain that asks, /local/domain/7
 //! @releaseDomain                         special: names an occasion, not a node
 //! ```
-//! Legal bytes are `A-Z a-z 0-9 - / _ @`; no empty component, no slash at the end (but for `/` itself); 3072 bytes
-//! absolute, 2048 relative. A path that passed [`check`] is therefore ASCII, and cutting it anywhere is safe.
+//! Legal bytes are `A-Z a-z 0-9 - / _ @`; no empty component, no slash at the end (but for `/`
+//! itself); 3072 bytes absolute, 2048 relative. A path that passed [`check`] is therefore ASCII,
+//! and cutting it anywhere is safe.
 
 use crate::units::DomId;
 use crate::wire::xs::{ABS_PATH_MAX, REL_PATH_MAX};
@@ -122,8 +123,8 @@ pub fn resolve(path: &str, domid: DomId) -> String {
     if is_absolute(path) { String::from(path) } else { join(&home(domid), path) }
 }
 
-/// Whether a node may have this absolute path: what stands behind a domain's home, or at all outside of one, has at most
-/// 2048 bytes, as in Xen's xenstored (its quota `path-max`).
+/// Whether a node may have this absolute path: what stands behind a domain's home, or at all
+/// outside of one, has at most 2048 bytes, as in Xen's xenstored (its quota `path-max`).
 pub fn has_room(absolute: &str) -> bool {
     let behind_home = || {
         let (domid, behind) = absolute.strip_prefix("/local/domain/")?.split_once('/')?;

@@ -1,9 +1,9 @@
 //! Who may read and write a node.
 //!
-//! A node has a list of permissions, each a letter and a domain: `n0`, `r7`. The first entry is special: its domain
-//! *owns* the node and may do anything, and its letter is what all domains get that the rest of the list does not
-//! name. Domain 0 may always do anything. A domain may also act for one other, its *target* (a device model for its
-//! guest), and then counts as that domain too.
+//! A node has a list of permissions, each a letter and a domain: `n0`, `r7`. The first entry is
+//! special: its domain *owns* the node and may do anything, and its letter is what all domains get
+//! that the rest of the list does not name. Domain 0 may always do anything. A domain may also act
+//! for one other, its *target* (a device model for its guest), and then counts as that domain too.
 
 use crate::units::DomId;
 use alloc::format;
@@ -97,7 +97,8 @@ impl fmt::Display for Permission {
     }
 }
 
-/// A domain's number in decimal text, as all of xenstore's messages have it. Signs and spaces are refused.
+/// A domain's number in decimal text, as all of xenstore's messages have it. Signs and spaces are
+/// refused.
 pub fn parse_domid(digits: &[u8]) -> Option<DomId> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;

@@ -1,5 +1,5 @@
-//! A front that says Closing (5) with its disk in use, as Linux's does up to 5.13: it goes on with its ring until it says
-//! Closed (6), and so does the back, whoever serves it by then.
+//! A front that says Closing (5) with its disk in use, as Linux's does up to 5.13: it goes on with
+//! its ring until it says Closed (6), and so does the back, whoever serves it by then.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -41,7 +41,8 @@ fn flush(id: u64) -> Request {
     Request::ReadWrite(RwRequest { op, nr_segments: 0, handle: 0, id, sector: 0, seg })
 }
 
-/// Writes pages of these bytes, reads them back, and flushes: what a file system does that is to be unmounted.
+/// Writes pages of these bytes, reads them back, and flushes: what a file system does that is to be
+/// unmounted.
 fn write_and_flush(world: &mut World, front: &mut Front, seed: u64) {
     let data = pattern(4096, seed);
     assert!(front.pages.copy_in(0, &data));
@@ -204,7 +205,8 @@ fn a_length_that_changes_at_5_is_not_told_with_a_4() {
     }
 }
 
-/// A front of ours whose disk the toolstack wants gone: it says 5, goes on while it is in use, and closes then.
+/// A front of ours whose disk the toolstack wants gone: it says 5, goes on while it is in use, and
+/// closes then.
 #[test]
 fn a_front_of_ours_in_use_goes_on_until_it_is_not() {
     for setting in settings() {

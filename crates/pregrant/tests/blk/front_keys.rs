@@ -1,5 +1,5 @@
-//! A front's keys as other systems write them, and beside what another driver of its guest left: which rings a back maps, and its
-//! successor again.
+//! A front's keys as other systems write them, and beside what another driver of its guest left:
+//! which rings a back maps, and its successor again.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -44,8 +44,9 @@ fn an_order_is_one_key_at_the_top_whatever_the_number_of_queues() {
     );
 }
 
-/// A front with such queues and rings, whose keys are changed before the back sees them; with two granted pages of data, whose
-/// numbers another driver may have left. Gives what the back says, or the key of the first ring that it maps.
+/// A front with such queues and rings, whose keys are changed before the back sees them; with two
+/// granted pages of data, whose numbers another driver may have left. Gives what the back says, or
+/// the key of the first ring that it maps.
 fn connects(config: FrontConfig, change: impl Fn(&mut Keys, [GrantRef; 2])) -> Result<String, String> {
     let mut world = World::new(VbdConfig::default(), figures());
     let mut refs = [GrantRef::NONE; 2];
@@ -137,7 +138,8 @@ fn a_number_that_another_driver_left_is_never_the_ring() {
         assert_eq!(connects(of(1, 1), grub), ok("ring-ref0"));
         assert_eq!(connects(of(2, 0), grub), ok("queue-0/ring-ref"));
         assert_eq!(connects(of(2, 1), grub), ok("queue-0/ring-ref0"));
-        // The kernel before a kexec had several pages, or queues, and the next one does not write those keys.
+        // The kernel before a kexec had several pages, or queues, and the next one does not write
+        // those keys.
         let pages = |keys: &mut Keys, at: &str, refs| {
             set(keys, "ring-page-order", 1);
             (0..2).for_each(|k| set(keys, &format!("{at}ring-ref{k}"), stale(refs, k)));
@@ -190,7 +192,8 @@ fn live_rings_of_a_back_that_kept_no_word_of_them_are_taken_up_as_it_took_them()
         assert_eq!(world.ask(&mut front, &Ask::Read { sector: 0, sectors: 8 }), Ok((Ok(()), bytes)));
         world.end(front);
     }
-    // It took a key without a number wherever there was one, and a front without `protocol` for one of 64 bits.
+    // It took a key without a number wherever there was one, and a front without `protocol` for one
+    // of 64 bits.
     let mut world = World::new(VbdConfig::default(), figures());
     let mut front = RawFront::<Blkif64>::connect(&mut world, 1);
     for key in ["ring-active", "protocol-active"] {
@@ -217,7 +220,8 @@ fn keys_of_a_live_front_that_name_its_rings_no_more_are_said() {
     drop(front);
 }
 
-/// A page is written and read by a front that says `protocol` so, or not at all; by its successor, too.
+/// A page is written and read by a front that says `protocol` so, or not at all; by its successor,
+/// too.
 fn serves<K: AnyOrder<Req = Request, Rsp = Response>>(protocol: Option<&str>) -> String {
     let mut world = World::new(VbdConfig::default(), figures());
     let change = |world: &World| {

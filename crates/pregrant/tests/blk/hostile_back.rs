@@ -128,7 +128,8 @@ fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_n
     }
 }
 
-/// Where memory is short, what is left of a longer ring is no ring: both ends count its pages, and the back is told of fewer.
+/// Where memory is short, what is left of a longer ring is no ring: both ends count its pages, and
+/// the back is told of fewer.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_ring_has_as_many_pages_as_its_back_is_told_of() {
@@ -150,7 +151,8 @@ fn a_ring_has_as_many_pages_as_its_back_is_told_of() {
     assert_eq!((refs.len(), front.room()), (4, 128));
 }
 
-/// The back keeps a page mapped that it has answered for: it is granted to nobody else, and used again when it is let go of.
+/// The back keeps a page mapped that it has answered for: it is granted to nobody else, and used
+/// again when it is let go of.
 #[test]
 fn xsa_396_a_page_that_is_still_mapped_is_not_used_again() {
     let mut ends = Ends::new(Granting::PerFrame);
@@ -270,7 +272,8 @@ fn xsa_457_failures_of_a_disk_leak_neither_pages_nor_places() {
 }
 
 proptest! {
-    /// Whatever stands on the ring: no tag comes twice, none that was not asked, and the pages are all there in the end.
+    /// Whatever stands on the ring: no tag comes twice, none that was not asked, and the pages are
+    /// all there in the end.
     #[test]
     #[cfg_attr(miri, ignore)]
     fn answers_of_any_words(acts in prop::collection::vec((0u8..4, any::<u64>(), 0u8..8, any::<i16>(), 0u32..40), 1..200)) {

@@ -1,4 +1,5 @@
-//! Pages that stay mapped: at first sight, within bounds, the least recently used let go of, and none that is in use.
+//! Pages that stay mapped: at first sight, within bounds, the least recently used let go of, and
+//! none that is in use.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -32,7 +33,8 @@ fn a_page_is_mapped_once_and_a_full_store_is_no_error() {
         assert_eq!(world.xen.counts().since(&before).maps, if round == 0 { 20 } else { 0 });
         assert_eq!(world.back.shares()[0].kept_pages(), 20);
     }
-    // One more: mapped for its request, and then one page in 20 is let go of, the one that was used first.
+    // One more: mapped for its request, and then one page in 20 is let go of, the one that was used
+    // first.
     assert_eq!(front.ask(&mut world, &front.pages_of(OP_READ, 8, &[20])), RSP_OKAY);
     assert_eq!((world.back.shares()[0].kept_pages(), world.back.shares()[0].overflows()), (19, 1));
     let before = world.xen.counts();
@@ -88,7 +90,8 @@ fn a_page_in_use_is_never_let_go_of() {
     front.end(world);
 }
 
-/// References whose hashes meet, as a guest finds them out: each costs one map and no more at a time than it is billed for.
+/// References whose hashes meet, as a guest finds them out: each costs one map and no more at a
+/// time than it is billed for.
 #[test]
 fn references_that_meet_are_mapped_once_each() {
     const LIMIT: usize = 20;

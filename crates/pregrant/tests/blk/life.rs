@@ -90,7 +90,8 @@ fn grant_operations_are_those_of_the_path() {
     }
 }
 
-/// A successor notifies a front of answers of which nobody may have told it, and of nothing else (docs/protocol 1.1, R5).
+/// A successor notifies a front of answers of which nobody may have told it, and of nothing else
+/// (docs/protocol 1.1, R5).
 #[test]
 fn a_successor_notifies_of_what_may_be_untold_alone() {
     let mut world = World::new(VbdConfig::default(), figures());
@@ -202,7 +203,8 @@ fn a_disk_grows_and_shrinks_while_it_is_used() {
 
 #[test]
 fn old_ends_get_plain_blkif() {
-    // A back that keeps no pages, takes no lists, one queue and rings of a page; and one whose features nobody has heard of.
+    // A back that keeps no pages, takes no lists, one queue and rings of a page; and one whose
+    // features nobody has heard of.
     let old = BackFeatures {
         max_ring_order: 0,
         max_queues: 1,
@@ -304,7 +306,8 @@ fn a_guest_s_pages_are_bounded() {
     }
 }
 
-/// What a queue would have mapped is its slots times the segments of its requests; the first long one makes that more.
+/// What a queue would have mapped is its slots times the segments of its requests; the first long
+/// one makes that more.
 #[test]
 fn a_long_request_makes_a_queue_wish_for_more() {
     let setting = Setting::of(PathName::Map, Abi::X86_64);

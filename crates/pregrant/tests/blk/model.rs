@@ -1,13 +1,14 @@
-//! Random requests against a model of the disk, both ends of ours, every path, peers dying at any point.
+//! Random requests against a model of the disk, both ends of ours, every path, peers dying at any
+//! point.
 //!
 //! ```text
 //!   cell: 8 sectors       history: what was written there, in order; a cell has one write in flight at most
 //!   read        the last acknowledged write
 //!   power lost  any of the writes since the one that the last acknowledged FLUSH (or BARRIER) covered
 //! ```
-//! The back's process dies between two polls, or in the middle of one, wherever it speaks to its disk; of what its disk still had,
-//! some lands before the successor begins, and the rest never. A guest that dies leaves requests, and begins anew. Each tag is
-//! answered once.
+//! The back's process dies between two polls, or in the middle of one, wherever it speaks to its
+//! disk; of what its disk still had, some lands before the successor begins, and the rest never. A
+//! guest that dies leaves requests, and begins anew. Each tag is answered once.
 #![cfg(not(miri))]
 
 use crate::model_disk::shared_disk::Died;
@@ -329,7 +330,8 @@ proptest! {
     }
 }
 
-/// Long games, so that each setting is played, with deaths in the middle of polls, and requests that are done again.
+/// Long games, so that each setting is played, with deaths in the middle of polls, and requests
+/// that are done again.
 #[test]
 fn each_setting_sees_deaths_and_work_done_again() {
     for (k, setting) in settings().into_iter().enumerate() {

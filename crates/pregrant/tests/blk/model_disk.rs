@@ -1,9 +1,11 @@
-//! A disk in memory with a cache that can be lost, which does what it is given at once, or when the test says so, in any order.
+//! A disk in memory with a cache that can be lost, which does what it is given at once, or when the
+//! test says so, in any order.
 //!
 //! ```text
 //!   submit --> unstarted --start--> waiting --do_one--> cache (what reads see) --a flush--> platter (what a loss of power leaves)
 //! ```
-//! Dropping a queue's way to it loses what waits there, or does it first, as the test has it: so a back's process ends.
+//! Dropping a queue's way to it loses what waits there, or does it first, as the test has it: so a
+//! back's process ends.
 
 #[path = "shared_disk.rs"]
 pub mod shared_disk;
@@ -209,7 +211,8 @@ impl Model for Inside {
         }
         true
     }
-    /// Of those that wait on ways that are gone, every other one is done in the end, and the rest never.
+    /// Of those that wait on ways that are gone, every other one is done in the end, and the rest
+    /// never.
     fn end(&mut self, lane: usize) {
         let Lane { unstarted, waiting, .. } = &mut self.lanes[lane];
         let left: Vec<Io> = waiting.drain(..).chain(unstarted.drain(..)).collect();

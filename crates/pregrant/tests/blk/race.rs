@@ -1,5 +1,6 @@
-//! A guest that writes over its ring's slots, its lists and its pages while its back reads them. Small enough for Miri, which says
-//! whether a race with a peer is one that Rust allows; of the other tests of a disk it has only a hostile back's.
+//! A guest that writes over its ring's slots, its lists and its pages while its back reads them.
+//! Small enough for Miri, which says whether a race with a peer is one that Rust allows; of the
+//! other tests of a disk it has only a hostile back's.
 
 use crate::mutator::{Outcomes, until_both, while_mutating};
 use crate::raw_front::RawFront;
@@ -10,9 +11,9 @@ use pregrant::ring::{AnyOrder, Blkif32, Blkif64};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, IndirectRequest, OP_READ, OP_WRITE, Request, Response, RwRequest, Segment};
 
-/// Slots, pages and lists are each read once: whatever is made of them, the disk hears of sectors that it has and of as many bytes,
-/// which the model disk looks at, and each request is answered. Some are done as they were asked; some are what the other processor
-/// wrote.
+/// Slots, pages and lists are each read once: whatever is made of them, the disk hears of sectors
+/// that it has and of as many bytes, which the model disk looks at, and each request is answered.
+/// Some are done as they were asked; some are what the other processor wrote.
 fn race<K: AnyOrder<Req = Request, Rsp = Response>>(setting: &Setting) {
     const LIST: usize = 3;
     let mut world = World::new(setting.back, DiskFigures::of(64));
@@ -63,7 +64,8 @@ fn race<K: AnyOrder<Req = Request, Rsp = Response>>(setting: &Setting) {
 
 #[test]
 fn xsa_155_197_a_disk_s_requests_rewritten_while_they_are_read() {
-    // Mapped pages are what a disk reads while they change; Miri is slow, and has lists and slots there too.
+    // Mapped pages are what a disk reads while they change; Miri is slow, and has lists and slots
+    // there too.
     let paths = if cfg!(miri) { &[PathName::Map][..] } else { &PathName::ALL };
     for path in paths {
         race::<Blkif64>(&Setting::of(*path, Abi::X86_64));

@@ -1,4 +1,5 @@
-//! A machine with a guest and its disk's domain: keys in maps, the back's journal in pages that outlive it.
+//! A machine with a guest and its disk's domain: keys in maps, the back's journal in pages that
+//! outlive it.
 
 use crate::bus::{MapBus, device};
 use crate::model_disk::ModelDisk;

@@ -1,4 +1,5 @@
-//! A successor gives a guest the image that it had, or none: what is at an image's name may have changed while no back ran.
+//! A successor gives a guest the image that it had, or none: what is at an image's name may have
+//! changed while no back ran.
 #![cfg(not(miri))]
 
 use crate::rig::{HOST, World, figures, pattern};
@@ -85,7 +86,8 @@ fn a_successor_gives_a_mounted_guest_no_other_image() {
             assert!(why.contains(part), "no {part:?}: {why}");
         }
         assert_eq!(world.xen.counts().mapped, 0);
-        // Nor by a front that comes again with what it has in its hands; not of this process, nor of another.
+        // Nor by a front that comes again with what it has in its hands; not of this process, nor
+        // of another.
         let why = closed_and_tried(&mut world, &mut front).unwrap_err();
         assert!(why.contains(says), "{why}");
         let why = closed_and_tried(&mut world, &mut front).unwrap_err();
@@ -156,7 +158,8 @@ fn without_a_record_of_the_connection_a_successor_takes_what_there_is() {
     assert!(matches!(world.succeed(), Err(ConnectError::Unready(_))));
     drop(front);
 
-    // A record of an earlier connection, with the image of then; the one since was served by who knows of no records.
+    // A record of an earlier connection, with the image of then; the one since was served by who
+    // knows of no records.
     let (mut world, mut front) = self::world("/a");
     let record = world.kept("image");
     let mut bytes = vec![0; record.len()];

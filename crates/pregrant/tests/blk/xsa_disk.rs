@@ -1,4 +1,5 @@
-//! Xen's advisories on block drivers, as far as they are about a back like ours; the number is in the name (docs/protocol 9).
+//! Xen's advisories on block drivers, as far as they are about a back like ours; the number is in
+//! the name (docs/protocol 9).
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -67,7 +68,8 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
                     // Sectors of one entry: whole, wrong, longer than a page.
                     let sectors = [7 << 8, 1, 200 << 8][k as usize % 3];
                     assert!(list.store_u32(13 * 4096 + 8 * (k as usize % 12) + 4, sectors));
-                    // On a machine with one processor nobody would ever see it, did it not sleep here too.
+                    // On a machine with one processor nobody would ever see it, did it not sleep
+                    // here too.
                     if k.is_multiple_of(64) {
                         std::thread::yield_now();
                     }
@@ -85,7 +87,8 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
                 grefs[0] = front.refs[13].0;
                 let op = if n.is_multiple_of(2) { OP_READ } else { OP_WRITE };
                 let req = IndirectRequest { op, nr_segments: 12, handle: 0, id: n, sector: n % 2000, grefs };
-                // The model disk asserts that each order is as long as its sectors say, and on the disk.
+                // The model disk asserts that each order is as long as its sectors say, and on the
+                // disk.
                 match front.ask(&mut world, &Request::Indirect(req)) {
                     RSP_OKAY => okay += 1,
                     RSP_ERROR => refused += 1,
@@ -103,8 +106,8 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
     }
 }
 
-/// The ring's page is granted to the back, so that a request can name it as its data: what the disk then writes over the ring changes no
-/// request that was taken.
+/// The ring's page is granted to the back, so that a request can name it as its data: what the disk
+/// then writes over the ring changes no request that was taken.
 #[test]
 fn xsa_155_197_a_disk_that_writes_over_its_guest_s_ring_changes_no_request_that_was_taken() {
     for setting in settings() {
@@ -122,7 +125,8 @@ fn xsa_155_197_a_disk_that_writes_over_its_guest_s_ring_changes_no_request_that_
         assert!(front.ring().copy_out(64, &mut slot));
         assert!(world.disk.inside().cache[64 * 512 + 64..][16..112] == slot[16..]);
 
-        // From the disk: each index is a lie then, and each slot behind this one a request for what no disk has.
+        // From the disk: each index is a lie then, and each slot behind this one a request for what
+        // no disk has.
         world.disk.inside().cache[..4096].fill(0xff);
         world.disk.log();
         front.push(&own_ring(&front, OP_READ, 0));
@@ -236,7 +240,8 @@ fn xsa_300_what_a_guest_has_mapped_or_copied_is_bounded() {
     }
 }
 
-/// All but the last page can be had: what is mapped until that shows is bounded too, and how much of it a poll does.
+/// All but the last page can be had: what is mapped until that shows is bounded too, and how much
+/// of it a poll does.
 #[test]
 fn xsa_300_requests_that_fail_late_are_bounded() {
     for setting in settings() {
@@ -277,7 +282,8 @@ fn xsa_300_requests_that_fail_late_are_bounded() {
     }
 }
 
-/// A list is refused for its last entry, when all of it was copied and looked at: few of those a poll, as of any that are long.
+/// A list is refused for its last entry, when all of it was copied and looked at: few of those a
+/// poll, as of any that are long.
 #[test]
 fn xsa_300_lists_that_are_refused_at_their_end_are_bounded() {
     for setting in settings() {
@@ -380,7 +386,8 @@ fn xsa_371_nothing_stays_mapped_after_errors() {
     }
 }
 
-/// A queue that found a fault, with requests at its disk, and its device closed after that, each twice.
+/// A queue that found a fault, with requests at its disk, and its device closed after that, each
+/// twice.
 #[test]
 fn xsa_374_a_fault_and_a_disconnect_of_a_disk_twice_over() {
     for setting in settings() {

@@ -1,5 +1,5 @@
-//! The allocator of a test that counts: calls for memory, and bytes held. A test binary of its own, since it is the
-//! whole process's.
+//! The allocator of a test that counts: calls for memory, and bytes held. A test binary of its own,
+//! since it is the whole process's.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -19,8 +19,8 @@ fn count(calls: u64, bytes: isize) {
     let _ = LIVE.try_with(|n| n.set(n.get() + bytes));
 }
 
-// SAFETY: everything is the system's allocator; counting touches thread-local cells without a destructor, so it neither
-// allocates nor unwinds.
+// SAFETY: everything is the system's allocator; counting touches thread-local cells without a
+// destructor, so it neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as isize);

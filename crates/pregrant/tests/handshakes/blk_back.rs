@@ -1,4 +1,5 @@
-//! Backs of disks, each as its source writes its keys, against our front (docs/protocol 5.5 and 2.12 name the sources).
+//! Backs of disks, each as its source writes its keys, against our front (docs/protocol 5.5 and
+//! 2.12 name the sources).
 
 use super::blk_host::{Manners, play_back};
 use super::script::{Io, Step};
@@ -39,7 +40,8 @@ const LINUX_FIGURES: Step = Commit(&[
 /// Blkback answers a front's 5 with its own, and lets go at the front's 6.
 const CLOSES: [Step; 6] = [Close, Wait(&[5], FRONTS), State(5), Wait(&[6], FRONTS), End, State(6)];
 
-/// Linux's blkback with our front: what is at the top and what below a queue, for one queue or two, of one page or two.
+/// Linux's blkback with our front: what is at the top and what below a queue, for one queue or two,
+/// of one page or two.
 fn linux(config: FrontConfig, sees: Step, takes: Step) {
     let connects = [
         LINUX_OFFERS,
@@ -108,7 +110,8 @@ fn linux_with_two_queues_of_two_pages() {
     );
 }
 
-/// A disk that the toolstack's `discard-enable` keeps from discards, on a device without a cache, served to a 32-bit front.
+/// A disk that the toolstack's `discard-enable` keeps from discards, on a device without a cache,
+/// served to a 32-bit front.
 #[test]
 fn linux_without_features_and_a_front_of_32_bits() {
     let manners =
@@ -135,7 +138,8 @@ fn linux_without_features_and_a_front_of_32_bits() {
     play_back(manners, config, &[&connects[..], &CLOSES].concat());
 }
 
-/// QEMU writes all that it has before its 2, and no key of queues, kept pages or barriers. It begins anew at the front's 1.
+/// QEMU writes all that it has before its 2, and no key of queues, kept pages or barriers. It
+/// begins anew at the front's 1.
 #[test]
 fn qemu() {
     let manners = Manners { keeps: false, barrier: false, indirect: 0, ..LINUX };
@@ -185,7 +189,8 @@ fn freebsd() {
     play_back(manners, greedy(), &[&connects[..], &CLOSES].concat());
 }
 
-/// NetBSD's says 4 when it has its disk, whatever the front says, and maps the ring at the front's 3.
+/// NetBSD's says 4 when it has its disk, whatever the front says, and maps the ring at the
+/// front's 3.
 #[test]
 fn netbsd() {
     let manners = Manners { keeps: false, indirect: 32, discard: false, barrier: false, ..LINUX };

@@ -1,4 +1,5 @@
-//! Fronts of disks, each as its source writes its keys, against our back (docs/protocol 5.5 and 2.12 name the sources).
+//! Fronts of disks, each as its source writes its keys, against our back (docs/protocol 5.5 and
+//! 2.12 name the sources).
 
 use super::blk_guest::play_front;
 use super::script::{Grant, Io, ONE, Step};
@@ -95,7 +96,8 @@ fn then_linux(before: &[Step], grant: Grant, keys: Step) -> Vec<Step> {
     [before, &linux(grant, keys)].concat()
 }
 
-/// What comes before a kernel must not matter to it, however many rings it makes, and of however many pages.
+/// What comes before a kernel must not matter to it, however many rings it makes, and of however
+/// many pages.
 fn then_each_linux(before: &[Step]) {
     for (grant, keys) in [(KEPT, LINUX_FLAT), (TWO_PAGES, LINUX_TWO_PAGES), (FOUR, LINUX_FOUR)] {
         play_front(&then_linux(before, grant, keys));
@@ -122,8 +124,9 @@ fn linux_with_two_queues_of_two_pages() {
     play_front(&linux(TWO_OF_TWO_PAGES, LINUX_TWO_OF_TWO_PAGES));
 }
 
-/// A kernel that is started by another, or after a crash of it: it closes what it finds connected, waits for each
-/// state by itself, and removes no key. With one queue and one page it writes neither's number.
+/// A kernel that is started by another, or after a crash of it: it closes what it finds connected,
+/// waits for each state by itself, and removes no key. With one queue and one page it writes
+/// neither's number.
 #[test]
 fn linux_with_four_queues_then_a_kernel_with_one() {
     let reset = [State(5), Wait(&[5], &[4]), State(6), Wait(&[6], &[5]), State(1), Wait(&[2], &[6]), End];
@@ -136,7 +139,8 @@ fn linux_with_four_queues_then_a_kernel_with_one() {
     }
 }
 
-/// Linux before 5.14 with a mounted disk that is unplugged: it says 5, goes on for as long as the disk is in use, and says 6 then.
+/// Linux before 5.14 with a mounted disk that is unplugged: it says 5, goes on for as long as the
+/// disk is in use, and says 6 then.
 #[test]
 fn linux_5_13_that_uses_a_disk_which_is_taken_away() {
     play_front(&[
@@ -286,7 +290,8 @@ fn windows_on_two_cpus_and_one() {
     }
 }
 
-/// After a crash of Windows xencrsh takes the disk to write the memory to: one ring of one page, next to what xenvbd left.
+/// After a crash of Windows xencrsh takes the disk to write the memory to: one ring of one page,
+/// next to what xenvbd left.
 #[test]
 fn windows_that_crashed() {
     for (grant, keys) in [(TWO_OF_TWO_PAGES, WINDOWS_TWO_OF_TWO_PAGES), (TWO_PAGES, WINDOWS_TWO_PAGES)] {
@@ -326,7 +331,8 @@ fn windows_that_crashed() {
     }
 }
 
-/// FreeBSD's blkfront: each key by itself; the kernel's own back keeps 8 pages, ours as many as it asks for.
+/// FreeBSD's blkfront: each key by itself; the kernel's own back keeps 8 pages, ours as many as it
+/// asks for.
 #[test]
 fn freebsd_of_one_page_and_of_eight() {
     const ONE_PAGE: &[Step] =
@@ -366,7 +372,8 @@ fn freebsd_of_one_page_and_of_eight() {
     }
 }
 
-/// FreeBSD before 11 told the back of its limits too, and refuses to let go of a disk that is open: it writes a text and stays at 4.
+/// FreeBSD before 11 told the back of its limits too, and refuses to let go of a disk that is open:
+/// it writes a text and stays at 4.
 #[test]
 fn freebsd_of_old_and_in_use() {
     play_front(&[
@@ -402,7 +409,8 @@ fn freebsd_of_old_and_in_use() {
     ]);
 }
 
-/// NetBSD's xbd: it looks for the features when it attaches, at the back's 2, and writes its keys without looking at the back's state.
+/// NetBSD's xbd: it looks for the features when it attaches, at the back's 2, and writes its keys
+/// without looking at the back's state.
 #[test]
 fn netbsd() {
     play_front(&[
@@ -482,8 +490,9 @@ fn openbsd() {
     ]);
 }
 
-/// Mini-OS's blkfront: keys and state 4 in one transaction, whatever the back's state; it waits at a close for 5, 6, then 2, without an
-/// end, and leaves `protocol` behind. Its flush is a barrier and a flush at once, of one id.
+/// Mini-OS's blkfront: keys and state 4 in one transaction, whatever the back's state; it waits at
+/// a close for 5, 6, then 2, without an end, and leaves `protocol` behind. Its flush is a barrier
+/// and a flush at once, of one id.
 const MINI_OS: [Step; 14] = [
     Grant(ONE),
     Commit(&[
@@ -513,8 +522,8 @@ fn mini_os_twice_then_linux() {
     then_each_linux(&[once.clone(), once].concat());
 }
 
-/// GRUB: each key by itself, whatever the back's state, of which any but 2 counts as connected then. It reads at state 3, never says
-/// 4, says 6 without 5, and leaves its keys empty.
+/// GRUB: each key by itself, whatever the back's state, of which any but 2 counts as connected
+/// then. It reads at state 3, never says 4, says 6 without 5, and leaves its keys empty.
 const fn grub(grant: Grant, protocol: &'static [(&'static str, &'static str)]) -> [Step; 14] {
     [
         Rests(2),
@@ -540,7 +549,8 @@ fn grub_then_linux() {
     then_each_linux(&grub(NARROW, &[("protocol", "x86_32-abi")]));
 }
 
-/// OVMF: the keys and state 4 in one transaction, whatever the back's state; at its end it waits for exactly 5, for exactly 6, and for 2, and removes its keys.
+/// OVMF: the keys and state 4 in one transaction, whatever the back's state; at its end it waits
+/// for exactly 5, for exactly 6, and for 2, and removes its keys.
 const OVMF: [Step; 14] = [
     Grant(ONE),
     Commit(&[

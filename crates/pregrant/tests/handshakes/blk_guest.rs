@@ -1,4 +1,5 @@
-//! Another system's block front on the rings: it fills slots as that system does, and judges every answer of our back.
+//! Another system's block front on the rings: it fills slots as that system does, and judges every
+//! answer of our back.
 
 use super::machine::{GUEST, HOST, Machine, VBD};
 use super::model_disk::{ModelDisk, byte};
@@ -199,8 +200,8 @@ impl BlkGuest {
         (0..len).map(|k| (k ^ (k >> 9)) as u8 ^ (self.requests as u8).wrapping_mul(59)).collect()
     }
 
-    /// A request at the next place of queue `i`, from or into its first pages; up to 11 segments, else by a list. A write's bytes
-    /// are expected from now on.
+    /// A request at the next place of queue `i`, from or into its first pages; up to 11 segments,
+    /// else by a list. A write's bytes are expected from now on.
     fn put(&mut self, i: usize, op: u8, sector: u64, sectors: u64) -> (u8, u64) {
         self.requests += 1;
         let bytes = self.content(sectors as usize * 512);

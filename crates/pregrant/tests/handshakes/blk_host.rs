@@ -1,4 +1,5 @@
-//! Another system's block back on the rings: it takes and answers requests as that system does, and judges what our front asks.
+//! Another system's block back on the rings: it takes and answers requests as that system does, and
+//! judges what our front asks.
 
 use super::blk_guest::{Layout, X86_32, X86_64};
 use super::machine::{GUEST, HOST, Machine, VBD};
@@ -177,7 +178,8 @@ impl BlkHost {
         }
     }
 
-    /// The back does all that was asked, and answers the last first; each answer arrives once, and the read's bytes are these.
+    /// The back does all that was asked, and answers the last first; each answer arrives once, and
+    /// the read's bytes are these.
     fn finish(&mut self, m: &Machine, i: usize, bytes: &[u8]) {
         self.front.publish(&m.guest, i);
         let (from, to) = (self.queues[i].req_cons, self.queues[i].ring.req_prod());

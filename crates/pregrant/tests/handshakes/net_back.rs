@@ -1,4 +1,5 @@
-//! Backs of vifs, each as its source writes its keys, against our front (docs/protocol 2.12 names the sources).
+//! Backs of vifs, each as its source writes its keys, against our front (docs/protocol 2.12 names
+//! the sources).
 
 use super::net_host::{Manners, play_back};
 use super::script::{Io, Step};
@@ -224,7 +225,8 @@ fn qemu() {
     );
 }
 
-/// The prototype of 2015 writes its key with the others: 0 where it was loaded without room for grants.
+/// The prototype of 2015 writes its key with the others: 0 where it was loaded without room for
+/// grants.
 #[test]
 fn linux_prototype_of_2015() {
     const KEEPS: [Step; 2] =

@@ -1,4 +1,5 @@
-//! Fronts of vifs, each as its source writes its keys, against our back (docs/protocol 2.12 names the sources).
+//! Fronts of vifs, each as its source writes its keys, against our back (docs/protocol 2.12 names
+//! the sources).
 
 use super::net_guest::play_front;
 use super::script::{Grant, Io, ONE, Step};
@@ -49,7 +50,8 @@ const LINUX_ASKS: Step = Sees(&[
     ("feature-xdp-headroom", Some("1")),
 ]);
 
-/// What its probe does: state 1, until the back is neither closed nor gone; then it connects at the back's 2.
+/// What its probe does: state 1, until the back is neither closed nor gone; then it connects at the
+/// back's 2.
 const LINUX_PROBES: [Step; 3] = [State(1), Wait(&[2], &[0, 1, 4, 5, 6]), LINUX_ASKS];
 
 #[test]
@@ -88,7 +90,8 @@ fn linux_with_two_queues_bound_and_unbound() {
     ]);
 }
 
-/// xenbus_reset_frontend of a kernel after kexec or a crash: each state is waited for by itself, five seconds long.
+/// xenbus_reset_frontend of a kernel after kexec or a crash: each state is waited for by itself,
+/// five seconds long.
 #[test]
 fn linux_after_a_kernel_that_crashed() {
     play_front(&[
@@ -193,7 +196,8 @@ fn windows_with_two_queues_and_a_control_ring() {
         State(6),
         Wait(&[6], WINDOWS_KNOWS),
         End,
-        // FrontendPrepare anew: 1 at the back's 6. With one queue its keys are flat, and the number is written all the same.
+        // FrontendPrepare anew: 1 at the back's 6. With one queue its keys are flat, and the number
+        // is written all the same.
         State(1),
         Wait(&[2], WINDOWS_KNOWS),
         Grant(SPLIT),
@@ -241,7 +245,8 @@ const FREEBSD_FOUR: Step = Commit(&[
 ]);
 const FOUR: Grant = Grant { queues: 4, ..ONE };
 
-/// A changed option takes the vif down and up: it removes what it says of its options, and waits for each state of the back.
+/// A changed option takes the vif down and up: it removes what it says of its options, and waits
+/// for each state of the back.
 #[test]
 fn freebsd_with_four_queues_resets_its_interface() {
     play_front(&[
@@ -274,7 +279,8 @@ fn freebsd_with_four_queues_resets_its_interface() {
     ]);
 }
 
-/// NetBSD goes to 3 with rings posted and no key written, and stops on any state of a back that it does not know.
+/// NetBSD goes to 3 with rings posted and no key written, and stops on any state of a back that it
+/// does not know.
 #[test]
 fn netbsd() {
     play_front(&[
@@ -326,7 +332,8 @@ fn openbsd() {
     ]);
 }
 
-/// Mini-OS: all keys and state 4 in one transaction, whatever the back's state is; no sg, nothing says when RX slots come.
+/// Mini-OS: all keys and state 4 in one transaction, whatever the back's state is; no sg, nothing
+/// says when RX slots come.
 const MINI_OS: Step = Commit(&[
     ("tx-ring-ref", "{tx0}"),
     ("rx-ring-ref", "{rx0}"),
@@ -371,7 +378,8 @@ fn mini_os_does_not_wait_for_2() {
     ]);
 }
 
-/// The Mini-OS of 2015 says `feature-persistent` to every back, and leaves its channel's key behind; Linux comes after it.
+/// The Mini-OS of 2015 says `feature-persistent` to every back, and leaves its channel's key
+/// behind; Linux comes after it.
 #[test]
 fn linux_after_the_mini_os_of_2015() {
     play_front(&[

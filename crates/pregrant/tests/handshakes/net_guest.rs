@@ -1,4 +1,5 @@
-//! Another system's net front on the rings: it fills slots as that system does, and judges every answer of our back.
+//! Another system's net front on the rings: it fills slots as that system does, and judges every
+//! answer of our back.
 
 use super::machine::{GUEST, HOST, Machine, VIF};
 use super::page::Page;
@@ -225,7 +226,8 @@ impl NetGuest {
         (from..to).map(|k| (queue.tx.u16(k, 0), queue.tx.i16(k, 2))).collect()
     }
 
-    /// A frame of these pieces, each in a page of its own: its bytes come out behind the back, and each slot is answered.
+    /// A frame of these pieces, each in a page of its own: its bytes come out behind the back, and
+    /// each slot is answered.
     fn send(&mut self, m: &mut Machine, i: usize, pieces: &[usize]) {
         let whole: usize = pieces.iter().sum();
         let bytes = self.content(whole);

@@ -1,4 +1,5 @@
-//! Another system's net back on the rings: it takes and answers slots as that system does, and judges what our front asks.
+//! Another system's net back on the rings: it takes and answers slots as that system does, and
+//! judges what our front asks.
 
 use super::machine::{GUEST, HOST, Machine, VIF};
 use super::page::Page;

@@ -1,4 +1,5 @@
-//! A shared ring, byte by byte: the header of Xen's `io/ring.h`, then slots of a size that the protocol says.
+//! A shared ring, byte by byte: the header of Xen's `io/ring.h`, then slots of a size that the
+//! protocol says.
 
 use pregrant::shm::SharedBytes;
 

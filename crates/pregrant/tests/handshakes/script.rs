@@ -21,7 +21,8 @@ pub enum Step {
     Remove(&'static [&'static str]),
     /// Its `state`, by itself.
     State(u8),
-    /// Waits for one of the first states; any that is not among those or the second makes it give up.
+    /// Waits for one of the first states; any that is not among those or the second makes it give
+    /// up.
     Wait(&'static [u8], &'static [u8]),
     /// Our end comes to rest, at this state.
     Rests(u8),
@@ -35,7 +36,8 @@ pub enum Step {
     Map(&'static [&'static str]),
     /// Something travels through the rings.
     Io(Io),
-    /// A front takes back its rings and pages, of which our back must have none mapped; a back unmaps and unbinds ours.
+    /// A front takes back its rings and pages, of which our back must have none mapped; a back
+    /// unmaps and unbinds ours.
     End,
     /// Our end closes, because its owner wants it.
     Close,
@@ -52,7 +54,8 @@ pub struct Grant {
     pub read_only: bool,
 }
 
-/// One queue, rings of a page, one channel or 64-bit slots; what the back reads is granted read-only.
+/// One queue, rings of a page, one channel or 64-bit slots; what the back reads is granted
+/// read-only.
 pub const ONE: Grant = Grant { queues: 1, order: 0, other: false, read_only: true };
 
 /// What travels.
@@ -60,7 +63,8 @@ pub const ONE: Grant = Grant { queues: 1, order: 0, other: false, read_only: tru
 pub enum Io {
     /// Net: frames of one slot. Block: short writes and reads, and a flush.
     Plain,
-    /// Net: frames over several slots. Block: requests of many segments. Until the rings' indices have passed their end.
+    /// Net: frames over several slots. Block: requests of many segments. Until the rings' indices
+    /// have passed their end.
     Many,
     /// Block: an indirect request.
     Indirect,
@@ -149,7 +153,8 @@ fn filled(keys: Keys, names: &BTreeMap<String, u32>) -> Vec<(String, String)> {
     keys.iter().map(|(key, text)| ((*key).into(), value(text))).collect()
 }
 
-/// The system looks at our state whenever it changes: it may see each state that we wrote, and it may see only the last.
+/// The system looks at our state whenever it changes: it may see each state that we wrote, and it
+/// may see only the last.
 fn wait(m: &mut Machine, pair: &mut impl Pair, until: &[u8], may: &[u8], at: &str) {
     for _ in 0..16 {
         let now: u8 = m.read("state").map_or(0, |text| text.parse().expect("a state is a number"));

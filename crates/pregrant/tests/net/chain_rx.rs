@@ -1,4 +1,5 @@
-//! RX through staging, persistent grants and copy, into requests of any id and page: what is answered OKAY is in its memory.
+//! RX through staging, persistent grants and copy, into requests of any id and page: what is
+//! answered OKAY is in its memory.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -62,7 +63,8 @@ proptest! {
                 frames.push_back(f.clone());
                 port.gives.push_back((f, Offload::default()));
             }
-            // One batch at a time, so that what a later one writes is not taken for an earlier one's.
+            // One batch at a time, so that what a later one writes is not taken for an earlier
+            // one's.
             loop {
                 let more = back.poll(&rig.host, GUEST, &bc, &mut port, &control).unwrap();
                 let got = model.frames().unwrap();

@@ -1,5 +1,5 @@
-//! The control ring at the back (docs/protocol 2.11), played by hand: what is answered to what, what a guest that
-//! lies gets, and what a successor finds wherever its predecessor died.
+//! The control ring at the back (docs/protocol 2.11), played by hand: what is answered to what,
+//! what a guest that lies gets, and what a successor finds wherever its predecessor died.
 #![cfg(not(miri))]
 
 use pregrant::net::back::control_page::CONTROL_BYTES;
@@ -184,7 +184,8 @@ fn each_type_is_answered_as_the_protocol_says() {
     g.close();
 }
 
-/// First plus count wraps, or passes the table; an entry names a queue that is not there. Nothing of it is taken.
+/// First plus count wraps, or passes the table; an entry names a queue that is not there. Nothing
+/// of it is taken.
 #[test]
 fn xsa_270_the_table_of_queues_is_written_inside_of_itself_only() {
     let mut g = Game::new();
@@ -377,7 +378,8 @@ fn page_words() -> impl Strategy<Value = Vec<u32>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any requests, and now and then another back that takes over: each is answered once, as the model says.
+    /// Any requests, and now and then another back that takes over: each is answered once, as the
+    /// model says.
     #[test]
     fn any_requests_in_any_order(
         steps in proptest::collection::vec((any_request(u32::MAX), 0u8..10, page_words()), 1..40),
@@ -404,8 +406,9 @@ proptest! {
     }
 }
 
-/// The state after every single store of a request's service, each with a successor: the request is answered once, as
-/// if nobody had died. The order of stores is the one that `control_page.rs` and `ctrl.rs` state.
+/// The state after every single store of a request's service, each with a successor: the request is
+/// answered once, as if nobody had died. The order of stores is the one that `control_page.rs` and
+/// `ctrl.rs` state.
 #[test]
 fn wherever_a_back_dies_the_request_is_answered_once() {
     let requests: [(u16, [u32; 3]); 6] =
@@ -429,7 +432,8 @@ fn wherever_a_back_dies_the_request_is_answered_once() {
         let after = (bytes(&ring_memory), bytes(&g.kept));
         let (hash, due) = (g.control().hash.clone(), g.answers());
         let answer_at = g.rsp_cons;
-        // The page's words in their order with each copy's checksum last, the answer's words, the index.
+        // The page's words in their order with each copy's checksum last, the answer's words, the
+        // index.
         let changed = |at: &usize| before.1[*at..at + 4] != after.1[*at..at + 4];
         let (sums, words): (Vec<usize>, Vec<usize>) =
             (0..CONTROL_BYTES).step_by(4).filter(changed).partition(|at| at % 2048 == 8);

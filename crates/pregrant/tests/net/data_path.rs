@@ -1,5 +1,5 @@
-//! Any frames, both directions, every way, both ends ours: the bytes and what is known of them arrive intact and in
-//! order, and nothing stays granted, mapped or bound.
+//! Any frames, both directions, every way, both ends ours: the bytes and what is known of them
+//! arrive intact and in order, and nothing stays granted, mapped or bound.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;
@@ -13,7 +13,8 @@ use proptest::prelude::*;
 use rig::{Frame, GUEST, OWN_WAYS, Rig, TestPort, WAYS, Way};
 use std::collections::VecDeque;
 
-/// Lengths at which something changes: buffers, pages, colours, header copies, the ends of what is legal.
+/// Lengths at which something changes: buffers, pages, colours, header copies, the ends of what is
+/// legal.
 const EDGES: [usize; 26] = [
     14, 15, 63, 64, 65, 127, 128, 129, 192, 193, 255, 256, 257, 260, 1500, 2047, 2048, 2049, 4095, 4096,
     4097, 8191, 8192, 8193, 65534, 65535,
@@ -218,7 +219,8 @@ proptest! {
         rig.assert_empty();
     }
 
-    /// The two directions of one queue have lengths of their own, and either may be without staging.
+    /// The two directions of one queue have lengths of their own, and either may be without
+    /// staging.
     #[test]
     fn directions_are_negotiated_apart(tx in ways(), rx in ways(), frames in frames(), turns in turns()) {
         let rig = Rig::new();

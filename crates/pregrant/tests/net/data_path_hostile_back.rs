@@ -1,4 +1,5 @@
-//! A back that lies to our front: each lie is one exact fault or one counted error, never a panic, a leak or a stall.
+//! A back that lies to our front: each lie is one exact fault or one counted error, never a panic,
+//! a leak or a stall.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;
@@ -108,8 +109,8 @@ fn xsa_39_garbage_rsp_prod_closes_tx() {
     t.close();
 }
 
-/// A back that keeps pages mapped holds their ids back, and no others; they are free as soon as it lets go, also when
-/// it has nothing more to answer.
+/// A back that keeps pages mapped holds their ids back, and no others; they are free as soon as it
+/// lets go, also when it has nothing more to answer.
 #[test]
 fn xsa_396_ids_of_pages_in_use_wait_for_their_pages() {
     let mut t = Tx::new(Way::Copy);
@@ -235,7 +236,8 @@ fn rx_bytes_up_to_the_end_of_the_buffer_are_taken() {
     }
 }
 
-/// A frame of which the first slot is in a buffer, the others in pages: each part lies in its memory, or it is a fault.
+/// A frame of which the first slot is in a buffer, the others in pages: each part lies in its
+/// memory, or it is a fault.
 #[test]
 fn rx_parts_of_a_frame_that_is_in_two_memories_lie_in_theirs() {
     for (first, second, fault) in [
@@ -342,7 +344,8 @@ fn rx_extras_that_do_not_exist_are_faults() {
     }
 }
 
-/// A frame that the back shows in pieces is taken when it is whole: until then there is no work, and no stall after.
+/// A frame that the back shows in pieces is taken when it is whole: until then there is no work,
+/// and no stall after.
 #[test]
 fn rx_a_frame_in_pieces_is_waited_for() {
     for way in RX_WAYS {
@@ -380,7 +383,8 @@ fn xsa_39_garbage_rsp_prod_closes_rx() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Answers of any bits: a fault, or frames that end in the memory that they name; never more bytes than arrived.
+    /// Answers of any bits: a fault, or frames that end in the memory that they name; never more
+    /// bytes than arrived.
     #[test]
     fn rx_any_answers_are_survived(
         way in proptest::sample::select(&RX_WAYS[..]),

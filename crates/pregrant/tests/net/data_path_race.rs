@@ -1,8 +1,9 @@
-//! A guest that rewrites what it shares while the back reads it: ring slots, staging buffers, their list. Small enough for
-//! Miri, which says whether a race with a peer is one that Rust allows; the other tests of the data path are not.
+//! A guest that rewrites what it shares while the back reads it: ring slots, staging buffers, their
+//! list. Small enough for Miri, which says whether a race with a peer is one that Rust allows; the
+//! other tests of the data path are not.
 //!
-//! Each goes on until both outcomes of the race were seen. A second read of a slot is found for certain elsewhere, where
-//! reads are counted: `xsa_back::xsa_155_197_tx_slots_are_read_once`.
+//! Each goes on until both outcomes of the race were seen. A second read of a slot is found for
+//! certain elsewhere, where reads are counted: `xsa_back::xsa_155_197_tx_slots_are_read_once`.
 
 use crate::rig;
 
@@ -27,8 +28,9 @@ const WAYS: &[Way] = if cfg!(miri) {
     &[Way::Copy, Way::Map, Way::Staging(64), Way::Staging(65535)]
 };
 
-/// XSA-155: slots rewritten while they are read. Each is read once, so what was checked is what is used. Some frames come
-/// as they were played; others, or the end of the connection, are what the other processor wrote.
+/// XSA-155: slots rewritten while they are read. Each is read once, so what was checked is what is
+/// used. Some frames come as they were played; others, or the end of the connection, are what the
+/// other processor wrote.
 #[test]
 fn xsa_155_197_tx_requests_rewritten_while_they_are_read() {
     for &way in WAYS {
@@ -67,8 +69,9 @@ fn xsa_155_197_tx_requests_rewritten_while_they_are_read() {
     }
 }
 
-/// Staging buffers rewritten while they are copied: any mixture of what the guest wrote may arrive, of the length that was
-/// checked, and nothing else happens. Some frames are of one write, and some of two.
+/// Staging buffers rewritten while they are copied: any mixture of what the guest wrote may arrive,
+/// of the length that was checked, and nothing else happens. Some frames are of one write, and some
+/// of two.
 #[test]
 fn buffers_rewritten_while_they_are_copied_are_survived() {
     const IDS: u16 = if cfg!(miri) { 2 } else { 60 };
@@ -104,8 +107,8 @@ fn buffers_rewritten_while_they_are_copied_are_survived() {
     }
 }
 
-/// A list rewritten while it is read: each entry is read once, and what was judged is what is used. Some lists are found
-/// good, and some bad.
+/// A list rewritten while it is read: each entry is read once, and what was judged is what is used.
+/// Some lists are found good, and some bad.
 #[test]
 fn a_list_rewritten_while_it_is_read_is_judged_as_read() {
     const ENTRIES: u32 = if cfg!(miri) { 8 } else { 256 };
@@ -142,7 +145,8 @@ fn a_list_rewritten_while_it_is_read_is_judged_as_read() {
 fn frames_pass_between_two_honest_ends() {
     let frames =
         [(vec![7; 60], Offload::default()), (vec![9; 4200], Offload { csum_ok: true, ..Offload::default() })];
-    // One is staged, the other copied. Each way takes Miri 20 s, and Map's pages are in the race above.
+    // One is staged, the other copied. Each way takes Miri 20 s, and Map's pages are in the race
+    // above.
     let ways = if cfg!(miri) { &[Way::Staging(64)] } else { WAYS };
     for &way in ways {
         let rig = Rig::new();

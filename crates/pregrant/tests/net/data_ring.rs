@@ -1,5 +1,6 @@
-//! Data rings (docs/protocol 4.5): what a back believes of a front's places, what a front believes of a back's, what a successor
-//! finds, and how both ends agree. That any frames arrive intact through one is in data_path.rs.
+//! Data rings (docs/protocol 4.5): what a back believes of a front's places, what a front believes
+//! of a back's, what a successor finds, and how both ends agree. That any frames arrive intact
+//! through one is in data_path.rs.
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
@@ -110,7 +111,8 @@ fn tx_frames_are_where_requests_say_around_the_end_too() {
     s.close();
 }
 
-/// The flag of a received buffer beside that of the data ring: the number is a place, whatever it would be as a buffer.
+/// The flag of a received buffer beside that of the data ring: the number is a place, whatever it
+/// would be as a buffer.
 #[test]
 fn a_place_beside_a_buffer_s_flag_is_a_place() {
     let rig = Rig::new();
@@ -218,7 +220,8 @@ fn tx_without_a_data_ring_a_place_is_a_grant() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever the order of answers: bytes whose request has no answer are not written over, and all of it is free at the end.
+    /// Whatever the order of answers: bytes whose request has no answer are not written over, and
+    /// all of it is free at the end.
     #[test]
     fn tx_bytes_are_the_back_s_until_they_are_answered(
         steps in proptest::collection::vec((any::<bool>(), 14usize..3000, any::<prop::sample::Index>()), 1..150),
@@ -401,7 +404,8 @@ impl Taker {
         Self { rig, game, area, kept: VecDeque::new(), posted: 0, sent: 0, ringed: 0 }
     }
 
-    /// Posts `n` slots. All are posted once before one is posted again, which gives the oldest frame's bytes back.
+    /// Posts `n` slots. All are posted once before one is posted again, which gives the oldest
+    /// frame's bytes back.
     fn post(&mut self, n: usize) {
         for _ in 0..n {
             if self.game.model.free() == 0 {
@@ -519,7 +523,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Whoever dies when: what the front has not given back is as it came, also where the successor begins to write.
+    /// Whoever dies when: what the front has not given back is as it came, also where the successor
+    /// begins to write.
     #[test]
     fn rx_bytes_are_the_front_s_until_it_posts_their_slots_again(steps in steps()) {
         let mut t = Taker::new();
@@ -544,8 +549,8 @@ proptest! {
         t.close();
     }
 
-    /// A front that writes over answers before a successor reads them: it gets frames, in the half or not, and no more than
-    /// what it posted.
+    /// A front that writes over answers before a successor reads them: it gets frames, in the half
+    /// or not, and no more than what it posted.
     #[test]
     fn rx_a_successor_survives_any_answers(
         lies in proptest::collection::vec((0u32..SLOTS, any::<[u32; 2]>(), any::<bool>()), 1..40),

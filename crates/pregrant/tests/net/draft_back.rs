@@ -1,5 +1,6 @@
-//! Messages 8 to 10 at their edges: what our back answers, and what a back answers that follows the draft of these messages (a Linux
-//! netback of 2017, played on Xen); and our front on such a back (docs/protocol 2.11).
+//! Messages 8 to 10 at their edges: what our back answers, and what a back answers that follows the
+//! draft of these messages (a Linux netback of 2017, played on Xen); and our front on such a back
+//! (docs/protocol 2.11).
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{ADD, DEL, INVALID, Pair, RawRing, SIZE, SUCCESS, by_hand, entries, telling};
@@ -32,7 +33,8 @@ impl DraftBack {
         Self { size, mapped: Vec::new(), refuses: Vec::new(), answered: 0, asked: Vec::new() }
     }
 
-    /// Status and data: of a size what is free; of an ADD and a DEL the entries that it looked at. A status is written where it is not 0.
+    /// Status and data: of a size what is free; of an ADD and a DEL the entries that it looked at.
+    /// A status is written where it is not 0.
     fn answer(&mut self, h: &LocalDomain, request: &CtrlRequest) -> (u32, u32) {
         let [_, list, n] = request.data;
         let of = |gref, access| h.map(GUEST, &[GrantRef(gref)], access);
@@ -107,12 +109,15 @@ enum Odd {
     WriteToReadOnly,
 }
 
-/// What a request is answered with: status, data, and the statuses of the entries: None, they are as they were.
+/// What a request is answered with: status, data, and the statuses of the entries: None, they are
+/// as they were.
 type Answer = (u32, u32, Option<&'static [u16]>);
-/// A request in words, its type, its list; our answer; and the draft's, with the statuses behind it.
+/// A request in words, its type, its list; our answer; and the draft's, with the statuses behind
+/// it.
 type Edge = (&'static str, u16, List, Answer, Option<(u32, u32, &'static [u16])>);
 
-/// What is asked, in this order, each of queue 0 with a table of 500; our answer; and the draft's, where it was seen.
+/// What is asked, in this order, each of queue 0 with a table of 500; our answer; and the draft's,
+/// where it was seen.
 #[rustfmt::skip]
 const EDGES: &[Edge] = &[
     ("GET", 8, List::Long(0), (SUCCESS, 500, None), Some((SUCCESS, 500, &[]))),
@@ -154,7 +159,8 @@ const EDGES: &[Edge] = &[
     ("GET at the end", 8, List::Long(0), (SUCCESS, 500, None), None),
 ];
 
-/// A request of a row, whose list is in a page of its own: queue, list and length; the page; and how many entries it has.
+/// A request of a row, whose list is in a page of its own: queue, list and length; the page; and
+/// how many entries it has.
 fn request(
     pair: &Pair,
     list: List,
@@ -240,8 +246,8 @@ fn each_edge_has_its_answer() {
     pair.close();
 }
 
-/// Our front on a back of the draft: it asks what is free before each ADD, names no page twice, has zero in each status before, and counts
-/// what is mapped.
+/// Our front on a back of the draft: it asks what is free before each ADD, names no page twice, has
+/// zero in each status before, and counts what is mapped.
 #[test]
 fn a_front_on_a_back_of_the_draft_has_its_pages_mapped() {
     for (size, gone, due) in [(768, 0, 512), (512, 0, 512), (300, 0, 300), (768, 3, 509), (0, 0, 0)] {

@@ -1,5 +1,5 @@
-//! Foreign frames (docs/protocol 4.6): what a back believes of a guest's frame numbers, how both ends agree, and what a successor
-//! finds. That any frames arrive intact is in data_path.rs.
+//! Foreign frames (docs/protocol 4.6): what a back believes of a guest's frame numbers, how both
+//! ends agree, and what a successor finds. That any frames arrive intact is in data_path.rs.
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
@@ -208,8 +208,8 @@ fn rx_slots_are_frames_or_grants_each_by_itself() {
     rig.assert_empty();
 }
 
-/// A guest that has frames written over the very ring that they are answered on: the back goes by its own indices, and what is
-/// wrong with the requests is found when they are read.
+/// A guest that has frames written over the very ring that they are answered on: the back goes by
+/// its own indices, and what is wrong with the requests is found when they are read.
 #[test]
 fn rx_over_the_guest_s_own_ring_is_the_guest_s_loss() {
     let (rig, mut game, _) = receiver();
@@ -217,7 +217,8 @@ fn rx_over_the_guest_s_own_ring_is_the_guest_s_loss() {
     for id in 0..SLOTS as u16 / 2 {
         game.model.post(RxRequest { id, gref: RX_FOREIGN | ring });
     }
-    // 0xA5A5A5A5 requests are too many: a fault, and nothing else, once what was shown before is used up.
+    // 0xA5A5A5A5 requests are too many: a fault, and nothing else, once what was shown before is
+    // used up.
     game.port.gives.extend((0..2 * SLOTS).map(|_| (vec![0xA5; 4096], Offload::default())));
     assert!(matches!(game.run(), Err(PeerFault::ReqProdOverrun { .. })));
     assert!(game.back.stats().foreign > 0);
@@ -241,7 +242,8 @@ fn ends(wished: FrontConfig, served: VifConfig, numbered: bool) -> Pair {
     Pair::on(xen, wished, served)
 }
 
-/// The paths of queue 0, and of a frame each way of 6000 bytes: how many named frames, and the grant operations.
+/// The paths of queue 0, and of a frame each way of 6000 bytes: how many named frames, and the
+/// grant operations.
 fn shows(pair: &mut Pair) -> ((&'static str, &'static str), [u64; 2], u64) {
     pair.exchange(6000, 2);
     let Pair { front, back, .. } = pair;
@@ -290,7 +292,8 @@ fn both_ends_agree_and_nothing_is_left() {
     }
 }
 
-/// A domain that cannot be mapped is served as any other, and said so. So is one that wrote its wish unasked.
+/// A domain that cannot be mapped is served as any other, and said so. So is one that wrote its
+/// wish unasked.
 #[test]
 fn what_cannot_be_mapped_goes_by_grants() {
     let mut pair = ends(wish(), serving(true), false);
@@ -338,8 +341,8 @@ fn a_front_names_frames_to_one_that_says_so_alone() {
     }
 }
 
-/// A successor maps what a predecessor had, if it was told to and the guest still wants it; else it takes no vif whose front goes on
-/// naming frames.
+/// A successor maps what a predecessor had, if it was told to and the guest still wants it; else it
+/// takes no vif whose front goes on naming frames.
 #[test]
 fn a_successor_takes_it_up_or_takes_nothing() {
     for (told, forge, taken, word) in [

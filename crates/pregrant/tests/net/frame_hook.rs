@@ -1,4 +1,5 @@
-//! The frame hook, and received staging buffers that are sent on: any verdicts, with backs that die, backs that lie, and fronts that do.
+//! The frame hook, and received staging buffers that are sent on: any verdicts, with backs that
+//! die, backs that lie, and fronts that do.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -225,8 +226,8 @@ fn revision(staging_revision: u32) -> BackFeatures {
     BackFeatures { staging_revision, ..BackFeatures::default() }
 }
 
-/// Whatever a hook says of frames of any length, each is in the one place that it named, as the hook left it and in order; also
-/// where backs die with buffers in flight.
+/// Whatever a hook says of frames of any length, each is in the one place that it named, as the
+/// hook left it and in order; also where backs die with buffers in flight.
 #[test]
 fn any_verdicts() {
     let lens = [60, 64, 255, 256, 257, 1500, 1514, 2048, 4096, 4097, 65535];
@@ -293,7 +294,8 @@ fn any_verdicts() {
     }
 }
 
-/// A frame that fits its buffer goes back in it, whatever its length; a longer one, and one that finds no headroom, by a copy.
+/// A frame that fits its buffer goes back in it, whatever its length; a longer one, and one that
+/// finds no headroom, by a copy.
 #[test]
 fn what_is_sent_on_as_it_is() {
     for (len, headroom, grow, sent_on) in [
@@ -331,7 +333,8 @@ fn what_is_sent_on_as_it_is() {
     }
 }
 
-/// With a back that answers nothing RX goes on for as long as there are TX ids, and then frames are dropped, and counted.
+/// With a back that answers nothing RX goes on for as long as there are TX ids, and then frames are
+/// dropped, and counted.
 #[test]
 fn a_full_tx_ring_drops_and_stops_no_rx() {
     let mut stand = Stand::new(config(256), revision(3), 1);
@@ -426,7 +429,8 @@ impl Liar {
     }
 }
 
-/// A buffer is posted again when the answer to its own TX request was taken, whatever else is answered, and once.
+/// A buffer is posted again when the answer to its own TX request was taken, whatever else is
+/// answered, and once.
 #[test]
 fn a_buffer_comes_back_by_its_own_answer_alone() {
     for status in [RSP_OKAY, RSP_ERROR, 7, i16::MIN] {
@@ -477,7 +481,8 @@ fn an_id_that_nobody_sent_frees_no_buffer() {
     }
 }
 
-/// What the back does to a buffer after the hook's look: the hook's head goes on, and to the back alone.
+/// What the back does to a buffer after the hook's look: the hook's head goes on, and to the back
+/// alone.
 #[test]
 fn a_back_that_changes_a_buffer_changes_no_verdict() {
     let mut liar = Liar::new();
@@ -509,7 +514,8 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
     liar.close();
 }
 
-/// Who goes on receiving after a fault finds frames that were sent on already, without a buffer: a fault again.
+/// Who goes on receiving after a fault finds frames that were sent on already, without a buffer: a
+/// fault again.
 #[test]
 fn a_caller_that_goes_on_after_a_fault_gets_faults() {
     for again in [Verdict::Pass, Verdict::Drop, Verdict::Tx, Verdict::Redirect(1)] {
@@ -555,8 +561,8 @@ fn answers_are_taken_where_tx_is_scarce() {
     liar.close();
 }
 
-/// Fewer buffers than slots and TX ids: a slot that has none for the time being is posted when an answer brings one, and a front that
-/// sleeps is woken for it.
+/// Fewer buffers than slots and TX ids: a slot that has none for the time being is posted when an
+/// answer brings one, and a front that sleeps is woken for it.
 #[test]
 fn a_slot_without_a_buffer_is_waited_for() {
     let features = BackFeatures { max_rx_ring_order: 3, ..revision(3) };
@@ -586,7 +592,8 @@ fn a_slot_without_a_buffer_is_waited_for() {
     stand.close();
 }
 
-/// A front may name any buffer of either list, also one that is posted: it sends what stands there, and nothing else of anybody.
+/// A front may name any buffer of either list, also one that is posted: it sends what stands there,
+/// and nothing else of anybody.
 #[test]
 fn a_front_that_names_buffers_as_it_likes() {
     let rig = Rig::new();

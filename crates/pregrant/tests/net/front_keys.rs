@@ -1,4 +1,5 @@
-//! A vif's keys as fronts leave them that do not want a key any more, or that came behind another driver of their guest.
+//! A vif's keys as fronts leave them that do not want a key any more, or that came behind another
+//! driver of their guest.
 
 use crate::rig::bus::{MapBus, device};
 use pregrant::net::features::{

@@ -1,5 +1,5 @@
-//! Gref mappings between our two ends, and by hand: asked for, used without grant operations, bounded, given back; and over a
-//! back's death (docs/protocol 2.11).
+//! Gref mappings between our two ends, and by hand: asked for, used without grant operations,
+//! bounded, given back; and over a back's death (docs/protocol 2.11).
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -213,7 +213,8 @@ impl Pair {
     }
 }
 
-/// Linux's netback, unbound and bound again, is at 4, 1, 2 and 4, and its new instance takes the rings up with an empty table.
+/// Linux's netback, unbound and bound again, is at 4, 1, 2 and 4, and its new instance takes the
+/// rings up with an empty table.
 #[test]
 fn another_back_is_asked_from_the_beginning() {
     for states in [&["1", "2"][..], &["2"], &["3"]] {
@@ -264,7 +265,8 @@ fn another_back_is_asked_once_what_was_asked_before_is_answered() {
     pair.close();
 }
 
-/// What was shared at set-up and is not taken any more would be read wrongly: such a vif is closed and set up anew.
+/// What was shared at set-up and is not taken any more would be read wrongly: such a vif is closed
+/// and set up anew.
 #[test]
 fn a_back_that_does_not_take_what_was_shared_is_connected_anew() {
     let front = FrontVif::new(HOST, FrontConfig::default(), true);
@@ -389,8 +391,9 @@ fn an_add_is_all_or_nothing() {
     pair.close();
 }
 
-/// Each queue's table, filled once, comes with the connection, for every guest that uses the path does that. All else that a guest asks for
-/// is counted: what is added again after it was deleted, what is refused, and its requests.
+/// Each queue's table, filled once, comes with the connection, for every guest that uses the path
+/// does that. All else that a guest asks for is counted: what is added again after it was deleted,
+/// what is refused, and its requests.
 #[test]
 fn filling_the_tables_once_is_not_counted() {
     let mut pair = Pair::new(FrontConfig { queues: 8, ..by_hand() }, entries(768));
@@ -425,7 +428,8 @@ fn filling_the_tables_once_is_not_counted() {
     pair.back.close(&pair.h, &mut pair.bb, None).expect("a map");
     assert!(pair.g.release(region).is_ok());
 
-    // An ADD that fails is not for nothing again and again: what it mapped is unmapped, and that is counted.
+    // An ADD that fails is not for nothing again and again: what it mapped is unmapped, and that is
+    // counted.
     let mut pair = Pair::new(by_hand(), entries(300));
     let good = pair.pages(0, 100);
     let bad = [&good[..], &[GrefEntry { gref: 4_000_000, flags: 0, status: 0 }]].concat();
@@ -435,7 +439,8 @@ fn filling_the_tables_once_is_not_counted() {
     pair.close();
 }
 
-/// Lists as a guest may place them: no page of its own, a page that is not writable, more entries than a page has.
+/// Lists as a guest may place them: no page of its own, a page that is not writable, more entries
+/// than a page has.
 #[test]
 fn lists_that_are_of_no_use() {
     let mut pair = Pair::new(by_hand(), entries(768));
@@ -618,7 +623,8 @@ fn what_is_unanswered_is_bounded() {
     pair.close();
 }
 
-/// XSA-300: what is added counts as mapped, and other devices of the guest take precedence over what may still be.
+/// XSA-300: what is added counts as mapped, and other devices of the guest take precedence over
+/// what may still be.
 #[test]
 fn added_pages_are_the_guests_own() {
     let rings = 3;
@@ -640,7 +646,8 @@ fn added_pages_are_the_guests_own() {
     pair.close();
 }
 
-/// The back dies after each of some turns; the next one has the same pages, and answers what was not.
+/// The back dies after each of some turns; the next one has the same pages, and answers what was
+/// not.
 #[test]
 fn tables_outlive_their_back() {
     for turns in 0..24 {
@@ -679,7 +686,8 @@ fn tables_outlive_their_back() {
     }
 }
 
-/// A request that waits for a worker when its back dies is answered by the next one, once, and what came behind it is not again.
+/// A request that waits for a worker when its back dies is answered by the next one, once, and what
+/// came behind it is not again.
 #[test]
 fn what_waits_outlives_its_back() {
     for gref_pages in [768, 0] {
@@ -713,7 +721,8 @@ fn what_waits_outlives_its_back() {
     }
 }
 
-/// A front that ended grants while there was no back: what cannot be mapped again is not in the table, and nothing else is lost.
+/// A front that ended grants while there was no back: what cannot be mapped again is not in the
+/// table, and nothing else is lost.
 #[test]
 fn what_cannot_be_mapped_again_is_forgotten() {
     let mut pair = Pair::new(by_hand(), entries(768));
@@ -728,11 +737,13 @@ fn what_cannot_be_mapped_again_is_forgotten() {
     pair.close();
 }
 
-/// Whatever is answered, the front sends and takes the same frames, and gives its pages to nobody else.
+/// Whatever is answered, the front sends and takes the same frames, and gives its pages to nobody
+/// else.
 #[test]
 fn a_back_that_lies_about_its_table() {
     let answer = |status, data| (status, data, 0u16, 0u16);
-    // The sizes and statuses that are answered in turn (with what is added to id and type); pages that the front believes are kept.
+    // The sizes and statuses that are answered in turn (with what is added to id and type); pages
+    // that the front believes are kept.
     for (answers, told, fault) in [
         // What it scribbled over the entries are statuses of entries that failed.
         (&[answer(SUCCESS, u32::MAX), answer(SUCCESS, 7)][..], 0, false),
@@ -763,7 +774,8 @@ fn a_back_that_lies_about_its_table() {
     }
 }
 
-/// A guest's end of the control ring that asks as much as it likes, with a list page for each request.
+/// A guest's end of the control ring that asks as much as it likes, with a list page for each
+/// request.
 pub struct RawRing {
     pub ring: RingPages<NetCtrl, LocalMap>,
     lists: Vec<(LocalRegion, GrantRef)>,

@@ -1,5 +1,5 @@
-//! Large segments that a guest, or a back, sends with fields that make no sense: a checksum that is not blank, segments of next
-//! to nothing. etherparse says which checksums are right.
+//! Large segments that a guest, or a back, sends with fields that make no sense: a checksum that is
+//! not blank, segments of next to nothing. etherparse says which checksums are right.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -82,7 +82,8 @@ fn assert_cuts_right((frame, offload): &Frame, count: usize) {
     }
 }
 
-/// What a checksum field holds that is blank: the sum of the pseudo-header, by etherparse's own sum of the whole.
+/// What a checksum field holds that is blank: the sum of the pseudo-header, by etherparse's own sum
+/// of the whole.
 fn assert_blank(frame: &[u8], offload: Offload) {
     assert!(offload.csum_blank && offload.csum_ok);
     let mut whole = frame.to_vec();
@@ -103,7 +104,8 @@ fn a_guest_s_large_segments_are_handed_on_with_blank_checksums() {
         let frames: Vec<Frame> = [(1, 5000), (2, 5000), (1, 100), (2, 40_001)]
             .map(|(kind, len)| (tcp(kind, len), finished(kind, 1000)))
             .into();
-        // One that is said to be TCP and is none is dropped, as with Linux; a good one behind it is not.
+        // One that is said to be TCP and is none is dropped, as with Linux; a good one behind it is
+        // not.
         let none: Frame = (vec![7; 3000], finished(1, 1000));
         let good: Frame = (tcp(1, 3000), blank(1, 1000));
         let sent = [&frames[..], &[none, good.clone()]].concat();

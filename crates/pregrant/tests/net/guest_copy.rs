@@ -1,5 +1,6 @@
-//! Pages that a back lends for RX (docs/protocol 4.7): how both ends agree, what a front believes of a back's list and responses, what
-//! becomes of frames when a back ends, and of pages that a guest keeps.
+//! Pages that a back lends for RX (docs/protocol 4.7): how both ends agree, what a front believes
+//! of a back's list and responses, what becomes of frames when a back ends, and of pages that a
+//! guest keeps.
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
@@ -142,7 +143,8 @@ fn both_ends_agree_and_nothing_is_left() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Any frames, around the ring many times, and with a bound of pages that lets the back lend none.
+    /// Any frames, around the ring many times, and with a bound of pages that lets the back lend
+    /// none.
     #[test]
     fn any_frames_arrive_in_order(
         bursts in proptest::collection::vec(proptest::collection::vec(14usize..9000, 1..40), 1..25),
@@ -261,7 +263,8 @@ fn responses_that_cannot_be_are_faults() {
     }
 }
 
-/// What a hook says of a frame in lent pages, and frames by reference: they are copied, and dropped when their page is gone.
+/// What a hook says of a frame in lent pages, and frames by reference: they are copied, and dropped
+/// when their page is gone.
 #[test]
 fn a_hook_sees_what_was_copied() {
     let mut lender = Lender::connected(wish(), serving(true));
@@ -307,7 +310,8 @@ fn a_hook_sees_what_was_copied() {
     lender.ends.close();
 }
 
-/// What was answered and not copied is lost with its back, is counted, and nothing else is: the next one lends pages of its own.
+/// What was answered and not copied is lost with its back, is counted, and nothing else is: the
+/// next one lends pages of its own.
 #[test]
 fn a_successor_lends_anew_and_what_was_lent_is_lost() {
     let mut lender = Lender::connected(wish(), serving(true));
@@ -323,8 +327,8 @@ fn a_successor_lends_anew_and_what_was_lent_is_lost() {
         lender.deliver(&[700, 5000]);
         let got = lender.receive().expect("no fault");
         assert_eq!(got.len(), 5);
-        // Those of one that lent nothing are in the guest's own pages. All others are lost, also where none lends anew: a reference in
-        // the old list may be another page's by then.
+        // Those of one that lent nothing are in the guest's own pages. All others are lost, also
+        // where none lends anew: a reference in the old list may be another page's by then.
         let stand = round == 3;
         assert_eq!(
             got[..3].iter().filter(|frame| frame.is_none()).count(),
@@ -403,7 +407,8 @@ fn a_guest_that_keeps_a_page_is_lent_no_more() {
     lender.ends.close();
 }
 
-/// A connect that fails leaves no page lent, however often it is tried, whatever failed behind a queue's.
+/// A connect that fails leaves no page lent, however often it is tried, whatever failed behind a
+/// queue's.
 #[test]
 fn a_connect_that_fails_lends_nothing() {
     let queues = FrontConfig { queues: 2, split_channels: false, ctrl_ring: true, ..wish() };
@@ -465,8 +470,8 @@ impl FrameRules for Watched {
     }
 }
 
-/// A reference of an old list may be granted anew as soon as something is: each list has its next generation by then, and a back that may
-/// lend nothing gives it one too.
+/// A reference of an old list may be granted anew as soon as something is: each list has its next
+/// generation by then, and a back that may lend nothing gives it one too.
 #[test]
 fn each_list_has_its_next_generation_before_anything_is_lent() {
     for limit in [usize::MAX, 4] {
@@ -508,7 +513,8 @@ impl FramePort for Held {
     }
 }
 
-/// What a back delivers when it stops in good order outlives it, and so is not in pages that end with it.
+/// What a back delivers when it stops in good order outlives it, and so is not in pages that end
+/// with it.
 #[test]
 fn what_is_delivered_at_the_last_moment_is_not_lost() {
     let ring = FrontConfig { data_ring: Some(8), ..wish() };
@@ -532,7 +538,8 @@ fn what_is_delivered_at_the_last_moment_is_not_lost() {
     }
 }
 
-/// What was noted before a fault was for that call's arena: a caller that goes on gets nothing of it in another.
+/// What was noted before a fault was for that call's arena: a caller that goes on gets nothing of
+/// it in another.
 #[test]
 fn pieces_of_a_call_that_failed_are_not_fetched_later() {
     let mut lender = Lender::connected(wish(), serving(true));
@@ -553,7 +560,8 @@ fn pieces_of_a_call_that_failed_are_not_fetched_later() {
     lender.ends.close();
 }
 
-/// A frame that is to be sent back, and whose page is gone when its rest is copied, is unsent, once, and an error.
+/// A frame that is to be sent back, and whose page is gone when its rest is copied, is unsent,
+/// once, and an error.
 #[test]
 fn a_frame_whose_rest_is_gone_is_counted_once() {
     for verdict in [Verdict::Tx, Verdict::Pass, Verdict::Redirect(1)] {

@@ -1,5 +1,6 @@
-//! What a guest wishes beside its frames, on every way: multicast addresses in extra infos on TX (docs/protocol 2.8),
-//! and on RX only the frames that it named, with the hashes that it asked for (2.5, 2.11).
+//! What a guest wishes beside its frames, on every way: multicast addresses in extra infos on TX
+//! (docs/protocol 2.8), and on RX only the frames that it named, with the hashes that it asked for
+//! (2.5, 2.11).
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;
@@ -81,7 +82,8 @@ fn wishes_are_answered_among_frames_and_are_none() {
     });
 }
 
-/// Malformed wishes are answered with ERROR and change nothing; what no extra info may be closes the device.
+/// Malformed wishes are answered with ERROR and change nothing; what no extra info may be closes
+/// the device.
 #[test]
 fn wishes_that_make_no_sense_are_errors_or_faults() {
     on_all_ways(|g| {
@@ -115,7 +117,8 @@ fn wishes_that_make_no_sense_are_errors_or_faults() {
     g.close();
 }
 
-/// The list holds 64; the wish after that is an ERROR, and the device goes on. 10^5 more change nothing.
+/// The list holds 64; the wish after that is an ERROR, and the device goes on. 10^5 more change
+/// nothing.
 #[test]
 fn the_list_is_bounded() {
     let rig = Rig::new();

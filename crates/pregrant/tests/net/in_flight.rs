@@ -1,5 +1,6 @@
-//! What a successor finds in the redo page at the moments at which a back may die with frames in its hands
-//! (docs/protocol 1.1, R7): when the port is given them, when it is asked for some, and afterwards.
+//! What a successor finds in the redo page at the moments at which a back may die with frames in
+//! its hands (docs/protocol 1.1, R7): when the port is given them, when it is asked for some, and
+//! afterwards.
 //!
 //! ```text
 //!   TxQueue::poll --in_flight--> port.tx_burst: look        RxQueue::poll --asking--> port.rx_burst: look --in_flight--> ...
@@ -107,8 +108,8 @@ fn known(frames: u32) -> InFlight {
     InFlight { frames, asking: false, total: frames }
 }
 
-/// A frame that the port gets, or got and whose answer waits, is one that it may get twice: a successor knows of it before
-/// the port does.
+/// A frame that the port gets, or got and whose answer waits, is one that it may get twice: a
+/// successor knows of it before the port does.
 #[test]
 fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
     let paths: [fn() -> AnyPath<LocalDomain>; 2] =
@@ -180,8 +181,8 @@ impl FramePort for KeepingPort {
     }
 }
 
-/// A frame that the port keeps is in hand until the port has completed it and it is answered: the port of a successor may get it
-/// a second time. One that the port found unreadable is not.
+/// A frame that the port keeps is in hand until the port has completed it and it is answered: the
+/// port of a successor may get it a second time. One that the port found unreadable is not.
 #[test]
 fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
     let rig = Rig::new();
@@ -215,7 +216,8 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
     survives.release(&rig);
 }
 
-/// What the port was asked for, what waits, and what the port has left: lost with the back until it is answered.
+/// What the port was asked for, what waits, and what the port has left: lost with the back until it
+/// is answered.
 #[test]
 fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! Payload that stays where the guest put it: what a port gets that takes it there, when pages are mapped, for how long, and
-//! what a guest can do meanwhile.
+//! Payload that stays where the guest put it: what a port gets that takes it there, when pages are
+//! mapped, for how long, and what a guest can do meanwhile.
 //!
 //! ```text
 //!   model front --ring--> TxQueue, MapPath --tx_lent--> a port that skips, copies, or keeps
@@ -268,8 +268,8 @@ fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
     rig.assert_empty();
 }
 
-/// A list with one bad reference is refused as a whole: then page by page, and only that frame fails. Where nobody looks,
-/// nobody finds out, as for a frame that is dropped unseen.
+/// A list with one bad reference is refused as a whole: then page by page, and only that frame
+/// fails. Where nobody looks, nobody finds out, as for a frame that is dropped unseen.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn one_bad_reference_costs_its_own_frame() {
@@ -303,8 +303,8 @@ fn one_bad_reference_costs_its_own_frame() {
     }
 }
 
-/// Where another frame of the batch has to be mapped, what cannot be is found before the port is called: it has nothing of a
-/// frame that is answered with ERROR.
+/// Where another frame of the batch has to be mapped, what cannot be is found before the port is
+/// called: it has nothing of a frame that is answered with ERROR.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn what_is_found_unreadable_in_time_is_not_handed_on() {
@@ -323,8 +323,8 @@ fn what_is_found_unreadable_in_time_is_not_handed_on() {
     rig.assert_empty();
 }
 
-/// Answered when the port has done with them and not before, in the order of the requests, their pages unmapped; frames that
-/// come meanwhile go on to the port.
+/// Answered when the port has done with them and not before, in the order of the requests, their
+/// pages unmapped; frames that come meanwhile go on to the port.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn kept_frames_are_answered_late_and_in_order() {
@@ -372,7 +372,8 @@ fn kept_frames_are_answered_late_and_in_order() {
     rig.assert_empty();
 }
 
-/// A port that never completes: the ring fills and stands, its worker sleeps; a queue beside it goes on.
+/// A port that never completes: the ring fills and stands, its worker sleeps; a queue beside it
+/// goes on.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_port_that_never_completes_stops_its_own_queue_alone() {
@@ -394,8 +395,8 @@ fn a_port_that_never_completes_stops_its_own_queue_alone() {
     rig.assert_empty();
 }
 
-/// Whoever ends a queue has the port give up what it keeps while it is still mapped: drained in good order, or dropped
-/// after a fault.
+/// Whoever ends a queue has the port give up what it keeps while it is still mapped: drained in
+/// good order, or dropped after a fault.
 #[test]
 fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
     struct Looks(Rig, Mutex<Vec<usize>>);
@@ -464,7 +465,8 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
     }
 }
 
-/// Eth, IPv6 with `options` times 8 bytes of destination options, TCP; the checksum blank. In the model's pages.
+/// Eth, IPv6 with `options` times 8 bytes of destination options, TCP; the checksum blank. In the
+/// model's pages.
 pub fn headers(options: u8, payload: usize) -> Vec<u8> {
     let ext = if options == 0 { 0 } else { 8 * options as usize };
     let mut frame = vec![0; 14 + 40 + ext + 20 + payload];
@@ -482,7 +484,8 @@ pub fn headers(options: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Nobody parses what a guest can still write: where headers matter and are not all in the head, the frame is copied whole.
+/// Nobody parses what a guest can still write: where headers matter and are not all in the head,
+/// the frame is copied whole.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn frames_whose_headers_are_longer_than_the_head_are_copied_whole() {
@@ -531,7 +534,8 @@ fn frames_whose_headers_are_longer_than_the_head_are_copied_whole() {
     }
 }
 
-/// Who has to finish a checksum, or to cut, reads all of a frame: more than once, so it has private bytes.
+/// Who has to finish a checksum, or to cut, reads all of a frame: more than once, so it has private
+/// bytes.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_port_gets_private_bytes_of_what_it_cannot_hand_on_unfinished() {
@@ -558,7 +562,8 @@ fn a_port_gets_private_bytes_of_what_it_cannot_hand_on_unfinished() {
     }
 }
 
-/// Where headers are none that can be understood, the frame is whole too, and whoever finishes it says what is wrong.
+/// Where headers are none that can be understood, the frame is whole too, and whoever finishes it
+/// says what is wrong.
 #[test]
 fn a_blank_checksum_without_headers_is_copied_whole() {
     let rig = Rig::new();
@@ -573,8 +578,8 @@ fn a_blank_checksum_without_headers_is_copied_whole() {
     rig.assert_empty();
 }
 
-/// The time of check and the time of use: a guest that rewrites a frame after its head was judged changes payload, and neither
-/// head nor length nor what is to be done to it.
+/// The time of check and the time of use: a guest that rewrites a frame after its head was judged
+/// changes payload, and neither head nor length nor what is to be done to it.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alone() {
@@ -608,7 +613,8 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
     }
 }
 
-/// Pages that stay mapped are private bytes by then: a head may be a whole page, and what follows is lent.
+/// Pages that stay mapped are private bytes by then: a head may be a whole page, and what follows
+/// is lent.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_head_is_as_long_as_what_another_path_fetched() {

@@ -1,4 +1,5 @@
-//! Payload that is lent from pages which stay mapped: of staging buffers, of the guest's own pages once they are there, and of those it asked to have mapped.
+//! Payload that is lent from pages which stay mapped: of staging buffers, of the guest's own pages
+//! once they are there, and of those it asked to have mapped.
 //!
 //! ```text
 //!   model front --ring--> TxQueue: staging, gref-mapping, persistent --tx_lent--> a port that copies, or keeps
@@ -185,7 +186,8 @@ fn kept_frames_are_answered_late_one_by_one() {
     }
 }
 
-/// What a kept frame has is mapped until it is done with, whatever the store's limit, or the guest, says meanwhile.
+/// What a kept frame has is mapped until it is done with, whatever the store's limit, or the guest,
+/// says meanwhile.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn pages_of_a_kept_frame_stay() {
@@ -286,7 +288,8 @@ fn a_batch_has_nothing_of_the_one_before() {
     g.run().unwrap();
     for act in [Act::Copy, Act::Skip, Act::KeepShortly] {
         for page in [0, 9, 1, 5, 9, 0, 5, 1] {
-            // Of a batch of `map`'s that fails nothing is left for the next one: a page that cannot be mapped, and none that is named.
+            // Of a batch of `map`'s that fails nothing is left for the next one: a page that cannot
+            // be mapped, and none that is named.
             for bad in [GrantRef(0xDEAD), GrantRef::NONE] {
                 let good = std::mem::replace(&mut g.refs[7], bad);
                 let mut port = named(if page % 2 == 0 { Act::Copy } else { Act::Skip });
@@ -320,7 +323,8 @@ fn a_batch_has_nothing_of_the_one_before() {
     rig.assert_empty();
 }
 
-/// As with `map`: who parses has private bytes, and a guest that rewrites a frame changes its payload alone.
+/// As with `map`: who parses has private bytes, and a guest that rewrites a frame changes its
+/// payload alone.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_what_is_rewritten_after_the_check_is_payload_alone() {

@@ -1,5 +1,6 @@
-//! The rules of docs/protocol 2.6 for what a guest sends, each played by the model front on every way: what is
-//! dropped, what is answered with an error, what closes the device, and what looks odd and is right.
+//! The rules of docs/protocol 2.6 for what a guest sends, each played by the model front on every
+//! way: what is dropped, what is answered with an error, what closes the device, and what looks odd
+//! and is right.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;
@@ -65,8 +66,8 @@ fn edit(slots: &mut [Slot], k: usize, change: impl FnOnce(&mut TxRequest)) {
     }
 }
 
-/// Plays one frame between two good ones, on every way: the good ones arrive and are answered OKAY; the middle one gets
-/// `expect`, and arrives if `arrives`.
+/// Plays one frame between two good ones, on every way: the good ones arrive and are answered OKAY;
+/// the middle one gets `expect`, and arrives if `arrives`.
 fn between_good_ones(make: impl Fn(&TxGame) -> Played, expect: &[i16], arrives: Option<Offload>) {
     for way in WAYS {
         let rig = Rig::new();
@@ -100,8 +101,8 @@ fn refused(make: impl Fn(&TxGame) -> Played, expect: &[i16]) {
     between_good_ones(make, expect, None);
 }
 
-/// Plays a frame behind a good one, on every way: the exact fault, nothing answered, nothing handed on, and the same
-/// fault when asked again.
+/// Plays a frame behind a good one, on every way: the exact fault, nothing answered, nothing handed
+/// on, and the same fault when asked again.
 fn fatal(make: impl Fn(&TxGame) -> Vec<Slot>, fault: PeerFault) {
     for way in WAYS {
         let rig = Rig::new();
@@ -232,7 +233,8 @@ fn fragments_may_end_with_their_page() {
     }
 }
 
-/// A batch is not the end of a frame's luck: full rings of every shape are answered to the last slot.
+/// A batch is not the end of a frame's luck: full rings of every shape are answered to the last
+/// slot.
 #[test]
 fn xsa_432_full_rings_of_every_shape_are_answered() {
     for way in WAYS {
@@ -291,7 +293,8 @@ fn fragments_longer_than_what_is_left_are_dropped() {
 fn frames_shorter_than_an_ethernet_header_are_dropped() {
     for len in [0, 1, 13] {
         refused(|g| frame(g, 0, &[(0, len)], 0, &[]), &[ERROR]);
-        refused(|g| frame(g, 0, &[(4096, len)], 0, &[]), &[ERROR]); // the length is looked at first, as Linux does
+        // the length is looked at first, as Linux does
+        refused(|g| frame(g, 0, &[(4096, len)], 0, &[]), &[ERROR]);
     }
     refused(|g| frame(g, 0, &[(0, 1); 13], 0, &[]), &[ERROR; 13]);
     let hash = Extra::Hash { hash_type: 0, algorithm: 1, value: 0 };
@@ -322,7 +325,8 @@ fn xsa_361_362_365_367_a_bad_grant_fails_its_slot_alone() {
                 };
                 let mut expect = [OKAY; 3];
                 expect[bad] = ERROR;
-                // In staging reference 0 is no grant but "in my buffer", so there it is not a grant operation that fails.
+                // In staging reference 0 is no grant but "in my buffer", so there it is not a grant
+                // operation that fails.
                 if gref == 0 {
                     only_on(&[Way::Copy, Way::Map], make, &expect);
                 } else {
@@ -507,7 +511,8 @@ fn xsa_39_garbage_req_prod_closes_tx() {
 
 // Any frames at all.
 
-/// A frame of the model's: pieces, extras, and which of its slots names a grant that does not exist.
+/// A frame of the model's: pieces, extras, and which of its slots names a grant that does not
+/// exist.
 type Any = (Vec<Piece>, u8, Option<usize>);
 
 fn anys() -> impl Strategy<Value = Vec<Any>> {
@@ -524,7 +529,8 @@ fn anys() -> impl Strategy<Value = Vec<Any>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// On every way, late ones too, answers come in request order and stop at frame ends only: the model fails otherwise.
+    /// On every way, late ones too, answers come in request order and stop at frame ends only: the
+    /// model fails otherwise.
     #[test]
     fn any_frames_are_answered_in_order(
         way in proptest::sample::select(&WAYS[..]), start: u32, frames in anys(), polls in proptest::collection::vec(1..40usize, 1..8),
@@ -601,7 +607,8 @@ proptest! {
     }
 }
 
-/// A batch is as large as a burst: one index, one notification and one call of the port for all of it.
+/// A batch is as large as a burst: one index, one notification and one call of the port for all of
+/// it.
 #[test]
 fn what_fits_a_burst_is_one_batch() {
     for way in WAYS {

@@ -1,5 +1,6 @@
-//! What the back does with a guest's RX requests, played by the model front on every way: answers in the places of their
-//! requests, frames that wait for slots, requests that name what is not there.
+//! What the back does with a guest's RX requests, played by the model front on every way: answers
+//! in the places of their requests, frames that wait for slots, requests that name what is not
+//! there.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;
@@ -102,8 +103,8 @@ fn what_is_known_of_a_frame_is_in_its_first_slot() {
     });
 }
 
-/// XSA-392: one slot, then one more and so on. The frame waits, nothing is answered half, and the back asks for the
-/// event at which enough slots are there.
+/// XSA-392: one slot, then one more and so on. The frame waits, nothing is answered half, and the
+/// back asks for the event at which enough slots are there.
 #[test]
 fn xsa_392_a_frame_waits_for_all_of_its_slots() {
     on_all_ways(0, SG, |g, way| {
@@ -140,7 +141,8 @@ fn frames_over_several_slots_are_for_guests_with_sg() {
     });
 }
 
-/// A page that is not there, or that may not be written, costs its frame: ERROR on every slot of it.
+/// A page that is not there, or that may not be written, costs its frame: ERROR on every slot of
+/// it.
 #[test]
 fn pages_that_cannot_be_written_cost_their_frame() {
     for way in WAYS.into_iter().filter(|way| !way.copy_only()) {
@@ -225,7 +227,8 @@ fn xsa_39_garbage_req_prod_closes_rx() {
     });
 }
 
-/// Room in the ring counts what is taken and not answered; here nothing is, so a full ring is used to its last slot.
+/// Room in the ring counts what is taken and not answered; here nothing is, so a full ring is used
+/// to its last slot.
 #[test]
 fn full_rings_are_used_to_the_last_slot() {
     on_all_ways(100, SG, |g, _| {
@@ -268,7 +271,8 @@ fn what_a_front_did_not_offer_to_take_is_finished_or_dropped() {
             g.port.gives.push_back((tcp(ipv6), blank));
         }
         g.port.gives.push_back((tcp(false), gso));
-        g.port.gives.push_back((vec![0; 60], blank)); // blank, and no TCP or UDP: nobody can finish it
+        // blank, and no TCP or UDP: nobody can finish it
+        g.port.gives.push_back((vec![0; 60], blank));
         post(g, 8);
         assert_eq!(g.run(), Ok(()));
         let frames = g.model.frames().expect("answers by the rules");

@@ -1,4 +1,5 @@
-//! Headers, checksums and segmentation against another implementation (etherparse), and against noise.
+//! Headers, checksums and segmentation against another implementation (etherparse), and against
+//! noise.
 #![cfg(not(miri))]
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice, VlanId};

@@ -1,5 +1,6 @@
-//! Frames that lie in pages of the guest's own, and are sent from there: those that the back has mapped because it was asked to, by
-//! reference, the others by a copy into the static pool (docs/protocol 2.11).
+//! Frames that lie in pages of the guest's own, and are sent from there: those that the back has
+//! mapped because it was asked to, by reference, the others by a copy into the static pool
+//! (docs/protocol 2.11).
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{ADD, DEL, INVALID, Pair, RawRing, SIZE, SUCCESS, entries, telling};
@@ -256,7 +257,8 @@ fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
     own.close();
 }
 
-/// Without a table, without room in it, and with a back that keeps what it sees: every frame is copied.
+/// Without a table, without room in it, and with a back that keeps what it sees: every frame is
+/// copied.
 #[test]
 fn a_back_without_a_table_gets_copies() {
     let no_ring = BackFeatures { ctrl_ring: false, ..BackFeatures::default() };
@@ -299,7 +301,8 @@ fn a_back_that_takes_fewer_than_it_said_is_asked_for_fewer() {
     own.close();
 }
 
-/// The back dies after each of some turns, while pages come and go; the next one goes on with what it was asked.
+/// The back dies after each of some turns, while pages come and go; the next one goes on with what
+/// it was asked.
 #[test]
 fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
     for turns in 0..30 {
@@ -337,7 +340,8 @@ fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
     }
 }
 
-/// One that closes, and another one: the same memory, new grants; what the first keeps mapped stays granted and takes a place.
+/// One that closes, and another one: the same memory, new grants; what the first keeps mapped stays
+/// granted and takes a place.
 #[test]
 fn another_back_is_told_of_the_pages_anew() {
     let mut own = Own::new(telling(), entries(POOL + 32), 100);
@@ -387,8 +391,8 @@ fn another_back_is_told_of_the_pages_anew() {
     own.close();
 }
 
-/// The control ring in the hands of a test, frames by a back that has no table: whatever is answered, they are right, and no grant ends
-/// that the back may have mapped.
+/// The control ring in the hands of a test, frames by a back that has no table: whatever is
+/// answered, they are right, and no grant ends that the back may have mapped.
 struct Lying {
     own: Own,
     raw: RawRing,
@@ -503,7 +507,8 @@ fn a_grant_ends_only_when_the_back_has_let_go() {
     );
     let grants = |lying: &Lying| lying.own.pair.xen.counts().grants;
     let standing = grants(&lying);
-    // It says that it has let go of all, and has one of them mapped; another's status it does not write.
+    // It says that it has let go of all, and has one of them mapped; another's status it does not
+    // write.
     let map = lying.own.pair.h.map(GUEST, &[GrantRef(dels[0].gref)], Access::ReadOnly).expect("granted");
     let mut statuses = vec![0; dels.len()];
     statuses[1] = 2;
@@ -569,8 +574,8 @@ fn an_answer_that_was_not_asked_closes_the_vif() {
         if kind == twice {
             lying.raw.answer(lying.asked + 1, (id, msg_type, SUCCESS, 0));
             let Pair { front, g, .. } = &mut lying.own.pair;
-            // Nothing is asked at present, so nothing is read; it counts for the next question, before the back can have seen that: no status
-            // says that anything was let go of.
+            // Nothing is asked at present, so nothing is read; it counts for the next question,
+            // before the back can have seen that: no status says that anything was let go of.
             assert_eq!(front.turn(g), Ok(false));
             let standing = lying.own.pair.xen.counts().grants;
             for _ in 0..4 {

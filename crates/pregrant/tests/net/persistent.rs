@@ -1,4 +1,5 @@
-//! Persistent grants between our two ends: agreed on, used without grant operations, bounded, given up.
+//! Persistent grants between our two ends: agreed on, used without grant operations, bounded, given
+//! up.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -148,7 +149,8 @@ fn without_one_of_the_keys_frames_go_as_ever() {
     }
 }
 
-/// What is beyond the store's limit, and what is longer than a staging buffer, is served by the next of the chain.
+/// What is beyond the store's limit, and what is longer than a staging buffer, is served by the
+/// next of the chain.
 #[test]
 fn what_does_not_fit_goes_to_the_next_path() {
     let mut pair = Pair::new(Told { limit: 20, ..Told::default() });
@@ -214,8 +216,8 @@ fn lists_come_before_pages_that_are_kept() {
     pair.close();
 }
 
-/// A successor that cannot take a list again which its predecessor accepted does not serve the vif: its front fills buffers that
-/// nobody would look at.
+/// A successor that cannot take a list again which its predecessor accepted does not serve the vif:
+/// its front fills buffers that nobody would look at.
 #[test]
 fn a_list_that_is_lost_at_a_restart_is_no_connection() {
     let len = DataLen::new(256);
@@ -246,8 +248,8 @@ fn succeed(pair: &mut Pair, features: BackFeatures) {
     assert_eq!(taken.ok(), Some(true));
 }
 
-/// What a predecessor offered holds while its rings live. A front that connects anew is offered what the back that runs can, whatever
-/// was offered before.
+/// What a predecessor offered holds while its rings live. A front that connects anew is offered
+/// what the back that runs can, whatever was offered before.
 #[test]
 fn a_successor_offers_its_own_to_the_next_connection() {
     let with = |on: bool| BackFeatures {
@@ -288,8 +290,9 @@ fn a_successor_offers_its_own_to_the_next_connection() {
     }
 }
 
-/// What a back did not offer it does not do, whatever its front says: the front of 2015 says `feature-persistent` to every back, and keeps
-/// that promise only where the back said it, too. Nor does a successor that would.
+/// What a back did not offer it does not do, whatever its front says: the front of 2015 says
+/// `feature-persistent` to every back, and keeps that promise only where the back said it, too. Nor
+/// does a successor that would.
 #[test]
 fn a_front_s_key_alone_turns_nothing_on() {
     for offered in [false, true] {

@@ -1,4 +1,5 @@
-//! A port that has no room: its guest's frames stay on the ring, nobody is asked to wait, and none is lost.
+//! A port that has no room: its guest's frames stay on the ring, nobody is asked to wait, and none
+//! is lost.
 
 use crate::rig;
 

@@ -1,5 +1,5 @@
-//! What a guest takes unfinished, as its frames are made ready for it and as ports are told: each of the 32 sets of keys,
-//! with each kind of frame.
+//! What a guest takes unfinished, as its frames are made ready for it and as ports are told: each
+//! of the 32 sets of keys, with each kind of frame.
 #![cfg(not(miri))]
 
 use etherparse::{PacketBuilder, VlanId};
@@ -83,7 +83,8 @@ fn a_frame_is_as_the_guest_takes_it_or_is_finished_or_dropped() {
     }
 }
 
-/// A tag hides nothing: what is IPv6 behind it is finished for a guest that takes IPv4 alone, and the other way round.
+/// A tag hides nothing: what is IPv6 behind it is finished for a guest that takes IPv4 alone, and
+/// the other way round.
 #[test]
 fn a_tagged_frame_is_finished_as_the_ip_that_it_carries() {
     let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };

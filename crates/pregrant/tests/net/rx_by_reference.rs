@@ -1,4 +1,5 @@
-//! RX frames that the front hands on where they are: a private head, the rest in the granted pages until a token comes back.
+//! RX frames that the front hands on where they are: a private head, the rest in the granted pages
+//! until a token comes back.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -77,7 +78,8 @@ fn a_page_that_is_lent_is_posted_by_no_slot_before_it_comes_back() {
         assert_eq!(r.posted(), SLOTS);
         tokens.extend(lent.tokens());
     }
-    // In another order than they came; each page is posted once, with the reference that it always had.
+    // In another order than they came; each page is posted once, with the reference that it always
+    // had.
     for (k, token) in tokens.iter().rev().enumerate() {
         assert_eq!(r.front.release(*token), Ok(()));
         r.front.post(&r.rig.guest, &r.chans.0).expect("a page");
@@ -203,7 +205,8 @@ fn config(persistent: bool, spare_rx_pages: u32) -> FrontConfig {
     FrontConfig { tx_data_len: None, rx_data_len: None, persistent, spare_rx_pages, ..FrontConfig::default() }
 }
 
-/// Frames come and go back in any order, and what is held is never written over; where nothing is spare, fewer slots are posted.
+/// Frames come and go back in any order, and what is held is never written over; where nothing is
+/// spare, fewer slots are posted.
 #[test]
 fn held_frames_stay_as_they_came() {
     let frames = 2000;
@@ -236,7 +239,8 @@ fn held_frames_stay_as_they_came() {
     }
 }
 
-/// With everything held the ring is empty; the first page that comes back is posted without another frame.
+/// With everything held the ring is empty; the first page that comes back is posted without another
+/// frame.
 #[test]
 fn a_ring_that_ran_dry_goes_on_when_a_page_comes_back() {
     let mut pair = Pair::new(config(true, 0), false);
@@ -253,8 +257,8 @@ fn a_ring_that_ran_dry_goes_on_when_a_page_comes_back() {
     assert_eq!(pair.take().map(|(_, frame)| frame), Some(bytes(u64::from(SLOTS), 1500)));
 }
 
-/// A vif that closes while frames are held: they can be read, their pages stay granted, to nobody else, and are not used by the
-/// next connection; the last token ends it.
+/// A vif that closes while frames are held: they can be read, their pages stay granted, to nobody
+/// else, and are not used by the next connection; the last token ends it.
 #[test]
 fn memory_outlives_the_connection_until_the_last_token_is_back() {
     for reconnect in [false, true] {
@@ -309,7 +313,8 @@ fn tokens_of_another_kind_of_receiving_do_not_exist() {
     assert_eq!(pair.front.release(&pair.g, token), Ok(()));
 }
 
-/// Whoever is told of a fault was told of no frame before it: nothing of that call is lent, and nothing is left to release.
+/// Whoever is told of a fault was told of no frame before it: nothing of that call is lent, and
+/// nothing is left to release.
 #[test]
 fn a_call_that_ends_in_a_fault_lends_nothing() {
     let mut r = Rx::new(Way::Persistent(256));

@@ -1,5 +1,5 @@
-//! Staging buffers: the list that a front writes and a back judges, and requests that name buffers, right and wrong
-//! (docs/protocol 3.2, 3.3).
+//! Staging buffers: the list that a front writes and a back judges, and requests that name buffers,
+//! right and wrong (docs/protocol 3.2, 3.3).
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;
@@ -64,7 +64,8 @@ fn lengths_are_what_keys_may_say() {
     }
 }
 
-/// An entry is 8 bytes with its reference on an odd half-word: bytes, not a struct, are what is shared.
+/// An entry is 8 bytes with its reference on an odd half-word: bytes, not a struct, are what is
+/// shared.
 #[test]
 fn entries_are_unaligned() {
     let pages = Pages::new(1);
@@ -121,7 +122,8 @@ fn honest_lists_are_accepted() {
     }
 }
 
-/// docs/protocol 3.2's own example: with length 128, slot 34 counted from 1 is the second slot of the second page.
+/// docs/protocol 3.2's own example: with length 128, slot 34 counted from 1 is the second slot of
+/// the second page.
 #[test]
 fn slot_34_of_128_bytes_is_the_second_of_the_second_page() {
     let got = staging_list::judge(&entries(256, 128, 0), 0, len(128)).expect("an honest list");
@@ -347,7 +349,8 @@ fn ids_twice_in_a_batch_are_an_error() {
     let mut g = rig.tx_model(Way::Staging(256), 0, 1);
     let twice: [&[Slot]; 4] =
         [&[staged(9, 0, 60)], &[staged(9, 0, 60)], &[staged(8, 0, 60)], &[staged(9, 64, 60)]];
-    // A model that asks for ids in flight again; its own count of them is by place, so the answers still tell.
+    // A model that asks for ids in flight again; its own count of them is by place, so the answers
+    // still tell.
     for frame in twice {
         g.model.write(frame);
     }
@@ -392,7 +395,8 @@ fn rx_ids_twice_in_a_batch_are_an_error() {
     rig.assert_empty();
 }
 
-/// Frames over several staged slots, and over staged and granted ones: each byte from exactly one of the two.
+/// Frames over several staged slots, and over staged and granted ones: each byte from exactly one
+/// of the two.
 #[test]
 fn frames_may_mix_buffers_and_grants() {
     for content in [256, 65535] {
@@ -434,8 +438,8 @@ fn a_request_with_a_grant_is_not_in_the_buffer() {
     rig.assert_empty();
 }
 
-/// Whatever a front's list page says after the connect, its buffers stay where they were judged to be.
-/// A page as its owner sees it, whatever it granted.
+/// Whatever a front's list page says after the connect, its buffers stay where they were judged to
+/// be. A page as its owner sees it, whatever it granted.
 struct Own(LocalMap);
 
 // SAFETY: as what is in it, which is memory of this process.
@@ -527,8 +531,8 @@ fn a_back_that_is_told_to_takes_a_long_frame_s_head_from_its_buffer_and_the_rest
     rig.assert_empty();
 }
 
-/// docs/protocol 3.3: with 4096 bytes each way the first slot of any frame is staged, and the others are not; a frame that is
-/// to be cut is no exception.
+/// docs/protocol 3.3: with 4096 bytes each way the first slot of any frame is staged, and the
+/// others are not; a frame that is to be cut is no exception.
 #[test]
 fn the_first_slot_of_a_longer_frame_is_staged_with_4096() {
     let gso = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, csum_blank: true, csum_ok: true };
@@ -594,8 +598,8 @@ fn a_short_frame_that_is_to_be_cut_is_staged() {
     }
 }
 
-/// docs/protocol 3.2: a list goes on from page to page, at most eight; a full one has no terminator, and an id is one list's
-/// wherever in it it stands.
+/// docs/protocol 3.2: a list goes on from page to page, at most eight; a full one has no
+/// terminator, and an id is one list's wherever in it it stands.
 #[test]
 fn a_list_has_as_many_pages_as_it_needs() {
     for n in [511, 512, 513, 1024, 2048, 4096] {
@@ -621,7 +625,8 @@ fn a_list_has_as_many_pages_as_it_needs() {
     }
 }
 
-/// docs/protocol 3.2: there may be more RX buffers than slots; the request's id says which one a frame is put into.
+/// docs/protocol 3.2: there may be more RX buffers than slots; the request's id says which one a
+/// frame is put into.
 #[test]
 fn an_rx_list_may_be_longer_than_its_ring() {
     let rig = Rig::new();

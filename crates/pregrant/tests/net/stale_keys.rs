@@ -1,11 +1,13 @@
-//! Keys of one connection do not outlive it where the other driver of the same end would be served by them.
+//! Keys of one connection do not outlive it where the other driver of the same end would be served
+//! by them.
 //!
 //! ```text
 //!   our front --path persistent, closed        the kernel's netfront: grants each frame's page anew
 //!   our back, closed or given back             the kernel's netback: knows neither lists nor kept pages
 //!           '--- what is left in the directory ---^
 //! ```
-//! The kernel's drivers write their own keys and remove none that they do not know. [`Kernel`] does the same.
+//! The kernel's drivers write their own keys and remove none that they do not know. [`Kernel`] does
+//! the same.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -186,7 +188,8 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
 
 #[test]
 fn lists_count_only_where_the_connected_back_offers_their_length() {
-    // What the back that is connected says of its lengths, and whether the front may believe the key beside it.
+    // What the back that is connected says of its lengths, and whether the front may believe the
+    // key beside it.
     for (sizes, believed) in [(None, false), (Some("64;128"), false), (Some("64;256"), true)] {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));

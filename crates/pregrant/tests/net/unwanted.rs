@@ -1,5 +1,5 @@
-//! `online` = 0 (docs/protocol 2.10): what the toolstack wants gone comes down from wherever it is, and stays down, whatever its front
-//! and the toolstack write, in whatever order.
+//! `online` = 0 (docs/protocol 2.10): what the toolstack wants gone comes down from wherever it is,
+//! and stays down, whatever its front and the toolstack write, in whatever order.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -65,7 +65,8 @@ fn a_vif_that_is_to_go_stays_gone_with_a_front_that_reconnects() {
     }
 }
 
-/// One who closed for a fault, whose front never came down: the toolstack's daemon takes its directory at 6.
+/// One who closed for a fault, whose front never came down: the toolstack's daemon takes its
+/// directory at 6.
 #[test]
 fn a_vif_that_was_closed_for_a_fault_is_over_though_its_front_stands_at_4() {
     let xen = LocalXen::new();
@@ -82,7 +83,8 @@ fn a_vif_that_was_closed_for_a_fault_is_over_though_its_front_stands_at_4() {
 }
 
 proptest! {
-    /// A front's keys are those of an honest one; its states, the toolstack's 5 and `online` come in any order.
+    /// A front's keys are those of an honest one; its states, the toolstack's 5 and `online` come
+    /// in any order.
     #[test]
     fn whatever_a_front_writes_what_is_to_go_goes(
         steps in prop::collection::vec((0u8..9, any::<bool>(), any::<bool>()), 1..40),

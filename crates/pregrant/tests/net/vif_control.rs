@@ -1,5 +1,5 @@
-//! The control path of a vif, both ends over plain maps: what is left when a step fails, what a second connection finds
-//! of the first, and what a peer's features mean on the data path.
+//! The control path of a vif, both ends over plain maps: what is left when a step fails, what a
+//! second connection finds of the first, and what a peer's features mean on the data path.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -94,7 +94,8 @@ fn a_set_up_that_fails_half_way_leaves_nothing() {
     assert!(failed > 8, "the first queue's allocations failed in turn");
 }
 
-/// A queue takes 2 ring pages, and for each direction a page for each id, or buffers of all lengths and their list, or both.
+/// A queue takes 2 ring pages, and for each direction a page for each id, or buffers of all lengths
+/// and their list, or both.
 #[test]
 fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
     let (whole, some) = (Some(65535), Some(256));
@@ -210,7 +211,8 @@ fn a_second_connection_finds_nothing_of_the_first() {
     assert_eq!(second.path_names(0), ("copy", "copy"));
 }
 
-/// Frames of 60 bytes, each way on queue 0; how many were staged there, as both ends count, and none is damaged.
+/// Frames of 60 bytes, each way on queue 0; how many were staged there, as both ends count, and
+/// none is damaged.
 fn staged_each_way(
     (g, front): (&LocalDomain, &mut FrontVif<LocalDomain>),
     (h, back): (&LocalDomain, &mut BackVif<LocalDomain>),
@@ -292,8 +294,9 @@ fn one_direction_s_bad_list_leaves_the_other_alone() {
     }
 }
 
-/// Rings of 1 to 16 pages with staging in both directions: as many frames at once as there are slots, each way, and so many list
-/// pages; a back that takes less says so, and one that follows finds the same.
+/// Rings of 1 to 16 pages with staging in both directions: as many frames at once as there are
+/// slots, each way, and so many list pages; a back that takes less says so, and one that follows
+/// finds the same.
 #[test]
 fn rings_have_as_many_pages_as_both_ends_like() {
     let len = DataLen::new(64);
@@ -460,7 +463,8 @@ fn a_front_sends_only_what_its_back_offered_to_take() {
     }
 }
 
-/// A front that reconnects begins anew: what was on the rings is gone, and nothing of it comes by the next connection.
+/// A front that reconnects begins anew: what was on the rings is gone, and nothing of it comes by
+/// the next connection.
 #[test]
 fn a_front_that_reconnects_begins_anew() {
     let len = DataLen::new(65535);
@@ -524,7 +528,8 @@ fn a_front_that_reconnects_begins_anew() {
     }
 }
 
-/// Whatever a back leaves in the slots of a ring that it closes, the next connection knows nothing of it.
+/// Whatever a back leaves in the slots of a ring that it closes, the next connection knows nothing
+/// of it.
 #[test]
 fn a_ring_that_is_garbled_at_its_end_costs_the_next_nothing() {
     let mut dice = 1u64;
@@ -568,7 +573,8 @@ fn a_ring_that_is_garbled_at_its_end_costs_the_next_nothing() {
     }
 }
 
-/// Whatever the toolstack says of the back, it is shown the same: zeroed pages, and in them the frames that were sent.
+/// Whatever the toolstack says of the back, it is shown the same: zeroed pages, and in them the
+/// frames that were sent.
 #[test]
 fn xsa_376_403_trusted_or_not_the_back_is_shown_nothing_but_frames() {
     let mut shown = Vec::new();

@@ -1,5 +1,6 @@
-//! The control ring and multicast control from end to end, over plain maps: what a front sets, that it outlives the back
-//! (docs/protocol 1.1, R4), and what is left of it where an end does not know it.
+//! The control ring and multicast control from end to end, over plain maps: what a front sets, that
+//! it outlives the back (docs/protocol 1.1, R4), and what is left of it where an end does not know
+//! it.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -211,8 +212,9 @@ enum Died {
     Answered,
 }
 
-/// A successor's event tells of what nobody may have told, and of nothing else: there are fronts that take any event of the control channel
-/// for their answer, and fronts that sleep until one comes (docs/protocol 1.1, R5). The same of the data rings.
+/// A successor's event tells of what nobody may have told, and of nothing else: there are fronts
+/// that take any event of the control channel for their answer, and fronts that sleep until one
+/// comes (docs/protocol 1.1, R5). The same of the data rings.
 #[test]
 fn a_successor_notifies_of_what_may_be_untold_alone() {
     for (died, keeps) in [Died::Before, Died::Asked, Died::Answered].map(|d| [(d, true), (d, false)]).concat()

@@ -1,4 +1,5 @@
-//! `hotplug-status` (docs/protocol 2.10): when a vif is connected, and what a state of 2 with live rings means.
+//! `hotplug-status` (docs/protocol 2.10): when a vif is connected, and what a state of 2 with live
+//! rings means.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -14,7 +15,8 @@ fn back() -> BackVif<LocalDomain> {
     BackVif::new(GUEST, 0, VifConfig::default())
 }
 
-/// A vif whose back has gone, its front connected: the front, which keeps the rings, the back's domain, both directories.
+/// A vif whose back has gone, its front connected: the front, which keeps the rings, the back's
+/// domain, both directories.
 fn left_by_a_back() -> (FrontVif<LocalDomain>, LocalDomain, MapBus, MapBus) {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
@@ -24,8 +26,9 @@ fn left_by_a_back() -> (FrontVif<LocalDomain>, LocalDomain, MapBus, MapBus) {
     (front, h, fb, bb)
 }
 
-/// Linux's netback takes the key away when it is unbound, and waits for it before it says 4 when it is bound again; its
-/// rings are live all the while. Whoever takes over from it goes on with them, and says 4.
+/// Linux's netback takes the key away when it is unbound, and waits for it before it says 4 when it
+/// is bound again; its rings are live all the while. Whoever takes over from it goes on with them,
+/// and says 4.
 #[test]
 fn live_rings_at_state_2_are_taken_up() {
     let (_guest, h, fb, mut bb) = left_by_a_back();
@@ -45,7 +48,8 @@ fn live_rings_at_state_2_are_taken_up() {
     }
 }
 
-/// With the key there, a script is at work, or was; with a front that is not at 4 there is nothing to take up.
+/// With the key there, a script is at work, or was; with a front that is not at 4 there is nothing
+/// to take up.
 #[test]
 fn state_2_is_else_the_beginning() {
     let (_guest, h, fb, mut bb) = left_by_a_back();

@@ -1,4 +1,5 @@
-//! A back that sleeps is woken: by each of its rings, through the channel that is its own, again and again.
+//! A back that sleeps is woken: by each of its rings, through the channel that is its own, again
+//! and again.
 //!
 //! ```text
 //!   back: drain everything, final_check --Ok(false)--> may sleep        guest: send | post | ask
@@ -47,7 +48,8 @@ impl Pair {
         Self { g, h, front, back, port: TestPort::default(), arena: Arena::new(), buses: (fb, bb) }
     }
 
-    /// The back does all that there is to do, takes the events of its past, and finds that it may sleep.
+    /// The back does all that there is to do, takes the events of its past, and finds that it may
+    /// sleep.
     fn fall_asleep(&mut self) {
         let Self { h, back, port, arena, .. } = self;
         while back.poll_ctrl(h) == Ok(Polled::More) {}
@@ -122,8 +124,8 @@ fn each_ring_wakes_the_back_through_its_own_channel_each_time() {
     }
 }
 
-/// A queue whose guest took nothing for a minute, and whose frames have gone: it asks for the slots that would have been
-/// enough, and not for a frame that is no more.
+/// A queue whose guest took nothing for a minute, and whose frames have gone: it asks for the slots
+/// that would have been enough, and not for a frame that is no more.
 #[test]
 fn a_stalled_queue_asks_for_the_slots_that_end_it() {
     let rig = Rig::new();

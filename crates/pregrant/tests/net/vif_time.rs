@@ -1,5 +1,5 @@
-//! What a back does as time passes: frames that wait for slots expire, guests that take none stall, a guest with a rate
-//! waits for its credit (docs/protocol 6). Time is the test's.
+//! What a back does as time passes: frames that wait for slots expire, guests that take none stall,
+//! a guest with a rate waits for its credit (docs/protocol 6). Time is the test's.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -93,8 +93,9 @@ fn without_rx_notify_frames_expire_soon_and_no_queue_stalls() {
     assert_eq!((g.back.link(), g.back.stalls(), g.back.stats().expired), (Link::Up, 0, 3));
 }
 
-/// One slot that is always posted, for frames that need three: after a minute the queue stalls all the same, what waits
-/// in back and port goes, and it comes back when there are three slots, not before.
+/// One slot that is always posted, for frames that need three: after a minute the queue stalls all
+/// the same, what waits in back and port goes, and it comes back when there are three slots, not
+/// before.
 #[test]
 fn xsa_392_one_slot_for_longer_frames_stalls_the_queue() {
     let (_, mut g) = rx(true, true);
@@ -131,7 +132,8 @@ fn xsa_392_one_slot_for_longer_frames_stalls_the_queue() {
     assert_eq!((g.back.link(), g.back.stalls()), (Link::Stalled, 2));
 }
 
-/// The guest is asked to say when it posts them; one that posted them before that does not: so they are work.
+/// The guest is asked to say when it posts them; one that posted them before that does not: so they
+/// are work.
 #[test]
 fn slots_that_were_posted_before_the_last_look_are_not_slept_over() {
     let (_, mut g) = rx(true, false);
@@ -293,7 +295,8 @@ fn queues_share_a_rate_and_none_starves() {
     let _ = &pair.fb;
 }
 
-/// Its worker sleeps until the window's end; what a queue at another worker does then must not leave it asleep.
+/// Its worker sleeps until the window's end; what a queue at another worker does then must not
+/// leave it asleep.
 #[test]
 fn a_queue_that_waits_for_credit_is_looked_at_when_it_was_said() {
     let mut pair = Pair::connected(2, "3000,1000");
@@ -335,7 +338,8 @@ fn refused_frames_cost_credit_too() {
     g.control.lock().credit = Some(Credit::new(Rate { bytes: 3000, usec: 1000 }, 0));
     let gref = g.refs[0].0;
     let slot = move |id, size, flags| Slot::Data(TxRequest { gref, offset: 0, flags, id, size });
-    g.model.play(&[slot(0, 1000, TXF_MORE_DATA), slot(1, 600, TXF_MORE_DATA), slot(2, 600, 0)]); // too long
+    // too long
+    g.model.play(&[slot(0, 1000, TXF_MORE_DATA), slot(1, 600, TXF_MORE_DATA), slot(2, 600, 0)]);
     g.model.play(&[slot(3, 1500, TXF_MORE_DATA), slot(4, 500, 0)]);
     g.model.play(&[slot(5, 600, 0)]);
     g.model.play(&[slot(6, 500, 0)]);

@@ -1,4 +1,5 @@
-//! XDP headroom (docs/protocol 2.9): how a front asks for it while it is connected, and where frames are then.
+//! XDP headroom (docs/protocol 2.9): how a front asks for it while it is connected, and where
+//! frames are then.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -32,7 +33,8 @@ fn gso() -> Offload {
     Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, csum_blank: true, csum_ok: true }
 }
 
-/// Each piece is behind the headroom, in as many slots as that takes and not one fewer; the extra info says so.
+/// Each piece is behind the headroom, in as many slots as that takes and not one fewer; the extra
+/// info says so.
 #[test]
 fn frames_lie_behind_the_headroom_and_need_the_slots_that_takes() {
     for headroom in [1u16, 256, 2048] {
@@ -188,7 +190,8 @@ fn a_front_asks_while_it_is_connected() {
         assert_eq!((back.state(), back.nr_queues()), (S::Connected, 1));
         assert_eq!(deliver(&mut back), offset, "{key:?}");
     }
-    // Linux's front says 7, and writes the key after that: a back that is fast reads the one before.
+    // Linux's front says 7, and writes the key after that: a back that is fast reads the one
+    // before.
     for key in ["256", "0"] {
         fb.own.borrow_mut().insert("state".into(), "7".into());
         assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));

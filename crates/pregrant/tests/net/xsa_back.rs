@@ -1,5 +1,5 @@
-//! Xen's security advisories on the data path, a hostile front against our back: what `netif_rules` and its like do not
-//! show. docs/threat-model.md has the table.
+//! Xen's security advisories on the data path, a hostile front against our back: what `netif_rules`
+//! and its like do not show. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -63,7 +63,8 @@ fn slots() -> impl Strategy<Value = Vec<[u32; 3]>> {
 }
 
 proptest! {
-    /// What is validated and what is used come from one read: no slot is read twice, and each that is consumed was.
+    /// What is validated and what is used come from one read: no slot is read twice, and each that
+    /// is consumed was.
     #[test]
     fn xsa_155_197_tx_slots_are_read_once(slots in slots()) {
         let memory = Counting::<NetTx>::new(slots);
@@ -102,7 +103,8 @@ proptest! {
     }
 }
 
-/// RX requests rewritten while they are read: their frames go to some page that the guest offers, or fail.
+/// RX requests rewritten while they are read: their frames go to some page that the guest offers,
+/// or fail.
 #[test]
 fn xsa_155_197_rx_requests_rewritten_while_they_are_read() {
     for way in [Way::Copy, Way::Staging(256), Way::Staging(65535)] {
@@ -172,8 +174,8 @@ fn xsa_216_pads_of_answers_are_zero() {
     }
 }
 
-/// Every entry of lists of every length fails in turn, for each reason: exactly that one is reported, with its reason, and
-/// no other stays mapped.
+/// Every entry of lists of every length fails in turn, for each reason: exactly that one is
+/// reported, with its reason, and no other stays mapped.
 #[test]
 fn xsa_361_362_365_367_a_bad_entry_is_reported_and_no_other_is_mapped() {
     let rig = Rig::new();
@@ -200,8 +202,8 @@ fn xsa_361_362_365_367_a_bad_entry_is_reported_and_no_other_is_mapped() {
     rig.assert_empty();
 }
 
-/// One slot posted for frames that need three: what waits in the back is one burst, however much comes and however often
-/// it is asked; all else stays with the port.
+/// One slot posted for frames that need three: what waits in the back is one burst, however much
+/// comes and however often it is asked; all else stays with the port.
 #[test]
 fn xsa_392_one_slot_for_longer_frames_keeps_one_burst() {
     for way in WAYS {
@@ -223,8 +225,9 @@ fn xsa_392_one_slot_for_longer_frames_keeps_one_burst() {
     }
 }
 
-/// Jumps past the ring, steps backwards and over the wrap, before and between honest frames; and an index that runs ahead
-/// of what was written, which is believed: the slots there are whatever the guest left in them.
+/// Jumps past the ring, steps backwards and over the wrap, before and between honest frames; and an
+/// index that runs ahead of what was written, which is believed: the slots there are whatever the
+/// guest left in them.
 #[test]
 fn index_lies_of_every_kind() {
     for start in [0, 1000, u32::MAX - 3, 1 << 31] {

@@ -1,5 +1,5 @@
-//! Xen's security advisories on the data path, a hostile back against our front: what `data_path_hostile_back` does not
-//! show. docs/threat-model.md has the table.
+//! Xen's security advisories on the data path, a hostile back against our front: what
+//! `data_path_hostile_back` does not show. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -92,8 +92,8 @@ fn xsa_155_197_answers_rewritten_while_they_are_read() {
     }
 }
 
-/// RX buffers and pages rewritten while they are copied: any mixture arrives, of the length that was checked. Some frames
-/// are of one write, and some of two.
+/// RX buffers and pages rewritten while they are copied: any mixture arrives, of the length that
+/// was checked. Some frames are of one write, and some of two.
 #[test]
 fn staged_pages_changed_during_the_copy_are_survived() {
     for (way, len) in [(Way::Copy, 4096usize), (Way::Staging(256), 256), (Way::Staging(65535), 4096)] {
@@ -134,7 +134,8 @@ fn staged_pages_changed_during_the_copy_are_survived() {
     }
 }
 
-/// Slots that a back has poisoned: what the front writes leaves nothing of it, and nothing of its own memory.
+/// Slots that a back has poisoned: what the front writes leaves nothing of it, and nothing of its
+/// own memory.
 #[test]
 fn xsa_216_pads_of_requests_are_zero() {
     const POISON: u32 = 0xA5A5_A5A5;
@@ -164,8 +165,9 @@ fn xsa_216_pads_of_requests_are_zero() {
     }
 }
 
-/// What a back sees of the front's memory is the frames that were sent, and zeroes. This front treats every back as one
-/// that is not to be trusted: application memory is never granted, so `trusted` = 0 changes nothing.
+/// What a back sees of the front's memory is the frames that were sent, and zeroes. This front
+/// treats every back as one that is not to be trusted: application memory is never granted, so
+/// `trusted` = 0 changes nothing.
 #[test]
 fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
     const SECRET: u8 = 0x5E;
@@ -202,8 +204,8 @@ fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
     }
 }
 
-/// A back that notifies without end and without reason: each event is heard once until the front asks for more, nothing
-/// is sent for it, and frames go on.
+/// A back that notifies without end and without reason: each event is heard once until the front
+/// asks for more, nothing is sent for it, and frames go on.
 #[test]
 fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {
     for way in WAYS {
@@ -265,8 +267,9 @@ impl FrameRules for Flaky {
     }
 }
 
-/// Steady TX traffic with grants that fail half way through a frame, answers that say ERROR, and a back that holds on to
-/// pages for a while: in the end every id is free, and as many pages are granted as before.
+/// Steady TX traffic with grants that fail half way through a frame, answers that say ERROR, and a
+/// back that holds on to pages for a while: in the end every id is free, and as many pages are
+/// granted as before.
 #[test]
 fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let rig = Rig::new();
@@ -315,7 +318,8 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     rig.assert_empty();
 }
 
-/// Steady RX traffic with failures: every slot is posted again, and as many pages are granted as before.
+/// Steady RX traffic with failures: every slot is posted again, and as many pages are granted as
+/// before.
 #[test]
 fn xsa_457_rx_with_failures_leaks_neither_pages_nor_slots() {
     for way in WAYS {
@@ -338,8 +342,8 @@ fn xsa_457_rx_with_failures_leaks_neither_pages_nor_slots() {
     }
 }
 
-/// An index that runs ahead of the answers: the slots still hold the front's own requests, which are read as answers. The
-/// first may pass for one; then an id comes twice.
+/// An index that runs ahead of the answers: the slots still hold the front's own requests, which
+/// are read as answers. The first may pass for one; then an id comes twice.
 #[test]
 fn an_index_ahead_of_the_answers_is_a_fault() {
     let mut t = Tx::new(Way::Staging(256));

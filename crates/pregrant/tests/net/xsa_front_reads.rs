@@ -1,4 +1,5 @@
-//! XSA-155 and 197 at the front: each answer is read once, shown by a ring that changes at a chosen access.
+//! XSA-155 and 197 at the front: each answer is read once, shown by a ring that changes at a chosen
+//! access.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -36,7 +37,8 @@ struct Rewriter {
     then: Answers,
 }
 
-/// The guest's memory. Each access to a ring's word or slot asks for its place once, and so may be seen here.
+/// The guest's memory. Each access to a ring's word or slot asks for its place once, and so may be
+/// seen here.
 struct Region {
     memory: LocalRegion,
     watched: Option<Arc<Rewriter>>,
@@ -86,8 +88,8 @@ fn write(back: &RingPages<NetRx, LocalRegion>, answers: &Answers) {
 /// What came of a run: frames with their bytes and offloads, or why not, and errors counted.
 type Came = (Result<usize, PeerFault>, Vec<(Vec<u8>, Offload)>, u64);
 
-/// A new front takes the answers `now`, which become `then` at the access `at` of its `recv`. Returns what came and the
-/// accesses that `recv` made.
+/// A new front takes the answers `now`, which become `then` at the access `at` of its `recv`.
+/// Returns what came and the accesses that `recv` made.
 fn run(way: Way, now: &Answers, then: &Answers, at: usize) -> (Came, usize) {
     let rig = Rig::new();
     let guest = OwnGrants::new(rig.guest.clone(), Guest);
@@ -138,8 +140,8 @@ fn answers(of: impl Fn(u16) -> RxResponse) -> Answers {
     std::array::from_fn(|k| of(k as u16).to_words())
 }
 
-/// Memory that changes between two accesses gives what memory gives whose first so many slots are as before and the rest as
-/// after: nothing of one slot is of two reads.
+/// Memory that changes between two accesses gives what memory gives whose first so many slots are
+/// as before and the rest as after: nothing of one slot is of two reads.
 #[test]
 fn xsa_155_197_rx_answers_are_read_once() {
     let answer = |offset, flags, status| RxResponse { id: 0, offset, flags, status };

@@ -1,5 +1,6 @@
-//! A back that cycles its states and keeps what it has mapped (XSA-396), on a platform whose release never refuses: what
-//! the guest grants over hundreds of connections is what one connection takes.
+//! A back that cycles its states and keeps what it has mapped (XSA-396), on a platform whose
+//! release never refuses: what the guest grants over hundreds of connections is what one connection
+//! takes.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -18,8 +19,8 @@ use rig::{GUEST, HOST};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// Linux's gntalloc: an allocation is the grant, and a release always succeeds. The kernel ends the grants later, once
-/// the peer has let go; till then they are in no count of its.
+/// Linux's gntalloc: an allocation is the grant, and a release always succeeds. The kernel ends the
+/// grants later, once the peer has let go; till then they are in no count of its.
 struct Gntalloc {
     domain: LocalDomain,
     deferred: RefCell<Vec<LocalRegion>>,
@@ -184,7 +185,8 @@ fn offers() -> [BackFeatures; 5] {
     ]
 }
 
-/// Some hundred turns of states 2, 4, 5 and 6, the same offer each time or another one, and no page let go.
+/// Some hundred turns of states 2, 4, 5 and 6, the same offer each time or another one, and no page
+/// let go.
 #[test]
 fn xsa_396_a_back_that_cycles_gets_one_connection_s_pages() {
     let all = offers();
@@ -217,14 +219,14 @@ fn xsa_396_a_back_that_cycles_gets_one_connection_s_pages() {
     }
 }
 
-/// What one vif may release for other pages, in its life (net/front/regions.rs), and the plans of the connection that comes to
-/// that: twelve are more than there are.
+/// What one vif may release for other pages, in its life (net/front/regions.rs), and the plans of
+/// the connection that comes to that: twelve are more than there are.
 fn spare(limit: usize) -> usize {
     8192 + 12 * limit
 }
 
-/// The same where memory is short, so that plans are tried and given up, and what is idle is released for others: the limit,
-/// and a number that does not grow.
+/// The same where memory is short, so that plans are tried and given up, and what is idle is
+/// released for others: the limit, and a number that does not grow.
 #[test]
 fn xsa_396_a_back_that_cycles_where_memory_is_short_gets_what_there_is() {
     let all = offers();
@@ -250,12 +252,13 @@ fn xsa_396_a_back_that_cycles_where_memory_is_short_gets_what_there_is() {
     }
 }
 
-/// Where memory is short a front that comes back to an honest back gets what a new one would, however many queues the last one
-/// had.
+/// Where memory is short a front that comes back to an honest back gets what a new one would,
+/// however many queues the last one had.
 #[test]
 fn pages_of_the_last_connection_do_not_stand_in_the_way_of_the_next() {
     for limit in [775, 800, 1024] {
-        // By the queues that each back takes: those of the last connection, and the pages granted then.
+        // By the queues that each back takes: those of the last connection, and the pages granted
+        // then.
         let of = |takes: &[u32]| {
             let xen = LocalXen::new();
             let p = Gntalloc::of(xen.domain(GUEST.0), limit);
@@ -288,8 +291,8 @@ fn pages_of_the_last_connection_do_not_stand_in_the_way_of_the_next() {
     }
 }
 
-/// A grant stays what it was: a page that the back could only read it can only read, however often it comes back. Pages of
-/// one back are never another one's.
+/// A grant stays what it was: a page that the back could only read it can only read, however often
+/// it comes back. Pages of one back are never another one's.
 #[test]
 fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_nobody_else() {
     let xen = LocalXen::new();
@@ -320,8 +323,8 @@ fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_nobody_else() {
     assert_eq!(hoarder.pages_with(SCRAWL), hoarder.maps.values().filter(|(_, writable)| *writable).count());
 }
 
-/// A page that the back has kept from its last connection may be its ring in this one. What it writes there before and after
-/// the vif is connected is a lie like any other.
+/// A page that the back has kept from its last connection may be its ring in this one. What it
+/// writes there before and after the vif is connected is a lie like any other.
 #[test]
 fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
     for before in [true, false] {
@@ -355,7 +358,8 @@ fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
     }
 }
 
-/// A back that cycles does not make its front connect without limit, and the front says when it will.
+/// A back that cycles does not make its front connect without limit, and the front says when it
+/// will.
 #[test]
 fn a_front_backs_off_from_a_back_that_cycles() {
     let xen = LocalXen::new();

@@ -1,6 +1,6 @@
-//! Xen's security advisories on the control path of a vif, both directions, over plain maps: what is mapped and granted
-//! when a peer makes a connection fail, toggles its state, goes away, or keeps what it has. docs/threat-model.md has the
-//! table.
+//! Xen's security advisories on the control path of a vif, both directions, over plain maps: what
+//! is mapped and granted when a peer makes a connection fail, toggles its state, goes away, or
+//! keeps what it has. docs/threat-model.md has the table.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -100,8 +100,8 @@ fn ordinary() -> FrontConfig {
     FrontConfig { tx_data_len: None, rx_data_len: None, split_channels: false, ..FrontConfig::default() }
 }
 
-/// Two queues with 2 ring pages and 16 buffer pages a direction each. What passes the limit is never mapped: a queue goes
-/// on with ordinary grants, a vif whose rings alone pass it is closed.
+/// Two queues with 2 ring pages and 16 buffer pages a direction each. What passes the limit is
+/// never mapped: a queue goes on with ordinary grants, a vif whose rings alone pass it is closed.
 #[test]
 fn xsa_300_pages_beyond_the_limit_are_not_mapped() {
     let (none, tx, both) = ((false, false), (true, false), (true, true));
@@ -260,7 +260,8 @@ fn xsa_371_a_connect_that_fails_half_way_leaves_nothing_mapped() {
         front.step(&pair.g, &mut pair.fb).expect("a map");
         pair.assert_empty("the front's");
     }
-    // Two rings and two channels of each queue are needed; a list or its buffers are not, and there are two of each.
+    // Two rings and two channels of each queue are needed; a list or its buffers are not, and there
+    // are two of each.
     assert_eq!((failures, refusals), (8, 8), "each place was hit once");
 }
 
@@ -308,7 +309,8 @@ enum End {
     Offline,
 }
 
-/// Removed at every state that lies between its coming and its going, in every way, either end the first to hear of it.
+/// Removed at every state that lies between its coming and its going, in every way, either end the
+/// first to hear of it.
 #[test]
 fn xsa_465_removal_at_every_state_leaves_nothing() {
     use End::*;
@@ -362,7 +364,8 @@ fn xsa_465_removal_at_every_state_leaves_nothing() {
                 if let Some(back) = &mut back {
                     back.close(&pair.h, &mut pair.bb, None).expect("a map");
                 }
-                // Linux's netback closes once the front has; a front that never began waits for a back for ever.
+                // Linux's netback closes once the front has; a front that never began waits for a
+                // back for ever.
                 front.close(&mut pair.fb, None).expect("a map");
                 pair.bb.own.borrow_mut().insert("state".into(), "6".into());
                 for _ in 0..2 {
@@ -471,7 +474,8 @@ impl DeviceBus for Restless {
     }
 }
 
-/// A peer that changes its state between any two looks holds up neither end: a step ends, and leaves nothing over.
+/// A peer that changes its state between any two looks holds up neither end: a step ends, and
+/// leaves nothing over.
 #[test]
 fn xsa_349_a_state_that_changes_at_each_look_ends_the_step() {
     let pair = Pair::new();
@@ -501,15 +505,17 @@ fn xsa_349_a_state_that_changes_at_each_look_ends_the_step() {
     assert_eq!(pair.xen.counts().mapped, 0);
 }
 
-/// A back that closes and keeps a page mapped gets the same pages again, zeroed, without a wait for it to let go: what the
-/// front can be made to keep is one connection's. At the end of the vif it waits.
+/// A back that closes and keeps a page mapped gets the same pages again, zeroed, without a wait for
+/// it to let go: what the front can be made to keep is one connection's. At the end of the vif it
+/// waits.
 #[test]
 fn xsa_396_a_back_that_keeps_pages_gets_the_same_ones_again() {
     let mut pair = Pair::new();
     let (mut front, mut back) = (FrontVif::new(HOST, staged(1), true), back());
     pair.connect(&mut front, &mut back);
     pair.frames_pass(&mut front, &mut back);
-    let (ring, grants) = (pair.tx_ring(), pair.xen.counts().grants); // a second mapping of the ring, which stays
+    // a second mapping of the ring, which stays
+    let (ring, grants) = (pair.tx_ring(), pair.xen.counts().grants);
     assert_ne!(ring.load(Word::ReqProd), 0);
     back.close(&pair.h, &mut pair.bb, None).expect("a map");
     front.step(&pair.g, &mut pair.fb).expect("a map");
@@ -554,7 +560,8 @@ fn two_queues_with_the_same_grants_harm_their_guest_alone() {
     }
     let mut port = TestPort::default();
     assert_eq!(front.queue_mut(0).unwrap().send(&pair.g, &burst.burst()), Ok(8));
-    // Both queues see the same requests and answer them; whichever was second wrote answers over answers.
+    // Both queues see the same requests and answer them; whichever was second wrote answers over
+    // answers.
     for queue in [0, 1, 0, 1] {
         let polled = back.poll_tx(&pair.h, queue, &mut port, &mut Arena::new());
         assert!(polled.is_ok(), "{polled:?}");
@@ -581,8 +588,8 @@ fn two_queues_with_the_same_grants_harm_their_guest_alone() {
     assert_eq!(pair.xen.counts().mapped, 0);
 }
 
-/// A full list page has no terminator: the list goes on in the next page that is named, and ends where there is none. What lies
-/// behind is not mapped, and its ids have no buffer.
+/// A full list page has no terminator: the list goes on in the next page that is named, and ends
+/// where there is none. What lies behind is not mapped, and its ids have no buffer.
 #[test]
 fn more_entries_than_the_named_pages_hold_are_not_taken() {
     const OCTETS: u32 = 64;
@@ -621,7 +628,8 @@ fn more_entries_than_the_named_pages_hold_are_not_taken() {
     }
 }
 
-/// What a connection that ends leaves of single-frame grants: nothing, whatever the back did to the last frames.
+/// What a connection that ends leaves of single-frame grants: nothing, whatever the back did to the
+/// last frames.
 #[test]
 fn xsa_374_frames_in_flight_at_a_fault_are_given_back() {
     for granting in [Granting::PerFrame, Granting::Standing] {

@@ -4,8 +4,8 @@
 //!   Rig --tx(way)--> TxEnds { TxFront, TxQueue }      --tx_model(way)--> TxGame { TxModel, TxQueue }
 //!       --rx(way)--> RxEnds { RxFront, RxQueue }      --rx_model(way)--> RxGame { RxModel, RxQueue }
 //! ```
-//! Everything is set up as two drivers do it: pages granted, list pages read and judged, mapped. `close` of each takes it
-//! down again; [`Rig::assert_empty`] then shows that nothing is left.
+//! Everything is set up as two drivers do it: pages granted, list pages read and judged, mapped.
+//! `close` of each takes it down again; [`Rig::assert_empty`] then shows that nothing is left.
 #![allow(dead_code)] // each test binary uses its part of it
 
 pub mod bus;
@@ -77,8 +77,9 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(65535),
 ];
 
-/// And what needs a front that fills buffers with the heads of longer frames, as ours does, or puts frames into a data ring: one that
-/// is full soon and has no room for long frames, and one that has room for a few of them; or names frames.
+/// And what needs a front that fills buffers with the heads of longer frames, as ours does, or puts
+/// frames into a data ring: one that is full soon and has no room for long frames, and one that has
+/// room for a few of them; or names frames.
 pub const OWN_WAYS: [Way; 6] =
     [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7), Way::Foreign];
 
@@ -150,7 +151,8 @@ impl Rig {
         (front, back)
     }
 
-    /// Staging buffers as negotiated: the front lists them, the back reads the list, judges and maps it.
+    /// Staging buffers as negotiated: the front lists them, the back reads the list, judges and
+    /// maps it.
     pub fn stage(&self, way: Way, acc: Access, first_id: u16) -> Option<Staged> {
         self.stage_some(way, acc, first_id, SLOTS)
     }
@@ -170,7 +172,8 @@ impl Rig {
         Some((area, buffers))
     }
 
-    /// A half of a data ring as negotiated: the front names its pages, the back reads, judges and maps them.
+    /// A half of a data ring as negotiated: the front names its pages, the back reads, judges and
+    /// maps them.
     pub fn half(&self, way: Way, acc: Access) -> Option<Half> {
         let Way::DataRing(order) = way else { return None };
         let tx = acc == Access::ReadOnly;
@@ -221,7 +224,8 @@ impl Rig {
 
     pub fn ordinary(&self, way: Way, acc: Access, granting: Granting) -> Option<OrdinaryPages<LocalDomain>> {
         if way.copy_only() {
-            return None; // every slot is staged, so no ordinary page is needed: shown by having none
+            // every slot is staged, so no ordinary page is needed: shown by having none
+            return None;
         }
         let granting = if matches!(way, Way::Persistent(_)) { Granting::Standing } else { granting };
         Some(
@@ -256,7 +260,8 @@ impl Rig {
         TxEnds { front, back, front_chan, back_chan, index }
     }
 
-    /// Our front and our back over RX. Its staging ids begin behind those of a TX list when `after_tx`.
+    /// Our front and our back over RX. Its staging ids begin behind those of a TX list when
+    /// `after_tx`.
     pub fn rx(&self, way: Way, granting: Granting, start: u32, after_tx: bool) -> RxEnds {
         let by_frames = self.numbers_frames(way);
         let (front_ring, back_ring) = self.ring::<NetRx>();

@@ -1,14 +1,15 @@
-//! A model front for tests: plays raw slots on a ring, and fails on an answer that is double, missing or out of order.
+//! A model front for tests: plays raw slots on a ring, and fails on an answer that is double,
+//! missing or out of order.
 //!
 //! ```text
 //!   test --play(slots of one frame)--> TxModel --ring--> back under test
 //!        <--answers: one Vec per frame--        <-------
 //! ```
 //!
-//! It shares no code with the drivers but the ring's words, so that a mistake of theirs is not made twice. It demands
-//! more than netif does: answers in request order (docs/protocol 1.1, R1) and an index that stops at frame ends only
-//! (R2), because a back that dies can be taken over only then. An answer may write its own bytes of a slot and no
-//! others.
+//! It shares no code with the drivers but the ring's words, so that a mistake of theirs is not made
+//! twice. It demands more than netif does: answers in request order (docs/protocol 1.1, R1) and an
+//! index that stops at frame ends only (R2), because a back that dies can be taken over only then.
+//! An answer may write its own bytes of a slot and no others.
 #![allow(dead_code)] // each test binary uses its part of it
 
 use pregrant::ring::{NetRx, NetTx, RingMem, Word};

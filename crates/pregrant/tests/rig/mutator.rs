@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Rounds in which a race that is looked for must have been seen; it takes a few dozen, or on one processor some hundred.
+/// Rounds in which a race that is looked for must have been seen; it takes a few dozen, or on one
+/// processor some hundred.
 const ROUNDS: usize = 200_000;
 
 /// What two outcomes of a race came to: a test that has seen one of them alone has seen no race.
@@ -24,8 +25,8 @@ impl Outcomes {
     }
 }
 
-/// Plays `least` rounds, and goes on until both outcomes were seen. Miri, to which a round is long, plays one and asks for
-/// nothing: it is there to judge the accesses.
+/// Plays `least` rounds, and goes on until both outcomes were seen. Miri, to which a round is long,
+/// plays one and asks for nothing: it is there to judge the accesses.
 pub fn until_both(least: usize, mut round: impl FnMut(&mut Outcomes)) {
     let mut seen = Outcomes::default();
     if cfg!(miri) {
@@ -48,7 +49,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs `mutate` again and again on another thread, with a new number each time, while `read` runs on this one.
+/// Runs `mutate` again and again on another thread, with a new number each time, while `read` runs
+/// on this one.
 pub fn while_mutating(mutate: impl Fn(u32) + Sync, read: impl FnOnce()) {
     let (started, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|s| {

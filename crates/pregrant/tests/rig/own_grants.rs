@@ -1,4 +1,5 @@
-//! A domain whose grants are a test's own: they fail, are counted or watched. All else is the domain's.
+//! A domain whose grants are a test's own: they fail, are counted or watched. All else is the
+//! domain's.
 
 use pregrant::platform::local::{LocalDomain, LocalRegion};
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse, Platform};

@@ -1,4 +1,5 @@
-//! A back in the hands of a test, against our front: it reads and writes the ring's words as it likes.
+//! A back in the hands of a test, against our front: it reads and writes the ring's words as it
+//! likes.
 
 use super::{Rig, SLOTS, Way, release_front};
 use pregrant::net::front::Granting;

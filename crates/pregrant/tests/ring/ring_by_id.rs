@@ -1,11 +1,12 @@
-//! A back that answers in any order and dies at any store, and the one that takes the live ring up (docs/protocol 1.1).
+//! A back that answers in any order and dies at any store, and the one that takes the live ring up
+//! (docs/protocol 1.1).
 //!
 //! ```text
 //!   BackRing --stores--> Recorded (RingMem, RedoMem) --> ring pages, journal
 //!   before --(the first k of them)--> what a death leaves --> a successor, recorded too --> a third
 //! ```
-//! The front must see one answer for each id and no other. A request whose slot an answer overlaid must still be known,
-//! word for word.
+//! The front must see one answer for each id and no other. A request whose slot an answer overlaid
+//! must still be known, word for word.
 #![cfg(not(miri))]
 
 use pregrant::PeerFault;
@@ -160,8 +161,8 @@ impl Survives {
     }
 }
 
-/// `n` requests from `start` on. The first `early` of `taken` are answered before, in the order of `order`; a batch of `batch`
-/// answers is under way, then `more` are taken.
+/// `n` requests from `start` on. The first `early` of `taken` are answered before, in the order of
+/// `order`; a batch of `batch` answers is under way, then `more` are taken.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     start: u32,
@@ -195,7 +196,8 @@ fn answers(of: &[(Taken, u32)]) -> Vec<(Taken, Response)> {
     of.iter().map(|&(taken, n)| (taken, rsp(n))).collect()
 }
 
-/// Whoever takes the ring up does what was taken and not answered, then the rest: each id has one answer.
+/// Whoever takes the ring up does what was taken and not answered, then the rest: each id has one
+/// answer.
 fn finish<K: AnyOrder<Req = Request, Rsp = Response>>(case: Case, survives: &Survives) {
     let mut back = survives.try_attach::<K>().expect("the ring can be taken up");
     let mut todo: Vec<(Taken, u32)> = Vec::new();

@@ -1,7 +1,8 @@
 //! Both ends of the ring against a model of two queues and a few counters (docs/protocol 1).
 //!
-//! The model counts in u64 and knows no wrap; the rings start anywhere, often just before it. What the model cannot do
-//! is hide an answer, invent one, or forget a sleeper, so the rings cannot either.
+//! The model counts in u64 and knows no wrap; the rings start anywhere, often just before it. What
+//! the model cannot do is hide an answer, invent one, or forget a sleeper, so the rings cannot
+//! either.
 
 use pregrant::PeerFault;
 use pregrant::platform::local::Pages;
@@ -12,7 +13,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 
-/// A kind of ring whose requests and responses can be made from a number, each different from its neighbours.
+/// A kind of ring whose requests and responses can be made from a number, each different from its
+/// neighbours.
 trait Sample: RingKind<Req: PartialEq + Debug, Rsp: PartialEq + Debug> {
     fn req(n: u64) -> Self::Req;
     fn rsp(n: u64) -> Self::Rsp;
@@ -266,7 +268,8 @@ fn follows_the_model<K: Sample>(pages: usize, start: u32, ops: &[Op]) {
     }
 }
 
-/// The indices that a side must believe, given what it has seen and what the protocol still allows, as u32.
+/// The indices that a side must believe, given what it has seen and what the protocol still allows,
+/// as u32.
 fn believable(seen: u64, limit: u64, told: u32) -> Option<u64> {
     (seen..=limit).find(|index| *index as u32 == told)
 }
@@ -405,7 +408,8 @@ proptest! {
     }
 }
 
-/// A request that was taken and not answered holds its slot: a front that fills it again has overrun the ring.
+/// A request that was taken and not answered holds its slot: a front that fills it again has
+/// overrun the ring.
 #[test]
 fn xsa_86_a_slot_without_an_answer_is_not_free() {
     let (mut front, mut back, memory) = pair::<NetTx>(1, u32::MAX - 7);

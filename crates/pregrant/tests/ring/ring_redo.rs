@@ -1,4 +1,5 @@
-//! A back that dies at any store of a batch, and the one that takes the live ring up (docs/protocol 1.1, R3).
+//! A back that dies at any store of a batch, and the one that takes the live ring up
+//! (docs/protocol 1.1, R3).
 //!
 //! ```text
 //!   BackRing --stores--> Recorded (RingMem, RedoMem) --> ring page, redo page
@@ -6,9 +7,10 @@
 //!   before --(the first k of them)--> what a death leaves --> a successor, recorded too --> a third
 //! ```
 //!
-//! The front must see each answer once, in order, and none missing; a request that is taken again must still be a
-//! request. Nothing is said here of which stores there are: they are those that the code made, through the traits by
-//! which it reaches this memory in production too, and that there are no others is checked.
+//! The front must see each answer once, in order, and none missing; a request that is taken again
+//! must still be a request. Nothing is said here of which stores there are: they are those that the
+//! code made, through the traits by which it reaches this memory in production too, and that there
+//! are no others is checked.
 
 use pregrant::PeerFault;
 use pregrant::platform::local::Pages;
@@ -69,7 +71,8 @@ enum Place {
 /// A store that a back made.
 type Store = (Place, u32);
 
-/// What outlives a back: the ring's page and the redo page. What backs store there is kept in its order.
+/// What outlives a back: the ring's page and the redo page. What backs store there is kept in its
+/// order.
 struct Survives {
     ring: Pages,
     redo: Pages,
@@ -189,8 +192,8 @@ impl Survives {
         (result, stores)
     }
 
-    /// Calls `with` for what a death after each of `stores` leaves, and for none of them; `with` gets those that were
-    /// made.
+    /// Calls `with` for what a death after each of `stores` leaves, and for none of them; `with`
+    /// gets those that were made.
     fn at_each_death(&self, before: &Words, stores: &[Store], mut with: impl FnMut(&[Store])) {
         for dead_after in 0..=stores.len() {
             self.put_all(before);
@@ -215,7 +218,8 @@ impl Survives {
 enum Old {
     /// Zeroed: the file is new.
     Nothing,
-    /// From a back that served before somebody without a redo page did; relative to where the ring is now.
+    /// From a back that served before somebody without a redo page did; relative to where the ring
+    /// is now.
     Stale { from: i32, intent: i32 },
 }
 
@@ -268,7 +272,8 @@ impl Case {
         (survives, back)
     }
 
-    /// A successor takes the ring up, and `resumed` says how many answers its predecessors must have left.
+    /// A successor takes the ring up, and `resumed` says how many answers its predecessors must
+    /// have left.
     fn finish<K: Sample>(&self, survives: &Survives, resumed: u32) {
         let (mut back, _) = survives.attach::<K>();
         assert_eq!(back.req_cons(), self.at(resumed), "where the successor goes on");
@@ -305,7 +310,8 @@ fn every_death<K: Sample>(case: Case) {
         let frames = BEHIND + HELD + (done - resumed);
         assert_eq!(second.inherited(), Some(InFlight { frames, asking: false, total: frames }));
         survives.at_each_death(&found, &attach, |made| {
-            // What the second was counting when it died may be counted again, and is never forgotten.
+            // What the second was counting when it died may be counted again, and is never
+            // forgotten.
             let third = survives.attach::<K>().0.inherited().expect("a redo page");
             assert!((frames..=2 * frames).contains(&third.total) && third.frames <= frames, "{third:?}");
             let nothing = InFlight { frames: 0, asking: false, total: frames };
@@ -375,8 +381,8 @@ fn the_intent_stands_after_the_records_and_before_the_slots_and_the_index_comes_
     assert_eq!(values(&stores[intent + 1..stores.len() - 1]), records);
 }
 
-/// A back that dies while it says what it has in its hands: its successor finds what was said before, or what is said now,
-/// or that nobody knows.
+/// A back that dies while it says what it has in its hands: its successor finds what was said
+/// before, or what is said now, or that nobody knows.
 #[test]
 #[cfg_attr(
     miri,
@@ -438,7 +444,8 @@ fn answers_that_were_never_asked_are_not_replayed() {
     assert!(survives.words() == before, "a refused ring is left as it was");
 }
 
-/// What a back has in its hands is what came in and was not answered, whatever became of the backs before.
+/// What a back has in its hands is what came in and was not answered, whatever became of the backs
+/// before.
 #[test]
 fn a_successor_finds_what_its_predecessor_had_in_its_hands() {
     let case = Case { start: u32::MAX - 5, old: Old::Nothing, earlier: 0, batch: 4, later: 8 };

@@ -1,4 +1,5 @@
-//! A front and a back in threads of their own over one memory, with and without somebody who scribbles over it.
+//! A front and a back in threads of their own over one memory, with and without somebody who
+//! scribbles over it.
 //!
 //! ```text
 //!   front thread -- requests, frames --> shared pages <-- answers, copies -- back thread
@@ -6,8 +7,8 @@
 //!                                    mutator thread (a hostile peer's other processor)
 //! ```
 //!
-//! Under Miri this shows that racing with a peer is defined: slots are relaxed words, frames are copied by `shm`, and
-//! both sleep in event channels. Natively it shows the same at a higher speed.
+//! Under Miri this shows that racing with a peer is defined: slots are relaxed words, frames are
+//! copied by `shm`, and both sleep in event channels. Natively it shows the same at a higher speed.
 
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalXen, Pages};
 use pregrant::platform::{Events, ReadySet};
@@ -93,7 +94,8 @@ fn front(
     assert_eq!(ring.in_flight(), 0);
 }
 
-/// Answers all requests; `check` sees the number and the bytes of each frame that survived validation.
+/// Answers all requests; `check` sees the number and the bytes of each frame that survived
+/// validation.
 fn back(
     mut ring: BackRing<NetTx, RingPages<NetTx, Pages>>,
     frames: Pages,
@@ -128,7 +130,8 @@ fn back(
     assert_eq!(ring.unanswered(), 0);
 }
 
-/// Rewrites slots by words and frames by bytes, never the indices: what a lying index does is in `ring_model`.
+/// Rewrites slots by words and frames by bytes, never the indices: what a lying index does is in
+/// `ring_model`.
 fn scribble(ring: &Pages, frames: &Pages, stop: &AtomicBool) -> u32 {
     let (mut state, mut rounds) = (0x9e37_79b9u32, 0);
     while !stop.load(Ordering::Relaxed) {

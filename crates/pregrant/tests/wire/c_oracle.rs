@@ -1,5 +1,5 @@
-//! The wire structs against a C compiler's opinion: `c_oracle/oracle.c` lays them out as C structs and is built
-//! here, with `cc`. Both sides read the same random bytes and write the same values.
+//! The wire structs against a C compiler's opinion: `c_oracle/oracle.c` lays them out as C structs
+//! and is built here, with `cc`. Both sides read the same random bytes and write the same values.
 #![cfg(not(miri))]
 
 use crate::skip;
@@ -20,7 +20,8 @@ use std::sync::OnceLock;
 /// Random values of each struct in each direction.
 const CASES: usize = 3000;
 
-/// One struct: the C name, and Rust's two directions. Fields stand in the order of the C program's list.
+/// One struct: the C name, and Rust's two directions. Fields stand in the order of the C program's
+/// list.
 struct Layout {
     name: &'static str,
     /// Makes random bytes such that they are this struct and no other.
@@ -487,7 +488,8 @@ fn oracle() -> Option<&'static Path> {
     let built = BUILT.get_or_init(|| {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_oracle/oracle.c");
-        // Another run of the tests may share the directory: build apart, then put it in place at once.
+        // Another run of the tests may share the directory: build apart, then put it in place at
+        // once.
         let (fresh, program) = (dir.join(format!("oracle-{}", std::process::id())), dir.join("oracle"));
         let compiled = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])

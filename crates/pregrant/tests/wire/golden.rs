@@ -238,7 +238,8 @@ fn grant_entry_v2() {
     }
 }
 
-/// `tail` behind the bytes that both ABIs share; in the 64-bit one 4 bytes of padding stand between.
+/// `tail` behind the bytes that both ABIs share; in the 64-bit one 4 bytes of padding stand
+/// between.
 fn blk_slot(abi: Abi, head: [u8; 4], tail: &[u8]) -> Vec<u8> {
     let mut slot = head.to_vec();
     if abi == Abi::X86_64 {

@@ -1,4 +1,5 @@
-//! Any bits at all: decoding never panics, and writing back gives the same bits with every pad zero.
+//! Any bits at all: decoding never panics, and writing back gives the same bits with every pad
+//! zero.
 
 use pregrant::wire::blkif::{Abi, Request, Response, SLOT_WORDS_MAX, Segment};
 use pregrant::wire::grant::{GrantEntryV1, GrantEntryV2, GrantStatus};
@@ -35,7 +36,8 @@ const SEGMENTS: [u32; 22] = {
     m
 };
 
-/// What a block request uses of its slot behind word 0, by op, as if there were no pad before the id.
+/// What a block request uses of its slot behind word 0, by op, as if there were no pad before the
+/// id.
 fn blk_body_mask(op: u8) -> Vec<u32> {
     let id_and_sector = [ALL; 4];
     match op {

@@ -1,6 +1,7 @@
 //! What functions are for: the lines of a profile's tables.
 //!
-//! By names, the first rule that fits: the kernel's modules say what they are, and so do the beginnings of most of its functions.
+//! By names, the first rule that fits: the kernel's modules say what they are, and so do the
+//! beginnings of most of its functions.
 
 /// Its name, as a table has it.
 pub(super) type Group = &'static str;

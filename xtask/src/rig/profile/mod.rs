@@ -1,4 +1,5 @@
-//! `--profile`: which functions execute what scenario 32 counts, of Xen, dom0's kernel and our process.
+//! `--profile`: which functions execute what scenario 32 counts, of Xen, dom0's kernel and our
+//! process.
 //!
 //! ```text
 //!   domain_time, command, domain_time      a row is two of these, a short and a long one: four readings
@@ -8,9 +9,10 @@
 //!   nm                                     names of Xen and of our program
 //!        = by function, the long run less the short one, for each frame that it had more -> groups -> tables.md, functions.tsv
 //! ```
-//! All of it is in `target/rig/profile`, with the combination's suffix. Xen's names are those of its EFI program, as the other has none:
-//! both have the same code at the same addresses. The last two rows of a table say whether all was seen: Xen's own account of
-//! dom0's time, and the sum of what was counted.
+//! All of it is in `target/rig/profile`, with the combination's suffix. Xen's names are those of
+//! its EFI program, as the other has none: both have the same code at the same addresses. The last
+//! two rows of a table say whether all was seen: Xen's own account of dom0's time, and the sum of
+//! what was counted.
 
 mod group;
 mod names;
@@ -52,7 +54,8 @@ impl Kept {
     }
 }
 
-/// Builds the plugin, and keeps the program that will run; for QEMU, the plugin's file and its arguments.
+/// Builds the plugin, and keeps the program that will run; for QEMU, the plugin's file and its
+/// arguments.
 pub(super) fn plugin(rig: &Rig<'_>, program: &Path) -> Result<String, String> {
     if rig.combination.kind != Kind::Pv {
         return Err("--profile tells dom0 from a guest only where dom0 is PV".into());
@@ -114,7 +117,8 @@ fn count(
             reading += 1;
             continue;
         }
-        // Of the readings of a row the first ends what nobody asked for; the second the short run, the fourth the long one.
+        // Of the readings of a row the first ends what nobody asked for; the second the short run,
+        // the fourth the long one.
         let sign = match (reading + READINGS - 1) % READINGS {
             1 => -1,
             3 => 1,

@@ -1,4 +1,5 @@
-//! The names of what was executed: of Xen and of our program by `nm`, of dom0's kernel as it says them itself.
+//! The names of what was executed: of Xen and of our program by `nm`, of dom0's kernel as it says
+//! them itself.
 
 use super::super::image::tool_output;
 use super::super::{Rig, packages};
@@ -65,7 +66,8 @@ fn lines_of_xen(rig: &Rig<'_>) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Where a function of Xen's begins; its name is whole, since what the compiler splits off (`.cold`) lies elsewhere.
+/// Where a function of Xen's begins; its name is whole, since what the compiler splits off
+/// (`.cold`) lies elsewhere.
 pub(super) fn place_in_xen(rig: &Rig<'_>, function: &str) -> Result<u64, String> {
     let lines = lines_of_xen(rig)?;
     let found = code_symbols(&lines).find(|(_, name)| *name == function);
@@ -75,7 +77,8 @@ pub(super) fn place_in_xen(rig: &Rig<'_>, function: &str) -> Result<u64, String>
 pub(super) fn of_xen(rig: &Rig<'_>) -> Result<Symbols, String> {
     let lines = lines_of_xen(rig)?;
     let named = |(at, name): (u64, &str)| {
-        // What lies behind the last one: each processor's first instructions of a system call, and others that are written then.
+        // What lies behind the last one: each processor's first instructions of a system call, and
+        // others that are written then.
         let name = if name.starts_with("__ctors") { "stubs" } else { group::plain(name) };
         (at, name.to_string(), group::of_xen(name))
     };
@@ -89,7 +92,8 @@ pub(super) fn of_program(program: &Path) -> Result<Symbols, String> {
     if symbols.0.is_empty() { Err(format!("{} has no symbols", program.display())) } else { Ok(symbols) }
 }
 
-/// Those of dom0's kernel, from lines "ADDRESS NAME", and the module in brackets if it is in one, that are packed by gzip, in base64.
+/// Those of dom0's kernel, from lines "ADDRESS NAME", and the module in brackets if it is in one,
+/// that are packed by gzip, in base64.
 pub(super) fn of_kernel(packed: &str) -> Result<Symbols, String> {
     let unpack = "base64 -d | gzip -dc";
     let mut shell = Command::new("sh");

@@ -97,7 +97,8 @@ fn table(
     text.push('\n');
 }
 
-/// For each row of each other back the functions that differ most from netback's; without netback, those that execute most.
+/// For each row of each other back the functions that differ most from netback's; without netback,
+/// those that execute most.
 pub(super) fn of_functions(rows: &[Counted]) -> String {
     let mut text = String::new();
     for c in rows.iter().filter(|c| c.row.by != NETBACK || !rows.iter().any(|c| c.row.by != NETBACK)) {

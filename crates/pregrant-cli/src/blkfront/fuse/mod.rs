@@ -1,14 +1,17 @@
-//! The kernel's FUSE, as much of its protocol as one file in a directory needs: mounted and agreed on by `fuser`, served from here.
+//! The kernel's FUSE, as much of its protocol as one file in a directory needs: mounted and agreed
+//! on by `fuser`, served from here.
 //!
 //! ```text
 //!   fuser: mount, INIT --> /dev/fuse --read, a thread each--> Request --> Serve::answer --> Reply, from any thread --writev--> /dev/fuse
 //! ```
-//! Served from here for the sake of one request: INTERRUPT says that the program which waits for another one has a signal. `fuser` answers
-//! that it knows no such thing, after which the kernel never says it again, and lets no program die before its request is done
-//! ([decision 0040](../../../../../docs/decisions/0040-sectors-and-ranges.md)).
+//! Served from here for the sake of one request: INTERRUPT says that the program which waits for
+//! another one has a signal. `fuser` answers that it knows no such thing, after which the kernel
+//! never says it again, and lets no program die before its request is done ([decision
+//! 0040](../../../../../docs/decisions/0040-sectors-and-ranges.md)).
 //!
-//! Invariants: each request is answered once, by its [`Reply`]; a thread ends when the kernel has let go of the mount. The kernel is
-//! trusted, as by any program; what it says is taken apart by length all the same.
+//! Invariants: each request is answered once, by its [`Reply`]; a thread ends when the kernel has
+//! let go of the mount. The kernel is trusted, as by any program; what it says is taken apart by
+//! length all the same.
 
 mod reply;
 mod request;
@@ -25,7 +28,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Bytes of one read or write at most; the kernel cuts what is longer. More needs more of its `fs.fuse.max_pages_limit`.
+/// Bytes of one read or write at most; the kernel cuts what is longer. More needs more of its
+/// `fs.fuse.max_pages_limit`.
 const MAX_WRITE: u32 = 1 << 20;
 /// What a request has beside the bytes of a write, and more.
 const HEADERS: usize = 4096;
@@ -39,7 +43,8 @@ pub(super) const ROOT: u64 = 1;
 pub(super) trait Serve: Send + Sync + 'static {
     /// Answers now or later.
     fn answer(&self, request: Request<'_>, reply: Reply);
-    /// The program that waits for this request has a signal. It may be answered already, or not have come yet.
+    /// The program that waits for this request has a signal. It may be answered already, or not
+    /// have come yet.
     fn interrupted(&self, unique: u64);
 }
 

@@ -1,5 +1,5 @@
-//! A request's answer, which is given once, from any thread: a header of 16 bytes, and what the operation has behind it
-//! (`linux/fuse.h`). One that nobody gave is EIO.
+//! A request's answer, which is given once, from any thread: a header of 16 bytes, and what the
+//! operation has behind it (`linux/fuse.h`). One that nobody gave is EIO.
 
 use rustix::io::Errno;
 use std::io::IoSlice;

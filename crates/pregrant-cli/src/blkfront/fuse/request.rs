@@ -1,5 +1,5 @@
-//! A request of the kernel's, taken apart: a header of 40 bytes, and what its operation has behind it, in the machine's byte order
-//! (`linux/fuse.h`, from 7.9 on).
+//! A request of the kernel's, taken apart: a header of 40 bytes, and what its operation has behind
+//! it, in the machine's byte order (`linux/fuse.h`, from 7.9 on).
 
 /// Bytes of the header.
 const HEADER: usize = 40;

@@ -1,13 +1,14 @@
-//! A strict reader of Prometheus' text format, version 0.0.4, for the test of what we write: small, for the one crate that is as strict has
-//! the LGPL.
+//! A strict reader of Prometheus' text format, version 0.0.4, for the test of what we write: small,
+//! for the one crate that is as strict has the LGPL.
 //!
 //! ```text
 //!   # HELP name text      once for a family, before its samples, HELP and then TYPE
 //!   # TYPE name kind
 //!   name{label="value",...} number     below its family's TYPE and no other; of a histogram with _bucket, _sum, _count behind the name
 //! ```
-//! Refused: a family that comes twice, a series (name and labels, in any order) that does, a label twice, bad escapes, a number that is
-//! none, a counter or histogram below 0, buckets that fall or do not end with `+Inf`, and a histogram whose `_count` is not its last bucket.
+//! Refused: a family that comes twice, a series (name and labels, in any order) that does, a label
+//! twice, bad escapes, a number that is none, a counter or histogram below 0, buckets that fall or
+//! do not end with `+Inf`, and a histogram whose `_count` is not its last bucket.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,18 +1,21 @@
-//! A guest's disk: its device in xenstore, its driver, and the loop between the threads that use it and the rings.
+//! A guest's disk: its device in xenstore, its driver, and the loop between the threads that use it
+//! and the rings.
 //!
 //! ```text
 //!   threads: SharedDisk::put --> [ Schedule ] --ask--> rings --> the back
 //!                                     ^   <-- answers --'
 //!                                     '------ lost ---- the back closed: asked again of the next one
 //! ```
-//! One thread owns this and calls [`round`](BlkFrontend::round), [`control`](BlkFrontend::control) and
-//! [`sleep`](BlkFrontend::sleep) in turn, as a [`Worker`](crate::drivers::Worker) does. A back that is killed and replaced on the live
-//! rings is not noticed. One that closes the disk, and opens it again, costs a pause: what it did not answer is asked again, and
-//! requests wait meanwhile, as many as [`SharedDisk`] lets in. One that the toolstack wants gone is closed once nobody
-//! [uses](SharedDisk::begin_use) it, and a flush has covered what was written.
+//! One thread owns this and calls [`round`](BlkFrontend::round), [`control`](BlkFrontend::control)
+//! and [`sleep`](BlkFrontend::sleep) in turn, as a [`Worker`](crate::drivers::Worker) does. A back
+//! that is killed and replaced on the live rings is not noticed. One that closes the disk, and
+//! opens it again, costs a pause: what it did not answer is asked again, and requests wait
+//! meanwhile, as many as [`SharedDisk`] lets in. One that the toolstack wants gone is closed once
+//! nobody [uses](SharedDisk::begin_use) it, and a flush has covered what was written.
 //!
-//! What the back may do: offer anything, close at any time, answer nothing, lie. A lie ends the disk, and all that is in hand fails. It
-//! comes and goes, and is resized, as often as it likes: that is a few lines in the log.
+//! What the back may do: offer anything, close at any time, answer nothing, lie. A lie ends the
+//! disk, and all that is in hand fails. It comes and goes, and is resized, as often as it likes:
+//! that is a few lines in the log.
 
 use super::schedule::Schedule;
 use super::shared_disk::{DiskOp, DiskRequest, SharedDisk};
@@ -63,8 +66,9 @@ impl<P: Platform, T: Transport> BlkFrontend<P, T>
 where
     P::Events: WakeOn,
 {
-    /// Finds the own domain's disk `handle` and begins to watch its back; what a predecessor left connected is brought down first.
-    /// The connection to xenstore is to wake the platform's events.
+    /// Finds the own domain's disk `handle` and begins to watch its back; what a predecessor left
+    /// connected is brought down first. The connection to xenstore is to wake the platform's
+    /// events.
     pub fn new(platform: P, xs: Client<T>, handle: u32, config: FrontConfig) -> Result<Self, FrontendError> {
         let mut end = FrontDevice::new(platform, xs, Class::VBD, handle)?;
         let mut vbd = FrontVbd::new(end.device.peer_domid(), config, true);
@@ -93,7 +97,8 @@ where
         })
     }
 
-    /// Nobody asked for the pages of a request by number: the log has no warning where the back takes fewer.
+    /// Nobody asked for the pages of a request by number: the log has no warning where the back
+    /// takes fewer.
     pub fn default_segments(&mut self) {
         self.default_segments = true;
     }
@@ -138,7 +143,8 @@ where
         self.waiter.missed_wakeups()
     }
 
-    /// A batch of all that there is: answers, new requests, what can be asked. True: something moved.
+    /// A batch of all that there is: answers, new requests, what can be asked. True: something
+    /// moved.
     pub fn round(&mut self) -> Result<bool, FrontendError> {
         let Self { end, vbd, schedule, disk, new, .. } = self;
         let mut moved = 0;
@@ -210,14 +216,16 @@ where
         }
     }
 
-    /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a disk that is to begin anew at some
-    /// time is not waited for beyond it. Returns what it came to.
+    /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a
+    /// disk that is to begin anew at some time is not waited for beyond it. Returns what it came
+    /// to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.hear(wait, self.vbd.begins_at_ns())?;
         let in_use = self.is_in_use()?;
         self.vbd.set_in_use(in_use);
         let leaves = self.vbd.stays() && !in_use;
-        // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored each time that the loop sleeps.
+        // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored
+        // each time that the loop sleeps.
         if events == 0 && self.vbd.is_live() && !self.vbd.awaits_release() && !leaves {
             return Ok(FrontStep::Waiting);
         }
@@ -249,7 +257,8 @@ where
             }
             Err(e) => {
                 let what = e.to_string();
-                let _ = self.vbd.close(&mut self.end.split().1, Some(&what)); // the first error is the one to tell
+                // the first error is the one to tell
+                let _ = self.vbd.close(&mut self.end.split().1, Some(&what));
                 Err(match e {
                     FrontError::Keys(e) => e.into(),
                     _ => self.end.not_connected(what),
@@ -258,8 +267,8 @@ where
         }
     }
 
-    /// Whether somebody uses it, or something that was written may be lost. Where that is all, and the toolstack wants the disk gone, it
-    /// is flushed.
+    /// Whether somebody uses it, or something that was written may be lost. Where that is all, and
+    /// the toolstack wants the disk gone, it is flushed.
     fn is_in_use(&mut self) -> Result<bool, FrontendError> {
         if self.disk.is_used() {
             self.last_flush = false;
@@ -274,8 +283,8 @@ where
         Ok(!self.schedule.is_empty() || self.schedule.is_dirty() && !self.last_flush)
     }
 
-    /// How long a disk waits before it begins anew: then [`control`](Self::control) is to be called, whatever else there is to sleep
-    /// for.
+    /// How long a disk waits before it begins anew: then [`control`](Self::control) is to be
+    /// called, whatever else there is to sleep for.
     fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vbd.begins_at_ns())
     }
@@ -326,8 +335,8 @@ where
         Ok(true)
     }
 
-    /// Does what is in hand, and a flush behind it where one is due, for at most so long: nothing is to be put any more. False: not
-    /// in time; what is left fails.
+    /// Does what is in hand, and a flush behind it where one is due, for at most so long: nothing
+    /// is to be put any more. False: not in time; what is left fails.
     pub fn finish(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
         let flushed = Arc::new(AtomicBool::new(false));
@@ -362,8 +371,8 @@ where
         self.schedule.settled();
     }
 
-    /// Closes the disk and waits until its memory is the domain's own again, at most so long. False: the back still has some of it
-    /// mapped.
+    /// Closes the disk and waits until its memory is the domain's own again, at most so long.
+    /// False: the back still has some of it mapped.
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         self.closing = true;
         match self.vbd.close(&mut self.end.split().1, None) {
@@ -387,7 +396,8 @@ where
     /// The back lied: closes the disk, says why in the store.
     #[cold]
     fn fault(&mut self, fault: PeerFault) -> FrontendError {
-        let _ = self.vbd.close(&mut self.end.split().1, Some(&fault.to_string())); // the fault is the one to tell
+        // the fault is the one to tell
+        let _ = self.vbd.close(&mut self.end.split().1, Some(&fault.to_string()));
         self.end.fault(fault)
     }
 

@@ -6,8 +6,9 @@
 //!   shared_disk  the same vbd, as threads use it: requests in bytes
 //!   schedule     how those become requests of whole sectors, which wait for which, and what is asked again
 //! ```
-//! [`Blk`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vbds through it, as devices of any class. What
-//! stands behind a vbd is in [`disks`](crate::disks); which image that is the toolstack says in the vbd's own directory.
+//! [`Blk`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vbds through it,
+//! as devices of any class. What stands behind a vbd is in [`disks`](crate::disks); which image
+//! that is the toolstack says in the vbd's own directory.
 
 pub mod frontend;
 mod queue;
@@ -33,7 +34,8 @@ pub struct BlkConfig {
     pub vbd: VbdConfig,
     /// How their images are opened.
     pub disk: DiskConfig,
-    /// Whether a vbd with a script is connected only when the toolstack has run it (`hotplug-status`).
+    /// Whether a vbd with a script is connected only when the toolstack has run it
+    /// (`hotplug-status`).
     pub awaits_scripts: bool,
     /// These vbds alone; all when there are none. Before the first vbd is found.
     pub chosen: Vec<Chosen>,

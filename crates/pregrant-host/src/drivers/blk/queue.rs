@@ -1,4 +1,5 @@
-//! One queue of a vbd that is served: its ring, joined with what tells that its disk has done something. What a worker has of a vbd.
+//! One queue of a vbd that is served: its ring, joined with what tells that its disk has done
+//! something. What a worker has of a vbd.
 //!
 //! ```text
 //!   poll   guest --requests--> disk, disk --what it has done--> guest: one batch each way

@@ -1,4 +1,5 @@
-//! The requests that a front has in hand: in which pieces each goes to a ring, which of them wait, and what is asked again.
+//! The requests that a front has in hand: in which pieces each goes to a ring, which of them wait,
+//! and what is asked again.
 //!
 //! ```text
 //!   add --(overlaps an earlier change?)--> waiting --'
@@ -11,18 +12,21 @@
 //!   flush  [flush]                                  once the changes that came before it are done
 //!   zeroes [discard, or write zeroes]*              in parts, few of them at a time; parts of sectors at its edges are writes beside it
 //! ```
-//! A range that is to read as zeroes is never read. Its whole units are discarded, where the disk says that these read as zeroes then;
-//! what is left of it, and all of it elsewhere, is written. (A hole is refused elsewhere, as Linux's block devices refuse it: to write
-//! it would take the room that it was to give back.) However long it is, a few parts of it are asked at a time, and others' pieces go
-//! between them; it ends early, when it is told to.
+//! A range that is to read as zeroes is never read. Its whole units are discarded, where the disk
+//! says that these read as zeroes then; what is left of it, and all of it elsewhere, is written. (A
+//! hole is refused elsewhere, as Linux's block devices refuse it: to write it would take the room
+//! that it was to give back.) However long it is, a few parts of it are asked at a time, and
+//! others' pieces go between them; it ends early, when it is told to.
 //!
-//! Invariants: of two requests that change the same sector the later one begins when the earlier one is done, so that no part of a
-//! sector is lost to a neighbour, and doing one again undoes nothing. Reads wait for nobody. A piece is in `ready` or among those that
-//! were asked, never in both. Every request is done once.
+//! Invariants: of two requests that change the same sector the later one begins when the earlier
+//! one is done, so that no part of a sector is lost to a neighbour, and doing one again undoes
+//! nothing. Reads wait for nobody. A piece is in `ready` or among those that were asked, never in
+//! both. Every request is done once.
 //!
-//! Reads, writes and discards may be done twice, so what a back did not answer is simply asked again, of the next one; a flush follows
-//! the changes that it covers as ever. Sectors of another size, which only another disk has, fail what is in hand. What a back did not
-//! do of a range of zeroes is done as the next one can.
+//! Reads, writes and discards may be done twice, so what a back did not answer is simply asked
+//! again, of the next one; a flush follows the changes that it covers as ever. Sectors of another
+//! size, which only another disk has, fail what is in hand. What a back did not do of a range of
+//! zeroes is done as the next one can.
 //!
 //! What a back may do: answer a piece with anything. A damaged read is its user's to find out.
 
@@ -149,7 +153,8 @@ impl Zeroes {
     }
 }
 
-/// How a disk discards, if zeroes are read then. Of units that are no whole sectors nobody can discard whole ones.
+/// How a disk discards, if zeroes are read then. Of units that are no whole sectors nobody can
+/// discard whole ones.
 fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     let whole = |bytes: u32| bytes.is_multiple_of(figures.sector_size);
     figures.discard.filter(|discard| {
@@ -491,7 +496,8 @@ impl Schedule {
         }
     }
 
-    /// Nobody wants the next piece any more: it is of a range of zeroes that has failed, or was interrupted.
+    /// Nobody wants the next piece any more: it is of a range of zeroes that has failed, or was
+    /// interrupted.
     fn first_is_unwanted(&self) -> bool {
         let request = self.ready.front().and_then(|piece| self.places[piece.place].as_ref());
         request.is_some_and(|request| {
@@ -500,7 +506,8 @@ impl Schedule {
         })
     }
 
-    /// Has the next piece asked, or as much of it as a request can be: `most` bytes, some whole pages. It stays where it cannot be.
+    /// Has the next piece asked, or as much of it as a request can be: `most` bytes, some whole
+    /// pages. It stays where it cannot be.
     pub(super) fn ask_first(
         &mut self,
         most: usize,
@@ -564,7 +571,8 @@ impl Schedule {
         let Some(request) = &mut self.places[piece.place] else { return };
         let is_refused = piece.op == PieceOp::Discard && outcome == Err(IoError::NotSupported);
         if let Some(zeroes) = request.zeroes.as_mut().filter(|zeroes| is_refused && !zeroes.hole) {
-            // A disk may discard in one place and not in another: there it is written, as where nothing is discarded.
+            // A disk may discard in one place and not in another: there it is written, as where
+            // nothing is discarded.
             zeroes.rest.push_front((PieceOp::Zero, piece.bytes.clone()));
         } else if let Err(e) = outcome {
             request.failed = request.failed.or(Some(e));
@@ -628,7 +636,8 @@ impl Schedule {
         self.waiting = waiting;
     }
 
-    /// Pieces with these tags have no answer any more: they are ahead of all others now. Returns how many there were.
+    /// Pieces with these tags have no answer any more: they are ahead of all others now. Returns
+    /// how many there were.
     pub(super) fn lost(&mut self, tags: &[u64]) -> usize {
         let mut pieces = Vec::with_capacity(tags.len());
         for &tag in tags {

@@ -1,4 +1,5 @@
-//! Any program of requests on a model of a disk, answered in any order, with backs that close in between.
+//! Any program of requests on a model of a disk, answered in any order, with backs that close in
+//! between.
 
 use super::super::shared_disk::{DiskOp, DiskRequest};
 use super::*;
@@ -100,7 +101,8 @@ enum Step {
     Ask(usize),
     /// One that waits is answered.
     Answer(usize),
-    /// The back closes; of what it had, what these bits say is done all the same. The next one promises zeroes, or does not.
+    /// The back closes; of what it had, what these bits say is done all the same. The next one
+    /// promises zeroes, or does not.
     Close(u16, bool),
 }
 
@@ -133,7 +135,8 @@ struct Way {
     fate: Fate,
     /// Of a read: what each byte may be.
     may_be: Vec<Vec<u8>>,
-    /// Of zeroes, whose parts may be done long before the last: what was put later and is done, in the order of that.
+    /// Of zeroes, whose parts may be done long before the last: what was put later and is done, in
+    /// the order of that.
     later: Vec<(Range<usize>, u8)>,
 }
 

@@ -1,13 +1,15 @@
-//! A disk as the threads of a program use it: requests in bytes, from any thread, and the end of each told once.
+//! A disk as the threads of a program use it: requests in bytes, from any thread, and the end of
+//! each told once.
 //!
 //! ```text
 //!   any thread                                          the front's loop
 //!   put --(full: it waits)--> new requests --bell--> take_new --> Schedule --> rings
 //!                                                       done(outcome), on the loop's thread --> settle: room again
 //! ```
-//! Invariants: each request that was put is done once, also when the disk ends; at most [`REQUESTS_MAX`] requests with
-//! [`BYTES_MAX`] bytes between them are on their way, or one that is longer by itself. So a back that stands still costs a process
-//! so much memory, and its threads wait.
+//! Invariants: each request that was put is done once, also when the disk ends; at most
+//! [`REQUESTS_MAX`] requests with [`BYTES_MAX`] bytes between them are on their way, or one that is
+//! longer by itself. So a back that stands still costs a process so much memory, and its threads
+//! wait.
 
 use crate::drivers::workers::waker::Waker;
 use pregrant::PAGE_SIZE;
@@ -44,7 +46,8 @@ pub enum DiskOp {
     },
     /// What was written before this was asked is not to be lost any more.
     Flush,
-    /// Nobody needs these any more, and they read as zeroes. A disk whose discarded sectors hold anything does not support it.
+    /// Nobody needs these any more, and they read as zeroes. A disk whose discarded sectors hold
+    /// anything does not support it.
     PunchHole {
         /// The first.
         at: u64,
@@ -64,7 +67,8 @@ pub enum DiskOp {
     },
 }
 
-/// Ends a long request between two of its parts: those that a back has are answered still, no other is asked, and the request fails.
+/// Ends a long request between two of its parts: those that a back has are answered still, no other
+/// is asked, and the request fails.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -92,7 +96,8 @@ impl DiskOp {
     }
 }
 
-/// Is told once how a request went; of a read, with its bytes. It is called on the front's thread, and holds up all others.
+/// Is told once how a request went; of a read, with its bytes. It is called on the front's thread,
+/// and holds up all others.
 pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 
 /// One request.
@@ -157,7 +162,8 @@ impl SharedDisk {
         self.len() == 0
     }
 
-    /// Somebody begins to use it, for more than one request: while it is used, a toolstack that wants it gone waits.
+    /// Somebody begins to use it, for more than one request: while it is used, a toolstack that
+    /// wants it gone waits.
     pub fn begin_use(&self) {
         self.state().users += 1;
     }
@@ -175,7 +181,8 @@ impl SharedDisk {
         self.state().users > 0
     }
 
-    /// Has it done, and waits where too much is on its way. While there is no back it goes on waiting.
+    /// Has it done, and waits where too much is on its way. While there is no back it goes on
+    /// waiting.
     pub fn put(&self, op: DiskOp, done: Done) {
         let weight = op.weight();
         let mut state = self.state();

@@ -29,8 +29,8 @@ use rustix::fd::OwnedFd;
 use std::any::Any;
 use std::time::Duration;
 
-/// How long a disk that closes waits for what it works on. Then its guest is told that it is closed, and its pages stay mapped until the
-/// disk answers.
+/// How long a disk that closes waits for what it works on. Then its guest is told that it is
+/// closed, and its pages stay mapped until the disk answers.
 const LAST_ORDERS: Duration = Duration::from_secs(1);
 /// The toolstack's key that names a script.
 const SCRIPT: &str = "script";

@@ -6,8 +6,9 @@
 //!   connected                its ports, each within a Pcap; all connects of a vif go into one file
 //!   control turns            what is buffered is written; a failure is told at the vif's expense, once
 //! ```
-//! What a guest may do: fill the file system that its file is on. Its worker writes there, and the control thread what is buffered, one
-//! at a time: a slow disk makes the worker's other vifs slow, and keeps control from all. A pipe that is full ends the capture.
+//! What a guest may do: fill the file system that its file is on. Its worker writes there, and the
+//! control thread what is buffered, one at a time: a slow disk makes the worker's other vifs slow,
+//! and keeps control from all. A pipe that is full ends the capture.
 
 use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider};
 use crate::ports::pcap::{Capture, Pcap, WHOLE_FRAMES};
@@ -32,7 +33,8 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Opens a file for vif `handle` of guest `front`, or makes it, for its owner alone: it will have what guests say.
+    /// Opens a file for vif `handle` of guest `front`, or makes it, for its owner alone: it will
+    /// have what guests say.
     ///
     /// # Errors
     /// In words, with the path.

@@ -1,9 +1,11 @@
 //! A guest's vif: its device in xenstore and its driver.
 //!
-//! A front that reconnects comes back after a real close; frames that were on the rings then are lost.
+//! A front that reconnects comes back after a real close; frames that were on the rings then are
+//! lost.
 //!
-//! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and sends and receives in
-//! between. What the back may do: offer anything, close at any time; the guest hears of it as a state or an error.
+//! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and
+//! sends and receives in between. What the back may do: offer anything, close at any time; the
+//! guest hears of it as a state or an error.
 
 use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
 use crate::drivers::wait::Waiter;
@@ -34,13 +36,14 @@ pub struct Frontend<P: Platform, T: Transport> {
     vif: FrontVif<P>,
     waiter: Waiter,
     defaults: Defaults,
-    /// The log does not have yet how frames travel: the back has still to say which pages it keeps mapped.
+    /// The log does not have yet how frames travel: the back has still to say which pages it keeps
+    /// mapped.
     is_path_due: bool,
 }
 
 impl<P: Platform, T: Transport> Frontend<P, T> {
-    /// Finds the own domain's vif `handle` and begins to watch its back. One that reconnects brings down first what a
-    /// predecessor left connected.
+    /// Finds the own domain's vif `handle` and begins to watch its back. One that reconnects brings
+    /// down first what a predecessor left connected.
     pub fn new(
         platform: P,
         xs: Client<T>,
@@ -67,7 +70,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.vif
     }
 
-    /// The driver, for what is not about frames (its control ring, its multicast wishes), and the platform for it.
+    /// The driver, for what is not about frames (its control ring, its multicast wishes), and the
+    /// platform for it.
     pub fn driver(&mut self) -> (&P, &mut FrontVif<P>) {
         (&self.end.platform, &mut self.vif)
     }
@@ -82,8 +86,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &mut self.end.xs
     }
 
-    /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a vif that is to begin anew at
-    /// some time is not waited for beyond it. Returns what the vif came to.
+    /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a vif
+    /// that is to begin anew at some time is not waited for beyond it. Returns what the vif came
+    /// to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.hear(wait, self.vif.begins_at_ns())?;
         if let Err(fault) = self.vif.turn(&self.end.platform) {
@@ -92,8 +97,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if self.is_path_due && self.vif.is_live() && !self.vif.is_telling() {
             self.log_path();
         }
-        // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on real Xen through another
-        // domain, each time that a loop sleeps.
+        // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on
+        // real Xen through another domain, each time that a loop sleeps.
         if events == 0 && self.vif.is_live() && !self.vif.awaits_release() {
             return Ok(FrontStep::Waiting);
         }
@@ -107,7 +112,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             }
             Err(e) => {
                 let what = e.to_string();
-                let _ = self.vif.close(&mut self.end.split().1, Some(&what)); // the first error is the one to tell
+                // the first error is the one to tell
+                let _ = self.vif.close(&mut self.end.split().1, Some(&what));
                 Err(match e {
                     FrontError::Keys(e) => e.into(),
                     _ => self.end.not_connected(what),
@@ -116,14 +122,14 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// How long a vif waits before it begins anew: then [`control`](Self::control) is to be called, whatever else there is
-    /// to sleep for.
+    /// How long a vif waits before it begins anew: then [`control`](Self::control) is to be called,
+    /// whatever else there is to sleep for.
     pub fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vif.begins_at_ns())
     }
 
-    /// Waits until frames can travel, at most so long. False: not in time. And until the back has said which pages it keeps mapped,
-    /// but not for long: frames travel meanwhile.
+    /// Waits until frames can travel, at most so long. False: not in time. And until the back has
+    /// said which pages it keeps mapped, but not for long: frames travel meanwhile.
     pub fn connect(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let mut until = std::time::Instant::now() + most;
         while !self.vif.is_live() {
@@ -140,8 +146,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(self.vif.is_live())
     }
 
-    /// Closes the vif and waits until its memory is the domain's own again, at most so long. False: the back still has
-    /// some of it mapped.
+    /// Closes the vif and waits until its memory is the domain's own again, at most so long. False:
+    /// the back still has some of it mapped.
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         match self.vif.close(&mut self.end.split().1, None) {
             Err(_) if self.end.is_gone() => self.vif.removed(&self.end.platform),
@@ -158,7 +164,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(true)
     }
 
-    /// Sends as many frames of `burst` as fit on queue `i`, from the first. Returns how many: none while the vif is not live.
+    /// Sends as many frames of `burst` as fit on queue `i`, from the first. Returns how many: none
+    /// while the vif is not live.
     #[inline(always)]
     pub fn send(&mut self, i: usize, burst: &Burst<'_>) -> Result<usize, PlatformError> {
         let Some(queue) = self.vif.queue_mut(i) else { return Ok(0) };
@@ -188,8 +195,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.on_queue(i, |p, queue| queue.recv(p, out, want))
     }
 
-    /// Receives frames of queue `i` by reference; see [`FrontQueue::recv_by_reference`]. They are given back by
-    /// [`release`](Self::release).
+    /// Receives frames of queue `i` by reference; see [`FrontQueue::recv_by_reference`]. They are
+    /// given back by [`release`](Self::release).
     #[inline(always)]
     pub fn recv_by_reference(
         &mut self,
@@ -202,7 +209,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.on_queue(i, |p, queue| queue.recv_by_reference(p, out, lent, want))
     }
 
-    /// Asks `hook` what is to become of the frames of queue `i`, and does it; see [`FrontQueue::recv_hooked`].
+    /// Asks `hook` what is to become of the frames of queue `i`, and does it; see
+    /// [`FrontQueue::recv_hooked`].
     #[inline(always)]
     pub fn recv_hooked(
         &mut self,
@@ -222,7 +230,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         self.vif.release(&self.end.platform, tokens)
     }
 
-    /// Before sleeping: arms all queues for RX, and for TX answers where somebody waits for them. True: there is work.
+    /// Before sleeping: arms all queues for RX, and for TX answers where somebody waits for them.
+    /// True: there is work.
     pub fn arm(&mut self, tx_too: bool) -> Result<bool, FrontendError> {
         let mut work = match self.vif.final_check_ctrl(&self.end.platform) {
             Ok(work) => work,
@@ -234,8 +243,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok(work)
     }
 
-    /// Sleeps until there may be something to do, and at most until `due`: arms all queues first, as [`arm`](Self::arm)
-    /// does. The connection to xenstore is to wake the platform's events.
+    /// Sleeps until there may be something to do, and at most until `due`: arms all queues first,
+    /// as [`arm`](Self::arm) does. The connection to xenstore is to wake the platform's events.
     pub fn sleep(&mut self, tx_too: bool, due: Option<Duration>) -> Result<(), FrontendError>
     where
         P::Events: WakeOn,
@@ -264,7 +273,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// The back lied: closes the vif, says why in the store.
     #[cold]
     fn fault(&mut self, fault: PeerFault) -> FrontendError {
-        let _ = self.vif.close(&mut self.end.split().1, Some(&fault.to_string())); // the fault is the one to tell
+        // the fault is the one to tell
+        let _ = self.vif.close(&mut self.end.split().1, Some(&fault.to_string()));
         self.end.fault(fault)
     }
 
@@ -273,7 +283,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
 
-    /// What of its configuration nobody asked for: where the back has not got that, the log has no warning.
+    /// What of its configuration nobody asked for: where the back has not got that, the log has no
+    /// warning.
     pub fn set_defaults(&mut self, defaults: Defaults) {
         self.defaults = defaults;
     }

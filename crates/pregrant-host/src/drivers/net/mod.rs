@@ -8,7 +8,8 @@
 //!   hotplug          the scripts of vifs, run here or by a service that may do more than this process
 //!   frontend         one vif of the own domain
 //! ```
-//! [`Net`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vifs through it, as devices of any class.
+//! [`Net`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vifs through it,
+//! as devices of any class.
 
 pub mod captured;
 pub mod frontend;

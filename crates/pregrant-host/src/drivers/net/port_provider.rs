@@ -79,9 +79,11 @@ impl HotplugConfig {
 /// Who plugs a vif's far side in (docs/protocol 2.10). Never two of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
-    /// The toolstack: its script says "connected" in `hotplug-status`, and the front is connected after that.
+    /// The toolstack: its script says "connected" in `hotplug-status`, and the front is connected
+    /// after that.
     Toolstack,
-    /// This process: runs `script`, or joins `bridge` where there is no such file, and then says "connected".
+    /// This process: runs `script`, or joins `bridge` where there is no such file, and then says
+    /// "connected".
     Own,
     /// Nobody.
     #[default]
@@ -101,16 +103,17 @@ pub enum Plugged {
 
 pub use crate::drivers::registry::Notes;
 
-/// See the module. None of it writes lines into the log: what failed is said to the backend, which writes it as long as
-/// the vif has lines left.
+/// See the module. None of it writes lines into the log: what failed is said to the backend, which
+/// writes it as long as the vif has lines left.
 pub trait PortProvider {
     /// Whether the kernel's netback serves it, and it is about to be taken from there.
     fn is_kernels(&self, id: &DeviceId) -> bool {
         let _ = id;
         false
     }
-    /// A vif was found: makes its place. Nothing was told to its front yet, unless it is `live`: then it is about to be
-    /// taken up, and its place is that of a predecessor, or is to be like it at once. May come again.
+    /// A vif was found: makes its place. Nothing was told to its front yet, unless it is `live`:
+    /// then it is about to be taken up, and its place is that of a predecessor, or is to be like it
+    /// at once. May come again.
     ///
     /// # Errors
     /// In words for the log and the store. The vif is not served.
@@ -118,12 +121,13 @@ pub trait PortProvider {
         let _ = (id, place, live);
         Ok(Notes::new())
     }
-    /// A vif that a predecessor left connected is about to be taken up, at once or when its last owner is gone: frames for its
-    /// guest are kept from now on. `queues` and `front` are as [`connected`](Self::connected) will probably have them. Nothing of it
-    /// is this process' yet. Required, as [`link`](Self::link) is.
+    /// A vif that a predecessor left connected is about to be taken up, at once or when its last
+    /// owner is gone: frames for its guest are kept from now on. `queues` and `front` are as
+    /// [`connected`](Self::connected) will probably have them. Nothing of it is this process' yet.
+    /// Required, as [`link`](Self::link) is.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads);
-    /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in use goes. Returns how many
-    /// frames waited there, and are lost.
+    /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in
+    /// use goes. Returns how many frames waited there, and are lost.
     fn release(&mut self, id: &DeviceId) -> usize {
         let _ = id;
         0
@@ -133,13 +137,14 @@ pub trait PortProvider {
         let _ = (id, place);
         Plugged::Yes
     }
-    /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the hotplug, or goes on with
-    /// it; asked again until it is over. The directory is there still.
+    /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the
+    /// hotplug, or goes on with it; asked again until it is over. The directory is there still.
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
         let _ = id;
         Plugged::Yes
     }
-    /// The front is connected: a port for each of `queues`. `front` is what the guest takes unfinished.
+    /// The front is connected: a port for each of `queues`. `front` is what the guest takes
+    /// unfinished.
     ///
     /// # Errors
     /// In words for the log. The vif's frames are dropped.
@@ -149,11 +154,12 @@ pub trait PortProvider {
         queues: usize,
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String>;
-    /// What is readable when the kernel has frames for the guest, by queue, of ports that were just made; empty where ports ring
-    /// their bells. Required, as [`link`](Self::link) is.
+    /// What is readable when the kernel has frames for the guest, by queue, of ports that were just
+    /// made; empty where ports ring their bells. Required, as [`link`](Self::link) is.
     fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd>;
-    /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for them. Required: a far
-    /// side that stands before another and does not hand it on leaves that one without a link.
+    /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for
+    /// them. Required: a far side that stands before another and does not hand it on leaves that
+    /// one without a link.
     ///
     /// # Errors
     /// In words for the log.
@@ -174,21 +180,24 @@ pub trait PortProvider {
         let _ = id;
         Ok(())
     }
-    /// Whether something is still under way for a vif that is gone, of which [`failures`](Self::failures) may tell.
+    /// Whether something is still under way for a vif that is gone, of which
+    /// [`failures`](Self::failures) may tell.
     fn is_ending(&self, id: &DeviceId) -> bool {
         let _ = id;
         false
     }
-    /// What failed since the last call while nobody asked, for the log: of vifs that are there, and of those that
-    /// [end](Self::is_ending).
+    /// What failed since the last call while nobody asked, for the log: of vifs that are there, and
+    /// of those that [end](Self::is_ending).
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
         Vec::new()
     }
-    /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None: never.
+    /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None:
+    /// never.
     fn due(&self) -> Option<Duration> {
         None
     }
-    /// Between batches, once in a while, and before sleeping. True: frames have come that nobody looked at, so do not sleep.
+    /// Between batches, once in a while, and before sleeping. True: frames have come that nobody
+    /// looked at, so do not sleep.
     fn turn(&mut self) -> bool {
         false
     }
@@ -243,7 +252,8 @@ pub(super) enum HotplugState {
 }
 
 impl HotplugState {
-    /// Makes the far side's place, and begins to plug it in. A vif that was taken up (`live`) is plugged in already.
+    /// Makes the far side's place, and begins to plug it in. A vif that was taken up (`live`) is
+    /// plugged in already.
     pub(super) fn begin<P: Platform>(
         far: &mut dyn PortProvider,
         hotplug: Hotplug,

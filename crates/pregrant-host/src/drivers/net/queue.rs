@@ -25,7 +25,8 @@ pub(super) struct VifQueue<P: Platform> {
     pub(super) nr_queues: usize,
 }
 
-/// The front's key `{dir}-{what}` of queue `i` of `n`, below its directory; the control ring, `ctrl`, is of no queue.
+/// The front's key `{dir}-{what}` of queue `i` of `n`, below its directory; the control ring,
+/// `ctrl`, is of no queue.
 pub(super) fn front_key(i: usize, n: usize, dir: &str, what: &str) -> String {
     let at = if dir == "ctrl" { String::new() } else { queue_prefix(i, n) };
     format!("{at}{dir}-{what}")

@@ -7,8 +7,8 @@
 //!   closed     the ports go, the address with them
 //! ```
 //! A vif without `mac` may send with any address that is nobody else's. One that the operator lets
-//! ([`allow_mac_spoofing`](Stations::allow_mac_spoofing)) may send with any but another vif's own: for a guest that bridges, or
-//! shares an address with another (VRRP).
+//! ([`allow_mac_spoofing`](Stations::allow_mac_spoofing)) may send with any but another vif's own:
+//! for a guest that bridges, or shares an address with another (VRRP).
 //!
 //! What a guest may do: as for a [switch](crate::ports::switch).
 
@@ -22,7 +22,8 @@ use pregrant::xenbus::{DeviceId, KeyValue};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 
-/// Whose guests may send with other addresses than their own: one guest's vifs, or one of them; None: all.
+/// Whose guests may send with other addresses than their own: one guest's vifs, or one of them;
+/// None: all.
 pub type Spoofing = Option<Chosen>;
 
 /// See the module.
@@ -72,7 +73,8 @@ impl Stations {
     }
 
     /// A port for each queue of a vif that has been [found](PortProvider::found), those that were
-    /// [reserved](PortProvider::reserve) if they are as many; `front` is what its guest takes unfinished.
+    /// [reserved](PortProvider::reserve) if they are as many; `front` is what its guest takes
+    /// unfinished.
     ///
     /// # Errors
     /// The switch has no port left.
@@ -207,7 +209,8 @@ mod tests {
             stations.found(&id(front), &place(mac), false).unwrap();
             ports.push(stations.ports(&id(front), 1, BOTH).unwrap());
         }
-        // 5, 6 and 7 have addresses; 8 has none that is known; 7 may use others, also those that 8 used.
+        // 5, 6 and 7 have addresses; 8 has none that is known; 7 may use others, also those that 8
+        // used.
         for (from, sources) in [(0, &[5][..]), (1, &[6]), (3, &[8, 9, 10]), (2, &[7, 8, 9, 10]), (3, &[])] {
             for source in 5..11 {
                 let expected = if sources.contains(&source) { 3 } else { 0 };
@@ -231,7 +234,8 @@ mod tests {
             assert!(arena.push(&frame, Offload::default()));
         }
         five[0].tx_burst(&arena.burst());
-        // Found again and again, as one whose last owner is dying; with what its guest takes as it turns out to be.
+        // Found again and again, as one whose last owner is dying; with what its guest takes as it
+        // turns out to be.
         stations.reserve(&id(6), &place(keys[1].1), 2, BOTH);
         stations.found(&id(6), &place(keys[1].1), true).unwrap();
         let waiting = |ports: &[SwitchPort]| ports.iter().map(SwitchPort::held).sum::<usize>();
@@ -241,7 +245,8 @@ mod tests {
         // They are in use: nothing is left to be released.
         assert_eq!(stations.release(&id(6)) + stations.release(&id(7)), 0);
         drop((six, seven));
-        // One that turns out to have another number of queues has ports of its own; one that is not taken up has none.
+        // One that turns out to have another number of queues has ports of its own; one that is not
+        // taken up has none.
         for (front, mac) in [(6, keys[1].1), (7, None)] {
             stations.reserve(&id(front), &place(mac), 2, BOTH);
         }

@@ -1,4 +1,5 @@
-//! Each vif as a tap of this machine: the far side of a driver domain whose kernel routes or bridges.
+//! Each vif as a tap of this machine: the far side of a driver domain whose kernel routes or
+//! bridges.
 //!
 //! ```text
 //!   found      vif5.0 is made, without a link     (the toolstack's vif-bridge takes it from there)
@@ -8,9 +9,10 @@
 //!   closed     the link is down
 //!   removed    vif5.0 is gone; its script is told once there is room for it, and `failures` has what that came to
 //! ```
-//! An interface outlives the process, with its bridge and addresses; the next backend attaches to it. A tap wakes the worker of
-//! its queue ([`Arrivals`](crate::ports::arrivals::Arrivals)), once for each new frame and not as long as there are frames: a
-//! guest without free slots does not keep its backend busy.
+//! An interface outlives the process, with its bridge and addresses; the next backend attaches to
+//! it. A tap wakes the worker of its queue ([`Arrivals`](crate::ports::arrivals::Arrivals)), once
+//! for each new frame and not as long as there are frames: a guest without free slots does not keep
+//! its backend busy.
 //!
 //! What a guest may do: as for a [tap](crate::ports::tap).
 
@@ -27,13 +29,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// As Linux's netback gives its interfaces: the highest address, so that no bridge takes it for its own.
+/// As Linux's netback gives its interfaces: the highest address, so that no bridge takes it for its
+/// own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
 /// Between two looks at the scripts of vifs that are gone.
 const SCRIPT_LOOK: Duration = Duration::from_millis(10);
 
-/// How long a bridge may take to forward for a port whose link came up. The kernel follows links once a second; it may be late.
+/// How long a bridge may take to forward for a port whose link came up. The kernel follows links
+/// once a second; it may be late.
 const FORWARDS: Duration = Duration::from_secs(3);
 
 /// All taps of a backend.
@@ -144,7 +148,8 @@ impl Taps {
         Some(turned)
     }
 
-    /// Goes on with the scripts of vifs that are gone: those that run, and then as many others as there is room for.
+    /// Goes on with the scripts of vifs that are gone: those that run, and then as many others as
+    /// there is room for.
     fn turn_ending(&mut self) {
         let mut nr_runs = self.nr_runs();
         let mut ending = std::mem::take(&mut self.ending);
@@ -167,8 +172,8 @@ impl Taps {
         self.ending = ending;
     }
 
-    /// Waits until all taps whose links came up forward: what guests sent meanwhile is in their rings, and would be lost at a port that
-    /// does not, be it their own or another's.
+    /// Waits until all taps whose links came up forward: what guests sent meanwhile is in their
+    /// rings, and would be lost at a port that does not, be it their own or another's.
     fn settle(&mut self) {
         let began = Instant::now();
         let mut settling: Vec<_> = self.taps.values_mut().filter(|placed| placed.settling).collect();
@@ -228,7 +233,8 @@ impl PortProvider for Taps {
             let mut tap = Tap::open(&place.name)?;
             tap.set_way(self.way);
             tap.persist(true)?;
-            // A predecessor's is up, and keeps what was set: an address cannot be changed then, and needs not.
+            // A predecessor's is up, and keeps what was set: an address cannot be changed then, and
+            // needs not.
             let interface = tap.interface();
             if !interface.is_up()? {
                 interface.set_address(OWN_MAC)?;
@@ -236,11 +242,13 @@ impl PortProvider for Taps {
                     interface.set_mtu(mtu)?;
                 }
                 if live {
-                    // Taken from the kernel's netback, whose interface went: no script comes for this one.
+                    // Taken from the kernel's netback, whose interface went: no script comes for
+                    // this one.
                     plug_in(interface, place)?;
                 }
             }
-            // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot be told; it is up then.)
+            // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot be
+            // told; it is up then.)
             let _ = tap.carrier(live);
             Ok(tap)
         };

@@ -60,8 +60,9 @@ impl<P: Platform> VifInstance<P> {
         Self { vif, ports, readable, drops, far, hotplug, plug, stalled, has_grefs, warned }
     }
 
-    /// Says when its guest's pages begin to be mapped by control messages, and when none of them is any more: from then on its frames
-    /// go another way than the log has it. One line each, once no request of the guest's is under way.
+    /// Says when its guest's pages begin to be mapped by control messages, and when none of them is
+    /// any more: from then on its frames go another way than the log has it. One line each, once no
+    /// request of the guest's is under way.
     fn say_grefs(&mut self, log: &DeviceLog) {
         let Some(pages) = self.vif.settled_gref_pages() else { return };
         if self.has_grefs == (pages > 0) {
@@ -141,7 +142,8 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.has_grefs = false;
         self.say_grefs(log);
         if tx == PathName::Foreign.name() {
-            // The path is switched on for the whole backend: one warning says what that means, and each vif's line of whom.
+            // The path is switched on for the whole backend: one warning says what that means, and
+            // each vif's line of whom.
             let level = if self.warned.replace(true) { Level::Info } else { Level::Warn };
             log.say(
                 level,

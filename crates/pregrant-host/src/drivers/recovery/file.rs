@@ -5,13 +5,14 @@
 //!   /run/pregrant-back/vif5.0/0/tx      the redo page of queue 0's TX ring (R3), and so on
 //!   /run/pregrant-back/vif5.0/control   the control page (R4)
 //! ```
-//! The directory is to be on memory (`/run` is): it must not survive a boot, because the domains' numbers do not.
+//! The directory is to be on memory (`/run` is): it must not survive a boot, because the domains'
+//! numbers do not.
 //!
-//! Invariants: a lock that is held is on the file that stands at the path, so two processes never own one vif; a page's
-//! file has its full size before it is mapped, and nobody makes it smaller.
+//! Invariants: a lock that is held is on the file that stands at the path, so two processes never
+//! own one vif; a page's file has its full size before it is mapped, and nobody makes it smaller.
 //!
-//! What a peer may do: nothing, it has no part of it. Who is root in this domain may truncate a file and so end the
-//! process by SIGBUS.
+//! What a peer may do: nothing, it has no part of it. Who is root in this domain may truncate a
+//! file and so end the process by SIGBUS.
 
 use super::{KeptBytes, Recovery, device_of, name};
 use crate::mapping::Mapping;
@@ -59,7 +60,8 @@ pub enum LockError {
 }
 
 impl Lock {
-    /// Locks the file `path`, which is made where it is not there, and writes this process' number into it.
+    /// Locks the file `path`, which is made where it is not there, and writes this process' number
+    /// into it.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -74,12 +76,14 @@ impl Lock {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => {
                     let mut owner = String::new();
-                    let _ = (&mut file).take(16).read_to_string(&mut owner); // for the error's text alone
+                    // for the error's text alone
+                    let _ = (&mut file).take(16).read_to_string(&mut owner);
                     return Err(LockError::Held { path: path.into(), owner: owner.trim().into() });
                 }
                 Err(e) => return Err(failed(e.into())),
             }
-            // Its last owner may have removed it between our two steps: then another file is, or will be, the lock.
+            // Its last owner may have removed it between our two steps: then another file is, or
+            // will be, the lock.
             let ours = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
             if rustix::fs::stat(path).is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
                 let told = file.set_len(0).and_then(|()| file.rewind());

@@ -1,20 +1,21 @@
-//! What of a device outlives the backend's process, so that the next one goes on with the live rings
-//! (docs/protocol 1.1).
+//! What of a device outlives the backend's process, so that the next one goes on with the live
+//! rings (docs/protocol 1.1).
 //!
 //! ```text
 //!   vif5.0          the lock: one owner, until it dies or gives the device up (R6)
 //!   vif5.0/0/tx     the redo page of queue 0's TX ring (R3), and so on
 //!   vif5.0/control  the control page: what the guest set by control requests (R4)
 //! ```
-//! What stands behind the number, and how much of it there is, is the class's: here it is names and bytes.
+//! What stands behind the number, and how much of it there is, is the class's: here it is names and
+//! bytes.
 //!
 //! | file | keeps it |
 //! |---|---|
 //! | `broker` | with the loopback's broker |
 //! | `file` | in files that processes share, on real Xen |
 //!
-//! Kept in the back's own domain: a guest reaches none of it, and can at most make the driver domain keep one name and
-//! the pages of its queues for each device that the toolstack made.
+//! Kept in the back's own domain: a guest reaches none of it, and can at most make the driver
+//! domain keep one name and the pages of its queues for each device that the toolstack made.
 
 mod broker;
 mod file;
@@ -32,18 +33,20 @@ pub type KeptBytes = Box<dyn SharedBytes + Send>;
 
 /// Keeps it, on platform `P`.
 pub trait Recovery<P> {
-    /// Makes this process the device's only owner, until the value is dropped or the process dies. The error names who or
-    /// what is in the way.
+    /// Makes this process the device's only owner, until the value is dropped or the process dies.
+    /// The error names who or what is in the way.
     fn own(&mut self, p: &P, id: &DeviceId) -> Result<Box<dyn Any>, String>;
-    /// `bytes` of a device's memory, by a name that its class gives, as a predecessor left them. None: there are to be none.
+    /// `bytes` of a device's memory, by a name that its class gives, as a predecessor left them.
+    /// None: there are to be none.
     ///
     /// # Errors
-    /// There is no memory to be had, in words for the log: the device works but does not survive a crash.
+    /// There is no memory to be had, in words for the log: the device works but does not survive a
+    /// crash.
     fn page(&mut self, p: &P, id: &DeviceId, name: &str, bytes: usize) -> Result<Option<KeptBytes>, String>;
     /// The device is gone for good.
     fn forget(&mut self, p: &P, id: &DeviceId);
-    /// The domain's devices of this class that something is kept of, whether there are such devices or not. `own` is the
-    /// domain.
+    /// The domain's devices of this class that something is kept of, whether there are such devices
+    /// or not. `own` is the domain.
     fn kept(&mut self, p: &P, class: Class, own: DomId) -> Vec<DeviceId>;
 }
 

@@ -1,4 +1,5 @@
-//! What stands behind a device and cannot be had, as its backend knows it: why, what of that the log has, and when it is tried again.
+//! What stands behind a device and cannot be had, as its backend knows it: why, what of that the
+//! log has, and when it is tried again.
 //!
 //! ```text
 //!   found:                 tried before its front comes, until that is decided: it is there, or it is not        (try_ahead)
@@ -48,7 +49,8 @@ impl Behind {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// It was found, or the toolstack has changed what it is: all that is known of it means nothing, and it is tried at once.
+    /// It was found, or the toolstack has changed what it is: all that is known of it means
+    /// nothing, and it is tried at once.
     pub(super) fn begin(&mut self, now: Instant) {
         let said = self.said.take();
         *self = Self { ahead: Some(now), undecided: true, said, ..Self::default() };
@@ -59,12 +61,14 @@ impl Behind {
         *self = Self::default();
     }
 
-    /// It is there, as far as is known without a front. One that comes now may find it otherwise, and has not waited for nothing then.
+    /// It is there, as far as is known without a front. One that comes now may find it otherwise,
+    /// and has not waited for nothing then.
     pub(super) fn is_there(&mut self) {
         (self.why, self.until, self.ahead, self.undecided) = (None, None, None, false);
     }
 
-    /// It is not there, or somebody has it: `decided` where there is nothing to wait for. It is tried again after a pause.
+    /// It is not there, or somebody has it: `decided` where there is nothing to wait for. It is
+    /// tried again after a pause.
     pub(super) fn fails(&mut self, now: Instant, why: &str, decided: bool) {
         let since = *self.since.get_or_insert(now);
         let pause = now.duration_since(since).clamp(PAUSE_LEAST, PAUSE_MOST);
@@ -74,7 +78,8 @@ impl Behind {
         self.undecided = !decided;
     }
 
-    /// Before a device is tried with no front there: whether it is to be, and for how long it has failed.
+    /// Before a device is tried with no front there: whether it is to be, and for how long it has
+    /// failed.
     pub(super) fn is_due(&mut self, now: Instant) -> Option<Duration> {
         self.ahead.take_if(|at| *at <= now)?;
         Some(self.since.map_or(Duration::ZERO, |since| now.duration_since(since)))

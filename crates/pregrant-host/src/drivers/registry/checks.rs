@@ -8,7 +8,8 @@
 //!   somebody else's:      the kernel has it, who may let go                each second
 //!   about to close:       what is under way behind it ends (reclaim)        each 20 ms, for as long as its class says
 //! ```
-//! "From each 20 ms on": a look is as far from the one before as an eighth of the time that has passed since the first, a second at most.
+//! "From each 20 ms on": a look is as far from the one before as an eighth of the time that has
+//! passed since the first, a second at most.
 //!
 //! What a guest may do: nothing here.
 
@@ -52,7 +53,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.failed_to_connect(id, e);
     }
 
-    /// What stands behind a device is to be tried again: by its front's connect, if there is a front that waits, or without one.
+    /// What stands behind a device is to be tried again: by its front's connect, if there is a
+    /// front that waits, or without one.
     fn try_behind(&mut self, id: DeviceId, failing: Duration) {
         self.step(id);
         let Some(served) = self.devices.get_mut(&id) else { return };

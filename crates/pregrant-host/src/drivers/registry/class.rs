@@ -1,4 +1,5 @@
-//! What a class of devices brings to a backend: how its devices are made, and what each does when it is asked.
+//! What a class of devices brings to a backend: how its devices are made, and what each does when
+//! it is asked.
 //!
 //! ```text
 //!   DeviceClass   one for each class: makes its devices, and has what they share (a switch, scripts that run)
@@ -6,10 +7,11 @@
 //!   ServedQueue   one for each queue of a connected device: what moves, in a worker's thread or in this one
 //!   AnyBack       `xenbus::Back` of any class, over a connection to xenstore
 //! ```
-//! The registry calls the first two, in the control thread, and no queue. A worker calls queues: one call by table for each active
-//! queue and round, and none for each frame.
+//! The registry calls the first two, in the control thread, and no queue. A worker calls queues:
+//! one call by table for each active queue and round, and none for each frame.
 //!
-//! What a guest may do is each class's to say. Lines that a guest can cause go through the [`DeviceLog`].
+//! What a guest may do is each class's to say. Lines that a guest can cause go through the
+//! [`DeviceLog`].
 
 use super::device_log::DeviceLog;
 use pregrant::latency::LatencyFigures;
@@ -46,19 +48,20 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
         let _ = (front, handle);
         true
     }
-    /// Whether another serves this device's guest until its place is made here: then that comes at the last moment, and its rings at
-    /// once behind it.
+    /// Whether another serves this device's guest until its place is made here: then that comes at
+    /// the last moment, and its rings at once behind it.
     fn changes_hands(&self, id: &DeviceId) -> bool {
         let _ = id;
         false
     }
-    /// A device was found that a predecessor may have left connected, and is about to be taken up: what comes for its guest
-    /// from now on is to wait for it. Nothing of it is this process' yet, and what is wrong with it is said later.
+    /// A device was found that a predecessor may have left connected, and is about to be taken up:
+    /// what comes for its guest from now on is to wait for it. Nothing of it is this process' yet,
+    /// and what is wrong with it is said later.
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
         let _ = (device, xs);
     }
-    /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in use goes. Returns how much of
-    /// what came for its guest is lost with it.
+    /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in
+    /// use goes. Returns how much of what came for its guest is lost with it.
     fn release(&mut self, id: &DeviceId) -> usize {
         let _ = id;
         0
@@ -73,7 +76,8 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
         let _ = id;
         Ok(())
     }
-    /// Whether something is still under way for a device that is gone, of which [`failures`](Self::failures) may tell.
+    /// Whether something is still under way for a device that is gone, of which
+    /// [`failures`](Self::failures) may tell.
     fn is_ending(&self, id: &DeviceId) -> bool {
         let _ = id;
         false
@@ -82,11 +86,13 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
         Vec::new()
     }
-    /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None: never.
+    /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None:
+    /// never.
     fn due(&self) -> Option<Duration> {
         None
     }
-    /// Between batches, and before sleeping. True: something has come that nobody looked at, so do not sleep.
+    /// Between batches, and before sleeping. True: something has come that nobody looked at, so do
+    /// not sleep.
     fn turn(&mut self) -> bool {
         false
     }
@@ -160,8 +166,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// The directory is gone, or xenstore.
     fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError>;
 
-    /// Makes what stands behind it, before its front is told of anything; or finds it again, where a predecessor left the
-    /// device connected (`live`). May come again.
+    /// Makes what stands behind it, before its front is told of anything; or finds it again, where
+    /// a predecessor left the device connected (`live`). May come again.
     ///
     /// # Errors
     /// In words for the log and the store. The device is not served.
@@ -169,8 +175,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = (device, xs, live);
         Ok(Notes::new())
     }
-    /// Tries what stands behind it, before its front comes. With it whether the toolstack's script is still to say what that is: then
-    /// the log is not told yet.
+    /// Tries what stands behind it, before its front comes. With it whether the toolstack's script
+    /// is still to say what that is: then the log is not told yet.
     ///
     /// # Errors
     /// The directory is gone, or xenstore.
@@ -189,25 +195,27 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = (id, log);
     }
 
-    /// Gives the queues of a device that has just connected to whoever serves them, in their order. While they are away its
-    /// handshake says so ([`AnyBack::is_lent`]).
+    /// Gives the queues of a device that has just connected to whoever serves them, in their order.
+    /// While they are away its handshake says so ([`AnyBack::is_lent`]).
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>>;
     /// Takes all of them back, in their order, with event channels that are this handle's again.
     fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>);
-    /// Its queues are here, and it is about to be closed: how long at most that waits for what was taken from its guest and is under
-    /// way behind it. It is asked again meanwhile, and begins nothing. None: nothing is.
+    /// Its queues are here, and it is about to be closed: how long at most that waits for what was
+    /// taken from its guest and is under way behind it. It is asked again meanwhile, and begins
+    /// nothing. None: nothing is.
     fn under_way(&mut self, p: &P) -> Option<Duration> {
         let _ = p;
         None
     }
-    /// The event channel, as this handle knows it, of a ring that is not of one queue: as of when it connected. None: it has none.
+    /// The event channel, as this handle knows it, of a ring that is not of one queue: as of when
+    /// it connected. None: it has none.
     fn own_channel(&self, p: &P) -> Option<EvtchnPort> {
         let _ = p;
         None
     }
-    /// In a control turn, while it is connected: what is not of one queue. It has one after its [own
-    /// channel](Self::own_channel) fired, until it is armed again, and where one of its queues says so. True: there was something to
-    /// do that its queues are to know of.
+    /// In a control turn, while it is connected: what is not of one queue. It has one after its
+    /// [own channel](Self::own_channel) fired, until it is armed again, and where one of its queues
+    /// says so. True: there was something to do that its queues are to know of.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
@@ -215,8 +223,9 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = (p, id, log);
         Ok(false)
     }
-    /// Which part of what the last [`turn`](Self::turn) did, in thousandths, comes once with each connection. It is not charged to the
-    /// guest's account of what it asks for: an honest one asks for it.
+    /// Which part of what the last [`turn`](Self::turn) did, in thousandths, comes once with each
+    /// connection. It is not charged to the guest's account of what it asks for: an honest one asks
+    /// for it.
     fn comes_with_connection(&self) -> u32 {
         0
     }
@@ -228,7 +237,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = p;
         Ok(false)
     }
-    /// Whether the guest showed work that is not of one queue, of which an event has told or is to tell. Arms nothing.
+    /// Whether the guest showed work that is not of one queue, of which an event has told or is to
+    /// tell. Arms nothing.
     fn is_pending(&mut self) -> bool {
         false
     }
@@ -237,7 +247,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = (device, log);
     }
 
-    /// Goes on with what is being plugged in by this process, or out. What it came to, once it is over.
+    /// Goes on with what is being plugged in by this process, or out. What it came to, once it is
+    /// over.
     fn plug(&mut self, id: &DeviceId) -> Option<HotplugStep> {
         let _ = id;
         None
@@ -255,8 +266,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         false
     }
 
-    /// Whether it is to be [looked at](Self::look) now and then while it is connected, for what stands behind it may change and nobody
-    /// tells.
+    /// Whether it is to be [looked at](Self::look) now and then while it is connected, for what
+    /// stands behind it may change and nobody tells.
     fn wants_looks(&self) -> bool {
         false
     }
@@ -279,11 +290,13 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     }
 }
 
-/// One queue of a device that is connected: its rings, joined with what stands behind them. It is in one thread at a time.
+/// One queue of a device that is connected: its rings, joined with what stands behind them. It is
+/// in one thread at a time.
 pub trait ServedQueue<P: Platform>: Any + Send {
     /// Which of the device's.
     fn number(&self) -> usize;
-    /// One batch, both directions. True: there may be more. `scratch` is for what a batch needs, and is nobody's between calls.
+    /// One batch, both directions. True: there may be more. `scratch` is for what a batch needs,
+    /// and is nobody's between calls.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
@@ -292,13 +305,13 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn needs_scratch(&self) -> bool {
         false
     }
-    /// Requests that it has taken so far; the number wraps. A worker compares by them what turns cost; by time alone where there are
-    /// none.
+    /// Requests that it has taken so far; the number wraps. A worker compares by them what turns
+    /// cost; by time alone where there are none.
     fn requests(&self) -> u32 {
         0
     }
-    /// Now and then, and before it is armed: heeds what its device was told, and looks after what waits. True: its device is to have
-    /// a [turn](ServedDevice::turn).
+    /// Now and then, and before it is armed: heeds what its device was told, and looks after what
+    /// waits. True: its device is to have a [turn](ServedDevice::turn).
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -313,7 +326,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
     /// Whether the guest showed work, of which an event has told or is to tell. Arms nothing.
     fn is_pending(&mut self) -> bool;
-    /// When it wants its worker awake though nothing comes from the guest, by the platform's clock. None: never.
+    /// When it wants its worker awake though nothing comes from the guest, by the platform's clock.
+    /// None: never.
     fn deadline_ns(&self) -> Option<u64> {
         None
     }

@@ -1,4 +1,5 @@
-//! What the log says of one device: the one place through which every line goes that its guest can cause.
+//! What the log says of one device: the one place through which every line goes that its guest can
+//! cause.
 //!
 //! ```text
 //!   backend's own lines ---------------------------------+
@@ -6,13 +7,15 @@
 //!             failures, also of what is gone  -------+                    '-----the rest-------> the same, of their own
 //!   recovery: a page that cannot be had ---------Err(..)--+     no room: counted, and told with the next line, or at its end
 //! ```
-//! Far sides and successions write no lines: they say what went wrong, and the backend writes it here. A budget fills again with time
-//! ([`Lines`]), so a device is never silent for good; and what it does by rights, such as to connect again and again, takes nothing
-//! from what is written of its faults. The budgets last as long as the device's directory, through any number of connects and of
-//! times that somebody else holds it. (`cargo xtask ci tidy` refuses lines in the drivers that go another way, unless they say why no
-//! guest repeats them.)
+//! Far sides and successions write no lines: they say what went wrong, and the backend writes it
+//! here. A budget fills again with time ([`Lines`]), so a device is never silent for good; and what
+//! it does by rights, such as to connect again and again, takes nothing from what is written of its
+//! faults. The budgets last as long as the device's directory, through any number of connects and
+//! of times that somebody else holds it. (`cargo xtask ci tidy` refuses lines in the drivers that
+//! go another way, unless they say why no guest repeats them.)
 //!
-//! What all devices cause together is bounded, too ([`ALL_DEVICES`]); one that was quiet for long has its first line all the same.
+//! What all devices cause together is bounded, too ([`ALL_DEVICES`]); one that was quiet for long
+//! has its first line all the same.
 
 use crate::line_budget::{LineRate, Lines};
 use log::{Level, log};
@@ -22,13 +25,15 @@ use std::fmt::{self, Display};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Lines that one device can cause in the log at once, of either kind: faults, and what else there is to say.
+/// Lines that one device can cause in the log at once, of either kind: faults, and what else there
+/// is to say.
 pub const LINES_PER_DEVICE: u32 = 16;
 /// How soon there is another after that.
 pub const NEXT_LINE: Duration = Duration::from_secs(60);
 /// The same two.
 const ONE_DEVICE: LineRate = LineRate { burst: LINES_PER_DEVICE, each: NEXT_LINE };
-/// What all devices can cause together, of either kind; a backend that begins says two or three lines of each.
+/// What all devices can cause together, of either kind; a backend that begins says two or three
+/// lines of each.
 pub const ALL_DEVICES: LineRate = LineRate { burst: 8192, each: Duration::from_millis(100) };
 
 /// By what a line is about.
@@ -254,7 +259,8 @@ mod tests {
                 written += (0..3).filter(|_| log.take(Level::Warn).is_some()).count() as u64;
             }
         }
-        // What they may write at first, so many in a second, and each of them one after a long silence.
+        // What they may write at first, so many in a second, and each of them one after a long
+        // silence.
         let silences = hours * 3600 / (NEXT_LINE.as_secs() * u64::from(LINES_PER_DEVICE));
         let most = u64::from(LIARS) * (1 + silences) + u64::from(ALL_DEVICES.burst) + hours * 3600 * 10;
         assert!(written <= most, "{written} of {most}");

@@ -24,7 +24,8 @@ pub struct DeviceReport {
     pub failed: Option<String>,
     /// How often that happened.
     pub faults: u64,
-    /// How often its front was not watched for a while, since it asked for too many steps, or for too much on its control ring.
+    /// How often its front was not watched for a while, since it asked for too many steps, or for
+    /// too much on its control ring.
     pub throttled: u64,
     /// Lines that the log does not have of it, since it [caused too many](super::DeviceLog).
     pub lines_left_out: u64,
@@ -146,9 +147,11 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) returned: Vec<Box<dyn ServedQueue<P>>>,
     /// What is to be done once they have.
     pub(super) then: Vec<Then>,
-    /// They are here to be closed, and what waits may wait for what is under way behind the device; None: they are not.
+    /// They are here to be closed, and what waits may wait for what is under way behind the device;
+    /// None: they are not.
     pub(super) draining: Option<Draining>,
-    /// Its front waits, for somebody has what stands behind it: since when, and when that is to be looked at again.
+    /// Its front waits, for somebody has what stands behind it: since when, and when that is to be
+    /// looked at again.
     pub(super) busy: Option<Busy>,
     /// What else is known of that.
     pub(super) behind: Behind,
@@ -163,7 +166,8 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
 }
 
 impl<P: Platform, T: Transport + 'static> Instance<P, T> {
-    /// Has something wait for its queues. Once is enough of each: what failed first is what is told.
+    /// Has something wait for its queues. Once is enough of each: what failed first is what is
+    /// told.
     pub(super) fn wait_with(&mut self, then: Then) {
         if !self.then.iter().any(|waits| waits.is_like(&then)) {
             self.then.push(then);
@@ -186,7 +190,8 @@ impl<P: Platform, T: Transport + 'static> Instance<P, T> {
         self.device.is_peer_event(event) || keys.any(|key| self.device.is_peer_key_event(event, key))
     }
 
-    /// Asks for an event whenever the front changes its state or another key that we watch, and now.
+    /// Asks for an event whenever the front changes its state or another key that we watch, and
+    /// now.
     pub(super) fn watch(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         watch(&self.device, self.front_keys, xs)
     }

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Stops without closing, at once: answers what was taken from guests, delivers to them what was taken from ports
-    /// and what these hold as far as there are slots, lets go of everything, and leaves every vif at the state at which
-    /// it is, for a successor.
+    /// Stops without closing, at once: answers what was taken from guests, delivers to them what
+    /// was taken from ports and what these hold as far as there are slots, lets go of everything,
+    /// and leaves every vif at the state at which it is, for a successor.
     pub fn detach(&mut self) -> Drained {
         self.reclaim_all();
         let mut drained = Drained::default();
@@ -30,9 +30,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         drained
     }
 
-    /// Closes all devices that are connected, in good order: drains as [`detach`](Self::detach) does, says 5, waits for their
-    /// fronts (a second at most), says 6. The others stay as they are, and so does a disk whose front does not follow: it is in use, and
-    /// its guest would lose data.
+    /// Closes all devices that are connected, in good order: drains as [`detach`](Self::detach)
+    /// does, says 5, waits for their fronts (a second at most), says 6. The others stay as they
+    /// are, and so does a disk whose front does not follow: it is in use, and its guest would lose
+    /// data.
     pub fn close_all(&mut self) -> Drained {
         self.reclaim_all();
         let mut drained = Drained::default();
@@ -69,7 +70,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 let text = "its front has not closed it, so it may be in use: it waits for the next backend, which goes on with it";
                 served.say(Level::Warn, &text);
                 served.log.end();
-                let _ = served.device.unwatch_peer(&mut self.xs); // the connection ends with this process
+                // the connection ends with this process
+                let _ = served.device.unwatch_peer(&mut self.xs);
                 continue;
             }
             if closing(&served) {

@@ -1,4 +1,5 @@
-//! Finding a domain's devices: which there are in its backend directory, which of them are new, and what a predecessor left.
+//! Finding a domain's devices: which there are in its backend directory, which of them are new, and
+//! what a predecessor left.
 //!
 //! ```text
 //!   event below backend/CLASS --scan--> new, all of them: what comes for a predecessor's guests waits from now on
@@ -30,7 +31,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). Nobody waits for it meanwhile.
+/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). Nobody waits for
+/// it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
 /// Memory of a device that outlives the process; what cannot be had is told at its expense.
@@ -60,7 +62,8 @@ struct Placed<P: Platform, T: Transport + 'static> {
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// What an event means that is no served front's.
     pub(super) fn meaning_of(&self, event: &WatchEvent) -> Changed {
-        // Another token: a front's key, of a device that is not served, or not yet. Its path is as the guest likes.
+        // Another token: a front's key, of a device that is not served, or not yet. Its path is as
+        // the guest likes.
         let is_of = |class: Class| event.token.strip_prefix("backend/") == Some(class.name());
         let class = self.classes.iter().find(|c| is_of(c.class()));
         class.map_or(Changed::Nothing, |c| below_watch(event, self.platform.domid(), c.class(), c.own_keys()))
@@ -99,7 +102,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 new.push(id);
             }
         }
-        // A worker serves the first of them before the last is taken up: what its guest sends to that one's is not to be lost.
+        // A worker serves the first of them before the last is taken up: what its guest sends to
+        // that one's is not to be lost.
         new.iter().for_each(|id| self.reserve(id));
         let class = |id: &DeviceId| self.classes.iter().find(|c| c.class() == id.class);
         let (served, new): (Vec<_>, Vec<_>) =
@@ -121,8 +125,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Whether a directory is a device's already. Where it is written key by key, by hand or by a script, `state` comes last, and
-    /// what is written there before would have the permissions of a directory that is not the guest's yet.
+    /// Whether a directory is a device's already. Where it is written key by key, by hand or by a
+    /// script, `state` comes last, and what is written there before would have the permissions of a
+    /// directory that is not the guest's yet.
     fn is_announced(&mut self, id: &DeviceId) -> Result<bool, XsError> {
         Ok(self
             .xs
@@ -193,7 +198,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id)).clone();
         let device = Device::new(id, Side::Back);
-        // As the toolstack wrote it: what is kept is of a former device of this number, which went while nobody was here to see it.
+        // As the toolstack wrote it: what is kept is of a former device of this number, which went
+        // while nobody was here to see it.
         if let Some(recovery) = &mut self.config.recovery
             && matches!(
                 StoreBus { device: &device, xs: &mut self.xs }.own_state(),
@@ -236,7 +242,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Err(why) => Some(why),
         };
         if let (true, Some(why)) = (live, &misplaced) {
-            // Its guest is connected, and would not come back from a close: whoever serves it next finds it as it is.
+            // Its guest is connected, and would not come back from a close: whoever serves it next
+            // finds it as it is.
             let why = format!("{why}; left connected for the next backend");
             self.hold(id, &why, false);
             return None;
@@ -327,7 +334,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Ok(false) => {}
             Err(e) if e.is_of_ended_guest() => self.guest_has_ended(id, &e),
             Err(e) => {
-                // A front that comes again is to find it as it was found here, and the log has it then.
+                // A front that comes again is to find it as it was found here, and the log has it
+                // then.
                 if e.is_behind()
                     && let Some(served) = self.devices.get_mut(&id)
                 {
@@ -340,8 +348,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Somebody else still has the device: it is tried again for a second, and after that when the directory changes. Or, `busy`, what
-    /// stands behind it, which a process that is dead may have for long, or is not there yet: its guest waits for it.
+    /// Somebody else still has the device: it is tried again for a second, and after that when the
+    /// directory changes. Or, `busy`, what stands behind it, which a process that is dead may have
+    /// for long, or is not there yet: its guest waits for it.
     fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
         let now = Instant::now();
         let first = Held { since: now, why: String::new(), next: now, said: false, given_up: false };
@@ -359,7 +368,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if held.given_up {
             let keys =
                 self.classes.iter().find(|c| c.class() == id.class).map_or(&[][..], |c| c.front_keys());
-            let _ = unwatch(&Device::new(id, Side::Back), keys, &mut self.xs); // xenstore is gone, then
+            // xenstore is gone, then
+            let _ = unwatch(&Device::new(id, Side::Back), keys, &mut self.xs);
         }
     }
 

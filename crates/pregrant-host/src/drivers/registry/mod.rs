@@ -1,5 +1,5 @@
-//! A driver domain's devices, of any class: found by a watch on its backend directory, stepped when their fronts' states
-//! change, polled round robin.
+//! A driver domain's devices, of any class: found by a watch on its backend directory, stepped when
+//! their fronts' states change, polled round robin.
 //!
 //! ```text
 //!   xenstore --watch--> control(): find devices, step them      never on the data path
@@ -14,13 +14,14 @@
 //!   sleep   until there may be something to do                   reclaim     what waits for queues that workers have
 //!   end     all of them left or closed      device_log  what the log says of one
 //! ```
-//! A device that a predecessor left at state 4 is taken up with its live rings ([`BackendConfig::recovery`]);
-//! [`Backend::detach`] leaves it so, [`Backend::close_all`] closes it. What a predecessor closed stays closed until its front
-//! comes down.
+//! A device that a predecessor left at state 4 is taken up with its live rings
+//! ([`BackendConfig::recovery`]); [`Backend::detach`] leaves it so, [`Backend::close_all`] closes
+//! it. What a predecessor closed stays closed until its front comes down.
 //!
-//! What a guest may do: close, vanish, lie, come back again and again. Its own device is closed with a line that says why
-//! (lines of each device are [bounded](DeviceLog)); the others go on. A guest that writes its state without end is heard
-//! in turns ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
+//! What a guest may do: close, vanish, lie, come back again and again. Its own device is closed
+//! with a line that says why (lines of each device are [bounded](DeviceLog)); the others go on. A
+//! guest that writes its state without end is heard in turns ([`EVENTS_PER_TURN`]), so that frames
+//! move in between, and then not for a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle
 
@@ -88,16 +89,16 @@ pub enum BackendError {
 pub struct BackendConfig<P> {
     /// Lets devices outlive this process, and takes up those that did.
     pub recovery: Option<Box<dyn Recovery<P>>>,
-    /// Whether this process takes away the directories of devices that are over. The toolstack does it for its own domain
-    /// alone.
+    /// Whether this process takes away the directories of devices that are over. The toolstack does
+    /// it for its own domain alone.
     pub removes: bool,
-    /// Who else has a device and keeps it, in words with what to do; None: nobody. Such a device is left alone, with one warning, until
-    /// it is free.
+    /// Who else has a device and keeps it, in words with what to do; None: nobody. Such a device is
+    /// left alone, with one warning, until it is free.
     pub had_by_others: Option<HadByOthers>,
     /// How many pages of one guest may be mapped at a time; for devices that connect from now on.
     pub page_limit: usize,
-    /// Whether a device whose front asks for steps without end is not watched for a while, now and again, and its control ring
-    /// paused where it is never empty.
+    /// Whether a device whose front asks for steps without end is not watched for a while, now and
+    /// again, and its control ring paused where it is never empty.
     pub limits_steps: bool,
 }
 
@@ -159,7 +160,8 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     /// When the first of those that are throttled is to be heard again.
     heard_at: Option<Instant>,
     pool: WorkerPool<P>,
-    /// The number of its ports' descriptor among what wakes this thread, where this thread serves queues.
+    /// The number of its ports' descriptor among what wakes this thread, where this thread serves
+    /// queues.
     arrivals: Option<usize>,
     /// A directory may have come that was not looked at.
     rescan: bool,
@@ -213,7 +215,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         })
     }
 
-    /// Has queues served by worker threads, and no longer by this one. Before the first device is found.
+    /// Has queues served by worker threads, and no longer by this one. Before the first device is
+    /// found.
     ///
     /// # Errors
     /// In words: a thread, or a handle of the domain for it, cannot be had.
@@ -257,9 +260,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.classes.iter_mut().find_map(|class| (&mut **class as &mut dyn Any).downcast_mut())
     }
 
-    /// Handles what xenstore has to say, without sleeping and not without end. True when something changed: then there
-    /// may be more, so do not sleep before another call. To be called also when the connection's descriptor is not
-    /// readable: events that came while a reply was awaited are kept in the client.
+    /// Handles what xenstore has to say, without sleeping and not without end. True when something
+    /// changed: then there may be more, so do not sleep before another call. To be called also when
+    /// the connection's descriptor is not readable: events that came while a reply was awaited are
+    /// kept in the client.
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
         let news = self.pump();
@@ -324,8 +328,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.classes.iter_mut().fold(false, |came, class| class.turn() | came)
     }
 
-    /// Where this thread is the worker: one batch of each active queue, both directions, of every device whose turn it is. True when
-    /// there may be more.
+    /// Where this thread is the worker: one batch of each active queue, both directions, of every
+    /// device whose turn it is. True when there may be more.
     #[inline]
     pub fn round(&mut self) -> bool {
         let Some(load) = self.pool.inline_mut() else { return false };

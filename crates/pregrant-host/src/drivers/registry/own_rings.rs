@@ -1,4 +1,5 @@
-//! The rings of devices that are of no queue (a vif's control ring): this thread serves them, whoever serves the queues.
+//! The rings of devices that are of no queue (a vif's control ring): this thread serves them,
+//! whoever serves the queues.
 //!
 //! ```text
 //!            +--------------- its event channel fired, or a look found what nobody told of -------------+
@@ -9,7 +10,8 @@
 //! ```
 //! Rings that are armed cost a control turn nothing, however many there are.
 //!
-//! What a guest may do: ask without end, and be paused. Its ring is neither looked at nor armed then, so that its events wake nobody.
+//! What a guest may do: ask without end, and be paused. Its ring is neither looked at nor armed
+//! then, so that its events wake nobody.
 
 use super::devices::Devices;
 use crate::drivers::wait::PENDING_LOOKS;
@@ -117,8 +119,8 @@ impl OwnRings {
         self.asks = false;
     }
 
-    /// Whether a guest showed work in one that is armed, of which an event has told or is to tell: of some, others each time; or of
-    /// `all`. Its ring is active then.
+    /// Whether a guest showed work in one that is armed, of which an event has told or is to tell:
+    /// of some, others each time; or of `all`. Its ring is active then.
     pub(super) fn is_pending<P: Platform, T: Transport + 'static>(
         &mut self,
         devices: &mut Devices<P, T>,

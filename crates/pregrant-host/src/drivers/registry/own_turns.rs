@@ -1,11 +1,13 @@
-//! Control turns of devices: what is asked on rings that are of no queue ([`OwnRings`](super::own_rings)).
+//! Control turns of devices: what is asked on rings that are of no queue
+//! ([`OwnRings`](super::own_rings)).
 //!
 //! ```text
 //!   control(): what fired? --> each active ring: some requests --took t--> its guest's account --empty--> a pause
 //!   before sleeping:           each active ring: armed, if it has none
 //! ```
-//! What a guest may do: ask without end. What each connection brings, such as tables that are filled once, it may ask for; beyond that
-//! it is served as far as its account goes ([`Throttle::work`]), and its device has a line in the log for that, once in a while.
+//! What a guest may do: ask without end. What each connection brings, such as tables that are
+//! filled once, it may ask for; beyond that it is served as far as its account goes
+//! ([`Throttle::work`]), and its device has a line in the log for that, once in a while.
 //!
 //! [`Throttle::work`]: crate::drivers::throttle::Throttle::work
 
@@ -23,7 +25,8 @@ use std::time::{Duration, Instant};
 const PAUSED: &str = "control ring throttled: its frontend makes too many requests";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// The control turn of each live device with something in its own ring. True when there was something to do.
+    /// The control turn of each live device with something in its own ring. True when there was
+    /// something to do.
     pub(super) fn turn_devices(&mut self) -> bool {
         self.look_at_own_rings();
         self.own_rings.end_pauses();
@@ -56,8 +59,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// What fired. A thread that serves no queues asks itself, where it has not slept since it had its last turn: while a ring is
-    /// never empty it does not sleep.
+    /// What fired. A thread that serves no queues asks itself, where it has not slept since it had
+    /// its last turn: while a ring is never empty it does not sleep.
     fn look_at_own_rings(&mut self) {
         self.hear_own_rings();
         if self.pool.inline_mut().is_some() {
@@ -71,8 +74,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Takes so much from the guest's account, and pauses the ring where there is no more. What comes `once` with each connection, so
-    /// many thousandths of it, counts with its steps: who connects without end is throttled for that.
+    /// Takes so much from the guest's account, and pauses the ring where there is no more. What
+    /// comes `once` with each connection, so many thousandths of it, counts with its steps: who
+    /// connects without end is throttled for that.
     fn charge_own_ring(&mut self, id: DeviceId, took: Duration, once: u32) {
         let throttle = self.throttle.entry(id.front.0).or_default();
         let now = self.began.elapsed();

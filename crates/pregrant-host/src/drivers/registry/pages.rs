@@ -1,20 +1,23 @@
-//! The shares of one guest's pages (XSA-300): what each of its devices may have mapped. Numbers alone: [`shared_pages`](super::shared_pages)
-//! knows the devices.
+//! The shares of one guest's pages (XSA-300): what each of its devices may have mapped. Numbers
+//! alone: [`shared_pages`](super::shared_pages) knows the devices.
 //!
 //! ```text
 //!   bound of a guest  =  the least of each device (rings, what was named at connect, what the guest had mapped by request)
 //!                     +  shares of those that are connected (pages that are kept, or may be asked for)
 //! ```
-//! Invariants: whoever connects has its least as long as that of all fits into the bound. What is left is shared out evenly among
-//! those that are connected; one that requests less leaves the rest to the others; nobody who requests pages has none while there
-//! are some. A device that is not connected has no part in this.
+//! Invariants: whoever connects has its least as long as that of all fits into the bound. What is
+//! left is shared out evenly among those that are connected; one that requests less leaves the rest
+//! to the others; nobody who requests pages has none while there are some. A device that is not
+//! connected has no part in this.
 //!
-//! A share can be cut again, but not what a device took to keep until it closes: a staging list, a table of grants. Of such pages a device
-//! may have its even part and no more, with those that are connected and request pages, and those that may come for some; and one page
-//! in [`SPARE`] of the bound is left for the least of devices that nobody has heard of.
+//! A share can be cut again, but not what a device took to keep until it closes: a staging list, a
+//! table of grants. Of such pages a device may have its even part and no more, with those that are
+//! connected and request pages, and those that may come for some; and one page in [`SPARE`] of the
+//! bound is left for the least of devices that nobody has heard of.
 
-/// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration says otherwise
-/// (XSA-300): 64 MiB. A vif with eight queues, a page for each of 256 buffers both ways, has 4112 of them.
+/// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration
+/// says otherwise (XSA-300): 64 MiB. A vif with eight queues, a page for each of 256 buffers both
+/// ways, has 4112 of them.
 pub const PAGES_PER_GUEST: usize = 16 * 1024;
 /// Of the bound one page in so many is not taken for long.
 const SPARE: usize = 16;
@@ -28,15 +31,16 @@ pub(super) struct Room {
     pub(super) lasting: usize,
 }
 
-/// Of a guest with the bound `limit`, whose other devices have the `least` and, where they are connected, these `requests` beyond it;
-/// `waiting` of its devices, with this one, are not connected and may be soon.
+/// Of a guest with the bound `limit`, whose other devices have the `least` and, where they are
+/// connected, these `requests` beyond it; `waiting` of its devices, with this one, are not
+/// connected and may be soon.
 pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Room {
     let lasting = lasting(limit, least, requests, waiting.max(1)).pop().unwrap_or(0);
     Room { limit: limit.saturating_sub(least), lasting }
 }
 
-/// Pages that each device may yet take for long: those with these `requests`, and those that are `waiting`, of whom nobody knows how many
-/// they request.
+/// Pages that each device may yet take for long: those with these `requests`, and those that are
+/// `waiting`, of whom nobody knows how many they request.
 pub(super) fn lasting(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Vec<usize> {
     let left = limit.saturating_sub(least).saturating_sub(limit / SPARE);
     shares(left, &[requests, &vec![usize::MAX; waiting]].concat())

@@ -8,8 +8,8 @@
 //! ```
 //! Invariant: nothing of a device is unmapped, closed or dropped while a worker may touch it.
 //!
-//! What a guest may do: close while its queues are on their way, or while what stands behind its device is at work for it. Its steps wait
-//! for that, others' do not.
+//! What a guest may do: close while its queues are on their way, or while what stands behind its
+//! device is at work for it. Its steps wait for that, others' do not.
 
 use super::Backend;
 use super::checks::BUSY_CHECK;
@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 /// How long the end of a backend waits for its workers.
 const WORKERS_FOLLOW: Duration = Duration::from_secs(5);
 
-/// Why a queue's event channel, which was bound until now, is not bound by its new owner, and whether that is a warning: a guest that
-/// has ended with a live device, or whose front was killed, has closed its end.
+/// Why a queue's event channel, which was bound until now, is not bound by its new owner, and
+/// whether that is a warning: a guest that has ended with a live device, or whose front was killed,
+/// has closed its end.
 fn not_bound(e: &PlatformError) -> (Level, String) {
     if e.is_of_no_end() {
         let why = "its guest has closed an event channel: it has ended, or its front has died";
@@ -47,7 +48,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Whether all of a device is here, and nothing under way behind it. If not, its queues are reclaimed, and then it is done.
+    /// Whether all of a device is here, and nothing under way behind it. If not, its queues are
+    /// reclaimed, and then it is done.
     pub(super) fn has_returned(&mut self, id: &DeviceId, then: Then) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
         let came = if served.lent > 0 { self.pool.reclaim(*id) } else { None };
@@ -61,7 +63,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         has_returned
     }
 
-    /// Whether nothing is under way behind a device whose queues are here, or that has been waited for. If not, it is looked at again.
+    /// Whether nothing is under way behind a device whose queues are here, or that has been waited
+    /// for. If not, it is looked at again.
     fn is_drained(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get_mut(id) else { return true };
         if served.draining.is_some_and(|draining| draining.over) {
@@ -105,7 +108,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                         // It would stand still.
                         served.wait_with(Then::Fail(level, why));
                     } else if level < Level::Info {
-                        // What waits for it is told in its own words; a guest that has ended is nothing to tell of beside.
+                        // What waits for it is told in its own words; a guest that has ended is
+                        // nothing to tell of beside.
                         served.say(Level::Info, &why);
                     }
                 }
@@ -132,7 +136,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         news
     }
 
-    /// Does what waited for a device's queues; where nothing did, they are handed out again, to others perhaps.
+    /// Does what waited for a device's queues; where nothing did, they are handed out again, to
+    /// others perhaps.
     pub(super) fn go_on(&mut self, id: DeviceId) {
         if self.devices.get(&id).is_some_and(|served| served.is_waited_for()) && !self.is_drained(&id) {
             return;

@@ -1,13 +1,15 @@
-//! Which devices share the pages of their guest ([`pages`](super::pages)), and who is told of its share when.
+//! Which devices share the pages of their guest ([`pages`](super::pages)), and who is told of its
+//! share when.
 //!
 //! ```text
 //!   about to step: what it may have, should it connect           a look: nobody else hears of it
 //!   connected, taken up, closed, gone, requests more: the shares of all connected devices of this guest, anew
 //! ```
-//! Queues that workers have are told, and let go of pages as soon as they are looked at: until then what one gives way with and what
-//! another has instead are both mapped.
+//! Queues that workers have are told, and let go of pages as soon as they are looked at: until then
+//! what one gives way with and what another has instead are both mapped.
 //!
-//! What a guest may do: connect and close without end. Each time the shares of its own devices are counted, at the expense of its steps.
+//! What a guest may do: connect and close without end. Each time the shares of its own devices are
+//! counted, at the expense of its steps.
 
 use super::Backend;
 use super::devices::Instance;
@@ -17,8 +19,9 @@ use pregrant::units::DomId;
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant::xenstore::Transport;
 
-/// Pages of all guests that stay mapped since they were seen, or because they asked for it, each a mapping of its own: a Linux process may have 65530
-/// (`vm.max_map_count`). One guest alone does not have all of them; who connects when they are shared out has the next path.
+/// Pages of all guests that stay mapped since they were seen, or because they asked for it, each a
+/// mapping of its own: a Linux process may have 65530 (`vm.max_map_count`). One guest alone does
+/// not have all of them; who connects when they are shared out has the next path.
 const PERSISTENT_PAGES: usize = 2 * PAGES_PER_GUEST;
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -32,8 +35,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         room(self.config.page_limit, least, &requests, 1 + others().filter(|s| may_connect(s)).count())
     }
 
-    /// What a guest's devices have of its pages, beyond their least, is shared out anew; and what it has left of those of all guests is
-    /// given to others that were short of them.
+    /// What a guest's devices have of its pages, beyond their least, is shared out anew; and what
+    /// it has left of those of all guests is given to others that were short of them.
     pub(super) fn share_pages(&mut self, front: DomId) {
         self.share_out(front, false);
         let is_short = |s: &&Instance<P, T>| {

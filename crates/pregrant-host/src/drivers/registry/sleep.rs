@@ -7,7 +7,8 @@
 //!          a ring that is paused has turns again           a script that runs is looked at
 //!          what a class says                             what stands behind a device is looked at
 //! ```
-//! What a guest may do: nothing more than before; a time that is due is bounded from below by what sets it.
+//! What a guest may do: nothing more than before; a time that is due is bounded from below by what
+//! sets it.
 
 use super::Backend;
 use crate::drivers::wait::is_lifted;
@@ -21,8 +22,8 @@ use std::time::Duration;
 const HOTPLUG_CHECK: Duration = Duration::from_millis(10);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Sleeps until there may be something to do, and at most until `due`, for the caller's own sake. Arms every queue
-    /// first. The connection to xenstore is to wake the platform's events.
+    /// Sleeps until there may be something to do, and at most until `due`, for the caller's own
+    /// sake. Arms every queue first. The connection to xenstore is to wake the platform's events.
     pub fn sleep(&mut self, due: Option<Duration>)
     where
         P::Events: WakeOn,

@@ -1,4 +1,5 @@
-//! What becomes of one device: connected, closed, removed, or failed for something that its guest did.
+//! What becomes of one device: connected, closed, removed, or failed for something that its guest
+//! did.
 //!
 //! A failure closes that device alone, with a line that says why; the store has the same text.
 
@@ -21,7 +22,8 @@ use std::time::Instant;
 pub(super) type Fault = (DeviceId, RingFault);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// Goes on with what is being plugged in by this process, or out; the directory of a device that is out goes.
+    /// Goes on with what is being plugged in by this process, or out; the directory of a device
+    /// that is out goes.
     pub(super) fn turn_plugs(&mut self) {
         if !self.hotplugs {
             return;
@@ -61,7 +63,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.hotplugs = self.devices.iter().any(|served| served.served.has_hotplug());
     }
 
-    /// Whether the toolstack has made another device in the directory of one that was over, before it went.
+    /// Whether the toolstack has made another device in the directory of one that was over, before
+    /// it went.
     fn is_made_anew(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get(id) else { return false };
         let own = StoreBus { device: &served.device, xs: &mut self.xs }.own_state();
@@ -107,8 +110,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
                 return;
             }
-            // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its directory, and `scan`
-            // misses it. To forget it now would be to find it again at once.
+            // Its front is gone, or `online` is 0: it stays closed until the toolstack removes its
+            // directory, and `scan` misses it. To forget it now would be to find it again at once.
             Ok(BackStep::Removed) => {
                 served.served.closed(&id, &served.log);
                 served.behind.is_over();
@@ -193,7 +196,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.pool.wake_queues(*id);
     }
 
-    /// Takes a device's own directory away, and the guest's if it has no other. `scan` misses it then.
+    /// Takes a device's own directory away, and the guest's if it has no other. `scan` misses it
+    /// then.
     fn remove_directory(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get(id) else { return };
         let guest = format!("{}/{}", watch_of(id.class), id.front.0);
@@ -226,7 +230,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fail_with(id, why, Some(Level::Info));
     }
 
-    /// The same as [`fail`](Self::fail); the log has a line of it, at this level, where that is news.
+    /// The same as [`fail`](Self::fail); the log has a line of it, at this level, where that is
+    /// news.
     pub(super) fn fail_with(&mut self, id: DeviceId, why: &dyn Display, news: Option<Level>) {
         if !self.has_returned(&id, Then::Fail(news.unwrap_or(Level::Warn), why.to_string())) {
             return;
@@ -241,7 +246,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         if let Err(e) = served.served.back_mut().close(&self.platform, &mut bus, Some(&text)) {
-            // The directory may be gone with the guest; what matters is that nothing is mapped any more.
+            // The directory may be gone with the guest; what matters is that nothing is mapped any
+            // more.
             served.say(Level::Info, &e);
         }
         served.served.closed(&id, &served.log);
@@ -266,7 +272,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn remove(&mut self, id: DeviceId) {
         if let Some(mut served) = self.devices.remove(&id) {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-            let _ = served.served.back_mut().close(&self.platform, &mut bus, None); // its directory may be gone
+            // its directory may be gone
+            let _ = served.served.back_mut().close(&self.platform, &mut bus, None);
             let _ = served.unwatch(&mut self.xs);
             if let Some(recovery) = &mut self.config.recovery {
                 recovery.forget(&self.platform, &id);
@@ -294,7 +301,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// Writes what classes say of devices that they were not asked about, at their expense, also where they are gone.
+    /// Writes what classes say of devices that they were not asked about, at their expense, also
+    /// where they are gone.
     pub(super) fn tell_failures(&mut self) {
         for (id, why) in self.classes.iter_mut().flat_map(|class| class.failures()) {
             let log = self.ending.iter().find(|log| log.id() == id);

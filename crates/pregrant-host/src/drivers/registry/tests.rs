@@ -1,4 +1,5 @@
-//! A backend in one process, with its xenstore: what it asks of xenstore, and what it keeps of what guests write.
+//! A backend in one process, with its xenstore: what it asks of xenstore, and what it keeps of what
+//! guests write.
 
 use super::watch::Changed;
 use super::{Backend, BackendConfig};
@@ -39,7 +40,8 @@ impl Transport for Heard {
     }
 }
 
-/// No place for vifs that are live; others are plugged in when the test says so, and have frames without end.
+/// No place for vifs that are live; others are plugged in when the test says so, and have frames
+/// without end.
 struct NoRoom {
     plugs: Rc<Cell<bool>>,
     links: Rc<RefCell<Vec<bool>>>,
@@ -179,7 +181,8 @@ fn only_events_of_the_own_directory_s_watch_say_what_to_do() {
     }
 }
 
-/// A driver domain's home is not domain 0's, and xenstoreds name nodes from the home on or from the root on.
+/// A driver domain's home is not domain 0's, and xenstoreds name nodes from the home on or from the
+/// root on.
 #[test]
 fn a_driver_domain_s_events_are_below_its_own_home() {
     let stage = Stage::set_in(DomId(3));
@@ -196,12 +199,14 @@ fn a_driver_domain_s_events_are_below_its_own_home() {
     }
 }
 
-/// A guest whose vif is watched and not served makes a node below its state that is called as another's key.
+/// A guest whose vif is watched and not served makes a node below its state that is called as
+/// another's key.
 #[test]
 fn a_guest_s_node_steps_nobody_else_s_vif() {
     let mut stage = Stage::set();
     let (held, other) = (stage.vif(5), stage.vif(7));
-    // A predecessor left it connected, and there is no place for it here: it is left for the next backend.
+    // A predecessor left it connected, and there is no place for it here: it is left for the next
+    // backend.
     for dir in [held.front_dir(), held.back_dir()] {
         stage.xs.write(&format!("{dir}/state"), "4").unwrap();
     }
@@ -259,7 +264,8 @@ fn what_a_turn_asks_for_is_done_before_the_sleep() {
     let id = stage.vif(5);
     stage.rest();
     assert_eq!(stage.backend.reports()[0].state, XenbusState::InitWait);
-    // A script ends, and nothing else happens: the event of what is written then comes with the reply.
+    // A script ends, and nothing else happens: the event of what is written then comes with the
+    // reply.
     stage.plugs.set(true);
     stage.rest();
     assert!(!stage.backend.xs.has_events(), "an event waits, and the backend would sleep");
@@ -296,7 +302,8 @@ fn control_turns_tell_the_far_side_of_links() {
     assert_eq!(*stage.links.borrow(), [true, false, true]);
 }
 
-/// One device that the kernel has keeps nobody else from being served: it is left to the kernel, with one warning, until it is free.
+/// One device that the kernel has keeps nobody else from being served: it is left to the kernel,
+/// with one warning, until it is free.
 #[test]
 fn a_device_that_somebody_else_has_is_left_alone() {
     let mut stage = Stage::set();
@@ -308,7 +315,8 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     stage.rest();
     let served = |stage: &Stage| stage.backend.reports().iter().map(|r| r.id).collect::<Vec<_>>();
     assert_eq!(served(&stage), [ids[0]]);
-    // Others come and go, and whoever has it writes what it likes: it is not looked at for that, nor written to.
+    // Others come and go, and whoever has it writes what it likes: it is not looked at for that,
+    // nor written to.
     let state = format!("{}/state", ids[1].back_dir());
     let others = stage.vif(9);
     stage.rest();
@@ -335,7 +343,8 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     assert_eq!(served(&stage).len(), 4, "what is served here is not asked about again");
 }
 
-/// `xl network-detach` of a vif whose front reconnects, as ours does and firmware: the toolstack finds 6, whenever it looks.
+/// `xl network-detach` of a vif whose front reconnects, as ours does and firmware: the toolstack
+/// finds 6, whenever it looks.
 #[test]
 fn a_vif_that_is_to_go_is_not_offered_again() {
     for removes in [false, true] {

@@ -1,12 +1,15 @@
-//! Listening to fronts, each as long as its guest's account has it ([`Throttle`](crate::drivers::throttle::Throttle)).
+//! Listening to fronts, each as long as its guest's account has it
+//! ([`Throttle`](crate::drivers::throttle::Throttle)).
 //!
 //! ```text
 //!   run_throttled:  a step, or what a fault comes to; its time is charged --both accounts empty--> watches away, throttled
 //!   wake_throttled: watches set again, which gives an event, and with it the step that was missed
 //! ```
-//! What the toolstack does with a device that is throttled (`online`, its directory) is heard at once.
+//! What the toolstack does with a device that is throttled (`online`, its directory) is heard at
+//! once.
 //!
-//! What a guest may do: ask for steps without end. It gets a bounded share of the worker's time, and a line in the log once in a while.
+//! What a guest may do: ask for steps without end. It gets a bounded share of the worker's time,
+//! and a line in the log once in a while.
 
 use super::Backend;
 use super::devices::Instance;
@@ -45,7 +48,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return;
         };
         if let Err(e) = served.unwatch(&mut self.xs) {
-            served.say(Level::Warn, &e); // one of its watches may be gone: they are set again in any case
+            // one of its watches may be gone: they are set again in any case
+            served.say(Level::Warn, &e);
         }
         throttle.spend(self.began.elapsed(), now.elapsed());
         let until = now + pause;
@@ -62,7 +66,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.wake_those_until(Instant::now() + LONGEST_THROTTLE);
     }
 
-    /// Listens again to those that were throttled for long enough. True: there are such, and what they missed may have come already.
+    /// Listens again to those that were throttled for long enough. True: there are such, and what
+    /// they missed may have come already.
     pub(super) fn wake_throttled(&mut self) -> bool {
         self.wake_those_until(Instant::now())
     }

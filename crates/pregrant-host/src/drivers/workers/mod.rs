@@ -1,4 +1,5 @@
-//! The workers of a backend, as its control thread knows them: who has which queue, and how they come and go.
+//! The workers of a backend, as its control thread knows them: who has which queue, and how they
+//! come and go.
 //!
 //! ```text
 //!   control thread                    messages                       worker (workers::thread), one or several
@@ -7,13 +8,15 @@
 //!   closing:    reclaim    --GiveBack(device)---------------------->  the queues are Returned
 //!               pump      <--Returned(queues, why)-- <--Changed----  a fault, a link that changed
 //! ```
-//! A queue is in one place: with its device, in a message, or with one worker. Neither side waits for the other: messages go
-//! through channels without a bound on this side of the data path, a few for each thing that happens to a device, and a
-//! [`Waker`] wakes who sleeps.
+//! A queue is in one place: with its device, in a message, or with one worker. Neither side waits
+//! for the other: messages go through channels without a bound on this side of the data path, a few
+//! for each thing that happens to a device, and a [`Waker`] wakes who sleeps.
 //!
-//! Without threads ([`WorkerPool::inline`]) the one worker is the control thread itself, between its control turns.
+//! Without threads ([`WorkerPool::inline`]) the one worker is the control thread itself, between
+//! its control turns.
 //!
-//! What a guest may do: come and go. Each time costs some messages, and is throttled as all of its steps are.
+//! What a guest may do: come and go. Each time costs some messages, and is throttled as all of its
+//! steps are.
 
 pub mod placement;
 pub mod thread;
@@ -121,8 +124,9 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Gives the queues of a device that has just connected to their workers, which count in `worker_ns` what they take of their time.
-    /// Returned is what the log is to be told of that, at the device's expense.
+    /// Gives the queues of a device that has just connected to their workers, which count in
+    /// `worker_ns` what they take of their time. Returned is what the log is to be told of that, at
+    /// the device's expense.
     pub fn hand_out(
         &mut self,
         p: &P,
@@ -139,7 +143,8 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Wants the queues of a device back. They come by [`pump`](Self::pump), at once where there are no threads.
+    /// Wants the queues of a device back. They come by [`pump`](Self::pump), at once where there
+    /// are no threads.
     pub fn reclaim(&mut self, id: DeviceId) -> Option<Returned<P>> {
         match self {
             Self::Inline(load) => Some(Returned { id, queues: load.give_back(&id), why: None }),
@@ -208,7 +213,8 @@ impl<P: Platform> WorkerPool<P> {
 }
 
 impl<P> Threads<P> {
-    /// So many workers, or as many as there are devices ([`Placement::Own`]). `waker` is the control thread's.
+    /// So many workers, or as many as there are devices ([`Placement::Own`]). `waker` is the
+    /// control thread's.
     ///
     /// # Errors
     /// A thread cannot be made, in words.

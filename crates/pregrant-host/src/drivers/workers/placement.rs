@@ -86,13 +86,14 @@ impl Carried {
     }
 }
 
-/// The worker for one more queue of `id`: of those who carry least, one that has fewest of this device.
+/// The worker for one more queue of `id`: of those who carry least, one that has fewest of this
+/// device.
 pub fn least<'a>(workers: impl Iterator<Item = (usize, &'a Carried)>, id: &DeviceId) -> Option<usize> {
     workers.min_by_key(|(at, carried)| (carried.total(), carried.of(id), *at)).map(|(at, _)| at)
 }
 
-/// A device that is to move, all of its queues: where one worker carries so much more than another that this makes the two
-/// more alike. Of those the smallest.
+/// A device that is to move, all of its queues: where one worker carries so much more than another
+/// that this makes the two more alike. Of those the smallest.
 pub fn uneven(workers: &[Carried]) -> Option<DeviceId> {
     let most = workers.iter().max_by_key(|carried| carried.total())?;
     let fewest = workers.iter().map(Carried::total).min()?;

@@ -3,7 +3,8 @@
 //! ```text
 //!   round, round ... --2 ms--> messages, turn --nothing moves--> messages, arm, sleep --event, bell, frames, time--> round
 //! ```
-//! It has a handle of the domain of its own, with its own event descriptors, and knows neither xenstore nor any device's state.
+//! It has a handle of the domain of its own, with its own event descriptors, and knows neither
+//! xenstore nor any device's state.
 //!
 //! What a guest may do: to the thread, nothing; to its queues, what each path says.
 
@@ -45,7 +46,8 @@ struct Thread<P: Platform> {
     over: bool,
 }
 
-/// Ends the process where a worker panics: its queues are lost, and only a successor can take them up.
+/// Ends the process where a worker panics: its queues are lost, and only a successor can take them
+/// up.
 struct WholeProcess;
 
 impl Drop for WholeProcess {

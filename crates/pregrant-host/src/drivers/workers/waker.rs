@@ -1,6 +1,8 @@
-//! A worker's place, as others know it: where they ring for one of its queues, or leave it a message.
+//! A worker's place, as others know it: where they ring for one of its queues, or leave it a
+//! message.
 //!
-//! The rings themselves, and why none is lost: [`Doorbell`]. Here is the descriptor that ends a sleep.
+//! The rings themselves, and why none is lost: [`Doorbell`]. Here is the descriptor that ends a
+//! sleep.
 
 use pregrant::doorbell::Doorbell;
 use pregrant::port::Bell;

@@ -1,5 +1,5 @@
-//! The event channel table of a domain, as Xen keeps it: who may bind to which end, and what becomes of the other end
-//! when one closes.
+//! The event channel table of a domain, as Xen keeps it: who may bind to which end, and what
+//! becomes of the other end when one closes.
 //!
 //! ```text
 //!   Free --offer--> Unbound(to) --bind by `to`--> Bound(peer)

@@ -16,8 +16,8 @@ pub struct DomainSpec {
 }
 
 impl DomainSpec {
-    /// A guest: 128 MiB, 32768 grants, which are Xen's own default, gone with its last process. Sixteen disks and sixteen vifs have their
-    /// pages there.
+    /// A guest: 128 MiB, 32768 grants, which are Xen's own default, gone with its last process.
+    /// Sixteen disks and sixteen vifs have their pages there.
     pub fn guest(domid: DomId) -> Self {
         Self { domid, pages: 32768, grant_frames: 64, durable: false }
     }

@@ -4,10 +4,11 @@ use crate::xenstored::Handle;
 use pregrant::DomId;
 use rustix::fd::OwnedFd;
 
-/// What the broker tells others. The calls come from its thread or from that of the caller, with its state locked: they
-/// must neither block nor call the broker.
+/// What the broker tells others. The calls come from its thread or from that of the caller, with
+/// its state locked: they must neither block nor call the broker.
 pub struct Hooks {
-    /// A process attached: this end of its xenstore connection, bound to its domain. None: there is no xenstore.
+    /// A process attached: this end of its xenstore connection, bound to its domain. None: there is
+    /// no xenstore.
     pub store: Option<StoreHook>,
     /// A domain was created.
     pub created: DomainHook,
@@ -27,8 +28,8 @@ impl Default for Hooks {
 }
 
 impl Hooks {
-    /// A xenstored of this process: it knows each domain while that is there, and has a connection for each process that attaches. When
-    /// it has ended nobody has one.
+    /// A xenstored of this process: it knows each domain while that is there, and has a connection
+    /// for each process that attaches. When it has ended nobody has one.
     pub fn with_store(store: &Handle) -> Self {
         let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
         Self {

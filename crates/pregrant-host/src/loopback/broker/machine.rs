@@ -1,10 +1,12 @@
-//! The broker's state: domains, who is attached to them, and what becomes of all that when a process dies.
+//! The broker's state: domains, who is attached to them, and what becomes of all that when a
+//! process dies.
 //!
-//! Invariants: a connection is attached to at most one domain; a slot is given away again only when no grant anywhere
-//! names its last owner; what a peer needs to know at once (dead, incarnation, routes) is in the ledger, the rest here.
+//! Invariants: a connection is attached to at most one domain; a slot is given away again only when
+//! no grant anywhere names its last owner; what a peer needs to know at once (dead, incarnation,
+//! routes) is in the ledger, the rest here.
 //!
-//! What a process may do: ask for anything, in any order, and die at any moment. Every request is checked; a refusal
-//! is an errno.
+//! What a process may do: ask for anything, in any order, and die at any moment. Every request is
+//! checked; a refusal is an errno.
 
 use super::audit::Audit;
 use super::channels::{Channel, Channels, State};
@@ -169,7 +171,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends a domain: its peers' ends become unbound, what they have mapped stays until they unmap it.
+    /// Ends a domain: its peers' ends become unbound, what they have mapped stays until they unmap
+    /// it.
     pub(super) fn destroy(&mut self, domid: DomId) -> Result<(), Errno> {
         for slot in 0..SLOTS {
             self.close_slot(User { domid, slot });
@@ -254,7 +257,8 @@ impl Machine {
         let Some(domain) = self.domains.get_mut(&peer.0) else { return };
         domain.channels.set_state(far, State::Unbound(domid));
         domain.ledger.route(far).store(0, Ordering::Release);
-        // A sender that was killed between setting the pending bit and showing it must not silence the end for ever.
+        // A sender that was killed between setting the pending bit and showing it must not silence
+        // the end for ever.
         if let Some(channel) = domain.channels.get(far) {
             let up = domain.ledger.upcall(channel.slot);
             let woken = up.is_pending(far) && up.select(far);
@@ -287,7 +291,8 @@ impl Machine {
         }
     }
 
-    /// One more connection: this end of it, which is another's to use. The other is served from now on.
+    /// One more connection: this end of it, which is another's to use. The other is served from now
+    /// on.
     pub(super) fn connect(&mut self) -> Result<OwnedFd, Errno> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;

@@ -1,12 +1,13 @@
-//! The broker: the objects that outlive a process. It sleeps unless asked, and is never on the data path.
+//! The broker: the objects that outlive a process. It sleeps unless asked, and is never on the data
+//! path.
 //!
 //! ```text
 //!   process --SEQPACKET--> broker: domains { memfd, ledger, event channels, persistent regions }
 //!       '--- EOF (died) -->   drops its pins, closes its ends, and a guest domain with its last process
 //! ```
 //!
-//! It runs in a thread of whoever starts it (the demo, a test, `pregrant store serve`). A process reaches it through
-//! the socket's path or through a ready socket pair.
+//! It runs in a thread of whoever starts it (the demo, a test, `pregrant store serve`). A process
+//! reaches it through the socket's path or through a ready socket pair.
 //!
 //! What a process may do: see [`machine`]. One that does not read its answers is disconnected.
 
@@ -46,8 +47,8 @@ struct State {
 }
 
 impl Broker {
-    /// Starts one that listens on `path` (None: only socket pairs from [`connect`](Self::connect)). A stale socket,
-    /// that nobody listens on, is replaced.
+    /// Starts one that listens on `path` (None: only socket pairs from [`connect`](Self::connect)).
+    /// A stale socket, that nobody listens on, is replaced.
     ///
     /// # Errors
     /// The path cannot be bound, or somebody listens there already.
@@ -170,7 +171,8 @@ fn listen(path: &Path) -> Result<OwnedFd, LoopbackError> {
     }
     let fd = socket()?;
     rustix::net::bind(&fd, &address).step("bind the broker's socket")?;
-    // Nobody can connect before `listen`. Who can connect may read every domain: the same user only.
+    // Nobody can connect before `listen`. Who can connect may read every domain: the same user
+    // only.
     rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
         .step("restrict the broker's socket")?;
     rustix::net::listen(&fd, 64).step("listen on the broker's socket")?;

@@ -4,11 +4,12 @@
 //!   control: add, caps, sources, steer, leave --lock--> a new View, version + 1
 //!   worker:  each burst: is the version mine? -- no, lock --> takes the View       (Outbox::see)
 //! ```
-//! A view is never changed: a burst is forwarded by one. What changed while a burst was under way holds from the next on; the
-//! table of addresses is one for all and always new.
+//! A view is never changed: a burst is forwarded by one. What changed while a burst was under way
+//! holds from the next on; the table of addresses is one for all and always new.
 //!
-//! Invariants: an index is used again only after the addresses of the vif that had it are forgotten, and a view that has the
-//! new vif is newer than that. So an address is never believed to be behind a vif that came later.
+//! Invariants: an index is used again only after the addresses of the vif that had it are
+//! forgotten, and a view that has the new vif is newer than that. So an address is never believed
+//! to be behind a vif that came later.
 
 use super::stats::SwitchStats;
 use super::vif::{Sources, SwitchFull, View, Vif};

@@ -7,12 +7,13 @@
 //!      +---- spent mail, to be filled again ------------+
 //! ```
 //!
-//! The mail that was begun first goes first, so a port that moves from one worker to another keeps its frames in order. A
-//! mailbox is made when a worker first has a frame for the queue.
+//! The mail that was begun first goes first, so a port that moves from one worker to another keeps
+//! its frames in order. A mailbox is made when a worker first has a frame for the queue.
 //!
-//! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it, whoever sent it; what
-//! was moved on to the arena is one mail more. Spent mail waits for its worker, [`SPENT_MAX`] of each worker; it was
-//! within that bound when it was sent. What waits when the queue ends is dropped, also by a worker that has not heard of the end.
+//! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it,
+//! whoever sent it; what was moved on to the arena is one mail more. Spent mail waits for its
+//! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. What waits when
+//! the queue ends is dropped, also by a worker that has not heard of the end.
 //!
 //! What a guest may do: take no frames. That fills its own queue.
 
@@ -64,7 +65,8 @@ impl Inbox {
         (to, back)
     }
 
-    /// Holds memory for frames that are to wait, of which one is counted at once; false: there is no room.
+    /// Holds memory for frames that are to wait, of which one is counted at once; false: there is
+    /// no room.
     pub fn charge(&self, bytes: usize) -> bool {
         let before = self.load.fetch_add(1 << 32 | bytes as u64, Ordering::Relaxed) as u32;
         if before as usize + bytes > QUEUE_BYTES {
@@ -97,8 +99,8 @@ impl Inbox {
         self.load.load(Ordering::Relaxed) as u32 as usize
     }
 
-    /// The number of a mail that is begun. While there is one mailbox all have the same: who knows of another's mail knows of
-    /// its mailbox.
+    /// The number of a mail that is begun. While there is one mailbox all have the same: who knows
+    /// of another's mail knows of its mailbox.
     pub fn next_number(&self) -> u64 {
         if self.nr_boxes.load(Ordering::Relaxed) == 1 {
             return 0;
@@ -106,7 +108,8 @@ impl Inbox {
         self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// After mail was posted: wakes the reader, if it may sleep. False: there is none any more, take it back.
+    /// After mail was posted: wakes the reader, if it may sleep. False: there is none any more,
+    /// take it back.
     #[must_use]
     pub fn wake(&self) -> bool {
         if self.waiting.is_over() {
@@ -115,7 +118,8 @@ impl Inbox {
                 bell.ring();
             }
         }
-        // Behind the fence in `is_over`, as the reader looks behind its own: one of them takes the mail out.
+        // Behind the fence in `is_over`, as the reader looks behind its own: one of them takes the
+        // mail out.
         !self.is_closed.load(Ordering::Relaxed)
     }
 
@@ -168,7 +172,8 @@ impl Incoming {
             [] => return None,
             [_] => 0,
             boxes => {
-                // Looked at twice: what was posted before what the first look found, in another mailbox, the second finds.
+                // Looked at twice: what was posted before what the first look found, in another
+                // mailbox, the second finds.
                 if !boxes.iter().any(|b| b.mail.has_mail()) {
                     return None;
                 }
@@ -214,7 +219,8 @@ impl Incoming {
                 self.inbox.discharge(into.len(), size);
                 continue;
             }
-            // Behind what was moved there may be room for a little more; what is large is moved in its turn.
+            // Behind what was moved there may be room for a little more; what is large is moved in
+            // its turn.
             if self.moved.is_none() || mail.rest_bytes() < ROOM_BYTES_MIN {
                 while mail.front().is_some_and(|(frame, offload)| into.push(frame, offload)) {
                     mail.pop();

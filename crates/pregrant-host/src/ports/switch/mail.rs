@@ -4,8 +4,9 @@
 //!   bytes   | frame | frame |  not this queue's  | frame |  free  |      a power of two, chosen by what was to be put there
 //!   frames  ^       ^                            ^
 //! ```
-//! Mail is moved, and never shared: who has it may write it, the reader too. So a batch that was fetched for one receiver
-//! costs no copy on its way. [`Pool`] keeps what was read, to be filled again.
+//! Mail is moved, and never shared: who has it may write it, the reader too. So a batch that was
+//! fetched for one receiver costs no copy on its way. [`Pool`] keeps what was read, to be filled
+//! again.
 //!
 //! Invariants: frames lie within the bytes. A pool's memory is bounded ([`POOL_BYTES`]).
 
@@ -86,7 +87,8 @@ impl Mail {
         if self.len < BURST_FRAMES { self.bytes.len().saturating_sub(self.used) } else { 0 }
     }
 
-    /// Appends a copy of `frame`, for a reader that can take what `caps` says: it is never to be cut for it.
+    /// Appends a copy of `frame`, for a reader that can take what `caps` says: it is never to be
+    /// cut for it.
     #[inline(always)]
     pub fn push(&mut self, frame: &[u8], offload: Offload, caps: Offloads) -> Result<(), Refused> {
         let at = self.used;

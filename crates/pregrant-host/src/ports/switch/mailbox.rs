@@ -1,4 +1,5 @@
-//! Mail from one worker to one reader, on another worker or the same: bounded, one writer, one reader.
+//! Mail from one worker to one reader, on another worker or the same: bounded, one writer, one
+//! reader.
 //!
 //! ```text
 //!   writer: post ---> | slot | slot | slot | slot | ---> take :reader
@@ -8,14 +9,16 @@
 //!   reader  waits!, fence, look once more       and so does the reader: one of them sees the other
 //! ```
 //!
-//! A slot has a lock, for mail is moved and no `unsafe` is wanted; it is not contended, since the counts say whose turn it is,
-//! but where the writer recalls the very mail that the reader is about to take: then one of them waits for the few
-//! instructions of a move. Nobody waits for room, nor for mail.
+//! A slot has a lock, for mail is moved and no `unsafe` is wanted; it is not contended, since the
+//! counts say whose turn it is, but where the writer recalls the very mail that the reader is about
+//! to take: then one of them waits for the few instructions of a move. Nobody waits for room, nor
+//! for mail.
 //!
-//! Invariants: mail is in a slot from [`Writer::post`] on until it is taken or recalled, whatever a count says: a count that is
-//! old makes the reader see less, or look into an empty slot. What was posted before (also by another writer, in another
-//! mailbox, as far as one knows of the other) is seen before: the count is stored with release and loaded with acquire. Loom
-//! runs all of it (`crates/pregrant/tests/mailbox_loom.rs`, which compiles this file).
+//! Invariants: mail is in a slot from [`Writer::post`] on until it is taken or recalled, whatever a
+//! count says: a count that is old makes the reader see less, or look into an empty slot. What was
+//! posted before (also by another writer, in another mailbox, as far as one knows of the other) is
+//! seen before: the count is stored with release and loaded with acquire. Loom runs all of it
+//! (`crates/pregrant/tests/mailbox_loom.rs`, which compiles this file).
 
 use super::sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence};
 
@@ -73,7 +76,8 @@ impl<T> Writer<T> {
         self.len() >= self.shared.slots.len()
     }
 
-    /// Puts `mail` in. Refused: there is no room. Whoever waits for it is to be [woken](Waiting::is_over).
+    /// Puts `mail` in. Refused: there is no room. Whoever waits for it is to be
+    /// [woken](Waiting::is_over).
     pub fn post(&mut self, mail: T) -> Result<(), T> {
         if self.is_full() {
             return Err(mail);
@@ -84,7 +88,8 @@ impl<T> Writer<T> {
         Ok(())
     }
 
-    /// Takes the newest mail back, to put more into it; None: the reader has all. It is posted again in the same place.
+    /// Takes the newest mail back, to put more into it; None: the reader has all. It is posted
+    /// again in the same place.
     pub fn recall(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
@@ -132,8 +137,8 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// The reader found nothing. True: it is to look once more; whoever posts from now on wakes it. False: it was said before, and
-    /// it has looked since.
+    /// The reader found nothing. True: it is to look once more; whoever posts from now on wakes it.
+    /// False: it was said before, and it has looked since.
     pub fn begin(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {
             return false;

@@ -1,4 +1,5 @@
-//! What one worker sends with: its mailboxes, one for each queue that it had frames for, and its memory.
+//! What one worker sends with: its mailboxes, one for each queue that it had frames for, and its
+//! memory.
 //!
 //! ```text
 //!   a burst:  plan    for each frame: learn the source, find the destination, choose the queue
@@ -7,15 +8,18 @@
 //!             finish  mail is posted, readers that wait are woken
 //! ```
 //!
-//! A reader that is behind finds its newest mail grown, not more mail: what still waits is recalled, and filled up; where mail
-//! was too small it is four times as large, up to 64 KiB. So its memory is filled well, however small the bursts are.
+//! A reader that is behind finds its newest mail grown, not more mail: what still waits is
+//! recalled, and filled up; where mail was too small it is four times as large, up to 64 KiB. So
+//! its memory is filled well, however small the bursts are.
 //!
-//! Who gets the memory pays for all of it, so it goes to nobody whose frames take less than half; they are copied for such a one,
-//! into mail of their size. It is not given to two: each could hold all of it, and write what the other reads.
+//! Who gets the memory pays for all of it, so it goes to nobody whose frames take less than half;
+//! they are copied for such a one, into mail of their size. It is not given to two: each could hold
+//! all of it, and write what the other reads.
 //!
-//! Invariants: an outbox has a lock, taken once a burst by the one worker that has its number. Ports that nobody gave to
-//! a worker have one in common, and may wait for one another. Each mailbox has one writer, the outbox. Frames of one flow are
-//! in one mailbox, in order; after a port moved, its frames are in mail that was begun later ([`Outbox::seal`]).
+//! Invariants: an outbox has a lock, taken once a burst by the one worker that has its number.
+//! Ports that nobody gave to a worker have one in common, and may wait for one another. Each
+//! mailbox has one writer, the outbox. Frames of one flow are in one mailbox, in order; after a
+//! port moved, its frames are in mail that was begun later ([`Outbox::seal`]).
 
 use super::fabric::Fabric;
 use super::inbox::Inbox;
@@ -45,7 +49,8 @@ struct Dest {
 enum Way {
     To(Dest),
     All,
-    /// Dropped for what is wrong with it, or it is there already: behind the port that it comes from.
+    /// Dropped for what is wrong with it, or it is there already: behind the port that it comes
+    /// from.
     Nowhere,
     /// There is no port that could have its receiver.
     NoPort,
@@ -99,7 +104,8 @@ struct Out {
     spent: Reader<Box<Mail>>,
     inbox: Arc<Inbox>,
     open: Option<Box<Mail>>,
-    /// Frames of it that are counted: those that were in it when it was recalled; of a new one, the first.
+    /// Frames of it that are counted: those that were in it when it was recalled; of a new one, the
+    /// first.
     counted: usize,
     /// What still went into the newest mail when it was posted: the largest frame. 0: nothing does.
     room: usize,
@@ -234,7 +240,8 @@ impl To {
     }
 }
 
-/// Whether a frame goes to a reader as it is: a large segment's checksum is finished after it was cut, so that needs both.
+/// Whether a frame goes to a reader as it is: a large segment's checksum is finished after it was
+/// cut, so that needs both.
 fn is_taken_whole(caps: Offloads, offload: Offload) -> bool {
     offload.gso_type == 0 || caps.gso && caps.csum
 }
@@ -278,15 +285,16 @@ impl Outbox {
         self.pool.get_bytes(size)
     }
 
-    /// A port comes to this worker, or leaves it: nothing is added to mail that waits. So the frames of one that comes are in mail with
-    /// higher numbers than those that it sent elsewhere, and those of one that left are never out of the mailbox.
+    /// A port comes to this worker, or leaves it: nothing is added to mail that waits. So the
+    /// frames of one that comes are in mail with higher numbers than those that it sent elsewhere,
+    /// and those of one that left are never out of the mailbox.
     pub fn seal(&mut self) {
         let outs = self.to.iter_mut().flatten().flat_map(|to| to.queues.iter_mut().flatten());
         outs.for_each(|out| out.room = 0);
     }
 
-    /// Forwards a burst of the port `from`. `memory`: what its frames lie in, if that is to be moved to a reader; the burst's bytes are
-    /// not looked at then. `cut` is scratch.
+    /// Forwards a burst of the port `from`. `memory`: what its frames lie in, if that is to be
+    /// moved to a reader; the burst's bytes are not looked at then. `cut` is scratch.
     pub fn forward(
         &mut self,
         fabric: &Fabric,
@@ -359,7 +367,8 @@ impl Outbox {
         let mut shares = Shares::default();
         let Some(Some(own)) = self.to.get(usize::from(from)) else { return shares };
         let sources = own.vif.sources;
-        // A burst is mostly one conversation: the table is asked when an address differs from the last frame's.
+        // A burst is mostly one conversation: the table is asked when an address differs from the
+        // last frame's.
         let mut last: Option<(MacAddr, MacAddr, Result<&Vif, Way>, u16)> = None;
         for (desc, way) in descs.iter().zip(ways) {
             let Some(frame) = bytes.get(desc.at as usize..).and_then(|b| b.get(..desc.len as usize)) else {
@@ -421,7 +430,8 @@ impl Outbox {
         }
     }
 
-    /// Who gets memory of `size` bytes: whose frames take half of it and more, if all go there as they are.
+    /// Who gets memory of `size` bytes: whose frames take half of it and more, if all go there as
+    /// they are.
     fn winner(&self, size: usize, shares: &Shares, descs: &[FrameDesc], ways: &[Way]) -> Option<Dest> {
         let dest = shares.of.iter().flatten().find(|share| (share.bytes + shares.all) * 2 >= size)?.dest;
         let caps = self.to.get(usize::from(dest.port))?.as_ref()?.vif.caps;
@@ -518,7 +528,8 @@ impl Outbox {
         out.post(&mut self.pool);
         (out.open, out.counted) = (Some(mail), 1);
         out.post(&mut self.pool);
-        // How much came by moving says nothing of what will be copied; mail behind it is not filled up.
+        // How much came by moving says nothing of what will be copied; mail behind it is not filled
+        // up.
         out.next_size = 0;
         self.last_moved = Some(dest);
         to.stats.rx_frames += stats.rx_frames;

@@ -51,6 +51,7 @@ counters! {
     rx_frames,
     /// Frames for the guest that found its queue full.
     rx_overflow,
-    /// Frames for the guest that needed a checksum or segmentation which their headers do not allow.
+    /// Frames for the guest that needed a checksum or segmentation which their headers do not
+    /// allow.
     rx_unfinishable,
 }

@@ -97,7 +97,8 @@ fn a_station_moves_where_it_may_and_ages() {
     assert_eq!((received(&mut p[0]).len(), received(&mut p[1]).len()), (1, 1));
 }
 
-/// Whether frames to `mac(1)` still go to the first port alone, after another sent with that source.
+/// Whether frames to `mac(1)` still go to the first port alone, after another sent with that
+/// source.
 fn keeps_its_traffic(p: &mut [SwitchPort], attacker: usize, stranger: usize) -> bool {
     send(&mut p[attacker], &frame(MacAddr::BROADCAST, mac(1)), NONE);
     let heard: usize = p.iter_mut().map(|p| received(p).len()).sum();
@@ -283,7 +284,8 @@ fn large_segments_do_not_go_to_groups() {
     assert_eq!(p[0].stats().gso_to_group, 2);
 }
 
-/// Several receivers of one frame, of which two take it cut only: once is enough, and what was sent behind it comes behind.
+/// Several receivers of one frame, of which two take it cut only: once is enough, and what was sent
+/// behind it comes behind.
 #[test]
 fn a_large_segment_is_cut_in_its_sender_s_memory_and_keeps_its_place() {
     let switch = Switch::new();

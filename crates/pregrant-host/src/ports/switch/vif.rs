@@ -1,7 +1,7 @@
 //! A vif as the switch knows it: its rules, its queues.
 //!
-//! What of it changes is replaced as a whole ([`fabric`](super::fabric)); its counters and queues are the same ones for as long as it
-//! is there, and any worker adds to them.
+//! What of it changes is replaced as a whole ([`fabric`](super::fabric)); its counters and queues
+//! are the same ones for as long as it is there, and any worker adds to them.
 
 use super::inbox::Inbox;
 use super::stats::Counters;
@@ -10,7 +10,8 @@ use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, PROTOCOL_TCP, PROTOC
 use pregrant::port::{Offloads, Steering};
 use std::sync::Arc;
 
-/// With which source addresses a guest may send. Another port's pinned address is never among them, nor is a group's.
+/// With which source addresses a guest may send. Another port's pinned address is never among them,
+/// nor is a group's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sources {
     /// Any that is not believed to be another port's: nobody said which is its own.
@@ -71,7 +72,8 @@ impl Vif {
     }
 }
 
-/// A number that is the same for all frames of one flow: MAC and IP addresses, and ports where there are any.
+/// A number that is the same for all frames of one flow: MAC and IP addresses, and ports where
+/// there are any.
 pub fn flow_hash(frame: &[u8]) -> u64 {
     let mut hash = 0xCBF2_9CE4_8422_2325u64; // FNV-1a
     let mut mix = |bytes: &[u8]| {

@@ -1,4 +1,5 @@
-//! The switch between workers: what is copied, what is held, and that nothing is lost that is not counted.
+//! The switch between workers: what is copied, what is held, and that nothing is lost that is not
+//! counted.
 
 use super::*;
 use pregrant::net::headers::{MacAddr, addresses};
@@ -54,7 +55,8 @@ fn read(frame: &[u8]) -> (MacAddr, u64) {
     (src, seq)
 }
 
-/// As a queue does it: place, ask for room, fetch, hand on. Returns where the frames lay, if that was the switch's memory.
+/// As a queue does it: place, ask for room, fetch, hand on. Returns where the frames lay, if that
+/// was the switch's memory.
 fn send(port: &mut SwitchPort, arena: &mut Arena, frames: &[Plan], offload: Offload) -> Option<*const u8> {
     arena.clear();
     let mut cursor = arena.cursor();
@@ -90,8 +92,8 @@ fn seqs(burst: &Burst<'_>) -> Vec<u64> {
     burst.iter().map(|(frame, _)| read(frame).1).collect()
 }
 
-/// Out of the guest, into the other guest: the receiver has the very memory that the batch was fetched into, and a pair of guests
-/// needs two pieces of it.
+/// Out of the guest, into the other guest: the receiver has the very memory that the batch was
+/// fetched into, and a pair of guests needs two pieces of it.
 #[test]
 fn a_batch_is_moved_and_not_copied() {
     let switch = Switch::new();
@@ -111,7 +113,8 @@ fn a_batch_is_moved_and_not_copied() {
     }
 }
 
-/// A small one is copied once, out of the arena that it was fetched into; the receiver delivers from the copy.
+/// A small one is copied once, out of the arena that it was fetched into; the receiver delivers
+/// from the copy.
 #[test]
 fn a_small_batch_is_copied_once() {
     let switch = Switch::new();
@@ -149,7 +152,8 @@ fn small_batches_between_moved_ones_take_little_room() {
     assert_eq!((came, to.stats().rx_overflow), (240, 0));
 }
 
-/// Of one batch, a reader gets the memory and others copies: each its own frames, in order, and nobody another's bytes.
+/// Of one batch, a reader gets the memory and others copies: each its own frames, in order, and
+/// nobody another's bytes.
 #[test]
 fn a_batch_for_several_is_shared_out() {
     let switch = Switch::new();
@@ -198,7 +202,8 @@ fn memory_goes_to_nobody_who_needs_less_than_half() {
 /// A reader that takes nothing, and bursts of all kinds: what it holds is bounded, and filled well.
 #[test]
 fn what_a_slow_reader_holds_is_bounded() {
-    // Frames of a length, so many a burst; and how many bytes of frames there have to be, at least, when it is full.
+    // Frames of a length, so many a burst; and how many bytes of frames there have to be, at least,
+    // when it is full.
     for (len, n, at_least) in [
         (60, 1, 200),
         (60, 64, 400),
@@ -349,8 +354,8 @@ fn who_found_nothing_is_woken_once() {
     assert_eq!(to.rx_burst(&mut into), 2);
 }
 
-/// A port that moves to another worker keeps its frames in order, there and back, however much of them waits, and whatever
-/// other ports of these workers send.
+/// A port that moves to another worker keeps its frames in order, there and back, however much of
+/// them waits, and whatever other ports of these workers send.
 #[test]
 fn frames_of_a_port_that_moves_stay_in_order() {
     let switch = Switch::new();
@@ -478,7 +483,8 @@ fn behaves_like_a_list_for_each_port() {
                     }
                     got.extend(into.burst().iter().map(|(frame, _)| read(frame)));
                 }
-                // Of several workers, whose ports do not wait for one another, each one's frames are in order.
+                // Of several workers, whose ports do not wait for one another, each one's frames
+                // are in order.
                 got.sort_by_key(|(_, seq)| *seq);
                 assert_eq!(got, *due, "step {step}, port {n}");
                 assert_eq!(port.stats().rx_overflow, 0);

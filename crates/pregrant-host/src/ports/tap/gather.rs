@@ -1,5 +1,6 @@
-//! A frame on its way to the kernel: in one piece, or in several that it gathers. Of these all but the first are memory that
-//! the frame's guest can still write: the kernel copies them in our place, and no reference to them exists.
+//! A frame on its way to the kernel: in one piece, or in several that it gathers. Of these all but
+//! the first are memory that the frame's guest can still write: the kernel copies them in our
+//! place, and no reference to them exists.
 
 use super::vhost::Buffer;
 use io_uring::{opcode, squeue, types};
@@ -15,7 +16,8 @@ pub struct Vector {
     len: usize,
 }
 
-// SAFETY: an address and a length; whoever has the kernel read there vouches for them (`Vector::lent`), on any thread.
+// SAFETY: an address and a length; whoever has the kernel read there vouches for them
+// (`Vector::lent`), on any thread.
 unsafe impl Send for Vector {}
 
 impl Vector {
@@ -27,7 +29,8 @@ impl Vector {
         Self { base: bytes.as_ptr(), len: bytes.len() }
     }
 
-    /// Of lent pieces, in their order; those that follow each other in memory, as pages that were mapped together do, are one.
+    /// Of lent pieces, in their order; those that follow each other in memory, as pages that were
+    /// mapped together do, are one.
     ///
     /// # Safety
     /// Their memory stays mapped as long as a frame with these is written.
@@ -69,8 +72,8 @@ impl Frame<'_> {
         match self {
             Self::One(bytes) => rustix::io::write(fd, bytes).map(drop),
             Self::Many(vectors) => {
-                // SAFETY: as many vectors as are said, laid out as iovecs, and what they name is there (`Vector`); the kernel
-                // only reads.
+                // SAFETY: as many vectors as are said, laid out as iovecs, and what they name is
+                // there (`Vector`); the kernel only reads.
                 let n = unsafe {
                     libc::writev(fd.as_raw_fd(), vectors.as_ptr().cast::<libc::iovec>(), vectors.len() as i32)
                 };

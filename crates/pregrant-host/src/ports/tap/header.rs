@@ -1,14 +1,15 @@
-//! The header in front of each frame of a tap, `struct virtio_net_hdr_mrg_rxbuf`: what is still to be done to the frame.
+//! The header in front of each frame of a tap, `struct virtio_net_hdr_mrg_rxbuf`: what is still to
+//! be done to the frame.
 //!
-//! Both ends leave checksums blank and segments uncut as long as nobody needs them; the kernel checks what a guest said once
-//! more.
+//! Both ends leave checksums blank and segments uncut as long as nobody needs them; the kernel
+//! checks what a guest said once more.
 
 use pregrant::net::headers::IpHeaders;
 use pregrant::port::Offload;
 use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// `struct virtio_net_hdr_mrg_rxbuf`, host byte order: flags u8, gso_type u8, hdr_len, gso_size, csum_start, csum_offset u16;
-/// num_buffers u16, which vhost-net alone writes.
+/// `struct virtio_net_hdr_mrg_rxbuf`, host byte order: flags u8, gso_type u8, hdr_len, gso_size,
+/// csum_start, csum_offset u16; num_buffers u16, which vhost-net alone writes.
 pub const HEADER: usize = 12;
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
@@ -17,8 +18,8 @@ const VIRTIO_TCPV6: u8 = 4;
 /// `VIRTIO_NET_HDR_GSO_ECN`: congestion was signalled; segmentation is the same.
 const VIRTIO_ECN: u8 = 0x80;
 
-/// The header of a frame of `len` bytes that a guest sent, of which `frame` has the first, with all headers. None: it claims
-/// what its headers do not bear out.
+/// The header of a frame of `len` bytes that a guest sent, of which `frame` has the first, with all
+/// headers. None: it claims what its headers do not bear out.
 pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
     // Whoever cuts a large segment starts from a blank checksum, the kernel too.

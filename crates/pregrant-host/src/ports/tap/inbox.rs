@@ -4,22 +4,25 @@
 //!   slots: | header, frame ...... | header, frame ...... | .... |     a frame of the largest size fits each
 //!            pop --> arena          waiting
 //! ```
-//! How many the next call asks for follows from what the last ones brought: one where frames come alone, up to [`SLOTS`]
-//! where calls come back full; never more than the arena takes of the length last seen. So frames wait here only where longer
-//! ones follow shorter.
+//! How many the next call asks for follows from what the last ones brought: one where frames come
+//! alone, up to [`SLOTS`] where calls come back full; never more than the arena takes of the length
+//! last seen. So frames wait here only where longer ones follow shorter.
 //!
-//! Memory: [`SLOTS`] times 64 KiB, 2 MiB a queue, of which only the pages count into which frames were read.
+//! Memory: [`SLOTS`] times 64 KiB, 2 MiB a queue, of which only the pages count into which frames
+//! were read.
 
 use super::header::HEADER;
 use pregrant::port::{Arena, MAX_FRAME};
 
 /// Frames that a call reads at most.
 pub const SLOTS: usize = 32;
-/// From slot to slot: a cache line more than 64 KiB, so that the first lines of all are not in one set.
+/// From slot to slot: a cache line more than 64 KiB, so that the first lines of all are not in one
+/// set.
 pub const STRIDE: usize = (HEADER + MAX_FRAME).next_multiple_of(64) + 64;
 
-/// A frame of more bytes is read to where it stays, by a call of its own: a copy from here to an arena is an instruction for 8 bytes, 6.8 thousand for TCP's frames
-/// of 54 kB, and what such calls take beyond a request in a ring is 3 to 7 thousand (`cargo xtask rig 32 --profile`).
+/// A frame of more bytes is read to where it stays, by a call of its own: a copy from here to an
+/// arena is an instruction for 8 bytes, 6.8 thousand for TCP's frames of 54 kB, and what such calls
+/// take beyond a request in a ring is 3 to 7 thousand (`cargo xtask rig 32 --profile`).
 const LONG: usize = 16 * 1024;
 
 /// Frames that calls for one each bring in a row before a call asks for more.

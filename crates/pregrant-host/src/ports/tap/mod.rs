@@ -22,23 +22,25 @@
 //! | `header` | what is still to be done to a frame |
 //! | `lines` | what it says in the log |
 //!
-//! The header carries what netif's extras do: a blank checksum and where it goes, segments still to be cut (TCP over IPv4 and
-//! IPv6). So both ends leave that work undone as long as nobody needs it. One descriptor for each queue; the kernel spreads flows
-//! over them. A persistent interface outlives this process, so that a bridge or an address stays when the backend is
-//! restarted.
+//! The header carries what netif's extras do: a blank checksum and where it goes, segments still to
+//! be cut (TCP over IPv4 and IPv6). So both ends leave that work undone as long as nobody needs it.
+//! One descriptor for each queue; the kernel spreads flows over them. A persistent interface
+//! outlives this process, so that a bridge or an address stays when the backend is restarted.
 //!
-//! A system call is what a frame costs here, and in a PV dom0 a very dear one; so a burst is one where that is cheaper, and
-//! io_uring is there (Linux 5.19, not forbidden by `kernel.io_uring_disabled` or seccomp); or none, where vhost-net is
-//! there. Frames that were read and found no
-//! room wait in the port, 32 at most (by vhost-net 256), and count as [held](pregrant::port::FramePort::held). A queue takes 2 MiB of address space
-//! for them, of which those pages count into which frames were read, and 128 KiB for frames on their way out; by vhost-net 1.6 MiB beside.
+//! A system call is what a frame costs here, and in a PV dom0 a very dear one; so a burst is one
+//! where that is cheaper, and io_uring is there (Linux 5.19, not forbidden by
+//! `kernel.io_uring_disabled` or seccomp); or none, where vhost-net is there. Frames that were read
+//! and found no room wait in the port, 32 at most (by vhost-net 256), and count as
+//! [held](pregrant::port::FramePort::held). A queue takes 2 MiB of address space for them, of which
+//! those pages count into which frames were read, and 128 KiB for frames on their way out; by
+//! vhost-net 1.6 MiB beside.
 //!
-//! Where a path lends payload (`map`), the kernel takes it from the guest's pages: no copy is ours, and when the call is over
-//! it has its own.
+//! Where a path lends payload (`map`), the kernel takes it from the guest's pages: no copy is ours,
+//! and when the call is over it has its own.
 //!
-//! What a guest may do: send any frame, as it could on a wire; the kernel checks the header once more. Lent payload it may
-//! change until the kernel has copied it: that is what it sent then. What the kernel cannot take (its queue is full) is
-//! dropped and counted.
+//! What a guest may do: send any frame, as it could on a wire; the kernel checks the header once
+//! more. Lent payload it may change until the kernel has copied it: that is what it sent then. What
+//! the kernel cannot take (its queue is full) is dropped and counted.
 
 mod carrier;
 mod gather;
@@ -91,7 +93,8 @@ const TAKES_UNCUT: usize = 0x02 | 0x04;
 /// Where the kernel makes taps.
 const TUN: &str = "/dev/net/tun";
 
-/// A vif's interface; it goes with this value and its ports, unless it is told to [persist](Tap::persist).
+/// A vif's interface; it goes with this value and its ports, unless it is told to
+/// [persist](Tap::persist).
 #[derive(Debug)]
 pub struct Tap {
     interface: Interface,
@@ -130,7 +133,8 @@ fn queue(name: &str) -> io::Result<OwnedFd> {
     made(name, IFF_MULTI_QUEUE).map(|(fd, _)| fd)
 }
 
-/// A queue of the interface of that name, and what it is called: `%d` stands for the first number that is free.
+/// A queue of the interface of that name, and what it is called: `%d` stands for the first number
+/// that is free.
 fn made(name: &str, flags: u16) -> io::Result<(OwnedFd, String)> {
     let mut bytes = [0; 16];
     // One byte stays for the end of the name.
@@ -152,10 +156,12 @@ fn made(name: &str, flags: u16) -> io::Result<(OwnedFd, String)> {
 }
 
 impl Tap {
-    /// Makes the interface `name`, or attaches to it where it exists and nobody has it, with its first queue.
+    /// Makes the interface `name`, or attaches to it where it exists and nobody has it, with its
+    /// first queue.
     ///
     /// # Errors
-    /// No rights (CAP_NET_ADMIN), no `/dev/net/tun`, the name is taken by another kind of interface.
+    /// No rights (CAP_NET_ADMIN), no `/dev/net/tun`, the name is taken by another kind of
+    /// interface.
     pub fn open(name: &str) -> io::Result<Self> {
         let first = Arc::new(queue(name)?);
         let interface = Interface::new(name)?;
@@ -168,8 +174,8 @@ impl Tap {
         self.way = way;
     }
 
-    /// A port for each of `queues`. `front` says what may be left undone towards the guest. The ports before must be
-    /// dropped.
+    /// A port for each of `queues`. `front` says what may be left undone towards the guest. The
+    /// ports before must be dropped.
     ///
     /// # Errors
     /// As for [`open`](Self::open); the kernel has no more queues for it.

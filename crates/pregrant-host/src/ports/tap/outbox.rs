@@ -1,11 +1,12 @@
-//! A burst of frames on its way to a tap: each behind its header, so that one request has one piece.
+//! A burst of frames on its way to a tap: each behind its header, so that one request has one
+//! piece.
 //!
 //! ```text
 //!   | header, frame | . | header, head of a lent frame | . | header, frame | ...   each on a cache line of its own
 //!                              '--> vectors: this, page, page
 //! ```
-//! Short frames only: to copy one costs less than a second piece. A long one is written from where it is. Of a lent one, of any
-//! length, the head is here, and the payload stays with its guest.
+//! Short frames only: to copy one costs less than a second piece. A long one is written from where
+//! it is. Of a lent one, of any length, the head is here, and the payload stays with its guest.
 //!
 //! Memory: 128 KiB a queue, and 5 KiB of vectors.
 
@@ -17,7 +18,8 @@ use pregrant::port::Piece;
 /// Bytes of a frame that is copied, its header included.
 const SHORT: usize = 2048;
 
-/// Vectors for which there is room at once: as many as a batch of a guest's has, each frame's own bytes included.
+/// Vectors for which there is room at once: as many as a batch of a guest's has, each frame's own
+/// bytes included.
 const VECTORS: usize = DEPTH + 256;
 
 /// One frame.
@@ -86,7 +88,8 @@ impl Outbox {
         }
         let first = self.vectors.len();
         if let Some(place) = self.frames.last_mut() {
-            // SAFETY: these bytes stay where they are, and as they are, until they are cleared, the vectors with them.
+            // SAFETY: these bytes stay where they are, and as they are, until they are cleared, the
+            // vectors with them.
             self.vectors.push(unsafe { Vector::private(&self.bytes[place.at..place.at + place.len]) });
             // SAFETY: the caller's.
             self.vectors.extend(unsafe { Vector::lent(pieces) });

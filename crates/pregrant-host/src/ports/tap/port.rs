@@ -35,8 +35,9 @@ pub struct TapPort {
     stands: Cell<bool>,
 }
 
-/// Calls after one that found nothing which do not look: a worker asks once more before it sleeps, and once or twice around each batch from its guest. They
-/// are few, for a worker that never sleeps is told late.
+/// Calls after one that found nothing which do not look: a worker asks once more before it sleeps,
+/// and once or twice around each batch from its guest. They are few, for a worker that never sleeps
+/// is told late.
 const SKIPS: u8 = 3;
 
 /// Frames that were dropped, of all queues.
@@ -137,7 +138,8 @@ impl TapPort {
         self.drops.refused.fetch_add(refused as u64, Ordering::Relaxed);
     }
 
-    /// Reads `n` frames, or as many as there are. Ok: there may be more; else what the last read said.
+    /// Reads `n` frames, or as many as there are. Ok: there may be more; else what the last read
+    /// said.
     fn read(&mut self, n: usize) -> Result<(), Errno> {
         let room = self.inbox.room(n);
         let read = match self.carrier.ring() {
@@ -167,7 +169,8 @@ impl TapPort {
         read
     }
 
-    /// A read said this. Where it means that there is no frame now, and none waits here, this port may be told when there is one again.
+    /// A read said this. Where it means that there is no frame now, and none waits here, this port
+    /// may be told when there is one again.
     fn ended(&mut self, with: Errno) {
         let is_empty = matches!(with, Errno::AGAIN | Errno::CANCELED) && self.inbox.len() == 0;
         self.skips = if self.is_told && is_empty { SKIPS } else { 0 };
@@ -303,7 +306,8 @@ impl FramePort for TapPort {
                 malformed += 1;
                 continue;
             };
-            // A long head has pages that were private before: rare, and not worth a third kind of frame.
+            // A long head has pages that were private before: rare, and not worth a third kind of
+            // frame.
             if !frames.is_whole(i) && !Outbox::takes(head) {
                 frames.make_whole(i);
             }
@@ -314,7 +318,8 @@ impl FramePort for TapPort {
                 }
                 continue;
             }
-            // SAFETY: the pieces are lent for longer than this function runs, and at its end the outbox is empty.
+            // SAFETY: the pieces are lent for longer than this function runs, and at its end the
+            // outbox is empty.
             if !unsafe { self.outbox.put_lent(&header, head, frames.pieces(i)) } {
                 refused += self.flush();
                 // SAFETY: as above.
@@ -443,7 +448,8 @@ mod tests {
             IN_PLACE.set(0);
             for burst in 0..40 {
                 for i in came..came + burst % 4 {
-                    // What the kernel says of a frame travels with it; a header of 12 bytes alone is none.
+                    // What the kernel says of a frame travels with it; a header of 12 bytes alone
+                    // is none.
                     let header = [2 * (i % 2) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
                     rustix::io::write(&far, &[&header[..], &frame(i)[..length(i).min(65_535)]].concat())
                         .unwrap();
@@ -469,7 +475,8 @@ mod tests {
         }
     }
 
-    /// Who is told need not look each time; and never goes without what it was told of, nor for long without a look.
+    /// Who is told need not look each time; and never goes without what it was told of, nor for
+    /// long without a look.
     #[test]
     fn a_port_that_is_told_looks_less_often() {
         let (fd, far) = ends();
@@ -497,7 +504,8 @@ mod tests {
         }
     }
 
-    /// What a call of many brought and an arena has no room for is there in the next call, whatever the last read said.
+    /// What a call of many brought and an arena has no room for is there in the next call, whatever
+    /// the last read said.
     #[test]
     fn frames_that_wait_in_the_port_are_not_skipped() {
         let Some(with) = ring(true) else { return };

@@ -1,14 +1,17 @@
-//! Which way of a burst to a tap is cheapest on this machine: all that there are are tried, once in a process.
+//! Which way of a burst to a tap is cheapest on this machine: all that there are are tried, once in
+//! a process.
 //!
 //! ```text
 //!   pregrant0, a tap of the probe's own <-- 32 frames, each way in turn, until the kernel has them --> the least time of several
 //! ```
-//! What a system call costs depends on the machine: some 100 ns natively, many times that in a PV domain, where the hypervisor is
-//! between a process and its kernel. A request in a ring costs the kernel something too, and a worker has to be woken. A vif waits for
-//! this: some milliseconds where calls are dear. The least of several counts: on a busy machine others take their time from any of
-//! them, and none is ever too short.
+//! What a system call costs depends on the machine: some 100 ns natively, many times that in a PV
+//! domain, where the hypervisor is between a process and its kernel. A request in a ring costs the
+//! kernel something too, and a worker has to be woken. A vif waits for this: some milliseconds
+//! where calls are dear. The least of several counts: on a busy machine others take their time from
+//! any of them, and none is ever too short.
 //!
-//! The interface is there for so long, and goes with its descriptor; frames are of a protocol that nobody has.
+//! The interface is there for so long, and goes with its descriptor; frames are of a protocol that
+//! nobody has.
 
 use super::header::HEADER;
 use super::lines::TapLines;
@@ -29,7 +32,8 @@ const NAME: &str = "pregrant%d";
 const TRIES: usize = 5;
 /// Frames of a burst.
 const FRAMES: usize = 32;
-/// How many bursts a try has, the first with which the clock moves: some clocks of virtual machines have steps of milliseconds.
+/// How many bursts a try has, the first with which the clock moves: some clocks of virtual machines
+/// have steps of milliseconds.
 const ROUNDS: [u32; 3] = [1, 8, 64];
 
 /// As short as a frame is, of the protocol number for experiments.
@@ -71,8 +75,8 @@ struct Costs {
 }
 
 impl Costs {
-    /// What a ring reads goes to more memory than what calls read one by one; what vhost's worker does, to another cache, perhaps. So
-    /// each has to be cheaper by a fourth than the one before.
+    /// What a ring reads goes to more memory than what calls read one by one; what vhost's worker
+    /// does, to another cache, perhaps. So each has to be cheaper by a fourth than the one before.
     fn cheapest(&self) -> TapWay {
         let clearly = |a: Duration, than: Duration| a + a / 4 < than;
         let (mut way, mut least) = (TapWay::Frame, self.frame);
@@ -114,7 +118,8 @@ impl Probe {
         Ok(Self { fd: Arc::new(fd) })
     }
 
-    /// What each way costs; in turn, so that a machine that is busy for a while is so for all of them.
+    /// What each way costs; in turn, so that a machine that is busy for a while is so for all of
+    /// them.
     fn costs(&self) -> io::Result<Costs> {
         let whole = [&[0; HEADER][..], &FRAME].concat();
         let mut calls = Ok(());

@@ -1,16 +1,20 @@
-//! Many writes, or many reads, of one descriptor in one system call: io_uring, with nothing left in it between calls.
+//! Many writes, or many reads, of one descriptor in one system call: io_uring, with nothing left in
+//! it between calls.
 //!
 //! ```text
 //!   frames --SQE each--> | io_uring_enter: carried out in order, and waited for | --CQE each--> done()
 //! ```
-//! The descriptor is one that does not block. Where its driver knows RWF_NOWAIT (a tap: Linux 6.4) each request that finds
-//! no room, or nothing, ends with EAGAIN. Where not, it would stay behind and wait; so a last request ends all of those. One
-//! that is awake just then escapes it, may find that another took its frame, and waits anew: what is open after a call is
-//! ended once more, until nothing is.
+//! The descriptor is one that does not block. Where its driver knows RWF_NOWAIT (a tap: Linux 6.4)
+//! each request that finds no room, or nothing, ends with EAGAIN. Where not, it would stay behind
+//! and wait; so a last request ends all of those. One that is awake just then escapes it, may find
+//! that another took its frame, and waits anew: what is open after a call is ended once more, until
+//! nothing is.
 //!
-//! Invariants: the kernel reads and writes the caller's memory, and reads a guest's that the caller names, only within a call: a call returns when every request that
-//! the kernel took has ended, whatever interrupted it. A ring with requests that the kernel did not take is never entered
-//! again. The kernel holds no reference to the descriptor between calls, so it closes when it is closed.
+//! Invariants: the kernel reads and writes the caller's memory, and reads a guest's that the caller
+//! names, only within a call: a call returns when every request that the kernel took has ended,
+//! whatever interrupted it. A ring with requests that the kernel did not take is never entered
+//! again. The kernel holds no reference to the descriptor between calls, so it closes when it is
+//! closed.
 
 use super::gather::Frame;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -53,8 +57,8 @@ impl Ring {
     /// A ring for descriptors whose driver knows RWF_NOWAIT, or not.
     ///
     /// # Errors
-    /// A kernel before 5.19 (those leave it to a thread, or do not try, where a driver does not know RWF_NOWAIT), or one that
-    /// does not allow it.
+    /// A kernel before 5.19 (those leave it to a thread, or do not try, where a driver does not
+    /// know RWF_NOWAIT), or one that does not allow it.
     pub fn new(nowait: bool) -> io::Result<Self> {
         let uring = IoUring::builder()
             // Nobody interrupts this thread for what it will wait for anyway. Since 5.19.
@@ -88,8 +92,8 @@ impl Ring {
     /// Writes each of `frames`, [`DEPTH`] at most, in order.
     ///
     /// # Errors
-    /// The kernel does not take requests. Those that are not [done](Self::done) were not written, and the ring is of no more
-    /// use.
+    /// The kernel does not take requests. Those that are not [done](Self::done) were not written,
+    /// and the ring is of no more use.
     pub fn write<'a, F: Into<Frame<'a>>>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -97,7 +101,8 @@ impl Ring {
     ) -> io::Result<()> {
         let (fd, flags) = (types::Fd(fd.as_raw_fd()), self.flags());
         let writes = frames.map(|frame| frame.into().request(fd, flags));
-        // SAFETY: what the frames name is borrowed for longer than this function runs, or vouched for (`Vector`).
+        // SAFETY: what the frames name is borrowed for longer than this function runs, or vouched
+        // for (`Vector`).
         unsafe { self.carry_out(writes.take(DEPTH)) }
     }
 
@@ -110,7 +115,8 @@ impl Ring {
         let reads = bytes.chunks_exact_mut(stride).map(|place| {
             opcode::Read::new(fd, place.as_mut_ptr(), place.len() as u32).rw_flags(flags).build()
         });
-        // SAFETY: `bytes` is borrowed mutably until this function returns; the chunks do not overlap.
+        // SAFETY: `bytes` is borrowed mutably until this function returns; the chunks do not
+        // overlap.
         unsafe { self.carry_out(reads.take(DEPTH)) }
     }
 
@@ -122,8 +128,8 @@ impl Ring {
     /// One system call for all requests, DEPTH at most; more only where it is interrupted.
     ///
     /// # Safety
-    /// What the requests point to stays, and nobody else has it (or changes it, where they read it and it is private), until
-    /// this function returns.
+    /// What the requests point to stays, and nobody else has it (or changes it, where they read it
+    /// and it is private), until this function returns.
     unsafe fn carry_out(&mut self, requests: impl Iterator<Item = squeue::Entry>) -> io::Result<()> {
         self.done.clear();
         // Until all have ended; also where `requests` panics.
@@ -137,7 +143,8 @@ impl Ring {
             open += usize::from(unsafe { submission.push(&request.user_data(number as u64)) }.is_ok());
         }
         drop(submission);
-        // Requests that do not block have ended when they are submitted: mostly there is nothing to wait for.
+        // Requests that do not block have ended when they are submitted: mostly there is nothing to
+        // wait for.
         let mut wait_for = 0;
         let mut ending = false;
         loop {
@@ -171,7 +178,8 @@ impl Ring {
                 // It still has some: wait for those, whatever it lacks.
                 std::thread::yield_now();
             }
-            // Whoever ends the others does not wait for them, so neither do we: they may never end without another.
+            // Whoever ends the others does not wait for them, so neither do we: they may never end
+            // without another.
             wait_for = if self.nowait { open } else { 1 };
         }
     }
@@ -249,8 +257,9 @@ pub mod tests {
         }
     }
 
-    /// A frame that comes while reads are on their way wakes some of them; those that find it taken wait anew, and nobody
-    /// but the caller ends them. A read that is left so hangs here: the next frame comes only after it has returned.
+    /// A frame that comes while reads are on their way wakes some of them; those that find it taken
+    /// wait anew, and nobody but the caller ends them. A read that is left so hangs here: the next
+    /// frame comes only after it has returned.
     #[test]
     fn reads_that_a_frame_woke_in_vain_do_not_stay_behind() {
         for nowait in [true, false] {

@@ -1,5 +1,5 @@
-//! Which way bursts take to a tap and from it: by vhost-net without a system call, by io_uring with one for each burst, or with one
-//! for each frame.
+//! Which way bursts take to a tap and from it: by vhost-net without a system call, by io_uring with
+//! one for each burst, or with one for each frame.
 
 use std::fmt;
 

@@ -69,7 +69,8 @@ impl Guests {
                     Ok(seat) => seat,
                     Err(e) => return drop(tell.send(Said::Failed(e.to_string()))),
                 };
-                let _ = tell.send(Said::There(seat.platform().totals())); // nobody listens: the process ends
+                // nobody listens: the process ends
+                let _ = tell.send(Said::There(seat.platform().totals()));
                 for task in orders {
                     let done = match task {
                         Task::Run(load) => seat.run(&load, &hall, &counts),

@@ -57,8 +57,9 @@ pub(super) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }
 
-/// How long requests of each kind took, from when they were taken to when they were answered, those that failed at the disk among them.
-/// Written by the queue's owner alone, with the clock of its batches.
+/// How long requests of each kind took, from when they were taken to when they were answered, those
+/// that failed at the disk among them. Written by the queue's owner alone, with the clock of its
+/// batches.
 #[derive(Debug, Default)]
 pub struct Latencies {
     /// Reads.

@@ -1,11 +1,13 @@
-//! Which image the guest of a connection has, in memory that outlives the process (docs/protocol 1.1).
+//! Which image the guest of a connection has, in memory that outlives the process
+//! (docs/protocol 1.1).
 //!
 //! ```text
 //!   connect:   open the image --> record of it --> rings, journal --> the first request
 //!   a successor opens what the keys name now --> the same record?  no: refused, and nothing of the journal is done
 //! ```
-//! Keys name an image by a path, and what is at a path changes: a file is renamed over another, a volume is made anew under its name,
-//! a medium is changed. A guest with a mounted file system must not get another disk, and the journal's writes must not go there.
+//! Keys name an image by a path, and what is at a path changes: a file is renamed over another, a
+//! volume is made anew under its name, a medium is changed. A guest with a mounted file system must
+//! not get another disk, and the journal's writes must not go there.
 //!
 //! | byte | what |
 //! |---|---|
@@ -16,9 +18,9 @@
 //! | 20, 24 | bytes of the image's name, and of what it is told by |
 //! | 32 | both texts |
 //!
-//! A record of another connection says nothing: who wrote no record served this one. A change of the layout is a change of the magic.
-//! Private to the back's domain: no peer can write it. It is checked as if one could, since a predecessor may be another version of
-//! this program.
+//! A record of another connection says nothing: who wrote no record served this one. A change of
+//! the layout is a change of the magic. Private to the back's domain: no peer can write it. It is
+//! checked as if one could, since a predecessor may be another version of this program.
 
 use crate::kept_checksum;
 use crate::ring::crash::{self, Point};

@@ -4,7 +4,8 @@
 //!   ring --take--> journal --judge--> Job --path.begin--> Io --> disk --Done--> path.end --settle--> answer
 //!                                     | refused: an answer at once                          by id, in any order
 //! ```
-//! The data path ([`queue`]) never meets the control path ([`vbd`]: keys, states, the disk's figures).
+//! The data path ([`queue`]) never meets the control path ([`vbd`]: keys, states, the disk's
+//! figures).
 
 pub mod counters;
 pub mod kept_image;

@@ -1,4 +1,5 @@
-//! One queue at the back, whole: ring, path, its way to the disk. Owned by one loop, and may be handed to another thread's.
+//! One queue at the back, whole: ring, path, its way to the disk. Owned by one loop, and may be
+//! handed to another thread's.
 //!
 //! ```text
 //!   ring --take--> Job in a place --judge, begin, fetch--> disk     at most a batch a poll, and no more parts in flight than the budget
@@ -6,14 +7,15 @@
 //!                                  '-deliver, end--> answers --settle, then publish--> ring
 //!   a BARRIER waits until all before it came back; meanwhile nothing is taken
 //! ```
-//! Invariants: each request that is taken is answered once, by the place that it has; a place is free again when its last order came
-//! back; nothing is answered before its pages are let go of. What a predecessor took and did not answer is done once more, before
-//! anything else is taken.
+//! Invariants: each request that is taken is answered once, by the place that it has; a place is
+//! free again when its last order came back; nothing is answered before its pages are let go of.
+//! What a predecessor took and did not answer is done once more, before anything else is taken.
 //!
-//! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are answered), lie with its index (a
-//! fault), ask for large transfers on all slots (they wait on the ring; the budget bounds what is mapped or copied for it), also such
-//! as fail at their last page (what was mapped for one is unmapped before the next is looked at, and a poll looks at few of them), or
-//! are refused when their whole list was read (the same few).
+//! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are
+//! answered), lie with its index (a fault), ask for large transfers on all slots (they wait on the
+//! ring; the budget bounds what is mapped or copied for it), also such as fail at their last page
+//! (what was mapped for one is unmapped before the next is looked at, and a poll looks at few of
+//! them), or are refused when their whole list was read (the same few).
 
 use super::counters::{Counters, Latencies, add};
 use super::request::{Kind, Order, Refusal, Rules, answered_op, judge};
@@ -91,8 +93,8 @@ impl QueueShare {
         self.path == PathName::Persistent
     }
 
-    /// Pages that it would have mapped for single requests, all of them together: the slots of its ring times the segments of a request,
-    /// of the longest kind that has come.
+    /// Pages that it would have mapped for single requests, all of them together: the slots of its
+    /// ring times the segments of a request, of the longest kind that has come.
     pub fn requested_alone(&self) -> usize {
         let most = self.slots * self.longest.load(Ordering::Relaxed);
         if self.path == PathName::Copy { 0 } else { most.min(self.budget) }
@@ -182,7 +184,8 @@ pub struct BackQueue<P: Platform> {
     disk: Box<dyn Disk>,
     of: DomId,
     ring: Slots<MapOf<P>>,
-    /// None: it could not be [adopted](Self::adopt), and the queue stands still until its disk closes.
+    /// None: it could not be [adopted](Self::adopt), and the queue stands still until its disk
+    /// closes.
     chan: Option<Chan<P>>,
     path: AnyPath<P>,
     rules: Rules,
@@ -300,7 +303,8 @@ impl<P: Platform> BackQueue<P> {
         self.chan.as_ref()
     }
 
-    /// Has its event channel come to `p`, another handle of the same domain: its new owner's. One event is pending afterwards.
+    /// Has its event channel come to `p`, another handle of the same domain: its new owner's. One
+    /// event is pending afterwards.
     pub fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
         self.chan = self.chan.take().map(|chan| p.events().adopt(chan)).transpose()?;
         Ok(())
@@ -316,8 +320,8 @@ impl<P: Platform> BackQueue<P> {
         self.jobs.len() - self.free.len()
     }
 
-    /// Moves what came back from the disk to the guest, and one batch of requests from the guest to the disk. Returns how many of both
-    /// there were. A fault: the disk is to be closed.
+    /// Moves what came back from the disk to the guest, and one batch of requests from the guest to
+    /// the disk. Returns how many of both there were. A fault: the disk is to be closed.
     pub fn poll(&mut self, p: &P) -> Result<usize, PeerFault> {
         if self.chan.is_none() {
             return Ok(0);
@@ -380,9 +384,11 @@ impl<P: Platform> BackQueue<P> {
             self.ring.prefetch(n.min(BATCH as u32));
         }
         for n in 0..BATCH {
-            // Those that fail late cost as much as those that do not, and are never in flight; so do those whose list is refused.
+            // Those that fail late cost as much as those that do not, and are never in flight; so
+            // do those whose list is refused.
             let failed_enough = self.failed_parts >= self.rules.most_parts();
-            // Whoever asks much has more turns, and none that the worker's other devices wait long for.
+            // Whoever asks much has more turns, and none that the worker's other devices wait long
+            // for.
             let begun = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
             let enough = begun >= BATCH_PARTS;
             if self.barrier.is_some() || failed_enough || enough || !self.has_room() {
@@ -637,8 +643,9 @@ impl<P: Platform> BackQueue<P> {
         self.chan.is_some() && self.takes && self.barrier.is_none() && self.has_room()
     }
 
-    /// Before sleeping: arms ring and channel. True: there is work. What comes back from the disk wakes its owner by itself; before
-    /// that a queue that is full does not ask to be told of requests.
+    /// Before sleeping: arms ring and channel. True: there is work. What comes back from the disk
+    /// wakes its owner by itself; before that a queue that is full does not ask to be told of
+    /// requests.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.can_take() && (!self.redo.is_empty() || self.ring.final_check()?);
         // Last: an event that came since the ring was armed is kept until here.
@@ -653,7 +660,8 @@ impl<P: Platform> BackQueue<P> {
         self.can_take() && (!self.redo.is_empty() || self.ring.available(1) != Ok(0))
     }
 
-    /// Has answered what has come back, and takes nothing. Returns how many requests the disk still works on.
+    /// Has answered what has come back, and takes nothing. Returns how many requests the disk still
+    /// works on.
     pub fn under_way(&mut self, p: &P) -> usize {
         let takes = core::mem::replace(&mut self.takes, false);
         let _ = self.poll(p); // takes nothing, so that nothing can be wrong
@@ -661,8 +669,9 @@ impl<P: Platform> BackQueue<P> {
         self.in_flight()
     }
 
-    /// Takes no more, and has all that was taken answered, unless the disk hangs: before it is dropped, in good order. Where nobody is to
-    /// be `patient`, what the disk still works on is left. Returns how many it answered. What it did not a successor finds in the journal.
+    /// Takes no more, and has all that was taken answered, unless the disk hangs: before it is
+    /// dropped, in good order. Where nobody is to be `patient`, what the disk still works on is
+    /// left. Returns how many it answered. What it did not a successor finds in the journal.
     pub fn drain(&mut self, p: &P, patient: bool) -> usize {
         let before = self.share.counters.read().answers;
         self.takes = false;

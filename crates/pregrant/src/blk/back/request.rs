@@ -1,14 +1,17 @@
-//! What a guest asks, judged: the one place that decides which requests a disk sees (docs/protocol 5.3).
+//! What a guest asks, judged: the one place that decides which requests a disk sees
+//! (docs/protocol 5.3).
 //!
 //! ```text
 //!   Request (a private copy) --judge--> Order, and Parts of pages          refused: ERROR or EOPNOTSUPP, and the disk hears nothing
 //!                                 ^ lists of indirect pages, copied once
 //! ```
-//! Invariants of what comes out: a transfer has 1 to `max` parts, each of whole logical sectors within its page, together as long as
-//! its sectors; sectors lie on the disk, without overflow, and begin and end with logical sectors; nothing is written to a disk that is
-//! only read; no two parts are merged, whatever their references are (XSA-229).
+//! Invariants of what comes out: a transfer has 1 to `max` parts, each of whole logical sectors
+//! within its page, together as long as its sectors; sectors lie on the disk, without overflow, and
+//! begin and end with logical sectors; nothing is written to a disk that is only read; no two parts
+//! are merged, whatever their references are (XSA-229).
 //!
-//! What a guest may do: write anything into a slot or a list. `handle` is not looked at, as nowhere.
+//! What a guest may do: write anything into a slot or a list. `handle` is not looked at, as
+//! nowhere.
 
 use crate::blk::disk::{Discard, DiskFigures};
 use crate::blk::path::{Part, Way};
@@ -49,7 +52,8 @@ pub enum Kind {
     Flush,
     /// A flush, its parts to the disk, and a flush.
     FlushWrite,
-    /// The same, behind all that was asked before and ahead of all that is asked later; perhaps without parts.
+    /// The same, behind all that was asked before and ahead of all that is asked later; perhaps
+    /// without parts.
     Barrier,
     /// Its sectors hold nothing of use.
     Discard {
@@ -97,7 +101,8 @@ impl Refusal {
     }
 }
 
-/// The op that the answer carries: the request's, and of an indirect one the real op, as Linux's backs answer.
+/// The op that the answer carries: the request's, and of an indirect one the real op, as Linux's
+/// backs answer.
 pub fn answered_op(req: &Request) -> u8 {
     match req {
         Request::ReadWrite(r) => r.op,
@@ -107,7 +112,8 @@ pub fn answered_op(req: &Request) -> u8 {
     }
 }
 
-/// Judges a request. `read_list` copies the first bytes of these pages, once; `list` is memory for that.
+/// Judges a request. `read_list` copies the first bytes of these pages, once; `list` is memory for
+/// that.
 ///
 /// # Errors
 /// What it is to be answered with at once; `parts` mean nothing then.

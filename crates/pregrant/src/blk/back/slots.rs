@@ -6,8 +6,8 @@ use crate::shm::SharedBytes;
 use crate::wire::blkif::{Abi, Request, Response};
 use alloc::vec::Vec;
 
-/// Bytes of the memory that outlives the process, for a queue's journal: enough for a ring of 16 pages; of a smaller one only the
-/// beginning is touched.
+/// Bytes of the memory that outlives the process, for a queue's journal: enough for a ring of 16
+/// pages; of a smaller one only the beginning is touched.
 pub const JOURNAL_BYTES: usize = 128 * 1024;
 
 /// A queue's journal.
@@ -34,8 +34,8 @@ macro_rules! with_ring {
 }
 
 impl<S: SharedBytes> Slots<S> {
-    /// Takes up the ring in `pages`. The journal, in memory that outlives the process, is [cleared](ById::clear) before for a new
-    /// connection.
+    /// Takes up the ring in `pages`. The journal, in memory that outlives the process, is
+    /// [cleared](ById::clear) before for a new connection.
     pub fn attach(
         abi: Abi,
         pages: S,
@@ -60,7 +60,8 @@ impl<S: SharedBytes> Slots<S> {
         with_ring!(self, ring => ring.size())
     }
 
-    /// [`BackRing::untold`], of all that its front can wait for: a batch of answers is a ring of them at most.
+    /// [`BackRing::untold`], of all that its front can wait for: a batch of answers is a ring of
+    /// them at most.
     pub fn untold(&self) -> Notify {
         with_ring!(self, ring => ring.untold(ring.size()))
     }

@@ -6,10 +6,11 @@
 //!   resize      `sectors` and the state once more: the front looks        also by a successor whose image grew meanwhile
 //!   disconnect  nothing stays mapped or bound, but what the disk still works on: whoever closes it waits for that (under_way)
 //! ```
-//! Connected is said only after the image is open: a disk that cannot be had is a device that closes with a line that says why.
+//! Connected is said only after the image is open: a disk that cannot be had is a device that
+//! closes with a line that says why.
 //!
-//! What a front may do: write any keys, lie on its rings, vanish. Rings that are wrong close the device; what passes the bound of its
-//! guest's pages (XSA-300) connects nothing.
+//! What a front may do: write any keys, lie on its rings, vanish. Rings that are wrong close the
+//! device; what passes the bound of its guest's pages (XSA-300) connects nothing.
 
 use super::kept_image::{ImageRecord, KEPT_IMAGE_BYTES, KeptImage};
 use super::queue::{BackQueue, QueueParts, QueueShare};
@@ -47,8 +48,8 @@ pub struct VbdConfig {
     pub fallback: PathName,
     /// How many pages of each queue may stay mapped once they were seen, where the front persists.
     pub persistent_pages: usize,
-    /// Parts of pages that all requests in flight together may have, over all queues: what is copied for them, or mapped as far as the
-    /// guest's share goes.
+    /// Parts of pages that all requests in flight together may have, over all queues: what is
+    /// copied for them, or mapped as far as the guest's share goes.
     pub parts_in_flight: usize,
     /// A guest is told of the image's own logical sectors, where they are longer than 512 bytes.
     pub native_sectors: bool,
@@ -111,7 +112,8 @@ impl<P: Platform> Back<Vbd<P>> {
         )
     }
 
-    /// Opens its image, as its front's connect will, and lets go of it: before its front comes. None: it is connected, or names none.
+    /// Opens its image, as its front's connect will, and lets go of it: before its front comes.
+    /// None: it is connected, or names none.
     pub fn try_image<B: DeviceBus>(&mut self, bus: &mut B) -> Result<Option<Tried>, B::Error> {
         if self.figures.is_some() || !self.is_there(bus)? {
             return Ok(None);
@@ -128,7 +130,8 @@ impl<P: Platform> Back<Vbd<P>> {
         Ok(Some(tried))
     }
 
-    /// Looks how long its image is now, and [resizes](Self::resize) it. True: it had another length.
+    /// Looks how long its image is now, and [resizes](Self::resize) it. True: it had another
+    /// length.
     pub fn look_at_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
         let Some(told) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
         match self.image.sectors() {
@@ -137,7 +140,8 @@ impl<P: Platform> Back<Vbd<P>> {
         }
     }
 
-    /// Its image has another length now: tells the queues, and the guest. A disk that is not connected is told of at its next connect.
+    /// Its image has another length now: tells the queues, and the guest. A disk that is not
+    /// connected is told of at its next connect.
     pub fn resize<B: DeviceBus>(&mut self, bus: &mut B, sectors: u64) -> Result<(), B::Error> {
         let Some(figures) = self.figures.as_mut().filter(|figures| figures.sectors != sectors) else {
             return Ok(());
@@ -198,7 +202,9 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn disconnect(&mut self, _: &P) {
-        self.queues.clear(); // maps are unmapped and channels closed on drop; what the disk still works on keeps its pages
+        // maps are unmapped and channels closed on drop; what the disk still works on keeps its
+        // pages
+        self.queues.clear();
         self.shares.clear();
         self.figures = None;
         self.allowed = 0;
@@ -227,7 +233,8 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn allow_pages(&mut self, p: &P, pages: usize) {
-        // What stays mapped saves more than what is mapped for one request, which can be copied as well.
+        // What stays mapped saves more than what is mapped for one request, which can be copied as
+        // well.
         let (mut left, mut n) = (pages, self.shares.iter().filter(|share| share.keeps()).count());
         for share in self.shares.iter().filter(|share| share.keeps()) {
             let each = (left / n).min(self.config.persistent_pages);
@@ -255,7 +262,8 @@ fn resized<B: DeviceBus>(bus: &mut B, sectors: u64) -> Result<Pairs, B::Error> {
     Ok(resized_pairs(sectors, state))
 }
 
-/// The image cannot be had. A guest that is connected to it waits, for it would lose a disk that closes.
+/// The image cannot be had. A guest that is connected to it waits, for it would lose a disk that
+/// closes.
 fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
     match begin {
         Begin::Fresh => ConnectError::Unready(why),
@@ -298,7 +306,8 @@ impl<P: Platform> Vbd<P> {
         let native_sectors = match told {
             // What a guest was told stands.
             Some(told) => told.units() > 1,
-            // Such a front would count in them where this back counts in 512 bytes, and get other bytes than it asks for.
+            // Such a front would count in them where this back counts in 512 bytes, and get other
+            // bytes than it asks for.
             None => self.config.native_sectors && !flag(bus, LARGE_SECTORS).map_err(ConnectError::Keys)?,
         };
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
@@ -307,7 +316,8 @@ impl<P: Platform> Vbd<P> {
         let params = image_name(bus).map_err(ConnectError::Keys)?;
         let is_cd = type_is_cdrom(bus.own_text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
         if is_cd && params.is_none() {
-            // Another medium is not given to this connection, so there is nothing that it could wait for.
+            // Another medium is not given to this connection, so there is nothing that it could
+            // wait for.
             return Err(ConnectError::Unready(String::from("its medium was taken out while no backend ran")));
         }
         let opening = Opening { params, writable, is_live: begin == Begin::Reattach, native_sectors };
@@ -328,9 +338,10 @@ impl<P: Platform> Vbd<P> {
         connected
     }
 
-    /// Writes down which image this connection's guest has, before anything is done there; or finds that it has another, and refuses
-    /// that, in words. Whoever was refused so is not given the other by connecting anew: it may have it mounted. A CD drive is, for there
-    /// that is how its medium is changed.
+    /// Writes down which image this connection's guest has, before anything is done there; or finds
+    /// that it has another, and refuses that, in words. Whoever was refused so is not given the
+    /// other by connecting anew: it may have it mounted. A CD drive is, for there that is how its
+    /// medium is changed.
     fn check_image(
         &self,
         (name, is_cd): (&str, bool),
@@ -384,7 +395,8 @@ impl<P: Platform> Vbd<P> {
                     "the image is shorter than its guest was told, or has other sectors",
                 )));
             }
-            // A guest that was told of no cache never flushes one: its writes were on the disk when they were answered.
+            // A guest that was told of no cache never flushes one: its writes were on the disk when
+            // they were answered.
             if figures.flush && !told.flush || figures.read_only && !told.read_only {
                 return Err(ConnectError::Lost(String::from(
                     "the image has a cache, or may not be written to, and its guest was told otherwise",
@@ -455,14 +467,16 @@ impl<P: Platform> Vbd<P> {
         let journal = |size| {
             let journal = Journal::over(memory?, size);
             has_journal = journal.is_begun();
-            // A new connection's ring starts anew: what an old one's last batch left must not be replayed.
+            // A new connection's ring starts anew: what an old one's last batch left must not be
+            // replayed.
             if begin == Begin::Fresh {
                 journal.clear();
             }
             Some(journal)
         };
         let (mut ring, told) = Slots::attach(abi, map, journal)?;
-        // Answers overlay requests that are not answered: without the journal nobody knows which are left.
+        // Answers overlay requests that are not answered: without the journal nobody knows which
+        // are left.
         if begin == Begin::Reattach && !has_journal && ring.available(1)? > 0 {
             ring.forget();
             return Err(ConnectError::Lost(String::from(
@@ -481,7 +495,8 @@ impl<P: Platform> Vbd<P> {
         self.figures.as_ref()
     }
 
-    /// Pages that it has mapped at most: those that it [needs](BackDevice::needed_pages), and those that it keeps since it saw them.
+    /// Pages that it has mapped at most: those that it [needs](BackDevice::needed_pages), and those
+    /// that it keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
         self.needed_pages() + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
     }
@@ -491,7 +506,8 @@ impl<P: Platform> Vbd<P> {
         &self.shares
     }
 
-    /// Has its queues that are here answer what has come back. Returns how many requests its image still works on.
+    /// Has its queues that are here answer what has come back. Returns how many requests its image
+    /// still works on.
     pub fn under_way(&mut self, p: &P) -> usize {
         self.queues.iter_mut().map(|queue| queue.under_way(p)).sum()
     }
@@ -501,7 +517,8 @@ impl<P: Platform> Vbd<P> {
         &mut self.queues
     }
 
-    /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it neither closes nor detaches.
+    /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it
+    /// neither closes nor detaches.
     pub fn lend_queues(&mut self) -> Vec<BackQueue<P>> {
         core::mem::take(&mut self.queues)
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!   Ask --submit--> pages (filled, for a write) --> segments --> ring         ring --> Answer: its tag, and a read's bytes
 //! ```
-//! The data path ([`queue`]) never meets the control path (`vbd`: keys, states, the disk's figures).
+//! The data path ([`queue`]) never meets the control path (`vbd`: keys, states, the disk's
+//! figures).
 
 mod not_offered;
 pub mod pile;

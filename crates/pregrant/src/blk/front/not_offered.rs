@@ -1,5 +1,5 @@
-//! What a front asked for and does not have: its back offers less, or there is no memory for more queues. The disk goes on with less, and
-//! its owner says so.
+//! What a front asked for and does not have: its back offers less, or there is no memory for more
+//! queues. The disk goes on with less, and its owner says so.
 
 use crate::blk::features::BackFeatures;
 use crate::wire::blkif::SEGMENTS_MAX;
@@ -41,7 +41,8 @@ pub(super) struct Asked {
 }
 
 impl NotOffered {
-    /// What of that is not to be had of a back with these features, with which `queues` queues were made.
+    /// What of that is not to be had of a back with these features, with which `queues` queues were
+    /// made.
     pub(super) fn by(back: &BackFeatures, asked: Asked, queues: u32) -> Vec<Self> {
         let mut all = Vec::new();
         if asked.queues > queues {

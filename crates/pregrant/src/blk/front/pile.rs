@@ -3,9 +3,10 @@
 //! ```text
 //!   take --> [ 7 3 12 ... ] <-- give back        the top: used last, warm in the cache, and mapped at a back that keeps pages
 //! ```
-//! So a front with little to do uses few pages, and a back may let go of the cold ones. Where pages are granted for each request
-//! ([`Granting::PerFrame`]) the grant ends when the page comes back; one that the back still uses is not used again until it has let
-//! go. A page is shown to one back only, and only what that back has seen before is outside of a request's bytes.
+//! So a front with little to do uses few pages, and a back may let go of the cold ones. Where pages
+//! are granted for each request ([`Granting::PerFrame`]) the grant ends when the page comes back;
+//! one that the back still uses is not used again until it has let go. A page is shown to one back
+//! only, and only what that back has seen before is outside of a request's bytes.
 
 use crate::error::PlatformError;
 use crate::grants::regions::{Granted, Granting, Region, Regions};
@@ -62,7 +63,8 @@ impl<P: Platform> Pile<P> {
         Ok(Some((page, gref)))
     }
 
-    /// Asks for the first cache lines of the next page, which is written to soon. What follows them the processor asks for by itself.
+    /// Asks for the first cache lines of the next page, which is written to soon. What follows them
+    /// the processor asks for by itself.
     #[inline(always)]
     pub fn prefetch_next(&self) {
         if let Some(&page) = self.free.last() {

@@ -4,12 +4,14 @@
 //!   submit: a place, pages from the pile, bytes in, segments (11, or a list in pages of its own), id --> ring
 //!   take:   ring --> id --> the place's request --> Answer, bytes out --> pages back to the pile, in the order that keeps the top warm
 //! ```
-//! Invariants: an id is a place and how often it was used: what was answered is not answered again, whoever has the place now. Each
-//! answer is copied out of the ring once and checked against what was asked.
+//! Invariants: an id is a place and how often it was used: what was answered is not answered again,
+//! whoever has the place now. Each answer is copied out of the ring once and checked against what
+//! was asked.
 //!
-//! What a back may do: answer ids that were never asked, or twice, or as another operation (a fault each: the device is closed); say
-//! any status (what is neither OKAY nor EOPNOTSUPP is a failure); change the pages of a read at any time, also while they are
-//! copied out; keep pages mapped (they are not granted to anybody else).
+//! What a back may do: answer ids that were never asked, or twice, or as another operation (a fault
+//! each: the device is closed); say any status (what is neither OKAY nor EOPNOTSUPP is a failure);
+//! change the pages of a read at any time, also while they are copied out; keep pages mapped (they
+//! are not granted to anybody else).
 
 use super::pile::Pile;
 use crate::blk::disk::{IoError, SECTOR_BYTES};
@@ -47,7 +49,8 @@ pub enum Ask<'a> {
         /// What is to be in them.
         bytes: &'a [u8],
     },
-    /// The same, behind all that was asked before and ahead of what is asked later, and not to be lost when it is answered.
+    /// The same, behind all that was asked before and ahead of what is asked later, and not to be
+    /// lost when it is answered.
     Barrier {
         /// The first.
         sector: u64,
@@ -180,7 +183,8 @@ pub struct QueueConfig {
     pub pages: usize,
     /// How they are granted.
     pub granting: Granting,
-    /// Segments of an indirect request at most, of which the back takes as many, and the pages allow what fits; 0: there are none.
+    /// Segments of an indirect request at most, of which the back takes as many, and the pages
+    /// allow what fits; 0: there are none.
     pub max_indirect: u32,
 }
 
@@ -213,7 +217,8 @@ impl<P: Platform> FrontQueue<P> {
                 return Err(e);
             }
         };
-        // No longer than all of its pages together: what fits never would be no use. Each list page of them serves for 512 others.
+        // No longer than all of its pages together: what fits never would be no use. Each list page
+        // of them serves for 512 others.
         let data_pages = pile.count() - pile.count().div_ceil(SEGMENTS_PER_INDIRECT_PAGE + 1);
         let max_indirect = (config.max_indirect as usize).min(data_pages);
         let (chan, port) = match p.events().offer(regions.to()) {
@@ -261,7 +266,8 @@ impl<P: Platform> FrontQueue<P> {
         self.pile.busy()
     }
 
-    /// Writes a request; the back sees it with the next [`publish`](Self::publish). `tag` comes back with the answer.
+    /// Writes a request; the back sees it with the next [`publish`](Self::publish). `tag` comes
+    /// back with the answer.
     pub fn submit(&mut self, p: &P, ask: &Ask<'_>, tag: u64) -> Result<(), NotAsked> {
         let len = ask.len();
         let takes_none = matches!(ask, Ask::Flush | Ask::Discard { .. })
@@ -366,7 +372,8 @@ impl<P: Platform> FrontQueue<P> {
         }
     }
 
-    /// Takes the answers that are there; `each` is called for each of them. Returns how many. A fault: the disk is to be closed.
+    /// Takes the answers that are there; `each` is called for each of them. Returns how many. A
+    /// fault: the disk is to be closed.
     pub fn take(&mut self, p: &P, mut each: impl FnMut(Answer<'_, P>)) -> Result<usize, PeerFault> {
         let n = with_ring!(&mut self.ring, ring => ring.available(1))?;
         with_ring!(&self.ring, ring => ring.prefetch(n));

@@ -5,12 +5,14 @@
 //!         ^                                                                                                              |
 //!         +------------------- 6 Closed <----------- 5 Closing <--------------- back at 5 or 6 -------------------------+
 //! ```
-//! Every step is taken in [`FrontVbd::step`], which the owner calls when a watch fired; none runs on the data path. The back's figures
-//! are read when it is connected, and again whenever it says so: a disk may grow while it is used. A promise to persist is made before
-//! the back's is known, and kept whatever that is.
+//! Every step is taken in [`FrontVbd::step`], which the owner calls when a watch fired; none runs
+//! on the data path. The back's figures are read when it is connected, and again whenever it says
+//! so: a disk may grow while it is used. A promise to persist is made before the back's is known,
+//! and kept whatever that is.
 //!
-//! What a back may do: offer anything, close at any time, keep pages mapped ([`regions`](crate::grants::regions)), say another length
-//! than there is. What is asked past the end is the back's to refuse. Requests that are not answered when it closes are
+//! What a back may do: offer anything, close at any time, keep pages mapped
+//! ([`regions`](crate::grants::regions)), say another length than there is. What is asked past the
+//! end is the back's to refuse. Requests that are not answered when it closes are
 //! [lost](FrontVbd::take_lost), and said to be.
 
 use super::not_offered::{Asked, NotOffered};
@@ -97,7 +99,8 @@ pub enum FrontStep {
     Live,
     /// The disk has another length now.
     Resized,
-    /// The toolstack wants the disk gone, and it is [in use](FrontVbd::set_in_use): the queues are live.
+    /// The toolstack wants the disk gone, and it is [in use](FrontVbd::set_in_use): the queues are
+    /// live.
     StaysInUse,
     /// The queues are gone now.
     Closed,
@@ -143,9 +146,9 @@ impl<P: Platform> FrontVbd<P> {
         }
     }
 
-    /// Begins where a predecessor in this domain (a front that died, the kernel's blkfront) left the device: what is
-    /// connected is brought down first, what is closed begins again. Before the first [`step`](Self::step), and only for one
-    /// that reconnects.
+    /// Begins where a predecessor in this domain (a front that died, the kernel's blkfront) left
+    /// the device: what is connected is brought down first, what is closed begins again. Before the
+    /// first [`step`](Self::step), and only for one that reconnects.
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.front.succeed(bus)
     }
@@ -155,8 +158,8 @@ impl<P: Platform> FrontVbd<P> {
         self.front.state()
     }
 
-    /// Whether somebody uses the disk, who would lose data if it closed because the toolstack asks for that. Once that is over, a
-    /// [`step`](Self::step) closes it.
+    /// Whether somebody uses the disk, who would lose data if it closed because the toolstack asks
+    /// for that. Once that is over, a [`step`](Self::step) closes it.
     pub fn set_in_use(&mut self, in_use: bool) {
         self.front.set_in_use(in_use && self.is_live());
     }
@@ -176,8 +179,8 @@ impl<P: Platform> FrontVbd<P> {
         self.figures.as_ref()
     }
 
-    /// What keeps writes that were answered from being lost: a flush, or an empty barrier where the back knows no other. None: it has
-    /// no cache that it would tell of.
+    /// What keeps writes that were answered from being lost: a flush, or an empty barrier where the
+    /// back knows no other. None: it has no cache that it would tell of.
     pub fn flush_ask(&self) -> Option<Ask<'static>> {
         let figures = self.figures.as_ref()?;
         match (figures.flush, self.barrier) {
@@ -192,12 +195,14 @@ impl<P: Platform> FrontVbd<P> {
         self.persistent
     }
 
-    /// What was asked for and is not to be had of this back, as of the last set-up; the disk goes on with less.
+    /// What was asked for and is not to be had of this back, as of the last set-up; the disk goes
+    /// on with less.
     pub fn not_offered(&self) -> &[NotOffered] {
         &self.not_offered
     }
 
-    /// Looks at the back's state and takes what steps it allows. After an error call [`close`](Self::close).
+    /// Looks at the back's state and takes what steps it allows. After an error call
+    /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
         self.release_unneeded(p);
@@ -252,14 +257,15 @@ impl<P: Platform> FrontVbd<P> {
         Ok(if grown { FrontStep::Resized } else { FrontStep::Waiting })
     }
 
-    /// Begins to close from this end; go on calling [`step`](Self::step) until [`is_closed`](Self::is_closed).
+    /// Begins to close from this end; go on calling [`step`](Self::step) until
+    /// [`is_closed`](Self::is_closed).
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.figures = None;
         self.front.close(bus, why)
     }
 
-    /// The toolstack took the disk away, directories and all: closed, without a word to anybody. One that reconnects waits for
-    /// another disk of the same number.
+    /// The toolstack took the disk away, directories and all: closed, without a word to anybody.
+    /// One that reconnects waits for another disk of the same number.
     pub fn removed(&mut self, p: &P) {
         self.tear_down(p);
         self.front.removed();
@@ -270,14 +276,14 @@ impl<P: Platform> FrontVbd<P> {
         self.state() == XenbusState::Closed && self.queues.is_empty() && self.regions.is_empty()
     }
 
-    /// Whether a disk that does not reconnect has pages that the back uses though they are not in use:
-    /// [`step`](Self::step) tries again to get them back.
+    /// Whether a disk that does not reconnect has pages that the back uses though they are not in
+    /// use: [`step`](Self::step) tries again to get them back.
     pub fn awaits_release(&self) -> bool {
         !self.front.reconnects() && !self.regions.is_empty()
     }
 
-    /// When a disk that waits before it begins anew wants its next [`step`](Self::step), by the platform's clock; None: it does not
-    /// wait.
+    /// When a disk that waits before it begins anew wants its next [`step`](Self::step), by the
+    /// platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.front.begins_at_ns()
     }
@@ -342,8 +348,8 @@ impl<P: Platform> FrontVbd<P> {
         self.release_unneeded(p);
     }
 
-    /// The tags of requests whose queue went before they were answered: whoever asked does it again, or not. The back may have done
-    /// them.
+    /// The tags of requests whose queue went before they were answered: whoever asked does it
+    /// again, or not. The back may have done them.
     pub fn take_lost(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.lost)
     }

@@ -1,13 +1,16 @@
-//! Pages that are mapped for one request alone: how many at a time, and what becomes of a request that would pass that.
+//! Pages that are mapped for one request alone: how many at a time, and what becomes of a request
+//! that would pass that.
 //!
 //! ```text
 //!   a request's pages --fit into what may be mapped?--> mapped, and unmapped when it is over
 //!                                                  no--> all of its bytes go by grant copy, which maps nothing
 //! ```
-//! Invariant: no more than the limit are mapped, beside those that were when it fell. So a disk needs no page but its rings to serve the
-//! longest of requests, and its guest's other devices may have the rest (docs/decisions/0039).
+//! Invariant: no more than the limit are mapped, beside those that were when it fell. So a disk
+//! needs no page but its rings to serve the longest of requests, and its guest's other devices may
+//! have the rest (docs/decisions/0039).
 //!
-//! What a front may do: ask for more than fits. It is served by copies then, whose memory the bound of parts in flight holds.
+//! What a front may do: ask for more than fits. It is served by copies then, whose memory the bound
+//! of parts in flight holds.
 
 use super::back::{BackPath, Held, Part, Transfer, Way};
 use super::copy::back::CopyPath;
@@ -37,7 +40,8 @@ impl Alone {
         self.limit = pages;
     }
 
-    /// Whether so many may be mapped for a request now: then they count until that is [over](Self::end).
+    /// Whether so many may be mapped for a request now: then they count until that is
+    /// [over](Self::end).
     pub(super) fn takes<P: Platform>(&mut self, pages: usize, held: &mut Held<P>) -> bool {
         let fits = self.mapped.checked_add(pages).is_some_and(|all| all <= self.limit);
         if fits {
@@ -87,8 +91,8 @@ impl Alone {
         }
     }
 
-    /// A request is over, or did not begin: what was mapped for it is let go of with its batch. Its memory comes back, unless that was a
-    /// copy's.
+    /// A request is over, or did not begin: what was mapped for it is let go of with its batch. Its
+    /// memory comes back, unless that was a copy's.
     pub(super) fn end<P: Platform>(&mut self, memory: IoMemory, held: &mut Held<P>) -> IoMemory {
         self.mapped -= core::mem::take(&mut held.alone);
         if core::mem::take(&mut held.copied) {

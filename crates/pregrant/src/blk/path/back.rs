@@ -4,8 +4,9 @@
 //!   parts (validated) --begin--> IoMemory --fetch, a batch--> the disk, as long as it takes
 //!                       the disk --> IoMemory --deliver, a batch--> end --settle: pages of ended requests are let go, together
 //! ```
-//! A path reads references and lengths from the queue's private copies only. It never touches the ring, and nothing is answered
-//! before [`settle`](BackPath::settle): a guest that has its answer may end its grants.
+//! A path reads references and lengths from the queue's private copies only. It never touches the
+//! ring, and nothing is answered before [`settle`](BackPath::settle): a guest that has its answer
+//! may end its grants.
 
 use super::name::PathName;
 use crate::blk::disk::{IoMemory, MappedPiece};
@@ -89,18 +90,20 @@ pub trait BackPath<P: Platform> {
     /// Its name in keys, tables and records.
     const NAME: PathName;
 
-    /// Copies what the pages of a list begin with: 4096 bytes of each but the last. Once; what is judged is the copy. False: a page is
-    /// not to be had.
+    /// Copies what the pages of a list begin with: 4096 bytes of each but the last. Once; what is
+    /// judged is the copy. False: a page is not to be had.
     fn read_list(&mut self, p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
         copy_list(p, of, refs, out)
     }
     /// Makes memory for a request's bytes. None: a page is not to be had, and nothing is held.
     fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory>;
-    /// A batch of requests has begun: after this those of [`Way::Write`] have their bytes, those that are good. `parts` are a place's.
+    /// A batch of requests has begun: after this those of [`Way::Write`] have their bytes, those
+    /// that are good. `parts` are a place's.
     fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
         let _ = (p, of, batch, parts);
     }
-    /// The disk has done a batch of requests: after this the guest has the bytes that were read, of those that are good.
+    /// The disk has done a batch of requests: after this the guest has the bytes that were read, of
+    /// those that are good.
     fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
         let _ = (p, of, batch, parts);
     }
@@ -114,7 +117,8 @@ pub trait BackPath<P: Platform> {
     fn pages(&self) -> Option<usize> {
         None
     }
-    /// How many that may be from now on, those that are too many are unmapped; and how many may be mapped at a time for single requests.
+    /// How many that may be from now on, those that are too many are unmapped; and how many may be
+    /// mapped at a time for single requests.
     fn limit_pages(&mut self, p: &P, pages: usize, alone: usize) {
         let _ = (p, pages, alone);
     }
@@ -145,8 +149,8 @@ pub(super) fn copy_list<P: Platform>(p: &P, of: DomId, refs: &[u32], out: &mut [
     refs.len() <= INDIRECT_PAGES_MAX && copy_all(p, of, LocalBytes::FromPeer(out), ops)
 }
 
-/// Maps the pages of `parts`, in one range where the platform can show them so, and adds their pieces. False: a page is not to be had;
-/// what was mapped is in `held`.
+/// Maps the pages of `parts`, in one range where the platform can show them so, and adds their
+/// pieces. False: a page is not to be had; what was mapped is in `held`.
 pub(super) fn map_parts<P: Platform>(
     p: &P,
     of: DomId,
@@ -169,7 +173,8 @@ pub(super) fn map_parts<P: Platform>(
         pieces.extend(parts.iter().enumerate().filter_map(piece));
         return pieces.len() - before == parts.len();
     }
-    // One of them is bad, or a platform shows only neighbours as one range: each on its own says which.
+    // One of them is bad, or a platform shows only neighbours as one range: each on its own says
+    // which.
     parts.iter().all(|part| {
         let Ok(map) = p.peer().map(of, &[part.gref], acc) else { return false };
         let map = hold_map(map, held);

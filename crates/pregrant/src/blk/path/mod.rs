@@ -6,9 +6,11 @@
 //! | [`map`] | mapped pages, disk | the same | a map and an unmap, of all its pages |
 //! | [`persistent`] | pages that stay mapped, disk | the same | none, once its pages were seen |
 //!
-//! What may not be mapped for the moment, since its guest has no page left for it, goes by copy on each path (`alone`).
+//! What may not be mapped for the moment, since its guest has no page left for it, goes by copy on
+//! each path (`alone`).
 //!
-//! A queue has one path ([`any`]): `persistent` where both ends say so, else what the operator chose.
+//! A queue has one path ([`any`]): `persistent` where both ends say so, else what the operator
+//! chose.
 
 mod alone;
 pub mod any;

@@ -1,5 +1,5 @@
-//! The control state of a vif: what its guest set by control requests and multicast extra infos, and how it outlives the
-//! process (docs/protocol 1.1, R4).
+//! The control state of a vif: what its guest set by control requests and multicast extra infos,
+//! and how it outlives the process (docs/protocol 1.1, R4).
 //!
 //! ```text
 //!   control ring --ask--> Control { multicast, hash } --commit--> ControlPage      then the ring is answered
@@ -7,9 +7,10 @@
 //!   TX extras ---------->        |
 //!                                '--> Wishes, a copy for each queue's RX: which frames, which hash, which queue
 //! ```
-//! Order: the state changes; the page has it; the guest hears of it. The page has also the last answer of the control
-//! ring, so that request and answer are one step: a successor finds either neither or both. MCAST_ADD and DEL are
-//! answered on TX rings and may be done twice, which changes nothing (see [`MulticastList`]).
+//! Order: the state changes; the page has it; the guest hears of it. The page has also the last
+//! answer of the control ring, so that request and answer are one step: a successor finds either
+//! neither or both. MCAST_ADD and DEL are answered on TX rings and may be done twice, which changes
+//! nothing (see [`MulticastList`]).
 //!
 //! Without a page, or with one that cannot be read: all multicast frames, no hash.
 
@@ -57,8 +58,8 @@ impl Control {
         self.offers_multicast = offered;
     }
 
-    /// A connection whose guest has set nothing, or of which nothing is known any more: the list says which. `rsp_prod`
-    /// is the control ring's. What the page had is overwritten.
+    /// A connection whose guest has set nothing, or of which nothing is known any more: the list
+    /// says which. `rsp_prod` is the control ring's. What the page had is overwritten.
     pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
         self.multicast = multicast;
         self.hash = HashSettings::default();
@@ -68,8 +69,8 @@ impl Control {
         self.save();
     }
 
-    /// A predecessor's connection: what it kept is set. Gives the control ring's index after its last answer, and that
-    /// answer; None: nothing was kept, [`begin`](Self::begin) anew.
+    /// A predecessor's connection: what it kept is set. Gives the control ring's index after its
+    /// last answer, and that answer; None: nothing was kept, [`begin`](Self::begin) anew.
     pub fn resume(&mut self) -> Option<(u32, CtrlResponse)> {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
         (self.multicast, self.hash, self.last, self.grefs) =
@@ -89,7 +90,8 @@ impl Control {
         Wishes { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
     }
 
-    /// Does what a batch's MCAST extras ask; `refused` is told of each that is not done. Kept before this returns.
+    /// Does what a batch's MCAST extras ask; `refused` is told of each that is not done. Kept
+    /// before this returns.
     #[cold]
     pub fn multicast(&mut self, asks: impl Iterator<Item = MulticastAsk>, mut refused: impl FnMut(usize)) {
         for (i, ask) in asks.enumerate() {
@@ -101,8 +103,8 @@ impl Control {
         self.save();
     }
 
-    /// Does what a control request of domain `of`, whose vif has `queues` queues, asks. Gives the answer; it is kept,
-    /// with the state, as the one up to `rsp_prod`. Publish it next.
+    /// Does what a control request of domain `of`, whose vif has `queues` queues, asks. Gives the
+    /// answer; it is kept, with the state, as the one up to `rsp_prod`. Publish it next.
     pub fn answer<P: Platform>(
         &mut self,
         p: &P,
@@ -115,8 +117,8 @@ impl Control {
         self.answer_with(CtrlResponse::to(request, status, data), rsp_prod)
     }
 
-    /// An answer that was found elsewhere: it is kept, with the state and with what [`grefs`](Self::grefs) says, as the one up to
-    /// `rsp_prod`. Publish it next.
+    /// An answer that was found elsewhere: it is kept, with the state and with what
+    /// [`grefs`](Self::grefs) says, as the one up to `rsp_prod`. Publish it next.
     pub fn answer_with(&mut self, response: CtrlResponse, rsp_prod: u32) -> CtrlResponse {
         self.last = (rsp_prod, response);
         crash::here(Point::BeforeRecord);

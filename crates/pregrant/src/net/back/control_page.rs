@@ -9,12 +9,12 @@
 //!        214..278 by queue: which change of its table of gref mappings counts (`gref_mapping::page`)
 //!        278 control requests taken and not answered   279..407 four words each, as on the ring
 //! ```
-//! A change is written into the older copy, its checksum last. So whoever dies in the middle leaves the other copy, and a
-//! successor takes the newest whose checksum is right. Little-endian, words of 4 bytes; a change of the layout is a
-//! change of the magic.
+//! A change is written into the older copy, its checksum last. So whoever dies in the middle leaves
+//! the other copy, and a successor takes the newest whose checksum is right. Little-endian, words
+//! of 4 bytes; a change of the layout is a change of the magic.
 //!
-//! Private to the back's domain: no peer can write it. It is checked as if one could, since a predecessor may be another
-//! version of this program.
+//! Private to the back's domain: no peer can write it. It is checked as if one could, since a
+//! predecessor may be another version of this program.
 
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
@@ -282,7 +282,8 @@ mod tests {
         assert_eq!(page().load(), Some(none));
     }
 
-    /// A death after each single store of a change: the old state or the new one, the new one only at the end.
+    /// A death after each single store of a change: the old state or the new one, the new one only
+    /// at the end.
     #[test]
     fn a_change_that_is_cut_short_did_not_happen() {
         let cases = [(u32::MAX - 1, 20, 7), (0, 7, 90), (1 << 31, 0, 1)];

@@ -1,14 +1,15 @@
-//! The `rate` of a vif: how many bytes its guest may send in how many microseconds (docs/protocol 6, "Credit").
+//! The `rate` of a vif: how many bytes its guest may send in how many microseconds
+//! (docs/protocol 6, "Credit").
 //!
 //! ```text
 //!   frame <= left: left -= frame                     (no clock is read)
 //!   frame >  left, window over:     a new window, left += bytes, try again
 //!   frame >  left, window not over: nothing is taken before its end; the worker may sleep until then
 //! ```
-//! Linux's rules: `left` grows to max(128 KiB, bytes) at most, so that the longest frame always passes one day; a frame
-//! counts with the length that its first request claims, also when it is refused afterwards. Other than Linux's, the
-//! credit is the vif's and not each queue's: more queues do not make a guest faster. Which queue comes first changes with
-//! each window.
+//! Linux's rules: `left` grows to max(128 KiB, bytes) at most, so that the longest frame always
+//! passes one day; a frame counts with the length that its first request claims, also when it is
+//! refused afterwards. Other than Linux's, the credit is the vif's and not each queue's: more
+//! queues do not make a guest faster. Which queue comes first changes with each window.
 //!
 //! What a guest may do: ask for more. Its requests wait on its ring; nothing is kept for it.
 

@@ -4,13 +4,14 @@
 //!   request --read--> Control::answer -----------------> control page: state and answer --> ring: answer --> rsp_prod
 //!              '----> GrefRequests::take ... due --------^
 //! ```
-//! Served in the owner's control turn, a few requests each ([`REQUESTS_PER_TURN`]), never between frames of a batch. One
-//! request at a time, in their order but for those that take turns ([`GrefRequests`]), which do not hold up the others: where a
-//! back dies, its successor finds in the control page which requests are done, with which answer, and which were taken
-//! and are not ([`BackRing::attach_after`]).
+//! Served in the owner's control turn, a few requests each ([`REQUESTS_PER_TURN`]), never between
+//! frames of a batch. One request at a time, in their order but for those that take turns
+//! ([`GrefRequests`]), which do not hold up the others: where a back dies, its successor finds in
+//! the control page which requests are done, with which answer, and which were taken and are not
+//! ([`BackRing::attach_after`]).
 //!
-//! What a guest may do: ask anything, without end. Each request costs it a slot and gets an answer; nothing is logged,
-//! and frames move in between. Indices that lie close the vif.
+//! What a guest may do: ask anything, without end. Each request costs it a slot and gets an answer;
+//! nothing is logged, and frames move in between. Indices that lie close the vif.
 
 use super::Polled;
 use super::control::Control;
@@ -34,8 +35,8 @@ pub struct CtrlRing<P: Platform> {
 }
 
 impl<P: Platform> CtrlRing<P> {
-    /// Takes a ring up. `last`: of a predecessor's ring, the index after its last answer, and that answer; if it was not
-    /// published, it is now. So many more were `taken` and not answered.
+    /// Takes a ring up. `last`: of a predecessor's ring, the index after its last answer, and that
+    /// answer; if it was not published, it is now. So many more were `taken` and not answered.
     pub fn attach(
         mem: PeerRing<NetCtrl, P>,
         chan: <P::Events as Events>::Chan,
@@ -54,9 +55,10 @@ impl<P: Platform> CtrlRing<P> {
         &self.chan
     }
 
-    /// Of a predecessor's ring, before anything else is done with it: has the front notified if nobody may have told it of the last
-    /// answer (R5). Answers are published one by one, each with its own notification. A front that takes any event for its answer, as
-    /// the author of gref mappings' does, would read its own request.
+    /// Of a predecessor's ring, before anything else is done with it: has the front notified if
+    /// nobody may have told it of the last answer (R5). Answers are published one by one, each with
+    /// its own notification. A front that takes any event for its answer, as the author of gref
+    /// mappings' does, would read its own request.
     pub fn make_good(&self, p: &P) {
         if self.ring.untold(1).wanted() {
             p.events().notify(&self.chan);
@@ -78,7 +80,8 @@ impl<P: Platform> CtrlRing<P> {
         self.ring.unanswered()
     }
 
-    /// Serves requests of domain `of`, whose vif has `queues` queues; those about tables of mapped pages where these are `grefs`.
+    /// Serves requests of domain `of`, whose vif has `queues` queues; those about tables of mapped
+    /// pages where these are `grefs`.
     pub fn poll(
         &mut self,
         p: &P,
@@ -156,8 +159,8 @@ impl<P: Platform> CtrlRing<P> {
         takes && self.ring.available(1) != Ok(0) || grefs.is_some_and(GrefRequests::can_move)
     }
 
-    /// Before sleeping: arms the ring and its channel. True: there is work. Where nothing more can be taken, a queue's worker tells
-    /// of the end of that.
+    /// Before sleeping: arms the ring and its channel. True: there is work. Where nothing more can
+    /// be taken, a queue's worker tells of the end of that.
     pub fn final_check(&mut self, p: &P, grefs: Option<&GrefRequests<P>>) -> Result<bool, PeerFault> {
         let work = self.ring.final_check(1)? && grefs.is_none_or(GrefRequests::can_take);
         p.events().unmask(&self.chan);

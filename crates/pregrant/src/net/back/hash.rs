@@ -4,11 +4,12 @@
 //!   frame --addresses, ports--> Toeplitz --value--> table[value % size], or value % queues
 //!                                  '-- and into the frame's HASH extra info
 //! ```
-//! With no algorithm or no hash type the choice of the queue is the port's and frames carry no hash. A frame of no type
-//! that was asked for has the hash 0 and no extra info, as with Linux.
+//! With no algorithm or no hash type the choice of the queue is the port's and frames carry no
+//! hash. A frame of no type that was asked for has the hash 0 and no extra info, as with Linux.
 //!
-//! What a guest may do: set anything in any order. The table never names a queue that is not there; key and table have
-//! a fixed size. The frames are other guests' bytes: headers that do not parse have no hash.
+//! What a guest may do: set anything in any order. The table never names a queue that is not there;
+//! key and table have a fixed size. The frames are other guests' bytes: headers that do not parse
+//! have no hash.
 
 use crate::net::batch::FrameHash;
 use crate::net::headers::{IpHeaders, IpVersion, PROTOCOL_TCP};
@@ -79,7 +80,8 @@ impl HashSettings {
         CtrlStatus::Success
     }
 
-    /// `GET_HASH_FLAGS`: what can be asked for, once there is an algorithm (before, Linux says NOT_SUPPORTED).
+    /// `GET_HASH_FLAGS`: what can be asked for, once there is an algorithm (before, Linux says
+    /// NOT_SUPPORTED).
     pub fn possible_flags(&self) -> (CtrlStatus, u32) {
         if self.toeplitz { (CtrlStatus::Success, HASH_TYPE_ALL) } else { (CtrlStatus::NotSupported, 0) }
     }
@@ -114,7 +116,8 @@ impl HashSettings {
         CtrlStatus::Success
     }
 
-    /// Whether `SET_HASH_MAPPING` may write `count` entries from `first` on. Without overflow (XSA-270).
+    /// Whether `SET_HASH_MAPPING` may write `count` entries from `first` on. Without overflow
+    /// (XSA-270).
     pub fn check_mapping(&self, count: u32, first: u32) -> CtrlStatus {
         if count as usize > MAPPING_MAX {
             return CtrlStatus::BufferOverflow;
@@ -257,7 +260,8 @@ mod tests {
         assert_eq!(types(HASH_TYPE_IPV4_TCP), [None, Some(1), None, None]);
         assert_eq!(types(HASH_TYPE_IPV6 | HASH_TYPE_IPV4_TCP), [None, Some(1), Some(2), Some(2)]);
         assert_eq!(types(HASH_TYPE_IPV6_TCP), [None, None, None, Some(3)]);
-        // The ports of a later fragment are not there, those of the first would part it from the others.
+        // The ports of a later fragment are not there, those of the first would part it from the
+        // others.
         let mut fragment = v4(TCP);
         fragment[20] = 0x20;
         assert_eq!(set(HASH_TYPE_ALL).hash(&fragment).map(|h| h.hash_type), Some(0));

@@ -1,4 +1,5 @@
-//! What a backend had in its hands when it ended, as its successor finds it (docs/protocol 1.1, R7).
+//! What a backend had in its hands when it ended, as its successor finds it (docs/protocol 1.1,
+//! R7).
 //!
 //! ```text
 //!   guest --ring--> [ in hand ] --> port      taken again from the ring: the port may get it twice

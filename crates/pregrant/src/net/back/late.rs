@@ -1,5 +1,5 @@
-//! Answers that must wait: frames whose pages a path still holds, and those behind them, since net answers in request
-//! order (docs/protocol 1.1, R1).
+//! Answers that must wait: frames whose pages a path still holds, and those behind them, since net
+//! answers in request order (docs/protocol 1.1, R1).
 //!
 //! ```text
 //!   frames:  [held][done][held][done] ...      only the done ones at the head may be answered
@@ -73,8 +73,8 @@ impl LateAnswers {
         done.clear();
     }
 
-    /// Takes the answers of the frames at the head that are done, whole frames, at most `most` answers. Returns
-    /// how many of these frames the port had.
+    /// Takes the answers of the frames at the head that are done, whole frames, at most `most`
+    /// answers. Returns how many of these frames the port had.
     pub fn take(&mut self, most: usize, out: &mut Vec<TxResponse>) -> u32 {
         out.clear();
         let before = self.given;
@@ -95,7 +95,8 @@ mod tests {
     use super::*;
     use crate::net::batch::{Todo, TxFrame};
 
-    /// A batch of frames with so many answers each, ids counted from `first_id`, which is its serial number too.
+    /// A batch of frames with so many answers each, ids counted from `first_id`, which is its
+    /// serial number too.
     fn batch(first_id: u16, nr_rsps: &[u16], held: Todo) -> TxBatch {
         let mut batch = TxBatch::default();
         (batch.held, batch.nr_frames, batch.serial) = (held, nr_rsps.len(), first_id.into());
@@ -144,7 +145,8 @@ mod tests {
         assert_eq!(ids(&mut late, 256), [4]);
     }
 
-    /// Frames that failed, or were none, never reached the port; the others are its own until they are answered.
+    /// Frames that failed, or were none, never reached the port; the others are its own until they
+    /// are answered.
     #[test]
     fn what_the_port_had_is_counted_until_it_is_answered() {
         let mut late = LateAnswers::new(256);

@@ -1,12 +1,13 @@
-//! The back: takes what the guest sends (TX), gives it what comes for it (RX). Both named from the guest's view.
+//! The back: takes what the guest sends (TX), gives it what comes for it (RX). Both named from the
+//! guest's view.
 //!
 //! ```text
 //!            TX: tx -> batch::tx   -> path.fetch   -> port.tx_burst
 //!            RX: port.rx_burst  -> path.deliver -> rx
 //! ```
-//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, mappings; [`ctrl`]: the control
-//! ring). What a guest may do to it
-//! is said in each file; nothing of it reaches another guest's queue.
+//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, mappings;
+//! [`ctrl`]: the control ring). What a guest may do to it is said in each file; nothing of it
+//! reaches another guest's queue.
 
 pub mod control;
 pub mod control_page;

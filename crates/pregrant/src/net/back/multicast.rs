@@ -4,9 +4,10 @@
 //!   request-multicast-control = 1        key: "only those that I name"
 //!   MCAST_ADD, MCAST_DEL                 extra infos on any TX ring: the names, at most 64
 //! ```
-//! A set: to add what is there, or to delete what is not, is no error and changes nothing. So a batch whose answers a
-//! dying back did not publish can be taken again by its successor. What a guest may do: add anything; it gets no more
-//! than 64 addresses, and what it did not name it does not hear.
+//! A set: to add what is there, or to delete what is not, is no error and changes nothing. So a
+//! batch whose answers a dying back did not publish can be taken again by its successor. What a
+//! guest may do: add anything; it gets no more than 64 addresses, and what it did not name it does
+//! not hear.
 
 use crate::net::batch::tx::MulticastAsk;
 use crate::net::headers::MacAddr;
@@ -19,7 +20,8 @@ pub struct MulticastList {
     len: usize,
     /// `request-multicast-control`.
     requested: bool,
-    /// All that the guest named is in here. Not so after a successor found nothing that its predecessor kept.
+    /// All that the guest named is in here. Not so after a successor found nothing that its
+    /// predecessor kept.
     whole: bool,
 }
 

@@ -1,4 +1,5 @@
-//! One queue at the back, whole: rings, paths, channels, statistics. Owned by one loop, and may be handed to another thread's.
+//! One queue at the back, whole: rings, paths, channels, statistics. Owned by one loop, and may be
+//! handed to another thread's.
 //!
 //! ```text
 //!   connect --> | TX: ring, chain, channel | RX: ring, chain, channel | --drop--> unmapped, channels closed
@@ -6,8 +7,8 @@
 //!                                              ^
 //!   vif's owner, another thread: QueueShare ---'  what the queue is to keep to, and what it has come to
 //! ```
-//! What all queues of a vif share is in [`SharedControl`]. What a guest may do is said where it does so: [`tx`](super::tx),
-//! [`rx`](super::rx).
+//! What all queues of a vif share is in [`SharedControl`]. What a guest may do is said where it
+//! does so: [`tx`](super::tx), [`rx`](super::rx).
 
 use super::shared_control::SharedControl;
 use super::stall::Link;
@@ -122,7 +123,8 @@ pub struct BackQueue<P: Platform> {
     of: DomId,
     pub(super) tx: TxQueue<P>,
     pub(super) rx: RxQueue<P>,
-    /// None: it could not be [adopted](Self::adopt), and the queue stands still until its vif closes.
+    /// None: it could not be [adopted](Self::adopt), and the queue stands still until its vif
+    /// closes.
     tx_chan: Option<Chan<P>>,
     /// None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
@@ -132,7 +134,8 @@ pub struct BackQueue<P: Platform> {
     gave_back: bool,
     /// Orders that it has heard.
     heard: u32,
-    /// Armed while there was no credit: TX asks for no event, and is looked at then, whatever other queues do meanwhile.
+    /// Armed while there was no credit: TX asks for no event, and is looked at then, whatever other
+    /// queues do meanwhile.
     waits_until: Option<u64>,
     /// While it is armed: when its port, which had no room, is asked again at the latest.
     asks_at: Option<u64>,
@@ -141,12 +144,13 @@ pub struct BackQueue<P: Platform> {
 /// How long a port that has no room is not asked, if nobody says that it has.
 const PORT_LOOK_NS: u64 = 1_000_000_000;
 
-/// Compiles for what goes from one worker's thread to another's: the queue does, on every platform, with all that it has mapped.
+/// Compiles for what goes from one worker's thread to another's: the queue does, on every platform,
+/// with all that it has mapped.
 const fn goes_to_another_thread<T: Send>() {}
 
 impl<P: Platform> BackQueue<P> {
-    /// Of these halves, of domain `of`. `rx_chan` is missing where one channel serves both; `pages` are mapped from connect to
-    /// disconnect.
+    /// Of these halves, of domain `of`. `rx_chan` is missing where one channel serves both; `pages`
+    /// are mapped from connect to disconnect.
     pub fn new(
         of: DomId,
         tx: TxQueue<P>,
@@ -194,7 +198,8 @@ impl<P: Platform> BackQueue<P> {
         self.tx_chan.iter().chain(&self.rx_chan)
     }
 
-    /// Has its event channels come to `p`, another handle of the same domain: its new owner's. One event is pending afterwards.
+    /// Has its event channels come to `p`, another handle of the same domain: its new owner's. One
+    /// event is pending afterwards.
     pub fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
         let rx = self.rx_chan.take();
         let tx = self.tx_chan.take();
@@ -239,8 +244,8 @@ impl<P: Platform> BackQueue<P> {
         self.tx.requests().wrapping_add(self.rx.requests())
     }
 
-    /// Does what it was ordered to, and looks after what waits: between batches, and before it is armed. True: its vif's owner is to
-    /// look, for its link changed, or it has given pages back.
+    /// Does what it was ordered to, and looks after what waits: between batches, and before it is
+    /// armed. True: its vif's owner is to look, for its link changed, or it has given pages back.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         (self.waits_until, self.asks_at) = (None, None);
         if self.tx.chain_mut().waits() || self.share.orders.load(Ordering::Acquire) != self.heard {
@@ -274,7 +279,8 @@ impl<P: Platform> BackQueue<P> {
         self.gave_back |= gave_back.contains(&true);
     }
 
-    /// Before sleeping: arms both rings and their channels. True: there is work. A fault comes with its direction.
+    /// Before sleeping: arms both rings and their channels. True: there is work. A fault comes with
+    /// its direction.
     pub fn arm(&mut self, p: &P) -> Result<bool, (&'static str, PeerFault)> {
         // One that has to wait for credit is not told of requests, and sleeps until then.
         let until = self.control.credit_deadline_ns();
@@ -297,8 +303,8 @@ impl<P: Platform> BackQueue<P> {
         !waits && self.tx.is_pending() || self.rx.is_pending()
     }
 
-    /// When it wants its owner awake, by the platform's clock, though nothing comes from the guest: to let frames expire, for
-    /// credit, or to ask a port that had no room. None: never.
+    /// When it wants its owner awake, by the platform's clock, though nothing comes from the guest:
+    /// to let frames expire, for credit, or to ask a port that had no room. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
         // Whose port has no room has no use for credit.
         let credit = self.credit_deadline_ns().filter(|_| !self.tx.stands());

@@ -3,8 +3,9 @@
 //! ```text
 //!   port --rx_burst--> arena --lay_out--> RxBatch --deliver--> the guest's buffers --answer--> ring
 //! ```
-//! Frames that found no slots wait in the queue's own arena; the port is asked again when they are gone, so what waits
-//! is bounded by one arena and by the port's own queue; and by time ([`RxQueue::turn`], see [`stall`](super::stall)).
+//! Frames that found no slots wait in the queue's own arena; the port is asked again when they are
+//! gone, so what waits is bounded by one arena and by the port's own queue; and by time
+//! ([`RxQueue::turn`], see [`stall`](super::stall)).
 
 use super::Polled;
 use super::shared_control::SharedControl;
@@ -100,7 +101,8 @@ impl<P: Platform> RxQueue<P> {
         }
     }
 
-    /// Moves one batch from `port` to domain `of`, as it wants them by `control`. The result says whether to call again.
+    /// Moves one batch from `port` to domain `of`, as it wants them by `control`. The result says
+    /// whether to call again.
     pub fn poll(
         &mut self,
         p: &P,
@@ -167,7 +169,8 @@ impl<P: Platform> RxQueue<P> {
         Ok(Polled::More)
     }
 
-    /// Makes its copy of what the guest wants anew, and tells `port` how frames are to be spread where that changed.
+    /// Makes its copy of what the guest wants anew, and tells `port` how frames are to be spread
+    /// where that changed.
     #[cold]
     pub(super) fn hear(&mut self, control: &SharedControl, port: &mut dyn FramePort) {
         if control.changes() == self.changes {
@@ -180,8 +183,8 @@ impl<P: Platform> RxQueue<P> {
         (self.changes, *self.wishes) = (changes, wishes);
     }
 
-    /// Tells a successor what is lost if this process dies now: `laid_out` frames, those that wait in the arena, and what
-    /// the port holds.
+    /// Tells a successor what is lost if this process dies now: `laid_out` frames, those that wait
+    /// in the arena, and what the port holds.
     #[inline(always)]
     fn tell(&self, port: &dyn FramePort, laid_out: usize) {
         if self.ring.has_journal() {
@@ -194,11 +197,12 @@ impl<P: Platform> RxQueue<P> {
         self.ring.inherited()
     }
 
-    /// Before sleeping; true: there is work. With frames waiting, asks for the event at which enough slots are there;
-    /// without, for the one that ends a stall.
+    /// Before sleeping; true: there is work. With frames waiting, asks for the event at which
+    /// enough slots are there; without, for the one that ends a stall.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         if self.sent == self.arena.len() {
-            // The next control turn takes the link up. A guest that posts them before this is not asked to say so.
+            // The next control turn takes the link up. A guest that posts them before this is not
+            // asked to say so.
             return if self.stall.link() == Link::Up {
                 Ok(false)
             } else {
@@ -208,8 +212,8 @@ impl<P: Platform> RxQueue<P> {
         self.ring.final_check(self.wait)
     }
 
-    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed. A guest that does not say
-    /// when it posts slots has none.
+    /// Whether there is work, as [`final_check`](Self::final_check) says it, and nothing is armed.
+    /// A guest that does not say when it posts slots has none.
     pub fn is_pending(&mut self) -> bool {
         let waits = self.sent != self.arena.len();
         if !self.stall.is_notified() || !waits && self.stall.link() == Link::Up {
@@ -219,7 +223,8 @@ impl<P: Platform> RxQueue<P> {
         self.ring.available(wanted).is_ok_and(|n| n >= wanted)
     }
 
-    /// Leaves `bytes` free ahead of a frame's in each page and each staging buffer, from the next frame on.
+    /// Leaves `bytes` free ahead of a frame's in each page and each staging buffer, from the next
+    /// frame on.
     pub fn set_headroom(&mut self, bytes: u16) {
         self.batch.headroom = bytes;
     }
@@ -229,19 +234,20 @@ impl<P: Platform> RxQueue<P> {
         self.queues = queues;
     }
 
-    /// How long frames wait from now on, and for whom: a guest that `notified` when it posts slots, or not; whose queue
-    /// was `live` before this process, or is new.
+    /// How long frames wait from now on, and for whom: a guest that `notified` when it posts slots,
+    /// or not; whose queue was `live` before this process, or is new.
     pub fn watch(&mut self, patience: Patience, notified: bool, live: bool, now_ns: u64) {
         self.stall = Stall::new(patience, notified, live, now_ns);
     }
 
-    /// Whether a [`turn`](Self::turn) has anything to do: frames wait, or the link is not up. A clock may be a system call.
+    /// Whether a [`turn`](Self::turn) has anything to do: frames wait, or the link is not up. A
+    /// clock may be a system call.
     pub fn is_timed(&self) -> bool {
         self.waiting() > 0 || self.stall.link() != Link::Up
     }
 
-    /// In a control turn: drops what waited too long, and looks whether the guest still takes frames. Where it does not,
-    /// what the port holds goes too, for it is as old.
+    /// In a control turn: drops what waited too long, and looks whether the guest still takes
+    /// frames. Where it does not, what the port holds goes too, for it is as old.
     pub fn turn(&mut self, now_ns: u64, port: &mut dyn FramePort) -> Result<(), PeerFault> {
         let needed = if self.waiting() > 0 { self.wait } else { 0 };
         let free = self.ring.available(self.stall.wanted(needed))?;

@@ -1,13 +1,15 @@
-//! The control state of a vif, between the thread that serves its control ring and those that serve its queues.
+//! The control state of a vif, between the thread that serves its control ring and those that serve
+//! its queues.
 //!
 //! ```text
 //!   control ring, keys, rate --lock--> Control --changes--> a queue's RX makes its copy anew (wishes)
 //!   TX of a queue: MCAST extras --lock-->  |
 //!   TX of a queue: credit --try_lock-->    |   taken: nothing moves in this batch, and the worker looks again
 //! ```
-//! The data path takes no lock: RX compares a number, TX looks at one flag. A vif with a `rate` has one account for all of its
-//! queues; whose worker finds it in use goes on with others and comes back. A batch with MCAST extras waits, for at most one
-//! turn of the same guest's control requests; the wait counts as that guest's time.
+//! The data path takes no lock: RX compares a number, TX looks at one flag. A vif with a `rate` has
+//! one account for all of its queues; whose worker finds it in use goes on with others and comes
+//! back. A batch with MCAST extras waits, for at most one turn of the same guest's control
+//! requests; the wait counts as that guest's time.
 
 use super::control::Control;
 use super::credit::{Credit, Rate};
@@ -27,7 +29,8 @@ pub struct SharedControl {
     waits: AtomicU64,
 }
 
-/// [`Control`], for as long as nobody else is to have it; queues know of what was changed afterwards.
+/// [`Control`], for as long as nobody else is to have it; queues know of what was changed
+/// afterwards.
 pub struct ControlGuard<'a> {
     control: MutexGuard<'a, Control>,
     shared: &'a SharedControl,
@@ -65,7 +68,8 @@ impl SharedControl {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// What RX has to know, and the number of changes that it is of; None: it is being changed just now.
+    /// What RX has to know, and the number of changes that it is of; None: it is being changed just
+    /// now.
     #[cold]
     pub(super) fn wishes(&self) -> Option<(u32, Wishes)> {
         let control = self.control.try_lock()?;
@@ -78,7 +82,8 @@ impl SharedControl {
         self.limited.load(Ordering::Relaxed)
     }
 
-    /// Does something with the guest's account. None: another queue is at it, or it has none any more.
+    /// Does something with the guest's account. None: another queue is at it, or it has none any
+    /// more.
     pub(super) fn with_credit<R>(&self, what: impl FnOnce(&mut Credit) -> R) -> Option<R> {
         let mut control = self.control.try_lock()?;
         let credit = control.credit.as_mut()?;

@@ -1,5 +1,5 @@
-//! When frames for a guest have waited too long, and when the guest counts as gone (docs/protocol 6, "RX queue",
-//! "Stall").
+//! When frames for a guest have waited too long, and when the guest counts as gone
+//! (docs/protocol 6, "RX queue", "Stall").
 //!
 //! ```text
 //!                 slots posted               no slots for the next frame,
@@ -7,14 +7,16 @@
 //!                                  ^                                                   |
 //!                                  '---- slots for the frame that it stalled at -------'
 //! ```
-//! The vif's link is up while all queues are [`Link::Up`]. What waits for slots expires after 10 s. Without
-//! `feature-rx-notify` nobody says when slots come: then frames wait 30 ms, and no stall is looked for.
+//! The vif's link is up while all queues are [`Link::Up`]. What waits for slots expires after 10 s.
+//! Without `feature-rx-notify` nobody says when slots come: then frames wait 30 ms, and no stall is
+//! looked for.
 //!
-//! Time is read in control turns, never on the data path, so a frame's age is counted from the first turn that sees it
-//! wait.
+//! Time is read in control turns, never on the data path, so a frame's age is counted from the
+//! first turn that sees it wait.
 //!
-//! What a guest may do: post nothing, or too little. Free slots are compared with those that the next frame *needs*: one
-//! slot that is always posted hides nothing (XSA-392). Its link goes down, and what is sent to it is dropped early.
+//! What a guest may do: post nothing, or too little. Free slots are compared with those that the
+//! next frame *needs*: one slot that is always posted hides nothing (XSA-392). Its link goes down,
+//! and what is sent to it is dropped early.
 
 /// How long the back waits for a guest's RX slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +25,8 @@ pub struct Patience {
     pub expiry_ns: u64,
     /// The same where the guest has no `feature-rx-notify`.
     pub unnotified_expiry_ns: u64,
-    /// After this long without a frame delivered, and without slots for the next one, a queue counts as stalled.
+    /// After this long without a frame delivered, and without slots for the next one, a queue
+    /// counts as stalled.
     pub stall_ns: u64,
 }
 

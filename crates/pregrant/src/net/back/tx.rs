@@ -7,13 +7,14 @@
 //!                                ^          \--tx_lent--> port that takes payload where it lies
 //!                                +----- look, keep ----------'   (its keeper completes, or is told to give up)
 //! ```
-//! One call moves one batch: one index load, one publish, one notify test. The bytes reach the port before their
-//! requests are answered.
+//! One call moves one batch: one index load, one publish, one notify test. The bytes reach the port
+//! before their requests are answered.
 //!
-//! Invariants: pages that were lent are unmapped when the port's call is over, or, of frames that it keeps, when its
-//! [`Keeper`] has completed them or has given them up, which is asked of it before a queue ends, however it ends. Until then
-//! their requests are not answered, and count as in flight for a successor. A guest whose port keeps frames for ever has a
-//! queue that stands; nobody else waits. So has one whose port has [no room](FramePort::takes).
+//! Invariants: pages that were lent are unmapped when the port's call is over, or, of frames that
+//! it keeps, when its [`Keeper`] has completed them or has given them up, which is asked of it
+//! before a queue ends, however it ends. Until then their requests are not answered, and count as
+//! in flight for a successor. A guest whose port keeps frames for ever has a queue that stands;
+//! nobody else waits. So has one whose port has [no room](FramePort::takes).
 
 use super::Polled;
 use super::credit::Credit;
@@ -109,9 +110,9 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Moves one batch from domain `of` to `port`, by way of `arena` (scratch, shared by the worker's queues); what it
-    /// asks of the vif's `control` is done. The result says whether to call again; a fault means that the device is to
-    /// be closed.
+    /// Moves one batch from domain `of` to `port`, by way of `arena` (scratch, shared by the
+    /// worker's queues); what it asks of the vif's `control` is done. The result says whether to
+    /// call again; a fault means that the device is to be closed.
     pub fn poll(
         &mut self,
         p: &P,
@@ -306,8 +307,8 @@ impl<P: Platform> TxQueue<P> {
         self.ring.inherited()
     }
 
-    /// Whether frames wait for their path, to be answered. Those that wait for the port do not count: whoever completes them
-    /// wakes the worker.
+    /// Whether frames wait for their path, to be answered. Those that wait for the port do not
+    /// count: whoever completes them wakes the worker.
     pub fn is_late(&self) -> bool {
         !self.late.is_empty() && !self.keeps
     }
@@ -338,7 +339,8 @@ impl<P: Platform> TxQueue<P> {
         &mut self.chain
     }
 
-    /// Ends the queue in good order: has the port give up what it keeps, retires what is held, answers it.
+    /// Ends the queue in good order: has the port give up what it keeps, retires what is held,
+    /// answers it.
     pub fn drain(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         self.recall();
         if !self.late.is_empty() {

@@ -3,9 +3,11 @@
 //! ```text
 //!   SharedControl --changed--> Wishes, the queue's own copy --> which multicast frames, which hash, which queue
 //! ```
-//! A copy, so that no queue takes a lock for a batch: it is made anew when the number of changes differs.
+//! A copy, so that no queue takes a lock for a batch: it is made anew when the number of changes
+//! differs.
 //!
-//! What a guest may do: change its wishes at any rate. Each change costs its own queues a copy of some hundred bytes.
+//! What a guest may do: change its wishes at any rate. Each change costs its own queues a copy of
+//! some hundred bytes.
 
 use super::hash::{HashSettings, HashSteering};
 use super::multicast::MulticastList;
@@ -33,8 +35,8 @@ impl Wishes {
         self.hash.is_on() || self.multicast.filters()
     }
 
-    /// Drops the frames in `arena` that the guest does not want, and computes the others' hashes. Returns how many it
-    /// dropped.
+    /// Drops the frames in `arena` that the guest does not want, and computes the others' hashes.
+    /// Returns how many it dropped.
     pub fn prepare(&self, arena: &mut Arena, hashes: &mut Hashes) -> u64 {
         let mut dropped = 0;
         for (i, hash) in hashes.iter_mut().enumerate().take(arena.len()) {

@@ -68,8 +68,8 @@ pub trait Claims: Copy {
     /// Where the bytes of a claimed frame lie outside of any page, and it has one request: whether
     /// they can be where that says. None: in a page, as a grant's are.
     fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool>;
-    /// The flag of an ordinary request that names a shared buffer by its number, in place of a grant;
-    /// 0: none does.
+    /// The flag of an ordinary request that names a shared buffer by its number, in place of a
+    /// grant; 0: none does.
     fn buffer_flag(self) -> u16;
 }
 
@@ -102,7 +102,8 @@ pub struct TxSlot {
     /// Granted page; 0 says that the bytes are in a shared [`buffer`](Self::buffer). Of a
     /// [claimed](TxBatch::claimed) frame: what its path reads there.
     pub gref: u32,
-    /// The shared buffer: that of the request's id, or the one that it [names](Claims::buffer_flag).
+    /// The shared buffer: that of the request's id, or the one that it
+    /// [names](Claims::buffer_flag).
     pub buffer: u16,
     /// Bytes.
     pub offset: u16,

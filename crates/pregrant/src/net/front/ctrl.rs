@@ -4,10 +4,10 @@
 //!   set_key(bytes)    --page--> ask(type, data) --ring--> back          answer() --> CtrlResponse
 //!   add_grefs, del_grefs --list--^                         '--list--> statuses()
 //! ```
-//! Used once the back is connected. Keys and tables travel in one page of our own, lists of references in another one that the
-//! back may write to; both are granted from set-up to disconnect and written only while no request is under way. What a back
-//! may do: answer what was not asked (a fault: the device is closed), any status, any number, or never; write anything to the
-//! list.
+//! Used once the back is connected. Keys and tables travel in one page of our own, lists of
+//! references in another one that the back may write to; both are granted from set-up to disconnect
+//! and written only while no request is under way. What a back may do: answer what was not asked (a
+//! fault: the device is closed), any status, any number, or never; write anything to the list.
 
 use super::regions::{Granted, Grants, Region, Regions};
 use crate::error::{PeerFault, PlatformError};
@@ -108,8 +108,8 @@ impl<P: Platform> CtrlFront<P> {
         self.ask_with_list(p, CtrlType::AddGrefMapping, queue, entries)
     }
 
-    /// Asks that these be unmapped. Those that are have status 0 in [`statuses`](Self::statuses) then, if the back is honest: that
-    /// a page is free only its grant's end says.
+    /// Asks that these be unmapped. Those that are have status 0 in [`statuses`](Self::statuses)
+    /// then, if the back is honest: that a page is free only its grant's end says.
     pub fn del_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
         self.ask_with_list(p, CtrlType::DelGrefMapping, queue, entries)
     }

@@ -1,4 +1,5 @@
-//! The frame hook: what a guest decides of a frame before anything of it is copied to where frames go.
+//! The frame hook: what a guest decides of a frame before anything of it is copied to where frames
+//! go.
 //!
 //! ```text
 //!   slot's memory --first 256 bytes--> HookFrame --closure--> Pass      the caller's arena: head as it is now, the rest copied
@@ -6,8 +7,9 @@
 //!                                                             Tx        the same buffer, or a TX slot
 //!                                                             Redirect  Diverted, for another vif
 //! ```
-//! What the back may do: change the frame's memory at any time. The closure has a private copy and nothing else; what it allows and
-//! what it changes is that copy. Bytes behind it are copied once, behind the head, and nobody has looked at them before.
+//! What the back may do: change the frame's memory at any time. The closure has a private copy and
+//! nothing else; what it allows and what it changes is that copy. Bytes behind it are copied once,
+//! behind the head, and nobody has looked at them before.
 
 use super::lent::RX_HEAD_BYTES;
 use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
@@ -68,7 +70,8 @@ impl HookFrame {
         &mut self.bytes[HOOK_ROOM..HOOK_ROOM + head]
     }
 
-    /// The first bytes of the frame: all of it, or 256, as far as none were put ahead or taken away.
+    /// The first bytes of the frame: all of it, or 256, as far as none were put ahead or taken
+    /// away.
     #[inline(always)]
     pub fn head(&self) -> &[u8] {
         &self.bytes[self.at..self.end]

@@ -1,4 +1,5 @@
-//! The front: the guest's driver. Sends frames (TX), posts buffers and receives frames into them (RX).
+//! The front: the guest's driver. Sends frames (TX), posts buffers and receives frames into them
+//! (RX).
 //!
 //! ```text
 //!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
@@ -6,7 +7,8 @@
 //!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release
 //!                                                 -> hook -> Arena, nothing, tx, or another vif
 //! ```
-//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the set-up; [`ctrl`]: the control ring).
+//! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the
+//! set-up; [`ctrl`]: the control ring).
 
 mod asked;
 pub mod config;

@@ -1,7 +1,8 @@
-//! What a front asked for and does not have, because its back does not offer it or refused it: a vif goes on without, and its
-//! owner says so.
+//! What a front asked for and does not have, because its back does not offer it or refused it: a
+//! vif goes on without, and its owner says so.
 //!
-//! What a back may do: offer any lengths; those that are no lengths were left out when its keys were read.
+//! What a back may do: offer any lengths; those that are no lengths were left out when its keys
+//! were read.
 
 use crate::net::features::BackFeatures;
 use crate::net::front::FrontConfig;

@@ -4,8 +4,9 @@
 //!   wished length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
 //!   all of it with the wished data ring --> with a smaller one --> with none
 //! ```
-//! Memory to grant may be short: Linux's gntalloc has 1024 pages for a whole domain, and two queues with a page for each
-//! slot are more. More queues come before more ids, longer buffers before shorter ones, and any staging before none.
+//! Memory to grant may be short: Linux's gntalloc has 1024 pages for a whole domain, and two queues
+//! with a page for each slot are more. More queues come before more ids, longer buffers before
+//! shorter ones, and any staging before none.
 //!
 //! What a peer may do: offer lengths; at most a few plans are made of them.
 
@@ -36,8 +37,8 @@ const SHORTER_MAX: usize = 4;
 /// Of a data ring that there is no memory for, a quarter is tried, and a quarter of that.
 const SMALLER_RINGS: [u32; 3] = [0, 2, 4];
 
-/// The plans, the best first. `offered`: the lengths that the back knows; `orders`: those of the TX ring and the RX ring;
-/// `data_ring`: that of the data ring.
+/// The plans, the best first. `offered`: the lengths that the back knows; `orders`: those of the TX
+/// ring and the RX ring; `data_ring`: that of the data ring.
 pub fn plans(
     (tx_len, rx_len): (Option<DataLen>, Option<DataLen>),
     offered: &[DataLen],

@@ -1,4 +1,5 @@
-//! One queue at the front, whole: rings, paths, channels, statistics. Owned by one loop; nothing of it is anybody else's.
+//! One queue at the front, whole: rings, paths, channels, statistics. Owned by one loop; nothing of
+//! it is anybody else's.
 //!
 //! ```text
 //!   Regions --new--> | TX ring, chain, channel | RX ring, chain, channel | --end--> Regions
@@ -48,7 +49,8 @@ pub struct QueueConfig {
     pub plan: Plan,
     /// A channel for each direction.
     pub split: bool,
-    /// How TX pages are granted. Those of RX stay granted: the same reference is posted again and again.
+    /// How TX pages are granted. Those of RX stay granted: the same reference is posted again and
+    /// again.
     pub granting: Granting,
     /// Those of RX are granted when they are first posted, for a back that may need no grant.
     pub rx_late: bool,
@@ -56,7 +58,8 @@ pub struct QueueConfig {
     pub borrows: bool,
     /// RX pages beyond the ring's slots.
     pub spare: u32,
-    /// RX staging buffers beyond the ring's slots, as far as its list has room: as many as can be on TX.
+    /// RX staging buffers beyond the ring's slots, as far as its list has room: as many as can be
+    /// on TX.
     pub spare_buffers: u32,
     /// No other queue's of the vif.
     pub tag: u16,
@@ -191,7 +194,8 @@ pub struct FrontQueue<P: Platform> {
 }
 
 impl<P: Platform> FrontQueue<P> {
-    /// Grants rings and buffers, offers channels; and the keys that say so. Where something of it is not to be had, nothing is.
+    /// Grants rings and buffers, offers channels; and the keys that say so. Where something of it
+    /// is not to be had, nothing is.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -249,7 +253,8 @@ impl<P: Platform> FrontQueue<P> {
         (queue, keys)
     }
 
-    /// The back has mapped all of this domain: pages are named by their frames. Before [`go_live`](Self::go_live).
+    /// The back has mapped all of this domain: pages are named by their frames. Before
+    /// [`go_live`](Self::go_live).
     pub fn name_frames(&mut self, p: &P) {
         self.tx.chain_mut().name_frames(p, 0);
         self.rx.chain_mut().name_frames(p, RX_FOREIGN);
@@ -447,7 +452,8 @@ impl<P: Platform> FrontQueue<P> {
         }
     }
 
-    /// See [`RxFront::release`]. Slots that waited for a page are posted by [`post_released`](Self::post_released).
+    /// See [`RxFront::release`]. Slots that waited for a page are posted by
+    /// [`post_released`](Self::post_released).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         self.rx.release(token)

@@ -1,4 +1,5 @@
-//! The pages that a vif has granted to its back ([`grants::regions`](crate::grants::regions)), and the rings in them.
+//! The pages that a vif has granted to its back ([`grants::regions`](crate::grants::regions)), and
+//! the rings in them.
 
 pub use crate::grants::regions::{Granted, Granting, Grants, Region, Regions};
 use crate::ring::RingPages;

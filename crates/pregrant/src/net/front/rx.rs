@@ -8,10 +8,11 @@
 //!
 //! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the
 //! [chain](FrontChain) knows which frames it [holds](FrontPath::holds), and the first that does has
-//! it. A response [names](NamedPath) memory that no slot has by its flags. Bytes are copied to private
-//! memory before anybody parses them, also where a [hook](super::hook) decides. What the back may
-//! do: answer with offsets, lengths or chains that make no sense (faults), or change the memory
-//! while it is copied (the copy is what counts), or while it is lent ([`lent`](super::lent)).
+//! it. A response [names](NamedPath) memory that no slot has by its flags. Bytes are copied to
+//! private memory before anybody parses them, also where a [hook](super::hook) decides. What the
+//! back may do: answer with offsets, lengths or chains that make no sense (faults), or change the
+//! memory while it is copied (the copy is what counts), or while it is lent
+//! ([`lent`](super::lent)).
 
 use super::lent::{Lent, LentPages, RX_HEAD_BYTES, UnknownToken};
 use super::regions::OwnRing;
@@ -47,8 +48,8 @@ pub struct RxFront<P: Platform> {
 }
 
 impl<P: Platform> RxFront<P> {
-    /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for those that are lent. `tag` is no
-    /// other queue's of this vif.
+    /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for
+    /// those that are lent. `tag` is no other queue's of this vif.
     pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
         let pages = LentPages::new(ring.size(), chain.pages().map_or(0, FrontPath::ids), tag);
         let buffers = RxBuffers::new(ring.size(), chain.staging().map_or(0, FrontPath::ids));
@@ -87,8 +88,9 @@ impl<P: Platform> RxFront<P> {
         granted
     }
 
-    /// Copies the frames that are there into `out`, as many as fit, once at least `want` answers are. Returns how many
-    /// frames were added. The slots are free afterwards: call [`post`](Self::post).
+    /// Copies the frames that are there into `out`, as many as fit, once at least `want` answers
+    /// are. Returns how many frames were added. The slots are free afterwards: call
+    /// [`post`](Self::post).
     pub fn recv(&mut self, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
         self.take(out, None, want)
     }
@@ -115,13 +117,15 @@ impl<P: Platform> RxFront<P> {
         taken
     }
 
-    /// Piece `k` of what follows the head of the frame that was lent with `token`, in order. None: there are no more.
+    /// Piece `k` of what follows the head of the frame that was lent with `token`, in order. None:
+    /// there are no more.
     #[inline(always)]
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
         self.pages.piece_in(&self.chain, token, k)
     }
 
-    /// The frame of `token` is not read any more: its pages can be posted again ([`post`](Self::post)).
+    /// The frame of `token` is not read any more: its pages can be posted again
+    /// ([`post`](Self::post)).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         self.pages.release(token)
@@ -140,8 +144,8 @@ impl<P: Platform> RxFront<P> {
         let mut taken = 0;
         self.ring.prefetch(n.min(BURST_FRAMES as u32));
         while taken < n && out.has_room() {
-            // The common case, one slot and no extras: a run of answers is read, their memory's lines asked for, and then
-            // the frames are copied.
+            // The common case, one slot and no extras: a run of answers is read, their memory's
+            // lines asked for, and then the frames are copied.
             let most = ((n - taken) as usize).min(BURST_FRAMES - out.len());
             let (run, long) = self.plain_run(taken, most, false);
             let mut done = 0;
@@ -161,7 +165,8 @@ impl<P: Platform> RxFront<P> {
                 continue;
             }
             match self.recv_long(rsp, taken, n, out, lent.as_deref_mut())? {
-                // The rest of the frame is not there yet: look again, then wait for more than there is.
+                // The rest of the frame is not there yet: look again, then wait for more than there
+                // is.
                 0 => match self.ring.available(n + 1)? {
                     more if more > n => n = more,
                     _ => {
@@ -176,9 +181,10 @@ impl<P: Platform> RxFront<P> {
         Ok(out.len() - before)
     }
 
-    /// Reads at most `most` answers from the `at`-th on into `self.run`, up to one that is not plain, which is given back
-    /// too. What does not find room in the arena is read anew by a later call; nothing of it is kept till then. `heads`: of longer
-    /// frames too the first bytes are asked for.
+    /// Reads at most `most` answers from the `at`-th on into `self.run`, up to one that is not
+    /// plain, which is given back too. What does not find room in the arena is read anew by a later
+    /// call; nothing of it is kept till then. `heads`: of longer frames too the first bytes are
+    /// asked for.
     #[inline(always)]
     pub(super) fn plain_run(&mut self, at: u32, most: usize, heads: bool) -> (usize, Option<RxResponse>) {
         let Self { ring, chain, pages, buffers, run, .. } = self;
@@ -212,7 +218,8 @@ impl<P: Platform> RxFront<P> {
         (index & (self.ring.size() - 1)) as u16
     }
 
-    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`: how far ahead that is.
+    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
+    /// how far ahead that is.
     #[inline(always)]
     fn take_some(
         &mut self,
@@ -259,15 +266,16 @@ impl<P: Platform> RxFront<P> {
         with_named!(path, path => path.recv_run(Answers { ring, at, n, stats }, rsp, out))
     }
 
-    /// Fetches the bytes of frames that the last call received, where their path fetches them all at
-    /// once. Before their slots are posted.
+    /// Fetches the bytes of frames that the last call received, where their path fetches them all
+    /// at once. Before their slots are posted.
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena) {
         let Self { chain, stats, .. } = self;
         chain.named_mut().iter_mut().for_each(|path| with_named!(path, path => path.fetch(p, out, stats)));
     }
 
-    /// A frame of several slots, with extras, or an error. Returns the answers used; 0: they are not all there.
+    /// A frame of several slots, with extras, or an error. Returns the answers used; 0: they are
+    /// not all there.
     #[cold]
     #[inline(never)]
     fn recv_long(
@@ -312,7 +320,8 @@ impl<P: Platform> RxFront<P> {
         Ok(frame.used)
     }
 
-    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there. None: it is not all there.
+    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there.
+    /// None: it is not all there.
     pub(super) fn read_long(
         &mut self,
         first: RxResponse,
@@ -471,7 +480,8 @@ fn take_frame<P: Platform, F: FrontPath<P>>(
     Ok(())
 }
 
-/// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in its slot's memory.
+/// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in its slot's
+/// memory.
 #[inline(always)]
 pub(super) fn copy_part<P: Platform, F: FrontPath<P>>(
     path: &F,

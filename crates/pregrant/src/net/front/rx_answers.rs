@@ -3,8 +3,8 @@
 //! ```text
 //!   first answer [extras] [more answers] --LongFrame::read--> parts: slot, offset, length; offload; or that there is no frame
 //! ```
-//! Each answer is copied out of the ring once. Invariant: a frame whose answers are not all there is read anew by a later call, and
-//! nothing of it is kept till then.
+//! Each answer is copied out of the ring once. Invariant: a frame whose answers are not all there
+//! is read anew by a later call, and nothing of it is kept till then.
 //!
 //! What the back may do: chains without an end, extras that make no sense, a frame that is half in
 //! one memory and half in another that [its responses name](crate::net::path::NamedPath). Each is a

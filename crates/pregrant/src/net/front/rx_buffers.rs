@@ -1,15 +1,17 @@
-//! Which staging buffer each RX slot has, where a received one can be sent on by TX (docs/protocol 3.5).
+//! Which staging buffer each RX slot has, where a received one can be sent on by TX
+//! (docs/protocol 3.5).
 //!
 //! ```text
 //!   spare --post--> slot --answer, copied or dropped--> the same slot
 //!     ^              '----answer, sent on--> TX, by its id --answer of TX taken--.
 //!     '--------------------------------------------------------------------------'
 //! ```
-//! Invariant: a buffer is in one place. It has a slot, or is spare, or is on TX; [`RxBuffers::holds`] counts them. Ids of RX requests
-//! are buffers: without a buffer a slot is not posted. Where nothing is sent on, a slot has the buffer of its number for good.
+//! Invariant: a buffer is in one place. It has a slot, or is spare, or is on TX;
+//! [`RxBuffers::holds`] counts them. Ids of RX requests are buffers: without a buffer a slot is not
+//! posted. Where nothing is sent on, a slot has the buffer of its number for good.
 //!
-//! What the back may do: nothing here. It names slots by their place on the ring, and an id of TX counts once it is known to
-//! be in flight ([`tx`](super::tx)).
+//! What the back may do: nothing here. It names slots by their place on the ring, and an id of TX
+//! counts once it is known to be in flight ([`tx`](super::tx)).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,14 +1,18 @@
-//! RX by way of a [hook](super::hook): what it lets pass is received, the rest is dropped, sent on, or given to another vif.
+//! RX by way of a [hook](super::hook): what it lets pass is received, the rest is dropped, sent on,
+//! or given to another vif.
 //!
 //! ```text
 //!   answers --first 256 bytes--> HookFrame --verdict--> Pass, Redirect: head and rest to an arena
 //!                                                       Tx: changes back into the buffer, its id on the TX ring
 //!                                                           or head and rest to Diverted::back, and by TxFront as any frame
 //! ```
-//! Which memory a frame is in is known as in [`rx`](super::rx). Invariants: a buffer that is sent on leaves its slot before its request is on the TX
-//! ring, and comes back by the answer to that alone ([`RxBuffers`](super::rx_buffers)); frames that are sent leave in the order in which they came.
+//! Which memory a frame is in is known as in [`rx`](super::rx). Invariants: a buffer that is sent
+//! on leaves its slot before its request is on the TX ring, and comes back by the answer to that
+//! alone ([`RxBuffers`](super::rx_buffers)); frames that are sent leave in the order in which they
+//! came.
 //!
-//! What the back may do: as in `rx`. Bytes that it changes after the head was copied are its own: on `Tx` they go to nobody else.
+//! What the back may do: as in `rx`. Bytes that it changes after the head was copied are its own:
+//! on `Tx` they go to nobody else.
 
 use super::hook::{Diverted, HookFrame, HookStats, Verdict};
 use super::lent::LentPages;
@@ -64,8 +68,9 @@ struct Slots<'a> {
 }
 
 impl<P: Platform> RxFront<P> {
-    /// Asks `hook` of the frames that are there, at most `most`, once at least `want` answers are, and does as it says. Requests
-    /// that are written to TX are not yet published. Returns how many frames there were.
+    /// Asks `hook` of the frames that are there, at most `most`, once at least `want` answers are,
+    /// and does as it says. Requests that are written to TX are not yet published. Returns how many
+    /// frames there were.
     pub fn recv_hooked(
         &mut self,
         to: &mut Hooked<'_, P>,
@@ -123,7 +128,8 @@ impl<P: Platform> RxFront<P> {
         Ok(seen)
     }
 
-    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`: how far ahead that is.
+    /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
+    /// how far ahead that is.
     #[inline(always)]
     fn judge_some(
         &mut self,
@@ -295,7 +301,8 @@ impl Slots<'_> {
         Ok(true)
     }
 
-    /// Sends the buffer that the frame is in on, or drops the frame for want of room on TX. False: it has to be copied.
+    /// Sends the buffer that the frame is in on, or drops the frame for want of room on TX. False:
+    /// it has to be copied.
     #[inline(always)]
     fn send_on<P: Platform>(
         &mut self,
@@ -371,7 +378,8 @@ impl<P: Platform> Hooked<'_, P> {
         let burst = diverted.back.burst();
         // Those that were dropped here are counted already.
         let given = burst.frames.iter().filter(|frame| frame.len > 0).count() as u64;
-        // Frames that the back does not take are counted by `tx` as dropped, and are among those that it took.
+        // Frames that the back does not take are counted by `tx` as dropped, and are among those
+        // that it took.
         let before = tx.stats().frames;
         let taken: Result<usize, PlatformError> = tx.queue(p, &burst);
         let sent = taken.map_or(0, |_| tx.stats().frames - before);

@@ -70,8 +70,9 @@ impl<P: Platform> TxSlots<P> {
         }
     }
 
-    /// One frame over slots of `path`, the last one or one that it fits a slot of, with an extra info where it is to be cut. False: no
-    /// room now; else the ids that are to be freed, where it failed.
+    /// One frame over slots of `path`, the last one or one that it fits a slot of, with an extra
+    /// info where it is to be cut. False: no room now; else the ids that are to be freed, where it
+    /// failed.
     fn send_long<F: FrontPath<P>>(
         &mut self,
         p: &P,
@@ -129,8 +130,8 @@ const NO_PAGES: PlatformError =
     PlatformError { op: "send a frame that needs ordinary pages, without any", code: -22 };
 
 impl<P: Platform> TxFront<P> {
-    /// A queue over a ring that was just initialised. There are as many ids as have memory, a power of two; fewer than the
-    /// ring has slots where memory is short.
+    /// A queue over a ring that was just initialised. There are as many ids as have memory, a power
+    /// of two; fewer than the ring has slots where memory is short.
     pub fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, chain: FrontChain<P>) -> Self {
         let n = chain.ids().min(ring.size());
         debug_assert!(n.is_power_of_two());
@@ -145,7 +146,8 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// The back takes received buffers, the first of which has this id in the queue's lists (docs/protocol 3.5).
+    /// The back takes received buffers, the first of which has this id in the queue's lists
+    /// (docs/protocol 3.5).
     pub fn allow_send_on(&mut self, first_id: u16) {
         let n = self.slots.in_flight.len();
         self.sent_on = SentOn {
@@ -161,8 +163,9 @@ impl<P: Platform> TxFront<P> {
         self.sent_on.first_id.is_some()
     }
 
-    /// Writes a request for what is in RX buffer `buffer`, `len` bytes from `offset` on; the next [`publish`](Self::publish) shows it.
-    /// False: no room, or the back takes none; the buffer is not taken then.
+    /// Writes a request for what is in RX buffer `buffer`, `len` bytes from `offset` on; the next
+    /// [`publish`](Self::publish) shows it. False: no room, or the back takes none; the buffer is
+    /// not taken then.
     #[inline(always)]
     #[must_use]
     pub(crate) fn send_on(&mut self, buffer: u16, (offset, len): (u16, u16), offload: Offload) -> bool {
@@ -203,8 +206,9 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.in_flight()
     }
 
-    /// Writes as many frames of `burst` to the ring as fit, from the first, and publishes them. Returns how many it
-    /// took; frames marked as dropped count as taken. An error of the platform (no grant to be had) stops it early.
+    /// Writes as many frames of `burst` to the ring as fit, from the first, and publishes them.
+    /// Returns how many it took; frames marked as dropped count as taken. An error of the platform
+    /// (no grant to be had) stops it early.
     pub fn send(
         &mut self,
         p: &P,
@@ -297,8 +301,9 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// Asks the back, in a request without a frame, for multicast frames to `mac`, or no longer. False: no room now, or
-    /// too many wishes are on the way. Only where the back offers `feature-multicast-control`.
+    /// Asks the back, in a request without a frame, for multicast frames to `mac`, or no longer.
+    /// False: no room now, or too many wishes are on the way. Only where the back offers
+    /// `feature-multicast-control`.
     pub fn multicast(
         &mut self,
         p: &P,
@@ -334,8 +339,8 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// Takes the answers that are there, once at least `want` are (so that the ring's lines are not touched for less),
-    /// and frees their ids. Returns how many.
+    /// Takes the answers that are there, once at least `want` are (so that the ring's lines are not
+    /// touched for less), and frees their ids. Returns how many.
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         // Also when nothing is answered: with all ids held back, nothing will be.
         if !self.busy.is_empty() {
@@ -404,7 +409,8 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.final_check(ahead)
     }
 
-    /// Whether there is work, as [`final_check`](Self::final_check) of the next answer says it, and nothing is armed.
+    /// Whether there is work, as [`final_check`](Self::final_check) of the next answer says it, and
+    /// nothing is armed.
     pub fn is_pending(&mut self) -> bool {
         self.slots.ring.available(1) != Ok(0)
     }

@@ -5,11 +5,12 @@
 //!         ^                                                                       | back at 5 or 6
 //!         +------------------- 6 Closed <----------- 5 Closing <-----------------+
 //! ```
-//! Every step is taken in [`FrontVif::step`], which the owner calls when a watch fired; none runs on the data path. RX
-//! requests are posted, and staging is used, only once the back is connected and has said which lists it accepted. What
-//! a back may do: offer anything, accept nothing, close at any time, keep pages mapped. A front that reconnects offers it the
-//! same pages again ([`regions`](super::regions)), not without pause ([`backoff`](crate::xenbus::backoff)). Frames that are on
-//! the rings when the back closes are lost, as on any Ethernet whose cable is pulled.
+//! Every step is taken in [`FrontVif::step`], which the owner calls when a watch fired; none runs
+//! on the data path. RX requests are posted, and staging is used, only once the back is connected
+//! and has said which lists it accepted. What a back may do: offer anything, accept nothing, close
+//! at any time, keep pages mapped. A front that reconnects offers it the same pages again
+//! ([`regions`](super::regions)), not without pause ([`backoff`](crate::xenbus::backoff)). Frames
+//! that are on the rings when the back closes are lost, as on any Ethernet whose cable is pulled.
 
 use super::asked::Asked;
 use super::config::FrontConfig;
@@ -47,7 +48,8 @@ pub enum FrontError<E> {
     Keys(E),
     /// No memory, grant or channel to be had.
     Platform(PlatformError),
-    /// The back does not copy into our pages (`feature-rx-copy` is not 1), and there is no other way.
+    /// The back does not copy into our pages (`feature-rx-copy` is not 1), and there is no other
+    /// way.
     NoRxCopy,
 }
 
@@ -76,8 +78,8 @@ pub enum FrontStep {
     Waiting,
     /// The queues are live now.
     Live,
-    /// The queues are live as before, and another back has them: what was asked of the one before, on the control ring or of multicast, is
-    /// to be asked again.
+    /// The queues are live as before, and another back has them: what was asked of the one before,
+    /// on the control ring or of multicast, is to be asked again.
     Renewed,
     /// The queues are gone now.
     Closed,
@@ -143,9 +145,9 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Begins where a predecessor in this domain (a front that died, the kernel's netfront) left the device: what is
-    /// connected is brought down first, what is closed begins again. Before the first [`step`](Self::step), and only for one
-    /// that reconnects.
+    /// Begins where a predecessor in this domain (a front that died, the kernel's netfront) left
+    /// the device: what is connected is brought down first, what is closed begins again. Before the
+    /// first [`step`](Self::step), and only for one that reconnects.
     pub fn succeed<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.front.succeed(bus)
     }
@@ -160,7 +162,8 @@ impl<P: Platform> FrontVif<P> {
         self.live
     }
 
-    /// Looks at the back's state and takes what steps it allows. After an error call [`close`](Self::close).
+    /// Looks at the back's state and takes what steps it allows. After an error call
+    /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
         self.release_unneeded(p);
@@ -196,21 +199,23 @@ impl<P: Platform> FrontVif<P> {
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
     }
 
-    /// Begins to close from this end; go on calling [`step`](Self::step) until [`is_closed`](Self::is_closed).
+    /// Begins to close from this end; go on calling [`step`](Self::step) until
+    /// [`is_closed`](Self::is_closed).
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         self.live = false;
         self.front.close(bus, why)
     }
 
-    /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One that reconnects waits
-    /// for another vif of the same number.
+    /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One
+    /// that reconnects waits for another vif of the same number.
     pub fn removed(&mut self, p: &P) {
         self.tear_down(p);
         self.front.removed();
     }
 
-    /// Whether the vif is closed and all of its memory is our own again, and no frame is lent. Never so of one that reconnects and was connected
-    /// before: it keeps its pages for the next time.
+    /// Whether the vif is closed and all of its memory is our own again, and no frame is lent.
+    /// Never so of one that reconnects and was connected before: it keeps its pages for the next
+    /// time.
     pub fn is_closed(&self) -> bool {
         self.state() == XenbusState::Closed
             && self.queues.is_empty()
@@ -224,14 +229,14 @@ impl<P: Platform> FrontVif<P> {
         self.regions.pages()
     }
 
-    /// Whether a vif that does not reconnect has pages that the back uses though they are not in use:
-    /// [`step`](Self::step) tries again to get them back.
+    /// Whether a vif that does not reconnect has pages that the back uses though they are not in
+    /// use: [`step`](Self::step) tries again to get them back.
     pub fn awaits_release(&self) -> bool {
         !self.front.reconnects() && (!self.regions.is_empty() || self.own_grants() > 0)
     }
 
-    /// When a vif that waits before it begins anew wants its next [`step`](Self::step), whether a watch fires or not, by the
-    /// platform's clock; None: it does not wait.
+    /// When a vif that waits before it begins anew wants its next [`step`](Self::step), whether a
+    /// watch fires or not, by the platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.front.begins_at_ns()
     }
@@ -284,8 +289,8 @@ impl<P: Platform> FrontVif<P> {
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
-    /// As many queues as are wished for, by the first plan that there is memory for; where there is none, as many as the
-    /// memory allows.
+    /// As many queues as are wished for, by the first plan that there is memory for; where there is
+    /// none, as many as the memory allows.
     fn make_queues(
         &mut self,
         p: &P,
@@ -322,7 +327,8 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// At most `n` queues by one plan, and why not more; where memory is short, without what is kept for other plans.
+    /// At most `n` queues by one plan, and why not more; where memory is short, without what is
+    /// kept for other plans.
     fn try_with_room(
         &mut self,
         p: &P,
@@ -349,7 +355,8 @@ impl<P: Platform> FrontVif<P> {
     ) -> (Vec<QueueKeys>, Option<PlatformError>) {
         let mut keys = Vec::new();
         for _ in 0..n {
-            // The back keeps what it has seen, or was told of: a reference must go on naming its page.
+            // The back keeps what it has seen, or was told of: a reference must go on naming its
+            // page.
             let asked = self.asked;
             let granting = match (asked.persistent || asked.gref_mapping, asked.foreign) {
                 (true, _) => Granting::Standing,
@@ -442,8 +449,8 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Goes on asking the back to keep pages mapped, or to let go of them: frames travel meanwhile. True: something moved. A fault: call
-    /// [`close`](Self::close).
+    /// Goes on asking the back to keep pages mapped, or to let go of them: frames travel meanwhile.
+    /// True: something moved. A fault: call [`close`](Self::close).
     pub fn turn(&mut self, p: &P) -> Result<bool, PeerFault> {
         if self.live && self.renews {
             return self.go_on_renewing(p);
@@ -470,7 +477,8 @@ impl<P: Platform> FrontVif<P> {
         self.told.get(i).copied().unwrap_or(0)
     }
 
-    /// Before sleeping, while the back is asked for pages: arms the control ring. True: there is an answer.
+    /// Before sleeping, while the back is asked for pages: arms the control ring. True: there is an
+    /// answer.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
         let asked = self.renews || self.telling.is_some() || self.is_asking();
         match &mut self.ctrl {
@@ -479,7 +487,8 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Gives up queues and channels. The pages are put by, or released where they are not needed again.
+    /// Gives up queues and channels. The pages are put by, or released where they are not needed
+    /// again.
     fn tear_down(&mut self, p: &P) {
         (self.live, self.was_away, self.renews) = (false, false, false);
         self.telling = None;
@@ -496,13 +505,15 @@ impl<P: Platform> FrontVif<P> {
         self.release_unneeded(p);
     }
 
-    /// The control ring; None: there is none, the back is not connected, or it is [being asked](Self::is_telling) something.
+    /// The control ring; None: there is none, the back is not connected, or it is [being
+    /// asked](Self::is_telling) something.
     pub fn ctrl(&mut self) -> Option<&mut CtrlFront<P>> {
         let free = self.live && self.telling.is_none() && !self.is_asking();
         self.ctrl.as_mut().filter(|_| free)
     }
 
-    /// Names a multicast address that frames are wanted for, or no longer (queue 0; see [`TxFront::multicast`](super::TxFront::multicast)).
+    /// Names a multicast address that frames are wanted for, or no longer (queue 0; see
+    /// [`TxFront::multicast`](super::TxFront::multicast)).
     pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
         let Some(q) = self.queues.first_mut().filter(|_| self.live) else { return false };
         q.multicast(p, mac, wanted)
@@ -551,12 +562,14 @@ impl<P: Platform> FrontVif<P> {
         self.queues.first().is_some_and(FrontQueue::names_frames)
     }
 
-    /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is all there.
+    /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is
+    /// all there.
     pub fn shortage(&self) -> Option<PlatformError> {
         self.shortage
     }
 
-    /// What was asked for and is not to be had of this back, as of the last connect; the vif goes on without.
+    /// What was asked for and is not to be had of this back, as of the last connect; the vif goes
+    /// on without.
     pub fn not_offered(&self) -> &[NotOffered] {
         &self.not_offered
     }
@@ -566,15 +579,16 @@ impl<P: Platform> FrontVif<P> {
         self.takes
     }
 
-    /// Piece `k` of what follows the head of a lent frame; None: there are no more. The back may change its bytes at any time.
+    /// Piece `k` of what follows the head of a lent frame; None: there are no more. The back may
+    /// change its bytes at any time.
     #[inline(always)]
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
         let live = self.queues.iter().find_map(|q| q.rx().piece(token, k));
         live.or_else(|| self.unreturned.iter().find_map(|pages| pages.piece(token, k)))
     }
 
-    /// Gives lent frames back, of whichever queue, also of one that is gone. The first token that names none is told; the others
-    /// count all the same.
+    /// Gives lent frames back, of whichever queue, also of one that is gone. The first token that
+    /// names none is told; the others count all the same.
     pub fn release(&mut self, p: &P, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
         let mut told = Ok(());
         for token in tokens {
@@ -612,8 +626,8 @@ impl<P: Platform> FrontVif<P> {
         if self.live { self.queues[i].tx().in_flight() } else { 0 }
     }
 
-    /// Whether any ring has work for us, as [`final_check`](FrontQueue::final_check) says it; nothing
-    /// is armed.
+    /// Whether any ring has work for us, as [`final_check`](FrontQueue::final_check) says it;
+    /// nothing is armed.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
         self.queues.iter_mut().any(|q| q.is_pending(tx_too))
     }

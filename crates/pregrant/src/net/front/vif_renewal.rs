@@ -1,16 +1,19 @@
-//! A vif whose rings live on while another back takes them, which may know nothing of what its predecessor was told.
+//! A vif whose rings live on while another back takes them, which may know nothing of what its
+//! predecessor was told.
 //!
 //! ```text
 //!   our state 4 all the while, the back's: 4 --> 1, 2 or another --> 4     (Linux's netback, unbound and bound again)
 //!        what was shared at set-up is not taken any more --> 5, and from the beginning
 //!        it is, or nothing was ----------------------------> live; what was asked since is asked again
 //! ```
-//! Keys tell a new back of what was shared at set-up: it says in its own which of these it takes, and frames travel that way or by
-//! nothing. What a front asks for later it would not know: pages that are to stay mapped (GET and ADD again, whatever it kept), and
-//! what the vif's owner asked for, by [`FrontStep::Renewed`]: hash and table on the control ring, multicast addresses. Our own back's
-//! successor keeps all of it, and the state 4 as well.
+//! Keys tell a new back of what was shared at set-up: it says in its own which of these it takes,
+//! and frames travel that way or by nothing. What a front asks for later it would not know: pages
+//! that are to stay mapped (GET and ADD again, whatever it kept), and what the vif's owner asked
+//! for, by [`FrontStep::Renewed`]: hash and table on the control ring, multicast addresses. Our own
+//! back's successor keeps all of it, and the state 4 as well.
 //!
-//! What a back may do: leave 4 and come back as often as it likes. Each time costs it as much as us.
+//! What a back may do: leave 4 and come back as often as it likes. Each time costs it as much as
+//! us.
 
 use super::ctrl::CtrlFront;
 use super::taken::Taken;
@@ -37,8 +40,8 @@ impl<P: Platform> FrontVif<P> {
         Taken { lists, rings: self.queues[i].data_ring(), lends: self.queues[i].borrows() }
     }
 
-    /// What of it this back takes. It may be another than the one that we asked, and know nothing of what the keys of its directory
-    /// say: it has to offer it, too.
+    /// What of it this back takes. It may be another than the one that we asked, and know nothing
+    /// of what the keys of its directory say: it has to offer it, too.
     pub(super) fn taken<B: DeviceBus>(
         &self,
         bus: &mut B,
@@ -106,10 +109,12 @@ impl<P: Platform> FrontVif<P> {
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 
-    /// Asks for pages from the beginning, once what was asked before has its answer. True: it does now.
+    /// Asks for pages from the beginning, once what was asked before has its answer. True: it does
+    /// now.
     pub(super) fn go_on_renewing(&mut self, p: &P) -> Result<bool, PeerFault> {
         let Some(ctrl) = &mut self.ctrl else { return Ok(false) };
-        // An answer to ours says nothing: which of the two backs gave it, nobody knows. One to the owner's is its.
+        // An answer to ours says nothing: which of the two backs gave it, nobody knows. One to the
+        // owner's is its.
         let is_ours = self.telling.is_some() || self.own.as_ref().is_some_and(OwnPages::is_asking);
         if ctrl.is_pending() && (!is_ours || ctrl.answer()?.is_none()) {
             return Ok(false);

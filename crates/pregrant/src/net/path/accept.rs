@@ -6,8 +6,8 @@
 //!   live rings   --asks--> accept(Said::Reattach(active)) --> the same again, or the vif is Lost
 //!                                                             behind the rings: lend
 //! ```
-//! Each path has its own [`Accept`]. One loop (`Vif::connect_queues`) asks them all: it reads the key,
-//! counts pages, and writes what is accepted. A front keeps to what the key says. So what a
+//! Each path has its own [`Accept`]. One loop (`Vif::connect_queues`) asks them all: it reads the
+//! key, counts pages, and writes what is accepted. A front keeps to what the key says. So what a
 //! predecessor accepted is taken again, and nothing else is.
 //!
 //! What a front may do: ask for anything. What is wrong is refused, with a line that names its key;

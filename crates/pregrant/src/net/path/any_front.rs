@@ -21,7 +21,8 @@ pub enum AnyFrontPath<P: Platform> {
     Staging(StagingArea<P>),
     /// TX: a circular area that is granted at connect.
     DataRing(SendArea<P>),
-    /// Pages with grants of their own: for each frame, or once, and then the back may keep them mapped.
+    /// Pages with grants of their own: for each frame, or once, and then the back may keep them
+    /// mapped.
     Pages(OrdinaryPages<P>),
     /// The same, named by their frames to a back that has mapped all of the guest.
     Foreign(ForeignPages<P>),

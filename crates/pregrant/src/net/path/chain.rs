@@ -7,8 +7,8 @@
 //! Their order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Frames
 //! from the guest that say by a flag whose they are go to paths that are asked first. What both
 //! directions of a queue share (a table of mapped pages) has the chain that is at work. Each may
-//! [lend](HoldsFrames) a frame's payload, and hold frames longer than the call ([`BackPath::retire`]): a
-//! frame that is lent is one path's alone.
+//! [lend](HoldsFrames) a frame's payload, and hold frames longer than the call
+//! ([`BackPath::retire`]): a frame that is lent is one path's alone.
 
 use super::gref_mapping::exchange::GrefExchange;
 use super::{

@@ -1,4 +1,5 @@
-//! What a path does at the front: it has memory for a queue's ids, and knows what the back has to be told of it.
+//! What a path does at the front: it has memory for a queue's ids, and knows what the back has to
+//! be told of it.
 //!
 //! ```text
 //!   TX: frames --send_run--> bytes of ids --grant--> the requests' references       answer --settle--> the id is free
@@ -40,7 +41,8 @@ pub trait FrontPath<P: Platform> {
     const GRANTS: bool = true;
     /// TX: flags of each of its requests.
     const TX_FLAGS: u16 = 0;
-    /// RX: its memory is pages that any slot may have, so that one can be lent while its slot has another.
+    /// RX: its memory is pages that any slot may have, so that one can be lent while its slot has
+    /// another.
     const LENDS: bool = false;
     /// TX: the paths before it are to see the [head](Self::head) of each of its frames.
     const SHOWS_HEADS: bool = true;
@@ -49,7 +51,8 @@ pub trait FrontPath<P: Platform> {
     fn ids(&self) -> u32;
     /// Bytes that one id has; 0: it has none of its own.
     fn slot_bytes(&self) -> usize;
-    /// Whether it carries frames of any length, over several slots where they are long; else those that fit one slot.
+    /// Whether it carries frames of any length, over several slots where they are long; else those
+    /// that fit one slot.
     fn carries_all(&self) -> bool;
     /// The shared memory.
     fn bytes(&self) -> &Region<P>;
@@ -63,8 +66,8 @@ pub trait FrontPath<P: Platform> {
     }
     /// The reference that a request with `id` carries, granted now where grants are per frame.
     fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError>;
-    /// The request of `id` is answered: ends its grant where grants are per frame. False: the peer still uses the memory, so
-    /// the id is not free; try again later.
+    /// The request of `id` is answered: ends its grant where grants are per frame. False: the peer
+    /// still uses the memory, so the id is not free; try again later.
     #[inline(always)]
     #[must_use]
     fn settle(&mut self, p: &P, id: u16) -> bool {
@@ -80,7 +83,8 @@ pub trait FrontPath<P: Platform> {
     /// TX: no more answers are there for now, after some were.
     #[inline(always)]
     fn all_answered(&mut self) {}
-    /// Whether the first slot of a frame over several is in this memory, though another path carries the others.
+    /// Whether the first slot of a frame over several is in this memory, though another path
+    /// carries the others.
     #[inline(always)]
     fn takes_first(&self) -> bool {
         false
@@ -90,7 +94,8 @@ pub trait FrontPath<P: Platform> {
     fn head(&mut self, id: u16, frame: &[u8]) {
         let _ = (id, frame);
     }
-    /// RX: whether a frame of so many bytes, with those left free ahead of them, and slots is in this memory.
+    /// RX: whether a frame of so many bytes, with those left free ahead of them, and slots is in
+    /// this memory.
     #[inline(always)]
     fn holds(&self, total: usize, nr_slots: usize) -> bool {
         self.carries_all() || nr_slots == 1 && total <= self.slot_bytes()

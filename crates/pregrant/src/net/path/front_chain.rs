@@ -1,5 +1,5 @@
-//! The paths of one direction of a front's queue, one after another: what the first does not carry goes by the next, and the
-//! last carries every frame.
+//! The paths of one direction of a front's queue, one after another: what the first does not carry
+//! goes by the next, and the last carries every frame.
 //!
 //! ```text
 //!   frames --> staging --rest--> data ring, TX --rest--> pages       staging of 65535 bytes: nothing is left for the others
@@ -29,7 +29,8 @@ pub struct FrontChain<P: Platform> {
 }
 
 impl<P: Platform> FrontChain<P> {
-    /// Staging, where there is some, then pages; these may be missing where staging carries every frame.
+    /// Staging, where there is some, then pages; these may be missing where staging carries every
+    /// frame.
     pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
         let mut chain = Self { paths: Vec::new(), accounts: false, named: Vec::new() };
         let staging = staging.map(AnyFrontPath::Staging);
@@ -198,8 +199,8 @@ impl<P: Platform> FrontChain<P> {
         })
     }
 
-    /// The back has mapped all of this domain: its pages are named by their frames, with `mark` beside. Ordinary pages they stay where
-    /// they have no numbers.
+    /// The back has mapped all of this domain: its pages are named by their frames, with `mark`
+    /// beside. Ordinary pages they stay where they have no numbers.
     pub fn name_frames(&mut self, p: &P, mark: u32) {
         if let Some(AnyFrontPath::Pages(pages)) =
             self.paths.pop_if(|path| matches!(path, AnyFrontPath::Pages(_)))

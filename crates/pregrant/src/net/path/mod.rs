@@ -26,8 +26,8 @@
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves
 //! what it can of a batch.
 
-/// The list of all paths, handed to the macro `$with` behind its arguments: what a path is, its name as
-/// it is written, what a frame costs that it serves, and its type at the back.
+/// The list of all paths, handed to the macro `$with` behind its arguments: what a path is, its
+/// name as it is written, what a frame costs that it serves, and its type at the back.
 macro_rules! paths {
     ($with:ident $args:tt) => {
         $with! {

@@ -42,8 +42,8 @@ impl Default for PathName {
 }
 
 impl PathName {
-    /// How staging is written where the heads of frames longer than a buffer come from their buffers, and the rest of them by
-    /// this path.
+    /// How staging is written where the heads of frames longer than a buffer come from their
+    /// buffers, and the rest of them by this path.
     pub const fn behind_heads(self) -> &'static str {
         match self {
             Self::Map => "staging+map",
@@ -55,7 +55,8 @@ impl PathName {
 /// What a chain is, for who looks from elsewhere: as of when its queue connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChainNames {
-    /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left for it.
+    /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left
+    /// for it.
     pub paths: Vec<PathName>,
     /// Bytes of a frame that fit a staging buffer; None: there are none.
     pub data_len: Option<u32>,
@@ -64,8 +65,8 @@ pub struct ChainNames {
 }
 
 impl ChainNames {
-    /// The paths as they are shown, the first one first: `staging+copy` where staging has the heads of longer frames. Gref mappings are among
-    /// them where the guest has pages `mapped`.
+    /// The paths as they are shown, the first one first: `staging+copy` where staging has the heads
+    /// of longer frames. Gref mappings are among them where the guest has pages `mapped`.
     pub fn shown(&self, mapped: bool) -> Vec<&'static str> {
         let rest = if self.paths.contains(&PathName::Map) { PathName::Map } else { PathName::Copy };
         let in_use = self.paths.iter().filter(|path| mapped || **path != PathName::GrefMapping);

@@ -89,7 +89,8 @@ fn events_before_a_reply_wait_and_equal_ones_wait_once() {
 #[test]
 fn an_event_that_came_with_a_reply_is_there_before_it_is_taken() {
     let event_of = |path: &[u8]| message(MsgType::WatchEvent, 0, path);
-    // Before the reply, behind it in the same piece, and half of one, whose rest is still to be read.
+    // Before the reply, behind it in the same piece, and half of one, whose rest is still to be
+    // read.
     let behind = [message(MsgType::Read, 2, b"v"), event_of(b"/b\0t\0")].concat();
     let half = [message(MsgType::Read, 3, b"v"), event_of(b"/c\0t\0")[..20].to_vec()].concat();
     let first = [event_of(b"/a\0t\0"), message(MsgType::Read, 1, b"v")];
@@ -140,7 +141,8 @@ fn an_event_of_a_watch_that_was_taken_back_is_nobodys() {
     c.unwatch("/b", "t").unwrap();
     c.read("/x").unwrap();
     assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), Some(event("/a", "t")));
-    // Of the only other watch with this token: a xenstored that names nodes in its own way loses nothing.
+    // Of the only other watch with this token: a xenstored that names nodes in its own way loses
+    // nothing.
     assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), Some(event("/a", "t")));
     assert_eq!(c.next_event(Some(Duration::ZERO)).unwrap(), None);
     let mut c = client(&events);

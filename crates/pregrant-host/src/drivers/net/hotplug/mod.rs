@@ -6,14 +6,16 @@
 //!                  '--> Asked --request--> /run/pregrant-hotplug/socket --> Service --> Script       (in its own unit)
 //!                            <---"done", "failed: why"---
 //! ```
-//! The service is one process for each request (systemd starts it, `dist/pregrant-hotplug.socket`): a backend that may
-//! neither run programs nor load modules nor write files asks it for the one thing that it needs of root.
+//! The service is one process for each request (systemd starts it, `dist/pregrant-hotplug.socket`):
+//! a backend that may neither run programs nor load modules nor write files asks it for the one
+//! thing that it needs of root.
 //!
-//! What somebody may do who has the backend's process: have scripts run that are below `/etc/xen/scripts`, with `online` or
-//! `offline`, for an interface that is a tap or is not there, and a vif's directory; 64 at a time, each for a minute.
-//! Everything else is refused ([`Request::parse`], [`Service::check`]), and nothing of what it sends reaches a shell but
-//! as a value in the environment, of letters, digits and `/ . _ -`. What the scripts read from xenstore is another matter
-//! (docs/threat-model.md).
+//! What somebody may do who has the backend's process: have scripts run that are below
+//! `/etc/xen/scripts`, with `online` or `offline`, for an interface that is a tap or is not there,
+//! and a vif's directory; 64 at a time, each for a minute. Everything else is refused
+//! ([`Request::parse`], [`Service::check`]), and nothing of what it sends reaches a shell but as a
+//! value in the environment, of letters, digits and `/ . _ -`. What the scripts read from xenstore
+//! is another matter (docs/threat-model.md).
 
 mod asked;
 mod request;
@@ -29,7 +31,8 @@ use super::port_provider::{HotplugConfig, Plugged};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Scripts that a backend has run at a time; other vifs wait. Fewer than the service's socket takes.
+/// Scripts that a backend has run at a time; other vifs wait. Fewer than the service's socket
+/// takes.
 pub const RUNS_MAX: usize = 32;
 
 /// How long a script that may run waits for a service that takes no more.
@@ -64,8 +67,8 @@ pub enum Room {
 }
 
 impl Run {
-    /// A vif's script, to be run as the toolstack would; by the service at `socket` if there is one. It begins in one of
-    /// its [turns](Self::turn).
+    /// A vif's script, to be run as the toolstack would; by the service at `socket` if there is
+    /// one. It begins in one of its [turns](Self::turn).
     pub fn new(script: &str, place: &HotplugConfig, what: What, socket: Option<PathBuf>) -> Self {
         let request =
             Request { what, script: script.into(), vif: place.name.clone(), dir: place.dir.clone() };
@@ -82,8 +85,8 @@ impl Run {
         !matches!(self.how, How::Waits(_))
     }
 
-    /// How far it came. One that has not begun does if there is [room](Room); one that takes too long is ended, and so is one
-    /// that the service does not take.
+    /// How far it came. One that has not begun does if there is [room](Room); one that takes too
+    /// long is ended, and so is one that the service does not take.
     pub fn turn(&mut self, room: Room) -> Plugged {
         if let How::Waits(since) = self.how {
             match (room, self.begin(room)) {

@@ -7,10 +7,12 @@
 //!   vif=vif5.0
 //!   dir=/local/domain/0/backend/vif/5/0
 //! ```
-//! Each line is there once, in this order, and ends with a newline; nothing stands before, between or behind them. So
-//! there is one text for a request, and a value with a newline in it is a request that is refused.
+//! Each line is there once, in this order, and ends with a newline; nothing stands before, between
+//! or behind them. So there is one text for a request, and a value with a newline in it is a
+//! request that is refused.
 //!
-//! Whoever has the backend's process writes these: [`Request::parse`] takes what is of the right form and nothing else.
+//! Whoever has the backend's process writes these: [`Request::parse`] takes what is of the right
+//! form and nothing else.
 
 use std::fmt;
 
@@ -180,7 +182,8 @@ mod tests {
         assert_eq!(Request::parse(longest.encode().as_bytes()), Ok(longest));
     }
 
-    /// Each byte that is missing, doubled or another one gives a refusal or a request whose own text is that message.
+    /// Each byte that is missing, doubled or another one gives a refusal or a request whose own
+    /// text is that message.
     #[test]
     fn a_message_that_is_changed_is_refused_or_says_what_it_does() {
         let text = request().encode().into_bytes();

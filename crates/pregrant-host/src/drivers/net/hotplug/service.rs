@@ -1,6 +1,7 @@
 //! One request, from its socket to the script's end.
 //!
-//! What the asker may do: send one message, and go away, which ends the script. It is told "done" or why not.
+//! What the asker may do: send one message, and go away, which ends the script. It is told "done"
+//! or why not.
 
 use super::{REQUEST_BYTES, Request, RequestError, Script};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -115,8 +116,8 @@ impl Service {
     /// Whether a request of the right form is one that is carried out.
     ///
     /// # Errors
-    /// [`ServiceError::Refused`]: the script is not one of the administrator's below the folder of scripts, or the
-    /// interface is one that is no tap.
+    /// [`ServiceError::Refused`]: the script is not one of the administrator's below the folder of
+    /// scripts, or the interface is one that is no tap.
     pub fn check(&self, request: &Request) -> Result<(), ServiceError> {
         let refused = |why: String| Err(ServiceError::Refused(why));
         let script = Path::new(&request.script);

@@ -1,12 +1,14 @@
-//! `/dev/vhost-net`: the ioctls that give the kernel's worker two rings and a tap (include/uapi/linux/vhost.h).
+//! `/dev/vhost-net`: the ioctls that give the kernel's worker two rings and a tap
+//! (include/uapi/linux/vhost.h).
 //!
 //! ```text
 //!   SET_OWNER, features, SET_MEM_TABLE          once
 //!   VRING_NUM, BASE, ADDR, KICK, CALL           for each ring, while no backend is set
 //!   NET_SET_BACKEND tap | -1                    from now on the worker works; not any more, when the call returns
 //! ```
-//! The memory table is one region in which an address is itself: every page of this process, those that are mapped later too. What the
-//! worker touches is said by descriptors, which are written here alone.
+//! The memory table is one region in which an address is itself: every page of this process, those
+//! that are mapped later too. What the worker touches is said by descriptors, which are written
+//! here alone.
 
 use super::virtqueue::Virtqueue;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -50,7 +52,8 @@ const EVENT_IDX: u64 = 1 << 29;
 const VERSION_1: u64 = 1 << 32;
 const FEATURES: u64 = MRG_RXBUF | EVENT_IDX | VERSION_1;
 
-/// The end of what a process can have mapped, with four levels of page tables; on other machines it is no further away.
+/// The end of what a process can have mapped, with four levels of page tables; on other machines it
+/// is no further away.
 const USER_END: u64 = 0x7FFF_FFFF_F000;
 
 /// `struct vhost_vring_state`, or `vhost_vring_file`: a ring, and a number or a descriptor.
@@ -144,8 +147,8 @@ impl Doors {
         &self.call
     }
 
-    /// Waits until it did, for either ring, or before; for `most` at most. Who waits for the other by the same is to be [called
-    /// again](Self::call_again).
+    /// Waits until it did, for either ring, or before; for `most` at most. Who waits for the other
+    /// by the same is to be [called again](Self::call_again).
     pub fn wait(&self, most: Duration) {
         #[cfg(test)]
         WAITS.set(WAITS.get() + 1);
@@ -177,7 +180,8 @@ pub trait Worker: Sized {
     /// Tells it of a new ring, to which no backend is set.
     ///
     /// # Safety
-    /// The ring's memory stays until a backend that was set is [taken away](Self::detach), or the worker is dropped.
+    /// The ring's memory stays until a backend that was set is [taken away](Self::detach), or the
+    /// worker is dropped.
     ///
     /// # Errors
     /// It refuses.
@@ -189,7 +193,8 @@ pub trait Worker: Sized {
     /// It refuses.
     fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// No longer, when this returns: nothing of the ring, and nothing that its descriptors name, is touched then.
+    /// No longer, when this returns: nothing of the ring, and nothing that its descriptors name, is
+    /// touched then.
     ///
     /// # Errors
     /// It refuses.
@@ -214,7 +219,8 @@ fn failed(what: &str, e: Errno) -> io::Error {
 
 impl Device {
     fn set<const OP: Opcode, T>(&self, what: &str, value: T) -> io::Result<()> {
-        // SAFETY: each of the requests here reads one value of its type (checked by size above), and keeps no pointer to it.
+        // SAFETY: each of the requests here reads one value of its type (checked by size above),
+        // and keeps no pointer to it.
         unsafe { rustix::ioctl::ioctl(&self.0, Setter::<OP, T>::new(value)) }.map_err(|e| failed(what, e))
     }
 }

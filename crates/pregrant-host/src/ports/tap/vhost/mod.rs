@@ -1,5 +1,5 @@
-//! A queue of a tap through vhost-net: a worker of the kernel's moves frames between two rings in our memory and the tap, and no
-//! frame is a system call.
+//! A queue of a tap through vhost-net: a worker of the kernel's moves frames between two rings in
+//! our memory and the tap, and no frame is a system call.
 //!
 //! ```text
 //!   guest TX: outgoing frames --sender--> ring --kick, if it sleeps--> worker --> interface
@@ -14,28 +14,33 @@
 //! | `receiver` | buffers that wait for frames |
 //! | `shared` | all of it, for a port and for who lends it frames |
 //!
-//! A wake-up of the worker costs three writes. So [`is_asleep`](Vhost::is_asleep) says whether few frames are better written by
-//! whoever has them; none is in the ring then, and order is kept. Calls are asked for before our own thread sleeps, and when the ring is
-//! full for half of it.
+//! A wake-up of the worker costs three writes. So [`is_asleep`](Vhost::is_asleep) says whether few
+//! frames are better written by whoever has them; none is in the ring then, and order is kept.
+//! Calls are asked for before our own thread sleeps, and when the ring is full for half of it.
 //!
-//! Payload that is lent goes by reference: its descriptors name the guest's pages, which stay mapped until the worker has read them, or was
-//! stopped ([`shared`]). Of a frame that is lent header and head are private copies.
+//! Payload that is lent goes by reference: its descriptors name the guest's pages, which stay
+//! mapped until the worker has read them, or was stopped ([`shared`]). Of a frame that is lent
+//! header and head are private copies.
 //!
-//! Invariants: what a descriptor names is memory of the queue's own mapping, which lives until the worker was stopped, or is lent until its frame is
-//! completed; a frame is written to the tap once, in order, also when the worker has to be stopped in between.
+//! Invariants: what a descriptor names is memory of the queue's own mapping, which lives until the
+//! worker was stopped, or is lent until its frame is completed; a frame is written to the tap once,
+//! in order, also when the worker has to be stopped in between.
 //!
-//! Nothing here waits for the worker: it may stand, and our thread has other vifs. Frames that find no room are [kept back](Vhost::stands), a
-//! burst of them, and the guest's others stay on its own ring until there is room; the call comes when half of what is out came back. What
-//! is given all the same is refused. A queue that ends has the sending ring taken from the worker, at once.
+//! Nothing here waits for the worker: it may stand, and our thread has other vifs. Frames that find
+//! no room are [kept back](Vhost::stands), a burst of them, and the guest's others stay on its own
+//! ring until there is room; the call comes when half of what is out came back. What is given all
+//! the same is refused. A queue that ends has the sending ring taken from the worker, at once.
 //!
-//! A ring over which the worker tells what cannot be, or with which it does not go on for a second while it is asked, is stopped, what it did not take
-//! is written by a call each, and both rings begin anew; where the kernel refuses that, it is tried again a second later, and frames
-//! for the guest wait in the tap. A dead process leaves nothing: the kernel closes the device, and what the worker had taken of the tap
-//! ahead of us goes back to it. Lost are frames in the rings: of the guest's up to a ring's, which were answered already, and of those
-//! for it what came and was not delivered ([held](Vhost::held)).
+//! A ring over which the worker tells what cannot be, or with which it does not go on for a second
+//! while it is asked, is stopped, what it did not take is written by a call each, and both rings
+//! begin anew; where the kernel refuses that, it is tried again a second later, and frames for the
+//! guest wait in the tap. A dead process leaves nothing: the kernel closes the device, and what the
+//! worker had taken of the tap ahead of us goes back to it. Lost are frames in the rings: of the
+//! guest's up to a ring's, which were answered already, and of those for it what came and was not
+//! delivered ([held](Vhost::held)).
 //!
-//! What a guest may do: nothing to the rings, which it does not have; frames in them are private copies, or payload that it may change until the
-//! kernel has copied it: that is what it sent then.
+//! What a guest may do: nothing to the rings, which it does not have; frames in them are private
+//! copies, or payload that it may change until the kernel has copied it: that is what it sent then.
 
 mod kernel;
 mod receiver;
@@ -67,9 +72,11 @@ pub use virtqueue::Buffer;
 
 /// Descriptors of the ring of buffers for frames.
 pub const SIZE: u16 = 256;
-/// Of that of frames that are sent: one for each slot of a guest's ring whose payload is lent, and one for each frame.
+/// Of that of frames that are sent: one for each slot of a guest's ring whose payload is lent, and
+/// one for each frame.
 const TX_SIZE: u16 = 512;
-/// Frames that are written by a call each where the worker sleeps: its wake-up costs as much as so many.
+/// Frames that are written by a call each where the worker sleeps: its wake-up costs as much as so
+/// many.
 pub const FEW: usize = 3;
 /// How long the worker may not go on.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -115,10 +122,11 @@ pub struct Vhost<D: Worker = Device> {
     rx: Receiver,
     /// Of lent frames, those that nobody reads any more, and of which nobody was told.
     completed: Vec<Token>,
-    /// Frames that found no room, each behind its header, a burst at most: only while the ring is full.
+    /// Frames that found no room, each behind its header, a burst at most: only while the ring is
+    /// full.
     kept: VecDeque<Vec<u8>>,
-    /// How many frames had come back when that was asked while lent ones were out, or some were kept back, and since when it is so many, by
-    /// the coarse clock.
+    /// How many frames had come back when that was asked while lent ones were out, or some were
+    /// kept back, and since when it is so many, by the coarse clock.
     waits: Option<(u64, Duration)>,
     lines: Arc<TapLines>,
     tx_doors: Doors,
@@ -142,7 +150,8 @@ impl<D: Worker> Vhost<D> {
     /// For this queue of a tap, whose header has 12 bytes.
     ///
     /// # Errors
-    /// There is no vhost-net, it is not ours to open, or lacks what is needed; no memory or descriptor is left.
+    /// There is no vhost-net, it is not ours to open, or lacks what is needed; no memory or
+    /// descriptor is left.
     pub fn new(tap: Arc<OwnedFd>, lines: Arc<TapLines>) -> io::Result<Self> {
         // The worker is a thread of the kernel's: where there is none, nothing else is worth while.
         let device = D::open()?;
@@ -171,7 +180,8 @@ impl<D: Worker> Vhost<D> {
     /// Has the worker begin, over rings that nobody has.
     fn begin(&mut self, device: D) -> io::Result<()> {
         let _ = self.rx.ring.publish();
-        // SAFETY: the memory stays until `stop`, or until the device is closed: it is dropped before the memory.
+        // SAFETY: the memory stays until `stop`, or until the device is closed: it is dropped
+        // before the memory.
         unsafe { device.give_ring(Which::Rx, &self.rx.ring, SIZE, &self.rx_doors) }?;
         self.begin_sending(&device)?;
         let attached = device.attach(Which::Rx, self.tap.as_fd());
@@ -186,7 +196,8 @@ impl<D: Worker> Vhost<D> {
     fn begin_sending(&mut self, device: &D) -> io::Result<()> {
         // Frames in their order need no calls.
         self.tx.ring.disarm();
-        // SAFETY: the memory stays until the ring is detached, or until the device is closed: it is dropped before the memory.
+        // SAFETY: the memory stays until the ring is detached, or until the device is closed: it is
+        // dropped before the memory.
         unsafe { device.give_ring(Which::Tx, &self.tx.ring, TX_SIZE, &self.tx_doors) }?;
         device.attach(Which::Tx, self.tap.as_fd())
     }
@@ -213,7 +224,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Stops the worker, writes what it did not take, and begins anew. Returns how many frames were refused.
+    /// Stops the worker, writes what it did not take, and begins anew. Returns how many frames were
+    /// refused.
     #[cold]
     fn restart(&mut self, why: &Broken) -> usize {
         self.lines.warn(format_args!("restarting the vhost-net rings: {why}"));
@@ -222,7 +234,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Stops the worker. Frames that it did not take are written by a call each, in order; returns how many were refused.
+    /// Stops the worker. Frames that it did not take are written by a call each, in order; returns
+    /// how many were refused.
     fn stop(&mut self) -> usize {
         self.waits = None;
         if let Some(device) = self.device.take() {
@@ -233,8 +246,8 @@ impl<D: Worker> Vhost<D> {
         self.write_left()
     }
 
-    /// Writes what the worker, which has no sending ring any more, did not take, and what was kept back, in order. Returns how many frames
-    /// were refused.
+    /// Writes what the worker, which has no sending ring any more, did not take, and what was kept
+    /// back, in order. Returns how many frames were refused.
     fn write_left(&mut self) -> usize {
         let _ = self.tx.reclaim(); // after a violation the rest stays as it is
         let mut refused = 0;
@@ -257,14 +270,15 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Whether the worker has nothing to do, and sleeps: so few frames are better written by a call each. Where it is awake, or
-    /// has some still, they would overtake those.
+    /// Whether the worker has nothing to do, and sleeps: so few frames are better written by a call
+    /// each. Where it is awake, or has some still, they would overtake those.
     pub fn is_asleep(&mut self) -> bool {
         self.kept.is_empty() && self.tx.reclaim().is_ok() && self.tx.len() == 0 && self.tx.ring.would_kick(1)
     }
 
-    /// Has a frame sent behind those before it, once it is [published](Self::publish). Returns how many were refused: where the worker
-    /// had to be stopped, or more come than are kept back. Where none works any more, this one is among those that are written by a call.
+    /// Has a frame sent behind those before it, once it is [published](Self::publish). Returns how
+    /// many were refused: where the worker had to be stopped, or more come than are kept back.
+    /// Where none works any more, this one is among those that are written by a call.
     #[inline(always)]
     pub fn send(&mut self, header: &[u8; HEADER], frame: &[u8]) -> usize {
         if self.device.is_some() && self.kept.is_empty() && self.tx.put(header, frame) {
@@ -312,15 +326,15 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Whether frames are kept back, for the ring is full. The guest's others are best left where they are until
-    /// [`go_on`](Self::go_on) ends that.
+    /// Whether frames are kept back, for the ring is full. The guest's others are best left where
+    /// they are until [`go_on`](Self::go_on) ends that.
     pub fn stands(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// Where frames are kept back: has those sent for which there is room now. Where some still wait, the call comes when half of what is
-    /// out came back; where none came back for a second, as far as this is asked, the worker is stopped. Returns how many frames were
-    /// refused then.
+    /// Where frames are kept back: has those sent for which there is room now. Where some still
+    /// wait, the call comes when half of what is out came back; where none came back for a second,
+    /// as far as this is asked, the worker is stopped. Returns how many frames were refused then.
     pub fn go_on(&mut self) -> usize {
         while self.stands() {
             let refused = self.make_room();
@@ -339,8 +353,8 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Takes back what the worker has done with, and has what was kept back sent, as far as there is room. Returns how many frames were
-    /// refused, where the worker had to be stopped.
+    /// Takes back what the worker has done with, and has what was kept back sent, as far as there
+    /// is room. Returns how many frames were refused, where the worker had to be stopped.
     fn make_room(&mut self) -> usize {
         if self.device.is_none() {
             return 0;
@@ -374,8 +388,8 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// As [`send`](Self::send), of a frame of which `pieces` gives what follows its head. The token is [completed](Self::complete) once
-    /// nobody reads it any more.
+    /// As [`send`](Self::send), of a frame of which `pieces` gives what follows its head. The token
+    /// is [completed](Self::complete) once nobody reads it any more.
     ///
     /// # Safety
     /// The pieces' memory stays mapped until then.
@@ -413,8 +427,9 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Appends the tokens of lent frames that nobody reads any more. Where there are others, the call comes when half of what is out came back;
-    /// where none came back for a second, as far as this is asked, the worker is stopped. Returns how many frames were refused then.
+    /// Appends the tokens of lent frames that nobody reads any more. Where there are others, the
+    /// call comes when half of what is out came back; where none came back for a second, as far as
+    /// this is asked, the worker is stopped. Returns how many frames were refused then.
     pub fn complete(&mut self, done: &mut Vec<Token>) -> usize {
         let mut refused = 0;
         loop {
@@ -442,8 +457,9 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// When this returns, nobody reads lent frames any more; who lent them is not told of it. The worker is not waited for: what it did
-    /// not take is written by a call each. Returns how many frames were refused.
+    /// When this returns, nobody reads lent frames any more; who lent them is not told of it. The
+    /// worker is not waited for: what it did not take is written by a call each. Returns how many
+    /// frames were refused.
     pub fn give_up(&mut self) -> usize {
         let mut refused = match self.tx.reclaim() {
             Ok(()) => 0,
@@ -457,8 +473,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Takes the sending ring from the worker, writes what it did not take, and has that ring begin anew; the other one goes on. Returns
-    /// how many frames were refused.
+    /// Takes the sending ring from the worker, writes what it did not take, and has that ring begin
+    /// anew; the other one goes on. Returns how many frames were refused.
     fn take_back(&mut self) -> usize {
         let Some(device) = self.device.take() else { return self.write_left() };
         if let Err(e) = device.detach(Which::Tx) {
@@ -480,8 +496,9 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Moves frames for the guest, as long as there is room. Returns how many were malformed, and how many of the guest's were refused,
-    /// where the worker had to be stopped. Where none was moved, the next one is told of by [`readable`](Self::readable).
+    /// Moves frames for the guest, as long as there is room. Returns how many were malformed, and
+    /// how many of the guest's were refused, where the worker had to be stopped. Where none was
+    /// moved, the next one is told of by [`readable`](Self::readable).
     pub fn receive(&mut self, into: &mut Arena) -> (u64, usize) {
         let (mut malformed, mut refused) = (0, 0);
         let before = into.len();
@@ -508,7 +525,8 @@ impl<D: Worker> Vhost<D> {
         (malformed, refused)
     }
 
-    /// Readable when frames came for the guest, once for each time that none was there; and when lent frames were read.
+    /// Readable when frames came for the guest, once for each time that none was there; and when
+    /// lent frames were read.
     fn readable(&self) -> &Arc<OwnedFd> {
         self.rx_doors.call()
     }
@@ -518,7 +536,8 @@ impl<D: Worker> Vhost<D> {
         self.rx.held()
     }
 
-    /// Waits until the worker has taken all, for a second at most without a frame. For who measures it: no worker of ours calls this.
+    /// Waits until the worker has taken all, for a second at most without a frame. For who measures
+    /// it: no worker of ours calls this.
     ///
     /// # Errors
     /// It does not.

@@ -1,12 +1,14 @@
-//! Frames from a tap, through a ring: the worker writes each into as many buffers as it takes (mergeable buffers), behind one header.
+//! Frames from a tap, through a ring: the worker writes each into as many buffers as it takes
+//! (mergeable buffers), behind one header.
 //!
 //! ```text
 //!   buffer: | header, with the number of buffers | frame ... |   buffer: | ... frame |      each is offered anew once it was read
 //! ```
-//! Memory: a buffer for each descriptor, 1 MiB a queue, of which those pages count into which frames came. A frame that finds no room in
-//! an arena waits in its buffers, and those behind it.
+//! Memory: a buffer for each descriptor, 1 MiB a queue, of which those pages count into which
+//! frames came. A frame that finds no room in an arena waits in its buffers, and those behind it.
 //!
-//! The worker's number of buffers, and its lengths, are checked: a frame is never longer than what its buffers hold.
+//! The worker's number of buffers, and its lengths, are checked: a frame is never longer than what
+//! its buffers hold.
 
 use super::virtqueue::{Buffer, Used, Violation, Virtqueue};
 use crate::mapping::Mapping;
@@ -15,7 +17,8 @@ use pregrant::port::{Arena, MAX_FRAME, Offload};
 use std::fmt;
 use std::sync::Arc;
 
-/// Bytes of a buffer: sixteen hold the longest frame; an odd number of cache lines, so that the first lines of all are not in one set.
+/// Bytes of a buffer: sixteen hold the longest frame; an odd number of cache lines, so that the
+/// first lines of all are not in one set.
 pub const BUFFER: usize = 65 * 64;
 
 /// What cannot be.
@@ -53,21 +56,24 @@ pub struct Receiver {
     at: usize,
     /// The buffer of each descriptor.
     place: Box<[u16]>,
-    /// The oldest frame's buffers, if it came; its bytes, the header included; and what is still to be done to it.
+    /// The oldest frame's buffers, if it came; its bytes, the header included; and what is still to
+    /// be done to it.
     frame: Vec<Used>,
     len: usize,
     offload: Option<Offload>,
 }
 
 impl Receiver {
-    /// With a buffer for each of the ring's descriptors from byte `at` of `memory` on, all of them offered.
+    /// With a buffer for each of the ring's descriptors from byte `at` of `memory` on, all of them
+    /// offered.
     pub fn new(mut ring: Virtqueue, memory: Arc<Mapping>, at: usize) -> Self {
         let n = ring.nr_free();
         let mut place = vec![0; n].into_boxed_slice();
         for i in 0..n {
             let address = memory.address() + (at + i * BUFFER) as u64;
             let buffer = Buffer { address, len: BUFFER as u32, writable: true };
-            // SAFETY: the bytes are in the mapping, which stays as long as the ring, and are this descriptor's alone.
+            // SAFETY: the bytes are in the mapping, which stays as long as the ring, and are this
+            // descriptor's alone.
             if let Some(head) = unsafe { ring.push_one(buffer) } {
                 place[usize::from(head)] = i as u16;
             }

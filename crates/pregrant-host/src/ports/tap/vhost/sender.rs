@@ -1,13 +1,16 @@
-//! Frames on their way to a tap, through a ring: each with its header in one descriptor's memory, which is its own until it came back; of
-//! one whose payload is lent the head is there, and further descriptors name the payload, which its guest can still write.
+//! Frames on their way to a tap, through a ring: each with its header in one descriptor's memory,
+//! which is its own until it came back; of one whose payload is lent the head is there, and further
+//! descriptors name the payload, which its guest can still write.
 //!
 //! ```text
 //!   area:  | sent, not back: header, frame | header, frame | ... |   free   |
 //!            ^ oldest                                            ^ next, which begins anew at the end, and where none is out
 //! ```
-//! Who lends is told when the worker has read a frame: a [`Token`] comes [back](Sender::completed) once.
+//! Who lends is told when the worker has read a frame: a [`Token`] comes [back](Sender::completed)
+//! once.
 //!
-//! Memory: the area, 512 KiB a queue, of which the first lines are enough as long as the worker keeps up.
+//! Memory: the area, 512 KiB a queue, of which the first lines are enough as long as the worker
+//! keeps up.
 
 use super::virtqueue::{Buffer, Violation, Virtqueue};
 use crate::mapping::Mapping;
@@ -108,7 +111,8 @@ impl Sender {
     pub fn put(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
         let Some((at, len)) = self.write(header, frame) else { return false };
         let buffer = self.buffer(at, len);
-        // SAFETY: the bytes are the area's, which stays as long as the ring, and no other frame has them until this one is back.
+        // SAFETY: the bytes are the area's, which stays as long as the ring, and no other frame has
+        // them until this one is back.
         let Some(head) = (unsafe { self.ring.push_one(buffer) }) else { return false };
         let (at, len) = (at as u32, len as u32);
         self.sent.push_back(Sent { token: None, at, len, head, nr_pieces: 0, is_back: false });
@@ -200,7 +204,8 @@ impl Sender {
         self.sent.len()
     }
 
-    /// Takes those that are not back, in order, each behind its header. Only when the worker was stopped.
+    /// Takes those that are not back, in order, each behind its header. Only when the worker was
+    /// stopped.
     pub fn left(&mut self, mut each: impl FnMut(Frame<'_>)) {
         let mut bytes = vec![0; HEADER + MAX_FRAME];
         let mut vectors = Vec::new();

@@ -3,11 +3,11 @@
 //! ```text
 //!   TapPort --lock--> Vhost <--lock-- Keeper: complete, once a round; give_up, before pages go
 //! ```
-//! Both are one worker's, one after another: the lock is waited for only where a queue ends elsewhere, and no call waits for the
-//! kernel's worker.
+//! Both are one worker's, one after another: the lock is waited for only where a queue ends
+//! elsewhere, and no call waits for the kernel's worker.
 //!
-//! Invariants: a frame that is kept is named by a descriptor until its token was completed, or until [`give_up`](Keeper::give_up)
-//! returned, and by none afterwards.
+//! Invariants: a frame that is kept is named by a descriptor until its token was completed, or
+//! until [`give_up`](Keeper::give_up) returned, and by none afterwards.
 
 use super::Vhost;
 use super::kernel::{Device, Worker};

@@ -1,4 +1,5 @@
-//! Both rings beside a worker that is a thread of the test: its tap is one end of a socket that keeps frames apart.
+//! Both rings beside a worker that is a thread of the test: its tap is one end of a socket that
+//! keeps frames apart.
 //!
 //! ```text
 //!   Vhost --ring--> model's threads --write--> socket --> the test, as the interface
@@ -173,7 +174,8 @@ fn next(far: &OwnedFd) -> Vec<u8> {
     }
 }
 
-/// As a queue does: gives nothing while the port has no room, and goes on with others meanwhile. Returns how many were refused.
+/// As a queue does: gives nothing while the port has no room, and goes on with others meanwhile.
+/// Returns how many were refused.
 fn when_there_is_room(vhost: &mut Vhost<Threads>) -> usize {
     let mut refused = 0;
     while vhost.stands() {
@@ -293,7 +295,8 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
     assert!(rustix::io::read(&far, &mut [0; 200]).is_err(), "a frame came twice");
 }
 
-/// Its guest goes on, and so does our thread, which has others: what finds no room is kept back, a burst of it, and then refused.
+/// Its guest goes on, and so does our thread, which has others: what finds no room is kept back, a
+/// burst of it, and then refused.
 #[test]
 fn nobody_waits_for_a_worker_that_stands_still() {
     const SENT: usize = 2000;
@@ -312,7 +315,8 @@ fn nobody_waits_for_a_worker_that_stands_still() {
     assert_eq!((lent.send(0, &mut vhost), vhost.complete(&mut done)), (1, 0));
     assert_eq!((done, vhost.tx.nr_lent()), (vec![Token(0)], 0));
     assert_eq!((WAITS.get(), vhost.stopped), (0, None), "nobody slept");
-    // As a queue asks, again and again: after a second the worker is stopped, and what was taken is written, once and in order.
+    // As a queue asks, again and again: after a second the worker is stopped, and what was taken is
+    // written, once and in order.
     std::thread::scope(|s| {
         let seen =
             s.spawn(|| (0..taken).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
@@ -445,7 +449,8 @@ fn lent_payload_is_read_where_it_lies_and_who_lent_it_is_told_once() {
         seen.join().unwrap();
     });
     vhost.complete(&mut done);
-    // A frame that found no room was copied, and its pages came back before those of frames in the ring.
+    // A frame that found no room was copied, and its pages came back before those of frames in the
+    // ring.
     done.sort_by_key(|token| token.0);
     let due: Vec<Token> = (0..FRAMES as u64).filter(|i| i % 5 != 4).map(Token).collect();
     assert_eq!(done, due);
@@ -567,7 +572,8 @@ fn frames_that_come_back_in_any_order_free_what_is_theirs() {
 #[test]
 fn pieces_that_follow_each_other_are_one_descriptor() {
     let lent = Lent::new(2);
-    // Three in a row, one behind a gap, one before it, and two of which the second begins where the first does.
+    // Three in a row, one behind a gap, one before it, and two of which the second begins where the
+    // first does.
     let places = [(128, 3968), (4096, 4096), (8192, 100), (12_288, 4096), (4096, 10), (4096, 10)];
     let pieces = places.map(|(at, len)| lent.0.piece(at, len).unwrap());
     // SAFETY: nobody has them read.

@@ -1,4 +1,5 @@
-//! A split virtqueue, the driver's side (virtio 1.2, 2.7): chains of buffers go to a device, and come back used.
+//! A split virtqueue, the driver's side (virtio 1.2, 2.7): chains of buffers go to a device, and
+//! come back used.
 //!
 //! ```text
 //!   (d) driver writes, (v) device writes                       at      bytes
@@ -9,16 +10,17 @@
 //!   push, push ... --publish: idx, fence, avail_event?--> kick        arm: used_event, fence, idx? --> call
 //!   pop  <-------- idx, id, len: each read once
 //! ```
-//! Both indices run freely, modulo 2^16. VERSION_1 (little-endian) and EVENT_IDX are agreed on: who wants to be told of an index
-//! names it, and is told once, when it is passed.
+//! Both indices run freely, modulo 2^16. VERSION_1 (little-endian) and EVENT_IDX are agreed on: who
+//! wants to be told of an index names it, and is told once, when it is passed.
 //!
-//! Invariants: which descriptors are in use, and what a chain is made of, is kept here, in private memory, and never read back from
-//! the ring; a chain is a chain's until its head comes back, once. Between publishing an index and reading the other side's event
-//! index stands a full fence, and so between an event index and the other's index.
+//! Invariants: which descriptors are in use, and what a chain is made of, is kept here, in private
+//! memory, and never read back from the ring; a chain is a chain's until its head comes back, once.
+//! Between publishing an index and reading the other side's event index stands a full fence, and so
+//! between an event index and the other's index.
 //!
-//! What the device may do: it is the kernel, which is trusted with our memory, and yet what it says is checked: an index that is ahead
-//! of what is out, a head that is none or came back before is a [`Violation`], and this ring is over. It can keep a chain for ever: who
-//! waits bounds that.
+//! What the device may do: it is the kernel, which is trusted with our memory, and yet what it says
+//! is checked: an index that is ahead of what is out, a head that is none or came back before is a
+//! [`Violation`], and this ring is over. It can keep a chain for ever: who waits bounds that.
 
 use crate::mapping::Mapping;
 use std::fmt;
@@ -30,7 +32,8 @@ const NEXT: u64 = 1;
 /// The device writes there, and does not read.
 const WRITE: u64 = 2;
 
-/// Descriptors of a chain at most: as many as the kernel's iovecs (`UIO_MAXIOV`), and never more than a ring has.
+/// Descriptors of a chain at most: as many as the kernel's iovecs (`UIO_MAXIOV`), and never more
+/// than a ring has.
 const CHAIN_MAX: usize = 1024;
 
 /// Some memory, as a descriptor names it.
@@ -84,7 +87,8 @@ pub struct Addresses {
     pub used: u64,
 }
 
-/// Whether whoever wants to be told when an index passes `event` is to be told, now that it went from `old` to `new`.
+/// Whether whoever wants to be told when an index passes `event` is to be told, now that it went
+/// from `old` to `new`.
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
@@ -121,7 +125,8 @@ impl Virtqueue {
         used_at(size) + 6 + 8 * size as usize
     }
 
-    /// An empty ring of `size` descriptors, a power of two, at byte `at` of `memory`, a multiple of 64; what was there is gone.
+    /// An empty ring of `size` descriptors, a power of two, at byte `at` of `memory`, a multiple of
+    /// 64; what was there is gone.
     pub(super) fn new(memory: Arc<Mapping>, at: usize, size: u16) -> Self {
         assert!(size.is_power_of_two() && at.is_multiple_of(64), "a ring of {size} at {at}");
         for word in (at..at + Self::bytes(size)).step_by(2) {
@@ -169,12 +174,12 @@ impl Virtqueue {
         self.out.into()
     }
 
-    /// Appends a chain of these buffers, of which those that the device writes come last, to what the next
-    /// [`publish`](Self::publish) shows. None: it is empty, too long, or there is no room.
+    /// Appends a chain of these buffers, of which those that the device writes come last, to what
+    /// the next [`publish`](Self::publish) shows. None: it is empty, too long, or there is no room.
     ///
     /// # Safety
-    /// Until the chain came back, or the device was stopped, the memory stays mapped; where the device writes, nobody else has it,
-    /// and where it reads private memory, nobody changes it.
+    /// Until the chain came back, or the device was stopped, the memory stays mapped; where the
+    /// device writes, nobody else has it, and where it reads private memory, nobody changes it.
     #[must_use]
     pub unsafe fn push(&mut self, buffers: impl Iterator<Item = Buffer>) -> Option<u16> {
         let head = self.first_free;
@@ -288,14 +293,15 @@ impl Virtqueue {
         Ok(self.back.wrapping_sub(self.seen).into())
     }
 
-    /// How many came back and were not popped, as the device says now: a number to tell, not to rely on.
+    /// How many came back and were not popped, as the device says now: a number to tell, not to
+    /// rely on.
     pub fn waiting(&self) -> usize {
         let idx = self.memory.u16(self.at + used_at(self.size) + 2);
         u16::from_le(idx.load(Ordering::Relaxed)).wrapping_sub(self.seen).min(self.out).into()
     }
 
-    /// The oldest chain that came back; its descriptors stay its own until it is [freed](Self::free) or [pushed
-    /// again](Self::push_again).
+    /// The oldest chain that came back; its descriptors stay its own until it is
+    /// [freed](Self::free) or [pushed again](Self::push_again).
     ///
     /// # Errors
     /// The device violated the protocol.
@@ -332,7 +338,8 @@ impl Virtqueue {
         self.nr_free += n;
     }
 
-    /// Asks for a call once `more` further chains came back. True: they have already, and no call may come.
+    /// Asks for a call once `more` further chains came back. True: they have already, and no call
+    /// may come.
     ///
     /// # Errors
     /// The index cannot be.

@@ -4,8 +4,9 @@
 //!   begin: a buffer --.                                             .--deliver: those of all reads that the disk did together
 //!   begin: a buffer --+--fetch: the bytes of all writes of a batch--+--> disk
 //! ```
-//! Invariants: a buffer is in one request at a time; those that wait for the next have `SPARE_BYTES` at most. A guest sees only
-//! bytes that its own request read: what an earlier one left in a buffer is not copied to anybody.
+//! Invariants: a buffer is in one request at a time; those that wait for the next have
+//! `SPARE_BYTES` at most. A guest sees only bytes that its own request read: what an earlier one
+//! left in a buffer is not copied to anybody.
 
 use crate::blk::disk::{Buffer, IoMemory};
 use crate::blk::path::back::{BackPath, Held, Part, Transfer, Way};
@@ -61,7 +62,8 @@ impl CopyPath {
         }
     }
 
-    /// Copies between the guest's pages and the buffers of those of `batch` that go this way: several requests with one call.
+    /// Copies between the guest's pages and the buffers of those of `batch` that go this way:
+    /// several requests with one call.
     fn copy<'a, P: Platform>(
         &mut self,
         p: &P,

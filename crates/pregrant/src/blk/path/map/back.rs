@@ -1,4 +1,5 @@
-//! The back: mapped for a request, unmapped with its batch; copied where [no more may be mapped](crate::blk::path).
+//! The back: mapped for a request, unmapped with its batch; copied where [no more may be
+//! mapped](crate::blk::path).
 
 use crate::blk::disk::IoMemory;
 use crate::blk::path::alone::Alone;

@@ -7,8 +7,8 @@
 //!   turn        what the owner looks after between batches: links, rates, control requests   `turn`
 //!   disconnect  nothing stays mapped or bound
 //! ```
-//! What a front may do: write any keys, lie on its rings, vanish. A list that is wrong is refused, and its queue goes on with
-//! ordinary grants; rings that are wrong close the vif.
+//! What a front may do: write any keys, lie on its rings, vanish. A list that is wrong is refused,
+//! and its queue goes on with ordinary grants; rings that are wrong close the vif.
 
 mod connect;
 mod turn;
@@ -47,21 +47,27 @@ use alloc::vec::Vec;
 pub struct VifConfig {
     /// What is advertised.
     pub features: BackFeatures,
-    /// What fetches frames that are neither in staging buffers nor in pages that stay mapped: `map`, or `copy` as for any other.
+    /// What fetches frames that are neither in staging buffers nor in pages that stay mapped:
+    /// `map`, or `copy` as for any other.
     pub fallback: PathName,
-    /// Whether the head of a frame that is longer than a staging buffer is taken from there, and only the rest by grants.
+    /// Whether the head of a frame that is longer than a staging buffer is taken from there, and
+    /// only the rest by grants.
     pub staged_heads: bool,
-    /// How many pages of each queue and direction may stay mapped once they were seen, where the front persists.
+    /// How many pages of each queue and direction may stay mapped once they were seen, where the
+    /// front persists.
     pub persistent_pages: usize,
-    /// How many pages of each queue the front may have mapped by request (docs/protocol 2.11); 0: such requests are not supported.
+    /// How many pages of each queue the front may have mapped by request (docs/protocol 2.11); 0:
+    /// such requests are not supported.
     pub gref_pages: usize,
-    /// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between it and this back (docs/protocol 4.6);
-    /// only where the platform can.
+    /// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between
+    /// it and this back (docs/protocol 4.6); only where the platform can.
     pub foreign: bool,
-    /// Whether pages of this domain are lent for RX to a guest that wants to copy itself (docs/protocol 4.7); only where the platform says that
-    /// a page is still mapped when it is to be released.
+    /// Whether pages of this domain are lent for RX to a guest that wants to copy itself
+    /// (docs/protocol 4.7); only where the platform says that a page is still mapped when it is to
+    /// be released.
     pub guest_copy: bool,
-    /// How long frames wait for the front's RX slots, and how long it may take none before its link goes down.
+    /// How long frames wait for the front's RX slots, and how long it may take none before its link
+    /// goes down.
     pub patience: Patience,
 }
 
@@ -200,7 +206,8 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn changed<B: DeviceBus>(&mut self, p: &P, bus: &mut B, what: Changed<'_>) -> Result<(), B::Error> {
         match what {
-            // It may ask for multicast control, or no longer, at any time (`feature-dynamic-multicast-control`).
+            // It may ask for multicast control, or no longer, at any time
+            // (`feature-dynamic-multicast-control`).
             Changed::FrontKeys if self.told.dynamic_multicast_control => {
                 let on = self.told.multicast_control && requests_multicast(bus)?;
                 self.control.lock().multicast.request(on);
@@ -271,8 +278,8 @@ impl VifConfig {
 }
 
 impl<P: Platform> Vif<P> {
-    /// Has frames go another way from now on than by pages that are lent; what is in there can be fetched until these are
-    /// [taken back](Self::take_pages_back).
+    /// Has frames go another way from now on than by pages that are lent; what is in there can be
+    /// fetched until these are [taken back](Self::take_pages_back).
     fn lend_no_more(&mut self) {
         let Self { queues, lent, .. } = self;
         lent.end(queues.iter_mut().filter_map(|q| q.rx.chain_mut().take_lent()));
@@ -304,18 +311,20 @@ impl<P: Platform> Vif<P> {
         self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count()
     }
 
-    /// Pages that it has mapped: those that it [needs](BackDevice::needed_pages), and those that it keeps since it saw them.
+    /// Pages that it has mapped: those that it [needs](BackDevice::needed_pages), and those that it
+    /// keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
         self.needed_pages() + self.shares.iter().map(|s| s.kept_pages()).sum::<usize>()
     }
 
-    /// Keeps what the front sets by control requests in memory that outlives this process, for a successor. Before the
-    /// first connection.
+    /// Keeps what the front sets by control requests in memory that outlives this process, for a
+    /// successor. Before the first connection.
     pub fn keep_control(&mut self, page: ControlPage) {
         self.control.lock().keep(page);
     }
 
-    /// Staging lists, halves of data rings, and pages to be lent, that were refused at the last connect: queue, direction, why.
+    /// Staging lists, halves of data rings, and pages to be lent, that were refused at the last
+    /// connect: queue, direction, why.
     pub fn refused_lists(&self) -> &[(usize, &'static str, Refusal)] {
         &self.refused
     }
@@ -346,7 +355,8 @@ impl<P: Platform> Vif<P> {
         self.shares.len()
     }
 
-    /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it neither closes nor detaches.
+    /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it
+    /// neither closes nor detaches.
     pub fn lend_queues(&mut self) -> Vec<BackQueue<P>> {
         core::mem::take(&mut self.queues)
     }
@@ -356,7 +366,8 @@ impl<P: Platform> Vif<P> {
         self.queues = queues;
     }
 
-    /// Moves one batch of queue `i` from the guest to `port`. A fault: call [`close`](Back::close) with its text.
+    /// Moves one batch of queue `i` from the guest to `port`. A fault: call [`close`](Back::close)
+    /// with its text.
     pub fn poll_tx(
         &mut self,
         p: &P,
@@ -372,8 +383,8 @@ impl<P: Platform> Vif<P> {
         self.queues[i].poll_rx(p, port)
     }
 
-    /// Serves some control requests: in the owner's control turn, never between frames. A fault: call
-    /// [`close`](Back::close) with its text.
+    /// Serves some control requests: in the owner's control turn, never between frames. A fault:
+    /// call [`close`](Back::close) with its text.
     pub fn poll_ctrl(&mut self, p: &P) -> Result<Polled, PeerFault> {
         // Looked at first: a guest that asks for nothing makes no queue look for changes.
         if !self.ctrl_is_pending() {
@@ -408,8 +419,9 @@ impl<P: Platform> Vif<P> {
         (first(0), first(1))
     }
 
-    /// The paths that queue `i` runs in this direction (0: TX, 1: RX), as they are [shown](crate::net::path::ChainNames::shown): gref mappings as long as the front has
-    /// pages mapped.
+    /// The paths that queue `i` runs in this direction (0: TX, 1: RX), as they are
+    /// [shown](crate::net::path::ChainNames::shown): gref mappings as long as the front has pages
+    /// mapped.
     pub fn chain(&self, i: usize, dir: usize) -> Vec<&'static str> {
         self.shares[i].chains[dir].shown(self.gref_pages(i)[dir] > 0)
     }
@@ -419,17 +431,20 @@ impl<P: Platform> Vif<P> {
         [0, 1].map(|dir| self.shares[i].chains[dir].data_len)
     }
 
-    /// What became of pages of queue `i` that stay mapped since they were seen: TX, RX; None: none do.
+    /// What became of pages of queue `i` that stay mapped since they were seen: TX, RX; None: none
+    /// do.
     pub fn kept(&self, i: usize) -> [Option<StoreFigures>; 2] {
         self.shares[i].kept()
     }
 
-    /// The table of pages that queue `i`'s front has had mapped: how full it is, and how many pages were refused; None: there is none.
+    /// The table of pages that queue `i`'s front has had mapped: how full it is, and how many pages
+    /// were refused; None: there is none.
     pub fn gref_table(&self, i: usize) -> Option<StoreFigures> {
         self.grefs.as_ref()?.figures(i)
     }
 
-    /// Pages of all queues that the front has had mapped, once none of its requests is under way; None: one is.
+    /// Pages of all queues that the front has had mapped, once none of its requests is under way;
+    /// None: one is.
     pub fn settled_gref_pages(&self) -> Option<usize> {
         let grefs = self.grefs.as_ref()?;
         (grefs.unanswered().next().is_none()).then(|| grefs.pages())

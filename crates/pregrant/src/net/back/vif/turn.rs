@@ -1,4 +1,5 @@
-//! What a live vif's owner looks after in control turns: whether the guest takes frames, and what it may send.
+//! What a live vif's owner looks after in control turns: whether the guest takes frames, and what
+//! it may send.
 
 use super::super::credit::{BadRate, Rate};
 use super::super::ctrl::CtrlRing;
@@ -43,9 +44,10 @@ impl<P: Platform> Vif<P> {
         self.control.credit_waits()
     }
 
-    /// In a control turn: drops frames for the guest that waited too long, and looks whether it still takes any
-    /// ([`stall`](super::super::stall)). The link's new state, when that changed; true: all queues are ready. A fault: call
-    /// [`close`](crate::xenbus::Back::close) with its text.
+    /// In a control turn: drops frames for the guest that waited too long, and looks whether it
+    /// still takes any ([`stall`](super::super::stall)). The link's new state, when that changed;
+    /// true: all queues are ready. A fault: call [`close`](crate::xenbus::Back::close) with its
+    /// text.
     pub fn turn(
         &mut self,
         p: &P,
@@ -64,7 +66,8 @@ impl<P: Platform> Vif<P> {
         (was != link).then_some(link)
     }
 
-    /// Whether any ring has work for us, of which an event has told or is to tell. Nothing is armed.
+    /// Whether any ring has work for us, of which an event has told or is to tell. Nothing is
+    /// armed.
     pub fn is_pending(&mut self) -> bool {
         self.ctrl_is_pending() || self.queues.iter_mut().any(BackQueue::is_pending)
     }
@@ -96,8 +99,8 @@ impl<P: Platform> Vif<P> {
         self.past_stalls + self.shares.iter().map(|s| s.stalls()).sum::<u64>()
     }
 
-    /// When this vif wants its owner awake, by the platform's clock, though nothing comes from the guest: to let frames
-    /// expire, or for credit. None: never.
+    /// When this vif wants its owner awake, by the platform's clock, though nothing comes from the
+    /// guest: to let frames expire, or for credit. None: never.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.queues.iter().filter_map(BackQueue::deadline_ns).min()
     }

@@ -1,4 +1,5 @@
-//! `copy`: every fragment by grant copy, the whole batch in one call. Serves every frame; the fall-back of all others.
+//! `copy`: every fragment by grant copy, the whole batch in one call. Serves every frame; the
+//! fall-back of all others.
 
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::{BackPath, PathName};
@@ -28,7 +29,8 @@ impl CopyPath {
         self.of.clear();
     }
 
-    /// One piece. Reference 0 is never asked for: it is the console's, and in staging means "not here".
+    /// One piece. Reference 0 is never asked for: it is the console's, and in staging means "not
+    /// here".
     #[inline(always)]
     fn push(&mut self, frame: usize, slot: usize, gref: u32, offset: u16, len: u16, at: u32) {
         self.ops.push(CopyOp { gref: GrantRef(gref), offset, len, at, status: GrantStatus::OKAY });

@@ -1,5 +1,5 @@
-//! Ordinary pages of a queue, one per id: granted for each frame where the platform can grant its own pages, else a
-//! standing pool (with Linux's gntalloc an allocation *is* the grant).
+//! Ordinary pages of a queue, one per id: granted for each frame where the platform can grant its
+//! own pages, else a standing pool (with Linux's gntalloc an allocation *is* the grant).
 
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Region, Regions};

@@ -1,13 +1,15 @@
-//! `data-ring` at the back: bytes from and to the area of a queue, mapped from connect to disconnect (docs/protocol 4.5).
+//! `data-ring` at the back: bytes from and to the area of a queue, mapped from connect to
+//! disconnect (docs/protocol 4.5).
 //!
 //! ```text
 //!   TX   place, size --one memcpy, in two pieces around the end--> arena
 //!   RX   frame --take--> place, memcpy --> response with the place      request i + N taken: response i's bytes are free
 //! ```
-//! TX serves the frames that say that they are in the area ([`claim`](super::claim), whose places were checked as they were taken
-//! from the ring), RX all that it has room for, all slots of a frame or none. What a front may do: change bytes while they are
-//! copied (the copy is what counts); name bytes of another of its frames, which are its own; never post a slot again, and find
-//! the area full. After a death: [`resume`](Room::resume).
+//! TX serves the frames that say that they are in the area ([`claim`](super::claim), whose places
+//! were checked as they were taken from the ring), RX all that it has room for, all slots of a
+//! frame or none. What a front may do: change bytes while they are copied (the copy is what
+//! counts); name bytes of another of its frames, which are its own; never post a slot again, and
+//! find the area full. After a death: [`resume`](Room::resume).
 
 use super::claim::CLAIM;
 use super::places::{Places, Used};
@@ -88,7 +90,8 @@ impl Room for Given {
             return;
         };
         if honest {
-            // What was left free ahead of the first is its slot's too; how much that is nobody says.
+            // What was left free ahead of the first is its slot's too; how much that is nobody
+            // says.
             let used = end.saturating_add(u32::from(MAX_HEADROOM)).min(size);
             self.places = Places::resumed(size, from.wrapping_add(end), used);
         } else {
@@ -105,7 +108,8 @@ impl Room for Given {
 }
 
 impl Given {
-    /// All requests before index `taken` were taken: bytes of responses that are a ring behind are free.
+    /// All requests before index `taken` were taken: bytes of responses that are a ring behind are
+    /// free.
     #[inline(always)]
     fn free(&mut self, taken: u32) {
         let size = self.ring_size;

@@ -4,8 +4,9 @@
 //!   SendArea   frame --take--> place in `out` --> bytes      answer of its id --settle--> the oldest places are free
 //!   RecvArea   response's place in `in` --copy_out--> private bytes
 //! ```
-//! The index page stays with the queue, each half with its direction. What a back may do: answer ids in any order (a place
-//! is free when those before it are), never answer (the area is full, and frames go by the next path), name any place (a fault).
+//! The index page stays with the queue, each half with its direction. What a back may do: answer
+//! ids in any order (a place is free when those before it are), never answer (the area is full, and
+//! frames go by the next path), name any place (a fault).
 
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, index, rounded};
@@ -37,7 +38,8 @@ pub struct DataArea<P: Platform> {
 }
 
 impl<P: Platform> DataArea<P> {
-    /// 2^order pages, for those of the directions (TX, RX) that are wanted, and the page that names them; all or nothing. `ids`: of TX.
+    /// 2^order pages, for those of the directions (TX, RX) that are wanted, and the page that names
+    /// them; all or nothing. `ids`: of TX.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -291,7 +293,8 @@ pub struct RecvArea<P: Platform> {
 }
 
 impl<P: Platform> RecvArea<P> {
-    /// Where a response's piece is: in the half, and how long. None: the back names bytes outside of it.
+    /// Where a response's piece is: in the half, and how long. None: the back names bytes outside
+    /// of it.
     #[inline(always)]
     pub fn piece(&self, offset: u16, status: i16) -> Option<(usize, usize)> {
         let (place, len) = (usize::from(offset) * PLACE_BYTES, usize::try_from(status).ok()?);
@@ -311,7 +314,8 @@ impl<P: Platform> RecvArea<P> {
         copy_out_around(self.granted.bytes(), self.size as usize, place & (self.size as usize - 1), dst)
     }
 
-    /// Asks for the first lines of a response's piece, to be read. Whatever it names: nothing is read.
+    /// Asks for the first lines of a response's piece, to be read. Whatever it names: nothing is
+    /// read.
     #[inline(always)]
     pub fn prefetch(&self, rsp: RxResponse) {
         let len = usize::try_from(rsp.status).unwrap_or(0).min(PREFETCHED);

@@ -1,9 +1,11 @@
-//! The index page of a queue's area: written by the front, read once and judged by the back (docs/protocol 4.5.1).
+//! The index page of a queue's area: written by the front, read once and judged by the back
+//! (docs/protocol 4.5.1).
 //!
 //! ```text
 //!   | ring_order | in: 2^(order-1) references, or zeros | out: as many |       a half of zeros is not wanted
 //! ```
-//! Each half is judged by itself. What a front may do: change the page while it is read. The copy is what is judged.
+//! Each half is judged by itself. What a front may do: change the page while it is read. The copy
+//! is what is judged.
 
 use crate::shm::SharedBytes;
 use crate::units::GrantRef;
@@ -45,7 +47,8 @@ impl fmt::Display for IndexFault {
 
 impl core::error::Error for IndexFault {}
 
-/// Writes the page: `halves` are the references of `in` and `out`, none of a half that is not wanted. False: they do not fit it.
+/// Writes the page: `halves` are the references of `in` and `out`, none of a half that is not
+/// wanted. False: they do not fit it.
 #[must_use]
 pub fn write(page: &impl SharedBytes, order: u32, halves: [&[GrantRef]; 2]) -> bool {
     let each = 1usize << (order - 1);
@@ -66,7 +69,8 @@ pub struct IndexPage {
 }
 
 impl IndexPage {
-    /// Reads the page, each word once. No more than the references of an order that is `most` at most, and that a page can hold.
+    /// Reads the page, each word once. No more than the references of an order that is `most` at
+    /// most, and that a page can hold.
     pub fn read(page: &impl SharedBytes, most: u32) -> Result<Self, IndexFault> {
         let most = most.min(ORDER_MAX);
         let order = page.load_u32(RING_ORDER).unwrap_or(0);

@@ -1,14 +1,16 @@
-//! `data-ring`: bytes of frames in a circular area that is granted, and mapped, at connect (docs/protocol 4.5).
+//! `data-ring`: bytes of frames in a circular area that is granted, and mapped, at connect
+//! (docs/protocol 4.5).
 //!
 //! ```text
 //!   front: index page, granted --key--> back: reads, judges, maps each half: all of it or nothing      index.rs
 //!   TX   frame --place in `out`--> request with the place            answered: the place is free       places.rs
 //!   RX   frame --place in `in` --> response with the place           slot posted again: the place is free
 //! ```
-//! Keys: `feature-data-ring` and `max-data-ring-order` of the back, `data-ring-ref` of the front; `data-ring-active` of the back
-//! says which halves were accepted. Costs: a memory copy at each end and no grant operation for a frame that finds room, and as
-//! many bytes of the area as it has, rounded up to 64. What finds none goes by the queue's next path, in the end by `copy`.
-//! What a peer may do: change bytes at any time, and name any place; what was copied counts.
+//! Keys: `feature-data-ring` and `max-data-ring-order` of the back, `data-ring-ref` of the front;
+//! `data-ring-active` of the back says which halves were accepted. Costs: a memory copy at each end
+//! and no grant operation for a frame that finds room, and as many bytes of the area as it has,
+//! rounded up to 64. What finds none goes by the queue's next path, in the end by `copy`. What a
+//! peer may do: change bytes at any time, and name any place; what was copied counts.
 
 pub mod accept;
 pub mod back;
@@ -20,7 +22,8 @@ pub mod places;
 
 use crate::shm::SharedBytes;
 
-/// Places are multiples of it, so that a response's 16 bits say one, and frames begin on cache lines.
+/// Places are multiples of it, so that a response's 16 bits say one, and frames begin on cache
+/// lines.
 pub const PLACE_BYTES: usize = 64;
 
 /// What a piece takes of the area.
@@ -32,10 +35,12 @@ pub const fn rounded(len: usize) -> usize {
 /// Bytes of one response's piece at most: its status is signed, and pieces are rounded up.
 pub const PIECE_MAX: usize = 32704;
 
-/// Of a piece so many bytes are asked for ahead; the hardware's own prefetcher has seen the rest coming by then.
+/// Of a piece so many bytes are asked for ahead; the hardware's own prefetcher has seen the rest
+/// coming by then.
 pub const PREFETCHED: usize = 1024;
 
-/// Pages of a queue's area, as the exponent of 2, where nobody says: the bytes of a full ring, both ways, in frames of up to 2048.
+/// Pages of a queue's area, as the exponent of 2, where nobody says: the bytes of a full ring, both
+/// ways, in frames of up to 2048.
 pub const DEFAULT_ORDER: u32 = 8;
 
 /// Copies `src` into a half of `size` bytes at `at`, around its end. False: it does not lie in it.

@@ -5,9 +5,9 @@
 //!   ......|=====|===|=====|.........
 //!          oldest          next place
 //! ```
-//! Invariants: `head - tail` is at most the half's size, so no byte is given out twice before it was freed; all numbers are
-//! multiples of 64. Private to the end that gives places out: what a peer may do does not reach it, but by the order in which
-//! it answers or posts.
+//! Invariants: `head - tail` is at most the half's size, so no byte is given out twice before it
+//! was freed; all numbers are multiples of 64. Private to the end that gives places out: what a
+//! peer may do does not reach it, but by the order in which it answers or posts.
 
 use super::rounded;
 use alloc::boxed::Box;
@@ -51,7 +51,8 @@ impl Places {
         self.most
     }
 
-    /// The number behind the last byte that was given out: [free up to there](Self::free_to), and all of it is free.
+    /// The number behind the last byte that was given out: [free up to there](Self::free_to), and
+    /// all of it is free.
     #[inline(always)]
     pub fn head(&self) -> u32 {
         self.head
@@ -89,7 +90,8 @@ impl Places {
     }
 }
 
-/// Places whose pieces are used by somebody, in the order in which they were given out: what each was given for, and the head behind it.
+/// Places whose pieces are used by somebody, in the order in which they were given out: what each
+/// was given for, and the head behind it.
 #[derive(Debug)]
 pub struct Used<T> {
     list: Box<[(T, u32)]>,
@@ -110,7 +112,8 @@ impl<T: Copy + Default> Used<T> {
         self.next.wrapping_sub(self.first) as usize + n as usize <= self.list.len()
     }
 
-    /// Notes the newest. Returns its number, by which it [is found](Self::at_mut) until it is forgotten.
+    /// Notes the newest. Returns its number, by which it [is found](Self::at_mut) until it is
+    /// forgotten.
     #[inline(always)]
     pub fn note(&mut self, what: T, head: u32) -> u32 {
         let number = self.next;
@@ -161,8 +164,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for and freed, in order: no piece has a byte that an older one still has, pieces lie one behind the
-        /// other around the end, and room is refused only where there is none.
+        /// Whatever is asked for and freed, in order: no piece has a byte that an older one still
+        /// has, pieces lie one behind the other around the end, and room is refused only where
+        /// there is none.
         #[test]
         #[cfg_attr(miri, ignore = "arithmetic, a byte at a time")]
         fn no_byte_is_given_out_before_it_was_freed(

@@ -1,6 +1,7 @@
 //! The front's pages, named by their frames: ordinary pages, and nothing is granted.
 //!
-//! What a back may do: everything, to these pages and to all others. What it answers is judged as ever.
+//! What a back may do: everything, to these pages and to all others. What it answers is judged as
+//! ever.
 
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Region};
@@ -19,7 +20,8 @@ pub struct ForeignPages<P: Platform> {
 }
 
 impl<P: Platform> ForeignPages<P> {
-    /// These, with `mark` beside each frame; they come back where they have no frames that can be named.
+    /// These, with `mark` beside each frame; they come back where they have no frames that can be
+    /// named.
     pub fn over(p: &P, pages: OrdinaryPages<P>, mark: u32) -> Result<Self, OrdinaryPages<P>> {
         let count = FrontPath::<P>::ids(&pages);
         match pages.first_frame(p) {

@@ -1,16 +1,19 @@
-//! `foreign`: a guest that trusts its back lets it map all of its memory, and names frames instead of grants (S. Stabellini in the
-//! thread of 2016; docs/protocol 4.6).
+//! `foreign`: a guest that trusts its back lets it map all of its memory, and names frames instead
+//! of grants (S. Stabellini in the thread of 2016; docs/protocol 4.6).
 //!
 //! ```text
 //!   TX   frame, offset, size  --> guest's memory [frame * 4096 + offset] --memcpy--> arena
 //!   RX   mark | frame         <--memcpy-- burst
 //! ```
-//! The upper bound of what frames can cost: no grant, no list, no area. For the price of all isolation from the back: it is there where a
-//! platform can map a domain ([`PeerMem::whole`](crate::platform::PeerMem::whole): the loopback, and one process), where the
-//! back's operator said so, and where the guest asks for it. Without, the same pages are granted as ordinary ones.
+//! The upper bound of what frames can cost: no grant, no list, no area. For the price of all
+//! isolation from the back: it is there where a platform can map a domain
+//! ([`PeerMem::whole`](crate::platform::PeerMem::whole): the loopback, and one process), where the
+//! back's operator said so, and where the guest asks for it. Without, the same pages are granted as
+//! ordinary ones.
 //!
-//! What a peer may do. The back: everything to the guest. The guest: name any of its own frames, among them rings, grant table, and
-//! one page twice: the back copies only, and checks each number against what it has mapped.
+//! What a peer may do. The back: everything to the guest. The guest: name any of its own frames,
+//! among them rings, grant table, and one page twice: the back copies only, and checks each number
+//! against what it has mapped.
 
 pub mod accept;
 pub mod back;

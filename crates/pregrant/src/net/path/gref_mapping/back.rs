@@ -1,8 +1,9 @@
 //! The back: requests whose references are in the queue's table are copied from or to its pages.
 //!
-//! A frame of which a slot is not there is left to the next path; of a TX frame those that are there are fetched here. TX takes
-//! any page of the table, RX those that are mapped for writing. What a front may do: change a page at any time (what was copied
-//! counts); post one page for two RX frames (either may be in it in the end: those whose pages are there are written first).
+//! A frame of which a slot is not there is left to the next path; of a TX frame those that are
+//! there are fetched here. TX takes any page of the table, RX those that are mapped for writing.
+//! What a front may do: change a page at any time (what was copied counts); post one page for two
+//! RX frames (either may be in it in the end: those whose pages are there are written first).
 
 use super::exchange::GrefExchange;
 use super::table::GrefTable;
@@ -194,8 +195,8 @@ fn lend<M: SharedBytes>(
     held.lend(batch, todo, out, place_of, copy)
 }
 
-/// What a kept frame has is held: its guest has it back when the port has done with it. The other direction may have the table when the queue ends, and
-/// its pages with it.
+/// What a kept frame has is held: its guest has it back when the port has done with it. The other
+/// direction may have the table when the queue ends, and its pages with it.
 impl<P: Platform> Standing for GrefMappingPath<P> {
     fn held(&self) -> &HeldFrames {
         &self.held

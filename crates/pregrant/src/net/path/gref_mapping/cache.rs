@@ -1,5 +1,6 @@
-//! Which of the guest's own pages the back of one queue has mapped because it was asked to, and which it is to be asked for: the hash table of
-//! buffers and their references that was proposed in the review of staging grants, with a bound.
+//! Which of the guest's own pages the back of one queue has mapped because it was asked to, and
+//! which it is to be asked for: the hash table of buffers and their references that was proposed in
+//! the review of staging grants, with a bound.
 //!
 //! ```text
 //!   page --look_up--> hit: its reference             sent --> in flight --> answered
@@ -7,15 +8,17 @@
 //!        Wanted --granted--> Asked (ADD) --> Added --makes way--> Leaving --> Asked (DEL) --> Ending --its grant ends--> free
 //!                              '-refused-------------------------------------------------------^
 //! ```
-//! Invariants: a page has one place and one reference; a page of which a frame is in flight makes way for none; a grant that the
-//! back was told of is ended after its DEL was answered, with success for that entry (or its ADD was refused, or the vif closed), and
-//! tried again for as long as the platform says that it is in use. Nothing is allocated after it was made. What makes way is the [`Clock`]'s to say, and whether
-//! anything does the [`WorkingSet`]'s.
+//! Invariants: a page has one place and one reference; a page of which a frame is in flight makes
+//! way for none; a grant that the back was told of is ended after its DEL was answered, with
+//! success for that entry (or its ADD was refused, or the vif closed), and tried again for as long
+//! as the platform says that it is in use. Nothing is allocated after it was made. What makes way
+//! is the [`Clock`]'s to say, and whether anything does the [`WorkingSet`]'s.
 //!
-//! What a back may do: refuse an ADD, which is asked again of fewer and so shows how many pages it takes; refuse a DEL or an entry
-//! of it, whose page is asked for [`DELS_MAX`] times and then stays; say that it has let go of what it has mapped (the grant
-//! stands, and its place is taken); never answer. Frames are right in each case: a reference names one page for as long as any request can carry
-//! it. What is answered and was not asked is counted, and changes nothing.
+//! What a back may do: refuse an ADD, which is asked again of fewer and so shows how many pages it
+//! takes; refuse a DEL or an entry of it, whose page is asked for [`DELS_MAX`] times and then
+//! stays; say that it has let go of what it has mapped (the grant stands, and its place is taken);
+//! never answer. Frames are right in each case: a reference names one page for as long as any
+//! request can carry it. What is answered and was not asked is counted, and changes nothing.
 
 use super::clock::Clock;
 use super::front::added;
@@ -29,7 +32,8 @@ use alloc::vec::Vec;
 /// Pages of an ADD at most: a table is filled with few answers.
 pub const ADDS_AT_ONCE: usize = GREF_LIST_MAX;
 
-/// Pages of a DEL at most. Their frames are copied until it is answered: our back unmaps as many in one control turn.
+/// Pages of a DEL at most. Their frames are copied until it is answered: our back unmaps as many in
+/// one control turn.
 pub const DELS_AT_ONCE: usize = 64;
 
 /// How often the back is asked to let go of a page (docs/protocol 2.11).
@@ -146,8 +150,8 @@ impl GrefCache {
         self.working_set.begin(self.capacity);
     }
 
-    /// Another back has the rings, whose table is taken for empty until the next [`begin`](Self::begin): what it was told of it is told again, by
-    /// the same references.
+    /// Another back has the rings, whose table is taken for empty until the next
+    /// [`begin`](Self::begin): what it was told of it is told again, by the same references.
     pub fn renew(&mut self) {
         (self.capacity, self.asked) = (0, None);
         for list in [&mut self.again, &mut self.leaving, &mut self.list] {
@@ -163,7 +167,8 @@ impl GrefCache {
         }
     }
 
-    /// A frame lies in this page: the place that the page has, and its reference, where the back has it.
+    /// A frame lies in this page: the place that the page has, and its reference, where the back
+    /// has it.
     #[inline(always)]
     pub fn look_up(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         if page >= self.clock.pages() {
@@ -241,8 +246,9 @@ impl GrefCache {
         self.asked.is_some()
     }
 
-    /// What is to be asked next, about the entries that `list` is filled with; [`heard`](Self::heard) gets the answer. None: nothing, or
-    /// there is no answer yet. `grant` grants a page, `end` ends a grant, and says whether it could.
+    /// What is to be asked next, about the entries that `list` is filled with;
+    /// [`heard`](Self::heard) gets the answer. None: nothing, or there is no answer yet. `grant`
+    /// grants a page, `end` ends a grant, and says whether it could.
     pub fn question(
         &mut self,
         list: &mut Vec<GrefEntry>,
@@ -355,8 +361,9 @@ impl GrefCache {
                 }
             }
             Some(Ask::Del) => {
-                // Statuses are 0 before, and one that follows the draft writes those alone that failed. Its data says that it looked; that of one
-                // that follows the specification, how many it let go of.
+                // Statuses are 0 before, and one that follows the draft writes those alone that
+                // failed. Its data says that it looked; that of one that follows the specification,
+                // how many it let go of.
                 let gone = statuses.iter().take(self.list.len()).filter(|status| **status == 0).count();
                 let good = good && gone <= answer.data as usize;
                 for k in 0..self.list.len() {
@@ -414,7 +421,8 @@ impl GrefCache {
         }
     }
 
-    /// The back is gone: ends all grants that can be ended. The others take a place each until they can be: call this again.
+    /// The back is gone: ends all grants that can be ended. The others take a place each until they
+    /// can be: call this again.
     pub fn disconnect(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         (self.capacity, self.asked) = (0, None);
         for list in [&mut self.wanted, &mut self.again, &mut self.leaving, &mut self.ending, &mut self.list] {

@@ -1,11 +1,13 @@
-//! Which pages have a place, of a bounded number of places, and which of them was not used for long.
+//! Which pages have a place, of a bounded number of places, and which of them was not used for
+//! long.
 //!
 //! ```text
 //!   page --place_of--> place: [page 7, used] [page 3] [page 90, used] ...
 //!                                 ^ hand: takes the mark of those that were used, and stops at one that was not
 //! ```
-//! The clock of the textbooks: nearly the least recently used one, by one store for each use and a few loads for each page that
-//! has to go. All memory is allocated when it is made; no peer comes near it.
+//! The clock of the textbooks: nearly the least recently used one, by one store for each use and a
+//! few loads for each page that has to go. All memory is allocated when it is made; no peer comes
+//! near it.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -14,7 +16,8 @@ use alloc::vec::Vec;
 /// No place, or no page.
 const NONE: u32 = u32::MAX;
 
-/// Places that the hand passes at most for one page that has to go: what a frame waits for is bounded, whatever was used before.
+/// Places that the hand passes at most for one page that has to go: what a frame waits for is
+/// bounded, whatever was used before.
 const STEPS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +104,8 @@ impl Clock {
         }
     }
 
-    /// Moves the hand to a page that was not used since it passed last, of those that `may_go`. None: it found none on its way.
+    /// Moves the hand to a page that was not used since it passed last, of those that `may_go`.
+    /// None: it found none on its way.
     pub fn unused(&mut self, may_go: impl Fn(usize) -> bool) -> Option<usize> {
         for _ in 0..STEPS_MAX.min(2 * self.top) {
             let at = self.hand;

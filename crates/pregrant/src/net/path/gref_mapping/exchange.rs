@@ -4,8 +4,9 @@
 //!   control thread: mapped --Keep--> letters --> table       worker, when it heeds orders, between two batches
 //!                 unmapped <--given-- pages <--GiveBack--
 //! ```
-//! The worker moves pages in and out of its table; the system calls are the control thread's. A lock for as long as a list
-//! is taken: once for each ADD or DEL, never for a batch; and once a turn while a DEL waits for frames that a port keeps. Nothing of its pages is lent meanwhile.
+//! The worker moves pages in and out of its table; the system calls are the control thread's. A
+//! lock for as long as a list is taken: once for each ADD or DEL, never for a batch; and once a
+//! turn while a DEL waits for frames that a port keeps. Nothing of its pages is lent meanwhile.
 
 use super::table::{GrefTable, Mapped};
 use crate::units::GrantRef;
@@ -52,7 +53,8 @@ impl<M> GrefExchange<M> {
         self.letters.lock().push(Letter::Keep(pages));
     }
 
-    /// These are wanted back; they are [`given`](Self::given) together. Order the queue to look afterwards.
+    /// These are wanted back; they are [`given`](Self::given) together. Order the queue to look
+    /// afterwards.
     pub fn want_back(&self, refs: Vec<GrantRef>) {
         self.letters.lock().push(Letter::GiveBack(refs));
     }
@@ -76,8 +78,8 @@ impl<M> GrefExchange<M> {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// The worker, between two batches: does what it was asked. True: something is given back. All of a list goes together; one of which a
-    /// page is held, and what was asked after it, waits.
+    /// The worker, between two batches: does what it was asked. True: something is given back. All
+    /// of a list goes together; one of which a page is held, and what was asked after it, waits.
     pub fn heed(&self, table: &mut GrefTable<M>) -> bool {
         let mut letters = mem::take(&mut *self.letters.lock()).into_iter();
         let (mut gave, mut waits) = (false, false);

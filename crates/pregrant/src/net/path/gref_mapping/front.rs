@@ -1,18 +1,21 @@
-//! How a front tells the back which of its pages to keep mapped: those that it granted at connect, queue by queue.
+//! How a front tells the back which of its pages to keep mapped: those that it granted at connect,
+//! queue by queue.
 //!
 //! ```text
 //!   live --> GET size of queue 0 --> ADD up to 512 pages --> GET --> ADD ... --> GET size of queue 1 ... --> over
 //!              '-- NOT_SUPPORTED, 0 --> over         '-- refused: half as many, and in the end none
 //! ```
-//! Backs that follow the draft of these messages say of a size what is free, answer an ADD with success where a part of it failed, and
-//! count in its data the entries that they looked at. So GET comes before each ADD, and what was taken is counted by the entries'
-//! statuses, which are 0 before.
-//! The pages are a static pool: the same reference names the same page from connect to disconnect, so nothing is ever taken
-//! back. Requests carry these references from the first frame on, told or not: what the back does not have in its table it copies
-//! by grant. Where the table is short, each direction has half of it, or what the other leaves.
+//! Backs that follow the draft of these messages say of a size what is free, answer an ADD with
+//! success where a part of it failed, and count in its data the entries that they looked at. So GET
+//! comes before each ADD, and what was taken is counted by the entries' statuses, which are 0
+//! before. The pages are a static pool: the same reference names the same page from connect to
+//! disconnect, so nothing is ever taken back. Requests carry these references from the first frame
+//! on, told or not: what the back does not have in its table it copies by grant. Where the table is
+//! short, each direction has half of it, or what the other leaves.
 //!
-//! What a back may do: say any size (no more is told than there is), any status, or nothing. The front believes none of it: it
-//! counts what was taken, for whoever looks, and sends the same frames.
+//! What a back may do: say any size (no more is told than there is), any status, or nothing. The
+//! front believes none of it: it counts what was taken, for whoever looks, and sends the same
+//! frames.
 
 use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
@@ -72,7 +75,8 @@ impl Telling {
         if let Question::Add(_, entries) = self.question() { entries.len() } else { 0 }
     }
 
-    /// The back's answer to that, and what it wrote to the entries. `pages` has the references of the queue's TX and RX pages.
+    /// The back's answer to that, and what it wrote to the entries. `pages` has the references of
+    /// the queue's TX and RX pages.
     pub fn heard<'a>(
         &mut self,
         answer: CtrlResponse,
@@ -126,8 +130,9 @@ impl Telling {
     }
 }
 
-/// Entries of an ADD of `n` that the back has taken, as it says. By the specification all or none, with statuses that are not used; by
-/// its draft those with status 0 among the first `data`, which it looked at.
+/// Entries of an ADD of `n` that the back has taken, as it says. By the specification all or none,
+/// with statuses that are not used; by its draft those with status 0 among the first `data`, which
+/// it looked at.
 pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<Item = usize> {
     let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
     let looked_at = match answer.data as usize {
@@ -155,8 +160,8 @@ mod tests {
         (from..from + n).map(GrantRef).collect()
     }
 
-    /// Plays a back: `answers` to each question in turn, with status 2 in the last `failed` entries of each list. What was asked: the size of a
-    /// queue, or so many entries.
+    /// Plays a back: `answers` to each question in turn, with status 2 in the last `failed` entries
+    /// of each list. What was asked: the size of a queue, or so many entries.
     fn told_of(
         failed: usize,
         tx: u32,
@@ -203,7 +208,8 @@ mod tests {
         assert_eq!((&asked[1..], taken), (&adds[..], Vec::from([756])));
     }
 
-    /// The draft: a size is what is free, success has failed entries, data counts those that were looked at.
+    /// The draft: a size is what is free, success has failed entries, data counts those that were
+    /// looked at.
     #[test]
     fn a_back_that_follows_the_draft_is_believed_entry_by_entry() {
         let (asked, taken) = told_of(1, 256, 500, 1, &[(0, 768), (0, 512), (0, 100), (0, 100), (0, 0)]);

@@ -1,10 +1,12 @@
-//! The list of an ADD or DEL in a page of the guest's: copied once, and the copy is judged (docs/protocol 2.11).
+//! The list of an ADD or DEL in a page of the guest's: copied once, and the copy is judged
+//! (docs/protocol 2.11).
 //!
 //! ```text
 //!   | ref, flags, status | ref, flags, status | ...      at most 512 of 8 bytes, from the page's byte 0 on
 //! ```
-//! The page is granted read-write: a back writes the status of each entry of a DEL. What a guest may do: change the page
-//! while it is read, revoke it before the answer (then no status is written, and the answer says INVALID_PARAMETER).
+//! The page is granted read-write: a back writes the status of each entry of a DEL. What a guest
+//! may do: change the page while it is read, revoke it before the answer (then no status is
+//! written, and the answer says INVALID_PARAMETER).
 
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::shm::SharedBytes;
@@ -57,7 +59,8 @@ pub fn read_writable<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result
     if there { Ok(entries(&bytes)) } else { Err(ListFault::Page) }
 }
 
-/// Writes the statuses of the first entries, and nothing else of the page. False: it cannot be written any more.
+/// Writes the statuses of the first entries, and nothing else of the page. False: it cannot be
+/// written any more.
 pub fn write_statuses<P: Platform>(p: &P, of: DomId, gref: u32, statuses: &[CtrlStatus]) -> bool {
     let Ok(page) = p.peer().map(of, &[GrantRef(gref)], Access::ReadWrite) else { return false };
     let written = statuses.iter().enumerate().all(|(k, status)| {

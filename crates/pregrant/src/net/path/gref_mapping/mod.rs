@@ -1,4 +1,5 @@
-//! `gref-mapping`: pages that the guest asks the back to keep mapped, by messages of the control ring (docs/protocol 2.11).
+//! `gref-mapping`: pages that the guest asks the back to keep mapped, by messages of the control
+//! ring (docs/protocol 2.11).
 //!
 //! ```text
 //!   front                                       back
@@ -7,9 +8,10 @@
 //!     requests with these references     ===>     memory copy, no grant operation      [`table`], [`back`]
 //!     DEL_GREF_MAPPING(queue, list, n)    -->     unmapped when nobody uses them, a status in each entry
 //! ```
-//! Keys: `feature-ctrl-ring` and the control ring's own. One table for each queue, both directions: a page that is mapped for
-//! reading serves TX, one mapped for writing serves both. What is not in the table goes by the next path of the chain, so a front
-//! needs nobody's word for any page. Costs: a map for each page once, then a memory copy at each end and no grant operation.
+//! Keys: `feature-ctrl-ring` and the control ring's own. One table for each queue, both directions:
+//! a page that is mapped for reading serves TX, one mapped for writing serves both. What is not in
+//! the table goes by the next path of the chain, so a front needs nobody's word for any page.
+//! Costs: a map for each page once, then a memory copy at each end and no grant operation.
 //!
 //! | file | has |
 //! |---|---|
@@ -28,9 +30,10 @@
 //! | `own_tx`, `tx_own_pages` | a queue's frames from them |
 //! | `vif_own_pages` | what a vif's owner does with them |
 //!
-//! What a guest may do: change a page while it is copied (the copy is what counts); name the same page twice, what it never
-//! granted, or a list that it revokes meanwhile (refused); fill its tables (they count as its own mapped pages, XSA-300). What
-//! a back may do: say that it mapped what it did not, or the other way round: the front's requests are right in either case.
+//! What a guest may do: change a page while it is copied (the copy is what counts); name the same
+//! page twice, what it never granted, or a list that it revokes meanwhile (refused); fill its
+//! tables (they count as its own mapped pages, XSA-300). What a back may do: say that it mapped
+//! what it did not, or the other way round: the front's requests are right in either case.
 
 pub mod accept;
 pub mod back;
@@ -48,8 +51,8 @@ pub mod tx_own_pages;
 pub mod vif_own_pages;
 pub mod working_set;
 
-/// Entries of a queue's table, unless the operator says otherwise: the slots of both rings, and as many spare RX pages as
-/// slots. The prototype in Linux had as many.
+/// Entries of a queue's table, unless the operator says otherwise: the slots of both rings, and as
+/// many spare RX pages as slots. The prototype in Linux had as many.
 pub const DEFAULT_LIMIT: usize = 768;
 
 /// Entries of a queue's table at most.

@@ -3,11 +3,11 @@
 //! ```text
 //!   gref --locate--> place --at--> Mapped { map, writable }
 //! ```
-//! Owned by the queue, and so by one thread at a time; changed between batches only (`exchange`). Bounded by what the
-//! control side takes in.
+//! Owned by the queue, and so by one thread at a time; changed between batches only (`exchange`).
+//! Bounded by what the control side takes in.
 //!
-//! What a guest may do: choose references whose hashes meet. Such pages are mapped, and are served as if they were not: by the
-//! next path.
+//! What a guest may do: choose references whose hashes meet. Such pages are mapped, and are served
+//! as if they were not: by the next path.
 
 use crate::grants::GrantStore;
 use crate::net::path::held::HeldPages;

@@ -1,7 +1,8 @@
 //! The back's pages that it lends to a queue's guest, one for each slot of the RX ring.
 //!
-//! A page is written when a request of its slot is answered, and is the guest's to read until that slot is posted again: nothing is
-//! remembered of what is out. What a front may do: read its pages at any time; map and keep one (it is not released then, see
+//! A page is written when a request of its slot is answered, and is the guest's to read until that
+//! slot is posted again: nothing is remembered of what is out. What a front may do: read its pages
+//! at any time; map and keep one (it is not released then, see
 //! [`into_region`](GuestCopyPath::into_region)); write over the list (its own frames).
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of};
@@ -30,9 +31,9 @@ pub fn lent_pages(slots: u32) -> u32 {
     slots.min(LENT_MAX)
 }
 
-/// Ends what a predecessor lent by this list: the generation behind the one that stands there, which is returned, of no pages. Before
-/// anything is granted, since a grant may get a reference that the list still has, and a front that copies by it looks at the generation
-/// afterwards.
+/// Ends what a predecessor lent by this list: the generation behind the one that stands there,
+/// which is returned, of no pages. Before anything is granted, since a grant may get a reference
+/// that the list still has, and a front that copies by it looks at the generation afterwards.
 pub fn begin(list: &impl SharedBytes) -> u8 {
     let was = list.load_u32(GENERATION).unwrap_or(0) & 0xFF;
     let generation = if was == 255 { 1 } else { was as u8 + 1 };
@@ -43,7 +44,8 @@ pub fn begin(list: &impl SharedBytes) -> u8 {
 }
 
 impl<P: Platform> GuestCopyPath<P> {
-    /// Lends pages to domain `to`, and names them in its list page, in which this generation was [begun](begin).
+    /// Lends pages to domain `to`, and names them in its list page, in which this generation was
+    /// [begun](begin).
     pub fn lend(
         p: &P,
         to: DomId,

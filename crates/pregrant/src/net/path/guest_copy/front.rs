@@ -4,8 +4,9 @@
 //! ```text
 //!   response --note--> one piece of a grant copy      all that came --fetch--> the arena
 //! ```
-//! What a back may do: name any page in the list, change it, end its grants, die. The copy fails then, or its generation is another's, and
-//! the frame is dropped. Each reference is read once for each piece; the hypervisor judges it.
+//! What a back may do: name any page in the list, change it, end its grants, die. The copy fails
+//! then, or its generation is another's, and the frame is dropped. Each reference is read once for
+//! each piece; the hypervisor judges it.
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of, generation_of};
 use crate::error::PeerFault;
@@ -69,7 +70,8 @@ impl<P: Platform> BackPages<P> {
         self.generation()
     }
 
-    /// How a piece is copied, from its byte `skip` on, `len` of them, to byte `at`. One that is in no lent page names no grant.
+    /// How a piece is copied, from its byte `skip` on, `len` of them, to byte `at`. One that is in
+    /// no lent page names no grant.
     fn op(&self, piece: &Part, skip: u16, len: u16, at: u32) -> CopyOp {
         let slot = u32::from(piece.slot);
         let bytes = self.list.bytes();

@@ -5,8 +5,8 @@
 //!         \--port takes lent payload--> look, if it does --> settle --+--> retire
 //!                                                                     +--> kept, until complete --> retire
 //! ```
-//! The pages of a batch go together: where the port keeps one of its frames, all of them stay mapped, and unanswered,
-//! until it has completed the last.
+//! The pages of a batch go together: where the port keeps one of its frames, all of them stay
+//! mapped, and unanswered, until it has completed the last.
 
 use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
 use crate::net::path::held::{HEAD_BYTES, may_be_lent};
@@ -92,7 +92,8 @@ impl<P: Platform> Default for MapPath<P> {
 }
 
 impl<P: Platform> MapPath<P> {
-    /// Plans frame `i`: the head, and the parts of the rest. The head ends in the slot in which it has its bytes.
+    /// Plans frame `i`: the head, and the parts of the rest. The head ends in the slot in which it
+    /// has its bytes.
     fn plan(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
         let (start, first) = (out.desc(i).at, self.parts.len());
         let mut at = start;
@@ -145,8 +146,9 @@ impl<P: Platform> MapPath<P> {
         batch.lent |= Todo::from(lent && self.parts.len() > first) << i;
     }
 
-    /// Maps the batch's pages in one call. Where the list is refused, for one bad reference or because the platform cannot map
-    /// these pages as one range, page by page: only those frames fail whose pages do.
+    /// Maps the batch's pages in one call. Where the list is refused, for one bad reference or
+    /// because the platform cannot map these pages as one range, page by page: only those frames
+    /// fail whose pages do.
     fn map(&mut self, p: &P, of: DomId) {
         if mem::replace(&mut self.looked, true) || self.refs.is_empty() {
             return;
@@ -241,7 +243,8 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         let whole = self.own & !batch.lent & !batch.failed;
         if whole != 0 {
             self.copy_out(p, of, whole, batch, out);
-            // Also those that are lent: the port may never look, and must not have had what is answered with ERROR.
+            // Also those that are lent: the port may never look, and must not have had what is
+            // answered with ERROR.
             self.fail_bad(batch, out);
         }
         batch.lent &= !batch.failed;

@@ -1,19 +1,20 @@
-//! `persistent`: the front uses the same granted pages again and again, and the back maps each when it first sees it
-//! (2015 RFC "Persistent grant maps for xen net drivers"; docs/protocol 5.1).
+//! `persistent`: the front uses the same granted pages again and again, and the back maps each when
+//! it first sees it (2015 RFC "Persistent grant maps for xen net drivers"; docs/protocol 5.1).
 //!
 //! ```text
 //!   front: a page for each id, granted once, never revoked while connected
 //!   back:  a store by reference for each queue and direction: there --> memory copy
 //!                                                             not there --> grant copy now, mapped for the next time
 //! ```
-//! Keys: `feature-persistent` = "1" in both directories; where either is missing the frames go by `copy` or `map`. The back
-//! maps at most so many pages for each queue and direction (256 unless told otherwise, the slots of a ring; 0: it does not
-//! offer it); frames on pages beyond them go by grant copy. Costs: a map for each page once, then a memory copy at each end and
-//! no grant operation.
+//! Keys: `feature-persistent` = "1" in both directories; where either is missing the frames go by
+//! `copy` or `map`. The back maps at most so many pages for each queue and direction (256 unless
+//! told otherwise, the slots of a ring; 0: it does not offer it); frames on pages beyond them go by
+//! grant copy. Costs: a map for each page once, then a memory copy at each end and no grant
+//! operation.
 //!
-//! A guest's pages are mapped until the vif is closed or the back ends: TX pages to be read, RX pages to be written. A front that
-//! gives a reference to another page meanwhile breaks the agreement: the back still reads and writes the old one, which
-//! Xen does not let go of.
+//! A guest's pages are mapped until the vif is closed or the back ends: TX pages to be read, RX
+//! pages to be written. A front that gives a reference to another page meanwhile breaks the
+//! agreement: the back still reads and writes the old one, which Xen does not let go of.
 
 pub mod accept;
 pub mod back;
@@ -21,5 +22,6 @@ pub mod keys;
 
 pub use keys::FEATURE;
 
-/// Pages for each queue and direction, unless the operator says otherwise: a ring's slots, as the RFC has it.
+/// Pages for each queue and direction, unless the operator says otherwise: a ring's slots, as the
+/// RFC has it.
 pub const DEFAULT_LIMIT: usize = 256;

@@ -1,19 +1,22 @@
-//! `staging`: buffers that the front granted before the data came, mapped from connect to disconnect
-//! (docs/protocol 3).
+//! `staging`: buffers that the front granted before the data came, mapped from connect to
+//! disconnect (docs/protocol 3).
 //!
 //! ```text
 //!   request.id --> buffers.place[id] --> one memcpy of `size` bytes, no grant operation
 //! ```
 //!
-//! TX: reference 0 says that the fragment's bytes are in the staging buffer of its id, at the request's offset; where the queue's RX
-//! buffers are known too ([`with_received`](StagingPath::with_received)), a request may name any buffer by its id in the lists. Any
-//! other reference is an ordinary grant, which the next path serves: each byte comes from exactly one of the two. A frame longer
-//! than a buffer has its first bytes in both; with [heads](StagingPath::with_heads) they are taken from here. RX: a frame
-//! of at most N bytes, with what is left free ahead of them, goes into the buffer of its slot's id, a longer one into the granted
-//! pages of its slots; where N is 65535 every slot is staged, and where it is 4096 each frame's first one
-//! ([`with_first_slots`](StagingPath::with_first_slots)). What the front may do: change a buffer while it is copied (the copy is what counts), or
-//! name an id that is not in the list or twice in a batch (answered with ERROR), or one that is posted on RX at the moment (it sends what
-//! the back puts there for that same guest).
+//! TX: reference 0 says that the fragment's bytes are in the staging buffer of its id, at the
+//! request's offset; where the queue's RX buffers are known too
+//! ([`with_received`](StagingPath::with_received)), a request may name any buffer by its id in the
+//! lists. Any other reference is an ordinary grant, which the next path serves: each byte comes
+//! from exactly one of the two. A frame longer than a buffer has its first bytes in both; with
+//! [heads](StagingPath::with_heads) they are taken from here. RX: a frame of at most N bytes, with
+//! what is left free ahead of them, goes into the buffer of its slot's id, a longer one into the
+//! granted pages of its slots; where N is 65535 every slot is staged, and where it is 4096 each
+//! frame's first one ([`with_first_slots`](StagingPath::with_first_slots)). What the front may do:
+//! change a buffer while it is copied (the copy is what counts), or name an id that is not in the
+//! list or twice in a batch (answered with ERROR), or one that is posted on RX at the moment (it
+//! sends what the back puts there for that same guest).
 
 use super::list::colour;
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
@@ -84,15 +87,16 @@ impl<P: Platform> StagingPath<P> {
         if self.received.is_some() { TXF_STAGING_BUFFER } else { 0 }
     }
 
-    /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as both ends must know. RX; on TX
-    /// each slot says where it is.
+    /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as
+    /// both ends must know. RX; on TX each slot says where it is.
     #[must_use]
     pub fn with_first_slots(self, both_know: bool) -> Self {
         let first_slots = both_know && !self.buffers.copy_only && usize::from(self.buffers.len) == PAGE_SIZE;
         Self { first_slots, ..self }
     }
 
-    /// Whether the first bytes of a frame that is longer than a buffer are taken from there (docs/protocol 3.3). TX.
+    /// Whether the first bytes of a frame that is longer than a buffer are taken from there
+    /// (docs/protocol 3.3). TX.
     #[must_use]
     pub fn with_heads(self, heads: bool) -> Self {
         Self { heads, ..self }
@@ -141,8 +145,8 @@ impl<P: Platform> StagingPath<P> {
         lent
     }
 
-    /// The head of a frame that is longer than a buffer: as much of its first fragment as the buffer has room for. What cannot be
-    /// had here is taken with the rest.
+    /// The head of a frame that is longer than a buffer: as much of its first fragment as the
+    /// buffer has room for. What cannot be had here is taken with the rest.
     fn fetch_head(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
         let desc = out.desc(i);
         let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
@@ -186,7 +190,8 @@ impl<M> StagedBuffers<M> {
     }
 }
 
-/// Where a slot's bytes are, in a buffer of either list: one of RX is named, and not that of a request's own id.
+/// Where a slot's bytes are, in a buffer of either list: one of RX is named, and not that of a
+/// request's own id.
 #[inline(always)]
 fn find<'a, M>(
     own: &'a StagedBuffers<M>,
@@ -220,7 +225,8 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         self.seen.fill(0);
         let todo = if batch.names { todo & !self.lend(batch, todo, out) } else { todo };
         let mut rest: Todo = 0;
-        // The loop below is too long for the processor to look far ahead: ask for the whole batch's lines first.
+        // The loop below is too long for the processor to look far ahead: ask for the whole batch's
+        // lines first.
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
             if slot.len > SHORT {

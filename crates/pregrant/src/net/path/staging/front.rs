@@ -1,4 +1,5 @@
-//! The front's staging buffers of one direction: granted once, from set-up to disconnect (docs/protocol 3).
+//! The front's staging buffers of one direction: granted once, from set-up to disconnect
+//! (docs/protocol 3).
 //!
 //! ```text
 //!   page 0: | id 0 | id 1 | ... |   page 1: | ... |        buffers of `len` bytes, as many to a page as fit
@@ -31,8 +32,8 @@ pub struct StagingArea<P: Platform> {
 }
 
 impl<P: Platform> StagingArea<P> {
-    /// Grants `entries` buffers with access `acc` (read-only for TX), and writes their list, whose ids begin at
-    /// `first_id`.
+    /// Grants `entries` buffers with access `acc` (read-only for TX), and writes their list, whose
+    /// ids begin at `first_id`.
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -78,7 +79,8 @@ impl<P: Platform> StagingArea<P> {
         self.list.refs()
     }
 
-    /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as both ends must know.
+    /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as
+    /// both ends must know.
     pub fn set_first_slots(&mut self, both_know: bool) {
         self.first_slots =
             both_know && !self.len.copy_only() && usize::from(self.len.buffer_bytes()) == PAGE_SIZE;
@@ -122,7 +124,8 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     }
     #[inline(always)]
     fn start(&self, id: u16) -> usize {
-        // Who goes on after a fault of the back may ask for a slot whose buffer is gone: that is nowhere, and a fault again.
+        // Who goes on after a fault of the back may ask for a slot whose buffer is gone: that is
+        // nowhere, and a fault again.
         self.places.get(usize::from(id)).map_or(NOWHERE, |place| *place as usize)
     }
     /// Consecutive buffers start in different L1 sets where the frame leaves room for it.
@@ -139,8 +142,9 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     fn takes_first(&self) -> bool {
         self.first_slots
     }
-    /// The grants describe the whole frame; its first N bytes are in the first id's buffer too, for a back that splits
-    /// headers off (docs/protocol 3.3). Or they are there alone, if this path [takes them](FrontPath::takes_first).
+    /// The grants describe the whole frame; its first N bytes are in the first id's buffer too, for
+    /// a back that splits headers off (docs/protocol 3.3). Or they are there alone, if this path
+    /// [takes them](FrontPath::takes_first).
     #[inline(always)]
     fn head(&mut self, id: u16, frame: &[u8]) {
         let fits = self.bytes().copy_in(self.start(id), &frame[..frame.len().min(self.slot_bytes())]);

@@ -4,8 +4,9 @@
 //! ```text
 //!   front: StagingArea --write--> list page   (granted read-only)   --read--> entries --judge--> Accepted
 //! ```
-//! All or nothing: one bad entry and the back ignores the extension for that queue; the vif goes on with ordinary
-//! grants. What a front may do: change the page while it is read. The copy is what is judged, and it is read once.
+//! All or nothing: one bad entry and the back ignores the extension for that queue; the vif goes on
+//! with ordinary grants. What a front may do: change the page while it is read. The copy is what is
+//! judged, and it is read once.
 
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
@@ -19,7 +20,8 @@ use core::fmt;
 pub struct DataLen(u32);
 
 impl DataLen {
-    /// From a key's value. 65535 and 65536 mean the same: every slot staged. None for a length that no buffer can have.
+    /// From a key's value. 65535 and 65536 mean the same: every slot staged. None for a length that
+    /// no buffer can have.
     pub fn new(len: u32) -> Option<Self> {
         match len {
             16..=4096 => Some(Self(len)),
@@ -41,15 +43,17 @@ impl DataLen {
     }
 }
 
-/// Where in its buffer of `buffer_bytes` a frame of `len` bytes starts: at a multiple of 64, so that consecutive buffers
-/// begin in different L1 sets, where the frame leaves room for that. Either end may choose any; the other reads it.
+/// Where in its buffer of `buffer_bytes` a frame of `len` bytes starts: at a multiple of 64, so
+/// that consecutive buffers begin in different L1 sets, where the frame leaves room for that.
+/// Either end may choose any; the other reads it.
 #[inline(always)]
 pub fn colour(id: u16, len: usize, buffer_bytes: usize) -> usize {
     let colour = (id as usize & 3) * 64;
     if colour + len <= buffer_bytes { colour } else { 0 }
 }
 
-/// Pages of a direction's list at most: one serves 512 buffers, so eight serve the largest ring that there is, 4096 slots of TX.
+/// Pages of a direction's list at most: one serves 512 buffers, so eight serve the largest ring
+/// that there is, 4096 slots of TX.
 pub const LIST_PAGES_MAX: usize = 8;
 
 /// Entries that so many hold.
@@ -106,7 +110,8 @@ impl fmt::Display for ListFault {
 
 impl core::error::Error for ListFault {}
 
-/// Writes a list; false when it does not fit the pages. A list that does not fill them gets its terminator.
+/// Writes a list; false when it does not fit the pages. A list that does not fill them gets its
+/// terminator.
 #[must_use]
 pub fn write(pages: &impl SharedBytes, entries: impl Iterator<Item = StagingEntry>) -> bool {
     let mut n = 0;
@@ -120,7 +125,8 @@ pub fn write(pages: &impl SharedBytes, entries: impl Iterator<Item = StagingEntr
         || pages.copy_in(n * StagingEntry::SIZE, &StagingEntry::TERMINATOR.to_bytes())
 }
 
-/// Copies a list out of shared pages: up to its terminator, the end of the pages, or `most` entries. Reads once.
+/// Copies a list out of shared pages: up to its terminator, the end of the pages, or `most`
+/// entries. Reads once.
 pub fn read(pages: &impl SharedBytes, most: usize) -> Vec<StagingEntry> {
     let mut entries = Vec::with_capacity(most.min(pages.len() / StagingEntry::SIZE));
     let mut bytes = [0; StagingEntry::SIZE];
@@ -134,7 +140,8 @@ pub fn read(pages: &impl SharedBytes, most: usize) -> Vec<StagingEntry> {
     entries
 }
 
-/// A list that was found good: which grants to map, once each and in this order, and where each buffer lies in them.
+/// A list that was found good: which grants to map, once each and in this order, and where each
+/// buffer lies in them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accepted {
     /// Distinct grants.
@@ -166,7 +173,8 @@ pub fn judge(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result<Ac
             return Err(ListFault::Overlap { entry: w[0].max(w[1]), other: w[0].min(w[1]) });
         }
     }
-    // Grants in the order in which the list first names them: the front's pages are then mapped as they lie.
+    // Grants in the order in which the list first names them: the front's pages are then mapped as
+    // they lie.
     let mut pages: alloc::collections::BTreeMap<u32, u32> = alloc::collections::BTreeMap::new();
     let mut refs = Vec::new();
     let place = entries

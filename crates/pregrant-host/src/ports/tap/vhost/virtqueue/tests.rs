@@ -1,4 +1,5 @@
-//! A device beside the driver's side, over the same memory: it shares no code with it, and lies where a test wants that.
+//! A device beside the driver's side, over the same memory: it shares no code with it, and lies
+//! where a test wants that.
 
 use super::*;
 use crate::mapping::sealed_memfd;
@@ -131,8 +132,8 @@ fn fill(number: u32, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u32 * 7 + number * 31 + number / 251) as u8).collect()
 }
 
-/// Gives the rings' other ends to two threads that sleep when there is nothing to do, as the kernel's worker and ours do: a wake-up
-/// that is lost leaves both asleep.
+/// Gives the rings' other ends to two threads that sleep when there is nothing to do, as the
+/// kernel's worker and ours do: a wake-up that is lost leaves both asleep.
 fn both_sleep(size: u16, chains: u32, out_of_order: bool) {
     let (mut queue, mut device) = ring(size);
     let base = queue.memory.address() + Virtqueue::bytes(size).next_multiple_of(4096) as u64;

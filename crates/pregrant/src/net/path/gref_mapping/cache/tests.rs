@@ -111,7 +111,8 @@ impl World {
         self.request = Some((asked, list));
     }
 
-    /// The back's word: SUCCESS or not, and a status for each entry of a DEL; those of an ADD stay as they are.
+    /// The back's word: SUCCESS or not, and a status for each entry of a DEL; those of an ADD stay
+    /// as they are.
     fn reply(&mut self, good: bool, status: impl Fn(usize) -> u16) {
         let adds = matches!(self.request, Some((Ask::Add, _)));
         self.reply_in_part(good, |k| if adds { 0 } else { status(k) });
@@ -235,7 +236,8 @@ fn an_add_that_is_refused_shows_how_many_the_back_takes() {
     }
 }
 
-/// Grants that are in use, or that the back does not give back, stay; and take a place each, for the next back too.
+/// Grants that are in use, or that the back does not give back, stay; and take a place each, for
+/// the next back too.
 #[test]
 fn what_the_back_keeps_is_never_ended_and_never_asked_for_without_end() {
     let mut world = World::new(4);
