@@ -3,7 +3,8 @@
 //! (docs/protocol 2.11).
 #![cfg(not(miri))]
 
-use crate::gref_mapping::{ADD, DEL, INVALID, Pair, RawRing, SIZE, SUCCESS, by_hand, entries, telling};
+use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, by_hand, entries, telling};
+use crate::raw_ring::RawRing;
 use crate::rig;
 
 use pregrant::platform::local::{LocalDomain, LocalMap};

@@ -32,6 +32,7 @@ mod own_pages;
 mod pair;
 mod persistent;
 mod port_room;
+mod raw_ring;
 mod rx_accepts;
 mod rx_by_reference;
 mod staging_path;

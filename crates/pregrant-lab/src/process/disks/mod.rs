@@ -10,8 +10,8 @@
 //! flight and none is answered, as a guest's virtual CPU does; or, where it has a core to itself,
 //! looks for answers all the time.
 //!
-//! [`order`]: what is said. [`guests`]: the process. [`seat`]: one guest. [`load`]: what it asks, and
-//! how it knows that answers are right.
+//! [`order`]: what is said. [`guests`]: the process. [`seat`]: one guest. [`load`]: what it asks,
+//! and how it knows that answers are right.
 
 pub(crate) mod guests;
 pub(crate) mod load;
