@@ -9,7 +9,7 @@ id=$(xl domid one) vif=vif$(xl domid one).0
 COUNT=${COUNT:-1000}
 # helpers PID: how many threads of vhost-net's it has, as threads of the kernel (before Linux 6.4) or of its own.
 helpers() { cat /proc/[0-9]*/comm "/proc/$1"/task/*/comm 2>/dev/null | grep -c "^vhost-$1$"; }
-[ "$(helpers $BACK_PID)" -ge 1 ] || fail "no vhost worker: $(grep taps $BACK_LOG)"
+[ "$(helpers $BACK_PID)" -ge 1 ] || fail "no vhost worker: $(grep 'tap: ' $BACK_LOG)"
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
 
 frames_serve
@@ -56,4 +56,4 @@ note "over three kills, none of $((20 * COUNT)) frames each way lost or damaged"
 ask one end
 over one
 end_back || fail "the back ends with $?"
-! grep -E 'ERROR|vhost-net is unavailable|restarting the vhost-net' $BACK_LOG || fail "the back complains"
+! grep -E 'ERROR|vhost-net is unavailable|restart.* the vhost-net|cannot measure' $BACK_LOG || fail "the back complains"

@@ -56,7 +56,7 @@ vif=vif$(xl domid one).0
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
 grep -q "^online $vif$" /run/told || fail "the script was not run for $vif"
 within 5 eval '[ "$(shown StatusText)" = "vifs: 1, connected: 1" ]' || fail "its status is \"$(shown StatusText)\""
-note "systemctl status: $(shown StatusText); $(grep -o 'a system call for each.*' $BACK_LOG | head -n 1)"
+note "systemctl status: $(shown StatusText); $(grep -o 'one system call per.*' $BACK_LOG | head -n 1)"
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 # Each way: what comes through depends on what else the machine does, so it is compared with the same without a sandbox below.
 rates() { iperf 10.9.0.2 > /dev/null; echo "$_mbits"; iperf 10.9.0.2 -R > /dev/null; echo "$_mbits"; }

@@ -69,9 +69,9 @@ pub struct BlkBackArgs {
     /// Read and write through the kernel's page cache, also where an image could go without
     #[arg(long)]
     page_cache: bool,
-    /// Tell guests of the 4096-byte logical sectors of a device that has them, in place of 512;
-    /// right for Linux guests alone: FreeBSD's front, and Windows' before its fix, would read and
-    /// write at wrong places (docs/operate.md)
+    /// Tell guests of the 4096-byte logical sectors of a device that has them, in place of 512.
+    /// Linux guests are right with it; FreeBSD's front before its fix, and Windows' without
+    /// feature-large-sector-size, read and write at wrong places (docs/operate.md)
     #[arg(long)]
     native_sectors: bool,
     /// Queues of a disk at most

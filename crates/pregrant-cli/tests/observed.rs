@@ -136,7 +136,7 @@ fn what_a_path_shares_is_said_by_everybody() {
         }
         front.process.stop();
     }
-    let refused = back.log().lines().filter(|line| line.contains("no page mapped any more")).count();
+    let refused = back.log().lines().filter(|line| line.contains("no page is mapped any more")).count();
     assert_eq!(refused, 0, "its vif closed, and that is said");
     other.process.stop();
     back.process.stop();
@@ -173,7 +173,7 @@ fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    let (begins, ends) = ("frames in them go by gref-mapping", "no page mapped any more");
+    let (begins, ends) = ("frames in them go by gref-mapping", "no page is mapped any more");
     let count = |what: &str| back.log().lines().filter(|line| line.contains(what)).count();
     back.says("TX copy, RX copy");
     ask(true, &entries[..10]);

@@ -3,6 +3,7 @@
 //! ```text
 //!   lines    warn!("..."), error!("..."), say(Level::Warn, &"..."), (Level::Warn, format!("..."))
 //!            let level = if .. { Level::Info } else { Level::Warn }; log.say(level, &"...")
+//!            fn line(..) { format!("...") }, of what a path refuses
 //!   errors   #[error("...")], Err(format!("...")), map_err(|e| format!("...")), ok_or_else(..)
 //!            impl Display for XFault { .. write!(f, "...") .. }
 //! ```
@@ -65,6 +66,7 @@ fn messages(path: &str, text: &str) -> Vec<Message> {
     for at in 0..file.tokens.len() {
         let text = |kind, text: Option<String>| text.map(|text| (at, kind, text));
         found.extend(text(Kind::Line, file.line(at)));
+        found.extend(text(Kind::Line, file.refused(at)));
         // The core's errors have types, and its own operations no words for users.
         if !path.starts_with("crates/pregrant/") {
             found.extend(text(Kind::Error, file.error(at)));
@@ -132,6 +134,18 @@ impl File {
             }
             _ => None,
         }
+    }
+
+    /// The text of the function `line` that begins at a token.
+    fn refused(&self, at: usize) -> Option<String> {
+        if self.ident(at) != Some("fn") || self.ident(at + 1) != Some("line") {
+            return None;
+        }
+        let body = self.group((at..self.tokens.len()).find(|i| self.is_mark(*i, '{'))?);
+        let is_format =
+            |at: usize| at >= 3 && self.is_mark(at - 2, '!') && self.ident(at - 3) == Some("format");
+        let texts = body.filter(|at| is_format(*at)).filter_map(|at| self.literal(at..at + 1));
+        texts.into_iter().find(|text| words(text).len() >= WORDS_LEAST)
     }
 
     /// The text of the error that is made at a token.
@@ -280,6 +294,13 @@ mod tests {
         assert_eq!(lines("let note = |e| (Level::Warn, format!(\"a is {e} gone\"));"), ["a is {e} gone"]);
         assert_eq!(lines("LINES.warn(format_args!(\"a is \\\n   really gone\"))"), ["a is really gone"]);
         assert_eq!(lines("log.say(Level::Info, &\"a is gone\"); log.say(Level::Warn, &e);"), [""; 0]);
+    }
+
+    #[test]
+    fn lines_of_refusals_are_found() {
+        let line = "fn line(&self) -> String { let k = at.key(&format!(\"{}-ref\", d)); format!(\"a is {k} gone\") }";
+        assert_eq!(lines(line), ["a is {k} gone"]);
+        assert_eq!(lines("fn lines() -> String { format!(\"a is here now\") }"), [""; 0]);
     }
 
     #[test]

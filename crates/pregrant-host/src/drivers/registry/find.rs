@@ -228,7 +228,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let left = match served.back_mut().inherit(&mut StoreBus { device: &device, xs: &mut self.xs }) {
             Ok(left) => left,
             Err(e) => {
-                log.say(Level::Warn, &format_args!("cannot read what a predecessor left: {e}"));
+                log.say(
+                    Level::Warn,
+                    &format_args!("cannot read the state that an earlier backend left: {e}"),
+                );
                 return None;
             }
         };
@@ -316,7 +319,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 instance.say(Level::Info, &format_args!("taken up where a predecessor stopped{had}"));
             }
             PreviousState::Closed(Some(why)) => {
-                instance.say(Level::Warn, &format_args!("closed by an earlier backend: {why}"));
+                instance
+                    .say(Level::Warn, &format_args!("stays closed, for an earlier backend closed it: {why}"));
                 instance.failed = Some(why);
             }
             _ => instance.say(Level::Info, &"found"),

@@ -88,7 +88,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.own_rings.pause(id, pause);
         served.ring_pauses += 1;
         if is_to_be_said(&mut served.paused_said, Instant::now()) {
-            served.say(Level::Warn, &format_args!("{PAUSED} (time {})", served.ring_pauses));
+            served.say(Level::Warn, &format_args!("{PAUSED} ({} time(s) so far)", served.ring_pauses));
         }
     }
 

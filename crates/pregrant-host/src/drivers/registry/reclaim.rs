@@ -33,7 +33,7 @@ fn not_bound(e: &PlatformError) -> (Level, String) {
         let why = "its guest has closed an event channel: it has ended, or its front has died";
         return (Level::Info, why.into());
     }
-    (Level::Warn, format!("an event channel cannot be bound again on its way from worker to worker: {e}"))
+    (Level::Warn, format!("cannot bind an event channel for its new worker: {e}; closing the device"))
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -225,7 +225,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             std::thread::sleep(Duration::from_micros(100));
         }
         for served in self.devices.iter().filter(|s| s.lent > 0) {
-            served.say(Level::Warn, &"a worker thread did not return its queues; they end with this process");
+            served.say(
+                Level::Warn,
+                &"a worker thread did not hand back its queues in time; the next backend takes them over",
+            );
         }
     }
 }

@@ -57,7 +57,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.heard_at = Some(self.heard_at.map_or(until, |at| at.min(until)));
         served.throttled += 1;
         if is_to_be_said(&mut served.throttled_said, now) {
-            served.say(Level::Warn, &format_args!("{THROTTLED} (time {})", served.throttled));
+            served.say(Level::Warn, &format_args!("{THROTTLED} ({} time(s) so far)", served.throttled));
         }
     }
 

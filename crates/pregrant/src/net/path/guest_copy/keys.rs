@@ -55,7 +55,7 @@ impl LendRefusal {
     /// A line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(LIST_REF), at.queue);
-        format!("queue {queue} goes on without guest copy: the list {key} cannot be used: {self}")
+        format!("queue {queue} goes on without guest copy, by the list {key}: {self}")
     }
 }
 
