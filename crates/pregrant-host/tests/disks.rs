@@ -544,8 +544,12 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
     log_lines::capture();
     let scratch = Scratch::new("rest", 65536 + 300);
     let path = scratch.0.display().to_string();
-    let said =
-        || log_lines::with(&path).into_iter().filter(|line| line.contains("no sector")).collect::<Vec<_>>();
+    let said = || {
+        log_lines::with(&path)
+            .into_iter()
+            .filter(|line| line.contains("not a multiple of"))
+            .collect::<Vec<_>>()
+    };
     let mut image = NamedImage::new(DiskConfig::default());
     let how = Opening { params: Some(path.clone()), ..WRITABLE };
     let words = |image: &NamedImage| image.face().describe();
@@ -553,9 +557,12 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
     assert!(words(&image).contains("without its last 300 bytes, which are no sector"), "{}", words(&image));
     let lines = said();
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].starts_with("WARN: ") && lines[0].contains("its last 300 are no sector"), "{lines:?}");
+    assert!(
+        lines[0].starts_with("WARN: ") && lines[0].contains("does not see the last 300 bytes"),
+        "{lines:?}"
+    );
     // What it says to do helps, while it is in use.
-    let command = lines[0].split("To give it them: ").nth(1).unwrap().split(" appends 212 ").next().unwrap();
+    let command = lines[0].split("with 212 zero bytes: ").nth(1).unwrap();
     assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
     let measured = |image: &mut NamedImage| loop {
         // Until the file system has answered.
@@ -570,7 +577,11 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
         scratch.file().set_len(len).unwrap();
         assert_eq!(measured(&mut image), sectors);
         assert!(words(&image).contains(&format!("without its last {tail} bytes")), "{}", words(&image));
-        assert!(said().last().unwrap().contains(&format!("its last {tail} are no sector")), "{:?}", said());
+        assert!(
+            said().last().unwrap().contains(&format!("does not see the last {tail} bytes")),
+            "{:?}",
+            said()
+        );
     }
     // Whoever opens it again is told where it is described, and the log not once more.
     let lines = said().len();

@@ -503,7 +503,7 @@ fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
         machine.remove_vif(id);
         until(|| back.report(id).is_none());
         back.ask(|backend| backend.detach());
-        assert_eq!(log_lines::with(&format!("{id}: this process ends before")).len(), 1);
+        assert_eq!(log_lines::with(&format!("{id}: exiting before")).len(), 1);
         drop(guests);
     });
 }
