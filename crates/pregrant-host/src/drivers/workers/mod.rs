@@ -149,13 +149,7 @@ impl<P: Platform> WorkerPool<P> {
         match self {
             Self::Inline(load) => Some(Returned { id, queues: load.give_back(&id), why: None }),
             Self::Threads(threads) => {
-                let has = |handle: &&WorkerHandle<P>| handle.carried.of(&id) > 0;
-                threads
-                    .handles
-                    .iter()
-                    .flatten()
-                    .filter(has)
-                    .for_each(|handle| handle.send(WorkerCommand::GiveBack(id)));
+                threads.send_to_workers_of(id, WorkerCommand::GiveBack);
                 None
             }
         }
@@ -165,15 +159,7 @@ impl<P: Platform> WorkerPool<P> {
     pub fn wake_queues(&mut self, id: DeviceId) {
         match self {
             Self::Inline(load) => load.wake_queues(&id),
-            Self::Threads(threads) => {
-                let has = |handle: &&WorkerHandle<P>| handle.carried.of(&id) > 0;
-                threads
-                    .handles
-                    .iter()
-                    .flatten()
-                    .filter(has)
-                    .for_each(|handle| handle.send(WorkerCommand::WakeQueues(id)));
-            }
+            Self::Threads(threads) => threads.send_to_workers_of(id, WorkerCommand::WakeQueues),
         }
     }
 
@@ -303,6 +289,12 @@ impl<P> Threads<P> {
             self.waker.wake();
         }
         note
+    }
+
+    /// Sends a command to each worker that has queues of this device.
+    fn send_to_workers_of(&self, id: DeviceId, command: fn(DeviceId) -> WorkerCommand<P>) {
+        let workers = self.handles.iter().flatten().filter(|handle| handle.carried.of(&id) > 0);
+        workers.for_each(|handle| handle.send(command(id)));
     }
 
     fn least(&self, id: &DeviceId) -> usize {
