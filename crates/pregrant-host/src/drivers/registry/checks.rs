@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Between two looks at what somebody has.
 pub(super) const BUSY_CHECK: Duration = Duration::from_millis(20);
 /// The same, when it has taken long.
-const BUSY_LOOK_MOST: Duration = Duration::from_secs(1);
+const BUSY_CHECK_MOST: Duration = Duration::from_secs(1);
 /// How long a front that is about to connect waits for that.
 const BUSY_MOST: Duration = Duration::from_secs(10);
 
@@ -128,5 +128,5 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
 /// How long somebody who has it since then is left alone.
 pub(super) fn busy_pause(since: Instant, now: Instant) -> Duration {
-    (now.duration_since(since) / 8).clamp(BUSY_CHECK, BUSY_LOOK_MOST)
+    (now.duration_since(since) / 8).clamp(BUSY_CHECK, BUSY_CHECK_MOST)
 }

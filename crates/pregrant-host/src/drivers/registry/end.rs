@@ -75,7 +75,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 continue;
             }
             if closing(&served) {
-                served.say(Level::Info, &"closed, although the frontend did not answer (its state)");
+                served.say(Level::Info, &"closed, although its frontend's state did not follow");
                 let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
                 let _ = served.served.back_mut().close(&self.platform, &mut bus, None); // as above
             }
