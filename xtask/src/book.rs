@@ -10,7 +10,7 @@
 use crate::markdown::{links, relinked};
 use crate::tidy::{SUMMARY, resolve};
 use crate::tool;
-use crate::workspace::{Workspace, run};
+use crate::workspace::{self, Workspace, run};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn build(w: &Workspace, mdbook: &str) -> Result<(), String> {
     if book.exists() {
         fs::remove_dir_all(&book).map_err(|e| format!("{}: {e}", book.display()))?;
     }
-    let put = |path: &str, bytes: &[u8]| write(&book.join(path), bytes);
+    let put = |path: &str, bytes: &[u8]| write_new(&book.join(path), bytes);
     let summary = from_the_root(&read(SUMMARY)?, |folder| pages_of(w.root(), folder))?;
     put("book.toml", read(SETTINGS)?.as_bytes())?;
     put("src/SUMMARY.md", relinked(&summary, |link| Some(staged(link.target))).as_bytes())?;
@@ -122,11 +122,11 @@ fn pages_of(root: &Path, folder: &str) -> Result<Vec<(String, String)>, String> 
     Ok(pages)
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+/// Writes a file, and makes its folder.
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), String> {
     let dir = path.parent().unwrap_or(path);
-    fs::create_dir_all(dir)
-        .and_then(|()| fs::write(path, bytes))
-        .map_err(|e| format!("{}: {e}", path.display()))
+    fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    workspace::write(path, bytes)
 }
 
 #[cfg(test)]

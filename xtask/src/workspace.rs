@@ -45,6 +45,16 @@ impl Workspace {
     }
 }
 
+/// A file's text; an error names the file.
+pub fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Writes a file; an error names it.
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), String> {
+    std::fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))
+}
+
 /// Runs it to its end; an error says what was run and how it ended.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let shown = show(command);

@@ -12,9 +12,8 @@ mod demo;
 pub mod page;
 mod result;
 
-use crate::workspace::{Workspace, run};
+use crate::workspace::{Workspace, read, run, write};
 use page::{FOLDER, PAGE};
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -92,7 +91,7 @@ fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
         }
     }
     let all = dir.join("records.jsonl");
-    write(&all, &records.concat())?;
+    write(&all, records.concat())?;
     let report = dir.join("all");
     run(w.program(pregrant).args(["report", text_of(&all)?, "--out", text_of(&report)?]))?;
     for picture in ["frames.svg", "restart.svg"] {
@@ -133,14 +132,6 @@ fn busy_share(
 
 fn text_of(path: &Path) -> Result<&str, String> {
     path.to_str().ok_or(format!("{} is no UTF-8", path.display()))
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 #[cfg(test)]

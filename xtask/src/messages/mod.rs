@@ -12,10 +12,8 @@ mod page;
 mod source;
 mod table;
 
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, read, write};
 use message::Message;
-use std::fs;
-use std::path::Path;
 use table::Table;
 
 /// The page, from the root.
@@ -49,9 +47,9 @@ pub fn make(w: &Workspace, plan: Plan) -> Result<(), String> {
     if plan.rekey {
         let old = read(&w.root().join(PAGE))?;
         table.rekey(&messages, |text, message| page::has(&old, text, message));
-        write(&at, &table.text())?;
+        write(&at, table.text())?;
     }
-    write(&w.root().join(PAGE), &page::text(&messages, &table))?;
+    write(&w.root().join(PAGE), page::text(&messages, &table))?;
     println!("{PAGE} has {} messages", messages.len());
     let offences = offences(&messages, &table);
     offences.iter().for_each(|offence| println!("{offence}"));
@@ -82,14 +80,6 @@ fn offences(messages: &[Message], table: &Table) -> Vec<String> {
     let stale = table.stale(messages).into_iter();
     offences.extend(stale.map(|text| format!("{TABLE}: {text:?} is no message of the source")));
     offences
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ mod word;
 
 pub use link::{SUMMARY, resolve};
 
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, read};
 use std::fs;
 use std::path::Path;
 use token::{Token, tokens};
@@ -86,10 +86,6 @@ pub fn run(w: &Workspace) -> Result<(), String> {
         0 => Ok(()),
         n => Err(format!("{n} offences, listed above")),
     }
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// The files below `dir` whose names end in one of `extensions`.
