@@ -48,7 +48,7 @@ struct Frame {
     offload: Offload,
     refused: bool,
     /// It carries no frame but this wish.
-    wish: Option<MulticastAsk>,
+    multicast: Option<MulticastAsk>,
 }
 
 /// What the back's poll may do while it runs: the guest changes its memory.
@@ -394,8 +394,8 @@ impl Game {
             let okay = self.answer_of(frame);
             self.cons = self.cons.wrapping_add(frame.slots.len() as u32);
             answered += 1;
-            if let Some(wish) = frame.wish {
-                assert_eq!(okay, self.is_granted(wish), "{wish:?}");
+            if let Some(multicast) = frame.multicast {
+                assert_eq!(okay, self.is_granted(multicast), "{multicast:?}");
                 self.errors += u64::from(!okay);
             } else if okay {
                 assert!(!frame.refused, "a frame against the rules was taken");
@@ -438,10 +438,10 @@ impl Game {
                     ..Offload::default()
                 },
                 refused: false,
-                wish: None,
+                multicast: None,
             };
             at += 1;
-            let mut wishes = Vec::new();
+            let mut groups = Vec::new();
             let mut more = first.flags & TXF_EXTRA_INFO != 0;
             while more {
                 // Nobody has more extras in a frame than there are types; the exact number is the
@@ -456,8 +456,8 @@ impl Game {
                         frame.offload.gso_size = size;
                         frame.offload.gso_type = gso_type;
                     }
-                    Extra::McastAdd(mac) => wishes.push(MulticastAsk::Add(MacAddr(mac))),
-                    Extra::McastDel(mac) => wishes.push(MulticastAsk::Del(MacAddr(mac))),
+                    Extra::McastAdd(mac) => groups.push(MulticastAsk::Add(MacAddr(mac))),
+                    Extra::McastDel(mac) => groups.push(MulticastAsk::Del(MacAddr(mac))),
                     _ => {}
                 }
                 frame.slots.push(None);
@@ -479,15 +479,15 @@ impl Game {
                 (at, nr, more) = (at + 1, nr + 1, req.flags & TXF_MORE_DATA != 0);
             }
             let total = usize::from(first.size);
-            match (&wishes[..], nr) {
-                (&[wish], 1) => frame.wish = Some(wish),
+            match (&groups[..], nr) {
+                (&[multicast], 1) => frame.multicast = Some(multicast),
                 _ => {
                     let tiny = frame.offload.gso_type != 0 && frame.offload.gso_size < MIN_GSO_SIZE;
                     let wrong = rest > total || total < MIN_FRAME || nr >= DROP_SLOTS || tiny;
-                    frame.refused = wrong || !wishes.is_empty();
+                    frame.refused = wrong || !groups.is_empty();
                 }
             }
-            if !frame.refused && frame.wish.is_none() {
+            if !frame.refused && frame.multicast.is_none() {
                 frame.slots[0] = Some((first, total - rest));
                 if usize::from(first.offset) + total - rest > PAGE_SIZE {
                     return (frames, true);
@@ -501,7 +501,7 @@ impl Game {
     /// A frame's bytes, when each has one place where the guest put it. None where a grant or a
     /// buffer is of no use.
     fn bytes_of(&self, frame: &Frame) -> Option<Vec<u8>> {
-        if frame.refused || frame.wish.is_some() {
+        if frame.refused || frame.multicast.is_some() {
             return None;
         }
         let mut bytes = Vec::new();
@@ -516,8 +516,8 @@ impl Game {
     }
 
     /// What docs/protocol 2.8 has the back do with a wish.
-    fn is_granted(&mut self, wish: MulticastAsk) -> bool {
-        match wish {
+    fn is_granted(&mut self, multicast: MulticastAsk) -> bool {
+        match multicast {
             _ if !self.offered => return false,
             MulticastAsk::Del(MacAddr(mac)) => {
                 self.named.remove(&mac);

@@ -67,12 +67,12 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["rig", "list"] => return end(rig::list(&Workspace::find())),
-        ["rig", "profile", args @ ..] => match rig::Wish::parse(args) {
-            Ok(wish) => return end(rig::profile(&Workspace::find(), &wish)),
+        ["rig", "profile", args @ ..] => match rig::Selection::parse(args) {
+            Ok(selection) => return end(rig::profile(&Workspace::find(), &selection)),
             Err(what) => Err(what),
         },
-        ["rig", args @ ..] => match rig::Wish::parse(args) {
-            Ok(wish) => return end(rig::play(&Workspace::find(), &wish)),
+        ["rig", args @ ..] => match rig::Selection::parse(args) {
+            Ok(selection) => return end(rig::play(&Workspace::find(), &selection)),
             Err(what) => Err(what),
         },
         ["fuzz", args @ ..] => match fuzz::Plan::parse(args) {

@@ -288,7 +288,7 @@ fn with_two(config: FrontConfig, test: impl FnOnce(&mut Guest, &mut Guest)) {
 /// Frames to the groups that it names, and to all of them whenever it says so.
 fn groups_as_the_guest_wants_them() {
     with_two(FrontConfig { multicast_control: true, ..ordinary() }, |a, b| {
-        wish(a, MacAddr([1, 0, 0x5E, 0, 0, 2]));
+        request_group(a, MacAddr([1, 0, 0x5E, 0, 0, 2]));
         assert_eq!(heard(a, b), [2]);
         let key = format!("{}/request-multicast-control", a.id().front_dir());
         a.front.xs().write(&key, "0").unwrap();
@@ -341,12 +341,12 @@ fn queues_as_the_guest_wants_them() {
     });
 }
 
-fn wish(a: &mut Guest, group: MacAddr) {
+fn request_group(a: &mut Guest, group: MacAddr) {
     let (platform, vif) = a.front.driver();
     assert!(vif.multicast(platform, group, true));
     until(|| {
         vif.queue_mut(0).unwrap().reclaim(platform, 1).unwrap();
-        vif.multicast_wishes() == (0, 0)
+        vif.multicast_requests() == (0, 0)
     });
 }
 

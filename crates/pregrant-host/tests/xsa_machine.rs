@@ -93,11 +93,11 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     let mut stage = Stage::set();
     // Rings of two vifs, and buffers of one: 16 pages a direction.
     stage.back.ask(|backend| backend.config_mut().page_limit = 4 + 32);
-    let wishes = staging(Some(256), Some(256));
+    let config = staging(Some(256), Some(256));
     // When the first connects nobody has heard of the second.
     let [(a, first), (b, second)] = [0, 1].map(|handle| {
         let id = stage.vif(handle);
-        (id, Guest::connected(&stage.machine, id, wishes))
+        (id, Guest::connected(&stage.machine, id, config))
     });
     let ids = [a, b];
     let paths = |id| stage.back.report(id).map(|r| (r.queues[0].0, r.queues[0].2));
@@ -106,18 +106,18 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     assert!(refused[0].2.contains("of what one guest may have mapped"), "{refused:?}");
     let other = stage.machine.make_vif(6, 0);
     stage.machine.guest_domain(6);
-    let third = Guest::connected(&stage.machine, other, wishes);
+    let third = Guest::connected(&stage.machine, other, config);
     assert_eq!(stage.back.report(other).map(|r| r.queues[0].0), Some("staging"));
     // What is let go of is there for the other.
     first.close();
     second.close();
-    let second = Guest::attach(&stage.machine, ids[1], wishes, false);
+    let second = Guest::attach(&stage.machine, ids[1], config, false);
     // A new driver begins anew, as after a boot.
     stage.machine.remove_vif(ids[1]);
     until(|| stage.back.report(ids[1]).is_none());
     drop(second);
     let id = stage.vif(1);
-    let second = Guest::connected(&stage.machine, id, wishes);
+    let second = Guest::connected(&stage.machine, id, config);
     assert_eq!(stage.back.report(id).map(|r| r.queues[0].0), Some("staging"));
     second.close();
     third.close();

@@ -18,8 +18,8 @@ mod packages;
 mod profile;
 mod release;
 mod scenario;
+mod selection;
 mod stand_in;
-mod wish;
 
 use crate::tool;
 use crate::workspace::{Workspace, run};
@@ -28,7 +28,7 @@ use scenario::{Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
 
-pub use wish::Wish;
+pub use selection::Selection;
 
 /// The guests' and dom0's C library need not be this machine's: programs are linked statically.
 const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -49,30 +49,30 @@ pub(crate) struct Rig<'a> {
 }
 
 impl<'a> Rig<'a> {
-    fn new(workspace: &'a Workspace, wish: &Wish) -> Self {
-        let (combination, settings) = (wish.combination, wish.settings.clone());
+    fn new(workspace: &'a Workspace, selection: &Selection) -> Self {
+        let (combination, settings) = (selection.combination, selection.settings.clone());
         Self { workspace, dir: workspace.target().join("rig"), combination, settings, plugin: None }
     }
 }
 
 /// Plays what is wished.
-pub fn play(w: &Workspace, wish: &Wish) -> Result<(), String> {
+pub fn play(w: &Workspace, selection: &Selection) -> Result<(), String> {
     let all = scenario::all(w)?;
-    play_these(w, scenario::choose(&all, wish)?, wish)
+    play_these(w, scenario::choose(&all, selection)?, selection)
 }
 
 /// The layer: the scenarios that say so, in as few boots as they need.
 pub fn layer(w: &Workspace) -> Result<(), String> {
-    play_these(w, scenario::of_ci(scenario::all(w)?)?, &Wish::default())
+    play_these(w, scenario::of_ci(scenario::all(w)?)?, &Selection::default())
 }
 
 /// The tables of the last profile, anew.
-pub fn profile(w: &Workspace, wish: &Wish) -> Result<(), String> {
-    profile::tables(&Rig::new(w, wish))
+pub fn profile(w: &Workspace, selection: &Selection) -> Result<(), String> {
+    profile::tables(&Rig::new(w, selection))
 }
 
-fn play_these(w: &Workspace, chosen: Vec<Play>, wish: &Wish) -> Result<(), String> {
-    let mut rig = Rig::new(w, wish);
+fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result<(), String> {
+    let mut rig = Rig::new(w, selection);
     let combination = rig.combination;
     std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
     let start = Instant::now();
@@ -82,7 +82,7 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, wish: &Wish) -> Result<(), Strin
     }
     let programs = programs(w, chosen.iter().any(|play| play.icount))?;
     image::make(&rig, &programs)?;
-    if wish.profile {
+    if selection.profile {
         rig.plugin = Some(profile::plugin(&rig, &programs[0])?);
     }
     println!("rig: {combination}: images made in {:.0} s; booting", start.elapsed().as_secs_f64());
@@ -93,7 +93,7 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, wish: &Wish) -> Result<(), Strin
         played += outcomes.len();
         let before = failed.len();
         failed.extend(outcomes.into_iter().filter(|o| !o.passed).map(|o| o.name));
-        if wish.profile && failed.len() == before {
+        if selection.profile && failed.len() == before {
             profile::keep(&rig, &boot::log_path(&rig, &machine))?;
             profile::tables(&rig)?;
         }

@@ -10,7 +10,7 @@
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
-use super::wish::Wish;
+use super::selection::Selection;
 use crate::workspace::Workspace;
 use std::collections::BTreeMap;
 
@@ -104,21 +104,21 @@ impl Play {
 
 /// Those whose names contain what was told; all but the unproven when no name was told. Each with
 /// each number of workers.
-pub(super) fn choose(all: &[Scenario], wish: &Wish) -> Result<Vec<Play>, String> {
-    for name in &wish.names {
+pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play>, String> {
+    for name in &selection.names {
         if !all.iter().any(|s| s.name.contains(name)) {
             let known: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
             return Err(format!("there is no scenario {name:?}; there are {}", known.join(", ")));
         }
     }
-    let chosen = all.iter().filter(|s| match wish.names.is_empty() {
+    let chosen = all.iter().filter(|s| match selection.names.is_empty() {
         true => s.unproven.is_none(),
-        false => wish.names.iter().any(|n| s.name.contains(n)),
+        false => selection.names.iter().any(|n| s.name.contains(n)),
     });
     let plays = chosen.flat_map(|scenario| {
-        let counts = if wish.workers.is_empty() { &scenario.workers } else { &wish.workers };
+        let counts = if selection.workers.is_empty() { &scenario.workers } else { &selection.workers };
         let counts = if counts.is_empty() { vec![None] } else { counts.iter().copied().map(Some).collect() };
-        let icount = wish.icount || scenario.icount;
+        let icount = selection.icount || scenario.icount;
         counts.into_iter().map(move |workers| Play { scenario: scenario.clone(), workers, icount })
     });
     Ok(plays.collect())
@@ -185,7 +185,7 @@ mod tests {
         let all =
             ["# shows: a\n# icount: yes\n", "# shows: a\n"].map(|head| parse("32-c".into(), head).unwrap());
         let machines = |args: &[&str]| {
-            let plays = choose(&all, &Wish::parse(args).unwrap()).unwrap();
+            let plays = choose(&all, &Selection::parse(args).unwrap()).unwrap();
             boots(&plays).keys().map(Machine::name).collect::<Vec<_>>()
         };
         assert_eq!(machines(&[]), ["1", "1-icount"]);
@@ -204,13 +204,13 @@ mod tests {
     #[test]
     fn names_choose_and_unknown_names_are_told() {
         let all = ["10-a", "20-b"].map(|n| parse(n.into(), "# shows: a\n").unwrap());
-        let wish = |args: &[&str]| Wish::parse(args).unwrap();
-        assert_eq!(choose(&all, &wish(&[])).unwrap().len(), 2);
+        let selection = |args: &[&str]| Selection::parse(args).unwrap();
+        assert_eq!(choose(&all, &selection(&[])).unwrap().len(), 2);
         let unproven = parse("30-c".into(), "# shows: a\n# unproven: never played\n").unwrap();
-        assert_eq!(choose(std::slice::from_ref(&unproven), &wish(&[])).unwrap().len(), 0);
-        assert_eq!(choose(std::slice::from_ref(&unproven), &wish(&["30"])).unwrap().len(), 1);
-        assert_eq!(choose(&all, &wish(&["20"])).unwrap()[0].name(), "20-b");
-        assert!(choose(&all, &wish(&["c"])).unwrap_err().contains("10-a, 20-b"));
+        assert_eq!(choose(std::slice::from_ref(&unproven), &selection(&[])).unwrap().len(), 0);
+        assert_eq!(choose(std::slice::from_ref(&unproven), &selection(&["30"])).unwrap().len(), 1);
+        assert_eq!(choose(&all, &selection(&["20"])).unwrap()[0].name(), "20-b");
+        assert!(choose(&all, &selection(&["c"])).unwrap_err().contains("10-a, 20-b"));
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         let all = ["# shows: a\n# ci: yes\n# workers: 1 2\n", "# shows: a\n"];
         let all = all.map(|head| parse("20-b".into(), head).unwrap());
         let names = |args: &[&str]| {
-            let plays = choose(&all, &Wish::parse(args).unwrap()).unwrap();
+            let plays = choose(&all, &Selection::parse(args).unwrap()).unwrap();
             plays.iter().map(Play::name).collect::<Vec<_>>()
         };
         assert_eq!(names(&[]), ["20-b:1", "20-b:2", "20-b"]);

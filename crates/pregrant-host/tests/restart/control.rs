@@ -144,7 +144,7 @@ const STEPS: [Step; 6] = [
 ];
 
 /// The guest's wishes for groups, in their order.
-const WISHES: [(u8, bool); 3] = [(1, true), (3, true), (1, false)];
+const REQUESTS: [(u8, bool); 3] = [(1, true), (3, true), (1, false)];
 
 pub fn what_a_guest_set_outlives_backs_that_die_at_each_point() {
     for point in POINTS {
@@ -166,8 +166,8 @@ pub fn what_a_guest_set_outlives_backs_that_die_at_each_point() {
             }
             for (k, (ask, due)) in STEPS.into_iter().enumerate() {
                 // Between the requests, so that records and answers of both kinds take turns.
-                if let Some(&(n, wanted)) = WISHES.get(k / 2).filter(|_| k % 2 == 1) {
-                    wish(&mut front, n, wanted, &mut backs);
+                if let Some(&(n, wanted)) = REQUESTS.get(k / 2).filter(|_| k % 2 == 1) {
+                    request_group(&mut front, n, wanted, &mut backs);
                 }
                 let answer = answer(&mut front, ask, &mut backs);
                 assert_eq!((answer.status, answer.data), due, "{what}: request {k}");
@@ -207,11 +207,11 @@ fn answer(
     }
 }
 
-fn wish(front: &mut Front, n: u8, wanted: bool, backs: &mut Backs) {
+fn request_group(front: &mut Front, n: u8, wanted: bool, backs: &mut Backs) {
     let (platform, vif) = front.driver();
     assert!(vif.multicast(platform, MacAddr([1, 0, 0x5E, 0, 0, n]), wanted));
-    while vif.multicast_wishes() != (0, 0) {
-        assert_eq!(vif.multicast_wishes(), (1, 0), "refused");
+    while vif.multicast_requests() != (0, 0) {
+        assert_eq!(vif.multicast_requests(), (1, 0), "refused");
         vif.queue_mut(0).unwrap().reclaim(platform, 1).unwrap();
         backs.look();
     }

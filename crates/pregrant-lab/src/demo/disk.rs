@@ -10,7 +10,7 @@
 //! process however that ends.
 
 use super::Result;
-use crate::process::disks::order::{Dir, DisksOrder, HANDLE, Load, Rested, Wish};
+use crate::process::disks::order::{Dir, DiskSetup, DisksOrder, HANDLE, Load, Rested};
 use crate::process::order::{Devices, Order, Posts};
 use crate::process::report::Report;
 use crate::record::{DISK_RESTART, Record};
@@ -98,8 +98,8 @@ impl DiskStage {
         let guests = testbed.process("guest", GUEST, None)?;
         let mut stage = Self { ends: Ends { back, guests, testbed }, _image: image };
         let (depth, pages) = (DEPTH as u32, DEPTH * SIZE / PAGE_SIZE);
-        let wish = Wish { persistent: true, queues: 1, depth, pages, size: SIZE };
-        answer!(stage.ask(DisksOrder::Gather { fronts: vec![GUEST], wish })?, Report::Done => ());
+        let setup = DiskSetup { persistent: true, queues: 1, depth, pages, size: SIZE };
+        answer!(stage.ask(DisksOrder::Gather { fronts: vec![GUEST], setup })?, Report::Done => ());
         Ok(stage)
     }
 

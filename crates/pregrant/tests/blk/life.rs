@@ -213,8 +213,8 @@ fn old_ends_get_plain_blkif() {
         barrier: false,
     };
     let mut world = World::new(VbdConfig { features: old, ..VbdConfig::default() }, DiskFigures::of(SECTORS));
-    let wishes = FrontConfig { queues: 4, ring_order: 4, ..FrontConfig::default() };
-    let mut front = world.front(wishes);
+    let config = FrontConfig { queues: 4, ring_order: 4, ..FrontConfig::default() };
+    let mut front = world.front(config);
     assert_eq!((front.nr_queues(), front.persists()), (1, false));
     assert_eq!(world.back.shares()[0].path, PathName::Copy);
     let long = [7; 12 * 4096];

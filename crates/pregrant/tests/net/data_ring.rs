@@ -602,12 +602,12 @@ fn rx_a_full_half_is_counted_and_frames_go_by_copy() {
     t.close();
 }
 
-fn wish(data_ring: Option<u32>) -> FrontConfig {
+fn request(data_ring: Option<u32>) -> FrontConfig {
     FrontConfig { data_ring, granting: Granting::PerFrame, ..ordinary() }
 }
 
-fn pair(wished: FrontConfig, offered: BackFeatures, page_limit: Option<usize>) -> Pair {
-    let mut pair = Pair::new(wished, VifConfig { features: offered, ..VifConfig::default() });
+fn pair(requested: FrontConfig, offered: BackFeatures, page_limit: Option<usize>) -> Pair {
+    let mut pair = Pair::new(requested, VifConfig { features: offered, ..VifConfig::default() });
     if let Some(pages) = page_limit {
         pair.back.limit_pages(pages);
     }
@@ -634,25 +634,26 @@ fn both_ends_agree_and_nothing_is_left() {
     let all = BackFeatures::default;
     let staged = |tx: Option<u32>, rx: Option<u32>| {
         let len = |n: Option<u32>| n.and_then(DataLen::new);
-        FrontConfig { tx_data_len: len(tx), rx_data_len: len(rx), ..wish(Some(5)) }
+        FrontConfig { tx_data_len: len(tx), rx_data_len: len(rx), ..request(Some(5)) }
     };
     let (ring, copy) = ("data-ring", "copy");
-    for (wished, offered, active, paths, frames) in [
-        (wish(Some(5)), all(), BOTH, (ring, ring), [1, 1]),
-        (wish(Some(1)), all(), BOTH, (ring, ring), [1, 1]),
-        (wish(Some(9)), small, BOTH, (ring, ring), [1, 1]),
-        (FrontConfig { queues: 3, ..wish(Some(4)) }, all(), BOTH, (ring, ring), [1, 1]),
-        (wish(None), all(), NONE, (copy, copy), [0, 0]),
-        (wish(Some(0)), all(), NONE, (copy, copy), [0, 0]),
-        (wish(Some(5)), old, NONE, (copy, copy), [0, 0]),
+    for (requested, offered, active, paths, frames) in [
+        (request(Some(5)), all(), BOTH, (ring, ring), [1, 1]),
+        (request(Some(1)), all(), BOTH, (ring, ring), [1, 1]),
+        (request(Some(9)), small, BOTH, (ring, ring), [1, 1]),
+        (FrontConfig { queues: 3, ..request(Some(4)) }, all(), BOTH, (ring, ring), [1, 1]),
+        (request(None), all(), NONE, (copy, copy), [0, 0]),
+        (request(Some(0)), all(), NONE, (copy, copy), [0, 0]),
+        (request(Some(5)), old, NONE, (copy, copy), [0, 0]),
         // What staging buffers do not carry.
         (staged(Some(256), Some(256)), all(), BOTH, (ring, "staging"), [1, 1]),
         (staged(Some(65535), None), all(), lists(false, true), ("staging", ring), [0, 1]),
         (staged(None, Some(65535)), all(), lists(true, false), (ring, "staging"), [1, 0]),
         (staged(Some(65535), Some(65535)), all(), NONE, ("staging", "staging"), [0, 0]),
     ] {
-        let wanted = (wished.data_ring, offered.max_data_ring_order, wished.tx_data_len, wished.rx_data_len);
-        let mut pair = pair(wished, offered, None);
+        let wanted =
+            (requested.data_ring, offered.max_data_ring_order, requested.tx_data_len, requested.rx_data_len);
+        let mut pair = pair(requested, offered, None);
         pair.connect();
         assert_eq!(shows(&mut pair), (active, paths, frames), "{wanted:?}");
         assert_eq!(pair.front.shortage(), None);
@@ -675,7 +676,7 @@ fn what_is_wrong_is_refused_with_a_word_and_the_rest_is_served() {
         (page(0), 12345, lists(true, false), "page 0 of this half"),
         (page(2), 12345, lists(false, true), "page 0 of this half"),
     ] {
-        let mut pair = pair(wish(Some(2)), BackFeatures::default(), None);
+        let mut pair = pair(request(Some(2)), BackFeatures::default(), None);
         let Pair { g, h, fb, bb, front, back, .. } = &mut pair;
         back.step(h, bb, &mut |_, _| None).expect("an honest front");
         front.step(g, fb).expect("an honest back");
@@ -716,7 +717,7 @@ fn what_cannot_be_had_is_refused_and_frames_go_by_copy() {
         // Two pages for the rings, and less than a half.
         (None, Some(3), "2"),
     ] {
-        let mut pair = pair(wish(Some(2)), BackFeatures::default(), limit);
+        let mut pair = pair(request(Some(2)), BackFeatures::default(), limit);
         let Pair { g, h, fb, bb, front, back, .. } = &mut pair;
         back.step(h, bb, &mut |_, _| None).expect("an honest front");
         front.step(g, fb).expect("an honest back");
@@ -731,7 +732,7 @@ fn what_cannot_be_had_is_refused_and_frames_go_by_copy() {
         pair.close();
     }
     // One half more than it may have: TX comes first.
-    let mut pair = pair(wish(Some(2)), BackFeatures::default(), Some(4));
+    let mut pair = pair(request(Some(2)), BackFeatures::default(), Some(4));
     pair.connect();
     assert_eq!(shows(&mut pair).2, [1, 0]);
     assert_eq!(pair.bb.own.borrow()[ACTIVE], "tx");
@@ -745,7 +746,7 @@ fn a_successor_takes_what_was_accepted_or_nothing() {
     for (said, forge, taken) in
         [("1", false, true), ("tx", false, true), ("rx", false, true), ("0", false, true), ("1", true, false)]
     {
-        let mut pair = pair(wish(Some(2)), BackFeatures::default(), None);
+        let mut pair = pair(request(Some(2)), BackFeatures::default(), None);
         pair.connect();
         assert_eq!(shows(&mut pair).2, [1, 1]);
         // As a predecessor said it, who had not been given the other half.

@@ -226,7 +226,7 @@ fn rx_over_the_guest_s_own_ring_is_the_guest_s_loss() {
     rig.assert_empty();
 }
 
-fn wish() -> FrontConfig {
+fn request() -> FrontConfig {
     FrontConfig { foreign: true, ..ordinary() }
 }
 
@@ -234,12 +234,12 @@ fn serving(foreign: bool) -> VifConfig {
     VifConfig { foreign, ..VifConfig::default() }
 }
 
-fn ends(wished: FrontConfig, served: VifConfig, numbered: bool) -> Pair {
+fn ends(requested: FrontConfig, served: VifConfig, numbered: bool) -> Pair {
     let xen = LocalXen::new();
     if numbered {
         xen.number_frames(GUEST, FRAMES);
     }
-    Pair::on(xen, wished, served)
+    Pair::on(xen, requested, served)
 }
 
 /// The paths of queue 0, and of a frame each way of 6000 bytes: how many named frames, and the
@@ -256,23 +256,23 @@ fn shows(pair: &mut Pair) -> ((&'static str, &'static str), [u64; 2], u64) {
 #[test]
 fn both_ends_agree_and_nothing_is_left() {
     let (named, copy) = (("foreign", "foreign"), ("copy", "copy"));
-    let queues = FrontConfig { queues: 3, split_channels: false, ..wish() };
+    let queues = FrontConfig { queues: 3, split_channels: false, ..request() };
     // What the whole of it makes needless is not asked for.
     let len = DataLen::new(256);
     let all =
-        FrontConfig { tx_data_len: len, rx_data_len: len, data_ring: Some(3), persistent: true, ..wish() };
-    for (wished, offered, paths, ops) in [
-        (wish(), true, named, 0),
+        FrontConfig { tx_data_len: len, rx_data_len: len, data_ring: Some(3), persistent: true, ..request() };
+    for (requested, offered, paths, ops) in [
+        (request(), true, named, 0),
         (queues, true, named, 0),
         (all, true, named, 0),
-        (FrontConfig { spare_rx_pages: 20, ..wish() }, true, named, 0),
+        (FrontConfig { spare_rx_pages: 20, ..request() }, true, named, 0),
         (ordinary(), true, copy, 4),
-        (wish(), false, copy, 4),
+        (request(), false, copy, 4),
     ] {
-        let mut pair = ends(wished, serving(offered), true);
+        let mut pair = ends(requested, serving(offered), true);
         pair.connect();
-        let is_active = wished.foreign && offered;
-        assert_eq!(shows(&mut pair), (paths, [u64::from(is_active); 2], ops), "{wished:?}");
+        let is_active = requested.foreign && offered;
+        assert_eq!(shows(&mut pair), (paths, [u64::from(is_active); 2], ops), "{requested:?}");
         assert!(pair.back.refused_lists().is_empty());
         assert_eq!(pair.key(true, FEATURE).as_deref(), Some(if offered { "1" } else { "0" }));
         assert_eq!(pair.key(false, REQUEST).as_deref(), is_active.then_some("1"));
@@ -296,7 +296,7 @@ fn both_ends_agree_and_nothing_is_left() {
 /// wish unasked.
 #[test]
 fn what_cannot_be_mapped_goes_by_grants() {
-    let mut pair = ends(wish(), serving(true), false);
+    let mut pair = ends(request(), serving(true), false);
     pair.connect();
     assert_eq!(pair.key(true, ACTIVE).as_deref(), Some("0"));
     assert_eq!(shows(&mut pair), (("copy", "copy"), [0, 0], 4));
@@ -321,7 +321,7 @@ fn a_front_names_frames_to_one_that_says_so_alone() {
     for (key, said) in
         [(ACTIVE, None), (ACTIVE, Some("0")), (ACTIVE, Some("yes")), (FEATURE, Some("0")), (FEATURE, None)]
     {
-        let mut pair = ends(wish(), serving(true), true);
+        let mut pair = ends(request(), serving(true), true);
         let Pair { g, h, fb, bb, front, back, .. } = &mut pair;
         for _ in 0..2 {
             back.step(h, bb, &mut |_, _| None).expect("an honest front");
@@ -350,7 +350,7 @@ fn a_successor_takes_it_up_or_takes_nothing() {
         (false, None, false, "--path foreign"),
         (true, Some(REQUEST), false, REQUEST),
     ] {
-        let mut pair = ends(wish(), serving(true), true);
+        let mut pair = ends(request(), serving(true), true);
         pair.connect();
         assert_eq!(shows(&mut pair).1, [1, 1]);
         pair.back = BackVif::new(GUEST, 0, serving(told));

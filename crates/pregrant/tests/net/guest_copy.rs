@@ -37,7 +37,7 @@ struct Lender {
     port: TestPort,
 }
 
-fn wish() -> FrontConfig {
+fn request() -> FrontConfig {
     FrontConfig { guest_copy: true, ..ordinary() }
 }
 
@@ -46,12 +46,12 @@ fn serving(guest_copy: bool) -> VifConfig {
 }
 
 impl Lender {
-    fn new(wished: FrontConfig, served: VifConfig) -> Self {
-        Self { ends: Pair::new(wished, served), given: 0, port: TestPort::default() }
+    fn new(requested: FrontConfig, served: VifConfig) -> Self {
+        Self { ends: Pair::new(requested, served), given: 0, port: TestPort::default() }
     }
 
-    fn connected(wished: FrontConfig, served: VifConfig) -> Self {
-        let mut lender = Self::new(wished, served);
+    fn connected(requested: FrontConfig, served: VifConfig) -> Self {
+        let mut lender = Self::new(requested, served);
         lender.ends.connect();
         assert!(lender.ends.front.is_live());
         lender
@@ -96,14 +96,14 @@ impl Lender {
 #[test]
 fn both_ends_agree_and_nothing_is_left() {
     let (lent, copy, lens) = (("copy", "guest-copy"), ("copy", "copy"), [60, 1500, 4096, 6000, 65535]);
-    let queues = FrontConfig { queues: 3, split_channels: false, ..wish() };
+    let queues = FrontConfig { queues: 3, split_channels: false, ..request() };
     let len = DataLen::new(256);
-    let staged = FrontConfig { rx_data_len: len, ..wish() };
-    let whole = FrontConfig { rx_data_len: DataLen::new(65535), ..wish() };
-    let ring = FrontConfig { data_ring: Some(8), ..wish() };
-    let few = FrontConfig { persistent: true, ..wish() };
-    for (wished, offered, paths, frames) in [
-        (wish(), true, lent, 5),
+    let staged = FrontConfig { rx_data_len: len, ..request() };
+    let whole = FrontConfig { rx_data_len: DataLen::new(65535), ..request() };
+    let ring = FrontConfig { data_ring: Some(8), ..request() };
+    let few = FrontConfig { persistent: true, ..request() };
+    for (requested, offered, paths, frames) in [
+        (request(), true, lent, 5),
         (queues, true, lent, 5),
         (few, true, ("persistent", "guest-copy"), 5),
         // What no staging buffer has room for; what the data ring has.
@@ -111,18 +111,18 @@ fn both_ends_agree_and_nothing_is_left() {
         (ring, true, ("data-ring", "data-ring"), 0),
         (whole, true, ("copy", "staging"), 0),
         (ordinary(), true, copy, 0),
-        (wish(), false, copy, 0),
+        (request(), false, copy, 0),
     ] {
-        let mut lender = Lender::connected(wished, serving(offered));
+        let mut lender = Lender::connected(requested, serving(offered));
         assert_eq!(lender.ends.back.path_names(0), paths);
         let before = lender.ends.xen.counts();
         lender.deliver(&lens);
         let there = lender.ends.xen.counts();
         let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Lender::frame(n, *len))).collect();
-        assert!(lender.receive() == Ok(expected), "{wished:?}");
+        assert!(lender.receive() == Ok(expected), "{requested:?}");
         let ((_, front), (_, back)) =
             (lender.ends.front.queue(0).unwrap().stats(), lender.ends.back.stats(0));
-        assert_eq!((front.guest_copy, back.guest_copy), (frames, frames), "{wished:?}");
+        assert_eq!((front.guest_copy, back.guest_copy), (frames, frames), "{requested:?}");
         if paths.1 == "guest-copy" {
             assert_eq!((there.copies, there.maps), (before.copies, before.maps), "the back asks for nothing");
             // 1, 1, 1, 2 and 16 slots.
@@ -131,9 +131,9 @@ fn both_ends_agree_and_nothing_is_left() {
         }
         let key = |dir: &MapBus, key: &str| dir.own.borrow().get(key).cloned();
         assert_eq!(key(&lender.ends.bb, FEATURE).as_deref(), Some(if offered { "1" } else { "0" }));
-        if wished.queues == 1 {
-            let asked = wished.guest_copy && offered && wished.rx_data_len != DataLen::new(65535);
-            assert_eq!(key(&lender.ends.fb, LIST_REF).is_some(), asked, "{wished:?}");
+        if requested.queues == 1 {
+            let asked = requested.guest_copy && offered && requested.rx_data_len != DataLen::new(65535);
+            assert_eq!(key(&lender.ends.fb, LIST_REF).is_some(), asked, "{requested:?}");
             assert_eq!(key(&lender.ends.bb, ACTIVE).as_deref(), asked.then_some("1"));
         }
         lender.ends.close();
@@ -150,7 +150,7 @@ proptest! {
         bursts in proptest::collection::vec(proptest::collection::vec(14usize..9000, 1..40), 1..25),
         ring_order in 0u32..2,
     ) {
-        let mut lender = Lender::connected(FrontConfig { ring_order, ..wish() }, serving(true));
+        let mut lender = Lender::connected(FrontConfig { ring_order, ..request() }, serving(true));
         for burst in bursts {
             let first = lender.given;
             lender.deliver(&burst);
@@ -168,7 +168,7 @@ proptest! {
 #[test]
 fn pages_that_are_lent_count_for_the_bound() {
     for (limit, lent) in [(2 + SLOTS as usize, true), (1 + SLOTS as usize, false)] {
-        let mut lender = Lender::new(wish(), serving(true));
+        let mut lender = Lender::new(request(), serving(true));
         lender.ends.back.limit_pages(limit);
         lender.ends.connect();
         assert_eq!(lender.ends.front.queue(0).unwrap().borrows(), lent);
@@ -199,7 +199,7 @@ fn a_list_that_is_wrong_costs_frames_alone() {
         (GENERATION, 7, 4),
         (GENERATION, 257, 4),
     ] {
-        let mut lender = Lender::connected(wish(), serving(true));
+        let mut lender = Lender::connected(request(), serving(true));
         lender.deliver(&[60, 70, 80, 90]);
         let list = lender.page(LIST_REF);
         let was = list.load_u32(at).expect("a word of the page");
@@ -238,7 +238,7 @@ fn responses_that_cannot_be_are_faults() {
     ];
     for (what, change, is_fault) in change {
         for lens in [[60, 60], [6000, 60]] {
-            let mut lender = Lender::connected(wish(), serving(true));
+            let mut lender = Lender::connected(request(), serving(true));
             lender.deliver(&lens);
             let ring = lender.page("rx-ring-ref");
             let word = |k: usize| ring.load_u32(64 + 4 * k).expect("a word of the ring");
@@ -267,7 +267,7 @@ fn responses_that_cannot_be_are_faults() {
 /// when their page is gone.
 #[test]
 fn a_hook_sees_what_was_copied() {
-    let mut lender = Lender::connected(wish(), serving(true));
+    let mut lender = Lender::connected(request(), serving(true));
     for (lens, forge) in [([60, 1500, 6000], false), ([60, 1500, 6000], true)] {
         let first = lender.given;
         lender.deliver(&lens);
@@ -299,7 +299,7 @@ fn a_hook_sees_what_was_copied() {
     }
     lender.ends.close();
 
-    let mut lender = Lender::connected(wish(), serving(true));
+    let mut lender = Lender::connected(request(), serving(true));
     lender.deliver(&[3000]);
     let (mut out, mut lent) = (Arena::new(), Default::default());
     assert_eq!(
@@ -314,7 +314,7 @@ fn a_hook_sees_what_was_copied() {
 /// next one lends pages of its own.
 #[test]
 fn a_successor_lends_anew_and_what_was_lent_is_lost() {
-    let mut lender = Lender::connected(wish(), serving(true));
+    let mut lender = Lender::connected(request(), serving(true));
     lender.deliver(&[60, 6000]);
     assert_eq!(lender.receive().map(|frames| frames.len()), Ok(2));
     for (round, told) in [true, true, false, true].into_iter().enumerate() {
@@ -349,7 +349,7 @@ fn a_successor_lends_anew_and_what_was_lent_is_lost() {
 /// A guest that maps what it is lent, and keeps it, holds that page, and gets none more.
 #[test]
 fn a_guest_that_keeps_a_page_is_lent_no_more() {
-    let mut lender = Lender::connected(wish(), serving(true));
+    let mut lender = Lender::connected(request(), serving(true));
     let gref = lender.page(LIST_REF).load_u32(REFS + 20).map(GrantRef).expect("a word of the page");
     assert!(lender.ends.g.map(HOST, &[gref], Access::ReadWrite).is_err(), "it is lent for reading");
     let mut kept = Some(lender.ends.g.map(HOST, &[gref], Access::ReadOnly).expect("it is lent"));
@@ -376,7 +376,7 @@ fn a_guest_that_keeps_a_page_is_lent_no_more() {
         assert_eq!(lender.ends.back.needed_pages(), held);
         assert!(kept.as_ref().is_none_or(|kept| byte(kept) == 0));
         lender.ends.back.limit_pages(1 + held);
-        lender.ends.front = FrontVif::new(HOST, wish(), false);
+        lender.ends.front = FrontVif::new(HOST, request(), false);
         lender.ends.fb.own.borrow_mut().insert("state".into(), "1".into());
         let too_many = TooManyPages { asked: 2 + held, left: 1 + held };
         let mut refused = 0;
@@ -394,7 +394,7 @@ fn a_guest_that_keeps_a_page_is_lent_no_more() {
         lender.ends.back.limit_pages(usize::MAX);
         lender.ends.connect();
         assert!(lender.ends.front.is_closed());
-        lender.ends.front = FrontVif::new(HOST, wish(), false);
+        lender.ends.front = FrontVif::new(HOST, request(), false);
         lender.ends.fb.own.borrow_mut().insert("state".into(), "1".into());
         lender.ends.connect();
         assert!(lender.ends.front.is_live(), "{round}");
@@ -411,7 +411,7 @@ fn a_guest_that_keeps_a_page_is_lent_no_more() {
 /// queue's.
 #[test]
 fn a_connect_that_fails_lends_nothing() {
-    let queues = FrontConfig { queues: 2, split_channels: false, ctrl_ring: true, ..wish() };
+    let queues = FrontConfig { queues: 2, split_channels: false, ctrl_ring: true, ..request() };
     for key in ["queue-1/event-channel", "event-channel-ctrl"] {
         let mut lender = Lender::new(queues, serving(true));
         lender
@@ -476,7 +476,7 @@ impl FrameRules for Watched {
 fn each_list_has_its_next_generation_before_anything_is_lent() {
     for limit in [usize::MAX, 4] {
         let mut lender =
-            Lender::connected(FrontConfig { queues: 2, split_channels: false, ..wish() }, serving(true));
+            Lender::connected(FrontConfig { queues: 2, split_channels: false, ..request() }, serving(true));
         let lists = |lender: &Lender| {
             (0..2).map(|i| lender.page(&format!("queue-{i}/{LIST_REF}"))).collect::<Vec<_>>()
         };
@@ -517,19 +517,19 @@ impl FramePort for Held {
 /// with it.
 #[test]
 fn what_is_delivered_at_the_last_moment_is_not_lost() {
-    let ring = FrontConfig { data_ring: Some(8), ..wish() };
-    for wished in [wish(), ring] {
-        let mut lender = Lender::connected(wished, serving(true));
+    let ring = FrontConfig { data_ring: Some(8), ..request() };
+    for requested in [request(), ring] {
+        let mut lender = Lender::connected(requested, serving(true));
         let lens = [60, 6000, 900];
         let gives = lens.iter().enumerate().map(|(n, len)| (Lender::frame(n, *len), Offload::default()));
         let port = Held(TestPort { gives: gives.collect(), ..TestPort::default() });
         let drained = lender.ends.back.detach(&lender.ends.h, &mut [Box::new(port)]);
         assert_eq!((drained.delivered, drained.lost), (3, 0));
         let expected: Vec<_> = lens.iter().enumerate().map(|(n, len)| Some(Lender::frame(n, *len))).collect();
-        assert!(lender.receive() == Ok(expected), "{wished:?}");
+        assert!(lender.receive() == Ok(expected), "{requested:?}");
         assert_eq!(
             lender.ends.front.queue(0).unwrap().stats().1.data_ring,
-            if wished.data_ring.is_some() { 3 } else { 0 }
+            if requested.data_ring.is_some() { 3 } else { 0 }
         );
         lender.ends.back = BackVif::new(GUEST, 0, serving(true));
         assert_eq!(lender.ends.back.inherit(&mut lender.ends.bb), Ok(PreviousState::Connected));
@@ -542,7 +542,7 @@ fn what_is_delivered_at_the_last_moment_is_not_lost() {
 /// it in another.
 #[test]
 fn pieces_of_a_call_that_failed_are_not_fetched_later() {
-    let mut lender = Lender::connected(wish(), serving(true));
+    let mut lender = Lender::connected(request(), serving(true));
     lender.deliver(&[60, 60]);
     let ring = lender.page("rx-ring-ref");
     // The second response's offset passes its page.
@@ -565,7 +565,7 @@ fn pieces_of_a_call_that_failed_are_not_fetched_later() {
 #[test]
 fn a_frame_whose_rest_is_gone_is_counted_once() {
     for verdict in [Verdict::Tx, Verdict::Pass, Verdict::Redirect(1)] {
-        let mut lender = Lender::connected(wish(), serving(true));
+        let mut lender = Lender::connected(request(), serving(true));
         lender.deliver(&[1500, 1500]);
         let list = lender.page(LIST_REF);
         let (mut out, mut diverted, mut seen) = (Arena::new(), Diverted::default(), 0);

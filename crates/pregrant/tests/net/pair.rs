@@ -25,15 +25,15 @@ pub fn ordinary() -> FrontConfig {
 }
 
 impl Pair {
-    pub fn new(wished: FrontConfig, served: VifConfig) -> Self {
-        Self::on(LocalXen::new(), wished, served)
+    pub fn new(requested: FrontConfig, served: VifConfig) -> Self {
+        Self::on(LocalXen::new(), requested, served)
     }
 
     /// On a machine of the test's own.
-    pub fn on(xen: LocalXen, wished: FrontConfig, served: VifConfig) -> Self {
+    pub fn on(xen: LocalXen, requested: FrontConfig, served: VifConfig) -> Self {
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (fb, bb) = device();
-        let (front, back) = (FrontVif::new(HOST, wished, false), BackVif::new(GUEST, 0, served));
+        let (front, back) = (FrontVif::new(HOST, requested, false), BackVif::new(GUEST, 0, served));
         Self { xen, g, h, fb, bb, front, back }
     }
 

@@ -74,7 +74,7 @@ impl DeviceBus for Kernel {
     }
 }
 
-fn wishes(len: Option<u32>, persistent: bool) -> FrontConfig {
+fn request(len: Option<u32>, persistent: bool) -> FrontConfig {
     let len = len.and_then(DataLen::new);
     FrontConfig {
         queues: 1,
@@ -102,7 +102,7 @@ fn a_front_that_grants_each_frame_anew_follows_one_that_persisted() {
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
     let mut back = BackVif::new(GUEST, 0, VifConfig::default());
-    let mut front = FrontVif::new(HOST, wishes(None, true), false);
+    let mut front = FrontVif::new(HOST, request(None, true), false);
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert!(front.is_live());
     assert_eq!(fb.own_text("feature-persistent").unwrap().as_deref(), Some("1"));
@@ -111,7 +111,7 @@ fn a_front_that_grants_each_frame_anew_follows_one_that_persisted() {
 
     fb.set_state(XenbusState::Initialising).unwrap();
     let mut kernel = Kernel(fb);
-    let mut front = FrontVif::new(HOST, wishes(None, false), false);
+    let mut front = FrontVif::new(HOST, request(None, false), false);
     for _ in 0..8 {
         back.step(&h, &mut bb, &mut |_, _| None).unwrap();
         front.step(&g, &mut kernel).unwrap();
@@ -140,7 +140,7 @@ fn a_closed_front_leaves_no_key_of_its_connection_and_all_of_the_toolstacks() {
     let (mut fb, mut bb) = device();
     fb.own.borrow_mut().insert("mac".into(), "00:16:3e:00:00:01".into());
     let mut back = BackVif::new(GUEST, 0, VifConfig::default());
-    let config = FrontConfig { queues: 2, ctrl_ring: true, ..wishes(Some(256), true) };
+    let config = FrontConfig { queues: 2, ctrl_ring: true, ..request(Some(256), true) };
     let mut front = FrontVif::new(HOST, config, false);
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert!(front.is_live() && front.nr_queues() == 2);
@@ -158,7 +158,7 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
     let mut back = BackVif::new(GUEST, 0, VifConfig::default());
-    let mut front = FrontVif::new(HOST, wishes(Some(65535), false), false);
+    let mut front = FrontVif::new(HOST, request(Some(65535), false), false);
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert!(front.is_live() && front.staging_accepted(0));
     close((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
@@ -171,7 +171,7 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
     let mut kernel = Kernel(bb);
     let plain = BackFeatures { staging_sizes: Vec::new(), persistent: false, ..BackFeatures::default() };
     let mut back = BackVif::new(GUEST, 0, VifConfig { features: plain, ..VifConfig::default() });
-    let mut front = FrontVif::new(HOST, FrontConfig { ring_order: 4, ..wishes(Some(65535), true) }, false);
+    let mut front = FrontVif::new(HOST, FrontConfig { ring_order: 4, ..request(Some(65535), true) }, false);
     for _ in 0..8 {
         back.step(&h, &mut kernel, &mut |_, _| None).unwrap();
         front.step(&g, &mut fb).unwrap();
@@ -195,7 +195,7 @@ fn lists_count_only_where_the_connected_back_offers_their_length() {
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (mut fb, mut bb) = device();
         let mut back = BackVif::new(GUEST, 0, VifConfig::default());
-        let mut front = FrontVif::new(HOST, wishes(Some(256), false), false);
+        let mut front = FrontVif::new(HOST, request(Some(256), false), false);
         back.step(&h, &mut bb, &mut |_, _| None).unwrap();
         front.step(&g, &mut fb).unwrap();
         assert!(front.state() == XenbusState::Connected && !front.is_live());
@@ -222,7 +222,7 @@ fn active_lists_are_seen_in_the_backs_directory_whatever_the_number_of_queues() 
         for len in [None, Some(256)] {
             let (mut fb, mut bb) = device();
             let mut back = BackVif::new(GUEST, 0, VifConfig::default());
-            let mut front = FrontVif::new(HOST, FrontConfig { queues, ..wishes(len, true) }, false);
+            let mut front = FrontVif::new(HOST, FrontConfig { queues, ..request(len, true) }, false);
             connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
             assert!(front.is_live());
             let max = BackFeatures::read(&mut OwnKeys(&mut bb)).unwrap().max_queues;

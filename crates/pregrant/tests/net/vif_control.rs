@@ -99,7 +99,7 @@ fn a_set_up_that_fails_half_way_leaves_nothing() {
 #[test]
 fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
     let (whole, some) = (Some(65535), Some(256));
-    for (pages, wished, queues, len, ids) in [
+    for (pages, requested, queues, len, ids) in [
         (1032, whole, 2, whole, 256),
         // Linux's limit.
         (1024, whole, 2, whole, 128),
@@ -115,7 +115,7 @@ fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
         let h = xen.domain(HOST.0);
         let (mut fb, mut bb) = device();
         let len_of = |n: Option<u32>| n.and_then(DataLen::new);
-        let (tx_data_len, rx_data_len) = (len_of(wished), len_of(wished));
+        let (tx_data_len, rx_data_len) = (len_of(requested), len_of(requested));
         let config = FrontConfig { queues: 2, tx_data_len, rx_data_len, ..FrontConfig::default() };
         let mut front = FrontVif::new(HOST, config, false);
         let mut back = back(BackFeatures::default());
@@ -129,7 +129,7 @@ fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
             front.queue(0).unwrap().tx().chain().ids(),
         );
         assert_eq!(had, (queues, (len_of(len), len_of(len)), ids), "{pages} pages");
-        assert_eq!(front.shortage().is_some(), queues < 2 || len != wished || ids < 256, "{pages} pages");
+        assert_eq!(front.shortage().is_some(), queues < 2 || len != requested || ids < 256, "{pages} pages");
         // More frames than there are ids, in as many turns as it takes.
         let (mut burst, mut port, mut sent) = (Arena::new(), TestPort::default(), 0);
         assert!(burst.push(&[7; 200], Offload::default()));
@@ -300,12 +300,16 @@ fn one_direction_s_bad_list_leaves_the_other_alone() {
 #[test]
 fn rings_have_as_many_pages_as_both_ends_like() {
     let len = DataLen::new(64);
-    for (wished, tx_most, rx_most) in [(0, 4, 4), (1, 4, 4), (2, 4, 1), (4, 4, 4), (4, 0, 3)] {
+    for (requested, tx_most, rx_most) in [(0, 4, 4), (1, 4, 4), (2, 4, 1), (4, 4, 4), (4, 0, 3)] {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (mut fb, mut bb) = device();
-        let config =
-            FrontConfig { ring_order: wished, tx_data_len: len, rx_data_len: len, ..FrontConfig::default() };
+        let config = FrontConfig {
+            ring_order: requested,
+            tx_data_len: len,
+            rx_data_len: len,
+            ..FrontConfig::default()
+        };
         let mut front = FrontVif::new(HOST, config, false);
         let features = BackFeatures {
             max_tx_ring_order: tx_most,
@@ -314,9 +318,9 @@ fn rings_have_as_many_pages_as_both_ends_like() {
         };
         let mut vif = back(features.clone());
         connect((&g, &mut front, &mut fb), (&h, &mut vif, &mut bb));
-        let what = format!("order {wished} of {tx_most}, {rx_most}");
+        let what = format!("order {requested} of {tx_most}, {rx_most}");
         assert!(front.is_live() && front.staging_accepted(0), "{what}");
-        for (dir, order) in [("tx", wished.min(tx_most)), ("rx", wished.min(rx_most))] {
+        for (dir, order) in [("tx", requested.min(tx_most)), ("rx", requested.min(rx_most))] {
             let own = fb.own.borrow();
             let named =
                 |kind: &str| own.keys().filter(|key| key.starts_with(&format!("{dir}-{kind}-ref"))).count();
@@ -329,7 +333,7 @@ fn rings_have_as_many_pages_as_both_ends_like() {
             assert_eq!(own.get(&key).cloned(), (order > 0).then(|| order.to_string()), "{what}");
             assert_eq!(own.contains_key(&format!("{dir}-ring-ref")), order == 0, "{what}");
         }
-        let tx_slots = 256usize << wished.min(tx_most);
+        let tx_slots = 256usize << requested.min(tx_most);
         assert_eq!(front.queue(0).unwrap().tx().chain().ids() as usize, tx_slots);
         for turn in 0..2 {
             let (mut burst, mut port, mut sent) = (Arena::new(), TestPort::default(), 0);

@@ -39,16 +39,16 @@ fn ask(
 }
 
 /// The guest's wish for multicast frames is heard by the back.
-fn wish(
+fn request_group(
     (g, front): (&LocalDomain, &mut FrontVif<LocalDomain>),
     (h, back): (&LocalDomain, &mut BackVif<LocalDomain>),
     (n, wanted): (u8, bool),
 ) -> (usize, u64) {
     assert!(front.multicast(g, MacAddr([1, 0, 0x5E, 0, 0, n]), wanted));
-    assert_eq!(front.multicast_wishes().0, 1);
+    assert_eq!(front.multicast_requests().0, 1);
     while back.poll_tx(h, 0, &mut Groups::default(), &mut Arena::new()) == Ok(Polled::More) {}
     assert_eq!(front.queue_mut(0).unwrap().reclaim(g, 1), Ok(2));
-    front.multicast_wishes()
+    front.multicast_requests()
 }
 
 /// A port with a TCP segment to each of five groups, once.
@@ -159,9 +159,9 @@ fn what_a_front_set_outlives_its_back() {
     let told = steerings(&h, &mut first);
     assert!(told.len() == 2 && told.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
     for n in [2, 3, 4] {
-        assert_eq!(wish((&g, &mut front), (&h, &mut first), (n, true)), (0, 0));
+        assert_eq!(request_group((&g, &mut front), (&h, &mut first), (n, true)), (0, 0));
     }
-    assert_eq!(wish((&g, &mut front), (&h, &mut first), (3, false)), (0, 0));
+    assert_eq!(request_group((&g, &mut front), (&h, &mut first), (3, false)), (0, 0));
     assert_eq!(heard((&g, &mut front), (&h, &mut first)), [2, 4]);
 
     // It dies; another finds all of it, without a word to the front.
@@ -328,7 +328,7 @@ fn nothing_of_it_without_the_backs_offer() {
     fb.own.borrow_mut().insert("request-multicast-control".into(), "1".into());
     vif.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
     assert_eq!(heard((&g, &mut front), (&h, &mut vif)), [0, 1, 2, 3, 4]);
-    assert_eq!(wish((&g, &mut front), (&h, &mut vif), (1, true)), (0, 1), "refused");
+    assert_eq!(request_group((&g, &mut front), (&h, &mut vif), (1, true)), (0, 1), "refused");
 }
 
 /// A back that answers what was not asked, or twice, gets one fault.

@@ -10,7 +10,7 @@
 use super::Row;
 use crate::bench::Result;
 use crate::bench::seating::Seating;
-use crate::process::disks::order::{DisksOrder, DisksSeen, HANDLE, Load, Rested, Wish};
+use crate::process::disks::order::{DiskSetup, DisksOrder, DisksSeen, HANDLE, Load, Rested};
 use crate::process::order::{Devices, Order};
 use crate::process::report::{Report, Spent};
 use crate::testbed::{Ends, Testbed, answer};
@@ -125,14 +125,14 @@ impl Stand {
         let mode = if plan.sleeps() { Mode::Event } else { Mode::Adaptive };
         let posts = seating.posts(Placement::Balanced, mode).ok_or("no workers")?;
         answer!(ends.ask_back(Order::Serve(posts, Devices::Disks(plan.path)))?, Report::Done => ());
-        let wish = Wish {
+        let setup = DiskSetup {
             persistent: plan.path == PathName::Persistent,
             queues: plan.queues(),
             depth: most.depth as u32,
             pages: most.in_flight.div_ceil(pregrant::PAGE_SIZE) + most.depth,
             size: most.size,
         };
-        let gather = Order::Disks(DisksOrder::Gather { fronts, wish });
+        let gather = Order::Disks(DisksOrder::Gather { fronts, setup });
         answer!(ends.ask_guests(gather)?, Report::Done => ());
         Ok(Self { ends, plan, seating, gives_way: false })
     }

@@ -1,7 +1,7 @@
 //! The guests with disks of one process: a thread for each, and the main one for orders, which
 //! sleeps while requests move.
 
-use super::order::{DisksOrder, DisksSeen, Load, Rested, Wish};
+use super::order::{DiskSetup, DisksOrder, DisksSeen, Load, Rested};
 use super::seat::{Count, Hall, Seat};
 use crate::cpu_time;
 use crate::process::Result;
@@ -48,7 +48,7 @@ impl Guests {
     /// Carries out an order.
     pub fn obey(&mut self, broker: &Path, order: DisksOrder) -> Result<Report> {
         match order {
-            DisksOrder::Gather { fronts, wish } => self.gather(broker, &fronts, wish),
+            DisksOrder::Gather { fronts, setup } => self.gather(broker, &fronts, setup),
             DisksOrder::Begin(load) => self.begin(load),
             DisksOrder::Look => Ok(Report::DisksSeen(self.look())),
             DisksOrder::Rest => self.rest(),
@@ -56,7 +56,7 @@ impl Guests {
         }
     }
 
-    fn gather(&mut self, broker: &Path, fronts: &[u16], wish: Wish) -> Result<Report> {
+    fn gather(&mut self, broker: &Path, fronts: &[u16], setup: DiskSetup) -> Result<Report> {
         // All begin before one is waited for: their handshakes run beside each other.
         let begin = |front: &u16| {
             let (tasks, orders) = channel();
@@ -65,7 +65,7 @@ impl Guests {
             let (broker, front, counts) = (broker.to_path_buf(), DomId(*front), Arc::clone(&count));
             let name = format!("guest {}", front.0);
             let play = move || {
-                let mut seat = match Seat::take(&broker, front, &wish) {
+                let mut seat = match Seat::take(&broker, front, &setup) {
                     Ok(seat) => seat,
                     Err(e) => return drop(tell.send(Said::Failed(e.to_string()))),
                 };

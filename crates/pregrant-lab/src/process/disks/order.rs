@@ -25,7 +25,7 @@ named! {
 
 /// What each guest's front is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Wish {
+pub struct DiskSetup {
     /// The same granted pages are used again and again.
     pub persistent: bool,
     /// Queues.
@@ -90,7 +90,7 @@ pub enum DisksOrder {
         /// Who.
         fronts: Vec<u16>,
         /// What each is made for.
-        wish: Wish,
+        setup: DiskSetup,
     },
     /// All of them have requests in flight, from now on until they are to rest. Answer: `Done`.
     Begin(Load),

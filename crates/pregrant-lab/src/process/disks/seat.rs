@@ -1,7 +1,7 @@
 //! One guest of `bench blk`: its domain, its disk, and the thread that uses it.
 
 use super::load::{Asked, Contents};
-use super::order::{HANDLE, Load, Rested, Wish};
+use super::order::{DiskSetup, HANDLE, Load, Rested};
 use crate::process::Result;
 use crate::process::report::Latencies;
 use hdrhistogram::Histogram;
@@ -95,30 +95,30 @@ struct Place {
 
 impl Seat {
     /// Attaches, connects, and writes all of the disk.
-    pub fn take(broker: &Path, front: DomId, wish: &Wish) -> Result<Self> {
+    pub fn take(broker: &Path, front: DomId, setup: &DiskSetup) -> Result<Self> {
         let (platform, mut xs) = crate::process::attach(broker, front)?;
         let device = Device::front(&mut xs, Class::VBD, HANDLE)?;
         device.watch_peer(&mut xs)?;
-        let most = wish.size.max(FIRST_BYTES);
+        let most = setup.size.max(FIRST_BYTES);
         let slots = ring_size(PAGE_SIZE, Abi::X86_64.slot_bytes());
         let config = FrontConfig {
-            queues: wish.queues,
-            ring_order: wish.depth.div_ceil(slots * wish.queues).next_power_of_two().ilog2(),
-            persistent: wish.persistent,
+            queues: setup.queues,
+            ring_order: setup.depth.div_ceil(slots * setup.queues).next_power_of_two().ilog2(),
+            persistent: setup.persistent,
             max_segments: most.div_ceil(PAGE_SIZE).max(SEGMENTS_MAX) as u32,
-            pages: wish.pages.div_ceil(wish.queues as usize).max(2 * FIRST_BYTES / PAGE_SIZE),
+            pages: setup.pages.div_ceil(setup.queues as usize).max(2 * FIRST_BYTES / PAGE_SIZE),
             ..FrontConfig::default()
         };
         let vbd = FrontVbd::new(device.peer_domid(), config, false);
         let contents = Contents::new(front.0.into(), 0, most);
         let driver = Driver { platform, device, vbd };
         let mut seat = Self { driver, xs, contents, taken: vec![0; most], waiter: Waiter::default() };
-        seat.connect(wish)?;
+        seat.connect(setup)?;
         seat.write_all()?;
         Ok(seat)
     }
 
-    fn connect(&mut self, wish: &Wish) -> Result<()> {
+    fn connect(&mut self, setup: &DiskSetup) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while !self.driver.vbd.is_live() {
             self.control()?;
@@ -131,7 +131,7 @@ impl Seat {
             self.xs.next_event(Some(Duration::from_millis(5)))?;
         }
         let (has, persists) = (self.driver.vbd.nr_queues(), self.driver.vbd.persists());
-        let Wish { queues, persistent, .. } = *wish;
+        let DiskSetup { queues, persistent, .. } = *setup;
         if (has, persists) != (queues as usize, persistent) {
             return Err(self.driver.failed(format_args!(
                 "{queues} queue(s), persistent: {persistent} were asked for, and {has}, {persists} given"

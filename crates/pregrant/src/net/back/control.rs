@@ -16,9 +16,9 @@
 
 use super::control_page::{ControlPage, KeptGrefs};
 use super::credit::Credit;
+use super::guest_settings::GuestSettings;
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
-use super::wishes::Wishes;
 use crate::net::batch::tx::MulticastAsk;
 use crate::net::toeplitz::KEY_MAX;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
@@ -86,8 +86,8 @@ impl Control {
     }
 
     /// What of it RX has to know.
-    pub(super) fn wishes(&self) -> Wishes {
-        Wishes { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
+    pub(super) fn settings(&self) -> GuestSettings {
+        GuestSettings { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
     }
 
     /// Does what a batch's MCAST extras ask; `refused` is told of each that is not done. Kept

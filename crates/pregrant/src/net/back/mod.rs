@@ -13,6 +13,7 @@ pub mod control;
 pub mod control_page;
 pub mod credit;
 pub mod ctrl;
+pub mod guest_settings;
 pub mod hash;
 pub mod interrupted;
 mod late;
@@ -23,7 +24,6 @@ pub mod shared_control;
 pub mod stall;
 pub mod tx;
 pub mod vif;
-pub mod wishes;
 
 pub use crate::xenbus::back::{BackStep, Drained, PreviousState};
 pub use control::Control;

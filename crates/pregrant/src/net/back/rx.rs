@@ -8,10 +8,10 @@
 //! ([`RxQueue::turn`], see [`stall`](super::stall)).
 
 use super::Polled;
+use super::guest_settings::{GuestSettings, Hashes};
 use super::shared_control::SharedControl;
 use super::stall::{Link, Look, Patience, Stall};
 use super::tx::PeerRing;
-use super::wishes::{Hashes, Wishes};
 use crate::error::PeerFault;
 use crate::net::batch::RxBatch;
 use crate::net::features::RxAccepts;
@@ -46,7 +46,7 @@ pub struct RxQueue<P: Platform> {
     stall: Stall,
     stats: Arc<LiveStats>,
     /// What the guest wants of its frames, as of so many changes.
-    wishes: Box<Wishes>,
+    settings: Box<GuestSettings>,
     changes: u32,
     /// Of the vif.
     queues: usize,
@@ -95,7 +95,7 @@ impl<P: Platform> RxQueue<P> {
             bursts: 0,
             stall: Stall::new(Patience::default(), true, true, 0),
             stats,
-            wishes: Box::default(),
+            settings: Box::default(),
             changes: 0,
             queues: 1,
         }
@@ -126,9 +126,9 @@ impl<P: Platform> RxQueue<P> {
             if self.accepts != RxAccepts::ALL {
                 self.stats.dropped.add(self.accepts.finish(&mut self.arena) as u64);
             }
-            self.hashed = self.wishes.touches_rx();
+            self.hashed = self.settings.touches_rx();
             if self.hashed {
-                self.stats.filtered.add(self.wishes.prepare(&mut self.arena, &mut self.hashes));
+                self.stats.filtered.add(self.settings.prepare(&mut self.arena, &mut self.hashes));
             }
             self.tell(port, 0);
         }
@@ -176,11 +176,11 @@ impl<P: Platform> RxQueue<P> {
         if control.changes() == self.changes {
             return;
         }
-        let Some((changes, wishes)) = control.wishes() else { return };
-        if wishes.steered != self.wishes.steered {
-            port.steer(wishes.steering(self.queues));
+        let Some((changes, settings)) = control.settings() else { return };
+        if settings.steered != self.settings.steered {
+            port.steer(settings.steering(self.queues));
         }
-        (self.changes, *self.wishes) = (changes, wishes);
+        (self.changes, *self.settings) = (changes, settings);
     }
 
     /// Tells a successor what is lost if this process dies now: `laid_out` frames, those that wait

@@ -2,7 +2,7 @@
 //! its queues.
 //!
 //! ```text
-//!   control ring, keys, rate --lock--> Control --changes--> a queue's RX makes its copy anew (wishes)
+//!   control ring, keys, rate --lock--> Control --changes--> a queue's RX makes its copy anew (settings)
 //!   TX of a queue: MCAST extras --lock-->  |
 //!   TX of a queue: credit --try_lock-->    |   taken: nothing moves in this batch, and the worker looks again
 //! ```
@@ -13,7 +13,7 @@
 
 use super::control::Control;
 use super::credit::{Credit, Rate};
-use super::wishes::Wishes;
+use super::guest_settings::GuestSettings;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use spin::{Mutex, MutexGuard};
@@ -71,9 +71,9 @@ impl SharedControl {
     /// What RX has to know, and the number of changes that it is of; None: it is being changed just
     /// now.
     #[cold]
-    pub(super) fn wishes(&self) -> Option<(u32, Wishes)> {
+    pub(super) fn settings(&self) -> Option<(u32, GuestSettings)> {
         let control = self.control.try_lock()?;
-        Some((self.changes(), control.wishes()))
+        Some((self.changes(), control.settings()))
     }
 
     /// Whether the guest has a rate.

@@ -110,10 +110,11 @@ mod tests {
         let rings: Vec<_> = rings.iter().map(|p| (p.tx_len, p.tx_order, p.rx_order, p.tx_share)).collect();
         let of = |len| [(len, 4, 2, 1), (len, 4, 2, 2), (len, 0, 0, 1), (len, 0, 0, 2)];
         assert_eq!(rings, [of(len(64)), of(None)].concat());
-        for (wished, orders) in [(9, &[Some(9), Some(7), Some(5), None][..]), (3, &[Some(3), Some(1), None])]
+        for (requested, orders) in
+            [(9, &[Some(9), Some(7), Some(5), None][..]), (3, &[Some(3), Some(1), None])]
         {
             let mut rings: Vec<_> =
-                plans((None, None), &offered, (0, 0), Some(wished)).iter().map(|p| p.data_ring).collect();
+                plans((None, None), &offered, (0, 0), Some(requested)).iter().map(|p| p.data_ring).collect();
             rings.dedup();
             assert_eq!(rings, orders);
         }

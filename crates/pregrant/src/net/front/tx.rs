@@ -41,8 +41,8 @@ pub struct TxFront<P: Platform> {
     /// Ids whose page the back has not let go of.
     busy: Vec<u16>,
     /// Ids of requests that carry a multicast wish and no frame.
-    wishes: Vec<u16>,
-    wishes_refused: u64,
+    multicast_ids: Vec<u16>,
+    multicast_refused: u64,
     sent_on: SentOn,
     pub(crate) own: Option<Box<OwnTx>>,
 }
@@ -139,8 +139,8 @@ impl<P: Platform> TxFront<P> {
             slots: TxSlots::new(ring, n),
             chain,
             busy: Vec::with_capacity(n as usize),
-            wishes: Vec::new(),
-            wishes_refused: 0,
+            multicast_ids: Vec::new(),
+            multicast_refused: 0,
             sent_on: SentOn::default(),
             own: None,
         }
@@ -311,13 +311,16 @@ impl<P: Platform> TxFront<P> {
         mac: MacAddr,
         wanted: bool,
     ) -> bool {
-        if self.slots.ring.free() < 2 || self.slots.free.len() == 0 || self.wishes.len() == MCAST_LIST_MAX {
+        if self.slots.ring.free() < 2
+            || self.slots.free.len() == 0
+            || self.multicast_ids.len() == MCAST_LIST_MAX
+        {
             return false;
         }
         let id = self.slots.free.take();
         let extra = if wanted { Extra::McastAdd(mac.0) } else { Extra::McastDel(mac.0) };
         self.slots.in_flight[id as usize] = true;
-        self.wishes.push(id);
+        self.multicast_ids.push(id);
         self.slots.ring.push(&TxRequest { flags: TXF_EXTRA_INFO, id, ..TxRequest::default() });
         self.slots.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
         self.slots.extras_in_flight += 1;
@@ -326,8 +329,8 @@ impl<P: Platform> TxFront<P> {
     }
 
     /// Multicast wishes on the way, and how many were refused so far.
-    pub fn multicast_wishes(&self) -> (usize, u64) {
-        (self.wishes.len(), self.wishes_refused)
+    pub fn multicast_requests(&self) -> (usize, u64) {
+        (self.multicast_ids.len(), self.multicast_refused)
     }
 
     #[inline(always)]
@@ -353,7 +356,7 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.prefetch(n);
         // Requests that carry more than a frame's copy are known by their ids; mostly there are
         // none.
-        let are_special = self.sends_on() || self.own.is_some() || !self.wishes.is_empty();
+        let are_special = self.sends_on() || self.own.is_some() || !self.multicast_ids.is_empty();
         for k in 0..n {
             let rsp = self.slots.ring.read(k);
             if rsp.status == RSP_NULL {
@@ -367,8 +370,8 @@ impl<P: Platform> TxFront<P> {
                 Some(used) if *used => *used = false,
                 _ => return Err(PeerFault::UnknownId(rsp.id)),
             }
-            if are_special && self.is_wish(rsp.id) {
-                self.wishes_refused += u64::from(rsp.status != RSP_OKAY);
+            if are_special && self.is_multicast(rsp.id) {
+                self.multicast_refused += u64::from(rsp.status != RSP_OKAY);
             } else if rsp.status != RSP_OKAY {
                 self.slots.stats.errors += 1;
             }
@@ -382,7 +385,7 @@ impl<P: Platform> TxFront<P> {
     /// Takes note that the request of `id` was answered, where it sent a received buffer on, or a
     /// page of the guest's own. True: it carried a multicast wish.
     #[inline(always)]
-    fn is_wish(&mut self, id: u16) -> bool {
+    fn is_multicast(&mut self, id: u16) -> bool {
         if self.sends_on() {
             let buffer = core::mem::replace(&mut self.sent_on.buffers[usize::from(id)], NO_BUFFER);
             if buffer != NO_BUFFER {
@@ -392,8 +395,8 @@ impl<P: Platform> TxFront<P> {
         if let Some(own) = &mut self.own {
             own.answered(id);
         }
-        let wish = self.wishes.iter().position(|wish| *wish == id);
-        wish.map(|k| self.wishes.swap_remove(k)).is_some()
+        let place = self.multicast_ids.iter().position(|place| *place == id);
+        place.map(|k| self.multicast_ids.swap_remove(k)).is_some()
     }
 
     #[cold]

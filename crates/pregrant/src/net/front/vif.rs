@@ -520,8 +520,8 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Multicast wishes on the way, and how many were refused so far: the back's list is full.
-    pub fn multicast_wishes(&self) -> (usize, u64) {
-        self.queues.first().map_or((0, 0), |q| q.tx().multicast_wishes())
+    pub fn multicast_requests(&self) -> (usize, u64) {
+        self.queues.first().map_or((0, 0), |q| q.tx().multicast_requests())
     }
 
     /// Live queues.

@@ -7,7 +7,7 @@ use super::scenario::counts;
 /// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount]
 /// [--profile] [--set NAME=VALUE...]`.
 #[derive(Debug, Default)]
-pub struct Wish {
+pub struct Selection {
     /// Parts of scenarios' names; none: all.
     pub(super) names: Vec<String>,
     /// In place of what the heads say.
@@ -21,45 +21,47 @@ pub struct Wish {
     pub(super) combination: Combination,
 }
 
-impl Wish {
+impl Selection {
     /// From the command's arguments.
     pub fn parse(args: &[&str]) -> Result<Self, String> {
-        let mut wish = Self::default();
+        let mut selection = Self::default();
         let mut guests = None;
         let mut args = args.iter();
         while let Some(&arg) = args.next() {
             match arg {
                 "--workers" => {
                     let list = args.next().ok_or("--workers takes numbers: 1,2")?;
-                    wish.workers = counts(list.split(',')).map_err(|e| format!("--workers: {e}"))?;
+                    selection.workers = counts(list.split(',')).map_err(|e| format!("--workers: {e}"))?;
                 }
-                "--debian" => wish.combination.dom0 = release(arg, args.next())?,
+                "--debian" => selection.combination.dom0 = release(arg, args.next())?,
                 "--guest-debian" => guests = Some(release(arg, args.next())?),
                 "--dom0" => {
                     let kind = args.next().and_then(|kind| Kind::named(kind));
-                    wish.combination.kind = kind.ok_or("--dom0 takes pv or pvh")?;
+                    selection.combination.kind = kind.ok_or("--dom0 takes pv or pvh")?;
                 }
                 "--set" => {
                     let setting = args.next().filter(|s| is_setting(s));
-                    wish.settings.push(setting.ok_or("--set takes NAME=VALUE: FRAMES=10000")?.to_string());
+                    selection
+                        .settings
+                        .push(setting.ok_or("--set takes NAME=VALUE: FRAMES=10000")?.to_string());
                 }
-                "--icount" => wish.icount = true,
+                "--icount" => selection.icount = true,
                 "--profile" => {
-                    (wish.icount, wish.profile) = (true, true);
-                    wish.settings.push("PROFILE=yes".into());
+                    (selection.icount, selection.profile) = (true, true);
+                    selection.settings.push("PROFILE=yes".into());
                 }
                 _ if arg.starts_with('-') => return Err(format!("`rig` has no option {arg}")),
-                _ => wish.names.push(arg.into()),
+                _ => selection.names.push(arg.into()),
             }
         }
-        wish.combination.guests = guests.unwrap_or(wish.combination.dom0);
+        selection.combination.guests = guests.unwrap_or(selection.combination.dom0);
         // Another has no rows of what a frame cost.
-        if wish.profile && !matches!(wish.names.as_slice(), [name] if name.starts_with("32")) {
+        if selection.profile && !matches!(selection.names.as_slice(), [name] if name.starts_with("32")) {
             return Err(
                 "--profile goes with scenario 32, and with it alone: cargo xtask rig 32 --profile".into()
             );
         }
-        Ok(wish)
+        Ok(selection)
     }
 }
 
@@ -81,15 +83,21 @@ mod tests {
 
     #[test]
     fn arguments_say_what_is_played() {
-        let wish = Wish::parse(&["41", "--set", "FRAMES=10", "20", "--workers", "1,3"]).unwrap();
-        assert_eq!(wish.names, ["41", "20"]);
+        let selection = Selection::parse(&["41", "--set", "FRAMES=10", "20", "--workers", "1,3"]).unwrap();
+        assert_eq!(selection.names, ["41", "20"]);
         assert_eq!(
-            (wish.settings, wish.workers, wish.icount),
+            (selection.settings, selection.workers, selection.icount),
             (vec!["FRAMES=10".to_string()], vec![1, 3], false)
         );
-        let wish = Wish::parse(&["32", "--profile"]).unwrap();
-        assert!(wish.icount && wish.profile && wish.settings == ["PROFILE=yes"], "{wish:?}");
-        assert!(Wish::parse(&["--profile"]).is_err() && Wish::parse(&["30", "32", "--profile"]).is_err());
+        let selection = Selection::parse(&["32", "--profile"]).unwrap();
+        assert!(
+            selection.icount && selection.profile && selection.settings == ["PROFILE=yes"],
+            "{selection:?}"
+        );
+        assert!(
+            Selection::parse(&["--profile"]).is_err()
+                && Selection::parse(&["30", "32", "--profile"]).is_err()
+        );
         for wrong in [
             &["--set"][..],
             &["--set", "frames=1"],
@@ -106,16 +114,16 @@ mod tests {
             &["--dom0"],
             &["--dom0", "hvm"],
         ] {
-            assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
+            assert!(Selection::parse(wrong).is_err(), "{wrong:?}");
         }
-        let said = Wish::parse(&["--guest-debian", "14"]).unwrap_err();
+        let said = Selection::parse(&["--guest-debian", "14"]).unwrap_err();
         assert!(said.contains("--guest-debian") && said.contains("12, 13"), "{said}");
     }
 
     #[test]
     fn guests_are_of_dom0s_release_unless_theirs_is_said() {
         let played = |args: &[&str]| {
-            let combination = Wish::parse(args).unwrap().combination;
+            let combination = Selection::parse(args).unwrap().combination;
             (combination.dom0.number, combination.guests.number, combination.suffix())
         };
         assert_eq!(played(&[]), (12, 12, String::new()), "what CI plays");

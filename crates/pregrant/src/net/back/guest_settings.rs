@@ -21,14 +21,14 @@ pub type Hashes = [Option<FrameHash>; BURST_FRAMES];
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
+pub struct GuestSettings {
     pub(super) multicast: MulticastList,
     pub(super) hash: HashSettings,
     /// How often what ports have to know has changed.
     pub(super) steered: u32,
 }
 
-impl Wishes {
+impl GuestSettings {
     /// Whether frames for the guest have to be looked at.
     #[inline(always)]
     pub fn touches_rx(&self) -> bool {

@@ -27,7 +27,7 @@ fn mac(n: u8) -> [u8; 6] {
 }
 
 /// A request with these extra infos; its own slot means nothing.
-fn wish(id: u16, flags: u16, extras: &[Extra]) -> Vec<Slot> {
+fn extra_request(id: u16, flags: u16, extras: &[Extra]) -> Vec<Slot> {
     let first = TxRequest { gref: 4_000_000, offset: 4000, flags: flags | TXF_EXTRA_INFO, id, size: 4000 };
     let last = extras.len() - 1;
     let extras = extras.iter().enumerate().map(|(k, e)| Slot::extra(*e, k < last));
@@ -67,11 +67,11 @@ fn wishes_are_answered_among_frames_and_are_none() {
         let (add, del) = (Extra::McastAdd, Extra::McastDel);
         let requests = [
             frame(g, 0),
-            wish(1, 0, &[add(mac(1))]),
-            wish(2, 0, &[add(mac(2))]),
+            extra_request(1, 0, &[add(mac(1))]),
+            extra_request(2, 0, &[add(mac(2))]),
             frame(g, 3),
-            wish(4, 0, &[del(mac(1))]),
-            wish(5, 0, &[del(mac(9))]),
+            extra_request(4, 0, &[del(mac(1))]),
+            extra_request(5, 0, &[del(mac(9))]),
         ];
         let (sent, good) = (vec![OKAY], vec![OKAY, NULL]);
         let due = [sent.clone(), good.clone(), good.clone(), sent, good.clone(), good];
@@ -88,14 +88,14 @@ fn wishes_are_answered_among_frames_and_are_none() {
 fn wishes_that_make_no_sense_are_errors_or_faults() {
     on_all_ways(|g| {
         let add = |n| Extra::McastAdd(mac(n));
-        let mut with_data = wish(1, TXF_MORE_DATA, &[add(1)]);
+        let mut with_data = extra_request(1, TXF_MORE_DATA, &[add(1)]);
         with_data.push(Slot::Data(TxRequest { gref: g.refs[2].0, offset: 0, flags: 0, id: 2, size: 60 }));
         let requests = [
             with_data,
-            wish(3, 0, &[add(1), add(2)]),
-            wish(4, 0, &[add(1), Extra::McastDel(mac(1))]),
-            wish(5, 0, &[Extra::McastAdd([2, 0, 0, 0, 0, 1])]), // no group
-            wish(6, 0, &[Extra::Hash { hash_type: 0, algorithm: 1, value: 1 }, add(3)]),
+            extra_request(3, 0, &[add(1), add(2)]),
+            extra_request(4, 0, &[add(1), Extra::McastDel(mac(1))]),
+            extra_request(5, 0, &[Extra::McastAdd([2, 0, 0, 0, 0, 1])]), // no group
+            extra_request(6, 0, &[Extra::Hash { hash_type: 0, algorithm: 1, value: 1 }, add(3)]),
         ];
         let two = vec![ERROR, NULL, NULL];
         let due = [vec![ERROR, NULL, ERROR], two.clone(), two, vec![ERROR, NULL], vec![OKAY, NULL, NULL]];
@@ -106,13 +106,13 @@ fn wishes_that_make_no_sense_are_errors_or_faults() {
     let unknown = |found: u8| Slot::Extra([u32::from(found), 0, 0]);
     for found in [0, 6, 255] {
         let mut g = rig.tx_model(WAYS[0], 0, 8);
-        let [first, _] = wish(1, 0, &[Extra::McastAdd(mac(1))])[..] else { unreachable!() };
+        let [first, _] = extra_request(1, 0, &[Extra::McastAdd(mac(1))])[..] else { unreachable!() };
         g.model.play(&[first, unknown(found)]);
         assert_eq!(g.run(), Err(PeerFault::BadExtra(found)));
         g.close();
     }
     let mut g = rig.tx_model(WAYS[0], 0, 8);
-    g.model.play(&[wish(1, 0, &[Extra::McastAdd(mac(1))])[0]]);
+    g.model.play(&[extra_request(1, 0, &[Extra::McastAdd(mac(1))])[0]]);
     assert_eq!(g.run(), Err(PeerFault::SlotsMissing));
     g.close();
 }
@@ -124,15 +124,15 @@ fn the_list_is_bounded() {
     let rig = Rig::new();
     let mut g = rig.tx_model(WAYS[0], 0, 8);
     g.control.lock().offer_multicast(true);
-    let wishes: Vec<_> = (0..66).map(|n| wish(n, 0, &[Extra::McastAdd(mac(n as u8))])).collect();
-    let answers = play(&mut g, &wishes);
+    let requests: Vec<_> = (0..66).map(|n| extra_request(n, 0, &[Extra::McastAdd(mac(n as u8))])).collect();
+    let answers = play(&mut g, &requests);
     assert!(
         answers[..64].iter().all(|a| *a == [OKAY, NULL]) && answers[64..].iter().all(|a| *a == [ERROR, NULL])
     );
     for round in 0..1000u32 {
         let other = |k: u16| [3, 1, round as u8, (round >> 8) as u8, 0, k as u8];
-        let wishes: Vec<_> = (0..100).map(|k| wish(k, 0, &[Extra::McastAdd(other(k))])).collect();
-        assert!(play(&mut g, &wishes).iter().all(|a| *a == [ERROR, NULL]));
+        let requests: Vec<_> = (0..100).map(|k| extra_request(k, 0, &[Extra::McastAdd(other(k))])).collect();
+        assert!(play(&mut g, &requests).iter().all(|a| *a == [ERROR, NULL]));
     }
     assert_eq!((named(&g).len(), g.back.stats().errors), (MCAST_LIST_MAX, 100_002));
     g.close();
