@@ -183,11 +183,11 @@ impl Game {
     fn step(&mut self) -> bool {
         let Self { back, rig, back_bus, kept, .. } = self;
         let stepped = back.step(&rig.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
-        self.judge(stepped.map(|_| true))
+        self.check_step(stepped.map(|_| true))
     }
 
     /// Closes the device after an error. False: it was one.
-    fn judge(&mut self, what: Result<bool, ConnectError<String>>) -> bool {
+    fn check_step(&mut self, what: Result<bool, ConnectError<String>>) -> bool {
         let Err(e) = what else { return true };
         let text = e.to_string();
         assert!(text.len() < 1000 && !text.contains(char::is_control), "{text:?}");
@@ -714,7 +714,7 @@ impl Game {
         let is_up = up.as_ref().is_ok_and(|up| *up);
         let lied = self.names_ring() || self.queues.iter().any(|q| q.lying);
         assert!(is_up == (sectors >= told) || lied && !is_up, "{up:?}");
-        if !self.judge(up) {
+        if !self.check_step(up) {
             return self.disconnect();
         }
         let n = self.queues.len();

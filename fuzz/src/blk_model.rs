@@ -81,7 +81,7 @@ impl fmt::Debug for Active {
     }
 }
 
-enum Verdict {
+enum Outcome {
     Answer(Due),
     Go(Active),
     /// A read of which a page is not the back's to use: the disk hears of it where its bytes are
@@ -113,7 +113,7 @@ struct Lane {
     asked: Vec<Asked>,
     /// The same, judged when its taking was over, but for those that it was seen to take: as many
     /// count as were taken.
-    judged: Option<VecDeque<Verdict>>,
+    evaluated: Option<VecDeque<Outcome>>,
     /// Of all, those that it was seen to take.
     seen: usize,
     /// Its batch is with the disk.
@@ -225,7 +225,7 @@ impl Model {
     /// What a poll may take, in order.
     pub fn before_poll(&mut self, lane: usize, asked: impl Iterator<Item = Asked>) {
         let lane = &mut self.lanes[lane];
-        (lane.asked, lane.judged, lane.seen, lane.started) = (asked.collect(), None, 0, false);
+        (lane.asked, lane.evaluated, lane.seen, lane.started) = (asked.collect(), None, 0, false);
     }
 
     /// Of what a poll may take, what it took, as it read it.
@@ -241,13 +241,13 @@ impl Model {
         let this = &mut self.lanes[lane];
         assert!(this.seen <= taken, "an order of a request that was not taken");
         let left = taken - this.seen;
-        let judged = this.judged.take().unwrap_or_default();
-        for verdict in judged.into_iter().take(left) {
+        let evaluated = this.evaluated.take().unwrap_or_default();
+        for outcome in evaluated.into_iter().take(left) {
             assert!(this.barrier.is_none(), "a request is taken behind a barrier");
-            match verdict {
-                Verdict::Answer(due) | Verdict::IfCopied(_, due) => this.due.push(due),
-                Verdict::Go(active) if active.alone => this.barrier = Some(active),
-                Verdict::Go(active) => panic!("taken, and its disk never heard of it: {active:?}"),
+            match outcome {
+                Outcome::Answer(due) | Outcome::IfCopied(_, due) => this.due.push(due),
+                Outcome::Go(active) if active.alone => this.barrier = Some(active),
+                Outcome::Go(active) => panic!("taken, and its disk never heard of it: {active:?}"),
             }
         }
         assert!(this.unstarted.is_empty(), "nobody starts these before the next request");
@@ -298,7 +298,7 @@ impl Model {
     }
 
     /// What the rules say of a request (docs/protocol 5.3).
-    fn judge(&self, Asked { index, request, .. }: &Asked) -> Verdict {
+    fn evaluate(&self, Asked { index, request, .. }: &Asked) -> Outcome {
         let op = match request {
             Request::ReadWrite(r) => r.op,
             Request::Indirect(r) => r.op,
@@ -306,8 +306,8 @@ impl Model {
             Request::Other { op, .. } => *op,
         };
         let answer = |status| Response { id: request.id(), op, status };
-        match self.verdict(request) {
-            Err(status) => Verdict::Answer((*index, answer(status))),
+        match self.outcome(request) {
+            Err(status) => Outcome::Answer((*index, answer(status))),
             Ok((ops, alone, sector, sectors, parts)) => {
                 let copied = if ops.contains(&IoOp::Write) { self.parts_bytes(&parts) } else { None };
                 let lacks = parts.iter().any(|part| part.page.is_none());
@@ -324,15 +324,15 @@ impl Model {
                     copied,
                 };
                 match lacks && self.path != PathName::Copy {
-                    true => Verdict::IfCopied(active, (*index, answer(RSP_ERROR))),
-                    false => Verdict::Go(active),
+                    true => Outcome::IfCopied(active, (*index, answer(RSP_ERROR))),
+                    false => Outcome::Go(active),
                 }
             }
         }
     }
 
     #[allow(clippy::type_complexity)] // one use
-    fn verdict(&self, request: &Request) -> Result<(Vec<IoOp>, bool, u64, u64, Vec<Part>), i16> {
+    fn outcome(&self, request: &Request) -> Result<(Vec<IoOp>, bool, u64, u64, Vec<Part>), i16> {
         let units = u64::from(self.told.sector_size) / SECTOR_BYTES as u64;
         let on_disk = |sector: u64, n: u64| {
             let end = u128::from(sector) + u128::from(n);
@@ -406,10 +406,10 @@ impl Model {
     }
 
     /// The taking of this poll is over.
-    fn judge_all(&mut self, lane: usize) {
-        if self.lanes[lane].judged.is_none() {
-            let judged = self.lanes[lane].asked.iter().map(|asked| self.judge(asked)).collect();
-            self.lanes[lane].judged = Some(judged);
+    fn evaluate_all(&mut self, lane: usize) {
+        if self.lanes[lane].evaluated.is_none() {
+            let evaluated = self.lanes[lane].asked.iter().map(|asked| self.evaluate(asked)).collect();
+            self.lanes[lane].evaluated = Some(evaluated);
         }
     }
 
@@ -418,15 +418,15 @@ impl Model {
     fn next(&mut self, lane: usize, io: &Io) -> Active {
         let this = &mut self.lanes[lane];
         loop {
-            let verdict = this.judged.as_mut().and_then(VecDeque::pop_front);
+            let outcome = this.evaluated.as_mut().and_then(VecDeque::pop_front);
             this.seen += 1;
-            match verdict.expect("an order that nobody asked for") {
-                Verdict::Answer(due) => this.due.push(due),
-                Verdict::IfCopied(active, due) if !is_of(io, &active) => {
+            match outcome.expect("an order that nobody asked for") {
+                Outcome::Answer(due) => this.due.push(due),
+                Outcome::IfCopied(active, due) if !is_of(io, &active) => {
                     drop(active);
                     this.due.push(due);
                 }
-                Verdict::Go(active) | Verdict::IfCopied(active, _) => {
+                Outcome::Go(active) | Outcome::IfCopied(active, _) => {
                     assert!(!this.started || active.alone, "a request begins behind its poll's batch");
                     return active;
                 }
@@ -549,7 +549,7 @@ impl shared_disk::Model for Model {
         if is_new {
             self.deliver(lane);
             if self.lanes[lane].barrier.is_none() {
-                self.judge_all(lane);
+                self.evaluate_all(lane);
             }
         }
         if self.names_ring() {
@@ -591,8 +591,8 @@ impl shared_disk::Model for Model {
             Some(Meanwhile::Slot(ring, index, words)) => {
                 ring.write(index, &words);
                 // What was taken is no longer the guest's.
-                let Lane { asked, judged, .. } = &mut self.lanes[lane];
-                let mut later = asked.iter_mut().filter(|_| judged.is_none());
+                let Lane { asked, evaluated, .. } = &mut self.lanes[lane];
+                let mut later = asked.iter_mut().filter(|_| evaluated.is_none());
                 if let Some(asked) = later.find(|asked| !asked.again && asked.index == index) {
                     asked.request = ring.request(index);
                 }
@@ -603,7 +603,7 @@ impl shared_disk::Model for Model {
 
     fn start(&mut self, lane: usize) {
         self.deliver(lane);
-        self.judge_all(lane);
+        self.evaluate_all(lane);
         self.lanes[lane].started = true;
         let started = std::mem::take(&mut self.lanes[lane].unstarted);
         if self.at_once {

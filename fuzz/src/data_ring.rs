@@ -71,12 +71,12 @@ fn index(tape: &mut Tape<'_>) {
         let refs: Vec<u32> = (0..1 << order).map(|k| page.load_u32(REFS + 4 * k).unwrap_or(0)).collect();
         let each = refs.len() / 2;
         assert_eq!(read.half_bytes() as usize, each * PAGE_SIZE);
-        for (half, judged) in read.judge().into_iter().enumerate() {
+        for (half, validated) in read.validate().into_iter().enumerate() {
             let own = half * each..(half + 1) * each;
             let once = |k: usize| refs.iter().enumerate().all(|(other, gref)| other == k || *gref != refs[k]);
             let good = own.clone().all(|k| refs[k] != 0 && once(k));
             let unwanted = own.clone().all(|k| refs[k] == 0);
-            match judged {
+            match validated {
                 Ok(None) => assert!(unwanted),
                 Ok(Some(taken)) => {
                     assert!(good);
@@ -231,7 +231,7 @@ impl Rx {
         }
         let host = &self.rig.host;
         let page = host.map(GUEST, self.index.refs(), Access::ReadOnly).expect("the index page");
-        let [within, _] = IndexPage::read(&page, 9).expect("an index page").judge();
+        let [within, _] = IndexPage::read(&page, 9).expect("an index page").validate();
         let refs = within.expect("good").expect("wanted");
         let ring = host.map(GUEST, &[self.game.ring_ref], Access::ReadWrite).expect("the ring");
         let half =

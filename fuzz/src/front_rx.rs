@@ -22,7 +22,7 @@ use pregrant::net::front::Granting;
 use pregrant::net::front::lent::RX_HEAD_BYTES;
 use pregrant::net::front::regions::Regions;
 use pregrant::net::front::rx_hook::Hooked;
-use pregrant::net::front::{Diverted, HookFrame, HookStats, Lent, RxFront, TxFront, Verdict};
+use pregrant::net::front::{Diverted, HookAction, HookFrame, HookStats, Lent, RxFront, TxFront};
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::DataLen;
@@ -104,7 +104,7 @@ struct Game {
     /// Buffers that are sent on, by the ids of their requests.
     on_tx: BTreeMap<u16, u16>,
     diverted: Diverted,
-    verdicts: HookStats,
+    actions: HookStats,
 }
 
 /// What a hook was asked, and said.
@@ -113,7 +113,7 @@ struct Asked {
     len: usize,
     /// The head as it was left.
     left: Vec<u8>,
-    verdict: Verdict,
+    action: HookAction,
 }
 
 /// A frame that was received by reference.
@@ -188,7 +188,7 @@ impl Game {
             rx_ids: std::array::from_fn(|slot| slot as u16),
             on_tx: BTreeMap::new(),
             diverted: Diverted::new(),
-            verdicts: HookStats::default(),
+            actions: HookStats::default(),
             rig,
         };
         if sends_on {
@@ -570,7 +570,7 @@ impl Game {
         }
         self.arena.clear();
         self.diverted.clear();
-        let (before, mut asked) = (self.verdicts, Vec::new());
+        let (before, mut asked) = (self.actions, Vec::new());
         let most = 1 + tape.below(64);
         let hook = |f: &mut HookFrame| {
             let (head, len) = (f.head().to_vec(), f.len());
@@ -583,23 +583,23 @@ impl Game {
                     _ => {}
                 }
             }
-            let verdict = match says >> 2 & 3 {
-                0 => Verdict::Pass,
-                1 => Verdict::Drop,
-                2 => Verdict::Redirect(says.into()),
-                _ => Verdict::Tx,
+            let action = match says >> 2 & 3 {
+                0 => HookAction::Pass,
+                1 => HookAction::Drop,
+                2 => HookAction::Redirect(says.into()),
+                _ => HookAction::Tx,
             };
-            asked.push(Asked { head, len, left: f.head().to_vec(), verdict });
-            verdict
+            asked.push(Asked { head, len, left: f.head().to_vec(), action });
+            action
         };
-        let (p, stats) = (&self.rig.guest, &mut self.verdicts);
+        let (p, stats) = (&self.rig.guest, &mut self.actions);
         let (out, diverted) = (&mut self.arena, &mut self.diverted);
         let n = self.rx.recv_hooked(&mut Hooked { p, tx: &mut self.tx, out, diverted, stats }, 1, most, hook);
         self.tx.publish(&self.rig.guest, &self.chans[0]);
         let lied = self.rx_ring.lied;
         // What they were asked of is what came, as the rules have it.
         let (mut pass, mut redirect, mut sent) = (Vec::new(), Vec::new(), Vec::new());
-        for Asked { head, len, left, verdict } in if lied { &[][..] } else { &asked[..] } {
+        for Asked { head, len, left, action } in if lied { &[][..] } else { &asked[..] } {
             let mut next = self.next_rx();
             while let Next::Error = next {
                 next = self.next_rx();
@@ -609,16 +609,16 @@ impl Game {
                 bytes // its checksum was made blank, or it is dropped
             } else {
                 // Of a frame that was sent on the head may be in the buffer as the hook left it.
-                let came = *verdict == Verdict::Tx || bytes.starts_with(head);
+                let came = *action == HookAction::Tx || bytes.starts_with(head);
                 assert!(bytes.len() == *len && came, "a head that the back did not send");
                 [&left[..], &bytes[head.len()..]].concat()
             };
-            match verdict {
+            match action {
                 _ if frame.len() > MAX_FRAME => {}
-                Verdict::Pass => pass.push(frame),
-                Verdict::Redirect(vif) => redirect.push((*vif, frame)),
-                Verdict::Tx => sent.push((frame, offload)),
-                Verdict::Drop => {}
+                HookAction::Pass => pass.push(frame),
+                HookAction::Redirect(vif) => redirect.push((*vif, frame)),
+                HookAction::Tx => sent.push((frame, offload)),
+                HookAction::Drop => {}
             }
         }
         let mut due = sent.iter();
@@ -642,7 +642,7 @@ impl Game {
             assert!(matches!(self.next_rx(), Next::Error), "an error that the back did not answer");
         }
         assert_eq!(n?, asked.len());
-        assert_eq!(self.verdicts.frames() - before.frames(), asked.len() as u64);
+        assert_eq!(self.actions.frames() - before.frames(), asked.len() as u64);
         let there = |burst: pregrant::port::Burst<'_>| -> Vec<Vec<u8>> {
             (0..burst.frames.len()).map(|i| burst.frame(i).to_vec()).collect()
         };

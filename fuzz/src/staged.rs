@@ -68,7 +68,7 @@ impl Staged {
 
         let page = rig.host.map(GUEST, &list_ref, Access::ReadOnly).expect("the list is granted");
         let entries = staging_list::read(&page, 512);
-        let accepted = staging_list::judge(&entries, 0, len).expect("a list by the rules");
+        let accepted = staging_list::validate(&entries, 0, len).expect("a list by the rules");
         let map = rig.host.map(GUEST, &accepted.refs, acc).expect("the buffers are granted");
         let buffers =
             StagedBuffers { map, place: accepted.place, len: len.buffer_bytes(), copy_only: len.copy_only() };

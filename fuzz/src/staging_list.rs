@@ -1,9 +1,9 @@
 //! The guest writes the list of staging buffers: any bytes, or a good list with something wrong in
 //! it.
 //!
-//! `judge` sorts and compares neighbours; here every entry is compared with every other one of its
-//! page, and both must agree. Of what was accepted each buffer lies within the mapping and shares
-//! no byte with another.
+//! `validate` sorts and compares neighbours; here every entry is compared with every other one of
+//! its page, and both must agree. Of what was accepted each buffer lies within the mapping and
+//! shares no byte with another.
 
 use crate::tape::Tape;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX};
@@ -65,11 +65,11 @@ pub fn staging_list(data: &[u8]) {
         if untouched && fits {
             assert_eq!(read, listed[..entries.min(most)]);
         }
-        judged(&read, first_id, len);
+        validated(&read, first_id, len);
     }
 }
 
-fn judged(entries: &[StagingEntry], first_id: u16, len: DataLen) {
+fn validated(entries: &[StagingEntry], first_id: u16, len: DataLen) {
     let bytes = usize::from(len.buffer_bytes());
     let in_order =
         entries.iter().enumerate().all(|(k, e)| e.id == first_id.wrapping_add(k as u16) && e.gref != 0);
@@ -80,7 +80,7 @@ fn judged(entries: &[StagingEntry], first_id: u16, len: DataLen) {
         let clear = |(k, a): (usize, &usize)| offsets[..k].iter().all(|b| a.abs_diff(*b) >= bytes);
         offsets.iter().enumerate().all(clear)
     });
-    let list = staging_list::judge(entries, first_id, len);
+    let list = staging_list::validate(entries, first_id, len);
     assert_eq!(list.is_ok(), !entries.is_empty() && in_order && in_page && apart, "{list:?}");
     match list {
         Ok(list) => {

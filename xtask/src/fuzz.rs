@@ -148,7 +148,7 @@ pub fn fuzz(w: &Workspace, plan: &Plan) -> Result<(), String> {
                     let log = one.log();
                     if status.success() {
                         println!("{}", log.row(&one.name));
-                        idle.extend(log.judge(&one.name, plan.seconds).err());
+                        idle.extend(log.check_log(&one.name, plan.seconds).err());
                     } else {
                         print!("{:14} {status}\n{}", one.name, finding(&one.name, &one.log, log.text()));
                         found.push(one.name);

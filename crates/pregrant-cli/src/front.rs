@@ -19,7 +19,7 @@ use clap::Args;
 use pregrant::DomId;
 use pregrant::net::features::{ALL_DATA_LENS, MAX_RING_ORDER};
 use pregrant::net::front::Granting;
-use pregrant::net::front::{FrontConfig, Verdict};
+use pregrant::net::front::{FrontConfig, HookAction};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::{PathName, data_ring};
@@ -90,8 +90,8 @@ pub struct FrontArgs {
     ring_pages: u32,
     /// A frame hook on echo requests, before the stack or the kernel has them; at the end a line
     /// says what it did
-    #[arg(long, value_name = "VERDICT", value_parser = choice(HOOKS, verdict_name))]
-    hook: Option<Verdict>,
+    #[arg(long, value_name = "ACTION", value_parser = choice(HOOKS, action_name))]
+    hook: Option<HookAction>,
     #[command(flatten)]
     task: Task,
     /// With --ping: end after so many requests
@@ -144,18 +144,18 @@ const PATHS: &[(PathName, &str)] = &[
     (PathName::Copy, "Each frame by a grant: what a guest without Pregrant does"),
 ];
 
-const HOOKS: &[(Verdict, &str)] = &[
-    (Verdict::Pass, "Inspect them, and pass them on"),
-    (Verdict::Drop, "They are no more"),
-    (Verdict::Tx, "They are answered in the buffers that they came in, where the backend can"),
+const HOOKS: &[(HookAction, &str)] = &[
+    (HookAction::Pass, "Inspect them, and pass them on"),
+    (HookAction::Drop, "They are no more"),
+    (HookAction::Tx, "They are answered in the buffers that they came in, where the backend can"),
 ];
 
-fn verdict_name(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Pass => "pass",
-        Verdict::Drop => "drop",
-        Verdict::Tx => "tx",
-        Verdict::Redirect(_) => "redirect",
+fn action_name(action: HookAction) -> &'static str {
+    match action {
+        HookAction::Pass => "pass",
+        HookAction::Drop => "drop",
+        HookAction::Tx => "tx",
+        HookAction::Redirect(_) => "redirect",
     }
 }
 
@@ -269,7 +269,7 @@ impl FrontArgs {
             gref_mapping: self.path == PathName::GrefMapping,
             foreign: self.path == PathName::Foreign,
             guest_copy: self.path == PathName::GuestCopy,
-            zero_copy: self.hook == Some(Verdict::Tx),
+            zero_copy: self.hook == Some(HookAction::Tx),
             data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,
             ..FrontConfig::default()
@@ -302,7 +302,7 @@ where
     let now_ns = guest.platform().clock().now_ns();
     let mut config = StackConfig::new(MacAddr(mac), address);
     (config.prefix_len, config.mtu, config.seed) = (16, args.mtu.unwrap_or(MTU) as usize, now_ns);
-    let hook = args.hook.map(|verdict| EchoHook::new(MacAddr(mac), verdict));
+    let hook = args.hook.map(|action| EchoHook::new(MacAddr(mac), action));
     let mut station = Station::hooked(guest, GuestStack::new(&config, now_ns), hook);
     let _ = screen::print(format_args!("{domid}: address {address}"));
     let done = match (args.task.ping, args.task.send) {

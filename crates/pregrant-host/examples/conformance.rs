@@ -6,7 +6,7 @@
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
-use pregrant_host::conformance::{self, Machine, Verdict};
+use pregrant_host::conformance::{self, CaseStatus, Machine};
 use pregrant_host::linux::Xen;
 use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
@@ -49,7 +49,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     println!("domain {}: {}", own.0, first.describe());
     let outcomes = conformance::run(&Own(own));
     outcomes.iter().for_each(|o| println!("{o}"));
-    let failed = outcomes.iter().filter(|o| matches!(o.verdict, Verdict::Fail(_))).count();
+    let failed = outcomes.iter().filter(|o| matches!(o.status, CaseStatus::Fail(_))).count();
     println!("{} cases, {failed} failed", outcomes.len());
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

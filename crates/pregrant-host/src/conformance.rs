@@ -24,19 +24,19 @@ mod batches;
 mod handles;
 mod stage;
 
-pub use stage::{Machine, Outcome, Verdict};
+pub use stage::{CaseStatus, Machine, Outcome};
 
 /// Runs all cases.
 pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
     let case = |name, run: fn(&M) -> Case| {
-        let verdict = match run(machine) {
-            Ok(()) => Verdict::Ok,
-            Err(verdict) => verdict,
+        let status = match run(machine) {
+            Ok(()) => CaseStatus::Ok,
+            Err(status) => status,
         };
-        Outcome { name, verdict }
+        Outcome { name, status }
     };
     let maps = |name, run: fn(&M) -> Case| match machine.cannot_map() {
-        Some(why) => Outcome { name, verdict: Verdict::Skip(why) },
+        Some(why) => Outcome { name, status: CaseStatus::Skip(why) },
         None => case(name, run),
     };
     vec![
@@ -123,7 +123,7 @@ fn map_whole<M: Machine>(m: &M) -> Case {
         (Some(first), Ok(whole)) => (first as usize * PAGE_SIZE, whole),
         (None, Err(_)) => {
             release(&front, region)?;
-            return Err(Verdict::Skip("domains are kept apart: none can be mapped as a whole"));
+            return Err(CaseStatus::Skip("domains are kept apart: none can be mapped as a whole"));
         }
         (first, whole) => {
             ensure!(false, "frames are numbered: {}, and mapped: {}", first.is_some(), whole.is_ok());
@@ -354,7 +354,7 @@ fn still_in_use<F: Platform>(
     to: DomId,
     region: <F::Grants as GrantPool>::Region,
     map: &impl SharedBytes,
-) -> Result<Option<<F::Grants as GrantPool>::Region>, Verdict> {
+) -> Result<Option<<F::Grants as GrantPool>::Region>, CaseStatus> {
     let before = read(map, 0, PAGE_SIZE);
     let kept = match front.grants().release(region) {
         Err(InUse(region)) => Some(region),
@@ -486,7 +486,7 @@ fn revoke_while_mapped<M: Machine>(m: &M) -> Case {
 fn per_frame<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let Some(table) = front.grants().per_frame() else {
-        return Err(Verdict::Skip("an allocation is the grant here"));
+        return Err(CaseStatus::Skip("an allocation is the grant here"));
     };
     let own = table.pages(4).map_err(fail)?;
     ensure!(own.copy_in(2 * PAGE_SIZE, b"frame 2"), "the pages cannot be written");
@@ -608,7 +608,7 @@ fn rebind<M: Machine>(m: &M) -> Case {
     drop((far, back));
     front.events().notify(&near);
     let Some(back) = m.successor() else {
-        return Err(Verdict::Skip("no successor of a backend here; the end was bound again by the first"));
+        return Err(CaseStatus::Skip("no successor of a backend here; the end was bound again by the first"));
     };
     let far =
         back.events().bind(front.domid(), port).map_err(|e| fail(format!("a successor cannot bind: {e}")))?;

@@ -4,7 +4,7 @@
 mod skip;
 
 use pregrant::DomId;
-use pregrant_host::conformance::{self, Machine, Verdict};
+use pregrant_host::conformance::{self, CaseStatus, Machine};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback};
 use skip::skip;
 
@@ -40,7 +40,7 @@ fn passes() -> String {
     outcomes.iter().for_each(|o| println!("{o}"));
     let how = machine.broker.attach(BACK).unwrap().describe();
     println!("{how}");
-    assert!(outcomes.iter().all(|o| o.verdict == Verdict::Ok), "see above");
+    assert!(outcomes.iter().all(|o| o.status == CaseStatus::Ok), "see above");
     let empty = Audit { domains: 1, ..Audit::default() };
     let mut rounds = 0;
     while machine.broker.audit() != empty {

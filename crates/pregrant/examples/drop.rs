@@ -10,7 +10,7 @@
 mod machine;
 
 use machine::{Machine, Result, udp};
-use pregrant::net::front::{Diverted, FrontConfig, HookFrame, HookStats, Verdict};
+use pregrant::net::front::{Diverted, FrontConfig, HookAction, HookFrame, HookStats};
 use pregrant::port::Arena;
 
 const FRAMES: usize = 10_000;
@@ -20,10 +20,10 @@ const UNWANTED: u16 = 9;
 
 /// What is dropped. All headers are in the head, and the head is private: what is looked at stays
 /// so.
-fn hook(frame: &mut HookFrame) -> Verdict {
+fn hook(frame: &mut HookFrame) -> HookAction {
     let head = frame.head();
     let is_udp = head.len() >= 42 && head[12..14] == [8, 0] && head[14] == 0x45 && head[23] == 17;
-    if is_udp && head[36..38] == UNWANTED.to_be_bytes() { Verdict::Drop } else { Verdict::Pass }
+    if is_udp && head[36..38] == UNWANTED.to_be_bytes() { HookAction::Drop } else { HookAction::Pass }
 }
 
 pub fn main() -> Result<()> {

@@ -12,7 +12,7 @@
 mod machine;
 
 use machine::{Machine, Result, header_sum, udp};
-use pregrant::net::front::{Diverted, FrontConfig, HookFrame, Verdict};
+use pregrant::net::front::{Diverted, FrontConfig, HookAction, HookFrame};
 use pregrant::port::Arena;
 
 const FRAMES: usize = 4000;
@@ -23,14 +23,14 @@ fn mac_of(ip: [u8; 4]) -> [u8; 6] {
 }
 
 /// Where a frame that came by `vif` goes.
-fn route(vif: u32, frame: &mut HookFrame) -> Verdict {
+fn route(vif: u32, frame: &mut HookFrame) -> HookAction {
     let head = frame.head();
     let Some(ip) = head.get(14..34).filter(|ip| head[12..14] == [8, 0] && ip[0] == 0x45) else {
-        return Verdict::Pass;
+        return HookAction::Pass;
     };
     let (hops, to) = (ip[8], [ip[16], ip[17], ip[18], ip[19]]);
     if header_sum(ip) != 0xFFFF || hops <= 1 || to[..2] != [10, 0] || to[2] > 1 {
-        return Verdict::Drop;
+        return HookAction::Drop;
     }
     let head = frame.head_mut();
     head[6..12].copy_from_slice(&[0x00, 0x16, 0x3e, 0, 5, to[2]]);
@@ -41,7 +41,7 @@ fn route(vif: u32, frame: &mut HookFrame) -> Verdict {
     let (sum, carry) = sum.overflowing_add(0x0100);
     head[24..26].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
     let out = u32::from(to[2]);
-    if out == vif { Verdict::Tx } else { Verdict::Redirect(out) }
+    if out == vif { HookAction::Tx } else { HookAction::Redirect(out) }
 }
 
 pub fn main() -> Result<()> {

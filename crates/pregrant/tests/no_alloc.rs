@@ -9,7 +9,7 @@ mod rig;
 use counting::{calls, live};
 use pregrant::PAGE_SIZE;
 use pregrant::net::back::{BackVif, Polled, SharedControl, VifConfig};
-use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookFrame, Verdict};
+use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookAction, HookFrame};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::GrantPool;
 use pregrant::platform::local::LocalXen;
@@ -289,7 +289,7 @@ fn the_frame_hook_allocates_nothing() {
             let hook = |f: &mut HookFrame| {
                 k += 1;
                 f.head_mut()[0] = k;
-                [Verdict::Tx, Verdict::Pass, Verdict::Tx, Verdict::Drop, Verdict::Redirect(1)]
+                [HookAction::Tx, HookAction::Pass, HookAction::Tx, HookAction::Drop, HookAction::Redirect(1)]
                     [usize::from(k) % 5]
             };
             front

@@ -101,9 +101,9 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
                 if let Some((play, began, notes)) = playing.take() {
                     let status = rest.rsplit(' ').next().unwrap_or_default();
                     let passed = status == "0";
-                    let verdict = if passed { "ok  " } else { "FAIL" };
+                    let action = if passed { "ok  " } else { "FAIL" };
                     println!(
-                        "{verdict} {:24} {:6.1} s  {}",
+                        "{action} {:24} {:6.1} s  {}",
                         play.name(),
                         began.elapsed().as_secs_f64(),
                         play.scenario.shows

@@ -14,7 +14,7 @@
 
 use super::{CLOSE_PATIENCE, MTU, Result};
 use crate::stop::Stop;
-use pregrant::net::front::{FrontStep, Verdict};
+use pregrant::net::front::{FrontStep, HookAction};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::mtu::Mtu;
 use pregrant::platform::Platform;
@@ -39,7 +39,7 @@ pub(super) fn run<P: Platform, T: Transport>(
     mut guest: Frontend<P, T>,
     name: &str,
     (mac, mtu): ([u8; 6], Option<u32>),
-    hook: Option<Verdict>,
+    hook: Option<HookAction>,
     stop: &Stop,
 ) -> Result<()>
 where
@@ -64,7 +64,7 @@ where
     }
     let arrivals = Arrivals::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
-    let hook = hook.map(|verdict| EchoHook::new(MacAddr(mac), verdict));
+    let hook = hook.map(|action| EchoHook::new(MacAddr(mac), action));
     let (ports, waiting) = (Vec::new(), Vec::new());
     let mut uplink = Uplink {
         guest,

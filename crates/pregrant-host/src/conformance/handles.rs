@@ -2,8 +2,8 @@
 //! and what stays.
 
 use super::stage::{
-    Case, Chan, Machine, SETTLED, Verdict, bound, ensure, fail, fired, fired_within, pattern, pending, read,
-    region, release,
+    Case, CaseStatus, Chan, Machine, SETTLED, bound, ensure, fail, fired, fired_within, pattern, pending,
+    read, region, release,
 };
 use pregrant::platform::{Access, Events, PeerMem, Platform};
 use pregrant::{EvtchnPort, PAGE_SIZE};
@@ -53,7 +53,7 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
         ensure!(pending(&other).is_empty(), "the other handle hears of it still");
     }
     let moved = thread::scope(|scope| {
-        let far = scope.spawn(move || -> Result<_, Verdict> {
+        let far = scope.spawn(move || -> Result<_, CaseStatus> {
             let far = other.events().adopt(far).map_err(fail)?;
             ensure!(fired(&other) == [other.events().local(&far)], "no event after the adoption by a thread");
             other.events().unmask(&far);
@@ -109,7 +109,7 @@ pub(super) fn maps_move<M: Machine>(m: &M) -> Case {
     };
     let there = thread::scope(|scope| {
         let (give, take) = mpsc::sync_channel(1);
-        let there = scope.spawn(move || -> Result<M::Back, Verdict> {
+        let there = scope.spawn(move || -> Result<M::Back, CaseStatus> {
             for (i, map) in take.iter().enumerate() {
                 shows(&map, i)?;
                 if i % 2 == 0 {

@@ -26,7 +26,7 @@ pub trait Machine {
 
 /// How a case ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum CaseStatus {
     /// As it must.
     Ok,
     /// The platform does not offer it; why.
@@ -41,29 +41,29 @@ pub struct Outcome {
     /// The case.
     pub name: &'static str,
     /// Its end.
-    pub verdict: Verdict,
+    pub status: CaseStatus,
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.verdict {
-            Verdict::Ok => write!(f, "ok    {}", self.name),
-            Verdict::Skip(why) => write!(f, "skip  {}: {why}", self.name),
-            Verdict::Fail(what) => write!(f, "FAIL  {}: {what}", self.name),
+        match &self.status {
+            CaseStatus::Ok => write!(f, "ok    {}", self.name),
+            CaseStatus::Skip(why) => write!(f, "skip  {}: {why}", self.name),
+            CaseStatus::Fail(what) => write!(f, "FAIL  {}: {what}", self.name),
         }
     }
 }
 
-pub(super) type Case = Result<(), Verdict>;
+pub(super) type Case = Result<(), CaseStatus>;
 
-pub(super) fn fail(what: impl fmt::Display) -> Verdict {
-    Verdict::Fail(what.to_string())
+pub(super) fn fail(what: impl fmt::Display) -> CaseStatus {
+    CaseStatus::Fail(what.to_string())
 }
 
 macro_rules! ensure {
     ($cond:expr, $($what:tt)+) => {
         if !$cond {
-            return Err($crate::conformance::stage::Verdict::Fail(format!($($what)+)));
+            return Err($crate::conformance::stage::CaseStatus::Fail(format!($($what)+)));
         }
     };
 }
@@ -75,7 +75,7 @@ pub(super) fn region<F: Platform>(
     to: DomId,
     acc: Access,
     n: usize,
-) -> Result<(<F::Grants as GrantPool>::Region, Vec<GrantRef>), Verdict> {
+) -> Result<(<F::Grants as GrantPool>::Region, Vec<GrantRef>), CaseStatus> {
     let mut refs = vec![GrantRef::NONE; n];
     let region = front.grants().alloc(to, acc, &mut refs).map_err(fail)?;
     for page in 0..n {
@@ -127,7 +127,7 @@ pub(super) type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 pub(super) fn bound<F: Platform, B: Platform>(
     front: &F,
     back: &B,
-) -> Result<(Chan<F>, Chan<B>, EvtchnPort), Verdict> {
+) -> Result<(Chan<F>, Chan<B>, EvtchnPort), CaseStatus> {
     let (near, port) = front.events().offer(back.domid()).map_err(fail)?;
     let far = back.events().bind(front.domid(), port).map_err(fail)?;
     fired(back);

@@ -311,14 +311,14 @@ fn open(
             e => e.to_string(),
         })
     };
-    let judged = |stat: Stat| {
+    let class_of = |stat: Stat| {
         is_device(&stat).ok_or_else(|| {
             let kind = FileType::from_raw_mode(stat.st_mode);
             failed(format!("a {kind:?} is no image; a raw file or a block device is"))
         })
     };
     // Before it is opened: to open a watchdog or a tape does something already.
-    let expects_device = judged(stat(path).map_err(unopened)?)?;
+    let expects_device = class_of(stat(path).map_err(unopened)?)?;
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     // What the kernel uses itself, or somebody has through another node, is nobody's disk to write
     // to.
@@ -330,7 +330,7 @@ fn open(
         e => unopened(e),
     })?;
     let stat = fstat(&fd).map_err(|e| failed(e.to_string()))?;
-    let is_device = judged(stat)?;
+    let is_device = class_of(stat)?;
     match lock(&fd, writable) {
         Ok(()) => {}
         Err(LockError::Held(who)) => {

@@ -273,7 +273,7 @@ impl Rounds {
     }
 
     /// Lets fate take its course. True: somebody died.
-    fn judge(&mut self) -> bool {
+    fn check_round(&mut self) -> bool {
         let frames = self.world.state.get(Word::Frames);
         let back_died = match self.back_fate {
             BackFate::AtFrame(n) => frames >= n,
@@ -330,7 +330,7 @@ impl Rounds {
         self.died = Some(Instant::now());
         self.tally.backs += 1;
         self.tally.pauses_us.extend(Some(self.world.state.get(Word::PauseUs)).filter(|us| *us > 0));
-        self.judge_life(stopped);
+        self.check_life(stopped);
         // One that has not come to life yet would leave its domain behind.
         let with_it = matches!(self.guest_fate, GuestFate::WithTheBack) && self.guest_says_4();
         if with_it {
@@ -358,7 +358,7 @@ impl Rounds {
     }
 
     /// A back's life is over, by a kill or because it was told to stop.
-    fn judge_life(&mut self, stopped: bool) {
+    fn check_life(&mut self, stopped: bool) {
         // What this life repeated: the batches in which its predecessors died (R7), one for each
         // kill, and none for a stop. Told by the frames' numbers, of the model's and of the mortal
         // guest's, whose fronts repeat none themselves.
@@ -419,13 +419,13 @@ impl Rounds {
     /// Nobody dies for a while, the mortal guest is gone, all others rest: what is there?
     fn rest(&mut self, calm: Option<Audit>) -> (Audit, ProcessCounts, ProcessCounts) {
         self.back.kill();
-        self.judge_life(false);
+        self.check_life(false);
         self.back_fate = BackFate::Lives;
         self.start_back("copy");
         self.tally.backs += 1;
         self.wait_for("frames of the guest through a new back");
         while self.reviving.is_some() {
-            self.judge();
+            self.check_round();
             self.step(true);
         }
         self.guest_fate = GuestFate::Lives;
@@ -586,7 +586,7 @@ pub fn either_end_is_killed_a_thousand_times() {
     let mut rest_at = 1.min(deaths);
     loop {
         while rounds.tally.deaths() < rest_at {
-            if rounds.judge() {
+            if rounds.check_round() {
                 rounds.wait_for("the next death");
             }
             rounds.step(true);

@@ -1,7 +1,7 @@
 //! A guest's real front with numbered frames both ways, on all of its queues.
 
 use crate::frames;
-use pregrant::net::front::{Diverted, FrontConfig, HookFrame, Verdict};
+use pregrant::net::front::{Diverted, FrontConfig, HookAction, HookFrame};
 use pregrant::port::{Arena, BURST_FRAMES};
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::Frontend;
@@ -105,7 +105,7 @@ impl Traffic {
         burst.clear();
         let hook = |frame: &mut HookFrame| {
             note(i, frames::number(frame.head()), next, came);
-            Verdict::Tx
+            HookAction::Tx
         };
         let seen = if most > 0 {
             front.recv_hooked(i, burst, diverted, (1, most as usize), hook).unwrap()

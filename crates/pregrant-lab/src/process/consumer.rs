@@ -10,7 +10,7 @@ use super::Result;
 use super::guest::Guest;
 use super::order::RxWay;
 use crate::station::guest_stack::{GuestStack, StackConfig};
-use pregrant::net::front::{Diverted, Verdict};
+use pregrant::net::front::{Diverted, HookAction};
 use pregrant::net::headers::{IpHeaders, MacAddr};
 use pregrant::port::{Arena, BURST_FRAMES};
 use pregrant_host::ports::sequence::{self, Wrong};
@@ -53,15 +53,15 @@ impl Consumer {
         how: RxWay,
     ) -> Result<usize> {
         let Self { diverted, numbers, .. } = self;
-        let (verdict, most) = match how {
+        let (action, most) = match how {
             RxWay::SendOn => {
                 // As many as there is room for: nothing is dropped.
                 if (guest.vif().room(i) as usize) < BURST_FRAMES {
                     guest.reclaim(i, BURST_FRAMES as u32 / 2)?;
                 }
-                (Verdict::Tx, guest.vif().room(i) as usize)
+                (HookAction::Tx, guest.vif().room(i) as usize)
             }
-            _ => (Verdict::Drop, BURST_FRAMES),
+            _ => (HookAction::Drop, BURST_FRAMES),
         };
         if most == 0 {
             return Ok(0);
@@ -72,14 +72,14 @@ impl Consumer {
             numbers[seen] = (sequence::number_of(head, len), len);
             seen += 1;
             if numbers[seen - 1].0.is_err() {
-                return Verdict::Drop; // a mark is not to come back
+                return HookAction::Drop; // a mark is not to come back
             }
             if how == RxWay::SendOn {
                 // The addresses, as whoever sends a frame back must.
                 let (to, from) = frame.head_mut()[..12].split_at_mut(6);
                 to.swap_with_slice(from);
             }
-            verdict
+            action
         })?;
         sink.take_each(numbers[..seen].iter().copied());
         Ok(n)

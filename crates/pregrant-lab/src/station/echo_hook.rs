@@ -8,7 +8,7 @@
 //! What a peer may do: send anything. What is no whole header of an echo request in one fragment,
 //! to this hardware address and from a host's, passes. IP addresses are not looked at.
 
-use pregrant::net::front::{Diverted, FrontQueue, HookFrame, HookStats, Verdict};
+use pregrant::net::front::{Diverted, FrontQueue, HookAction, HookFrame, HookStats};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, BURST_FRAMES};
@@ -19,14 +19,14 @@ use std::fmt;
 /// See the module.
 pub struct EchoHook {
     mac: MacAddr,
-    verdict: Verdict,
+    action: HookAction,
     diverted: Diverted,
 }
 
 impl EchoHook {
     /// Of a vif with this address, for requests this verdict.
-    pub fn new(mac: MacAddr, verdict: Verdict) -> Self {
-        Self { mac, verdict, diverted: Diverted::new() }
+    pub fn new(mac: MacAddr, action: HookAction) -> Self {
+        Self { mac, action, diverted: Diverted::new() }
     }
 
     /// Receives a burst of queue `i`: frames that pass are added to `out`. Returns how many there
@@ -37,8 +37,8 @@ impl EchoHook {
         i: usize,
         out: &mut Arena,
     ) -> Result<usize, FrontendError> {
-        let Self { mac, verdict, diverted } = self;
-        guest.recv_hooked(i, out, diverted, (1, BURST_FRAMES), |frame| judge(frame, *mac, *verdict))
+        let Self { mac, action, diverted } = self;
+        guest.recv_hooked(i, out, diverted, (1, BURST_FRAMES), |frame| inspect(frame, *mac, *action))
     }
 }
 
@@ -47,7 +47,7 @@ const ICMP: u8 = 1;
 const REQUEST: u8 = 8;
 const ANSWER: u8 = 0;
 
-fn judge(frame: &mut HookFrame, mac: MacAddr, verdict: Verdict) -> Verdict {
+fn inspect(frame: &mut HookFrame, mac: MacAddr, action: HookAction) -> HookAction {
     let head = frame.head();
     let is_request = head.len() >= 42
         && head[..6] == mac.0
@@ -58,12 +58,12 @@ fn judge(frame: &mut HookFrame, mac: MacAddr, verdict: Verdict) -> Verdict {
         && head[23] == ICMP
         && head[34] == REQUEST;
     if !is_request {
-        return Verdict::Pass;
+        return HookAction::Pass;
     }
-    if verdict == Verdict::Tx {
+    if action == HookAction::Tx {
         answer(frame.head_mut());
     }
-    verdict
+    action
 }
 
 /// Makes a request the answer to it. Sums stay right where two words change places.

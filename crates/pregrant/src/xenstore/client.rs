@@ -169,8 +169,8 @@ impl<T: Transport> Client<T> {
                 return Err(self.lose(Operation::TransactionStart, "", "a transaction without a number"));
             };
             let result = body(&mut Transaction { client: self, id });
-            let verdict: &[u8] = if result.is_ok() { b"T\0" } else { b"F\0" };
-            let ended = self.request(Operation::TransactionEnd, "", id, MsgType::TransactionEnd, &[verdict]);
+            let flag: &[u8] = if result.is_ok() { b"T\0" } else { b"F\0" };
+            let ended = self.request(Operation::TransactionEnd, "", id, MsgType::TransactionEnd, &[flag]);
             match (result, ended) {
                 (Err(e), _) => return Err(e),
                 (Ok(value), Ok(_)) => return Ok(value),

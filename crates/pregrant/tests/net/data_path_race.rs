@@ -128,9 +128,9 @@ fn a_list_rewritten_while_it_is_read_is_judged_as_read() {
     while_mutating(rewrite, || {
         until_both(2000, |seen: &mut Outcomes| {
             let read = staging_list::read(&pages, 256);
-            let judged = staging_list::judge(&read, 0, len);
-            seen.count(judged.is_err());
-            let Ok(got) = judged else { return };
+            let validated = staging_list::validate(&read, 0, len);
+            seen.count(validated.is_err());
+            let Ok(got) = validated else { return };
             for (e, &place) in read.iter().zip(&got.place) {
                 assert_eq!(got.refs[place as usize / PAGE_SIZE], GrantRef(e.gref));
                 assert_eq!(place as usize % PAGE_SIZE, e.offset as usize);

@@ -480,7 +480,7 @@ impl Taker {
         let Self { rig, game, area, .. } = self;
         let host = &rig.host;
         let index = host.map(GUEST, &[area.index_ref()], Access::ReadOnly).expect("the index page");
-        let [within, _] = IndexPage::read(&index, 9).expect("an index page").judge();
+        let [within, _] = IndexPage::read(&index, 9).expect("an index page").validate();
         let refs = within.expect("good").expect("wanted");
         let ring = host.map(GUEST, &[game.ring_ref], Access::ReadWrite).expect("the ring");
         let map = host.map(GUEST, &refs, Access::ReadWrite).expect("its pages");

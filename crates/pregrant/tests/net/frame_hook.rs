@@ -7,7 +7,7 @@ use crate::rig;
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::hook::HOOK_ROOM;
-use pregrant::net::front::{Diverted, FrontConfig, FrontVif, HookFrame, HookStats, Verdict};
+use pregrant::net::front::{Diverted, FrontConfig, FrontVif, HookAction, HookFrame, HookStats};
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{AnyPath, FrontPath, StagingPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
@@ -104,11 +104,11 @@ impl Stand {
         while self.back.poll_rx(&self.host, 0, &mut self.port) == Ok(Polled::More) {}
     }
 
-    /// The hook says `verdict`, of each frame as it came.
-    fn say(&mut self, verdict: Verdict) -> usize {
+    /// The hook says `action`, of each frame as it came.
+    fn say(&mut self, action: HookAction) -> usize {
         self.out.clear();
         let Self { guest, front, out, diverted, .. } = self;
-        let seen = front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 64), |_| verdict);
+        let seen = front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 64), |_| action);
         seen.expect("an honest back")
     }
 
@@ -143,23 +143,23 @@ impl Stand {
                     said.passed += u64::from(fits);
                     said.dropped += u64::from(!fits);
                     pass.extend(fits.then_some(left));
-                    Verdict::Pass
+                    HookAction::Pass
                 }
                 1 => {
                     said.dropped += 1;
-                    Verdict::Drop
+                    HookAction::Drop
                 }
                 2 => {
                     said.redirected += u64::from(fits);
                     said.dropped += u64::from(!fits);
                     let vif = dice.below(3) as u32;
                     redirect.extend(fits.then_some((vif, left)));
-                    Verdict::Redirect(vif)
+                    HookAction::Redirect(vif)
                 }
                 _ => {
                     said.sent_on += 1; // or copied, or unsent
                     sent.push(left);
-                    Verdict::Tx
+                    HookAction::Tx
                 }
             }
         };
@@ -229,7 +229,7 @@ fn revision(staging_revision: u32) -> BackFeatures {
 /// Whatever a hook says of frames of any length, each is in the one place that it named, as the
 /// hook left it and in order; also where backs die with buffers in flight.
 #[test]
-fn any_verdicts() {
+fn any_actions() {
     let lens = [60, 64, 255, 256, 257, 1500, 1514, 2048, 4096, 4097, 65535];
     let plain = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
     for (k, (config, features, sends_on)) in [
@@ -313,7 +313,7 @@ fn what_is_sent_on_as_it_is() {
         let Stand { guest, front, out, diverted, .. } = &mut stand;
         let seen = front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 2), |f| {
             assert!(grow == 0 || f.grow(grow));
-            Verdict::Tx
+            HookAction::Tx
         });
         assert_eq!(seen, Ok(2), "no more than were asked for");
         let stats = front.queue(0).unwrap().hook_stats();
@@ -340,7 +340,7 @@ fn a_full_tx_ring_drops_and_stops_no_rx() {
     let mut stand = Stand::new(config(256), revision(3), 1);
     for _ in 0..8 {
         stand.give(&[60; 64]);
-        assert_eq!(stand.say(Verdict::Tx), 64);
+        assert_eq!(stand.say(HookAction::Tx), 64);
     }
     let HookStats { sent_on, unsent, .. } = stand.front.queue(0).unwrap().hook_stats();
     assert_eq!(
@@ -348,7 +348,7 @@ fn a_full_tx_ring_drops_and_stops_no_rx() {
         (256, 256, [256, 0, 256])
     );
     stand.give(&[60; 64]);
-    assert_eq!(stand.say(Verdict::Pass), 64);
+    assert_eq!(stand.say(HookAction::Pass), 64);
     (stand.said.passed, stand.said.sent_on) = (64, 512);
     stand.turn();
     assert_eq!(
@@ -397,7 +397,7 @@ impl Liar {
         let tx = raw::<NetTx>(map("tx-ring-ref", Access::ReadWrite));
         let rx = raw::<NetRx>(map("rx-ring-ref", Access::ReadWrite));
         let list = staging_list::read(&map("rx-data-ref0", Access::ReadOnly), 512);
-        let list = staging_list::judge(&list, 256, DataLen::new(2048).expect("a length")).expect("a list");
+        let list = staging_list::validate(&list, 256, DataLen::new(2048).expect("a length")).expect("a list");
         let pages = host.map(GUEST, &list.refs, Access::ReadWrite).expect("they are granted");
         drop(keys);
         let buffers = (pages, list.place);
@@ -405,10 +405,10 @@ impl Liar {
         Self { xen, guest, front, bus, tx, rx, buffers, out, diverted }
     }
 
-    fn receive(&mut self, verdict: Verdict) -> Result<usize, PeerFault> {
+    fn receive(&mut self, action: HookAction) -> Result<usize, PeerFault> {
         self.out.clear();
         let Self { guest, front, out, diverted, .. } = self;
-        front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 64), |_| verdict)
+        front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 64), |_| action)
     }
 
     /// RX requests from `from` on.
@@ -440,7 +440,7 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
             assert!(liar.buffers.0.copy_in(place + 64, &[k as u8 + 1; 100]));
             liar.rx.answer_rx(RxResponse { id: 9, offset: 64, flags: 0, status: 100 });
         }
-        assert_eq!(liar.receive(Verdict::Tx), Ok(3));
+        assert_eq!(liar.receive(HookAction::Tx), Ok(3));
         let sent: Vec<_> = (0..3).map(|k| liar.tx.tx(k)).collect();
         for (k, req) in sent.iter().enumerate() {
             assert_eq!((req.flags, req.offset, req.size), (TXF_STAGING_BUFFER, 64, 100));
@@ -454,7 +454,7 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
         assert_eq!(liar.front.queue(0).unwrap().rx().buffers().holds(), [256, 254, 2]);
         assert_eq!(liar.front.queue(0).unwrap().stats().0.errors, u64::from(status != RSP_OKAY));
         liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
-        assert_eq!(liar.receive(Verdict::Tx), Ok(1));
+        assert_eq!(liar.receive(HookAction::Tx), Ok(1));
         assert_eq!(liar.posted(259), [1], "the one that came back last is the warm one");
         // Again, and one that nobody sent: a fault, and no buffer is spare for it.
         liar.tx.answer_tx(sent[1].id, status);
@@ -473,7 +473,7 @@ fn an_id_that_nobody_sent_frees_no_buffer() {
     for id in [255, 256, u16::MAX] {
         let mut liar = Liar::new();
         liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
-        assert_eq!(liar.receive(Verdict::Tx), Ok(1));
+        assert_eq!(liar.receive(HookAction::Tx), Ok(1));
         liar.tx.answer_tx(id, RSP_OKAY);
         assert_eq!(liar.front.queue_mut(0).unwrap().reclaim(&liar.guest, 1), Err(PeerFault::UnknownId(id)));
         assert_eq!(liar.front.queue(0).unwrap().rx().buffers().holds(), [256, 255, 1]);
@@ -495,7 +495,7 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
         assert!(buffers.0.copy_in(place, &[2; 300]));
         assert_eq!(f.head(), [1; 256]);
         f.head_mut()[0] = 9;
-        Verdict::Pass
+        HookAction::Pass
     });
     assert_eq!(seen, Ok(1));
     let due = [&[9][..], &[1; 255], &[2; 44]].concat();
@@ -504,7 +504,7 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
     for (offset, status) in [(2000, 60), (0, 4097), (65535, 1)] {
         let mut liar = Liar::new();
         liar.rx.answer_rx(RxResponse { id: 0, offset, flags: 0, status });
-        assert_eq!(liar.receive(Verdict::Tx), Err(PeerFault::BadResponse { offset, status }));
+        assert_eq!(liar.receive(HookAction::Tx), Err(PeerFault::BadResponse { offset, status }));
         assert_eq!(
             (liar.tx.ring.load(Word::ReqProd), liar.front.queue(0).unwrap().rx().buffers().holds()),
             (0, [256, 256, 0])
@@ -518,7 +518,7 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
 /// fault again.
 #[test]
 fn a_caller_that_goes_on_after_a_fault_gets_faults() {
-    for again in [Verdict::Pass, Verdict::Drop, Verdict::Tx, Verdict::Redirect(1)] {
+    for again in [HookAction::Pass, HookAction::Drop, HookAction::Tx, HookAction::Redirect(1)] {
         for (good, len) in [(1, 60), (3, 60), (1, 300)] {
             let mut liar = Liar::new();
             for _ in 0..good {
@@ -526,7 +526,7 @@ fn a_caller_that_goes_on_after_a_fault_gets_faults() {
             }
             liar.rx.answer_rx(RxResponse { id: 0, offset: 65535, flags: 0, status: 1 });
             let fault = PeerFault::BadResponse { offset: 65535, status: 1 };
-            assert_eq!(liar.receive(Verdict::Tx), Err(fault));
+            assert_eq!(liar.receive(HookAction::Tx), Err(fault));
             let buffers = liar.front.queue(0).unwrap().rx().buffers().holds();
             assert_eq!(buffers[2], good, "were sent on");
             for _ in 0..3 {
@@ -546,14 +546,14 @@ fn answers_are_taken_where_tx_is_scarce() {
         for _ in 0..50 {
             liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
         }
-        assert_eq!(liar.receive(Verdict::Tx), Ok(50));
+        assert_eq!(liar.receive(HookAction::Tx), Ok(50));
     }
     assert_eq!((liar.front.in_flight(0), liar.front.room(0)), (200, 56));
     for k in 0..5 {
         liar.tx.answer_tx(liar.tx.tx(k).id, RSP_OKAY);
     }
     liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
-    assert_eq!(liar.receive(Verdict::Tx), Ok(1));
+    assert_eq!(liar.receive(HookAction::Tx), Ok(1));
     assert_eq!(
         (liar.front.in_flight(0), liar.front.queue(0).unwrap().rx().buffers().holds()),
         (196, [256, 60, 196])
@@ -575,7 +575,7 @@ fn a_slot_without_a_buffer_is_waited_for() {
     );
     for _ in 0..(slots + spare) / 64 {
         stand.give(&[60; 64]);
-        assert_eq!(stand.say(Verdict::Tx), 64);
+        assert_eq!(stand.say(HookAction::Tx), 64);
     }
     assert_eq!(stand.front.queue(0).unwrap().rx().buffers().holds(), [0, 0, slots + spare], "all are on TX");
     let Stand { guest, host, front, back, port, out, .. } = &mut stand;
@@ -586,7 +586,7 @@ fn a_slot_without_a_buffer_is_waited_for() {
     assert!(back.stats(0).0.notifications > told, "the front sleeps, and is told");
     assert!(front.is_pending(false));
     assert_eq!(front.queue_mut(0).unwrap().final_check(guest, false), Ok(true));
-    assert_eq!(stand.say(Verdict::Drop), 0);
+    assert_eq!(stand.say(HookAction::Drop), 0);
     let [posted, _, on_tx] = stand.front.queue(0).unwrap().rx().buffers().holds();
     assert!(posted == slots && on_tx == 0, "{posted} slots are posted again, {on_tx} buffers are on TX");
     stand.close();

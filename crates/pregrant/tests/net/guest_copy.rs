@@ -7,7 +7,7 @@ use crate::pair::{Pair, ordinary};
 use crate::rig;
 
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
-use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, Regions, RxFront, Verdict};
+use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookAction, Regions, RxFront};
 use pregrant::net::path::FrontChain;
 use pregrant::net::path::Refusal;
 use pregrant::net::path::copy::front::OrdinaryPages;
@@ -283,7 +283,7 @@ fn a_hook_sees_what_was_copied() {
             (1, 64),
             |frame| {
                 heads.push(frame.head().to_vec());
-                if frame.len() == 1500 { Verdict::Drop } else { Verdict::Pass }
+                if frame.len() == 1500 { HookAction::Drop } else { HookAction::Pass }
             },
         );
         assert_eq!(seen, Ok(3));
@@ -564,7 +564,7 @@ fn pieces_of_a_call_that_failed_are_not_fetched_later() {
 /// once, and an error.
 #[test]
 fn a_frame_whose_rest_is_gone_is_counted_once() {
-    for verdict in [Verdict::Tx, Verdict::Pass, Verdict::Redirect(1)] {
+    for action in [HookAction::Tx, HookAction::Pass, HookAction::Redirect(1)] {
         let mut lender = Lender::connected(request(), serving(true));
         lender.deliver(&[1500, 1500]);
         let list = lender.page(LIST_REF);
@@ -581,7 +581,7 @@ fn a_frame_whose_rest_is_gone_is_counted_once() {
                         REFS + 4,
                         if seen == 2 { 0 } else { list.load_u32(REFS + 4).unwrap_or(0) }
                     ));
-                    verdict
+                    action
                 },
             );
         assert_eq!(frames, Ok(2));
@@ -591,7 +591,7 @@ fn a_frame_whose_rest_is_gone_is_counted_once() {
             (2, 1),
             "{stats:?}"
         );
-        if verdict == Verdict::Tx {
+        if action == HookAction::Tx {
             assert_eq!((stats.sent_copied, stats.unsent), (1, 1));
         }
         drop(list);

@@ -108,7 +108,7 @@ fn honest_lists_are_accepted() {
     for content in [16, 64, 100, 128, 256, 2048, 2000, 4096, 65535] {
         for (n, first_id) in [(1, 0), (256, 0), (256, 256), (512, 0)] {
             let list = entries(n, content, first_id);
-            let got = staging_list::judge(&list, first_id, len(content)).expect("an honest list");
+            let got = staging_list::validate(&list, first_id, len(content)).expect("an honest list");
             let pages = list.last().map_or(0, |e| e.gref - 7);
             assert_eq!(
                 got.refs,
@@ -126,7 +126,7 @@ fn honest_lists_are_accepted() {
 /// the second page.
 #[test]
 fn slot_34_of_128_bytes_is_the_second_of_the_second_page() {
-    let got = staging_list::judge(&entries(256, 128, 0), 0, len(128)).expect("an honest list");
+    let got = staging_list::validate(&entries(256, 128, 0), 0, len(128)).expect("an honest list");
     assert_eq!((got.place[33], got.refs.len()), (4096 + 128, 8));
 }
 
@@ -135,14 +135,14 @@ fn pages_are_mapped_in_the_order_of_the_list() {
     let list = [(90, 0), (12, 0), (90, 2048), (40, 2048), (12, 2048)];
     let list: Vec<StagingEntry> =
         (0..).zip(list).map(|(id, (gref, offset))| StagingEntry { id, gref, offset }).collect();
-    let got = staging_list::judge(&list, 0, len(2048)).expect("buffers apart");
+    let got = staging_list::validate(&list, 0, len(2048)).expect("buffers apart");
     assert_eq!(got.refs, [GrantRef(90), GrantRef(12), GrantRef(40)]);
     assert_eq!(*got.place, [0, 4096, 2048, 8192 + 2048, 4096 + 2048]);
 }
 
 #[test]
 fn an_empty_list_is_refused() {
-    assert_eq!(staging_list::judge(&[], 0, len(128)), Err(ListFault::Empty));
+    assert_eq!(staging_list::validate(&[], 0, len(128)), Err(ListFault::Empty));
     assert_eq!(staging_list::read(&Pages::new(1), 256), [], "an untouched page is an empty list");
 }
 
@@ -155,11 +155,11 @@ fn ids_out_of_their_places_are_refused() {
         list[entry].id = id;
         let expected = first_id + entry as u16;
         let fault = Err(ListFault::WrongId { entry, id, expected });
-        assert_eq!(staging_list::judge(&list, first_id, len(128)), fault);
+        assert_eq!(staging_list::validate(&list, first_id, len(128)), fault);
     }
     // The RX list of a front that forgot that its ids begin behind TX's.
     let fault = Err(ListFault::WrongId { entry: 0, id: 0, expected: 256 });
-    assert_eq!(staging_list::judge(&entries(256, 128, 0), 256, len(128)), fault);
+    assert_eq!(staging_list::validate(&entries(256, 128, 0), 256, len(128)), fault);
 }
 
 #[test]
@@ -171,13 +171,13 @@ fn buffers_past_their_page_are_refused() {
         list[1].offset = offset;
         list[1].gref = 99;
         assert_eq!(
-            staging_list::judge(&list, 0, len(content)),
+            staging_list::validate(&list, 0, len(content)),
             Err(ListFault::PastPage { entry: 1, offset })
         );
     }
     let mut list = entries(2, 128, 0);
     list[1].offset = 4096 - 128;
-    assert!(staging_list::judge(&list, 0, len(128)).is_ok(), "ends with its page");
+    assert!(staging_list::validate(&list, 0, len(128)).is_ok(), "ends with its page");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn buffers_that_overlap_are_refused() {
         let mut list = entries(256, 128, 0);
         let at = list[other].offset + shift;
         (list[entry].gref, list[entry].offset) = (list[other].gref, at);
-        match staging_list::judge(&list, 0, len(128)) {
+        match staging_list::validate(&list, 0, len(128)) {
             Err(ListFault::Overlap { entry: a, other: b }) => {
                 assert!(a > b && (a == entry || b == entry), "{a} and {b}, moved {entry}");
             }
@@ -195,16 +195,17 @@ fn buffers_that_overlap_are_refused() {
     }
     let twice = [StagingEntry { id: 0, gref: 8, offset: 0 }, StagingEntry { id: 1, gref: 8, offset: 0 }];
     let fault = Err(ListFault::Overlap { entry: 1, other: 0 });
-    assert_eq!(staging_list::judge(&twice, 0, len(16)), fault);
+    assert_eq!(staging_list::validate(&twice, 0, len(16)), fault);
     // Unaligned, and apart: legal.
     let apart = [StagingEntry { id: 0, gref: 8, offset: 3 }, StagingEntry { id: 1, gref: 8, offset: 131 }];
-    assert!(staging_list::judge(&apart, 0, len(128)).is_ok());
+    assert!(staging_list::validate(&apart, 0, len(128)).is_ok());
 }
 
 #[test]
 fn faults_say_which_entry() {
-    let text =
-        |list: &[StagingEntry]| staging_list::judge(list, 0, len(128)).expect_err("a bad list").to_string();
+    let text = |list: &[StagingEntry]| {
+        staging_list::validate(list, 0, len(128)).expect_err("a bad list").to_string()
+    };
     let mut list = entries(4, 128, 0);
     list[2].id = 9;
     assert!(text(&list).contains("entry 2") && text(&list).contains('9'));
@@ -226,7 +227,7 @@ proptest! {
         let mut taken = std::collections::HashSet::new();
         let apart = list.iter().all(|e| (0..bytes).all(|k| taken.insert((e.gref, e.offset as usize + k))));
         let inside = list.iter().all(|e| e.offset as usize + bytes <= PAGE_SIZE);
-        match staging_list::judge(&list, 0, len(content)) {
+        match staging_list::validate(&list, 0, len(content)) {
             Ok(got) => {
                 prop_assert!(apart && inside);
                 for (e, &place) in list.iter().zip(&got.place) {
@@ -247,7 +248,7 @@ fn a_read_only_rx_list_cannot_be_mapped_for_writing() {
         .expect("buffers");
     let list = rig.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
     let entries = staging_list::read(&list, SLOTS as usize);
-    let got = staging_list::judge(&entries, 0, len(256)).expect("an honest list");
+    let got = staging_list::validate(&entries, 0, len(256)).expect("an honest list");
     let refused = rig.host.map(GUEST, &got.refs, Access::ReadWrite).err().expect("read-only pages");
     assert_eq!((refused.index, refused.status), (Some(0), GrantStatus::PERMISSION_DENIED));
     assert_eq!(rig.xen.counts().mapped, 1, "nothing but the list page");

@@ -165,7 +165,7 @@ impl Rig {
         area.set_first_slots(way == Way::FirstSlots);
         let list = self.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
         let entries = staging_list::read(&list, n as usize);
-        let list = staging_list::judge(&entries, first_id, len).expect("our own list");
+        let list = staging_list::validate(&entries, first_id, len).expect("our own list");
         let map = self.host.map(GUEST, &list.refs, acc).expect("the buffers' pages");
         let buffers =
             StagedBuffers { map, place: list.place, len: len.buffer_bytes(), copy_only: len.copy_only() };
@@ -181,7 +181,7 @@ impl Rig {
         let area = area.expect("pages of a data ring");
         let index = self.host.map(GUEST, &[area.index_ref()], Access::ReadOnly).expect("the index page");
         let page = IndexPage::read(&index, 9).expect("our own index page");
-        let [within, out] = page.judge();
+        let [within, out] = page.validate();
         let refs =
             if tx { out } else { within }.expect("our own references").expect("the half that is wanted");
         let map = self.host.map(GUEST, &refs, acc).expect("its pages");

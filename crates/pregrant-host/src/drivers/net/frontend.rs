@@ -13,8 +13,8 @@ use crate::wake::WakeOn;
 use pregrant::net::features::ActiveLists;
 use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{
-    Diverted, FrontConfig, FrontQueue, FrontStep, FrontVif, HookFrame, Lent, NotOffered, UnknownToken,
-    Verdict,
+    Diverted, FrontConfig, FrontQueue, FrontStep, FrontVif, HookAction, HookFrame, Lent, NotOffered,
+    UnknownToken,
 };
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
@@ -218,7 +218,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         out: &mut Arena,
         diverted: &mut Diverted,
         at: (u32, usize),
-        hook: impl FnMut(&mut HookFrame) -> Verdict,
+        hook: impl FnMut(&mut HookFrame) -> HookAction,
     ) -> Result<usize, FrontendError> {
         diverted.clear();
         self.on_queue(i, |p, queue| queue.recv_hooked(p, out, diverted, at, hook))

@@ -18,7 +18,7 @@
 //! them), or are refused when their whole list was read (the same few).
 
 use super::counters::{Counters, Latencies, add};
-use super::request::{Kind, Order, Refusal, Rules, answered_op, judge};
+use super::request::{Kind, Order, Refusal, Rules, answered_op, validate};
 use super::slots::Slots;
 use crate::blk::disk::{Disk, Done, Io, IoError, IoMemory, IoOp, SECTOR_BYTES};
 use crate::blk::path::back::MapOf;
@@ -424,8 +424,9 @@ impl<P: Platform> BackQueue<P> {
         (job.taken, job.id, job.op, job.step) = (Some(taken), req.id(), answered_op(&req), 0);
         list.clear();
         job.taken_ns = taken_ns;
-        let judged = judge(&req, rules, &mut job.parts, list, |refs, out| path.read_list(p, *of, refs, out));
-        let order = match judged {
+        let validated =
+            validate(&req, rules, &mut job.parts, list, |refs, out| path.read_list(p, *of, refs, out));
+        let order = match validated {
             Ok(order) => order,
             Err(refusal) => {
                 let Counters { refused, unsupported, failed, .. } = &self.share.counters;

@@ -117,7 +117,7 @@ pub fn answered_op(req: &Request) -> u8 {
 ///
 /// # Errors
 /// What it is to be answered with at once; `parts` mean nothing then.
-pub fn judge(
+pub fn validate(
     req: &Request,
     rules: &Rules,
     parts: &mut Vec<Part>,
@@ -127,8 +127,8 @@ pub fn judge(
     parts.clear();
     let figures = &rules.figures;
     match req {
-        Request::ReadWrite(r) => judge_direct(r, rules, parts),
-        Request::Indirect(r) => judge_indirect(r, rules, parts, list, read_list),
+        Request::ReadWrite(r) => validate_direct(r, rules, parts),
+        Request::Indirect(r) => validate_indirect(r, rules, parts, list, read_list),
         Request::Discard(r) => {
             let Discard { secure, .. } =
                 figures.discard.filter(|_| !figures.read_only).ok_or(Refusal::NotSupported)?;
@@ -144,7 +144,7 @@ pub fn judge(
     }
 }
 
-fn judge_direct(r: &RwRequest, rules: &Rules, parts: &mut Vec<Part>) -> Result<Order, Refusal> {
+fn validate_direct(r: &RwRequest, rules: &Rules, parts: &mut Vec<Part>) -> Result<Order, Refusal> {
     let segments = r.segments().map_err(|_| Refusal::Wrong)?;
     let figures = &rules.figures;
     let kind = match (r.op, segments.is_empty()) {
@@ -163,7 +163,7 @@ fn judge_direct(r: &RwRequest, rules: &Rules, parts: &mut Vec<Part>) -> Result<O
     transfer(kind, r.sector, segments.iter().copied(), figures, parts)
 }
 
-fn judge_indirect(
+fn validate_indirect(
     r: &IndirectRequest,
     rules: &Rules,
     parts: &mut Vec<Part>,

@@ -20,7 +20,7 @@ pub const HOOK_ROOM: usize = 256;
 
 /// What is to become of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum HookAction {
     /// It goes to the guest's stack.
     Pass,
     /// It is no more.
@@ -202,17 +202,17 @@ impl Diverted {
 /// What hooks said of a queue's frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HookStats {
-    /// [`Verdict::Pass`].
+    /// [`HookAction::Pass`].
     pub passed: u64,
-    /// [`Verdict::Drop`].
+    /// [`HookAction::Drop`].
     pub dropped: u64,
-    /// [`Verdict::Tx`], in the buffer in which the frame came.
+    /// [`HookAction::Tx`], in the buffer in which the frame came.
     pub sent_on: u64,
-    /// [`Verdict::Tx`], by a copy.
+    /// [`HookAction::Tx`], by a copy.
     pub sent_copied: u64,
-    /// [`Verdict::Tx`], and there was no room for it, or the back takes no such frame: dropped.
+    /// [`HookAction::Tx`], and there was no room for it, or the back takes no such frame: dropped.
     pub unsent: u64,
-    /// [`Verdict::Redirect`].
+    /// [`HookAction::Redirect`].
     pub redirected: u64,
 }
 

@@ -34,7 +34,7 @@ pub use crate::net::path::gref_mapping::cache::{CacheStats, GrefCache};
 pub use crate::net::path::gref_mapping::working_set::CacheMode;
 pub use config::FrontConfig;
 pub use ctrl::CtrlFront;
-pub use hook::{Diverted, HookFrame, HookStats, Verdict};
+pub use hook::{Diverted, HookAction, HookFrame, HookStats};
 pub use lent::{Lent, UnknownToken};
 pub use not_offered::NotOffered;
 pub use queue::FrontQueue;

@@ -9,7 +9,7 @@
 //! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx),
 //! [`lent`](super::lent).
 
-use super::hook::{Diverted, HookFrame, HookStats, Verdict};
+use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::{Lent, UnknownToken};
 use super::plan::Plan;
 use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
@@ -419,7 +419,7 @@ impl<P: Platform> FrontQueue<P> {
         out: &mut Arena,
         diverted: &mut Diverted,
         (want, most): (u32, usize),
-        hook: impl FnMut(&mut HookFrame) -> Verdict,
+        hook: impl FnMut(&mut HookFrame) -> HookAction,
     ) -> Result<usize, PeerFault> {
         diverted.clear();
         // Not for each of them: the ring's lines would go to and fro.

@@ -14,7 +14,7 @@
 //! What the back may do: as in `rx`. Bytes that it changes after the head was copied are its own:
 //! on `Tx` they go to nobody else.
 
-use super::hook::{Diverted, HookFrame, HookStats, Verdict};
+use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::LentPages;
 use super::rx::{RxFront, copy_part, counted, counted_named, memories};
 use super::rx_answers::{Part, blank_newest, fault, offload_of};
@@ -76,7 +76,7 @@ impl<P: Platform> RxFront<P> {
         to: &mut Hooked<'_, P>,
         want: u32,
         most: usize,
-        mut hook: impl FnMut(&mut HookFrame) -> Verdict,
+        mut hook: impl FnMut(&mut HookFrame) -> HookAction,
     ) -> Result<usize, PeerFault> {
         let want = want.max(self.cut + 1);
         let mut n = self.ring.available(want)?;
@@ -92,7 +92,7 @@ impl<P: Platform> RxFront<P> {
             let (run, long) = self.plain_run(taken, ((n - taken) as usize).min(most - seen), true);
             let mut done = 0;
             while done < run && to.has_room() {
-                done += self.judge_some(to, &mut frame, &mut hook, taken + done as u32, done..run)?;
+                done += self.hook_run(to, &mut frame, &mut hook, taken + done as u32, done..run)?;
             }
             (taken, seen) = (taken + done as u32, seen + done);
             let Some(rsp) = long.filter(|_| done == run && seen < most && to.has_room()) else { continue };
@@ -116,7 +116,7 @@ impl<P: Platform> RxFront<P> {
                         };
                         let (parts, offload, fault) = (long.parts(), long.offload, long.fault);
                         let there = There { parts, memory, offload, fault };
-                        Slots { pages, buffers, stats }.judge_long(to, &mut frame, &mut hook, &there)?;
+                        Slots { pages, buffers, stats }.hook_long(to, &mut frame, &mut hook, &there)?;
                         seen += 1;
                     }
                     taken += long.used;
@@ -131,11 +131,11 @@ impl<P: Platform> RxFront<P> {
     /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
     /// how far ahead that is.
     #[inline(always)]
-    fn judge_some(
+    fn hook_run(
         &mut self,
         to: &mut Hooked<'_, P>,
         frame: &mut HookFrame,
-        hook: &mut impl FnMut(&mut HookFrame) -> Verdict,
+        hook: &mut impl FnMut(&mut HookFrame) -> HookAction,
         at: u32,
         run: Range<usize>,
     ) -> Result<usize, PeerFault> {
@@ -158,12 +158,12 @@ impl<P: Platform> RxFront<P> {
                     (n, bytes) = (n + 1, bytes + u64::from(len));
                     match hook(frame) {
                         // The verdict that is to cost nothing.
-                        Verdict::Drop => dropped += 1,
-                        verdict => {
+                        HookAction::Drop => dropped += 1,
+                        action => {
                             let fault = fault(rsp.offset, rsp.status);
                             let memory = Memory::Slots(any, any);
                             let there = There { parts: &[part], memory, offload, fault };
-                            Slots { pages, buffers, stats }.act(to, frame, &there, verdict)?;
+                            Slots { pages, buffers, stats }.act(to, frame, &there, action)?;
                             if !to.has_room() {
                                 break;
                             }
@@ -188,11 +188,11 @@ impl Slots<'_> {
     /// One frame of several slots, or with extras.
     #[cold]
     #[inline(never)]
-    fn judge_long<P: Platform>(
+    fn hook_long<P: Platform>(
         &mut self,
         to: &mut Hooked<'_, P>,
         frame: &mut HookFrame,
-        hook: &mut impl FnMut(&mut HookFrame) -> Verdict,
+        hook: &mut impl FnMut(&mut HookFrame) -> HookAction,
         there: &There<'_, P>,
     ) -> Result<(), PeerFault> {
         let len = there.len();
@@ -207,8 +207,8 @@ impl Slots<'_> {
         }
         self.stats.bytes += len as u64;
         self.stats.handed_on_by(by, 1);
-        let verdict = hook(frame);
-        self.act(to, frame, there, verdict)
+        let action = hook(frame);
+        self.act(to, frame, there, action)
     }
 
     /// Does as the hook says.
@@ -218,12 +218,12 @@ impl Slots<'_> {
         to: &mut Hooked<'_, P>,
         frame: &HookFrame,
         there: &There<'_, P>,
-        verdict: Verdict,
+        action: HookAction,
     ) -> Result<(), PeerFault> {
-        match verdict {
-            Verdict::Drop => to.stats.dropped += 1,
-            Verdict::Tx if self.send_on(to, frame, there) => {}
-            Verdict::Tx => {
+        match action {
+            HookAction::Drop => to.stats.dropped += 1,
+            HookAction::Tx if self.send_on(to, frame, there) => {}
+            HookAction::Tx => {
                 let back = &mut to.diverted.back;
                 let is_there = self.put(to.p, back, frame, there)?
                     && back.len().checked_sub(1).is_some_and(|newest| back.desc(newest).len > 0);
@@ -231,11 +231,11 @@ impl Slots<'_> {
                     to.stats.unsent += 1;
                 }
             }
-            Verdict::Pass => match self.put(to.p, to.out, frame, there)? {
+            HookAction::Pass => match self.put(to.p, to.out, frame, there)? {
                 true => to.stats.passed += 1,
                 false => to.stats.dropped += 1,
             },
-            Verdict::Redirect(vif) => match self.put(to.p, to.diverted.to(vif), frame, there)? {
+            HookAction::Redirect(vif) => match self.put(to.p, to.diverted.to(vif), frame, there)? {
                 true => to.stats.redirected += 1,
                 false => to.stats.dropped += 1,
             },

@@ -188,20 +188,20 @@ mod tests {
     fn a_message_that_is_changed_is_refused_or_says_what_it_does() {
         let text = request().encode().into_bytes();
         let mut taken = 0;
-        let mut judge = |message: &[u8]| {
+        let mut parse_one = |message: &[u8]| {
             if let Ok(request) = Request::parse(message) {
                 assert_eq!(request.encode().as_bytes(), message);
                 taken += 1;
             }
         };
         for at in 0..text.len() {
-            judge(&text[..at]);
-            judge(&[&text[..at], &text[at + 1..]].concat());
-            judge(&[&text[..=at], &text[at..]].concat());
+            parse_one(&text[..at]);
+            parse_one(&[&text[..at], &text[at + 1..]].concat());
+            parse_one(&[&text[..=at], &text[at..]].concat());
             for byte in 0..=255 {
                 let mut changed = text.clone();
                 changed[at] = byte;
-                judge(&changed);
+                parse_one(&changed);
             }
         }
         assert!(taken > 0, "other names are requests too");

@@ -95,7 +95,7 @@ fn area<P: Platform>(cx: &mut Accepting<'_, P>, queue: usize, may: ActiveLists) 
         }
     };
     let size = page.half_bytes();
-    let [within, out] = page.judge();
+    let [within, out] = page.validate();
     let mut take = |half: Result<Option<Vec<GrantRef>>, _>, acc| {
         let Some(refs) = half.map_err(HalfRefusal::Fault)? else { return Ok(None) };
         if refs.len() > left {

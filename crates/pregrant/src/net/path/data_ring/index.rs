@@ -87,7 +87,7 @@ impl IndexPage {
     }
 
     /// The references of `in` and of `out`; none of a half that is not wanted.
-    pub fn judge(&self) -> [Result<Option<Vec<GrantRef>>, IndexFault>; 2] {
+    pub fn validate(&self) -> [Result<Option<Vec<GrantRef>>, IndexFault>; 2] {
         let mut sorted: Vec<u32> = self.refs.iter().copied().filter(|gref| *gref != 0).collect();
         sorted.sort_unstable();
         let twice: Vec<u32> = sorted.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).collect();
@@ -114,7 +114,7 @@ mod tests {
     use crate::platform::{Access, GrantPool};
     use crate::units::DomId;
 
-    fn judged(
+    fn validated(
         order: u32,
         refs: &[u32],
         most: u32,
@@ -127,7 +127,7 @@ mod tests {
             assert!(page.store_u32(REFS + 4 * k, *gref));
         }
         let index = IndexPage::read(&page, most)?;
-        Ok(index.judge().map(|half| half.map(|refs| refs.map(|refs| refs.len()))))
+        Ok(index.validate().map(|half| half.map(|refs| refs.map(|refs| refs.len()))))
     }
 
     #[test]
@@ -142,10 +142,10 @@ mod tests {
             assert!(write(&page, order, [within, out]));
             let index = IndexPage::read(&page, ORDER_MAX).unwrap();
             assert_eq!(index.half_bytes() as usize, within.len() * crate::PAGE_SIZE);
-            assert_eq!(index.judge(), [Ok(Some(within.to_vec())), Ok(Some(out.to_vec()))]);
+            assert_eq!(index.validate(), [Ok(Some(within.to_vec())), Ok(Some(out.to_vec()))]);
             assert!(write(&page, order, [&[], out]));
             assert_eq!(
-                IndexPage::read(&page, ORDER_MAX).unwrap().judge(),
+                IndexPage::read(&page, ORDER_MAX).unwrap().validate(),
                 [Ok(None), Ok(Some(out.to_vec()))]
             );
         }
@@ -155,15 +155,15 @@ mod tests {
     fn each_half_is_judged_by_itself() {
         use IndexFault::{NoReference, Order, Twice};
         let both = [Ok(Some(2)), Ok(Some(2))];
-        assert_eq!(judged(2, &[8, 9, 10, 11], 9), Ok(both));
-        assert_eq!(judged(2, &[8, 9, 10, 11], 1), Err(Order { found: 2, most: 1 }));
+        assert_eq!(validated(2, &[8, 9, 10, 11], 9), Ok(both));
+        assert_eq!(validated(2, &[8, 9, 10, 11], 1), Err(Order { found: 2, most: 1 }));
         for order in [0, 10, u32::MAX] {
-            assert_eq!(judged(order, &[8, 9], u32::MAX), Err(Order { found: order, most: 9 }));
+            assert_eq!(validated(order, &[8, 9], u32::MAX), Err(Order { found: order, most: 9 }));
         }
-        assert_eq!(judged(2, &[8, 0, 10, 11], 9), Ok([Err(NoReference { page: 1 }), Ok(Some(2))]));
-        assert_eq!(judged(2, &[8, 9, 10, 10], 9), Ok([Ok(Some(2)), Err(Twice(GrantRef(10)))]));
-        assert_eq!(judged(2, &[8, 9, 9, 11], 9), Ok([Err(Twice(GrantRef(9))); 2]));
-        assert_eq!(judged(2, &[0, 0, 10, 11], 9), Ok([Ok(None), Ok(Some(2))]));
-        assert_eq!(judged(1, &[0, 0, 10, 11], 9), Ok([Ok(None); 2]), "what is behind is not read");
+        assert_eq!(validated(2, &[8, 0, 10, 11], 9), Ok([Err(NoReference { page: 1 }), Ok(Some(2))]));
+        assert_eq!(validated(2, &[8, 9, 10, 10], 9), Ok([Ok(Some(2)), Err(Twice(GrantRef(10)))]));
+        assert_eq!(validated(2, &[8, 9, 9, 11], 9), Ok([Err(Twice(GrantRef(9))); 2]));
+        assert_eq!(validated(2, &[0, 0, 10, 11], 9), Ok([Ok(None), Ok(Some(2))]));
+        assert_eq!(validated(1, &[0, 0, 10, 11], 9), Ok([Ok(None); 2]), "what is behind is not read");
     }
 }

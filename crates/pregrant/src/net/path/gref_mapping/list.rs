@@ -71,7 +71,7 @@ pub fn write_statuses<P: Platform>(p: &P, of: DomId, gref: u32, statuses: &[Ctrl
 }
 
 /// Whether these can be added, each alone: `has` says which references the table has.
-pub fn judge(entries: &[GrefEntry], has: impl Fn(u32) -> bool) -> Result<(), ListFault> {
+pub fn validate(entries: &[GrefEntry], has: impl Fn(u32) -> bool) -> Result<(), ListFault> {
     let mut seen = BTreeSet::new();
     for entry in entries {
         if entry.gref == GrantRef::NONE.0 {
@@ -107,15 +107,15 @@ mod tests {
     #[test]
     fn what_is_listed_once_and_makes_sense_can_be_added() {
         let good = [entry(8, 0), entry(9, GREF_READONLY), entry(u32::MAX, 0)];
-        assert_eq!(judge(&good, |_| false), Ok(()));
-        assert_eq!(judge(&good, |r| r == 9), Err(ListFault::Twice));
+        assert_eq!(validate(&good, |_| false), Ok(()));
+        assert_eq!(validate(&good, |r| r == 9), Err(ListFault::Twice));
         for (last, fault) in [
             (entry(0, 0), ListFault::NoGrant),
             (entry(7, 2), ListFault::Flags),
             (entry(7, 0x8001), ListFault::Flags),
             (entry(9, 0), ListFault::Twice),
         ] {
-            assert_eq!(judge(&[&good[..], &[last]].concat(), |_| false), Err(fault));
+            assert_eq!(validate(&[&good[..], &[last]].concat(), |_| false), Err(fault));
         }
     }
 

@@ -298,7 +298,7 @@ impl<P: Platform> GrefRequests<P> {
         if job.request.msg_type == CtrlType::AddGrefMapping.raw() {
             let fits = q.added.len() + n <= self.limit && n <= self.room;
             q.refused += if fits { 0 } else { n as u64 };
-            if !fits || list::judge(&job.entries, |gref| q.added.contains_key(&gref)).is_err() {
+            if !fits || list::validate(&job.entries, |gref| q.added.contains_key(&gref)).is_err() {
                 job.step = Step::Done(CtrlStatus::InvalidParameter, 0);
                 return;
             }

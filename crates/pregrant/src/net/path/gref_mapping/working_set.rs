@@ -90,7 +90,7 @@ impl WorkingSet {
         }
         self.frames += 1;
         if self.frames >= self.window {
-            self.judge();
+            self.evaluate();
         }
     }
 
@@ -104,7 +104,7 @@ impl WorkingSet {
     }
 
     #[cold]
-    fn judge(&mut self) {
+    fn evaluate(&mut self) {
         let mode = match self.mode {
             CacheMode::Caching if self.misses * COPY_ABOVE > self.frames => CacheMode::Copying,
             CacheMode::Copying if self.misses * CACHE_BELOW < self.frames => CacheMode::Caching,

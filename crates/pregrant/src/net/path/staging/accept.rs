@@ -140,7 +140,7 @@ fn take<P: Platform>(
     let entries = staging_list::read(&list, LIST_ENTRIES_MAX);
     drop(list);
     let first_id = first_id.or(entries.first().map(|e| e.id)).unwrap_or(0);
-    let list = staging_list::judge(&entries, first_id, data.len).map_err(ListRefusal::Fault)?;
+    let list = staging_list::validate(&entries, first_id, data.len).map_err(ListRefusal::Fault)?;
     let asked = list.refs.len();
     if asked > left {
         return Err(ListRefusal::TooManyPages(TooManyPages { asked, left }));

@@ -151,7 +151,7 @@ pub struct Accepted {
 }
 
 /// Judges a private copy of a list whose ids begin at `first_id`.
-pub fn judge(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result<Accepted, ListFault> {
+pub fn validate(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result<Accepted, ListFault> {
     if entries.is_empty() {
         return Err(ListFault::Empty);
     }
