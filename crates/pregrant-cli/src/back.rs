@@ -241,7 +241,7 @@ fn classes<P: Platform, T: Transport + 'static>(
     args: &BackArgs,
     hotplug: Hotplug,
     chosen: Vec<Chosen>,
-    far: Box<dyn PortProvider>,
+    provider: Box<dyn PortProvider>,
 ) -> Vec<Box<dyn DeviceClass<P, T>>> {
     let (Fallback { of: fallback, heads: staged_heads }, persistent_pages) =
         (args.path, args.persistent_grants as usize);
@@ -257,7 +257,7 @@ fn classes<P: Platform, T: Transport + 'static>(
         guest_copy,
         ..VifConfig::default()
     };
-    vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, far))]
+    vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, provider))]
 }
 
 /// The switch, as a far side.
@@ -293,11 +293,11 @@ fn capture_files(args: &BackArgs) -> Result<Vec<CaptureFile>> {
 
 /// The far side, captured as far as that is wanted. This process is the domain's only backend:
 /// files of captures are its own.
-fn captured(far: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Box<dyn PortProvider>> {
+fn captured(provider: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Box<dyn PortProvider>> {
     if files.is_empty() {
-        return Ok(far);
+        return Ok(provider);
     }
-    Ok(Box::new(Captured::new(far, files)?))
+    Ok(Box::new(Captured::new(provider, files)?))
 }
 
 /// Whose guests may send with other addresses than their own.

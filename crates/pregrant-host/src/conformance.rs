@@ -516,57 +516,57 @@ fn bind_pends<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let (near, port) = front.events().offer(back.domid()).map_err(fail)?;
     ensure!(front.events().local(&near) == port, "the offered number is not the end's own");
-    let far = back.events().bind(front.domid(), port).map_err(fail)?;
-    ensure!(fired(&back) == [back.events().local(&far)], "no event after the binding");
+    let remote = back.events().bind(front.domid(), port).map_err(fail)?;
+    ensure!(fired(&back) == [back.events().local(&remote)], "no event after the binding");
     Ok(())
 }
 
 fn notify_both_ways<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
-    let (near, far, _) = bound(&front, &back)?;
+    let (near, remote, _) = bound(&front, &back)?;
     for _ in 0..3 {
         for _ in 0..5 {
             front.events().notify(&near);
         }
-        ensure!(fired(&back) == [back.events().local(&far)], "the back's end did not fire once");
+        ensure!(fired(&back) == [back.events().local(&remote)], "the back's end did not fire once");
         // The first may have been taken before the last was sent: those that came while it was
         // masked are one more, and come when they like.
         let mut times = 1;
         loop {
-            back.events().unmask(&far);
+            back.events().unmask(&remote);
             if fired_within(&back, SETTLED).is_empty() {
                 break;
             }
             times += 1;
             ensure!(times <= 2, "five events that were sent at once came {times} times and more");
         }
-        back.events().notify(&far);
+        back.events().notify(&remote);
         ensure!(fired(&front) == [front.events().local(&near)], "the front's end did not fire once");
         front.events().unmask(&near);
     }
-    let (other, other_far, _) = bound(&front, &back)?;
+    let (other, other_remote, _) = bound(&front, &back)?;
     front.events().notify(&other);
-    ensure!(fired(&back) == [back.events().local(&other_far)], "another channel's end fired");
+    ensure!(fired(&back) == [back.events().local(&other_remote)], "another channel's end fired");
     Ok(())
 }
 
 fn masking<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
-    let (near, far, _) = bound(&front, &back)?;
+    let (near, remote, _) = bound(&front, &back)?;
     front.events().notify(&near);
     ensure!(!fired(&back).is_empty(), "the end did not fire");
     front.events().notify(&near);
     ensure!(pending(&back).is_empty(), "a masked end fired");
-    back.events().unmask(&far);
-    ensure!(fired(&back) == [back.events().local(&far)], "an event that came while masked was lost");
-    back.events().unmask(&far);
+    back.events().unmask(&remote);
+    ensure!(fired(&back) == [back.events().local(&remote)], "an event that came while masked was lost");
+    back.events().unmask(&remote);
     ensure!(pending(&back).is_empty(), "an event came twice");
     Ok(())
 }
 
 fn wait_times_out<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
-    let (_near, _far, _) = bound(&front, &back)?;
+    let (_near, _remote, _) = bound(&front, &back)?;
     for max in [Duration::ZERO, Duration::from_millis(5)] {
         let before = front.clock().now_ns();
         let mut ready = ReadySet { ports: vec![EvtchnPort(77)], ..ReadySet::default() };
@@ -585,7 +585,7 @@ fn bind_refused<M: Machine>(m: &M) -> Case {
         "bound to an end that nobody offered"
     );
     ensure!(back.events().bind(front.domid(), EvtchnPort(u32::MAX)).is_err(), "bound to an impossible end");
-    let (near, _far, port) = bound(&front, &back)?;
+    let (near, _remote, port) = bound(&front, &back)?;
     ensure!(back.events().bind(front.domid(), port).is_err(), "bound to the same end twice");
     drop(near);
     let other = DomId(if back.domid().0 == 1 { 2 } else { 1 });
@@ -596,27 +596,27 @@ fn bind_refused<M: Machine>(m: &M) -> Case {
 
 fn rebind<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
-    let (near, far, port) = bound(&front, &back)?;
-    drop(far);
+    let (near, remote, port) = bound(&front, &back)?;
+    drop(remote);
     front.events().notify(&near);
-    let far = back
+    let remote = back
         .events()
         .bind(front.domid(), port)
         .map_err(|e| fail(format!("the end cannot be bound again: {e}")))?;
-    ensure!(fired(&back) == [back.events().local(&far)], "no event after the second binding");
-    back.events().unmask(&far);
-    drop((far, back));
+    ensure!(fired(&back) == [back.events().local(&remote)], "no event after the second binding");
+    back.events().unmask(&remote);
+    drop((remote, back));
     front.events().notify(&near);
     let Some(back) = m.successor() else {
         return Err(CaseStatus::Skip("no successor of a backend here; the end was bound again by the first"));
     };
-    let far =
+    let remote =
         back.events().bind(front.domid(), port).map_err(|e| fail(format!("a successor cannot bind: {e}")))?;
-    ensure!(fired(&back) == [back.events().local(&far)], "no event after the successor's binding");
-    back.events().unmask(&far);
+    ensure!(fired(&back) == [back.events().local(&remote)], "no event after the successor's binding");
+    back.events().unmask(&remote);
     front.events().notify(&near);
-    ensure!(fired(&back) == [back.events().local(&far)], "the successor does not hear the front");
-    back.events().notify(&far);
+    ensure!(fired(&back) == [back.events().local(&remote)], "the successor does not hear the front");
+    back.events().notify(&remote);
     ensure!(fired(&front) == [front.events().local(&near)], "the front does not hear the successor");
     Ok(())
 }

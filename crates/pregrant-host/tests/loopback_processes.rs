@@ -326,10 +326,10 @@ fn a_back_that_is_killed_leaves_nothing() {
         front.events().notify(&chan);
         assert_eq!(front.counters().notifications, sent, "a notify to a dead peer goes nowhere");
         let successor = rig.broker.attach(BACK).unwrap();
-        let far = successor.events().bind(GUEST, port).unwrap();
+        let remote = successor.events().bind(GUEST, port).unwrap();
         front.events().notify(&chan);
         assert_eq!(front.counters().notifications, sent + 1);
-        drop((far, successor, chan));
+        drop((remote, successor, chan));
         front.grants().release(region).map_err(|_| "the grants are still in use").unwrap();
         rig.settles(Audit { domains: 3, attachments: 1, ..Audit::default() });
     }

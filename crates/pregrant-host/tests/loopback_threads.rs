@@ -170,14 +170,14 @@ fn operations_are_counted_and_cost_the_system_calls_that_they_must() {
     let front = broker.attach(GUEST).unwrap();
     let back = broker.attach(BACK).unwrap();
     let (near, port) = front.events().offer(BACK).unwrap();
-    let far = back.events().bind(GUEST, port).unwrap();
+    let remote = back.events().bind(GUEST, port).unwrap();
     let mut ready = ReadySet::default();
     let before = front.counters();
     for _ in 0..10 {
         front.events().notify(&near);
         back.events().wait(&mut ready, Some(Duration::ZERO));
-        assert_eq!(ready.ports, [back.events().local(&far)]);
-        back.events().unmask(&far);
+        assert_eq!(ready.ports, [back.events().local(&remote)]);
+        back.events().unmask(&remote);
     }
     let sent = front.counters().since(&before);
     assert_eq!((sent.notifications, sent.wakeups, sent.syscalls), (10, 0, 0));

@@ -415,11 +415,11 @@ fn both_directions_of_all_queues_of_a_tap_are_captured() {
     apart(|| {
         let path = std::env::temp_dir().join(format!("pregrant-tap-{}.pcap", std::process::id()));
         let file = CaptureFile::open(7, 0, path.clone()).unwrap();
-        let mut far = Captured::new(Box::new(Taps::new().unwrap()), vec![file]).unwrap();
+        let mut provider = Captured::new(Box::new(Taps::new().unwrap()), vec![file]).unwrap();
         let id = DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle: 0 };
         let place = HotplugConfig { name: "vif7.0".into(), ..HotplugConfig::default() };
-        far.found(&id, &place, true).unwrap();
-        let mut ports = far.connected(&id, 2, BOTH).unwrap();
+        provider.found(&id, &place, true).unwrap();
+        let mut ports = provider.connected(&id, 2, BOTH).unwrap();
         if !ip("addr add 10.77.0.1/24 dev vif7.0") {
             return skip("`ip` does not run; apt-get install iproute2");
         }
@@ -443,7 +443,7 @@ fn both_directions_of_all_queues_of_a_tap_are_captured() {
             assert_eq!(port.tx_burst(&arena.burst()), 1);
             due.push(sent);
         }
-        assert_eq!(far.failures(), [], "what is buffered is written in control turns");
+        assert_eq!(provider.failures(), [], "what is buffered is written in control turns");
         let file = std::fs::read(&path).unwrap();
         let (mut rest, mut came) = (&file[24..], Vec::new());
         while !rest.is_empty() {
@@ -454,7 +454,7 @@ fn both_directions_of_all_queues_of_a_tap_are_captured() {
         assert!(came == due, "{} of {} frames, or others", came.len(), due.len());
         assert!(came.len() >= usize::from(DATAGRAMS) + 2);
         drop(ports);
-        far.removed(&id).unwrap();
+        provider.removed(&id).unwrap();
         std::fs::remove_file(path).unwrap();
     });
 }

@@ -22,14 +22,14 @@ pub fn main() -> Result<()> {
     let mut wire = machine.wire(FrontConfig::default())?;
     for k in 0..FRAMES {
         let frame = udp([10, 0, 0, 9], [10, 0, 0, 5], k as u16, [64, 128, 300, 1500][k % 4]);
-        wire.far.net.gives.push_back(frame);
+        wire.host_end.net.gives.push_back(frame);
     }
     let done = AtomicBool::new(false);
-    let (guest, front, far) = (&machine.guest, &mut wire.front, &mut wire.far);
+    let (guest, front, host_end) = (&machine.guest, &mut wire.front, &mut wire.host_end);
     std::thread::scope(|threads| {
         let back = threads.spawn(|| {
-            while !done.load(Ordering::Relaxed) && far.net.took.len() < FRAMES {
-                if !far.turn().map_err(|e| e.to_string())? {
+            while !done.load(Ordering::Relaxed) && host_end.net.took.len() < FRAMES {
+                if !host_end.turn().map_err(|e| e.to_string())? {
                     std::thread::yield_now(); // a core of its own would spin
                 }
             }
@@ -64,7 +64,7 @@ pub fn main() -> Result<()> {
         ran
     })?;
     while wire.front.in_flight(0) > 0 {
-        wire.far.turn()?;
+        wire.host_end.turn()?;
         wire.front.queue_mut(0).expect("a live vif").reclaim(&machine.guest, 1)?;
     }
     let (tx, rx) = wire.front.queue(0).expect("a vif with queues").stats();

@@ -31,12 +31,12 @@ pub fn main() -> Result<()> {
     let mut wire = machine.wire(FrontConfig::default())?;
     for k in 0..FRAMES {
         let port = if k % ONE_IN == 0 { 53 } else { UNWANTED };
-        wire.far.net.gives.push_back(udp([10, 0, 0, 9], [10, 0, 0, 5], port, 64));
+        wire.host_end.net.gives.push_back(udp([10, 0, 0, 9], [10, 0, 0, 5], port, 64));
     }
     let (mut passed, mut elsewhere) = (Arena::new(), Diverted::new());
     let mut frames = 0;
     loop {
-        let more = wire.far.turn()?;
+        let more = wire.host_end.turn()?;
         passed.clear();
         let seen = wire.front.queue_mut(0).expect("a live vif").recv_hooked(
             &machine.guest,

@@ -50,16 +50,16 @@ pub fn main() -> Result<()> {
     let mut wires = [machine.wire(config)?, machine.wire(config)?];
     for k in 0..FRAMES {
         let (from, to) = (k % 2, k / 2 % 2);
-        let (near, far) = ([10, 0, from as u8, 7], [10, 0, to as u8, 8]);
-        let frame = udp(near, far, 53, if k % 5 == 0 { 1500 } else { 64 });
-        wires[from].far.net.gives.push_back(frame);
+        let (near, remote) = ([10, 0, from as u8, 7], [10, 0, to as u8, 8]);
+        let frame = udp(near, remote, 53, if k % 5 == 0 { 1500 } else { 64 });
+        wires[from].host_end.net.gives.push_back(frame);
     }
     let guest = &machine.guest;
     let (mut passed, mut elsewhere) = (Arena::new(), Diverted::new());
     loop {
         let mut moved = false;
         for from in 0..wires.len() {
-            moved |= wires[from].far.turn()?;
+            moved |= wires[from].host_end.turn()?;
             passed.clear();
             // No more than either can take: nothing is lost for want of room.
             let most = wires.iter().map(|wire| wire.front.room(0)).min().unwrap_or(0) as usize;

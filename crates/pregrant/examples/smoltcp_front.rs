@@ -198,12 +198,12 @@ pub fn main() -> Result<()> {
     let mut wire =
         machine.wire(FrontConfig { tx_data_len: len, rx_data_len: len, ..FrontConfig::default() })?;
     let guest = &machine.guest;
-    let (front, far) = (&mut wire.front, &mut wire.far);
+    let (front, host_end) = (&mut wire.front, &mut wire.host_end);
     let (came, leaving) = (Arena::new(), Arena::new());
     let mut link = Link { guest, front, came, taken: 0, leaving, gone: 0, fault: None };
     let (mut near, mut near_sockets, client) = stack(&mut link, [0x00, 0x16, 0x3e, 0, 5, 0], GUEST);
     let (mut other, mut other_sockets, server) =
-        stack(&mut Others(&mut far.net), [0x02, 0, 0, 0, 0, OTHER[3]], OTHER);
+        stack(&mut Others(&mut host_end.net), [0x02, 0, 0, 0, 0, OTHER[3]], OTHER);
     other_sockets.get_mut::<tcp::Socket>(server).listen(PORT)?;
     let to = (Ipv4Addr::from(OTHER), PORT);
     near_sockets.get_mut::<tcp::Socket>(client).connect(near.context(), to, 49152)?;
@@ -228,9 +228,9 @@ pub fn main() -> Result<()> {
         }
         near.poll(Instant::from_millis(now), &mut link, &mut near_sockets);
         link.flush()?;
-        while far.turn()? {}
+        while host_end.turn()? {}
 
-        other.poll(Instant::from_millis(now), &mut Others(&mut far.net), &mut other_sockets);
+        other.poll(Instant::from_millis(now), &mut Others(&mut host_end.net), &mut other_sockets);
         let socket = other_sockets.get_mut::<tcp::Socket>(server);
         while socket.can_recv() && socket.can_send() {
             let room = socket.send_capacity() - socket.send_queue();
@@ -240,8 +240,8 @@ pub fn main() -> Result<()> {
             })?;
             socket.send_slice(&some)?;
         }
-        other.poll(Instant::from_millis(now), &mut Others(&mut far.net), &mut other_sockets);
-        while far.turn()? {}
+        other.poll(Instant::from_millis(now), &mut Others(&mut host_end.net), &mut other_sockets);
+        while host_end.turn()? {}
     }
     let (tx, rx) = link.front.queue(0).expect("a vif with queues").stats();
     println!(

@@ -21,23 +21,23 @@ fn a_bound_end_goes_to_a_handle_of_another_thread() {
     let (front, back) = (xen.domain(5), xen.domain(0));
     let other = back.another().unwrap();
     let (near, port) = front.events().offer(back.domid()).unwrap();
-    let far = back.events().bind(front.domid(), port).unwrap();
+    let remote = back.events().bind(front.domid(), port).unwrap();
     assert_eq!(fired(&other, Some(Duration::ZERO)), [], "the other hears of an end that the first bound");
-    assert_eq!(fired(&back, None), [back.local(&far)]);
+    assert_eq!(fired(&back, None), [back.local(&remote)]);
     // Masked, and with an event on its way.
     front.notify(&near);
-    let (other, far) = thread::spawn(move || {
-        let far = other.events().adopt(far).unwrap();
-        assert_eq!(fired(&other, None), [other.local(&far)], "the event is pending");
-        other.unmask(&far);
-        (other, far)
+    let (other, remote) = thread::spawn(move || {
+        let remote = other.events().adopt(remote).unwrap();
+        assert_eq!(fired(&other, None), [other.local(&remote)], "the event is pending");
+        other.unmask(&remote);
+        (other, remote)
     })
     .join()
     .unwrap();
     front.notify(&near);
     assert_eq!(fired(&back, Some(Duration::ZERO)), [], "the old handle hears of it");
-    assert_eq!(fired(&other, None), [other.local(&far)]);
-    other.notify(&far);
+    assert_eq!(fired(&other, None), [other.local(&remote)]);
+    other.notify(&remote);
     assert_eq!(fired(&front, None), [port]);
     assert_eq!(xen.counts().channels, 2);
     let refused = other.events().adopt(near).err().unwrap();

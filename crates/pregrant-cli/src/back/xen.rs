@@ -61,7 +61,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     let taken = Rc::clone(&take);
     attached.leave(Box::new(move |id| had_by_kernel(&KernelBack::of(Class::VIF), &taken.borrow(), id)));
     let switch = Switch::new();
-    let far: Box<dyn PortProvider> = match args.port.unwrap_or(Port::Tap) {
+    let provider: Box<dyn PortProvider> = match args.port.unwrap_or(Port::Tap) {
         Port::Switch => at_switch(&switch, args),
         Port::Tap => {
             let mut taps = Taps::new()?;
@@ -72,13 +72,13 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
             Box::new(taps)
         }
     };
-    let far = captured(far, files)?;
-    let far = Box::new(Taken {
+    let provider = captured(provider, files)?;
+    let provider = Box::new(Taken {
         kernel: KernelBack::of(Class::VIF),
         xs: Client::new(UnixTransport::find()?),
         take,
         taken: Vec::new(),
-        inner: far,
+        inner: provider,
     });
     let usual = if domid == TOOLSTACKS { Hotplug::Toolstack } else { Hotplug::Own };
     let hotplug = args.hotplug.map_or(usual, Into::into);
@@ -89,7 +89,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
         );
     }
     attached.plugged_by_toolstack(hotplug == Hotplug::Toolstack);
-    let classes = classes(args, hotplug, args.chosen(), far);
+    let classes = classes(args, hotplug, args.chosen(), provider);
     let mut daemon =
         attached.daemon(&args.daemon, classes, Some(switch), KeptOff::looking_after(&kept_off))?;
     daemon.run(args.daemon.close)?;

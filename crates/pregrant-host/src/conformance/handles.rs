@@ -14,66 +14,74 @@ pub(super) fn own_events<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     let other = back.another().map_err(fail)?;
     ensure!(other.domid() == back.domid(), "another handle of {} is of {}", back.domid(), other.domid());
-    let (near, far, _) = bound(&front, &back)?;
-    let (other_near, other_far, _) = bound(&front, &other)?;
+    let (near, remote, _) = bound(&front, &back)?;
+    let (other_near, other_remote, _) = bound(&front, &other)?;
     front.events().notify(&near);
-    ensure!(fired(&back) == [back.events().local(&far)], "the first handle's end did not fire");
+    ensure!(fired(&back) == [back.events().local(&remote)], "the first handle's end did not fire");
     ensure!(fired_within(&other, SETTLED).is_empty(), "the other handle hears of the first one's end");
     front.events().notify(&other_near);
-    ensure!(fired(&other) == [other.events().local(&other_far)], "the other handle's end did not fire");
+    ensure!(fired(&other) == [other.events().local(&other_remote)], "the other handle's end did not fire");
     ensure!(pending(&back).is_empty(), "the first handle hears of the other one's end");
     // It outlives the first.
-    drop((far, back));
-    other.events().unmask(&other_far);
+    drop((remote, back));
+    other.events().unmask(&other_remote);
     front.events().notify(&other_near);
-    ensure!(fired(&other) == [other.events().local(&other_far)], "the end went with another handle");
+    ensure!(fired(&other) == [other.events().local(&other_remote)], "the end went with another handle");
     Ok(())
 }
 
 pub(super) fn adopt<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
-    let (near, mut far, _) = bound(&front, &back)?;
+    let (near, mut remote, _) = bound(&front, &back)?;
     let other = back.another().map_err(fail)?;
     // There and back again, then to a thread.
     for round in 0..3 {
         if round == 2 {
             front.events().notify(&near); // as they part
         }
-        far = other.events().adopt(far).map_err(fail)?;
-        ensure!(fired(&other) == [other.events().local(&far)], "no event after the adoption");
-        other.events().unmask(&far);
-        front_and_back_hear(&front, &near, &other, &far)?;
+        remote = other.events().adopt(remote).map_err(fail)?;
+        ensure!(fired(&other) == [other.events().local(&remote)], "no event after the adoption");
+        other.events().unmask(&remote);
+        front_and_back_hear(&front, &near, &other, &remote)?;
         // What came before it was closed it may hear of, once.
         ensure!(pending(&back).is_empty() || round == 2, "the old handle hears of it still");
         ensure!(pending(&back).is_empty(), "the old handle hears of it again and again");
-        far = back.events().adopt(far).map_err(fail)?;
-        ensure!(fired(&back) == [back.events().local(&far)], "no event after the adoption by the first");
-        back.events().unmask(&far);
-        front_and_back_hear(&front, &near, &back, &far)?;
+        remote = back.events().adopt(remote).map_err(fail)?;
+        ensure!(fired(&back) == [back.events().local(&remote)], "no event after the adoption by the first");
+        back.events().unmask(&remote);
+        front_and_back_hear(&front, &near, &back, &remote)?;
         ensure!(pending(&other).is_empty(), "the other handle hears of it still");
     }
     let moved = thread::scope(|scope| {
-        let far = scope.spawn(move || -> Result<_, CaseStatus> {
-            let far = other.events().adopt(far).map_err(fail)?;
-            ensure!(fired(&other) == [other.events().local(&far)], "no event after the adoption by a thread");
-            other.events().unmask(&far);
-            Ok((other, far))
+        let remote = scope.spawn(move || -> Result<_, CaseStatus> {
+            let remote = other.events().adopt(remote).map_err(fail)?;
+            ensure!(
+                fired(&other) == [other.events().local(&remote)],
+                "no event after the adoption by a thread"
+            );
+            other.events().unmask(&remote);
+            Ok((other, remote))
         });
-        far.join().unwrap_or_else(|_| Err(fail("the thread panicked")))
+        remote.join().unwrap_or_else(|_| Err(fail("the thread panicked")))
     });
-    let (other, far) = moved?;
-    front_and_back_hear(&front, &near, &other, &far)?;
+    let (other, remote) = moved?;
+    front_and_back_hear(&front, &near, &other, &remote)?;
     ensure!(fired_within(&back, SETTLED).is_empty(), "the old handle hears of what a thread took over");
     drop(back);
-    front_and_back_hear(&front, &near, &other, &far)
+    front_and_back_hear(&front, &near, &other, &remote)
 }
 
 /// An event each way.
-fn front_and_back_hear<F: Platform, B: Platform>(front: &F, near: &Chan<F>, back: &B, far: &Chan<B>) -> Case {
+fn front_and_back_hear<F: Platform, B: Platform>(
+    front: &F,
+    near: &Chan<F>,
+    back: &B,
+    remote: &Chan<B>,
+) -> Case {
     front.events().notify(near);
-    ensure!(fired(back) == [back.events().local(far)], "the front's event does not come");
-    back.events().unmask(far);
-    back.events().notify(far);
+    ensure!(fired(back) == [back.events().local(remote)], "the front's event does not come");
+    back.events().unmask(remote);
+    back.events().notify(remote);
     ensure!(fired(front) == [front.events().local(near)], "the back's event does not come");
     front.events().unmask(near);
     Ok(())

@@ -129,10 +129,10 @@ pub(super) fn bound<F: Platform, B: Platform>(
     back: &B,
 ) -> Result<(Chan<F>, Chan<B>, EvtchnPort), CaseStatus> {
     let (near, port) = front.events().offer(back.domid()).map_err(fail)?;
-    let far = back.events().bind(front.domid(), port).map_err(fail)?;
+    let remote = back.events().bind(front.domid(), port).map_err(fail)?;
     fired(back);
-    back.events().unmask(&far);
-    Ok((near, far, port))
+    back.events().unmask(&remote);
+    Ok((near, remote, port))
 }
 
 /// A piece of a grant copy.

@@ -239,7 +239,7 @@ unsafe impl PeerMem for Gntdev {
                 if count == 0 {
                     continue;
                 }
-                let far = |done: usize| gref_side(op.gref.0, op.offset + done as u16, of.0);
+                let theirs = |done: usize| gref_side(op.gref.0, op.offset + done as u16, of.0);
                 if let Some((pages, start)) = &room {
                     let mut done = 0;
                     while done < count {
@@ -251,7 +251,8 @@ unsafe impl PeerMem for Gntdev {
                             op.status = GrantStatus::BAD_COPY_ARG;
                             break;
                         };
-                        let (source, dest) = if to_peer { (near, far(done)) } else { (far(done), near) };
+                        let (source, dest) =
+                            if to_peer { (near, theirs(done)) } else { (theirs(done), near) };
                         let flags = SOURCE_GREF | DEST_GREF;
                         let segment = Segment { source, dest, len: n as u16, flags, status: 0, pad: 0 };
                         tried.push(segment, Piece { batch: k as u32, op: i as u32, place: None });
@@ -262,7 +263,7 @@ unsafe impl PeerMem for Gntdev {
                     }
                     continue;
                 }
-                let far = far(0);
+                let theirs = theirs(0);
                 let place = self.bounce.place(count).filter(|place| match &batches[k].local {
                     LocalBytes::ToPeer(bytes) => self.bounce.put(*place, &bytes[at..at + count]),
                     LocalBytes::FromPeer(_) => true,
@@ -271,7 +272,7 @@ unsafe impl PeerMem for Gntdev {
                     Some(near) => (near, SOURCE_GREF | DEST_GREF),
                     None => (base + at as u64, if to_peer { DEST_GREF } else { SOURCE_GREF }),
                 };
-                let (source, dest) = if to_peer { (near, far) } else { (far, near) };
+                let (source, dest) = if to_peer { (near, theirs) } else { (theirs, near) };
                 let segment = Segment { source, dest, len: count as u16, flags, status: 0, pad: 0 };
                 tried.push(segment, Piece { batch: k as u32, op: i as u32, place });
                 if tried.is_full() {

@@ -199,8 +199,8 @@ impl Run<'_> {
                 _ => s.local.push(Span::new(near.cast(), len)),
             }
             s.near.push(Span::new(near.cast(), len));
-            let far = memory + u64::from(frame) * PAGE_SIZE as u64 + offset as u64;
-            s.remote.push(Span::new(far as *mut _, len));
+            let theirs = memory + u64::from(frame) * PAGE_SIZE as u64 + offset as u64;
+            s.remote.push(Span::new(theirs as *mut _, len));
             s.op.push((k as u32, i as u32 - 1));
             if s.remote.len() == IOV_MAX {
                 self.flush(s, batches);
@@ -247,17 +247,17 @@ impl Run<'_> {
     /// One call for the pieces from `done` on; returns how many were moved whole.
     fn move_vm(&self, s: &Scratch, done: usize) -> usize {
         self.peer.core.tally.syscalls.add(1);
-        let (near, far, pid) = (&s.local, &s.remote[done..], self.peer.pid());
-        let (near_len, far_len) = (near.len() as libc::c_ulong, far.len() as libc::c_ulong);
+        let (near, theirs, pid) = (&s.local, &s.remote[done..], self.peer.pid());
+        let (near_len, their_len) = (near.len() as libc::c_ulong, theirs.len() as libc::c_ulong);
         // SAFETY: each local range lies in the bytes that its batch borrows (checked in `collect`),
         // exclusively when they are written. The remote ranges are another domain's memory, or,
         // with threads as domains, this process' own mapping of it, which is shared memory that
         // nothing refers to; the kernel checks them.
         let moved = unsafe {
             if self.to_peer {
-                libc::process_vm_writev(pid, Span::list(near), near_len, Span::list(far), far_len, 0)
+                libc::process_vm_writev(pid, Span::list(near), near_len, Span::list(theirs), their_len, 0)
             } else {
-                libc::process_vm_readv(pid, Span::list(near), near_len, Span::list(far), far_len, 0)
+                libc::process_vm_readv(pid, Span::list(near), near_len, Span::list(theirs), their_len, 0)
             }
         };
         if moved < 0 {
@@ -272,7 +272,7 @@ impl Run<'_> {
             return 0;
         }
         let mut left = moved as usize;
-        let whole = far.iter().take_while(|piece| {
+        let whole = theirs.iter().take_while(|piece| {
             let all = left >= piece.len();
             left = left.saturating_sub(piece.len());
             all

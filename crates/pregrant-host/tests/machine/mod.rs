@@ -308,7 +308,7 @@ impl Back {
         let unplugging = Arc::new(Unplugging::default());
         let refuses = Arc::<AtomicBool>::default();
         let late = Arc::<Mutex<Late>>::default();
-        let far = AtSwitch {
+        let provider = AtSwitch {
             late: Arc::clone(&late),
             stations: Stations::at(&Switch::new()),
             links: Arc::clone(&links),
@@ -318,7 +318,7 @@ impl Back {
         };
         let (bell, rings) = UnixStream::pair().unwrap();
         rings.set_nonblocking(true).unwrap();
-        let thread = std::thread::spawn(move || serve(connection, plan, (&todo, rings), far));
+        let thread = std::thread::spawn(move || serve(connection, plan, (&todo, rings), provider));
         Self { jobs: Some(jobs), bell: Some(bell), thread: Some(thread), links, unplugging, refuses, late }
     }
 
@@ -557,7 +557,7 @@ fn serve(
     connection: OwnedFd,
     Plan { features, fallback, foreign, workers, recovers, obstacle, disks }: Plan,
     (jobs, mut rings): (&mpsc::Receiver<Job>, UnixStream),
-    far: AtSwitch,
+    provider: AtSwitch,
 ) {
     let platform = Loopback::attach_fd(connection, BACK).unwrap();
     let fd = platform.take_store_fd().unwrap();
@@ -565,7 +565,7 @@ fn serve(
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(rings.as_fd()).unwrap();
     let vif = VifConfig { features, fallback, foreign, ..VifConfig::default() };
-    let net = Net::new(NetConfig { vif, ..NetConfig::default() }, Box::new(far));
+    let net = Net::new(NetConfig { vif, ..NetConfig::default() }, Box::new(provider));
     let mut config = BackendConfig::default();
     if recovers {
         config.recovery = Some(Box::new(Obstructed(BrokerRecovery, obstacle)));

@@ -125,7 +125,7 @@ impl<P: Platform> ServedQueue<P> for Queue<P> {
 
 impl<P: Platform> BackDevice for Toy<P> {
     type Platform = P;
-    type Far = ();
+    type Ports = ();
     const CLASS: Class = VTOY;
     const FRONT_KEYS: &'static [&'static str] = &["mood"];
 

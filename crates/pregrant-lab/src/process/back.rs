@@ -2,15 +2,15 @@
 //! switch, or which serves a crowd of vifs or disks.
 //!
 //! ```text
-//!   order --> far side (Far) --> ports of the vif that comes --> marks, stamps (Signals) --> report
+//!   order --> far side (PortPlan) --> ports of the vif that comes --> marks, stamps (Signals) --> report
 //!             queues are served here, or by worker threads (Staff)
 //! ```
 //! Between the orders of a crowd its devices are served; between others nothing is.
 
 use super::account::Account;
 use super::crowd::port::Hall;
-use super::far::{Far, Ordered};
 use super::order::{Case, Devices, Dir, Nuisance, Order, Posts};
+use super::port_plan::{Ordered, PortPlan};
 use super::report::{Came, Latencies, Played, Report, Spent, Switched};
 use super::signals::{Signals, WARM_UP, locked};
 use super::staff::{Meter, Staff};
@@ -74,7 +74,7 @@ impl Recovery<Loopback> for RedoSwitch {
 struct Host {
     backend: LoopbackBackend,
     /// What stands behind vifs.
-    far: Rc<RefCell<Far>>,
+    port_plan: Rc<RefCell<PortPlan>>,
     redo: Rc<Cell<bool>>,
     staff: Option<Arc<Staff>>,
     attach_at_ns: u64,
@@ -117,17 +117,17 @@ impl Host {
     fn new(args: &ProcessArgs, first: &Order) -> Result<Self> {
         let attach_at_ns = MonotonicClock.now_ns();
         let (platform, xs) = super::attach(&args.broker, DomId(args.domid))?;
-        let far = Rc::new(RefCell::new(Far::Nothing));
+        let port_plan = Rc::new(RefCell::new(PortPlan::Nothing));
         let redo = Rc::new(Cell::new(true));
         let class: Box<dyn DeviceClass<Loopback, UnixTransport>> = match first {
             Order::Serve(_, Devices::Disks(path)) => Box::new(disks(*path)),
-            _ => Box::new(Net::new(NetConfig::default(), Box::new(Ordered(Rc::clone(&far))))),
+            _ => Box::new(Net::new(NetConfig::default(), Box::new(Ordered(Rc::clone(&port_plan))))),
         };
         let recovery = RedoSwitch { inner: BrokerRecovery, redo: Rc::clone(&redo) };
         let config = BackendConfig { recovery: Some(Box::new(recovery)), ..BackendConfig::default() };
         Ok(Self {
             backend: Backend::new(platform, xs, config, vec![class])?,
-            far,
+            port_plan,
             redo,
             staff: None,
             attach_at_ns,
@@ -173,7 +173,7 @@ impl Host {
     /// A crowd's devices, from now on, also between orders.
     fn serve(&mut self, posts: &Posts, devices: Devices) -> Result<Report> {
         if let Devices::Vifs(path) = devices {
-            *self.far.borrow_mut() = Far::Crowd(Arc::clone(&self.hall));
+            *self.port_plan.borrow_mut() = PortPlan::Crowd(Arc::clone(&self.hall));
             self.configure(path, path);
         }
         self.orders = Some(self.backend.platform().events().also_wake_on(std::io::stdin().as_fd())?);
@@ -298,11 +298,11 @@ impl Host {
     fn case(&mut self, case: &Case) -> Result<Played> {
         self.redo.set(case.redo);
         let signals = Arc::new(Signals::new(self.meter()));
-        let own = Far::Case(case.clone(), Arc::clone(&signals));
+        let own = PortPlan::Case(case.clone(), Arc::clone(&signals));
         let missed = self.backend.missed_wakeups();
-        *self.far.borrow_mut() = match case.beside {
+        *self.port_plan.borrow_mut() = match case.beside {
             None => own,
-            Some(nuisance) => Far::Beside {
+            Some(nuisance) => PortPlan::Beside {
                 front: DomId(case.front),
                 case: Box::new(own),
                 feed: (nuisance == Nuisance::Stalled).then_some(case.size),
@@ -340,13 +340,13 @@ impl Host {
     /// A learning switch until so many vifs have come and gone.
     fn switch(&mut self, vifs: u64, succeed: bool) -> Result<Switched> {
         self.redo.set(true);
-        let Self { backend, far, staff, dir, domid, .. } = self;
+        let Self { backend, port_plan, staff, dir, domid, .. } = self;
         let account = Arc::new(Account::open(backend.platform(), succeed)?);
         let switch = Switch::new();
         if let Some(staff) = staff {
             staff.serve(&switch);
         }
-        *far.borrow_mut() = Far::Switch(Stations::at(&switch), Arc::clone(&account));
+        *port_plan.borrow_mut() = PortPlan::Switch(Stations::at(&switch), Arc::clone(&account));
         let before = backend.removed();
         backend.control()?;
         // For `pregrant top`, beside the broker's socket; a testbed goes on without. Only here: in

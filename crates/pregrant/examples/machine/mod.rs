@@ -62,14 +62,14 @@ impl FramePort for Net {
 }
 
 /// The back of a vif, which may be another thread's.
-pub struct Far {
+pub struct HostEnd {
     pub host: LocalDomain,
     pub back: BackVif<LocalDomain>,
     pub net: Net,
     scratch: Arena,
 }
 
-impl Far {
+impl HostEnd {
     /// Moves what there is, both ways. False: nothing was.
     pub fn turn(&mut self) -> Result<bool> {
         let Self { host, back, net, scratch } = self;
@@ -82,7 +82,7 @@ impl Far {
 /// A vif, both ends of it, connected.
 pub struct Wire {
     pub front: FrontVif<LocalDomain>,
-    pub far: Far,
+    pub host_end: HostEnd,
     ends: [(Device, Client<LocalLink>); 2],
 }
 
@@ -102,14 +102,14 @@ impl Machine {
         let mut front_xs = self.store.client(GUEST);
         let front_device = Device::front(&mut front_xs, Class::VIF, handle)?;
         let back_end = (Device::new(vif.id, Side::Back), self.store.client(HOST));
-        let far = Far {
+        let host_end = HostEnd {
             host: self.xen.domain(HOST.0),
             back: BackVif::new(GUEST, handle, VifConfig::default()),
             net: Net::default(),
             scratch: Arena::new(),
         };
         let front = FrontVif::new(HOST, config, false);
-        let mut wire = Wire { front, far, ends: [(front_device, front_xs), back_end] };
+        let mut wire = Wire { front, host_end, ends: [(front_device, front_xs), back_end] };
         wire.settle(&self.guest)?;
         Ok(wire)
     }
@@ -119,7 +119,7 @@ impl Wire {
     /// Steps both ends until neither has anything left to do. Programs with watches do so only when
     /// one of them fires.
     fn settle(&mut self, guest: &LocalDomain) -> Result<()> {
-        let Self { front, far: Far { host, back, .. }, ends: [front_end, back_end] } = self;
+        let Self { front, host_end: HostEnd { host, back, .. }, ends: [front_end, back_end] } = self;
         loop {
             let before = (back.state(), front.state(), front.is_live());
             let (device, xs) = (&back_end.0, &mut back_end.1);
@@ -137,7 +137,7 @@ impl Wire {
         let (device, xs) = (&self.ends[0].0, &mut self.ends[0].1);
         self.front.close(&mut StoreBus { device, xs }, None)?;
         self.settle(guest)?;
-        if self.front.is_closed() { Ok(self.far.net) } else { Err("the vif did not close".into()) }
+        if self.front.is_closed() { Ok(self.host_end.net) } else { Err("the vif did not close".into()) }
     }
 }
 

@@ -92,7 +92,7 @@ pub trait BackDevice {
     /// Where it runs.
     type Platform: Platform;
     /// What stands behind it and may hold something for the guest.
-    type Far: ?Sized;
+    type Ports: ?Sized;
     /// Which class.
     const CLASS: Class;
     /// When its front tells of its rings.
@@ -130,9 +130,9 @@ pub trait BackDevice {
     fn is_lent(&self) -> bool {
         false
     }
-    /// Answers what was taken from the guest, delivers what was taken from `far` and what that
+    /// Answers what was taken from the guest, delivers what was taken from `ports` and what that
     /// holds as far as there is room: before [`disconnect`](Self::disconnect), in good order.
-    fn drain(&mut self, p: &Self::Platform, far: &mut Self::Far) -> Drained;
+    fn drain(&mut self, p: &Self::Platform, ports: &mut Self::Ports) -> Drained;
     /// Lets go of rings, pages and channels.
     fn disconnect(&mut self, p: &Self::Platform);
     /// Looks at what changed; only while it is connected.
@@ -407,8 +407,8 @@ impl<D: BackDevice> Back<D> {
 
     /// Stops in good order without closing: [drains](BackDevice::drain), lets go, writes nothing.
     /// State 4 stays, for a successor to [`reattach`](Self::reattach).
-    pub fn detach(&mut self, p: &D::Platform, far: &mut D::Far) -> Drained {
-        let drained = self.device.drain(p, far);
+    pub fn detach(&mut self, p: &D::Platform, ports: &mut D::Ports) -> Drained {
+        let drained = self.device.drain(p, ports);
         self.device.disconnect(p);
         drained
     }
@@ -420,9 +420,9 @@ impl<D: BackDevice> Back<D> {
         &mut self,
         p: &D::Platform,
         bus: &mut B,
-        far: &mut D::Far,
+        ports: &mut D::Ports,
     ) -> Result<Drained, B::Error> {
-        let drained = self.detach(p, far);
+        let drained = self.detach(p, ports);
         self.ending = true;
         if matches!(self.state, XenbusState::Connected | XenbusState::Reconfigured) {
             self.shut = true;

@@ -211,14 +211,14 @@ fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {
     for way in WAYS {
         let mut t = Tx::new(way);
         let Tx { rig, front, back, chans, burst } = &mut t;
-        let (near, far) = (&chans.0, &chans.1);
+        let (near, remote) = (&chans.0, &chans.1);
         let (host, guest) = (&rig.host, &rig.guest);
         let stop = AtomicBool::new(false);
         std::thread::scope(|s| {
             let _stop = Stop(&stop);
             s.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    host.notify(far);
+                    host.notify(remote);
                 }
             });
             let mut ready = ReadySet::default();
@@ -226,7 +226,7 @@ fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {
             for _ in 0..500 {
                 guest.wait(&mut ready, None);
                 assert_eq!(ready.ports, [guest.local(near)], "once, however often it was sent");
-                host.notify(far); // for sure, whenever the other thread runs
+                host.notify(remote); // for sure, whenever the other thread runs
                 guest.wait(&mut ready, Some(Duration::ZERO));
                 assert!(ready.ports.is_empty(), "not again before it was asked for");
                 assert_eq!((front.reclaim(guest, 1), front.final_check(1)), (Ok(0), Ok(false)));
@@ -275,7 +275,7 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let rig = Rig::new();
     let p = PerFrame::on(rig.guest.clone(), Flaky { dice: Cell::new(7) });
     let (front_ring, ring) = rig.ring::<NetTx>();
-    let (near, far) = rig.channel();
+    let (near, remote) = rig.channel();
     let pages = OrdinaryPages::new(&p, &mut Regions::new(HOST), Access::ReadOnly, SLOTS, Granting::PerFrame)
         .expect("pages");
     let mut front: TxFront<OwnGrants<PerFrame<Flaky>>> =
@@ -310,7 +310,7 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     front.reclaim(&p, 1).expect("honest answers");
     assert!(refused > 100, "grants did fail: {refused} times");
     assert_eq!((rig.xen.counts().grants, front.room()), (before, SLOTS));
-    drop((back, near, far));
+    drop((back, near, remote));
     let (ring, chain) = front.into_parts();
     let (_, pages) = chain.into_parts();
     assert!(pages.expect("they are").into_granted().release(&p).is_ok());

@@ -186,10 +186,10 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let [a, b] = ["a.pcap", "b.pcap"].map(|name| dir.join(name));
         fs::write(&a, [7; 100]).unwrap();
-        let far = || Box::new(|_: &DeviceId, queues, _| unplugged(queues));
+        let provider = || Box::new(|_: &DeviceId, queues, _| unplugged(queues));
         let all = |files: &[(u32, &PathBuf)]| -> Result<Captured, String> {
             let open = |(handle, path): &(u32, &PathBuf)| CaptureFile::open(5, *handle, path.to_path_buf());
-            Captured::new(far(), files.iter().map(open).collect::<Result<_, _>>()?)
+            Captured::new(provider(), files.iter().map(open).collect::<Result<_, _>>()?)
         };
         let why = |files: &[(u32, &PathBuf)]| all(files).map(|_| ()).unwrap_err();
         assert_eq!(why(&[(0, &a), (0, &b)]), "vif 5.0 has two capture files; choose one");

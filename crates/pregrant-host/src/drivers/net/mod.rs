@@ -25,7 +25,7 @@ pub use report::{SharedMemory, VifReport};
 
 use super::Chosen;
 use super::registry::{DeviceClass, ServedDevice};
-use port_provider::{Far, Hotplug, HotplugConfig, PortProvider};
+use port_provider::{Hotplug, HotplugConfig, PortProvider, SharedProvider};
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackVif, ControlPage, Vif, VifConfig};
 use pregrant::platform::Platform;
@@ -57,17 +57,17 @@ pub struct NetConfig {
 pub struct Net<P> {
     /// How they are served.
     pub config: NetConfig,
-    far: Far,
+    provider: SharedProvider,
     /// The log was warned that guests may not be isolated.
     warned: Rc<Cell<bool>>,
     platform: PhantomData<fn(&P)>,
 }
 
 impl<P: Platform> Net<P> {
-    /// Vifs with `far` behind them.
-    pub fn new(config: NetConfig, far: Box<dyn PortProvider>) -> Self {
-        let (far, warned) = (Rc::new(RefCell::new(far)), Rc::default());
-        Self { config, far, warned, platform: PhantomData }
+    /// Vifs with `provider` behind them.
+    pub fn new(config: NetConfig, provider: Box<dyn PortProvider>) -> Self {
+        let (provider, warned) = (Rc::new(RefCell::new(provider)), Rc::default());
+        Self { config, provider, warned, platform: PhantomData }
     }
 }
 
@@ -85,12 +85,12 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
         Chosen::serve(&self.config.chosen, front, handle)
     }
     fn changes_hands(&self, id: &DeviceId) -> bool {
-        self.far.borrow().is_kernels(id)
+        self.provider.borrow().is_kernels(id)
     }
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
         let id = device.id();
         let mut vif = BackVif::<P>::new(id.front, id.handle, self.config.vif.clone());
-        if self.far.borrow().is_kernels(&id) {
+        if self.provider.borrow().is_kernels(&id) {
             vif.take_from_kernel();
         }
         let mut bus = StoreBus { device, xs };
@@ -100,11 +100,11 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
         if let Ok((queues, front)) = Vif::<P>::left_by_predecessor(&mut bus)
             && let Ok((place, _)) = HotplugConfig::read(device, xs)
         {
-            self.far.borrow_mut().reserve(&id, &place, queues, front);
+            self.provider.borrow_mut().reserve(&id, &place, queues, front);
         }
     }
     fn release(&mut self, id: &DeviceId) -> usize {
-        self.far.borrow_mut().release(id)
+        self.provider.borrow_mut().release(id)
     }
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vif.clone();
@@ -114,25 +114,25 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
         if let Some(page) = kept(CONTROL_PAGE, CONTROL_BYTES).and_then(ControlPage::new) {
             vif.keep_control(page);
         }
-        if self.far.borrow().is_kernels(id) {
+        if self.provider.borrow().is_kernels(id) {
             vif.take_from_kernel();
         }
-        let (far, warned) = (Rc::clone(&self.far), Rc::clone(&self.warned));
-        Box::new(VifInstance::new(vif, far, self.config.hotplug, warned))
+        let (provider, warned) = (Rc::clone(&self.provider), Rc::clone(&self.warned));
+        Box::new(VifInstance::new(vif, provider, self.config.hotplug, warned))
     }
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
-        self.far.borrow_mut().removed(id)
+        self.provider.borrow_mut().removed(id)
     }
     fn is_ending(&self, id: &DeviceId) -> bool {
-        self.far.borrow().is_ending(id)
+        self.provider.borrow().is_ending(id)
     }
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
-        self.far.borrow_mut().failures()
+        self.provider.borrow_mut().failures()
     }
     fn due(&self) -> Option<Duration> {
-        self.far.borrow().due()
+        self.provider.borrow().due()
     }
     fn turn(&mut self) -> bool {
-        self.far.borrow_mut().turn()
+        self.provider.borrow_mut().turn()
     }
 }

@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// What stands behind all vifs of a backend.
-pub(super) type Far = Rc<RefCell<Box<dyn PortProvider>>>;
+pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 
 /// What the toolstack says of a vif's far side, from the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -255,14 +255,14 @@ impl HotplugState {
     /// Makes the far side's place, and begins to plug it in. A vif that was taken up (`live`) is
     /// plugged in already.
     pub(super) fn begin<P: Platform>(
-        far: &mut dyn PortProvider,
+        provider: &mut dyn PortProvider,
         hotplug: Hotplug,
         device: &Device,
         place: HotplugConfig,
         vif: &mut BackVif<P>,
         live: bool,
     ) -> Result<(Self, Notes), String> {
-        let notes = far.found(&device.id(), &place, live)?;
+        let notes = provider.found(&device.id(), &place, live)?;
         if live || hotplug == Hotplug::None {
             return Ok((Self::Done, notes));
         }
@@ -271,11 +271,11 @@ impl HotplugState {
     }
 
     /// Asks again. What it came to, once it is over.
-    pub(super) fn turn(&mut self, far: &mut dyn PortProvider, id: &DeviceId) -> Option<HotplugStep> {
+    pub(super) fn turn(&mut self, provider: &mut dyn PortProvider, id: &DeviceId) -> Option<HotplugStep> {
         let plugged = match self {
             Self::Done => return None,
-            Self::Own(place) => far.plug(id, place),
-            Self::Undone => far.unplug(id),
+            Self::Own(place) => provider.plug(id, place),
+            Self::Undone => provider.unplug(id),
         };
         let why = match plugged {
             Plugged::NotYet => return None,

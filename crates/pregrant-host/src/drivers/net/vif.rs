@@ -9,7 +9,7 @@
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
-use super::port_provider::{Far, Hotplug, HotplugConfig, HotplugState, unplugged};
+use super::port_provider::{Hotplug, HotplugConfig, HotplugState, SharedProvider, unplugged};
 use super::queue::{VifQueue, front_key};
 use crate::drivers::registry::{
     AnyBack, DeviceLog, HotplugStep, Notes, RingFault, ServedDevice, ServedQueue,
@@ -42,7 +42,7 @@ pub(super) struct VifInstance<P: Platform> {
     readable: Vec<OwnedFd>,
     /// Of the last connection's ports.
     drops: Option<Arc<dyn DropCounts>>,
-    far: Far,
+    provider: SharedProvider,
     hotplug: Hotplug,
     plug: HotplugState,
     /// The log was told that its guest takes no frames.
@@ -54,10 +54,15 @@ pub(super) struct VifInstance<P: Platform> {
 }
 
 impl<P: Platform> VifInstance<P> {
-    pub(super) fn new(vif: BackVif<P>, far: Far, hotplug: Hotplug, warned: Rc<Cell<bool>>) -> Self {
+    pub(super) fn new(
+        vif: BackVif<P>,
+        provider: SharedProvider,
+        hotplug: Hotplug,
+        warned: Rc<Cell<bool>>,
+    ) -> Self {
         let (ports, readable, drops) = (Vec::new(), Vec::new(), None);
         let (plug, stalled, has_grefs) = (HotplugState::Done, false, false);
-        Self { vif, ports, readable, drops, far, hotplug, plug, stalled, has_grefs, warned }
+        Self { vif, ports, readable, drops, provider, hotplug, plug, stalled, has_grefs, warned }
     }
 
     /// Says when its guest's pages begin to be mapped by control messages, and when none of them is
@@ -112,8 +117,9 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
 
     fn place(&mut self, device: &Device, xs: &mut Client<T>, live: bool) -> Result<Notes, String> {
         let (place, mut notes) = HotplugConfig::read(device, xs).map_err(|e| e.to_string())?;
-        let far = &mut **self.far.borrow_mut();
-        let (plug, of_place) = HotplugState::begin(far, self.hotplug, device, place, &mut self.vif, live)?;
+        let provider = &mut **self.provider.borrow_mut();
+        let (plug, of_place) =
+            HotplugState::begin(provider, self.hotplug, device, place, &mut self.vif, live)?;
         notes.extend(of_place);
         self.plug = plug;
         Ok(notes)
@@ -121,9 +127,9 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
 
     fn connected(&mut self, device: &Device, log: &DeviceLog) {
         let queues = self.vif.nr_queues();
-        let ports = self.far.borrow_mut().connected(&device.id(), queues, self.vif.front_offloads());
+        let ports = self.provider.borrow_mut().connected(&device.id(), queues, self.vif.front_offloads());
         let ports = ports.map_err(|why| format!("its frames are dropped: {why}"));
-        self.readable = self.far.borrow_mut().readable(&device.id());
+        self.readable = self.provider.borrow_mut().readable(&device.id());
         self.ports = log.failed(Level::Warn, ports).unwrap_or_else(|| unplugged(queues));
         self.drops = self.ports.first().and_then(|port| port.drop_counts());
         self.stalled = false;
@@ -160,7 +166,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.ports.clear();
         self.readable.clear();
         self.drops = None;
-        log.failed(Level::Info, self.far.borrow_mut().closed(id));
+        log.failed(Level::Info, self.provider.borrow_mut().closed(id));
     }
 
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
@@ -204,7 +210,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         let asked = self.vif.poll_ctrl(p).map_err(Self::fault)? == Polled::More;
         self.say_grefs(log);
         if let Some(up) = self.vif.new_link() {
-            log.failed(Level::Info, self.far.borrow_mut().link(id, up));
+            log.failed(Level::Info, self.provider.borrow_mut().link(id, up));
             let was = std::mem::replace(&mut self.stalled, !up);
             if !up {
                 log.say(Level::Warn, &"the guest posts no RX buffers: link down until it does");
@@ -228,7 +234,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     }
 
     fn plug(&mut self, id: &DeviceId) -> Option<HotplugStep> {
-        self.plug.turn(&mut **self.far.borrow_mut(), id)
+        self.plug.turn(&mut **self.provider.borrow_mut(), id)
     }
     fn has_hotplug(&self) -> bool {
         self.plug.is_pending()

@@ -133,10 +133,10 @@ impl Stage {
         let link = Heard { link: store.link(back), sent: Rc::clone(&sent) };
         let plugs = Rc::<Cell<bool>>::default();
         let links = Rc::<RefCell<Vec<bool>>>::default();
-        let far = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });
+        let provider = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });
         let platform = xen.domain(back.0);
         let config = BackendConfig { recovery: Some(Box::new(Nothing)), ..BackendConfig::default() };
-        let net = Net::new(NetConfig::default(), far);
+        let net = Net::new(NetConfig::default(), provider);
         let backend = Backend::new(platform, Client::new(link), config, vec![Box::new(net)]).unwrap();
         Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links }
     }

@@ -251,17 +251,17 @@ impl Machine {
     fn close(&mut self, domid: DomId, port: u32) {
         let Some(domain) = self.domains.get_mut(&domid.0) else { return };
         domain.ledger.route(port).store(0, Ordering::Release);
-        let Some(Channel { state: State::Bound(peer, far), .. }) = domain.channels.close(port) else {
+        let Some(Channel { state: State::Bound(peer, remote), .. }) = domain.channels.close(port) else {
             return;
         };
         let Some(domain) = self.domains.get_mut(&peer.0) else { return };
-        domain.channels.set_state(far, State::Unbound(domid));
-        domain.ledger.route(far).store(0, Ordering::Release);
+        domain.channels.set_state(remote, State::Unbound(domid));
+        domain.ledger.route(remote).store(0, Ordering::Release);
         // A sender that was killed between setting the pending bit and showing it must not silence
         // the end for ever.
-        if let Some(channel) = domain.channels.get(far) {
+        if let Some(channel) = domain.channels.get(remote) {
             let up = domain.ledger.upcall(channel.slot);
-            let woken = up.is_pending(far) && up.select(far);
+            let woken = up.is_pending(remote) && up.select(remote);
             if woken && let Ok(fd) = domain.upcall(channel.slot) {
                 let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
             }
@@ -440,25 +440,25 @@ impl Machine {
         }
     }
 
-    /// Xen's bind_interdomain: `to` must have an unbound end at `far` that waits for us.
-    fn bind(&mut self, user: User, to: DomId, far: u32) -> Result<Reply, Errno> {
+    /// Xen's bind_interdomain: `to` must have an unbound end at `remote` that waits for us.
+    fn bind(&mut self, user: User, to: DomId, remote: u32) -> Result<Reply, Errno> {
         let peer = self.domains.get(&to.0).ok_or(Errno::NOENT)?;
-        let channel = peer.channels.get(far).ok_or(Errno::INVAL)?;
+        let channel = peer.channels.get(remote).ok_or(Errno::INVAL)?;
         if channel.state != State::Unbound(user.domid) {
             return Err(Errno::INVAL);
         }
         let own = self.domains.get_mut(&user.domid.0).ok_or(Errno::NOENT)?;
-        let near = own.channels.open(user.slot, State::Bound(to, far)).ok_or(Errno::NOSPC)?;
+        let near = own.channels.open(user.slot, State::Bound(to, remote)).ok_or(Errno::NOSPC)?;
         own.ledger.upcall(user.slot).reset(near);
         own.channels.generation = own.channels.generation.wrapping_add(1);
         let generation = own.channels.generation;
-        let route = Route::to(to.0, channel.slot, far, generation);
+        let route = Route::to(to.0, channel.slot, remote, generation);
         own.ledger.route(near).store(route.0, Ordering::Release);
         let peer = self.domains.get_mut(&to.0).ok_or(Errno::NOENT)?;
-        peer.channels.set_state(far, State::Bound(user.domid, near));
+        peer.channels.set_state(remote, State::Bound(user.domid, near));
         peer.channels.generation = peer.channels.generation.wrapping_add(1);
         let route = Route::to(user.domid.0, user.slot, near, peer.channels.generation);
-        peer.ledger.route(far).store(route.0, Ordering::Release);
+        peer.ledger.route(remote).store(route.0, Ordering::Release);
         Ok(Reply::new([u64::from(near)], Vec::new()))
     }
 

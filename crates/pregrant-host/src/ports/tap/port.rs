@@ -419,7 +419,7 @@ mod tests {
     fn frames_go_on_one_by_one_where_io_uring_ceases_to_work() {
         let Some(ring) = ring(true) else { return };
         cut(&ring);
-        let (fd, far) = ends();
+        let (fd, peer_end) = ends();
         let mut port = port(fd, Some(ring));
         let mut arena = Arena::new();
         for i in 0..9 {
@@ -428,10 +428,10 @@ mod tests {
         assert_eq!(port.tx_burst(&arena.burst()), 9);
         let mut read = [0; 100];
         for i in 0..9 {
-            assert_eq!(rustix::io::read(&far, &mut read), Ok(HEADER + 60));
+            assert_eq!(rustix::io::read(&peer_end, &mut read), Ok(HEADER + 60));
             assert!(read[HEADER..HEADER + 60] == [i; 60] && read[..HEADER] == [0; HEADER]);
         }
-        assert!(rustix::io::read(&far, &mut read).is_err(), "a frame came twice");
+        assert!(rustix::io::read(&peer_end, &mut read).is_err(), "a frame came twice");
         assert!(port.drops().iter().all(|d| d.frames == 0));
         assert!(port.carrier.ring().is_none());
     }
@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn long_frames_are_read_to_where_they_stay_and_others_as_before() {
         for with_ring in [true, false] {
-            let (fd, far) = ends();
+            let (fd, peer_end) = ends();
             let ring = if with_ring { ring(true) } else { None };
             let mut port = port(fd, ring);
             let length = |i: usize| [60, 40_000, 65_535, 60, 20_000, 1514, 16_385, 50_000][i % 8] + i / 8;
@@ -451,10 +451,10 @@ mod tests {
                     // What the kernel says of a frame travels with it; a header of 12 bytes alone
                     // is none.
                     let header = [2 * (i % 2) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-                    rustix::io::write(&far, &[&header[..], &frame(i)[..length(i).min(65_535)]].concat())
+                    rustix::io::write(&peer_end, &[&header[..], &frame(i)[..length(i).min(65_535)]].concat())
                         .unwrap();
                     if i % 5 == 0 {
-                        rustix::io::write(&far, &header).unwrap();
+                        rustix::io::write(&peer_end, &header).unwrap();
                     }
                 }
                 let due = came + burst % 4;
@@ -479,10 +479,10 @@ mod tests {
     /// long without a look.
     #[test]
     fn a_port_that_is_told_looks_less_often() {
-        let (fd, far) = ends();
+        let (fd, peer_end) = ends();
         let mut port = port(fd, None);
         let mut arena = Arena::new();
-        let send = || rustix::io::write(&far, &[0; HEADER + 60]).unwrap();
+        let send = || rustix::io::write(&peer_end, &[0; HEADER + 60]).unwrap();
         let mut calls_until_it_comes = |port: &mut TapPort| {
             arena.clear();
             (1..).find(|_| port.rx_burst(&mut arena) == 1).unwrap()
@@ -509,10 +509,10 @@ mod tests {
     #[test]
     fn frames_that_wait_in_the_port_are_not_skipped() {
         let Some(with) = ring(true) else { return };
-        let (fd, far) = ends();
+        let (fd, peer_end) = ends();
         let mut port = port(fd, Some(with));
         let mut arena = Arena::new();
-        let send = |len: usize| assert!(rustix::io::write(&far, &vec![0; HEADER + len]).is_ok());
+        let send = |len: usize| assert!(rustix::io::write(&peer_end, &vec![0; HEADER + len]).is_ok());
         let mut take = |port: &mut TapPort, others: usize| {
             arena.clear();
             (0..others).for_each(|_| assert!(arena.push(&[0; 60_000], Offload::default())));

@@ -155,7 +155,7 @@ impl<P: Platform> Back<Vbd<P>> {
 
 impl<P: Platform> BackDevice for Vbd<P> {
     type Platform = P;
-    type Far = ();
+    type Ports = ();
     const CLASS: Class = Class::VBD;
     const HANDSHAKE: Handshake = Handshake::Confirmed;
     // A disk that is mounted refuses to close, and goes on.

@@ -152,10 +152,10 @@ fn receive(model: &mut Model, tap: &OwnedFd, lies: Option<fn(&mut Model)>) -> bo
 
 /// Rings with a worker, and the interface's side.
 fn vhost() -> (Vhost<Threads>, OwnedFd) {
-    let (tap, far) = ends();
+    let (tap, peer_end) = ends();
     // A tap has room for what is written to it.
     rustix::fs::fcntl_setfl(&tap, OFlags::empty()).unwrap();
-    (Vhost::new(Arc::new(tap), Arc::default()).unwrap(), far)
+    (Vhost::new(Arc::new(tap), Arc::default()).unwrap(), peer_end)
 }
 
 /// Frame `number`, no byte of which is like its neighbour's.
@@ -163,10 +163,10 @@ fn numbered(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + number * 31 + i / 251) as u8).collect()
 }
 
-fn next(far: &OwnedFd) -> Vec<u8> {
+fn next(peer_end: &OwnedFd) -> Vec<u8> {
     let mut frame = vec![0; 70_000];
     loop {
-        if let Ok(len) = rustix::io::read(far, &mut frame) {
+        if let Ok(len) = rustix::io::read(peer_end, &mut frame) {
             frame.truncate(len);
             return frame;
         }
@@ -192,13 +192,13 @@ fn length(number: usize) -> usize {
 
 #[test]
 fn frames_go_out_in_their_order_whoever_writes_them() {
-    let (mut vhost, far) = vhost();
+    let (mut vhost, peer_end) = vhost();
     const FRAMES: usize = 1500;
     let (mut by_ring, mut by_call) = (0, 0);
     std::thread::scope(|s| {
         let seen = s.spawn(|| {
             for i in 0..FRAMES {
-                let frame = next(&far);
+                let frame = next(&peer_end);
                 assert!(frame[HEADER..] == numbered(i, length(i)), "frame {i}");
                 assert_eq!(frame[0], i as u8, "its header");
             }
@@ -236,13 +236,13 @@ fn frames_go_out_in_their_order_whoever_writes_them() {
 
 #[test]
 fn frames_come_in_whole_whatever_number_of_buffers_they_take_and_wait_for_room() {
-    let (mut vhost, far) = vhost();
+    let (mut vhost, peer_end) = vhost();
     const FRAMES: usize = 600;
     std::thread::scope(|s| {
         s.spawn(|| {
             for i in 0..FRAMES {
                 let frame = [&[0; HEADER][..], &numbered(i, length(i))].concat();
-                while rustix::io::write(&far, &frame).is_err() {
+                while rustix::io::write(&peer_end, &frame).is_err() {
                     std::thread::yield_now();
                 }
             }
@@ -275,10 +275,10 @@ fn frames_come_in_whole_whatever_number_of_buffers_they_take_and_wait_for_room()
 #[test]
 fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
     STALLS.set(Some(100));
-    let (mut vhost, far) = vhost();
+    let (mut vhost, peer_end) = vhost();
     std::thread::scope(|s| {
         let seen =
-            s.spawn(|| (0..1000).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+            s.spawn(|| (0..1000).for_each(|i| assert!(next(&peer_end)[HEADER..] == numbered(i, 100), "{i}")));
         for i in 0..1000 {
             let frame = numbered(i, 100);
             vhost.send(&[0; HEADER], &frame);
@@ -292,7 +292,7 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
         seen.join().unwrap();
     });
     assert!(vhost.stopped.is_some() && vhost.is_up(), "it was stopped, and goes on");
-    assert!(rustix::io::read(&far, &mut [0; 200]).is_err(), "a frame came twice");
+    assert!(rustix::io::read(&peer_end, &mut [0; 200]).is_err(), "a frame came twice");
 }
 
 /// Its guest goes on, and so does our thread, which has others: what finds no room is kept back, a
@@ -301,7 +301,7 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
 fn nobody_waits_for_a_worker_that_stands_still() {
     const SENT: usize = 2000;
     STALLS.set(Some(0));
-    let (mut vhost, far) = vhost();
+    let (mut vhost, peer_end) = vhost();
     let lent = Lent::new(1);
     let mut refused = 0;
     for i in 0..SENT {
@@ -318,23 +318,23 @@ fn nobody_waits_for_a_worker_that_stands_still() {
     // As a queue asks, again and again: after a second the worker is stopped, and what was taken is
     // written, once and in order.
     std::thread::scope(|s| {
-        let seen =
-            s.spawn(|| (0..taken).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+        let seen = s
+            .spawn(|| (0..taken).for_each(|i| assert!(next(&peer_end)[HEADER..] == numbered(i, 100), "{i}")));
         assert_eq!(when_there_is_room(&mut vhost), 0);
         seen.join().unwrap();
     });
     assert!(vhost.stopped.is_some() && WAITS.get() == 0);
-    assert!(rustix::io::read(&far, &mut [0; 200]).is_err(), "a frame came twice");
+    assert!(rustix::io::read(&peer_end, &mut [0; 200]).is_err(), "a frame came twice");
 }
 
 #[test]
 fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
     STALLS.set(Some(3));
-    let (mut vhost, far) = vhost();
+    let (mut vhost, peer_end) = vhost();
     MISSING.set(true);
     std::thread::scope(|s| {
         let seen =
-            s.spawn(|| (0..900).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+            s.spawn(|| (0..900).for_each(|i| assert!(next(&peer_end)[HEADER..] == numbered(i, 100), "{i}")));
         (0..900).for_each(|i| {
             assert_eq!(vhost.send(&[0; HEADER], &numbered(i, 100)) + when_there_is_room(&mut vhost), 0);
         });
@@ -347,7 +347,7 @@ fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
     }
     vhost.send(&[0; HEADER], &numbered(900, 100));
     vhost.publish();
-    assert!(next(&far)[HEADER..] == numbered(900, 100));
+    assert!(next(&peer_end)[HEADER..] == numbered(900, 100));
 }
 
 #[test]
@@ -362,15 +362,15 @@ fn a_worker_that_lies_of_what_came_is_stopped_and_the_next_one_serves() {
     const BIG: u32 = receiver::BUFFER as u32 + 1;
     for (i, lie) in lies.into_iter().enumerate() {
         LIES.set(Some(lie));
-        let (mut vhost, far) = vhost();
+        let (mut vhost, peer_end) = vhost();
         let frame = [&[0; HEADER][..], &numbered(i, 64)].concat();
-        rustix::io::write(&far, &frame).unwrap();
+        rustix::io::write(&peer_end, &frame).unwrap();
         let mut arena = Arena::new();
         while vhost.stopped.is_none() {
             vhost.receive(&mut arena);
             assert!(arena.is_empty(), "lie {i}");
         }
-        rustix::io::write(&far, &frame).unwrap();
+        rustix::io::write(&peer_end, &frame).unwrap();
         while arena.is_empty() {
             vhost.receive(&mut arena);
         }
@@ -380,10 +380,10 @@ fn a_worker_that_lies_of_what_came_is_stopped_and_the_next_one_serves() {
 
 #[test]
 fn who_ends_has_what_was_published_taken_first() {
-    let (mut vhost, far) = vhost();
+    let (mut vhost, peer_end) = vhost();
     (0..200).for_each(|i| assert_eq!(vhost.send(&[0; HEADER], &numbered(i, 100)), 0));
     std::thread::scope(|s| {
-        s.spawn(|| (0..200).for_each(|i| assert!(next(&far)[HEADER..] == numbered(i, 100), "{i}")));
+        s.spawn(|| (0..200).for_each(|i| assert!(next(&peer_end)[HEADER..] == numbered(i, 100), "{i}")));
         drop(vhost);
     });
 }
@@ -419,12 +419,12 @@ impl Lent {
 fn lent_payload_is_read_where_it_lies_and_who_lent_it_is_told_once() {
     const FRAMES: usize = 400;
     let lent = Lent::new(FRAMES);
-    let (mut vhost, far) = vhost();
+    let (mut vhost, peer_end) = vhost();
     let mut done = Vec::new();
     std::thread::scope(|s| {
         let seen = s.spawn(|| {
             for i in 0..FRAMES {
-                let frame = next(&far);
+                let frame = next(&peer_end);
                 let due = if i % 5 == 4 { numbered(i, 60) } else { Lent::frame(i) };
                 assert!(frame[HEADER..] == due && frame[0] == i as u8, "frame {i}");
             }
@@ -462,11 +462,11 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
     const FRAMES: usize = 40;
     let lent = Lent::new(FRAMES);
     STALLS.set(Some(10));
-    let (mut vhost, far) = vhost();
+    let (mut vhost, peer_end) = vhost();
     let mut done = Vec::new();
     std::thread::scope(|s| {
         let seen = s.spawn(|| {
-            (0..FRAMES).for_each(|i| assert!(next(&far)[HEADER..] == Lent::frame(i), "{i}"));
+            (0..FRAMES).for_each(|i| assert!(next(&peer_end)[HEADER..] == Lent::frame(i), "{i}"));
         });
         (0..FRAMES).for_each(|i| assert_eq!(lent.send(i, &mut vhost), 0));
         // Its queue ends: nobody reads any of them when this returns.
@@ -475,7 +475,7 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
         seen.join().unwrap();
     });
     assert!(vhost.stopped.is_none() && WAITS.get() == 0, "neither the other ring nor our thread waits");
-    rustix::io::write(&far, &[&[0; HEADER][..], &numbered(7, 64)].concat()).unwrap();
+    rustix::io::write(&peer_end, &[&[0; HEADER][..], &numbered(7, 64)].concat()).unwrap();
     let mut arena = Arena::new();
     while arena.is_empty() {
         assert_eq!(vhost.receive(&mut arena), (0, 0));
@@ -483,20 +483,20 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
     assert!(arena.burst().frame(0) == numbered(7, 64));
     vhost.send(&[0; HEADER], &numbered(8, 100));
     vhost.publish();
-    assert!(next(&far)[HEADER..] == numbered(8, 100), "the ring that began anew");
+    assert!(next(&peer_end)[HEADER..] == numbered(8, 100), "the ring that began anew");
     assert_eq!(
         (vhost.complete(&mut done), done.len(), vhost.tx.nr_lent()),
         (0, 0, 0),
         "nobody is told later"
     );
-    assert!(rustix::io::read(&far, &mut [0; 200]).is_err(), "a frame came twice");
+    assert!(rustix::io::read(&peer_end, &mut [0; 200]).is_err(), "a frame came twice");
     // Of a queue that goes on all are completed.
     STALLS.set(Some(10));
-    let (mut vhost, far) = self::vhost();
+    let (mut vhost, peer_end) = self::vhost();
     MISSING.set(true);
     std::thread::scope(|s| {
         let seen = s.spawn(|| {
-            (0..FRAMES).for_each(|i| assert!(next(&far)[HEADER..] == Lent::frame(i), "{i}"));
+            (0..FRAMES).for_each(|i| assert!(next(&peer_end)[HEADER..] == Lent::frame(i), "{i}"));
         });
         (0..FRAMES / 2).for_each(|i| assert_eq!(lent.send(i, &mut vhost), 0));
         assert!(vhost.finish().is_err());
@@ -512,13 +512,13 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
 #[test]
 fn a_queue_that_ends_waits_until_nobody_reads_what_it_lent() {
     let lent = Lent::new(100);
-    let (tap, far) = ends();
+    let (tap, peer_end) = ends();
     rustix::fs::fcntl_setfl(&tap, OFlags::empty()).unwrap();
     let shared = SharedVhost::<Threads>::new(Arc::new(tap), Arc::default()).unwrap();
     (0..100).for_each(|i| assert_eq!(lent.send(i, &mut shared.lock()), 0));
     shared.lock().publish();
     std::thread::scope(|s| {
-        s.spawn(|| (0..100).for_each(|i| assert!(next(&far)[HEADER..] == Lent::frame(i), "{i}")));
+        s.spawn(|| (0..100).for_each(|i| assert!(next(&peer_end)[HEADER..] == Lent::frame(i), "{i}")));
         shared.give_up();
         // Its pages go.
         lent.0.write(0, &vec![0xEE; 100 * 3 * 4096]);

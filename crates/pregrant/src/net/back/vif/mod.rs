@@ -149,7 +149,7 @@ impl<P: Platform> Back<Vif<P>> {
 
 impl<P: Platform> BackDevice for Vif<P> {
     type Platform = P;
-    type Far = [Box<dyn FramePort>];
+    type Ports = [Box<dyn FramePort>];
     const CLASS: Class = Class::VIF;
     const FRONT_KEYS: &'static [&'static str] = &[REQUEST_MULTICAST];
     const OWN_KEYS: &'static [&'static str] = &[RATE];

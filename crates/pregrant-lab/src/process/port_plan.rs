@@ -19,13 +19,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// What the next vif that connects gets.
-pub enum Far {
+pub enum PortPlan {
     Nothing,
     Case(Case, Arc<Signals>),
     /// A case for this guest's vif; frames without end for any other, if that is wanted.
     Beside {
         front: DomId,
-        case: Box<Far>,
+        case: Box<PortPlan>,
         feed: Option<usize>,
         /// Where those others are counted.
         others: Arc<Signals>,
@@ -35,7 +35,7 @@ pub enum Far {
     Crowd(Arc<Hall>),
 }
 
-impl Far {
+impl PortPlan {
     /// The ports of a vif with `n` queues; `caps` is what the guest takes unfinished.
     fn ports(&mut self, id: &DeviceId, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
         match self {
@@ -76,7 +76,7 @@ impl Far {
 }
 
 /// The far side that the last order asked for.
-pub struct Ordered(pub Rc<RefCell<Far>>);
+pub struct Ordered(pub Rc<RefCell<PortPlan>>);
 
 impl PortProvider for Ordered {
     fn found(
@@ -86,18 +86,18 @@ impl PortProvider for Ordered {
         live: bool,
     ) -> std::result::Result<Notes, String> {
         match &mut *self.0.borrow_mut() {
-            Far::Switch(stations, _) => stations.found(id, place, live),
+            PortPlan::Switch(stations, _) => stations.found(id, place, live),
             _ => Ok(Notes::new()),
         }
     }
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
-        if let Far::Switch(stations, _) = &mut *self.0.borrow_mut() {
+        if let PortPlan::Switch(stations, _) = &mut *self.0.borrow_mut() {
             stations.reserve(id, place, queues, front);
         }
     }
     fn release(&mut self, id: &DeviceId) -> usize {
         match &mut *self.0.borrow_mut() {
-            Far::Switch(stations, _) => stations.release(id),
+            PortPlan::Switch(stations, _) => stations.release(id),
             _ => 0,
         }
     }
@@ -117,7 +117,7 @@ impl PortProvider for Ordered {
     }
     fn removed(&mut self, id: &DeviceId) -> std::result::Result<(), String> {
         match &mut *self.0.borrow_mut() {
-            Far::Switch(stations, _) => stations.removed(id),
+            PortPlan::Switch(stations, _) => stations.removed(id),
             _ => Ok(()),
         }
     }
