@@ -32,7 +32,7 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
         return Ok(());
     }
     let units = units(&w.root().join("dist"))?;
-    let root = lay_out(w, &units)?;
+    let root = make_root(w, &units)?;
     let mut verify = w.program("systemd-analyze");
     verify.args(["verify", "--man=no"]).arg(format!("--root={}", root.display()));
     verify.args(units.iter().map(|unit| name(unit).replace("@.", "@1.")));
@@ -79,7 +79,7 @@ fn name(unit: &Path) -> String {
 }
 
 /// A file system with the units, those that they name, and programs of the right names.
-fn lay_out(w: &Workspace, units: &[PathBuf]) -> Result<PathBuf, String> {
+fn make_root(w: &Workspace, units: &[PathBuf]) -> Result<PathBuf, String> {
     let root = w.target().join("units");
     if root.exists() {
         fs::remove_dir_all(&root).map_err(|e| format!("{}: {e}", root.display()))?;

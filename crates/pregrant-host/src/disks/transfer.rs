@@ -78,13 +78,13 @@ impl Transfer {
         if file.bounces(transfer.io.op) && matches!(transfer.io.memory, IoMemory::Mapped(_)) {
             transfer.bounce();
         } else {
-            transfer.lay_out();
+            transfer.split();
         }
         transfer
     }
 
     /// Lists the order's own memory.
-    fn lay_out(&mut self) {
+    fn split(&mut self) {
         self.pieces.0.clear();
         match &mut self.io.memory {
             IoMemory::Private(buffer) => {

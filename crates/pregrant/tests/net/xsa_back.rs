@@ -95,7 +95,7 @@ proptest! {
             let _ = arena.push(&vec![0; len], offload);
         }
         let mut batch = RxBatch::default();
-        let (used, _) = batch.lay_out(&mut ring, &arena.burst(), RxAccepts::ALL, &[]).expect("an honest index");
+        let (used, _) = batch.place(&mut ring, &arena.burst(), RxAccepts::ALL, &[]).expect("an honest index");
         prop_assert!(memory.reads.borrow().iter().all(|n| *n <= 1), "a slot is read twice");
         let read: u32 = memory.reads.borrow().iter().sum();
         let extras = arena.burst().frames[..used].iter().filter(|d| d.offload.gso_type != 0).count();

@@ -1,7 +1,7 @@
 //! RX of one queue: the port's frames to the guest.
 //!
 //! ```text
-//!   port --rx_burst--> arena --lay_out--> RxBatch --deliver--> the guest's buffers --answer--> ring
+//!   port --rx_burst--> arena --place--> RxBatch --deliver--> the guest's buffers --answer--> ring
 //! ```
 //! Frames that found no slots wait in the queue's own arena; the port is asked again when they are
 //! gone, so what waits is bounded by one arena and by the port's own queue; and by time
@@ -134,7 +134,7 @@ impl<P: Platform> RxQueue<P> {
         }
         let burst = self.arena.burst().skip(self.sent);
         let hashes = if self.hashed { &self.hashes[self.sent..] } else { &[] };
-        let (used, wait) = self.batch.lay_out(&mut self.ring, &burst, self.accepts, hashes)?;
+        let (used, wait) = self.batch.place(&mut self.ring, &burst, self.accepts, hashes)?;
         self.wait = wait;
         self.sent += used;
         self.stats.dropped.add(self.batch.dropped as u64);
@@ -183,12 +183,12 @@ impl<P: Platform> RxQueue<P> {
         (self.changes, *self.settings) = (changes, settings);
     }
 
-    /// Tells a successor what is lost if this process dies now: `laid_out` frames, those that wait
+    /// Tells a successor what is lost if this process dies now: `placed` frames, those that wait
     /// in the arena, and what the port holds.
     #[inline(always)]
-    fn tell(&self, port: &dyn FramePort, laid_out: usize) {
+    fn tell(&self, port: &dyn FramePort, placed: usize) {
         if self.ring.has_journal() {
-            self.ring.in_flight((self.waiting() + laid_out) as u32, port.held() as u32);
+            self.ring.in_flight((self.waiting() + placed) as u32, port.held() as u32);
         }
     }
 

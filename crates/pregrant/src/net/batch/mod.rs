@@ -2,7 +2,7 @@
 //! ring's slots at once.
 //!
 //! ```text
-//!   TX ring --take--> TxBatch --paths fetch--> arena        burst --lay_out--> RxBatch --paths deliver--> RX ring
+//!   TX ring --take--> TxBatch --paths fetch--> arena        burst --place--> RxBatch --paths deliver--> RX ring
 //! ```
 //! Below the paths: a path serves frames of a batch, and a batch knows no path. Which requests are
 //! a path's own, by a flag of theirs, says [`Claims`]. What a guest may do is said in [`tx`] and

@@ -107,7 +107,7 @@ struct Progress {
 }
 
 /// What became of one frame.
-enum Laid {
+enum Placed {
     /// It is laid out or dropped.
     Done,
     /// There is no room for it in this batch.
@@ -209,7 +209,7 @@ impl RxBatch {
     /// burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it
     /// waits for.
     #[inline(always)]
-    pub fn lay_out<M: RingMem<Kind = NetRx>>(
+    pub fn place<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -217,27 +217,27 @@ impl RxBatch {
         hashes: &[Option<FrameHash>],
     ) -> Result<(usize, u32), PeerFault> {
         if hashes.is_empty() && self.headroom == 0 {
-            self.lay_out_as::<M, false>(ring, burst, accepts, hashes)
+            self.place_as::<M, false>(ring, burst, accepts, hashes)
         } else {
-            self.lay_out_more(ring, burst, accepts, hashes)
+            self.place_more(ring, burst, accepts, hashes)
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn lay_out_more<M: RingMem<Kind = NetRx>>(
+    fn place_more<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
         accepts: RxAccepts,
         hashes: &[Option<FrameHash>],
     ) -> Result<(usize, u32), PeerFault> {
-        self.lay_out_as::<M, true>(ring, burst, accepts, hashes)
+        self.place_as::<M, true>(ring, burst, accepts, hashes)
     }
 
     /// Compiled twice, so that frames without hashes and headroom pass no test for them.
     #[inline(always)]
-    fn lay_out_as<M: RingMem<Kind = NetRx>, const MORE: bool>(
+    fn place_as<M: RingMem<Kind = NetRx>, const MORE: bool>(
         &mut self,
         ring: &mut BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -257,14 +257,14 @@ impl RxBatch {
         let mut at = Progress::default();
         loop {
             if !MORE {
-                self.lay_out_plain(ring, burst, available, &mut at);
+                self.place_plain(ring, burst, available, &mut at);
             }
             let Some(&desc) = burst.frames.get(at.used) else { break };
             let hash = if MORE { hashes.get(at.used).copied().flatten() } else { None };
-            match self.lay_out_one(ring, desc, accepts, hash, available, &mut at) {
-                Laid::Done => {}
-                Laid::Full => break,
-                Laid::Wants(need) => {
+            match self.place_one(ring, desc, accepts, hash, available, &mut at) {
+                Placed::Done => {}
+                Placed::Full => break,
+                Placed::Wants(need) => {
                     available = ring.available(need)?;
                     if available < need {
                         ring.consume(at.taken);
@@ -280,7 +280,7 @@ impl RxBatch {
     /// The common case, frames of one slot and no extras, in a loop whose state is all in
     /// registers, as a function of its own; up to one that is not so, or finds no slot.
     #[inline(never)]
-    fn lay_out_plain<M: RingMem<Kind = NetRx>>(
+    fn place_plain<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &BackRing<NetRx, M>,
         burst: &Burst<'_>,
@@ -317,7 +317,7 @@ impl RxBatch {
 
     /// Any frame.
     #[inline(never)]
-    fn lay_out_one<M: RingMem<Kind = NetRx>>(
+    fn place_one<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &BackRing<NetRx, M>,
         desc: FrameDesc,
@@ -325,27 +325,27 @@ impl RxBatch {
         hash: Option<FrameHash>,
         available: u32,
         at: &mut Progress,
-    ) -> Laid {
+    ) -> Placed {
         let len = desc.len as usize;
         if len == 0 {
             at.used += 1;
-            return Laid::Done;
+            return Placed::Done;
         }
         let headroom = self.headroom;
         let room = PAGE_SIZE - headroom as usize;
         if len > room && !accepts.sg {
             self.dropped += 1;
             at.used += 1;
-            return Laid::Done;
+            return Placed::Done;
         }
         let gso = desc.offload.gso_type != 0;
         let extras = gso as u32 + hash.is_some() as u32 + (headroom > 0) as u32;
         let need = slots_needed(len, room, extras);
         if self.nr_frames == BURST_FRAMES || self.nr_rsps + need as usize > BATCH_SLOTS {
-            return Laid::Full;
+            return Placed::Full;
         }
         if available - at.taken < need {
-            return Laid::Wants(at.taken + need);
+            return Placed::Wants(at.taken + need);
         }
         self.frames[self.nr_frames] = RxFrame {
             frame: at.used as u16,
@@ -399,7 +399,7 @@ impl RxBatch {
             first = false;
         }
         at.used += 1;
-        Laid::Done
+        Placed::Done
     }
 
     /// All frames of the batch, as a set.
