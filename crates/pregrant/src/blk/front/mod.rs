@@ -6,8 +6,8 @@
 //! The data path ([`queue`]) never meets the control path (`vbd`: keys, states, the disk's
 //! figures).
 
+pub mod free_pages;
 mod not_offered;
-pub mod pile;
 pub mod queue;
 pub mod vbd;
 

@@ -13,7 +13,7 @@
 //! change the pages of a read at any time, also while they are copied out; keep pages mapped (they
 //! are not granted to anybody else).
 
-use super::pile::Pile;
+use super::free_pages::FreePages;
 use crate::blk::disk::{IoError, SECTOR_BYTES};
 use crate::error::{PeerFault, PlatformError};
 use crate::grants::regions::{Granting, Region, Regions};
@@ -193,7 +193,7 @@ pub struct FrontQueue<P: Platform> {
     ring: Slots<P>,
     ring_grants: crate::grants::regions::Grants,
     chan: Chan<P>,
-    pile: Pile<P>,
+    free_pages: FreePages<P>,
     places: Box<[Place]>,
     free: Vec<u32>,
     /// Of the request at hand.
@@ -210,8 +210,8 @@ impl<P: Platform> FrontQueue<P> {
     ) -> Result<(Self, Vec<GrantRef>, EvtchnPort), PlatformError> {
         let pages = 1usize << config.ring_order;
         let ring = regions.take_exactly(p, Access::ReadWrite, pages)?;
-        let pile = match Pile::new(p, regions, config.pages, config.granting) {
-            Ok(pile) => pile,
+        let free_pages = match FreePages::new(p, regions, config.pages, config.granting) {
+            Ok(free_pages) => free_pages,
             Err(e) => {
                 regions.put(p, ring);
                 return Err(e);
@@ -219,13 +219,13 @@ impl<P: Platform> FrontQueue<P> {
         };
         // No longer than all of its pages together: what fits never would be no use. Each list page
         // of them serves for 512 others.
-        let data_pages = pile.count() - pile.count().div_ceil(SEGMENTS_PER_INDIRECT_PAGE + 1);
+        let data_pages = free_pages.count() - free_pages.count().div_ceil(SEGMENTS_PER_INDIRECT_PAGE + 1);
         let max_indirect = (config.max_indirect as usize).min(data_pages);
         let (chan, port) = match p.events().offer(regions.to()) {
             Ok(offered) => offered,
             Err(e) => {
                 regions.put(p, ring);
-                regions.put(p, pile.into_granted());
+                regions.put(p, free_pages.into_granted());
                 return Err(e);
             }
         };
@@ -243,7 +243,11 @@ impl<P: Platform> FrontQueue<P> {
         let size = with_ring!(&ring, ring => ring.size());
         let places = (0..size).map(|_| Place::default()).collect();
         let free = (0..size).rev().collect();
-        Ok((Self { ring, ring_grants, chan, pile, places, free, refs: Vec::new(), max_indirect }, refs, port))
+        Ok((
+            Self { ring, ring_grants, chan, free_pages, places, free, refs: Vec::new(), max_indirect },
+            refs,
+            port,
+        ))
     }
 
     /// Bytes of a request at most.
@@ -263,7 +267,7 @@ impl<P: Platform> FrontQueue<P> {
 
     /// Pages that came back while the back still used them.
     pub fn busy_pages(&self) -> usize {
-        self.pile.busy()
+        self.free_pages.busy()
     }
 
     /// Writes a request; the back sees it with the next [`publish`](Self::publish). `tag` comes
@@ -282,10 +286,10 @@ impl<P: Platform> FrontQueue<P> {
         }
         let nr_data = len.div_ceil(PAGE_SIZE);
         let nr_lists = if is_indirect { nr_data.div_ceil(SEGMENTS_PER_INDIRECT_PAGE) } else { 0 };
-        if self.pile.busy() > 0 {
-            self.pile.look_again(p);
+        if self.free_pages.busy() > 0 {
+            self.free_pages.look_again(p);
         }
-        let Some(&at) = self.free.last().filter(|_| self.pile.free() >= nr_data + nr_lists) else {
+        let Some(&at) = self.free.last().filter(|_| self.free_pages.free() >= nr_data + nr_lists) else {
             return Err(NotAsked::Full);
         };
         self.refs.clear();
@@ -294,13 +298,13 @@ impl<P: Platform> FrontQueue<P> {
         let place = &mut self.places[at as usize];
         place.pages.clear();
         for gref in refs.iter_mut() {
-            match self.pile.take(p) {
+            match self.free_pages.take(p) {
                 Ok(Some((page, of))) => {
                     place.pages.push(page);
                     *gref = of;
                 }
                 failed => {
-                    place.pages.drain(..).rev().for_each(|page| self.pile.give_back(p, page));
+                    place.pages.drain(..).rev().for_each(|page| self.free_pages.give_back(p, page));
                     return Err(failed.map_or_else(NotAsked::Platform, |_| NotAsked::Full));
                 }
             }
@@ -310,11 +314,11 @@ impl<P: Platform> FrontQueue<P> {
             Ask::Read { .. } | Ask::Flush | Ask::Discard { .. } => &[][..],
         };
         for (page, chunk) in place.pages.iter().zip(bytes.chunks(PAGE_SIZE)) {
-            let copied = self.pile.bytes().copy_in(*page as usize * PAGE_SIZE, chunk);
+            let copied = self.free_pages.bytes().copy_in(*page as usize * PAGE_SIZE, chunk);
             debug_assert!(copied, "a page of our own");
         }
         if !bytes.is_empty() {
-            self.pile.prefetch_next(); // for the next write
+            self.free_pages.prefetch_next(); // for the next write
         }
         place.turn = place.turn.wrapping_add(1);
         place.in_flight = true;
@@ -345,7 +349,8 @@ impl<P: Platform> FrontQueue<P> {
                     let (all, _) = entries.as_chunks_mut::<{ Segment::SIZE }>();
                     (first..last).zip(&mut *all).for_each(|(k, entry)| *entry = segment(k).to_bytes());
                     let entries = &entries[..(last - first) * Segment::SIZE];
-                    let copied = self.pile.bytes().copy_in(place.pages[list] as usize * PAGE_SIZE, entries);
+                    let copied =
+                        self.free_pages.bytes().copy_in(place.pages[list] as usize * PAGE_SIZE, entries);
                     debug_assert!(copied, "a page of our own");
                 }
                 let mut grefs = [0; INDIRECT_PAGES_MAX];
@@ -382,11 +387,11 @@ impl<P: Platform> FrontQueue<P> {
             let Some(rsp) = next else { break };
             // While this one's bytes are copied the next one's come.
             next = self.next_answer(left);
-            let Self { places, pile, free, .. } = self;
+            let Self { places, free_pages, free, .. } = self;
             if let Some(place) = next.and_then(|next| places.get(next.id as u32 as usize))
                 && let Some(&page) = place.pages.first().filter(|_| place.len > 0)
             {
-                pile.prefetch(page);
+                free_pages.prefetch(page);
             }
             let (turn, at) = ((rsp.id >> 32) as u32, rsp.id as u32);
             let place = places.get_mut(at as usize).filter(|place| place.in_flight && place.turn == turn);
@@ -402,8 +407,8 @@ impl<P: Platform> FrontQueue<P> {
             };
             place.in_flight = false;
             let len = if outcome.is_ok() { place.len } else { 0 };
-            each(Answer { tag: place.tag, outcome, pages: &place.pages, bytes: pile.bytes(), len });
-            place.pages.drain(..).rev().for_each(|page| pile.give_back(p, page));
+            each(Answer { tag: place.tag, outcome, pages: &place.pages, bytes: free_pages.bytes(), len });
+            place.pages.drain(..).rev().for_each(|page| free_pages.give_back(p, page));
             free.push(at);
         }
         Ok(n as usize)
@@ -447,6 +452,6 @@ impl<P: Platform> FrontQueue<P> {
     pub fn end(self, p: &P, regions: &mut Regions<P>) {
         let region = with_ring!(self.ring, ring => ring.into_mem().into_pages());
         regions.put(p, crate::grants::regions::Granted::from_parts(region, self.ring_grants));
-        regions.put(p, self.pile.into_granted());
+        regions.put(p, self.free_pages.into_granted());
     }
 }

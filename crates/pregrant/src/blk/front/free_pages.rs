@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 const PREFETCHED_BYTES: usize = 1024;
 
 /// See the module.
-pub struct Pile<P: Platform> {
+pub struct FreePages<P: Platform> {
     granted: Granted<P>,
     /// The next one at the end.
     free: Vec<u32>,
@@ -27,7 +27,7 @@ pub struct Pile<P: Platform> {
     busy: Vec<u32>,
 }
 
-impl<P: Platform> Pile<P> {
+impl<P: Platform> FreePages<P> {
     /// `n` pages.
     pub fn new(p: &P, regions: &mut Regions<P>, n: usize, granting: Granting) -> Result<Self, PlatformError> {
         let granted = regions.take(p, Access::ReadWrite, n, granting)?;
