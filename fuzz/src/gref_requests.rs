@@ -151,7 +151,7 @@ impl Game {
 
     /// The worker of a queue heeds what it is told.
     fn look(&mut self, q: usize) {
-        self.exchanges[q].heed(&mut self.tables[q]);
+        self.exchanges[q].apply(&mut self.tables[q]);
     }
 
     /// A control turn.

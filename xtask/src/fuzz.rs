@@ -83,7 +83,7 @@ struct Running {
 }
 
 /// How long a target may take to hear that its time is over.
-const HEARS: Duration = Duration::from_secs(10);
+const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 impl Running {
     fn log(&self) -> Log {
@@ -101,7 +101,7 @@ impl Running {
                 let pid = self.child.id().to_string();
                 let asked = Command::new("kill").args(["-USR1", &pid]).stderr(Stdio::null()).status();
                 asked.map_err(|e| format!("kill: {e}"))?;
-                self.until = Some(now + HEARS);
+                self.until = Some(now + STATUS_EVERY);
             }
             Some(_) => {}
         }

@@ -31,7 +31,7 @@ impl fmt::Display for Tally {
 
 impl Tally {
     /// Takes a line of a runner's output.
-    fn hear(&mut self, line: &str) {
+    fn read_line(&mut self, line: &str) {
         let line = line.trim();
         if let Some((name, rest)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ...")) {
             if rest.is_empty() || self.begun.as_deref() != Some(name) {
@@ -44,12 +44,12 @@ impl Tally {
         let counts = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "));
         // Without the prefix the whole line has to be counts: what a test prints is none.
         let (counts, own) = counts.map_or((line, true), |(_, counts)| (counts, false));
-        let mut heard = Self::default();
+        let mut counted = Self::default();
         for part in counts.split([';', ',']) {
             match part.trim().split_once(' ').map(|(n, what)| (n.parse::<u64>(), what)) {
-                Some((Ok(n), "passed")) => heard.passed += n,
-                Some((Ok(n), "failed")) => heard.failed += n,
-                Some((Ok(n), "ignored" | "skipped")) => heard.skipped += n,
+                Some((Ok(n), "passed")) => counted.passed += n,
+                Some((Ok(n), "failed")) => counted.failed += n,
+                Some((Ok(n), "ignored" | "skipped")) => counted.skipped += n,
                 _ if own => {
                     self.skipped += u64::from(line.starts_with("skipped: "));
                     return;
@@ -57,9 +57,9 @@ impl Tally {
                 _ => {}
             }
         }
-        self.passed += heard.passed;
-        self.failed += heard.failed;
-        self.skipped += heard.skipped;
+        self.passed += counted.passed;
+        self.failed += counted.failed;
+        self.skipped += counted.skipped;
     }
 
     /// A test that was begun has no end.
@@ -104,16 +104,16 @@ impl Tally {
             let (out, to) = io::pipe()?;
             let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
             drop(command); // it holds the pipe's other end
-            let (heard, lines) = mpsc::channel();
+            let (counted, lines) = mpsc::channel();
             std::thread::spawn(move || {
-                BufReader::new(out).split(b'\n').try_for_each(|line| heard.send(line).map_err(drop))
+                BufReader::new(out).split(b'\n').try_for_each(|line| counted.send(line).map_err(drop))
             });
             loop {
                 match lines.recv_timeout(silence::LONGEST) {
                     Ok(line) => {
                         let line = String::from_utf8_lossy(&line?).into_owned();
                         print(&line);
-                        self.hear(&line);
+                        self.read_line(&line);
                     }
                     // Its end was not the pipe's: what a killed test left behind holds that.
                     Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
@@ -144,13 +144,13 @@ mod tests {
 
     fn of(lines: &[&str]) -> Tally {
         let mut tally = Tally::default();
-        lines.iter().for_each(|line| tally.hear(line));
+        lines.iter().for_each(|line| tally.read_line(line));
         tally
     }
 
     #[test]
     fn a_binary_that_ends_in_a_test_has_failed_one() {
-        let heard = of(&[
+        let counted = of(&[
             "test a ...",
             "test a ... ok",
             "test b ...",
@@ -166,12 +166,12 @@ mod tests {
             "test e ... ok",
             "1 passed, 0 failed",
         ]);
-        assert_eq!(heard.to_string(), "4 passed, 3 failed, 0 skipped");
+        assert_eq!(counted.to_string(), "4 passed, 3 failed, 0 skipped");
     }
 
     #[test]
     fn both_runners_closing_lines_count() {
-        let heard = of(&[
+        let counted = of(&[
             "running 3 tests",
             "test a ... ok",
             "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.01s",
@@ -179,7 +179,7 @@ mod tests {
             "13 passed, 0 failed",
             "skipped: no tool",
         ]);
-        assert_eq!(heard.to_string(), "16 passed, 2 failed, 2 skipped");
+        assert_eq!(counted.to_string(), "16 passed, 2 failed, 2 skipped");
     }
 
     #[test]

@@ -442,7 +442,7 @@ fn the_watchdog_is_fed_while_the_control_thread_turns() {
     let path = machine.dir.join("notify.sock");
     let systemd = UnixDatagram::bind(&path).expect("a socket");
     systemd.set_read_timeout(Some(GUARD)).expect("a timeout");
-    let hear = || {
+    let receive = || {
         let mut news = [0; 256];
         let n = systemd.recv(&mut news).expect("news");
         text(&news[..n])
@@ -453,7 +453,7 @@ fn the_watchdog_is_fed_while_the_control_thread_turns() {
     back.line_with("ready");
     let (mut heard, mut fed) = (Vec::new(), 0);
     while fed < 5 || !heard.iter().any(|news: &String| news.starts_with("STATUS=vifs: 1")) {
-        let news = hear();
+        let news = receive();
         fed += u32::from(news == "WATCHDOG=1\n");
         heard.push(news);
     }
@@ -474,9 +474,9 @@ fn the_watchdog_is_fed_while_the_control_thread_turns() {
     assert!(systemd.recv(&mut news).is_err(), "somebody else feeds the watchdog");
     back.signal(Signal::CONT);
     systemd.set_nonblocking(false).expect("a socket");
-    while hear() != "WATCHDOG=1\n" {}
+    while receive() != "WATCHDOG=1\n" {}
     back.signal(Signal::TERM);
-    while hear() != "STOPPING=1\n" {}
+    while receive() != "STOPPING=1\n" {}
     back.ends_well();
     machine.stop();
 }

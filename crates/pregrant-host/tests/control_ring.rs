@@ -289,12 +289,12 @@ fn with_two(config: FrontConfig, test: impl FnOnce(&mut Guest, &mut Guest)) {
 fn groups_as_the_guest_wants_them() {
     with_two(FrontConfig { multicast_control: true, ..ordinary() }, |a, b| {
         request_group(a, MacAddr([1, 0, 0x5E, 0, 0, 2]));
-        assert_eq!(heard(a, b), [2]);
+        assert_eq!(received(a, b), [2]);
         let key = format!("{}/request-multicast-control", a.id().front_dir());
         a.front.xs().write(&key, "0").unwrap();
-        until(|| heard(a, b) == [1, 2, 3]);
+        until(|| received(a, b) == [1, 2, 3]);
         a.front.xs().write(&key, "1").unwrap();
-        until(|| heard(a, b) == [2]);
+        until(|| received(a, b) == [2]);
     });
 }
 
@@ -351,7 +351,7 @@ fn request_group(a: &mut Guest, group: MacAddr) {
 }
 
 /// Which of three groups' frames, sent by `b`, reach `a`: a frame for `a` itself comes behind them.
-fn heard(a: &mut Guest, b: &mut Guest) -> Vec<u8> {
+fn received(a: &mut Guest, b: &mut Guest) -> Vec<u8> {
     let mut burst = Arena::new();
     for dst in [1, 2, 3].map(|n| [1, 0, 0x5E, 0, 0, n]).into_iter().chain([a.mac().0]) {
         let mut f = dst.to_vec();

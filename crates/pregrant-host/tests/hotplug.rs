@@ -240,7 +240,7 @@ fn what_a_service_says_is_plain_and_short() {
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     bind(&listener, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
     listen(&listener, 8).unwrap();
-    let heard = |answer: &[u8]| {
+    let received = |answer: &[u8]| {
         let mut asked = Asked::of(&socket, &host.request()).unwrap().expect("there is room");
         assert_eq!(asked.turn(), None);
         let service = accept(&listener).unwrap();
@@ -249,9 +249,9 @@ fn what_a_service_says_is_plain_and_short() {
         drop(service);
         asked.turn().unwrap()
     };
-    assert_eq!(heard(b"done"), Ok(()));
-    assert_eq!(heard(b"failed: a\x1b[2Jb\nc\xff"), Err("a?[2Jb?c?".into()));
-    assert!(heard(&[b'x'; REQUEST_BYTES * 8]).unwrap_err().len() <= REQUEST_BYTES);
+    assert_eq!(received(b"done"), Ok(()));
+    assert_eq!(received(b"failed: a\x1b[2Jb\nc\xff"), Err("a?[2Jb?c?".into()));
+    assert!(received(&[b'x'; REQUEST_BYTES * 8]).unwrap_err().len() <= REQUEST_BYTES);
 }
 
 /// A service whose queue of connections is full refuses nobody for good: a script waits, online as

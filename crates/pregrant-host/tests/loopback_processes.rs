@@ -133,7 +133,7 @@ fn say_ready(numbers: &[u32]) {
     std::io::stdout().flush().unwrap();
 }
 
-fn hear() -> Vec<u32> {
+fn receive() -> Vec<u32> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.split_whitespace().map(|w| w.parse().unwrap()).collect()
@@ -168,12 +168,12 @@ fn play(role: &str, path: &Path) {
             let kept = back.persist("redo/vif5.0", 5000).unwrap();
             assert!(kept.is_fresh() && kept.store_u32(4096, 0xC0FFEE));
             say_ready(&[]);
-            hear();
+            receive();
         }
         "copying-back" => {
             let back = Loopback::attach(path, BACK).unwrap();
             say_ready(&[]);
-            let refs = grefs(&hear());
+            let refs = grefs(&receive());
             let mut bytes = vec![0; refs.len() * 64];
             let mut ops = ops(&refs);
             back.peer().copy(GUEST, LocalBytes::FromPeer(&mut bytes), &mut ops).unwrap();
@@ -189,21 +189,21 @@ fn play(role: &str, path: &Path) {
 fn holding_back(path: &Path) {
     let back = Loopback::attach(path, BACK).unwrap();
     say_ready(&[]);
-    let told = hear();
+    let told = receive();
     let refs = grefs(&told[1..]);
     let _chan = back.events().bind(GUEST, EvtchnPort(told[0])).unwrap();
     let _all = back.peer().map(GUEST, &refs, Access::ReadWrite).unwrap();
     let _one = back.peer().map(GUEST, &refs[3..4], Access::ReadOnly).unwrap();
     let _mixed = back.peer().map(GUEST, &[refs[5], refs[1]], Access::ReadOnly).unwrap();
     say_ready(&[]);
-    hear();
+    receive();
 }
 
 /// Copies, maps and notifies without end.
 fn busy_back(path: &Path) {
     let back = Loopback::attach(path, BACK).unwrap();
     say_ready(&[]);
-    let told = hear();
+    let told = receive();
     let refs = grefs(&told[1..]);
     let chan = back.events().bind(GUEST, EvtchnPort(told[0])).unwrap();
     say_ready(&[]);
@@ -232,14 +232,14 @@ fn granting_front(path: &Path, domid: DomId) {
     let mut numbers = vec![port.0];
     numbers.extend(refs.iter().map(|r| r.0));
     say_ready(&numbers);
-    hear();
+    receive();
 }
 
 /// Answers each event with one.
 fn echo(path: &Path) {
     let back = Loopback::attach(path, BACK).unwrap();
     say_ready(&[]);
-    let told = hear();
+    let told = receive();
     let chan = back.events().bind(GUEST, EvtchnPort(told[0])).unwrap();
     let mut ready = ReadySet::default();
     back.events().wait(&mut ready, None);
@@ -253,7 +253,7 @@ fn echo(path: &Path) {
     }
     let counters = back.counters();
     say_ready(&[counters.notifications as u32]);
-    hear();
+    receive();
 }
 
 /// Touches what it must not, which is to be the last that it does.
@@ -268,7 +268,7 @@ fn touch(path: &Path, role: &str) {
     // SAFETY: mapped.
     assert_eq!(unsafe { base.read_volatile() }, 0);
     say_ready(&[]);
-    hear();
+    receive();
     // SAFETY: none: each of these faults, which is what the test is about.
     unsafe {
         match role {

@@ -136,14 +136,14 @@ fn sleepers_are_woken_each_time() {
             assert_eq!(ready.ports.len(), 3, "each binding leaves an event");
             chans.iter().for_each(|chan| back.events().unmask(chan));
             bound.send(()).unwrap();
-            let mut heard = 0;
-            while heard < ROUNDS {
+            let mut received = 0;
+            while received < ROUNDS {
                 back.events().wait(&mut ready, None);
                 for port in &ready.ports {
                     let chan = chans.iter().find(|c| back.events().local(c) == *port).unwrap();
                     back.events().unmask(chan);
                     back.events().notify(chan);
-                    heard += 1;
+                    received += 1;
                 }
             }
         });
@@ -368,7 +368,7 @@ fn xsa_441_a_channel_closed_while_its_event_is_handled() {
     const ROUNDS: usize = 1000;
     let broker = broker();
     let (offered, ports) = mpsc::channel::<EvtchnPort>();
-    let (closed, heard) = mpsc::channel::<()>();
+    let (closed, received) = mpsc::channel::<()>();
     let (bound, binds) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -391,7 +391,7 @@ fn xsa_441_a_channel_closed_while_its_event_is_handled() {
             let chan = back.events().bind(GUEST, port).unwrap();
             bound.send(()).unwrap();
             back.events().wait(&mut ready, None); // the event of the binding
-            while heard.try_recv().is_err() {
+            while received.try_recv().is_err() {
                 back.events().notify(&chan);
             }
             back.events().notify(&chan); // to nobody
@@ -448,7 +448,7 @@ fn workers_hand_channels_and_maps_around() {
         for (k, (own, inbox)) in handles.into_iter().zip(inboxes).enumerate() {
             let (next, done, moves) = (outboxes[(k + 1) % WORKERS].clone(), &done, &moves);
             scope.spawn(move || {
-                let (mut queues, mut ready, mut heard) = (Vec::<Carried>::new(), ReadySet::default(), k);
+                let (mut queues, mut ready, mut received) = (Vec::<Carried>::new(), ReadySet::default(), k);
                 while !done.load(Ordering::Relaxed) {
                     for Carried { number, chan, map } in inbox.try_iter() {
                         let chan = own.events().adopt(chan).unwrap();
@@ -472,8 +472,8 @@ fn workers_hand_channels_and_maps_around() {
                         let said = queue.map.load_u32(0).unwrap();
                         assert!(queue.map.store_u32(4, said));
                         own.events().notify(&queue.chan);
-                        heard += 1;
-                        if heard % 5 == 0 {
+                        received += 1;
+                        if received % 5 == 0 {
                             // An event that comes from here on is not waited for: the next one
                             // hears of it.
                             moves.fetch_add(1, Ordering::Relaxed);

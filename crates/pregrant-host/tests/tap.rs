@@ -227,7 +227,7 @@ fn who_forgets_arrivals_hears_of_frames_that_nobody_read() {
         let Some((_tap, mut ports)) = network(1, BOTH) else { return };
         let arrivals = Arrivals::new().unwrap();
         arrivals.add(&ports[0], 7).unwrap();
-        let heard = || {
+        let received = || {
             let mut numbers = Vec::new();
             arrivals.take(|number| numbers.push(number));
             assert!(numbers.iter().all(|number| *number == 7));
@@ -237,18 +237,18 @@ fn who_forgets_arrivals_hears_of_frames_that_nobody_read() {
         // What the stack sends of its own accord goes first, and is no more.
         std::fs::write("/proc/sys/net/ipv6/conf/vif7.0/disable_ipv6", "1").unwrap();
         let until = Instant::now() + Duration::from_secs(20);
-        while heard() && Instant::now() < until {
+        while received() && Instant::now() < until {
             arena.clear();
             ports[0].rx_burst(&mut arena);
         }
         let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
         socket.send_to(b"unread", "10.77.0.2:4000").unwrap();
-        assert!(heard(), "a sleep would not end for it");
-        assert!(!heard(), "once for each frame");
+        assert!(received(), "a sleep would not end for it");
+        assert!(!received(), "once for each frame");
         socket.send_to(b"read", "10.77.0.2:4000").unwrap();
         arena.clear();
         assert!(ports[0].rx_burst(&mut arena) >= 2);
-        assert!(!heard(), "nothing is there");
+        assert!(!received(), "nothing is there");
     });
 }
 

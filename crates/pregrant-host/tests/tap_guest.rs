@@ -119,8 +119,8 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             return skip("no bridge can be made; apt-get install iproute2, modprobe bridge");
         }
         let (_tap, mut port) = bridged("vif7.0", BOTH);
-        let (_other, mut heard) = bridged("vif8.0", Offloads::default());
-        forwards(&mut port, &mut heard);
+        let (_other, mut received) = bridged("vif8.0", Offloads::default());
+        forwards(&mut port, &mut received);
         let payload: Vec<u8> = (0..50_000u32).map(|k| ((k * 7) ^ (k >> 8)) as u8).collect();
         for (way, v6, csum_blank) in [
             (Way::Copy, false, false),
@@ -155,7 +155,7 @@ fn what_the_kernel_cuts_of_a_guest_s_frames_has_right_checksums() {
             ends.close(&rig);
             let (mut came, mut segments) = (vec![0; payload.len()], 0);
             while segments < payload.len().div_ceil(1400) {
-                next_burst(&mut heard, &mut arena);
+                next_burst(&mut received, &mut arena);
                 for (frame, offload) in
                     arena.burst().iter().filter(|(f, _)| f[..6] == OTHER_MAC && !is_probe(f))
                 {
@@ -182,7 +182,7 @@ fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
             return skip("no bridge can be made; apt-get install iproute2, modprobe bridge");
         }
         let (mut tap, port) = bridged("vif7.0", BOTH);
-        let (other, mut heard) = bridged("vif8.0", BOTH);
+        let (other, mut received) = bridged("vif8.0", BOTH);
         for tap in [&tap, &other] {
             tap.interface().set_mtu(9000).unwrap();
         }
@@ -197,7 +197,7 @@ fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
             if port.way() != way {
                 return skip("no io_uring here");
             }
-            forwards(&mut port, &mut heard);
+            forwards(&mut port, &mut received);
             let mut refs = [GrantRef::NONE];
             let page = guest.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
             let mut model = TxModel::new(RingPages::<NetTx, _>::new(page));
@@ -232,7 +232,7 @@ fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
                 assert_eq!(model.answers().unwrap().len(), LENGTHS.len());
                 let mut came = Vec::new();
                 while came.len() < sent.len() {
-                    next_burst(&mut heard, &mut arena);
+                    next_burst(&mut received, &mut arena);
                     let frames = arena.burst();
                     came.extend(
                         frames.iter().filter(|(f, _)| f[12..14] == [0x88, 0xb6]).map(|f| f.0.to_vec()),

@@ -654,10 +654,10 @@ fn an_orderly_end_delivers_what_there_are_slots_for() {
             // The back's thread stands still while `b` takes some frames and posts their slots, or
             // does not.
             let (go, gone) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
-            let (hear, heard) = (Arc::clone(&go), Arc::clone(&gone));
+            let (receive, received) = (Arc::clone(&go), Arc::clone(&gone));
             let told = back.tell(move |backend| {
-                heard.wait();
-                hear.wait();
+                received.wait();
+                receive.wait();
                 if closes { backend.close_all() } else { backend.detach() }
             });
             gone.wait();

@@ -15,7 +15,7 @@ use crate::bench::limit::Ceiling;
 use crate::bench::net::Row;
 use crate::bench::output::{Output, Run};
 use crate::bench::stand::Stand;
-use crate::process::order::Dir;
+use crate::process::process_command::Dir;
 use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;

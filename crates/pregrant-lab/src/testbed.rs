@@ -10,7 +10,7 @@
 //! all do.
 
 use crate::machine::{self, DRIVER, Machine};
-use crate::process::order::{Case, Order, Posts};
+use crate::process::process_command::{Case, Posts, ProcessCommand};
 use crate::process::report::{Played, Report};
 use crate::toolstack::DiskSpec;
 use pregrant::DomId;
@@ -100,7 +100,7 @@ impl Testbed {
     pub fn back(&self, cpu: Option<usize>, posts: Option<Posts>) -> Result<Process> {
         let mut back = self.process("back", DRIVER.0, cpu)?;
         if let Some(posts) = posts {
-            answer!(back.ask(&Order::Employ(posts), &mut [])?, Report::Done => ());
+            answer!(back.ask(&ProcessCommand::Employ(posts), &mut [])?, Report::Done => ());
         }
         Ok(back)
     }
@@ -199,13 +199,13 @@ pub struct Ends {
 
 impl Ends {
     /// Has the backend do something.
-    pub fn ask_back(&mut self, order: Order) -> Result<Report> {
-        self.back.ask(&order, &mut [&mut self.guests])
+    pub fn ask_back(&mut self, command: ProcessCommand) -> Result<Report> {
+        self.back.ask(&command, &mut [&mut self.guests])
     }
 
     /// Has the guests do something.
-    pub fn ask_guests(&mut self, order: Order) -> Result<Report> {
-        self.guests.ask(&order, &mut [&mut self.back])
+    pub fn ask_guests(&mut self, command: ProcessCommand) -> Result<Report> {
+        self.guests.ask(&command, &mut [&mut self.back])
     }
 
     /// Runs one case, whose vif is made and removed here: the guest's account and the backend's.
@@ -216,11 +216,11 @@ impl Ends {
         between: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<(Played, Played, T)> {
         let (front, handle) = (case.front, case.handle);
-        self.back.order(&Order::Case(case.clone()))?;
+        self.back.command(&ProcessCommand::Case(case.clone()))?;
         let begun = between(self)?;
         self.testbed.make_vif(front, handle)?;
         // The guest's answer first: when it cannot, the back waits for a vif that will not come.
-        let guest = answer!(self.ask_guests(Order::Case(case))?, Report::Case(guest) => *guest);
+        let guest = answer!(self.ask_guests(ProcessCommand::Case(case))?, Report::Case(guest) => *guest);
         let back = answer!(self.back.report(&mut [&mut self.guests])?, Report::Case(back) => *back);
         self.testbed.remove_vif(front, handle)?;
         Ok((guest, back, begun))
@@ -233,7 +233,7 @@ pub struct Process {
     child: Child,
     /// Readable once it has ended.
     life: OwnedFd,
-    orders: Option<ChildStdin>,
+    commands: Option<ChildStdin>,
     reports: BufReader<ChildStdout>,
 }
 
@@ -245,9 +245,9 @@ impl Process {
         let pid = Pid::from_child(&child);
         let life = pidfd_open(pid, PidfdFlags::empty())
             .map_err(|e| format!("cannot watch the process of the {name}: {e}; see ulimit -n"))?;
-        let orders = child.stdin.take();
+        let commands = child.stdin.take();
         let reports = BufReader::new(child.stdout.take().ok_or("a child without output")?);
-        Ok(Self { name, child, life, orders, reports })
+        Ok(Self { name, child, life, commands, reports })
     }
 
     /// Its process id.
@@ -256,18 +256,18 @@ impl Process {
     }
 
     /// Tells it what to do.
-    pub fn order(&mut self, order: &Order) -> Result<()> {
-        let line = serde_json::to_string(order)? + "\n";
-        let orders = self.orders.as_mut().ok_or("the process was told to end already")?;
-        orders
+    pub fn command(&mut self, command: &ProcessCommand) -> Result<()> {
+        let line = serde_json::to_string(command)? + "\n";
+        let commands = self.commands.as_mut().ok_or("the process was told to end already")?;
+        commands
             .write_all(line.as_bytes())
             .map_err(|e| format!("the {} does not listen any more: {e}", self.name))?;
-        Ok(orders.flush()?)
+        Ok(commands.flush()?)
     }
 
     /// Tells it what to do, and waits for its answer, or until one of `others` ends.
-    pub fn ask(&mut self, order: &Order, others: &mut [&mut Process]) -> Result<Report> {
-        self.order(order)?;
+    pub fn ask(&mut self, command: &ProcessCommand, others: &mut [&mut Process]) -> Result<Report> {
+        self.command(command)?;
         self.report(others)
     }
 
@@ -317,7 +317,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        drop(self.orders.take()); // the end of its orders: it stops by itself
+        drop(self.commands.take()); // the end of its orders: it stops by itself
         for _ in 0..200 {
             if let Ok(Some(_)) = self.child.try_wait() {
                 return;

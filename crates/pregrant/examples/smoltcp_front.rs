@@ -122,7 +122,7 @@ struct Others<'a>(&'a mut Net);
 
 impl Device for Others<'_> {
     type RxToken<'a>
-        = Heard
+        = Received
     where
         Self: 'a;
     type TxToken<'a>
@@ -130,9 +130,9 @@ impl Device for Others<'_> {
     where
         Self: 'a;
 
-    fn receive(&mut self, _: Instant) -> Option<(Heard, Said<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(Received, Said<'_>)> {
         let frame = (!self.0.took.is_empty()).then(|| self.0.took.remove(0))?;
-        Some((Heard(frame), Said(self.0)))
+        Some((Received(frame), Said(self.0)))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Said<'_>> {
@@ -144,9 +144,9 @@ impl Device for Others<'_> {
     }
 }
 
-struct Heard(Vec<u8>);
+struct Received(Vec<u8>);
 
-impl RxToken for Heard {
+impl RxToken for Received {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         f(&self.0)
     }

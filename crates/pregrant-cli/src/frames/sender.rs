@@ -103,7 +103,7 @@ struct Flight<'a> {
     retransmitted: u64,
     damaged_answers: u64,
     told: Counters,
-    heard: Instant,
+    last_reply: Instant,
     looked: Instant,
     round_trip: RoundTrip,
     /// Doubled each time that something was late, until one arrives at its first sending.
@@ -128,7 +128,7 @@ impl<'a> Flight<'a> {
             retransmitted: 0,
             damaged_answers: 0,
             told: Counters::default(),
-            heard: now,
+            last_reply: now,
             looked: now,
             round_trip: RoundTrip::default(),
             patience: PATIENCE,
@@ -152,7 +152,7 @@ impl<'a> Flight<'a> {
                 return Err("stopped before all was sent".into());
             }
             let now = Instant::now();
-            if now.duration_since(self.heard) > self.plan.patience {
+            if now.duration_since(self.last_reply) > self.plan.patience {
                 if self.acked == 0 {
                     let Plan { to, patience, .. } = self.plan;
                     return Err(format!(
@@ -225,7 +225,7 @@ impl<'a> Flight<'a> {
             if let Some(open) = found {
                 open.acked = true;
                 self.acked += 1;
-                self.heard = now;
+                self.last_reply = now;
                 if !open.repeat {
                     self.round_trip.took(now.duration_since(open.sent));
                     self.patience = self.round_trip.patience();

@@ -59,8 +59,8 @@ impl Terminal {
                 fds.push(PollFd::new(&stdin, PollFlags::IN));
             }
             let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let heard = rustix::event::poll(&mut fds, Some(&left));
-            if heard != Ok(0) && fds.len() > 1 && !fds[1].revents().is_empty() {
+            let ready = rustix::event::poll(&mut fds, Some(&left));
+            if ready != Ok(0) && fds.len() > 1 && !fds[1].revents().is_empty() {
                 let mut key = [0; 64];
                 match rustix::io::read(&stdin, &mut key) {
                     Ok(n) if n > 0 && !key[..n].contains(&b'q') => continue,

@@ -30,13 +30,13 @@ struct Lane {
 }
 
 #[derive(Default)]
-struct Orders {
+struct TransferQueue {
     waiting: VecDeque<(Arc<Lane>, Transfer)>,
     over: bool,
 }
 
 struct Shared {
-    orders: Mutex<Orders>,
+    transfers: Mutex<TransferQueue>,
     more: Condvar,
     file: Arc<OpenFile>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Pool(Arc<Shared>);
 impl Pool {
     /// `threads` of them.
     pub(super) fn new(file: Arc<OpenFile>, threads: usize) -> std::io::Result<Arc<Self>> {
-        let pool = Self(Arc::new(Shared { orders: Mutex::default(), more: Condvar::new(), file }));
+        let pool = Self(Arc::new(Shared { transfers: Mutex::default(), more: Condvar::new(), file }));
         for number in 0..threads {
             let shared = Arc::clone(&pool.0);
             let submitter = shared.file.submitter(Arc::new(WakeFd::new()?));
@@ -71,7 +71,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.0.orders).over = true;
+        lock(&self.0.transfers).over = true;
         self.0.more.notify_all();
     }
 }
@@ -79,21 +79,21 @@ impl Drop for Pool {
 impl Shared {
     fn serve(&self, submitter: &Submitter) {
         loop {
-            let mut orders = lock(&self.orders);
+            let mut transfers = lock(&self.transfers);
             let (lane, mut transfer) = loop {
-                match orders.waiting.pop_front() {
+                match transfers.waiting.pop_front() {
                     Some(order) => break order,
-                    None if orders.over => return,
-                    None => orders = self.more.wait(orders).unwrap_or_else(PoisonError::into_inner),
+                    None if transfers.over => return,
+                    None => transfers = self.more.wait(transfers).unwrap_or_else(PoisonError::into_inner),
                 }
             };
-            drop(orders);
+            drop(transfers);
             match transfer.perform(&self.file, submitter) {
                 Ended::Again => {
-                    let mut orders = lock(&self.orders);
+                    let mut transfers = lock(&self.transfers);
                     // A queue that is gone has begun nothing more.
                     if !lane.over.load(Ordering::Relaxed) {
-                        orders.waiting.push_back((lane, transfer));
+                        transfers.waiting.push_back((lane, transfer));
                     }
                 }
                 Ended::Over(outcome) => {
@@ -118,7 +118,7 @@ impl PoolQueue {
     /// Has a transfer done.
     pub(super) fn take(&mut self, transfer: Transfer) {
         self.in_flight += 1;
-        lock(&self.pool.0.orders).waiting.push_back((Arc::clone(&self.lane), transfer));
+        lock(&self.pool.0.transfers).waiting.push_back((Arc::clone(&self.lane), transfer));
         self.pool.0.more.notify_one();
     }
 
@@ -167,8 +167,8 @@ impl Drop for PoolQueue {
     /// What no thread has begun is not done any more. A thread that has an order keeps its memory
     /// and the open file until it is done.
     fn drop(&mut self) {
-        let mut orders = lock(&self.pool.0.orders);
+        let mut transfers = lock(&self.pool.0.transfers);
         self.lane.over.store(true, Ordering::Relaxed);
-        orders.waiting.retain(|(lane, _)| !Arc::ptr_eq(lane, &self.lane));
+        transfers.waiting.retain(|(lane, _)| !Arc::ptr_eq(lane, &self.lane));
     }
 }

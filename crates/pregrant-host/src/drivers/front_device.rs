@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Frontend (net), BlkFrontend --step, close--> FrontVif, FrontVbd --keys, states--> bus --.
-//!              '---- hear: what its back or the toolstack wrote -----------------------------+-- xenstore
+//!              '---- wait_for_events: what its back or the toolstack wrote -----------------------------+-- xenstore
 //! ```
 //! What the back may do: write its state without end; it is heard in turns.
 
@@ -16,7 +16,7 @@ use pregrant::xenstore::{Client, Transport, XsError, path};
 use pregrant::{DomId, PeerFault, PlatformError};
 use std::time::Duration;
 
-/// Events of xenstore that one call of [`FrontDevice::hear`] takes at most.
+/// Events of xenstore that one call of [`FrontDevice::wait_for_events`] takes at most.
 const EVENTS_PER_TURN: usize = 128;
 /// Between two looks at what nobody tells: pages that a back still has.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
@@ -140,7 +140,11 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
 
     /// Hears what xenstore has to say, waiting at most so long for it, and not beyond the time at
     /// which the device begins anew. Returns how many events there were.
-    pub fn hear(&mut self, wait: Duration, begins_at_ns: Option<u64>) -> Result<usize, FrontendError> {
+    pub fn wait_for_events(
+        &mut self,
+        wait: Duration,
+        begins_at_ns: Option<u64>,
+    ) -> Result<usize, FrontendError> {
         let mut wait = self.until(begins_at_ns).map_or(wait, |begins_in| wait.min(begins_in));
         let mut events = 0;
         while events < EVENTS_PER_TURN && self.xs.next_event(Some(wait))?.is_some() {

@@ -414,7 +414,7 @@ impl<P: Platform> Workload<P> {
         p.events().wait(&mut ready, Some(Duration::ZERO));
         self.fired(&ready);
         self.ready = ready;
-        self.hear();
+        self.take_doorbells();
         self.look_at_ports();
     }
 
@@ -442,7 +442,7 @@ impl<P: Platform> Workload<P> {
     }
 
     /// Makes active what was rung for.
-    pub fn hear(&mut self) {
+    pub fn take_doorbells(&mut self) {
         let waker = Arc::clone(&self.waker);
         let (slots, bits) = (self.slots.len(), waker.doorbell.bits());
         waker.doorbell.take(|slot| (slot..slots).step_by(bits).for_each(|slot| self.activate(slot)));
@@ -465,8 +465,8 @@ impl<P: Platform> Workload<P> {
         self.arrivals.as_ref().map(AsFd::as_fd)
     }
 
-    /// Before sleeping, and after [`hear`](Self::hear): has active queues turn and arms them. True:
-    /// there is work.
+    /// Before sleeping, and after [`take_doorbells`](Self::take_doorbells): has active queues turn
+    /// and arms them. True: there is work.
     pub fn arm(&mut self, p: &P) -> bool {
         // One that has no queues sleeps in any mode.
         self.sleeps = self.nr_queues > 0;

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// What another thread wants.
 #[derive(Debug)]
-pub enum Order {
+pub enum Command {
     /// Serve this connection for this domain.
     Connect(OwnedFd, DomId),
     /// Make a domain known.
@@ -24,13 +24,13 @@ pub enum Order {
 
 /// The server's end.
 #[derive(Debug)]
-pub struct Orders {
-    receiver: Receiver<Order>,
-    sender: Sender<Order>,
+pub struct CommandQueue {
+    receiver: Receiver<Command>,
+    sender: Sender<Command>,
     wake: Arc<OwnedFd>,
 }
 
-impl Orders {
+impl CommandQueue {
     /// A channel and an eventfd.
     pub fn new() -> Result<Self, Errno> {
         let (sender, receiver) = channel();
@@ -49,7 +49,7 @@ impl Orders {
     }
 
     /// The next order; call until there is none.
-    pub fn take(&self) -> Option<Order> {
+    pub fn take(&self) -> Option<Command> {
         // Reset first: an order that comes after the last look wakes again. It fails only when
         // nobody woke us.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
@@ -61,7 +61,7 @@ impl Orders {
 /// until it is done, so do not call them from the thread that serves.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    sender: Sender<Order>,
+    sender: Sender<Command>,
     wake: Arc<OwnedFd>,
 }
 
@@ -80,32 +80,35 @@ pub enum HandleError {
 impl Handle {
     /// Serve this connected stream socket for this domain.
     pub fn add_connection(&self, fd: OwnedFd, domid: DomId) -> Result<(), HandleError> {
-        self.order(Order::Connect(fd, domid))
+        self.command(Command::Connect(fd, domid))
     }
 
     /// Make a domain known, with its home.
     pub fn introduce(&self, domid: DomId) -> Result<(), HandleError> {
-        self.ask(|reply| Order::Introduce(domid, reply))
+        self.ask(|reply| Command::Introduce(domid, reply))
     }
 
     /// Forget a domain: its home goes and its connections are closed.
     pub fn release(&self, domid: DomId) -> Result<(), HandleError> {
-        self.ask(|reply| Order::Release(domid, reply))
+        self.ask(|reply| Command::Release(domid, reply))
     }
 
     /// Leave [`super::Xenstored::run`].
     pub fn stop(&self) -> Result<(), HandleError> {
-        self.order(Order::Stop)
+        self.command(Command::Stop)
     }
 
-    fn ask(&self, order: impl FnOnce(Sender<Result<(), DomainError>>) -> Order) -> Result<(), HandleError> {
+    fn ask(
+        &self,
+        command: impl FnOnce(Sender<Result<(), DomainError>>) -> Command,
+    ) -> Result<(), HandleError> {
         let (reply, answer) = channel();
-        self.order(order(reply))?;
+        self.command(command(reply))?;
         answer.recv().map_err(|_| HandleError::Stopped)?.map_err(HandleError::Refused)
     }
 
-    fn order(&self, order: Order) -> Result<(), HandleError> {
-        self.sender.send(order).map_err(|_| HandleError::Stopped)?;
+    fn command(&self, command: Command) -> Result<(), HandleError> {
+        self.sender.send(command).map_err(|_| HandleError::Stopped)?;
         match rustix::io::write(&self.wake, &1u64.to_ne_bytes()) {
             // Full: it is awake already.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),

@@ -20,7 +20,7 @@ pub use handle::{Handle, HandleError};
 pub use transport::{PATH_VARIABLE, PATHS, TransportError, UnixTransport};
 
 use crate::listener::{ListenError, Listener};
-use handle::{Order, Orders};
+use handle::{Command, CommandQueue};
 use pregrant::DomId;
 use pregrant::xenstore::codec;
 use pregrant_xenstored::{ConnId, DomainError, Limits, Server};
@@ -84,7 +84,7 @@ struct Peer {
 pub struct Xenstored {
     server: Server,
     epoll: OwnedFd,
-    orders: Orders,
+    commands: CommandQueue,
     listeners: HashMap<u64, Listener>,
     peers: HashMap<u64, Peer>,
     by_conn: HashMap<ConnId, u64>,
@@ -103,13 +103,13 @@ impl Xenstored {
     /// The same, with other quotas.
     pub fn with_limits(limits: Limits) -> Result<Self, XenstoredError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("make an epoll set"))?;
-        let orders = Orders::new().map_err(system("make an eventfd"))?;
-        epoll::add(&epoll, orders.wake(), EventData::new_u64(WAKE), EventFlags::IN)
+        let commands = CommandQueue::new().map_err(system("make an eventfd"))?;
+        epoll::add(&epoll, commands.wake(), EventData::new_u64(WAKE), EventFlags::IN)
             .map_err(system("watch an eventfd"))?;
         Ok(Self {
             server: Server::new(limits),
             epoll,
-            orders,
+            commands,
             listeners: HashMap::new(),
             peers: HashMap::new(),
             by_conn: HashMap::new(),
@@ -121,7 +121,7 @@ impl Xenstored {
 
     /// To tell this server from other threads what to do.
     pub fn handle(&self) -> Handle {
-        self.orders.handle()
+        self.commands.handle()
     }
 
     /// Listens on a unix socket. Who connects there is domain 0. A socket that a dead server left
@@ -207,7 +207,7 @@ impl Xenstored {
         }
         for event in events {
             match event.data.u64() {
-                WAKE => self.take_orders(),
+                WAKE => self.take_commands(),
                 STOP => self.stopped = true,
                 token if self.listeners.contains_key(&token) => self.accept(token),
                 token => self.read(token, event.flags),
@@ -222,17 +222,17 @@ impl Xenstored {
         self.last_token
     }
 
-    fn take_orders(&mut self) {
-        while let Some(order) = self.orders.take() {
-            match order {
-                Order::Connect(fd, domid) => {
+    fn take_commands(&mut self) {
+        while let Some(command) = self.commands.take() {
+            match command {
+                Command::Connect(fd, domid) => {
                     if let Err(e) = self.add_connection(fd, domid) {
                         log::error!("xenstored: a connection for {domid} was dropped: {e}");
                     }
                 }
-                Order::Introduce(domid, reply) => drop(reply.send(self.introduce(domid))),
-                Order::Release(domid, reply) => drop(reply.send(self.release(domid))),
-                Order::Stop => self.stopped = true,
+                Command::Introduce(domid, reply) => drop(reply.send(self.introduce(domid))),
+                Command::Release(domid, reply) => drop(reply.send(self.release(domid))),
+                Command::Stop => self.stopped = true,
             }
         }
     }

@@ -13,7 +13,7 @@ use super::Result;
 use super::output::{Output, Run};
 use super::timing::{Timing, in_turns};
 use crate::choice::choice;
-use crate::process::disks::order::{Dir, GREEDY_DEPTH};
+use crate::process::disks::disks_command::{Dir, GREEDY_DEPTH};
 use crate::record::Record;
 use crate::record::published;
 use crate::record::repeats::Repeats;

@@ -12,7 +12,7 @@
 //! them.
 
 use super::Result;
-use crate::process::order::{Devices, Load, Member, Order, Posts};
+use crate::process::process_command::{Devices, Load, Member, Posts, ProcessCommand};
 use crate::process::report::{Came, Played, Report, Spent};
 use crate::record::Record;
 use crate::testbed::{Ends, Testbed, answer};
@@ -207,29 +207,29 @@ impl Stand {
         let mut ends = Ends { back, guests, testbed };
         let Plan { workers, mode, path, .. } = *plan;
         let posts = Posts { workers, place: Placement::Balanced, mode, cores: cores.workers.clone() };
-        answer!(ends.ask_back(Order::Serve(posts, Devices::Vifs(path)))?, Report::Done => ());
+        answer!(ends.ask_back(ProcessCommand::Serve(posts, Devices::Vifs(path)))?, Report::Done => ());
         let data_len = (path == PathName::Staging).then_some(DATA_LEN);
-        answer!(ends.ask_guests(Order::Gather { members, path, data_len })?, Report::Done => ());
+        answer!(ends.ask_guests(ProcessCommand::Gather { members, path, data_len })?, Report::Done => ());
         Ok(Self { ends, wrong: Wrong::default() })
     }
 
     /// What the backend has used so far.
     pub fn spent(&mut self) -> Result<Spent> {
-        Ok(answer!(self.ends.ask_back(Order::Spent)?, Report::Spent(spent) => spent))
+        Ok(answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent))
     }
 
     fn seen(&mut self) -> Result<(Spent, Vec<Came>)> {
-        Ok(answer!(self.ends.ask_back(Order::Seen)?, Report::Seen { spent, came } => (spent, came)))
+        Ok(answer!(self.ends.ask_back(ProcessCommand::Seen)?, Report::Seen { spent, came } => (spent, came)))
     }
 
     /// What comes while these send all they can.
     pub fn send(&mut self, loads: Vec<Load>, seconds: f64) -> Result<Window> {
-        answer!(self.ends.ask_guests(Order::Send(loads))?, Report::Done => ());
+        answer!(self.ends.ask_guests(ProcessCommand::Send(loads))?, Report::Done => ());
         std::thread::sleep(WARM_UP);
         let (began, first) = self.seen()?;
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let (ended, last) = self.seen()?;
-        let rested = self.ends.ask_guests(Order::Rest)?;
+        let rested = self.ends.ask_guests(ProcessCommand::Rest)?;
         let (sent, missed_wakeups) =
             answer!(rested, Report::Sent { frames, missed_wakeups } => (frames, missed_wakeups));
         // All that was sent is answered, so it has been at a port.
@@ -256,12 +256,12 @@ impl Stand {
     /// One frame of the first guest at a time, there and back, both ends asleep in between; the
     /// others are connected.
     pub fn echo(&mut self, seconds: f64) -> Result<Echoes> {
-        answer!(self.ends.ask_back(Order::SendBack(true))?, Report::Done => ());
+        answer!(self.ends.ask_back(ProcessCommand::SendBack(true))?, Report::Done => ());
         let began = self.spent()?;
-        let echo = Order::Echo { seconds, mode: Mode::Event };
+        let echo = ProcessCommand::Echo { seconds, mode: Mode::Event };
         let guest = answer!(self.ends.ask_guests(echo)?, Report::Case(guest) => *guest);
         let spent = self.spent()?.since(&began);
-        answer!(self.ends.ask_back(Order::SendBack(false))?, Report::Done => ());
+        answer!(self.ends.ask_back(ProcessCommand::SendBack(false))?, Report::Done => ());
         Ok(Echoes { guest, spent })
     }
 }

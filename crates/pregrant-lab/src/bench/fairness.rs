@@ -14,7 +14,7 @@ use super::net::SENDERS_PATHS;
 use super::output::{Lines, Run};
 use super::timing::{Timing, in_turns};
 use crate::choice::{choice, named};
-use crate::process::order::Load;
+use crate::process::process_command::Load;
 use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;

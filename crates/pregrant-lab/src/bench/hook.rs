@@ -8,7 +8,7 @@ use super::Result;
 use super::net::{Row, in_poll_mode, platform};
 use super::output::{Output, Run};
 use super::timing::{Bursts, few};
-use crate::process::order::{Case, Dir, RxWay};
+use crate::process::process_command::{Case, Dir, RxWay};
 use crate::record::published;
 use crate::table::{Table, figure};
 use pregrant::net::path::PathName;

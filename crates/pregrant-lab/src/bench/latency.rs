@@ -7,7 +7,7 @@ use super::output::{Output, Run};
 use super::stand::Stand;
 use super::timing::seconds;
 use crate::choice::choice;
-use crate::process::order::{Case, Dir};
+use crate::process::process_command::{Case, Dir};
 use crate::record::Record;
 use crate::table::{Table, figure};
 use pregrant::net::path::PathName;

@@ -21,7 +21,7 @@ use super::seating::Seating;
 use super::stand::Stand;
 use super::timing::{Timing, in_turns};
 use crate::choice::choice;
-use crate::process::order::{Case, Dir, Nuisance};
+use crate::process::process_command::{Case, Dir, Nuisance};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;

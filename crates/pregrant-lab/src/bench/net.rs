@@ -10,7 +10,7 @@ use super::timing::{Bursts, few, in_turns, seconds};
 use super::{Result, pairs};
 use crate::choice::{choice, named};
 use crate::process::mark::whole_frames;
-use crate::process::order::{Case, Dir, RxWay};
+use crate::process::process_command::{Case, Dir, RxWay};
 use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;

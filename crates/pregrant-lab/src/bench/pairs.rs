@@ -10,7 +10,7 @@
 //! A factor is the median of the repeats' ratios: rows of one repeat had the same machine.
 
 use super::net::Row;
-use crate::process::order::{Case, Dir, RxWay};
+use crate::process::process_command::{Case, Dir, RxWay};
 use crate::table::figure;
 
 /// What tells rows apart.

@@ -19,7 +19,7 @@ use super::net::PATHS;
 use super::output::{Lines, Run};
 use super::timing::seconds;
 use crate::choice::choice;
-use crate::process::order::Load;
+use crate::process::process_command::Load;
 use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;

@@ -9,7 +9,7 @@
 //! With more workers than that the next begins again at the first core: with two cores worker 1
 //! shares the guest's.
 
-use crate::process::order::Posts;
+use crate::process::process_command::Posts;
 use pregrant_host::drivers::{Mode, Placement};
 use std::io;
 

@@ -3,7 +3,7 @@
 
 use super::Result;
 use super::seating::Seating;
-use crate::process::order::{Case, Nuisance, Order};
+use crate::process::process_command::{Case, Nuisance, ProcessCommand};
 use crate::process::report::Played;
 use crate::testbed::{Ends, Process, Testbed};
 use pregrant_host::drivers::{Mode, Placement};
@@ -99,6 +99,6 @@ fn begin(
     }
     let mut process = ends.testbed.process("guest", domid, core)?;
     let size = if nuisance == Nuisance::GreedyLong { 65535 } else { size };
-    process.ask(&Order::Annoy { nuisance, size }, &mut [&mut ends.back, &mut ends.guests])?;
+    process.ask(&ProcessCommand::Annoy { nuisance, size }, &mut [&mut ends.back, &mut ends.guests])?;
     Ok(process)
 }

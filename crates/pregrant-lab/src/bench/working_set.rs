@@ -10,7 +10,7 @@ use super::Result;
 use super::net::{Row, STATIC_POOL, in_poll_mode, platform};
 use super::output::{Output, Run};
 use super::timing::{Bursts, few};
-use crate::process::order::{Buffers, Case, Dir, Fill, Reuse};
+use crate::process::process_command::{Buffers, Case, Dir, Fill, Reuse};
 use crate::record::Record;
 use crate::record::stats::Summary;
 use crate::table::{Table, figure, or_dash};

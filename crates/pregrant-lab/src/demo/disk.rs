@@ -10,8 +10,8 @@
 //! process however that ends.
 
 use super::Result;
-use crate::process::disks::order::{Dir, DiskSetup, DisksOrder, HANDLE, Load, Rested};
-use crate::process::order::{Devices, Order, Posts};
+use crate::process::disks::disks_command::{Dir, DiskSetup, DisksCommand, HANDLE, Load, Rested};
+use crate::process::process_command::{Devices, Posts, ProcessCommand};
 use crate::process::report::Report;
 use crate::record::{DISK_RESTART, Record};
 use crate::screen::Progress;
@@ -82,7 +82,7 @@ pub struct Played {
 fn serve(testbed: &Testbed) -> Result<Process> {
     let mut back = testbed.process("back", 0, None)?;
     let posts = Posts { workers: WORKERS, place: Placement::Balanced, mode: MODE, cores: Vec::new() };
-    let serve = Order::Serve(posts, Devices::Disks(PathName::Persistent));
+    let serve = ProcessCommand::Serve(posts, Devices::Disks(PathName::Persistent));
     answer!(back.ask(&serve, &mut [])?, Report::Done => ());
     Ok(back)
 }
@@ -99,19 +99,19 @@ impl DiskStage {
         let mut stage = Self { ends: Ends { back, guests, testbed }, _image: image };
         let (depth, pages) = (DEPTH as u32, DEPTH * SIZE / PAGE_SIZE);
         let setup = DiskSetup { persistent: true, queues: 1, depth, pages, size: SIZE };
-        answer!(stage.ask(DisksOrder::Gather { fronts: vec![GUEST], setup })?, Report::Done => ());
+        answer!(stage.ask(DisksCommand::Gather { fronts: vec![GUEST], setup })?, Report::Done => ());
         Ok(stage)
     }
 
-    fn ask(&mut self, order: DisksOrder) -> Result<Report> {
-        self.ends.ask_guests(Order::Disks(order))
+    fn ask(&mut self, order: DisksCommand) -> Result<Report> {
+        self.ends.ask_guests(ProcessCommand::Disks(order))
     }
 
     fn answered(&mut self) -> Result<u64> {
-        Ok(answer!(self.ask(DisksOrder::Look)?, Report::DisksSeen(seen) => seen.requests.iter().sum()))
+        Ok(answer!(self.ask(DisksCommand::Look)?, Report::DisksSeen(seen) => seen.requests.iter().sum()))
     }
 
-    fn rested(&mut self, order: DisksOrder) -> Result<Rested> {
+    fn rested(&mut self, order: DisksCommand) -> Result<Rested> {
         Ok(answer!(self.ask(order)?, Report::Rested(rested) => *rested))
     }
 
@@ -120,7 +120,7 @@ impl DiskStage {
         progress.show("   reading and writing");
         let first = self.answered()?;
         let began = Instant::now();
-        answer!(self.ask(DisksOrder::Begin(Load::of(Dir::Mixed, SIZE, SIZE, DEPTH)))?, Report::Done => ());
+        answer!(self.ask(DisksCommand::Begin(Load::of(Dir::Mixed, SIZE, SIZE, DEPTH)))?, Report::Done => ());
         // From here on the guest knows how long each request takes.
         self.answered()?;
         std::thread::sleep(MOVES);
@@ -139,11 +139,11 @@ impl DiskStage {
         }
         progress.show("   reading and writing on");
         std::thread::sleep(MOVES);
-        let rested = self.rested(DisksOrder::Rest)?;
+        let rested = self.rested(DisksCommand::Rest)?;
         let took = began.elapsed();
         let all = self.answered()? - first;
         progress.show("   reading all of the disk");
-        let whole = self.rested(DisksOrder::Verify)?;
+        let whole = self.rested(DisksCommand::Verify)?;
         for (what, n) in [
             ("requests failed", rested.failed + whole.failed),
             ("reads brought other bytes than were written", rested.damaged + whole.damaged),

@@ -14,7 +14,7 @@
 
 use super::Result;
 use super::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
-use crate::process::order::Order;
+use crate::process::process_command::ProcessCommand;
 use crate::process::report::{Arrival, Report};
 use crate::record::{Pause, Record};
 use crate::table::figure;
@@ -49,7 +49,7 @@ pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     let killed_at_ns = MonotonicClock.now_ns();
     stage.back.kill()?;
     stage.back = stage::backend(&stage.testbed)?;
-    stage.back.order(&Order::Switch { vifs: 2, succeed: true })?;
+    stage.back.command(&ProcessCommand::Switch { vifs: 2, succeed: true })?;
     let pids = [old, stage.back.pid()];
     let done = stage.end()?;
     let pause = pause_of(&done, killed_at_ns)?;

@@ -1,7 +1,7 @@
 //! Two guests that talk TCP through a backend's switch, as often as is asked.
 
 use super::Result;
-use crate::process::order::{Order, Posts, Transfer};
+use crate::process::process_command::{Posts, ProcessCommand, Transfer};
 use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
 use crate::screen::Progress;
 use crate::table::figure;
@@ -53,13 +53,13 @@ impl Stage {
     /// server reports when so many bytes are there, and both guests when frames arrived. `made` is
     /// called before any of them connects.
     pub fn begin(&mut self, tell_at: Option<u64>, made: impl FnOnce()) -> Result<()> {
-        self.back.order(&Order::Switch { vifs: 2, succeed: false })?;
+        self.back.command(&ProcessCommand::Switch { vifs: 2, succeed: false })?;
         for front in [CLIENT, SERVER] {
             self.testbed.make_vif(front, 0)?;
         }
         made();
         let part = |own, to| {
-            Order::Transfer(Transfer {
+            ProcessCommand::Transfer(Transfer {
                 own,
                 to,
                 bytes: TRANSFER_BYTES,
@@ -69,9 +69,9 @@ impl Stage {
                 arrivals: tell_at.is_some(),
             })
         };
-        self.server.order(&part(6, None))?;
+        self.server.command(&part(6, None))?;
         self.server.report(&mut [&mut self.back, &mut self.client])?; // connected
-        self.client.order(&part(5, Some(6)))?;
+        self.client.command(&part(5, Some(6)))?;
         self.client.report(&mut [&mut self.back, &mut self.server])?;
         Ok(())
     }

@@ -9,12 +9,12 @@
 
 use super::account::Account;
 use super::crowd::port::Hall;
-use super::order::{Case, Devices, Dir, Nuisance, Order, Posts};
-use super::port_plan::{Ordered, PortPlan};
+use super::port_plan::{PlannedPorts, PortPlan};
+use super::process_command::{Case, Devices, Dir, Nuisance, Posts, ProcessCommand};
 use super::report::{Came, Latencies, Played, Report, Spent, Switched};
 use super::signals::{Signals, WARM_UP, locked};
 use super::staff::{Meter, Staff};
-use super::{LoopbackBackend, ProcessArgs, Result, has_order, next_order, tell};
+use super::{LoopbackBackend, ProcessArgs, Result, has_command, next_command, tell};
 use pregrant::DomId;
 use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::path::PathName;
@@ -82,21 +82,21 @@ struct Host {
     dir: PathBuf,
     domid: u16,
     /// Of a crowd: the number of the orders' descriptor among what wakes this thread.
-    orders: Option<usize>,
+    commands: Option<usize>,
     hall: Arc<Hall>,
     over: bool,
 }
 
 /// Carries out orders until there are no more.
 pub fn play(args: &ProcessArgs) -> Result<()> {
-    let Some(first) = next_order()? else { return Ok(()) };
+    let Some(first) = next_command()? else { return Ok(()) };
     let mut host = Host::new(args, &first)?;
     host.obey(first, Spent::default())?;
-    if host.orders.is_some() {
+    if host.commands.is_some() {
         return Worker::new(Mode::Event).run(&mut host);
     }
-    while let Some(order) = next_order()? {
-        host.obey(order, Spent::default())?;
+    while let Some(command) = next_command()? {
+        host.obey(command, Spent::default())?;
     }
     host.backend.close_all();
     Ok(())
@@ -114,14 +114,14 @@ fn disks(path: DiskPath) -> Blk<Loopback> {
 
 impl Host {
     /// For what the first order asks.
-    fn new(args: &ProcessArgs, first: &Order) -> Result<Self> {
+    fn new(args: &ProcessArgs, first: &ProcessCommand) -> Result<Self> {
         let attach_at_ns = MonotonicClock.now_ns();
         let (platform, xs) = super::attach(&args.broker, DomId(args.domid))?;
         let port_plan = Rc::new(RefCell::new(PortPlan::Nothing));
         let redo = Rc::new(Cell::new(true));
         let class: Box<dyn DeviceClass<Loopback, UnixTransport>> = match first {
-            Order::Serve(_, Devices::Disks(path)) => Box::new(disks(*path)),
-            _ => Box::new(Net::new(NetConfig::default(), Box::new(Ordered(Rc::clone(&port_plan))))),
+            ProcessCommand::Serve(_, Devices::Disks(path)) => Box::new(disks(*path)),
+            _ => Box::new(Net::new(NetConfig::default(), Box::new(PlannedPorts(Rc::clone(&port_plan))))),
         };
         let recovery = RedoSwitch { inner: BrokerRecovery, redo: Rc::clone(&redo) };
         let config = BackendConfig { recovery: Some(Box::new(recovery)), ..BackendConfig::default() };
@@ -133,7 +133,7 @@ impl Host {
             attach_at_ns,
             dir: args.broker.parent().unwrap_or(Path::new(".")).into(),
             domid: args.domid,
-            orders: None,
+            commands: None,
             hall: Arc::default(),
             over: false,
         })
@@ -141,28 +141,28 @@ impl Host {
 
     /// Carries out an order, and answers. `spent`: what was used before anything that an answer
     /// costs.
-    fn obey(&mut self, order: Order, spent: Spent) -> Result<()> {
-        let done = match order {
-            Order::Employ(posts) => Staff::employ(&mut self.backend, &posts).map(|staff| {
+    fn obey(&mut self, command: ProcessCommand, spent: Spent) -> Result<()> {
+        let done = match command {
+            ProcessCommand::Employ(posts) => Staff::employ(&mut self.backend, &posts).map(|staff| {
                 self.staff = Some(staff);
                 Report::Done
             }),
-            Order::Serve(posts, devices) => self.serve(&posts, devices),
-            Order::Case(case) => {
+            ProcessCommand::Serve(posts, devices) => self.serve(&posts, devices),
+            ProcessCommand::Case(case) => {
                 // A neighbour that breaks things on purpose, again and again: not to be told of.
                 if case.beside.is_some() && std::env::var_os("RUST_LOG").is_none() {
                     log::set_max_level(log::LevelFilter::Error);
                 }
                 self.case(&case).map(|played| Report::Case(Box::new(played)))
             }
-            Order::Switch { vifs, succeed } => self.switch(vifs, succeed).map(Report::Switch),
-            Order::SendBack(echoes) => {
+            ProcessCommand::Switch { vifs, succeed } => self.switch(vifs, succeed).map(Report::Switch),
+            ProcessCommand::SendBack(echoes) => {
                 self.hall.set_echoes(echoes);
                 Ok(Report::Done)
             }
-            Order::Describe => Ok(Report::Described(self.backend.platform().describe())),
-            Order::Spent => Ok(Report::Spent(spent)),
-            Order::Seen => Ok(Report::Seen { came: self.hall.came(), spent }),
+            ProcessCommand::Describe => Ok(Report::Described(self.backend.platform().describe())),
+            ProcessCommand::Spent => Ok(Report::Spent(spent)),
+            ProcessCommand::Seen => Ok(Report::Seen { came: self.hall.came(), spent }),
             _ => Err("that is a guest's order".into()),
         };
         let placed = self.staff.as_ref().map_or(Ok(()), |staff| staff.in_place());
@@ -176,7 +176,7 @@ impl Host {
             *self.port_plan.borrow_mut() = PortPlan::Crowd(Arc::clone(&self.hall));
             self.configure(path, path);
         }
-        self.orders = Some(self.backend.platform().events().also_wake_on(std::io::stdin().as_fd())?);
+        self.commands = Some(self.backend.platform().events().also_wake_on(std::io::stdin().as_fd())?);
         self.staff = Some(Staff::employ(&mut self.backend, posts)?);
         Ok(Report::Done)
     }
@@ -217,11 +217,12 @@ impl Rest for Host {
         if !self.backend.control()? {
             self.backend.sleep(None);
             // What ended the sleep before this one may be told of still, if this was none.
-            let woken = self.orders.is_some_and(|orders| self.backend.platform().events().woken_by(orders));
-            if woken && has_order()? {
+            let woken =
+                self.commands.is_some_and(|commands| self.backend.platform().events().woken_by(commands));
+            if woken && has_command()? {
                 let spent = self.spent();
-                match next_order()? {
-                    Some(order) => self.obey(order, spent)?,
+                match next_command()? {
+                    Some(command) => self.obey(command, spent)?,
                     None => self.over = true,
                 }
             }

@@ -8,7 +8,7 @@
 
 use super::Result;
 use super::guest::Guest;
-use super::order::RxWay;
+use super::process_command::RxWay;
 use crate::station::guest_stack::{GuestStack, StackConfig};
 use pregrant::net::front::{Diverted, HookAction};
 use pregrant::net::headers::{IpHeaders, MacAddr};

@@ -6,10 +6,10 @@ use super::crowd::guests::Crowd;
 use super::disks::guests::Guests;
 use super::fault::Fault;
 use super::mark::{mark, whole_frames};
-use super::order::{Case, Dir, Order, RxWay};
 use super::own_frames::{OwnFrames, equip, written};
+use super::process_command::{Case, Dir, ProcessCommand, RxWay};
 use super::report::{Came, Latencies, Played, Report, Spent};
-use super::{ProcessArgs, Result, next_order, tell};
+use super::{ProcessArgs, Result, next_command, tell};
 use crate::cpu_time;
 use hdrhistogram::Histogram;
 use pregrant::DomId;
@@ -48,20 +48,22 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
     // The domain lives as long as its first process' attachment.
     let keep = Loopback::attach(&args.broker, DomId(args.domid))?;
     let (mut crowd, mut disks) = (Crowd::default(), Guests::default());
-    while let Some(order) = next_order()? {
-        let said = match order {
-            Order::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
-            Order::Transfer(transfer) => super::transfer::play(args, &transfer),
-            Order::Annoy { nuisance, size } => super::neighbour::play(args, nuisance, size),
-            Order::Gather { members, path, data_len } => crowd.gather(&args.broker, &members, path, data_len),
+    while let Some(command) = next_command()? {
+        let said = match command {
+            ProcessCommand::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
+            ProcessCommand::Transfer(transfer) => super::transfer::play(args, &transfer),
+            ProcessCommand::Annoy { nuisance, size } => super::neighbour::play(args, nuisance, size),
+            ProcessCommand::Gather { members, path, data_len } => {
+                crowd.gather(&args.broker, &members, path, data_len)
+            }
             // It answers itself, once all rings are full, and goes on until the next order.
-            Order::Send(loads) => match crowd.send(&loads) {
+            ProcessCommand::Send(loads) => match crowd.send(&loads) {
                 Ok(()) => continue,
                 Err(e) => Err(e),
             },
-            Order::Rest => crowd.rest(),
-            Order::Echo { seconds, mode } => crowd.echo(seconds, mode),
-            Order::Disks(order) => disks.obey(&args.broker, order),
+            ProcessCommand::Rest => crowd.rest(),
+            ProcessCommand::Echo { seconds, mode } => crowd.echo(seconds, mode),
+            ProcessCommand::Disks(command) => disks.obey(&args.broker, command),
             _ => Err("that is the back's order".into()),
         };
         tell(&said.unwrap_or_else(|e| Report::Failed(e.to_string())))?;

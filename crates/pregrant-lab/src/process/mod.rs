@@ -10,10 +10,10 @@ pub(crate) mod fault;
 pub(crate) mod guest;
 pub(crate) mod mark;
 pub(crate) mod neighbour;
-pub(crate) mod order;
 mod own_frames;
 pub(crate) mod port_plan;
 pub(crate) mod ports;
+pub(crate) mod process_command;
 pub(crate) mod report;
 pub(crate) mod signals;
 pub(crate) mod staff;
@@ -21,7 +21,6 @@ pub(crate) mod transfer;
 
 use crate::machine;
 use clap::{Args, ValueEnum};
-use order::Order;
 use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenstore::Client;
@@ -29,6 +28,7 @@ use pregrant_host::drivers::Backend;
 use pregrant_host::loopback::{Loopback, LoopbackError};
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
+use process_command::ProcessCommand;
 use report::Report;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -107,7 +107,7 @@ fn attach(broker: &Path, domid: DomId) -> Result<(Loopback, Client<UnixTransport
 }
 
 /// The next order; None at the end of them.
-fn next_order() -> Result<Option<Order>> {
+fn next_command() -> Result<Option<ProcessCommand>> {
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line)? == 0 {
         return Ok(None);
@@ -117,7 +117,7 @@ fn next_order() -> Result<Option<Order>> {
 
 /// Whether there is an order, or will be none any more. Orders come one at a time, each after the
 /// last one's answer.
-fn has_order() -> Result<bool> {
+fn has_command() -> Result<bool> {
     let stdin = std::io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;

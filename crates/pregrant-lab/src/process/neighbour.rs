@@ -4,7 +4,7 @@
 //! It gives way on its own processor: lowest priority, and a yield after each act. So what the
 //! measured guest loses beside it is lost at the backend.
 
-use super::order::Nuisance;
+use super::process_command::Nuisance;
 use super::report::Report;
 use super::{ProcessArgs, Result, tell};
 use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};

@@ -8,7 +8,7 @@
 
 use super::Result;
 use super::guest::Guest;
-use super::order::{Buffers, Fill, Reuse};
+use super::process_command::{Buffers, Fill, Reuse};
 use super::report::CachePlayed;
 use pregrant::PAGE_SIZE;
 use pregrant::net::front::{CacheMode, CacheStats, GrefCache};

@@ -2,8 +2,8 @@
 
 use super::account::{Account, CountedPort};
 use super::crowd::port::Hall;
-use super::order::{Case, Dir};
 use super::ports::{EchoPort, SinkPort, SourcePort};
+use super::process_command::{Case, Dir};
 use super::signals::{Signals, locked};
 use pregrant::DomId;
 use pregrant::port::{FramePort, Offloads};
@@ -76,9 +76,9 @@ impl PortPlan {
 }
 
 /// The far side that the last order asked for.
-pub struct Ordered(pub Rc<RefCell<PortPlan>>);
+pub struct PlannedPorts(pub Rc<RefCell<PortPlan>>);
 
-impl PortProvider for Ordered {
+impl PortProvider for PlannedPorts {
     fn found(
         &mut self,
         id: &DeviceId,

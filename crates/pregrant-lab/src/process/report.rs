@@ -1,7 +1,7 @@
 //! What the processes of a testbed say: one JSON object a line, as answers to
-//! [orders](super::order).
+//! [orders](super::command).
 
-use super::disks::order::{DisksSeen, Rested};
+use super::disks::disks_command::{DisksSeen, Rested};
 use hdrhistogram::Histogram;
 use pregrant_host::counters::Counters;
 use pregrant_host::ports::sink::SinkReport;

@@ -10,7 +10,7 @@
 //! exactly. That of one worker among others is as of its last tick or sleep, some milliseconds old
 //! at most.
 
-use super::order::Posts;
+use super::process_command::Posts;
 use super::report::Spent;
 use super::signals::locked;
 use super::{LoopbackBackend, Result, stay_on};

@@ -1,7 +1,7 @@
 //! A guest's part in a TCP transfer: smoltcp over the vif.
 
 use super::guest::{attach, config, connect};
-use super::order::Transfer;
+use super::process_command::Transfer;
 use super::report::{Arrival, Numbered, Report, Transferred};
 use super::{ProcessArgs, Result, tell};
 use crate::station::Station;
@@ -34,8 +34,8 @@ enum End {
 }
 
 /// Connects vif 0, transfers, closes.
-pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
-    let mut guest = attach(&args.broker, args.domid, 0, config(PathName::Staging, order.data_len, 1))?;
+pub fn play(args: &ProcessArgs, command: &Transfer) -> Result<Report> {
+    let mut guest = attach(&args.broker, args.domid, 0, config(PathName::Staging, command.data_len, 1))?;
     connect(&mut guest)?;
     let (own, back) = guest.states()?;
     let staged = guest.vif().staging_accepted(0);
@@ -46,20 +46,20 @@ pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
     )))?;
     let address = |last| Ipv4Addr::new(10, 0, 0, last);
     let mac = MacAddr([0x00, 0x16, 0x3e, 0, args.domid as u8, 0]);
-    let mut config = StackConfig::new(mac, address(order.own));
-    (config.mtu, config.numbered) = (order.mtu, true);
+    let mut config = StackConfig::new(mac, address(command.own));
+    (config.mtu, config.numbered) = (command.mtu, true);
     let began = guest.platform().clock().now_ns();
     let mut stack = GuestStack::new(&config, began);
-    let mut end = match order.to {
+    let mut end = match command.to {
         Some(to) => {
             let to = (address(to), PORT);
-            End::Client(TransferClient::new(&mut stack, to, order.bytes, SEED, began)?)
+            End::Client(TransferClient::new(&mut stack, to, command.bytes, SEED, began)?)
         }
         None => End::Server(TransferServer::new(&mut stack, PORT)?),
     };
     let mut station = Station::new(guest, stack);
     let mut report = None;
-    let mut tell_at = order.tell_at;
+    let mut tell_at = command.tell_at;
     let mut arrivals = Vec::new();
     let mut over: Option<Instant> = None;
     let until = Instant::now() + PATIENCE;
@@ -79,10 +79,10 @@ pub fn play(args: &ProcessArgs, order: &Transfer) -> Result<Report> {
         })?;
         let Some((now, progress)) = moment else { continue };
         let bytes = match progress {
-            Progress::Moving(bytes) if order.to.is_none() => bytes,
+            Progress::Moving(bytes) if command.to.is_none() => bytes,
             _ => 0,
         };
-        if order.arrivals && came > 0 {
+        if command.arrivals && came > 0 {
             arrivals.push(Arrival { at_ns: now, frames: came as u32, bytes });
         }
         if tell_at.take_if(|at| bytes >= *at).is_some() {

@@ -123,7 +123,7 @@ impl Drop for Frames {
 
 struct Channel {
     /// The handle that hears its events.
-    heard_by: u32,
+    owner_handle: u32,
     remote_dom: DomId,
     remote: Option<EvtchnPort>,
     pending: bool,
@@ -550,8 +550,8 @@ impl Events for LocalDomain {
         let mut s = self.xen.lock();
         s.next_port += 1;
         let port = EvtchnPort(s.next_port);
-        let heard_by = self.handle;
-        let chan = Channel { heard_by, remote_dom: to, remote: None, pending: false, masked: false };
+        let owner_handle = self.handle;
+        let chan = Channel { owner_handle, remote_dom: to, remote: None, pending: false, masked: false };
         s.channels.insert((self.domid, port), chan);
         Ok((LocalChan { by: self.clone(), port, bound_to: None }, port))
     }
@@ -568,8 +568,9 @@ impl Events for LocalDomain {
             }
         }
         s.next_port += 1;
-        let heard_by = self.handle;
-        let chan = Channel { heard_by, remote_dom: to, remote: Some(remote), pending: true, masked: false };
+        let owner_handle = self.handle;
+        let chan =
+            Channel { owner_handle, remote_dom: to, remote: Some(remote), pending: true, masked: false };
         s.channels.insert((self.domid, port), chan);
         self.xen.state.1.notify_all();
         Ok(LocalChan { by: self.clone(), port, bound_to: Some((to, remote)) })
@@ -606,7 +607,7 @@ impl Events for LocalDomain {
         let mut s = self.xen.lock();
         loop {
             for ((dom, port), c) in s.channels.iter_mut() {
-                if *dom == self.domid && c.heard_by == self.handle && c.pending && !c.masked {
+                if *dom == self.domid && c.owner_handle == self.handle && c.pending && !c.masked {
                     c.pending = false;
                     c.masked = true;
                     ready.ports.push(*port);

@@ -112,11 +112,11 @@ fn table<K: AnyOrder<Req = Request, Rsp = Response>>(setting: &Setting) {
         (Request::Other { op: 7, id: u64::MAX }, RSP_EOPNOTSUPP, 0),
         (Request::Other { op: 255, id: 3 }, RSP_EOPNOTSUPP, 0),
     ];
-    for (req, status, heard) in cases {
+    for (req, status, received) in cases {
         world.disk.log();
         let was = world.xen.counts().mapped;
         assert_eq!(front.ask(&mut world, req), *status, "{setting:?} {req:?}");
-        assert_eq!(world.disk.log().len(), *heard, "{req:?}");
+        assert_eq!(world.disk.log().len(), *received, "{req:?}");
         if setting.path != PathName::Persistent {
             assert_eq!(world.xen.counts().mapped, was, "{req:?}");
         }
@@ -174,8 +174,8 @@ fn nothing_is_written_to_a_disk_that_is_read() {
     ] {
         assert_eq!(front.ask(&mut world, &req), status, "{req:?}");
     }
-    let heard = world.disk.log();
-    assert!(heard.iter().all(|(op, ..)| matches!(op, IoOp::Read | IoOp::Flush)), "{heard:?}");
+    let received = world.disk.log();
+    assert!(received.iter().all(|(op, ..)| matches!(op, IoOp::Read | IoOp::Flush)), "{received:?}");
     front.end(world);
 }
 

@@ -568,8 +568,8 @@ fn an_answer_that_was_not_asked_closes_the_vif() {
         };
         lying.raw.answer(lying.asked, (id, msg_type, SUCCESS, dels.len() as u32));
         let Pair { front, g, .. } = &mut lying.own.pair;
-        let heard = front.turn(g);
-        assert_eq!(heard.is_ok(), kind <= twice, "{kind}");
+        let received = front.turn(g);
+        assert_eq!(received.is_ok(), kind <= twice, "{kind}");
         let ended = standing - lying.own.pair.xen.counts().grants;
         assert_eq!(ended, if kind <= twice { dels.len() } else { 0 }, "{kind}");
         if kind == twice {

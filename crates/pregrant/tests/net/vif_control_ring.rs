@@ -81,7 +81,7 @@ impl FramePort for Groups {
 }
 
 /// Which of the five groups' frames reach the front.
-fn heard(
+fn received(
     (g, front): (&LocalDomain, &mut FrontVif<LocalDomain>),
     (h, back): (&LocalDomain, &mut BackVif<LocalDomain>),
 ) -> Vec<u8> {
@@ -139,7 +139,7 @@ fn what_a_front_set_outlives_its_back() {
     connect((&g, &mut front, &mut fb), (&h, &mut first, &mut bb));
     assert!(matches!(steerings(&h, &mut first)[..], [None, None]), "as the port likes");
     assert!(steerings(&h, &mut first).is_empty(), "said once");
-    assert_eq!(heard((&g, &mut front), (&h, &mut first)), [], "none was named");
+    assert_eq!(received((&g, &mut front), (&h, &mut first)), [], "none was named");
 
     let say = |first: &mut BackVif<_>, front: &mut FrontVif<_>, t: CtrlType, n: u32| {
         ask((&g, front), (&h, first), |c, p| c.ask(p, t, [n, 0, 0]))
@@ -162,7 +162,7 @@ fn what_a_front_set_outlives_its_back() {
         assert_eq!(request_group((&g, &mut front), (&h, &mut first), (n, true)), (0, 0));
     }
     assert_eq!(request_group((&g, &mut front), (&h, &mut first), (3, false)), (0, 0));
-    assert_eq!(heard((&g, &mut front), (&h, &mut first)), [2, 4]);
+    assert_eq!(received((&g, &mut front), (&h, &mut first)), [2, 4]);
 
     // It dies; another finds all of it, without a word to the front.
     drop(first);
@@ -171,24 +171,24 @@ fn what_a_front_set_outlives_its_back() {
     assert!(second.reattach(&h, &mut bb, &mut |_, _| None).expect("live rings"));
     let told = steerings(&h, &mut second);
     assert!(told.len() == 2 && told.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
-    assert_eq!(heard((&g, &mut front), (&h, &mut second)), [2, 4]);
+    assert_eq!(received((&g, &mut front), (&h, &mut second)), [2, 4]);
     assert_eq!(front.ctrl().expect("a control ring").answer(), Ok(None), "answered once");
     assert_eq!(say(&mut second, &mut front, CtrlType::GetHashFlags, 0), (0, 15), "the algorithm is set");
 
     // The guest changes its mind, at any time.
     fb.own.borrow_mut().insert("request-multicast-control".into(), "0".into());
     second.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
-    assert_eq!(heard((&g, &mut front), (&h, &mut second)), [0, 1, 2, 3, 4]);
+    assert_eq!(received((&g, &mut front), (&h, &mut second)), [0, 1, 2, 3, 4]);
     fb.own.borrow_mut().insert("request-multicast-control".into(), "1".into());
     second.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
-    assert_eq!(heard((&g, &mut front), (&h, &mut second)), [2, 4]);
+    assert_eq!(received((&g, &mut front), (&h, &mut second)), [2, 4]);
 
     // One that finds nothing leaves nothing out, and spreads frames as it likes.
     drop(second);
     let mut third = back(BackFeatures::default());
     assert!(third.reattach(&h, &mut bb, &mut |_, _| None).expect("live rings"));
     assert!(matches!(steerings(&h, &mut third)[..], [None, None]));
-    assert_eq!(heard((&g, &mut front), (&h, &mut third)), [0, 1, 2, 3, 4]);
+    assert_eq!(received((&g, &mut front), (&h, &mut third)), [0, 1, 2, 3, 4]);
 
     front.close(&mut fb, None).expect("a map");
     for _ in 0..4 {
@@ -327,7 +327,7 @@ fn nothing_of_it_without_the_backs_offer() {
     assert_eq!(fb.own.borrow()["request-multicast-control"], "0");
     fb.own.borrow_mut().insert("request-multicast-control".into(), "1".into());
     vif.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
-    assert_eq!(heard((&g, &mut front), (&h, &mut vif)), [0, 1, 2, 3, 4]);
+    assert_eq!(received((&g, &mut front), (&h, &mut vif)), [0, 1, 2, 3, 4]);
     assert_eq!(request_group((&g, &mut front), (&h, &mut vif), (1, true)), (0, 1), "refused");
 }
 

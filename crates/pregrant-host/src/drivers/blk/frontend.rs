@@ -220,7 +220,7 @@ where
     /// disk that is to begin anew at some time is not waited for beyond it. Returns what it came
     /// to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
-        let events = self.end.hear(wait, self.vbd.begins_at_ns())?;
+        let events = self.end.wait_for_events(wait, self.vbd.begins_at_ns())?;
         let in_use = self.is_in_use()?;
         self.vbd.set_in_use(in_use);
         let leaves = self.vbd.stays() && !in_use;

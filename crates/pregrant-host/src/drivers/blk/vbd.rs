@@ -31,7 +31,7 @@ use std::time::Duration;
 
 /// How long a disk that closes waits for what it works on. Then its guest is told that it is
 /// closed, and its pages stay mapped until the disk answers.
-const LAST_ORDERS: Duration = Duration::from_secs(1);
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// The toolstack's key that names a script.
 const SCRIPT: &str = "script";
 
@@ -159,7 +159,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
     }
 
     fn under_way(&mut self, p: &P) -> Option<Duration> {
-        (self.vbd.under_way(p) > 0).then_some(LAST_ORDERS)
+        (self.vbd.under_way(p) > 0).then_some(LAST_REQUESTS)
     }
 
     fn wants_looks(&self) -> bool {

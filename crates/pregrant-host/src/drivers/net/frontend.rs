@@ -90,7 +90,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// that is to begin anew at some time is not waited for beyond it. Returns what the vif came
     /// to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
-        let events = self.end.hear(wait, self.vif.begins_at_ns())?;
+        let events = self.end.wait_for_events(wait, self.vif.begins_at_ns())?;
         if let Err(fault) = self.vif.turn(&self.end.platform) {
             return Err(self.fault(fault));
         }

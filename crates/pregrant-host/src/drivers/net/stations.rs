@@ -190,7 +190,7 @@ mod tests {
     }
 
     /// A broadcast with this source. How many of the others' ports get it.
-    fn heard(ports: &mut [Vec<SwitchPort>], from: usize, source: u8) -> usize {
+    fn received(ports: &mut [Vec<SwitchPort>], from: usize, source: u8) -> usize {
         let mut arena = Arena::new();
         let frame = [&[0xFF; 6][..], &[0, 0x16, 0x3e, 0, 0, source], &[0; 48]].concat();
         assert!(arena.push(&frame, Offload::default()));
@@ -214,7 +214,7 @@ mod tests {
         for (from, sources) in [(0, &[5][..]), (1, &[6]), (3, &[8, 9, 10]), (2, &[7, 8, 9, 10]), (3, &[])] {
             for source in 5..11 {
                 let expected = if sources.contains(&source) { 3 } else { 0 };
-                assert_eq!(heard(&mut ports, from, source), expected, "{from} as {source}");
+                assert_eq!(received(&mut ports, from, source), expected, "{from} as {source}");
             }
         }
     }
@@ -263,7 +263,10 @@ mod tests {
         stations.allow_mac_spoofing([None]);
         stations.found(&id(5), &place(Some("00:16:3e:00:00:05")), false).unwrap();
         let mut ports: Vec<_> = [5, 6].map(|front| stations.ports(&id(front), 1, BOTH).unwrap()).into();
-        assert_eq!((heard(&mut ports, 0, 9), heard(&mut ports, 1, 9), heard(&mut ports, 1, 5)), (1, 1, 0));
+        assert_eq!(
+            (received(&mut ports, 0, 9), received(&mut ports, 1, 9), received(&mut ports, 1, 5)),
+            (1, 1, 0)
+        );
     }
 
     #[test]

@@ -151,8 +151,8 @@ impl DeviceLog {
         let now = (self.all.0.now)();
         let (mut own, mut all) = (self.own.budgets.borrow_mut(), self.all.0.lines.borrow_mut());
         let (own, all) = (own.of(level), all.of(level));
-        let is_heard = all.has_room(ALL_DEVICES, now) || own.is_quiet(now);
-        if is_heard && own.lines.has_room(ONE_DEVICE, now) {
+        let is_logged = all.has_room(ALL_DEVICES, now) || own.is_quiet(now);
+        if is_logged && own.lines.has_room(ONE_DEVICE, now) {
             own.lines.spend(ONE_DEVICE);
             own.last = Some(now);
             all.spend(ALL_DEVICES);

@@ -158,7 +158,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     /// Some are being plugged in, or out.
     hotplugs: bool,
     /// When the first of those that are throttled is to be heard again.
-    heard_at: Option<Instant>,
+    resumes_at: Option<Instant>,
     pool: WorkerPool<P>,
     /// The number of its ports' descriptor among what wakes this thread, where this thread serves
     /// queues.
@@ -203,7 +203,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             live: 0,
             own_rings: OwnRings::default(),
             hotplugs: false,
-            heard_at: None,
+            resumes_at: None,
             pool: WorkerPool::inline(),
             arrivals: None,
             rescan: false,
@@ -346,7 +346,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let mut work = self.retry_held() | self.xs.has_events();
         work |= self.arm_own_rings();
         work |= self.pool.inline_mut().is_some_and(|load| {
-            load.hear();
+            load.take_doorbells();
             load.arm(&self.platform)
         });
         self.pump() | work

@@ -115,7 +115,7 @@ impl OwnRings {
     }
 
     /// This thread has slept, or looked: what fired is known.
-    pub(super) fn heard(&mut self) {
+    pub(super) fn events_seen(&mut self) {
         self.asks = false;
     }
 

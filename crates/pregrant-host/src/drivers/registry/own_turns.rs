@@ -28,7 +28,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// The control turn of each live device with something in its own ring. True when there was
     /// something to do.
     pub(super) fn turn_devices(&mut self) -> bool {
-        self.look_at_own_rings();
+        self.check_control_rings();
         self.own_rings.end_pauses();
         if self.own_rings.active.is_empty() {
             return false;
@@ -53,7 +53,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// What fired that this thread's worker saw, and is of none of its queues.
-    fn hear_own_rings(&mut self) {
+    fn poll_control_rings(&mut self) {
         if let Some(load) = self.pool.inline_mut() {
             load.take_unknown(|ready| self.own_rings.fired(ready));
         }
@@ -61,8 +61,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// What fired. A thread that serves no queues asks itself, where it has not slept since it had
     /// its last turn: while a ring is never empty it does not sleep.
-    fn look_at_own_rings(&mut self) {
-        self.hear_own_rings();
+    fn check_control_rings(&mut self) {
+        self.poll_control_rings();
         if self.pool.inline_mut().is_some() {
             return;
         }
@@ -94,7 +94,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Before sleeping: arms those that have nothing. True: one has something.
     pub(super) fn arm_own_rings(&mut self) -> bool {
-        self.hear_own_rings();
+        self.poll_control_rings();
         let Self { own_rings, devices, platform, .. } = self;
         let (mut work, mut fault) = (false, None);
         let mut arm = |served: &mut Instance<P, T>| match served.served.arm(platform) {

@@ -48,12 +48,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         match &mut self.pool {
             WorkerPool::Inline(load) => {
                 load.fired(waiter.ready());
-                load.hear();
+                load.take_doorbells();
                 load.look_at_ports();
             }
             WorkerPool::Threads(threads) => {
                 self.own_rings.fired(waiter.ready());
-                self.own_rings.heard();
+                self.own_rings.events_seen();
                 threads.waker().awake(true);
             }
         }

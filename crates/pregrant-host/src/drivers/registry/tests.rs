@@ -24,12 +24,12 @@ use std::time::Duration;
 const BACK: DomId = DomId(0);
 
 /// A link that keeps what is sent over it, as text.
-struct Heard {
+struct CountedLink {
     link: LocalLink,
     sent: Rc<RefCell<String>>,
 }
 
-impl Transport for Heard {
+impl Transport for CountedLink {
     type Error = &'static str;
     fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error> {
         self.sent.borrow_mut().push_str(&String::from_utf8_lossy(bytes));
@@ -111,7 +111,7 @@ struct Stage {
     store: LocalStore,
     /// The toolstack's.
     xs: Client<LocalLink>,
-    backend: Backend<LocalDomain, Heard>,
+    backend: Backend<LocalDomain, CountedLink>,
     sent: Rc<RefCell<String>>,
     plugs: Rc<Cell<bool>>,
     /// What the far side was told.
@@ -130,7 +130,7 @@ impl Stage {
             store.with_server(|s| s.introduce(back)).unwrap();
         }
         let sent = Rc::<RefCell<String>>::default();
-        let link = Heard { link: store.link(back), sent: Rc::clone(&sent) };
+        let link = CountedLink { link: store.link(back), sent: Rc::clone(&sent) };
         let plugs = Rc::<Cell<bool>>::default();
         let links = Rc::<RefCell<Vec<bool>>>::default();
         let provider = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });

@@ -54,7 +54,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         throttle.spend(self.began.elapsed(), now.elapsed());
         let until = now + pause;
         served.throttled_until = Some(until);
-        self.heard_at = Some(self.heard_at.map_or(until, |at| at.min(until)));
+        self.resumes_at = Some(self.resumes_at.map_or(until, |at| at.min(until)));
         served.throttled += 1;
         if is_to_be_said(&mut served.throttled_said, now) {
             served.say(Level::Warn, &format_args!("{THROTTLED} ({} time(s) so far)", served.throttled));
@@ -73,7 +73,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     fn wake_those_until(&mut self, end: Instant) -> bool {
-        if self.heard_at.is_none_or(|at| at > end) {
+        if self.resumes_at.is_none_or(|at| at > end) {
             return false;
         }
         let mut woke = false;
@@ -91,12 +91,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             };
             throttle.spend(self.began.elapsed(), start.elapsed());
         }
-        self.heard_at = self.devices.iter().filter_map(|s| s.throttled_until).min();
+        self.resumes_at = self.devices.iter().filter_map(|s| s.throttled_until).min();
         woke
     }
 
     /// When the first of those that are throttled is to be watched again, from now.
     pub(super) fn throttle_left(&self) -> Option<Duration> {
-        self.heard_at.map(|until| until.saturating_duration_since(Instant::now()))
+        self.resumes_at.map(|until| until.saturating_duration_since(Instant::now()))
     }
 }

@@ -188,7 +188,7 @@ where
     fn sleep(&mut self) -> Result<(), Infallible> {
         self.looked = false;
         // In this command: a message that comes after it was looked for rings anew.
-        self.load.hear();
+        self.load.take_doorbells();
         let was_live = self.is_live();
         self.read();
         if !was_live && self.is_live() {
@@ -217,7 +217,7 @@ where
         self.waker.awake(rung);
         self.load.fired(waiter.ready());
         self.waiter = waiter;
-        self.load.hear();
+        self.load.take_doorbells();
         if came {
             self.load.look_at_ports();
         }

@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn hooks_hear_of_domains_and_get_a_store_connection_for_each_attachment() {
-        let (tell, hear) = mpsc::channel();
+        let (tell, received_lines) = mpsc::channel();
         let (created, destroyed) = (tell.clone(), tell.clone());
         let hooks = Hooks {
             store: Some(Box::new(move |domid, fd| {
@@ -327,7 +327,7 @@ mod tests {
         store.read_exact(&mut bytes).unwrap();
         assert_eq!(bytes, [5, 0]);
         drop(guest);
-        let heard: Vec<String> = hear.iter().take(3).collect();
-        assert_eq!(heard, ["created domain 5", "connection of domain 5", "destroyed domain 5"]);
+        let received: Vec<String> = received_lines.iter().take(3).collect();
+        assert_eq!(received, ["created domain 5", "connection of domain 5", "destroyed domain 5"]);
     }
 }

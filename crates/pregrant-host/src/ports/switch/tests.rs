@@ -101,10 +101,10 @@ fn a_station_moves_where_it_may_and_ages() {
 /// source.
 fn keeps_its_traffic(p: &mut [SwitchPort], attacker: usize, stranger: usize) -> bool {
     send(&mut p[attacker], &frame(MacAddr::BROADCAST, mac(1)), NONE);
-    let heard: usize = p.iter_mut().map(|p| received(p).len()).sum();
+    let nr_received: usize = p.iter_mut().map(|p| received(p).len()).sum();
     send(&mut p[stranger], &frame(mac(1), mac(3)), NONE);
     let got: Vec<usize> = p.iter_mut().map(|p| received(p).len()).collect();
-    heard == 0 && got == [1, 0, 0]
+    nr_received == 0 && got == [1, 0, 0]
 }
 
 #[test]

@@ -417,14 +417,14 @@ fn a_port_that_leaves_leaves_no_mail() {
 /// The same switch, as simple as can be: a list of frames for each port, and who was heard where.
 #[derive(Default)]
 struct Model {
-    heard: BTreeMap<[u8; 6], usize>,
+    received: BTreeMap<[u8; 6], usize>,
     waiting: BTreeMap<usize, Vec<(MacAddr, u64)>>,
 }
 
 impl Model {
     fn send(&mut self, from: usize, plan: Plan) {
-        let dst = self.heard.get(&plan.dst.0).copied();
-        match *self.heard.entry(plan.src.0).or_insert(from) {
+        let dst = self.received.get(&plan.dst.0).copied();
+        match *self.received.entry(plan.src.0).or_insert(from) {
             port if port != from => return,
             _ => {}
         }
@@ -450,7 +450,7 @@ fn behaves_like_a_list_for_each_port() {
             0 if step % 7 == 0 => {
                 ports.remove(&n);
                 model.waiting.remove(&n);
-                model.heard.retain(|_, port| *port != n);
+                model.received.retain(|_, port| *port != n);
             }
             0..=1 => {
                 let port = ports.entry(n).or_insert_with(|| switch.add_port(ALL).unwrap());
@@ -500,7 +500,7 @@ struct Station {
     n: usize,
     left: usize,
     sent: Vec<u64>,
-    heard: Vec<u64>,
+    received: Vec<u64>,
     got: u64,
 }
 
@@ -541,9 +541,9 @@ impl Station {
             self.got += 1;
             let ((dst, _), (src, seq)) = (addresses(frame).unwrap(), read(frame));
             if dst != EVERYBODY {
-                let heard = &mut self.heard[usize::from(src.0[5])];
-                assert!(dst == mac(self.n) && seq > *heard, "{seq} after {heard}");
-                *heard = seq;
+                let received = &mut self.received[usize::from(src.0[5])];
+                assert!(dst == mac(self.n) && seq > *received, "{seq} after {received}");
+                *received = seq;
             }
         }
         n
@@ -606,8 +606,8 @@ fn nothing_is_lost_between_workers_that_is_not_counted() {
     let office = Office { to, alarms, sending: AtomicUsize::new(STATIONS), shouts: AtomicUsize::new(0) };
     for n in 0..STATIONS {
         let port = pinned(&switch, n, ALL);
-        let (sent, heard) = (vec![0; STATIONS], vec![0; STATIONS]);
-        office.to[n % WORKERS].send(Station { port, n, left: BURSTS, sent, heard, got: 0 }).unwrap();
+        let (sent, received) = (vec![0; STATIONS], vec![0; STATIONS]);
+        office.to[n % WORKERS].send(Station { port, n, left: BURSTS, sent, received, got: 0 }).unwrap();
     }
     let mut stations: Vec<Station> = std::thread::scope(|scope| {
         let (switch, office) = (&switch, &office);

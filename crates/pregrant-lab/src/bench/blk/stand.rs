@@ -10,8 +10,8 @@
 use super::Row;
 use crate::bench::Result;
 use crate::bench::seating::Seating;
-use crate::process::disks::order::{DiskSetup, DisksOrder, DisksSeen, HANDLE, Load, Rested};
-use crate::process::order::{Devices, Order};
+use crate::process::disks::disks_command::{DiskSetup, DisksCommand, DisksSeen, HANDLE, Load, Rested};
+use crate::process::process_command::{Devices, ProcessCommand};
 use crate::process::report::{Report, Spent};
 use crate::testbed::{Ends, Testbed, answer};
 use pregrant::blk::path::PathName;
@@ -124,7 +124,7 @@ impl Stand {
         // A worker that has nothing to do sleeps in the end: other machines have the same cores.
         let mode = if plan.sleeps() { Mode::Event } else { Mode::Adaptive };
         let posts = seating.posts(Placement::Balanced, mode).ok_or("no workers")?;
-        answer!(ends.ask_back(Order::Serve(posts, Devices::Disks(plan.path)))?, Report::Done => ());
+        answer!(ends.ask_back(ProcessCommand::Serve(posts, Devices::Disks(plan.path)))?, Report::Done => ());
         let setup = DiskSetup {
             persistent: plan.path == PathName::Persistent,
             queues: plan.queues(),
@@ -132,20 +132,20 @@ impl Stand {
             pages: most.in_flight.div_ceil(pregrant::PAGE_SIZE) + most.depth,
             size: most.size,
         };
-        let gather = Order::Disks(DisksOrder::Gather { fronts, setup });
+        let gather = ProcessCommand::Disks(DisksCommand::Gather { fronts, setup });
         answer!(ends.ask_guests(gather)?, Report::Done => ());
         Ok(Self { ends, plan, seating, gives_way: false })
     }
 
     /// How the platform did its work, as the backend tells it.
     pub fn platform(&mut self) -> Result<String> {
-        Ok(answer!(self.ends.ask_back(Order::Describe)?, Report::Described(text) => text))
+        Ok(answer!(self.ends.ask_back(ProcessCommand::Describe)?, Report::Described(text) => text))
     }
 
     /// Both ends, as of now.
     fn look(&mut self) -> Result<(DisksSeen, Spent)> {
-        let back = answer!(self.ends.ask_back(Order::Spent)?, Report::Spent(spent) => spent);
-        let look = self.ends.ask_guests(Order::Disks(DisksOrder::Look))?;
+        let back = answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent);
+        let look = self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Look))?;
         Ok((answer!(look, Report::DisksSeen(seen) => seen), back))
     }
 
@@ -158,12 +158,12 @@ impl Stand {
             takes_turns: row.is_compared,
             ..Load::of(row.dir, row.size, row.align, row.depth)
         };
-        answer!(self.ends.ask_guests(Order::Disks(DisksOrder::Begin(load)))?, Report::Done => ());
+        answer!(self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Begin(load)))?, Report::Done => ());
         std::thread::sleep(WARM_UP);
         let (began, spent) = self.look()?;
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let (ended, last) = self.look()?;
-        let rested = self.ends.ask_guests(Order::Disks(DisksOrder::Rest))?;
+        let rested = self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Rest))?;
         let rested = answer!(rested, Report::Rested(rested) => *rested);
         let guests = ended.spent.since(&began.spent);
         Ok(Window {

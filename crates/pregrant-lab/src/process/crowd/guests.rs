@@ -4,9 +4,9 @@
 //! to notify. The members that do not send are connected and asleep, as a guest without traffic is.
 
 use crate::process::guest::{self, Guest, config, not_connected};
-use crate::process::order::{Case, Dir, Load, Member};
+use crate::process::process_command::{Case, Dir, Load, Member};
 use crate::process::report::Report;
-use crate::process::{Result, has_order, tell};
+use crate::process::{Result, has_command, tell};
 use pregrant::net::path::PathName;
 use pregrant::port::{Arena, BURST_FRAMES, Offload};
 use pregrant_host::drivers::Mode;
@@ -82,7 +82,7 @@ impl Crowd {
         tell(&Report::Done)?;
         let mut quiet_since = Instant::now();
         for round in 0u32.. {
-            if round.is_multiple_of(ROUNDS_TO_LOOK) && has_order()? {
+            if round.is_multiple_of(ROUNDS_TO_LOOK) && has_command()? {
                 break;
             }
             let mut moved = false;

@@ -1,7 +1,7 @@
 //! The guests with disks of one process: a thread for each, and the main one for orders, which
 //! sleeps while requests move.
 
-use super::order::{DiskSetup, DisksOrder, DisksSeen, Load, Rested};
+use super::disks_command::{DiskSetup, DisksCommand, DisksSeen, Load, Rested};
 use super::seat::{Count, Hall, Seat};
 use crate::cpu_time;
 use crate::process::Result;
@@ -46,20 +46,20 @@ pub struct Guests {
 
 impl Guests {
     /// Carries out an order.
-    pub fn obey(&mut self, broker: &Path, order: DisksOrder) -> Result<Report> {
-        match order {
-            DisksOrder::Gather { fronts, setup } => self.gather(broker, &fronts, setup),
-            DisksOrder::Begin(load) => self.begin(load),
-            DisksOrder::Look => Ok(Report::DisksSeen(self.look())),
-            DisksOrder::Rest => self.rest(),
-            DisksOrder::Verify => self.verify(),
+    pub fn obey(&mut self, broker: &Path, command: DisksCommand) -> Result<Report> {
+        match command {
+            DisksCommand::Gather { fronts, setup } => self.gather(broker, &fronts, setup),
+            DisksCommand::Begin(load) => self.begin(load),
+            DisksCommand::Look => Ok(Report::DisksSeen(self.look())),
+            DisksCommand::Rest => self.rest(),
+            DisksCommand::Verify => self.verify(),
         }
     }
 
     fn gather(&mut self, broker: &Path, fronts: &[u16], setup: DiskSetup) -> Result<Report> {
         // All begin before one is waited for: their handshakes run beside each other.
         let begin = |front: &u16| {
-            let (tasks, orders) = channel();
+            let (tasks, commands) = channel();
             let (tell, said) = channel();
             let (count, hall) = (Arc::<Count>::default(), Arc::clone(&self.hall));
             let (broker, front, counts) = (broker.to_path_buf(), DomId(*front), Arc::clone(&count));
@@ -71,7 +71,7 @@ impl Guests {
                 };
                 // nobody listens: the process ends
                 let _ = tell.send(Said::There(seat.platform().totals()));
-                for task in orders {
+                for task in commands {
                     let done = match task {
                         Task::Run(load) => seat.run(&load, &hall, &counts),
                         Task::Verify => seat.verify(),

@@ -8,7 +8,7 @@
 //! one right answer: the number and the last generation of each of its sectors. Those are looked at
 //! in every read; every byte in one of [`WHOLE_EACH`].
 
-use super::order::{Dir, Load};
+use super::disks_command::{Dir, Load};
 use pregrant::blk::disk::SECTOR_BYTES;
 
 /// One read in so many is looked at whole.
@@ -175,7 +175,7 @@ mod tests {
         let last = all.of_guest(3, 4);
         assert_eq!(
             (last.size, last.depth, last.careless),
-            (1 << 20, super::super::order::GREEDY_DEPTH, true)
+            (1 << 20, super::super::disks_command::GREEDY_DEPTH, true)
         );
     }
 

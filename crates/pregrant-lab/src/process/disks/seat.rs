@@ -1,7 +1,7 @@
 //! One guest of `bench blk`: its domain, its disk, and the thread that uses it.
 
+use super::disks_command::{DiskSetup, HANDLE, Load, Rested};
 use super::load::{Asked, Contents};
-use super::order::{DiskSetup, HANDLE, Load, Rested};
 use crate::process::Result;
 use crate::process::report::Latencies;
 use hdrhistogram::Histogram;

@@ -67,7 +67,7 @@ pub struct QueueShare {
     kept_pages: AtomicUsize,
     overflows: AtomicU64,
     /// Orders, and how many there were.
-    orders: AtomicU32,
+    generation: AtomicU32,
     allowed: AtomicUsize,
     sectors: AtomicU64,
 }
@@ -106,21 +106,21 @@ impl QueueShare {
     }
 
     /// From its next poll on it keeps so many pages at most.
-    pub(super) fn order_kept(&self, pages: usize) {
+    pub(super) fn set_page_limit(&self, pages: usize) {
         self.allowed.store(pages, Ordering::Relaxed);
-        self.orders.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// From its next poll on it has so many mapped for single requests.
-    pub(super) fn order_alone(&self, pages: usize) {
+    pub(super) fn set_alone_limit(&self, pages: usize) {
         self.alone.store(pages, Ordering::Relaxed);
-        self.orders.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// From its next poll on the disk has so many sectors.
-    pub(super) fn order_sectors(&self, sectors: u64) {
+    pub(super) fn set_sectors(&self, sectors: u64) {
         self.sectors.store(sectors, Ordering::Relaxed);
-        self.orders.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -215,7 +215,7 @@ pub struct BackQueue<P: Platform> {
     submitted: bool,
     /// Requests are taken; not so at the end.
     takes: bool,
-    heard: u32,
+    applied: u32,
     /// The time of the batch at hand, once it was asked for.
     now_ns: Option<u64>,
 }
@@ -260,7 +260,7 @@ impl<P: Platform> BackQueue<P> {
             in_flight: AtomicUsize::new(0),
             kept_pages: AtomicUsize::new(0),
             overflows: AtomicU64::new(0),
-            orders: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
             allowed: AtomicUsize::new(usize::MAX),
             sectors: AtomicU64::new(rules.figures.sectors),
         };
@@ -288,7 +288,7 @@ impl<P: Platform> BackQueue<P> {
             grew: false,
             submitted: false,
             takes: true,
-            heard: 0,
+            applied: 0,
             now_ns: None,
         }
     }
@@ -326,8 +326,8 @@ impl<P: Platform> BackQueue<P> {
         if self.chan.is_none() {
             return Ok(0);
         }
-        if self.share.orders.load(Ordering::Acquire) != self.heard {
-            self.heed(p);
+        if self.share.generation.load(Ordering::Acquire) != self.applied {
+            self.apply_config(p);
         }
         self.now_ns = None;
         let mut moved = self.collect(p);
@@ -627,8 +627,8 @@ impl<P: Platform> BackQueue<P> {
 
     /// Does what it was ordered to.
     #[cold]
-    pub(super) fn heed(&mut self, p: &P) {
-        self.heard = self.share.orders.load(Ordering::Acquire);
+    pub(super) fn apply_config(&mut self, p: &P) {
+        self.applied = self.share.generation.load(Ordering::Acquire);
         self.rules.figures.sectors = self.share.sectors.load(Ordering::Relaxed);
         let (allowed, alone) = (&self.share.allowed, &self.share.alone);
         self.path.limit_pages(p, allowed.load(Ordering::Relaxed), alone.load(Ordering::Relaxed));

@@ -147,7 +147,7 @@ impl<P: Platform> Back<Vbd<P>> {
             return Ok(());
         };
         figures.sectors = sectors;
-        self.shares.iter().for_each(|share| share.order_sectors(sectors));
+        self.shares.iter().for_each(|share| share.set_sectors(sectors));
         let pairs = resized(bus, sectors)?;
         bus.publish(&pairs, |_| false)
     }
@@ -238,17 +238,17 @@ impl<P: Platform> BackDevice for Vbd<P> {
         let (mut left, mut n) = (pages, self.shares.iter().filter(|share| share.keeps()).count());
         for share in self.shares.iter().filter(|share| share.keeps()) {
             let each = (left / n).min(self.config.persistent_pages);
-            share.order_kept(each);
+            share.set_page_limit(each);
             (left, n) = (left - each, n - 1);
         }
         self.allowed = pages - left;
         n = self.shares.len();
         for share in &self.shares {
             let alone = share.requested_alone().min(left / n);
-            share.order_alone(alone);
+            share.set_alone_limit(alone);
             (left, n) = (left - alone, n - 1);
         }
-        self.queues.iter_mut().for_each(|q| q.heed(p));
+        self.queues.iter_mut().for_each(|q| q.apply_config(p));
     }
 }
 

@@ -15,7 +15,7 @@ use super::stall::Link;
 use super::{Drained, Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
 use crate::grants::StoreFigures;
-use crate::net::path::{Chain, ChainNames, Orders};
+use crate::net::path::{Chain, ChainNames, ConfigGeneration};
 use crate::net::stats::LiveStats;
 use crate::platform::{Clock, Events, Platform};
 use crate::port::{Arena, FramePort};
@@ -71,7 +71,7 @@ pub struct QueueShare {
     link: AtomicBool,
     stalls: AtomicU64,
     /// Orders, and how many there were.
-    orders: AtomicU32,
+    generation: AtomicU32,
     headroom: AtomicU16,
     /// Pages that TX and RX may keep.
     allowed: [AtomicUsize; 2],
@@ -99,22 +99,22 @@ impl QueueShare {
     }
 
     /// From its next batch on it leaves so many bytes free ahead of a frame's.
-    pub(super) fn order_headroom(&self, bytes: u16) {
+    pub(super) fn set_headroom(&self, bytes: u16) {
         self.headroom.store(bytes, Ordering::Relaxed);
-        self.orders.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// From its next batch or turn on TX and RX keep so many pages at most, where they keep any.
-    pub(super) fn order_pages(&self, pages: [usize; 2]) {
+    pub(super) fn set_page_limits(&self, pages: [usize; 2]) {
         self.allowed.iter().zip(pages).for_each(|(allowed, pages)| allowed.store(pages, Ordering::Relaxed));
-        self.orders.fetch_add(1, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 }
 
-impl Orders for QueueShare {
+impl ConfigGeneration for QueueShare {
     /// From its next batch or turn on the queue has looked.
-    fn order_look(&self) {
-        self.orders.fetch_add(1, Ordering::Release);
+    fn advance(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -133,7 +133,7 @@ pub struct BackQueue<P: Platform> {
     /// Pages were given back, and its vif's owner does not know.
     gave_back: bool,
     /// Orders that it has heard.
-    heard: u32,
+    applied: u32,
     /// Armed while there was no credit: TX asks for no event, and is looked at then, whatever other
     /// queues do meanwhile.
     waits_until: Option<u64>,
@@ -169,7 +169,7 @@ impl<P: Platform> BackQueue<P> {
             kept: Default::default(),
             link: AtomicBool::new(false),
             stalls: AtomicU64::new(0),
-            orders: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
             headroom: AtomicU16::new(0),
             allowed: [const { AtomicUsize::new(0) }; 2],
         });
@@ -182,7 +182,7 @@ impl<P: Platform> BackQueue<P> {
             control,
             share,
             gave_back: false,
-            heard: 0,
+            applied: 0,
             waits_until: None,
             asks_at: None,
         }
@@ -220,8 +220,8 @@ impl<P: Platform> BackQueue<P> {
         port: &mut dyn FramePort,
         scratch: &mut Arena,
     ) -> Result<Polled, PeerFault> {
-        if self.share.orders.load(Ordering::Acquire) != self.heard {
-            self.heed(p);
+        if self.share.generation.load(Ordering::Acquire) != self.applied {
+            self.apply_config(p);
         }
         self.tx.chain_mut().take_over(self.rx.chain_mut());
         let Some(chan) = &self.tx_chan else { return Ok(Polled::Idle) };
@@ -230,8 +230,8 @@ impl<P: Platform> BackQueue<P> {
 
     /// Moves one batch from `port` to the guest.
     pub fn poll_rx(&mut self, p: &P, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
-        if self.share.orders.load(Ordering::Acquire) != self.heard {
-            self.heed(p);
+        if self.share.generation.load(Ordering::Acquire) != self.applied {
+            self.apply_config(p);
         }
         self.rx.chain_mut().take_over(self.tx.chain_mut());
         let Some(chan) = self.rx_chan.as_ref().or(self.tx_chan.as_ref()) else { return Ok(Polled::Idle) };
@@ -248,10 +248,10 @@ impl<P: Platform> BackQueue<P> {
     /// armed. True: its vif's owner is to look, for its link changed, or it has given pages back.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         (self.waits_until, self.asks_at) = (None, None);
-        if self.tx.chain_mut().waits() || self.share.orders.load(Ordering::Acquire) != self.heard {
-            self.heed(p);
+        if self.tx.chain_mut().waits() || self.share.generation.load(Ordering::Acquire) != self.applied {
+            self.apply_config(p);
         }
-        self.rx.hear(&self.control, port);
+        self.rx.apply_settings(&self.control, port);
         if self.rx.is_timed() {
             self.rx.turn(p.clock().now_ns(), port)?;
         }
@@ -268,14 +268,14 @@ impl<P: Platform> BackQueue<P> {
 
     /// Does what it was ordered to.
     #[cold]
-    pub(super) fn heed(&mut self, p: &P) {
-        self.heard = self.share.orders.load(Ordering::Acquire);
+    pub(super) fn apply_config(&mut self, p: &P) {
+        self.applied = self.share.generation.load(Ordering::Acquire);
         self.rx.set_headroom(self.share.headroom.load(Ordering::Relaxed));
         let share = Arc::clone(&self.share);
         for (chain, pages) in self.chains_mut().into_iter().zip(&share.allowed) {
             chain.limit_pages(p, pages.load(Ordering::Relaxed));
         }
-        let gave_back = self.chains_mut().map(Chain::heed);
+        let gave_back = self.chains_mut().map(Chain::apply_config);
         self.gave_back |= gave_back.contains(&true);
     }
 

@@ -113,7 +113,7 @@ impl<P: Platform> RxQueue<P> {
     ) -> Result<Polled, PeerFault> {
         if self.sent == self.arena.len() {
             if control.changes() != self.changes {
-                self.hear(control, port);
+                self.apply_settings(control, port);
             }
             self.arena.clear();
             self.sent = 0;
@@ -172,7 +172,7 @@ impl<P: Platform> RxQueue<P> {
     /// Makes its copy of what the guest wants anew, and tells `port` how frames are to be spread
     /// where that changed.
     #[cold]
-    pub(super) fn hear(&mut self, control: &SharedControl, port: &mut dyn FramePort) {
+    pub(super) fn apply_settings(&mut self, control: &SharedControl, port: &mut dyn FramePort) {
         if control.changes() == self.changes {
             return;
         }

@@ -462,7 +462,7 @@ impl<P: Platform> FrontVif<P> {
         };
         let Some(answer) = ctrl.answer()? else { return Ok(false) };
         let (queues, statuses) = (&self.queues, ctrl.statuses(telling.asked()).unwrap_or_default());
-        telling.heard(answer, &statuses, |i| queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs));
+        telling.take_answer(answer, &statuses, |i| queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs));
         self.ask_next(p);
         Ok(true)
     }

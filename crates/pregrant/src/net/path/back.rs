@@ -36,15 +36,15 @@ pub trait Room {
 /// Pages that a vif's owner gives to a queue, and wants back.
 pub trait Shared {
     /// Does what the owner asks, between two batches. True: some are given back.
-    fn heed(&mut self) -> bool;
+    fn apply_config(&mut self) -> bool;
     /// Whether it is to do so again, though nothing more is asked.
     fn waits(&self) -> bool;
 }
 
 /// Has a queue look at what there is for it, before its next batch.
-pub trait Orders: Send + Sync {
+pub trait ConfigGeneration: Send + Sync {
     /// Once the current batch is over.
-    fn order_look(&self);
+    fn advance(&self);
 }
 
 /// A path, for one direction of one queue. Both directions default to serving nothing.

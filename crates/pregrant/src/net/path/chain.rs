@@ -87,11 +87,11 @@ impl<P: Platform> Chain<P> {
 
     /// Does what the vif's owner asks of its pages. True: some are given back, and the owner does
     /// not know.
-    pub fn heed(&mut self) -> bool {
-        self.shared().is_some_and(Shared::heed)
+    pub fn apply_config(&mut self) -> bool {
+        self.shared().is_some_and(Shared::apply_config)
     }
 
-    /// Whether it is to [heed](Self::heed) its owner again, though there is no new order.
+    /// Whether it is to [heed](Self::apply_config) its owner again, though there is no new order.
     pub fn waits(&mut self) -> bool {
         self.shared().is_some_and(|shared| shared.waits())
     }

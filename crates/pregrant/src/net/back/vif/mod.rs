@@ -262,9 +262,9 @@ impl<P: Platform> BackDevice for Vif<P> {
                 (left, chains) = (left - each, chains - usize::from(keeps));
                 each
             });
-            share.order_pages(each);
+            share.set_page_limits(each);
         }
-        self.queues.iter_mut().for_each(|q| q.heed(p));
+        self.queues.iter_mut().for_each(|q| q.apply_config(p));
         self.allowed = pages - left;
     }
 }
@@ -393,7 +393,7 @@ impl<P: Platform> Vif<P> {
         let Some(ctrl) = &mut self.ctrl else { return Ok(Polled::Idle) };
         let polled = ctrl.poll(p, self.of, self.shares.len(), &mut self.control.lock(), self.grefs.as_mut());
         // What is here looks at once; workers when they are told.
-        self.queues.iter_mut().for_each(|q| q.heed(p));
+        self.queues.iter_mut().for_each(|q| q.apply_config(p));
         polled
     }
 

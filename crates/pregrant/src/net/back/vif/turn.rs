@@ -20,8 +20,8 @@ impl<P: Platform> Vif<P> {
     /// Reads the headroom that the front asks for, and gives it from the next frame on.
     pub(super) fn reload_headroom<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
         let bytes = if self.told.xdp_headroom { xdp_headroom(bus)? } else { 0 };
-        self.shares.iter().for_each(|s| s.order_headroom(bytes));
-        self.queues.iter_mut().for_each(|q| q.heed(p));
+        self.shares.iter().for_each(|s| s.set_headroom(bytes));
+        self.queues.iter_mut().for_each(|q| q.apply_config(p));
         Ok(())
     }
 

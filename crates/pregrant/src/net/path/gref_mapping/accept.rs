@@ -31,7 +31,8 @@ impl<P: Platform> Accept<P> for AcceptGrefMapping {
             return Ok(Accepted::NONE);
         }
         let exchange = Arc::new(GrefExchange::default());
-        let path = |table| Some(AnyPath::GrefMapping(GrefMappingPath::hearing(table, Arc::clone(&exchange))));
+        let path =
+            |table| Some(AnyPath::GrefMapping(GrefMappingPath::with_exchange(table, Arc::clone(&exchange))));
         Ok(Accepted { tx: path(Some(Box::new(GrefTable::new(limit)))), rx: path(None), ..Accepted::NONE })
     }
 }

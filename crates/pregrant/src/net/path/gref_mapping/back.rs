@@ -45,7 +45,7 @@ impl<P: Platform> GrefMappingPath<P> {
     }
 
     /// The same; it hears there of the guest's pages.
-    pub fn hearing(table: Option<Box<Table<P>>>, exchange: Arc<Exchange<P>>) -> Self {
+    pub fn with_exchange(table: Option<Box<Table<P>>>, exchange: Arc<Exchange<P>>) -> Self {
         Self { exchange: Some(exchange), ..Self::new(table) }
     }
 
@@ -70,9 +70,9 @@ impl<P: Platform> GrefMappingPath<P> {
 
 impl<P: Platform> Shared for GrefMappingPath<P> {
     /// By the direction that has the table.
-    fn heed(&mut self) -> bool {
+    fn apply_config(&mut self) -> bool {
         match (&self.exchange, self.table.as_deref_mut()) {
-            (Some(exchange), Some(table)) => exchange.heed(table),
+            (Some(exchange), Some(table)) => exchange.apply(table),
             _ => false,
         }
     }

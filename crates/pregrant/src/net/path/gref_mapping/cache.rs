@@ -247,8 +247,8 @@ impl GrefCache {
     }
 
     /// What is to be asked next, about the entries that `list` is filled with;
-    /// [`heard`](Self::heard) gets the answer. None: nothing, or there is no answer yet. `grant`
-    /// grants a page, `end` ends a grant, and says whether it could.
+    /// [`take_answer`](Self::take_answer) gets the answer. None: nothing, or there is no answer
+    /// yet. `grant` grants a page, `end` ends a grant, and says whether it could.
     pub fn question(
         &mut self,
         list: &mut Vec<GrefEntry>,
@@ -336,7 +336,12 @@ impl GrefCache {
     }
 
     /// The answer to what was asked, and what stands in the list.
-    pub fn heard(&mut self, answer: CtrlResponse, statuses: &[u16], mut end: impl FnMut(GrantRef) -> bool) {
+    pub fn take_answer(
+        &mut self,
+        answer: CtrlResponse,
+        statuses: &[u16],
+        mut end: impl FnMut(GrantRef) -> bool,
+    ) {
         let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
         match self.asked.take() {
             None => self.stats.unasked += 1,

@@ -1,7 +1,7 @@
 //! What passes between the thread that maps and unmaps a queue's pages, and the queue's worker.
 //!
 //! ```text
-//!   control thread: mapped --Keep--> letters --> table       worker, when it heeds orders, between two batches
+//!   control thread: mapped --Keep--> commands --> table       worker, when it heeds orders, between two batches
 //!                 unmapped <--given-- pages <--GiveBack--
 //! ```
 //! The worker moves pages in and out of its table; the system calls are the control thread's. A
@@ -17,7 +17,7 @@ use spin::Mutex;
 
 /// To the queue.
 #[derive(Debug)]
-enum Letter<M> {
+enum PageCommand<M> {
     Keep(Vec<(GrantRef, Mapped<M>)>),
     GiveBack(Vec<GrantRef>),
 }
@@ -25,7 +25,7 @@ enum Letter<M> {
 /// See the module.
 #[derive(Debug)]
 pub struct GrefExchange<M> {
-    letters: Mutex<Vec<Letter<M>>>,
+    commands: Mutex<Vec<PageCommand<M>>>,
     /// What the last GiveBack came to, until it is taken.
     given: Mutex<Option<Vec<M>>>,
     /// A GiveBack waits for frames of which a port has the pages.
@@ -38,7 +38,7 @@ pub struct GrefExchange<M> {
 impl<M> Default for GrefExchange<M> {
     fn default() -> Self {
         Self {
-            letters: Mutex::default(),
+            commands: Mutex::default(),
             given: Mutex::default(),
             waits: AtomicBool::new(false),
             has_given: AtomicBool::new(false),
@@ -50,13 +50,13 @@ impl<M> Default for GrefExchange<M> {
 impl<M> GrefExchange<M> {
     /// These are to be used from now on. Order the queue to look afterwards.
     pub fn keep(&self, pages: Vec<(GrantRef, Mapped<M>)>) {
-        self.letters.lock().push(Letter::Keep(pages));
+        self.commands.lock().push(PageCommand::Keep(pages));
     }
 
     /// These are wanted back; they are [`given`](Self::given) together. Order the queue to look
     /// afterwards.
     pub fn want_back(&self, refs: Vec<GrantRef>) {
-        self.letters.lock().push(Letter::GiveBack(refs));
+        self.commands.lock().push(PageCommand::GiveBack(refs));
     }
 
     /// What was wanted back, once the queue has let go of it.
@@ -73,28 +73,31 @@ impl<M> GrefExchange<M> {
         self.has_given.load(Ordering::Acquire)
     }
 
-    /// Whether the worker is to [heed](Self::heed) it again, though there is no new order.
+    /// Whether the worker is to [apply](Self::apply) it again, though there is no new order.
     pub fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
     }
 
     /// The worker, between two batches: does what it was asked. True: something is given back. All
     /// of a list goes together; one of which a page is held, and what was asked after it, waits.
-    pub fn heed(&self, table: &mut GrefTable<M>) -> bool {
-        let mut letters = mem::take(&mut *self.letters.lock()).into_iter();
+    pub fn apply(&self, table: &mut GrefTable<M>) -> bool {
+        let mut commands = mem::take(&mut *self.commands.lock()).into_iter();
         let (mut gave, mut waits) = (false, false);
-        while let Some(letter) = letters.next() {
-            match letter {
-                Letter::GiveBack(refs) if refs.iter().any(|gref| table.is_held(*gref)) => {
+        while let Some(command) = commands.next() {
+            match command {
+                PageCommand::GiveBack(refs) if refs.iter().any(|gref| table.is_held(*gref)) => {
                     refs.iter().for_each(|gref| table.let_leave(*gref));
-                    let mut later = self.letters.lock();
-                    let rest: Vec<_> = core::iter::once(Letter::GiveBack(refs)).chain(letters).collect();
+                    let mut later = self.commands.lock();
+                    let rest: Vec<_> =
+                        core::iter::once(PageCommand::GiveBack(refs)).chain(commands).collect();
                     later.splice(0..0, rest);
                     waits = true;
                     break;
                 }
-                Letter::Keep(pages) => pages.into_iter().for_each(|(gref, page)| table.insert(gref, page)),
-                Letter::GiveBack(refs) => {
+                PageCommand::Keep(pages) => {
+                    pages.into_iter().for_each(|(gref, page)| table.insert(gref, page))
+                }
+                PageCommand::GiveBack(refs) => {
                     let pages = refs.into_iter().filter_map(|gref| table.remove(gref));
                     *self.given.lock() = Some(pages.collect());
                     gave = true;
@@ -128,11 +131,11 @@ mod tests {
         let page = |r: u32, writable| (GrantRef(r), Mapped::new(r, writable));
         exchange.keep(Vec::from([page(8, true), page(9, false)]));
         assert_eq!((table.len(), exchange.pages()), (0, [0, 0]));
-        assert!(!exchange.heed(&mut table) && !exchange.has_given());
+        assert!(!exchange.apply(&mut table) && !exchange.has_given());
         assert_eq!((table.len(), exchange.pages()), (2, [2, 1]));
         exchange.want_back(Vec::from([GrantRef(8), GrantRef(77)]));
         assert_eq!(exchange.given(), None);
-        assert!(exchange.heed(&mut table));
+        assert!(exchange.apply(&mut table));
         assert_eq!((exchange.given(), exchange.given()), (Some(Vec::from([8])), None));
         assert_eq!((table.len(), exchange.pages()), (1, [1, 0]));
     }
@@ -142,14 +145,14 @@ mod tests {
         let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8));
         let page = |r: u32| (GrantRef(r), Mapped::new(r, false));
         exchange.keep(Vec::from([page(8), page(9)]));
-        exchange.heed(&mut table);
+        exchange.apply(&mut table);
         table.hold(9);
         exchange.want_back(Vec::from([GrantRef(8), GrantRef(9)]));
         exchange.keep(Vec::from([page(10)]));
-        assert!(!exchange.heed(&mut table) && exchange.waits());
+        assert!(!exchange.apply(&mut table) && exchange.waits());
         assert_eq!((exchange.given(), table.len()), (None, 2));
         table.release(9);
-        assert!(exchange.heed(&mut table) && !exchange.waits());
+        assert!(exchange.apply(&mut table) && !exchange.waits());
         assert_eq!((exchange.given(), table.len()), (Some(Vec::from([8, 9])), 1));
     }
 }

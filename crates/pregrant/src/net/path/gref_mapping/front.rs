@@ -77,7 +77,7 @@ impl Telling {
 
     /// The back's answer to that, and what it wrote to the entries. `pages` has the references of
     /// the queue's TX and RX pages.
-    pub fn heard<'a>(
+    pub fn take_answer<'a>(
         &mut self,
         answer: CtrlResponse,
         statuses: &[u16],
@@ -181,8 +181,9 @@ mod tests {
             let mut statuses = alloc::vec![0; telling.asked()];
             let bad = statuses.len().saturating_sub(failed);
             statuses[bad..].fill(2);
-            telling
-                .heard(CtrlResponse { status, data, ..CtrlResponse::default() }, &statuses, |_| [&tx, &rx]);
+            telling.take_answer(CtrlResponse { status, data, ..CtrlResponse::default() }, &statuses, |_| {
+                [&tx, &rx]
+            });
         }
         assert!(answers.next().is_none());
         (asked, telling.taken().to_vec())

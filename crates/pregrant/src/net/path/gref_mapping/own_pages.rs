@@ -122,17 +122,17 @@ impl<P: Platform> OwnPages<P> {
         ctrl: &mut CtrlFront<P>,
         queues: &mut [FrontQueue<P>],
     ) -> Result<bool, PeerFault> {
-        let mut heard = false;
+        let mut answered = false;
         if let Some(queue) = self.asked {
             let Some(answer) = ctrl.answer()? else { return Ok(false) };
             self.asked = None;
-            heard = true;
+            answered = true;
             let statuses = ctrl.statuses(self.list.len()).unwrap_or_default();
             if let Some(cache) = queues.get_mut(queue).and_then(|queue| queue.tx_mut().cache_mut()) {
-                cache.heard(answer, &statuses, |gref| end(p, gref));
+                cache.take_answer(answer, &statuses, |gref| end(p, gref));
             }
         }
-        Ok(!ctrl.is_pending() && self.ask(p, ctrl, queues) || heard)
+        Ok(!ctrl.is_pending() && self.ask(p, ctrl, queues) || answered)
     }
 
     /// Asks for one queue, each in its turn.

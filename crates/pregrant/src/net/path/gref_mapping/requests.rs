@@ -22,7 +22,7 @@ use super::list;
 use super::page::{GREF_PAGE_BYTES, GrefPage};
 use super::table::Mapped;
 use crate::grants::StoreFigures;
-use crate::net::path::Orders;
+use crate::net::path::ConfigGeneration;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlStatus, CtrlType, GREF_READONLY, GrefEntry};
@@ -56,7 +56,7 @@ struct Added {
 struct Queue<M> {
     added: BTreeMap<u32, Added>,
     exchange: Arc<GrefExchange<M>>,
-    share: Option<Arc<dyn Orders>>,
+    share: Option<Arc<dyn ConfigGeneration>>,
     page: Option<GrefPage>,
     /// Counts changes; which copy in `page` counts.
     version: u32,
@@ -138,7 +138,7 @@ impl<P: Platform> GrefRequests<P> {
 
     /// For the queues of a front that connects, each with where it hears of its pages and what it
     /// is known by; None: none of them does. Where `kept` has memory, it keeps their tables there.
-    pub fn of_queues<'a, S: Orders + 'static>(
+    pub fn of_queues<'a, S: ConfigGeneration + 'static>(
         queues: impl Iterator<Item = (Option<Arc<GrefExchange<Map<P>>>>, &'a Arc<S>)>,
         limit: usize,
         room: usize,
@@ -160,7 +160,7 @@ impl<P: Platform> GrefRequests<P> {
     }
 
     /// What queue `i` is known by: ordered to look whenever there is something for it.
-    pub fn set_share(&mut self, i: usize, share: Arc<dyn Orders>) {
+    pub fn set_share(&mut self, i: usize, share: Arc<dyn ConfigGeneration>) {
         if let Some(q) = self.queues.get_mut(i) {
             q.share = Some(share);
         }
@@ -435,7 +435,7 @@ impl<M> Queue<M> {
     /// Has the queue look at what there is for it.
     fn order(&self) {
         if let Some(share) = &self.share {
-            share.order_look();
+            share.advance();
         }
     }
 

@@ -140,7 +140,7 @@ impl World {
         }
         let Self { cache, standing, in_use, told, in_flight, .. } = self;
         let unasked = cache.stats().unasked;
-        cache.heard(answer, &statuses, |gref| {
+        cache.take_answer(answer, &statuses, |gref| {
             assert!(!told.contains(&gref.0), "the back may have it mapped");
             assert!(in_flight.iter().all(|(_, r)| *r != gref.0), "a frame is in it");
             let free = !in_use.contains(&gref.0);

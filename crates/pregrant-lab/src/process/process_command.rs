@@ -1,7 +1,7 @@
 //! What the testbed tells its processes: one JSON object a line. What they say is in
 //! [`report`](super::report).
 
-use super::disks::order::DisksOrder;
+use super::disks::disks_command::DisksCommand;
 use crate::choice::named;
 use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::path::PathName;
@@ -250,7 +250,7 @@ pub enum Devices {
 
 /// To a process. The end of its input means: stop.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum ProcessCommand {
     /// Back: have queues served by threads, in all orders that follow. The first order, or none;
     /// without it they are served by the one thread that there is. Answer: `Done`.
     Employ(Posts),
@@ -307,7 +307,7 @@ pub enum Order {
     /// Guests: send no more, and wait until all is answered. Answer: `Sent`.
     Rest,
     /// Guests with disks.
-    Disks(DisksOrder),
+    Disks(DisksCommand),
 }
 
 /// A guest's part in a TCP transfer.

@@ -83,7 +83,7 @@ impl Load {
 
 /// To the process with the guests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum DisksOrder {
+pub enum DisksCommand {
     /// Attach to these domains, connect their disks and write all of them once; they stay. Answer:
     /// `Done`.
     Gather {
