@@ -157,11 +157,11 @@ impl Game {
             now_ns: 1,
         };
         game.pages.kept = path != PathName::Copy;
-        game.tell_rights();
+        game.grant_rights();
         game
     }
 
-    fn tell_rights(&mut self) {
+    fn grant_rights(&mut self) {
         self.disk.lock().rights = self.pages.rights();
     }
 
@@ -206,7 +206,7 @@ impl Game {
         while let Some(page) = self.pages.rights().iter().position(over) {
             self.pages.grant(&self.rig, page, Right::Write);
         }
-        self.tell_rights();
+        self.grant_rights();
         self.set("state", "1");
         assert!(self.step(), "nothing was wrong");
         let persists = self.config.features.persistent;
@@ -256,10 +256,10 @@ impl Game {
         if self.step() && self.back.is_connected() {
             self.set("state", "4");
             let mut model = self.disk.lock();
-            model.told = *self.back.figures().expect("it is connected");
+            model.figures_told = *self.back.figures().expect("it is connected");
             model.barrier = self.front_bus.peer.borrow()["feature-barrier"] == "1";
             model.max_indirect = self.config.features.max_indirect_segments as u16;
-            assert_eq!(model.told.sectors, model.image.sectors);
+            assert_eq!(model.figures_told.sectors, model.image.sectors);
             drop(model);
             assert_eq!(self.back.queues().len(), if odd { self.back.queues().len() } else { n_queues });
             self.lanes = self.disk.lock().last_lanes(self.back.queues().len());
@@ -330,7 +330,7 @@ impl Game {
                 let right =
                     tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Write, Right::Stranger]);
                 self.pages.grant(&self.rig, tape.below(PAGES), right);
-                self.tell_rights();
+                self.grant_rights();
             }
             9 => self.disk.lock().write(tape.below(PAGES) * PAGE_SIZE, &[tape.u8(); PAGE_SIZE]),
             10 => {
@@ -657,14 +657,14 @@ impl Game {
         } else {
             self.back.resize(&mut self.back_bus, sectors).expect("a store");
         }
-        self.disk.lock().told.sectors = sectors;
+        self.disk.lock().figures_told.sectors = sectors;
         self.is_told();
     }
 
     /// The guest was told how long its disk is.
     fn is_told(&self) {
-        let told = self.front_bus.peer.borrow()["sectors"].clone();
-        assert_eq!(told, self.disk.lock().told.sectors.to_string());
+        let figures_told = self.front_bus.peer.borrow()["sectors"].clone();
+        assert_eq!(figures_told, self.disk.lock().figures_told.sectors.to_string());
     }
 
     /// The back ends, in good order or not, and another one is there; its image may have changed.
@@ -702,8 +702,8 @@ impl Game {
         self.disk.lock().dies_in = None;
         self.back = fresh(self.config, self.page_limit, &self.disk);
         assert_eq!(self.rig.xen.counts().mapped, 0, "a dead back has nothing mapped");
-        let told = self.disk.lock().told.sectors;
-        let sectors = told.saturating_add_signed(grows);
+        let figures_told = self.disk.lock().figures_told.sectors;
+        let sectors = figures_told.saturating_add_signed(grows);
         self.disk.lock().image.sectors = sectors;
         for queue in &mut self.queues {
             queue.again = queue.open.len();
@@ -713,13 +713,13 @@ impl Game {
         let up = back.reattach(&rig.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
         let is_up = up.as_ref().is_ok_and(|up| *up);
         let lied = self.names_ring() || self.queues.iter().any(|q| q.lying);
-        assert!(is_up == (sectors >= told) || lied && !is_up, "{up:?}");
+        assert!(is_up == (sectors >= figures_told) || lied && !is_up, "{up:?}");
         if !self.check_step(up) {
             return self.disconnect();
         }
         let n = self.queues.len();
         let mut model = self.disk.lock();
-        model.told.sectors = sectors;
+        model.figures_told.sectors = sectors;
         self.lanes = model.last_lanes(n);
         drop(model);
         self.is_told();

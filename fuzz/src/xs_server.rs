@@ -89,7 +89,7 @@ struct Wire {
     asked: Parser,
     /// Types and numbers of requests without a reply.
     owed: VecDeque<(u32, u32)>,
-    told: Parser,
+    events: Parser,
     /// It sent what cannot be followed.
     lost: bool,
 }
@@ -176,8 +176,8 @@ impl Game {
         if self.wires.len() < 6 {
             let domid = if self.privileged && who.is_multiple_of(3) { DomId(0) } else { GUESTS[who % 2] };
             let conn = self.server.connect(domid);
-            let (asked, told) = (Parser::new(), Parser::new());
-            self.wires.push(Wire { conn, domid, asked, owed: VecDeque::new(), told, lost: false });
+            let (asked, events) = (Parser::new(), Parser::new());
+            self.wires.push(Wire { conn, domid, asked, owed: VecDeque::new(), events, lost: false });
         }
     }
 
@@ -252,9 +252,9 @@ impl Game {
                 out.len() <= 2 * (LIMITS.buffered_bytes + Header::SIZE + PAYLOAD_MAX),
                 "output is bounded"
             );
-            wire.told.push(&out);
+            wire.events.push(&out);
         }
-        while let Some(m) = wire.told.next().expect("a server writes by the rules") {
+        while let Some(m) = wire.events.next().expect("a server writes by the rules") {
             let secret = m.payload.windows(SECRET.len()).any(|w| w == SECRET);
             assert!(self.privileged || !secret, "a key of another domain's, read by {}", wire.domid);
             let (kind, req_id) = (MsgType::from_raw(m.header.msg_type), m.header.req_id);

@@ -78,7 +78,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         None => {
             findings.extend(machine::findings());
             if findings.iter().any(|f| f.rank == Rank::Wrong) {
-                return tell(&findings);
+                return print_findings(&findings);
             }
             UnixTransport::find()
         }
@@ -103,7 +103,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             findings.extend(vbds::of_this_domain(&mut xs, domid)?);
         }
     }
-    tell(&findings)
+    print_findings(&findings)
 }
 
 /// Where a backend tells its status.
@@ -112,7 +112,7 @@ fn run_dir(args: &DoctorArgs, serves: Serves) -> PathBuf {
 }
 
 /// Prints them; an error when something is wrong.
-fn tell(findings: &[Finding]) -> Result<()> {
+fn print_findings(findings: &[Finding]) -> Result<()> {
     for finding in findings {
         screen::print(format_args!("{finding}"))?;
     }

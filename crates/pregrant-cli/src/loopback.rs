@@ -158,9 +158,9 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
         )
         .into());
     }
-    let (tell, events) = mpsc::channel();
+    let (events_out, events) = mpsc::channel();
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let on_signal = tell.clone();
+    let on_signal = events_out.clone();
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
             let _ = on_signal.send(Event::Stop);
@@ -168,7 +168,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
     })?;
     let mut place = MachineDir::make(dir)?;
     let mut machine = Machine::start(dir, move |domid| {
-        let _ = tell.send(Event::Destroyed(domid));
+        let _ = events_out.send(Event::Destroyed(domid));
     })?;
     place.started = true;
     let mut text = format!("machine ready in {}\n  {DRIVER}: the driver domain", dir.display());

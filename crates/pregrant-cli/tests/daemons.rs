@@ -173,16 +173,16 @@ fn the_process_counts_what_all_of_its_workers_did() {
         });
         assert_eq!(seen.vifs.len(), 2, "{seen:?}");
         let metrics = text(&machine.run(&["top", "--prometheus"]).stdout);
-        let told = after(
+        let reported = after(
             &metrics,
             "pregrant_back_grant_operations_total{domain=\"0\",daemon=\"back\",op=\"copy\"} ",
         );
-        let told: f64 = told.split_whitespace().next().expect("a figure").parse().expect("a number");
-        assert!(told >= seen.process.grant_copies as f64, "{metrics}");
+        let reported: f64 = reported.split_whitespace().next().expect("a figure").parse().expect("a number");
+        assert!(reported >= seen.process.grant_copies as f64, "{metrics}");
         five.stop();
         six.stop();
         let last = machine.status_when(|status| status.vifs.iter().all(|vif| vif.connected_s.is_none()));
-        assert!(last.process.grant_copies >= told as u64, "{last:?}");
+        assert!(last.process.grant_copies >= reported as u64, "{last:?}");
         back.stop();
         machine.end();
     }

@@ -53,7 +53,7 @@ fn relay(server: u16, to_server: fn(u64) -> Fate, to_sender: fn(u64) -> Fate) ->
     let inside = UdpSocket::bind("127.0.0.1:0").unwrap();
     inside.connect(("127.0.0.1", server)).unwrap();
     let (back_from, back_to) = (inside.try_clone().unwrap(), outside.try_clone().unwrap());
-    let (tell, sender) = std::sync::mpsc::channel::<SocketAddr>();
+    let (report, sender) = std::sync::mpsc::channel::<SocketAddr>();
     for socket in [&outside, &inside] {
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     }
@@ -75,11 +75,11 @@ fn relay(server: u16, to_server: fn(u64) -> Fate, to_sender: fn(u64) -> Fate) ->
         }
     };
     std::thread::spawn(move || {
-        let (mut bytes, mut held, mut told) = (vec![0; 65536], Vec::new(), false);
+        let (mut bytes, mut held, mut reported) = (vec![0; 65536], Vec::new(), false);
         for n in 0.. {
             let Ok((len, from)) = outside.recv_from(&mut bytes) else { return };
-            if !std::mem::replace(&mut told, true) {
-                tell.send(from).unwrap();
+            if !std::mem::replace(&mut reported, true) {
+                report.send(from).unwrap();
             }
             for out in pass(to_server, n, &mut bytes[..len].to_vec(), &mut held) {
                 let _ = inside.send(&out);

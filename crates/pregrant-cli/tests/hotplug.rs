@@ -34,8 +34,8 @@ fn one_request_is_one_process() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let (answer, out) = ask(&scripts, &script.display().to_string());
     assert_eq!((answer.as_str(), out.status.code()), ("done", Some(0)), "{out:?}");
-    let told = std::fs::read_to_string(dir.join("told")).unwrap();
-    assert_eq!(told, "online vif31.7 /local/domain/0/backend/vif/31/7\n");
+    let reported = std::fs::read_to_string(dir.join("told")).unwrap();
+    assert_eq!(reported, "online vif31.7 /local/domain/0/backend/vif/31/7\n");
 
     let (answer, out) = ask(&scripts, "/bin/sh");
     let error = String::from_utf8_lossy(&out.stderr).into_owned();

@@ -357,7 +357,7 @@ fn a_hung_backend_is_no_absent_one() {
 
 /// A guest with the disk, in a thread, until it is told to end.
 fn with_disk(machine: &Served, work: impl FnOnce(&dyn Fn(DiskOp))) {
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let over = Arc::new(AtomicBool::new(false));
     let (dir, ends) = (machine.dir.clone(), Arc::clone(&over));
     let guest = std::thread::spawn(move || {
@@ -366,7 +366,7 @@ fn with_disk(machine: &Served, work: impl FnOnce(&dyn Fn(DiskOp))) {
         platform.events().also_wake_on(xs.transport().as_fd()).expect("a place for it");
         let mut front = BlkFrontend::new(platform, xs, 51712, FrontConfig::default()).expect("xvda");
         assert!(front.connect(GUARD).expect("a backend"));
-        tell.send(Arc::clone(front.disk())).expect("the test waits");
+        report.send(Arc::clone(front.disk())).expect("the test waits");
         while !ends.load(Ordering::Acquire) {
             if !front.round().expect("a disk") {
                 front.control(Duration::ZERO).expect("a disk");
@@ -375,11 +375,14 @@ fn with_disk(machine: &Served, work: impl FnOnce(&dyn Fn(DiskOp))) {
         }
         assert!(front.close(GUARD).expect("a disk"));
     });
-    let disk = told.recv().expect("it connects");
+    let disk = reported.recv().expect("it connects");
     work(&|op| {
-        let (tell, told) = mpsc::channel();
-        disk.put(op, Box::new(move |outcome| tell.send(outcome.map(<[u8]>::len)).expect("it is waited for")));
-        told.recv().expect("each request is done once").expect("it succeeds");
+        let (report, reported) = mpsc::channel();
+        disk.put(
+            op,
+            Box::new(move |outcome| report.send(outcome.map(<[u8]>::len)).expect("it is waited for")),
+        );
+        reported.recv().expect("each request is done once").expect("it succeeds");
     });
     over.store(true, Ordering::Release);
     disk.wake();

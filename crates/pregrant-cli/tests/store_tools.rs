@@ -143,13 +143,13 @@ fn watches() {
     let mut watch = store.tool("xenstore-watch");
     // Ends by itself after two events: the one at once, and the change.
     let mut child = watch.args(["-n", "2", "/vm"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut told = BufReader::new(child.stdout.take().unwrap());
+    let mut reported = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
-    told.read_line(&mut first).unwrap();
+    reported.read_line(&mut first).unwrap();
     assert_eq!(first, "/vm\n");
     store.says("xenstore-write", &["/vm/7/name", "x"]);
     let mut rest = String::new();
-    told.read_to_string(&mut rest).unwrap();
+    reported.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "/vm/7/name\n");
     assert!(child.wait().unwrap().success());
 }

@@ -74,15 +74,15 @@ impl Stage {
     fn is_closed(&mut self, id: DeviceId, guest: &mut RawGuest, parts: &[&str]) {
         guest.wait_back(&[XenbusState::Closed]);
         until(|| self.report(id).state == XenbusState::Closed);
-        let told = self.machine.error_node(id).expect("an error node");
+        let reported = self.machine.error_node(id).expect("an error node");
         let name = format!("domain {BAD}");
         let front = id.front_dir();
         for part in parts.iter().copied().chain([front.as_str(), &name, "detach and attach"]) {
-            assert!(told.contains(part), "{part:?} is not in: {told}");
+            assert!(reported.contains(part), "{part:?} is not in: {reported}");
         }
-        assert_eq!(self.report(id).failed.as_ref(), Some(&told));
-        let lines = log_lines::with(&told);
-        assert_eq!(lines.len(), 1, "{told} in the log: {lines:?}");
+        assert_eq!(self.report(id).failed.as_ref(), Some(&reported));
+        let lines = log_lines::with(&reported);
+        assert_eq!(lines.len(), 1, "{reported} in the log: {lines:?}");
         assert!(lines[0].starts_with(&format!("WARN: {id}: closed: ")), "{lines:?}");
         // It stays closed as long as its front says that it is connected.
         self.traffic.flows();

@@ -79,14 +79,14 @@ fn xsa_39_a_control_ring_that_lies() {
             assert!(guest.more.last().unwrap().store_u32(0, req_prod));
             guest.platform.events().notify(&channel);
             guest.wait_back(&[XenbusState::Closed]);
-            let told = machine.error_node(id).unwrap();
+            let reported = machine.error_node(id).unwrap();
             for part in
                 [&format!("{}/ctrl-ring-ref", id.front_dir()), &format!("req_prod {req_prod}"), "detach"]
             {
-                assert!(told.contains(part), "{part:?} is not in: {told}");
+                assert!(reported.contains(part), "{part:?} is not in: {reported}");
             }
-            until(|| back.report(id).is_some_and(|r| r.failed.as_ref() == Some(&told)));
-            assert_eq!(log_lines::with(&told).len(), 1);
+            until(|| back.report(id).is_some_and(|r| r.failed.as_ref() == Some(&reported)));
+            assert_eq!(log_lines::with(&reported).len(), 1);
         });
     }
 }
@@ -258,8 +258,8 @@ fn half_a_control_ring() {
             keys.extend(value.map(|v| (key.to_owned(), v.to_owned())));
             guest.connect(&keys);
             guest.wait_back(&[XenbusState::Closed]);
-            let told = machine.error_node(guest.device.id()).unwrap();
-            assert!(told.contains(key) && told.contains(part), "{key} = {value:?}: {told}");
+            let reported = machine.error_node(guest.device.id()).unwrap();
+            assert!(reported.contains(key) && reported.contains(part), "{key} = {value:?}: {reported}");
         });
     }
 }

@@ -489,8 +489,8 @@ fn a_device_with_long_sectors_takes_short_ones() {
         scratch.file().write_all_at(&vec![0; 1 << 20], 0).unwrap();
         let mut image = FileImage::new(&device.0, config);
         let figures = opened(&mut image, &WRITABLE);
-        let told = (figures.sector_size, figures.physical_sector_size, figures.sectors);
-        assert_eq!(told, (512, 4096, 2048), "{config:?}");
+        let reported = (figures.sector_size, figures.physical_sector_size, figures.sectors);
+        assert_eq!(reported, (512, 4096, 2048), "{config:?}");
         let text = image.describe().unwrap();
         assert!(text.contains("sectors of 4096 bytes served as 512, through the page cache"), "{text}");
         exercise(&mut image, figures);

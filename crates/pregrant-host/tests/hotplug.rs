@@ -90,17 +90,18 @@ fn pair() -> (OwnedFd, OwnedFd) {
 }
 
 /// A script that writes what it was given beside the folder of scripts.
-const TELLS: &str = "#!/bin/sh\necho \"$*|$script|$vif|$XENBUS_PATH|$XENBUS_TYPE\" > ${0%/*}/../told\n";
+const REPORTING_SCRIPT: &str =
+    "#!/bin/sh\necho \"$*|$script|$vif|$XENBUS_PATH|$XENBUS_TYPE\" > ${0%/*}/../told\n";
 
 #[test]
 fn a_script_gets_what_the_toolstack_would_give_it() {
-    let host = Host::new("runs", TELLS);
+    let host = Host::new("runs", REPORTING_SCRIPT);
     for what in [What::Online, What::Offline] {
         let request = Request { what, ..host.request() };
         assert_eq!(host.answer(request.encode().as_bytes()), "done");
         let script = &request.script;
-        let told = format!("{what} type_if=vif|{script}|vif5.0|/local/domain/0/backend/vif/5/0|vif\n");
-        assert_eq!(host.read("told"), Some(told));
+        let reported = format!("{what} type_if=vif|{script}|vif5.0|/local/domain/0/backend/vif/5/0|vif\n");
+        assert_eq!(host.read("told"), Some(reported));
     }
     // The interface is gone already: what is undone is undone all the same.
     let gone = Request { what: What::Offline, vif: "vif6.0".into(), ..host.request() };
@@ -112,12 +113,12 @@ fn a_script_gets_what_the_toolstack_would_give_it() {
 
 #[test]
 fn what_a_backend_in_wrong_hands_asks_for_is_refused() {
-    let host = Host::new("refuses", TELLS);
-    host.put("outside", TELLS, 0o755);
-    host.put("scripts/more/below", TELLS, 0o755);
-    host.put("scripts/writable", TELLS, 0o777);
-    host.put("scripts/by-group", TELLS, 0o775);
-    host.put("scripts/not-to-be-run", TELLS, 0o644);
+    let host = Host::new("refuses", REPORTING_SCRIPT);
+    host.put("outside", REPORTING_SCRIPT, 0o755);
+    host.put("scripts/more/below", REPORTING_SCRIPT, 0o755);
+    host.put("scripts/writable", REPORTING_SCRIPT, 0o777);
+    host.put("scripts/by-group", REPORTING_SCRIPT, 0o775);
+    host.put("scripts/not-to-be-run", REPORTING_SCRIPT, 0o644);
     symlink(host.dir.join("outside"), host.dir.join("scripts/link")).unwrap();
     for (script, why) in [
         ("outside", "is not in"),
@@ -207,7 +208,7 @@ fn ended(run: &mut Run) -> Plugged {
 
 #[test]
 fn a_backend_hears_how_its_script_ended() {
-    let host = Host::new("asks", TELLS);
+    let host = Host::new("asks", REPORTING_SCRIPT);
     host.put("scripts/fails", "#!/bin/sh\nexit 3\n", 0o755);
     let socket = host.dir.join("socket");
     let request = host.request();
@@ -219,7 +220,7 @@ fn a_backend_hears_how_its_script_ended() {
     assert!(matches!(&nobody, Plugged::No(why) if why.contains("pregrant-hotplug.socket")), "{nobody:?}");
     let serving = listening(&socket, host.service.clone(), 3);
     assert_eq!(run("scripts/vif-bridge"), Plugged::Yes);
-    assert!(host.read("told").is_some_and(|told| told.starts_with("online ")));
+    assert!(host.read("told").is_some_and(|reported| reported.starts_with("online ")));
     for (script, why) in [("scripts/fails", "online ended with exit status: 3"), ("outside", "refused")] {
         let plugged = run(script);
         assert!(matches!(&plugged, Plugged::No(text) if text.contains(why)), "{script}: {plugged:?}");
@@ -234,7 +235,7 @@ fn a_backend_hears_how_its_script_ended() {
 /// of ours.
 #[test]
 fn what_a_service_says_is_plain_and_short() {
-    let host = Host::new("says", TELLS);
+    let host = Host::new("says", REPORTING_SCRIPT);
     let socket = host.dir.join("socket");
     let flags = SocketFlags::CLOEXEC;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -258,7 +259,7 @@ fn what_a_service_says_is_plain_and_short() {
 /// offline.
 #[test]
 fn a_script_waits_for_a_service_that_takes_no_more() {
-    let host = Host::new("waits", TELLS);
+    let host = Host::new("waits", REPORTING_SCRIPT);
     let socket = host.dir.join("socket");
     let flags = SocketFlags::CLOEXEC;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -282,6 +283,6 @@ fn a_script_waits_for_a_service_that_takes_no_more() {
         fs::remove_file(host.dir.join("told")).unwrap();
         host.service.serve(accept(&listener).unwrap()).unwrap();
         assert_eq!(waits.turn(Room::Free), Plugged::Yes);
-        assert!(host.read("told").is_some_and(|told| told.starts_with(what.as_str())));
+        assert!(host.read("told").is_some_and(|reported| reported.starts_with(what.as_str())));
     }
 }

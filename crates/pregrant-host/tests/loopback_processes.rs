@@ -111,7 +111,7 @@ impl Role {
         words.map(|w| w.parse().unwrap()).collect()
     }
 
-    fn tell(&mut self, numbers: &[u32]) {
+    fn send_job(&mut self, numbers: &[u32]) {
         let line: Vec<String> = numbers.iter().map(u32::to_string).collect();
         writeln!(self.child.stdin.as_mut().unwrap(), "{}", line.join(" ")).unwrap();
     }
@@ -189,9 +189,9 @@ fn play(role: &str, path: &Path) {
 fn holding_back(path: &Path) {
     let back = Loopback::attach(path, BACK).unwrap();
     say_ready(&[]);
-    let told = receive();
-    let refs = grefs(&told[1..]);
-    let _chan = back.events().bind(GUEST, EvtchnPort(told[0])).unwrap();
+    let reported = receive();
+    let refs = grefs(&reported[1..]);
+    let _chan = back.events().bind(GUEST, EvtchnPort(reported[0])).unwrap();
     let _all = back.peer().map(GUEST, &refs, Access::ReadWrite).unwrap();
     let _one = back.peer().map(GUEST, &refs[3..4], Access::ReadOnly).unwrap();
     let _mixed = back.peer().map(GUEST, &[refs[5], refs[1]], Access::ReadOnly).unwrap();
@@ -203,9 +203,9 @@ fn holding_back(path: &Path) {
 fn busy_back(path: &Path) {
     let back = Loopback::attach(path, BACK).unwrap();
     say_ready(&[]);
-    let told = receive();
-    let refs = grefs(&told[1..]);
-    let chan = back.events().bind(GUEST, EvtchnPort(told[0])).unwrap();
+    let reported = receive();
+    let refs = grefs(&reported[1..]);
+    let chan = back.events().bind(GUEST, EvtchnPort(reported[0])).unwrap();
     say_ready(&[]);
     let mut bytes = vec![7; refs.len() * 64];
     let mut ops = ops(&refs);
@@ -239,13 +239,13 @@ fn granting_front(path: &Path, domid: DomId) {
 fn echo(path: &Path) {
     let back = Loopback::attach(path, BACK).unwrap();
     say_ready(&[]);
-    let told = receive();
-    let chan = back.events().bind(GUEST, EvtchnPort(told[0])).unwrap();
+    let reported = receive();
+    let chan = back.events().bind(GUEST, EvtchnPort(reported[0])).unwrap();
     let mut ready = ReadySet::default();
     back.events().wait(&mut ready, None);
     back.events().unmask(&chan);
     say_ready(&[]);
-    for _ in 0..told[1] {
+    for _ in 0..reported[1] {
         back.events().wait(&mut ready, None);
         assert_eq!(ready.ports, [back.events().local(&chan)]);
         back.events().unmask(&chan);
@@ -309,9 +309,9 @@ fn a_back_that_is_killed_leaves_nothing() {
         command.env("PREGRANT_NO_UFFD", no_uffd);
         let mut back = rig.child_by(command, "holding-back");
         back.ready();
-        let mut told = vec![port.0];
-        told.extend(refs.iter().map(|r| r.0));
-        back.tell(&told);
+        let mut reported = vec![port.0];
+        reported.extend(refs.iter().map(|r| r.0));
+        back.send_job(&reported);
         back.ready();
         let during = rig.broker.audit();
         // 10 for writing; 3, 5 and 1 for reading too.
@@ -345,9 +345,9 @@ fn a_back_is_killed_at_any_moment() {
         let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
         let mut back = rig.child("busy-back");
         back.ready();
-        let mut told = vec![port.0];
-        told.extend(refs.iter().map(|r| r.0));
-        back.tell(&told);
+        let mut reported = vec![port.0];
+        reported.extend(refs.iter().map(|r| r.0));
+        back.send_job(&reported);
         back.ready();
         std::thread::sleep(Duration::from_micros(round * 53));
         back.kill();
@@ -427,7 +427,7 @@ fn no_wake_up_is_lost_between_processes() {
     let (chan, port) = front.events().offer(BACK).unwrap();
     let mut back = rig.child("echo");
     back.ready();
-    back.tell(&[port.0, ROUNDS]);
+    back.send_job(&[port.0, ROUNDS]);
     back.ready();
     let mut ready = ReadySet::default();
     for round in 0..ROUNDS {
@@ -461,7 +461,7 @@ fn wrong_touches_are_signals() {
             command.env("PREGRANT_NO_UFFD", no_uffd);
             let mut child = rig.child_by(command, role);
             child.ready();
-            child.tell(&[]);
+            child.send_job(&[]);
             assert_eq!(child.end().signal(), Some(signal), "{role}, PREGRANT_NO_UFFD={no_uffd}");
             rig.settles(alone);
         }
@@ -506,7 +506,7 @@ fn copies_work_where_process_vm_is_forbidden() {
     for (command, forbidden) in [(Command::new(std::env::current_exe().unwrap()), 0), (in_namespace, 1)] {
         let mut back = rig.child_by(command, "copying-back");
         back.ready();
-        back.tell(&numbers);
+        back.send_job(&numbers);
         assert_eq!(back.ready(), [forbidden, (0..16).sum::<u32>() * 64]);
         assert!(back.end().success());
     }

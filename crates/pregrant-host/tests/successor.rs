@@ -141,8 +141,8 @@ fn what_waits_for_a_vif_that_another_has_is_told() {
     };
     assert_eq!(no_port(), 0, "they wait");
     until(|| !log_lines::with("not served: another has it").is_empty());
-    let told = format!("not re-attached: {WAITING} frame(s) queued for the guest are lost");
-    until(|| !log_lines::with(&told).is_empty());
+    let reported = format!("not re-attached: {WAITING} frame(s) queued for the guest are lost");
+    until(|| !log_lines::with(&reported).is_empty());
     orphans.send();
     orphans.answered();
     assert_eq!(no_port(), WAITING);
@@ -152,6 +152,6 @@ fn what_waits_for_a_vif_that_another_has_is_told() {
     until(|| back.report(six).is_some_and(|report| report.device.reattached));
     let [five, six] = &mut orphans.guests;
     exchange(five, six, &[64, 1514]);
-    assert_eq!(log_lines::with(&told).len(), 1);
+    assert_eq!(log_lines::with(&reported).len(), 1);
     orphans.end(back);
 }

@@ -658,12 +658,12 @@ fn serve_scripts(at: &Path, service: Service, most: usize) -> Arc<AtomicUsize> {
     bind(&listener, &SocketAddrUnix::new(at).unwrap()).unwrap();
     listen(&listener, 4).unwrap();
     let peak = Arc::new(AtomicUsize::new(0));
-    let told = Arc::clone(&peak);
+    let reported = Arc::clone(&peak);
     std::thread::spawn(move || {
         let running = Arc::new(AtomicUsize::new(0));
         while let Ok(connection) = accept(&listener) {
             let n = running.fetch_add(1, Ordering::SeqCst) + 1;
-            told.fetch_max(n, Ordering::SeqCst);
+            reported.fetch_max(n, Ordering::SeqCst);
             let (running, service) = (Arc::clone(&running), service.clone());
             std::thread::spawn(move || {
                 if n <= most {

@@ -604,7 +604,7 @@ fn what_a_predecessor_closed_stays_closed() {
     guest.tx.publish_index(1000);
     guest.notify();
     guest.wait_back(&[XenbusState::Closed]);
-    let told = machine.error_node(id).unwrap();
+    let reported = machine.error_node(id).unwrap();
     drop(back); // without a word to the store
 
     let back = Back::plain(&machine);
@@ -615,7 +615,7 @@ fn what_a_predecessor_closed_stays_closed() {
     let mut honest = RawGuest::attach(&machine, other);
     honest.connect_honestly();
     let report = back.report(id).unwrap();
-    assert_eq!((report.state, report.device.failed), (XenbusState::Closed, Some(told)));
+    assert_eq!((report.state, report.device.failed), (XenbusState::Closed, Some(reported)));
     assert_eq!(machine.back_state(id).as_deref(), Some("6"));
 
     guest.set_state(XenbusState::Closing);
@@ -655,7 +655,7 @@ fn an_orderly_end_delivers_what_there_are_slots_for() {
             // does not.
             let (go, gone) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
             let (receive, received) = (Arc::clone(&go), Arc::clone(&gone));
-            let told = back.tell(move |backend| {
+            let reported = back.send_job(move |backend| {
                 received.wait();
                 receive.wait();
                 if closes { backend.close_all() } else { backend.detach() }
@@ -673,7 +673,7 @@ fn an_orderly_end_delivers_what_there_are_slots_for() {
                 if posted {
                     b.front.control(Duration::ZERO).unwrap();
                 }
-                drained = told.try_recv().ok();
+                drained = reported.try_recv().ok();
                 drained.is_some()
             });
             assert_eq!(machine.back_state(ids[1]).as_deref(), Some(if closes { "6" } else { "4" }));

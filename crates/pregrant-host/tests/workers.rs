@@ -507,10 +507,10 @@ fn a_channel_that_is_lost_on_the_way_closes_its_vif() {
     guests[1].set_state(XenbusState::Closed);
     guests[0].wait_back(&[XenbusState::Closed]);
     until(|| back.report(ids[0]).is_some_and(|report| report.device.failed.is_some()));
-    let told = machine.error_node(ids[0]).unwrap();
-    assert!(told.starts_with("its guest has closed an event channel: it has ended"), "{told}");
+    let reported = machine.error_node(ids[0]).unwrap();
+    assert!(reported.starts_with("its guest has closed an event channel: it has ended"), "{reported}");
     // A guest that ends with a live vif does nothing that is to be warned of.
-    let lines = log_lines::with(&told);
+    let lines = log_lines::with(&reported);
     assert!(lines.len() == 1 && lines[0].starts_with("INFO: "), "{lines:?}");
     assert_eq!(log_lines::with("code"), [""; 0]);
     // The other one has not noticed.
@@ -719,7 +719,7 @@ fn who_is_left_is_placed_evenly() {
     assert!(before.iter().all(|worker| worker.total() == 8), "{before:?}");
     // The backend hears of all of them in one turn.
     let (hold, held) = std::sync::mpsc::channel::<()>();
-    let waits = back.tell(move |_| held.recv().is_err());
+    let waits = back.send_job(move |_| held.recv().is_err());
     ids.iter().filter(|id| before[0].of(id) > 0).for_each(|id| machine.remove_vif(*id));
     drop(hold);
     assert!(waits.recv().unwrap());

@@ -219,7 +219,7 @@ impl StateWatcher {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
-        let (tell, offered) = mpsc::channel();
+        let (report, offered) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut seen: Vec<Vec<XenbusState>> = vec![Vec::new(); ends.len()];
             while let Ok(event) = xs.next_event(Some(Duration::from_millis(5))) {
@@ -237,7 +237,7 @@ impl StateWatcher {
                     seen.iter().skip(end).step_by(2).all(|states| states.last() == Some(&state))
                 };
                 if all(0, XenbusState::Initialising) && all(1, XenbusState::InitWait) {
-                    let _ = tell.send(()); // nobody listens any more: they connect
+                    let _ = report.send(()); // nobody listens any more: they connect
                 }
             }
             let text = |states: &[XenbusState]| {

@@ -62,19 +62,19 @@ fn kept_for_a_guest_that_reads_nothing(name_bytes: usize, changes: usize) -> isi
     assert_eq!(server.usage(GUEST), (2, Limits::default().watches, 0));
 
     // All of it is given back, and each watch says where to look.
-    let (mut told, mut out) = (vec![], vec![]);
+    let (mut events, mut out) = (vec![], vec![]);
     while {
         out.clear();
         server.take_output(guest, &mut out);
         !out.is_empty()
     } {
-        told.extend_from_slice(&out);
+        events.extend_from_slice(&out);
     }
     for i in 0..Limits::default().watches {
         let own = format!("data\0{i}\0");
-        assert!(told.windows(own.len()).any(|w| w == own.as_bytes()), "watch {i} is told to look");
+        assert!(events.windows(own.len()).any(|w| w == own.as_bytes()), "watch {i} is told to look");
     }
-    drop((told, out));
+    drop((events, out));
     server.disconnect(guest);
     assert!(live() - before < 4096, "{} bytes stay behind", live() - before);
     kept

@@ -635,7 +635,7 @@ pub trait FramePort: Send {
     /// The kernel says that there are frames for the guest: called by who waits for the port's
     /// descriptor, before it asks for them. A port that was ever told may rely on it, and give none
     /// for a few calls after one that found nothing.
-    fn told(&mut self) {}
+    fn became_readable(&mut self) {}
     /// Who counts what it took, or had for the guest, and dropped: of the whole vif, whichever of
     /// its queues' ports is asked. None: it drops nothing.
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {

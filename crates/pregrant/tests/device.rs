@@ -97,7 +97,7 @@ fn a_garbled_key_names_path_value_domain_and_expectation() {
 fn an_mtu_of_no_use_is_passed_over_at_either_end() {
     let (_store, [_, f, b], front, back) = vif();
     let (f, b) = (&mut { f }, &mut { b });
-    for (own, backs, told, lines) in [
+    for (own, backs, reported, lines) in [
         (&b"1400"[..], &b"9000"[..], Some(1400), 0),
         (b"jumbo", b"9000", Some(9000), 1),
         (b"", b"1500.0", None, 1),
@@ -107,8 +107,8 @@ fn an_mtu_of_no_use_is_passed_over_at_either_end() {
         f.write(&path::join(front.own_dir(), "mtu"), own).unwrap();
         b.write(&path::join(back.own_dir(), "mtu"), backs).unwrap();
         let mut said = 0;
-        let read = Mtu::told_to_front(&front, f, |_| said += 1).unwrap();
-        assert_eq!((read, said), (told, lines), "{own:?}, {backs:?}");
+        let read = Mtu::announced_to_front(&front, f, |_| said += 1).unwrap();
+        assert_eq!((read, said), (reported, lines), "{own:?}, {backs:?}");
     }
 }
 

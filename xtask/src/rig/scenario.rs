@@ -175,8 +175,8 @@ mod tests {
         assert!(parse("10-x".into(), "# shows: a\n# seconds: b\n").is_err());
         assert_eq!(parse("10-x".into(), "# shows: a\n# workers: 1 2\n").unwrap().workers, [1, 2]);
         for wrong in ["0", "x", "1,2", "1 0"] {
-            let told = parse("10-x".into(), &format!("# shows: a\n# workers: {wrong}\n")).unwrap_err();
-            assert!(told.contains("10-x.sh"), "{told}");
+            let reported = parse("10-x".into(), &format!("# shows: a\n# workers: {wrong}\n")).unwrap_err();
+            assert!(reported.contains("10-x.sh"), "{reported}");
         }
     }
 

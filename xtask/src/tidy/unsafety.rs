@@ -48,13 +48,13 @@ pub fn check(source: &Source) -> Option<String> {
 
 /// Where the page's table and the list differ, and places in both where there is no `unsafe`.
 pub fn check_table(page: &str, sources: &[Source]) -> Vec<String> {
-    let told: BTreeSet<&str> = rows(page).collect();
+    let shown_rows: BTreeSet<&str> = rows(page).collect();
     let places: BTreeSet<&str> = PLACES.iter().copied().collect();
     let mut offences = Vec::new();
-    for place in places.difference(&told) {
+    for place in places.difference(&shown_rows) {
         offences.push(format!("{PAGE}: the table below {HEADING:?} has no row for `{place}`"));
     }
-    for row in told.difference(&places) {
+    for row in shown_rows.difference(&places) {
         offences.push(format!(
             "{PAGE}: `{row}` is in the table below {HEADING:?} and is no place for `unsafe`; see xtask/src/tidy/unsafety.rs"
         ));

@@ -286,7 +286,7 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     let device = Device::new(*id, Side::Back);
     if kernel.has(id) {
         if let Some(left) = Hold::left(device, xs)? {
-            tell(id, let_go(left, xs));
+            log_notes(id, let_go(left, xs));
         }
         return Ok("the kernel's netback has it already");
     }
@@ -303,10 +303,10 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     let forgotten = device.replace_in_transaction(xs, &[], unknown_to_netback);
     let given = forgotten.map_err(Into::into).and_then(|()| bind_and_plug_in(kernel, id, &place));
     // The kernel took the key when it was unbound, and does not say 4 without it.
-    let told = device.set(xs, HOTPLUG_STATUS, "connected");
-    tell(id, let_go(hold, xs));
+    let reported = device.set(xs, HOTPLUG_STATUS, "connected");
+    log_notes(id, let_go(hold, xs));
     given?;
-    told?;
+    reported?;
     let until = Instant::now() + DYING;
     while device.state(xs)? != XenbusState::Connected && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
@@ -334,7 +334,7 @@ fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> 
 }
 
 /// What is to be said of a vif that changes hands.
-fn tell(id: &DeviceId, notes: Notes) {
+fn log_notes(id: &DeviceId, notes: Notes) {
     for (level, text) in notes {
         // LOG: of a command that ends with it; no vif is served.
         log::log!(level, "{id}: {text}");

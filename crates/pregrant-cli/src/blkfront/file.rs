@@ -124,9 +124,9 @@ impl DiskFile {
         }
         // A flush begins when what came before it is done.
         let failed = Arc::new(Mutex::new(None));
-        let tell = Arc::clone(&failed);
+        let report = Arc::clone(&failed);
         let done = move |outcome: Result<&[u8], IoError>| {
-            *tell.lock().unwrap_or_else(PoisonError::into_inner) = outcome.err();
+            *report.lock().unwrap_or_else(PoisonError::into_inner) = outcome.err();
         };
         self.disk.put(write, Box::new(done));
         let flushed = move |outcome: Result<&[u8], IoError>| {

@@ -21,7 +21,7 @@ use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::registry::HadByOthers;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BrokerRecovery, Chosen, DeviceClass, FileRecovery, StatusTeller,
+    Backend, BackendConfig, BrokerRecovery, Chosen, DeviceClass, FileRecovery, StatusPublisher,
 };
 use pregrant_host::linux::Xen;
 use pregrant_host::loopback::{Loopback, Owned};
@@ -65,7 +65,7 @@ pub struct Attached<P: Platform> {
     /// How its status is read.
     look: String,
     stop: Stop,
-    status: StatusTeller<P>,
+    status: StatusPublisher<P>,
 }
 
 impl Attached<Loopback> {
@@ -81,7 +81,7 @@ impl Attached<Loopback> {
             Loopback::attach(&machine::broker_socket(dir), DRIVER).map_err(|e| no_machine(dir, e))?;
         let xs = machine::store_of(&platform)?;
         let Some(owner) = own_loopback(&platform, dir, serves, args.wait, &stop)? else { return Ok(None) };
-        let status = StatusTeller::on_loopback_at(&serves.status(dir, DRIVER.0))?;
+        let status = StatusPublisher::on_loopback_at(&serves.status(dir, DRIVER.0))?;
         let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
         let look = format!("pregrant top --loopback {}", dir.display());
         let (domid, workers) = (DRIVER, 1);
@@ -102,7 +102,7 @@ impl Attached<Xen> {
         platform.ready_for_back()?;
         let Some(owner) = own_xen(serves, args.wait, &stop)? else { return Ok(None) };
         make_private(serves.own_dir())?;
-        let status = StatusTeller::on_xen_at(&serves.status(serves.own_dir(), domid.0))?;
+        let status = StatusPublisher::on_xen_at(&serves.status(serves.own_dir(), domid.0))?;
         let config = BackendConfig {
             recovery: Some(Box::new(FileRecovery::new(serves.own_dir()))),
             removes: removes_directories(domid, false),

@@ -25,7 +25,7 @@ use pregrant::xenstore::Transport;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::status::{blk_socket_path, socket_path};
 use pregrant_host::drivers::{
-    Backend, Chosen, DeviceReport, Mode, Placement, Rest, StatusTeller, Work, Worker, WorkerConfig,
+    Backend, Chosen, DeviceReport, Mode, Placement, Rest, StatusPublisher, Work, Worker, WorkerConfig,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -199,7 +199,7 @@ pub struct Daemon<P: Platform, T: Transport + 'static> {
     /// What is told the time, where there is one.
     pub switch: Option<Switch>,
     /// Who asks what it does.
-    pub status: StatusTeller<P>,
+    pub status: StatusPublisher<P>,
     /// Its signals.
     pub stop: Stop,
     /// Who started it.

@@ -50,7 +50,7 @@ pub(super) fn serve(port: u16) -> Result<()> {
             Err(e) => return Err(format!("UDP port {port}: {e}").into()),
         }
     }
-    receiver.tell()
+    receiver.print_summary()
 }
 
 /// What came, by sender.
@@ -147,7 +147,7 @@ impl Receiver {
     }
 
     /// At the end: what came from whom.
-    fn tell(&self) -> Result<()> {
+    fn print_summary(&self) -> Result<()> {
         for (from, Run { counters: c, .. }) in &self.runs {
             screen::print(format_args!(
                 "{from}: received {}, damaged {}, out of order {}, came again {}",

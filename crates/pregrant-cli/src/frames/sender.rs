@@ -89,7 +89,7 @@ pub(super) fn send(plan: &Plan) -> Result<()> {
     let done = flight.run(&stop);
     flight.progress.clear();
     done?;
-    flight.tell()
+    flight.print_summary()
 }
 
 struct Flight<'a> {
@@ -102,7 +102,7 @@ struct Flight<'a> {
     acked: u64,
     retransmitted: u64,
     damaged_answers: u64,
-    told: Counters,
+    last_counters: Counters,
     last_reply: Instant,
     looked: Instant,
     round_trip: RoundTrip,
@@ -127,7 +127,7 @@ impl<'a> Flight<'a> {
             acked: 0,
             retransmitted: 0,
             damaged_answers: 0,
-            told: Counters::default(),
+            last_counters: Counters::default(),
             last_reply: now,
             looked: now,
             round_trip: RoundTrip::default(),
@@ -216,8 +216,8 @@ impl<'a> Flight<'a> {
             return Ok(());
         };
         // Answers may overtake each other.
-        if counters.received >= self.told.received {
-            self.told = counters;
+        if counters.received >= self.last_counters.received {
+            self.last_counters = counters;
         }
         let now = Instant::now();
         for number in numbers {
@@ -261,8 +261,8 @@ impl<'a> Flight<'a> {
     }
 
     /// The line of results.
-    fn tell(&self) -> Result<()> {
-        let Counters { received, damaged, out_of_order, again } = self.told;
+    fn print_summary(&self) -> Result<()> {
+        let Counters { received, damaged, out_of_order, again } = self.last_counters;
         let damaged = damaged + self.damaged_answers;
         let lost = self.next - self.acked;
         let seconds = self.began.elapsed().as_secs_f64();

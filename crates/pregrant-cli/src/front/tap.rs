@@ -48,7 +48,7 @@ where
     let asked = mtu;
     let mtu = match mtu {
         Some(mtu) => mtu,
-        None => told_mtu(&mut guest)?.unwrap_or(MTU),
+        None => announced_mtu(&mut guest)?.unwrap_or(MTU),
     };
     let tap = Tap::open(name)?;
     let interface = tap.interface();
@@ -96,11 +96,11 @@ where
 }
 
 /// The vif's MTU, as the toolstack writes it at either end.
-fn told_mtu<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<Option<u32>> {
+fn announced_mtu<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<Option<u32>> {
     let device = guest.device().clone();
     // LOG: once for each end, at the start of the process' own front.
     let say = |e: &KeyError| log::warn!("ignoring a key: {e}");
-    Ok(Mtu::told_to_front(&device, guest.xs(), say).map_err(FrontendError::from)?)
+    Ok(Mtu::announced_to_front(&device, guest.xs(), say).map_err(FrontendError::from)?)
 }
 
 /// A vif and its interface.

@@ -96,11 +96,11 @@ fn of_queue(number: u64, name: &str) -> Option<u32> {
 
 /// A number that sysfs has of it.
 fn sysfs(number: u64, name: &str) -> Option<u32> {
-    told(number, name)?.parse().ok()
+    sysfs_value(number, name)?.parse().ok()
 }
 
 /// What sysfs has of the block device of this number.
-pub(super) fn told(number: u64, name: &str) -> Option<String> {
+pub(super) fn sysfs_value(number: u64, name: &str) -> Option<String> {
     let at = format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number));
     Some(std::fs::read_to_string(at).ok()?.trim().into())
 }

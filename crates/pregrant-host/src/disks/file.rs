@@ -102,9 +102,9 @@ impl FileImage {
         let way = if pool.is_some() { IoWay::Threads } else { self.config.io };
         let kind = if file.is_device() { "block device" } else { "file" };
         let sectors = match (figures.sector_size, file.sector_size()) {
-            (told, own) if told < own => format!(", sectors of {own} bytes served as {told}"),
+            (served, own) if served < own => format!(", sectors of {own} bytes served as {served}"),
             (512, _) => String::new(),
-            (told, _) => format!(", sectors of {told} bytes"),
+            (served, _) => format!(", sectors of {served} bytes"),
         };
         let tail = match tail {
             0 => String::new(),
@@ -358,14 +358,14 @@ fn open(
     };
     // What is longer than a page no guest can ask for.
     let native_sectors = native_sectors && sector_size <= PAGE_SIZE as u32;
-    let told = if native_sectors { own } else { own.in_sectors_of_512() };
+    let served = if native_sectors { own } else { own.in_sectors_of_512() };
     let is_direct = config.direct
         && !refused.load(Ordering::Relaxed)
-        && direct::go_direct(fd.as_fd(), access, told.sector_size);
+        && direct::go_direct(fd.as_fd(), access, served.sector_size);
     if !is_direct {
         fcntl_setfl(&fd, access).map_err(|e| failed(e.to_string()))?;
     }
-    let Length { sectors, tail } = length(fd.as_fd(), told.sector_size)
+    let Length { sectors, tail } = length(fd.as_fd(), served.sector_size)
         .map_err(|e| failed(format!("it does not say its length: {e}")))?;
     if sectors == 0 {
         return Err(failed("it has no sectors; make it longer first (truncate -s 1G)".into()));
@@ -375,7 +375,7 @@ fn open(
     let format = format::of(fd.as_fd(), sectors);
     let direct = Direct::new(is_direct, access, refused);
     let file = OpenFile::new(fd, path, kind, !writable, direct, lines);
-    let figures = DiskFigures { sectors, ..told };
+    let figures = DiskFigures { sectors, ..served };
     Ok(Opened { file: Arc::new(file), figures, tail, identity, format, pool: None })
 }
 

@@ -40,13 +40,13 @@ impl FileThread {
     pub(super) fn ask<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Answer<T> {
         let place =
             Arc::new(Place { stage: Mutex::new(Stage::Asked { wanted: true }), came: Condvar::new() });
-        let tell = Arc::clone(&place);
+        let report = Arc::clone(&place);
         let call = move || {
             let value = call();
-            let mut stage = tell.lock();
+            let mut stage = report.lock();
             if matches!(*stage, Stage::Asked { wanted: true }) {
                 *stage = Stage::Came(value);
-                tell.came.notify_all();
+                report.came.notify_all();
             } else {
                 *stage = Stage::Over;
                 drop(stage);
@@ -138,19 +138,19 @@ mod tests {
     use std::sync::mpsc;
 
     /// A call that ends when it is told to, with something whose end is told.
-    fn slow(thread: &FileThread) -> (Answer<Told>, mpsc::Sender<()>, mpsc::Receiver<()>) {
+    fn slow(thread: &FileThread) -> (Answer<Dropped>, mpsc::Sender<()>, mpsc::Receiver<()>) {
         let (go, gone) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
+        let (report, reported) = mpsc::channel();
         let answer = thread.ask(move || {
             let _ = gone.recv(); // or the test is over
-            Told(tell)
+            Dropped(report)
         });
-        (answer, go, told)
+        (answer, go, reported)
     }
 
-    struct Told(mpsc::Sender<()>);
+    struct Dropped(mpsc::Sender<()>);
 
-    impl Drop for Told {
+    impl Drop for Dropped {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }

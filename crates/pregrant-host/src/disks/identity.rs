@@ -42,12 +42,12 @@ fn file_system(fd: BorrowedFd<'_>, device: u64) -> String {
 }
 
 fn of_device(number: u64) -> String {
-    if let Some(uuid) = device::told(number, "dm/uuid").filter(|uuid| !uuid.is_empty()) {
+    if let Some(uuid) = device::sysfs_value(number, "dm/uuid").filter(|uuid| !uuid.is_empty()) {
         return format!("volume {uuid}");
     }
     let mut text = format!("device {}:{}", major(number), minor(number));
-    let count = device::told(number, "diskseq").or_else(|| device::told(number, "../diskseq"));
-    for (name, value) in [("disk", count), ("from sector", device::told(number, "start"))] {
+    let count = device::sysfs_value(number, "diskseq").or_else(|| device::sysfs_value(number, "../diskseq"));
+    for (name, value) in [("disk", count), ("from sector", device::sysfs_value(number, "start"))] {
         if let Some(value) = value {
             text += &format!(", {name} {value}");
         }

@@ -154,11 +154,11 @@ impl Ring {
             drop(submission);
             self.enter();
         }
-        self.tell_idle();
+        self.report_idle();
     }
 
     /// Says so if the kernel has nothing of it.
-    fn tell_idle(&self) {
+    fn report_idle(&self) {
         if self.in_kernel == 0 && self.unread.is_empty() {
             self.file.idle(&self.submitter);
         }
@@ -226,7 +226,7 @@ impl Ring {
                 self.over(slot, result);
             }
             self.ended = ended;
-            self.tell_idle();
+            self.report_idle();
         }
         if let Some(others) = &mut self.others {
             others.complete(&mut self.done);

@@ -27,8 +27,8 @@ pub mod poll_controller;
 pub mod recovery;
 pub mod registry;
 pub mod status;
+pub mod status_publisher;
 pub mod status_socket;
-pub mod status_teller;
 pub mod throttle;
 pub mod wait;
 pub mod worker;
@@ -52,7 +52,7 @@ pub use registry::{
     Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, ServedDevice, WorkerConfig,
 };
 pub use status::{BackStatus, VifStatus};
+pub use status_publisher::StatusPublisher;
 pub use status_socket::StatusSocket;
-pub use status_teller::StatusTeller;
 pub use worker::{Rest, Work, Worker};
 pub use workers::placement::Placement;

@@ -87,7 +87,7 @@ struct Group {
 
 impl Group {
     /// Adds what it took to what is told.
-    fn tell_time(&mut self) {
+    fn publish_time(&mut self) {
         self.worker_ns.fetch_add(std::mem::take(&mut self.took_ns), Ordering::Relaxed);
     }
 }
@@ -252,7 +252,7 @@ impl<P: Platform> Workload<P> {
         let Some(at) = self.groups.iter().position(is) else { return Vec::new() };
         self.busy.retain(|busy| *busy != at);
         let slots = self.groups[at].take().map_or_else(Vec::new, |mut group| {
-            group.tell_time();
+            group.publish_time();
             group.slots
         });
         self.timed.retain(|slot| !slots.contains(slot));
@@ -377,7 +377,7 @@ impl<P: Platform> Workload<P> {
     fn look_while_busy(&mut self, p: &P) {
         let rounds = std::mem::replace(&mut self.look_every, LOOK_EVERY);
         self.look_in = LOOK_EVERY;
-        self.tell_times();
+        self.publish_times();
         if !self.sleeps {
             return;
         }
@@ -400,10 +400,10 @@ impl<P: Platform> Workload<P> {
     }
 
     /// Has devices' owners know what they took: now and then is enough.
-    fn tell_times(&mut self) {
+    fn publish_times(&mut self) {
         for &at in &self.busy {
             if let Some(group) = &mut self.groups[at] {
-                group.tell_time();
+                group.publish_time();
             }
         }
     }
@@ -453,7 +453,7 @@ impl<P: Platform> Workload<P> {
         if let Some(arrivals) = self.arrivals.clone() {
             arrivals.take(|slot| {
                 if let Some(Some(entry)) = self.slots.get_mut(slot as usize) {
-                    entry.queue.told();
+                    entry.queue.became_readable();
                 }
                 self.activate(slot as usize);
             });

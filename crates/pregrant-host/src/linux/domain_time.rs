@@ -37,9 +37,9 @@ struct Hypercall {
 /// # Errors
 /// Not on Xen, not privileged, no such domain, or a Xen whose interface is not known here.
 pub fn domain_time(domid: DomId) -> io::Result<Duration> {
-    let told = |what: String, kind| io::Error::new(kind, format!("{PRIVCMD}: {what}"));
+    let failed = |what: String, kind| io::Error::new(kind, format!("{PRIVCMD}: {what}"));
     let fd = rustix::fs::open(PRIVCMD, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
-        told(format!("{e}; in dom0, as root: modprobe xen-privcmd"), io::Error::from(e).kind())
+        failed(format!("{e}; in dom0, as root: modprobe xen-privcmd"), io::Error::from(e).kind())
     })?;
     let mut ctl = Box::<DomCtl>::default();
     // Xen writes there while the kernel cannot fault it in.
@@ -57,8 +57,8 @@ pub fn domain_time(domid: DomId) -> io::Result<Duration> {
             Ok(()) => return Ok(Duration::from_nanos(ctl.cpu_time())),
             // It has another version.
             Err(Errno::ACCESS) => {}
-            Err(e) => return Err(told(format!("domain {}: {e}", domid.0), io::Error::from(e).kind())),
+            Err(e) => return Err(failed(format!("domain {}: {e}", domid.0), io::Error::from(e).kind())),
         }
     }
-    Err(told("Xen's domctl interface is none of those known here".into(), io::ErrorKind::Unsupported))
+    Err(failed("Xen's domctl interface is none of those known here".into(), io::ErrorKind::Unsupported))
 }

@@ -177,8 +177,8 @@ impl<W: Write + Send> FramePort for Pcap<W> {
         self.inner.steer(by);
     }
 
-    fn told(&mut self) {
-        self.inner.told();
+    fn became_readable(&mut self) {
+        self.inner.became_readable();
     }
 
     fn owned_by(&mut self, owner: &PortOwner) {

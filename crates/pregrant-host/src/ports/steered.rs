@@ -159,8 +159,8 @@ impl<P: FramePort> FramePort for Steered<P> {
         shared.by = by;
     }
 
-    fn told(&mut self) {
-        self.inner.told();
+    fn became_readable(&mut self) {
+        self.inner.became_readable();
     }
 
     fn owned_by(&mut self, owner: &PortOwner) {

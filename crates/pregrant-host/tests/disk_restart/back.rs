@@ -30,10 +30,10 @@ pub fn play(socket: &Path, io: &str, path: &str) {
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    let tell = Arc::clone(&over);
-    let told = std::thread::spawn(move || {
+    let send_job = Arc::clone(&over);
+    let reported = std::thread::spawn(move || {
         let came = std::io::stdin().read(&mut [0]).unwrap();
-        tell.store(true, Ordering::Relaxed);
+        send_job.store(true, Ordering::Relaxed);
         came
     });
     let blk = BlkConfig {
@@ -56,7 +56,7 @@ pub fn play(socket: &Path, io: &str, path: &str) {
             backend.sleep(None);
         }
     }
-    if told.join().unwrap() > 0 {
+    if reported.join().unwrap() > 0 {
         backend.close_all();
     } else {
         backend.detach();

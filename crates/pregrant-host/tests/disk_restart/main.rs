@@ -204,12 +204,12 @@ fn a_guest_keeps_the_image_that_it_had() {
     let aside = image.0.with_extension("aside");
     std::fs::rename(&image.0, &aside).unwrap();
     std::fs::rename(&other.0, &image.0).unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
-    let done = Box::new(move |outcome: Result<&[u8], _>| tell.send(outcome.map(drop)).unwrap());
+    let (send_job, reported) = std::sync::mpsc::channel();
+    let done = Box::new(move |outcome: Result<&[u8], _>| send_job.send(outcome.map(drop)).unwrap());
     disk.put(DiskOp::Write { at: 4096, bytes: vec![2; 4096] }, done);
     back = world.back("uring", "copy", None);
     // It closes the disk; the front comes again, and again, with what was not answered.
-    let unanswered = || assert!(told.try_recv().is_err(), "it was done in another image");
+    let unanswered = || assert!(reported.try_recv().is_err(), "it was done in another image");
     while !world.error().contains("is not the image that its guest was connected to") {
         unanswered();
         std::thread::sleep(Duration::from_millis(5));
@@ -224,7 +224,7 @@ fn a_guest_keeps_the_image_that_it_had() {
     image.file().read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 0), "the other image was written to");
     std::fs::rename(&aside, &image.0).unwrap();
-    told.recv().unwrap().unwrap();
+    reported.recv().unwrap().unwrap();
     let bytes = ask(disk, DiskOp::Read { at: 0, len: 8192 }).unwrap();
     assert_eq!([bytes[0], bytes[4096]], [1, 2]);
     guest.close();

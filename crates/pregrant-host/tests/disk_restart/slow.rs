@@ -266,9 +266,9 @@ pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
         ask(disk, DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
         mount.file.set_shut(true);
         let before = mount.file.came();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send_job, reported) = std::sync::mpsc::channel();
         let done = Box::new(move |outcome: Result<&[u8], _>| {
-            let _ = tell.send(outcome.map(drop)); // the test may be over
+            let _ = send_job.send(outcome.map(drop)); // the test may be over
         });
         disk.put(DiskOp::Write { at: 0, bytes: vec![2; 4096] }, done);
         until(|| mount.file.waiting() == 1);
@@ -284,9 +284,9 @@ pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
             before + 1,
             "{path}: the successor wrote while the old write could land"
         );
-        assert!(told.try_recv().is_err());
+        assert!(reported.try_recv().is_err());
         mount.file.set_shut(false);
-        told.recv().unwrap().unwrap();
+        reported.recv().unwrap().unwrap();
         assert_eq!(mount.file.came(), before + 2, "{path}: it was done once more");
         assert_eq!(ask(disk, DiskOp::Read { at: 0, len: 4096 }), Ok(vec![2; 4096]));
         assert_eq!(guest.close(), 0, "{path}: the guest noticed");

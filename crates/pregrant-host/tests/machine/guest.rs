@@ -66,7 +66,7 @@ impl Guest {
     /// Waits until it is live, and has told of its pages if it does so.
     pub fn connect(&mut self) {
         while !self.front.connect(Duration::from_millis(100)).unwrap() {}
-        while self.front.vif().is_telling() {
+        while self.front.vif().is_announcing() {
             self.front.control(Duration::from_millis(1)).unwrap();
         }
     }

@@ -329,11 +329,11 @@ impl Back {
 
     /// Asks the backend, in its thread.
     pub fn ask<R: Send + 'static>(&self, job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static) -> R {
-        self.tell(job).recv().expect("the back's thread ended")
+        self.send_job(job).recv().expect("the back's thread ended")
     }
 
     /// The same, and its answer later.
-    pub fn tell<R: Send + 'static>(
+    pub fn send_job<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut LoopbackBackend) -> R + Send + 'static,
     ) -> mpsc::Receiver<R> {

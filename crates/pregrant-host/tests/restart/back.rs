@@ -105,7 +105,7 @@ impl FramePort for LogPort {
 }
 
 /// What the back says of its predecessors, before it moves a frame.
-fn tell_of_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
+fn report_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
     for vif in vifs.iter().filter(|vif| !vif.queues.is_empty()) {
         let Some((_, log)) = logs.iter().find(|(of, _)| *of == vif.id.front) else { continue };
         let [twice, lost] = vif.queues.iter().fold([0, 0], |[twice, lost], (_, tx, _, rx)| {
@@ -199,11 +199,11 @@ pub fn play(ordinary: &str, path: &Path) {
     let xs = world::client(&platform);
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
-    let told = Arc::new(AtomicU8::new(0));
-    let tell = Arc::clone(&told);
+    let reported = Arc::new(AtomicU8::new(0));
+    let send_job = Arc::clone(&reported);
     std::thread::spawn(move || {
         let said = std::io::stdin().read(&mut [0]).unwrap_or(0);
-        tell.store(if said > 0 { CLOSE } else { LEAVE }, Ordering::Relaxed);
+        send_job.store(if said > 0 { CLOSE } else { LEAVE }, Ordering::Relaxed);
     });
     let spread = ordinary == "spread";
     let process = Arc::new(Mutex::new(Process { state: Log::open(&platform, BACK), began_ns }));
@@ -246,11 +246,12 @@ pub fn play(ordinary: &str, path: &Path) {
     }
     let bell = doorbell_of(watched, bells);
     backend.platform().events().also_wake_on(bell.as_fd()).unwrap();
-    let told_to = Arc::clone(&told);
-    let mut serving = Serving { backend, bell, state, told: told_to, told_of };
+    let reported_to = Arc::clone(&reported);
+    let mut serving = Serving { backend, bell, state, reported: reported_to, told_of };
     Worker::new(Mode::Adaptive).run(&mut serving).unwrap();
     let Serving { mut backend, state, .. } = serving;
-    let drained = if told.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
+    let drained =
+        if reported.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
     state.add(Word::Lost, drained.lost);
 }
 
@@ -259,7 +260,7 @@ struct Serving {
     backend: Backend<Loopback, UnixTransport>,
     bell: UnixStream,
     state: Log,
-    told: Arc<AtomicU8>,
+    reported: Arc<AtomicU8>,
     told_of: [(DomId, Arc<Mutex<Log>>); 2],
 }
 
@@ -277,7 +278,7 @@ impl Rest for Serving {
     fn control(&mut self) -> Result<(), BackendError> {
         self.backend.control()?;
         let state = &self.state;
-        tell_of_predecessors(&self.told_of, &self.backend.reports());
+        report_predecessors(&self.told_of, &self.backend.reports());
         if state.get(Word::Stage) == 1 && self.backend.nr_live() > 0 {
             state.set(Word::Stage, 2);
             println!("live");
@@ -308,6 +309,6 @@ impl Work for Serving {
         Ok(self.backend.round())
     }
     fn is_over(&mut self) -> bool {
-        self.told.load(Ordering::Relaxed) != 0
+        self.reported.load(Ordering::Relaxed) != 0
     }
 }

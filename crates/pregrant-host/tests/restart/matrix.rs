@@ -190,7 +190,7 @@ impl std::fmt::Display for Cell {
 static NOW: Mutex<String> = Mutex::new(String::new());
 
 /// Says which cell it is, if any.
-pub fn tell() {
+pub fn send_job() {
     let now = NOW.lock().map_or_else(|poisoned| poisoned.into_inner().clone(), |now| now.clone());
     if !now.is_empty() {
         eprintln!("{now}");
@@ -198,12 +198,12 @@ pub fn tell() {
 }
 
 /// Says it where an assertion fails.
-struct Telling;
+struct PageAnnouncement;
 
-impl Drop for Telling {
+impl Drop for PageAnnouncement {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tell();
+            send_job();
         }
     }
 }
@@ -226,7 +226,7 @@ pub fn matrix_of_paths() {
     };
     println!("  seed {seed}: {} of {all} cells", cells.len());
     let began = Instant::now();
-    let _telling = Telling;
+    let _announcing = PageAnnouncement;
     for number in &cells {
         let cell = Cell::numbered(*number);
         *NOW.lock().unwrap() = format!(
@@ -280,7 +280,7 @@ impl<'a> Stage<'a> {
 
     /// Until the front is connected, and the back has been told what there is to tell.
     fn ready(&mut self, traffic: &mut Traffic) {
-        while !traffic.front.vif().is_live() || traffic.front.vif().is_telling() {
+        while !traffic.front.vif().is_live() || traffic.front.vif().is_announcing() {
             self.step(traffic, false);
         }
     }

@@ -19,8 +19,8 @@ use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{DeviceId, Side, XenbusState};
 use pregrant_host::drivers::status::{DeviceStatus, socket_path};
 use pregrant_host::drivers::{
-    BackStatus, Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, Rest, Stations, StatusTeller,
-    Work, Worker,
+    BackStatus, Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, Rest, Stations,
+    StatusPublisher, Work, Worker,
 };
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::switch::Switch;
@@ -56,7 +56,7 @@ fn main() {
 /// A back of both classes.
 struct Serving {
     backend: Backend<Loopback, UnixTransport>,
-    status: StatusTeller<Loopback>,
+    status: StatusPublisher<Loopback>,
     over: Arc<AtomicBool>,
 }
 
@@ -89,15 +89,15 @@ impl Work for Serving {
 fn serve(broker: &Path, dir: &Path) {
     let platform = Loopback::attach(broker, BACK).unwrap();
     let xs = machine::Store::new(UnixTransport::new(platform.take_store_fd().unwrap()).unwrap());
-    let status = StatusTeller::on_loopback(dir, BACK.0).unwrap();
+    let status = StatusPublisher::on_loopback(dir, BACK.0).unwrap();
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(status.as_fd()).unwrap();
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&over);
+    let reported = Arc::clone(&over);
     std::thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
-        told.store(true, Ordering::Relaxed);
+        reported.store(true, Ordering::Relaxed);
     });
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
     let net = Net::new(NetConfig::default(), Box::new(Stations::at(&Switch::new())));

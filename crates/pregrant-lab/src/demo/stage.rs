@@ -49,10 +49,10 @@ impl Stage {
         Ok(Self { testbed, back, client, server, progress: Progress::new() })
     }
 
-    /// Makes the vifs and begins a transfer; returns when both are connected. With `tell_at`, the
+    /// Makes the vifs and begins a transfer; returns when both are connected. With `report_at`, the
     /// server reports when so many bytes are there, and both guests when frames arrived. `made` is
     /// called before any of them connects.
-    pub fn begin(&mut self, tell_at: Option<u64>, made: impl FnOnce()) -> Result<()> {
+    pub fn begin(&mut self, report_at: Option<u64>, made: impl FnOnce()) -> Result<()> {
         self.back.command(&ProcessCommand::Switch { vifs: 2, succeed: false })?;
         for front in [CLIENT, SERVER] {
             self.testbed.make_vif(front, 0)?;
@@ -65,8 +65,8 @@ impl Stage {
                 bytes: TRANSFER_BYTES,
                 data_len: Some(DATA_LEN),
                 mtu: MTU,
-                tell_at,
-                arrivals: tell_at.is_some(),
+                report_at,
+                arrivals: report_at.is_some(),
             })
         };
         self.server.command(&part(6, None))?;

@@ -14,7 +14,7 @@ use super::process_command::{Case, Devices, Dir, Nuisance, Posts, ProcessCommand
 use super::report::{Came, Latencies, Played, Report, Spent, Switched};
 use super::signals::{Signals, WARM_UP, locked};
 use super::staff::{Meter, Staff};
-use super::{LoopbackBackend, ProcessArgs, Result, has_command, next_command, tell};
+use super::{LoopbackBackend, ProcessArgs, Result, has_command, next_command, send_report};
 use pregrant::DomId;
 use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::path::PathName;
@@ -26,7 +26,7 @@ use pregrant_host::drivers::net::CONTROL_PAGE;
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
     Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, Mode, Net, NetConfig, Recovery,
-    Rest, Stations, StatusTeller, Work, Worker,
+    Rest, Stations, StatusPublisher, Work, Worker,
 };
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::switch::Switch;
@@ -167,7 +167,7 @@ impl Host {
         };
         let placed = self.staff.as_ref().map_or(Ok(()), |staff| staff.in_place());
         let report = done.and_then(|report| placed.map(|()| report));
-        tell(&report.unwrap_or_else(|e| Report::Failed(e.to_string())))
+        send_report(&report.unwrap_or_else(|e| Report::Failed(e.to_string())))
     }
 
     /// A crowd's devices, from now on, also between orders.
@@ -352,7 +352,7 @@ impl Host {
         backend.control()?;
         // For `pregrant top`, beside the broker's socket; a testbed goes on without. Only here: in
         // a case nobody would answer who asks, and it would wake without end.
-        let mut status = StatusTeller::on_loopback(dir, *domid).inspect_err(|e| log::info!("{e}")).ok();
+        let mut status = StatusPublisher::on_loopback(dir, *domid).inspect_err(|e| log::info!("{e}")).ok();
         let asked =
             status.as_ref().map(|s| backend.platform().events().also_wake_on(s.as_fd())).transpose()?;
         let ended = rounds(backend, staff.as_ref(), Mode::Adaptive, Duration::from_secs(60), |backend| {

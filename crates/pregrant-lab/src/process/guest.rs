@@ -9,7 +9,7 @@ use super::mark::{mark, whole_frames};
 use super::own_frames::{OwnFrames, equip, written};
 use super::process_command::{Case, Dir, ProcessCommand, RxWay};
 use super::report::{Came, Latencies, Played, Report, Spent};
-use super::{ProcessArgs, Result, next_command, tell};
+use super::{ProcessArgs, Result, next_command, send_report};
 use crate::cpu_time;
 use hdrhistogram::Histogram;
 use pregrant::DomId;
@@ -66,7 +66,7 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             ProcessCommand::Disks(command) => disks.obey(&args.broker, command),
             _ => Err("that is the back's order".into()),
         };
-        tell(&said.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
+        send_report(&said.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
     }
     drop(keep);
     Ok(())

@@ -125,7 +125,7 @@ fn has_command() -> Result<bool> {
 }
 
 /// Sends a report.
-fn tell(report: &Report) -> Result<()> {
+fn send_report(report: &Report) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all((serde_json::to_string(report)? + "\n").as_bytes())?;
     Ok(out.flush()?)

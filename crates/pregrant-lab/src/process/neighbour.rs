@@ -6,7 +6,7 @@
 
 use super::process_command::Nuisance;
 use super::report::Report;
-use super::{ProcessArgs, Result, tell};
+use super::{ProcessArgs, Result, send_report};
 use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::platform::{Access, Events, GrantPool, Platform};
 use pregrant::ring::{NetRx, NetTx, Notify, RingKind, RingMem, RingPages, Word};
@@ -30,7 +30,7 @@ pub fn play(args: &ProcessArgs, nuisance: Nuisance, size: usize) -> Result<Repor
     if let Some(vif) = vif.as_mut().filter(|_| !matches!(nuisance, Nuisance::Broken | Nuisance::Flipping)) {
         vif.connect()?;
     }
-    let ready = || tell(&Report::Note(format!("domain {}: {}", args.domid, nuisance.name())));
+    let ready = || send_report(&Report::Note(format!("domain {}: {}", args.domid, nuisance.name())));
     match (nuisance, vif) {
         (Nuisance::Greedy | Nuisance::GreedyLong, Some(vif)) => {
             ready()?;
@@ -100,15 +100,15 @@ fn greedy(vif: &RawVif, size: usize) -> ! {
 
 /// Connects, lies, is closed, and comes again.
 fn broken(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
-    let mut told = false;
+    let mut reported = false;
     loop {
         vif.connect()?;
         vif.tx.store(Word::ReqProd, LIE);
         vif.platform.events().notify(&vif.channel);
         vif.wait_back(&[XenbusState::Closed])?;
-        if !told {
+        if !reported {
             ready()?;
-            told = true;
+            reported = true;
         }
         vif.set_state(XenbusState::Closed)?;
         vif.set_state(XenbusState::Initialising)?;

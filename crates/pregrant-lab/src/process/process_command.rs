@@ -324,7 +324,7 @@ pub struct Transfer {
     /// Bytes of a packet at most.
     pub mtu: usize,
     /// Server: say so when this many bytes are there.
-    pub tell_at: Option<u64>,
+    pub report_at: Option<u64>,
     /// Report when frames arrived.
     pub arrivals: bool,
 }

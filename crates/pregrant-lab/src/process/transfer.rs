@@ -3,7 +3,7 @@
 use super::guest::{attach, config, connect};
 use super::process_command::Transfer;
 use super::report::{Arrival, Numbered, Report, Transferred};
-use super::{ProcessArgs, Result, tell};
+use super::{ProcessArgs, Result, send_report};
 use crate::station::Station;
 use crate::station::guest_stack::{GuestStack, StackConfig};
 use crate::station::transfer::{Progress, TransferClient, TransferServer};
@@ -22,7 +22,7 @@ const SEED: u64 = 0x5eed;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often the server says how far it is.
-const TELL: Duration = Duration::from_millis(200);
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// How long an end stays after its connection is over.
 const LINGER: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ pub fn play(args: &ProcessArgs, command: &Transfer) -> Result<Report> {
     connect(&mut guest)?;
     let (own, back) = guest.states()?;
     let staged = guest.vif().staging_accepted(0);
-    tell(&Report::Note(format!(
+    send_report(&Report::Note(format!(
         "domain {}: connected (front {own:?}, back {back:?}), {}",
         args.domid,
         if staged { "staging lists accepted" } else { "ordinary grants" }
@@ -59,11 +59,11 @@ pub fn play(args: &ProcessArgs, command: &Transfer) -> Result<Report> {
     };
     let mut station = Station::new(guest, stack);
     let mut report = None;
-    let mut tell_at = command.tell_at;
+    let mut report_at = command.report_at;
     let mut arrivals = Vec::new();
     let mut over: Option<Instant> = None;
     let until = Instant::now() + PATIENCE;
-    let mut told = Instant::now();
+    let mut reported = Instant::now();
     loop {
         let mut moment = None;
         // Once it is done, nobody may come any more: whether all is quiet is looked at without
@@ -85,12 +85,12 @@ pub fn play(args: &ProcessArgs, command: &Transfer) -> Result<Report> {
         if command.arrivals && came > 0 {
             arrivals.push(Arrival { at_ns: now, frames: came as u32, bytes });
         }
-        if tell_at.take_if(|at| bytes >= *at).is_some() {
-            tell(&Report::Reached(bytes))?;
+        if report_at.take_if(|at| bytes >= *at).is_some() {
+            send_report(&Report::Reached(bytes))?;
         }
-        if bytes > 0 && told.elapsed() > TELL {
-            told = Instant::now();
-            tell(&Report::Moved(bytes))?;
+        if bytes > 0 && reported.elapsed() > REPORT_EVERY {
+            reported = Instant::now();
+            send_report(&Report::Moved(bytes))?;
         }
         if let Progress::Done(done) = progress {
             report.get_or_insert(done);

@@ -158,10 +158,10 @@ fn drawings_can_be_read_without_eyes() {
         }
     }
     for svg in elements(&page, "svg") {
-        let told = svg
+        let reported = svg
             .ancestors()
             .any(|n| n.attribute("role") == Some("img") || n.attribute("aria-hidden").is_some());
-        assert!(told, "{svg:?} is neither told nor hidden");
+        assert!(reported, "{svg:?} is neither told nor hidden");
     }
     for table in elements(&page, "table") {
         let rows = table.descendants().filter(|n| n.tag_name().name() == "tr").count();

@@ -62,7 +62,7 @@ where
     /// The same with a hook before the stack.
     pub fn hooked(guest: Frontend<P, T>, stack: GuestStack, hook: Option<EchoHook>) -> Self {
         let mut ends = Ends { guest, stack, hook, arena: Arena::new(), live: false };
-        ends.tell();
+        ends.report();
         Self { ends, worker: Worker::new(Mode::Adaptive) }
     }
 
@@ -134,13 +134,13 @@ where
         if self.guest.control(Duration::ZERO)? != FrontStep::Waiting
             || self.live != self.guest.vif().is_live()
         {
-            self.tell();
+            self.report();
         }
         Ok(())
     }
 
     /// What became of the vif, for the log.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         self.live = self.guest.vif().is_live();
         self.guest.log_state();
     }

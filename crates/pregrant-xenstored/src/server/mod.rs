@@ -223,11 +223,11 @@ impl Server {
         let plain: Arc<str> = path.into();
         let named: Arc<str> = format!("{path}/{}", domid.0).into();
         let with_depth = |key: &WatchKey| self.watches.get(*key).is_some_and(|w| w.depth.is_some());
-        let told: Vec<_> = self.watches.on(&plain).map(|key| (key, with_depth(&key))).collect();
+        let events: Vec<_> = self.watches.on(&plain).map(|key| (key, with_depth(&key))).collect();
         let of_this_one =
             (path == path::RELEASE_DOMAIN).then(|| self.watches.on(&named)).into_iter().flatten();
-        let told: Vec<_> = told.into_iter().chain(of_this_one.map(|key| (key, true))).collect();
-        for (key, by_name) in told {
+        let events: Vec<_> = events.into_iter().chain(of_this_one.map(|key| (key, true))).collect();
+        for (key, by_name) in events {
             let caller = self.caller(key.conn);
             if self.special.get(path).is_some_and(|perms| caller.may(Need::Read, perms)) {
                 self.queue_event(key, if by_name { &named } else { &plain });

@@ -234,11 +234,11 @@ impl Model {
                 |(_, op, _, reply): &&(String, NodeOp, Caller, Reply)| op.is_edit() && reply.is_ok();
             let follows = t.log[i + 1..].iter().find(is_edit);
             let overwritten = follows.is_some_and(|(p, o, ..)| p == path && matches!(o, NodeOp::Write(_)));
-            let mut told = vec![];
+            let mut events = vec![];
             // What was refused has no effect, even if it were not refused now.
             let mut scratch = reply.is_err().then(|| next.clone());
             let (tree, clock) = (scratch.as_mut().unwrap_or(&mut next), &mut self.clock);
-            let now = nodes::apply(tree, clock, &caller, &mut Seen::new(), path, op, &mut told);
+            let now = nodes::apply(tree, clock, &caller, &mut Seen::new(), path, op, &mut events);
             if *then == caller && reply.as_ref().err().is_none_or(|e| e != "ENOSPC") && now != err("ENOSPC") {
                 assert_eq!(now, *reply, "a transaction that commits must be one that could happen at once");
             }
@@ -246,9 +246,9 @@ impl Model {
                 now?;
                 // Of two writes in a row only the last one happens.
                 if !(overwritten && matches!(op, NodeOp::Write(_))) {
-                    changes.extend(told);
+                    changes.extend(events);
                 } else {
-                    changes.extend(told.into_iter().filter(|c| c.path != *path));
+                    changes.extend(events.into_iter().filter(|c| c.path != *path));
                 }
             }
         }
@@ -415,7 +415,7 @@ impl Model {
         for change in changes {
             // Nearer watches first, then those on nodes that went with it; of each kind in the
             // order in which they were set.
-            let mut told: Vec<(usize, String, usize)> = vec![];
+            let mut events: Vec<(usize, String, usize)> = vec![];
             for w in &self.watches {
                 let caller = self.caller(w.conn);
                 if let Some(levels) = nodes::levels_below(&change.path, &w.path) {
@@ -425,14 +425,14 @@ impl Model {
                     let named_by_another = change.above && w.depth.is_none();
                     let may = change.readers.iter().any(|perms| caller.reads(perms));
                     if deep_enough && !named_by_another && may {
-                        told.push((levels, change.path.clone(), w.number));
+                        events.push((levels, change.path.clone(), w.number));
                     }
                 } else if change.removed.get(&w.path).is_some_and(|node| caller.reads(&node.perms)) {
-                    told.push((usize::MAX, w.path.clone(), w.number));
+                    events.push((usize::MAX, w.path.clone(), w.number));
                 }
             }
-            told.sort();
-            for (_, path, number) in told {
+            events.sort();
+            for (_, path, number) in events {
                 self.queue(number, &path);
             }
         }
@@ -440,19 +440,19 @@ impl Model {
 
     fn fire_special(&mut self, path: &str, domid: u16) {
         let named = format!("{path}/{domid}");
-        let mut told = vec![];
+        let mut events = vec![];
         for w in &self.watches {
             if !self.caller(w.conn).reads(&self.special[path]) {
                 continue;
             }
             if w.path == path {
-                told.push((0, w.number, if w.depth.is_some() { named.clone() } else { path.to_string() }));
+                events.push((0, w.number, if w.depth.is_some() { named.clone() } else { path.to_string() }));
             } else if w.path == named && path == "@releaseDomain" {
-                told.push((1, w.number, named.clone()));
+                events.push((1, w.number, named.clone()));
             }
         }
-        told.sort();
-        for (_, number, path) in told {
+        events.sort();
+        for (_, number, path) in events {
             self.queue(number, &path);
         }
     }

@@ -310,8 +310,8 @@ impl<S: Store> Run<S> {
         }
         if self.model.is_alive(asked) {
             let domid = self.model.domid(asked);
-            let (told, expected) = (self.store.take_events(asked), self.model.take_events(asked));
-            assert_eq!(told, expected, "events of domain {domid}, connection {asked}");
+            let (events, expected) = (self.store.take_events(asked), self.model.take_events(asked));
+            assert_eq!(events, expected, "events of domain {domid}, connection {asked}");
         }
     }
 }

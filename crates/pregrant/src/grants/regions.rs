@@ -166,7 +166,7 @@ pub struct Regions<P: Platform> {
     to: DomId,
     kept: Vec<Granted<P>>,
     /// The back may know of pages.
-    told: bool,
+    exposed: bool,
     /// Pages that may still be released for others.
     spare: usize,
     may_make_room: bool,
@@ -180,7 +180,7 @@ const SPARE_PAGES: usize = 8192;
 impl<P: Platform> Regions<P> {
     /// None yet; all will be for domain `to`.
     pub fn new(to: DomId) -> Self {
-        Self { to, kept: Vec::new(), told: false, spare: SPARE_PAGES, may_make_room: false }
+        Self { to, kept: Vec::new(), exposed: false, spare: SPARE_PAGES, may_make_room: false }
     }
 
     /// The back.
@@ -226,13 +226,13 @@ impl<P: Platform> Regions<P> {
     }
 
     /// From now on the back may know of what was taken.
-    pub fn tell(&mut self) {
-        self.told = true;
+    pub fn mark_exposed(&mut self) {
+        self.exposed = true;
     }
 
     /// Pages that are not used any more.
     pub fn put(&mut self, p: &P, mut granted: Granted<P>) {
-        if self.told {
+        if self.exposed {
             let _ = granted.settle_all(p); // the others stand, and are posted as they are
             self.kept.push(granted);
         } else if let Err(InUse(granted)) = granted.release(p) {

@@ -30,7 +30,7 @@ impl Mtu {
     ///
     /// # Errors
     /// The store's.
-    pub fn told_to_front<T: Transport>(
+    pub fn announced_to_front<T: Transport>(
         front: &Device,
         xs: &mut Client<T>,
         mut say: impl FnMut(&KeyError),
@@ -89,8 +89,8 @@ mod tests {
             assert_eq!(Mtu::parse(text), None, "{text:?}");
             let error = KeyError::new("/vif/0/mtu", Some(text.as_bytes()), Mtu::EXPECTED, DomId(0));
             let mut lines = Vec::new();
-            let told = Mtu::or_pass_over(Err(error.into()), |e| lines.push(e.to_string()));
-            assert_eq!(told, Ok(None), "{text:?}");
+            let reported = Mtu::or_pass_over(Err(error.into()), |e| lines.push(e.to_string()));
+            assert_eq!(reported, Ok(None), "{text:?}");
             assert_eq!(lines.len(), usize::from(!text.is_empty()), "{text:?}");
         }
         assert_eq!(examples::<Mtu>(), 3);

@@ -26,7 +26,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     /// Takes a ring up: a fresh one (its journal cleared), one that an orderly predecessor left, or
     /// (with its journal) one whose back died. The result says whether the front asked for the
     /// answers that were replayed; a predecessor may also have died just before it notified: see
-    /// [`untold`](Self::untold) (docs/protocol 1.1, R5).
+    /// [`unnotified`](Self::unnotified) (docs/protocol 1.1, R5).
     pub fn attach(mem: M, mut journal: Option<J>) -> Result<(Self, Notify), PeerFault> {
         let resumed = match &mut journal {
             Some(journal) => journal.resume(&mem)?,
@@ -66,7 +66,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     /// between. A front that waits for one of these may not have been told, and is told now,
     /// perhaps once more. One that waits for an answer which is not there yet is not: it may take
     /// any event for that answer. Nor is one that has looked since.
-    pub fn untold(&self, most: u32) -> Notify {
+    pub fn unnotified(&self, most: u32) -> Notify {
         // Behind whatever was published now: as a publisher's own test.
         self.mem.full_fence();
         let old = self.rsp_prod.wrapping_sub(most.min(self.size));

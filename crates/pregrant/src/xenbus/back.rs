@@ -550,13 +550,13 @@ impl<D: BackDevice> Back<D> {
         self.shut = true;
         self.reported |= why.is_some();
         // The state matters more than the text: it is written even where the text has no place.
-        let told = why.map_or(Ok(()), |text| bus.report(text));
+        let said = why.map_or(Ok(()), |text| bus.report(text));
         if self.state != XenbusState::Closed {
             self.state = XenbusState::Closing;
             bus.set_state(XenbusState::Closing)?;
             self.state = XenbusState::Closed;
             bus.set_state(XenbusState::Closed)?;
         }
-        told
+        said
     }
 }

@@ -271,9 +271,9 @@ impl Device {
     /// Tells the user why the device does not work, and begins to take it down.
     pub fn fail<T: Transport>(&self, xs: &mut Client<T>, text: &str) -> Result<(), XsError> {
         // A guest may have no place for the text; the state matters more.
-        let told = xs.write(&self.id.error_path(self.side), text);
+        let reported = xs.write(&self.id.error_path(self.side), text);
         self.set_state(xs, XenbusState::Closing)?;
-        told
+        reported
     }
 
     /// Asks to be told of the peer's state. It tells once at once.

@@ -139,12 +139,12 @@ impl Front {
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
         (self.reconnect, self.begins_at_ns) = (false, None);
         (self.in_use, self.stays) = (false, false);
-        let told = why.map_or(Ok(()), |text| bus.report(text));
+        let reported = why.map_or(Ok(()), |text| bus.report(text));
         if !matches!(self.state, XenbusState::Closing | XenbusState::Closed) {
             self.state = XenbusState::Closing;
             bus.set_state(XenbusState::Closing)?;
         }
-        told
+        reported
     }
 
     /// Begins to close from this end, to begin anew as after any close; one that does not reconnect

@@ -139,7 +139,7 @@ fn a_ring_has_as_many_pages_as_its_back_is_told_of() {
     let mut regions = Regions::new(HOST);
     for pages in [4, 32] {
         let granted = regions.take(&guest, Access::ReadWrite, pages, Granting::Standing).unwrap();
-        regions.tell();
+        regions.mark_exposed();
         regions.put(&guest, granted);
     }
     let config = |ring_order| {

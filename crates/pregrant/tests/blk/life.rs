@@ -134,12 +134,12 @@ fn what_a_disk_is_reaches_its_guest() {
         ..DiskFigures::of(SECTORS)
     };
     let odd = DiskFigures { sector_size: 2048, ..DiskFigures::of(SECTORS) };
-    for told in [cd, disk, odd, DiskFigures::of(1 << 40)] {
-        let open = DiskFigures { sectors: SECTORS, ..told };
+    for published in [cd, disk, odd, DiskFigures::of(1 << 40)] {
+        let open = DiskFigures { sectors: SECTORS, ..published };
         let mut world = World::new(VbdConfig { native_sectors: true, ..VbdConfig::default() }, open);
-        world.disk.inside().figures = told;
+        world.disk.inside().figures = published;
         let front = world.front(FrontConfig::default());
-        assert_eq!(front.figures(), Some(&told));
+        assert_eq!(front.figures(), Some(&published));
         world.end(front);
     }
     // The toolstack's `mode` and `device-type` add to what the image is.
@@ -151,8 +151,8 @@ fn what_a_disk_is_reaches_its_guest() {
         }
         world.front_bus.own.borrow_mut().insert("device-type".into(), "cdrom".into());
         let mut front = world.front(FrontConfig::default());
-        let told = *front.figures().unwrap();
-        assert_eq!((told.read_only, told.cdrom), (read_only, true));
+        let published = *front.figures().unwrap();
+        assert_eq!((published.read_only, published.cdrom), (read_only, true));
         assert_eq!(world.disk.inside().writable, !read_only, "an image hears it as it opens");
         let write = world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 512] }).unwrap().0;
         assert_eq!(write.is_err(), read_only);
@@ -357,16 +357,20 @@ fn a_journal_that_is_blank_takes_up_nothing_but_an_idle_ring() {
 
 #[test]
 fn a_successor_s_image_keeps_what_the_guest_was_told() {
-    let told = DiskFigures { flush: false, ..figures() };
+    let published = DiskFigures { flush: false, ..figures() };
     for (what, now, taken) in [
-        ("the same", told, true),
-        ("longer", DiskFigures { sectors: SECTORS + 8, ..told }, true),
-        ("shorter", DiskFigures { sectors: SECTORS - 8, ..told }, false),
-        ("longer sectors, which the guest need not know", DiskFigures { sector_size: 4096, ..told }, true),
-        ("a cache that the guest never flushes", DiskFigures { flush: true, ..told }, false),
-        ("only to be read", DiskFigures { read_only: true, ..told }, false),
+        ("the same", published, true),
+        ("longer", DiskFigures { sectors: SECTORS + 8, ..published }, true),
+        ("shorter", DiskFigures { sectors: SECTORS - 8, ..published }, false),
+        (
+            "longer sectors, which the guest need not know",
+            DiskFigures { sector_size: 4096, ..published },
+            true,
+        ),
+        ("a cache that the guest never flushes", DiskFigures { flush: true, ..published }, false),
+        ("only to be read", DiskFigures { read_only: true, ..published }, false),
     ] {
-        let mut world = World::new(VbdConfig::default(), told);
+        let mut world = World::new(VbdConfig::default(), published);
         let front = world.front(FrontConfig::default());
         world.disk.inside().figures = now;
         match world.succeed() {
@@ -476,13 +480,13 @@ fn a_front_brings_down_what_a_predecessor_left_and_goes_when_the_toolstack_takes
 
 #[test]
 fn a_flush_is_what_the_back_knows() {
-    let told = [
+    let published = [
         ("1", "1", Some(Ask::Flush)),
         ("1", "0", Some(Ask::Flush)),
         ("0", "1", Some(Ask::Barrier { sector: 0, bytes: &[] })),
         ("0", "0", None),
     ];
-    for (flush, barrier, expected) in told {
+    for (flush, barrier, expected) in published {
         let mut world = World::new(VbdConfig::default(), figures());
         let mut front = FrontVbd::new(HOST, FrontConfig::default(), false);
         assert_eq!(front.flush_ask(), None);

@@ -3,7 +3,7 @@
 //! (docs/protocol 2.11).
 #![cfg(not(miri))]
 
-use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, by_hand, entries, telling};
+use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, announcing, by_hand, entries};
 use crate::raw_ring::RawRing;
 use crate::rig;
 
@@ -252,14 +252,14 @@ fn each_edge_has_its_answer() {
 #[test]
 fn a_front_on_a_back_of_the_draft_has_its_pages_mapped() {
     for (size, gone, due) in [(768, 0, 512), (512, 0, 512), (300, 0, 300), (768, 3, 509), (0, 0, 0)] {
-        let mut pair = Pair::connected(telling(), entries(0), usize::MAX);
+        let mut pair = Pair::connected(announcing(), entries(0), usize::MAX);
         let raw = RawRing::of(&mut pair);
         let mut draft = DraftBack::new(size);
         draft.refuses = pair.front.queue(0).expect("a queue").page_refs()[1][..gone].to_vec();
         while draft.turn(&pair.h, &raw) {
             pair.front.turn(&pair.g).expect("an honest back");
         }
-        assert!(!pair.front.is_telling());
+        assert!(!pair.front.is_announcing());
         assert_eq!((pair.front.gref_pages(0), draft.mapped.len()), (due, due), "of {size}, {gone} gone");
         let types: Vec<u16> = draft.asked.iter().map(|(msg_type, _)| *msg_type).collect();
         let adds = types.iter().filter(|raw| **raw == ADD.raw()).count();

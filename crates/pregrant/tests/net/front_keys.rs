@@ -60,8 +60,8 @@ fn an_empty_value_is_no_value() {
         for key in ["multi-queue-max-queues", "max-tx-ring-page-order", "feature-sg"] {
             front.peer.borrow_mut().insert(key.into(), empty.into());
         }
-        let told = BackFeatures::read(&mut front).unwrap();
-        assert_eq!((told.max_queues, told.max_tx_ring_order, told.sg), (1, 0, false));
+        let reported = BackFeatures::read(&mut front).unwrap();
+        assert_eq!((reported.max_queues, reported.max_tx_ring_order, reported.sg), (1, 0, false));
     }
 }
 

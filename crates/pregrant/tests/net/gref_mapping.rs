@@ -60,7 +60,7 @@ pub struct Pair {
 }
 
 /// A front that has its pages mapped.
-pub fn telling() -> FrontConfig {
+pub fn announcing() -> FrontConfig {
     FrontConfig { gref_mapping: true, ..by_hand() }
 }
 
@@ -87,7 +87,7 @@ impl Pair {
 
     pub fn within(front: FrontConfig, config: VifConfig, page_limit: usize) -> Self {
         let mut pair = Self::connected(front, config, page_limit);
-        while pair.front.is_telling() {
+        while pair.front.is_announcing() {
             pair.back.poll_ctrl(&pair.h).expect("an honest front");
             pair.front.turn(&pair.g).expect("an honest back");
         }
@@ -218,7 +218,7 @@ impl Pair {
 #[test]
 fn another_back_is_asked_from_the_beginning() {
     for states in [&["1", "2"][..], &["2"], &["3"]] {
-        let mut pair = Pair::new(telling(), entries(768));
+        let mut pair = Pair::new(announcing(), entries(768));
         pair.exchange(0, 30, 900);
         for state in states {
             pair.bb.own.borrow_mut().insert("state".into(), (*state).into());
@@ -230,9 +230,9 @@ fn another_back_is_asked_from_the_beginning() {
         pair.restart();
         assert_eq!(pair.back.gref_pages(0), [0, 0], "its table is its own");
         assert_eq!(pair.front.step(&pair.g, &mut pair.fb).expect("a map"), FrontStep::Renewed);
-        assert!(pair.front.is_telling());
+        assert!(pair.front.is_announcing());
         assert!(pair.exchange(0, 30, 900).copies > 0, "frames travel meanwhile");
-        while pair.front.is_telling() {
+        while pair.front.is_announcing() {
             pair.back.poll_ctrl(&pair.h).expect("an honest front");
             pair.front.turn(&pair.g).expect("an honest back");
         }
@@ -246,7 +246,7 @@ fn another_back_is_asked_from_the_beginning() {
 /// A question that was under way when the back went: its answer is nobody's.
 #[test]
 fn another_back_is_asked_once_what_was_asked_before_is_answered() {
-    let mut pair = Pair::connected(telling(), entries(768), usize::MAX);
+    let mut pair = Pair::connected(announcing(), entries(768), usize::MAX);
     pair.bb.own.borrow_mut().insert("state".into(), "2".into());
     pair.front.step(&pair.g, &mut pair.fb).expect("a map");
     pair.kept = Kept::default();
@@ -255,9 +255,9 @@ fn another_back_is_asked_once_what_was_asked_before_is_answered() {
     assert_eq!(pair.front.step(&pair.g, &mut pair.fb).expect("a map"), FrontStep::Renewed);
     for _ in 0..8 {
         pair.front.turn(&pair.g).expect("an honest back");
-        assert!(pair.front.is_telling());
+        assert!(pair.front.is_announcing());
     }
-    while pair.front.is_telling() {
+    while pair.front.is_announcing() {
         pair.back.poll_ctrl(&pair.h).expect("an honest front");
         pair.front.turn(&pair.g).expect("an honest back");
     }
@@ -289,7 +289,7 @@ pub const SIZE: CtrlType = CtrlType::GetGrefMappingSize;
 #[test]
 fn what_the_back_was_told_of_takes_no_grant_operation() {
     for queues in [1, 2] {
-        let mut pair = Pair::new(FrontConfig { queues, ..telling() }, entries(768));
+        let mut pair = Pair::new(FrontConfig { queues, ..announcing() }, entries(768));
         let n = queues as usize;
         assert_eq!(pair.mapped(), 512 * n + 2 * n + 1, "pages, rings, the control ring");
         for q in 0..n {
@@ -316,30 +316,30 @@ fn a_front_goes_without_what_it_does_not_get() {
     let no_ring = BackFeatures { ctrl_ring: false, ..BackFeatures::default() };
     let persistent = BackFeatures::default();
     // The front's pages that the back has in the end, and its paths.
-    for (front, back, page_limit, told, paths) in [
-        (telling(), VifConfig { features: no_ring, ..entries(768) }, usize::MAX, 0, "copy"),
-        (telling(), entries(0), usize::MAX, 0, "copy"),
-        (telling(), entries(100), usize::MAX, 100, "gref-mapping"),
-        (telling(), entries(512), 3 + 200, 200, "gref-mapping"),
-        (telling(), entries(512), 3, 0, "copy"),
+    for (front, back, page_limit, reported, paths) in [
+        (announcing(), VifConfig { features: no_ring, ..entries(768) }, usize::MAX, 0, "copy"),
+        (announcing(), entries(0), usize::MAX, 0, "copy"),
+        (announcing(), entries(100), usize::MAX, 100, "gref-mapping"),
+        (announcing(), entries(512), 3 + 200, 200, "gref-mapping"),
+        (announcing(), entries(512), 3, 0, "copy"),
         (by_hand(), entries(512), usize::MAX, 0, "copy"),
         (
-            FrontConfig { persistent: true, ..telling() },
+            FrontConfig { persistent: true, ..announcing() },
             VifConfig { features: persistent, ..entries(64) },
             usize::MAX,
             64,
             "gref-mapping",
         ),
     ] {
-        let what = format!("{told} of {:?}", back.gref_pages);
+        let what = format!("{reported} of {:?}", back.gref_pages);
         let mut pair = Pair::within(front, back, page_limit);
-        assert_eq!((pair.front.gref_pages(0), pair.back.gref_pages(0)[0]), (told, told), "{what}");
+        assert_eq!((pair.front.gref_pages(0), pair.back.gref_pages(0)[0]), (reported, reported), "{what}");
         assert_eq!(pair.back.path_names(0), (paths, paths), "{what}");
         for len in [60, 5000] {
             pair.exchange(0, 600, len);
         }
         let (tx, rx) = pair.back.stats(0);
-        assert_eq!((tx.gref_mapped > 0, rx.gref_mapped > 0), (told > 0, told > 0), "{what}");
+        assert_eq!((tx.gref_mapped > 0, rx.gref_mapped > 0), (reported > 0, reported > 0), "{what}");
         for stats in [tx, rx] {
             assert_eq!(stats.gref_mapped + stats.granted + stats.persistent, 1200, "{what}");
         }
@@ -744,7 +744,7 @@ fn a_back_that_lies_about_its_table() {
     let answer = |status, data| (status, data, 0u16, 0u16);
     // The sizes and statuses that are answered in turn (with what is added to id and type); pages
     // that the front believes are kept.
-    for (answers, told, fault) in [
+    for (answers, reported, fault) in [
         // What it scribbled over the entries are statuses of entries that failed.
         (&[answer(SUCCESS, u32::MAX), answer(SUCCESS, 7)][..], 0, false),
         (&[answer(SUCCESS, 3), answer(77, 0)], 0, false),
@@ -754,7 +754,7 @@ fn a_back_that_lies_about_its_table() {
         (&[answer(SUCCESS, 512), (SUCCESS, 0, 1, 0)], 0, true),
         (&[(SUCCESS, 512, 0, 1)], 0, true),
     ] {
-        let mut pair = Pair::connected(telling(), entries(0), usize::MAX);
+        let mut pair = Pair::connected(announcing(), entries(0), usize::MAX);
         let raw = RawRing::of(&mut pair);
         let mut faulted = false;
         for (k, &(status, data, id, msg_type)) in (0..).zip(answers) {
@@ -765,7 +765,7 @@ fn a_back_that_lies_about_its_table() {
             raw.answer(k, (asked.id + id, asked.msg_type + msg_type, status, data));
             faulted |= pair.front.turn(&pair.g).is_err();
         }
-        assert_eq!((faulted, pair.front.gref_pages(0)), (fault, told), "{answers:?}");
+        assert_eq!((faulted, pair.front.gref_pages(0)), (fault, reported), "{answers:?}");
         assert_eq!(pair.front.ctrl().is_some(), !answers.is_empty() && !fault, "{answers:?}");
         let took = pair.exchange(0, 300, 800);
         assert_eq!(took.copies, 600, "{answers:?}");

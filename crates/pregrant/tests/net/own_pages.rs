@@ -3,7 +3,7 @@
 //! (docs/protocol 2.11).
 #![cfg(not(miri))]
 
-use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, entries, telling};
+use crate::gref_mapping::{ADD, DEL, INVALID, Pair, SIZE, SUCCESS, announcing, entries};
 use crate::raw_ring::RawRing;
 use crate::rig;
 
@@ -122,7 +122,7 @@ impl Own {
 #[test]
 fn frames_go_from_where_they_lie() {
     for queues in [1, 2] {
-        let mut own = Own::new(FrontConfig { queues, ..telling() }, entries(768), 200);
+        let mut own = Own::new(FrontConfig { queues, ..announcing() }, entries(768), 200);
         for q in 0..queues as usize {
             let standing = own.pair.xen.counts().grants;
             for page in 0..200 {
@@ -162,7 +162,7 @@ fn frames_go_from_where_they_lie() {
 
 #[test]
 fn what_is_no_frame_of_the_memory_is_dropped() {
-    let mut own = Own::new(telling(), entries(768), 2);
+    let mut own = Own::new(announcing(), entries(768), 2);
     let desc = |at, len, gso_type| {
         let offload = Offload { gso_type, gso_size: 100, csum_blank: gso_type != 0, ..Offload::default() };
         FrameDesc { at, len, offload }
@@ -188,7 +188,7 @@ fn what_is_no_frame_of_the_memory_is_dropped() {
 /// A page of a frame that is not answered is not taken back, whatever comes.
 #[test]
 fn a_page_on_its_way_makes_way_for_none() {
-    let mut own = Own::new(telling(), entries(POOL + 4), 100);
+    let mut own = Own::new(announcing(), entries(POOL + 4), 100);
     own.each(0..4);
     own.turns();
     let descs: Vec<_> = (0..4).map(|page| own.write(page * PAGE_SIZE, 500)).collect();
@@ -217,7 +217,7 @@ fn a_page_on_its_way_makes_way_for_none() {
 #[test]
 fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
     const TABLE: usize = 64;
-    let mut own = Own::new(telling(), entries(POOL + TABLE), 512);
+    let mut own = Own::new(announcing(), entries(POOL + TABLE), 512);
     let mut seed = 1;
     let mut some = |own: &mut Own, pages: usize, first: usize| {
         let (before, frames) = (own.stats(), 3000);
@@ -263,14 +263,14 @@ fn a_table_that_is_short_makes_the_front_copy_until_the_working_set_fits() {
 #[test]
 fn a_back_without_a_table_gets_copies() {
     let no_ring = BackFeatures { ctrl_ring: false, ..BackFeatures::default() };
-    let plain = FrontConfig { gref_mapping: false, ..telling() };
+    let plain = FrontConfig { gref_mapping: false, ..announcing() };
     for (front, back) in [
-        (telling(), VifConfig { features: no_ring, ..entries(768) }),
-        (telling(), entries(0)),
-        (telling(), entries(100)),
-        (telling(), entries(POOL)),
+        (announcing(), VifConfig { features: no_ring, ..entries(768) }),
+        (announcing(), entries(0)),
+        (announcing(), entries(100)),
+        (announcing(), entries(POOL)),
         (plain, entries(768)),
-        (FrontConfig { persistent: true, ..telling() }, entries(768)),
+        (FrontConfig { persistent: true, ..announcing() }, entries(768)),
     ] {
         let mut own = Own::new(front, back, 300);
         for _ in 0..2 {
@@ -290,7 +290,7 @@ fn a_back_without_a_table_gets_copies() {
 /// A guest that is allowed fewer pages than its table has entries finds out.
 #[test]
 fn a_back_that_takes_fewer_than_it_said_is_asked_for_fewer() {
-    let mut own = Own::new(telling(), entries(768), 256);
+    let mut own = Own::new(announcing(), entries(768), 256);
     own.pair.back.allow_pages(&own.pair.h, 37);
     for _ in 0..20 {
         own.each(0..256);
@@ -307,7 +307,7 @@ fn a_back_that_takes_fewer_than_it_said_is_asked_for_fewer() {
 #[test]
 fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
     for turns in 0..30 {
-        let mut own = Own::new(telling(), entries(POOL + 32), 100);
+        let mut own = Own::new(announcing(), entries(POOL + 32), 100);
         let mut turn = 0;
         for round in 0..12 {
             for page in 0..40 {
@@ -345,7 +345,7 @@ fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
 /// granted and takes a place.
 #[test]
 fn another_back_is_told_of_the_pages_anew() {
-    let mut own = Own::new(telling(), entries(POOL + 32), 100);
+    let mut own = Own::new(announcing(), entries(POOL + 32), 100);
     own.each(0..32);
     own.turns();
     assert_eq!(own.each(0..32), 32);
@@ -403,7 +403,7 @@ struct Lying {
 impl Lying {
     /// It says that it has room for so many beside the pool, and that it took the pool.
     fn new(room: u32) -> Self {
-        let mut own = Own::unasked(telling(), entries(0), 100);
+        let mut own = Own::unasked(announcing(), entries(0), 100);
         let raw = RawRing::of(&mut own.pair);
         let mut lying = Self { own, raw, asked: 0 };
         assert_eq!(lying.raw.request(0).msg_type, SIZE.raw());

@@ -28,7 +28,7 @@ struct Pair {
 }
 
 /// What the two ends are told.
-struct Told {
+struct Offers {
     features: BackFeatures,
     fallback: PathName,
     config: FrontConfig,
@@ -36,7 +36,7 @@ struct Told {
     page_limit: usize,
 }
 
-impl Default for Told {
+impl Default for Offers {
     fn default() -> Self {
         let config = FrontConfig {
             tx_data_len: None,
@@ -56,19 +56,19 @@ impl Default for Told {
 }
 
 impl Pair {
-    fn new(told: Told) -> Self {
+    fn new(offers: Offers) -> Self {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (fb, bb) = device();
         let config = VifConfig {
-            features: told.features,
-            fallback: told.fallback,
-            persistent_pages: told.limit,
+            features: offers.features,
+            fallback: offers.fallback,
+            persistent_pages: offers.limit,
             ..VifConfig::default()
         };
         let mut back = BackVif::new(GUEST, 0, config);
-        back.limit_pages(told.page_limit);
-        let front = FrontVif::new(HOST, told.config, false);
+        back.limit_pages(offers.page_limit);
+        let front = FrontVif::new(HOST, offers.config, false);
         let mut pair = Self { xen, g, h, front, back, fb, bb };
         connect((&pair.g, &mut pair.front, &mut pair.fb), (&pair.h, &mut pair.back, &mut pair.bb));
         assert!(pair.front.is_live());
@@ -114,7 +114,7 @@ impl Pair {
 
 #[test]
 fn pages_are_mapped_once_and_then_nothing_is_asked_of_xen() {
-    let mut pair = Pair::new(Told::default());
+    let mut pair = Pair::new(Offers::default());
     assert_eq!(pair.paths(), ("persistent", "persistent"));
     for key in [&pair.fb, &pair.bb] {
         assert_eq!(key.own.borrow()["feature-persistent"], "1");
@@ -136,12 +136,12 @@ fn pages_are_mapped_once_and_then_nothing_is_asked_of_xen() {
 
 #[test]
 fn without_one_of_the_keys_frames_go_as_ever() {
-    let told = Told::default();
-    let silent = Told { config: FrontConfig { persistent: false, ..told.config }, ..Told::default() };
-    let old = Told { features: BackFeatures { persistent: false, ..told.features }, ..Told::default() };
-    let none = Told { limit: 0, ..Told::default() };
-    for (told, what) in [(silent, "front"), (old, "back"), (none, "limit")] {
-        let mut pair = Pair::new(told);
+    let offers = Offers::default();
+    let silent = Offers { config: FrontConfig { persistent: false, ..offers.config }, ..Offers::default() };
+    let old = Offers { features: BackFeatures { persistent: false, ..offers.features }, ..Offers::default() };
+    let none = Offers { limit: 0, ..Offers::default() };
+    for (offers, what) in [(silent, "front"), (old, "back"), (none, "limit")] {
+        let mut pair = Pair::new(offers);
         assert_eq!(pair.paths(), ("copy", "copy"), "{what}");
         let ops = pair.exchange(100, 900);
         assert_eq!((ops.copies, ops.maps), (200, 0), "{what}");
@@ -153,15 +153,15 @@ fn without_one_of_the_keys_frames_go_as_ever() {
 /// next of the chain.
 #[test]
 fn what_does_not_fit_goes_to_the_next_path() {
-    let mut pair = Pair::new(Told { limit: 20, ..Told::default() });
+    let mut pair = Pair::new(Offers { limit: 20, ..Offers::default() });
     pair.exchange(600, 900);
     assert_eq!(pair.xen.counts().mapped, 2 + 2 * 20);
     let then = pair.exchange(256, 900);
     assert_eq!((then.copies, then.maps), (2 * (256 - 20), 0), "20 pages of each direction are there");
     pair.close();
     let len = DataLen::new(256);
-    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Told::default().config };
-    let mut pair = Pair::new(Told { config, ..Told::default() });
+    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Offers::default().config };
+    let mut pair = Pair::new(Offers { config, ..Offers::default() });
     assert_eq!(pair.paths(), ("staging", "staging"));
     let short = pair.exchange(300, 200);
     assert_eq!((short.copies, short.maps), (0, 0));
@@ -176,8 +176,8 @@ fn what_does_not_fit_goes_to_the_next_path() {
 fn map_serves_what_is_longer_than_a_staging_buffer() {
     let len = DataLen::new(256);
     let config =
-        FrontConfig { tx_data_len: len, rx_data_len: len, persistent: false, ..Told::default().config };
-    let mut pair = Pair::new(Told { config, fallback: PathName::Map, ..Told::default() });
+        FrontConfig { tx_data_len: len, rx_data_len: len, persistent: false, ..Offers::default().config };
+    let mut pair = Pair::new(Offers { config, fallback: PathName::Map, ..Offers::default() });
     assert_eq!(pair.paths(), ("staging", "staging"));
     let ops = pair.exchange(50, 900);
     assert_eq!((ops.maps, ops.unmaps), (50, 50), "TX by map, RX by copy");
@@ -188,7 +188,7 @@ fn map_serves_what_is_longer_than_a_staging_buffer() {
 #[test]
 fn the_bound_of_a_guest_s_pages_holds() {
     for page_limit in [2, 3, 12, 100, 300] {
-        let mut pair = Pair::new(Told { page_limit, ..Told::default() });
+        let mut pair = Pair::new(Offers { page_limit, ..Offers::default() });
         assert!(pair.back.mapped_pages() <= page_limit);
         pair.exchange(600, 900);
         let mapped = pair.xen.counts().mapped;
@@ -202,16 +202,16 @@ fn the_bound_of_a_guest_s_pages_holds() {
 #[test]
 fn lists_come_before_pages_that_are_kept() {
     let len = DataLen::new(256);
-    let config = FrontConfig { queues: 2, tx_data_len: len, rx_data_len: len, ..Told::default().config };
+    let config = FrontConfig { queues: 2, tx_data_len: len, rx_data_len: len, ..Offers::default().config };
     // Rings and all lists, and a hundred.
-    let pair = Pair::new(Told { config, page_limit: 2 * (2 + 32) + 100, ..Told::default() });
+    let pair = Pair::new(Offers { config, page_limit: 2 * (2 + 32) + 100, ..Offers::default() });
     assert!(pair.front.staging_accepted(0) && pair.front.staging_accepted(1));
     assert_eq!((pair.back.needed_pages(), pair.back.allowed_pages()), (68, 100));
     pair.close();
     // Where staging serves every frame nothing is kept besides.
     let len = DataLen::new(65535);
-    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Told::default().config };
-    let pair = Pair::new(Told { config, ..Told::default() });
+    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Offers::default().config };
+    let pair = Pair::new(Offers { config, ..Offers::default() });
     assert_eq!(pair.back.allowed_pages(), 0);
     pair.close();
 }
@@ -221,9 +221,9 @@ fn lists_come_before_pages_that_are_kept() {
 #[test]
 fn a_list_that_is_lost_at_a_restart_is_no_connection() {
     let len = DataLen::new(256);
-    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Told::default().config };
+    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Offers::default().config };
     for page_limit in [2, 17, 33, 34] {
-        let mut pair = Pair::new(Told { config, ..Told::default() });
+        let mut pair = Pair::new(Offers { config, ..Offers::default() });
         pair.back.detach(&pair.h, &mut []);
         let mut next = BackVif::new(GUEST, 0, VifConfig::default());
         next.limit_pages(page_limit);
@@ -265,7 +265,7 @@ fn a_successor_offers_its_own_to_the_next_connection() {
     };
     let path = |on| if on { ("persistent", "persistent") } else { ("copy", "copy") };
     for (was, is) in [(false, true), (true, false), (true, true)] {
-        let mut pair = Pair::new(Told { features: with(was), ..Told::default() });
+        let mut pair = Pair::new(Offers { features: with(was), ..Offers::default() });
         let offers = |pair: &Pair, on| {
             let own = pair.bb.own.borrow();
             with(on).pairs().iter().all(|(key, value)| own.get(key) == Some(value))
@@ -280,7 +280,7 @@ fn a_successor_offers_its_own_to_the_next_connection() {
         pair.front.close(&mut pair.fb, None).expect("a map");
         connect((&pair.g, &mut pair.front, &mut pair.fb), (&pair.h, &mut pair.back, &mut pair.bb));
         assert!(pair.front.is_closed());
-        pair.front = FrontVif::new(HOST, Told::default().config, false);
+        pair.front = FrontVif::new(HOST, Offers::default().config, false);
         pair.fb.own.borrow_mut().insert("state".into(), "1".into());
         connect((&pair.g, &mut pair.front, &mut pair.fb), (&pair.h, &mut pair.back, &mut pair.bb));
         assert!(pair.front.is_live() && offers(&pair, is), "{:?}", pair.bb.own);
@@ -296,14 +296,14 @@ fn a_successor_offers_its_own_to_the_next_connection() {
 #[test]
 fn a_front_s_key_alone_turns_nothing_on() {
     for offered in [false, true] {
-        let told = Told::default();
+        let offers = Offers::default();
         let features = BackFeatures { persistent: offered, ..BackFeatures::default() };
         let (xen, config) = (LocalXen::new(), VifConfig { features, ..VifConfig::default() });
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (mut fb, mut bb) = device();
         let mut back = BackVif::new(GUEST, 0, config);
         // One that does not persist: each of its slots is to be asked of Xen.
-        let mut front = FrontVif::new(HOST, FrontConfig { persistent: false, ..told.config }, false);
+        let mut front = FrontVif::new(HOST, FrontConfig { persistent: false, ..offers.config }, false);
         back.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
         front.step(&g, &mut fb).expect("an honest back");
         assert_eq!(fb.own.borrow()["state"], "4");

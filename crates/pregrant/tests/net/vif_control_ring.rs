@@ -98,11 +98,11 @@ fn kept(pages: &Pages) -> ControlPage {
 
 /// A port that keeps what it is told of the guest's queues.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Steerings>>);
+struct SteeredPort(Arc<Mutex<Steerings>>);
 
 type Steerings = Vec<Option<Arc<dyn Steering>>>;
 
-impl FramePort for Told {
+impl FramePort for SteeredPort {
     fn caps(&self) -> Offloads {
         Offloads::default()
     }
@@ -119,10 +119,10 @@ impl FramePort for Told {
 
 /// What the ports of a vif's two queues are told in a turn.
 fn steerings(h: &LocalDomain, back: &mut BackVif<LocalDomain>) -> Steerings {
-    let told = Told::default();
-    let mut ports: Vec<Box<dyn FramePort>> = vec![Box::new(told.clone()), Box::new(told.clone())];
+    let reported = SteeredPort::default();
+    let mut ports: Vec<Box<dyn FramePort>> = vec![Box::new(reported.clone()), Box::new(reported.clone())];
     back.turn(h, &mut ports).expect("an honest front");
-    std::mem::take(&mut told.0.lock().expect("one thread"))
+    std::mem::take(&mut reported.0.lock().expect("one thread"))
 }
 
 /// Control ring, multicast and the hash from end to end, over a back's death.
@@ -156,8 +156,8 @@ fn what_a_front_set_outlives_its_back() {
         (2, 0),
         "two queues"
     );
-    let told = steerings(&h, &mut first);
-    assert!(told.len() == 2 && told.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
+    let reported = steerings(&h, &mut first);
+    assert!(reported.len() == 2 && reported.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
     for n in [2, 3, 4] {
         assert_eq!(request_group((&g, &mut front), (&h, &mut first), (n, true)), (0, 0));
     }
@@ -169,8 +169,8 @@ fn what_a_front_set_outlives_its_back() {
     let mut second = back(BackFeatures::default());
     second.keep_control(kept(&pages));
     assert!(second.reattach(&h, &mut bb, &mut |_, _| None).expect("live rings"));
-    let told = steerings(&h, &mut second);
-    assert!(told.len() == 2 && told.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
+    let reported = steerings(&h, &mut second);
+    assert!(reported.len() == 2 && reported.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
     assert_eq!(received((&g, &mut front), (&h, &mut second)), [2, 4]);
     assert_eq!(front.ctrl().expect("a control ring").answer(), Ok(None), "answered once");
     assert_eq!(say(&mut second, &mut front, CtrlType::GetHashFlags, 0), (0, 15), "the algorithm is set");

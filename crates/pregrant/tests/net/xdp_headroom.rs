@@ -54,11 +54,11 @@ fn frames_lie_behind_the_headroom_and_need_the_slots_that_takes() {
                 assert_eq!(g.run(), Ok(()));
                 let frame = g.model.frames().expect("answers by the rules").remove(0);
                 assert_eq!(g.model.in_flight(), 0, "and no more");
-                let mut told = vec![Extra::Xdp { headroom }];
+                let mut reported = vec![Extra::Xdp { headroom }];
                 if offload.gso_type != 0 {
-                    told.insert(0, Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV4 });
+                    reported.insert(0, Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV4 });
                 }
-                assert_eq!(frame.extras, told);
+                assert_eq!(frame.extras, reported);
                 assert!(frame.slots[0].flags & RXF_EXTRA_INFO != 0);
                 let mut got = Vec::new();
                 for (k, slot) in frame.slots.iter().enumerate() {

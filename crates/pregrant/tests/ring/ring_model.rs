@@ -270,8 +270,8 @@ fn follows_the_model<K: Sample>(pages: usize, start: u32, ops: &[Op]) {
 
 /// The indices that a side must believe, given what it has seen and what the protocol still allows,
 /// as u32.
-fn believable(seen: u64, limit: u64, told: u32) -> Option<u64> {
-    (seen..=limit).find(|index| *index as u32 == told)
+fn believable(seen: u64, limit: u64, reported: u32) -> Option<u64> {
+    (seen..=limit).find(|index| *index as u32 == reported)
 }
 
 /// An index that a liar stores, from what would be right.
@@ -301,15 +301,15 @@ fn a_lying_front_is_caught<K: Sample>(start: u32, ops: &[Op], lie: Lie) {
     for op in ops {
         model.step(*op, &mut front, &mut back);
     }
-    let told = lie.about(model.requests.published);
-    page.store(Word::ReqProd, told);
+    let reported = lie.about(model.requests.published);
+    page.store(Word::ReqProd, reported);
     let (seen, taken) = (model.requests.seen, model.requests.taken);
     let result = back.available(u32::MAX);
-    match believable(seen, model.responses.published + model.size, told) {
+    match believable(seen, model.responses.published + model.size, reported) {
         Some(index) => assert_eq!(result, Ok((index - taken) as u32)),
         None => {
             let fault =
-                PeerFault::ReqProdOverrun { req_prod: told, req_cons: taken as u32, size: back.size() };
+                PeerFault::ReqProdOverrun { req_prod: reported, req_cons: taken as u32, size: back.size() };
             assert_eq!(result, Err(fault));
             assert_eq!(back.final_check(u32::MAX), Err(fault), "asked again, and before sleeping");
             page.store(Word::ReqProd, model.requests.published as u32);
@@ -326,16 +326,16 @@ fn a_lying_back_is_caught<K: Sample>(start: u32, ops: &[Op], lie: Lie) {
     for op in ops {
         model.step(*op, &mut front, &mut back);
     }
-    let told = lie.about(model.responses.published);
-    page.store(Word::RspProd, told);
+    let reported = lie.about(model.responses.published);
+    page.store(Word::RspProd, reported);
     let (seen, taken) = (model.responses.seen, model.responses.taken);
     let result = front.available(u32::MAX);
     // Only what was published can be answered; what was pushed and not shown cannot.
-    match believable(seen, model.requests.published, told) {
+    match believable(seen, model.requests.published, reported) {
         Some(index) => assert_eq!(result, Ok((index - taken) as u32)),
         None => {
             let in_flight = (model.requests.published - taken) as u32;
-            let fault = PeerFault::RspProdOverrun { rsp_prod: told, rsp_cons: taken as u32, in_flight };
+            let fault = PeerFault::RspProdOverrun { rsp_prod: reported, rsp_cons: taken as u32, in_flight };
             assert_eq!(result, Err(fault));
             assert_eq!(front.final_check(u32::MAX), Err(fault), "asked again, and before sleeping");
             page.store(Word::RspProd, model.responses.published as u32);
@@ -423,9 +423,9 @@ fn xsa_86_a_slot_without_an_answer_is_not_free() {
     back.consume(10);
     let _ = back.answer(&[TxResponse::default(); 4]);
     for (beyond, believed) in [(5, false), (4, true)] {
-        let told = start.wrapping_add(size + beyond);
-        page.store(Word::ReqProd, told);
-        let fault = PeerFault::ReqProdOverrun { req_prod: told, req_cons: start.wrapping_add(10), size };
+        let reported = start.wrapping_add(size + beyond);
+        page.store(Word::ReqProd, reported);
+        let fault = PeerFault::ReqProdOverrun { req_prod: reported, req_cons: start.wrapping_add(10), size };
         assert_eq!(back.available(size), if believed { Ok(size - 10 + beyond) } else { Err(fault) });
     }
 }

@@ -340,8 +340,8 @@ where
     pub fn finish(&mut self, most: Duration) -> Result<bool, FrontendError> {
         let until = Instant::now() + most;
         let flushed = Arc::new(AtomicBool::new(false));
-        let tell = Arc::clone(&flushed);
-        let done = move |outcome: Result<&[u8], _>| tell.store(outcome.is_ok(), Ordering::Relaxed);
+        let report = Arc::clone(&flushed);
+        let done = move |outcome: Result<&[u8], _>| report.store(outcome.is_ok(), Ordering::Relaxed);
         self.disk.end();
         self.round()?;
         if self.schedule.is_empty() && !self.schedule.is_dirty() {
@@ -377,7 +377,7 @@ where
         self.closing = true;
         match self.vbd.close(&mut self.end.split().1, None) {
             Err(_) if self.end.is_gone() => self.vbd.removed(&self.end.platform),
-            told => told?,
+            reported => reported?,
         }
         let until = Instant::now() + most;
         while !self.vbd.is_closed() {

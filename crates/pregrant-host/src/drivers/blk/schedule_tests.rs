@@ -167,9 +167,9 @@ impl World {
 
     fn put(&mut self, op: Op, at: usize, len: usize) {
         let fate = Fate::default();
-        let tell = Arc::clone(&fate);
+        let report = Arc::clone(&fate);
         let done = Box::new(move |outcome: Result<&[u8], IoError>| {
-            let before = tell.lock().unwrap().replace(outcome.map(<[u8]>::to_vec));
+            let before = report.lock().unwrap().replace(outcome.map(<[u8]>::to_vec));
             assert!(before.is_none(), "done twice");
         });
         let bytes = if matches!(op, Op::Flush) { 0..0 } else { at..at + len };
@@ -378,9 +378,9 @@ proptest! {
 /// How one request ends that is put alone.
 fn fate_of(schedule: &mut Schedule, op: DiskOp) -> Fate {
     let fate = Fate::default();
-    let tell = Arc::clone(&fate);
+    let report = Arc::clone(&fate);
     let done = Box::new(move |outcome: Result<&[u8], IoError>| {
-        tell.lock().unwrap().replace(outcome.map(<[u8]>::to_vec));
+        report.lock().unwrap().replace(outcome.map(<[u8]>::to_vec));
     });
     schedule.add(DiskRequest { op, done });
     fate

@@ -26,9 +26,9 @@ use pregrant::{PeerFault, PlatformError};
 use std::time::Duration;
 
 /// How long a new connection waits for the back's word on pages that are to stay mapped.
-const TELLING_PATIENCE: Duration = Duration::from_secs(1);
+const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks at its answers.
-const TELLING_LOOK: Duration = Duration::from_millis(1);
+const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
 /// One vif of the own domain.
 pub struct Frontend<P: Platform, T: Transport> {
@@ -94,7 +94,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if let Err(fault) = self.vif.turn(&self.end.platform) {
             return Err(self.fault(fault));
         }
-        if self.is_path_due && self.vif.is_live() && !self.vif.is_telling() {
+        if self.is_path_due && self.vif.is_live() && !self.vif.is_announcing() {
             self.log_path();
         }
         // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on
@@ -139,9 +139,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             }
             self.control(left.min(RETRY))?;
         }
-        until = until.min(std::time::Instant::now() + TELLING_PATIENCE);
-        while self.vif.is_telling() && std::time::Instant::now() < until {
-            self.control(TELLING_LOOK)?;
+        until = until.min(std::time::Instant::now() + ANNOUNCE_PATIENCE);
+        while self.vif.is_announcing() && std::time::Instant::now() < until {
+            self.control(ANNOUNCE_POLL)?;
         }
         Ok(self.vif.is_live())
     }
@@ -151,7 +151,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         match self.vif.close(&mut self.end.split().1, None) {
             Err(_) if self.end.is_gone() => self.vif.removed(&self.end.platform),
-            told => told?,
+            reported => reported?,
         }
         let until = std::time::Instant::now() + most;
         while !self.vif.is_closed() {
@@ -298,7 +298,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             return log::info!("{id}: waits for a backend ({})", id.back);
         }
         // What the back keeps mapped it has not said yet: its answers come while frames travel.
-        self.is_path_due = vif.is_telling();
+        self.is_path_due = vif.is_announcing();
         let path = if self.is_path_due {
             "ordinary grants until the back has said which pages it keeps mapped (gref-mapping)".to_string()
         } else {

@@ -92,8 +92,8 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
         self.port.owned_by(owner);
     }
 
-    fn told(&mut self) {
-        self.port.told();
+    fn became_readable(&mut self) {
+        self.port.became_readable();
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {

@@ -196,8 +196,9 @@ impl Taps {
 
     fn carrier(&self, id: &DeviceId, up: bool) -> Result<(), String> {
         let Some(placed) = self.of(id) else { return Ok(()) };
-        let told = placed.tap.carrier(up);
-        told.map_err(|e| format!("{}: the link's state cannot be told: {e}", placed.tap.interface().name()))
+        let reported = placed.tap.carrier(up);
+        reported
+            .map_err(|e| format!("{}: the link's state cannot be told: {e}", placed.tap.interface().name()))
     }
 }
 

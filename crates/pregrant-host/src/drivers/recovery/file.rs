@@ -86,8 +86,8 @@ impl Lock {
             // will be, the lock.
             let ours = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
             if rustix::fs::stat(path).is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
-                let told = file.set_len(0).and_then(|()| file.rewind());
-                told.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+                let reported = file.set_len(0).and_then(|()| file.rewind());
+                reported.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
                 return Ok(Self(file));
             }
         }

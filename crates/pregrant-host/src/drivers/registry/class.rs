@@ -343,7 +343,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
         let _ = owner;
     }
     /// The kernel has something for the guest: called before it is polled.
-    fn told(&mut self) {}
+    fn became_readable(&mut self) {}
     /// What is readable when the kernel has something for the guest, where it tells in that way.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None

@@ -158,7 +158,7 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     /// Pages that it requested for when they were [shared out](super::shared_pages).
     pub(super) requested_pages: usize,
     /// What it was told of its share, since it connected.
-    pub(super) told_pages: Option<(usize, usize)>,
+    pub(super) announced_pages: Option<(usize, usize)>,
     /// Its front is not watched before.
     pub(super) throttled_until: Option<Instant>,
     /// The device's lock, where there is one.

@@ -89,7 +89,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     pub(super) fn ended(&mut self, n: usize, how: &str, Drained { delivered, lost }: Drained) {
-        self.tell_failures();
+        self.report_failures();
         for log in self.ending.drain(..) {
             log.say(Level::Warn, &"exiting before its hotplug script (offline) finished");
             log.end();

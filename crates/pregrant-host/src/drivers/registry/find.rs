@@ -307,7 +307,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             then: Vec::new(),
             draining: None,
             requested_pages: 0,
-            told_pages: None,
+            announced_pages: None,
             throttled_until: None,
             busy: None,
             behind: Behind::default(),

@@ -315,7 +315,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let news = self.pump() || news;
         // A stalled queue's port that was drained there may have read frames of other queues.
         let came = self.turn_classes() || came;
-        self.tell_failures();
+        self.report_failures();
         Ok(held || events > 0 || woke || asked || came || news || self.rescan)
     }
 

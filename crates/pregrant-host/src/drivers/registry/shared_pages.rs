@@ -40,7 +40,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn share_pages(&mut self, front: DomId) {
         self.share_out(front, false);
         let is_short = |s: &&Instance<P, T>| {
-            s.is_connected() && s.told_pages.is_some_and(|(share, _)| share < s.requested_pages)
+            s.is_connected() && s.announced_pages.is_some_and(|(share, _)| share < s.requested_pages)
         };
         let mut short: Vec<_> = self.devices.iter().filter(is_short).map(|s| s.device.id().front).collect();
         short.sort_unstable();
@@ -64,8 +64,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let waiting = own.iter().filter(|s| may_connect(s)).count();
         let for_long = lasting(limit, least, &requests, waiting);
         let shares = shares(left, &requests);
-        let told = connected().map(|s| s.told_pages.map_or(0, |(share, _)| share)).sum::<usize>();
-        if for_more && shares.iter().sum::<usize>() <= told {
+        let announced = connected().map(|s| s.announced_pages.map_or(0, |(share, _)| share)).sum::<usize>();
+        if for_more && shares.iter().sum::<usize>() <= announced {
             return;
         }
         let own = self.devices.iter_mut().filter(|s| s.device.id().front == front && s.is_connected());
@@ -73,9 +73,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         for ((served, (share, for_long)), requested) in own.zip(shares).zip(requests) {
             served.requested_pages = requested;
             let back = served.served.back_mut();
-            let told = (share, back.least_pages() + for_long);
-            if served.told_pages.replace(told) != Some(told) {
-                back.limit_lasting(told.1);
+            let announced = (share, back.least_pages() + for_long);
+            if served.announced_pages.replace(announced) != Some(announced) {
+                back.limit_lasting(announced.1);
                 back.allow_pages(&self.platform, share);
                 self.pool.wake_queues(served.device.id());
             }

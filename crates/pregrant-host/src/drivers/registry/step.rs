@@ -164,7 +164,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// A device is live: what stands behind it is made, its front is told, and the log.
     pub(super) fn connected(&mut self, id: DeviceId) {
         if let Some(served) = self.devices.get_mut(&id) {
-            served.told_pages = None;
+            served.announced_pages = None;
         }
         self.share_pages(id.front);
         let Some(served) = self.devices.get_mut(&id) else { return };
@@ -303,7 +303,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Writes what classes say of devices that they were not asked about, at their expense, also
     /// where they are gone.
-    pub(super) fn tell_failures(&mut self) {
+    pub(super) fn report_failures(&mut self) {
         for (id, why) in self.classes.iter_mut().flat_map(|class| class.failures()) {
             let log = self.ending.iter().find(|log| log.id() == id);
             let log = log.or_else(|| self.logs.get(&id)).cloned();

@@ -310,8 +310,9 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     let ids = [stage.vif(5), stage.vif(7)];
     let has = Rc::new(Cell::new(true));
     let had = Rc::clone(&has);
-    let told = move |id: &DeviceId| (had.get() && id.front == DomId(7)).then(|| "the kernel has it".into());
-    stage.backend.config_mut().had_by_others = Some(Box::new(told));
+    let reported =
+        move |id: &DeviceId| (had.get() && id.front == DomId(7)).then(|| "the kernel has it".into());
+    stage.backend.config_mut().had_by_others = Some(Box::new(reported));
     stage.rest();
     let served = |stage: &Stage| stage.backend.reports().iter().map(|r| r.id).collect::<Vec<_>>();
     assert_eq!(served(&stage), [ids[0]]);

@@ -153,7 +153,7 @@ where
     }
 
     /// Tells what there is to be told.
-    fn tell(&mut self) {
+    fn report(&mut self) {
         if !self.load.has_news() {
             return;
         }
@@ -180,7 +180,7 @@ where
         } else {
             self.load.turn(&self.p);
         }
-        self.tell();
+        self.report();
         (self.each_turn)();
         Ok(())
     }
@@ -196,7 +196,7 @@ where
             return Ok(());
         }
         let work = self.load.arm(&self.p);
-        self.tell();
+        self.report();
         if work || self.over || !self.waker.doorbell.about_to_sleep() {
             return Ok(());
         }
@@ -241,7 +241,7 @@ where
 {
     fn round(&mut self) -> Result<bool, Infallible> {
         let moved = self.load.round(&self.p);
-        self.tell();
+        self.report();
         Ok(moved)
     }
     fn is_live(&self) -> bool {

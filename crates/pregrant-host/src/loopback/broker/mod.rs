@@ -307,13 +307,13 @@ mod tests {
 
     #[test]
     fn hooks_hear_of_domains_and_get_a_store_connection_for_each_attachment() {
-        let (tell, received_lines) = mpsc::channel();
-        let (created, destroyed) = (tell.clone(), tell.clone());
+        let (report, received_lines) = mpsc::channel();
+        let (created, destroyed) = (report.clone(), report.clone());
         let hooks = Hooks {
             store: Some(Box::new(move |domid, fd| {
                 let mut stream = std::os::unix::net::UnixStream::from(fd);
                 stream.write_all(&domid.0.to_le_bytes()).unwrap();
-                tell.send(format!("connection of {domid}")).unwrap();
+                report.send(format!("connection of {domid}")).unwrap();
             })),
             created: Box::new(move |domid| created.send(format!("created {domid}")).unwrap()),
             destroyed: Box::new(move |domid| destroyed.send(format!("destroyed {domid}")).unwrap()),

@@ -28,7 +28,7 @@ pub struct TapPort {
     outbox: Outbox,
     drops: Arc<Drops>,
     /// Somebody tells when frames come.
-    is_told: bool,
+    is_notified: bool,
     /// Calls that need not look, unless it is told.
     skips: u8,
     /// vhost's ring is full, and frames that the port was given wait before it.
@@ -65,7 +65,7 @@ impl TapPort {
     pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>, way: TapWay, lines: &Arc<TapLines>) -> Self {
         let carrier = way.carrier(&fd, lines);
         let (inbox, outbox) = (Inbox::new(), Outbox::new());
-        Self { fd, carrier, inbox, outbox, drops, is_told: false, skips: 0, stands: Cell::new(false) }
+        Self { fd, carrier, inbox, outbox, drops, is_notified: false, skips: 0, stands: Cell::new(false) }
     }
 
     /// Which way its bursts take.
@@ -173,7 +173,7 @@ impl TapPort {
     /// may be told when there is one again.
     fn ended(&mut self, with: Errno) {
         let is_empty = matches!(with, Errno::AGAIN | Errno::CANCELED) && self.inbox.len() == 0;
-        self.skips = if self.is_told && is_empty { SKIPS } else { 0 };
+        self.skips = if self.is_notified && is_empty { SKIPS } else { 0 };
     }
 
     /// Reads a frame to where it stays. None: there is no room to do so.
@@ -367,11 +367,11 @@ impl FramePort for TapPort {
 
     fn owned_by(&mut self, _owner: &PortOwner) {
         // Another worker may not tell.
-        (self.is_told, self.skips) = (false, 0);
+        (self.is_notified, self.skips) = (false, 0);
     }
 
-    fn told(&mut self) {
-        (self.is_told, self.skips) = (true, 0);
+    fn became_readable(&mut self) {
+        (self.is_notified, self.skips) = (true, 0);
     }
 
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
@@ -409,7 +409,7 @@ mod tests {
             inbox: Inbox::new(),
             outbox: Outbox::new(),
             drops: Arc::default(),
-            is_told: false,
+            is_notified: false,
             skips: 0,
             stands: Cell::new(false),
         }
@@ -496,7 +496,7 @@ mod tests {
         for _ in 0..9 {
             assert_eq!(port.rx_burst(&mut Arena::new()), 0);
             send();
-            port.told();
+            port.became_readable();
             assert_eq!(calls_until_it_comes(&mut port), 1);
             // It found nothing behind that one, and is not told of the next.
             send();
@@ -521,13 +521,13 @@ mod tests {
         // Short ones that come often: calls ask for many.
         for _ in 0..6 {
             (0..20).for_each(|_| send(60));
-            port.told();
+            port.became_readable();
             assert_eq!(take(&mut port, 0), 20);
         }
         // More bytes than the arena has room for: some wait.
         send(60);
         (0..3).for_each(|_| send(50_000));
-        port.told();
+        port.became_readable();
         assert_eq!((take(&mut port, 3), port.held()), (2, 2));
         assert_eq!((take(&mut port, 0), port.held()), (2, 0));
     }

@@ -6,7 +6,7 @@
 use crate::process::guest::{self, Guest, config, not_connected};
 use crate::process::process_command::{Case, Dir, Load, Member};
 use crate::process::report::Report;
-use crate::process::{Result, has_command, tell};
+use crate::process::{Result, has_command, send_report};
 use pregrant::net::path::PathName;
 use pregrant::port::{Arena, BURST_FRAMES, Offload};
 use pregrant_host::drivers::Mode;
@@ -55,7 +55,7 @@ impl Crowd {
             seat.guest.control(Duration::from_millis(1))?;
         }
         for seat in &mut self.seats {
-            while !seat.guest.vif().is_live() || seat.guest.vif().is_telling() {
+            while !seat.guest.vif().is_live() || seat.guest.vif().is_announcing() {
                 if Instant::now() > until {
                     return Err(not_connected(&mut seat.guest, PATIENCE));
                 }
@@ -79,7 +79,7 @@ impl Crowd {
         for load in loads {
             while self.fill(*load)? {}
         }
-        tell(&Report::Done)?;
+        send_report(&Report::Done)?;
         let mut quiet_since = Instant::now();
         for round in 0u32.. {
             if round.is_multiple_of(ROUNDS_TO_LOOK) && has_command()? {

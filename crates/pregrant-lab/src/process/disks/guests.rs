@@ -60,17 +60,17 @@ impl Guests {
         // All begin before one is waited for: their handshakes run beside each other.
         let begin = |front: &u16| {
             let (tasks, commands) = channel();
-            let (tell, said) = channel();
+            let (send_report, said) = channel();
             let (count, hall) = (Arc::<Count>::default(), Arc::clone(&self.hall));
             let (broker, front, counts) = (broker.to_path_buf(), DomId(*front), Arc::clone(&count));
             let name = format!("guest {}", front.0);
             let play = move || {
                 let mut seat = match Seat::take(&broker, front, &setup) {
                     Ok(seat) => seat,
-                    Err(e) => return drop(tell.send(Said::Failed(e.to_string()))),
+                    Err(e) => return drop(send_report.send(Said::Failed(e.to_string()))),
                 };
                 // nobody listens: the process ends
-                let _ = tell.send(Said::There(seat.platform().totals()));
+                let _ = send_report.send(Said::There(seat.platform().totals()));
                 for task in commands {
                     let done = match task {
                         Task::Run(load) => seat.run(&load, &hall, &counts),
@@ -80,7 +80,7 @@ impl Guests {
                         Ok(rested) => Said::Rested(Box::new(rested)),
                         Err(e) => Said::Failed(e.to_string()),
                     };
-                    let _ = tell.send(said); // the same
+                    let _ = send_report.send(said); // the same
                 }
             };
             std::thread::Builder::new().name(name).spawn(play)?;

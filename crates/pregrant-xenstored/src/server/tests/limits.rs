@@ -93,15 +93,15 @@ fn events_of_a_client_that_does_not_read_are_bounded() {
     let (mut s, mut d, g) = with_limits(small());
     let mut w = Wire::new(&mut s, 0);
     assert_eq!(w.ask(&mut s, Watch, b"/local/domain/7\0t\0"), ok());
-    w.told(&mut s);
+    w.events(&mut s);
     drop(g);
     for i in 0..10_000 {
         assert_eq!(d.ask(&mut s, Write, format!("/local/domain/7/data/{i}\0").as_bytes()), ok());
         assert_eq!(d.ask(&mut s, Rm, format!("/local/domain/7/data/{i}\0").as_bytes()), ok());
     }
-    let told = w.told(&mut s);
-    assert_eq!(told.len(), 5, "four, and one that says to look at all of it");
-    assert_eq!(told.last().unwrap(), "/local/domain/7 t");
+    let events = w.events(&mut s);
+    assert_eq!(events.len(), 5, "four, and one that says to look at all of it");
+    assert_eq!(events.last().unwrap(), "/local/domain/7 t");
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn the_longest_path_and_token_make_an_event_that_fits() {
     let token = "t".repeat(super::super::watch::TOKEN_MAX);
     assert_eq!(d.ask(&mut s, Watch, format!("/\0{token}\0").as_bytes()), ok());
     assert_eq!(d.ask(&mut s, Watch, format!("/\0{token}t\0").as_bytes()), err("E2BIG"));
-    d.told(&mut s);
+    d.events(&mut s);
     assert_eq!(d.ask(&mut s, Mkdir, format!("{path}\0").as_bytes()), ok());
-    assert_eq!(d.told(&mut s), [format!("{path} {token}")]);
+    assert_eq!(d.events(&mut s), [format!("{path} {token}")]);
     assert_eq!(d.ask(&mut s, Rm, b"/x\0"), ok());
 }
 

@@ -79,7 +79,7 @@ impl Wire {
     }
 
     /// All events since the last call, as "path token".
-    fn told(&mut self, server: &mut Server) -> Vec<String> {
+    fn events(&mut self, server: &mut Server) -> Vec<String> {
         self.take(server);
         self.events.drain(..).map(|(path, token)| path + " " + &token).collect()
     }

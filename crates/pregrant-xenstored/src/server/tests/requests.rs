@@ -252,9 +252,9 @@ fn nodes_of_a_released_domain_do_not_pile_up() {
         let mut other = Wire::new(&mut s, 9);
         assert_eq!(other.ask(&mut s, Write, b"/local/domain/7/data/theirs/below\0v"), ok());
         assert_eq!(g.ask(&mut s, Write, b"data/theirs/mine\0v"), ok());
-        d.told(&mut s);
+        d.events(&mut s);
         s.release(DomId(9)).unwrap();
-        assert_eq!(d.told(&mut s), ["/local/domain/7/data/theirs t"]);
+        assert_eq!(d.events(&mut s), ["/local/domain/7/data/theirs t"]);
         assert_eq!(g.ask(&mut s, Directory, b"data\0"), Ok(vec![]));
         assert!(s.counts_are_right());
     }

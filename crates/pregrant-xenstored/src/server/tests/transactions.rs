@@ -7,22 +7,22 @@ use MsgType::*;
 fn own_writes_are_seen_inside_and_nothing_outside_until_the_end() {
     let (mut s, mut d, mut g) = server();
     assert_eq!(d.ask(&mut s, Watch, b"/local/domain/7/data\0t\0"), ok());
-    d.told(&mut s);
+    d.events(&mut s);
     let tx = g.start(&mut s);
     assert_eq!(g.ask_in(&mut s, tx, Write, b"data/x\x001"), ok());
     assert_eq!(g.ask_in(&mut s, tx, Read, b"data/x\0"), Ok(b"1".to_vec()));
     assert_eq!(g.ask_in(&mut s, tx, TransactionStart, b"\0"), err("EBUSY"));
     assert_eq!(d.ask(&mut s, Read, b"/local/domain/7/data/x\0"), err("ENOENT"));
-    assert_eq!(d.told(&mut s), [""; 0]);
+    assert_eq!(d.events(&mut s), [""; 0]);
     assert_eq!(g.ask_in(&mut s, tx, TransactionEnd, b"T\0"), ok());
     assert_eq!(d.ask(&mut s, Read, b"/local/domain/7/data/x\0"), Ok(b"1".to_vec()));
-    assert_eq!(d.told(&mut s), ["/local/domain/7/data/x t"]);
+    assert_eq!(d.events(&mut s), ["/local/domain/7/data/x t"]);
 
     let tx = g.start(&mut s);
     assert_eq!(g.ask_in(&mut s, tx, Rm, b"data/x\0"), ok());
     assert_eq!(g.ask_in(&mut s, tx, TransactionEnd, b"F\0"), ok());
     assert_eq!(d.ask(&mut s, Read, b"/local/domain/7/data/x\0"), Ok(b"1".to_vec()));
-    assert_eq!(d.told(&mut s), [""; 0]);
+    assert_eq!(d.events(&mut s), [""; 0]);
     assert!(s.counts_are_right());
 }
 

@@ -8,20 +8,20 @@ fn once_at_registration_then_at_and_below() {
     let (mut s, mut d, _) = server();
     let mut w = Wire::new(&mut s, 0);
     assert_eq!(w.ask(&mut s, Watch, b"/a\0t\0"), ok());
-    assert_eq!(w.told(&mut s), ["/a t"], "though there is no such node");
+    assert_eq!(w.events(&mut s), ["/a t"], "though there is no such node");
     assert_eq!(w.ask(&mut s, Watch, b"/a\0t\0"), err("EEXIST"));
     for (kind, payload) in
         [(Write, &b"/a/b/c\0v"[..]), (Write, b"/a/b/c\0v"), (Mkdir, b"/a/b\0"), (Write, b"/ab\0")]
     {
         assert_eq!(d.ask(&mut s, kind, payload), ok());
     }
-    assert_eq!(w.told(&mut s), ["/a/b/c t"], "twice unread is once told; nothing for what changed nothing");
+    assert_eq!(w.events(&mut s), ["/a/b/c t"], "twice unread is once told; nothing for what changed nothing");
     assert_eq!(d.ask(&mut s, SetPerms, b"/a/b\0r0\0"), ok());
-    assert_eq!(w.told(&mut s), ["/a/b t"]);
+    assert_eq!(w.events(&mut s), ["/a/b t"]);
     assert_eq!(w.ask(&mut s, Unwatch, b"/a\0u\0"), err("ENOENT"));
     assert_eq!(d.ask(&mut s, Write, b"/a\0v"), ok());
     assert_eq!(w.ask(&mut s, Unwatch, b"/a\0t\0"), ok());
-    assert_eq!(w.told(&mut s), [""; 0], "what waited goes with the watch");
+    assert_eq!(w.events(&mut s), [""; 0], "what waited goes with the watch");
 }
 
 #[test]
@@ -32,9 +32,9 @@ fn a_removed_ancestor_tells_watches_below() {
     for path in [&b"/\0root\0"[..], b"/a\0t\0", b"/a/b/c\0t\0", b"/a/missing\0t\0", b"/a-\0t\0"] {
         assert_eq!(w.ask(&mut s, Watch, path), ok());
     }
-    w.told(&mut s);
+    w.events(&mut s);
     assert_eq!(d.ask(&mut s, Rm, b"/a\0"), ok());
-    assert_eq!(w.told(&mut s), ["/a t", "/a root", "/a/b/c t"], "who watched what is gone is told so");
+    assert_eq!(w.events(&mut s), ["/a t", "/a root", "/a/b/c t"], "who watched what is gone is told so");
 }
 
 #[test]
@@ -42,9 +42,9 @@ fn relative_watches_tell_relative_paths() {
     let (mut s, mut d, mut g) = server();
     assert_eq!(g.ask(&mut s, Watch, b"data\0rel\0"), ok());
     assert_eq!(g.ask(&mut s, Watch, b"/local/domain/7/data\0abs\0"), ok());
-    assert_eq!(g.told(&mut s), ["data rel", "/local/domain/7/data abs"]);
+    assert_eq!(g.events(&mut s), ["data rel", "/local/domain/7/data abs"]);
     assert_eq!(d.ask(&mut s, Write, b"/local/domain/7/data/y/z\x002"), ok());
-    assert_eq!(g.told(&mut s), ["data/y/z rel", "/local/domain/7/data/y/z abs"]);
+    assert_eq!(g.events(&mut s), ["data/y/z rel", "/local/domain/7/data/y/z abs"]);
 }
 
 #[test]
@@ -53,17 +53,17 @@ fn depth_limits_how_far_below() {
     let mut w = Wire::new(&mut s, 0);
     assert_eq!(w.ask(&mut s, Watch, b"/a\0zero\x000\0"), ok());
     assert_eq!(w.ask(&mut s, Watch, b"/a\0one\x001\0"), ok());
-    w.told(&mut s);
+    w.events(&mut s);
     assert_eq!(d.ask(&mut s, Write, b"/a/b/c\0v"), ok());
     assert_eq!(
-        w.told(&mut s),
+        w.events(&mut s),
         ["/a zero", "/a one", "/a/b one"],
         "each is told of what it can see, made on the way"
     );
     assert_eq!(d.ask(&mut s, Write, b"/a/b/c\0w"), ok());
-    assert_eq!(w.told(&mut s), [""; 0]);
+    assert_eq!(w.events(&mut s), [""; 0]);
     assert_eq!(d.ask(&mut s, Write, b"/a/b\0w"), ok());
-    assert_eq!(w.told(&mut s), ["/a/b one"]);
+    assert_eq!(w.events(&mut s), ["/a/b one"]);
 }
 
 #[test]
@@ -73,16 +73,16 @@ fn nobody_is_told_of_what_it_may_not_read() {
     for path in [&b"/tool\0t\0"[..], b"/tool/secret\0t\0"] {
         assert_eq!(g.ask(&mut s, Watch, path), ok());
     }
-    g.told(&mut s);
+    g.events(&mut s);
     assert_eq!(d.ask(&mut s, Write, b"/tool/secret\x002"), ok());
     assert_eq!(d.ask(&mut s, Rm, b"/tool\0"), ok());
-    assert_eq!(g.told(&mut s), [""; 0], "the root, where that is missing now, is not its to list");
+    assert_eq!(g.events(&mut s), [""; 0], "the root, where that is missing now, is not its to list");
     // Whoever could read it learns that this is over.
     assert_eq!(d.ask(&mut s, Write, b"/local/domain/7/data/x\x001"), ok());
     assert_eq!(g.ask(&mut s, Watch, b"data/x\0t\0"), ok());
-    g.told(&mut s);
+    g.events(&mut s);
     assert_eq!(d.ask(&mut s, SetPerms, b"/local/domain/7/data/x\0n0\0"), ok());
-    assert_eq!(g.told(&mut s), ["data/x t"]);
+    assert_eq!(g.events(&mut s), ["data/x t"]);
 }
 
 #[test]
@@ -92,16 +92,16 @@ fn special_paths_tell_of_domains() {
         for path in [&b"@introduceDomain\0i\0"[..], b"@releaseDomain\0r\0"] {
             assert_eq!(w.ask(&mut s, Watch, path), ok());
         }
-        assert_eq!(w.told(&mut s), ["@introduceDomain i", "@releaseDomain r"]);
+        assert_eq!(w.events(&mut s), ["@introduceDomain i", "@releaseDomain r"]);
     }
     s.introduce(DomId(9)).unwrap();
     s.introduce(DomId(9)).unwrap();
-    assert_eq!(d.told(&mut s), ["@introduceDomain i"]);
-    assert_eq!(g.told(&mut s), [""; 0], "domain 0's to allow");
+    assert_eq!(d.events(&mut s), ["@introduceDomain i"]);
+    assert_eq!(g.events(&mut s), [""; 0], "domain 0's to allow");
     assert_eq!(d.ask(&mut s, SetPerms, b"@releaseDomain\0r0\0"), ok());
     s.release(DomId(9)).unwrap();
     assert_eq!(
-        (d.told(&mut s), g.told(&mut s)),
+        (d.events(&mut s), g.events(&mut s)),
         (vec!["@releaseDomain r".into()], vec!["@releaseDomain r".into()])
     );
 }
@@ -120,19 +120,19 @@ fn a_depth_asks_which_domain_it_was() {
     }
     let at_once =
         ["@releaseDomain r", "@releaseDomain which", "@releaseDomain/9 nine", "@introduceDomain which"];
-    assert_eq!(d.told(&mut s), [&at_once[..], &["@other o"]].concat());
+    assert_eq!(d.events(&mut s), [&at_once[..], &["@other o"]].concat());
     s.introduce(DomId(9)).unwrap();
     s.introduce(DomId(10)).unwrap();
-    assert_eq!(d.told(&mut s), ["@introduceDomain/9 which", "@introduceDomain/10 which"]);
+    assert_eq!(d.events(&mut s), ["@introduceDomain/9 which", "@introduceDomain/10 which"]);
     s.release(DomId(9)).unwrap();
-    assert_eq!(d.told(&mut s), ["@releaseDomain r", "@releaseDomain/9 which", "@releaseDomain/9 nine"]);
+    assert_eq!(d.events(&mut s), ["@releaseDomain r", "@releaseDomain/9 which", "@releaseDomain/9 nine"]);
     s.release(DomId(10)).unwrap();
-    assert_eq!(d.told(&mut s), ["@releaseDomain r", "@releaseDomain/10 which"]);
+    assert_eq!(d.events(&mut s), ["@releaseDomain r", "@releaseDomain/10 which"]);
     assert_eq!(g.ask(&mut s, Watch, b"@releaseDomain/10\0t\0"), ok());
-    g.told(&mut s);
+    g.events(&mut s);
     s.introduce(DomId(10)).unwrap();
     s.release(DomId(10)).unwrap();
-    assert_eq!(g.told(&mut s), [""; 0], "the permissions are those of @releaseDomain");
+    assert_eq!(g.events(&mut s), [""; 0], "the permissions are those of @releaseDomain");
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn resetting_forgets_watches_and_transactions() {
     let tx = g.start(&mut s);
     assert_eq!(s.usage(DomId(7)), (2, 1, 1));
     assert_eq!(g.ask(&mut s, ResetWatches, b"\0"), ok());
-    g.told(&mut s);
+    g.events(&mut s);
     assert_eq!(s.usage(DomId(7)), (2, 0, 0));
     assert_eq!(d.ask(&mut s, Write, b"/local/domain/7/data\0v"), ok());
-    assert_eq!(g.told(&mut s), [""; 0]);
+    assert_eq!(g.events(&mut s), [""; 0]);
     assert_eq!(g.ask_in(&mut s, tx, Read, b"data\0"), err("ENOENT"));
 }

@@ -45,12 +45,12 @@ impl<S: SharedBytes> Slots<S> {
             Abi::X86_64 => {
                 let mem = RingPages::<Blkif64, S>::new(pages);
                 let journal = journal(crate::ring::RingMem::size(&mem));
-                BackRing::attach(mem, journal).map(|(ring, told)| (Self::X64(ring), told))
+                BackRing::attach(mem, journal).map(|(ring, notify)| (Self::X64(ring), notify))
             }
             Abi::X86_32 => {
                 let mem = RingPages::<Blkif32, S>::new(pages);
                 let journal = journal(crate::ring::RingMem::size(&mem));
-                BackRing::attach(mem, journal).map(|(ring, told)| (Self::X32(ring), told))
+                BackRing::attach(mem, journal).map(|(ring, notify)| (Self::X32(ring), notify))
             }
         }
     }
@@ -60,10 +60,10 @@ impl<S: SharedBytes> Slots<S> {
         with_ring!(self, ring => ring.size())
     }
 
-    /// [`BackRing::untold`], of all that its front can wait for: a batch of answers is a ring of
-    /// them at most.
-    pub fn untold(&self) -> Notify {
-        with_ring!(self, ring => ring.untold(ring.size()))
+    /// [`BackRing::unnotified`], of all that its front can wait for: a batch of answers is a ring
+    /// of them at most.
+    pub fn unnotified(&self) -> Notify {
+        with_ring!(self, ring => ring.unnotified(ring.size()))
     }
 
     /// [`BackRing::available`].

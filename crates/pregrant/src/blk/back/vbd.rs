@@ -89,7 +89,7 @@ pub struct Vbd<P: Platform> {
     of: DomId,
     config: VbdConfig,
     /// What this connection's back advertised: we, or a predecessor.
-    told: BackFeatures,
+    offered: BackFeatures,
     image: Box<dyn Image>,
     /// As its guest was told; None: it is not connected.
     figures: Option<DiskFigures>,
@@ -106,7 +106,7 @@ impl<P: Platform> Back<Vbd<P>> {
     pub fn new(of: DomId, handle: u32, config: VbdConfig, image: Box<dyn Image>) -> Self {
         let (figures, queues, shares) = (None, Vec::new(), Vec::new());
         Self::around(
-            Vbd { of, config, told: config.features, image, figures, queues, shares, allowed: 0 },
+            Vbd { of, config, offered: config.features, image, figures, queues, shares, allowed: 0 },
             of,
             handle,
         )
@@ -133,9 +133,9 @@ impl<P: Platform> Back<Vbd<P>> {
     /// Looks how long its image is now, and [resizes](Self::resize) it. True: it had another
     /// length.
     pub fn look_at_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
-        let Some(told) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
+        let Some(published) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
         match self.image.sectors() {
-            Some(sectors) if sectors != told => self.resize(bus, sectors).map(|()| true),
+            Some(sectors) if sectors != published => self.resize(bus, sectors).map(|()| true),
             _ => Ok(false),
         }
     }
@@ -289,30 +289,31 @@ impl<P: Platform> Vbd<P> {
         Connect { begin, page_limit, kept, .. }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
         // What a predecessor offered holds for its connection, and for no other.
-        self.told = match begin {
+        self.offered = match begin {
             Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
             Begin::Fresh => self.config.features,
         };
-        let (front, told) = match begin {
+        let (front, published) = match begin {
             Begin::Reattach => {
                 let own = &mut OwnKeys(bus);
                 let accepted = Accepted::read(own).map_err(ConnectError::Keys)?;
-                let told = read_figures(own).map_err(ConnectError::Keys)?;
-                (FrontRequest::read_again(bus, &self.told, &accepted), Some(told))
+                let published = read_figures(own).map_err(ConnectError::Keys)?;
+                (FrontRequest::read_again(bus, &self.offered, &accepted), Some(published))
             }
-            Begin::Fresh => (FrontRequest::read(p, (self.of, page_limit), bus, &self.told), None),
+            Begin::Fresh => (FrontRequest::read(p, (self.of, page_limit), bus, &self.offered), None),
         };
         let front = front.map_err(ConnectError::Keys)?;
-        let native_sectors = match told {
+        let native_sectors = match published {
             // What a guest was told stands.
-            Some(told) => told.units() > 1,
+            Some(published) => published.units() > 1,
             // Such a front would count in them where this back counts in 512 bytes, and get other
             // bytes than it asks for.
             None => self.config.native_sectors && !flag(bus, LARGE_SECTORS).map_err(ConnectError::Keys)?,
         };
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
         // A guest that was told that it only reads does so until its next connect.
-        let writable = mode_writes(mode.as_deref()) && !told.is_some_and(|told| told.read_only);
+        let writable =
+            mode_writes(mode.as_deref()) && !published.is_some_and(|published| published.read_only);
         let params = image_name(bus).map_err(ConnectError::Keys)?;
         let is_cd = type_is_cdrom(bus.own_text(DEVICE_TYPE).map_err(ConnectError::Keys)?.as_ref());
         if is_cd && params.is_none() {
@@ -331,7 +332,7 @@ impl<P: Platform> Vbd<P> {
         let same = self.check_image((name, is_cd), &front, begin, &mut *kept);
         let connected = same
             .map_err(ConnectError::Unready)
-            .and_then(|()| self.connect_open(p, bus, (front, told, figures), (begin, page_limit), kept));
+            .and_then(|()| self.connect_open(p, bus, (front, published, figures), (begin, page_limit), kept));
         if connected.is_err() {
             self.image.close();
         }
@@ -376,12 +377,12 @@ impl<P: Platform> Vbd<P> {
         Err(why)
     }
 
-    /// The same, once the image is open. `told` is what a predecessor's guest knows of it.
+    /// The same, once the image is open. `published` is what a predecessor's guest knows of it.
     fn connect_open<B: DeviceBus>(
         &mut self,
         p: &P,
         bus: &mut B,
-        (front, told, mut figures): (FrontRequest, Option<DiskFigures>, DiskFigures),
+        (front, published, mut figures): (FrontRequest, Option<DiskFigures>, DiskFigures),
         (begin, page_limit): (Begin, usize),
         kept: KeptMemory<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
@@ -389,15 +390,15 @@ impl<P: Platform> Vbd<P> {
         if !discards_enabled(&mut OwnKeys(bus)).map_err(ConnectError::Keys)? {
             figures.discard = None;
         }
-        if let Some(told) = told {
-            if told.units() != figures.units() || told.sectors > figures.sectors {
+        if let Some(published) = published {
+            if published.units() != figures.units() || published.sectors > figures.sectors {
                 return Err(ConnectError::Lost(String::from(
                     "the image is shorter than its guest was told, or has other sectors",
                 )));
             }
             // A guest that was told of no cache never flushes one: its writes were on the disk when
             // they were answered.
-            if figures.flush && !told.flush || figures.read_only && !told.read_only {
+            if figures.flush && !published.flush || figures.read_only && !published.read_only {
                 return Err(ConnectError::Lost(String::from(
                     "the image has a cache, or may not be written to, and its guest was told otherwise",
                 )));
@@ -407,8 +408,8 @@ impl<P: Platform> Vbd<P> {
         let rings: usize = front.queues.iter().map(|keys| keys.ring.len()).sum();
         let rules = Rules {
             figures,
-            barrier: offers_barrier(&figures, self.told.barrier),
-            max_indirect: self.told.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX) as u16,
+            barrier: offers_barrier(&figures, self.offered.barrier),
+            max_indirect: self.offered.max_indirect_segments.min(INDIRECT_SEGMENTS_MAX) as u16,
         };
         let path = if front.persistent { PathName::Persistent } else { self.config.fallback };
         if rings > page_limit {
@@ -423,10 +424,10 @@ impl<P: Platform> Vbd<P> {
             let parts = QueueParts { ring_key, disk, path, rules, budget, ring_pages };
             queues.push(self.connect_queue(p, (i, n), keys, (front.abi, begin), parts, &mut *kept)?);
         }
-        let pairs: Option<Pairs> = match told {
+        let pairs: Option<Pairs> = match published {
             None => Some([figures_pairs(&figures, rules.barrier), front.accepted_pairs()].concat()),
             // It grew while nobody was there to say so.
-            Some(told) if told.sectors != figures.sectors => {
+            Some(published) if published.sectors != figures.sectors => {
                 Some(resized(bus, figures.sectors).map_err(ConnectError::Keys)?)
             }
             Some(_) => None,
@@ -474,7 +475,7 @@ impl<P: Platform> Vbd<P> {
             }
             Some(journal)
         };
-        let (mut ring, told) = Slots::attach(abi, map, journal)?;
+        let (mut ring, published) = Slots::attach(abi, map, journal)?;
         // Answers overlay requests that are not answered: without the journal nobody knows which
         // are left.
         if begin == Begin::Reattach && !has_journal && ring.available(1)? > 0 {
@@ -484,7 +485,7 @@ impl<P: Platform> Vbd<P> {
             )));
         }
         // A predecessor may have died between a batch of answers and its notification.
-        if told.wanted() || begin == Begin::Reattach && ring.untold().wanted() {
+        if published.wanted() || begin == Begin::Reattach && ring.unnotified().wanted() {
             p.events().notify(&chan);
         }
         Ok(BackQueue::new(of, ring, chan, parts))

@@ -307,7 +307,7 @@ impl<P: Platform> FrontVbd<P> {
             NotOffered::by(&back, Asked { queues, ring_order, max_segments }, keys.len() as u32);
         let (abi, persistent) = (self.config.abi, self.config.persistent);
         let request = FrontRequest { abi, persistent, queues: keys };
-        self.regions.tell();
+        self.regions.mark_exposed();
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 

@@ -60,7 +60,7 @@ impl<P: Platform> CtrlRing<P> {
     /// its own notification. A front that takes any event for its answer, as the author of gref
     /// mappings' does, would read its own request.
     pub fn make_good(&self, p: &P) {
-        if self.ring.untold(1).wanted() {
+        if self.ring.unnotified(1).wanted() {
             p.events().notify(&self.chan);
         }
     }

@@ -130,7 +130,7 @@ impl<P: Platform> RxQueue<P> {
             if self.hashed {
                 self.stats.filtered.add(self.settings.prepare(&mut self.arena, &mut self.hashes));
             }
-            self.tell(port, 0);
+            self.record_in_flight(port, 0);
         }
         let burst = self.arena.burst().skip(self.sent);
         let hashes = if self.hashed { &self.hashes[self.sent..] } else { &[] };
@@ -140,7 +140,7 @@ impl<P: Platform> RxQueue<P> {
         self.stats.dropped.add(self.batch.dropped as u64);
         let nr_frames = self.batch.nr_frames;
         if nr_frames == 0 || self.batch.dropped > 0 {
-            self.tell(port, nr_frames);
+            self.record_in_flight(port, nr_frames);
         }
         if nr_frames == 0 {
             return Ok(if used > 0 { Polled::More } else { Polled::Idle });
@@ -186,7 +186,7 @@ impl<P: Platform> RxQueue<P> {
     /// Tells a successor what is lost if this process dies now: `placed` frames, those that wait
     /// in the arena, and what the port holds.
     #[inline(always)]
-    fn tell(&self, port: &dyn FramePort, placed: usize) {
+    fn record_in_flight(&self, port: &dyn FramePort, placed: usize) {
         if self.ring.has_journal() {
             self.ring.in_flight((self.waiting() + placed) as u32, port.held() as u32);
         }
@@ -262,7 +262,7 @@ impl<P: Platform> RxQueue<P> {
             self.expire();
             most -= 1;
         }
-        self.tell(port, 0);
+        self.record_in_flight(port, 0);
         Ok(())
     }
 

@@ -51,7 +51,7 @@ impl DerefMut for ControlGuard<'_> {
 
 impl Drop for ControlGuard<'_> {
     fn drop(&mut self) {
-        self.shared.tell_credit(self.control.credit.as_ref());
+        self.shared.publish_credit(self.control.credit.as_ref());
         self.shared.changes.fetch_add(1, Ordering::Release);
     }
 }
@@ -88,7 +88,7 @@ impl SharedControl {
         let mut control = self.control.try_lock()?;
         let credit = control.credit.as_mut()?;
         let done = what(credit);
-        self.tell_credit(Some(credit));
+        self.publish_credit(Some(credit));
         Some(done)
     }
 
@@ -100,7 +100,7 @@ impl SharedControl {
         }
     }
 
-    fn tell_credit(&self, credit: Option<&Credit>) {
+    fn publish_credit(&self, credit: Option<&Credit>) {
         self.limited.store(credit.is_some(), Ordering::Relaxed);
         self.until_ns.store(credit.and_then(Credit::deadline_ns).unwrap_or(0), Ordering::Relaxed);
         self.waits.store(credit.map_or(0, Credit::nr_waits), Ordering::Relaxed);

@@ -26,7 +26,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
 use crate::net::path::PathName;
-use crate::net::path::gref_mapping::front::{Question, Telling};
+use crate::net::path::gref_mapping::front::{PageAnnouncement, Question};
 use crate::net::path::gref_mapping::own_pages::OwnPages;
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
@@ -111,9 +111,9 @@ pub struct FrontVif<P: Platform> {
     /// Of the back, as of the last set-up.
     pub(super) asked: Asked,
     /// The back is being asked to keep pages mapped.
-    pub(crate) telling: Option<Telling>,
+    pub(crate) announcement: Option<PageAnnouncement>,
     /// By queue: pages that the back says it keeps so.
-    pub(crate) told: Vec<usize>,
+    pub(crate) announced: Vec<usize>,
     /// The back left 4 while the queues were live.
     was_away: bool,
     /// The back is to be asked from the beginning, once what was asked has its answer.
@@ -138,8 +138,8 @@ impl<P: Platform> FrontVif<P> {
             not_offered: Vec::new(),
             takes: Offloads::default(),
             asked: Asked::default(),
-            telling: None,
-            told: Vec::new(),
+            announcement: None,
+            announced: Vec::new(),
             was_away: false,
             renews: false,
         }
@@ -285,7 +285,7 @@ impl<P: Platform> FrontVif<P> {
             ctrl,
             ..FrontRequest::new(keys)
         };
-        self.regions.tell();
+        self.regions.mark_exposed();
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
@@ -419,8 +419,9 @@ impl<P: Platform> FrontVif<P> {
         }
         self.release_unneeded(p);
         (self.live, self.was_away, self.renews) = (true, false, false);
-        self.told.clear();
-        self.telling = (self.asked.gref_mapping && self.ctrl.is_some()).then(|| Telling::new(n));
+        self.announced.clear();
+        self.announcement =
+            (self.asked.gref_mapping && self.ctrl.is_some()).then(|| PageAnnouncement::new(n));
         self.ask_next(p);
         Ok(())
     }
@@ -435,17 +436,17 @@ impl<P: Platform> FrontVif<P> {
 
     /// Asks the back to keep pages mapped, as far as it goes on.
     pub(crate) fn ask_next(&mut self, p: &P) {
-        let (Some(telling), Some(ctrl)) = (&self.telling, &mut self.ctrl) else { return };
-        let asked = match telling.question() {
+        let (Some(announcement), Some(ctrl)) = (&self.announcement, &mut self.ctrl) else { return };
+        let asked = match announcement.question() {
             Question::Size(queue) => ctrl.ask(p, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
             Question::Add(queue, entries) => ctrl.add_grefs(p, queue, entries),
             Question::Over => Err(NotAsked),
         };
         if asked.is_err() {
-            self.told = telling.taken().to_vec();
-            let room = if self.asked.persistent { &[] } else { telling.room() };
+            self.announced = announcement.taken().to_vec();
+            let room = if self.asked.persistent { &[] } else { announcement.room() };
             OwnPages::begin(&mut self.queues, room);
-            self.telling = None;
+            self.announcement = None;
         }
     }
 
@@ -456,31 +457,32 @@ impl<P: Platform> FrontVif<P> {
             return self.go_on_renewing(p);
         }
         let Some(ctrl) = self.ctrl.as_mut().filter(|_| self.live) else { return Ok(false) };
-        let Some(telling) = &mut self.telling else {
+        let Some(announcement) = &mut self.announcement else {
             let Some(own) = &mut self.own else { return Ok(false) };
             return own.turn(p, ctrl, &mut self.queues);
         };
         let Some(answer) = ctrl.answer()? else { return Ok(false) };
-        let (queues, statuses) = (&self.queues, ctrl.statuses(telling.asked()).unwrap_or_default());
-        telling.take_answer(answer, &statuses, |i| queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs));
+        let (queues, statuses) = (&self.queues, ctrl.statuses(announcement.asked()).unwrap_or_default());
+        announcement
+            .take_answer(answer, &statuses, |i| queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs));
         self.ask_next(p);
         Ok(true)
     }
 
     /// Whether the back is being asked to keep pages mapped.
-    pub fn is_telling(&self) -> bool {
-        self.live && (self.renews || self.telling.is_some())
+    pub fn is_announcing(&self) -> bool {
+        self.live && (self.renews || self.announcement.is_some())
     }
 
     /// Pages of queue `i` that the back says it keeps mapped because it was asked to.
     pub fn gref_pages(&self, i: usize) -> usize {
-        self.told.get(i).copied().unwrap_or(0)
+        self.announced.get(i).copied().unwrap_or(0)
     }
 
     /// Before sleeping, while the back is asked for pages: arms the control ring. True: there is an
     /// answer.
     pub fn final_check_ctrl(&mut self, p: &P) -> Result<bool, PeerFault> {
-        let asked = self.renews || self.telling.is_some() || self.is_asking();
+        let asked = self.renews || self.announcement.is_some() || self.is_asking();
         match &mut self.ctrl {
             Some(ctrl) if self.live && asked => ctrl.final_check(p),
             _ => Ok(false),
@@ -491,8 +493,8 @@ impl<P: Platform> FrontVif<P> {
     /// again.
     fn tear_down(&mut self, p: &P) {
         (self.live, self.was_away, self.renews) = (false, false, false);
-        self.telling = None;
-        self.told.clear();
+        self.announcement = None;
+        self.announced.clear();
         if let Some(ctrl) = self.ctrl.take() {
             ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
         }
@@ -506,9 +508,9 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// The control ring; None: there is none, the back is not connected, or it is [being
-    /// asked](Self::is_telling) something.
+    /// asked](Self::is_announcing) something.
     pub fn ctrl(&mut self) -> Option<&mut CtrlFront<P>> {
-        let free = self.live && self.telling.is_none() && !self.is_asking();
+        let free = self.live && self.announcement.is_none() && !self.is_asking();
         self.ctrl.as_mut().filter(|_| free)
     }
 
@@ -590,17 +592,17 @@ impl<P: Platform> FrontVif<P> {
     /// Gives lent frames back, of whichever queue, also of one that is gone. The first token that
     /// names none is told; the others count all the same.
     pub fn release(&mut self, p: &P, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
-        let mut told = Ok(());
+        let mut announced = Ok(());
         for token in tokens {
             if self.queues.iter_mut().any(|q| q.release(token).is_ok()) {
                 continue;
             }
-            told = told.and(self.release_of_gone(p, token));
+            announced = announced.and(self.release_of_gone(p, token));
         }
         if self.live {
             self.queues.iter_mut().for_each(|q| q.post_released(p));
         }
-        told
+        announced
     }
 
     #[cold]

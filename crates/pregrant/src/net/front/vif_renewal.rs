@@ -24,7 +24,7 @@ use crate::net::features::{
     ActiveLists, BackFeatures, active_key, data_ring_active_key, guest_copy_active_key,
 };
 use crate::net::path::foreign;
-use crate::net::path::gref_mapping::front::Telling;
+use crate::net::path::gref_mapping::front::PageAnnouncement;
 use crate::net::path::gref_mapping::own_pages::OwnPages;
 use crate::net::path::staging::list::DataLen;
 use crate::platform::Platform;
@@ -91,10 +91,10 @@ impl<P: Platform> FrontVif<P> {
             return Ok(FrontStep::Waiting);
         }
         self.take_limits(&back);
-        self.told.clear();
+        self.announced.clear();
         self.renews = self.asked.gref_mapping && self.ctrl.is_some() && back.ctrl_ring;
         if !self.renews {
-            self.telling = None; // nobody answers
+            self.announcement = None; // nobody answers
         }
         if !self.ctrl.as_ref().is_some_and(CtrlFront::is_pending) {
             self.ask_anew(p);
@@ -115,7 +115,7 @@ impl<P: Platform> FrontVif<P> {
         let Some(ctrl) = &mut self.ctrl else { return Ok(false) };
         // An answer to ours says nothing: which of the two backs gave it, nobody knows. One to the
         // owner's is its.
-        let is_ours = self.telling.is_some() || self.own.as_ref().is_some_and(OwnPages::is_asking);
+        let is_ours = self.announcement.is_some() || self.own.as_ref().is_some_and(OwnPages::is_asking);
         if ctrl.is_pending() && (!is_ours || ctrl.answer()?.is_none()) {
             return Ok(false);
         }
@@ -130,7 +130,7 @@ impl<P: Platform> FrontVif<P> {
         if let Some(own) = &mut self.own {
             own.renew(&mut self.queues);
         }
-        self.telling = Some(Telling::new(self.queues.len()));
+        self.announcement = Some(PageAnnouncement::new(self.queues.len()));
         self.ask_next(p);
     }
 }

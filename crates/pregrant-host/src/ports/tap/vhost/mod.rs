@@ -259,12 +259,12 @@ impl<D: Worker> Vhost<D> {
             refused += usize::from(Frame::Many(&vectors).write(tap.as_fd()).is_err());
         }
         self.completed.append(self.tx.completed());
-        self.tell_completed();
+        self.report_completed();
         refused
     }
 
     /// Who lent frames that nobody reads any more may be about to sleep.
-    fn tell_completed(&self) {
+    fn report_completed(&self) {
         if !self.completed.is_empty() {
             self.rx_doors.call_again();
         }
@@ -365,7 +365,7 @@ impl<D: Worker> Vhost<D> {
         }
         // Whoever lent them has asked before, and may be about to sleep.
         self.completed.append(self.tx.completed());
-        self.tell_completed();
+        self.report_completed();
         while let Some((header, frame)) = self.kept.front().and_then(|bytes| bytes.split_first_chunk()) {
             if !self.tx.put(header, frame) {
                 break;
@@ -415,7 +415,7 @@ impl<D: Worker> Vhost<D> {
             // A copy of ours waits, and its guest's pages need not.
             refused += self.keep_back(header, head, pieces());
             self.completed.push(token);
-            self.tell_completed();
+            self.report_completed();
             return refused;
         }
         // SAFETY: the bytes are borrowed for longer than the call.

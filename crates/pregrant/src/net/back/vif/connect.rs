@@ -82,11 +82,11 @@ impl<P: Platform> Vif<P> {
     ) -> Result<(), ConnectError<B::Error>> {
         // What a predecessor offered holds for its connection, and for no other: the next one is
         // offered what this back can.
-        self.told = match begin {
+        self.offered = match begin {
             Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
             Begin::Fresh => self.config.features.clone(),
         };
-        let front = FrontRequest::read(bus, &self.told).map_err(ConnectError::Keys)?;
+        let front = FrontRequest::read(bus, &self.offered).map_err(ConnectError::Keys)?;
         let accepts = RxAccepts {
             sg: front.sg,
             gso_tcpv4: front.gso_tcpv4,
@@ -150,7 +150,7 @@ impl<P: Platform> Vif<P> {
     /// A front that connects, as a path sees it.
     fn accepting<'a>(&'a mut self, p: &'a P, front: &'a FrontRequest, left: usize) -> Accepting<'a, P> {
         let held = self.held_pages();
-        Accepting { p, of: self.of, offered: &self.told, front, left, held, refused: &mut self.refused }
+        Accepting { p, of: self.of, offered: &self.offered, front, left, held, refused: &mut self.refused }
     }
 
     /// Has each path take what the front asks for of each queue, or what a predecessor said that it
@@ -195,7 +195,7 @@ impl<P: Platform> Vif<P> {
     ) -> Result<(), ConnectError<E>> {
         let of = self.of;
         let mut control = self.control.lock();
-        control.offer_multicast(self.told.multicast_control);
+        control.offer_multicast(self.offered.multicast_control);
         let kept = if begin == Begin::Reattach { control.resume() } else { None };
         let KeptGrefs { versions, taken } = control.grefs.clone();
         self.ctrl = match keys {
@@ -273,15 +273,15 @@ impl<P: Platform> Vif<P> {
             }
             page
         };
-        let (tx_ring, tx_told) = BackRing::attach(tx_mem, page("tx"))?;
-        let (rx_ring, rx_told) = BackRing::attach(rx_mem, page("rx"))?;
+        let (tx_ring, tx_notify) = BackRing::attach(tx_mem, page("tx"))?;
+        let (rx_ring, rx_notify) = BackRing::attach(rx_mem, page("rx"))?;
         // A predecessor may have died between a batch of answers, which is a ring of them at most,
         // and its notification: a front that waits for one of these has not looked since.
         let live = begin == Begin::Reattach;
-        if tx_told.wanted() || live && tx_ring.untold(tx_ring.size()).wanted() {
+        if tx_notify.wanted() || live && tx_ring.unnotified(tx_ring.size()).wanted() {
             p.events().notify(&tx_chan);
         }
-        if rx_told.wanted() || live && rx_ring.untold(rx_ring.size()).wanted() {
+        if rx_notify.wanted() || live && rx_ring.unnotified(rx_ring.size()).wanted() {
             p.events().notify(rx_chan.as_ref().unwrap_or(&tx_chan));
         }
         Ok((tx_ring, rx_ring, (tx_chan, rx_chan)))

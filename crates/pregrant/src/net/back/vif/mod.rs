@@ -94,7 +94,7 @@ pub struct Vif<P: Platform> {
     of: DomId,
     config: VifConfig,
     /// What this connection's back advertised: we, or a predecessor.
-    told: BackFeatures,
+    offered: BackFeatures,
     /// Its queues; none while they are [lent](Vif::lend_queues).
     queues: Vec<BackQueue<P>>,
     /// What is known of each queue, wherever it is; none while it is not connected.
@@ -127,7 +127,7 @@ impl<P: Platform> Back<Vif<P>> {
     pub fn new(of: DomId, handle: u32, config: VifConfig) -> Self {
         let vif = Vif {
             of,
-            told: config.features.clone(),
+            offered: config.features.clone(),
             config,
             queues: Vec::new(),
             shares: Vec::new(),
@@ -208,8 +208,8 @@ impl<P: Platform> BackDevice for Vif<P> {
         match what {
             // It may ask for multicast control, or no longer, at any time
             // (`feature-dynamic-multicast-control`).
-            Changed::FrontKeys if self.told.dynamic_multicast_control => {
-                let on = self.told.multicast_control && requests_multicast(bus)?;
+            Changed::FrontKeys if self.offered.dynamic_multicast_control => {
+                let on = self.offered.multicast_control && requests_multicast(bus)?;
                 self.control.lock().multicast.request(on);
             }
             Changed::Reconfigured => self.reload_headroom(p, bus)?,

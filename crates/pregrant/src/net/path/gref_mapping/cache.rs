@@ -159,8 +159,9 @@ impl GrefCache {
         }
         for place in 0..self.entries.len() {
             let entry = &mut self.entries[place];
-            let is_told = matches!(entry.state, State::Again | State::Asked | State::Added | State::Leaving);
-            if is_told && self.clock.page(place).is_some() {
+            let is_announced =
+                matches!(entry.state, State::Again | State::Asked | State::Added | State::Leaving);
+            if is_announced && self.clock.page(place).is_some() {
                 (entry.state, entry.dels) = (State::Again, 0);
                 self.again.push(place as u32);
             }
@@ -261,7 +262,7 @@ impl GrefCache {
             return None;
         }
         self.list.clear();
-        self.tell_again(list);
+        self.announce_again(list);
         // Never is only one of the two asked: what leaves makes room for what comes.
         let most = self.capacity.saturating_sub(self.grants()).min(ADDS_AT_ONCE);
         if most == 0 {
@@ -271,8 +272,8 @@ impl GrefCache {
             }
         }
         let most = most.min(ADDS_AT_ONCE - self.list.len());
-        let told_again = self.list.len();
-        while self.list.len() < told_again + most
+        let announced_again = self.list.len();
+        while self.list.len() < announced_again + most
             && let Some(place) = self.wanted.pop()
         {
             let Some(page) = self.clock.page(place as usize) else { continue };
@@ -303,7 +304,7 @@ impl GrefCache {
     }
 
     /// What a new back is told of that it has room for; the rest is given up.
-    fn tell_again(&mut self, list: &mut Vec<GrefEntry>) {
+    fn announce_again(&mut self, list: &mut Vec<GrefEntry>) {
         if self.capacity == 0 {
             return; // it has not said yet
         }

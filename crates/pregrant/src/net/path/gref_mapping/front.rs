@@ -37,12 +37,12 @@ pub enum Question<'a> {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub struct Telling {
+pub struct PageAnnouncement {
     queue: usize,
     /// Of the queue, once its size is known.
     entries: Option<Vec<GrefEntry>>,
     /// Of these, told so far, and how many with the next question.
-    told: usize,
+    announced: usize,
     part: usize,
     /// The back has just said how much room there is for them.
     has_room: bool,
@@ -53,7 +53,7 @@ pub struct Telling {
     over: bool,
 }
 
-impl Telling {
+impl PageAnnouncement {
     /// Of a vif with so many queues.
     pub fn new(queues: usize) -> Self {
         let none = alloc::vec![0; queues];
@@ -65,7 +65,7 @@ impl Telling {
         let queue = self.queue as u32;
         match &self.entries {
             _ if self.over => Question::Over,
-            Some(entries) if self.has_room => Question::Add(queue, &entries[self.told..][..self.part]),
+            Some(entries) if self.has_room => Question::Add(queue, &entries[self.announced..][..self.part]),
             _ => Question::Size(queue),
         }
     }
@@ -105,16 +105,16 @@ impl Telling {
                     self.room[self.queue] = 0;
                 }
                 if good {
-                    self.told += self.part;
+                    self.announced += self.part;
                 } else {
                     self.part = if self.part / 2 < LEAST_PART { 0 } else { self.part / 2 };
                 }
-                self.part = self.part.min(entries.len() - self.told);
+                self.part = self.part.min(entries.len() - self.announced);
                 self.has_room = false;
             }
         }
         if self.part == 0 {
-            (self.queue, self.entries, self.told, self.has_room) = (self.queue + 1, None, 0, false);
+            (self.queue, self.entries, self.announced, self.has_room) = (self.queue + 1, None, 0, false);
             self.over |= self.queue >= self.taken.len();
         }
     }
@@ -162,7 +162,7 @@ mod tests {
 
     /// Plays a back: `answers` to each question in turn, with status 2 in the last `failed` entries
     /// of each list. What was asked: the size of a queue, or so many entries.
-    fn told_of(
+    fn announced_with(
         failed: usize,
         tx: u32,
         rx: u32,
@@ -170,41 +170,44 @@ mod tests {
         answers: &[(u32, u32)],
     ) -> (Vec<(u32, Option<usize>)>, Vec<usize>) {
         let (tx, rx) = (refs(8, tx), refs(5000, rx));
-        let (mut telling, mut asked, mut answers) = (Telling::new(queues), Vec::new(), answers.iter());
+        let (mut announcement, mut asked, mut answers) =
+            (PageAnnouncement::new(queues), Vec::new(), answers.iter());
         loop {
-            match telling.question() {
+            match announcement.question() {
                 Question::Over => break,
                 Question::Size(queue) => asked.push((queue, None)),
                 Question::Add(queue, entries) => asked.push((queue, Some(entries.len()))),
             }
             let &(status, data) = answers.next().expect("a question more");
-            let mut statuses = alloc::vec![0; telling.asked()];
+            let mut statuses = alloc::vec![0; announcement.asked()];
             let bad = statuses.len().saturating_sub(failed);
             statuses[bad..].fill(2);
-            telling.take_answer(CtrlResponse { status, data, ..CtrlResponse::default() }, &statuses, |_| {
-                [&tx, &rx]
-            });
+            announcement.take_answer(
+                CtrlResponse { status, data, ..CtrlResponse::default() },
+                &statuses,
+                |_| [&tx, &rx],
+            );
         }
         assert!(answers.next().is_none());
-        (asked, telling.taken().to_vec())
+        (asked, announcement.taken().to_vec())
     }
 
     /// The same, of a back that leaves the entries as they are.
-    fn told(
+    fn announced(
         tx: u32,
         rx: u32,
         queues: usize,
         answers: &[(u32, u32)],
     ) -> (Vec<(u32, Option<usize>)>, Vec<usize>) {
-        told_of(0, tx, rx, queues, answers)
+        announced_with(0, tx, rx, queues, answers)
     }
 
     #[test]
     fn all_pages_are_told_of_where_there_is_room() {
-        let (asked, taken) = told(256, 256, 2, &[(0, 768), (0, 0), (0, 512), (0, 512)]);
+        let (asked, taken) = announced(256, 256, 2, &[(0, 768), (0, 0), (0, 512), (0, 512)]);
         assert_eq!(asked, [(0, None), (0, Some(512)), (1, None), (1, Some(512))]);
         assert_eq!(taken, [512, 512]);
-        let (asked, taken) = told(256, 500, 1, &[(0, u32::MAX), (0, 0), (0, u32::MAX), (0, 0)]);
+        let (asked, taken) = announced(256, 500, 1, &[(0, u32::MAX), (0, 0), (0, u32::MAX), (0, 0)]);
         let adds = [(0, Some(512)), (0, None), (0, Some(244))];
         assert_eq!((&asked[1..], taken), (&adds[..], Vec::from([756])));
     }
@@ -213,22 +216,23 @@ mod tests {
     /// looked at.
     #[test]
     fn a_back_that_follows_the_draft_is_believed_entry_by_entry() {
-        let (asked, taken) = told_of(1, 256, 500, 1, &[(0, 768), (0, 512), (0, 100), (0, 100), (0, 0)]);
+        let (asked, taken) =
+            announced_with(1, 256, 500, 1, &[(0, 768), (0, 512), (0, 100), (0, 100), (0, 0)]);
         let adds = [(0, Some(512)), (0, None), (0, Some(100)), (0, None)];
         assert_eq!((&asked[1..], taken), (&adds[..], Vec::from([511 + 99])));
         // It looked at a part alone, or says that it took more than it was told of.
-        assert_eq!(told_of(0, 8, 8, 1, &[(0, 16), (0, 5)]).1, [5]);
-        assert_eq!(told_of(3, 8, 8, 1, &[(0, 16), (0, 999)]).1, [13]);
-        assert_eq!(told_of(16, 8, 8, 1, &[(0, 16), (0, 16)]).1, [0]);
+        assert_eq!(announced_with(0, 8, 8, 1, &[(0, 16), (0, 5)]).1, [5]);
+        assert_eq!(announced_with(3, 8, 8, 1, &[(0, 16), (0, 999)]).1, [13]);
+        assert_eq!(announced_with(16, 8, 8, 1, &[(0, 16), (0, 16)]).1, [0]);
     }
 
     #[test]
     fn a_back_that_has_no_table_is_asked_once() {
         for status in [1, 2, 3, 77] {
-            assert_eq!(told(256, 256, 4, &[(status, 9)]), (Vec::from([(0, None)]), Vec::from([0; 4])));
+            assert_eq!(announced(256, 256, 4, &[(status, 9)]), (Vec::from([(0, None)]), Vec::from([0; 4])));
         }
         // One queue has none: the others are asked.
-        assert_eq!(told(8, 8, 2, &[(0, 0), (0, 99), (0, 0)]).1, [0, 16]);
+        assert_eq!(announced(8, 8, 2, &[(0, 0), (0, 99), (0, 0)]).1, [0, 16]);
     }
 
     #[test]
@@ -237,10 +241,10 @@ mod tests {
         let size = (0, 512);
         let each = |answers: &[(u32, u32)]| -> Vec<_> { answers.iter().flat_map(|a| [size, *a]).collect() };
         let answers = each(&[refuse, (0, 0), refuse, (0, 0), refuse, (0, 0), refuse, refuse]);
-        let (asked, taken) = told(256, 256, 1, &answers);
+        let (asked, taken) = announced(256, 256, 1, &answers);
         let parts: Vec<_> = asked.iter().filter_map(|(_, n)| *n).collect();
         assert_eq!((parts, taken), (Vec::from([512, 256, 256, 128, 128, 64, 64, 32]), Vec::from([448])));
-        let (asked, taken) = told(256, 256, 1, &each(&[refuse; 5]));
+        let (asked, taken) = announced(256, 256, 1, &each(&[refuse; 5]));
         assert_eq!((asked.len(), taken), (10, Vec::from([0])));
     }
 

@@ -29,7 +29,7 @@ pub struct Device {
     taken: u16,
     pub given: u16,
     /// What the driver was last told of.
-    told: u16,
+    reported: u16,
 }
 
 /// A chain as the device finds it: where its buffers are in the memory, and their lengths.
@@ -41,7 +41,7 @@ pub struct Chain {
 
 impl Device {
     pub fn new(memory: Arc<Mapping>, at: usize, size: u16) -> Self {
-        Self { memory, at, size, taken: 0, given: 0, told: 0 }
+        Self { memory, at, size, taken: 0, given: 0, reported: 0 }
     }
     pub fn word(&self, at: usize) -> u16 {
         self.memory.u16(self.at + at).load(Ordering::Acquire)
@@ -114,7 +114,7 @@ impl Device {
         self.set(self.used() + 2, self.given);
         fence(Ordering::SeqCst);
         let event = self.word(self.avail() + 4 + 2 * usize::from(self.size));
-        let (old, new) = (std::mem::replace(&mut self.told, self.given), self.given);
+        let (old, new) = (std::mem::replace(&mut self.reported, self.given), self.given);
         // Among the indices that were passed.
         (0..new.wrapping_sub(old)).any(|k| old.wrapping_add(k) == event)
     }
@@ -235,7 +235,7 @@ fn one(queue: &Virtqueue) -> impl Iterator<Item = Buffer> + use<> {
 #[test]
 fn a_device_that_is_awake_is_not_told() {
     let (mut queue, mut device) = ring(8);
-    let tell = |queue: &mut Virtqueue, n: u16| {
+    let report = |queue: &mut Virtqueue, n: u16| {
         for _ in 0..n {
             // SAFETY: nobody reads it.
             unsafe { queue.push(one(queue)) }.unwrap();
@@ -246,14 +246,14 @@ fn a_device_that_is_awake_is_not_told() {
         wanted
     };
     assert!(!device.arm());
-    assert!(tell(&mut queue, 2), "it sleeps");
-    assert!(!tell(&mut queue, 1), "it was told, and has not gone to sleep");
+    assert!(report(&mut queue, 2), "it sleeps");
+    assert!(!report(&mut queue, 1), "it was told, and has not gone to sleep");
     assert!(device.arm(), "there is something");
     while device.take().is_some() {}
-    assert!(!tell(&mut queue, 1), "it is at work");
+    assert!(!report(&mut queue, 1), "it is at work");
     assert!(device.take().is_some() && !device.arm());
     assert!(!queue.publish(), "nothing is new");
-    assert!(tell(&mut queue, 3));
+    assert!(report(&mut queue, 3));
     // SAFETY: nobody reads it.
     assert!(unsafe { queue.push(one(&queue)) }.is_some(), "the eighth");
     // SAFETY: as above.
@@ -309,8 +309,8 @@ fn an_event_is_passed_once_also_where_indices_wrap() {
 
 #[test]
 fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
-    type Told = fn(&mut Device);
-    let lies: [(&str, Told, Violation); 6] = [
+    type Misbehave = fn(&mut Device);
+    let lies: [(&str, Misbehave, Violation); 6] = [
         ("an index ahead", |d| d.given = 3, Violation::Index { back: 3, out: 2 }),
         ("an index behind", |d| d.given = 65535, Violation::Index { back: 65535, out: 2 }),
         ("no head", |d| d.give(8, 0), Violation::Head(8)),

@@ -16,7 +16,7 @@ struct World {
     /// No grant is to be had.
     full: bool,
     /// What the back was told of and did not say that it let go of.
-    told: BTreeSet<u32>,
+    announced: BTreeSet<u32>,
     /// What it says it has, by page.
     has: BTreeMap<usize, u32>,
     /// Pages of these that were missed: on their way out.
@@ -36,7 +36,7 @@ impl World {
             next_ref: 8,
             in_use: BTreeSet::new(),
             full: false,
-            told: BTreeSet::new(),
+            announced: BTreeSet::new(),
             has: BTreeMap::new(),
             missed: BTreeSet::new(),
             in_flight: Vec::new(),
@@ -67,7 +67,7 @@ impl World {
     }
 
     fn ask(&mut self) {
-        let Self { cache, standing, next_ref, in_use, full, told, in_flight, .. } = self;
+        let Self { cache, standing, next_ref, in_use, full, announced, in_flight, .. } = self;
         let mut list = Vec::new();
         let mut granted = Vec::new();
         let mut ended = Vec::new();
@@ -81,7 +81,7 @@ impl World {
                 })
             },
             |gref| {
-                assert!(!told.contains(&gref.0) && in_flight.iter().all(|(_, r)| *r != gref.0));
+                assert!(!announced.contains(&gref.0) && in_flight.iter().all(|(_, r)| *r != gref.0));
                 let free = !in_use.contains(&gref.0);
                 ended.extend(free.then_some(gref.0));
                 free
@@ -97,7 +97,7 @@ impl World {
         let refs: BTreeSet<u32> = list.iter().map(|entry| entry.gref).collect();
         assert_eq!(refs.len(), list.len(), "listed twice");
         match asked {
-            Ask::Add => self.told.extend(refs),
+            Ask::Add => self.announced.extend(refs),
             Ask::Del => {
                 assert!(
                     self.in_flight.iter().all(|(_, gref)| !refs.contains(gref)),
@@ -133,15 +133,15 @@ impl World {
             let page = self.standing[&entry.gref];
             match request.as_ref().map(|(asked, _)| *asked) {
                 Some(Ask::Add) if good && *status == 0 => _ = self.has.insert(page, entry.gref),
-                Some(Ask::Add) => _ = self.told.remove(&entry.gref),
-                _ if good && *status == 0 => _ = self.told.remove(&entry.gref),
+                Some(Ask::Add) => _ = self.announced.remove(&entry.gref),
+                _ if good && *status == 0 => _ = self.announced.remove(&entry.gref),
                 _ => _ = self.has.insert(page, entry.gref),
             }
         }
-        let Self { cache, standing, in_use, told, in_flight, .. } = self;
+        let Self { cache, standing, in_use, announced, in_flight, .. } = self;
         let unasked = cache.stats().unasked;
         cache.take_answer(answer, &statuses, |gref| {
-            assert!(!told.contains(&gref.0), "the back may have it mapped");
+            assert!(!announced.contains(&gref.0), "the back may have it mapped");
             assert!(in_flight.iter().all(|(_, r)| *r != gref.0), "a frame is in it");
             let free = !in_use.contains(&gref.0);
             assert!(!free || standing.remove(&gref.0).is_some(), "ended twice");
@@ -157,7 +157,7 @@ impl World {
             assert!(!free || standing.remove(&gref.0).is_some(), "ended twice");
             free
         });
-        self.told.clear();
+        self.announced.clear();
         self.has.clear();
         self.missed.clear();
         self.in_flight.clear();
@@ -167,7 +167,7 @@ impl World {
     /// Another back has the rings, and none of the pages.
     fn renew(&mut self) {
         self.cache.renew();
-        self.told.clear();
+        self.announced.clear();
         self.has.clear();
         self.missed.clear();
         self.request = None;

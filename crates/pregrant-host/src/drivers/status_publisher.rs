@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// See the module.
-pub struct StatusTeller<P> {
+pub struct StatusPublisher<P> {
     socket: StatusSocket,
     daemon: &'static str,
     started: Instant,
@@ -24,7 +24,7 @@ pub struct StatusTeller<P> {
     describe: fn(&P) -> String,
 }
 
-impl StatusTeller<Loopback> {
+impl StatusPublisher<Loopback> {
     /// For the backend of domain `domid` of the machine in `dir`.
     pub fn on_loopback(dir: &Path, domid: u16) -> Result<Self, ListenError> {
         Self::on_loopback_at(&socket_path(dir, domid))
@@ -42,7 +42,7 @@ impl StatusTeller<Loopback> {
     }
 }
 
-impl StatusTeller<Xen> {
+impl StatusPublisher<Xen> {
     /// For a backend of a real Xen, at this socket.
     pub fn on_xen_at(socket: &Path) -> Result<Self, ListenError> {
         Ok(Self {
@@ -55,7 +55,7 @@ impl StatusTeller<Xen> {
     }
 }
 
-impl<P: Platform> StatusTeller<P> {
+impl<P: Platform> StatusPublisher<P> {
     /// When it wants another turn, from now, though nobody asks. None: never.
     pub fn due(&self) -> Option<Duration> {
         self.socket.due()
@@ -94,7 +94,7 @@ impl<P: Platform> StatusTeller<P> {
     }
 }
 
-impl<P> AsFd for StatusTeller<P> {
+impl<P> AsFd for StatusPublisher<P> {
     /// Readable when somebody asks.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
