@@ -19,7 +19,7 @@ pub struct Tally {
     failed: u64,
     skipped: u64,
     /// A test that said its name, and not yet how it ended.
-    begun: Option<String>,
+    started: Option<String>,
 }
 
 impl fmt::Display for Tally {
@@ -34,10 +34,10 @@ impl Tally {
     fn read_line(&mut self, line: &str) {
         let line = line.trim();
         if let Some((name, rest)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ...")) {
-            if rest.is_empty() || self.begun.as_deref() != Some(name) {
+            if rest.is_empty() || self.started.as_deref() != Some(name) {
                 self.end();
             }
-            self.begun = rest.is_empty().then(|| name.into());
+            self.started = rest.is_empty().then(|| name.into());
         } else if line.starts_with("running ") && (line.ends_with(" tests") || line.ends_with(" test")) {
             self.end();
         }
@@ -64,7 +64,7 @@ impl Tally {
 
     /// A test that was begun has no end.
     fn end(&mut self) {
-        self.failed += u64::from(self.begun.take().is_some());
+        self.failed += u64::from(self.started.take().is_some());
     }
 
     /// Runs two rows of commands at the same time, each row one after the other, and counts. What

@@ -69,14 +69,14 @@ pub fn run(command: &mut Command) -> Result<(), String> {
 /// Runs all of them at the same time, and prints what each said when all have ended; an error names
 /// the first that failed.
 pub fn run_all(commands: Vec<Command>) -> Result<(), String> {
-    let begun: Vec<_> = commands
+    let started: Vec<_> = commands
         .into_iter()
         .map(|mut command| {
             println!("$ {} &", show(&command));
             std::thread::spawn(move || (show(&command), command.output()))
         })
         .collect();
-    let ended = begun.into_iter().map(|thread| {
+    let ended = started.into_iter().map(|thread| {
         let (shown, output) = thread.join().map_err(|_| "a thread that waits for a program panicked")?;
         let output = output.map_err(|e| format!("`{shown}` did not start: {e}"))?;
         println!("$ {shown}");

@@ -415,9 +415,9 @@ where
             watch.clear();
             return Err("stopped before the transfer was over".into());
         }
-        let (now, begun) = (station.now_ns(), progress != Progress::Waiting);
+        let (now, started) = (station.now_ns(), progress != Progress::Waiting);
         let through = client.acknowledged(station.stack());
-        let stands = standstill.look(through, begun && station.is_live(), now) > MOVE_PATIENCE;
+        let stands = standstill.look(through, started && station.is_live(), now) > MOVE_PATIENCE;
         match progress {
             Progress::Moving(_) if stands => {
                 watch.clear();

@@ -270,16 +270,16 @@ fn a_script_waits_for_a_service_that_takes_no_more() {
     for what in [What::Online, What::Offline] {
         let new = || Run::new(&host.path("scripts/vif-bridge"), &place, what, Some(socket.clone()));
         let (mut taken, mut waits) = (new(), new());
-        assert_eq!((taken.turn(Room::Free), taken.has_begun()), (Plugged::NotYet, true));
+        assert_eq!((taken.turn(Room::Free), taken.has_started()), (Plugged::NotYet, true));
         for _ in 0..3 {
-            assert_eq!((waits.turn(Room::Free), waits.has_begun()), (Plugged::NotYet, false));
+            assert_eq!((waits.turn(Room::Free), waits.has_started()), (Plugged::NotYet, false));
         }
         host.service.serve(accept(&listener).unwrap()).unwrap();
         assert_eq!((taken.turn(Room::Free), host.read("told").is_some()), (Plugged::Yes, true));
         for room in [Room::None, Room::Refused] {
-            assert_eq!((waits.turn(room), waits.has_begun()), (Plugged::NotYet, false), "nobody is asked");
+            assert_eq!((waits.turn(room), waits.has_started()), (Plugged::NotYet, false), "nobody is asked");
         }
-        assert_eq!((waits.turn(Room::Free), waits.has_begun()), (Plugged::NotYet, true));
+        assert_eq!((waits.turn(Room::Free), waits.has_started()), (Plugged::NotYet, true));
         fs::remove_file(host.dir.join("told")).unwrap();
         host.service.serve(accept(&listener).unwrap()).unwrap();
         assert_eq!(waits.turn(Room::Free), Plugged::Yes);

@@ -577,24 +577,24 @@ fn pool_in(
     place: Placement,
     test: impl FnOnce(&Loopback, &mut WorkerPool<Loopback>, DeviceId, &mut dyn FnMut()),
 ) {
-    let begun = Arc::<AtomicBool>::default();
-    let may_begin = Arc::clone(&begun);
+    let started = Arc::<AtomicBool>::default();
+    let may_begin = Arc::clone(&started);
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
     let p = broker.attach(machine::BACK).unwrap();
     let spare = std::sync::Mutex::new(p.another().unwrap());
     let spawn: SpawnWorker<Loopback> = Box::new(move |_, post| {
         let p = spare.lock().unwrap().another().unwrap();
-        let begun = Arc::clone(&may_begin);
+        let started = Arc::clone(&may_begin);
         Ok(std::thread::spawn(move || {
-            until(|| begun.load(Ordering::SeqCst));
+            until(|| started.load(Ordering::SeqCst));
             thread::run(thread::Start::new(p, post).unwrap(), mode, &|_| {}, Arc::new(|| {}));
         }))
     });
     let waker = Waker::of_thread(usize::MAX).unwrap();
     let mut pool = WorkerPool::Threads(Threads::new(workers, place, waker, spawn).unwrap());
     let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: 0 };
-    test(&p, &mut pool, id, &mut || begun.store(true, Ordering::SeqCst));
+    test(&p, &mut pool, id, &mut || started.store(true, Ordering::SeqCst));
     assert_eq!(pool.carried().iter().map(Carried::total).sum::<usize>(), 0);
 }
 

@@ -232,8 +232,8 @@ fn xsa_332_an_event_storm_with_empty_rings() {
     let seen = |stage: &Stage| stage.back.report(id).map(|r| (r.device.state, r.queues, r.device.failed));
     let (before, memory) = (seen(&stage), resident_pages());
     log_lines::take();
-    let begun = sent.load(Ordering::Relaxed);
-    while sent.load(Ordering::Relaxed) < begun + 200_000 {
+    let started = sent.load(Ordering::Relaxed);
+    while sent.load(Ordering::Relaxed) < started + 200_000 {
         stage.traffic.flows();
     }
     assert_eq!(seen(&stage), before, "state and counters, events sent among them");

@@ -217,13 +217,13 @@ impl Ends {
     ) -> Result<(Played, Played, T)> {
         let (front, handle) = (case.front, case.handle);
         self.back.command(&ProcessCommand::Case(case.clone()))?;
-        let begun = between(self)?;
+        let started = between(self)?;
         self.testbed.make_vif(front, handle)?;
         // The guest's answer first: when it cannot, the back waits for a vif that will not come.
         let guest = answer!(self.ask_guests(ProcessCommand::Case(case))?, Report::Case(guest) => *guest);
         let back = answer!(self.back.report(&mut [&mut self.guests])?, Report::Case(back) => *back);
         self.testbed.remove_vif(front, handle)?;
-        Ok((guest, back, begun))
+        Ok((guest, back, started))
     }
 }
 

@@ -101,9 +101,9 @@ mod tests {
         let (signalled, interrupts) = (Signalled::default(), [(); 3].map(|()| Interrupt::default()));
         // This one's signal comes before it does.
         signalled.signal(2);
-        let begun: Vec<_> =
+        let started: Vec<_> =
             replies.drain(..).zip(&interrupts).map(|(reply, of)| signalled.begin(reply, of)).collect();
-        assert_eq!(begun, [Some(1), None, Some(3)]);
+        assert_eq!(started, [Some(1), None, Some(3)]);
         signalled.signal(1);
         assert!(signalled.end(1).is_none(), "its signal answered it");
         signalled.end(3).unwrap().ok();

@@ -21,7 +21,7 @@ pub struct Words {
     /// Who drives it in a guest.
     pub front: &'static str,
     /// What to do with a device whose directory is broken.
-    pub attach_anew: &'static str,
+    pub reattach: &'static str,
     /// The kernel's driver that serves it.
     pub kernel: &'static str,
     /// How a device is taken from that, which its number follows.
@@ -143,7 +143,7 @@ impl Words {
             let Ok(handle) = handle.parse() else { continue };
             match Device::front(xs, self.class, handle) {
                 Ok(device) => devices.push(device),
-                Err(e) => found.push(Finding::wrong(e).then(self.attach_anew)),
+                Err(e) => found.push(Finding::wrong(e).then(self.reattach)),
             }
         }
         Ok(devices)

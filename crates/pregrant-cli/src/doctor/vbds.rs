@@ -20,7 +20,7 @@ const WORDS: Words = Words {
     class: Class::VBD,
     back: "pregrant blkback",
     front: "pregrant blkfront, or the kernel's (modprobe xen-blkfront)",
-    attach_anew: "detach and attach the disk",
+    reattach: "detach and attach the disk",
     kernel: "blkback",
     take: None,
     correct: "correct what it says; then connect its front again, or detach and attach the disk (xl block-detach, block-attach)",

@@ -19,7 +19,7 @@ const WORDS: Words = Words {
     class: Class::VIF,
     back: "pregrant back",
     front: "pregrant front, or the kernel's (modprobe xen-netfront)",
-    attach_anew: "detach and attach the vif",
+    reattach: "detach and attach the vif",
     kernel: "netback",
     take: Some("to take it over while it runs: pregrant back --take"),
     correct: "correct what it says; then detach and attach the vif (xl network-detach, network-attach)",

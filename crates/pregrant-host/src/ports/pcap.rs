@@ -63,8 +63,8 @@ impl<W: Write> Capture<W> {
         header[6..8].copy_from_slice(&4u16.to_le_bytes());
         header[16..20].copy_from_slice(&snap_len.to_le_bytes());
         header[20..].copy_from_slice(&LINKTYPE_ETHERNET.to_le_bytes());
-        let begun = file.write_all(&header).and_then(|()| file.flush());
-        if let Err(e) = begun {
+        let started = file.write_all(&header).and_then(|()| file.flush());
+        if let Err(e) = started {
             drop(file.into_parts()); // not flushed again
             return Err(e);
         }
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!((frames, failures), (6400, 1));
         assert!(capture.written() < frames);
         assert!(capture.lock().file.is_none());
-        let begun = Capture::new(Full(23), WHOLE_FRAMES).map(|_| ());
-        assert_eq!(begun.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "told at once");
+        let started = Capture::new(Full(23), WHOLE_FRAMES).map(|_| ());
+        assert_eq!(started.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "told at once");
     }
 }

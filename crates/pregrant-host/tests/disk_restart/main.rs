@@ -247,7 +247,7 @@ fn a_disk_that_is_attached_anew_has_the_image_that_it_names() {
     }
     guest.die();
     back.kill();
-    world.attach_anew(&image.0);
+    world.reattach(&image.0);
     back = world.back("uring", "copy", None);
     let guest = Guest::start(&world, FrontConfig::default());
     assert_eq!(ask(guest.disk(), DiskOp::Read { at: 0, len: 4096 }), Ok(vec![0; 4096]));

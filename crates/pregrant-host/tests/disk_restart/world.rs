@@ -80,7 +80,7 @@ impl World {
 
     /// The guest is dead: the toolstack takes its disk away, waits for nobody, and makes another
     /// guest with a disk of that number.
-    pub fn attach_anew(&mut self, image: &Path) {
+    pub fn reattach(&mut self, image: &Path) {
         toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();
         self.attach(image, true);
     }

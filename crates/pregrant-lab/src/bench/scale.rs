@@ -176,17 +176,17 @@ fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut R
     }
     run.progress.show(format_args!("{}, {} worker(s): idle", group[0].path, group[0].workers));
     std::thread::sleep(SETTLE);
-    let mut begun = Vec::new();
+    let mut started = Vec::new();
     for stand in machines.iter_mut().flatten() {
         // Twice: an order has a price, and is none of an idle backend's.
         let first = stand.spent()?;
         let second = stand.spent()?;
-        begun.push((second.since(&first), second));
+        started.push((second.since(&first), second));
     }
     std::thread::sleep(Duration::from_secs_f64(args.idle));
-    let mut begun = begun.into_iter();
+    let mut started = started.into_iter();
     for (stands, row) in machines.iter_mut().zip(&mut *group) {
-        for (stand, (price, began)) in stands.iter_mut().zip(&mut begun) {
+        for (stand, (price, began)) in stands.iter_mut().zip(&mut started) {
             let spent = stand.spent()?.since(&began);
             let cpu_ns = spent.cpu_ns.saturating_sub(price.cpu_ns);
             let mut record = Record { repeat: row.idle.len() as u32, ..row.record(args, "tx", 0) };

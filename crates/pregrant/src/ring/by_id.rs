@@ -76,7 +76,7 @@ impl<W: RedoMem> ById<W> {
     }
 
     /// Whether a back used it before, and nobody cleared it since.
-    pub fn is_begun(&self) -> bool {
+    pub fn is_started(&self) -> bool {
         self.get(MAGIC) == MAGIC_VALUE
     }
 
@@ -114,7 +114,7 @@ impl<W: RedoMem> ById<W> {
     }
 
     /// The first connection's state: every entry free, nothing taken.
-    fn begin_anew<K: RingKind>(&mut self, rsp_prod: u32) {
+    fn restart<K: RingKind>(&mut self, rsp_prod: u32) {
         self.clear();
         (0..self.size).for_each(|entry| self.put(self.entry::<K>(entry), 0));
         [INTENT, FROM, TAKEN].into_iter().for_each(|i| self.put(i, rsp_prod));
@@ -136,8 +136,8 @@ impl<K: AnyOrder, W: RedoMem> Journal<K> for ById<W> {
     fn resume<M: RingMem<Kind = K>>(&mut self, mem: &M) -> Result<Resumed, PeerFault> {
         let rsp_prod = mem.load(Word::RspProd);
         asked(mem, rsp_prod)?;
-        if !self.is_begun() {
-            self.begin_anew::<K>(rsp_prod);
+        if !self.is_started() {
+            self.restart::<K>(rsp_prod);
             self.free = (0..self.size).collect();
             return Ok(Resumed::at(rsp_prod, Notify::No));
         }

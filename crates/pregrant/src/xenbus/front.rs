@@ -149,7 +149,7 @@ impl Front {
 
     /// Begins to close from this end, to begin anew as after any close; one that does not reconnect
     /// is over.
-    pub fn begin_anew<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+    pub fn restart<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.state = XenbusState::Closing;
         bus.set_state(XenbusState::Closing)
     }

@@ -358,9 +358,9 @@ mod tests {
         assert_eq!(disk(Closing, Connected, true), ([Connected].into(), Reaction::Stay));
         assert_eq!(disk(Closing, Connected, false), ([].into(), Reaction::Stay));
         // One that begins again, or with new rings, has closed.
-        let anew = [Closed, InitWait, Connected];
-        assert_eq!(disk(Closing, Initialising, true), (anew[..2].into(), Reaction::Stay));
-        assert_eq!(disk(Closing, Initialised, true), (anew.into(), Reaction::Stay));
+        let again_states = [Closed, InitWait, Connected];
+        assert_eq!(disk(Closing, Initialising, true), (again_states[..2].into(), Reaction::Stay));
+        assert_eq!(disk(Closing, Initialised, true), (again_states.into(), Reaction::Stay));
         for front in [Initialising, Initialised] {
             assert_eq!(disk(Closing, front, false), ([Closed].into(), Reaction::Remove));
         }

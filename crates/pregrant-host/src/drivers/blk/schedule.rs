@@ -255,14 +255,14 @@ impl Schedule {
             let Some(request) = &mut self.places[place] else { continue };
             let Some(zeroes) = &mut request.zeroes else { continue };
             let rest = std::mem::take(&mut zeroes.rest);
-            let begun = !rest.is_empty() || request.left > 0;
+            let started = !rest.is_empty() || request.left > 0;
             for (_, bytes) in rest {
                 match zeroes.plan(figures, bytes) {
                     Ok(parts) => zeroes.rest.extend(parts),
                     Err(e) => request.failed = request.failed.or(Some(e)),
                 }
             }
-            if begun {
+            if started {
                 self.go_on(place);
             }
         }

@@ -82,7 +82,7 @@ impl Placed {
     fn undo(&mut self, scripts: Option<&PathBuf>) -> Option<Run> {
         if let Some(run) = self.script.as_mut().filter(|run| run.what() != What::Offline) {
             run.end();
-            self.scripted = run.has_begun();
+            self.scripted = run.has_started();
             self.script = None;
         }
         let script = self.place.script.as_deref().filter(|script| Path::new(script).exists())?;
@@ -121,7 +121,7 @@ impl Taps {
     /// How many scripts run.
     fn nr_runs(&self) -> usize {
         let placed = self.taps.values().filter_map(|placed| placed.script.as_ref());
-        placed.chain(self.ending.iter().map(|ending| &ending.run)).filter(|run| run.has_begun()).count()
+        placed.chain(self.ending.iter().map(|ending| &ending.run)).filter(|run| run.has_started()).count()
     }
 
     /// Whether another may begin, where so many run.
@@ -139,7 +139,7 @@ impl Taps {
         let placed = self.taps.get_mut(&(id.front.0, id.handle))?;
         let run = placed.script.as_mut()?;
         let turned = run.turn(room);
-        if room == Room::Free && !run.has_begun() && turned == Plugged::NotYet {
+        if room == Room::Free && !run.has_started() && turned == Plugged::NotYet {
             self.refused = Some(Instant::now());
         }
         if turned != Plugged::NotYet {
@@ -154,12 +154,12 @@ impl Taps {
         let mut nr_runs = self.nr_runs();
         let mut ending = std::mem::take(&mut self.ending);
         ending.retain_mut(|Ending { id, run, .. }| {
-            let (room, had_begun) = (self.room(nr_runs), run.has_begun());
+            let (room, had_started) = (self.room(nr_runs), run.has_started());
             let turned = run.turn(room);
-            nr_runs += usize::from(run.has_begun() && !had_begun);
+            nr_runs += usize::from(run.has_started() && !had_started);
             match turned {
                 Plugged::NotYet => {
-                    if room == Room::Free && !run.has_begun() {
+                    if room == Room::Free && !run.has_started() {
                         self.refused = Some(Instant::now());
                     }
                     return true;

@@ -238,8 +238,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let (each_start, each_turn) = (Arc::clone(&each_start), Arc::clone(&each_turn));
             let named = std::thread::Builder::new().name(format!("worker {number}"));
             let start = Start::new(p, post)?;
-            let begun = move || thread::run(start, mode, &*each_start, each_turn);
-            named.spawn(begun).map_err(|e| e.to_string())
+            let started = move || thread::run(start, mode, &*each_start, each_turn);
+            named.spawn(started).map_err(|e| e.to_string())
         };
         self.pool = WorkerPool::Threads(Threads::new(workers, place, waker, Box::new(spawn))?);
         Ok(())

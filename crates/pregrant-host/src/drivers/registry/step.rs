@@ -52,7 +52,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
         }
         for id in out {
-            if self.is_made_anew(&id) {
+            if self.is_remade(&id) {
                 self.remove(id);
                 self.find(id);
                 self.step(id);
@@ -65,7 +65,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Whether the toolstack has made another device in the directory of one that was over, before
     /// it went.
-    fn is_made_anew(&mut self, id: &DeviceId) -> bool {
+    fn is_remade(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get(id) else { return false };
         let own = StoreBus { device: &served.device, xs: &mut self.xs }.own_state();
         matches!(own, Ok(XenbusState::Initialising))

@@ -37,7 +37,7 @@ pub struct Inbox {
     bell: Mutex<Option<Arc<dyn Bell>>>,
     /// Frames that wait, in the upper half; bytes of the memory that they take, in the lower.
     load: AtomicU64,
-    begun: AtomicU64,
+    started: AtomicU64,
     is_closed: AtomicBool,
     /// Mailboxes that the reader has not seen yet, and how many there are in all.
     new: Mutex<Vec<Letterbox>>,
@@ -105,7 +105,7 @@ impl Inbox {
         if self.nr_boxes.load(Ordering::Relaxed) == 1 {
             return 0;
         }
-        self.begun.fetch_add(1, Ordering::Relaxed) + 1
+        self.started.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// After mail was posted: wakes the reader, if it may sleep. False: there is none any more,

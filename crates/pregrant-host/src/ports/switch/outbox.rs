@@ -251,12 +251,12 @@ impl Outbox {
     #[inline(always)]
     fn see(&mut self, fabric: &Fabric) {
         if let Some(view) = fabric.newer_than(&mut self.version) {
-            self.see_anew(view);
+            self.refresh(view);
         }
     }
 
     #[cold]
-    fn see_anew(&mut self, view: Arc<View>) {
+    fn refresh(&mut self, view: Arc<View>) {
         self.to.resize_with(view.len(), || None);
         for (to, vif) in self.to.iter_mut().zip(&*view) {
             match (&mut *to, vif) {

@@ -86,8 +86,8 @@ impl Guests {
             std::thread::Builder::new().name(name).spawn(play)?;
             Ok((tasks, said, count))
         };
-        let begun: Vec<_> = fronts.iter().map(begin).collect::<Result<_>>()?;
-        for (tasks, said, count) in begun {
+        let started: Vec<_> = fronts.iter().map(begin).collect::<Result<_>>()?;
+        for (tasks, said, count) in started {
             match said.recv()? {
                 Said::There(ops) => self.all.push(Guest { tasks, said, count, ops }),
                 Said::Failed(why) => return Err(why.into()),

@@ -197,7 +197,7 @@ pub struct BackQueue<P: Platform> {
     answers: Vec<(Taken, Response)>,
     done: Vec<Done>,
     /// What was taken, and has not been fetched for.
-    begun: Vec<Transfer>,
+    first_transfers: Vec<Transfer>,
     /// What the disk has done, or could not, and is to be delivered.
     ended: Vec<Transfer>,
     list: Vec<u8>,
@@ -277,7 +277,7 @@ impl<P: Platform> BackQueue<P> {
             redo,
             answers: Vec::with_capacity(size as usize),
             done: Vec::with_capacity(size as usize),
-            begun: Vec::with_capacity(BATCH),
+            first_transfers: Vec::with_capacity(BATCH),
             ended: Vec::with_capacity(size as usize),
             list: Vec::new(),
             barrier: None,
@@ -389,8 +389,8 @@ impl<P: Platform> BackQueue<P> {
             let failed_enough = self.failed_parts >= self.rules.most_parts();
             // Whoever asks much has more turns, and none that the worker's other devices wait long
             // for.
-            let begun = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
-            let enough = begun >= BATCH_PARTS;
+            let first_transfers = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
+            let enough = first_transfers >= BATCH_PARTS;
             if self.barrier.is_some() || failed_enough || enough || !self.has_room() {
                 return Ok(n);
             }
@@ -466,15 +466,15 @@ impl<P: Platform> BackQueue<P> {
         if order.kind == Kind::Barrier {
             self.barrier = Some(place);
         }
-        self.begun.push(Transfer { place, way: order.kind.way(), memory, good: true });
+        self.first_transfers.push(Transfer { place, way: order.kind.way(), memory, good: true });
     }
 
     /// Has the bytes of a batch fetched, and gives its orders to the disk.
     fn fetch(&mut self, p: &P) {
-        let mut begun = core::mem::take(&mut self.begun);
+        let mut first_transfers = core::mem::take(&mut self.first_transfers);
         let Self { jobs, path, of, .. } = self;
-        path.fetch(p, *of, &mut begun, |place| &jobs[place as usize].parts);
-        let mut batch = begun.drain(..).peekable();
+        path.fetch(p, *of, &mut first_transfers, |place| &jobs[place as usize].parts);
+        let mut batch = first_transfers.drain(..).peekable();
         while let Some(Transfer { place, memory, good, .. }) = batch.next() {
             // A disk in memory copies as it is given an order: meanwhile the next one's lines come.
             if let Some(Transfer { memory, way, .. }) = batch.peek() {
@@ -489,7 +489,7 @@ impl<P: Platform> BackQueue<P> {
             }
         }
         drop(batch);
-        self.begun = begun;
+        self.first_transfers = first_transfers;
         self.deliver(p);
     }
 

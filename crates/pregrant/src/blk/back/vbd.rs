@@ -467,7 +467,7 @@ impl<P: Platform> Vbd<P> {
         let mut has_journal = false;
         let journal = |size| {
             let journal = Journal::over(memory?, size);
-            has_journal = journal.is_begun();
+            has_journal = journal.is_started();
             // A new connection's ring starts anew: what an old one's last batch left must not be
             // replayed.
             if begin == Begin::Fresh {

@@ -87,7 +87,7 @@ impl<P: Platform> FrontVif<P> {
         }
         if !as_before {
             self.live = false;
-            self.front.begin_anew(bus).map_err(FrontError::Keys)?;
+            self.front.restart(bus).map_err(FrontError::Keys)?;
             return Ok(FrontStep::Waiting);
         }
         self.take_limits(&back);
@@ -97,7 +97,7 @@ impl<P: Platform> FrontVif<P> {
             self.announcement = None; // nobody answers
         }
         if !self.ctrl.as_ref().is_some_and(CtrlFront::is_pending) {
-            self.ask_anew(p);
+            self.ask_again(p);
         }
         Ok(FrontStep::Renewed)
     }
@@ -119,11 +119,11 @@ impl<P: Platform> FrontVif<P> {
         if ctrl.is_pending() && (!is_ours || ctrl.answer()?.is_none()) {
             return Ok(false);
         }
-        self.ask_anew(p);
+        self.ask_again(p);
         Ok(true)
     }
 
-    fn ask_anew(&mut self, p: &P) {
+    fn ask_again(&mut self, p: &P) {
         if !core::mem::take(&mut self.renews) {
             return;
         }

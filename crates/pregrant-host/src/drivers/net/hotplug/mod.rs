@@ -81,7 +81,7 @@ impl Run {
     }
 
     /// Whether it has begun.
-    pub fn has_begun(&self) -> bool {
+    pub fn has_started(&self) -> bool {
         !matches!(self.how, How::Waits(_))
     }
 

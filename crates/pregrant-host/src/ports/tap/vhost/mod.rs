@@ -484,9 +484,9 @@ impl<D: Worker> Vhost<D> {
         }
         let refused = self.write_left();
         (self.tx, self.waits) = (sender(&self.memory), None);
-        let begun = self.begin_sending(&device);
+        let started = self.begin_sending(&device);
         self.device = Some(device);
-        refused + begun.map_or_else(|e| self.restart(&Broken::Refused(e)), |()| 0)
+        refused + started.map_or_else(|e| self.restart(&Broken::Refused(e)), |()| 0)
     }
 
     /// Shows the worker what was put.
