@@ -7,7 +7,7 @@
 //!
 //! `cargo run --release -p pregrant-host --example switch_rate [ROW]`
 
-use pregrant::port::{Arena, FramePort, Offload, Offloads, ROOM_BYTES_MIN};
+use pregrant::port::{Arena, BURST_BYTES_MIN, FramePort, Offload, Offloads};
 use pregrant_host::ports::switch::{Switch, SwitchPort};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn send(port: &mut SwitchPort, arena: &mut Arena, guest: &[u8], n: usize, offloa
     arena.keep(cursor);
     let bytes = arena.used_bytes();
     let is_in =
-        bytes >= ROOM_BYTES_MIN && port.tx_room(bytes).is_some_and(|room| arena.move_in(room).is_ok());
+        bytes >= BURST_BYTES_MIN && port.tx_room(bytes).is_some_and(|room| arena.move_in(room).is_ok());
     for i in 0..n {
         let at = arena.desc(i).at as usize;
         arena.bytes_mut()[at..at + guest.len()].copy_from_slice(guest);

@@ -2,7 +2,7 @@
 //! backend's process.
 
 use pregrant_host::drivers::net::hotplug::{
-    Asked, REQUEST_BYTES, Request, Room, Run, Service, ServiceError, What,
+    Asked, Capacity, REQUEST_BYTES, Request, Run, Service, ServiceError, What,
 };
 use pregrant_host::drivers::{HotplugConfig, Plugged};
 use rustix::fd::OwnedFd;
@@ -199,7 +199,7 @@ fn listening(at: &Path, service: Service, connections: usize) -> JoinHandle<()> 
 
 fn ended(run: &mut Run) -> Plugged {
     loop {
-        match run.turn(Room::Free) {
+        match run.turn(Capacity::Free) {
             Plugged::NotYet => thread::sleep(Duration::from_millis(1)),
             plugged => return plugged,
         }
@@ -270,19 +270,19 @@ fn a_script_waits_for_a_service_that_takes_no_more() {
     for what in [What::Online, What::Offline] {
         let new = || Run::new(&host.path("scripts/vif-bridge"), &place, what, Some(socket.clone()));
         let (mut taken, mut waits) = (new(), new());
-        assert_eq!((taken.turn(Room::Free), taken.has_started()), (Plugged::NotYet, true));
+        assert_eq!((taken.turn(Capacity::Free), taken.has_started()), (Plugged::NotYet, true));
         for _ in 0..3 {
-            assert_eq!((waits.turn(Room::Free), waits.has_started()), (Plugged::NotYet, false));
+            assert_eq!((waits.turn(Capacity::Free), waits.has_started()), (Plugged::NotYet, false));
         }
         host.service.serve(accept(&listener).unwrap()).unwrap();
-        assert_eq!((taken.turn(Room::Free), host.read("told").is_some()), (Plugged::Yes, true));
-        for room in [Room::None, Room::Refused] {
+        assert_eq!((taken.turn(Capacity::Free), host.read("told").is_some()), (Plugged::Yes, true));
+        for room in [Capacity::None, Capacity::Refused] {
             assert_eq!((waits.turn(room), waits.has_started()), (Plugged::NotYet, false), "nobody is asked");
         }
-        assert_eq!((waits.turn(Room::Free), waits.has_started()), (Plugged::NotYet, true));
+        assert_eq!((waits.turn(Capacity::Free), waits.has_started()), (Plugged::NotYet, true));
         fs::remove_file(host.dir.join("told")).unwrap();
         host.service.serve(accept(&listener).unwrap()).unwrap();
-        assert_eq!(waits.turn(Room::Free), Plugged::Yes);
+        assert_eq!(waits.turn(Capacity::Free), Plugged::Yes);
         assert!(host.read("told").is_some_and(|reported| reported.starts_with(what.as_str())));
     }
 }

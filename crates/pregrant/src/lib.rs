@@ -65,6 +65,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod blk;
+pub mod burst_buffer;
 pub mod doorbell;
 pub mod error;
 pub mod grants;
@@ -74,7 +75,6 @@ pub mod net;
 pub mod platform;
 pub mod port;
 pub mod ring;
-pub mod room;
 pub mod shm;
 pub mod sync;
 pub mod units;

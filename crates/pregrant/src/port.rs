@@ -20,7 +20,7 @@
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
 //! two things. It cannot change a head, a length or an offload.
 
-use crate::room::Room;
+use crate::burst_buffer::BurstBuffer;
 use crate::units::PAGE_SIZE;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -35,7 +35,7 @@ pub const BURST_FRAMES: usize = 64;
 /// Bytes in an arena: four frames of the largest size.
 pub const ARENA_BYTES: usize = 256 * 1024;
 /// A batch of fewer bytes is not worth memory of its own: [`FramePort::tx_room`] is not asked.
-pub const ROOM_BYTES_MIN: usize = 2048;
+pub const BURST_BYTES_MIN: usize = 2048;
 
 /// What is still to be done to a frame, or known of it: checksum state and segmentation
 /// (docs/protocol 2.7).
@@ -108,9 +108,9 @@ impl<'a> Burst<'a> {
 /// ```
 #[derive(Debug)]
 pub struct Arena {
-    bytes: Room,
+    bytes: BurstBuffer,
     /// Its own bytes while others are in their place; then those, until somebody takes them back.
-    other: Option<Room>,
+    other: Option<BurstBuffer>,
     moved_in: bool,
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
@@ -141,12 +141,12 @@ impl Default for Arena {
 impl Arena {
     /// An empty arena of [`ARENA_BYTES`], of the heap.
     pub fn new() -> Self {
-        Self::over(Room::heap(ARENA_BYTES))
+        Self::over(BurstBuffer::heap(ARENA_BYTES))
     }
 
     /// An empty arena in `room`, which has [`ARENA_BYTES`]; else in memory of the heap.
-    pub fn over(room: Room) -> Self {
-        Self::of(if room.len() == ARENA_BYTES { room } else { Room::heap(ARENA_BYTES) })
+    pub fn over(room: BurstBuffer) -> Self {
+        Self::of(if room.len() == ARENA_BYTES { room } else { BurstBuffer::heap(ARENA_BYTES) })
     }
 
     /// One without memory, until there is another to take its place; no frame is for it, whatever
@@ -154,7 +154,7 @@ impl Arena {
     /// glibc put the next ones elsewhere, and RX of 1496 bytes lost 5 % by it (`bench net`, copy
     /// and staging).
     pub fn nowhere() -> Self {
-        Self::of(Room::heap(0))
+        Self::of(BurstBuffer::heap(0))
     }
 
     /// Whether it is [such a one](Self::nowhere).
@@ -162,7 +162,7 @@ impl Arena {
         self.bytes.is_empty()
     }
 
-    fn of(bytes: Room) -> Self {
+    fn of(bytes: BurstBuffer) -> Self {
         Self {
             bytes,
             other: None,
@@ -302,7 +302,7 @@ impl Arena {
     /// that leaves room. Who copies the frame in pieces, whole pages from there on, has none that
     /// crosses a page: a platform pays for each page that it has to find.
     #[inline]
-    pub fn room_with_page_at(&mut self, k: usize, len: usize, offload: Offload) -> Option<&mut [u8]> {
+    pub fn free_with_page_at(&mut self, k: usize, len: usize, offload: Offload) -> Option<&mut [u8]> {
         let gap = self.gap_to_page(k);
         if self.used + gap + len <= self.bytes.len() {
             self.used += gap;
@@ -319,28 +319,28 @@ impl Arena {
 
     /// Where the next frame may be read to whose length is not known yet: it begins a page, and has
     /// room for the longest. None: there is none. [`came`](Self::came) says what was read.
-    pub fn room_to_read(&mut self) -> Option<&mut [u8]> {
+    pub fn free_to_read(&mut self) -> Option<&mut [u8]> {
         let at = self.used + self.gap_to_page(0);
         let has_frame = self.n < BURST_FRAMES && !self.moved_in;
         self.bytes.get_mut(at..at + MAX_FRAME).filter(|_| has_frame)
     }
 
-    /// A frame of `len` bytes was read to [`room_to_read`](Self::room_to_read).
+    /// A frame of `len` bytes was read to [`free_to_read`](Self::free_to_read).
     pub fn came(&mut self, len: usize, offload: Offload) {
-        let _ = self.room_with_page_at(0, len, offload);
+        let _ = self.free_with_page_at(0, len, offload);
     }
 
     /// As [`room`](Self::room), for a frame on its way to a guest, page by page: one that is longer
     /// than a page begins one.
     #[inline]
-    pub fn room_by_pages(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
-        if len > PAGE_SIZE { self.room_with_page_at(0, len, offload) } else { self.room(len, offload) }
+    pub fn free_by_pages(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
+        if len > PAGE_SIZE { self.free_with_page_at(0, len, offload) } else { self.room(len, offload) }
     }
 
-    /// Appends a copy of `frame`, [by pages](Self::room_by_pages); false when there is no room.
+    /// Appends a copy of `frame`, [by pages](Self::free_by_pages); false when there is no room.
     #[must_use]
     pub fn push(&mut self, frame: &[u8], offload: Offload) -> bool {
-        match self.room_by_pages(frame.len(), offload) {
+        match self.free_by_pages(frame.len(), offload) {
             Some(to) => {
                 to.copy_from_slice(frame);
                 true
@@ -688,7 +688,7 @@ mod tests {
 
     #[test]
     fn an_arena_of_another_room_gives_none_of_it_away() {
-        let (room, _owner) = crate::room::tests::of_an_owner(ARENA_BYTES);
+        let (room, _owner) = crate::burst_buffer::tests::of_an_owner(ARENA_BYTES);
         let base = room.as_ptr().addr();
         let mut arena = Arena::over(room);
         assert!(arena.move_out().is_none());
@@ -698,16 +698,16 @@ mod tests {
         assert!(arena.push(&[3; 60], Offload::default()));
         assert_eq!(arena.burst().bytes.as_ptr().addr(), base);
         // What is read in place begins a page, and is a frame like others.
-        arena.room_to_read().unwrap()[..3].copy_from_slice(b"abc");
+        arena.free_to_read().unwrap()[..3].copy_from_slice(b"abc");
         arena.came(3, Offload::default());
         let read = arena.burst().frame(1);
         assert!(read == b"abc" && read.as_ptr().addr().is_multiple_of(PAGE_SIZE));
-        while let Some(room) = arena.room_to_read() {
+        while let Some(room) = arena.free_to_read() {
             assert_eq!(room.len(), MAX_FRAME);
             arena.came(MAX_FRAME, Offload::default());
         }
         assert_eq!(arena.len(), 5, "three more of the longest");
         // Too small a room is none.
-        assert_eq!(Arena::over(Room::heap(100)).burst().bytes.len(), ARENA_BYTES);
+        assert_eq!(Arena::over(BurstBuffer::heap(100)).burst().bytes.len(), ARENA_BYTES);
     }
 }

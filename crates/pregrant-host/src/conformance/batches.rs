@@ -62,7 +62,7 @@ pub(super) fn by_room<M: Machine>(m: &M) -> Case {
     const PAGES: usize = 11;
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadWrite, PAGES)?;
-    let mut room = back.peer().room((PAGES + 1) * PAGE_SIZE);
+    let mut room = back.peer().burst_buffer((PAGES + 1) * PAGE_SIZE);
     ensure!(room.len() == (PAGES + 1) * PAGE_SIZE, "a room has {} bytes", room.len());
     ensure!(room.iter().all(|b| *b == 0), "a room with old bytes");
     for (from, len) in [(0, PAGE_SIZE), (1, PAGE_SIZE), (4000, 1500), (2048, 4095), (4095, 2)] {

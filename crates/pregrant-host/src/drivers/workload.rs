@@ -180,7 +180,7 @@ impl<P: Platform> Workload<P> {
         worker_ns: &Arc<AtomicU64>,
     ) {
         if queue.needs_scratch() && self.scratch.is_nowhere() {
-            self.scratch = Arena::over(p.peer().room(ARENA_BYTES));
+            self.scratch = Arena::over(p.peer().burst_buffer(ARENA_BYTES));
         }
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         let bell = Arc::new(QueueDoorbell { waker: Arc::clone(&self.waker), slot });

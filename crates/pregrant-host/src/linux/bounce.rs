@@ -13,7 +13,7 @@
 //!
 //! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
 
-use super::rooms::OwnPages;
+use super::burst_buffers::OwnPages;
 use crate::counters::Tally;
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, PAGE_SIZE};

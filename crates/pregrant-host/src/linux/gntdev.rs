@@ -12,18 +12,18 @@
 //! stay until the unmap).
 
 use super::bounce::Bounce;
+use super::burst_buffers::BurstBuffers;
 use super::evtchn::Channel;
 use super::ioctl::{
     self, DEST_GREF, GNTDEV_COPY, GNTDEV_MAP, GNTDEV_UNMAP, SET_UNMAP_NOTIFY, SOURCE_GREF, Segment,
     gref_side, pair,
 };
 use super::node::{GNTDEV, Node, NodeError};
-use super::rooms::Rooms;
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use crate::mapping::Base;
+use pregrant::burst_buffer::BurstBuffer;
 use pregrant::platform::{Access, CopyBatch, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
-use pregrant::room::Room;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -196,8 +196,8 @@ unsafe impl PeerMem for Gntdev {
         }
     }
 
-    fn room(&self, bytes: usize) -> Room {
-        Rooms::take(self.own, &self.tally, bytes)
+    fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
+        BurstBuffers::take(self.own, &self.tally, bytes)
     }
 
     fn unmap(&self, done: &mut Vec<PeerMap>) {
@@ -219,7 +219,7 @@ unsafe impl PeerMem for Gntdev {
         let mut tried = self.tried.borrow_mut();
         for k in 0..batches.len() {
             self.tally.copies(batches[k].ops);
-            let room = Rooms::of(match &batches[k].local {
+            let burst_buffer = BurstBuffers::of(match &batches[k].local {
                 LocalBytes::FromPeer(bytes) => bytes,
                 LocalBytes::ToPeer(bytes) => bytes,
             });
@@ -240,7 +240,7 @@ unsafe impl PeerMem for Gntdev {
                     continue;
                 }
                 let theirs = |done: usize| gref_side(op.gref.0, op.offset + done as u16, of.0);
-                if let Some((pages, start)) = &room {
+                if let Some((pages, start)) = &burst_buffer {
                     let mut done = 0;
                     while done < count {
                         // A reference is to one page.

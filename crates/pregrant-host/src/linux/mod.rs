@@ -17,6 +17,7 @@
 //! stays masked until it is unmasked).
 
 mod bounce;
+mod burst_buffers;
 mod domain_time;
 mod evtchn;
 mod gntalloc;
@@ -24,7 +25,6 @@ mod gntdev;
 mod ioctl;
 pub mod kernel_back;
 mod node;
-mod rooms;
 
 pub use domain_time::domain_time;
 pub use evtchn::{Channel, Evtchn};

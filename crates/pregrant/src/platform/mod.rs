@@ -14,8 +14,8 @@
 //! the loopback Xen and Linux's `/dev/xen`. All pass one conformance suite.
 #![allow(unsafe_code)] // `unsafe trait` lines only
 
+use crate::burst_buffer::BurstBuffer;
 use crate::error::PlatformError;
-use crate::room::Room;
 use crate::shm::SharedBytes;
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::grant::GrantStatus;
@@ -245,8 +245,8 @@ pub unsafe trait PeerMem {
     /// again.
     ///
     /// As written here: the heap's, where a copy costs the same with any memory.
-    fn room(&self, bytes: usize) -> Room {
-        Room::heap(bytes)
+    fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
+        BurstBuffer::heap(bytes)
     }
     /// What was asked of this handle so far. A map that is dropped counts with the handle that made
     /// it, one that `unmap` drains with that handle. Read twice a batch: as cheap as three loads.

@@ -16,7 +16,7 @@
 //!
 //! What a guest may do: as for a [tap](crate::ports::tap).
 
-use super::hotplug::{RUNS_MAX, Room, Run, What};
+use super::hotplug::{Capacity, RUNS_MAX, Run, What};
 use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, usual_name};
 use crate::ports::interface::Interface;
 use crate::ports::steered::Steered;
@@ -125,11 +125,11 @@ impl Taps {
     }
 
     /// Whether another may begin, where so many run.
-    fn room(&self, nr_runs: usize) -> Room {
+    fn room(&self, nr_runs: usize) -> Capacity {
         match self.refused {
-            _ if nr_runs >= RUNS_MAX => Room::None,
-            Some(at) if at.elapsed() < SCRIPT_LOOK => Room::Refused,
-            _ => Room::Free,
+            _ if nr_runs >= RUNS_MAX => Capacity::None,
+            Some(at) if at.elapsed() < SCRIPT_LOOK => Capacity::Refused,
+            _ => Capacity::Free,
         }
     }
 
@@ -139,7 +139,7 @@ impl Taps {
         let placed = self.taps.get_mut(&(id.front.0, id.handle))?;
         let run = placed.script.as_mut()?;
         let turned = run.turn(room);
-        if room == Room::Free && !run.has_started() && turned == Plugged::NotYet {
+        if room == Capacity::Free && !run.has_started() && turned == Plugged::NotYet {
             self.refused = Some(Instant::now());
         }
         if turned != Plugged::NotYet {
@@ -159,7 +159,7 @@ impl Taps {
             nr_runs += usize::from(run.has_started() && !had_started);
             match turned {
                 Plugged::NotYet => {
-                    if room == Room::Free && !run.has_started() {
+                    if room == Capacity::Free && !run.has_started() {
                         self.refused = Some(Instant::now());
                     }
                     return true;

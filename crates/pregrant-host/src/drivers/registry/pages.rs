@@ -24,7 +24,7 @@ const SPARE: usize = 16;
 
 /// What a device may have mapped that is about to connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Room {
+pub(super) struct PageBudget {
     /// All that its guest's other devices can do without.
     pub(super) limit: usize,
     /// Of these, those that do not come back before it closes, unless it cannot work without them.
@@ -34,9 +34,9 @@ pub(super) struct Room {
 /// Of a guest with the bound `limit`, whose other devices have the `least` and, where they are
 /// connected, these `requests` beyond it; `waiting` of its devices, with this one, are not
 /// connected and may be soon.
-pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Room {
+pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usize) -> PageBudget {
     let lasting = lasting(limit, least, requests, waiting.max(1)).pop().unwrap_or(0);
-    Room { limit: limit.saturating_sub(least), lasting }
+    PageBudget { limit: limit.saturating_sub(least), lasting }
 }
 
 /// Pages that each device may yet take for long: those with these `requests`, and those that are

@@ -1,6 +1,6 @@
 //! Any devices of a guest, in any order: what each may have mapped.
 
-use super::{PAGES_PER_GUEST, Room, SPARE, lasting, room, shares};
+use super::{PAGES_PER_GUEST, PageBudget, SPARE, lasting, room, shares};
 use proptest::prelude::*;
 
 /// A device, as the bound sees it.
@@ -50,7 +50,7 @@ impl Guest {
         self.devices.iter().enumerate().filter(|(at, _)| Some(*at) != but).map(|(_, d)| d.least).sum()
     }
 
-    fn room(&self, at: usize) -> Room {
+    fn room(&self, at: usize) -> PageBudget {
         let others = self.devices.iter().enumerate().filter(|(k, d)| *k != at && d.connected);
         let requests: Vec<_> = others.map(|(_, d)| d.requested).collect();
         room(self.limit, self.least(Some(at)), &requests, self.waiting())

@@ -13,7 +13,7 @@
 
 use super::Backend;
 use super::devices::Instance;
-use super::pages::{PAGES_PER_GUEST, Room, lasting, room, shares};
+use super::pages::{PAGES_PER_GUEST, PageBudget, lasting, room, shares};
 use pregrant::platform::Platform;
 use pregrant::units::DomId;
 use pregrant::xenbus::{DeviceId, XenbusState};
@@ -26,7 +26,7 @@ const PERSISTENT_PAGES: usize = 2 * PAGES_PER_GUEST;
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// What a device may have mapped, should it connect now.
-    pub(super) fn room_for(&self, id: &DeviceId) -> Room {
+    pub(super) fn room_for(&self, id: &DeviceId) -> PageBudget {
         let others =
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
         let least = others().map(|s| s.served.back().least_pages()).sum();

@@ -19,7 +19,7 @@
 
 use super::mail::Mail;
 use super::mailbox::{Reader, Waiting, Writer, mailbox};
-use pregrant::port::{Arena, Bell, ROOM_BYTES_MIN};
+use pregrant::port::{Arena, BURST_BYTES_MIN, Bell};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -221,7 +221,7 @@ impl Incoming {
             }
             // Behind what was moved there may be room for a little more; what is large is moved in
             // its turn.
-            if self.moved.is_none() || mail.rest_bytes() < ROOM_BYTES_MIN {
+            if self.moved.is_none() || mail.rest_bytes() < BURST_BYTES_MIN {
                 while mail.front().is_some_and(|(frame, offload)| into.push(frame, offload)) {
                     mail.pop();
                 }

@@ -66,7 +66,7 @@ fn send(port: &mut SwitchPort, arena: &mut Arena, frames: &[Plan], offload: Offl
     }
     arena.keep(cursor);
     let room =
-        (arena.used_bytes() >= pregrant::port::ROOM_BYTES_MIN).then(|| port.tx_room(arena.used_bytes()));
+        (arena.used_bytes() >= pregrant::port::BURST_BYTES_MIN).then(|| port.tx_room(arena.used_bytes()));
     let is_in = room.flatten().is_some_and(|room| arena.move_in(room).is_ok());
     for (i, plan) in frames.iter().enumerate() {
         let at = arena.desc(i).at as usize;

@@ -178,7 +178,7 @@ impl TapPort {
 
     /// Reads a frame to where it stays. None: there is no room to do so.
     fn read_in_place(&mut self, into: &mut Arena) -> Option<Result<(), Errno>> {
-        let room = into.room_to_read()?;
+        let room = into.free_to_read()?;
         let mut header = [0; HEADER];
         let read = rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(room)]);
         let read = match read {

@@ -69,7 +69,7 @@ impl<P: Platform> RxQueue<P> {
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
     ) -> Self {
-        Self::with_arena(ring, chain, accepts, Arena::over(p.peer().room(ARENA_BYTES)))
+        Self::with_arena(ring, chain, accepts, Arena::over(p.peer().burst_buffer(ARENA_BYTES)))
     }
 
     fn with_arena(

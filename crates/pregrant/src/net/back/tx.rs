@@ -26,7 +26,7 @@ use crate::net::gso;
 use crate::net::path::{AnyClaims, Chain};
 use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Clock, Events, PeerMem, Platform};
-use crate::port::{Arena, FramePort, Keeper, Lender, LentBurst, Payload, Piece, ROOM_BYTES_MIN, Token};
+use crate::port::{Arena, BURST_BYTES_MIN, FramePort, Keeper, Lender, LentBurst, Payload, Piece, Token};
 use crate::ring::{BackRing, InFlight, NetTx, Notify, RingPages};
 use crate::units::DomId;
 use crate::wire::netif::TxResponse;
@@ -81,7 +81,7 @@ impl<P: Platform> Lender for BatchLender<'_, P> {
 
 /// Has the batch fetched into the port's own memory, where it gives some.
 #[inline(always)]
-fn take_room(port: &mut dyn FramePort, arena: &mut Arena) -> bool {
+fn take_buffer(port: &mut dyn FramePort, arena: &mut Arena) -> bool {
     port.tx_room(arena.used_bytes()).is_some_and(|room| arena.move_in(room).is_ok())
 }
 
@@ -150,7 +150,7 @@ impl<P: Platform> TxQueue<P> {
             self.batch.names = payload == Payload::Named;
         }
         let has_room =
-            arena.used_bytes() >= ROOM_BYTES_MIN && self.batch.lend.is_none() && take_room(port, arena);
+            arena.used_bytes() >= BURST_BYTES_MIN && self.batch.lend.is_none() && take_buffer(port, arena);
         let before = p.peer().grant_ops();
         let served = self.chain.fetch(p, of, &mut self.batch, todo, arena);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());

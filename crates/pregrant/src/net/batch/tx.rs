@@ -464,7 +464,7 @@ impl TxBatch {
                 let slots = &self.slots[slot0..slot0 + nr];
                 let full = slots.iter().position(|slot| usize::from(slot.len) == PAGE_SIZE).unwrap_or(1);
                 let before = slots.iter().take(full).map(|slot| usize::from(slot.len)).sum();
-                if arena.room_with_page_at(before, total as usize, offload).is_none() {
+                if arena.free_with_page_at(before, total as usize, offload).is_none() {
                     self.fail(i, arena); // cannot be: the arena has room for the longest frame
                 }
             }

@@ -5,7 +5,7 @@
 //!                                              StagingPath, DataRingPath, ForeignPath, GuestCopyPath
 //! ```
 
-use super::back::{BackPath, Room, Shared};
+use super::back::{BackPath, ByteArea, Shared};
 use super::data_ring::claim::{self as data_ring, InArea};
 use super::foreign::claim::{self as foreign, NamesFrames};
 use super::gref_mapping::exchange::GrefExchange;
@@ -125,7 +125,7 @@ impl<P: Platform> AnyPath<P> {
 
     /// [`BackPath::room`].
     #[inline(always)]
-    pub fn room(&mut self) -> Option<&mut dyn Room> {
+    pub fn room(&mut self) -> Option<&mut dyn ByteArea> {
         with_path!(self, path => BackPath::<P>::room(path))
     }
 

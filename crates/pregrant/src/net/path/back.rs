@@ -23,7 +23,7 @@ use crate::wire::netif::RxResponse;
 use alloc::vec::Vec;
 
 /// Memory for RX that frames may find full.
-pub trait Room {
+pub trait ByteArea {
     /// Takes over what a predecessor gave out, of a ring with `ring_size` slots. `left` are the
     /// responses in slots that the front has not posted again, with their ring indices, the oldest
     /// first; the next one's index is `next`.
@@ -99,7 +99,7 @@ pub trait BackPath<P: Platform> {
         None
     }
     /// What it fills until nothing fits, where that is of its own kind.
-    fn room(&mut self) -> Option<&mut dyn Room> {
+    fn room(&mut self) -> Option<&mut dyn ByteArea> {
         None
     }
     /// What both directions of a queue have in common, where they have.

@@ -12,7 +12,7 @@
 
 use super::gref_mapping::exchange::GrefExchange;
 use super::{
-    AnyClaims, AnyPath, BackPath, ChainNames, CopyPath, HoldsFrames, PathName, Room, Served, Shared,
+    AnyClaims, AnyPath, BackPath, ByteArea, ChainNames, CopyPath, HoldsFrames, PathName, Served, Shared,
 };
 use crate::grants::StoreFigures;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
@@ -120,7 +120,7 @@ impl<P: Platform> Chain<P> {
     }
 
     #[inline(always)]
-    fn room(&mut self) -> Option<&mut dyn Room> {
+    fn room(&mut self) -> Option<&mut dyn ByteArea> {
         self.ahead.get_mut(self.room?)?.room()
     }
 

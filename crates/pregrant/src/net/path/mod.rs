@@ -76,7 +76,7 @@ pub mod staging;
 
 pub use any::{AnyClaims, AnyPath};
 pub use any_front::{AnyFrontPath, AnyNamedPath};
-pub use back::{BackPath, ConfigGeneration, Room, Shared};
+pub use back::{BackPath, ByteArea, ConfigGeneration, Shared};
 pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;

@@ -57,7 +57,7 @@ enum How {
 
 /// Whether another script may begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Room {
+pub enum Capacity {
     /// Yes.
     Free,
     /// As many run as run at a time ([`RUNS_MAX`]).
@@ -85,14 +85,14 @@ impl Run {
         !matches!(self.how, How::Waits(_))
     }
 
-    /// How far it came. One that has not begun does if there is [room](Room); one that takes too
-    /// long is ended, and so is one that the service does not take.
-    pub fn turn(&mut self, room: Room) -> Plugged {
+    /// How far it came. One that has not begun does if there is [room](Capacity); one that takes
+    /// too long is ended, and so is one that the service does not take.
+    pub fn turn(&mut self, room: Capacity) -> Plugged {
         if let How::Waits(since) = self.how {
             match (room, self.begin(room)) {
                 (_, Err(why)) => return Plugged::No(self.failed(&why)),
                 (_, Ok(Some(how))) => self.how = how,
-                (Room::None, Ok(None)) => {
+                (Capacity::None, Ok(None)) => {
                     self.how = How::Waits(None);
                     return Plugged::NotYet;
                 }
@@ -120,9 +120,9 @@ impl Run {
     }
 
     /// None: not now.
-    fn begin(&self, room: Room) -> Result<Option<How>, String> {
+    fn begin(&self, room: Capacity) -> Result<Option<How>, String> {
         match &self.socket {
-            _ if room != Room::Free => Ok(None),
+            _ if room != Capacity::Free => Ok(None),
             None => Script::start(&self.request).map(|script| Some(How::Here(script))),
             Some(socket) => Ok(Asked::of(socket, &self.request)?.map(How::There)),
         }
@@ -150,13 +150,13 @@ mod tests {
     fn a_service_that_takes_nothing_for_a_minute_is_told_of() {
         let run = |how| Run { how, ..Run::new("/vif", &HotplugConfig::default(), What::Offline, None) };
         let long_ago = Instant::now().checked_sub(TAKEN).expect("it is up for longer");
-        assert_eq!(run(How::Waits(None)).turn(Room::Refused), Plugged::NotYet);
-        let why = run(How::Waits(Some(long_ago))).turn(Room::Refused);
+        assert_eq!(run(How::Waits(None)).turn(Capacity::Refused), Plugged::NotYet);
+        let why = run(How::Waits(Some(long_ago))).turn(Capacity::Refused);
         let text = "/vif offline was not run: the hotplug service took no more for 65s";
         assert_eq!(why, Plugged::No(text.into()));
         // As long as others of ours run it is no fault of the service's.
         let mut waits = run(How::Waits(Some(long_ago)));
-        assert_eq!(waits.turn(Room::None), Plugged::NotYet);
-        assert_eq!(waits.turn(Room::Refused), Plugged::NotYet);
+        assert_eq!(waits.turn(Capacity::None), Plugged::NotYet);
+        assert_eq!(waits.turn(Capacity::Refused), Plugged::NotYet);
     }
 }

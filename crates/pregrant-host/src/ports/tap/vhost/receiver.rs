@@ -138,7 +138,7 @@ impl Receiver {
             match self.offload {
                 Some(offload) if len <= MAX_FRAME => {
                     if len > 0
-                        && let Some(to) = into.room_by_pages(len, offload)
+                        && let Some(to) = into.free_by_pages(len, offload)
                     {
                         self.copy(to);
                     }

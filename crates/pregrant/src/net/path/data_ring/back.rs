@@ -9,14 +9,14 @@
 //! were checked as they were taken from the ring), RX all that it has room for, all slots of a
 //! frame or none. What a front may do: change bytes while they are copied (the copy is what
 //! counts); name bytes of another of its frames, which are its own; never post a slot again, and
-//! find the area full. After a death: [`resume`](Room::resume).
+//! find the area full. After a death: [`resume`](ByteArea::resume).
 
 use super::claim::CLAIM;
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, rounded};
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
-use crate::net::path::{BackPath, Counted, PathName, Room};
+use crate::net::path::{BackPath, ByteArea, Counted, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::shm::SharedBytes;
@@ -50,7 +50,7 @@ impl<P: Platform> DataRingPath<P> {
         Self { map, size: size as usize, given: None }
     }
 
-    /// RX: the half `in`, which is used once it was [resumed](Room::resume).
+    /// RX: the half `in`, which is used once it was [resumed](ByteArea::resume).
     pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
         let given = Given { size, places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
         Self { map, size: size as usize, given: Some(given) }
@@ -62,7 +62,7 @@ impl<P: Platform> DataRingPath<P> {
     }
 }
 
-impl Room for Given {
+impl ByteArea for Given {
     /// Where the responses make no sense (the front can change them), all of it
     /// counts as in use until none of their slots is.
     fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
@@ -123,7 +123,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
     const NAME: PathName = PathName::DataRing;
     const COUNTED: Counted = Counted::DataRing;
 
-    fn room(&mut self) -> Option<&mut dyn Room> {
+    fn room(&mut self) -> Option<&mut dyn ByteArea> {
         if let Some(given) = &mut self.given { Some(given) } else { None }
     }
 

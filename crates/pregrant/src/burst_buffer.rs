@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Room::heap(n)              Box<[u8]>
-//!   PeerMem::room(n) --over--> pages that the platform knows by another name than their address, which spares it a look-up for each copy
+//!   PeerMem::buffer(n) --over--> pages that the platform knows by another name than their address, which spares it a look-up for each copy
 //! ```
 //! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its
 //! owner is. No peer can write them.
@@ -16,7 +16,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 /// See the module.
-pub struct Room {
+pub struct BurstBuffer {
     /// As long as this value is there, and nobody is given it for longer. In a `MaybeUninit`, so
     /// that it may be freed while this value is an argument: it is always initialised.
     bytes: MaybeUninit<&'static mut [u8]>,
@@ -24,7 +24,7 @@ pub struct Room {
     owner: Option<Box<dyn Send + Sync>>,
 }
 
-impl Room {
+impl BurstBuffer {
     /// `len` bytes of the heap, zeroed.
     pub fn heap(len: usize) -> Self {
         vec![0; len].into_boxed_slice().into()
@@ -50,20 +50,20 @@ impl Room {
         if self.owner.is_some() {
             return Err(self);
         }
-        let mut room = ManuallyDrop::new(self);
+        let mut buffer = ManuallyDrop::new(self);
         // SAFETY: initialised always; without an owner it is made of a box alone, and this value's
         // drop, which would free it, does not come.
-        Ok(unsafe { Box::from_raw(&raw mut **room.bytes.assume_init_mut()) })
+        Ok(unsafe { Box::from_raw(&raw mut **buffer.bytes.assume_init_mut()) })
     }
 }
 
-impl From<Box<[u8]>> for Room {
+impl From<Box<[u8]>> for BurstBuffer {
     fn from(bytes: Box<[u8]>) -> Self {
         Self { bytes: MaybeUninit::new(Box::leak(bytes)), owner: None }
     }
 }
 
-impl Deref for Room {
+impl Deref for BurstBuffer {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
@@ -72,7 +72,7 @@ impl Deref for Room {
     }
 }
 
-impl DerefMut for Room {
+impl DerefMut for BurstBuffer {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: initialised always.
@@ -80,7 +80,7 @@ impl DerefMut for Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for BurstBuffer {
     fn drop(&mut self) {
         if self.owner.is_none() {
             // SAFETY: initialised always; made of a box, and freed here alone.
@@ -89,7 +89,7 @@ impl Drop for Room {
     }
 }
 
-impl fmt::Debug for Room {
+impl fmt::Debug for BurstBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Room").field("bytes", &self.len()).field("heap", &self.owner.is_none()).finish()
     }
@@ -117,33 +117,33 @@ pub(crate) mod tests {
 
     /// A room of `len` bytes that are not the heap's to take; what it shares with its owner is
     /// dropped with that.
-    pub(crate) fn of_an_owner(len: usize) -> (Room, Arc<()>) {
+    pub(crate) fn of_an_owner(len: usize) -> (BurstBuffer, Arc<()>) {
         let there = Arc::new(());
         let bytes = NonNull::from(Box::leak(vec![3; len].into_boxed_slice()));
         let owner = Owner(bytes, Arc::clone(&there));
         // SAFETY: nobody touches the bytes but by the room, until the owner frees them.
-        (unsafe { Room::over(bytes.cast(), len, Box::new(owner)) }, there)
+        (unsafe { BurstBuffer::over(bytes.cast(), len, Box::new(owner)) }, there)
     }
 
     #[test]
     fn a_room_of_the_heap_is_the_box_that_it_was() {
-        let mut room = Room::heap(100);
-        assert!(room.len() == 100 && room.iter().all(|b| *b == 0));
-        room[7] = 1;
-        let bytes = room.into_heap().unwrap();
+        let mut buffer = BurstBuffer::heap(100);
+        assert!(buffer.len() == 100 && buffer.iter().all(|b| *b == 0));
+        buffer[7] = 1;
+        let bytes = buffer.into_heap().unwrap();
         assert_eq!((bytes.len(), bytes[7]), (100, 1));
-        assert_eq!(&*Room::from(bytes.clone()), &*bytes);
-        assert!(Room::heap(0).is_empty());
+        assert_eq!(&*BurstBuffer::from(bytes.clone()), &*bytes);
+        assert!(BurstBuffer::heap(0).is_empty());
     }
 
     #[test]
     fn an_owner_is_dropped_with_its_room() {
-        let (mut room, there) = of_an_owner(64);
-        room[0] = 4;
-        assert_eq!(room[..2], [4, 3]);
-        let room = room.into_heap().unwrap_err();
+        let (mut buffer, there) = of_an_owner(64);
+        buffer[0] = 4;
+        assert_eq!(buffer[..2], [4, 3]);
+        let buffer = buffer.into_heap().unwrap_err();
         assert_eq!(Arc::strong_count(&there), 2);
-        drop(room);
+        drop(buffer);
         assert_eq!(Arc::strong_count(&there), 1);
     }
 }

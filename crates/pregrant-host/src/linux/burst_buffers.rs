@@ -17,8 +17,8 @@ use super::gntalloc::{Gntalloc, Region};
 use super::ioctl::gref_side;
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
+use pregrant::burst_buffer::BurstBuffer;
 use pregrant::platform::{Access, GrantPool};
-use pregrant::room::Room;
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +61,7 @@ impl OwnPages {
 
 /// A room, for as long as it is there, and where: its first byte's address, and its bytes.
 struct Known {
-    room: Weak<OwnPages>,
+    buffer: Weak<OwnPages>,
     start: usize,
     len: usize,
 }
@@ -72,20 +72,20 @@ static NONE: LineBudget = LineBudget::new();
 /// all.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// All of this process.
-static ROOMS: Rooms = Rooms(RwLock::new(Vec::new()));
+static BURST_BUFFERS: BurstBuffers = BurstBuffers(RwLock::new(Vec::new()));
 
 /// See the module.
-pub(super) struct Rooms(RwLock<Vec<Known>>);
+pub(super) struct BurstBuffers(RwLock<Vec<Known>>);
 
-impl Rooms {
+impl BurstBuffers {
     /// Memory of `bytes` bytes for a burst.
-    pub(super) fn take(own: DomId, tally: &Arc<Tally>, bytes: usize) -> Room {
-        ROOMS.add(own, tally, bytes / PAGE_SIZE).unwrap_or_else(|| Room::heap(bytes))
+    pub(super) fn take(own: DomId, tally: &Arc<Tally>, bytes: usize) -> BurstBuffer {
+        BURST_BUFFERS.add(own, tally, bytes / PAGE_SIZE).unwrap_or_else(|| BurstBuffer::heap(bytes))
     }
 
-    fn add(&self, own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<Room> {
+    fn add(&self, own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<BurstBuffer> {
         let most = Gntalloc::limit()? / 3;
-        let is_there = |known: &&Known| known.room.strong_count() > 0;
+        let is_there = |known: &&Known| known.buffer.strong_count() > 0;
         let full = |rooms: &[Known]| {
             let taken: usize = rooms.iter().filter(is_there).map(|known| known.len / PAGE_SIZE).sum();
             (taken + pages) as u64 > most
@@ -94,19 +94,19 @@ impl Rooms {
             return None;
         }
         // Not under the lock, for which other workers' copies wait.
-        let room = Arc::new(OwnPages::grant(own, tally, pages)?);
-        let (base, len) = (room.region.base(), room.region.len());
+        let buffer = Arc::new(OwnPages::grant(own, tally, pages)?);
+        let (base, len) = (buffer.region.base(), buffer.region.len());
         let mut rooms = self.0.write().unwrap_or_else(PoisonError::into_inner);
         rooms.retain(|known| is_there(&known));
         if full(&rooms) {
             return None;
         }
-        rooms.push(Known { room: Arc::downgrade(&room), start: base.addr().get(), len });
+        rooms.push(Known { buffer: Arc::downgrade(&buffer), start: base.addr().get(), len });
         ANY.store(true, Ordering::Release);
         // SAFETY: the region is a mapping of its own, zeroed, which stays until it is dropped; its
         // owner below, which is the only one but for a moment of a copy, touches no byte of it, and
         // the hypercalls that do are asked for with the room borrowed.
-        Some(unsafe { Room::over(base, len, Box::new(room)) })
+        Some(unsafe { BurstBuffer::over(base, len, Box::new(buffer)) })
     }
 
     /// The room that these bytes, which somebody has borrowed, are in, and where it starts.
@@ -115,9 +115,9 @@ impl Rooms {
             return None;
         }
         let at = bytes.as_ptr().addr();
-        let rooms = ROOMS.0.read().unwrap_or_else(PoisonError::into_inner);
+        let rooms = BURST_BUFFERS.0.read().unwrap_or_else(PoisonError::into_inner);
         let is_in = |known: &&Known| at >= known.start && at + bytes.len() <= known.start + known.len;
         // An address may have been another room's before.
-        rooms.iter().filter(is_in).find_map(|known| Some((known.room.upgrade()?, at - known.start)))
+        rooms.iter().filter(is_in).find_map(|known| Some((known.buffer.upgrade()?, at - known.start)))
     }
 }
