@@ -665,7 +665,7 @@ pub trait FramePort: Send {
 }
 
 /// Wakes a worker.
-pub trait Bell: Send + Sync + fmt::Debug {
+pub trait QueueWaker: Send + Sync + fmt::Debug {
     /// There is something for the port to which this bell belongs. Rung often, it does no more than
     /// rung once. From any thread, also while another port holds its lock: it calls no port.
     fn ring(&self);
@@ -678,7 +678,7 @@ pub struct PortOwner {
     /// others.
     pub worker: usize,
     /// Has the worker ask this port for frames.
-    pub bell: Arc<dyn Bell>,
+    pub waker: Arc<dyn QueueWaker>,
 }
 
 #[cfg(test)]

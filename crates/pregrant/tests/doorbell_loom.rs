@@ -9,7 +9,7 @@ use pregrant::doorbell::Doorbell;
 
 /// A worker, its bell, what is put for each of its queues, and what wakes it.
 struct Place {
-    bell: Doorbell,
+    waker: Doorbell,
     put: [AtomicU32; 2],
     /// A descriptor that the worker sleeps on.
     wake: Notify,
@@ -19,7 +19,7 @@ struct Place {
 impl Place {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            bell: Doorbell::new(1),
+            waker: Doorbell::new(1),
             put: [AtomicU32::new(0), AtomicU32::new(0)],
             wake: Notify::new(),
             letters: AtomicU32::new(0),
@@ -28,16 +28,16 @@ impl Place {
 
     fn put(&self, queue: usize) {
         self.put[queue].store(1, Ordering::Relaxed);
-        if self.bell.ring(queue) {
+        if self.waker.ring(queue) {
             self.wake.notify();
         }
     }
 
     /// Sleeps until it is woken, unless somebody rang.
     fn sleep(&self) {
-        if self.bell.about_to_sleep() {
+        if self.waker.about_to_sleep() {
             self.wake.wait();
-            self.bell.awake();
+            self.waker.awake();
         }
     }
 }
@@ -54,7 +54,7 @@ fn no_ring_of_two_threads_is_lost() {
             .collect();
         let mut got = [false; 2];
         while got != [true; 2] {
-            place.bell.take(|queue| {
+            place.waker.take(|queue| {
                 assert_eq!(place.put[queue].load(Ordering::Relaxed), 1, "the bit came before what it is for");
                 got[queue] = true;
             });
@@ -75,13 +75,13 @@ fn a_letter_to_a_worker_that_falls_asleep_wakes_it() {
             let place = Arc::clone(&place);
             thread::spawn(move || {
                 place.letters.store(1, Ordering::Relaxed);
-                if place.bell.call() {
+                if place.waker.call() {
                     place.wake.notify();
                 }
             })
         };
         while place.letters.load(Ordering::Relaxed) == 0 {
-            place.bell.take(|_| panic!("no bit was rung for"));
+            place.waker.take(|_| panic!("no bit was rung for"));
             if place.letters.load(Ordering::Relaxed) == 0 {
                 place.sleep();
             }

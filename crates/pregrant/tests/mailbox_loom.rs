@@ -29,12 +29,12 @@ use mailbox::{Reader, Waiting, Writer, mailbox};
 
 /// A worker's bell: it stays rung until the worker has slept.
 #[derive(Default)]
-struct Bell {
+struct Doorbell {
     rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl Doorbell {
     fn ring(&self) {
         *self.rung.lock().unwrap() = true;
         self.changed.notify_one();
@@ -53,7 +53,7 @@ impl Bell {
 #[derive(Default)]
 struct Inbox {
     waiting: Waiting,
-    bell: Bell,
+    doorbell: Doorbell,
 }
 
 /// What is left out.
@@ -63,7 +63,7 @@ enum Without {
     /// The second look before the sleep.
     SecondLook,
     /// The question whether the reader waits: nobody rings.
-    Bell,
+    Doorbell,
 }
 
 fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -75,8 +75,8 @@ fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 /// False: there is no room.
 fn post(to: &mut Writer<u32>, inbox: &Inbox, without: Without, mail: u32) -> bool {
     let is_in = to.post(mail).is_ok();
-    if is_in && without != Without::Bell && inbox.waiting.is_over() {
-        inbox.bell.ring();
+    if is_in && without != Without::Doorbell && inbox.waiting.is_over() {
+        inbox.doorbell.ring();
     }
     is_in
 }
@@ -101,7 +101,7 @@ fn take(boxes: &mut [Reader<u32>], inbox: &Inbox, without: Without, count: usize
             got.push(mail);
             continue;
         }
-        inbox.bell.sleep();
+        inbox.doorbell.sleep();
     }
     got
 }
@@ -189,7 +189,7 @@ fn what_is_recalled_is_not_lost_and_not_doubled() {
                     let mail = from.take().or_else(|| if inbox.waiting.begin() { from.take() } else { None });
                     match mail {
                         Some(mail) => got.extend(mail),
-                        None => inbox.bell.sleep(),
+                        None => inbox.doorbell.sleep(),
                     }
                 }
                 got
@@ -200,7 +200,7 @@ fn what_is_recalled_is_not_lost_and_not_doubled() {
             mail.push(n);
             to.post(mail).unwrap();
             if inbox.waiting.is_over() {
-                inbox.bell.ring();
+                inbox.doorbell.ring();
             }
         }
         assert_eq!(reader.join().unwrap(), [0, 1, 2]);
@@ -240,5 +240,5 @@ fn a_reader_that_does_not_look_again_loses_mail() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_writer_that_does_not_ring_loses_mail() {
-    mail_wakes_the_reader(2, 2, Without::Bell);
+    mail_wakes_the_reader(2, 2, Without::Doorbell);
 }

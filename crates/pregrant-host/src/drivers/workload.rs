@@ -183,8 +183,8 @@ impl<P: Platform> Workload<P> {
             self.scratch = Arena::over(p.peer().burst_buffer(ARENA_BYTES));
         }
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        let bell = Arc::new(QueueDoorbell { waker: Arc::clone(&self.waker), slot });
-        queue.owned_by(&PortOwner { worker: self.waker.number, bell });
+        let waker = Arc::new(QueueDoorbell { waker: Arc::clone(&self.waker), slot });
+        queue.owned_by(&PortOwner { worker: self.waker.number, waker });
         let ports = queue.channels(p);
         for port in &ports {
             let at = port.0 as usize;

@@ -14,7 +14,8 @@
 
 use super::queue::FrameQueue;
 use pregrant::port::{
-    Arena, Bell, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop, PortOwner, Steering,
+    Arena, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop, PortOwner, QueueWaker,
+    Steering,
 };
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,7 @@ struct Shared {
     /// One a queue; none until the guest steers.
     queues: Vec<FrameQueue>,
     /// By queue, of ports that a worker has.
-    bells: Vec<Option<Arc<dyn Bell>>>,
+    wakers: Vec<Option<Arc<dyn QueueWaker>>>,
     /// Frames that found no room.
     overflow: u64,
 }
@@ -49,7 +50,7 @@ impl<P: FramePort> Steered<P> {
     /// The ports of one vif, in the order of its queues.
     pub fn all(ports: Vec<P>) -> Vec<Self> {
         let nr_queues = ports.len();
-        let shared = Shared { bells: vec![None; nr_queues], ..Shared::default() };
+        let shared = Shared { wakers: vec![None; nr_queues], ..Shared::default() };
         let shared = Arc::new(Mutex::new(shared));
         let steered =
             |(queue, inner)| Self { inner, queue, nr_queues, shared: Arc::clone(&shared), read: None };
@@ -119,7 +120,7 @@ impl<P: FramePort> FramePort for Steered<P> {
         read.clear();
         self.inner.rx_burst(&mut read);
         let mut shared = self.shared();
-        let Shared { queues, overflow, bells, .. } = &mut *shared;
+        let Shared { queues, overflow, wakers, .. } = &mut *shared;
         let mut moved = 0u64;
         for (frame, offload) in read.burst().iter() {
             let to = by.queue_of(frame) % self.nr_queues;
@@ -133,8 +134,8 @@ impl<P: FramePort> FramePort for Steered<P> {
             *overflow += u64::from(!queue.push(frame, offload));
         }
         let is_moved = |queue: usize| moved & 1 << (queue % 64) != 0;
-        let bells = bells.iter().enumerate().filter(|(queue, _)| is_moved(*queue));
-        bells.filter_map(|(_, bell)| bell.as_ref()).for_each(|bell| bell.ring());
+        let wakers = wakers.iter().enumerate().filter(|(queue, _)| is_moved(*queue));
+        wakers.filter_map(|(_, waker)| waker.as_ref()).for_each(|waker| waker.ring());
         drop(shared);
         self.read = Some(read);
         into.len() - before
@@ -165,7 +166,7 @@ impl<P: FramePort> FramePort for Steered<P> {
 
     fn owned_by(&mut self, owner: &PortOwner) {
         self.inner.owned_by(owner);
-        self.shared().bells[self.queue] = Some(Arc::clone(&owner.bell));
+        self.shared().wakers[self.queue] = Some(Arc::clone(&owner.waker));
     }
 }
 
@@ -217,7 +218,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Rung(AtomicBool);
 
-    impl Bell for Rung {
+    impl QueueWaker for Rung {
         fn ring(&self) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -228,15 +229,15 @@ mod tests {
     fn all(ports: &mut [Steered<Source>]) -> Vec<Vec<Vec<u8>>> {
         let mut got = vec![Vec::new(); ports.len()];
         let mut arena = Arena::new();
-        let bell = Arc::new(Rung::default());
-        ports.iter_mut().for_each(|port| port.owned_by(&PortOwner { worker: 0, bell: bell.clone() }));
+        let waker = Arc::new(Rung::default());
+        ports.iter_mut().for_each(|port| port.owned_by(&PortOwner { worker: 0, waker: waker.clone() }));
         loop {
             for (port, got) in ports.iter_mut().zip(&mut got) {
                 arena.clear();
                 port.rx_burst(&mut arena);
                 got.extend(arena.burst().iter().map(|(frame, _)| frame.to_vec()));
             }
-            if !bell.0.swap(false, Ordering::Relaxed) {
+            if !waker.0.swap(false, Ordering::Relaxed) {
                 return got;
             }
         }

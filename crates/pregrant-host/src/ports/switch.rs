@@ -239,7 +239,7 @@ impl FramePort for SwitchPort {
         lock(&self.outbox).seal();
         self.outbox = self.shared.outbox(Some(owner.worker));
         lock(&self.outbox).seal();
-        self.incoming.set_bell(&owner.bell);
+        self.incoming.set_waker(&owner.waker);
     }
 }
 

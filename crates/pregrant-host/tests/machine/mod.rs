@@ -286,7 +286,7 @@ impl Default for Plan {
 pub struct Back {
     jobs: Option<mpsc::Sender<Job>>,
     /// Wakes the thread for a job; closed, for the end.
-    bell: Option<UnixStream>,
+    waker: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     links: Links,
     unplugging: Arc<Unplugging>,
@@ -316,10 +316,10 @@ impl Back {
             refuses: Arc::clone(&refuses),
             obstacle: plan.obstacle.clone(),
         };
-        let (bell, rings) = UnixStream::pair().unwrap();
+        let (waker, rings) = UnixStream::pair().unwrap();
         rings.set_nonblocking(true).unwrap();
         let thread = std::thread::spawn(move || serve(connection, plan, (&todo, rings), provider));
-        Self { jobs: Some(jobs), bell: Some(bell), thread: Some(thread), links, unplugging, refuses, late }
+        Self { jobs: Some(jobs), waker: Some(waker), thread: Some(thread), links, unplugging, refuses, late }
     }
 
     /// With all features, by copy where nothing else is negotiated.
@@ -340,7 +340,7 @@ impl Back {
         let (reply, answer) = mpsc::channel();
         let job: Job = Box::new(move |backend| drop(reply.send(job(backend))));
         self.jobs.as_ref().unwrap().send(job).expect("the back's thread ended");
-        self.bell.as_ref().unwrap().write_all(&[0]).expect("the back's thread ended");
+        self.waker.as_ref().unwrap().write_all(&[0]).expect("the back's thread ended");
         answer
     }
 
@@ -389,7 +389,7 @@ impl Back {
     }
 
     fn end(&mut self) {
-        drop((self.jobs.take(), self.bell.take()));
+        drop((self.jobs.take(), self.waker.take()));
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

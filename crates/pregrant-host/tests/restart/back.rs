@@ -9,7 +9,7 @@ use pregrant::net::back::VifConfig;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::PathName;
 use pregrant::platform::{Clock, Platform};
-use pregrant::port::{Arena, Bell, Burst, FramePort, Offloads, Payload, PortOwner};
+use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, PortOwner, QueueWaker};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{
@@ -56,7 +56,7 @@ struct LogPort {
     queue: usize,
     last: Option<u64>,
     of: u16,
-    bells: Bells,
+    wakers: Wakers,
 }
 
 impl FramePort for LogPort {
@@ -86,7 +86,7 @@ impl FramePort for LogPort {
         if self.queue.is_multiple_of(2) { Payload::Lent } else { Payload::Private }
     }
     fn owned_by(&mut self, owner: &PortOwner) {
-        self.bells.keep((self.of, self.queue), owner);
+        self.wakers.keep((self.of, self.queue), owner);
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let log = self.log.lock().unwrap();
@@ -118,30 +118,30 @@ fn report_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
 }
 
 /// By guest and queue.
-type ByQueue = BTreeMap<(u16, usize), Arc<dyn Bell>>;
+type ByQueue = BTreeMap<(u16, usize), Arc<dyn QueueWaker>>;
 
 /// The bells of ports, as their workers gave them.
 #[derive(Clone, Default)]
-pub struct Bells(Arc<Mutex<ByQueue>>);
+pub struct Wakers(Arc<Mutex<ByQueue>>);
 
-impl Bells {
+impl Wakers {
     /// Whoever has this port now is to be woken in this way.
     pub fn keep(&self, of: (u16, usize), owner: &PortOwner) {
-        self.0.lock().unwrap().insert(of, Arc::clone(&owner.bell));
+        self.0.lock().unwrap().insert(of, Arc::clone(&owner.waker));
     }
 }
 
 /// Rings when the test has frames for a guest, or a question: what it writes into memory wakes
 /// nobody.
-fn doorbell_of(watched: [Log; 3], bells: Bells) -> UnixStream {
-    let (bell, mut rings) = UnixStream::pair().unwrap();
-    bell.set_nonblocking(true).unwrap();
+fn doorbell_of(watched: [Log; 3], wakers: Wakers) -> UnixStream {
+    let (waker, mut rings) = UnixStream::pair().unwrap();
+    waker.set_nonblocking(true).unwrap();
     std::thread::spawn(move || {
         let mut last = [[0; 2]; 3];
         loop {
             let now = watched.each_ref().map(|log| [Word::Limit, Word::Asked].map(|word| log.get(word)));
             if std::mem::replace(&mut last, now) != now {
-                bells.0.lock().unwrap().values().for_each(|bell| bell.ring());
+                wakers.0.lock().unwrap().values().for_each(|waker| waker.ring());
                 if rings.write_all(&[0]).is_err() {
                     return;
                 }
@@ -149,7 +149,7 @@ fn doorbell_of(watched: [Log; 3], bells: Bells) -> UnixStream {
             std::thread::sleep(Duration::from_millis(1));
         }
     });
-    bell
+    waker
 }
 
 /// How vifs are served, in words: `map`, `foreign` or another path's name, and `heads`, `no-sg`.
@@ -211,8 +211,8 @@ pub fn play(ordinary: &str, path: &Path) {
     let told_of = logs.clone();
     let watched = [BACK, LOGGED[0], LOGGED[1]].map(|of| Log::open(&platform, of));
     let switch = Switch::new();
-    let bells = Bells::default();
-    let port_bells = bells.clone();
+    let wakers = Wakers::default();
+    let port_wakers = wakers.clone();
     let ports = Box::new(move |id: &DeviceId, n: usize, _| -> Vec<Box<dyn FramePort>> {
         let Some((_, log)) = logs.iter().find(|(of, _)| *of == id.front) else {
             let ports = switch.add_multi_queue_port(n, CAPS).unwrap();
@@ -221,10 +221,10 @@ pub fn play(ordinary: &str, path: &Path) {
         let port = |queue| -> Box<dyn FramePort> {
             let log = Arc::clone(log);
             if spread {
-                return Box::new(SpreadPort::new(log, queue, port_bells.clone()));
+                return Box::new(SpreadPort::new(log, queue, port_wakers.clone()));
             }
-            let (process, of, bells) = (Arc::clone(&process), id.front.0, port_bells.clone());
-            Box::new(LogPort { process, log, queue, last: None, of, bells })
+            let (process, of, wakers) = (Arc::clone(&process), id.front.0, port_wakers.clone());
+            Box::new(LogPort { process, log, queue, last: None, of, wakers })
         };
         (0..n).map(port).collect()
     });
@@ -244,10 +244,10 @@ pub fn play(ordinary: &str, path: &Path) {
             })
             .unwrap();
     }
-    let bell = doorbell_of(watched, bells);
-    backend.platform().events().also_wake_on(bell.as_fd()).unwrap();
+    let waker = doorbell_of(watched, wakers);
+    backend.platform().events().also_wake_on(waker.as_fd()).unwrap();
     let reported_to = Arc::clone(&reported);
-    let mut serving = Serving { backend, bell, state, reported: reported_to, told_of };
+    let mut serving = Serving { backend, waker, state, reported: reported_to, told_of };
     Worker::new(Mode::Adaptive).run(&mut serving).unwrap();
     let Serving { mut backend, state, .. } = serving;
     let drained =
@@ -258,7 +258,7 @@ pub fn play(ordinary: &str, path: &Path) {
 /// A back that keeps account of itself in control turns.
 struct Serving {
     backend: Backend<Loopback, UnixTransport>,
-    bell: UnixStream,
+    waker: UnixStream,
     state: Log,
     reported: Arc<AtomicU8>,
     told_of: [(DomId, Arc<Mutex<Log>>); 2],
@@ -271,7 +271,7 @@ impl Rest for Serving {
         if !self.backend.control()? {
             self.backend.sleep(None);
         }
-        let _ = self.bell.read(&mut [0; 64]);
+        let _ = self.waker.read(&mut [0; 64]);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Backs that die while a guest sets hash, table and multicast addresses: each request is answered
 //! once, and the last back sends what the guest asked for (docs/protocol 1.1, R4).
 
-use crate::back::Bells;
+use crate::back::Wakers;
 use crate::world::{Back, Log, Word, World};
 use pregrant::net::back::hash::HashSettings;
 use pregrant::net::front::ctrl::NotAsked;
@@ -73,13 +73,13 @@ pub struct SpreadPort {
     queue: usize,
     given: u32,
     steering: Option<Arc<dyn Steering>>,
-    bells: Bells,
+    wakers: Wakers,
 }
 
 impl SpreadPort {
-    pub fn new(log: Arc<Mutex<Log>>, queue: usize, bells: Bells) -> Self {
+    pub fn new(log: Arc<Mutex<Log>>, queue: usize, wakers: Wakers) -> Self {
         let given = log.lock().unwrap().get(Word::Limit);
-        Self { log, queue, given, steering: None, bells }
+        Self { log, queue, given, steering: None, wakers }
     }
 }
 
@@ -105,7 +105,7 @@ impl FramePort for SpreadPort {
         into.len()
     }
     fn owned_by(&mut self, owner: &PortOwner) {
-        self.bells.keep((0, self.queue), owner);
+        self.wakers.keep((0, self.queue), owner);
     }
     fn steer(&mut self, by: Option<Arc<dyn Steering>>) {
         self.steering = by;

@@ -165,7 +165,7 @@ impl FramePort for SourcePort {
         frames.frames.len()
     }
     fn owned_by(&mut self, owner: &PortOwner) {
-        locked(&self.signals.bells).push(Arc::clone(&owner.bell));
+        locked(&self.signals.wakers).push(Arc::clone(&owner.waker));
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let most = match (self.signals.marks.load(Ordering::Relaxed), self.marks) {

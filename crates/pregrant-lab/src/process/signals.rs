@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   guest --mark--> port: what was counted so far is read here, in the queue's own thread     Spent
-//!                    '--> whoever waits for a mark: ports of other queues (bells), the control thread (Staff)
+//!                    '--> whoever waits for a mark: ports of other queues (wakers), the control thread (Staff)
 //! ```
 //! Which mark came decides what a port does with frames. The guest sends a mark when it has the
 //! answers to all before it, and sends on when it has the mark's, so no other queue has frames
@@ -11,7 +11,7 @@
 use super::report::Spent;
 use super::staff::Meter;
 use hdrhistogram::Histogram;
-use pregrant::port::Bell;
+use pregrant::port::QueueWaker;
 use pregrant_host::ports::sink::SinkCounters;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ pub struct Signals {
     /// The vif's ports are gone.
     pub gone: AtomicBool,
     /// Of ports that have frames of their own accord once a mark came.
-    pub bells: Mutex<Vec<Arc<dyn Bell>>>,
+    pub wakers: Mutex<Vec<Arc<dyn QueueWaker>>>,
     /// At the begin of the time that is counted, and at its end: what was used, and the other
     /// guests' frames.
     stamps: Mutex<[Option<(Spent, u64)>; 2]>,
@@ -62,7 +62,7 @@ impl Signals {
             checked: AtomicU64::new(0),
             gaps: Mutex::default(),
             gone: AtomicBool::new(false),
-            bells: Mutex::default(),
+            wakers: Mutex::default(),
             stamps: Mutex::default(),
             meter,
         }
@@ -80,7 +80,7 @@ impl Signals {
             locked(&self.stamps)[usize::from(marks == OVER)] = Some((self.meter.read(), others));
         }
         self.marks.store(marks, Ordering::Relaxed);
-        locked(&self.bells).iter().for_each(|bell| bell.ring());
+        locked(&self.wakers).iter().for_each(|waker| waker.ring());
         self.meter.wake();
     }
 

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 /// See the module.
 pub struct Staff {
     /// Wakes the control thread.
-    bell: OwnedFd,
+    waker: OwnedFd,
     /// By number.
     threads: Mutex<Vec<Option<Pid>>>,
     /// A worker is not where it is to be, or its time is not counted; why.
@@ -40,10 +40,10 @@ pub struct Staff {
 impl Staff {
     /// Gives the backend workers. Before its first device.
     pub fn employ(backend: &mut LoopbackBackend, posts: &Posts) -> Result<Arc<Self>> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        backend.platform().events().also_wake_on(bell.as_fd())?;
+        let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        backend.platform().events().also_wake_on(waker.as_fd())?;
         let staff = Arc::new(Self {
-            bell,
+            waker,
             threads: Mutex::new(vec![None; posts.workers]),
             astray: Mutex::default(),
             switch: Mutex::default(),
@@ -78,7 +78,7 @@ impl Staff {
 
     /// Takes away what woke the control thread: to be called before it looks for what that was.
     pub fn awake(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]); // nobody rang: that is fine, too
+        let _ = rustix::io::read(&self.waker, &mut [0; 8]); // nobody rang: that is fine, too
     }
 
     /// Whether each of them is where it is to be.
@@ -122,7 +122,7 @@ impl Meter {
     pub fn wake(&self) {
         if let Some(staff) = &self.staff {
             // full: it is readable, as is wanted
-            let _ = rustix::io::write(&staff.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&staff.waker, &1u64.to_ne_bytes());
         }
     }
 }

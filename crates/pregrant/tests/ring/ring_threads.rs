@@ -27,15 +27,15 @@ const SLOTS: u32 = 64;
 const START: u32 = u32::MAX - 20;
 
 /// One end's channel, and how its thread sleeps.
-struct Bell {
+struct Doorbell {
     domain: LocalDomain,
     chan: LocalChan,
     ready: ReadySet,
 }
 
-impl Bell {
-    fn new(domain: LocalDomain, chan: LocalChan) -> Bell {
-        Bell { domain, chan, ready: ReadySet::default() }
+impl Doorbell {
+    fn new(domain: LocalDomain, chan: LocalChan) -> Doorbell {
+        Doorbell { domain, chan, ready: ReadySet::default() }
     }
 
     fn ring_if(&self, notify: Notify) {
@@ -50,12 +50,12 @@ impl Bell {
     }
 }
 
-fn bells() -> (Bell, Bell) {
+fn doorbells() -> (Doorbell, Doorbell) {
     let xen = LocalXen::new();
     let (guest, driver) = (xen.domain(1), xen.domain(0));
     let (front, port) = guest.offer(DomId(0)).expect("a channel");
     let back = driver.bind(DomId(1), port).expect("the channel that was offered");
-    (Bell::new(guest, front), Bell::new(driver, back))
+    (Doorbell::new(guest, front), Doorbell::new(driver, back))
 }
 
 fn frame(n: u32) -> [u8; FRAME] {
@@ -66,7 +66,7 @@ fn frame(n: u32) -> [u8; FRAME] {
 fn front(
     mut ring: FrontRing<NetTx, RingPages<NetTx, Pages>>,
     frames: Pages,
-    mut bell: Bell,
+    mut doorbell: Doorbell,
     check: impl Fn(u32, TxResponse),
 ) {
     let (mut sent, mut answered) = (0u32, 0u32);
@@ -78,7 +78,7 @@ fn front(
             ring.push(&TxRequest { gref, offset, flags: 0, id: sent as u16, size: FRAME as u16 });
             sent += 1;
         }
-        bell.ring_if(ring.publish());
+        doorbell.ring_if(ring.publish());
         let n = ring.available(1).expect("an honest back");
         for ahead in 0..n {
             check(answered + ahead, ring.read(ahead));
@@ -88,7 +88,7 @@ fn front(
         // Wait for a few at once, as a front does that wants fewer events.
         let more = 4.min(FRAMES - answered).min(sent - answered);
         if n == 0 && !ring.final_check(more).expect("an honest back") {
-            bell.sleep();
+            doorbell.sleep();
         }
     }
     assert_eq!(ring.in_flight(), 0);
@@ -99,7 +99,7 @@ fn front(
 fn back(
     mut ring: BackRing<NetTx, RingPages<NetTx, Pages>>,
     frames: Pages,
-    mut bell: Bell,
+    mut doorbell: Doorbell,
     check: impl Fn(u32, &[u8]),
 ) {
     let (mut served, mut answers) = (0u32, Vec::new());
@@ -120,11 +120,11 @@ fn back(
             answers.push(TxResponse { id: request.id, status: if copied { RSP_OKAY } else { RSP_ERROR } });
         }
         ring.consume(n);
-        bell.ring_if(ring.answer(&answers));
+        doorbell.ring_if(ring.answer(&answers));
         answers.clear();
         served += n;
         if n == 0 && !ring.final_check(1).expect("an honest front") {
-            bell.sleep();
+            doorbell.sleep();
         }
     }
     assert_eq!(ring.unanswered(), 0);
@@ -164,14 +164,15 @@ fn ends(memory: &Pages) -> Ends {
 fn every_frame_and_every_answer_arrives_as_it_was_written() {
     let (memory, frames) = (Pages::new(1), Pages::new(1));
     let (front_ring, back_ring) = ends(&memory);
-    let (front_bell, back_bell) = bells();
+    let (front_doorbell, back_doorbell) = doorbells();
     thread::scope(|scope| {
         scope.spawn(|| {
-            front(front_ring, frames.clone(), front_bell, |n, answer| {
+            front(front_ring, frames.clone(), front_doorbell, |n, answer| {
                 assert_eq!(answer, TxResponse { id: n as u16, status: RSP_OKAY });
             })
         });
-        scope.spawn(|| back(back_ring, frames.clone(), back_bell, |n, bytes| assert_eq!(bytes, frame(n))));
+        scope
+            .spawn(|| back(back_ring, frames.clone(), back_doorbell, |n, bytes| assert_eq!(bytes, frame(n))));
     });
 }
 
@@ -179,14 +180,14 @@ fn every_frame_and_every_answer_arrives_as_it_was_written() {
 fn a_mutator_spoils_contents_and_nothing_else() {
     let (memory, frames) = (Pages::new(1), Pages::new(1));
     let (front_ring, back_ring) = ends(&memory);
-    let (front_bell, back_bell) = bells();
+    let (front_doorbell, back_doorbell) = doorbells();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let mutator = scope.spawn(|| scribble(&memory, &frames, &stop));
         let ends = [
-            scope.spawn(|| front(front_ring, frames.clone(), front_bell, |_, _| {})),
+            scope.spawn(|| front(front_ring, frames.clone(), front_doorbell, |_, _| {})),
             scope.spawn(|| {
-                back(back_ring, frames.clone(), back_bell, |_, bytes| assert!(bytes.len() <= FRAME))
+                back(back_ring, frames.clone(), back_doorbell, |_, bytes| assert!(bytes.len() <= FRAME))
             }),
         ];
         let results = ends.map(|end| end.join());

@@ -38,7 +38,7 @@ struct Thread<P: Platform> {
     waiter: Waiter,
     missed_wakeups: Arc<AtomicU64>,
     /// The number of its bell among what wakes it, and of its ports' descriptor.
-    bell: Option<usize>,
+    doorbell: Option<usize>,
     arrivals: Option<usize>,
     each_turn: EachTurn,
     /// It slept, and saw all that fired, since it did anything else.
@@ -62,7 +62,7 @@ impl Drop for WholeProcess {
 pub struct Start<P: Platform> {
     p: P,
     context: WorkerContext<P>,
-    bell: Option<usize>,
+    doorbell: Option<usize>,
 }
 
 impl<P: Platform> Start<P>
@@ -74,9 +74,10 @@ where
     /// # Errors
     /// In words: its descriptor cannot wake it.
     pub fn new(p: P, context: WorkerContext<P>) -> Result<Self, String> {
-        let bell = context.waker.wakes().map(|fd| p.events().also_wake_on(fd)).transpose();
-        let bell = bell.map_err(|e| format!("worker {} cannot be woken: {e}", context.waker.number))?;
-        Ok(Self { p, context, bell })
+        let doorbell = context.waker.wakes().map(|fd| p.events().also_wake_on(fd)).transpose();
+        let doorbell =
+            doorbell.map_err(|e| format!("worker {} cannot be woken: {e}", context.waker.number))?;
+        Ok(Self { p, context, doorbell })
     }
 }
 
@@ -86,7 +87,7 @@ where
     P::Events: WakeOn,
 {
     let _whole = WholeProcess;
-    let Start { p, context, bell } = start;
+    let Start { p, context, doorbell } = start;
     each_start(context.waker.number);
     let WorkerContext { waker, commands, events, control, missed_wakeups } = context;
     let load = Workload::new(Arc::clone(&waker));
@@ -99,7 +100,7 @@ where
         control,
         waiter: Waiter::default(),
         missed_wakeups,
-        bell,
+        doorbell,
         arrivals: None,
         each_turn,
         looked: false,
@@ -213,7 +214,7 @@ where
         );
         self.missed_wakeups.store(waiter.missed_wakeups(), Ordering::Relaxed);
         let woken = |number: Option<usize>| number.is_some_and(|number| self.p.events().woken_by(number));
-        let (rung, came) = (woken(self.bell), woken(self.arrivals));
+        let (rung, came) = (woken(self.doorbell), woken(self.arrivals));
         self.waker.awake(rung);
         self.load.fired(waiter.ready());
         self.waiter = waiter;

@@ -5,7 +5,7 @@
 //! sleep.
 
 use pregrant::doorbell::Doorbell;
-use pregrant::port::Bell;
+use pregrant::port::QueueWaker;
 use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -77,7 +77,7 @@ pub struct QueueDoorbell {
     pub slot: usize,
 }
 
-impl Bell for QueueDoorbell {
+impl QueueWaker for QueueDoorbell {
     fn ring(&self) {
         if self.waker.doorbell.ring(self.slot) {
             self.waker.rouse();

@@ -19,7 +19,7 @@
 
 use super::mail::Mail;
 use super::mailbox::{Reader, Waiting, Writer, mailbox};
-use pregrant::port::{Arena, BURST_BYTES_MIN, Bell};
+use pregrant::port::{Arena, BURST_BYTES_MIN, QueueWaker};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,7 +34,7 @@ pub const SPENT_MAX: usize = 8;
 #[derive(Default)]
 pub struct Inbox {
     waiting: Waiting,
-    bell: Mutex<Option<Arc<dyn Bell>>>,
+    waker: Mutex<Option<Arc<dyn QueueWaker>>>,
     /// Frames that wait, in the upper half; bytes of the memory that they take, in the lower.
     load: AtomicU64,
     started: AtomicU64,
@@ -113,9 +113,9 @@ impl Inbox {
     #[must_use]
     pub fn wake(&self) -> bool {
         if self.waiting.is_over() {
-            let bell = lock(&self.bell).clone();
-            if let Some(bell) = bell {
-                bell.ring();
+            let waker = lock(&self.waker).clone();
+            if let Some(waker) = waker {
+                waker.ring();
             }
         }
         // Behind the fence in `is_over`, as the reader looks behind its own: one of them takes the
@@ -137,13 +137,13 @@ pub struct Incoming {
     current: Option<(usize, Box<Mail>)>,
     /// Mail whose bytes are in the arena, and whose.
     moved: Option<(usize, Box<Mail>)>,
-    has_bell: bool,
+    has_waker: bool,
 }
 
 impl Incoming {
     /// Of this queue.
     pub fn new(inbox: &Arc<Inbox>) -> Self {
-        Self { inbox: Arc::clone(inbox), boxes: Vec::new(), current: None, moved: None, has_bell: false }
+        Self { inbox: Arc::clone(inbox), boxes: Vec::new(), current: None, moved: None, has_waker: false }
     }
 
     /// What senders know.
@@ -152,11 +152,11 @@ impl Incoming {
     }
 
     /// This wakes the reader from now on.
-    pub fn set_bell(&mut self, bell: &Arc<dyn Bell>) {
-        *lock(&self.inbox.bell) = Some(Arc::clone(bell));
-        self.has_bell = true;
+    pub fn set_waker(&mut self, waker: &Arc<dyn QueueWaker>) {
+        *lock(&self.inbox.waker) = Some(Arc::clone(waker));
+        self.has_waker = true;
         // Who took the old one before has posted before, and rings at the wrong door.
-        bell.ring();
+        waker.ring();
     }
 
     fn see_new_boxes(&mut self) {
@@ -199,10 +199,10 @@ impl Incoming {
             self.give_back(whose, mail);
         }
         let mut n = self.fill(into);
-        if n == 0 && self.has_bell && self.inbox.waiting.begin() {
+        if n == 0 && self.has_waker && self.inbox.waiting.begin() {
             n = self.fill(into);
         }
-        if n > 0 && self.has_bell {
+        if n > 0 && self.has_waker {
             self.inbox.waiting.end();
         }
         n

@@ -3,7 +3,7 @@
 
 use super::*;
 use pregrant::net::headers::{MacAddr, addresses};
-use pregrant::port::{BURST_FRAMES, Bell, Offload};
+use pregrant::port::{BURST_FRAMES, Offload, QueueWaker};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Condvar;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -226,7 +226,7 @@ fn what_a_slow_reader_holds_is_bounded() {
         }
         // From other workers it is the same bound.
         for (worker, sender) in senders.iter_mut().enumerate() {
-            sender.owned_by(&PortOwner { worker, bell: Arc::<Alarm>::default() });
+            sender.owned_by(&PortOwner { worker, waker: Arc::<Alarm>::default() });
             send(sender, &mut out, &burst(n, mac(2), mac(3 + worker), len), NONE);
             sent += n as u64;
             assert!(to.incoming.inbox().bytes() <= QUEUE_BYTES);
@@ -305,7 +305,7 @@ struct Alarm {
     times: AtomicUsize,
 }
 
-impl Bell for Alarm {
+impl QueueWaker for Alarm {
     fn ring(&self) {
         *self.rung.lock().unwrap() = true;
         self.changed.notify_one();
@@ -330,7 +330,7 @@ fn who_found_nothing_is_woken_once() {
     let (mut out, mut into) = (Arena::new(), Arena::new());
     let alarm = Arc::<Alarm>::default();
     let rung = || alarm.times.load(Ordering::Relaxed);
-    to.owned_by(&PortOwner { worker: 1, bell: alarm.clone() });
+    to.owned_by(&PortOwner { worker: 1, waker: alarm.clone() });
     assert_eq!(rung(), 1, "there may be mail that rang elsewhere");
     let one = |from: &mut SwitchPort, out: &mut Arena| {
         send(from, out, &burst(1, mac(2), mac(1), 60), NONE);
@@ -349,7 +349,7 @@ fn who_found_nothing_is_woken_once() {
     assert_eq!(rung(), 2);
     // At another worker.
     let other = Arc::<Alarm>::default();
-    to.owned_by(&PortOwner { worker: 2, bell: other.clone() });
+    to.owned_by(&PortOwner { worker: 2, waker: other.clone() });
     assert_eq!((rung(), other.times.load(Ordering::Relaxed)), (2, 1));
     assert_eq!(to.rx_burst(&mut into), 2);
 }
@@ -363,7 +363,7 @@ fn frames_of_a_port_that_moves_stay_in_order() {
     let mut senders: Vec<_> = (0..4).map(|n| (pinned(&switch, n, ALL), n as u64 * 10_000)).collect();
     let mut due: Vec<u64> = senders.iter().map(|(_, seq)| *seq).collect();
     let (mut out, mut into, mut dice) = (Arena::new(), Arena::new(), Dice(3));
-    let at = |worker| PortOwner { worker, bell: Arc::<Alarm>::default() };
+    let at = |worker| PortOwner { worker, waker: Arc::<Alarm>::default() };
     senders.iter_mut().enumerate().for_each(|(n, (port, _))| port.owned_by(&at(n)));
     for round in 0..2000 {
         let n = dice.roll(4);
@@ -455,8 +455,8 @@ fn behaves_like_a_list_for_each_port() {
             0..=1 => {
                 let port = ports.entry(n).or_insert_with(|| switch.add_port(ALL).unwrap());
                 model.waiting.entry(n).or_default();
-                let bell = Arc::<Alarm>::default();
-                port.owned_by(&PortOwner { worker: dice.roll(3), bell });
+                let waker = Arc::<Alarm>::default();
+                port.owned_by(&PortOwner { worker: dice.roll(3), waker });
             }
             2..=4 => {
                 let Some(port) = ports.get_mut(&n) else { continue };
@@ -557,7 +557,7 @@ fn work(worker: usize, switch: &Switch, office: &Office, new: &Receiver<Station>
     let alarm = &office.alarms[worker];
     loop {
         for mut station in new.try_iter() {
-            station.port.owned_by(&PortOwner { worker, bell: alarm.clone() });
+            station.port.owned_by(&PortOwner { worker, waker: alarm.clone() });
             stations.push(station);
         }
         let mut is_busy = false;
@@ -583,7 +583,7 @@ fn work(worker: usize, switch: &Switch, office: &Office, new: &Receiver<Station>
         // One that comes, shouts and goes.
         if dice.roll(16) == 0 && is_busy {
             let mut guest = switch.add_port(ALL).unwrap();
-            guest.owned_by(&PortOwner { worker, bell: alarm.clone() });
+            guest.owned_by(&PortOwner { worker, waker: alarm.clone() });
             send(&mut guest, &mut out, &burst(3, EVERYBODY, mac(1000 + worker), 1000), NONE);
             into.clear();
             guest.rx_burst(&mut into);
