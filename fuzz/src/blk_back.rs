@@ -358,7 +358,7 @@ impl Game {
                 let mut model = self.disk.lock();
                 (model.outcome, model.at_once) = (outcome, tape.below(2) == 0);
             }
-            13 => self.lie(q, tape),
+            13 => self.violate(q, tape),
             14 => {
                 let sectors = tape.one_of(&[SECTORS, SECTORS / 2, 8, 0, SECTORS * 2]);
                 self.resize(sectors, tape.below(2) == 0);
@@ -528,7 +528,7 @@ impl Game {
     }
 
     /// The guest shows an index that is none, and stands by it or not.
-    fn lie(&mut self, q: usize, tape: &mut Tape<'_>) {
+    fn violate(&mut self, q: usize, tape: &mut Tape<'_>) {
         let queue = &mut self.queues[q];
         let by = tape.one_of(&[0x1000, 0x8000_0000, u32::MAX, u32::MAX - 200]);
         queue.ring.show(queue.req_prod.wrapping_add(by));

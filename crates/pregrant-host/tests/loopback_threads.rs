@@ -274,14 +274,14 @@ fn entries_that_lie_are_refused() {
         &*table.add(entry + 4).cast::<std::sync::atomic::AtomicU32>()
     };
     let DomainSpec { pages, grant_frames, .. } = DomainSpec::guest(GUEST);
-    for lie in [0, grant_frames - 1, pages as u32, u32::MAX] {
-        frame.store(lie, Ordering::SeqCst);
+    for violation in [0, grant_frames - 1, pages as u32, u32::MAX] {
+        frame.store(violation, Ordering::SeqCst);
         let map = back.peer().map(GUEST, &refs, Access::ReadOnly);
-        assert_eq!(map.unwrap_err().status, GrantStatus::BAD_PAGE, "frame {lie}");
+        assert_eq!(map.unwrap_err().status, GrantStatus::BAD_PAGE, "frame {violation}");
         let mut ops =
             [CopyOp { gref: refs[0], offset: 0, len: 4, at: 0, status: GrantStatus::GENERAL_ERROR }; 9];
         back.peer().copy(GUEST, LocalBytes::FromPeer(&mut [0; 4]), &mut ops).unwrap();
-        assert!(ops.iter().all(|op| op.status == GrantStatus::BAD_PAGE), "frame {lie}: {ops:?}");
+        assert!(ops.iter().all(|op| op.status == GrantStatus::BAD_PAGE), "frame {violation}: {ops:?}");
     }
     frame.store(first as u32, Ordering::SeqCst);
     let map = back.peer().map(GUEST, &refs, Access::ReadOnly).unwrap();

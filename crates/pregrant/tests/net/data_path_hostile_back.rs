@@ -88,13 +88,13 @@ fn tx_any_other_status_is_a_counted_error() {
 
 #[test]
 fn xsa_39_garbage_rsp_prod_closes_tx() {
-    for (sent, lie) in [(1, 2), (1, 257), (0, 1), (0, u32::MAX), (1, u32::MAX), (1, 1 << 31)] {
+    for (sent, violation) in [(1, 2), (1, 257), (0, 1), (0, u32::MAX), (1, u32::MAX), (1, 1 << 31)] {
         let mut t = Tx::new(Way::Copy);
         for _ in 0..sent {
             assert_eq!(t.send(64, Offload::default()), 1);
         }
-        t.back.lie(lie);
-        let fault = PeerFault::RspProdOverrun { rsp_prod: lie, rsp_cons: 0, in_flight: sent };
+        t.back.publish_index(violation);
+        let fault = PeerFault::RspProdOverrun { rsp_prod: violation, rsp_cons: 0, in_flight: sent };
         assert_eq!(t.reclaim(), Err(fault));
         assert_eq!(t.front.final_check(1), Err(fault));
         t.close();
@@ -104,7 +104,7 @@ fn xsa_39_garbage_rsp_prod_closes_tx() {
     assert_eq!(t.send(64, Offload::default()), 1);
     t.back.answer_tx(t.back.tx(0).id, RSP_OKAY);
     assert_eq!(t.reclaim(), Ok(1));
-    t.back.lie(0);
+    t.back.publish_index(0);
     assert_eq!(t.reclaim(), Err(PeerFault::RspProdOverrun { rsp_prod: 0, rsp_cons: 1, in_flight: 0 }));
     t.close();
 }
@@ -371,10 +371,10 @@ fn rx_a_frame_in_pieces_is_waited_for() {
 
 #[test]
 fn xsa_39_garbage_rsp_prod_closes_rx() {
-    for lie in [SLOTS + 1, 1 << 31, u32::MAX] {
+    for violation in [SLOTS + 1, 1 << 31, u32::MAX] {
         let mut r = Rx::new(Way::Copy);
-        r.back.lie(lie);
-        let fault = PeerFault::RspProdOverrun { rsp_prod: lie, rsp_cons: 0, in_flight: SLOTS };
+        r.back.publish_index(violation);
+        let fault = PeerFault::RspProdOverrun { rsp_prod: violation, rsp_cons: 0, in_flight: SLOTS };
         assert_eq!(r.recv(), Err(fault));
         r.close();
     }

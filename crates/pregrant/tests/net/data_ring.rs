@@ -553,12 +553,12 @@ proptest! {
     /// or not, and no more than what it posted.
     #[test]
     fn rx_a_successor_survives_any_answers(
-        lies in proptest::collection::vec((0u32..SLOTS, any::<[u32; 2]>(), any::<bool>()), 1..40),
+        violations in proptest::collection::vec((0u32..SLOTS, any::<[u32; 2]>(), any::<bool>()), 1..40),
     ) {
         let mut t = Taker::new();
         t.post(SLOTS as usize / 2);
         t.deliver(&[60, 2000, 900, 5000, 64]);
-        for (slot, mut words, flagged) in lies {
+        for (slot, mut words, flagged) in violations {
             if flagged {
                 words[1] |= u32::from(RXF_DATA_RING);
             }

@@ -495,11 +495,11 @@ fn a_chain_of_extras_is_bounded() {
 #[test]
 fn xsa_39_garbage_req_prod_closes_tx() {
     for way in WAYS {
-        for lie in [257, 300, 1 << 31, u32::MAX] {
+        for violation in [257, 300, 1 << 31, u32::MAX] {
             let rig = Rig::new();
             let mut g = rig.tx_model(way, 0, PAGES);
-            g.model.publish_index(lie);
-            let fault = PeerFault::ReqProdOverrun { req_prod: lie, req_cons: 0, size: 256 };
+            g.model.publish_index(violation);
+            let fault = PeerFault::ReqProdOverrun { req_prod: violation, req_cons: 0, size: 256 };
             assert_eq!(g.run(), Err(fault));
             assert_eq!(g.back.final_check(), Err(fault));
             assert_eq!((g.model.rsp_prod(), g.port.took.len()), (0, 0));

@@ -216,10 +216,10 @@ fn staged_ids_that_are_not_in_the_list_cost_their_frame() {
 #[test]
 fn xsa_39_garbage_req_prod_closes_rx() {
     on_all_ways(0, SG, |g, _| {
-        for lie in [SLOTS + 1, 1 << 31, u32::MAX] {
-            g.model.publish_index(lie);
+        for violation in [SLOTS + 1, 1 << 31, u32::MAX] {
+            g.model.publish_index(violation);
             g.port.gives.push_back(frame(60, 1));
-            let fault = PeerFault::ReqProdOverrun { req_prod: lie, req_cons: 0, size: SLOTS };
+            let fault = PeerFault::ReqProdOverrun { req_prod: violation, req_cons: 0, size: SLOTS };
             assert_eq!(g.run(), Err(fault));
             g.model.publish_index(0);
             assert_eq!(g.model.frames(), Ok(vec![]));

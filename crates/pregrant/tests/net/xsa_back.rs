@@ -239,11 +239,11 @@ fn index_lies_of_every_kind() {
             g.model.play(&[request(round)]);
             assert_eq!(g.run(), Ok(()));
             let honest = g.model.next_index();
-            for lie in
+            for violation in
                 [honest.wrapping_sub(1), honest.wrapping_add(257), honest ^ (1 << 31), start.wrapping_sub(1)]
             {
-                g.model.publish_index(lie);
-                let fault = PeerFault::ReqProdOverrun { req_prod: lie, req_cons: honest, size: SLOTS };
+                g.model.publish_index(violation);
+                let fault = PeerFault::ReqProdOverrun { req_prod: violation, req_cons: honest, size: SLOTS };
                 assert_eq!(g.run(), Err(fault));
                 assert_eq!(g.model.rsp_prod(), honest, "nothing is answered for a lie");
             }

@@ -350,7 +350,7 @@ fn an_index_ahead_of_the_answers_is_a_fault() {
     for _ in 0..3 {
         assert_eq!(t.send(64, Offload::default()), 1);
     }
-    t.back.lie(3);
+    t.back.publish_index(3);
     assert_eq!(t.reclaim(), Err(PeerFault::UnknownId(0)));
     t.close();
     // Backwards after it was believed, and between two truths.
@@ -360,11 +360,11 @@ fn an_index_ahead_of_the_answers_is_a_fault() {
     }
     t.back.answer_tx(0, RSP_OKAY);
     assert_eq!(t.reclaim(), Ok(1));
-    for lie in [0, 4, 300, u32::MAX, 1 << 31] {
-        t.back.lie(lie);
-        let fault = PeerFault::RspProdOverrun { rsp_prod: lie, rsp_cons: 1, in_flight: 2 };
+    for violation in [0, 4, 300, u32::MAX, 1 << 31] {
+        t.back.publish_index(violation);
+        let fault = PeerFault::RspProdOverrun { rsp_prod: violation, rsp_cons: 1, in_flight: 2 };
         assert_eq!(t.reclaim(), Err(fault));
-        t.back.lie(1);
+        t.back.publish_index(1);
         assert_eq!(t.reclaim(), Ok(0));
     }
     t.back.answer_tx(1, RSP_OKAY);

@@ -349,8 +349,8 @@ fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
         front.step(&p, &mut fb).expect("it looks at no index of the back's");
         assert!(front.is_live());
         scrawl(&back);
-        let lie = u32::from_le_bytes([SCRAWL; 4]);
-        let overrun = |fault: &PeerFault| matches!(fault, PeerFault::RspProdOverrun { rsp_prod, .. } if *rsp_prod == lie);
+        let violation = u32::from_le_bytes([SCRAWL; 4]);
+        let overrun = |fault: &PeerFault| matches!(fault, PeerFault::RspProdOverrun { rsp_prod, .. } if *rsp_prod == violation);
         assert!(front.queue_mut(0).unwrap().reclaim(&p, 1).is_err_and(|fault| overrun(&fault)));
         assert!(
             front.queue_mut(0).unwrap().recv(&p, &mut Arena::new(), 1).is_err_and(|fault| overrun(&fault))

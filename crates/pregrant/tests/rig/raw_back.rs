@@ -43,7 +43,7 @@ impl<K: RingKind> RawBack<K> {
         self.rsp_prod = self.rsp_prod.wrapping_add(1);
         self.ring.store(Word::RspProd, self.rsp_prod);
     }
-    pub fn lie(&self, rsp_prod: u32) {
+    pub fn publish_index(&self, rsp_prod: u32) {
         self.ring.store(Word::RspProd, rsp_prod);
     }
 }

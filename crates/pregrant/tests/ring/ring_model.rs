@@ -276,32 +276,32 @@ fn believable(seen: u64, limit: u64, reported: u32) -> Option<u64> {
 
 /// An index that a liar stores, from what would be right.
 #[derive(Clone, Copy, Debug)]
-enum Lie {
+enum Violation {
     Near(i32),
     Any(u32),
 }
 
-impl Lie {
+impl Violation {
     fn about(self, truth: u64) -> u32 {
         match self {
-            Lie::Near(by) => (truth as u32).wrapping_add_signed(by),
-            Lie::Any(index) => index,
+            Violation::Near(by) => (truth as u32).wrapping_add_signed(by),
+            Violation::Any(index) => index,
         }
     }
 }
 
-fn lie() -> impl Strategy<Value = Lie> {
-    prop_oneof![3 => (-5i32..=5).prop_map(Lie::Near), 3 => (-600i32..600).prop_map(Lie::Near), 2 => any::<u32>().prop_map(Lie::Any)]
+fn violation() -> impl Strategy<Value = Violation> {
+    prop_oneof![3 => (-5i32..=5).prop_map(Violation::Near), 3 => (-600i32..600).prop_map(Violation::Near), 2 => any::<u32>().prop_map(Violation::Any)]
 }
 
-fn a_lying_front_is_caught<K: Sample>(start: u32, ops: &[Op], lie: Lie) {
+fn a_lying_front_is_caught<K: Sample>(start: u32, ops: &[Op], violation: Violation) {
     let (mut front, mut back, memory) = pair::<K>(1, start);
     let page = ring_pages::<K>(&memory);
     let mut model = Model::new(front.size(), start);
     for op in ops {
         model.step(*op, &mut front, &mut back);
     }
-    let reported = lie.about(model.requests.published);
+    let reported = violation.about(model.requests.published);
     page.store(Word::ReqProd, reported);
     let (seen, taken) = (model.requests.seen, model.requests.taken);
     let result = back.available(u32::MAX);
@@ -319,14 +319,14 @@ fn a_lying_front_is_caught<K: Sample>(start: u32, ops: &[Op], lie: Lie) {
     }
 }
 
-fn a_lying_back_is_caught<K: Sample>(start: u32, ops: &[Op], lie: Lie) {
+fn a_lying_back_is_caught<K: Sample>(start: u32, ops: &[Op], violation: Violation) {
     let (mut front, mut back, memory) = pair::<K>(1, start);
     let page = ring_pages::<K>(&memory);
     let mut model = Model::new(front.size(), start);
     for op in ops {
         model.step(*op, &mut front, &mut back);
     }
-    let reported = lie.about(model.responses.published);
+    let reported = violation.about(model.responses.published);
     page.store(Word::RspProd, reported);
     let (seen, taken) = (model.responses.seen, model.responses.taken);
     let result = front.available(u32::MAX);
@@ -357,15 +357,15 @@ proptest! {
     }
 
     #[test]
-    fn xsa_86_a_front_that_lies_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), lie in lie()) {
-        a_lying_front_is_caught::<NetTx>(start, &ops, lie);
-        a_lying_front_is_caught::<NetRx>(start, &ops, lie);
+    fn xsa_86_a_front_that_lies_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
+        a_lying_front_is_caught::<NetTx>(start, &ops, violation);
+        a_lying_front_is_caught::<NetRx>(start, &ops, violation);
     }
 
     #[test]
-    fn xsa_86_a_back_that_lies_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), lie in lie()) {
-        a_lying_back_is_caught::<NetTx>(start, &ops, lie);
-        a_lying_back_is_caught::<NetRx>(start, &ops, lie);
+    fn xsa_86_a_back_that_lies_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
+        a_lying_back_is_caught::<NetTx>(start, &ops, violation);
+        a_lying_back_is_caught::<NetRx>(start, &ops, violation);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(super) struct Said {
     /// Of the kernel's functions: packed, in base64.
     pub(super) names: String,
     /// A line of /proc/PID/maps for each kind of back.
-    lies: Vec<(String, String)>,
+    code_maps: Vec<(String, String)>,
 }
 
 impl Said {
@@ -59,7 +59,7 @@ impl Said {
                 "note" => said.rows.extend(Row::parse(rest)),
                 "names" => said.names.push_str(rest),
                 "lies" => {
-                    said.lies.extend(rest.split_once(' ').map(|(by, map)| (by.into(), map.into())));
+                    said.code_maps.extend(rest.split_once(' ').map(|(by, map)| (by.into(), map.into())));
                 }
                 _ => {}
             }
@@ -78,7 +78,10 @@ impl Said {
             let base = (begin + code.offset).checked_sub(code.at + offset)?;
             Some((by.clone(), (base, code.at + code.len)))
         };
-        let found = self.lies.iter().map(|lies| place(lies).ok_or_else(|| format!("no map: {lies:?}")));
+        let found = self
+            .code_maps
+            .iter()
+            .map(|code_maps| place(code_maps).ok_or_else(|| format!("no map: {code_maps:?}")));
         found.collect()
     }
 }

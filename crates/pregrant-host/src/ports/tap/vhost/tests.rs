@@ -25,7 +25,7 @@ thread_local! {
     /// Whether there is none.
     static MISSING: Cell<bool> = const { Cell::new(false) };
     /// What is done to the chains that the next one gives back.
-    static LIES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
+    static MISBEHAVES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
 }
 
 /// Between two looks of a model that nobody kicks: far more than a kick takes.
@@ -36,7 +36,7 @@ struct Threads {
     running: RefCell<[Option<JoinHandle<()>>; 2]>,
     stop: [Arc<AtomicBool>; 2],
     stalls: Cell<Option<u32>>,
-    lies: Cell<Option<fn(&mut Model)>>,
+    misbehaves: Cell<Option<fn(&mut Model)>>,
 }
 
 impl Worker for Threads {
@@ -44,13 +44,13 @@ impl Worker for Threads {
         if MISSING.get() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let (stalls, lies) = (Cell::new(STALLS.take()), Cell::new(LIES.take()));
+        let (stalls, misbehaves) = (Cell::new(STALLS.take()), Cell::new(MISBEHAVES.take()));
         Ok(Self {
             rings: Default::default(),
             running: Default::default(),
             stop: Default::default(),
             stalls,
-            lies,
+            misbehaves,
         })
     }
 
@@ -63,7 +63,8 @@ impl Worker for Threads {
     fn attach(&self, which: Which, tap: BorrowedFd<'_>) -> io::Result<()> {
         let (mut model, doors) = self.rings.borrow_mut()[which as usize].take().unwrap();
         let (tap, stop) = (tap.try_clone_to_owned()?, Arc::clone(&self.stop[which as usize]));
-        let (mut left, lies) = (self.stalls.get().filter(|_| which == Which::Tx), self.lies.get());
+        let (mut left, misbehaves) =
+            (self.stalls.get().filter(|_| which == Which::Tx), self.misbehaves.get());
         // Of a ring that begins anew no more than of one that a new worker has.
         if which == Which::Tx {
             self.stalls.set(None);
@@ -74,7 +75,7 @@ impl Worker for Threads {
                 let came = match which {
                     Which::Tx if left == Some(0) => false,
                     Which::Tx => send(&mut model, &tap, &mut left),
-                    Which::Rx => receive(&mut model, &tap, lies),
+                    Which::Rx => receive(&mut model, &tap, misbehaves),
                 };
                 if came {
                     if model.show() {
@@ -123,7 +124,7 @@ fn send(model: &mut Model, tap: &OwnedFd, left: &mut Option<u32>) -> bool {
 }
 
 /// A frame from the tap, in as many buffers as it takes.
-fn receive(model: &mut Model, tap: &OwnedFd, lies: Option<fn(&mut Model)>) -> bool {
+fn receive(model: &mut Model, tap: &OwnedFd, misbehaves: Option<fn(&mut Model)>) -> bool {
     let mut frame = vec![0; 70_000];
     let len = match recv(tap, &mut frame[..], RecvFlags::DONTWAIT) {
         Ok((len, _)) if len > 0 => len,
@@ -143,8 +144,8 @@ fn receive(model: &mut Model, tap: &OwnedFd, lies: Option<fn(&mut Model)>) -> bo
         rest = behind;
     }
     model.memory.write(used[0].2 + 10, &(used.len() as u16).to_le_bytes());
-    match lies {
-        Some(lie) => lie(model),
+    match misbehaves {
+        Some(violation) => violation(model),
         None => used.iter().for_each(|(head, len, _)| model.give((*head).into(), *len as u32)),
     }
     true
@@ -352,7 +353,7 @@ fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
 
 #[test]
 fn a_worker_that_lies_of_what_came_is_stopped_and_the_next_one_serves() {
-    let lies: [fn(&mut Model); 4] = [
+    let misbehaves: [fn(&mut Model); 4] = [
         |m| m.give(0, BIG),
         |m| m.give(300, 64),
         |m| m.given = m.given.wrapping_add(300),
@@ -360,8 +361,8 @@ fn a_worker_that_lies_of_what_came_is_stopped_and_the_next_one_serves() {
         |m| m.give(0, 3),
     ];
     const BIG: u32 = receiver::BUFFER as u32 + 1;
-    for (i, lie) in lies.into_iter().enumerate() {
-        LIES.set(Some(lie));
+    for (i, violation) in misbehaves.into_iter().enumerate() {
+        MISBEHAVES.set(Some(violation));
         let (mut vhost, peer_end) = vhost();
         let frame = [&[0; HEADER][..], &numbered(i, 64)].concat();
         rustix::io::write(&peer_end, &frame).unwrap();

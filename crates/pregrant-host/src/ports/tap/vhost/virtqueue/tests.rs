@@ -310,7 +310,7 @@ fn an_event_is_passed_once_also_where_indices_wrap() {
 #[test]
 fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
     type Misbehave = fn(&mut Device);
-    let lies: [(&str, Misbehave, Violation); 6] = [
+    let violations: [(&str, Misbehave, Violation); 6] = [
         ("an index ahead", |d| d.given = 3, Violation::Index { back: 3, out: 2 }),
         ("an index behind", |d| d.given = 65535, Violation::Index { back: 65535, out: 2 }),
         ("no head", |d| d.give(8, 0), Violation::Head(8)),
@@ -318,7 +318,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
         ("a free descriptor", |d| d.give(5, 0), Violation::Head(5)),
         ("the middle of a chain", |d| d.give(1, 0), Violation::Head(1)),
     ];
-    for (what, lie, said) in lies {
+    for (what, violation, said) in violations {
         let (mut queue, mut device) = ring(8);
         let two = |queue: &Virtqueue| one(queue).chain(one(queue));
         for _ in 0..2 {
@@ -326,7 +326,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
             unsafe { queue.push(two(&queue)) }.unwrap();
         }
         let _ = queue.publish();
-        lie(&mut device);
+        violation(&mut device);
         device.show();
         assert_eq!(queue.pop(), Err(said), "{what}");
         assert_eq!(queue.pop(), Err(said), "{what}: it stays so");
