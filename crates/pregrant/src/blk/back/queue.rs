@@ -389,8 +389,8 @@ impl<P: Platform> BackQueue<P> {
             let failed_enough = self.failed_parts >= self.rules.most_parts();
             // Whoever asks much has more turns, and none that the worker's other devices wait long
             // for.
-            let first_transfers = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
-            let enough = first_transfers >= BATCH_PARTS;
+            let parts = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
+            let enough = parts >= BATCH_PARTS;
             if self.barrier.is_some() || failed_enough || enough || !self.has_room() {
                 return Ok(n);
             }

@@ -475,7 +475,7 @@ impl<P: Platform> Vbd<P> {
             }
             Some(journal)
         };
-        let (mut ring, published) = Slots::attach(abi, map, journal)?;
+        let (mut ring, notify) = Slots::attach(abi, map, journal)?;
         // Answers overlay requests that are not answered: without the journal nobody knows which
         // are left.
         if begin == Begin::Reattach && !has_journal && ring.available(1)? > 0 {
@@ -485,7 +485,7 @@ impl<P: Platform> Vbd<P> {
             )));
         }
         // A predecessor may have died between a batch of answers and its notification.
-        if published.wanted() || begin == Begin::Reattach && ring.unnotified().wanted() {
+        if notify.wanted() || begin == Begin::Reattach && ring.unnotified().wanted() {
             p.events().notify(&chan);
         }
         Ok(BackQueue::new(of, ring, chan, parts))

@@ -592,17 +592,17 @@ impl<P: Platform> FrontVif<P> {
     /// Gives lent frames back, of whichever queue, also of one that is gone. The first token that
     /// names none is told; the others count all the same.
     pub fn release(&mut self, p: &P, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
-        let mut announced = Ok(());
+        let mut released = Ok(());
         for token in tokens {
             if self.queues.iter_mut().any(|q| q.release(token).is_ok()) {
                 continue;
             }
-            announced = announced.and(self.release_of_gone(p, token));
+            released = released.and(self.release_of_gone(p, token));
         }
         if self.live {
             self.queues.iter_mut().for_each(|q| q.post_released(p));
         }
-        announced
+        released
     }
 
     #[cold]
