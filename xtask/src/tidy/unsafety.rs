@@ -18,7 +18,7 @@ const HEADING: &str = "## Where `unsafe` is";
 const PLACES: &[&str] = &[
     "pregrant/src/shm.rs",
     "pregrant/src/ring/",
-    "pregrant/src/room.rs",
+    "pregrant/src/burst_buffer.rs",
     "pregrant/src/platform/",
     "pregrant-host/src/mapping.rs",
     "pregrant-host/src/loopback/",
