@@ -49,6 +49,11 @@ pub const LAYERS: &[Layer] = &[
         run: crate::fuzz::layer,
     },
     Layer {
+        name: "linux",
+        shows: "the kernel module builds, and both ends of a vif work in Debian's kernel",
+        run: crate::linux::layer,
+    },
+    Layer {
         name: "rig",
         shows: "drivers that we did not write, on real Xen in QEMU (`# ci: yes` in rig/scenarios)",
         run: crate::rig::layer,
@@ -61,7 +66,8 @@ const FUZZ: &str = "--manifest-path=fuzz/Cargo.toml";
 
 fn fmt(w: &Workspace) -> Result<(), String> {
     run(&mut w.cargo(&["fmt", "--all", "--check"]))?;
-    run(&mut w.cargo(&["fmt", FUZZ, "--check"]))
+    run(&mut w.cargo(&["fmt", FUZZ, "--check"]))?;
+    run(&mut w.cargo(&["fmt", "--manifest-path=linux/core/Cargo.toml", "--check"]))
 }
 
 fn clippy(w: &Workspace) -> Result<(), String> {

@@ -19,6 +19,9 @@
 //!   cargo xtask messages [--rekey]
 //!                               docs/messages.md from the source and docs/messages.toml; --rekey: texts that changed
 //!                               keep their remedies
+//!   cargo xtask linux [selftest] [--headers DIR] [--frames N]
+//!                               the kernel module of linux/, by the headers of this machine's release or of DIR;
+//!                               selftest: both ends of a vif in a kernel, in QEMU without Xen
 //!   cargo xtask book            docs as one site, target/book/html, by mdBook
 //! ```
 //!
@@ -29,6 +32,7 @@ mod book;
 mod figures;
 mod fuzz;
 mod layer;
+mod linux;
 mod markdown;
 mod messages;
 mod rig;
@@ -50,6 +54,7 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
        cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
+       cargo xtask linux [selftest] [--headers DIR] [--frames N]
        cargo xtask messages [--rekey] | cargo xtask book";
 
 fn main() -> ExitCode {
@@ -85,6 +90,10 @@ fn main() -> ExitCode {
         },
         ["messages", args @ ..] => match messages::Plan::parse(args) {
             Ok(plan) => return end(messages::make(&Workspace::find(), plan)),
+            Err(what) => Err(what),
+        },
+        ["linux", args @ ..] => match linux::Selection::parse(args) {
+            Ok(selection) => return end(linux::make(&Workspace::find(), &selection)),
             Err(what) => Err(what),
         },
         ["book"] => return end(book::make(&Workspace::find())),

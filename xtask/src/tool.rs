@@ -15,6 +15,18 @@ pub fn target(w: &Workspace, target: &str) -> Result<(), String> {
     run(w.program("rustup").args(["target", "add", target]))
 }
 
+/// A component of the pinned toolchain.
+pub fn component(w: &Workspace, component: &str) -> Result<(), String> {
+    let listed = w.program("rustup").args(["component", "list", "--installed"]).output();
+    let is_there = |o: std::process::Output| {
+        String::from_utf8_lossy(&o.stdout).lines().any(|l| l.trim().starts_with(component))
+    };
+    match listed.is_ok_and(is_there) {
+        true => Ok(()),
+        false => run(w.program("rustup").args(["component", "add", component])),
+    }
+}
+
 /// The nightly compiler of Miri and of the fuzz targets: its date, and what `rustc --version` says
 /// of it. A newer one is a change of these two lines: no layer fails for what another project did
 /// overnight.
@@ -114,6 +126,18 @@ pub fn debian(w: &Workspace, program: &str, package: &str) -> Result<bool, Strin
             println!("note: {why}");
             Ok(false)
         }
+    }
+}
+
+/// The headers of Debian's kernel, by which modules are built.
+pub fn debian_headers(w: &Workspace) -> Result<(), String> {
+    const PACKAGE: &str = "linux-headers-amd64";
+    if succeeds(w.program("dpkg").args(["-s", PACKAGE])) {
+        return Ok(());
+    }
+    match is_root(w) {
+        true => apt(w, PACKAGE),
+        false => Err(format!("as root: apt-get update && apt-get install -y {PACKAGE}")),
     }
 }
 

@@ -66,6 +66,20 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
+/// What it prints; an error says how it ended, and what it said of that.
+pub fn output(command: &mut Command) -> Result<String, String> {
+    let shown = show(command);
+    let out = command.output().map_err(|e| format!("`{shown}` did not start: {e}"))?;
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(format!(
+            "`{shown}` ended with {}: {}",
+            out.status,
+            String::from_utf8_lossy(&out.stderr).trim()
+        )),
+    }
+}
+
 /// Runs all of them at the same time, and prints what each said when all have ended; an error names
 /// the first that failed.
 pub fn run_all(commands: Vec<Command>) -> Result<(), String> {

@@ -232,7 +232,7 @@ fn systemd(rig: &Rig<'_>, of: &Unpacked, programs: &[PathBuf], out: &Images) -> 
 }
 
 /// The one kernel that was unpacked.
-fn kernel_version(root: &Path) -> Result<String, String> {
+pub(super) fn kernel_version(root: &Path) -> Result<String, String> {
     let dir = root.join("lib/modules");
     let mut names = fs::read_dir(&dir).map_err(|e| at(&dir, e))?.flatten().map(|f| f.file_name());
     let name = names.next().ok_or_else(|| format!("no kernel in {}", dir.display()))?;
@@ -376,20 +376,24 @@ impl<'a> Tree<'a> {
         fs::rename(self.dir.join(from), self.dir.join(to)).map_err(|e| at(&self.dir, e))
     }
 
-    /// As an archive that the kernel unpacks.
     fn pack(&self, to: &Path) -> Result<(), String> {
-        let out = fs::File::create(to).map_err(|e| at(to, e))?;
-        let mut find = Command::new("find").arg(".").current_dir(&self.dir).stdout(Stdio::piped()).spawn();
-        let names = find.as_mut().ok().and_then(|c| c.stdout.take()).ok_or("`find` does not run")?;
-        let mut cpio = Command::new("cpio");
-        cpio.args(["-o", "-H", "newc", "-R", "0:0", "--quiet"]).current_dir(&self.dir);
-        let status = cpio.stdin(names).stdout(out).status();
-        let found = find.and_then(|mut c| c.wait()).is_ok_and(|s| s.success());
-        if found && status.is_ok_and(|s| s.success()) {
-            Ok(())
-        } else {
-            Err(format!("cannot pack {} into {}", self.dir.display(), to.display()))
-        }
+        pack(&self.dir, to)
+    }
+}
+
+/// A folder as an archive that the kernel unpacks.
+pub(super) fn pack(dir: &Path, to: &Path) -> Result<(), String> {
+    let out = fs::File::create(to).map_err(|e| at(to, e))?;
+    let mut find = Command::new("find").arg(".").current_dir(dir).stdout(Stdio::piped()).spawn();
+    let names = find.as_mut().ok().and_then(|c| c.stdout.take()).ok_or("`find` does not run")?;
+    let mut cpio = Command::new("cpio");
+    cpio.args(["-o", "-H", "newc", "-R", "0:0", "--quiet"]).current_dir(dir);
+    let status = cpio.stdin(names).stdout(out).status();
+    let found = find.and_then(|mut c| c.wait()).is_ok_and(|s| s.success());
+    if found && status.is_ok_and(|s| s.success()) {
+        Ok(())
+    } else {
+        Err(format!("cannot pack {} into {}", dir.display(), to.display()))
     }
 }
 

@@ -15,6 +15,7 @@ mod boot;
 mod combination;
 mod image;
 mod packages;
+mod plain;
 mod profile;
 mod release;
 mod scenario;
@@ -28,6 +29,7 @@ use scenario::{Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
 
+pub use plain::plain;
 pub use selection::Selection;
 
 /// The guests' and dom0's C library need not be this machine's: programs are linked statically.

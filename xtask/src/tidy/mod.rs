@@ -49,11 +49,11 @@ struct Source {
 /// Checks every Rust file, and what others say of them; prints one line for each offence.
 pub fn run(w: &Workspace) -> Result<(), String> {
     let mut sources = Vec::new();
-    for folder in ["crates", "xtask", "examples", "fuzz"] {
+    for folder in ["crates", "xtask", "examples", "fuzz", "linux"] {
         collect(w.root(), &w.root().join(folder), &["rs"], &mut sources)?;
     }
     let mut others = Vec::new();
-    for folder in ["crates", "xtask", "fuzz", "rig", "dist", "docs"] {
+    for folder in ["crates", "xtask", "fuzz", "linux", "rig", "dist", "docs"] {
         collect(w.root(), &w.root().join(folder), CITING, &mut others)?;
     }
     for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "ROADMAP.md", "SECURITY.md"] {

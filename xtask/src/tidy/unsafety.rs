@@ -14,7 +14,7 @@ const HEADING: &str = "## Where `unsafe` is";
 
 /// Memory that a peer can write, the rings, platforms, what talks to the kernel; and the bare
 /// measurements of `bench limit`, which use what the platforms are made of without the platforms. A
-/// file, or a folder with `/`, below `crates/`.
+/// file, or a folder with `/`, below `crates/` or the root.
 const PLACES: &[&str] = &[
     "pregrant/src/shm.rs",
     "pregrant/src/ring/",
@@ -30,6 +30,7 @@ const PLACES: &[&str] = &[
     "pregrant-host/src/ports/tap/",
     "pregrant-lab/src/limit/lines.rs",
     "pregrant-lab/src/limit/remote.rs",
+    "linux/core/src/",
 ];
 
 /// Tests may use it too; the table has no row for them.
@@ -78,7 +79,7 @@ fn rows(page: &str) -> impl Iterator<Item = &str> {
 }
 
 fn is_below(path: &str, place: &str) -> bool {
-    path.strip_prefix("crates/").is_some_and(|path| path.starts_with(place))
+    path.strip_prefix("crates/").unwrap_or(path).starts_with(place)
 }
 
 fn line_of_unsafe(source: &Source) -> Option<usize> {

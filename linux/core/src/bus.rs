@@ -1,0 +1,146 @@
+//! A device's keys and states, by the kernel's own client of xenstore.
+
+use crate::log;
+use crate::shim;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::bus::DeviceBus;
+use pregrant::xenbus::key_source::{KeySource, Pairs};
+
+/// The front's end of a device.
+pub struct KernelBus(pub shim::Device);
+
+/// A key could not be read or written, or says what it must not.
+#[derive(Debug)]
+pub enum BusError {
+    Kernel { what: &'static str, code: i32 },
+    Bad { key: String, expected: &'static str },
+}
+
+impl fmt::Display for BusError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel { what, code } => write!(f, "cannot {what}: error {}", -code),
+            Self::Bad { key, expected } => write!(f, "the back's {key} is not {expected}"),
+        }
+    }
+}
+
+const NOT_THERE: i32 = -2;
+const TRY_AGAIN: i32 = -11;
+/// No value that is read here is longer, and no directory's names together are.
+const LONGEST: usize = 4096;
+/// Transactions that others disturb are tried so often.
+const TRIES: u32 = 100;
+
+fn done(what: &'static str, code: i32) -> Result<usize, BusError> {
+    usize::try_from(code).map_err(|_| BusError::Kernel { what, code })
+}
+
+impl KernelBus {
+    fn read(&self, own: bool, key: &str) -> Result<Option<String>, BusError> {
+        let mut text = vec![0u8; LONGEST];
+        // SAFETY: both ranges are as long as is said.
+        let n =
+            unsafe { shim::pk_key_read(self.0, own, key.as_ptr(), key.len(), text.as_mut_ptr(), text.len()) };
+        if n == NOT_THERE {
+            return Ok(None);
+        }
+        text.truncate(done("read a key", n)?);
+        Ok(String::from_utf8(text).ok())
+    }
+
+    /// One try of a transaction.
+    fn try_publish(&self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), BusError> {
+        let mut t = 0;
+        // SAFETY: the device lives.
+        done("begin a transaction", unsafe { shim::pk_transaction_begin(self.0, &mut t) })?;
+        let written = self.write_all(t, pairs, stale);
+        // SAFETY: of the transaction that was begun.
+        let ended = unsafe { shim::pk_transaction_end(self.0, t, written.is_err()) };
+        written.and(done("end a transaction", ended).map(drop))
+    }
+
+    fn write_all(&self, t: u32, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), BusError> {
+        let mut names = vec![0u8; LONGEST];
+        // SAFETY: the range is as long as is said.
+        let n = unsafe { shim::pk_key_list(self.0, t, names.as_mut_ptr(), names.len()) };
+        names.truncate(done("list keys", n)?);
+        let names: Vec<&str> =
+            names.split(|b| *b == 0).filter_map(|n| core::str::from_utf8(n).ok()).collect();
+        for old in names.into_iter().filter(|old| !old.is_empty() && stale(old)) {
+            if !pairs.iter().any(|(key, _)| key == old) {
+                // SAFETY: a text of that length.
+                done("remove a key", unsafe { shim::pk_key_remove(self.0, t, old.as_ptr(), old.len()) })?;
+            }
+        }
+        for (key, value) in pairs {
+            let (k, v) = (key.as_bytes(), value.as_bytes());
+            // SAFETY: texts of those lengths.
+            let n = unsafe { shim::pk_key_write(self.0, t, k.as_ptr(), k.len(), v.as_ptr(), v.len()) };
+            done("write a key", n)?;
+        }
+        Ok(())
+    }
+
+    fn state(&self, own: bool) -> Result<XenbusState, BusError> {
+        Ok(XenbusState::parse(self.read(own, "state")?.as_ref().map(|s| s.as_bytes())))
+    }
+}
+
+impl KeySource for KernelBus {
+    type Error = BusError;
+    fn text(&mut self, key: &str) -> Result<Option<String>, BusError> {
+        self.read(false, key)
+    }
+    fn bad(&self, key: &str, _: &str, expected: &'static str) -> BusError {
+        BusError::Bad { key: key.into(), expected }
+    }
+}
+
+impl DeviceBus for KernelBus {
+    fn peer_state(&mut self) -> Result<XenbusState, BusError> {
+        self.state(false)
+    }
+    fn own_state(&mut self) -> Result<XenbusState, BusError> {
+        self.state(true)
+    }
+    fn own_text(&mut self, key: &str) -> Result<Option<String>, BusError> {
+        self.read(true, key)
+    }
+    fn set_state(&mut self, state: XenbusState) -> Result<(), BusError> {
+        let digit = state.digit().bytes().next().unwrap_or(b'0') - b'0';
+        // SAFETY: the device lives.
+        done("write the state", unsafe { shim::pk_state_write(self.0, digit.into()) }).map(drop)
+    }
+    fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), BusError> {
+        for _ in 1..TRIES {
+            match self.try_publish(pairs, stale) {
+                Err(BusError::Kernel { code: TRY_AGAIN, .. }) => {}
+                ended => return ended,
+            }
+        }
+        self.try_publish(pairs, stale)
+    }
+    fn online(&mut self) -> Result<bool, BusError> {
+        Ok(true) // a back's key
+    }
+    fn report(&mut self, text: &str) -> Result<(), BusError> {
+        log::warn(format_args!("{text}"));
+        // SAFETY: a text of that length.
+        done("say why", unsafe { shim::pk_error_write(self.0, text.as_ptr(), text.len()) }).map(drop)
+    }
+    fn reported(&mut self) -> Result<Option<String>, BusError> {
+        Ok(None) // nobody here asks what a predecessor said
+    }
+    fn recant(&mut self) -> Result<(), BusError> {
+        // SAFETY: the device lives.
+        match unsafe { shim::pk_error_remove(self.0) } {
+            NOT_THERE => Ok(()),
+            code => done("take an error back", code).map(drop),
+        }
+    }
+}

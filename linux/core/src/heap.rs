@@ -1,0 +1,27 @@
+//! The allocator: C's heap. None of it on the data path; C counts what is asked for where nobody
+//! may sleep, and the figure is to stay 0 (`ethtool -S`, and the self-test).
+#![allow(unsafe_code)]
+
+use crate::shim;
+use core::alloc::{GlobalAlloc, Layout};
+
+struct KernelHeap;
+
+// SAFETY: kmalloc and vmalloc keep an allocator's promises, and align as they are asked to.
+unsafe impl GlobalAlloc for KernelHeap {
+    unsafe fn alloc(&self, l: Layout) -> *mut u8 {
+        // SAFETY: any size and alignment is a question that C may answer with null.
+        unsafe { shim::pk_alloc(l.size(), l.align(), false) }
+    }
+    unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { shim::pk_alloc(l.size(), l.align(), true) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
+        // SAFETY: the caller's: it is one of ours, and nobody uses it any more.
+        unsafe { shim::pk_free(at) }
+    }
+}
+
+#[global_allocator]
+static HEAP: KernelHeap = KernelHeap;

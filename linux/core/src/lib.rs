@@ -1,0 +1,36 @@
+//! A vif's front for a Linux kernel: the crate `pregrant`, with all that a kernel must offer behind
+//! C functions.
+//!
+//! ```text
+//!   linux/module (C): xenbus driver, net_device, NAPI, interrupts, heap
+//!        |  pregrant_*: front.rs                    ^  pk_*: shim.rs
+//!        v                                          |
+//!   front     FrontVif over --> platform (grants, channels, clock), bus (keys, states), heap, log
+//!   selftest  both ends of a vif in this kernel's memory, no Xen: a module of its own
+//! ```
+//! No kernel symbol is named here but memcpy and its like, and the mitigations' thunks: one object
+//! serves several kernels. Both modules are linked from this one library, each with what its roots
+//! need. No rule of the protocol is in C.
+//!
+//! What a peer may do is said in the crate, where it does so. A panic ends the kernel (`BUG`).
+#![no_std]
+
+extern crate alloc;
+
+mod bus;
+mod front;
+mod heap;
+mod log;
+mod platform;
+mod selftest;
+mod shim;
+
+use core::fmt::Write;
+use core::panic::PanicInfo;
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    let mut line = log::Line::default();
+    let _ = write!(line, "{info}");
+    line.end_all()
+}

@@ -1,0 +1,54 @@
+//! Lines of the kernel's log.
+
+use crate::shim;
+use core::fmt::{self, Write};
+
+/// One line, cut where it is longer.
+pub struct Line {
+    text: [u8; 200],
+    len: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { text: [0; 200], len: 0 }
+    }
+}
+
+/// A warning: KERN_WARNING.
+pub fn warn(args: fmt::Arguments<'_>) {
+    say(4, args);
+}
+
+/// What an administrator may like to know: KERN_INFO.
+pub fn info(args: fmt::Arguments<'_>) {
+    say(6, args);
+}
+
+#[inline(never)]
+fn say(level: u32, args: fmt::Arguments<'_>) {
+    let mut line = Line::default();
+    let _ = line.write_fmt(args);
+    // SAFETY: the line's bytes.
+    unsafe { shim::pk_log(level, line.text.as_ptr(), line.len) }
+}
+
+impl Line {
+    /// The kernel's end, with this as its last word.
+    pub fn end_all(&self) -> ! {
+        // SAFETY: the line's bytes.
+        unsafe { shim::pk_panic(self.text.as_ptr(), self.len) };
+        // SAFETY: an end that objtool, which does not know `pk_panic`, takes for one.
+        unsafe { core::arch::asm!("ud2", options(noreturn, nomem, nostack)) }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for (to, from) in self.text.iter_mut().skip(self.len).zip(s.bytes()) {
+            *to = from;
+            self.len += 1;
+        }
+        Ok(())
+    }
+}

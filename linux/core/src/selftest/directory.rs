@@ -1,0 +1,73 @@
+//! Xenstore's two directories of a vif, as plain maps.
+
+use crate::log;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::bus::DeviceBus;
+use pregrant::xenbus::key_source::{KeySource, Pairs};
+use spin::Mutex;
+
+/// Keys of one end.
+pub type Directory = Arc<Mutex<BTreeMap<String, String>>>;
+
+/// A directory with state 1, as the toolstack makes it.
+pub fn directory() -> Directory {
+    Arc::new(Mutex::new(BTreeMap::from([("state".into(), "1".into())])))
+}
+
+/// One end's view of both.
+pub struct MapBus {
+    pub own: Directory,
+    pub peer: Directory,
+}
+
+fn state(of: &Directory) -> XenbusState {
+    XenbusState::parse(of.lock().get("state").map(|s| s.as_bytes()))
+}
+
+impl KeySource for MapBus {
+    type Error = &'static str;
+    fn text(&mut self, key: &str) -> Result<Option<String>, &'static str> {
+        Ok(self.peer.lock().get(key).cloned())
+    }
+    fn bad(&self, _: &str, _: &str, expected: &'static str) -> &'static str {
+        expected
+    }
+}
+
+impl DeviceBus for MapBus {
+    fn peer_state(&mut self) -> Result<XenbusState, &'static str> {
+        Ok(state(&self.peer))
+    }
+    fn own_state(&mut self) -> Result<XenbusState, &'static str> {
+        Ok(state(&self.own))
+    }
+    fn own_text(&mut self, key: &str) -> Result<Option<String>, &'static str> {
+        Ok(self.own.lock().get(key).cloned())
+    }
+    fn set_state(&mut self, state: XenbusState) -> Result<(), &'static str> {
+        self.own.lock().insert("state".into(), state.digit().into());
+        Ok(())
+    }
+    fn publish(&mut self, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), &'static str> {
+        let mut own = self.own.lock();
+        own.retain(|k, _| !stale(k.split('/').next().unwrap_or(k)));
+        own.extend(pairs.iter().cloned());
+        Ok(())
+    }
+    fn online(&mut self) -> Result<bool, &'static str> {
+        Ok(true)
+    }
+    fn report(&mut self, text: &str) -> Result<(), &'static str> {
+        log::warn(format_args!("selftest: an end says: {text}"));
+        Ok(())
+    }
+    fn reported(&mut self) -> Result<Option<String>, &'static str> {
+        Ok(None)
+    }
+    fn recant(&mut self) -> Result<(), &'static str> {
+        Ok(())
+    }
+}

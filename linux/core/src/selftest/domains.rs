@@ -1,0 +1,302 @@
+//! Two domains in one kernel's memory: a grant is a place in a table, a map the granter's own
+//! memory. Event channels go nowhere: the test polls.
+
+use crate::shim;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+use core::time::Duration;
+use pregrant::platform::{
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,
+    Platform, ReadySet,
+};
+use pregrant::shm::{SharedBytes, copy_from_shared, copy_to_shared};
+use pregrant::wire::grant::GrantStatus;
+use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE, PlatformError};
+use spin::Mutex;
+
+/// As in Xen, no grant has one of the first numbers.
+const RESERVED: usize = 8;
+
+#[derive(Clone, Copy)]
+struct Grant {
+    page: usize,
+    to: DomId,
+    acc: Access,
+    mapped: u32,
+}
+
+/// What both share.
+#[derive(Default)]
+pub struct Table {
+    grants: Vec<Option<Grant>>,
+    free: Vec<u32>,
+    ports: u32,
+    ops: GrantOps,
+}
+
+impl Table {
+    fn put(&mut self, g: Grant) -> GrantRef {
+        if self.grants.len() < RESERVED {
+            self.grants.resize_with(RESERVED, || None);
+        }
+        match self.free.pop() {
+            Some(i) => {
+                self.grants[i as usize] = Some(g);
+                GrantRef(i)
+            }
+            None => {
+                self.grants.push(Some(g));
+                GrantRef(self.grants.len() as u32 - 1)
+            }
+        }
+    }
+
+    fn end(&mut self, r: GrantRef) -> bool {
+        match self.grants.get_mut(r.0 as usize) {
+            Some(Some(g)) if g.mapped > 0 => false,
+            Some(g @ Some(_)) => {
+                *g = None;
+                self.free.push(r.0);
+                true
+            }
+            _ => true,
+        }
+    }
+
+    /// Grants that have not ended.
+    pub fn left(&self) -> usize {
+        self.grants.iter().flatten().count()
+    }
+
+    /// Asked for so far.
+    pub fn ops(&self) -> GrantOps {
+        self.ops
+    }
+}
+
+/// One of the two.
+#[derive(Clone)]
+pub struct Domain {
+    pub table: Arc<Mutex<Table>>,
+    pub number: DomId,
+}
+
+/// Granted memory.
+pub struct Region {
+    base: NonNull<u8>,
+    pages: usize,
+    refs: Vec<GrantRef>,
+}
+// SAFETY: the memory is the region's alone.
+unsafe impl Send for Region {}
+// SAFETY: pages of the kernel's until the region is dropped.
+unsafe impl SharedBytes for Region {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.pages * PAGE_SIZE
+    }
+}
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: of `region`; `release` drops none that is mapped.
+        unsafe { shim::pk_free_pages(self.base.as_ptr(), self.pages) }
+    }
+}
+
+/// The other's memory.
+pub struct Map {
+    table: Arc<Mutex<Table>>,
+    base: NonNull<u8>,
+    refs: Vec<GrantRef>,
+}
+// SAFETY: it is used by one thread at a time.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+// SAFETY: a region is not freed while one of its grants is mapped.
+unsafe impl SharedBytes for Map {
+    fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+    fn len(&self) -> usize {
+        self.refs.len() * PAGE_SIZE
+    }
+}
+impl Drop for Map {
+    fn drop(&mut self) {
+        let mut table = self.table.lock();
+        table.ops.unmaps += self.refs.len() as u64;
+        for r in &self.refs {
+            if let Some(Some(g)) = table.grants.get_mut(r.0 as usize) {
+                g.mapped -= 1;
+            }
+        }
+    }
+}
+
+fn region(pages: usize) -> Result<Region, PlatformError> {
+    // SAFETY: null where there are none.
+    let base = NonNull::new(unsafe { shim::pk_pages(pages) });
+    let base = base.ok_or(PlatformError { op: "allocate pages", code: -12 })?;
+    Ok(Region { base, pages, refs: Vec::new() })
+}
+
+impl Region {
+    fn page(&self, k: usize) -> usize {
+        self.base.as_ptr() as usize + k * PAGE_SIZE
+    }
+}
+
+impl Platform for Domain {
+    type Grants = Self;
+    type Peer = Self;
+    type Events = Self;
+    type Clock = Self;
+    fn domid(&self) -> DomId {
+        self.number
+    }
+    fn grants(&self) -> &Self {
+        self
+    }
+    fn peer(&self) -> &Self {
+        self
+    }
+    fn events(&self) -> &Self {
+        self
+    }
+    fn clock(&self) -> &Self {
+        self
+    }
+}
+
+impl Clock for Domain {
+    fn now_ns(&self) -> u64 {
+        // SAFETY: it reads a clock.
+        unsafe { shim::pk_now_ns() }
+    }
+}
+
+// SAFETY: a region is zeroed memory of its own, freed when no grant of it is mapped.
+unsafe impl GrantPool for Domain {
+    type Region = Region;
+    fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
+        let mut region = region(refs.len())?;
+        let mut table = self.table.lock();
+        for (k, r) in refs.iter_mut().enumerate() {
+            *r = table.put(Grant { page: region.page(k), to, acc, mapped: 0 });
+        }
+        region.refs = refs.to_vec();
+        Ok(region)
+    }
+    fn release(&self, mut region: Region) -> Result<(), InUse<Region>> {
+        let mut table = self.table.lock();
+        region.refs.retain(|r| !table.end(*r));
+        if region.refs.is_empty() { Ok(()) } else { Err(InUse(region)) }
+    }
+    fn per_frame(&self) -> Option<&dyn GrantTable<Region = Region>> {
+        Some(self)
+    }
+}
+
+impl GrantTable for Domain {
+    type Region = Region;
+    fn pages(&self, pages: usize) -> Result<Region, PlatformError> {
+        region(pages)
+    }
+    fn grant(&self, to: DomId, r: &Region, page: usize, acc: Access) -> Result<GrantRef, PlatformError> {
+        Ok(self.table.lock().put(Grant { page: r.page(page), to, acc, mapped: 0 }))
+    }
+    fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
+        if self.table.lock().end(gref) { Ok(()) } else { Err(InUse(gref)) }
+    }
+}
+
+// SAFETY: a map is the granter's own range, which its mapped grants keep.
+unsafe impl PeerMem for Domain {
+    type Map = Map;
+    fn map(&self, _: DomId, refs: &[GrantRef], acc: Access) -> Result<Map, MapError> {
+        let mut table = self.table.lock();
+        let mut first = 0;
+        for (i, r) in refs.iter().enumerate() {
+            let bad = |status| MapError { index: Some(i), status };
+            let g = table.grants.get(r.0 as usize).copied().flatten().ok_or(bad(GrantStatus::BAD_GNTREF))?;
+            if g.to != self.number || acc == Access::ReadWrite && g.acc == Access::ReadOnly {
+                return Err(bad(GrantStatus::PERMISSION_DENIED));
+            }
+            if i == 0 {
+                first = g.page;
+            } else if g.page != first + i * PAGE_SIZE {
+                return Err(bad(GrantStatus::GENERAL_ERROR)); // pages that are not one range
+            }
+        }
+        let none = MapError { index: None, status: GrantStatus::GENERAL_ERROR };
+        let base = NonNull::new(first as *mut u8).ok_or(none)?;
+        for r in refs {
+            if let Some(Some(g)) = table.grants.get_mut(r.0 as usize) {
+                g.mapped += 1;
+            }
+        }
+        table.ops.maps += refs.len() as u64;
+        Ok(Map { table: self.table.clone(), base, refs: refs.to_vec() })
+    }
+    fn unmap(&self, done: &mut Vec<Map>) {
+        done.clear();
+    }
+    fn grant_ops(&self) -> GrantOps {
+        self.table.lock().ops
+    }
+    fn copy(&self, _: DomId, mut local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
+        let mut table = self.table.lock();
+        for op in ops {
+            table.ops.copies += 1;
+            let (at, len, offset) = (op.at as usize, op.len as usize, op.offset as usize);
+            let room = match &local {
+                LocalBytes::FromPeer(b) => b.len(),
+                LocalBytes::ToPeer(b) => b.len(),
+            };
+            op.status = match table.grants.get(op.gref.0 as usize).copied().flatten() {
+                _ if offset + len > PAGE_SIZE || at > room || len > room - at => GrantStatus::BAD_COPY_ARG,
+                None => GrantStatus::BAD_GNTREF,
+                Some(g) => {
+                    let shared = (g.page + offset) as *mut u8;
+                    match &mut local {
+                        // SAFETY: both lie in their ranges (checked above), and are two.
+                        LocalBytes::FromPeer(b) => unsafe {
+                            copy_from_shared(shared, b.as_mut_ptr().add(at), len);
+                        },
+                        // SAFETY: as above.
+                        LocalBytes::ToPeer(b) => unsafe { copy_to_shared(b.as_ptr().add(at), shared, len) },
+                    }
+                    GrantStatus::OKAY
+                }
+            };
+        }
+        Ok(())
+    }
+}
+
+impl Events for Domain {
+    type Chan = EvtchnPort;
+    fn offer(&self, _: DomId) -> Result<(EvtchnPort, EvtchnPort), PlatformError> {
+        let mut table = self.table.lock();
+        table.ports += 1;
+        Ok((EvtchnPort(table.ports), EvtchnPort(table.ports)))
+    }
+    fn bind(&self, _: DomId, port: EvtchnPort) -> Result<EvtchnPort, PlatformError> {
+        Ok(port)
+    }
+    fn adopt(&self, chan: EvtchnPort) -> Result<EvtchnPort, PlatformError> {
+        Ok(chan)
+    }
+    fn local(&self, chan: &EvtchnPort) -> EvtchnPort {
+        *chan
+    }
+    fn notify(&self, _: &EvtchnPort) {}
+    fn unmask(&self, _: &EvtchnPort) {}
+    fn wait(&self, ready: &mut ReadySet, _: Option<Duration>) {
+        ready.ports.clear();
+    }
+}

@@ -1,0 +1,298 @@
+//! Both ends of a vif in this kernel: the handshake, and frames each way by each path that the
+//! front may ask for. Every byte of every frame is compared; afterwards no grant may be left.
+//!
+//! ```text
+//!   front domain --TX, frame k filled by k--> back domain: Counterpart compares
+//!                <--RX, frame k filled by k-- Counterpart; the test compares
+//! ```
+
+mod directory;
+mod domains;
+
+use crate::log;
+use crate::shim;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use directory::{MapBus, directory};
+use domains::{Domain, Table};
+use pregrant::DomId;
+use pregrant::net::back::{BackVif, Polled, VifConfig};
+use pregrant::net::front::{FrontConfig, FrontVif, Granting};
+use pregrant::net::path::staging::list::DataLen;
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use spin::Mutex;
+
+type Result<T> = core::result::Result<T, &'static str>;
+
+const GUEST: DomId = DomId(5);
+const HOST: DomId = DomId(0);
+/// Steps after which two ends are connected, or closed.
+const STEPS: u32 = 8;
+/// Questions for which 512 pages and more are named to a back.
+const QUESTIONS: u32 = 2000;
+
+/// A vif of the test.
+struct Trial {
+    name: &'static str,
+    config: FrontConfig,
+    len: usize,
+    /// One in so many of the frames that are asked for.
+    share: u64,
+}
+
+fn trials() -> [Trial; 7] {
+    let plain = FrontConfig {
+        tx_data_len: None,
+        rx_data_len: None,
+        granting: Granting::Standing,
+        ..FrontConfig::default()
+    };
+    let staged =
+        |len| FrontConfig { tx_data_len: DataLen::new(len), rx_data_len: DataLen::new(len), ..plain };
+    let gref = FrontConfig { gref_mapping: true, ..plain };
+    let persistent = FrontConfig { persistent: true, ..plain };
+    let trial = |name, config, len, share| Trial { name, config, len, share };
+    [
+        trial("copy", plain, 64, 1),
+        trial("staging", staged(256), 64, 1),
+        trial("staging", staged(2048), 1514, 1),
+        trial("gref-mapping", gref, 64, 1),
+        trial("persistent", persistent, 64, 1),
+        trial("copy", plain, 60_000, 100),
+        trial("gref-mapping", gref, 60_000, 100),
+    ]
+}
+
+fn word(k: u64, i: usize) -> u64 {
+    k.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i as u64)
+}
+
+/// By words, for a million frames under emulation.
+fn fill(frame: &mut [u8], k: u64) {
+    let words = frame.len() / 8;
+    let mut chunks = frame.chunks_exact_mut(8);
+    for (i, chunk) in chunks.by_ref().enumerate() {
+        chunk.copy_from_slice(&word(k, i).to_le_bytes());
+    }
+    chunks.into_remainder().iter_mut().zip(word(k, words).to_le_bytes()).for_each(|(to, from)| *to = from);
+}
+
+fn is_frame(frame: &[u8], len: usize, k: u64) -> bool {
+    let mut chunks = frame.chunks_exact(8);
+    let differs = |(i, chunk): (usize, &[u8])| match <[u8; 8]>::try_from(chunk) {
+        Ok(bytes) => u64::from_le_bytes(bytes) != word(k, i),
+        Err(_) => true,
+    };
+    let whole = !chunks.by_ref().enumerate().any(differs);
+    let last = word(k, frame.len() / 8).to_le_bytes();
+    whole && frame.len() == len && chunks.remainder().iter().zip(last).all(|(a, b)| *a == b)
+}
+
+/// The far side of the back.
+struct Counterpart {
+    len: usize,
+    /// Frames that came, and those that were not the next one.
+    came: u64,
+    wrong: u64,
+    /// Frames that it gave.
+    gave: u64,
+}
+
+impl FramePort for Counterpart {
+    fn caps(&self) -> Offloads {
+        Offloads { csum: true, gso: true }
+    }
+    fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+        for (frame, _) in frames.iter() {
+            self.wrong += u64::from(!is_frame(frame, self.len, self.came));
+            self.came += 1;
+        }
+        frames.frames.len()
+    }
+    fn rx_burst(&mut self, into: &mut Arena) -> usize {
+        let before = into.len();
+        while into.has_room() {
+            let Some(to) = into.room(self.len, Offload::default()) else { break };
+            fill(to, self.gave);
+            self.gave += 1;
+        }
+        into.len() - before
+    }
+}
+
+/// A vif's two ends.
+struct Ends {
+    table: Arc<Mutex<Table>>,
+    guest: Domain,
+    host: Domain,
+    front_bus: MapBus,
+    back_bus: MapBus,
+    front: Box<FrontVif<Domain>>,
+    back: Box<BackVif<Domain>>,
+    port: Counterpart,
+    scratch: Box<Arena>,
+    frames: Box<Arena>,
+}
+
+#[inline(never)]
+fn back() -> Box<BackVif<Domain>> {
+    Box::new(BackVif::new(GUEST, 0, VifConfig::default()))
+}
+#[inline(never)]
+fn front(config: FrontConfig) -> Box<FrontVif<Domain>> {
+    Box::new(FrontVif::new(HOST, config, false))
+}
+#[inline(never)]
+fn arena() -> Box<Arena> {
+    Box::new(Arena::new())
+}
+
+impl Ends {
+    #[inline(never)]
+    fn new(config: FrontConfig, len: usize) -> Self {
+        let table = Arc::new(Mutex::new(Table::default()));
+        let [guest, host] = [GUEST, HOST].map(|number| Domain { table: table.clone(), number });
+        let (of_front, of_back) = (directory(), directory());
+        Self {
+            table,
+            guest,
+            host,
+            front_bus: MapBus { own: of_front.clone(), peer: of_back.clone() },
+            back_bus: MapBus { own: of_back, peer: of_front },
+            front: front(config),
+            back: back(),
+            port: Counterpart { len, came: 0, wrong: 0, gave: 0 },
+            scratch: arena(),
+            frames: arena(),
+        }
+    }
+
+    #[inline(never)]
+    fn steps(&mut self) -> Result<()> {
+        for _ in 0..STEPS {
+            self.back_step()?;
+            self.front.step(&self.guest, &mut self.front_bus).map_err(|_| "the front's step")?;
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn back_step(&mut self) -> Result<()> {
+        let stepped = self.back.step(&self.host, &mut self.back_bus, &mut |_, _| None);
+        stepped.map(drop).map_err(|_| "the back's step")
+    }
+
+    /// Names pages to the back, where the path does so.
+    #[inline(never)]
+    fn tell(&mut self) -> Result<()> {
+        for _ in 0..QUESTIONS {
+            self.back.poll_ctrl(&self.host).map_err(|_| "the back's control ring")?;
+            if !self.front.turn(&self.guest).map_err(|_| "the front's control ring")?
+                && !self.front.is_telling()
+            {
+                break;
+            }
+        }
+        if self.front.is_live() { Ok(()) } else { Err("the vif is not live") }
+    }
+
+    /// `n` frames to the back. How many were wrong or lost.
+    #[inline(never)]
+    fn tx(&mut self, n: u64) -> Result<u64> {
+        let Self { guest, host, front, back, port, scratch, frames, .. } = self;
+        let mut sent = 0;
+        while sent < n {
+            frames.clear();
+            while frames.has_room() && sent + (frames.len() as u64) < n {
+                let k = sent + frames.len() as u64;
+                fill(frames.room(port.len, Offload::default()).ok_or("no room for a frame")?, k);
+            }
+            let burst = frames.burst();
+            let mut done = 0;
+            while done < burst.frames.len() {
+                let queue = front.queue_mut(0).ok_or("the vif is not live")?;
+                done += queue.send(guest, &burst.skip(done)).map_err(|_| "a frame is refused")?;
+                while back.poll_tx(host, 0, port, scratch).map_err(|_| "a fault of the front, TX")?
+                    == Polled::More
+                {}
+                queue.reclaim(guest, 1).map_err(|_| "a fault of the back, TX")?;
+            }
+            sent += done as u64;
+        }
+        Ok(port.wrong + n - port.came)
+    }
+
+    /// At least `n` frames from the back. How many were wrong.
+    #[inline(never)]
+    fn rx(&mut self, n: u64) -> Result<u64> {
+        let Self { guest, host, front, back, port, frames, .. } = self;
+        let (mut came, mut wrong) = (0, 0);
+        while came < n {
+            let _ = back.poll_rx(host, 0, port).map_err(|_| "a fault of the front, RX")?;
+            let queue = front.queue_mut(0).ok_or("the vif is not live")?;
+            loop {
+                frames.clear();
+                if queue.recv(guest, frames, 1).map_err(|_| "a fault of the back, RX")? == 0 {
+                    break;
+                }
+                for (frame, _) in frames.burst().iter() {
+                    wrong += u64::from(!is_frame(frame, port.len, came));
+                    came += 1;
+                }
+            }
+        }
+        Ok(wrong)
+    }
+}
+
+fn now_ns() -> u64 {
+    // SAFETY: it reads a clock.
+    unsafe { shim::pk_now_ns() }
+}
+
+#[inline(never)]
+fn play(trial: &Trial, frames: u64) -> Result<()> {
+    let Trial { name, config, len, share } = trial;
+    let n = (frames / share).max(1);
+    let mut ends = Ends::new(*config, *len);
+    ends.steps()?;
+    ends.tell()?;
+    let (tx, rx) = ends.back.path_names(0);
+    let before = ends.table.lock().ops();
+    let begun = now_ns();
+    let wrong_tx = ends.tx(n)?;
+    let between = now_ns();
+    let wrong_rx = ends.rx(n)?;
+    let over = now_ns();
+    let after = ends.table.lock().ops();
+    ends.front.close(&mut ends.front_bus, None).map_err(|_| "the front does not close")?;
+    ends.steps()?;
+    let table = ends.table.clone();
+    drop(ends);
+    let left = table.lock().left();
+    log::info(format_args!(
+        "selftest {name} ({tx}, {rx}), {len} B: {n} frames each way, {wrong_tx} and {wrong_rx} wrong or lost, \
+         {} and {} ns each, {} copies, {} maps, {left} grants left",
+        (between - begun) / n,
+        (over - between) / n,
+        after.copies - before.copies,
+        after.maps - before.maps,
+    ));
+    match (wrong_tx + wrong_rx, left) {
+        (0, 0) => Ok(()),
+        (0, _) => Err("grants are left"),
+        _ => Err("frames are wrong or lost"),
+    }
+}
+
+/// Plays it all, with so many frames each way. 0: all is right.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
+    for trial in trials() {
+        if let Err(e) = play(&trial, frames) {
+            log::warn(format_args!("selftest {}, {} B, failed: {e}", trial.name, trial.len));
+            return -22;
+        }
+    }
+    0
+}

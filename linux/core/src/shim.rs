@@ -1,0 +1,63 @@
+//! The C functions that this library calls, as `linux/module/pregrant.h` declares them: the two
+//! files say the same.
+//!
+//! Texts are an address and a length. A negative number is the kernel's error code.
+
+use core::ffi::c_void;
+
+/// A `struct pregrant_device`; null in the self-test.
+pub type Device = *mut c_void;
+/// A `struct pregrant_channel`.
+pub type Channel = *mut c_void;
+/// A `struct sk_buff`.
+pub type Skb = *mut c_void;
+
+unsafe extern "C" {
+    // heap.c
+    pub fn pk_alloc(size: usize, align: usize, zeroed: bool) -> *mut u8;
+    pub fn pk_free(at: *mut u8);
+    /// Zeroed pages, contiguous for the CPU.
+    pub fn pk_pages(n: usize) -> *mut u8;
+    pub fn pk_free_pages(at: *mut u8, n: usize);
+
+    // log.c
+    pub fn pk_log(level: u32, text: *const u8, len: usize);
+    pub fn pk_panic(text: *const u8, len: usize);
+    pub fn pk_now_ns() -> u64;
+
+    // grants.c
+    /// Above 0: the reference.
+    pub fn pk_grant(to: u16, page: *mut u8, readonly: bool) -> i32;
+    /// False: the peer still has the page.
+    pub fn pk_grant_end(gref: u32) -> bool;
+
+    // events.c
+    pub fn pk_channel_offer(device: Device, port: *mut u32) -> Channel;
+    pub fn pk_channel_close(chan: Channel);
+    pub fn pk_channel_notify(chan: Channel);
+    pub fn pk_channel_unmask(chan: Channel);
+
+    // keys.c
+    pub fn pk_key_read(d: Device, own: bool, key: *const u8, n: usize, to: *mut u8, room: usize) -> i32;
+    pub fn pk_key_list(d: Device, transaction: u32, to: *mut u8, room: usize) -> i32;
+    pub fn pk_key_remove(d: Device, transaction: u32, key: *const u8, n: usize) -> i32;
+    pub fn pk_key_write(
+        d: Device,
+        transaction: u32,
+        key: *const u8,
+        n: usize,
+        value: *const u8,
+        len: usize,
+    ) -> i32;
+    pub fn pk_transaction_begin(d: Device, transaction: *mut u32) -> i32;
+    pub fn pk_transaction_end(d: Device, transaction: u32, abort: bool) -> i32;
+    pub fn pk_state_write(d: Device, state: u32) -> i32;
+    pub fn pk_error_write(d: Device, text: *const u8, len: usize) -> i32;
+    pub fn pk_error_remove(d: Device) -> i32;
+
+    // frame.c
+    /// Copies `len` bytes from `at` on.
+    pub fn pk_skb_read(skb: Skb, at: usize, to: *mut u8, len: usize);
+    /// Memory for the bytes of another received frame, which `to` collects. Null: none now.
+    pub fn pk_skb_new(to: *mut c_void, len: usize, csum: u32, gso_type: u32, gso_size: u32) -> *mut u8;
+}

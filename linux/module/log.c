@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/* The kernel's log, its clock, and its end. */
+#include <linux/bug.h>
+#include <linux/kernel.h>
+#include <linux/ktime.h>
+#include <linux/printk.h>
+
+#include "pregrant.h"
+
+/* What a back can cause to be said comes in bursts, not for ever. */
+void pk_log(u32 level, const char *text, size_t len)
+{
+	int n = min_t(size_t, len, 256);
+
+	if (level <= 4)
+		pr_warn_ratelimited("pregrant: %.*s\n", n, text);
+	else
+		pr_info_ratelimited("pregrant: %.*s\n", n, text);
+}
+
+/* A mistake of the core's. Nothing that it holds can be trusted any more. */
+void pk_panic(const char *text, size_t len)
+{
+	pr_emerg("pregrant: %.*s\n", (int)min_t(size_t, len, 256), text);
+	BUG();
+}
+
+u64 pk_now_ns(void)
+{
+	return ktime_get_ns();
+}

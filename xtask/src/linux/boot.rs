@@ -1,0 +1,124 @@
+//! The self-test in a kernel of Debian's, in QEMU without Xen: what it must say, and what the
+//! kernel must not.
+
+use super::kbuild::Headers;
+use crate::rig;
+use crate::tool;
+use crate::workspace::{Workspace, show, write};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Longer than a boot under emulation, with all frames, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// A module that is not in the kernel's tree (O), and not signed by its maker (E): 4096 and 8192.
+const TAINT: &str = "TAINT 12288";
+/// Words of a kernel that is not well.
+const BAD: [&str; 7] =
+    ["WARNING:", "BUG:", "Oops", "Call Trace", "unable to handle", "Kernel panic - ", "stack guard"];
+
+/// The first process. A driver without Xen must say no.
+const INIT: &str = "#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+insmod /pregrant_selftest.ko frames=$(sed 's/.*frames=//' /proc/cmdline)
+echo SELFTEST $?
+rmmod pregrant_selftest || echo FAIL: the self-test module stays
+[ ! -e /pregrant.ko ] || { insmod /pregrant.ko && echo FAIL: a front without Xen; }
+echo TAINT $(cat /proc/sys/kernel/tainted)
+poweroff -f
+";
+
+/// Boots, with so many frames each way by each path.
+pub(super) fn play(w: &Workspace, headers: &Headers, modules: &[PathBuf], frames: u64) -> Result<(), String> {
+    for (program, package) in [("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("dpkg", "dpkg")]
+    {
+        tool::debian(w, program, package)?;
+    }
+    let init = w.target().join("linux/init");
+    write(&init, INIT)?;
+    let chmod = w.program("chmod").arg("755").arg(&init).status();
+    chmod.map_err(|e| format!("chmod: {e}"))?;
+    let files = [&[init], modules].concat();
+    let plain = rig::plain(w, &files)?;
+    if plain.version != headers.version {
+        return Err(format!(
+            "the headers are those of {}, and Debian's kernel is {}: apt-get update, and install linux-headers-amd64",
+            headers.version, plain.version
+        ));
+    }
+    let mut qemu = w.program("qemu-system-x86_64");
+    qemu.args(["-accel", "tcg", "-cpu", "qemu64,+rdrand", "-m", "512", "-nodefaults", "-display", "none"]);
+    qemu.args(["-no-reboot", "-serial", "stdio"]).arg("-kernel").arg(&plain.kernel);
+    qemu.arg("-initrd").arg(&plain.initrd).arg("-append");
+    qemu.arg(format!("console=ttyS0 loglevel=7 panic=-1 nokaslr frames={frames}"));
+    println!("$ {}", show(&qemu));
+    let start = Instant::now();
+    let child = qemu.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+    let mut machine = Machine(child.map_err(|e| format!("qemu-system-x86_64 does not start: {e}"))?);
+    let console = machine.0.stdout.take().ok_or("QEMU without a console")?;
+    let (lines, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
+            if lines.send(String::from_utf8_lossy(&line).trim_end().to_string()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut log = Vec::new();
+    while let Ok(line) = said.recv_timeout(PATIENCE.saturating_sub(start.elapsed())) {
+        if line.contains("pregrant") {
+            println!("linux: {line}");
+        }
+        log.push(line);
+    }
+    drop(machine);
+    let verdict = verdict(&log);
+    if verdict.is_err() {
+        log.iter().rev().take(60).rev().for_each(|line| println!("       | {line}"));
+    }
+    verdict?;
+    println!("linux: the self-test passed in {} s, on {}", start.elapsed().as_secs(), plain.version);
+    Ok(())
+}
+
+/// Of a console's lines.
+fn verdict(log: &[String]) -> Result<(), String> {
+    let bad = |line: &&String| BAD.iter().any(|word| line.contains(word)) || line.starts_with("FAIL");
+    if let Some(line) = log.iter().find(bad) {
+        return Err(format!("the kernel says: {line}"));
+    }
+    for wanted in ["SELFTEST 0", TAINT, "selftest passed, 0 atomic allocations"] {
+        if !log.iter().any(|line| line.contains(wanted)) {
+            return Err(format!("the machine did not say {wanted:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// The emulator; ended on drop.
+struct Machine(Child);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::verdict;
+
+    #[test]
+    fn a_kernel_that_warns_fails_whatever_the_test_says() {
+        let good = ["SELFTEST 0", "TAINT 12288", "[ 1.0] pregrant: selftest passed, 0 atomic allocations"];
+        let log = |lines: &[&str]| lines.iter().map(|line| line.to_string()).collect::<Vec<_>>();
+        assert_eq!(verdict(&log(&good)), Ok(()));
+        assert!(verdict(&log(&good[..2])).is_err());
+        assert!(verdict(&log(&[&good[..], &["[ 2.0] WARNING: CPU: 0 PID: 1"]].concat())).is_err());
+        assert!(verdict(&log(&["SELFTEST 0", "TAINT 12800", good[2]])).is_err());
+    }
+}

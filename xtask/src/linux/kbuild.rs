@@ -1,0 +1,80 @@
+//! C's part: the modules, by a kernel's own kbuild, in a copy of `linux/module`.
+//!
+//! Whatever warns fails: gcc, modpost, and objtool, which looks at Rust's objects as it does at
+//! C's.
+
+use crate::workspace::{Workspace, read, run, show};
+use std::path::{Path, PathBuf};
+
+/// The modules that kbuild makes.
+pub(super) const MODULES: [&str; 2] = ["pregrant.ko", "pregrant_selftest.ko"];
+
+/// A kernel's headers.
+pub(super) struct Headers {
+    pub(super) dir: PathBuf,
+    /// Of the kernel, `uname -r`.
+    pub(super) version: String,
+}
+
+impl Headers {
+    /// Those of `dir`, or the newest of this machine.
+    pub(super) fn find(dir: Option<&Path>) -> Result<Self, String> {
+        let dir = match dir {
+            Some(dir) => dir.to_path_buf(),
+            None => newest()?,
+        };
+        // `make kernelrelease` says it without Debian's own suffix.
+        let text = read(&dir.join("include/generated/utsrelease.h"))?;
+        let version = text.split('"').nth(1).ok_or_else(|| format!("no release in {text:?}"))?;
+        Ok(Self { version: version.to_string(), dir })
+    }
+}
+
+fn newest() -> Result<PathBuf, String> {
+    let modules = Path::new("/lib/modules");
+    let kernels = std::fs::read_dir(modules).map_err(|e| format!("{}: {e}", modules.display()))?;
+    let mut built: Vec<PathBuf> =
+        kernels.flatten().map(|k| k.path().join("build")).filter(|b| b.join("Makefile").exists()).collect();
+    built.sort();
+    built.pop().ok_or("no kernel's headers are installed: apt-get install linux-headers-amd64".to_string())
+}
+
+/// Builds the modules in `dir`. Their paths.
+pub(super) fn build(
+    w: &Workspace,
+    headers: &Headers,
+    objects: &[PathBuf],
+    dir: &Path,
+) -> Result<Vec<PathBuf>, String> {
+    let place = |e: std::io::Error| format!("{}: {e}", dir.display());
+    if dir.exists() {
+        std::fs::remove_dir_all(dir).map_err(place)?;
+    }
+    std::fs::create_dir_all(dir).map_err(place)?;
+    let sources =
+        std::fs::read_dir(w.root().join("linux/module")).map_err(place)?.flatten().map(|f| f.path());
+    for file in sources.filter(|path| path.is_file()).chain(objects.iter().cloned()) {
+        let to = dir.join(file.file_name().unwrap_or_default());
+        std::fs::copy(&file, &to).map_err(place)?;
+    }
+    let mut make = w.program("make");
+    make.arg("-C").arg(&headers.dir).arg(format!("M={}", dir.display())).arg("modules");
+    println!("$ {}", show(&make));
+    let ended = make.output().map_err(|e| format!("make does not start: {e}"))?;
+    let said =
+        [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    let is_warning = |line: &&str| line.contains("arning:") || line.contains("WARNING");
+    // Of this machine's compiler, and of BTF, which needs the kernel's own file: no fault of ours.
+    let is_ours = |line: &&str| !line.contains("the compiler differs") && !line.contains("BTF");
+    let warned = said.lines().filter(is_warning).find(is_ours);
+    if !ended.status.success() || warned.is_some() {
+        print!("{said}");
+        return Err(warned.map_or("kbuild failed".into(), |line| format!("kbuild warns: {line}")));
+    }
+    Ok(MODULES.map(|name| dir.join(name)).into_iter().filter(|ko| ko.exists()).collect())
+}
+
+/// Without the debugger's part, for a small initial file system.
+pub(super) fn strip(w: &Workspace, module: &Path) -> Result<(), String> {
+    run(w.program("strip").arg("--strip-debug").arg(module))
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask linux`: the kernel module around the core, built and played.
+//!
+//! ```text
+//!   object    linux/core, Rust: one relocatable object for each module, and checks of it
+//!   kbuild    linux/module, C: the modules, by a kernel's headers
+//!   boot      the self-test module in a plain kernel in QEMU, without Xen
+//! ```
+//! Everything is below `target/linux`.
+
+mod boot;
+mod kbuild;
+mod object;
+
+use crate::tool;
+use crate::workspace::Workspace;
+use kbuild::Headers;
+use std::path::PathBuf;
+
+/// What is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    headers: Option<PathBuf>,
+    /// Frames each way by each path; None: no boot.
+    frames: Option<u64>,
+}
+
+/// Frames of the self-test where nothing is said.
+const FRAMES: u64 = 1_000_000;
+
+impl Selection {
+    /// From a command line.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
+        let mut selection = Self::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match *arg {
+                "selftest" => selection.frames = Some(FRAMES),
+                "--headers" => {
+                    selection.headers = Some(args.next().ok_or("--headers wants a folder")?.into())
+                }
+                "--frames" => {
+                    let n = args.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+                    selection.frames = Some(n.ok_or("--frames wants a number")?);
+                }
+                other => return Err(format!("linux knows no {other:?}")),
+            }
+        }
+        Ok(selection)
+    }
+}
+
+/// Builds, and plays the self-test where it is wished for.
+pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
+    for (program, package) in [("make", "make"), ("gcc", "gcc"), ("ld", "binutils"), ("modinfo", "kmod")] {
+        tool::debian(w, program, package)?;
+    }
+    if selection.headers.is_none() {
+        tool::debian_headers(w)?;
+    }
+    let dir = w.target().join("linux");
+    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let headers = Headers::find(selection.headers.as_deref())?;
+    let objects = object::build(w, &dir)?;
+    let modules = kbuild::build(w, &headers, &objects, &dir.join(&headers.version))?;
+    for module in &modules {
+        kbuild::strip(w, module)?;
+        let bytes = std::fs::metadata(module).map_or(0, |file| file.len());
+        println!("linux: {} ({} KiB)", module.display(), bytes >> 10);
+    }
+    match selection.frames {
+        Some(frames) => boot::play(w, &headers, &modules, frames),
+        None => Ok(()),
+    }
+}
+
+/// The layer.
+pub fn layer(w: &Workspace) -> Result<(), String> {
+    make(w, &Selection { frames: Some(FRAMES), ..Selection::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Selection;
+
+    #[test]
+    fn a_command_line_says_what_to_build_and_to_play() {
+        assert_eq!(Selection::parse(&[]), Ok(Selection::default()));
+        let selection = Selection::parse(&["selftest", "--frames", "1000", "--headers", "/h"]).unwrap();
+        assert_eq!((selection.frames, selection.headers), (Some(1000), Some("/h".into())));
+        assert_eq!(Selection::parse(&["selftest"]).unwrap().frames, Some(super::FRAMES));
+        assert!(Selection::parse(&["--frames", "0"]).is_err() && Selection::parse(&["x"]).is_err());
+    }
+}

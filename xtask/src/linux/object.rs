@@ -1,0 +1,104 @@
+//! Rust's part of a module: one relocatable object for each, linked from the library of
+//! `linux/core`, and what must be true of it.
+//!
+//! ```text
+//!   linux/core --cargo, flags of .cargo/config.toml--> libpregrant_linux.a
+//!        --ld -r --gc-sections, from the module's roots--> NAME.core --checks
+//! ```
+//! An object refers to no symbol of a kernel but memory functions and the mitigations' thunks, so
+//! one serves all of them. compiler_builtins is left out: the kernel has those.
+
+use crate::tool;
+use crate::workspace::{Workspace, output, run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TARGET: &str = "x86_64-unknown-none";
+
+/// What a module's loader takes.
+const RELOCATIONS: [&str; 5] =
+    ["R_X86_64_64", "R_X86_64_32", "R_X86_64_32S", "R_X86_64_PC32", "R_X86_64_PLT32"];
+
+/// What an object may ask for beside our own C functions and the thunks of indirect branches.
+const SYMBOLS: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "__x86_return_thunk"];
+const PREFIXES: [&str; 2] = ["pk_", "__x86_indirect_thunk_"];
+
+/// A module's name, and how the functions begin that its C calls.
+pub(super) const MODULES: [(&str, &str); 2] =
+    [("front", "pregrant_front_"), ("selftest", "pregrant_selftest")];
+
+/// Builds the library, and an object for each module, below `dir`. Their paths.
+pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
+    tool::target(w, TARGET)?;
+    tool::component(w, "rust-src")?;
+    let core = w.root().join("linux/core");
+    let target = dir.join("core");
+    let mut cargo = w.cargo(&["build", "--release", "--locked"]);
+    cargo.current_dir(&core).env("CARGO_TARGET_DIR", &target).env("RUSTC_BOOTSTRAP", "1");
+    // Flags of a user's own would take the place of the module's.
+    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    run(&mut cargo)?;
+    let library = target.join(TARGET).join("release/libpregrant_linux.a");
+    let objects = dir.join("objects");
+    if objects.exists() {
+        std::fs::remove_dir_all(&objects).map_err(|e| format!("{}: {e}", objects.display()))?;
+    }
+    std::fs::create_dir_all(&objects).map_err(|e| format!("{}: {e}", objects.display()))?;
+    let ours = members(w, &library)?;
+    run(w.program("ar").current_dir(&objects).arg("x").arg(&library).args(&ours))?;
+    let of_ours = ours.iter().map(|name| objects.join(name)).collect::<Vec<_>>();
+    let symbols = output(w.program("nm").arg("--defined-only").args(&of_ours))?;
+    let functions = symbols.lines().filter_map(|line| line.split(' ').nth(2)).collect::<Vec<_>>();
+    MODULES
+        .iter()
+        .map(|(name, prefix)| {
+            let roots = functions.iter().filter(|f| f.starts_with(prefix)).copied().collect::<Vec<_>>();
+            let linked = dir.join(format!("{name}.core"));
+            link(w, &core, &of_ours, &roots, &linked)?;
+            check(w, &linked)?;
+            Ok(linked)
+        })
+        .collect()
+}
+
+/// The library's objects that are not compiler_builtins'.
+fn members(w: &Workspace, library: &Path) -> Result<Vec<String>, String> {
+    let all = output(w.program("ar").arg("t").arg(library))?;
+    Ok(all.lines().filter(|name| name.starts_with("pregrant_linux")).map(String::from).collect())
+}
+
+fn link(w: &Workspace, core: &Path, objects: &[PathBuf], roots: &[&str], to: &Path) -> Result<(), String> {
+    let entry = roots.first().ok_or_else(|| format!("no function is a root of {}", to.display()))?;
+    let mut ld = w.program("ld");
+    ld.args(["-r", "--gc-sections", "-e", entry]).args(roots.iter().flat_map(|root| ["-u", root]));
+    ld.arg("-T").arg(core.join("merge.lds")).arg("-o").arg(to).args(objects);
+    let ended = ld.output().map_err(|e| format!("ld: {e}"))?;
+    match ended.status.success() {
+        true => Ok(()),
+        false => Err(format!("ld: {}", String::from_utf8_lossy(&ended.stderr))),
+    }
+}
+
+/// What a kernel could not load, or would be harmed by.
+fn check(w: &Workspace, object: &Path) -> Result<(), String> {
+    let ask = |program: &str, option: &str| -> Result<String, String> {
+        let mut command: Command = w.program(program);
+        output(command.arg(option).arg(object))
+    };
+    let relocations = ask("readelf", "-rW")?;
+    let kinds = relocations.split_whitespace().filter(|word| word.starts_with("R_X86_64_"));
+    let kind = kinds.filter(|kind| !RELOCATIONS.contains(kind)).map(|kind| format!("a relocation {kind}"));
+    let undefined = ask("nm", "-u")?;
+    let symbols = undefined.lines().filter_map(|line| line.split_whitespace().last());
+    let known = |name: &&str| SYMBOLS.contains(name) || PREFIXES.iter().any(|p| name.starts_with(p));
+    let symbol = symbols.filter(|name| !known(name)).map(|name| format!("no such symbol: {name}"));
+    let code = ask("objdump", "-d")?;
+    let vector =
+        |line: &&str| ["%xmm", "%ymm", "%zmm", "%st("].iter().any(|register| line.contains(register));
+    let vector = code.lines().filter(vector).map(|line| format!("a vector register:{line}"));
+    let wrong: Vec<String> = kind.chain(symbol).chain(vector).take(20).collect();
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{} is not for a kernel:\n{}", object.display(), wrong.join("\n"))),
+    }
+}
