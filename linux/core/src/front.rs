@@ -211,16 +211,16 @@ pub unsafe extern "C" fn pregrant_front_free(front: *mut Front) {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_turn(front: &mut Front) -> i32 {
     loop {
-        let was_telling = front.vif.is_telling();
+        let was_announcing = front.vif.is_announcing();
         match front.vif.turn(&front.p) {
             Ok(true) => {
-                if was_telling && !front.vif.is_telling() {
+                if was_announcing && !front.vif.is_announcing() {
                     log::info(format_args!("the back keeps {} pages mapped", front.vif.gref_pages(0)));
                 }
             }
             Ok(false) => match front.vif.final_check_ctrl(&front.p) {
                 Ok(true) => {}
-                Ok(false) => return i32::from(front.vif.is_telling()),
+                Ok(false) => return i32::from(front.vif.is_announcing()),
                 Err(fault) => return fault_of(&fault),
             },
             Err(fault) => return fault_of(&fault),

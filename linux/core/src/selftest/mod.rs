@@ -182,13 +182,13 @@ impl Ends {
         stepped.map(drop).map_err(|_| "the back's step")
     }
 
-    /// Names pages to the back, where the path does so.
+    /// Announces pages to the back, where the path does so.
     #[inline(never)]
-    fn tell(&mut self) -> Result<()> {
+    fn announce(&mut self) -> Result<()> {
         for _ in 0..QUESTIONS {
             self.back.poll_ctrl(&self.host).map_err(|_| "the back's control ring")?;
             if !self.front.turn(&self.guest).map_err(|_| "the front's control ring")?
-                && !self.front.is_telling()
+                && !self.front.is_announcing()
             {
                 break;
             }
@@ -256,7 +256,7 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     let n = (frames / share).max(1);
     let mut ends = Ends::new(*config, *len);
     ends.steps()?;
-    ends.tell()?;
+    ends.announce()?;
     let (tx, rx) = ends.back.path_names(0);
     let before = ends.table.lock().ops();
     let begun = now_ns();
