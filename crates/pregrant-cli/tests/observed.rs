@@ -12,7 +12,7 @@ use pregrant::net::front::{self as net, Granting};
 use pregrant::platform::Platform;
 use pregrant::wire::netif_ctrl::{GREF_READONLY, GrefEntry};
 use pregrant::{DomId, GrantRef};
-use pregrant_host::drivers::blk::shared_disk::DiskOp;
+use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
 use pregrant_host::drivers::{BlkFrontend, Frontend};
 use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;

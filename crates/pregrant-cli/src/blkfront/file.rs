@@ -20,7 +20,7 @@ use super::fuse::{Attr, Kind, Op, ROOT, Reply, Request, Serve};
 use super::signalled::Signalled;
 use pregrant::blk::disk::IoError;
 use pregrant_host::drivers::SharedDisk;
-use pregrant_host::drivers::blk::shared_disk::{DiskOp, Interrupt};
+use pregrant_host::drivers::blk::front::shared_disk::{DiskOp, Interrupt};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,7 +12,7 @@
 //! and a program need not expect it of them; of fallocate(2) it does.
 
 use super::fuse::Reply;
-use pregrant_host::drivers::blk::shared_disk::Interrupt;
+use pregrant_host::drivers::blk::front::shared_disk::Interrupt;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

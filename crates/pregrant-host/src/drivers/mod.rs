@@ -35,8 +35,8 @@ pub mod worker;
 pub mod workers;
 pub mod workload;
 
-pub use blk::frontend::BlkFrontend;
-pub use blk::shared_disk::SharedDisk;
+pub use blk::front::frontend::BlkFrontend;
+pub use blk::front::shared_disk::SharedDisk;
 pub use blk::{Blk, BlkConfig};
 pub use chosen::Chosen;
 pub use front_device::FrontendError;

@@ -6,7 +6,7 @@ use crate::world::{Image, World};
 use crate::{BYTES, ways, work};
 use pregrant::blk::front::FrontConfig;
 use pregrant::xenbus::Side;
-use pregrant_host::drivers::blk::shared_disk::DiskOp;
+use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use crate::world::{GUEST, VBD, World, client};
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::FrontConfig;
 use pregrant::platform::Platform;
-use pregrant_host::drivers::blk::shared_disk::DiskOp;
+use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
 use pregrant_host::drivers::{BlkFrontend, FrontendError, SharedDisk};
 use pregrant_host::wake::WakeOn;
 use std::os::fd::AsFd;

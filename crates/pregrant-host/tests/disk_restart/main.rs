@@ -18,7 +18,7 @@ mod world;
 use guest::{Guest, ask, hammer};
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::FrontConfig;
-use pregrant_host::drivers::blk::shared_disk::{DiskOp, Interrupt};
+use pregrant_host::drivers::blk::front::shared_disk::{DiskOp, Interrupt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

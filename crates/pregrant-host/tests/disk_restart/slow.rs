@@ -17,7 +17,7 @@ use fuser::{
 use pregrant::blk::disk::{Buffer, Disk, Image, Io, IoError, IoMemory, IoOp, OpenError, Opening};
 use pregrant::blk::front::FrontConfig;
 use pregrant_host::disks::{DiskConfig, FileImage, IoWay};
-use pregrant_host::drivers::blk::shared_disk::DiskOp;
+use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::ffi::OsStr;

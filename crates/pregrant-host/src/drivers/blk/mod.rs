@@ -2,18 +2,14 @@
 //!
 //! ```text
 //!   vbd          one vbd that is served: its handshake, and its image      queue  one of its queues: what workers have
-//!   frontend     one vbd of the own domain: the loop between threads and rings
-//!   shared_disk  the same vbd, as threads use it: requests in bytes
-//!   schedule     how those become requests of whole sectors, which wait for which, and what is asked again
+//!   front        one vbd of the own domain: a guest's end
 //! ```
 //! [`Blk`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vbds through it,
 //! as devices of any class. What stands behind a vbd is in [`disks`](crate::disks); which image
 //! that is the toolstack says in the vbd's own directory.
 
-pub mod frontend;
+pub mod front;
 mod queue;
-mod schedule;
-pub mod shared_disk;
 mod vbd;
 
 use super::Chosen;
