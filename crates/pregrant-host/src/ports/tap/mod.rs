@@ -42,15 +42,15 @@
 //! more. Lent payload it may change until the kernel has copied it: that is what it sent then. What
 //! the kernel cannot take (its queue is full) is dropped and counted.
 
-mod carrier;
 mod gather;
 mod header;
 mod inbox;
-mod lines;
 mod outbox;
 pub mod port;
 mod probe;
-mod ring;
+mod tap_log;
+mod transport;
+mod uring;
 mod vhost;
 mod way;
 
@@ -59,7 +59,6 @@ pub use way::TapWay;
 
 use super::interface::Interface;
 use header::HEADER;
-use lines::TapLines;
 use port::Drops;
 use pregrant::port::Offloads;
 use rustix::fd::OwnedFd;
@@ -68,6 +67,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater};
 use std::io;
 use std::sync::Arc;
+use tap_log::TapLines;
 
 /// `TUNSETIFF`.
 const SET_IFF: Opcode = 0x4004_54CA;

@@ -12,7 +12,7 @@
 
 use super::gather::{Frame, Vector};
 use super::header::HEADER;
-use super::ring::DEPTH;
+use super::uring::DEPTH;
 use pregrant::port::Piece;
 
 /// Bytes of a frame that is copied, its header included.

@@ -1,12 +1,12 @@
 //! One queue of a tap: bursts of frames to and from its descriptor.
 
-use super::carrier::Carrier;
 use super::gather::Frame;
 use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
-use super::lines::TapLines;
 use super::outbox::Outbox;
-use super::ring::DEPTH;
+use super::tap_log::TapLines;
+use super::transport::Transport;
+use super::uring::DEPTH;
 use super::vhost::{FEW, Vhost};
 use super::way::TapWay;
 use pregrant::port::{
@@ -23,7 +23,7 @@ use std::sync::{Arc, MutexGuard, Once};
 #[derive(Debug)]
 pub struct TapPort {
     fd: Arc<OwnedFd>,
-    carrier: Carrier,
+    transport: Transport,
     inbox: Inbox,
     outbox: Outbox,
     drops: Arc<Drops>,
@@ -63,29 +63,29 @@ static CEASED: Once = Once::new();
 impl TapPort {
     /// Of this descriptor, which does not block.
     pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>, way: TapWay, lines: &Arc<TapLines>) -> Self {
-        let carrier = way.carrier(&fd, lines);
+        let transport = way.transport(&fd, lines);
         let (inbox, outbox) = (Inbox::new(), Outbox::new());
-        Self { fd, carrier, inbox, outbox, drops, is_notified: false, skips: 0, stands: Cell::new(false) }
+        Self { fd, transport, inbox, outbox, drops, is_notified: false, skips: 0, stands: Cell::new(false) }
     }
 
     /// Which way its bursts take.
     pub fn way(&self) -> TapWay {
-        match &self.carrier {
-            Carrier::Vhost(_) => TapWay::Vhost,
-            Carrier::Ring(_) => TapWay::Burst,
-            Carrier::Calls => TapWay::Frame,
+        match &self.transport {
+            Transport::Vhost(_) => TapWay::Vhost,
+            Transport::Ring(_) => TapWay::Burst,
+            Transport::Calls => TapWay::Frame,
         }
     }
 
     /// Who takes so many frames without a system call; None: they are written from here.
     fn vhost_for(&self, nr_frames: usize) -> Option<MutexGuard<'_, Vhost>> {
-        let mut vhost = self.carrier.vhost()?.lock();
+        let mut vhost = self.transport.vhost()?.lock();
         (vhost.is_up() && (!vhost.is_asleep() || nr_frames > FEW)).then_some(vhost)
     }
 
     /// The kernel takes no requests any more: a call for each frame from now on.
     fn without_ring(&mut self, e: &io::Error) {
-        self.carrier = Carrier::Calls;
+        self.transport = Transport::Calls;
         // LOG: once a process.
         CEASED.call_once(|| {
             log::info!("tap: io_uring failed ({e}); using one system call per frame from now on")
@@ -96,7 +96,7 @@ impl TapPort {
     fn flush(&mut self) -> usize {
         let refused = |frame: Frame<'_>| usize::from(frame.write(self.fd.as_fd()).is_err());
         let frames = self.outbox.iter();
-        let total = match self.carrier.ring().filter(|_| frames.len() > 1) {
+        let total = match self.transport.ring().filter(|_| frames.len() > 1) {
             None => frames.map(refused).sum(),
             Some(ring) => {
                 let written = ring.write(self.fd.as_fd(), frames);
@@ -133,7 +133,7 @@ impl TapPort {
     }
 
     fn count(&self, malformed: u64, refused: usize) {
-        let refused = refused + self.carrier.vhost().map_or(0, |shared| shared.refused());
+        let refused = refused + self.transport.vhost().map_or(0, |shared| shared.refused());
         self.drops.malformed.fetch_add(malformed, Ordering::Relaxed);
         self.drops.refused.fetch_add(refused as u64, Ordering::Relaxed);
     }
@@ -142,7 +142,7 @@ impl TapPort {
     /// said.
     fn read(&mut self, n: usize) -> Result<(), Errno> {
         let room = self.inbox.room(n);
-        let read = match self.carrier.ring() {
+        let read = match self.transport.ring() {
             Some(ring) if n > 1 => {
                 let read = ring.read(self.fd.as_fd(), room, STRIDE);
                 for done in ring.done() {
@@ -224,7 +224,7 @@ impl FramePort for TapPort {
     }
 
     fn takes(&mut self) -> bool {
-        if let (true, Some(shared)) = (self.stands.get(), self.carrier.vhost()) {
+        if let (true, Some(shared)) = (self.stands.get(), self.transport.vhost()) {
             let mut vhost = shared.lock();
             let refused = vhost.go_on();
             self.stands.set(vhost.stands());
@@ -268,7 +268,8 @@ impl FramePort for TapPort {
     fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
         let (mut malformed, mut refused) = (0, 0);
         frames.look();
-        if let (Some(mut vhost), Some(keeper)) = (self.vhost_for(frames.len()), self.carrier.vhost().cloned())
+        if let (Some(mut vhost), Some(keeper)) =
+            (self.vhost_for(frames.len()), self.transport.vhost().cloned())
         {
             let keeper: Arc<dyn Keeper> = keeper;
             for i in 0..frames.len() {
@@ -334,7 +335,7 @@ impl FramePort for TapPort {
 
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let before = into.len();
-        if let Some(shared) = self.carrier.vhost() {
+        if let Some(shared) = self.transport.vhost() {
             let mut vhost = shared.lock();
             if vhost.is_up() {
                 let (malformed, refused) = vhost.receive(into);
@@ -344,7 +345,7 @@ impl FramePort for TapPort {
             }
         }
         // By the rings' descriptor nobody is told of what is read here, while they are down.
-        if self.skips > 0 && self.carrier.vhost().is_none() {
+        if self.skips > 0 && self.transport.vhost().is_none() {
             self.skips -= 1;
             return 0;
         }
@@ -355,7 +356,7 @@ impl FramePort for TapPort {
                 break;
             }
             let in_place = if self.inbox.is_long() { self.read_in_place(into) } else { None };
-            let n = if self.carrier.ring().is_some() { self.inbox.wanted(into) } else { 1 };
+            let n = if self.transport.ring().is_some() { self.inbox.wanted(into) } else { 1 };
             if let Err(e) = in_place.unwrap_or_else(|| self.read(n)) {
                 self.unload(into);
                 self.ended(e);
@@ -379,21 +380,21 @@ impl FramePort for TapPort {
     }
 
     fn held(&self) -> usize {
-        self.inbox.len() + self.carrier.vhost().map_or(0, |vhost| vhost.lock().held())
+        self.inbox.len() + self.transport.vhost().map_or(0, |vhost| vhost.lock().held())
     }
 }
 
 /// What is readable when frames came for the guest.
 impl AsFd for TapPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.carrier.vhost().map_or(self.fd.as_fd(), |vhost| vhost.readable())
+        self.transport.vhost().map_or(self.fd.as_fd(), |vhost| vhost.readable())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::Ring;
-    use super::super::ring::tests::{cut, ends, ring};
+    use super::super::uring::Ring;
+    use super::super::uring::tests::{cut, ends, ring};
     use super::*;
     use pregrant::port::Offload;
 
@@ -405,7 +406,7 @@ mod tests {
     fn port(fd: OwnedFd, ring: Option<Ring>) -> TapPort {
         TapPort {
             fd: Arc::new(fd),
-            carrier: ring.map_or(Carrier::Calls, |ring| Carrier::Ring(Box::new(ring))),
+            transport: ring.map_or(Transport::Calls, |ring| Transport::Ring(Box::new(ring))),
             inbox: Inbox::new(),
             outbox: Outbox::new(),
             drops: Arc::default(),
@@ -433,7 +434,7 @@ mod tests {
         }
         assert!(rustix::io::read(&peer_end, &mut read).is_err(), "a frame came twice");
         assert!(port.drops().iter().all(|d| d.frames == 0));
-        assert!(port.carrier.ring().is_none());
+        assert!(port.transport.ring().is_none());
     }
 
     #[test]

@@ -14,9 +14,9 @@
 //! nobody has.
 
 use super::header::HEADER;
-use super::lines::TapLines;
 use super::made;
-use super::ring::Ring;
+use super::tap_log::TapLines;
+use super::uring::Ring;
 use super::vhost::Vhost;
 use super::way::TapWay;
 use crate::ports::interface::Interface;

@@ -54,7 +54,7 @@ use super::header::HEADER;
 use crate::clock::coarse;
 use crate::mapping::{Mapping, sealed_memfd};
 use crate::ports::tap::gather::{Frame, Vector};
-use crate::ports::tap::lines::TapLines;
+use crate::ports::tap::tap_log::TapLines;
 use kernel::{Device, Doors, Which, Worker};
 use pregrant::port::{Arena, BURST_FRAMES, MAX_FRAME, Piece, Token};
 use receiver::{Receiver, Wrong};

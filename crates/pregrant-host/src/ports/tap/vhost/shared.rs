@@ -11,7 +11,7 @@
 
 use super::Vhost;
 use super::kernel::{Device, Worker};
-use crate::ports::tap::lines::TapLines;
+use crate::ports::tap::tap_log::TapLines;
 use pregrant::port::{Keeper, Token};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;

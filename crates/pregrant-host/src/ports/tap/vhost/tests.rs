@@ -9,7 +9,7 @@
 use super::kernel::{Doors, WAITS, Which, Worker};
 use super::virtqueue::tests::Device as Model;
 use super::*;
-use crate::ports::tap::ring::tests::ends;
+use crate::ports::tap::uring::tests::ends;
 use pregrant::port::{Keeper, Offload};
 use pregrant::shm::SharedBytes;
 use rustix::fd::BorrowedFd;
