@@ -21,7 +21,7 @@ use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::net::stations::{Spoofing, Stations};
 use pregrant_host::drivers::{
-    CaptureFile, Captured, Chosen, DeviceClass, Hotplug, Net, NetConfig, PortProvider,
+    CaptureFile, Captured, DeviceChoice, DeviceClass, Hotplug, Net, NetConfig, PortProvider,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::ports::tap::TapWay;
@@ -55,14 +55,14 @@ pub struct BackArgs {
     /// Serve this guest's vifs alone, or this one of them, and leave the others to the kernel's
     /// netback; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
-    vif: Vec<Chosen>,
+    vif: Vec<DeviceChoice>,
     /// Take a running guest's vif from the kernel's netback and serve it; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with = "loopback")]
-    take: Vec<Chosen>,
+    take: Vec<DeviceChoice>,
     /// Give vifs to the kernel's netback: with --take at the end, else at once those that a stopped
     /// backend left connected
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
-    give_back: Vec<Chosen>,
+    give_back: Vec<DeviceChoice>,
     /// What stands behind the vifs: an interface for each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
     port: Option<Port>,
@@ -165,7 +165,7 @@ impl Fallback {
 
 impl BackArgs {
     /// The vifs that are served; all when there are none.
-    fn chosen(&self) -> Vec<Chosen> {
+    fn chosen(&self) -> Vec<DeviceChoice> {
         self.vif.iter().chain(&self.take).copied().collect()
     }
 
@@ -192,7 +192,7 @@ impl BackArgs {
             given.refuse("hotplug-socket", "this process runs scripts with --hotplug self alone")?;
         }
         let chosen = self.chosen();
-        let is_served = |of: &Chosen| {
+        let is_served = |of: &DeviceChoice| {
             chosen.is_empty()
                 || chosen.iter().any(|c| {
                     c.front == of.front
@@ -206,7 +206,7 @@ impl BackArgs {
                 "--allow-mac-spoofing {front} has no effect: no such vif of domain {front} is among those that are served (--vif, --take)"
             )));
         }
-        match self.capture.iter().find(|of| !Chosen::serve(&chosen, of.front, of.handle)) {
+        match self.capture.iter().find(|of| !DeviceChoice::serve(&chosen, of.front, of.handle)) {
             None => Ok(()),
             Some(Wanted { front, handle, .. }) => Err(Usage::new(format_args!(
                 "--capture {front}.{handle}=... has no effect: vif {front}.{handle} is not among those that are served (--vif, --take)"
@@ -240,7 +240,7 @@ impl From<HotplugBy> for Hotplug {
 fn classes<P: Platform, T: Transport + 'static>(
     args: &BackArgs,
     hotplug: Hotplug,
-    chosen: Vec<Chosen>,
+    chosen: Vec<DeviceChoice>,
     provider: Box<dyn PortProvider>,
 ) -> Vec<Box<dyn DeviceClass<P, T>>> {
     let (Fallback { of: fallback, heads: staged_heads }, persistent_pages) =
@@ -280,7 +280,7 @@ fn capture(text: &str) -> std::result::Result<Wanted, String> {
     let expected = "one vif and a file: 5.0=/tmp/x.pcap";
     let (vif, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or(expected)?;
     match chosen(vif) {
-        Ok(Chosen { front, handle: Some(handle) }) => Ok(Wanted { front, handle, path: path.into() }),
+        Ok(DeviceChoice { front, handle: Some(handle) }) => Ok(Wanted { front, handle, path: path.into() }),
         _ => Err(expected.into()),
     }
 }

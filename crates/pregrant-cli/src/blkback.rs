@@ -17,7 +17,7 @@ use pregrant::blk::features::{BackFeatures, INDIRECT_SEGMENTS_MAX, MAX_RING_ORDE
 use pregrant::blk::path::{PathName, persistent};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::disks::{DiskConfig, IoWay};
-use pregrant_host::drivers::{Blk, BlkConfig, Chosen};
+use pregrant_host::drivers::{Blk, BlkConfig, DeviceChoice};
 use pregrant_host::linux::KernelBack;
 use pregrant_lab::choice::choice;
 use pregrant_lab::machine;
@@ -52,7 +52,7 @@ pub struct BlkBackArgs {
     /// Serve this guest's disks alone, or this one of them, and leave the others to the kernel's
     /// blkback; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
-    vbd: Vec<Chosen>,
+    vbd: Vec<DeviceChoice>,
     /// Who runs the disks' scripts; without it the toolstack in dom0, and nobody elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<Scripts>,

@@ -18,7 +18,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::net::hotplug::{RUNS_MAX, Service};
 use pregrant_host::drivers::{HotplugConfig, Plugged, PortProvider, Taps};
-use pregrant_host::ports::arrivals::Arrivals;
+use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
@@ -225,7 +225,7 @@ fn an_interface_joins_a_bridge() {
 fn who_forgets_arrivals_hears_of_frames_that_nobody_read() {
     apart(|| {
         let Some((_tap, mut ports)) = network(1, BOTH) else { return };
-        let arrivals = Arrivals::new().unwrap();
+        let arrivals = PortReadiness::new().unwrap();
         arrivals.add(&ports[0], 7).unwrap();
         let received = || {
             let mut numbers = Vec::new();

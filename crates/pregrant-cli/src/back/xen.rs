@@ -26,7 +26,7 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::net::port_provider::{Notes, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
-use pregrant_host::drivers::{Chosen, Hotplug, HotplugConfig, Plugged, PortProvider, Taps};
+use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, Plugged, PortProvider, Taps};
 use pregrant_host::linux::KernelBack;
 use pregrant_host::ports::interface::Interface;
 use pregrant_host::ports::switch::Switch;
@@ -105,7 +105,7 @@ struct Taken {
     kernel: KernelBack,
     xs: Client<UnixTransport>,
     /// Those that are to be taken, and were not given back to the kernel.
-    take: Rc<RefCell<Vec<Chosen>>>,
+    take: Rc<RefCell<Vec<DeviceChoice>>>,
     /// Unbound, and not connected since.
     taken: Vec<DeviceId>,
     inner: Box<dyn PortProvider>,
@@ -235,12 +235,12 @@ fn keep_kernel_off(args: &BackArgs) -> Result<Option<Rc<KeptOff>>> {
 }
 
 /// Whether a device is among these.
-fn is_named(chosen: &[Chosen], id: &DeviceId) -> bool {
+fn is_named(chosen: &[DeviceChoice], id: &DeviceId) -> bool {
     chosen.iter().any(|c| c.names(id.front.0, id.handle))
 }
 
 /// Why a vif is left to the kernel; None: it is not the kernel's, or is to be taken.
-fn had_by_kernel(kernel: &KernelBack, take: &[Chosen], id: &DeviceId) -> Option<String> {
+fn had_by_kernel(kernel: &KernelBack, take: &[DeviceChoice], id: &DeviceId) -> Option<String> {
     (kernel.has(id) && !is_named(take, id)).then(|| {
         let (front, handle) = (id.front.0, id.handle);
         format!("the kernel's netback has it. To take it over while its guest runs: pregrant back --take {front}.{handle}")
@@ -248,7 +248,7 @@ fn had_by_kernel(kernel: &KernelBack, take: &[Chosen], id: &DeviceId) -> Option<
 }
 
 /// Hands vifs that nobody serves to the kernel's netback, which goes on with their live rings.
-fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[Chosen]) -> Result<()> {
+fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoice]) -> Result<()> {
     let kernel = KernelBack::of(Class::VIF);
     if !kernel.is_loaded() {
         return Err("the kernel has no netback: modprobe xen-netback".into());

@@ -21,7 +21,7 @@ use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::registry::HadByOthers;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BrokerRecovery, Chosen, DeviceClass, FileRecovery, StatusPublisher,
+    Backend, BackendConfig, BrokerRecovery, DeviceChoice, DeviceClass, FileRecovery, StatusPublisher,
 };
 use pregrant_host::linux::Xen;
 use pregrant_host::loopback::{Loopback, Owned};
@@ -132,8 +132,8 @@ fn make_private(dir: &Path) -> Result<()> {
 }
 
 /// Those of `chosen` that name none of these.
-fn absent(chosen: &[Chosen], there: &[DeviceId]) -> Vec<Chosen> {
-    let is_there = |c: &Chosen| there.iter().any(|id| c.names(id.front.0, id.handle));
+fn absent(chosen: &[DeviceChoice], there: &[DeviceId]) -> Vec<DeviceChoice> {
+    let is_there = |c: &DeviceChoice| there.iter().any(|id| c.names(id.front.0, id.handle));
     chosen.iter().filter(|c| !is_there(c)).copied().collect()
 }
 
@@ -159,9 +159,9 @@ where
     }
 
     /// Says which of the devices that it is to serve are not there: it waits for them.
-    pub fn say_missing(&mut self, chosen: &[Chosen]) -> Result<()> {
+    pub fn say_missing(&mut self, chosen: &[DeviceChoice]) -> Result<()> {
         let there = devices_of(self.serves, self.domid, &mut self.xs, &[])?;
-        for Chosen { front, handle } in absent(chosen, &there) {
+        for DeviceChoice { front, handle } in absent(chosen, &there) {
             let (class, which) =
                 (self.serves.class().name(), handle.map_or(String::new(), |h| format!(" {h}")));
             let others = match there.len() {

@@ -20,7 +20,7 @@ use super::{RUN_DIR, Result, Serves};
 use pregrant::DomId;
 use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::{Client, Transport};
-use pregrant_host::drivers::Chosen;
+use pregrant_host::drivers::DeviceChoice;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::linux::KernelBack;
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ impl Drop for Heir {
 pub struct KeptOff {
     kernel: KernelBack,
     serves: Serves,
-    chosen: Vec<Chosen>,
+    chosen: Vec<DeviceChoice>,
     run_dir: PathBuf,
 }
 
@@ -121,14 +121,14 @@ impl KeptOff {
     ///
     /// # Errors
     /// Not root.
-    pub fn begin(serves: Serves, chosen: Vec<Chosen>) -> Result<Option<Rc<Self>>> {
+    pub fn begin(serves: Serves, chosen: Vec<DeviceChoice>) -> Result<Option<Rc<Self>>> {
         Self::begin_at(KernelBack::of(serves.class()), serves, chosen, Path::new(RUN_DIR))
     }
 
     fn begin_at(
         kernel: KernelBack,
         serves: Serves,
-        chosen: Vec<Chosen>,
+        chosen: Vec<DeviceChoice>,
         run_dir: &Path,
     ) -> Result<Option<Rc<Self>>> {
         if !kernel.has_bus() {
@@ -150,7 +150,7 @@ impl KeptOff {
         let with_others: Vec<_> = self.others().filter(has_run).collect();
         self.kernel.probe_others(|class, front, handle| {
             if class == self.serves.class() {
-                Chosen::serve(&self.chosen, front, handle)
+                DeviceChoice::serve(&self.chosen, front, handle)
             } else {
                 with_others.iter().any(|other| other.class() == class)
             }
@@ -208,10 +208,10 @@ pub fn devices_of<T: Transport>(
     serves: Serves,
     back: DomId,
     xs: &mut Client<T>,
-    chosen: &[Chosen],
+    chosen: &[DeviceChoice],
 ) -> Result<Vec<DeviceId>> {
     let mut found = pregrant::xenbus::toolstack::backs_of(xs, back, serves.class())?;
-    found.retain(|id| Chosen::serve(chosen, id.front.0, id.handle));
+    found.retain(|id| DeviceChoice::serve(chosen, id.front.0, id.handle));
     Ok(found)
 }
 

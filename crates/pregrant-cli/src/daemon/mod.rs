@@ -25,7 +25,7 @@ use pregrant::xenstore::Transport;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::status::{blk_socket_path, socket_path};
 use pregrant_host::drivers::{
-    Backend, Chosen, DeviceReport, Mode, Placement, Rest, StatusPublisher, Work, Worker, WorkerConfig,
+    Backend, DeviceChoice, DeviceReport, Mode, Placement, Rest, StatusPublisher, Work, Worker, WorkerConfig,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -143,7 +143,7 @@ const PLACES: &[(Placement, &str)] = &[
 ];
 
 /// `5` or `5.0`, as a guest's devices or one of them.
-pub fn chosen(text: &str) -> std::result::Result<Chosen, String> {
+pub fn chosen(text: &str) -> std::result::Result<DeviceChoice, String> {
     let text = text.trim_start_matches("vif").trim_start_matches("vbd");
     let (front, handle) = match text.split_once('.') {
         Some((front, handle)) => (front, Some(handle)),
@@ -152,7 +152,7 @@ pub fn chosen(text: &str) -> std::result::Result<Chosen, String> {
     let parsed = front.parse().ok().zip(handle.map(|h| h.parse().ok()).map_or(Some(None), |h| h.map(Some)));
     let (front, handle) =
         parsed.ok_or("a domain's number, and a device of it if there are several: 5, 5.0")?;
-    Ok(Chosen { front, handle })
+    Ok(DeviceChoice { front, handle })
 }
 
 /// Worker threads of a backend on Xen that was not told how many.
@@ -292,9 +292,9 @@ mod tests {
 
     #[test]
     fn devices_are_chosen_by_guest_or_one_by_one() {
-        assert_eq!(chosen("5"), Ok(Chosen { front: 5, handle: None }));
-        assert_eq!(chosen("vif5.1"), Ok(Chosen { front: 5, handle: Some(1) }));
-        assert_eq!(chosen("vbd5.51712"), Ok(Chosen { front: 5, handle: Some(51712) }));
+        assert_eq!(chosen("5"), Ok(DeviceChoice { front: 5, handle: None }));
+        assert_eq!(chosen("vif5.1"), Ok(DeviceChoice { front: 5, handle: Some(1) }));
+        assert_eq!(chosen("vbd5.51712"), Ok(DeviceChoice { front: 5, handle: Some(51712) }));
         for bad in ["", "5.", ".0", "x", "70000", "5.0.0"] {
             assert!(chosen(bad).is_err(), "{bad}");
         }

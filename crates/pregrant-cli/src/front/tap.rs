@@ -22,7 +22,7 @@ use pregrant::port::{Arena, FramePort, Offloads};
 use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, Mode, Rest, Work, Worker};
-use pregrant_host::ports::arrivals::Arrivals;
+use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::screen;
@@ -62,7 +62,7 @@ where
             "--mtu {mtu} has no effect: {name} is there and up, and keeps its MTU; change it by: ip link set {name} mtu {mtu}"
         );
     }
-    let arrivals = Arrivals::new()?;
+    let arrivals = PortReadiness::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
     let hook = hook.map(|action| EchoHook::new(MacAddr(mac), action));
     let (ports, waiting) = (Vec::new(), Vec::new());
@@ -108,7 +108,7 @@ struct Uplink<'a, P: Platform, T: Transport> {
     stop: &'a Stop,
     guest: Frontend<P, T>,
     tap: Tap,
-    arrivals: Arrivals,
+    arrivals: PortReadiness,
     /// What it does with frames before the kernel has them.
     hook: Option<EchoHook>,
     /// One a queue; none while the vif is not connected.

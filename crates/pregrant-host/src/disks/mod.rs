@@ -23,8 +23,8 @@ mod file;
 mod file_thread;
 mod format;
 mod identity;
+mod image;
 mod lock;
-mod named;
 mod open_file;
 mod pool;
 mod ram;
@@ -34,7 +34,7 @@ mod uring;
 mod wake_fd;
 
 pub use file::FileImage;
-pub use named::{ImageFace, NamedImage};
+pub use image::{ImageFace, NamedImage};
 pub use ram::RamImage;
 pub use spec::{ImageSpec, UnknownImage};
 

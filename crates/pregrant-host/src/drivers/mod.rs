@@ -19,7 +19,7 @@
 //! Control (xenstore) runs between batches, never inside one. Both are generic over the platform.
 
 pub mod blk;
-mod chosen;
+mod device_choice;
 pub mod fair_scheduler;
 mod front_device;
 pub mod net;
@@ -38,9 +38,9 @@ pub mod workload;
 pub use blk::front::frontend::BlkFrontend;
 pub use blk::front::shared_disk::SharedDisk;
 pub use blk::{Blk, BlkConfig};
-pub use chosen::Chosen;
+pub use device_choice::DeviceChoice;
 pub use front_device::FrontendError;
-pub use net::captured::{CaptureFile, Captured};
+pub use net::capture::{CaptureFile, Captured};
 pub use net::frontend::{Defaults, Frontend};
 pub use net::port_provider::{Hotplug, HotplugConfig, Plugged, PortProvider};
 pub use net::stations::Stations;

@@ -22,7 +22,7 @@ use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
 use super::wait::PENDING_LOOKS;
 use super::workers::waker::{QueueDoorbell, Waker};
-use crate::ports::arrivals::Arrivals;
+use crate::ports::port_readiness::PortReadiness;
 use pregrant::PlatformError;
 use pregrant::platform::{Clock, Events, PeerMem, Platform, ReadySet};
 use pregrant::port::{ARENA_BYTES, Arena, PortOwner};
@@ -106,7 +106,7 @@ pub struct Workload<P: Platform> {
     /// Armed, and waiting for a time.
     timed: Vec<usize>,
     /// Of ports that the kernel tells of.
-    arrivals: Option<Arrivals>,
+    arrivals: Option<PortReadiness>,
     /// That there is no descriptor for them was said.
     deaf: bool,
     turns: FairScheduler,
@@ -218,7 +218,7 @@ impl<P: Platform> Workload<P> {
     /// Has a slot made active when the kernel has frames for its port.
     fn wait_for(&mut self, port: BorrowedFd<'_>, slot: usize) -> std::io::Result<()> {
         if self.arrivals.is_none() {
-            self.arrivals = Some(Arrivals::new()?);
+            self.arrivals = Some(PortReadiness::new()?);
         }
         self.arrivals.as_ref().map_or(Ok(()), |all| all.add(port, slot as u64))
     }

@@ -14,10 +14,10 @@
 //! What a peer may do: send at any rate. A port that is masked costs nothing, and is unmasked once
 //! its ring was looked at.
 
+use super::device_node::{EVTCHN, Node, NodeError};
 use super::ioctl::{
     self, EVTCHN_BIND_INTERDOMAIN, EVTCHN_BIND_UNBOUND, EVTCHN_NOTIFY, EVTCHN_RESET, EVTCHN_UNBIND, pair,
 };
-use super::node::{EVTCHN, Node, NodeError};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use crate::wake::{Extras, Slept, WakeOn};

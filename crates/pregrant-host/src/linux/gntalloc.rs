@@ -14,8 +14,8 @@
 //! next to run out is the domain's grant table. So who grants to a peer again and again offers it
 //! the same pages, and gives them back at the end (`pregrant::grants::regions`).
 
+use super::device_node::{GNTALLOC, Node, NodeError};
 use super::ioctl::{self, GNTALLOC_ALLOC, GNTALLOC_DEALLOC, pair};
-use super::node::{GNTALLOC, Node, NodeError};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use crate::mapping::Base;

@@ -13,12 +13,12 @@
 
 use super::bounce::Bounce;
 use super::burst_buffers::BurstBuffers;
+use super::device_node::{GNTDEV, Node, NodeError};
 use super::evtchn::Channel;
 use super::ioctl::{
     self, DEST_GREF, GNTDEV_COPY, GNTDEV_MAP, GNTDEV_UNMAP, SET_UNMAP_NOTIFY, SOURCE_GREF, Segment,
     gref_side, pair,
 };
-use super::node::{GNTDEV, Node, NodeError};
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
 use crate::mapping::Base;

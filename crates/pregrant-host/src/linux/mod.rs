@@ -18,20 +18,20 @@
 
 mod bounce;
 mod burst_buffers;
+mod device_node;
 mod domain_time;
 mod evtchn;
 mod gntalloc;
 mod gntdev;
 mod ioctl;
 pub mod kernel_back;
-mod node;
 
+pub use device_node::{NODES, NodeError, NodeName};
 pub use domain_time::domain_time;
 pub use evtchn::{Channel, Evtchn};
 pub use gntalloc::{Gntalloc, Region};
 pub use gntdev::{Gntdev, PeerMap};
 pub use kernel_back::KernelBack;
-pub use node::{NODES, NodeError, NodeName};
 
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Totals};

@@ -2,8 +2,8 @@
 
 use super::copy::{BUSY_TRIES, relax};
 use super::error::errno;
-use super::mapped::Maps;
 use super::peer::Peer;
+use super::peer_mappings::Maps;
 use super::pins::PinError;
 use super::reach::Reach;
 use super::window::{FLUSH_PAGES, Stitched, Window};

@@ -6,7 +6,7 @@
 
 use super::attachment::Core;
 use super::ledger::{Layout, Ledger, SLOTS};
-use super::mapped::Maps;
+use super::peer_mappings::Maps;
 use super::pins::Granter;
 use super::protocol::{Op, Request};
 use crate::line_budget::LineBudget;

@@ -16,15 +16,15 @@
 //! reaches them are private copies; the bytes are still a guest's choice, so every port takes any
 //! frame without a panic and in bounded memory.
 
-pub mod arrivals;
+pub mod frame_queue;
 pub mod generator;
 pub mod interface;
 mod mac_table;
 pub mod pcap;
-pub mod queue;
+pub mod port_readiness;
 pub mod segments;
 pub mod sequence;
 pub mod sink;
-pub mod steered;
+pub mod steering;
 pub mod switch;
 pub mod tap;

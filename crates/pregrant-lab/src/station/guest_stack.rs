@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 use super::frame_number::{self, Numbers};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::{Arena, Burst, MAX_FRAME, Offload, Offloads};
-use pregrant_host::ports::queue::FrameQueue;
+use pregrant_host::ports::frame_queue::FrameQueue;
 use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;

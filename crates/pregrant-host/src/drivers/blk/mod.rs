@@ -12,7 +12,7 @@ pub mod front;
 mod queue;
 mod vbd;
 
-use super::Chosen;
+use super::DeviceChoice;
 use super::registry::{DeviceClass, ServedDevice};
 use crate::disks::{DiskConfig, NamedImage};
 use pregrant::blk::back::{BackVbd, Vbd, VbdConfig};
@@ -34,7 +34,7 @@ pub struct BlkConfig {
     /// (`hotplug-status`).
     pub awaits_scripts: bool,
     /// These vbds alone; all when there are none. Before the first vbd is found.
-    pub chosen: Vec<Chosen>,
+    pub chosen: Vec<DeviceChoice>,
 }
 
 /// The class of vbds, on platform `P`.
@@ -62,7 +62,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Blk<P> {
         Vbd::<P>::OWN_KEYS
     }
     fn serves(&self, front: u16, handle: u32) -> bool {
-        Chosen::serve(&self.config.chosen, front, handle)
+        DeviceChoice::serve(&self.config.chosen, front, handle)
     }
     fn make(&mut self, id: &DeviceId, _: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vbd;

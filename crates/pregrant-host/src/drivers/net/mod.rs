@@ -11,7 +11,7 @@
 //! [`Net`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vifs through it,
 //! as devices of any class.
 
-pub mod captured;
+pub mod capture;
 pub mod frontend;
 pub mod hotplug;
 pub mod port_provider;
@@ -23,7 +23,7 @@ mod vif;
 
 pub use report::{SharedMemory, VifReport};
 
-use super::Chosen;
+use super::DeviceChoice;
 use super::registry::{DeviceClass, ServedDevice};
 use port_provider::{Hotplug, HotplugConfig, PortProvider, SharedProvider};
 use pregrant::net::back::control_page::CONTROL_BYTES;
@@ -50,7 +50,7 @@ pub struct NetConfig {
     /// Who runs their hotplug scripts.
     pub hotplug: Hotplug,
     /// These vifs alone; all when there are none. Before the first vif is found.
-    pub chosen: Vec<Chosen>,
+    pub chosen: Vec<DeviceChoice>,
 }
 
 /// The class of vifs, on platform `P`.
@@ -82,7 +82,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
         Vif::<P>::OWN_KEYS
     }
     fn serves(&self, front: u16, handle: u32) -> bool {
-        Chosen::serve(&self.config.chosen, front, handle)
+        DeviceChoice::serve(&self.config.chosen, front, handle)
     }
     fn changes_hands(&self, id: &DeviceId) -> bool {
         self.provider.borrow().is_kernels(id)

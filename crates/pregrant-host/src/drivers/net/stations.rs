@@ -13,7 +13,7 @@
 //! What a guest may do: as for a [switch](crate::ports::switch).
 
 use super::port_provider::{HotplugConfig, Notes, PortProvider};
-use crate::drivers::Chosen;
+use crate::drivers::DeviceChoice;
 use crate::excerpt::excerpt;
 use crate::ports::switch::{Sources, Switch, SwitchFull, SwitchPort};
 use pregrant::net::headers::MacAddr;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 /// Whose guests may send with other addresses than their own: one guest's vifs, or one of them;
 /// None: all.
-pub type Spoofing = Option<Chosen>;
+pub type Spoofing = Option<DeviceChoice>;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn guests_send_with_the_address_that_the_toolstack_gave_them() {
         let mut stations = Stations::at(&Switch::new());
-        stations.allow_mac_spoofing([Some(Chosen { front: 7, handle: None })]);
+        stations.allow_mac_spoofing([Some(DeviceChoice { front: 7, handle: None })]);
         let keys = [Some("00:16:3e:00:00:05"), Some("00:16:3e:00:00:06\0"), Some("00:16:3e:00:00:07"), None];
         let mut ports = Vec::new();
         for (front, mac) in (5..).zip(keys) {

@@ -10,16 +10,16 @@
 //!   removed    vif5.0 is gone; its script is told once there is room for it, and `failures` has what that came to
 //! ```
 //! An interface outlives the process, with its bridge and addresses; the next backend attaches to
-//! it. A tap wakes the worker of its queue ([`Arrivals`](crate::ports::arrivals::Arrivals)), once
-//! for each new frame and not as long as there are frames: a guest without free slots does not keep
-//! its backend busy.
+//! it. A tap wakes the worker of its queue
+//! ([`PortReadiness`](crate::ports::port_readiness::PortReadiness)), once for each new frame and
+//! not as long as there are frames: a guest without free slots does not keep its backend busy.
 //!
 //! What a guest may do: as for a [tap](crate::ports::tap).
 
 use super::hotplug::{Capacity, RUNS_MAX, Run, What};
 use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, usual_name};
 use crate::ports::interface::Interface;
-use crate::ports::steered::Steered;
+use crate::ports::steering::Steered;
 use crate::ports::tap::{Tap, TapWay};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;

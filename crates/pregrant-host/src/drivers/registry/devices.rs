@@ -1,8 +1,8 @@
 //! The devices of a backend, of all classes, in the order of their numbers.
 
-use super::behind::Behind;
 use super::class::{RingFault, ServedDevice, ServedQueue};
 use super::device_log::DeviceLog;
+use super::obstacle::Behind;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{Device, DeviceId, XenbusState};

@@ -8,7 +8,7 @@
 //!   watch   what an event of xenstore means
 //!   find    which devices there are         step  what becomes of one
 //!   looks   what is looked at now and then, for nobody tells of it                     behind  what is known of what is not there
-//!   own_rings  rings of devices that are of no queue, and own_turns, when they are served
+//!   control_rings  rings of devices that are of no queue, and own_turns, when they are served
 //!   pages   what each device of a guest may have mapped         shared_pages  who is told of it when
 //!   throttled  whose front asks for too many steps
 //!   sleep   until there may be something to do                   reclaim     what waits for queues that workers have
@@ -25,24 +25,24 @@
 //!
 //! [`throttle`]: crate::drivers::throttle
 
-mod behind;
 mod checks;
 mod class;
+mod control_rings;
+mod control_turns;
 mod device_log;
 mod devices;
-mod end;
-mod find;
-mod own_rings;
-mod own_turns;
+mod discovery;
+mod obstacle;
 mod pages;
 mod reclaim;
 mod shared_pages;
-mod sleep;
+mod shutdown;
 mod step;
 #[cfg(test)]
 mod tests;
-mod throttled;
+mod throttling;
 mod watch;
+mod worker_sleep;
 
 pub use class::{
     AnyBack, DeviceClass, Figures, HotplugStep, Notes, Operation, RingFault, ServedDevice, ServedQueue, Trial,
@@ -60,8 +60,8 @@ use super::workers::thread::{self, EachStart, EachTurn, Start};
 use super::workers::waker::Waker;
 use super::workers::{Threads, WorkerPool};
 use crate::wake::WakeOn;
+use control_rings::ControlRings;
 use devices::{Devices, Held};
-use own_rings::OwnRings;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::{Client, Transport, XsError};
@@ -154,7 +154,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     left_alone: BTreeSet<DeviceId>,
     /// How many are connected.
     live: usize,
-    own_rings: OwnRings,
+    control_rings: ControlRings,
     /// Some are being plugged in, or out.
     hotplugs: bool,
     /// When the first of those that are throttled is to be heard again.
@@ -201,7 +201,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             made: BTreeMap::new(),
             left_alone: BTreeSet::new(),
             live: 0,
-            own_rings: OwnRings::default(),
+            control_rings: ControlRings::default(),
             hotplugs: false,
             resumes_at: None,
             pool: WorkerPool::inline(),

@@ -189,7 +189,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Ok(true) => {
                 self.pool.wake_queues(id);
                 // What is done in turns goes on, though its guest shows nothing new.
-                self.own_rings.rouse(id);
+                self.control_rings.rouse(id);
             }
             Ok(false) => {}
             Err(fault) => drop(self.fault(Some((id, fault)))),

@@ -6,7 +6,7 @@
 use super::Backend;
 use super::class::{HotplugStep, RingFault};
 use super::devices::{Instance, Then};
-use super::find::keeper;
+use super::discovery::keeper;
 use super::watch::watch_of;
 use log::Level;
 use pregrant::platform::Platform;
@@ -322,7 +322,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn update_live(&mut self) {
         let connected = self.devices.iter().filter(|s| s.is_connected());
         self.live = connected.count();
-        self.own_rings.update_live(&self.platform, &self.devices);
+        self.control_rings.update_live(&self.platform, &self.devices);
         self.even_out();
     }
 }

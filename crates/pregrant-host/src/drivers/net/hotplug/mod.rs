@@ -17,14 +17,14 @@
 //! value in the environment, of letters, digits and `/ . _ -`. What the scripts read from xenstore
 //! is another matter (docs/threat-model.md).
 
-mod asked;
 mod request;
 mod script;
+mod script_run;
 mod service;
 
-pub use asked::Asked;
 pub use request::{REQUEST_BYTES, Request, RequestError, What};
 pub use script::{SCRIPT, Script};
+pub use script_run::Asked;
 pub use service::{Service, ServiceError};
 
 use super::port_provider::{HotplugConfig, Plugged};

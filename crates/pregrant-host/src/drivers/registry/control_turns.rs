@@ -1,5 +1,5 @@
 //! Control turns of devices: what is asked on rings that are of no queue
-//! ([`OwnRings`](super::own_rings)).
+//! ([`ControlRings`](super::control_rings)).
 //!
 //! ```text
 //!   control(): what fired? --> each active ring: some requests --took t--> its guest's account --empty--> a pause
@@ -13,7 +13,7 @@
 
 use super::Backend;
 use super::devices::Instance;
-use super::throttled::is_to_be_said;
+use super::throttling::is_to_be_said;
 use crate::drivers::wait::is_lifted;
 use log::Level;
 use pregrant::platform::{Events, Platform};
@@ -29,12 +29,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// something to do.
     pub(super) fn turn_devices(&mut self) -> bool {
         self.check_control_rings();
-        self.own_rings.end_pauses();
-        if self.own_rings.active.is_empty() {
+        self.control_rings.end_pauses();
+        if self.control_rings.active.is_empty() {
             return false;
         }
         let (mut asked, mut fault) = (Vec::new(), None);
-        for id in &self.own_rings.active {
+        for id in &self.control_rings.active {
             let Some(served) = self.devices.get_mut(id).filter(|served| !served.is_waited_for()) else {
                 continue;
             };
@@ -55,7 +55,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// What fired that this thread's worker saw, and is of none of its queues.
     fn poll_control_rings(&mut self) {
         if let Some(load) = self.pool.inline_mut() {
-            load.take_unknown(|ready| self.own_rings.fired(ready));
+            load.take_unknown(|ready| self.control_rings.fired(ready));
         }
     }
 
@@ -66,11 +66,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if self.pool.inline_mut().is_some() {
             return;
         }
-        if std::mem::replace(&mut self.own_rings.asks, true) && !self.own_rings.is_empty() {
-            let mut ready = std::mem::take(&mut self.own_rings.ready);
+        if std::mem::replace(&mut self.control_rings.asks, true) && !self.control_rings.is_empty() {
+            let mut ready = std::mem::take(&mut self.control_rings.ready);
             self.platform.events().wait(&mut ready, Some(Duration::ZERO));
-            self.own_rings.fired(&ready);
-            self.own_rings.ready = ready;
+            self.control_rings.fired(&ready);
+            self.control_rings.ready = ready;
         }
     }
 
@@ -85,7 +85,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let pause = throttle.work(now, took.saturating_sub(once));
         let Some(pause) = pause.filter(|_| self.config.limits_steps) else { return };
         let Some(served) = self.devices.get_mut(&id) else { return };
-        self.own_rings.pause(id, pause);
+        self.control_rings.pause(id, pause);
         served.ring_pauses += 1;
         if is_to_be_said(&mut served.paused_said, Instant::now()) {
             served.say(Level::Warn, &format_args!("{PAUSED} ({} time(s) so far)", served.ring_pauses));
@@ -95,7 +95,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Before sleeping: arms those that have nothing. True: one has something.
     pub(super) fn arm_own_rings(&mut self) -> bool {
         self.poll_control_rings();
-        let Self { own_rings, devices, platform, .. } = self;
+        let Self { control_rings, devices, platform, .. } = self;
         let (mut work, mut fault) = (false, None);
         let mut arm = |served: &mut Instance<P, T>| match served.served.arm(platform) {
             Ok(more) => {
@@ -108,7 +108,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 true
             }
         };
-        own_rings
+        control_rings
             .active
             .retain(|id| devices.get_mut(id).is_some_and(|served| served.is_waited_for() || arm(served)));
         self.fault(fault) | work
@@ -116,6 +116,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Whether a guest showed work in a device's own ring that is armed.
     pub(super) fn own_ring_is_pending(&mut self) -> bool {
-        self.own_rings.is_pending(&mut self.devices, is_lifted())
+        self.control_rings.is_pending(&mut self.devices, is_lifted())
     }
 }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct OwnRings {
+pub(super) struct ControlRings {
     /// Of devices that are connected, by the number of their event channel.
     by_port: BTreeMap<EvtchnPort, DeviceId>,
     /// They have a turn in each control turn.
@@ -37,7 +37,7 @@ pub(super) struct OwnRings {
     pub(super) ready: ReadySet,
 }
 
-impl OwnRings {
+impl ControlRings {
     /// Those of devices that are connected, now that one has come or gone.
     pub(super) fn update_live<P: Platform, T: Transport + 'static>(
         &mut self,

@@ -52,8 +52,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 load.look_at_ports();
             }
             WorkerPool::Threads(threads) => {
-                self.own_rings.fired(waiter.ready());
-                self.own_rings.events_seen();
+                self.control_rings.fired(waiter.ready());
+                self.control_rings.events_seen();
                 threads.waker().awake(true);
             }
         }
@@ -83,7 +83,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let hotplugs = self.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.due()).min();
-        let others = [self.throttle_left(), self.own_rings.due(), self.look_due()];
+        let others = [self.throttle_left(), self.control_rings.due(), self.look_due()];
         [hotplugs, queues, classes].into_iter().chain(others).flatten().min()
     }
 }

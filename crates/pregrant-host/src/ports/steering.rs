@@ -12,7 +12,7 @@
 //! ([`QUEUE_BYTES`]); what does not fit is dropped and counted. Until a guest steers, no memory is
 //! taken, and frames pass as they come.
 
-use super::queue::FrameQueue;
+use super::frame_queue::FrameQueue;
 use pregrant::port::{
     Arena, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop, PortOwner, QueueWaker,
     Steering,

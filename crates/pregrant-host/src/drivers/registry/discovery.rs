@@ -11,11 +11,11 @@
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
-use super::behind::Behind;
 use super::checks::busy_pause;
 use super::class::ServedDevice;
 use super::device_log::DeviceLog;
 use super::devices::{Held, Instance, Then, unwatch, watch};
+use super::obstacle::Behind;
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
 use crate::drivers::recovery::Recovery;

@@ -2,14 +2,14 @@
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Chosen {
+pub struct DeviceChoice {
     /// The guest.
     pub front: u16,
     /// Its device; None: all.
     pub handle: Option<u32>,
 }
 
-impl Chosen {
+impl DeviceChoice {
     /// Whether a device is served where these are chosen: none chooses all.
     pub fn serve(chosen: &[Self], front: u16, handle: u32) -> bool {
         chosen.is_empty() || chosen.iter().any(|c| c.names(front, handle))

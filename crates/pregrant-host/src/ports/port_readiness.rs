@@ -17,9 +17,9 @@ const AT_ONCE: usize = 64;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Arrivals(Arc<OwnedFd>);
+pub struct PortReadiness(Arc<OwnedFd>);
 
-impl Arrivals {
+impl PortReadiness {
     /// Of no port yet.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Arrivals {
     }
 }
 
-impl AsFd for Arrivals {
+impl AsFd for PortReadiness {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
