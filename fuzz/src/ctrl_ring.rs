@@ -10,7 +10,7 @@ use crate::guest_pages::{GuestPages, Right};
 use crate::rig::{GUEST, HOST, Rig, Ring};
 use crate::tape::{self, Tape};
 use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::net::back::ctrl::CtrlRing;
+use pregrant::net::back::control_ring::CtrlRing;
 use pregrant::net::back::multicast::MulticastList;
 use pregrant::net::back::{Control, ControlPage, Polled};
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};

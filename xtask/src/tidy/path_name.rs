@@ -23,9 +23,9 @@ const ORDINARY_WORDS: &[&str] = &["copy", "map"];
 /// Files below net/ that still name paths, and in how many lines. These numbers only fall, and an
 /// entry goes with its last line.
 const EXCEPTIONS: &[(&str, usize)] = &[
-    ("back/control.rs", 1),
+    ("back/control_state.rs", 1),
     ("back/control_page.rs", 1),
-    ("back/ctrl.rs", 3),
+    ("back/control_ring.rs", 3),
     ("back/rx.rs", 2),
     ("back/vif/connect.rs", 1),
     ("back/vif/mod.rs", 15),

@@ -3,7 +3,7 @@
 #![cfg(not(miri))]
 
 use pregrant::net::back::control_page::CONTROL_BYTES;
-use pregrant::net::back::ctrl::{CtrlRing, REQUESTS_PER_TURN};
+use pregrant::net::back::control_ring::{CtrlRing, REQUESTS_PER_TURN};
 use pregrant::net::back::multicast::MulticastList;
 use pregrant::net::back::{Control, ControlPage, Polled};
 use pregrant::net::batch::tx::MulticastAsk;

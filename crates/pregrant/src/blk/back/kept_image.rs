@@ -22,7 +22,7 @@
 //! the layout is a change of the magic. Private to the back's domain: no peer can write it. It is
 //! checked as if one could, since a predecessor may be another version of this program.
 
-use crate::kept_checksum;
+use crate::record_checksum;
 use crate::ring::crash::{self, Point};
 use crate::shm::SharedBytes;
 use alloc::boxed::Box;
@@ -121,7 +121,7 @@ impl ImageRecord {
 fn checksum(bytes: &[u8]) -> u32 {
     let (words, _) = bytes.as_chunks::<4>();
     let others = words.iter().enumerate().filter(|(i, _)| *i != 1);
-    kept_checksum::of(others.map(|(_, word)| u32::from_le_bytes(*word)))
+    record_checksum::of(others.map(|(_, word)| u32::from_le_bytes(*word)))
 }
 
 /// The record, where it outlives the process.

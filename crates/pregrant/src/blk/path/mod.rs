@@ -12,14 +12,14 @@
 //! A queue has one path ([`any`]): `persistent` where both ends say so, else what the operator
 //! chose.
 
-mod alone;
-pub mod any;
+pub mod any_path;
 pub mod back;
 pub mod copy;
 pub mod map;
 pub mod name;
 pub mod persistent;
+mod request_pages;
 
-pub use any::AnyPath;
+pub use any_path::AnyPath;
 pub use back::{BackPath, Held, Part, Transfer, Way};
 pub use name::PathName;

@@ -18,10 +18,10 @@
 
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
-use crate::kept_checksum;
 use crate::net::headers::MacAddr;
 use crate::net::path::gref_mapping::requests::{QUEUES_MAX, UNANSWERED_MAX};
 use crate::net::toeplitz::KEY_MAX;
+use crate::record_checksum;
 use crate::ring::crash::{self, Point};
 use crate::ring::{NetCtrl, RingKind};
 use crate::shm::SharedBytes;
@@ -151,7 +151,7 @@ impl ControlPage {
 
 /// Of all words but its own.
 fn checksum(words: &Words) -> u32 {
-    kept_checksum::of(words.iter().enumerate().filter(|(i, _)| *i != CHECKSUM).map(|(_, word)| *word))
+    record_checksum::of(words.iter().enumerate().filter(|(i, _)| *i != CHECKSUM).map(|(_, word)| *word))
 }
 
 fn encode(

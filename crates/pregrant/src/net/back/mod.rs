@@ -9,32 +9,32 @@
 //! [`ctrl`]: the control ring). What a guest may do to it is said in each file; nothing of it
 //! reaches another guest's queue.
 
-pub mod control;
 pub mod control_page;
+pub mod control_ring;
+pub mod control_state;
 pub mod credit;
-pub mod ctrl;
 pub mod guest_settings;
 pub mod hash;
-pub mod interrupted;
-mod late;
 pub mod multicast;
+mod pending_answers;
 pub mod queue;
 pub mod rx;
 pub mod shared_control;
 pub mod stall;
 pub mod tx;
+pub mod unfinished_work;
 pub mod vif;
 
 pub use crate::xenbus::back::{BackStep, Drained, PreviousState};
-pub use control::Control;
 pub use control_page::ControlPage;
+pub use control_state::Control;
 pub use credit::{Credit, Rate};
-pub use interrupted::Interrupted;
 pub use queue::BackQueue;
 pub use rx::RxQueue;
 pub use shared_control::SharedControl;
 pub use stall::{Link, Patience};
 pub use tx::TxQueue;
+pub use unfinished_work::Interrupted;
 pub use vif::{BackVif, Vif, VifConfig};
 
 /// What a poll of a queue found.

@@ -11,7 +11,7 @@
 //! back. A batch with MCAST extras waits, for at most one turn of the same guest's control
 //! requests; the wait counts as that guest's time.
 
-use super::control::Control;
+use super::control_state::Control;
 use super::credit::{Credit, Rate};
 use super::guest_settings::GuestSettings;
 use core::ops::{Deref, DerefMut};

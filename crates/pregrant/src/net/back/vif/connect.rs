@@ -7,7 +7,7 @@
 
 use super::Vif;
 use crate::net::back::control_page::KeptGrefs;
-use crate::net::back::ctrl::CtrlRing;
+use crate::net::back::control_ring::CtrlRing;
 use crate::net::back::multicast::MulticastList;
 use crate::net::back::tx::PeerRing;
 use crate::net::back::{BackQueue, RxQueue, TxQueue};

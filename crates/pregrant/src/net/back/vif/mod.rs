@@ -17,7 +17,7 @@ pub use crate::xenbus::back::HOTPLUG_STATUS;
 pub use turn::RATE;
 
 use super::control_page::ControlPage;
-use super::ctrl::CtrlRing;
+use super::control_ring::CtrlRing;
 use super::queue::QueueShare;
 use super::shared_control::SharedControl;
 use super::stall::Patience;

@@ -1,8 +1,8 @@
 //! What a live vif's owner looks after in control turns: whether the guest takes frames, and what
 //! it may send.
 
+use super::super::control_ring::CtrlRing;
 use super::super::credit::{BadRate, Rate};
-use super::super::ctrl::CtrlRing;
 use super::{BackQueue, Vif};
 use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;

@@ -13,7 +13,7 @@
 //! Private to the back's domain: no peer can write it. It is checked as if one could.
 
 use super::LIMIT_MAX;
-use crate::kept_checksum;
+use crate::record_checksum;
 use crate::ring::crash::{self, Point};
 use crate::shm::SharedBytes;
 use crate::wire::netif_ctrl::GrefEntry;
@@ -85,7 +85,7 @@ fn copy(version: u32) -> usize {
 }
 
 fn checksum(version: u32, entries: &[[u32; 2]]) -> u32 {
-    kept_checksum::of(
+    record_checksum::of(
         [MAGIC, version, entries.len() as u32].into_iter().chain(entries.iter().flatten().copied()),
     )
 }

@@ -14,7 +14,7 @@
 //! nothing is logged, and frames move in between. Indices that lie close the vif.
 
 use super::Polled;
-use super::control::Control;
+use super::control_state::Control;
 use super::tx::PeerRing;
 use crate::error::PeerFault;
 use crate::net::path::gref_mapping::requests::GrefRequests;
