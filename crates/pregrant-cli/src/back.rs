@@ -8,7 +8,7 @@
 //! This thread is the control thread: xenstore, scripts, status. Frames move in workers' threads
 //! (`--workers`). What it has in common with other backends is in [`daemon`](crate::daemon).
 
-mod hold;
+mod handover;
 mod loopback;
 mod xen;
 

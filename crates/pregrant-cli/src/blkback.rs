@@ -7,7 +7,7 @@
 //! threads. What it has in common with other backends is in [`daemon`](crate::daemon); why it is a
 //! process beside `pregrant back` is in decision 0031.
 
-use crate::daemon::attached::{Attached, TOOLSTACKS, xenstore_of_xen};
+use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::KeptOff;
 use crate::daemon::{DaemonArgs, Serves, chosen};
 use crate::stop::Stop;

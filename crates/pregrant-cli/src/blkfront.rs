@@ -8,15 +8,15 @@
 
 mod file;
 mod fuse;
+mod interrupts;
 mod loopback;
-mod mounted;
-mod signalled;
+mod mount;
 mod xen;
 
 use crate::loopback::{NO_DOMAIN, guest_domid};
 use crate::stop::Stop;
 use clap::Args;
-use mounted::Mounted;
+use mount::Mounted;
 use pregrant::blk::device_number;
 use pregrant::blk::features::{INDIRECT_SEGMENTS_MAX, MAX_RING_ORDER};
 use pregrant::blk::front::FrontConfig;
@@ -120,7 +120,7 @@ pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
     if args.loopback.is_none() {
         given.refuse("domain", NO_DOMAIN)?;
     }
-    mounted::check(&args.mount)?;
+    mount::check(&args.mount)?;
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args),
         None => xen::run(&args),

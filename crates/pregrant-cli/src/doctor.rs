@@ -11,9 +11,9 @@
 //! It changes nothing. What a guest may do: write anything into its keys; they are shown without
 //! control characters, and cut off.
 
-mod attached;
 mod device_policy;
 mod devices;
+mod disk_attachment;
 mod finding;
 mod keys;
 mod machine;
@@ -49,7 +49,7 @@ pub struct DoctorArgs {
     /// Look at this disk of a guest alone: wait until its backend has tried its image, say nothing
     /// where that is there, and fail with the reason where it is not. dist/block-pregrant asks so
     /// before it tells xl that the disk is connected
-    #[arg(long, value_name = "DOMID.HANDLE", value_parser = attached::one_vbd)]
+    #[arg(long, value_name = "DOMID.HANDLE", value_parser = disk_attachment::one_vbd)]
     vbd: Option<(u16, u32)>,
     /// Print a drop-in for pregrant-blkback.service that names the block devices, and the files
     /// elsewhere, of the disks that guests have of this domain now, and nothing else
@@ -65,7 +65,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             None => UnixTransport::find()?,
         };
         let domid = own_domid(&mut Client::new(transport))?;
-        return attached::wait(&run_dir(args, Serves::Vbds), domid, vbd);
+        return disk_attachment::wait(&run_dir(args, Serves::Vbds), domid, vbd);
     }
     if args.device_policy {
         let mut xs = Client::new(UnixTransport::find()?);

@@ -2,7 +2,7 @@
 
 use super::{BackArgs, Result, at_switch, capture_files, captured, classes};
 use crate::daemon::Serves;
-use crate::daemon::attached::Attached;
+use crate::daemon::attachment::Attached;
 use crate::stop::Stop;
 use pregrant_host::drivers::Hotplug;
 use pregrant_host::ports::switch::Switch;

@@ -9,10 +9,10 @@
 //! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and
 //! the others are left to it.
 
-use super::hold::Hold;
+use super::handover::Handover;
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes};
 use crate::daemon::Serves;
-use crate::daemon::attached::{Attached, TOOLSTACKS, xenstore_of_xen};
+use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::{KeptOff, devices_of};
 use crate::stop::Stop;
 use log::Level;
@@ -114,7 +114,7 @@ struct Taken {
 impl Taken {
     /// Takes a vif from the kernel, when what its guest sent is answered.
     fn unbind(&mut self, id: &DeviceId) -> Result<Notes> {
-        let hold = Hold::begin(Device::new(*id, Side::Back), &mut self.xs)?;
+        let hold = Handover::begin(Device::new(*id, Side::Back), &mut self.xs)?;
         hold.drain();
         let unbound = self.kernel.unbind(id);
         let notes = let_go(hold, &mut self.xs);
@@ -124,7 +124,7 @@ impl Taken {
 }
 
 /// What the guest sends is read again. Its vif has changed hands whatever xenstore says.
-fn let_go(hold: Hold, xs: &mut Client<UnixTransport>) -> Notes {
+fn let_go(hold: Handover, xs: &mut Client<UnixTransport>) -> Notes {
     let note = |e| (Level::Warn, format!("its key rate is not as the toolstack left it: {e}"));
     hold.let_go(xs).err().map(note).into_iter().collect()
 }
@@ -166,7 +166,7 @@ impl PortProvider for Taken {
             };
         }
         // Of one that was killed while a vif changed hands.
-        let mut notes = match Hold::left(Device::new(*id, Side::Back), &mut self.xs) {
+        let mut notes = match Handover::left(Device::new(*id, Side::Back), &mut self.xs) {
             Ok(Some(left)) => let_go(left, &mut self.xs),
             _ => Notes::new(),
         };
@@ -285,7 +285,7 @@ fn missing(there: &[DeviceId], domid: DomId) -> String {
 fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) -> Result<&'static str> {
     let device = Device::new(*id, Side::Back);
     if kernel.has(id) {
-        if let Some(left) = Hold::left(device, xs)? {
+        if let Some(left) = Handover::left(device, xs)? {
             log_notes(id, let_go(left, xs));
         }
         return Ok("the kernel's netback has it already");
@@ -299,7 +299,7 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     // A tap of this name would be in the way of the kernel's interface.
     let (place, _) = HotplugConfig::read(&device, xs)?;
     remove_left(&place.name)?;
-    let hold = Hold::begin(device.clone(), xs)?;
+    let hold = Handover::begin(device.clone(), xs)?;
     let forgotten = device.replace_in_transaction(xs, &[], unknown_to_netback);
     let given = forgotten.map_err(Into::into).and_then(|()| bind_and_plug_in(kernel, id, &place));
     // The kernel took the key when it was unbound, and does not say 4 without it.

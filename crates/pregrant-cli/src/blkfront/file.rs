@@ -3,7 +3,7 @@
 //! ```text
 //!   read, write        DiskOp::Read, Write          answered from the front's thread, as many at a time as programs ask for
 //!   fsync, O_DSYNC     DiskOp::Flush
-//!   fallocate          punch a hole: DiskOp::PunchHole       zero a range: DiskOp::Zero      a signal ends them (signalled.rs)
+//!   fallocate          punch a hole: DiskOp::PunchHole       zero a range: DiskOp::Zero      a signal ends them (interrupts.rs)
 //!   stat               the disk's length as its back says it now
 //! ```
 //! It is opened with `direct_io`: nothing is kept in a page cache, where a write would be answered
@@ -17,7 +17,7 @@
 //! may.
 
 use super::fuse::{Attr, Kind, Op, ROOT, Reply, Request, Serve};
-use super::signalled::Signalled;
+use super::interrupts::Signalled;
 use pregrant::blk::disk::IoError;
 use pregrant_host::drivers::SharedDisk;
 use pregrant_host::drivers::blk::front::shared_disk::{DiskOp, Interrupt};

@@ -12,7 +12,7 @@
 //! (docs/protocol 1.1). The loop is generic over the platform; a platform brings its attachment,
 //! its recovery and its directory.
 
-pub mod attached;
+pub mod attachment;
 pub mod kernel;
 pub mod owner;
 

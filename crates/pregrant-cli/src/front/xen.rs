@@ -10,7 +10,7 @@
 
 use super::{FrontArgs, Result, run_guest};
 use crate::daemon::RUN_DIR;
-use crate::daemon::attached::xenstore_of_xen;
+use crate::daemon::attachment::xenstore_of_xen;
 use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::platform::Platform;

@@ -257,7 +257,7 @@ fn measure(args: &BlkArgs, run: &mut Run) -> Result<()> {
         }
     }
     // In all rows or in none: they are compared.
-    let gives_way = stands.values().any(|stand| stand.seating.shares_guests_core());
+    let gives_way = stands.values().any(|stand| stand.core_placement.shares_guests_core());
     stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
     let mut anchors = if args.anchors { anchors::Anchors::start(args)? } else { anchors::Anchors::default() };
     for _ in 0..repeats {

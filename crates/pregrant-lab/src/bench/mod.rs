@@ -10,6 +10,7 @@
 //! ```
 
 pub(crate) mod blk;
+pub(crate) mod core_placement;
 pub(crate) mod crowd;
 pub(crate) mod fairness;
 pub(crate) mod hook;
@@ -20,7 +21,6 @@ pub(crate) mod net;
 pub(crate) mod output;
 mod pairs;
 pub(crate) mod scale;
-pub(crate) mod seating;
 pub(crate) mod stand;
 pub(crate) mod store;
 pub(crate) mod store_load;

@@ -15,9 +15,9 @@
 //! it.
 
 use super::Result;
+use super::core_placement::CorePlacement;
 use super::net::SENDERS_PATHS;
 use super::output::{Lines, Run};
-use super::seating::Seating;
 use super::stand::Stand;
 use super::timing::{Timing, in_turns};
 use crate::choice::choice;
@@ -163,12 +163,12 @@ pub fn measure(args: &NeighbourArgs, run: &mut Run) -> Result<()> {
 }
 
 /// Where the threads of a stand are, as lines.
-fn on_cores(seating: &Seating) -> String {
-    let words = seating.words();
-    match seating.nr_workers() {
+fn on_cores(core_placement: &CorePlacement) -> String {
+    let words = core_placement.words();
+    match core_placement.nr_workers() {
         0 => format!("Without workers: {words}.\n"),
         1 => format!("1 worker, which serves both: {words}.\n"),
-        _ if seating.shares_guests_core() => format!(
+        _ if core_placement.shares_guests_core() => format!(
             "2 workers, the second for the neighbour: {words}. There are no more cores: what the neighbour's worker takes of \
              the guests' core the measured guest has not, which is no fault of a worker's.\n"
         ),
@@ -203,7 +203,7 @@ fn table(rows: &[Row]) -> Table {
 }
 
 fn method<'a>(args: &NeighbourArgs, stands: impl Iterator<Item = &'a Stand>) -> String {
-    let cores: String = stands.map(|stand| on_cores(stand.seating())).collect();
+    let cores: String = stands.map(|stand| on_cores(stand.core_placement())).collect();
     format!(
         "Medians of {} interleaved repeats of {} s. Neighbour and xenstored at the lowest priority, on the guest's core.\n\
          {cores}\

@@ -403,7 +403,7 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
         stands.insert(workers, Stand::with_workers(workers, args.mode, Placement::Balanced)?);
     }
     // In all rows or in none: they are compared.
-    let gives_way = stands.values().any(|stand| stand.seating().shares_guests_core());
+    let gives_way = stands.values().any(|stand| stand.core_placement().shares_guests_core());
     stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
     let &NetArgs { repeats, seconds, burst, mode, queues, .. } = args;
     let words = |row: &Row| format!("{} {} {} B", row.name(), row.dir, row.size);
@@ -473,9 +473,9 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
     let mut gives_way = false;
     for stand in stands {
         gives_way |= stand.gives_way;
-        text += &match stand.seating().nr_workers() {
-            0 => format!("Without workers: {}.\n", stand.seating().words()),
-            n => format!("{n} worker(s): {}.\n", stand.seating().words()),
+        text += &match stand.core_placement().nr_workers() {
+            0 => format!("Without workers: {}.\n", stand.core_placement().words()),
+            n => format!("{n} worker(s): {}.\n", stand.core_placement().words()),
         };
     }
     if gives_way {

@@ -2,7 +2,7 @@
 //! far as there are cores.
 
 use super::Result;
-use super::seating::Seating;
+use super::core_placement::CorePlacement;
 use crate::process::process_command::{Case, Nuisance, ProcessCommand};
 use crate::process::report::Played;
 use crate::testbed::{Ends, Process, Testbed};
@@ -15,7 +15,7 @@ const FIRST_NEIGHBOUR: u16 = 101;
 
 /// See the module.
 pub struct Stand {
-    seating: Seating,
+    core_placement: CorePlacement,
     ends: Ends,
     vifs: u32,
     neighbours: u16,
@@ -31,34 +31,34 @@ impl Stand {
 
     /// The same, whose backend has so many worker threads that wait in this way; 0: none.
     pub fn with_workers(workers: usize, mode: Mode, place: Placement) -> Result<Self> {
-        Self::on(Testbed::start()?, Seating::of(workers)?, mode, place)
+        Self::on(Testbed::start()?, CorePlacement::of(workers)?, mode, place)
     }
 
     /// With broker and xenstored, which are threads of this process, on the guest's core, where
     /// they give way.
     pub fn that_gives_way(workers: usize) -> Result<Self> {
-        let seating = Seating::of(workers)?;
-        let guests = seating.guest;
+        let core_placement = CorePlacement::of(workers)?;
+        let guests = core_placement.guest;
         let testbed = std::thread::spawn(move || {
             crate::process::stay_on(guests).map_err(|e| e.to_string())?;
             rustix::process::nice(19).map_err(|e| format!("cannot give way: {e}"))?;
             Testbed::start().map_err(|e| e.to_string())
         });
         let testbed = testbed.join().map_err(|_| "the testbed's thread panicked")??;
-        Self::on(testbed, seating, Mode::Adaptive, Placement::Fixed)
+        Self::on(testbed, core_placement, Mode::Adaptive, Placement::Fixed)
     }
 
-    fn on(testbed: Testbed, seating: Seating, mode: Mode, place: Placement) -> Result<Self> {
+    fn on(testbed: Testbed, core_placement: CorePlacement, mode: Mode, place: Placement) -> Result<Self> {
         testbed.guest_domain(GUEST)?;
-        let back = testbed.back(seating.back, seating.posts(place, mode))?;
-        let guests = testbed.process("guest", GUEST, seating.guest)?;
+        let back = testbed.back(core_placement.back, core_placement.posts(place, mode))?;
+        let guests = testbed.process("guest", GUEST, core_placement.guest)?;
         let ends = Ends { back, guests, testbed };
-        Ok(Self { seating, ends, vifs: 0, neighbours: 0, gives_way: false })
+        Ok(Self { core_placement, ends, vifs: 0, neighbours: 0, gives_way: false })
     }
 
     /// Which thread has which core.
-    pub fn seating(&self) -> &Seating {
-        &self.seating
+    pub fn core_placement(&self) -> &CorePlacement {
+        &self.core_placement
     }
 
     /// Runs one case, with such a neighbour from before until after: the guest's account and the
@@ -68,7 +68,7 @@ impl Stand {
         self.vifs += 1;
         let (beside, size) = (case.beside, case.size);
         let domid = FIRST_NEIGHBOUR + self.neighbours;
-        let core = self.seating.guest;
+        let core = self.core_placement.guest;
         let begin = |ends: &mut Ends| match beside {
             None | Some(Nuisance::Absent) => Ok(None),
             Some(nuisance) => begin(ends, nuisance, size, domid, core).map(Some),

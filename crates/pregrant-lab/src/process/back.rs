@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   order --> far side (PortPlan) --> ports of the vif that comes --> marks, stamps (Signals) --> report
-//!             queues are served here, or by worker threads (Staff)
+//!             queues are served here, or by worker threads (WorkerThreads)
 //! ```
 //! Between the orders of a crowd its devices are served; between others nothing is.
 
@@ -13,7 +13,7 @@ use super::port_plan::{PlannedPorts, PortPlan};
 use super::process_command::{Case, Devices, Dir, Nuisance, Posts, ProcessCommand};
 use super::report::{Came, Latencies, Played, Report, Spent, Switched};
 use super::signals::{Signals, WARM_UP, locked};
-use super::staff::{Meter, Staff};
+use super::worker_threads::{Meter, WorkerThreads};
 use super::{LoopbackBackend, ProcessArgs, Result, has_command, next_command, send_report};
 use pregrant::DomId;
 use pregrant::blk::path::PathName as DiskPath;
@@ -76,7 +76,7 @@ struct Host {
     /// What stands behind vifs.
     port_plan: Rc<RefCell<PortPlan>>,
     redo: Rc<Cell<bool>>,
-    staff: Option<Arc<Staff>>,
+    worker_threads: Option<Arc<WorkerThreads>>,
     attach_at_ns: u64,
     /// Where the machine's sockets are, and which domain this is.
     dir: PathBuf,
@@ -129,7 +129,7 @@ impl Host {
             backend: Backend::new(platform, xs, config, vec![class])?,
             port_plan,
             redo,
-            staff: None,
+            worker_threads: None,
             attach_at_ns,
             dir: args.broker.parent().unwrap_or(Path::new(".")).into(),
             domid: args.domid,
@@ -143,10 +143,12 @@ impl Host {
     /// costs.
     fn obey(&mut self, command: ProcessCommand, spent: Spent) -> Result<()> {
         let done = match command {
-            ProcessCommand::Employ(posts) => Staff::employ(&mut self.backend, &posts).map(|staff| {
-                self.staff = Some(staff);
-                Report::Done
-            }),
+            ProcessCommand::Employ(posts) => {
+                WorkerThreads::employ(&mut self.backend, &posts).map(|worker_threads| {
+                    self.worker_threads = Some(worker_threads);
+                    Report::Done
+                })
+            }
             ProcessCommand::Serve(posts, devices) => self.serve(&posts, devices),
             ProcessCommand::Case(case) => {
                 // A neighbour that breaks things on purpose, again and again: not to be told of.
@@ -165,7 +167,7 @@ impl Host {
             ProcessCommand::Seen => Ok(Report::Seen { came: self.hall.came(), spent }),
             _ => Err("that is a guest's order".into()),
         };
-        let placed = self.staff.as_ref().map_or(Ok(()), |staff| staff.in_place());
+        let placed = self.worker_threads.as_ref().map_or(Ok(()), |worker_threads| worker_threads.in_place());
         let report = done.and_then(|report| placed.map(|()| report));
         send_report(&report.unwrap_or_else(|e| Report::Failed(e.to_string())))
     }
@@ -177,7 +179,7 @@ impl Host {
             self.configure(path, path);
         }
         self.commands = Some(self.backend.platform().events().also_wake_on(std::io::stdin().as_fd())?);
-        self.staff = Some(Staff::employ(&mut self.backend, posts)?);
+        self.worker_threads = Some(WorkerThreads::employ(&mut self.backend, posts)?);
         Ok(Report::Done)
     }
 
@@ -191,7 +193,7 @@ impl Host {
     }
 
     fn meter(&self) -> Meter {
-        Meter::new(&self.backend, self.staff.as_ref())
+        Meter::new(&self.backend, self.worker_threads.as_ref())
     }
 
     fn spent(&self) -> Spent {
@@ -243,16 +245,16 @@ impl Work for Host {
 /// Rounds of the backend until `done` says so, or `most` has passed (false).
 fn rounds(
     backend: &mut LoopbackBackend,
-    staff: Option<&Arc<Staff>>,
+    worker_threads: Option<&Arc<WorkerThreads>>,
     mode: Mode,
     most: Duration,
     mut done: impl FnMut(&mut LoopbackBackend) -> bool,
 ) -> Result<bool> {
     // Where others serve the queues there is nothing here to poll.
-    let mode = if staff.is_some() { Mode::Event } else { mode };
+    let mode = if worker_threads.is_some() { Mode::Event } else { mode };
     let done = |backend: &mut LoopbackBackend| {
-        if let Some(staff) = staff {
-            staff.awake();
+        if let Some(worker_threads) = worker_threads {
+            worker_threads.awake();
         }
         done(backend)
     };
@@ -318,7 +320,7 @@ impl Host {
         let mut played = Played::default();
         let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);
         self.backend.control()?;
-        let ended = rounds(&mut self.backend, self.staff.as_ref(), case.mode, most, |backend| {
+        let ended = rounds(&mut self.backend, self.worker_threads.as_ref(), case.mode, most, |backend| {
             if played.path.is_empty() && signals.marks.load(Ordering::Relaxed) >= WARM_UP {
                 played.path = path_of(backend, case);
             }
@@ -341,11 +343,11 @@ impl Host {
     /// A learning switch until so many vifs have come and gone.
     fn switch(&mut self, vifs: u64, succeed: bool) -> Result<Switched> {
         self.redo.set(true);
-        let Self { backend, port_plan, staff, dir, domid, .. } = self;
+        let Self { backend, port_plan, worker_threads, dir, domid, .. } = self;
         let account = Arc::new(Account::open(backend.platform(), succeed)?);
         let switch = Switch::new();
-        if let Some(staff) = staff {
-            staff.serve(&switch);
+        if let Some(worker_threads) = worker_threads {
+            worker_threads.serve(&switch);
         }
         *port_plan.borrow_mut() = PortPlan::Switch(Stations::at(&switch), Arc::clone(&account));
         let before = backend.removed();
@@ -355,13 +357,14 @@ impl Host {
         let mut status = StatusPublisher::on_loopback(dir, *domid).inspect_err(|e| log::info!("{e}")).ok();
         let asked =
             status.as_ref().map(|s| backend.platform().events().also_wake_on(s.as_fd())).transpose()?;
-        let ended = rounds(backend, staff.as_ref(), Mode::Adaptive, Duration::from_secs(60), |backend| {
-            switch.set_now(MonotonicClock.now_ns());
-            if let Some(status) = &mut status {
-                status.turn(backend);
-            }
-            backend.removed() - before >= vifs
-        })?;
+        let ended =
+            rounds(backend, worker_threads.as_ref(), Mode::Adaptive, Duration::from_secs(60), |backend| {
+                switch.set_now(MonotonicClock.now_ns());
+                if let Some(status) = &mut status {
+                    status.turn(backend);
+                }
+                backend.removed() - before >= vifs
+            })?;
         if let Some(number) = asked {
             backend.platform().events().forget(number);
         }

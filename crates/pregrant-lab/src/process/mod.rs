@@ -16,8 +16,8 @@ pub(crate) mod ports;
 pub(crate) mod process_command;
 pub(crate) mod report;
 pub(crate) mod signals;
-pub(crate) mod staff;
 pub(crate) mod transfer;
+pub(crate) mod worker_threads;
 
 use crate::machine;
 use clap::{Args, ValueEnum};

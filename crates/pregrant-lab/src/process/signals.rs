@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   guest --mark--> port: what was counted so far is read here, in the queue's own thread     Spent
-//!                    '--> whoever waits for a mark: ports of other queues (wakers), the control thread (Staff)
+//!                    '--> whoever waits for a mark: ports of other queues (wakers), the control thread (WorkerThreads)
 //! ```
 //! Which mark came decides what a port does with frames. The guest sends a mark when it has the
 //! answers to all before it, and sends on when it has the mark's, so no other queue has frames
 //! under way then.
 
 use super::report::Spent;
-use super::staff::Meter;
+use super::worker_threads::Meter;
 use hdrhistogram::Histogram;
 use pregrant::port::QueueWaker;
 use pregrant_host::ports::sink::SinkCounters;

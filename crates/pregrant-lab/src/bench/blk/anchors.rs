@@ -10,8 +10,8 @@
 
 use super::{BlkArgs, Dir, Row};
 use crate::bench::Result;
+use crate::bench::core_placement::CorePlacement;
 use crate::bench::output::Run;
-use crate::bench::seating::Seating;
 use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
@@ -76,7 +76,7 @@ impl Place {
             .mode(0o700)
             .create(&dir)
             .map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-        let place = Self { dir, server: None, core: Seating::of(1)?.guest, in_memory };
+        let place = Self { dir, server: None, core: CorePlacement::of(1)?.guest, in_memory };
         let mut file = File::create(place.file())?;
         // Real bytes: a hole is not read from anywhere.
         let block = vec![0x5a; 1 << 20];
@@ -96,7 +96,7 @@ impl Place {
 
     /// Starts the server. False: it is not installed.
     fn serve(&mut self) -> Result<bool> {
-        let core = Seating::of(1)?.workers.first().copied();
+        let core = CorePlacement::of(1)?.workers.first().copied();
         let mut command = pinned("qemu-storage-daemon", core);
         command
             .args(["--blockdev", &format!("driver=file,node-name=file,filename={}", self.file().display())]);

@@ -9,7 +9,7 @@
 
 use super::Row;
 use crate::bench::Result;
-use crate::bench::seating::Seating;
+use crate::bench::core_placement::CorePlacement;
 use crate::process::disks::disks_command::{DiskSetup, DisksCommand, DisksSeen, HANDLE, Load, Rested};
 use crate::process::process_command::{Devices, ProcessCommand};
 use crate::process::report::{Report, Spent};
@@ -83,7 +83,7 @@ pub struct Stand {
     ends: Ends,
     plan: Plan,
     /// Who is where.
-    pub seating: Seating,
+    pub core_placement: CorePlacement,
     /// A guest gives its core away when it has nothing to do.
     pub gives_way: bool,
 }
@@ -106,7 +106,7 @@ pub struct Window {
 impl Stand {
     /// With all disks connected, and written once.
     pub fn start(plan: Plan, most: &Most) -> Result<Self> {
-        let seating = Seating::of(plan.workers)?;
+        let core_placement = CorePlacement::of(plan.workers)?;
         let mut testbed = Testbed::start()?;
         // Twice what is in flight: parts of the disk that requests are apart in begin where they
         // are aligned.
@@ -118,12 +118,12 @@ impl Stand {
             testbed.large_guest_domain(*front)?;
             testbed.make_disk(*front, HANDLE, &image)?;
         }
-        let back = testbed.process("back", 0, seating.back)?;
-        let guests = testbed.process("guest", FIRST, seating.guest)?;
+        let back = testbed.process("back", 0, core_placement.back)?;
+        let guests = testbed.process("guest", FIRST, core_placement.guest)?;
         let mut ends = Ends { back, guests, testbed };
         // A worker that has nothing to do sleeps in the end: other machines have the same cores.
         let mode = if plan.sleeps() { Mode::Event } else { Mode::Adaptive };
-        let posts = seating.posts(Placement::Balanced, mode).ok_or("no workers")?;
+        let posts = core_placement.posts(Placement::Balanced, mode).ok_or("no workers")?;
         answer!(ends.ask_back(ProcessCommand::Serve(posts, Devices::Disks(plan.path)))?, Report::Done => ());
         let setup = DiskSetup {
             persistent: plan.path == PathName::Persistent,
@@ -134,7 +134,7 @@ impl Stand {
         };
         let gather = ProcessCommand::Disks(DisksCommand::Gather { fronts, setup });
         answer!(ends.ask_guests(gather)?, Report::Done => ());
-        Ok(Self { ends, plan, seating, gives_way: false })
+        Ok(Self { ends, plan, core_placement, gives_way: false })
     }
 
     /// How the platform did its work, as the backend tells it.

@@ -63,7 +63,7 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
     for (plan, stand) in stands {
         if !seen.contains(&plan.workers) {
             seen.push(plan.workers);
-            text += &format!("{} worker(s): {}.\n", plan.workers, stand.seating.words());
+            text += &format!("{} worker(s): {}.\n", plan.workers, stand.core_placement.words());
         }
     }
     if stands.values().any(|stand| stand.gives_way) {

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ROUNDS_TO_LOOK: u32 = 16;
 
 /// One guest.
-struct Seat {
+struct CrowdMember {
     guest: Guest,
     /// Next number, by queue: one more sends on all queues is sent on each.
     next: Vec<u64>,
@@ -29,7 +29,7 @@ struct Seat {
 /// All of them.
 #[derive(Default)]
 pub struct Crowd {
-    seats: Vec<Seat>,
+    members: Vec<CrowdMember>,
     /// Each burst is made here: nothing of it stays.
     scratch: Arena,
     head: Head,
@@ -46,24 +46,24 @@ impl Crowd {
     ) -> Result<Report> {
         for member in members {
             let guest = guest::attach(broker, member.domid, 0, config(path, data_len, member.queues))?;
-            self.seats.push(Seat { guest, next: vec![0; member.queues as usize] });
+            self.members.push(CrowdMember { guest, next: vec![0; member.queues as usize] });
         }
         // Their handshakes run beside each other: all have said what they want before one is waited
         // for.
         let until = Instant::now() + PATIENCE;
-        for seat in &mut self.seats {
-            seat.guest.control(Duration::from_millis(1))?;
+        for member in &mut self.members {
+            member.guest.control(Duration::from_millis(1))?;
         }
-        for seat in &mut self.seats {
-            while !seat.guest.vif().is_live() || seat.guest.vif().is_announcing() {
+        for member in &mut self.members {
+            while !member.guest.vif().is_live() || member.guest.vif().is_announcing() {
                 if Instant::now() > until {
-                    return Err(not_connected(&mut seat.guest, PATIENCE));
+                    return Err(not_connected(&mut member.guest, PATIENCE));
                 }
-                seat.guest.control(Duration::from_millis(10))?;
+                member.guest.control(Duration::from_millis(10))?;
             }
-            let (vif, wanted) = (seat.guest.vif(), seat.next.len());
+            let (vif, wanted) = (member.guest.vif(), member.next.len());
             if vif.nr_queues() != wanted || data_len.is_some() != vif.staging_accepted(0) {
-                let (id, has) = (seat.guest.device().id(), vif.nr_queues());
+                let (id, has) = (member.guest.device().id(), vif.nr_queues());
                 return Err(format!(
                     "{id}: {wanted} queue(s) and data length {data_len:?} were asked for, and not given ({has} queues): the \
                      back's log says why"
@@ -107,19 +107,19 @@ impl Crowd {
 
     /// A burst on each queue of one member. True: something was sent.
     fn fill(&mut self, load: Load) -> Result<bool> {
-        let Self { seats, scratch, head } = self;
-        let seat = seats.get_mut(load.member).ok_or("no such member of the crowd")?;
+        let Self { members, scratch, head } = self;
+        let member = members.get_mut(load.member).ok_or("no such member of the crowd")?;
         let mut sent = 0;
-        for queue in 0..seat.next.len() {
-            seat.guest.reclaim(queue, 1)?;
-            let first = seat.next[queue];
+        for queue in 0..member.next.len() {
+            member.guest.reclaim(queue, 1)?;
+            let first = member.next[queue];
             scratch.clear();
             for k in 0..BURST_FRAMES as u64 {
                 let Some(frame) = scratch.room(load.size, Offload::default()) else { break };
                 head.fill_head(frame, first + k);
             }
-            let n = seat.guest.send(queue, &scratch.burst())?;
-            seat.next[queue] += n as u64;
+            let n = member.guest.send(queue, &scratch.burst())?;
+            member.next[queue] += n as u64;
             sent += n;
         }
         Ok(sent > 0)
@@ -128,15 +128,15 @@ impl Crowd {
     /// Waits for the answers to all that was sent.
     pub fn rest(&mut self) -> Result<Report> {
         let until = Instant::now() + PATIENCE;
-        for seat in &mut self.seats {
-            for queue in 0..seat.next.len() {
-                while seat.guest.vif().in_flight(queue) > 0 {
-                    if seat.guest.reclaim(queue, 1)? > 0 {
+        for member in &mut self.members {
+            for queue in 0..member.next.len() {
+                while member.guest.vif().in_flight(queue) > 0 {
+                    if member.guest.reclaim(queue, 1)? > 0 {
                         continue;
                     }
                     if Instant::now() > until {
-                        let n = seat.guest.vif().in_flight(queue);
-                        let id = seat.guest.device().id();
+                        let n = member.guest.vif().in_flight(queue);
+                        let id = member.guest.device().id();
                         return Err(format!("{id}: {n} TX requests have no answer after {PATIENCE:?}").into());
                     }
                     std::thread::yield_now();
@@ -144,19 +144,19 @@ impl Crowd {
             }
         }
         Ok(Report::Sent {
-            frames: self.seats.iter().map(|seat| seat.next.iter().sum()).collect(),
-            missed_wakeups: self.seats.iter().map(|seat| seat.guest.missed_wakeups()).sum(),
+            frames: self.members.iter().map(|member| member.next.iter().sum()).collect(),
+            missed_wakeups: self.members.iter().map(|member| member.guest.missed_wakeups()).sum(),
         })
     }
 
     /// Single frames of the first one, there and back.
     pub fn echo(&mut self, seconds: f64, mode: Mode) -> Result<Report> {
-        let seat = self.seats.first_mut().ok_or("there is nobody in the crowd")?;
+        let member = self.members.first_mut().ok_or("there is nobody in the crowd")?;
         let case = Case { burst: 1, seconds, mode, ..Case::of(Dir::Echo, PathName::Copy) };
-        let before = guest::spent(&seat.guest);
-        let mut played = guest::echo(&mut seat.guest, &case)?;
+        let before = guest::spent(&member.guest);
+        let mut played = guest::echo(&mut member.guest, &case)?;
         // Those of the marks, too, for which the backend wakes as well.
-        let all = guest::spent(&seat.guest).since(&before);
+        let all = guest::spent(&member.guest).since(&before);
         (played.spent.ops.wakeups, played.spent.missed_wakeups) = (all.ops.wakeups, all.missed_wakeups);
         Ok(Report::Case(Box::new(played)))
     }

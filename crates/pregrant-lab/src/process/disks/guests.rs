@@ -1,8 +1,8 @@
 //! The guests with disks of one process: a thread for each, and the main one for orders, which
 //! sleeps while requests move.
 
+use super::disk_guest::{Count, DiskGuest, Hall};
 use super::disks_command::{DiskSetup, DisksCommand, DisksSeen, Load, Rested};
-use super::seat::{Count, Hall, Seat};
 use crate::cpu_time;
 use crate::process::Result;
 use crate::process::report::{Latencies, Report, Spent};
@@ -65,16 +65,16 @@ impl Guests {
             let (broker, front, counts) = (broker.to_path_buf(), DomId(*front), Arc::clone(&count));
             let name = format!("guest {}", front.0);
             let play = move || {
-                let mut seat = match Seat::take(&broker, front, &setup) {
-                    Ok(seat) => seat,
+                let mut disk_guest = match DiskGuest::take(&broker, front, &setup) {
+                    Ok(disk_guest) => disk_guest,
                     Err(e) => return drop(send_report.send(Said::Failed(e.to_string()))),
                 };
                 // nobody listens: the process ends
-                let _ = send_report.send(Said::There(seat.platform().totals()));
+                let _ = send_report.send(Said::There(disk_guest.platform().totals()));
                 for task in commands {
                     let done = match task {
-                        Task::Run(load) => seat.run(&load, &hall, &counts),
-                        Task::Verify => seat.verify(),
+                        Task::Run(load) => disk_guest.run(&load, &hall, &counts),
+                        Task::Verify => disk_guest.verify(),
                     };
                     let said = match done {
                         Ok(rested) => Said::Rested(Box::new(rested)),

@@ -10,10 +10,10 @@
 //! flight and none is answered, as a guest's virtual CPU does; or, where it has a core to itself,
 //! looks for answers all the time.
 //!
-//! [`command`]: what is said. [`guests`]: the process. [`seat`]: one guest. [`load`]: what it asks,
-//! and how it knows that answers are right.
+//! [`command`]: what is said. [`guests`]: the process. [`disk_guest`]: one guest. [`load`]: what it
+//! asks, and how it knows that answers are right.
 
+pub(crate) mod disk_guest;
 pub(crate) mod disks_command;
 pub(crate) mod guests;
 pub(crate) mod load;
-pub(crate) mod seat;

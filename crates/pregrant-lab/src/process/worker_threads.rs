@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 /// See the module.
-pub struct Staff {
+pub struct WorkerThreads {
     /// Wakes the control thread.
     waker: OwnedFd,
     /// By number.
@@ -37,18 +37,18 @@ pub struct Staff {
     switch: Mutex<Switch>,
 }
 
-impl Staff {
+impl WorkerThreads {
     /// Gives the backend workers. Before its first device.
     pub fn employ(backend: &mut LoopbackBackend, posts: &Posts) -> Result<Arc<Self>> {
         let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         backend.platform().events().also_wake_on(waker.as_fd())?;
-        let staff = Arc::new(Self {
+        let worker_threads = Arc::new(Self {
             waker,
             threads: Mutex::new(vec![None; posts.workers]),
             astray: Mutex::default(),
             switch: Mutex::default(),
         });
-        let (starting, turning) = (Arc::clone(&staff), Arc::clone(&staff));
+        let (starting, turning) = (Arc::clone(&worker_threads), Arc::clone(&worker_threads));
         let cores = posts.cores.clone();
         backend.start_workers(pregrant_host::drivers::WorkerConfig {
             workers: posts.workers,
@@ -68,7 +68,7 @@ impl Staff {
             }),
             each_turn: Arc::new(move || locked(&turning.switch).set_now(MonotonicClock.now_ns())),
         })?;
-        Ok(staff)
+        Ok(worker_threads)
     }
 
     /// From now on they tell this switch the time.
@@ -98,13 +98,13 @@ impl Staff {
 #[derive(Clone)]
 pub struct Meter {
     totals: Totals,
-    staff: Option<Arc<Staff>>,
+    worker_threads: Option<Arc<WorkerThreads>>,
 }
 
 impl Meter {
     /// Of this backend, with these workers.
-    pub fn new(backend: &LoopbackBackend, staff: Option<&Arc<Staff>>) -> Self {
-        Self { totals: backend.platform().totals(), staff: staff.cloned() }
+    pub fn new(backend: &LoopbackBackend, worker_threads: Option<&Arc<WorkerThreads>>) -> Self {
+        Self { totals: backend.platform().totals(), worker_threads: worker_threads.cloned() }
     }
 
     /// By all handles and threads.
@@ -113,16 +113,19 @@ impl Meter {
             at_ns: MonotonicClock.now_ns(),
             ops: self.totals.read(),
             cpu_ns: cpu_time::of_process(),
-            workers_cpu_ns: self.staff.as_ref().map_or_else(Vec::new, |staff| staff.cpu()),
+            workers_cpu_ns: self
+                .worker_threads
+                .as_ref()
+                .map_or_else(Vec::new, |worker_threads| worker_threads.cpu()),
             ..Spent::default()
         }
     }
 
     /// Wakes the control thread, if it is another.
     pub fn wake(&self) {
-        if let Some(staff) = &self.staff {
+        if let Some(worker_threads) = &self.worker_threads {
             // full: it is readable, as is wanted
-            let _ = rustix::io::write(&staff.waker, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&worker_threads.waker, &1u64.to_ne_bytes());
         }
     }
 }

@@ -15,7 +15,7 @@ use std::io;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seating {
+pub struct CorePlacement {
     /// The guest's; None: this process may use one core alone, and pins nobody.
     pub guest: Option<usize>,
     /// That of the back's first thread.
@@ -25,7 +25,7 @@ pub struct Seating {
     nr_workers: usize,
 }
 
-impl Seating {
+impl CorePlacement {
     /// For a back with so many worker threads; 0: it serves the queues itself.
     pub fn of(workers: usize) -> io::Result<Self> {
         Ok(Self::on(&crate::limit::cores()?, workers))
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn workers_have_the_cores_behind_the_guests() {
-        let on = |cores: &[usize], workers| Seating::on(cores, workers).words();
+        let on = |cores: &[usize], workers| CorePlacement::on(cores, workers).words();
         assert_eq!(on(&[2, 4], 0), "guest on core 2, back on core 4");
         assert_eq!(on(&[2, 4], 1), "guest and control thread on core 2, worker 0 on core 4");
         assert_eq!(
@@ -97,11 +97,13 @@ mod tests {
             "guest and control thread on core 0, worker 0 on core 1, worker 1 on core 2"
         );
         let shared = [([0, 1].as_slice(), 2), (&[0, 1], 1), (&[0, 1, 2], 2), (&[0], 1)];
-        let shared = shared.map(|(cores, workers)| Seating::on(cores, workers).shares_guests_core());
+        let shared = shared.map(|(cores, workers)| CorePlacement::on(cores, workers).shares_guests_core());
         assert_eq!(shared, [true, false, false, true]);
         assert!(on(&[7], 2).starts_with("one core"));
         let posts = |cores: &[usize], workers| {
-            Seating::on(cores, workers).posts(Placement::Balanced, Mode::Poll).map(|p| (p.workers, p.cores))
+            CorePlacement::on(cores, workers)
+                .posts(Placement::Balanced, Mode::Poll)
+                .map(|p| (p.workers, p.cores))
         };
         assert_eq!(posts(&[0, 1], 0), None);
         assert_eq!(posts(&[0, 1], 2), Some((2, vec![1, 0])));

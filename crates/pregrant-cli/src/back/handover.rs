@@ -26,12 +26,12 @@ const ON_THE_WAY: Duration = Duration::from_millis(100);
 
 /// See the module; [`let_go`](Self::let_go) ends it.
 #[derive(Debug)]
-pub struct Hold {
+pub struct Handover {
     device: Device,
     before: String,
 }
 
-impl Hold {
+impl Handover {
     /// Netback reads no more of the guest's ring, from a moment later on.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ mod tests {
         let mut xs = Client::new(UnixTransport::connect(&socket).unwrap());
         let id = DeviceId { class: Class::VIF, front: DomId(5), back: DomId(0), handle: 0 };
         let device = || Device::new(id, Side::Back);
-        assert!(Hold::begin(device(), &mut xs).is_err(), "there is no such vif");
+        assert!(Handover::begin(device(), &mut xs).is_err(), "there is no such vif");
         xs.write(device().own_dir(), "").unwrap();
         let now = |xs: &mut Client<UnixTransport>| {
             let text = |key: String, xs: &mut Client<UnixTransport>| {
@@ -110,17 +110,17 @@ mod tests {
             if let Some(rate) = &rate {
                 xs.write(&format!("{}/{RATE}", device().own_dir()), rate).unwrap();
             }
-            assert!(Hold::left(device(), &mut xs).unwrap().is_none());
-            let hold = Hold::begin(device(), &mut xs).unwrap();
+            assert!(Handover::left(device(), &mut xs).unwrap().is_none());
+            let hold = Handover::begin(device(), &mut xs).unwrap();
             assert_eq!(now(&mut xs), (Some(HELD.into()), Some(rate.clone().unwrap_or_default())));
             hold.let_go(&mut xs).unwrap();
             assert_eq!(now(&mut xs), (rate.clone(), None));
 
             // One that is killed; the next one holds it too, or only lets go.
             for again in [true, false] {
-                drop(Hold::begin(device(), &mut xs).unwrap());
-                let left = if again { Some(Hold::begin(device(), &mut xs).unwrap()) } else { None };
-                left.or_else(|| Hold::left(device(), &mut xs).unwrap()).unwrap().let_go(&mut xs).unwrap();
+                drop(Handover::begin(device(), &mut xs).unwrap());
+                let left = if again { Some(Handover::begin(device(), &mut xs).unwrap()) } else { None };
+                left.or_else(|| Handover::left(device(), &mut xs).unwrap()).unwrap().let_go(&mut xs).unwrap();
                 assert_eq!(now(&mut xs), (rate.clone(), None));
             }
         }

@@ -77,7 +77,7 @@ impl Driver {
 }
 
 /// See the module.
-pub struct Seat {
+pub struct DiskGuest {
     driver: Driver,
     xs: Client<UnixTransport>,
     contents: Contents,
@@ -93,7 +93,7 @@ struct Place {
     at_ns: u64,
 }
 
-impl Seat {
+impl DiskGuest {
     /// Attaches, connects, and writes all of the disk.
     pub fn take(broker: &Path, front: DomId, setup: &DiskSetup) -> Result<Self> {
         let (platform, mut xs) = crate::process::attach(broker, front)?;
@@ -112,10 +112,10 @@ impl Seat {
         let vbd = FrontVbd::new(device.peer_domid(), config, false);
         let contents = Contents::new(front.0.into(), 0, most);
         let driver = Driver { platform, device, vbd };
-        let mut seat = Self { driver, xs, contents, taken: vec![0; most], waiter: Waiter::default() };
-        seat.connect(setup)?;
-        seat.write_all()?;
-        Ok(seat)
+        let mut disk_guest = Self { driver, xs, contents, taken: vec![0; most], waiter: Waiter::default() };
+        disk_guest.connect(setup)?;
+        disk_guest.write_all()?;
+        Ok(disk_guest)
     }
 
     fn connect(&mut self, setup: &DiskSetup) -> Result<()> {
