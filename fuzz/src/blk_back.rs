@@ -265,7 +265,7 @@ impl Game {
             self.lanes = self.disk.lock().last_lanes(self.back.queues().len());
             // An odd key may be one of fewer pages than the rings have.
             if !odd {
-                self.look();
+                self.check();
             }
         }
         if !self.back.is_connected() || self.back.queues().len() != n_queues || odd {
@@ -579,7 +579,7 @@ impl Game {
         }
         let due = self.disk.lock().after_poll(lane, again + taken);
         self.answers(q, due);
-        self.look();
+        self.check();
         if let Ok(Err(fault)) = polled {
             self.end_by(fault);
         }
@@ -624,7 +624,7 @@ impl Game {
     }
 
     /// What holds between two polls.
-    fn look(&mut self) {
+    fn check(&mut self) {
         let rings = self.ring_pages();
         let (counts, path) = (self.rig.xen.counts(), self.path());
         let n = self.queues.len();
@@ -650,10 +650,10 @@ impl Game {
     }
 
     /// The image has another length now, and its back is told or looks itself.
-    fn resize(&mut self, sectors: u64, looks: bool) {
+    fn resize(&mut self, sectors: u64, checks: bool) {
         self.disk.lock().image.sectors = sectors;
-        if looks {
-            self.back.look_at_length(&mut self.back_bus).expect("a store");
+        if checks {
+            self.back.check_length(&mut self.back_bus).expect("a store");
         } else {
             self.back.resize(&mut self.back_bus, sectors).expect("a store");
         }

@@ -105,7 +105,7 @@ pub fn blk_front(data: &[u8]) {
     game.connect(&mut tape);
     while tape.more(OPS) {
         game.play(&mut tape);
-        game.look();
+        game.check();
     }
     game.close();
 }
@@ -486,7 +486,7 @@ impl Game {
     }
 
     /// What holds between two operations.
-    fn look(&self) {
+    fn check(&self) {
         let FrontConfig { queues, ring_order, pages, .. } = self.config;
         let (rings, pages) = (1 << ring_order, pages.max(11));
         // A back that allows fewer pages for rings each time gets half of them each time.

@@ -83,13 +83,13 @@ impl Game {
                 self.pages.grant(&self.rig, tape.below(PAGES), right);
                 self.asked.iter_mut().for_each(|asked| asked.stale = true);
             }
-            4 => self.look(tape.below(QUEUES)),
+            4 => self.check(tape.below(QUEUES)),
             5 => self.turn(),
             6 => self.die(tape.below(2) == 0),
             _ => {
-                (0..QUEUES).for_each(|q| self.look(q));
+                (0..QUEUES).for_each(|q| self.check(q));
                 (0..20).for_each(|_| self.turn());
-                (0..QUEUES).for_each(|q| self.look(q));
+                (0..QUEUES).for_each(|q| self.check(q));
                 (0..20).for_each(|_| self.turn());
             }
         }
@@ -150,7 +150,7 @@ impl Game {
     }
 
     /// The worker of a queue heeds what it is told.
-    fn look(&mut self, q: usize) {
+    fn check(&mut self, q: usize) {
         self.exchanges[q].apply(&mut self.tables[q]);
     }
 
@@ -234,7 +234,7 @@ impl Game {
             if self.asked.iter().any(|asked| asked.request.data[0] as usize == q) {
                 continue;
             }
-            self.look(q);
+            self.check(q);
             let table = &self.tables[q];
             assert_eq!(table.len(), self.model[q].len());
             for (&gref, &writable) in &self.model[q] {
@@ -262,7 +262,7 @@ impl Game {
         (self.grefs, self.exchanges, self.tables) = back(&self.kept);
         assert_eq!(self.rig.xen.counts().mapped, 0, "a dead back has nothing mapped");
         self.grefs.resume(&self.rig.host, GUEST, &self.versions);
-        (0..QUEUES).for_each(|q| self.look(q));
+        (0..QUEUES).for_each(|q| self.check(q));
         for (q, model) in self.model.iter_mut().enumerate() {
             let table = &self.tables[q];
             let mut gone = Vec::new();
@@ -287,7 +287,7 @@ impl Game {
 
     fn close(mut self) {
         for _ in 0..UNANSWERED_MAX {
-            (0..QUEUES).for_each(|q| self.look(q));
+            (0..QUEUES).for_each(|q| self.check(q));
             (0..20).for_each(|_| self.turn());
         }
         assert!(self.asked.is_empty(), "requests without an answer");

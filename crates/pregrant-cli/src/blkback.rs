@@ -161,7 +161,7 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
     let scripts = args.hotplug.unwrap_or(usual);
     attached.plugged_by_toolstack(scripts == Scripts::Toolstack);
     let classes = vec![Box::new(Blk::new(args.config(scripts == Scripts::Toolstack))) as _];
-    let mut daemon = attached.daemon(&args.daemon, classes, None, KeptOff::looking_after(&kept_off))?;
+    let mut daemon = attached.daemon(&args.daemon, classes, None, KeptOff::watching(&kept_off))?;
     daemon.run(args.daemon.close)
 }
 

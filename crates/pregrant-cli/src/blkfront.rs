@@ -112,7 +112,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// then says who.
 const WAIT_USUAL: u64 = 15;
 /// Between two looks whether a signal came, as long as there was no backend yet.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK: Duration = Duration::from_millis(100);
 
 /// Runs `pregrant blkfront`.
 pub fn run(mut args: BlkFrontArgs, given: &Given) -> Result<()> {
@@ -180,7 +180,7 @@ where
     // LOG: of the process' own front.
     log::info!("{id}: waits for a backend{bound}");
     let began = Instant::now();
-    while !front.connect(LOOK)? {
+    while !front.connect(CHECK)? {
         if stop.asked() {
             return Ok(());
         }

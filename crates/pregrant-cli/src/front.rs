@@ -191,7 +191,7 @@ const MOVE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long nothing may be heard of one who has a place, while there is a backend.
 const SILENCE_MOST: Duration = Duration::from_secs(40);
 /// Between two looks at these three.
-const PATIENCE_LOOK: Duration = Duration::from_secs(1);
+const PATIENCE_CHECK: Duration = Duration::from_secs(1);
 /// How long the backend may take to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an end stays after its connection is over: late acknowledgements still go out.
@@ -405,19 +405,19 @@ where
     let report = loop {
         // Once it is done, nobody may come any more: whether all is quiet is looked at without
         // being woken.
-        let due = if matches!(progress, Progress::Done(_)) { LINGER } else { PATIENCE_LOOK };
+        let due = if matches!(progress, Progress::Done(_)) { LINGER } else { PATIENCE_CHECK };
         let came = station.turn::<Box<dyn Error>>(due, |stack, now| {
             progress = client.pump(stack, now).map_err(|e| no_server(e, to))?;
             Ok(())
         })?;
-        watch.look(station.now_ns(), came, progress, bytes);
+        watch.check(station.now_ns(), came, progress, bytes);
         if stop.asked() {
             watch.clear();
             return Err("stopped before the transfer was over".into());
         }
         let (now, started) = (station.now_ns(), progress != Progress::Waiting);
         let through = client.acknowledged(station.stack());
-        let stands = standstill.look(through, started && station.is_live(), now) > MOVE_PATIENCE;
+        let stands = standstill.check(through, started && station.is_live(), now) > MOVE_PATIENCE;
         match progress {
             Progress::Moving(_) if stands => {
                 watch.clear();
@@ -497,7 +497,7 @@ where
         let counts = now.saturating_sub(away_ns) > SILENCE_MOST.as_nanos() as u64 / 2;
         open.iter().for_each(|(server, _)| server.limit_silence(station.stack(), SILENCE_MOST, counts));
         let mut steps = Vec::new();
-        let due = if open.is_empty() { Duration::MAX } else { PATIENCE_LOOK };
+        let due = if open.is_empty() { Duration::MAX } else { PATIENCE_CHECK };
         let came = station.turn::<Box<dyn Error>>(due, |stack, now| {
             steps.extend(open.iter_mut().map(|(server, _)| server.pump(stack, now)));
             Ok(())
@@ -515,7 +515,7 @@ where
             let (server, watch) = &mut open[at];
             let over = match step {
                 Ok(progress @ Progress::Done(report)) => {
-                    watch.look(now, came, progress, 0);
+                    watch.check(now, came, progress, 0);
                     let over = server.is_closed(station.stack());
                     if over {
                         screen::print(format_args!(
@@ -529,7 +529,7 @@ where
                     over
                 }
                 Ok(progress) => {
-                    watch.look(now, came, progress, 0);
+                    watch.check(now, came, progress, 0);
                     false
                 }
                 Err(e) => {
@@ -557,7 +557,7 @@ struct Standstill {
 impl Standstill {
     /// For how long, where `bytes` are through. Time that is not `live` (without a backend, or a
     /// connection) is none.
-    fn look(&mut self, bytes: u64, live: bool, now_ns: u64) -> Duration {
+    fn check(&mut self, bytes: u64, live: bool, now_ns: u64) -> Duration {
         if bytes != self.bytes || !live {
             *self = Self { bytes, since_ns: now_ns };
         }
@@ -583,7 +583,7 @@ impl Watch {
     }
 
     /// After each turn, in which `came` frames came.
-    fn look(&mut self, now_ns: u64, came: usize, progress: Progress, of: u64) {
+    fn check(&mut self, now_ns: u64, came: usize, progress: Progress, of: u64) {
         let Progress::Moving(bytes) = progress else { return };
         let last = *self.last_came_ns.get_or_insert(now_ns);
         if came > 0 {
@@ -612,7 +612,7 @@ mod tests {
         let mut standstill = Standstill { bytes: 0, since_ns: 5 };
         let stands =
             [(0, true, 9), (0, true, 10), (1, true, 11), (1, true, 14), (1, false, 90), (1, true, 92)];
-        let stands = stands.map(|(bytes, live, now)| standstill.look(bytes, live, now).as_nanos());
+        let stands = stands.map(|(bytes, live, now)| standstill.check(bytes, live, now).as_nanos());
         assert_eq!(stands, [4, 5, 0, 3, 0, 2]);
     }
 

@@ -193,7 +193,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
     let _ = screen::print(text);
     let mut ended = Ended::default();
     loop {
-        match events.recv_timeout(ended.look()) {
+        match events.recv_timeout(ended.check()) {
             Ok(Event::Destroyed(domid)) => ended.begin(&mut machine, domid),
             Err(RecvTimeoutError::Timeout) => ended.turn(&mut machine),
             Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -208,8 +208,8 @@ struct Ended(Vec<(DomId, Removal)>);
 
 impl Ended {
     /// When to look again.
-    fn look(&self) -> Duration {
-        if self.0.is_empty() { Duration::from_secs(3600) } else { Removal::LOOK }
+    fn check(&self) -> Duration {
+        if self.0.is_empty() { Duration::from_secs(3600) } else { Removal::CHECK }
     }
 
     fn begin(&mut self, machine: &mut Machine, domid: DomId) {

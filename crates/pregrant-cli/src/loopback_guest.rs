@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// patience lets it.
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK: Duration = Duration::from_millis(5);
 
 /// Which device of which guest, of which machine.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ pub fn join<G>(
         if !patient || stop.asked() {
             return Err(why);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK);
     }
 }
 
@@ -120,7 +120,7 @@ fn await_handle(
     let start = Instant::now();
     loop {
         match which(xs) {
-            Err(_) if start.elapsed() < PATIENCE && !stop.asked() => std::thread::sleep(LOOK),
+            Err(_) if start.elapsed() < PATIENCE && !stop.asked() => std::thread::sleep(CHECK),
             found => return found,
         }
     }
@@ -137,7 +137,7 @@ fn await_device(
     let key = format!("{}/device/{}/{handle}/backend-id", path::home(domid), class.name());
     let start = Instant::now();
     while xs.read_if_there(&key)?.is_none() && start.elapsed() < PATIENCE && !stop.asked() {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK);
     }
     Ok(())
 }

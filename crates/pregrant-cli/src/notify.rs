@@ -23,7 +23,7 @@ const FEEDS: u32 = 4;
 pub struct Notify {
     is_wanted: bool,
     status: String,
-    looked: Option<Instant>,
+    checked: Option<Instant>,
     /// Between two feedings; None: there is no watchdog.
     feed: Option<Duration>,
     fed: Option<Instant>,
@@ -64,10 +64,10 @@ impl Notify {
             self.fed = Some(now);
             self.say(NotifyState::Watchdog);
         }
-        if !self.is_wanted || !is_due(self.looked, EVERY) {
+        if !self.is_wanted || !is_due(self.checked, EVERY) {
             return;
         }
-        self.looked = Some(now);
+        self.checked = Some(now);
         let text = text();
         if text != self.status {
             self.say(NotifyState::Status(&text));

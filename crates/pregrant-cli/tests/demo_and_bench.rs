@@ -134,7 +134,7 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
     for (mode, queues) in [("poll", "1"), ("event", "1"), ("adaptive", "2")] {
         let json = File::new(&format!("net-{mode}.jsonl"));
         // A sink that reads heads alone, and one that is to have whole frames.
-        let look: &[&str] = if mode == "poll" { &[] } else { &["--look"] };
+        let check: &[&str] = if mode == "poll" { &[] } else { &["--look"] };
         let args = [
             "bench",
             "net",
@@ -155,7 +155,7 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
             "--json",
             json.path(),
         ];
-        let out = pregrant(&[&args[..], look].concat());
+        let out = pregrant(&[&args[..], check].concat());
         assert!(out.status.success(), "{mode}: {}", text(&out.stderr));
         assert!(text(&out.stderr).contains("map serves TX"), "{mode}: {}", text(&out.stderr));
         let lines = json.lines();
@@ -176,7 +176,7 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
                 (Some("copy"), 64.0) => {
                     assert!((counted("grant_copies") - frames).abs() < 0.1 * frames + apart, "{line}");
                 }
-                (Some("map"), 1500.0 | 65535.0) if look.is_empty() => {
+                (Some("map"), 1500.0 | 65535.0) if check.is_empty() => {
                     assert!((counted("grant_copies") - frames).abs() < 0.1 * frames + apart, "{line}");
                     assert_eq!((counted("grant_maps"), counted("grant_unmaps")), (0.0, 0.0), "{line}");
                 }
@@ -663,12 +663,12 @@ fn kill(pid: u32, signal: &str) {
     assert!(done.success());
 }
 
-/// Looks until `look` has something, or a minute has passed: a watchdog against hanging, not a
+/// Looks until `check` has something, or a minute has passed: a watchdog against hanging, not a
 /// measurement.
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return found;
         }
         assert!(Instant::now() < until, "{what} did not happen");

@@ -25,7 +25,7 @@ type Map = <<Xen as Platform>::Peer as PeerMem>::Map;
 /// How long a front may take to any step: in an emulator on a busy machine, long.
 const PATIENCE: Duration = Duration::from_secs(400);
 /// Between two looks at its state.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK: Duration = Duration::from_millis(50);
 
 struct Back {
     xs: Client<UnixTransport>,
@@ -58,7 +58,7 @@ impl Back {
                     format!("the front stays in state {state:?}, and does not come to {states:?}").into()
                 );
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK);
         }
     }
 
@@ -113,7 +113,7 @@ impl Back {
             if start.elapsed() > PATIENCE {
                 return Err("the front posts nothing".into());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK);
         }
         self.close()
     }

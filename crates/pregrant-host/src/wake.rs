@@ -15,7 +15,7 @@ pub trait WakeOn {
     /// The descriptors.
     fn extras(&self) -> &Extras;
     /// Looks at them without sleeping, in one system call.
-    fn look_now(&self);
+    fn check_now(&self);
 
     /// Makes [`Events::wait`](pregrant::platform::Events::wait) return also when `fd` becomes
     /// readable. A duplicate is kept until [`forget`](Self::forget). Returns the number for
@@ -31,7 +31,7 @@ pub trait WakeOn {
         self.extras().forget(number);
     }
     /// Whether descriptor `number` was readable when the last wait slept, or at the last
-    /// [`look`](Self::look).
+    /// [`check`](Self::check).
     fn woken_by(&self, number: usize) -> bool {
         self.extras().woken_by(number)
     }
@@ -41,11 +41,11 @@ pub trait WakeOn {
     }
     /// Looks at the descriptors without sleeping (one system call). A wait that finds events does
     /// not look at them, so a busy loop calls this once in a while. True when one is readable.
-    fn look(&self) -> bool {
+    fn check(&self) -> bool {
         if self.extras().is_empty() {
             return false;
         }
-        self.look_now();
+        self.check_now();
         self.extras().woke()
     }
 }

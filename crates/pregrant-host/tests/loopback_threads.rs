@@ -241,12 +241,12 @@ fn a_descriptor_wakes_a_waiter() {
     let quiet = front.events().also_wake_on(other.as_fd()).unwrap();
     let number = front.events().also_wake_on(theirs.as_fd()).unwrap();
     let mut ready = ReadySet::default();
-    assert!(!front.events().look());
+    assert!(!front.events().check());
     ours.write_all(b"x").unwrap();
     front.events().wait(&mut ready, None);
     assert!(ready.ports.is_empty());
     assert!(front.events().woken_by(number) && !front.events().woken_by(quiet));
-    assert!(front.events().look() && front.events().woken_by(number));
+    assert!(front.events().check() && front.events().woken_by(number));
     front.events().forget(number);
     front.events().wait(&mut ready, Some(Duration::from_millis(1)));
     assert!(!front.events().woken_by(number));

@@ -315,7 +315,7 @@ impl Pieces {
 }
 
 impl Lender for Pieces {
-    fn look(&mut self) -> u64 {
+    fn map_payload(&mut self) -> u64 {
         0
     }
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {

@@ -39,7 +39,7 @@ const OTHER_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 8];
 
 /// Looks for a frame, each a millisecond after the one before, until it counts as lost. The kernel
 /// has the processor meanwhile.
-const LOOKS: u32 = 10_000;
+const CHECKS: u32 = 10_000;
 
 /// A tap at the bridge, up.
 fn bridged(name: &str, front: Offloads) -> (Tap, TapPort) {
@@ -84,7 +84,7 @@ fn forwards(from: &mut TapPort, to: &mut TapPort) {
     let mut probe = Arena::new();
     assert!(probe.push(&[&OTHER_MAC[..], &GUEST_MAC, &[0x88, 0xb5], &[0; 46]].concat(), Offload::default()));
     let mut came = Arena::new();
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         from.tx_burst(&probe.burst());
         to.rx_burst(&mut came);
         if came.burst().iter().any(|(frame, _)| is_probe(frame)) {
@@ -99,7 +99,7 @@ fn forwards(from: &mut TapPort, to: &mut TapPort) {
 /// What comes next at `port`, one frame or more.
 fn next_burst(port: &mut TapPort, into: &mut Arena) {
     into.clear();
-    for _ in 0..LOOKS {
+    for _ in 0..CHECKS {
         if port.rx_burst(into) > 0 {
             return;
         }
@@ -391,7 +391,7 @@ fn taps_of_a_predecessor_forward_before_the_first_is_served() {
         assert_eq!(seven[0].tx_burst(&sent.burst()), usize::from(FRAMES));
         let mut eight = taps.connected(&vif(8), 1, BOTH).unwrap();
         let (mut came, mut numbers) = (Arena::new(), Vec::new());
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS {
             came.clear();
             eight[0].rx_burst(&mut came);
             let burst = came.burst();

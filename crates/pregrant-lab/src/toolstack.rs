@@ -68,7 +68,7 @@ pub fn devices_of<T: Transport>(xs: &mut Client<T>, class: Class, front: DomId) 
 pub fn remove_devices<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<usize> {
     let mut removal = Removal::begin(xs, front)?;
     while !removal.turn(xs)? {
-        std::thread::sleep(Removal::LOOK);
+        std::thread::sleep(Removal::CHECK);
     }
     Ok(removal.devices.len())
 }
@@ -83,7 +83,7 @@ pub struct Removal {
 
 impl Removal {
     /// Between two looks.
-    pub const LOOK: Duration = Duration::from_millis(2);
+    pub const CHECK: Duration = Duration::from_millis(2);
 
     /// Asks for it.
     pub fn begin<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<Self> {

@@ -428,7 +428,7 @@ pub trait Keeper: Send + Sync {
 /// Who lends the payload of one burst. Frames are numbered as in the burst.
 pub trait Lender {
     /// Makes payload reachable. Returns a bit for each frame of which that failed.
-    fn look(&mut self) -> u64;
+    fn map_payload(&mut self) -> u64;
     /// Piece `k` of frame `i`, in order; None: there are no more.
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>>;
     /// Frame `i` is kept from now on. None: it has nothing that could be.
@@ -443,7 +443,7 @@ pub struct LentBurst<'a> {
     heads: &'a [u16; BURST_FRAMES],
     lender: &'a mut dyn Lender,
     keeper: &'a mut Option<Arc<dyn Keeper>>,
-    looked: bool,
+    is_mapped: bool,
 }
 
 impl<'a> LentBurst<'a> {
@@ -456,7 +456,7 @@ impl<'a> LentBurst<'a> {
         lender: &'a mut dyn Lender,
         keeper: &'a mut Option<Arc<dyn Keeper>>,
     ) -> Self {
-        Self { arena, lent, heads, lender, keeper, looked: false }
+        Self { arena, lent, heads, lender, keeper, is_mapped: false }
     }
 
     /// Frames, those that were dropped on the way included.
@@ -498,11 +498,11 @@ impl<'a> LentBurst<'a> {
 
     /// Makes the payload of all frames reachable, in one go; those whose is not are dropped from
     /// the burst. Before it there are no pieces.
-    pub fn look(&mut self) {
-        if self.lent == 0 || core::mem::replace(&mut self.looked, true) {
+    pub fn map_payload(&mut self) {
+        if self.lent == 0 || core::mem::replace(&mut self.is_mapped, true) {
             return;
         }
-        let mut failed = self.lender.look();
+        let mut failed = self.lender.map_payload();
         while failed != 0 {
             self.arena.drop_frame(failed.trailing_zeros() as usize);
             failed &= failed - 1;
@@ -512,7 +512,7 @@ impl<'a> LentBurst<'a> {
     /// What follows the head of frame `i`, in order.
     #[inline(always)]
     pub fn pieces(&self, i: usize) -> impl Iterator<Item = Piece<'_>> {
-        let lent = self.looked && !self.is_whole(i) && self.len_of(i) != 0;
+        let lent = self.is_mapped && !self.is_whole(i) && self.len_of(i) != 0;
         let (lender, mut k) = (&*self.lender, 0);
         core::iter::from_fn(move || {
             k += 1;
@@ -525,7 +525,7 @@ impl<'a> LentBurst<'a> {
     /// long. Its head does not stay. None: it is not kept, for it is whole, was not looked at, or
     /// another keeper has frames of this queue.
     pub fn keep(&mut self, i: usize, by: &Arc<dyn Keeper>) -> Option<Token> {
-        if !self.looked || self.is_whole(i) || self.len_of(i) == 0 {
+        if !self.is_mapped || self.is_whole(i) || self.len_of(i) == 0 {
             return None;
         }
         if !Arc::ptr_eq(self.keeper.get_or_insert_with(|| Arc::clone(by)), by) {
@@ -543,7 +543,7 @@ impl<'a> LentBurst<'a> {
     /// Copies what is lent of frame `i`, which is whole then; or dropped, where that cannot be
     /// read.
     pub fn make_whole(&mut self, i: usize) {
-        self.look();
+        self.map_payload();
         let desc = self.arena.desc(i);
         if desc.len == 0 || self.is_whole(i) {
             return;

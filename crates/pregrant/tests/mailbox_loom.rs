@@ -61,7 +61,7 @@ struct Inbox {
 enum Without {
     Nothing,
     /// The second look before the sleep.
-    SecondLook,
+    SecondCheck,
     /// The question whether the reader waits: nobody rings.
     Doorbell,
 }
@@ -95,7 +95,7 @@ fn take(boxes: &mut [Reader<u32>], inbox: &Inbox, without: Without, count: usize
             continue;
         }
         if inbox.waiting.begin()
-            && without != Without::SecondLook
+            && without != Without::SecondCheck
             && let Some(mail) = take_one(boxes)
         {
             got.push(mail);
@@ -234,7 +234,7 @@ fn mail_that_was_posted_before_is_seen_before() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_reader_that_does_not_look_again_loses_mail() {
-    mail_wakes_the_reader(2, 2, Without::SecondLook);
+    mail_wakes_the_reader(2, 2, Without::SecondCheck);
 }
 
 #[test]

@@ -90,8 +90,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     }
     attached.plugged_by_toolstack(hotplug == Hotplug::Toolstack);
     let classes = classes(args, hotplug, args.chosen(), provider);
-    let mut daemon =
-        attached.daemon(&args.daemon, classes, Some(switch), KeptOff::looking_after(&kept_off))?;
+    let mut daemon = attached.daemon(&args.daemon, classes, Some(switch), KeptOff::watching(&kept_off))?;
     daemon.run(args.daemon.close)?;
     drop(daemon); // its taps and channels
     if args.give_back.is_empty() {

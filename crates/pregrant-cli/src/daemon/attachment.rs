@@ -63,7 +63,7 @@ pub struct Attached<P: Platform> {
     /// Worker threads, unless it is told how many.
     workers: usize,
     /// How its status is read.
-    look: String,
+    hint: String,
     stop: Stop,
     status: StatusPublisher<P>,
 }
@@ -83,9 +83,9 @@ impl Attached<Loopback> {
         let Some(owner) = own_loopback(&platform, dir, serves, args.wait, &stop)? else { return Ok(None) };
         let status = StatusPublisher::on_loopback_at(&serves.status(dir, DRIVER.0))?;
         let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
-        let look = format!("pregrant top --loopback {}", dir.display());
+        let hint = format!("pregrant top --loopback {}", dir.display());
         let (domid, workers) = (DRIVER, 1);
-        let attached = Self { platform, xs, serves, domid, config, workers, look, stop, status };
+        let attached = Self { platform, xs, serves, domid, config, workers, hint, stop, status };
         Ok(Some((attached.woken()?, owner)))
     }
 }
@@ -108,8 +108,8 @@ impl Attached<Xen> {
             removes: removes_directories(domid, false),
             ..BackendConfig::default()
         };
-        let (workers, look) = (workers_on_xen(), "pregrant top".into());
-        let attached = Self { platform, xs, serves, domid, config, workers, look, stop, status };
+        let (workers, hint) = (workers_on_xen(), "pregrant top".into());
+        let attached = Self { platform, xs, serves, domid, config, workers, hint, stop, status };
         Ok(Some((attached.woken()?, owner)))
     }
 
@@ -182,11 +182,11 @@ where
         switch: Option<Switch>,
         between: Option<(Duration, Box<dyn FnMut()>)>,
     ) -> Result<Daemon<P, UnixTransport>> {
-        let Self { platform, xs, serves, domid, config, workers, look, stop, status } = self;
+        let Self { platform, xs, serves, domid, config, workers, hint, stop, status } = self;
         let mut backend = Backend::new(platform, xs, config, classes)?;
         start_workers(&mut backend, args, workers, switch.as_ref())?;
         let (name, process) = (serves.name(), std::process::id());
-        let _ = screen::print(format_args!("{name} of {domid}, process {process}: ready; status: {look}"));
+        let _ = screen::print(format_args!("{name} of {domid}, process {process}: ready; status: {hint}"));
         let notify = Notify::from_environment();
         Ok(Daemon { serves, backend, switch, status, stop, notify, between })
     }

@@ -28,7 +28,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// Between two looks at what the kernel has.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK: Duration = Duration::from_millis(100);
 const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
 
 /// The lock of the one backend of its kind.
@@ -158,7 +158,7 @@ impl KeptOff {
     }
 
     /// What is to be done now and then.
-    fn look(&self) {
+    fn check(&self) {
         // A backend of another kind that ended as this one began has not seen it.
         if self.kernel.autoprobe() {
             let _ = self.kernel.set_autoprobe(false); // it could be set when this began
@@ -167,16 +167,16 @@ impl KeptOff {
     }
 
     /// What is to be done in control turns so that the kernel gets the devices that are not ours.
-    pub fn looking_after(kept: &Option<Rc<Self>>) -> Option<(Duration, Box<dyn FnMut()>)> {
+    pub fn watching(kept: &Option<Rc<Self>>) -> Option<(Duration, Box<dyn FnMut()>)> {
         let kept = kept.clone()?;
-        let mut looked = Instant::now() - LOOK;
-        let look = move || {
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
-                kept.look();
+        let mut checked = Instant::now() - CHECK;
+        let check = move || {
+            if checked.elapsed() >= CHECK {
+                checked = Instant::now();
+                kept.check();
             }
         };
-        Some((LOOK, Box::new(look)))
+        Some((CHECK, Box::new(check)))
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
         let machine = Machine::new("looks");
         let (kept, _lock) = machine.backend(Serves::Vifs);
         machine.kernel(Serves::Vbds).set_autoprobe(true).unwrap();
-        kept.look();
+        kept.check();
         assert!(!machine.takes_new());
     }
 }

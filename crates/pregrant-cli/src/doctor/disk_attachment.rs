@@ -27,7 +27,7 @@ const STARTING: Duration = Duration::from_secs(10);
 /// How long it may take to decide. libxl gives a script 40 s.
 const DECIDING: Duration = Duration::from_secs(20);
 /// A backend makes its status anew so often.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK: Duration = Duration::from_millis(100);
 
 /// A guest and the number of its disk: `5.51712`.
 pub fn one_vbd(text: &str) -> std::result::Result<(u16, u32), String> {
@@ -109,7 +109,7 @@ pub fn wait(run_dir: &Path, domid: DomId, vbd: (u16, u32)) -> Result<()> {
         if began.elapsed() >= most {
             return Err(why.into());
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK);
     }
 }
 

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_LEAST: Duration = Duration::from_millis(200);
 /// Between two looks at what is late. A lone timeout for all: to set one, and to read the clock,
 /// may each be a system call.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK: Duration = Duration::from_millis(20);
 /// However long, and however often nothing came back.
 const PATIENCE_MOST: Duration = Duration::from_secs(4);
 
@@ -84,7 +84,7 @@ pub(super) fn send(plan: &Plan) -> Result<()> {
     socket.connect(plan.to).map_err(|e| format!("{}: {e}; is there a route to it?", plan.to))?;
     // the kernel's limit may be less
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BYTES);
-    socket.set_read_timeout(Some(LOOK))?;
+    socket.set_read_timeout(Some(CHECK))?;
     let mut flight = Flight::new(plan, socket);
     let done = flight.run(&stop);
     flight.progress.clear();
@@ -104,7 +104,7 @@ struct Flight<'a> {
     damaged_answers: u64,
     last_counters: Counters,
     last_reply: Instant,
-    looked: Instant,
+    checked: Instant,
     round_trip: RoundTrip,
     /// Doubled each time that something was late, until one arrives at its first sending.
     patience: Duration,
@@ -129,7 +129,7 @@ impl<'a> Flight<'a> {
             damaged_answers: 0,
             last_counters: Counters::default(),
             last_reply: now,
-            looked: now,
+            checked: now,
             round_trip: RoundTrip::default(),
             patience: PATIENCE,
             bytes: Vec::new(),
@@ -168,8 +168,8 @@ impl<'a> Flight<'a> {
                 self.next += 1;
             }
             self.receive(&mut came)?;
-            if now.duration_since(self.looked) >= LOOK {
-                self.looked = now;
+            if now.duration_since(self.checked) >= CHECK {
+                self.checked = now;
                 self.send_again(now)?;
             }
         }

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     /// What a round costs in which nobody has anything to do.
-    const LOOK_NS: u64 = 50;
+    const CHECK_NS: u64 = 50;
 
     /// Each vif: how long a batch takes, and how long after its end there is another one. Returns
     /// the time that each got of `total`.
@@ -221,7 +221,7 @@ mod tests {
         let mut state = vec![(Turn::default(), 0u64, 0u64); vifs.len()];
         while now < total {
             turns.begin(now);
-            now += LOOK_NS;
+            now += CHECK_NS;
             for (&(batch, gap), (turn, due, got)) in vifs.iter().zip(&mut state) {
                 if turns.waits(turn) {
                     continue;
@@ -317,7 +317,7 @@ mod tests {
         let (mut others, mut it) = ([Turn::default(); 3], Turn::default());
         while now < 400_000_000 {
             turns.begin(now);
-            now += LOOK_NS;
+            now += CHECK_NS;
             for turn in &mut others {
                 if !turns.waits(turn) {
                     now += 2_000;

@@ -24,7 +24,7 @@ pub const READERS_MAX: usize = 16;
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Between two looks at the socket.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK: Duration = Duration::from_millis(10);
 /// How long a document serves newcomers too.
 const FRESH: Duration = Duration::from_millis(100);
 
@@ -34,7 +34,7 @@ pub struct StatusSocket {
     listener: Listener,
     readers: Vec<Reader>,
     last: Option<(Instant, Rc<[u8]>)>,
-    looked: Option<Instant>,
+    checked: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -67,15 +67,15 @@ impl StatusSocket {
     /// # Errors
     /// A living process serves it, or the path cannot be bound.
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        Ok(Self { listener: Listener::bind(path)?, readers: Vec::new(), last: None, looked: None })
+        Ok(Self { listener: Listener::bind(path)?, readers: Vec::new(), last: None, checked: None })
     }
 
     /// Serves who is there, at `now`; `document` is called only when there is a new reader.
     pub fn turn(&mut self, now: Instant, document: impl FnOnce() -> Vec<u8>) {
-        if self.looked.is_some_and(|at| now.saturating_duration_since(at) < LOOK) {
+        if self.checked.is_some_and(|at| now.saturating_duration_since(at) < CHECK) {
             return;
         }
-        self.looked = Some(now);
+        self.checked = Some(now);
         self.readers.retain_mut(|reader| reader.send(now));
         let mut document = Some(document);
         // As many as a backlog has: who keeps connecting does not keep us.
@@ -98,7 +98,7 @@ impl StatusSocket {
 
     /// When it wants another turn, from now, though nobody comes. None: never.
     pub fn due(&self) -> Option<Duration> {
-        (!self.readers.is_empty()).then_some(LOOK)
+        (!self.readers.is_empty()).then_some(CHECK)
     }
 }
 
@@ -149,11 +149,11 @@ mod tests {
         };
         turn(&mut socket, Duration::ZERO);
         let (a, b) = (scratch.connect(), scratch.connect());
-        turn(&mut socket, LOOK);
+        turn(&mut socket, CHECK);
         let c = scratch.connect();
-        turn(&mut socket, LOOK * 2);
+        turn(&mut socket, CHECK * 2);
         let d = scratch.connect();
-        turn(&mut socket, LOOK * 3 + FRESH);
+        turn(&mut socket, CHECK * 3 + FRESH);
         assert_eq!([a, b, c, d].map(read), [[1; 3], [1; 3], [1; 3], [2; 3]].map(Vec::from));
         assert_eq!(made, 2);
         let error = StatusSocket::bind(&scratch.0).unwrap_err().to_string();
@@ -173,9 +173,9 @@ mod tests {
             socket.turn(now, || document.clone());
         };
         let slow: Vec<_> = (0..READERS_MAX).map(|_| scratch.connect()).collect();
-        turn(&mut socket, LOOK);
+        turn(&mut socket, CHECK);
         assert_eq!(socket.readers.len(), READERS_MAX);
-        assert_eq!(read(scratch.connect_after(|| turn(&mut socket, LOOK))).len(), 0, "turned away");
+        assert_eq!(read(scratch.connect_after(|| turn(&mut socket, CHECK))).len(), 0, "turned away");
         turn(&mut socket, PATIENCE);
         assert_eq!(socket.readers.len(), 0, "cut off");
         drop(slow);
@@ -187,7 +187,7 @@ mod tests {
         junk.set_nonblocking(true).unwrap();
         let mut all = Vec::new();
         while all.len() < document.len() {
-            turn(&mut socket, LOOK);
+            turn(&mut socket, CHECK);
             // until it would block; at the end perhaps a reset, for the unread junk
             let _ = junk.read_to_end(&mut all);
         }

@@ -33,7 +33,7 @@ const BOUND: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(20);
 /// The same two where the bound is lifted: long, for a busy machine has senders that stand still
 /// there for long.
-const UNBOUNDED_LOOK: Duration = Duration::from_secs(5);
+const UNBOUNDED_CHECK: Duration = Duration::from_secs(5);
 const UNBOUNDED_LATE: Duration = Duration::from_secs(2);
 /// After this long such a wait says what it waits for.
 const SAYS: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ const SAYS: Duration = Duration::from_secs(60);
 static LIFTED: AtomicBool = AtomicBool::new(false);
 
 /// Armed queues, or rings of devices, that one such look takes at most: it is what idle vifs cost.
-pub(super) const PENDING_LOOKS: usize = 4;
+pub(super) const PENDING_CHECKS: usize = 4;
 
 /// Lifts the bound for all waits of this process that begin from now on, as [`UNBOUNDED`] does. For
 /// tests.
@@ -86,7 +86,7 @@ impl Waiter {
         due: Option<Duration>,
     ) {
         let lifted = is_lifted();
-        let (bound, late) = if lifted { (UNBOUNDED_LOOK, UNBOUNDED_LATE) } else { (BOUND, LATE) };
+        let (bound, late) = if lifted { (UNBOUNDED_CHECK, UNBOUNDED_LATE) } else { (BOUND, LATE) };
         // The clock may be a system call: who is woken, as nearly everybody is, does without.
         let began = (lifted || due.is_some()).then(Instant::now);
         let mut said = false;

@@ -20,7 +20,7 @@
 
 use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
-use super::wait::PENDING_LOOKS;
+use super::wait::PENDING_CHECKS;
 use super::workers::waker::{QueueDoorbell, Waker};
 use crate::ports::port_readiness::PortReadiness;
 use pregrant::PlatformError;
@@ -34,11 +34,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Rounds between two looks at what fired, while others move; fewer where they are long, so that
-/// whoever is armed waits for about `LOOK_WITHIN`. And the least time between two looks, for one is
-/// a system call and rounds may be short.
-const LOOK_EVERY: u32 = 16;
-const LOOK_WITHIN: Duration = Duration::from_micros(200);
-const LOOK_AGAIN: Duration = Duration::from_micros(100);
+/// whoever is armed waits for about `CHECK_WITHIN`. And the least time between two looks, for one
+/// is a system call and rounds may be short.
+const CHECK_EVERY: u32 = 16;
+const CHECK_WITHIN: Duration = Duration::from_micros(200);
+const CHECK_AGAIN: Duration = Duration::from_micros(100);
 /// A queue that moved nothing for so many rounds, while others move, is armed.
 const IDLE_ROUNDS: u32 = 64;
 
@@ -112,12 +112,12 @@ pub struct Workload<P: Platform> {
     turns: FairScheduler,
     began: Instant,
     /// Rounds until it is time to look, of so many.
-    look_in: u32,
-    look_every: u32,
+    check_in: u32,
+    check_every: u32,
     /// When it was time last.
     counted_at: Instant,
     /// When there was a look at what fired.
-    looked_at: Instant,
+    checked_at: Instant,
     /// It arms and sleeps now and then; one that only polls arms nothing.
     sleeps: bool,
     scratch: Arena,
@@ -127,7 +127,7 @@ pub struct Workload<P: Platform> {
     /// What fired that is of no queue here; None: nobody asks.
     unknown: Option<ReadySet>,
     /// Where the next look for lost wake-ups begins.
-    looked: usize,
+    checked: usize,
     returned: Vec<Returned<P>>,
     /// Devices whose owner is to look at them.
     changed: Vec<DeviceId>,
@@ -148,16 +148,16 @@ impl<P: Platform> Workload<P> {
             deaf: false,
             turns: FairScheduler::default(),
             began: Instant::now(),
-            look_in: LOOK_EVERY,
-            look_every: LOOK_EVERY,
+            check_in: CHECK_EVERY,
+            check_every: CHECK_EVERY,
             counted_at: Instant::now(),
-            looked_at: Instant::now(),
+            checked_at: Instant::now(),
             sleeps: false,
             scratch: Arena::nowhere(),
             listed: Vec::new(),
             ready: ReadySet::default(),
             unknown: None,
-            looked: 0,
+            checked: 0,
             returned: Vec::new(),
             changed: Vec::new(),
         }
@@ -308,9 +308,9 @@ impl<P: Platform> Workload<P> {
     /// there may be more.
     #[inline]
     pub fn round(&mut self, p: &P) -> bool {
-        self.look_in -= 1;
-        if self.look_in == 0 {
-            self.look_while_busy(p);
+        self.check_in -= 1;
+        if self.check_in == 0 {
+            self.check_while_busy(p);
         }
         let mut moved = false;
         let mut fault = None;
@@ -374,9 +374,9 @@ impl<P: Platform> Workload<P> {
     /// Once in a while: what fired of those that are armed, and who has been idle for long enough
     /// to be.
     #[cold]
-    fn look_while_busy(&mut self, p: &P) {
-        let rounds = std::mem::replace(&mut self.look_every, LOOK_EVERY);
-        self.look_in = LOOK_EVERY;
+    fn check_while_busy(&mut self, p: &P) {
+        let rounds = std::mem::replace(&mut self.check_every, CHECK_EVERY);
+        self.check_in = CHECK_EVERY;
         self.publish_times();
         if !self.sleeps {
             return;
@@ -384,12 +384,12 @@ impl<P: Platform> Workload<P> {
         if self.nr_active() < self.nr_queues() {
             let now = Instant::now();
             let took = now.duration_since(std::mem::replace(&mut self.counted_at, now));
-            let within = LOOK_WITHIN.as_nanos() * u128::from(rounds) / took.as_nanos().max(1);
-            self.look_every = within.clamp(1, LOOK_EVERY.into()) as u32;
-            self.look_in = self.look_every;
-            if now.duration_since(self.looked_at) >= LOOK_AGAIN {
-                self.looked_at = now;
-                self.look(p);
+            let within = CHECK_WITHIN.as_nanos() * u128::from(rounds) / took.as_nanos().max(1);
+            self.check_every = within.clamp(1, CHECK_EVERY.into()) as u32;
+            self.check_in = self.check_every;
+            if now.duration_since(self.checked_at) >= CHECK_AGAIN {
+                self.checked_at = now;
+                self.check(p);
             }
         }
         if self.nr_active() > 1 {
@@ -409,13 +409,13 @@ impl<P: Platform> Workload<P> {
     }
 
     /// Makes active what fired, without sleeping.
-    pub fn look(&mut self, p: &P) {
+    pub fn check(&mut self, p: &P) {
         let mut ready = std::mem::take(&mut self.ready);
         p.events().wait(&mut ready, Some(Duration::ZERO));
         self.fired(&ready);
         self.ready = ready;
         self.take_doorbells();
-        self.look_at_ports();
+        self.poll_ports();
     }
 
     /// These event channels fired.
@@ -449,7 +449,7 @@ impl<P: Platform> Workload<P> {
     }
 
     /// Makes active whose ports the kernel has frames for.
-    pub fn look_at_ports(&mut self) {
+    pub fn poll_ports(&mut self) {
         if let Some(arrivals) = self.arrivals.clone() {
             arrivals.take(|slot| {
                 if let Some(Some(entry)) = self.slots.get_mut(slot as usize) {
@@ -522,12 +522,12 @@ impl<P: Platform> Workload<P> {
     /// In a control turn: looks at what fired, and after what waits in active queues and in those
     /// whose time has come.
     pub fn turn(&mut self, p: &P) {
-        self.look(p);
-        self.turn_looked(p);
+        self.check(p);
+        self.turn_checked(p);
     }
 
     /// The same, of what was looked at just now.
-    pub fn turn_looked(&mut self, p: &P) {
+    pub fn turn_checked(&mut self, p: &P) {
         let now_ns = p.clock().now_ns();
         let slots = &self.slots;
         let is_due = |slot: &usize| {
@@ -563,10 +563,10 @@ impl<P: Platform> Workload<P> {
     /// others each time; or of `all`. Its queue is active then, whether the event comes or not.
     pub fn is_pending(&mut self, all: bool) -> bool {
         let n = self.slots.len();
-        let looks = if all { n } else { n.min(PENDING_LOOKS) };
-        let first = self.looked;
-        self.looked = if n == 0 { 0 } else { (first + looks) % n };
-        let found = (0..looks).map(|k| (first + k) % n).find(|slot| {
+        let checks = if all { n } else { n.min(PENDING_CHECKS) };
+        let first = self.checked;
+        self.checked = if n == 0 { 0 } else { (first + checks) % n };
+        let found = (0..checks).map(|k| (first + k) % n).find(|slot| {
             let slot = self.slots[*slot].as_mut();
             slot.is_some_and(|slot| slot.queue.is_pending())
         });

@@ -222,7 +222,7 @@ impl WakeOn for Evtchn {
     fn extras(&self) -> &Extras {
         &self.extras
     }
-    fn look_now(&self) {
+    fn check_now(&self) {
         self.tally.syscalls.add(1);
         self.extras.sleep(&*self.node, Some(Duration::ZERO));
     }

@@ -159,7 +159,7 @@ impl WakeOn for Reach {
     fn extras(&self) -> &Extras {
         &self.extras
     }
-    fn look_now(&self) {
+    fn check_now(&self) {
         self.sleep(Some(Duration::ZERO));
     }
 }

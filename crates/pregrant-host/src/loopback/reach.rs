@@ -21,7 +21,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 
 /// Domains of which one sleep looks whether they died.
-const PEERS_A_LOOK: usize = 8;
+const PEERS_A_CHECK: usize = 8;
 
 /// Other domains' memory, and event channels.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Reach {
     /// By number.
     peers: RefCell<Vec<(DomId, Arc<Peer>)>>,
     /// Whose death the next sleep looks for.
-    looked: Cell<usize>,
+    checked: Cell<usize>,
     last_peer: Cell<usize>,
     pub(super) copier: Copier,
 }
@@ -43,7 +43,7 @@ impl Reach {
             core,
             extras: Extras::default(),
             peers: RefCell::new(Vec::new()),
-            looked: Cell::new(0),
+            checked: Cell::new(0),
             last_peer: Cell::new(0),
             copier: Copier::default(),
         }
@@ -76,10 +76,10 @@ impl Reach {
     pub(super) fn forget_some_dead(&self) {
         let dead = {
             let peers = self.peers.borrow();
-            let (n, first) = (peers.len(), self.looked.get());
-            let looks = n.min(PEERS_A_LOOK);
-            self.looked.set(if n == 0 { 0 } else { (first + looks) % n });
-            (0..looks).any(|k| peers[(first + k) % n].1.ledger.is_dead())
+            let (n, first) = (peers.len(), self.checked.get());
+            let checks = n.min(PEERS_A_CHECK);
+            self.checked.set(if n == 0 { 0 } else { (first + checks) % n });
+            (0..checks).any(|k| peers[(first + k) % n].1.ledger.is_dead())
         };
         if dead {
             self.forget_dead();

@@ -121,7 +121,7 @@ pub struct Backs<'a> {
 
 impl Backs<'_> {
     /// Looks after the back, and lets it run for a moment.
-    pub fn look(&mut self) {
+    pub fn check(&mut self) {
         if self.back.is_dead() {
             self.deaths += 1;
             self.back = self.world.back("spread", None);
@@ -162,7 +162,7 @@ pub fn what_a_guest_set_outlives_backs_that_die_at_each_point() {
             };
             let mut front = Frontend::new(guest, xs, 0, config, false).unwrap();
             while !front.connect(Duration::from_millis(20)).unwrap() {
-                backs.look();
+                backs.check();
             }
             for (k, (ask, due)) in STEPS.into_iter().enumerate() {
                 // Between the requests, so that records and answers of both kinds take turns.
@@ -174,7 +174,7 @@ pub fn what_a_guest_set_outlives_backs_that_die_at_each_point() {
             }
             // The last answer may be there before the back is dead.
             while backs.deaths == 0 {
-                backs.look();
+                backs.check();
             }
             backs.back.is_live();
             let came = frames_of_each_queue(&mut front, &mut backs);
@@ -203,7 +203,7 @@ fn answer(
         if let Some(answer) = ctrl.answer().unwrap() {
             return answer;
         }
-        backs.look();
+        backs.check();
     }
 }
 
@@ -213,7 +213,7 @@ fn request_group(front: &mut Front, n: u8, wanted: bool, backs: &mut Backs) {
     while vif.multicast_requests() != (0, 0) {
         assert_eq!(vif.multicast_requests(), (1, 0), "refused");
         vif.queue_mut(0).unwrap().reclaim(platform, 1).unwrap();
-        backs.look();
+        backs.check();
     }
 }
 
@@ -234,7 +234,7 @@ fn frames_of_each_queue(front: &mut Front, backs: &mut Backs) -> [Vec<u8>; QUEUE
         }
         quiet += 1;
         assert!(quiet < 200_000, "only {came:?} came");
-        backs.look();
+        backs.check();
     }
     came
 }

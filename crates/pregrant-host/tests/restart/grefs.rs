@@ -45,7 +45,7 @@ pub fn mapped_pages_outlive_backs_that_die_at_each_point() {
             };
             let mut front = Frontend::new(guest, xs, 0, config, false).unwrap();
             while !front.connect(Duration::from_millis(20)).unwrap() {
-                backs.look();
+                backs.check();
             }
             let entries = [0, 1].map(|q| entries(&front, q));
             for (k, (msg_type, queue, range, due)) in STEPS.into_iter().enumerate() {
@@ -59,7 +59,7 @@ pub fn mapped_pages_outlive_backs_that_die_at_each_point() {
             }
             // The last answer may be there before the back is dead.
             while backs.deaths == 0 {
-                backs.look();
+                backs.check();
             }
             backs.back.is_live();
             frames_come(&mut front, &mut backs);
@@ -108,7 +108,7 @@ fn ask(
         if let Some(answer) = ctrl.answer().unwrap() {
             return (answer.status, answer.data);
         }
-        backs.look();
+        backs.check();
     }
 }
 
@@ -120,6 +120,6 @@ fn frames_come(front: &mut Front, backs: &mut Backs) {
     while came < crate::control::frames().count() {
         arena.clear();
         came += front.recv(0, &mut arena, 1).unwrap();
-        backs.look();
+        backs.check();
     }
 }

@@ -63,7 +63,7 @@ pub fn play(orders: &[String], path: &Path) {
         (config.tx_data_len, config.rx_data_len) = (None, None);
     }
     let mut traffic = Traffic::new((platform, xs), config, false, first..first + NUMBERS);
-    traffic.looks_up = None;
+    traffic.checks_up = None;
     loop {
         traffic.step(true);
     }

@@ -27,7 +27,7 @@ pub struct Traffic {
     pub sends_on: bool,
     /// How long a step sleeps at most: its owner has other things to look after. None: until it is
     /// woken.
-    pub looks_up: Option<Duration>,
+    pub checks_up: Option<Duration>,
 }
 
 impl Traffic {
@@ -48,7 +48,7 @@ impl Traffic {
             diverted: Diverted::new(),
             size: None,
             sends_on: false,
-            looks_up: Some(Duration::from_millis(1)),
+            checks_up: Some(Duration::from_millis(1)),
         };
         assert!(traffic.front.connect(Duration::from_secs(60)).unwrap());
         traffic
@@ -64,15 +64,15 @@ impl Traffic {
         self.next.iter().copied().max().unwrap()
     }
 
-    /// Sends and receives what there is, on each queue; sleeps, for [`looks_up`](Self::looks_up) at
-    /// most, when there is nothing.
+    /// Sends and receives what there is, on each queue; sleeps, for [`checks_up`](Self::checks_up)
+    /// at most, when there is nothing.
     pub fn step(&mut self, send: bool) {
         let mut moved = false;
         for i in 0..self.front.vif().nr_queues() {
             moved |= if self.sends_on { self.send_on(i) } else { self.send_and_receive(i, send) };
         }
         if !moved {
-            self.front.sleep(true, self.looks_up).unwrap();
+            self.front.sleep(true, self.checks_up).unwrap();
         }
     }
 

@@ -39,7 +39,7 @@ const MOVES: Duration = Duration::from_millis(150);
 /// How long the new process has for its first answer: a busy machine takes long to start one.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at that.
-const LOOK: Duration = Duration::from_millis(2);
+const CHECK: Duration = Duration::from_millis(2);
 
 /// An image of this run alone: a file without a name, so that no signal leaves it behind.
 struct ImageFile(OwnedFd);
@@ -108,7 +108,7 @@ impl DiskStage {
     }
 
     fn answered(&mut self) -> Result<u64> {
-        Ok(answer!(self.ask(DisksCommand::Look)?, Report::DisksSeen(seen) => seen.requests.iter().sum()))
+        Ok(answer!(self.ask(DisksCommand::Check)?, Report::DisksSeen(seen) => seen.requests.iter().sum()))
     }
 
     fn rested(&mut self, order: DisksCommand) -> Result<Rested> {
@@ -135,7 +135,7 @@ impl DiskStage {
             if Instant::now() > until {
                 return Err(format!("the new backend has answered nothing after {PATIENCE:?}").into());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK);
         }
         progress.show("   reading and writing on");
         std::thread::sleep(MOVES);

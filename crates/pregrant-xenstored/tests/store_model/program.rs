@@ -101,7 +101,7 @@ pub enum Op {
     /// The client goes and another one comes.
     Reconnect,
     /// Asks for something harmless, and so reads its events.
-    Look,
+    Check,
 }
 
 pub fn program(length: usize) -> impl Strategy<Value = Vec<(usize, Op)>> {
@@ -132,7 +132,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (domid.clone(), 0usize..9).prop_map(|(d, n)| Op::SetQuota(d, n)),
         1 => domid.prop_map(Op::IsIntroduced),
         1 => Just(Op::Reconnect),
-        2 => Just(Op::Look),
+        2 => Just(Op::Check),
     ]
 }
 
@@ -167,7 +167,7 @@ pub fn run<S: Store>(store: S, program: &[(usize, Op)]) -> S {
         }
     }
     for who in 0..run.current.len() {
-        run.step(who, &Op::Look);
+        run.step(who, &Op::Check);
     }
     run.store
 }
@@ -253,7 +253,7 @@ impl<S: Store> Run<S> {
                 let expected = self.model.is_introduced(*domid);
                 self.expect(conn, 0, MsgType::IsDomainIntroduced, domid_text(domid).as_bytes(), expected);
             }
-            Op::Reconnect | Op::Look => {
+            Op::Reconnect | Op::Check => {
                 let domid = self.model.domid(conn);
                 let expected = Ok(format!("/local/domain/{domid}\0").into_bytes());
                 self.expect(conn, 0, MsgType::GetDomainPath, domid_text(&domid).as_bytes(), expected);

@@ -162,14 +162,14 @@ pub(super) fn choose<P: Platform, S: KeySource>(
     let first = all[0].read(keys, most);
     // One that is not whole is none: the first says what is wrong.
     let others: Vec<_> = all[1..].iter().filter_map(|reading| reading.read(keys, most).ok()).collect();
-    let looks_new = |queues: &[QueueKeys]| {
+    let is_new_layout = |queues: &[QueueKeys]| {
         let pages: usize = queues.iter().map(|queue| queue.ring.len()).sum();
         pages <= page_limit && queues.iter().all(|queue| is_new(p, of, queue))
     };
-    if others.is_empty() || first.as_ref().is_ok_and(|queues| looks_new(queues)) {
+    if others.is_empty() || first.as_ref().is_ok_and(|queues| is_new_layout(queues)) {
         return first;
     }
-    others.into_iter().find(|queues| looks_new(queues)).map_or(first, Ok)
+    others.into_iter().find(|queues| is_new_layout(queues)).map_or(first, Ok)
 }
 
 /// Whether a ring is as a front initialises it: both producers 0, both events 1.

@@ -233,7 +233,7 @@ proptest! {
         let mut waiting: Vec<(u16, u32, Vec<u8>)> = Vec::new();
         let mut asked = 0u32;
         let (mut ringed, mut granted) = (0, 0);
-        let look = |place: u32, len: usize| -> Vec<u8> {
+        let check = |place: u32, len: usize| -> Vec<u8> {
             let mut seen = vec![0; len];
             for (k, byte) in seen.iter_mut().enumerate() {
                 assert!(bytes.copy_out((place as usize + k) % HALF, core::slice::from_mut(byte)));
@@ -265,7 +265,7 @@ proptest! {
                 prop_assert_eq!(t.reclaim(), Ok(1));
             }
             for (_, place, frame) in waiting.iter().filter(|w| w.1 != u32::MAX) {
-                prop_assert!(look(*place, frame.len()) == *frame, "step {k} of {end}: bytes at {place} are gone");
+                prop_assert!(check(*place, frame.len()) == *frame, "step {k} of {end}: bytes at {place} are gone");
             }
         }
         let stats = t.front.stats();

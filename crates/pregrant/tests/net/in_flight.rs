@@ -43,7 +43,7 @@ impl<K: RingKind> Survives<K> {
     }
 
     /// What a successor would find if the back died now.
-    fn look(&self) -> InFlight {
+    fn map_payload(&self) -> InFlight {
         let copy = |of: &dyn SharedBytes| {
             let (copy, mut bytes) = (Pages::new(1), vec![0; of.len()]);
             assert!(of.copy_out(0, &mut bytes) && copy.copy_in(0, &bytes));
@@ -65,7 +65,7 @@ impl<K: RingKind> Survives<K> {
 }
 
 /// A port that looks whenever it is called.
-struct LookingPort<'a, K> {
+struct InspectingPort<'a, K> {
     survives: &'a Survives<K>,
     /// Frames that it took, and how many of those were in hand when it was given the last of them.
     took: u32,
@@ -74,23 +74,23 @@ struct LookingPort<'a, K> {
     asked: Vec<InFlight>,
 }
 
-impl<'a, K> LookingPort<'a, K> {
+impl<'a, K> InspectingPort<'a, K> {
     fn new(survives: &'a Survives<K>) -> Self {
         Self { survives, took: 0, in_flight: Vec::new(), gives: VecDeque::new(), asked: Vec::new() }
     }
 }
 
-impl<K: RingKind + Sync> FramePort for LookingPort<'_, K> {
+impl<K: RingKind + Sync> FramePort for InspectingPort<'_, K> {
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.took += frames.iter().count() as u32;
-        self.in_flight.push((self.took - self.survives.answered(), self.survives.look()));
+        self.in_flight.push((self.took - self.survives.answered(), self.survives.map_payload()));
         frames.frames.len()
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
-        self.asked.push(self.survives.look());
+        self.asked.push(self.survives.map_payload());
         let before = into.len();
         while into.has_room()
             && let Some(len) = self.gives.pop_front()
@@ -122,7 +122,7 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
         let memory = rig.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's page");
         let mut model = TxModel::new(RingPages::new(survives.ring.clone()));
         let mut back = TxQueue::new(ring, path());
-        let mut port = LookingPort::new(&survives);
+        let mut port = InspectingPort::new(&survives);
         let (mut arena, control, mut id) = (Arena::new(), SharedControl::default(), 0);
         for frames in [3, 1, 5, 0, 2] {
             for _ in 0..frames {
@@ -136,7 +136,7 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
         for (due, found) in &port.in_flight {
             assert_eq!(*found, known(*due), "{:?}", port.in_flight);
         }
-        assert_eq!((port.took, survives.look()), (11, known(0)), "all are answered");
+        assert_eq!((port.took, survives.map_payload()), (11, known(0)), "all are answered");
         drop((back, chan));
         assert!(rig.guest.release(memory).is_ok());
         survives.release(&rig);
@@ -171,7 +171,7 @@ impl FramePort for KeepingPort {
     }
     fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
         let keeper: Arc<dyn Keeper> = self.0.clone();
-        frames.look();
+        frames.map_payload();
         let kept = (0..frames.len()).filter_map(|i| frames.keep(i, &keeper));
         self.0.0.lock().expect("nobody panics").0.extend(kept);
         frames.len()
@@ -205,12 +205,12 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
             id += 2;
         }
         back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
-        assert_eq!(survives.look(), known(due));
+        assert_eq!(survives.map_payload(), known(due));
     }
     assert_eq!(survives.answered(), 0);
     port.0.0.lock().expect("nobody panics").1 = true;
     back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
-    assert_eq!((survives.answered(), survives.look()), (24, known(0)));
+    assert_eq!((survives.answered(), survives.map_payload()), (24, known(0)));
     drop((back, chan));
     assert!(rig.guest.release(memory).is_ok());
     survives.release(&rig);
@@ -228,7 +228,7 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     let mut model = RxModel::new(RingPages::new(survives.ring.clone()));
     let no_sg = RxAccepts { sg: false, ..RxAccepts::ALL };
     let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), no_sg);
-    let mut port = LookingPort::new(&survives);
+    let mut port = InspectingPort::new(&survives);
     let control = SharedControl::default();
     let mut id = 0;
     let mut post = |n: u16| {
@@ -237,9 +237,9 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
             id += 1;
         }
     };
-    let mut poll = |port: &mut LookingPort<'_, NetRx>| {
+    let mut poll = |port: &mut InspectingPort<'_, NetRx>| {
         let polled = back.poll(&rig.host, GUEST, &chan, port, &control).expect("an honest front");
-        (polled, survives.look())
+        (polled, survives.map_payload())
     };
     // All go.
     post(3);
@@ -274,15 +274,15 @@ fn frames_that_expire_leave_the_hands_of_the_back() {
     let (survives, ring) = Survives::<NetRx>::new(&rig);
     let (_front_chan, chan) = rig.channel();
     let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), RxAccepts::ALL);
-    let mut port = LookingPort::new(&survives);
+    let mut port = InspectingPort::new(&survives);
     back.watch(Patience::default(), true, true, 0);
     port.gives.extend([60; 70]);
     let polled = back.poll(&rig.host, GUEST, &chan, &mut port, &SharedControl::default());
-    assert_eq!((polled, survives.look()), (Ok(Polled::Idle), known(64 + 6)));
+    assert_eq!((polled, survives.map_payload()), (Ok(Polled::Idle), known(64 + 6)));
     assert_eq!(back.turn(0, &mut port), Ok(()));
-    assert_eq!(survives.look(), known(70), "nothing has expired yet");
+    assert_eq!(survives.map_payload(), known(70), "nothing has expired yet");
     assert_eq!(back.turn(61_000_000_000, &mut port), Ok(()));
-    assert_eq!((back.waiting(), port.gives.len(), survives.look()), (0, 0, known(0)));
+    assert_eq!((back.waiting(), port.gives.len(), survives.map_payload()), (0, 0, known(0)));
     assert_eq!(port.asked.len(), 3, "for its first burst, for what it had left, and for nothing more");
     assert!(port.asked.iter().all(|found| found.asking), "{:?}", port.asked);
     drop((back, chan));

@@ -129,7 +129,7 @@ impl FramePort for LentPort<'_> {
             return frames.len();
         }
         (self.between)();
-        frames.look();
+        frames.map_payload();
         self.seen.truncate(first);
         for i in 0..frames.len() {
             if frames.len_of(i) == 0 {
@@ -422,7 +422,7 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
             unreachable!("all are lent")
         }
         fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
-            frames.look();
+            frames.map_payload();
             for i in 0..frames.len() {
                 assert!(frames.keep(i, &self.0).is_some());
                 let other: Arc<dyn Keeper> = Arc::new(Shelf::default());
@@ -437,11 +437,11 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
     }
     for drain in if cfg!(miri) { &[false][..] } else { &[true, false] } {
         let rig = Rig::new();
-        let looks = Arc::new(Looks(
+        let checks = Arc::new(Looks(
             Rig { guest: rig.guest.clone(), host: rig.host.clone(), xen: rig.xen.clone() },
             Mutex::default(),
         ));
-        let mut port = Kernel(looks.clone(), Vec::new());
+        let mut port = Kernel(checks.clone(), Vec::new());
         let mut g = rig.tx_model(Way::Map, 0, 5);
         play(&mut g, FRAMES[0], 0, None);
         play(&mut g, FRAMES[2], 0, None);
@@ -460,7 +460,7 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
             assert_eq!(g.model.answers().unwrap().len(), 2, "in good order all is answered");
         }
         g.close();
-        assert_eq!(*looks.1.lock().unwrap(), [4 + 1], "asked once, four pages and the ring's mapped");
+        assert_eq!(*checks.1.lock().unwrap(), [4 + 1], "asked once, four pages and the ring's mapped");
         rig.assert_empty();
     }
 }

@@ -151,7 +151,7 @@ fn a_front_asks_while_it_is_connected() {
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
     assert_eq!(bb.own.borrow()["feature-xdp-headroom"], "1");
     let gref: u32 = fb.own.borrow()["rx-ring-ref"].parse().expect("a number");
-    let look = RingPages::<NetRx, _>::new(
+    let check = RingPages::<NetRx, _>::new(
         pregrant::platform::PeerMem::map(&h, GUEST, &[GrantRef(gref)], pregrant::platform::Access::ReadWrite)
             .expect("the front's ring"),
     );
@@ -161,7 +161,7 @@ fn a_front_asks_while_it_is_connected() {
         let mut port = TestPort::default();
         port.gives.push_back((bytes(60), Offload::default()));
         while back.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
-        let first = RxResponse::from_words(pregrant::ring::RingMem::read::<2>(&look, at));
+        let first = RxResponse::from_words(pregrant::ring::RingMem::read::<2>(&check, at));
         at += 1 + u32::from(first.flags & RXF_EXTRA_INFO != 0);
         first.offset
     };

@@ -122,21 +122,21 @@ impl Hoarder {
 const SENT: u8 = 0xA7;
 const SCRAWL: u8 = 0xB9;
 
-/// One turn: 2, 4, 5, 6, with frames sent in between. `look`: at all of memory.
+/// One turn: 2, 4, 5, 6, with frames sent in between. `check`: at all of memory.
 fn turn<P: Platform>(
     p: &P,
     front: &mut FrontVif<P>,
     fb: &mut MapBus,
     back: &mut Hoarder,
     offer: &BackFeatures,
-    look: bool,
+    check: bool,
 ) {
     back.offer(offer);
     // From 6 to 1, and on.
     front.step(p, fb).expect("a map");
     assert_eq!(fb.own.borrow()["state"], "4");
     back.map_all(3000);
-    if look && front.kept_pages() == 0 {
+    if check && front.kept_pages() == 0 {
         assert_eq!((back.pages_with(SENT), back.pages_with(SCRAWL)), (0, 0), "what is offered is zeroed");
     }
     let queues = fb.own.borrow().get("multi-queue-num-queues").map_or(1, |n| n.parse().expect("a number"));
@@ -147,7 +147,7 @@ fn turn<P: Platform>(
     back.show(4);
     front.step(p, fb).expect("a map");
     assert!(front.is_live() && front.nr_queues() == queues);
-    assert!(front.staging_accepted(0) == (back.accepts && !offer.staging_sizes.is_empty()) || !look);
+    assert!(front.staging_accepted(0) == (back.accepts && !offer.staging_sizes.is_empty()) || !check);
     back.map_all(3000);
     let mut burst = Arena::new();
     for len in [100, 9000] {
@@ -157,7 +157,7 @@ fn turn<P: Platform>(
         // None once the ring is full of those that nobody has answered.
         front.queue_mut(i).unwrap().send(p, &burst.burst()).expect("grants stand");
     }
-    assert!(!look || back.pages_with(SENT) >= 3, "it sees what it is sent");
+    assert!(!check || back.pages_with(SENT) >= 3, "it sees what it is sent");
     back.show(5);
     front.step(p, fb).expect("a map");
     back.show(6);

@@ -424,7 +424,7 @@ fn xsa_350_connecting_and_disconnecting_in_a_loop_leaves_what_one_round_leaves()
 /// A bus whose peer's state is another one at each look.
 struct Restless {
     bus: MapBus,
-    looks: Cell<u32>,
+    checks: Cell<u32>,
 }
 
 impl KeySource for Restless {
@@ -439,14 +439,14 @@ impl KeySource for Restless {
 
 impl DeviceBus for Restless {
     fn peer_state(&mut self) -> Result<XenbusState, String> {
-        let look = self.looks.get();
-        self.looks.set(look + 1);
-        assert!(look < 1000, "one step looks at the peer's state without end");
+        let check = self.checks.get();
+        self.checks.set(check + 1);
+        assert!(check < 1000, "one step looks at the peer's state without end");
         const FRONT: [XenbusState; 3] =
             [XenbusState::Initialising, XenbusState::Closing, XenbusState::Closed];
         const BACK: [XenbusState; 2] = [XenbusState::InitWait, XenbusState::Closed];
         let front = self.bus.peer.borrow().contains_key("tx-ring-ref");
-        Ok(if front { FRONT[look as usize % 3] } else { BACK[look as usize % 2] })
+        Ok(if front { FRONT[check as usize % 3] } else { BACK[check as usize % 2] })
     }
     fn set_state(&mut self, state: XenbusState) -> Result<(), String> {
         self.bus.set_state(state)
@@ -481,10 +481,10 @@ fn xsa_349_a_state_that_changes_at_each_look_ends_the_step() {
     let pair = Pair::new();
     pair.bb.own.borrow_mut().extend(BackFeatures::default().pairs());
     let mut front = FrontVif::new(HOST, staged(1), true);
-    let mut restless = Restless { bus: pair.fb, looks: Cell::new(0) };
+    let mut restless = Restless { bus: pair.fb, checks: Cell::new(0) };
     for _ in 0..50 {
         front.step(&pair.g, &mut restless).expect("a map");
-        restless.looks.set(restless.looks.get() % 2);
+        restless.checks.set(restless.checks.get() % 2);
     }
     let grants = pair.xen.counts().grants;
     assert!(grants < 1000, "{grants} grants: of one connection at most");
@@ -496,10 +496,10 @@ fn xsa_349_a_state_that_changes_at_each_look_ends_the_step() {
     honest.step(&pair.g, &mut pair.fb).expect("an honest back");
     pair.bb.own.borrow_mut().insert("state".into(), "1".into());
     let mut back = back();
-    let mut restless = Restless { bus: pair.bb, looks: Cell::new(0) };
+    let mut restless = Restless { bus: pair.bb, checks: Cell::new(0) };
     for _ in 0..50 {
         back.step(&pair.h, &mut restless, &mut |_, _| None).expect("a map");
-        restless.looks.set(restless.looks.get() % 3);
+        restless.checks.set(restless.checks.get() % 3);
     }
     drop(back);
     assert_eq!(pair.xen.counts().mapped, 0);

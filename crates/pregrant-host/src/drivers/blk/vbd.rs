@@ -162,12 +162,12 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
         (self.vbd.under_way(p) > 0).then_some(LAST_REQUESTS)
     }
 
-    fn wants_looks(&self) -> bool {
+    fn wants_checks(&self) -> bool {
         true
     }
 
-    fn look(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
-        if self.vbd.look_at_length(bus)? {
+    fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
+        if self.vbd.check_length(bus)? {
             let sectors = self.vbd.figures().map_or(0, |figures| figures.sectors);
             log.say(Level::Info, &format_args!("the image's size has changed: {}", size(sectors)));
         }

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
 /// Between two looks at the scripts of vifs that are gone.
-const SCRIPT_LOOK: Duration = Duration::from_millis(10);
+const SCRIPT_CHECK: Duration = Duration::from_millis(10);
 
 /// How long a bridge may take to forward for a port whose link came up. The kernel follows links
 /// once a second; it may be late.
@@ -128,7 +128,7 @@ impl Taps {
     fn room(&self, nr_runs: usize) -> Capacity {
         match self.refused {
             _ if nr_runs >= RUNS_MAX => Capacity::None,
-            Some(at) if at.elapsed() < SCRIPT_LOOK => Capacity::Refused,
+            Some(at) if at.elapsed() < SCRIPT_CHECK => Capacity::Refused,
             _ => Capacity::Free,
         }
     }
@@ -360,7 +360,7 @@ impl PortProvider for Taps {
     }
 
     fn due(&self) -> Option<Duration> {
-        (!self.ending.is_empty()).then_some(SCRIPT_LOOK)
+        (!self.ending.is_empty()).then_some(SCRIPT_CHECK)
     }
 
     fn turn(&mut self) -> bool {

@@ -25,7 +25,7 @@ use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
 /// Between two looks at what stands behind devices that are connected.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK: Duration = Duration::from_secs(1);
 /// Between two looks at what somebody has.
 pub(super) const BUSY_CHECK: Duration = Duration::from_millis(20);
 /// The same, when it has taken long.
@@ -85,7 +85,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Looks at what it is time to look at.
-    pub(super) fn turn_looks(&mut self) {
+    pub(super) fn run_checks(&mut self) {
         let now = Instant::now();
         let is_due = |busy: &Busy| busy.next <= now;
         let due: Vec<_> = self.devices.iter().filter(|s| s.busy.as_ref().is_some_and(is_due)).collect();
@@ -98,30 +98,34 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let due: Vec<_> = self.devices.iter().filter(|s| s.draining.as_ref().is_some_and(is_due)).collect();
         let due: Vec<_> = due.into_iter().map(|served| served.device.id()).collect();
         due.into_iter().for_each(|id| self.go_on(id));
-        if now.duration_since(self.looked) < LOOK {
+        if now.duration_since(self.checked) < CHECK {
             return;
         }
-        self.looked = now;
+        self.checked = now;
         self.rescan |= self.is_one_free();
-        for served in self.devices.iter_mut().filter(|s| s.is_connected() && s.served.wants_looks()) {
+        for served in self.devices.iter_mut().filter(|s| s.is_connected() && s.served.wants_checks()) {
             let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
-            if let Err(e) = served.served.look(&mut bus, &served.log) {
+            if let Err(e) = served.served.check(&mut bus, &served.log) {
                 served.say(Level::Warn, &e);
             }
         }
     }
 
     /// When the next look is due, from now.
-    pub(super) fn look_due(&self) -> Option<Duration> {
+    pub(super) fn check_due(&self) -> Option<Duration> {
         let now = Instant::now();
         let busy = self.devices.iter().filter_map(|served| served.busy.as_ref().map(|busy| busy.next));
         let behind = self.devices.iter().filter_map(|served| served.behind.due());
         let held = self.held.values().filter(|held| !held.given_up).map(|held| held.next);
-        let looks = !self.left_alone.is_empty()
-            || self.devices.iter().any(|s| s.is_connected() && s.served.wants_looks());
+        let checks = !self.left_alone.is_empty()
+            || self.devices.iter().any(|s| s.is_connected() && s.served.wants_checks());
         let draining = self.devices.iter().filter_map(|s| s.draining.filter(|s| !s.over).map(|s| s.next));
-        let first =
-            busy.chain(behind).chain(held).chain(draining).chain(looks.then(|| self.looked + LOOK)).min()?;
+        let first = busy
+            .chain(behind)
+            .chain(held)
+            .chain(draining)
+            .chain(checks.then(|| self.checked + CHECK))
+            .min()?;
         Some(first.saturating_duration_since(now))
     }
 }

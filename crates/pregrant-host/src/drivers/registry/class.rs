@@ -266,16 +266,16 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         false
     }
 
-    /// Whether it is to be [looked at](Self::look) now and then while it is connected, for what
+    /// Whether it is to be [looked at](Self::check) now and then while it is connected, for what
     /// stands behind it may change and nobody tells.
-    fn wants_looks(&self) -> bool {
+    fn wants_checks(&self) -> bool {
         false
     }
     /// Now and then: tells its front what has changed behind it.
     ///
     /// # Errors
     /// The directory is gone, or xenstore.
-    fn look(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
+    fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
         let _ = (bus, log);
         Ok(())
     }

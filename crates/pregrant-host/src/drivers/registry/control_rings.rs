@@ -14,7 +14,7 @@
 //! then, so that its events wake nobody.
 
 use super::devices::Devices;
-use crate::drivers::wait::PENDING_LOOKS;
+use crate::drivers::wait::PENDING_CHECKS;
 use pregrant::platform::{Platform, ReadySet};
 use pregrant::units::EvtchnPort;
 use pregrant::xenbus::DeviceId;
@@ -31,7 +31,7 @@ pub(super) struct ControlRings {
     pub(super) active: BTreeSet<DeviceId>,
     paused: BTreeMap<DeviceId, Instant>,
     /// Where the next look for lost wake-ups begins.
-    looked: usize,
+    checked: usize,
     /// Nobody has asked what fired since control had its last turn.
     pub(super) asks: bool,
     pub(super) ready: ReadySet,
@@ -127,10 +127,10 @@ impl ControlRings {
         all: bool,
     ) -> bool {
         let n = self.by_port.len();
-        let looks = if all { n } else { n.min(PENDING_LOOKS) };
-        let first = if n == 0 { 0 } else { self.looked % n };
-        self.looked = first + looks;
-        let found = self.by_port.values().cycle().skip(first).take(looks).find(|id| {
+        let checks = if all { n } else { n.min(PENDING_CHECKS) };
+        let first = if n == 0 { 0 } else { self.checked % n };
+        self.checked = first + checks;
+        let found = self.by_port.values().cycle().skip(first).take(checks).find(|id| {
             !self.paused.contains_key(id)
                 && devices
                     .get_mut(id)

@@ -7,7 +7,7 @@
 //!                                     each of them: take up what is left, or wait for its front
 //!                                     gone: removed
 //!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
-//!   somebody else has it and keeps it (the kernel): left alone, and looked at now and then (looks)
+//!   somebody else has it and keeps it (the kernel): left alone, and looked at now and then (checks)
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 

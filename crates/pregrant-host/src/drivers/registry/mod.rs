@@ -169,7 +169,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     throttle: BTreeMap<u16, Throttle>,
     began: Instant,
     /// When what stands behind devices was looked at.
-    looked: Instant,
+    checked: Instant,
     removed: u64,
     waiter: Waiter,
 }
@@ -209,7 +209,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             rescan: false,
             throttle: BTreeMap::new(),
             began: Instant::now(),
-            looked: Instant::now(),
+            checked: Instant::now(),
             removed: 0,
             waiter: Waiter::default(),
         })
@@ -306,7 +306,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let woke = self.wake_throttled();
         let came = self.turn_classes();
         self.turn_plugs();
-        self.turn_looks();
+        self.run_checks();
         let held = self.retry_held();
         let asked = self.turn_devices();
         if let Some(load) = self.pool.inline_mut() {

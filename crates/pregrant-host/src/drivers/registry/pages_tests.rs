@@ -29,7 +29,7 @@ struct Wants {
 enum Event {
     Find,
     /// It is looked at, and its front has not come.
-    Look,
+    Check,
     Connect(Wants),
     /// It takes of its share what it may take for long.
     Fill,
@@ -77,7 +77,7 @@ impl Guest {
         let device = self.devices[at];
         match event {
             Event::Find => self.devices[at].there = true,
-            Event::Look => drop(self.room(at)),
+            Event::Check => drop(self.room(at)),
             Event::Connect(wants) if device.there && !device.connected => {
                 let room = self.room(at);
                 if wants.rings > room.limit {
@@ -109,7 +109,7 @@ impl Guest {
             Event::TakeOver => self.take_over(),
             Event::Connect(_) | Event::Fill | Event::Close => {}
         }
-        if matches!(event, Event::Find | Event::Look) {
+        if matches!(event, Event::Find | Event::Check) {
             let now: Vec<_> = self.devices.iter().map(|d| d.share).collect();
             assert_eq!(now, before, "it changed what others have");
         }
@@ -165,7 +165,7 @@ fn wants() -> impl Strategy<Value = Wants> {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         3 => Just(Event::Find),
-        2 => Just(Event::Look),
+        2 => Just(Event::Check),
         6 => wants().prop_map(Event::Connect),
         2 => Just(Event::Fill),
         2 => Just(Event::Close),

@@ -333,7 +333,7 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     // The kernel lets go, and tells nobody.
     stage.xs.write(&state, "1").unwrap();
     has.set(false);
-    stage.backend.looked -= Duration::from_secs(2);
+    stage.backend.checked -= Duration::from_secs(2);
     stage.rest();
     assert_eq!(served(&stage), [ids[0], ids[1], others]);
     assert_eq!(stage.xs.read(&state).unwrap(), b"2");

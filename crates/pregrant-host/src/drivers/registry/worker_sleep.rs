@@ -49,7 +49,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             WorkerPool::Inline(load) => {
                 load.fired(waiter.ready());
                 load.take_doorbells();
-                load.look_at_ports();
+                load.poll_ports();
             }
             WorkerPool::Threads(threads) => {
                 self.control_rings.fired(waiter.ready());
@@ -83,7 +83,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let hotplugs = self.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };
         let classes = self.classes.iter().filter_map(|class| class.due()).min();
-        let others = [self.throttle_left(), self.control_rings.due(), self.look_due()];
+        let others = [self.throttle_left(), self.control_rings.due(), self.check_due()];
         [hotplugs, queues, classes].into_iter().chain(others).flatten().min()
     }
 }

@@ -42,7 +42,7 @@ struct Thread<P: Platform> {
     arrivals: Option<usize>,
     each_turn: EachTurn,
     /// It slept, and saw all that fired, since it did anything else.
-    looked: bool,
+    checked: bool,
     over: bool,
 }
 
@@ -103,7 +103,7 @@ where
         doorbell,
         arrivals: None,
         each_turn,
-        looked: false,
+        checked: false,
         over: false,
     };
     let Ok(()) = Worker::new(mode).run(&mut thread);
@@ -176,8 +176,8 @@ where
 
     fn control(&mut self) -> Result<(), Infallible> {
         self.read();
-        if std::mem::take(&mut self.looked) {
-            self.load.turn_looked(&self.p);
+        if std::mem::take(&mut self.checked) {
+            self.load.turn_checked(&self.p);
         } else {
             self.load.turn(&self.p);
         }
@@ -187,7 +187,7 @@ where
     }
 
     fn sleep(&mut self) -> Result<(), Infallible> {
-        self.looked = false;
+        self.checked = false;
         // In this command: a message that comes after it was looked for rings anew.
         self.load.take_doorbells();
         let was_live = self.is_live();
@@ -220,19 +220,19 @@ where
         self.waiter = waiter;
         self.load.take_doorbells();
         if came {
-            self.load.look_at_ports();
+            self.load.poll_ports();
         }
         if due.is_some_and(|(at, _)| at <= Instant::now()) {
-            self.load.turn_looked(&self.p);
+            self.load.turn_checked(&self.p);
         }
         // Without a number for their descriptor it was not asked for frames.
-        self.looked = self.arrivals.is_some() || self.load.wakes().is_none();
+        self.checked = self.arrivals.is_some() || self.load.wakes().is_none();
         Ok(())
     }
 
     #[inline(always)]
     fn again(&mut self, _moved: bool) {
-        self.looked = false;
+        self.checked = false;
     }
 }
 

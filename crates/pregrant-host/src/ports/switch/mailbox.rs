@@ -109,8 +109,8 @@ impl<T> Reader<T> {
     }
 
     /// The oldest mail, looked at where it is.
-    pub fn peek<R>(&self, look: impl FnOnce(&T) -> R) -> Option<R> {
-        if self.has_mail() { self.shared.slot(self.next).as_ref().map(look) } else { None }
+    pub fn peek<R>(&self, check: impl FnOnce(&T) -> R) -> Option<R> {
+        if self.has_mail() { self.shared.slot(self.next).as_ref().map(check) } else { None }
     }
 
     /// The oldest mail.

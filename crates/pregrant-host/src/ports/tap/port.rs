@@ -267,7 +267,7 @@ impl FramePort for TapPort {
 
     fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
         let (mut malformed, mut refused) = (0, 0);
-        frames.look();
+        frames.map_payload();
         if let (Some(mut vhost), Some(keeper)) =
             (self.vhost_for(frames.len()), self.transport.vhost().cloned())
         {

@@ -143,10 +143,10 @@ impl Stand {
     }
 
     /// Both ends, as of now.
-    fn look(&mut self) -> Result<(DisksSeen, Spent)> {
+    fn check(&mut self) -> Result<(DisksSeen, Spent)> {
         let back = answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent);
-        let look = self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Look))?;
-        Ok((answer!(look, Report::DisksSeen(seen) => seen), back))
+        let check = self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Check))?;
+        Ok((answer!(check, Report::DisksSeen(seen) => seen), back))
     }
 
     /// What is done while all guests keep so many requests in flight.
@@ -160,9 +160,9 @@ impl Stand {
         };
         answer!(self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Begin(load)))?, Report::Done => ());
         std::thread::sleep(WARM_UP);
-        let (began, spent) = self.look()?;
+        let (began, spent) = self.check()?;
         std::thread::sleep(Duration::from_secs_f64(seconds));
-        let (ended, last) = self.look()?;
+        let (ended, last) = self.check()?;
         let rested = self.ends.ask_guests(ProcessCommand::Disks(DisksCommand::Rest))?;
         let rested = answer!(rested, Report::Rested(rested) => *rested);
         let guests = ended.spent.since(&began.spent);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Rounds over all members that send, between two looks for an order.
-const ROUNDS_TO_LOOK: u32 = 16;
+const ROUNDS_TO_CHECK: u32 = 16;
 
 /// One guest.
 struct CrowdMember {
@@ -82,7 +82,7 @@ impl Crowd {
         send_report(&Report::Done)?;
         let mut quiet_since = Instant::now();
         for round in 0u32.. {
-            if round.is_multiple_of(ROUNDS_TO_LOOK) && has_command()? {
+            if round.is_multiple_of(ROUNDS_TO_CHECK) && has_command()? {
                 break;
             }
             let mut moved = false;

@@ -95,7 +95,7 @@ pub enum DisksCommand {
     /// All of them have requests in flight, from now on until they are to rest. Answer: `Done`.
     Begin(Load),
     /// Answer: `DisksSeen`. From the first of these on latencies are kept.
-    Look,
+    Check,
     /// Ask no more, and wait until all is answered. Answer: `Rested`.
     Rest,
     /// Read all disks, and look at every byte. Answer: `Rested`, whose `checked` are sectors.

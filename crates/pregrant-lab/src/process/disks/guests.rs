@@ -50,7 +50,7 @@ impl Guests {
         match command {
             DisksCommand::Gather { fronts, setup } => self.gather(broker, &fronts, setup),
             DisksCommand::Begin(load) => self.begin(load),
-            DisksCommand::Look => Ok(Report::DisksSeen(self.look())),
+            DisksCommand::Check => Ok(Report::DisksSeen(self.check())),
             DisksCommand::Rest => self.rest(),
             DisksCommand::Verify => self.verify(),
         }
@@ -106,7 +106,7 @@ impl Guests {
         Ok(Report::Done)
     }
 
-    fn look(&self) -> DisksSeen {
+    fn check(&self) -> DisksSeen {
         let requests = self.all.iter().map(|guest| guest.count.requests.load(Ordering::Relaxed)).collect();
         let at_ns = MonotonicClock.now_ns();
         self.hall.keeps_times.store(true, Ordering::Relaxed);

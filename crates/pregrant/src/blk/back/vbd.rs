@@ -132,7 +132,7 @@ impl<P: Platform> Back<Vbd<P>> {
 
     /// Looks how long its image is now, and [resizes](Self::resize) it. True: it had another
     /// length.
-    pub fn look_at_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
+    pub fn check_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
         let Some(published) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
         match self.image.sectors() {
             Some(sectors) if sectors != published => self.resize(bus, sectors).map(|()| true),

@@ -88,7 +88,7 @@ impl<P: Platform> FreePages<P> {
     }
 
     /// Looks again at those that the back used.
-    pub fn look_again(&mut self, p: &P) {
+    pub fn recheck(&mut self, p: &P) {
         for page in core::mem::take(&mut self.busy) {
             self.give_back(p, page);
         }

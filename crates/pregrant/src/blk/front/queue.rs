@@ -287,7 +287,7 @@ impl<P: Platform> FrontQueue<P> {
         let nr_data = len.div_ceil(PAGE_SIZE);
         let nr_lists = if is_indirect { nr_data.div_ceil(SEGMENTS_PER_INDIRECT_PAGE) } else { 0 };
         if self.free_pages.busy() > 0 {
-            self.free_pages.look_again(p);
+            self.free_pages.recheck(p);
         }
         let Some(&at) = self.free.last().filter(|_| self.free_pages.free() >= nr_data + nr_lists) else {
             return Err(NotAsked::Full);

@@ -212,7 +212,7 @@ impl<P: Platform> FrontVbd<P> {
             let next = self.front.next(bus, back, p.clock().now_ns()).map_err(FrontError::Keys)?;
             let Some(next) = next else {
                 if self.is_live() && back == S::Connected && came_to == FrontStep::Waiting {
-                    return self.look_again(bus);
+                    return self.recheck(bus);
                 }
                 return Ok(came_to);
             };
@@ -248,7 +248,7 @@ impl<P: Platform> FrontVbd<P> {
     }
 
     /// The back said once more that it is connected.
-    fn look_again<B: DeviceBus>(&mut self, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
+    fn recheck<B: DeviceBus>(&mut self, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         let figures = read_figures(bus).map_err(FrontError::Keys)?;
         let grown = self.figures.is_some_and(|before| before.sectors != figures.sectors);
         if let Some(before) = &mut self.figures {

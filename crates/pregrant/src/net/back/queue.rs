@@ -142,7 +142,7 @@ pub struct BackQueue<P: Platform> {
 }
 
 /// How long a port that has no room is not asked, if nobody says that it has.
-const PORT_LOOK_NS: u64 = 1_000_000_000;
+const PORT_CHECK_NS: u64 = 1_000_000_000;
 
 /// Compiles for what goes from one worker's thread to another's: the queue does, on every platform,
 /// with all that it has mapped.
@@ -290,7 +290,7 @@ impl<P: Platform> BackQueue<P> {
             (Some(_), waits) => waits.is_none() && (self.tx.is_late() || !self.tx.stands()),
         };
         let rx = self.rx.final_check().map_err(|e| ("rx", e))?;
-        self.asks_at = self.tx.stands().then(|| p.clock().now_ns() + PORT_LOOK_NS);
+        self.asks_at = self.tx.stands().then(|| p.clock().now_ns() + PORT_CHECK_NS);
         // Last: an event that came since the rings were armed is kept until here.
         self.channels().for_each(|chan| p.events().unmask(chan));
         Ok(tx || rx)

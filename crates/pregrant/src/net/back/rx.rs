@@ -10,7 +10,7 @@
 use super::Polled;
 use super::guest_settings::{GuestSettings, Hashes};
 use super::shared_control::SharedControl;
-use super::stall::{Link, Look, Patience, Stall};
+use super::stall::{Link, Patience, QueueState, Stall};
 use super::tx::PeerRing;
 use crate::error::PeerFault;
 use crate::net::batch::RxBatch;
@@ -251,8 +251,8 @@ impl<P: Platform> RxQueue<P> {
     pub fn turn(&mut self, now_ns: u64, port: &mut dyn FramePort) -> Result<(), PeerFault> {
         let needed = if self.waiting() > 0 { self.wait } else { 0 };
         let free = self.ring.available(self.stall.wanted(needed))?;
-        let look = Look { free, needed, burst: self.bursts, batches: self.stats.batches.get() };
-        if !self.stall.turn(now_ns, look) {
+        let check = QueueState { free, needed, burst: self.bursts, batches: self.stats.batches.get() };
+        if !self.stall.turn(now_ns, check) {
             return Ok(());
         }
         self.expire();

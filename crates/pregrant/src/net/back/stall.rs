@@ -49,7 +49,7 @@ pub enum Link {
 
 /// What a queue looks like in a control turn.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct QueueState {
     /// Slots that the guest has posted.
     pub(super) free: u32,
     /// Slots that the next frame waits for; 0: none waits.
@@ -110,19 +110,19 @@ impl Stall {
     }
 
     /// A control turn. True: what waits has expired.
-    pub(super) fn turn(&mut self, now_ns: u64, look: Look) -> bool {
-        let success = look.batches != self.batches;
+    pub(super) fn turn(&mut self, now_ns: u64, check: QueueState) -> bool {
+        let success = check.batches != self.batches;
         if success {
-            (self.batches, self.last_success_ns) = (look.batches, now_ns);
+            (self.batches, self.last_success_ns) = (check.batches, now_ns);
         }
-        let short = look.free < look.needed;
+        let short = check.free < check.needed;
         match self.link {
             Link::Up if self.notified && short && self.stall_at() <= now_ns => {
-                (self.link, self.wanted) = (Link::Stalled, look.needed);
+                (self.link, self.wanted) = (Link::Stalled, check.needed);
                 self.stalls += 1;
             }
             // The slots that end a stall may have gone to frames that waited.
-            Link::Starting | Link::Stalled if success || look.free >= self.wanted => {
+            Link::Starting | Link::Stalled if success || check.free >= self.wanted => {
                 (self.link, self.last_success_ns) = (Link::Up, now_ns);
             }
             _ => {}
@@ -132,9 +132,9 @@ impl Stall {
             return false;
         }
         match self.waits {
-            Some((burst, since)) if burst == look.burst => now_ns.saturating_sub(since) >= self.expiry_ns(),
+            Some((burst, since)) if burst == check.burst => now_ns.saturating_sub(since) >= self.expiry_ns(),
             _ => {
-                self.waits = Some((look.burst, now_ns));
+                self.waits = Some((check.burst, now_ns));
                 false
             }
         }

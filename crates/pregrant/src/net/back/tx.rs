@@ -67,7 +67,7 @@ struct BatchLender<'a, P: Platform> {
 }
 
 impl<P: Platform> Lender for BatchLender<'_, P> {
-    fn look(&mut self) -> u64 {
+    fn map_payload(&mut self) -> u64 {
         let (p, of) = (self.p, self.of);
         self.chain.holders().fold(0, |failed, path| failed | path.map_payload(p, of))
     }

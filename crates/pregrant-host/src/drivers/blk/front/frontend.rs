@@ -296,7 +296,7 @@ where
             return Ok(());
         }
         // In this order: what comes after is seen by the round below, or wakes.
-        self.disk.look();
+        self.disk.check();
         if self.round()? || self.arm()? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }

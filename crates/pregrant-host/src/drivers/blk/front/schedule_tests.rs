@@ -211,7 +211,7 @@ impl World {
             let way = self.ways.pop();
             assert!(way.is_some_and(|way| matches!(way.op, Op::Punch)) && !(discard.zeroes && aligned));
         }
-        self.look();
+        self.check();
     }
 
     fn ask(&mut self, pages: usize) {
@@ -249,7 +249,7 @@ impl World {
             to.copy_from_slice(&bytes);
             bytes.len()
         });
-        self.look();
+        self.check();
     }
 
     fn close(&mut self, lands: u16, zeroes: bool) {
@@ -265,11 +265,11 @@ impl World {
         let discard = self.back.figures.discard.map(|discard| Discard { zeroes, ..discard });
         self.back.figures.discard = discard;
         self.schedule.set_figures(self.back.figures);
-        self.look();
+        self.check();
     }
 
     /// Takes note of what is done.
-    fn look(&mut self) {
+    fn check(&mut self) {
         let mut k = 0;
         while k < self.ways.len() {
             let Some(fate) = self.ways[k].fate.lock().unwrap().take() else {

@@ -253,11 +253,11 @@ impl SharedDisk {
     }
 
     /// The loop is about to look around for the last time before it sleeps.
-    pub(super) fn look(&self) {
+    pub(super) fn check(&self) {
         self.waker.doorbell.take(|_| {});
     }
 
-    /// It is about to sleep; false: something came since it [looked](Self::look).
+    /// It is about to sleep; false: something came since it [looked](Self::check).
     pub(super) fn about_to_sleep(&self) -> bool {
         self.waker.doorbell.about_to_sleep()
     }

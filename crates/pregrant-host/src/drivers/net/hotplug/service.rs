@@ -15,7 +15,7 @@ use std::time::Duration;
 /// How long an asker may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks at the script.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK: Duration = Duration::from_millis(50);
 
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +106,7 @@ impl Service {
                 None => {}
             }
             // Whatever comes now is no request: mostly the end.
-            if readable(socket, LOOK)? {
+            if readable(socket, CHECK)? {
                 script.end();
                 return Err(ServiceError::Gone);
             }

@@ -29,7 +29,7 @@ thread_local! {
 }
 
 /// Between two looks of a model that nobody kicks: far more than a kick takes.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK: Duration = Duration::from_millis(200);
 
 struct Threads {
     rings: RefCell<[Option<(Model, Doors)>; 2]>,
@@ -85,7 +85,7 @@ impl Worker for Threads {
                     // The kernel's waits for the tap; and for a kick where it has no buffer.
                     std::thread::sleep(Duration::from_micros(200));
                 } else if left == Some(0) || !model.arm() {
-                    doors.wait_for_kick(LOOK);
+                    doors.wait_for_kick(CHECK);
                 }
             }
         };

@@ -3,7 +3,7 @@
 //! the review of staging grants, with a bound.
 //!
 //! ```text
-//!   page --look_up--> hit: its reference             sent --> in flight --> answered
+//!   page --lookup--> hit: its reference             sent --> in flight --> answered
 //!            '------> miss: the frame is copied; and where there is a free place:
 //!        Wanted --granted--> Asked (ADD) --> Added --makes way--> Leaving --> Asked (DEL) --> Ending --its grant ends--> free
 //!                              '-refused-------------------------------------------------------^
@@ -171,11 +171,11 @@ impl GrefCache {
     /// A frame lies in this page: the place that the page has, and its reference, where the back
     /// has it.
     #[inline(always)]
-    pub fn look_up(&mut self, page: usize) -> Option<(u32, GrantRef)> {
+    pub fn lookup(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         if page >= self.clock.pages() {
             return None;
         }
-        self.working_set.look(page);
+        self.working_set.record_use(page);
         if let Some(place) = self.clock.find(page) {
             let entry = &self.entries[place];
             if entry.state == State::Added {

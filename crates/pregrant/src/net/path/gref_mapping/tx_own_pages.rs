@@ -124,7 +124,7 @@ impl<P: Platform> TxFront<P> {
         let in_page = offset + len <= PAGE_SIZE && desc.offload.gso_type == 0;
         if in_page
             && let Some(own) = &mut self.own
-            && let Some((place, gref)) = own.cache.look_up(page)
+            && let Some((place, gref)) = own.cache.lookup(page)
         {
             let id = self.slots.free.take();
             own.places[usize::from(id)] = place;

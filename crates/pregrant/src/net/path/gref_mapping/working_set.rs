@@ -79,7 +79,7 @@ impl WorkingSet {
 
     /// A frame is in this page.
     #[inline(always)]
-    pub fn look(&mut self, page: usize) {
+    pub fn record_use(&mut self, page: usize) {
         if let Some(place) = self.beside.find(page) {
             self.beside.touch(place);
         } else if self.beside.len() >= self.capacity {
@@ -143,10 +143,10 @@ mod tests {
         }
     }
 
-    fn look(set: &mut WorkingSet, windows: usize, mut page: impl FnMut() -> usize) {
+    fn record_use(set: &mut WorkingSet, windows: usize, mut page: impl FnMut() -> usize) {
         let before = set.changes();
         for _ in 0..windows * set.window as usize {
-            set.look(page());
+            set.record_use(page());
         }
         assert!(set.changes() <= before + 1, "back and forth");
     }
@@ -165,14 +165,14 @@ mod tests {
             (600, CacheMode::Copying),
             (256, CacheMode::Caching),
         ] {
-            look(&mut set, 20, || even.below(pages));
+            record_use(&mut set, 20, || even.below(pages));
             assert_eq!(set.mode(), mode, "{pages} pages");
         }
         assert_eq!(set.changes(), 4);
         // One after the other.
         for (pages, mode) in [(512, CacheMode::Caching), (1024, CacheMode::Copying)] {
             let mut next = 0;
-            look(&mut set, 20, || {
+            record_use(&mut set, 20, || {
                 next = (next + 1) % pages;
                 next
             });
@@ -186,9 +186,11 @@ mod tests {
         // One frame in 24 is in a page that was not seen for long.
         for (before, mode) in [(300, CacheMode::Caching), (4096, CacheMode::Copying)] {
             set.begin(512);
-            look(&mut set, 20, || even.below(before));
+            record_use(&mut set, 20, || even.below(before));
             assert_eq!(set.mode(), mode);
-            look(&mut set, 50, || if even.below(24) == 0 { 300 + even.below(3796) } else { even.below(300) });
+            record_use(&mut set, 50, || {
+                if even.below(24) == 0 { 300 + even.below(3796) } else { even.below(300) }
+            });
             assert_eq!(set.mode(), mode);
         }
     }
@@ -197,11 +199,11 @@ mod tests {
     fn frames_before_the_table_is_full_count_for_nothing() {
         let mut set = WorkingSet::new(70_000, 4096);
         set.begin(4096);
-        (0..4096).for_each(|page| set.look(page));
+        (0..4096).for_each(|page| set.record_use(page));
         assert_eq!((set.frames, set.misses), (0, 0));
         set.begin(0);
         assert_eq!(set.mode(), CacheMode::Copying, "no table at all");
-        look(&mut set, 3, || 0);
+        record_use(&mut set, 3, || 0);
         assert_eq!(set.mode(), CacheMode::Copying, "no table at all");
     }
 
@@ -225,7 +227,7 @@ mod tests {
                     misses += 1;
                 }
                 exact.push(page);
-                set.look(page);
+                set.record_use(page);
             }
             let more = f64::from(set.misses) - f64::from(misses);
             prop_assert!(more.abs() < 0.08 * f64::from(frames), "{} instead of {misses}", set.misses);

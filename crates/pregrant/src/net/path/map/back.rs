@@ -55,7 +55,7 @@ pub struct MapPath<P: Platform> {
     own: Todo,
     /// Where the parts are, when they are mapped: all in the first, or each in its own, in order.
     mapped: Vec<<P::Peer as PeerMem>::Map>,
-    looked: bool,
+    maps_done: bool,
     /// Not the whole list in one.
     apart: bool,
     /// Parts that could not be mapped.
@@ -80,7 +80,7 @@ impl<P: Platform> Default for MapPath<P> {
             first: Box::new([0; BURST_FRAMES]),
             own: 0,
             mapped: Vec::with_capacity(BATCH_SLOTS),
-            looked: false,
+            maps_done: false,
             apart: false,
             bad: Vec::with_capacity(BATCH_SLOTS),
             serial: 0,
@@ -150,7 +150,7 @@ impl<P: Platform> MapPath<P> {
     /// because the platform cannot map these pages as one range, page by page: only those frames
     /// fail whose pages do.
     fn map(&mut self, p: &P, of: DomId) {
-        if mem::replace(&mut self.looked, true) || self.refs.is_empty() {
+        if mem::replace(&mut self.maps_done, true) || self.refs.is_empty() {
             return;
         }
         if let Ok(map) = p.peer().map(of, &self.refs, Access::ReadOnly) {
@@ -215,7 +215,7 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         self.refs.clear();
         self.parts.clear();
         self.bad.clear();
-        (self.own, self.looked, self.apart) = (0, false, false);
+        (self.own, self.maps_done, self.apart) = (0, false, false);
         self.serial = batch.serial;
         for i in bits(todo) {
             if out.desc(i).len <= u32::from(HEAD_BYTES) {

@@ -46,7 +46,7 @@ impl World {
 
     /// A frame in `page`. True: it went by reference.
     fn frame(&mut self, page: usize) -> bool {
-        let Some((place, gref)) = self.cache.look_up(page) else {
+        let Some((place, gref)) = self.cache.lookup(page) else {
             if self.has.contains_key(&page) {
                 self.missed.insert(page);
             }
