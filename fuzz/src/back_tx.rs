@@ -364,8 +364,8 @@ impl Game {
         }
         self.port.took.clear();
         self.port.payload = match self.port.payload {
-            Payload::Private => Payload::Lent,
-            Payload::Lent => Payload::Named,
+            Payload::Private => Payload::ZeroCopy,
+            Payload::ZeroCopy => Payload::Named,
             Payload::Named => Payload::Private,
         };
 

@@ -13,7 +13,9 @@ use netns::{BOTH, GUEST_MAC, apart, ip};
 use pregrant::DomId;
 use pregrant::net::checksum;
 use pregrant::platform::local::Pages;
-use pregrant::port::{Arena, BURST_FRAMES, FramePort, Lender, LentBurst, Offload, Offloads, Piece, Token};
+use pregrant::port::{
+    Arena, BURST_FRAMES, FramePort, Offload, Offloads, PayloadSource, Piece, Token, ZeroCopyBurst,
+};
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::net::hotplug::{RUNS_MAX, Service};
@@ -314,7 +316,7 @@ impl Pieces {
     }
 }
 
-impl Lender for Pieces {
+impl PayloadSource for Pieces {
     fn map_payload(&mut self) -> u64 {
         0
     }
@@ -322,7 +324,7 @@ impl Lender for Pieces {
         let (at, len) = *self.at[i].get(k)?;
         self.memory.piece(at, len)
     }
-    fn keep(&mut self, _: usize) -> Option<Token> {
+    fn hold(&mut self, _: usize) -> Option<Token> {
         None
     }
 }
@@ -354,8 +356,8 @@ fn a_burst_arrives_in_its_order_and_byte_by_byte() {
                 }
                 let (bits, heads) = (pieces.lent(), [head as u16; BURST_FRAMES]);
                 let mut keeper = None;
-                let mut burst = LentBurst::new(&mut arena, bits, &heads, &mut pieces, &mut keeper);
-                assert_eq!(port.tx_lent(&mut burst), 64);
+                let mut burst = ZeroCopyBurst::new(&mut arena, bits, &heads, &mut pieces, &mut keeper);
+                assert_eq!(port.tx_zero_copy(&mut burst), 64);
                 assert!(keeper.is_none(), "the kernel has its own copy");
             } else {
                 assert_eq!(port.tx_burst(&arena.burst()), 64);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   guest --TX--> net::back --tx_burst(Burst)-----> port (switch, pcap, sink): private bytes
-//!                          \--tx_lent(LentBurst)--> port (tap): private heads, payload where the guest put it
+//!                          \--tx_zero_copy(ZeroCopyBurst)--> port (tap): private heads, payload where the guest put it
 //!   guest <--RX-- net::back <--rx_burst(Arena)---- port
 //! ```
 //!
@@ -11,11 +11,11 @@
 //! bytes are private copies; nothing that a peer does can change them. Ports are called once per
 //! burst, through `dyn`.
 //!
-//! A port that says [`Payload::Lent`] may get a [`LentBurst`]: of each frame the first bytes are a
-//! private copy, with all headers that anybody has to understand; the rest is [pieces](Piece) of
-//! memory that its guest can still write. It copies them, hands them on, or never looks, and then
-//! they are not even mapped. What it hands on beyond the call it [keeps](LentBurst::keep) and tells
-//! of through its [`Keeper`].
+//! A port that says [`Payload::ZeroCopy`] may get a [`ZeroCopyBurst`]: of each frame the first
+//! bytes are a private copy, with all headers that anybody has to understand; the rest is
+//! [pieces](Piece) of memory that its guest can still write. It copies them, hands them on, or
+//! never looks, and then they are not even mapped. What it hands on beyond the call it
+//! [keeps](ZeroCopyBurst::keep) and tells of through its [`Completions`].
 //!
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
 //! two things. It cannot change a head, a length or an offload.
@@ -384,8 +384,8 @@ pub enum Payload {
     /// A private copy.
     #[default]
     Private,
-    /// To copy it, hand it on or skip it itself: [`FramePort::tx_lent`].
-    Lent,
+    /// To copy it, hand it on or skip it itself: [`FramePort::tx_zero_copy`].
+    ZeroCopy,
     /// The same, and of long frames also where the pages are mapped anyhow: it has the kernel read
     /// them. To skip them would say nothing of a path whose whole work is to copy them.
     Named,
@@ -415,7 +415,7 @@ const _: () = assert!(BURST_FRAMES == 1 << 6);
 ///
 /// A frame that is kept is not answered, nor are those behind it, and its pages stay mapped. A port
 /// that never completes so stops its own guest's queue when the ring is full, and nothing else.
-pub trait Keeper: Send + Sync {
+pub trait Completions: Send + Sync {
     /// Appends those that are no longer read. Asked once a round; whoever completes one while the
     /// worker sleeps wakes it as for a frame for the guest.
     fn complete(&self, done: &mut Vec<Token>);
@@ -426,37 +426,38 @@ pub trait Keeper: Send + Sync {
 }
 
 /// Who lends the payload of one burst. Frames are numbered as in the burst.
-pub trait Lender {
+pub trait PayloadSource {
     /// Makes payload reachable. Returns a bit for each frame of which that failed.
     fn map_payload(&mut self) -> u64;
     /// Piece `k` of frame `i`, in order; None: there are no more.
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>>;
     /// Frame `i` is kept from now on. None: it has nothing that could be.
-    fn keep(&mut self, i: usize) -> Option<Token>;
+    fn hold(&mut self, i: usize) -> Option<Token>;
 }
 
 /// A burst whose payload is lent. Frames that are short, or whose path gives private bytes, are
 /// whole.
-pub struct LentBurst<'a> {
+pub struct ZeroCopyBurst<'a> {
     arena: &'a mut Arena,
-    lent: u64,
+    zero_copy: u64,
     heads: &'a [u16; BURST_FRAMES],
-    lender: &'a mut dyn Lender,
-    keeper: &'a mut Option<Arc<dyn Keeper>>,
+    source: &'a mut dyn PayloadSource,
+    completions: &'a mut Option<Arc<dyn Completions>>,
     is_mapped: bool,
 }
 
-impl<'a> LentBurst<'a> {
-    /// The frames of `arena`. Of those in `lent`, a bit each, only so many bytes as `heads` says
-    /// are there; the others are whole. `keeper` is the port's, as soon as it has kept one.
+impl<'a> ZeroCopyBurst<'a> {
+    /// The frames of `arena`. Of those in `zero_copy`, a bit each, only so many bytes as `heads`
+    /// says are there; the others are whole. `completions` is the port's, as soon as it has kept
+    /// one.
     pub fn new(
         arena: &'a mut Arena,
-        lent: u64,
+        zero_copy: u64,
         heads: &'a [u16; BURST_FRAMES],
-        lender: &'a mut dyn Lender,
-        keeper: &'a mut Option<Arc<dyn Keeper>>,
+        source: &'a mut dyn PayloadSource,
+        completions: &'a mut Option<Arc<dyn Completions>>,
     ) -> Self {
-        Self { arena, lent, heads, lender, keeper, is_mapped: false }
+        Self { arena, zero_copy, heads, source, completions, is_mapped: false }
     }
 
     /// Frames, those that were dropped on the way included.
@@ -493,16 +494,16 @@ impl<'a> LentBurst<'a> {
     /// Whether [`head`](Self::head) is all of frame `i`.
     #[inline(always)]
     pub fn is_whole(&self, i: usize) -> bool {
-        self.lent >> i & 1 == 0
+        self.zero_copy >> i & 1 == 0
     }
 
     /// Makes the payload of all frames reachable, in one go; those whose is not are dropped from
     /// the burst. Before it there are no pieces.
     pub fn map_payload(&mut self) {
-        if self.lent == 0 || core::mem::replace(&mut self.is_mapped, true) {
+        if self.zero_copy == 0 || core::mem::replace(&mut self.is_mapped, true) {
             return;
         }
-        let mut failed = self.lender.map_payload();
+        let mut failed = self.source.map_payload();
         while failed != 0 {
             self.arena.drop_frame(failed.trailing_zeros() as usize);
             failed &= failed - 1;
@@ -512,11 +513,11 @@ impl<'a> LentBurst<'a> {
     /// What follows the head of frame `i`, in order.
     #[inline(always)]
     pub fn pieces(&self, i: usize) -> impl Iterator<Item = Piece<'_>> {
-        let lent = self.is_mapped && !self.is_whole(i) && self.len_of(i) != 0;
-        let (lender, mut k) = (&*self.lender, 0);
+        let zero_copy = self.is_mapped && !self.is_whole(i) && self.len_of(i) != 0;
+        let (source, mut k) = (&*self.source, 0);
         core::iter::from_fn(move || {
             k += 1;
-            lent.then(|| lender.piece(i, k - 1)).flatten()
+            zero_copy.then(|| source.piece(i, k - 1)).flatten()
         })
     }
 
@@ -524,14 +525,14 @@ impl<'a> LentBurst<'a> {
     /// where they are, and as they are [named to the kernel](Piece::as_raw) they may be read for so
     /// long. Its head does not stay. None: it is not kept, for it is whole, was not looked at, or
     /// another keeper has frames of this queue.
-    pub fn keep(&mut self, i: usize, by: &Arc<dyn Keeper>) -> Option<Token> {
+    pub fn hold(&mut self, i: usize, by: &Arc<dyn Completions>) -> Option<Token> {
         if !self.is_mapped || self.is_whole(i) || self.len_of(i) == 0 {
             return None;
         }
-        if !Arc::ptr_eq(self.keeper.get_or_insert_with(|| Arc::clone(by)), by) {
+        if !Arc::ptr_eq(self.completions.get_or_insert_with(|| Arc::clone(by)), by) {
             return None;
         }
-        self.lender.keep(i)
+        self.source.hold(i)
     }
 
     /// Copies what is lent: the burst as [`FramePort::tx_burst`] takes it.
@@ -551,11 +552,11 @@ impl<'a> LentBurst<'a> {
         let mut at = desc.at as usize + self.head(i).len();
         let end = (desc.at + desc.len) as usize;
         let mut k = 0;
-        while let Some(piece) = self.lender.piece(i, k) {
+        while let Some(piece) = self.source.piece(i, k) {
             at += piece.copy_out(&mut self.arena.bytes[at..end]);
             k += 1;
         }
-        self.lent &= !(1 << i);
+        self.zero_copy &= !(1 << i);
         if at != end {
             self.arena.drop_frame(i);
         }
@@ -624,7 +625,7 @@ pub trait FramePort: Send {
         Payload::Private
     }
     /// As [`tx_burst`](Self::tx_burst), which goes on being called where nothing is lent.
-    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
         self.tx_burst(&frames.private())
     }
     /// Appends frames for the guest to `into`, as many as it has and as fit, or

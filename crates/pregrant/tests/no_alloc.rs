@@ -209,7 +209,7 @@ fn copy_allocates_nothing() {
 #[test]
 fn map_allocates_nothing() {
     tx(Way::Map, Granting::Standing, ALL_LENGTHS);
-    tx_to(Payload::Lent, Way::Map, Granting::Standing, ALL_LENGTHS);
+    tx_to(Payload::ZeroCopy, Way::Map, Granting::Standing, ALL_LENGTHS);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offloads, Payload};
+use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, ZeroCopyBurst};
 
 use super::sequence::{self, Tracker, Wrong};
 
@@ -110,7 +110,7 @@ impl Sink {
     }
 
     /// The same where payload is lent: it is looked at only where every byte is.
-    pub fn take_lent(&mut self, frames: &mut LentBurst<'_>) {
+    pub fn take_lent(&mut self, frames: &mut ZeroCopyBurst<'_>) {
         match self.check {
             Check::Number => {
                 let frames = &*frames;
@@ -167,10 +167,10 @@ impl FramePort for Sink {
     }
 
     fn payload(&self) -> Payload {
-        Payload::Lent
+        Payload::ZeroCopy
     }
 
-    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
         self.take_lent(frames);
         frames.len()
     }

@@ -14,8 +14,8 @@
 
 use super::frame_queue::FrameQueue;
 use pregrant::port::{
-    Arena, Burst, DropCounts, FramePort, LentBurst, Offloads, Payload, PortDrop, PortOwner, QueueWaker,
-    Steering,
+    Arena, Burst, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, QueueWaker, Steering,
+    ZeroCopyBurst,
 };
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,8 +92,8 @@ impl<P: FramePort> FramePort for Steered<P> {
     fn payload(&self) -> Payload {
         self.inner.payload()
     }
-    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
-        self.inner.tx_lent(frames)
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
+        self.inner.tx_zero_copy(frames)
     }
 
     fn rx_burst(&mut self, into: &mut Arena) -> usize {

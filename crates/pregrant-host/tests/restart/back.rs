@@ -83,7 +83,7 @@ impl FramePort for LogPort {
     /// Where the first of several queues' frames lie, for paths that leave them there; private
     /// copies of the next one's.
     fn payload(&self) -> Payload {
-        if self.queue.is_multiple_of(2) { Payload::Lent } else { Payload::Private }
+        if self.queue.is_multiple_of(2) { Payload::ZeroCopy } else { Payload::Private }
     }
     fn owned_by(&mut self, owner: &PortOwner) {
         self.wakers.keep((self.of, self.queue), owner);

@@ -168,7 +168,7 @@ impl<P: Platform> BackDevice for Toy<P> {
         self.line.is_some() || self.lent
     }
 
-    fn is_lent(&self) -> bool {
+    fn is_handed_out(&self) -> bool {
         self.lent
     }
 

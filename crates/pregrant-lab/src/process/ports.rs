@@ -14,7 +14,7 @@ use super::mark::{is_mark, mark, whole_frames};
 use super::signals::{COUNTED, OVER, Presence, Signals, WARM_UP, WHOLE, locked};
 use hdrhistogram::Histogram;
 use pregrant::platform::Clock;
-use pregrant::port::{Arena, Burst, FramePort, LentBurst, Offload, Offloads, Payload, PortOwner};
+use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload, PortOwner, ZeroCopyBurst};
 use pregrant_host::MonotonicClock;
 use pregrant_host::ports::generator::{Filling, Generator};
 use pregrant_host::ports::sequence::Head;
@@ -80,9 +80,9 @@ impl FramePort for SinkPort {
         frames.frames.len()
     }
     fn payload(&self) -> Payload {
-        if self.look { Payload::Private } else { Payload::Lent }
+        if self.look { Payload::Private } else { Payload::ZeroCopy }
     }
-    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
         // A mark is short, and comes alone: never here.
         self.burst_came(|| false);
         let whole = self.wants_whole();

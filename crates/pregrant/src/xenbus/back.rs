@@ -127,7 +127,7 @@ pub trait BackDevice {
     fn is_connected(&self) -> bool;
     /// Whether somebody else has a part of it that it needs to [drain](Self::drain) or to
     /// [disconnect](Self::disconnect).
-    fn is_lent(&self) -> bool {
+    fn is_handed_out(&self) -> bool {
         false
     }
     /// Answers what was taken from the guest, delivers what was taken from `ports` and what that
@@ -197,8 +197,8 @@ fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
 pub enum BackStep {
     /// Nothing to do until the next watch event.
     Waiting,
-    /// It is to close, and [parts of it are lent](BackDevice::is_lent): bring them back and call
-    /// again.
+    /// It is to close, and [parts of it are lent](BackDevice::is_handed_out): bring them back and
+    /// call again.
     Recall,
     /// It is live now.
     Connected,
@@ -481,7 +481,7 @@ impl<D: BackDevice> Back<D> {
                     }
                     return Ok(came_to);
                 }
-                Reaction::Remove if self.device.is_lent() => return Ok(BackStep::Recall),
+                Reaction::Remove if self.device.is_handed_out() => return Ok(BackStep::Recall),
                 Reaction::Remove => {
                     self.device.disconnect(p);
                     return Ok(BackStep::Removed);
@@ -514,7 +514,7 @@ impl<D: BackDevice> Back<D> {
                 S::Closing if D::SERVES_CLOSING && front == S::Closing && in_service => {
                     came_to = BackStep::Closing;
                 }
-                S::Closing | S::Closed if self.device.is_lent() => return Ok(BackStep::Recall),
+                S::Closing | S::Closed if self.device.is_handed_out() => return Ok(BackStep::Recall),
                 S::Closing | S::Closed => {
                     if self.device.is_connected() {
                         came_to = BackStep::Closed;

@@ -559,7 +559,7 @@ fn a_page_in_use_holds_up_nothing_but_its_own_answer() {
     for q in [0, 1] {
         assert_eq!(pair.asked(ADD, q, &lists[q as usize]), (SUCCESS, lists[q as usize].len() as u32));
     }
-    let mut queues: Vec<BackQueue<LocalDomain>> = pair.back.lend_queues();
+    let mut queues: Vec<BackQueue<LocalDomain>> = pair.back.hand_out_queues();
     // More than one request at a time: a front that asks for more than ours does is played by hand.
     let mut raw = RawRing::of(&mut pair);
     let mapped = pair.mapped();
@@ -597,7 +597,7 @@ fn what_is_unanswered_is_bounded() {
     let mut pair = Pair::new(by_hand(), entries(768));
     let list = pair.pages(0, 10);
     assert_eq!(pair.asked(ADD, 0, &list), (SUCCESS, list.len() as u32));
-    let mut queues = pair.back.lend_queues();
+    let mut queues = pair.back.hand_out_queues();
     let mut raw = RawRing::of(&mut pair);
     for id in 0..60 {
         raw.ask(&pair, id, DEL, 0, &list[..1]);
@@ -694,7 +694,7 @@ fn what_waits_outlives_its_back() {
         let mut pair = Pair::new(by_hand(), entries(768));
         let list = pair.pages(0, 30);
         assert_eq!(pair.asked(ADD, 0, &list), (SUCCESS, list.len() as u32));
-        drop(pair.back.lend_queues());
+        drop(pair.back.hand_out_queues());
         let mut raw = RawRing::of(&mut pair);
         raw.ask(&pair, 1, DEL, 0, &list[..7]);
         raw.ask(&pair, 2, CtrlType::SetHashAlgorithm, 1, &[]);

@@ -16,7 +16,9 @@ use pregrant::net::features::RxAccepts;
 use pregrant::net::path::{AnyPath, CopyPath, MapPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion, Pages};
 use pregrant::platform::{Access, GrantPool};
-use pregrant::port::{Arena, Burst, FramePort, Keeper, LentBurst, Offload, Offloads, Payload, Token};
+use pregrant::port::{
+    Arena, Burst, Completions, FramePort, Offload, Offloads, Payload, Token, ZeroCopyBurst,
+};
 use pregrant::ring::{BackRing, InFlight, NetRx, NetTx, RedoPage, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RxRequest, TXF_MORE_DATA, TxRequest};
@@ -147,7 +149,7 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
 #[derive(Default)]
 struct Shelf(Mutex<(Vec<Token>, bool)>);
 
-impl Keeper for Shelf {
+impl Completions for Shelf {
     fn complete(&self, done: &mut Vec<Token>) {
         let mut shelf = self.0.lock().expect("nobody panics");
         if shelf.1 {
@@ -164,15 +166,15 @@ impl FramePort for KeepingPort {
         Offloads { csum: true, gso: true }
     }
     fn payload(&self) -> Payload {
-        Payload::Lent
+        Payload::ZeroCopy
     }
     fn tx_burst(&mut self, _: &Burst<'_>) -> usize {
         unreachable!("all frames are lent")
     }
-    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
-        let keeper: Arc<dyn Keeper> = self.0.clone();
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
+        let completions: Arc<dyn Completions> = self.0.clone();
         frames.map_payload();
-        let kept = (0..frames.len()).filter_map(|i| frames.keep(i, &keeper));
+        let kept = (0..frames.len()).filter_map(|i| frames.hold(i, &completions));
         self.0.0.lock().expect("nobody panics").0.extend(kept);
         frames.len()
     }

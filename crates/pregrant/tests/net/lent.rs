@@ -2,7 +2,7 @@
 //! mapped, for how long, and what a guest can do meanwhile.
 //!
 //! ```text
-//!   model front --ring--> TxQueue, MapPath --tx_lent--> a port that skips, copies, or keeps
+//!   model front --ring--> TxQueue, MapPath --tx_zero_copy--> a port that skips, copies, or keeps
 //! ```
 #![allow(unsafe_code)] // reads kept payload as a kernel would
 
@@ -13,7 +13,9 @@ use pregrant::net::path::held::HEAD_BYTES;
 use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, TX_ORDER};
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantOps};
-use pregrant::port::{Arena, Burst, FramePort, Keeper, LentBurst, Offload, Offloads, Payload, Token};
+use pregrant::port::{
+    Arena, Burst, Completions, FramePort, Offload, Offloads, Payload, Token, ZeroCopyBurst,
+};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     Extra, RSP_ERROR, RSP_OKAY, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
@@ -54,7 +56,7 @@ impl Shelf {
     }
 }
 
-impl Keeper for Shelf {
+impl Completions for Shelf {
     fn complete(&self, done: &mut Vec<Token>) {
         done.append(&mut self.done.lock().unwrap());
     }
@@ -106,21 +108,21 @@ impl FramePort for LentPort<'_> {
         self.caps
     }
     fn payload(&self) -> Payload {
-        if self.named { Payload::Named } else { Payload::Lent }
+        if self.named { Payload::Named } else { Payload::ZeroCopy }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.private.extend(frames.iter().map(|(frame, _)| frame.to_vec()));
         frames.frames.len()
     }
-    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
-        let keeper: Arc<dyn Keeper> = self.shelf.clone();
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
+        let completions: Arc<dyn Completions> = self.shelf.clone();
         let first = self.seen.len();
         for i in 0..frames.len() {
             if frames.len_of(i) == 0 {
                 continue;
             }
             assert_eq!(frames.pieces(i).count(), 0, "nothing is to be seen before it is looked at");
-            assert_eq!(frames.keep(i, &keeper), None);
+            assert_eq!(frames.hold(i, &completions), None);
             let (head, offload) = (frames.head(i).to_vec(), frames.offload(i));
             let (len, whole) = (frames.len_of(i), frames.is_whole(i));
             self.seen.push(Seen { head, len, whole, offload, bytes: Vec::new() });
@@ -149,7 +151,7 @@ impl FramePort for LentPort<'_> {
                 Act::KeepShortly => &self.shelf.done,
                 Act::Skip | Act::Copy => continue,
             };
-            shelf.lock().unwrap().extend(frames.keep(i, &keeper));
+            shelf.lock().unwrap().extend(frames.hold(i, &completions));
         }
         frames.len()
     }
@@ -251,7 +253,7 @@ fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
             self.0.caps()
         }
         fn payload(&self) -> Payload {
-            Payload::Lent
+            Payload::ZeroCopy
         }
         fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
             self.0.tx_burst(frames)
@@ -400,7 +402,7 @@ fn a_port_that_never_completes_stops_its_own_queue_alone() {
 #[test]
 fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
     struct Looks(Rig, Mutex<Vec<usize>>);
-    impl Keeper for Looks {
+    impl Completions for Looks {
         fn complete(&self, _: &mut Vec<Token>) {}
         fn give_up(&self) {
             self.1.lock().unwrap().push(self.0.xen.counts().mapped);
@@ -410,23 +412,23 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
     // SAFETY: an address and a length.
     unsafe impl Send for Place {}
     /// Keeps all, and where they are.
-    struct Kernel(Arc<dyn Keeper>, Vec<Place>);
+    struct Kernel(Arc<dyn Completions>, Vec<Place>);
     impl FramePort for Kernel {
         fn caps(&self) -> Offloads {
             Offloads::default()
         }
         fn payload(&self) -> Payload {
-            Payload::Lent
+            Payload::ZeroCopy
         }
         fn tx_burst(&mut self, _: &Burst<'_>) -> usize {
             unreachable!("all are lent")
         }
-        fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+        fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
             frames.map_payload();
             for i in 0..frames.len() {
-                assert!(frames.keep(i, &self.0).is_some());
-                let other: Arc<dyn Keeper> = Arc::new(Shelf::default());
-                assert_eq!(frames.keep(i, &other), None, "a queue has one keeper");
+                assert!(frames.hold(i, &self.0).is_some());
+                let other: Arc<dyn Completions> = Arc::new(Shelf::default());
+                assert_eq!(frames.hold(i, &other), None, "a queue has one keeper");
                 self.1.extend(frames.pieces(i).map(|piece| Place(piece.as_raw().0, piece.len())));
             }
             frames.len()

@@ -2,14 +2,14 @@
 //! once they are there, and of those it asked to have mapped.
 //!
 //! ```text
-//!   model front --ring--> TxQueue: staging, gref-mapping, persistent --tx_lent--> a port that copies, or keeps
+//!   model front --ring--> TxQueue: staging, gref-mapping, persistent --tx_zero_copy--> a port that copies, or keeps
 //! ```
 
 use crate::lent::{Act, LentPort, bytes_of, headers, play, run};
 use crate::rig;
 
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
-use pregrant::net::path::held::{HEAD_BYTES, LENT_MIN};
+use pregrant::net::path::held::{HEAD_BYTES, ZERO_COPY_MIN};
 use pregrant::net::path::{
     AnyPath, Chain, FrontPath, GrefMappingPath, MapPath, PersistentPath, StagingPath, TX_ORDER,
 };
@@ -30,7 +30,7 @@ const FRAMES: [&[(usize, u16, u16)]; 5] = [
     &[(0, 0, 4096)],
     &[(1, 96, 4000), (2, 0, 4096), (3, 1, 900)],
     &[(4, 0, 60)],
-    &[(5, 0, LENT_MIN as u16)],
+    &[(5, 0, ZERO_COPY_MIN as u16)],
     // Its head is in three slots, of which one is empty.
     &[(6, 0, 14), (7, 8, 0), (8, 77, 60), (9, 5, 3000)],
 ];

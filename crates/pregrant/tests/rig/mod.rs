@@ -539,7 +539,7 @@ impl FramePort for TestPort {
         Offloads { csum: true, gso: true }
     }
     fn payload(&self) -> Payload {
-        if self.lent { Payload::Lent } else { Payload::Private }
+        if self.lent { Payload::ZeroCopy } else { Payload::Private }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.took.extend(frames.iter().map(|(bytes, offload)| (bytes.to_vec(), offload)));

@@ -139,7 +139,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
 
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
         let mut readable = std::mem::take(&mut self.readable).into_iter();
-        let joined = self.vbd.lend_queues().into_iter().enumerate().map(|(number, queue)| {
+        let joined = self.vbd.hand_out_queues().into_iter().enumerate().map(|(number, queue)| {
             let readable = readable.next().flatten();
             Box::new(VbdQueue { queue, readable, number }) as Box<dyn ServedQueue<P>>
         });

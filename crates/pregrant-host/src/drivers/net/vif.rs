@@ -170,7 +170,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     }
 
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>> {
-        let (queues, ports) = (self.vif.lend_queues(), std::mem::take(&mut self.ports));
+        let (queues, ports) = (self.vif.hand_out_queues(), std::mem::take(&mut self.ports));
         let nr_queues = queues.len();
         let mut readable = std::mem::take(&mut self.readable).into_iter();
         let joined = queues.into_iter().zip(ports).enumerate().map(|(number, (queue, port))| {

@@ -196,7 +196,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     }
 
     /// Gives the queues of a device that has just connected to whoever serves them, in their order.
-    /// While they are away its handshake says so ([`AnyBack::is_lent`]).
+    /// While they are away its handshake says so ([`AnyBack::is_handed_out`]).
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>>;
     /// Takes all of them back, in their order, with event channels that are this handle's again.
     fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>);
@@ -355,7 +355,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
 pub trait AnyBack<P: Platform, T: Transport + 'static> {
     fn state(&self) -> XenbusState;
     fn is_connected(&self) -> bool;
-    fn is_lent(&self) -> bool;
+    fn is_handed_out(&self) -> bool;
     fn serves_closing(&self) -> bool;
     fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError>;
     fn reattach(
@@ -391,8 +391,8 @@ impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P
     fn is_connected(&self) -> bool {
         (**self).is_connected()
     }
-    fn is_lent(&self) -> bool {
-        (**self).is_lent()
+    fn is_handed_out(&self) -> bool {
+        (**self).is_handed_out()
     }
     fn serves_closing(&self) -> bool {
         D::SERVES_CLOSING

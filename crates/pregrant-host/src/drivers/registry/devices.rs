@@ -142,7 +142,7 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     /// What its queues took of workers that others wanted too.
     pub(super) worker_ns: Arc<AtomicU64>,
     /// Queues that are with workers, or on their way.
-    pub(super) lent: usize,
+    pub(super) handed_out: usize,
     /// Those of them that have come back, until all have.
     pub(super) returned: Vec<Box<dyn ServedQueue<P>>>,
     /// What is to be done once they have.

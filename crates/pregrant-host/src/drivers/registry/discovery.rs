@@ -302,7 +302,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             reattached: live,
             connected_at: None,
             worker_ns: Arc::default(),
-            lent: 0,
+            handed_out: 0,
             returned: Vec::new(),
             then: Vec::new(),
             draining: None,

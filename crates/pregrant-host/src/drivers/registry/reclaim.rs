@@ -41,7 +41,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn lend(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get_mut(id) else { return };
         let queues = served.served.lend();
-        served.lent = queues.len();
+        served.handed_out = queues.len();
         served.draining = None;
         if let Some(note) = self.pool.hand_out(&self.platform, *id, queues, &served.worker_ns) {
             served.say(Level::Warn, &note);
@@ -52,11 +52,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// reclaimed, and then it is done.
     pub(super) fn has_returned(&mut self, id: &DeviceId, then: Then) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
-        let came = if served.lent > 0 { self.pool.reclaim(*id) } else { None };
+        let came = if served.handed_out > 0 { self.pool.reclaim(*id) } else { None };
         if let Some(came) = came {
             self.queues_returned(came);
         }
-        let has_returned = self.devices.get(id).is_none_or(|served| served.lent == 0) && self.is_drained(id);
+        let has_returned =
+            self.devices.get(id).is_none_or(|served| served.handed_out == 0) && self.is_drained(id);
         if !has_returned && let Some(served) = self.devices.get_mut(id) {
             served.wait_with(then);
         }
@@ -91,7 +92,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             Some(Why::Platform(why)) => served.wait_with(Then::Fail(Level::Warn, why)),
         }
-        if served.returned.len() < served.lent {
+        if served.returned.len() < served.handed_out {
             if !served.then.is_empty() {
                 // Those that others have are wanted too.
                 self.pool.reclaim(id);
@@ -115,7 +116,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
             }
         }
-        served.lent = 0;
+        served.handed_out = 0;
         served.served.take_back(queues);
         true
     }
@@ -145,7 +146,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(served) = self.devices.get_mut(&id) else { return };
         let then = std::mem::take(&mut served.then);
         if then.is_empty() && served.is_connected() {
-            return self.lend_again(&id);
+            return self.hand_out_again(&id);
         }
         for then in then {
             match then {
@@ -165,14 +166,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if self
             .devices
             .get(&id)
-            .is_some_and(|s| s.is_connected() && s.lent == 0 && !s.served.back().is_lent())
+            .is_some_and(|s| s.is_connected() && s.handed_out == 0 && !s.served.back().is_handed_out())
         {
-            self.lend_again(&id);
+            self.hand_out_again(&id);
         }
     }
 
     /// Hands out queues that were here, and does what the device was not asked about meanwhile.
-    fn lend_again(&mut self, id: &DeviceId) {
+    fn hand_out_again(&mut self, id: &DeviceId) {
         self.lend(id);
         self.turn_device(*id);
         // One device moves at a time: others may be to follow.
@@ -211,20 +212,21 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Has all queues here, for the end.
     pub(super) fn reclaim_all(&mut self) {
-        let lent: Vec<_> = self.devices.iter().filter(|s| s.lent > 0).map(|s| s.device.id()).collect();
-        for id in lent {
+        let handed_out: Vec<_> =
+            self.devices.iter().filter(|s| s.handed_out > 0).map(|s| s.device.id()).collect();
+        for id in handed_out {
             if let Some(came) = self.pool.reclaim(id) {
                 self.queues_returned(came);
             }
         }
         let until = Instant::now() + WORKERS_FOLLOW;
-        while self.devices.iter().any(|served| served.lent > 0) && Instant::now() < until {
+        while self.devices.iter().any(|served| served.handed_out > 0) && Instant::now() < until {
             for came in self.pool.pump().0 {
                 self.queues_returned(came);
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        for served in self.devices.iter().filter(|s| s.lent > 0) {
+        for served in self.devices.iter().filter(|s| s.handed_out > 0) {
             served.say(
                 Level::Warn,
                 &"a worker thread did not hand back its queues in time; the next backend takes them over",

@@ -17,7 +17,7 @@ pub struct Vector {
 }
 
 // SAFETY: an address and a length; whoever has the kernel read there vouches for them
-// (`Vector::lent`), on any thread.
+// (`Vector::zero_copy`), on any thread.
 unsafe impl Send for Vector {}
 
 impl Vector {
@@ -34,7 +34,7 @@ impl Vector {
     ///
     /// # Safety
     /// Their memory stays mapped as long as a frame with these is written.
-    pub unsafe fn lent<'p>(pieces: impl Iterator<Item = Piece<'p>>) -> impl Iterator<Item = Self> {
+    pub unsafe fn zero_copy<'p>(pieces: impl Iterator<Item = Piece<'p>>) -> impl Iterator<Item = Self> {
         let mut pieces = pieces.map(|piece| piece.as_raw()).peekable();
         std::iter::from_fn(move || {
             let (base, mut len) = pieces.next()?;

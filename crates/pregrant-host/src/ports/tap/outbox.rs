@@ -77,7 +77,7 @@ impl Outbox {
     /// # Safety
     /// The pieces' memory stays mapped until the outbox is [cleared](Self::clear).
     #[must_use]
-    pub unsafe fn put_lent<'p>(
+    pub unsafe fn put_zero_copy<'p>(
         &mut self,
         header: &[u8; HEADER],
         head: &[u8],
@@ -92,7 +92,7 @@ impl Outbox {
             // vectors with them.
             self.vectors.push(unsafe { Vector::private(&self.bytes[place.at..place.at + place.len]) });
             // SAFETY: the caller's.
-            self.vectors.extend(unsafe { Vector::lent(pieces) });
+            self.vectors.extend(unsafe { Vector::zero_copy(pieces) });
             (place.first, place.vectors) = (first, self.vectors.len() - first);
         }
         true

@@ -10,7 +10,7 @@ use super::uring::DEPTH;
 use super::vhost::{FEW, Vhost};
 use super::way::TapWay;
 use pregrant::port::{
-    Arena, Burst, DropCounts, FramePort, Keeper, LentBurst, Offloads, Payload, PortDrop, PortOwner,
+    Arena, Burst, Completions, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, ZeroCopyBurst,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -265,13 +265,13 @@ impl FramePort for TapPort {
         Payload::Named
     }
 
-    fn tx_lent(&mut self, frames: &mut LentBurst<'_>) -> usize {
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
         let (mut malformed, mut refused) = (0, 0);
         frames.map_payload();
-        if let (Some(mut vhost), Some(keeper)) =
+        if let (Some(mut vhost), Some(completions)) =
             (self.vhost_for(frames.len()), self.transport.vhost().cloned())
         {
-            let keeper: Arc<dyn Keeper> = keeper;
+            let completions: Arc<dyn Completions> = completions;
             for i in 0..frames.len() {
                 let (len, offload) = (frames.len_of(i), frames.offload(i));
                 if len == 0 {
@@ -281,10 +281,10 @@ impl FramePort for TapPort {
                     malformed += 1;
                     continue;
                 };
-                if let Some(token) = frames.keep(i, &keeper) {
+                if let Some(token) = frames.hold(i, &completions) {
                     // SAFETY: what is kept stays mapped until its token is completed.
                     refused +=
-                        unsafe { vhost.send_lent(&header, frames.head(i), || frames.pieces(i), token) };
+                        unsafe { vhost.send_zero_copy(&header, frames.head(i), || frames.pieces(i), token) };
                     continue;
                 }
                 frames.make_whole(i);
@@ -321,10 +321,10 @@ impl FramePort for TapPort {
             }
             // SAFETY: the pieces are lent for longer than this function runs, and at its end the
             // outbox is empty.
-            if !unsafe { self.outbox.put_lent(&header, head, frames.pieces(i)) } {
+            if !unsafe { self.outbox.put_zero_copy(&header, head, frames.pieces(i)) } {
                 refused += self.flush();
                 // SAFETY: as above.
-                let put = unsafe { self.outbox.put_lent(&header, head, frames.pieces(i)) };
+                let put = unsafe { self.outbox.put_zero_copy(&header, head, frames.pieces(i)) };
                 refused += usize::from(!put);
             }
         }

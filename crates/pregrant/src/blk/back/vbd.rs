@@ -93,7 +93,7 @@ pub struct Vbd<P: Platform> {
     image: Box<dyn Image>,
     /// As its guest was told; None: it is not connected.
     figures: Option<DiskFigures>,
-    /// Its queues; none while they are [lent](Vbd::lend_queues).
+    /// Its queues; none while they are [lent](Vbd::hand_out_queues).
     queues: Vec<BackQueue<P>>,
     /// What is known of each queue, wherever it is; none while it is not connected.
     shares: Vec<Arc<QueueShare>>,
@@ -186,7 +186,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
         !self.shares.is_empty()
     }
 
-    fn is_lent(&self) -> bool {
+    fn is_handed_out(&self) -> bool {
         self.queues.len() < self.shares.len()
     }
 
@@ -520,7 +520,7 @@ impl<P: Platform> Vbd<P> {
 
     /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it
     /// neither closes nor detaches.
-    pub fn lend_queues(&mut self) -> Vec<BackQueue<P>> {
+    pub fn hand_out_queues(&mut self) -> Vec<BackQueue<P>> {
         core::mem::take(&mut self.queues)
     }
 

@@ -4,14 +4,14 @@
 //!   ring --take--> TxBatch --fetch--> arena --tx_burst--> port
 //!     ^                      |  what the path does not serve: copy
 //!     +------ answer --------+  (late answers first, in request order)
-//!                                ^          \--tx_lent--> port that takes payload where it lies
+//!                                ^          \--tx_zero_copy--> port that takes payload where it lies
 //!                                +----- look, keep ----------'   (its keeper completes, or is told to give up)
 //! ```
 //! One call moves one batch: one index load, one publish, one notify test. The bytes reach the port
 //! before their requests are answered.
 //!
 //! Invariants: pages that were lent are unmapped when the port's call is over, or, of frames that
-//! it keeps, when its [`Keeper`] has completed them or has given them up, which is asked of it
+//! it keeps, when its [`Completions`] has completed them or has given them up, which is asked of it
 //! before a queue ends, however it ends. Until then their requests are not answered, and count as
 //! in flight for a successor. A guest whose port keeps frames for ever has a queue that stands;
 //! nobody else waits. So has one whose port has [no room](FramePort::takes).
@@ -26,7 +26,9 @@ use crate::net::gso;
 use crate::net::path::{AnyClaims, Chain};
 use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Clock, Events, PeerMem, Platform};
-use crate::port::{Arena, BURST_BYTES_MIN, FramePort, Keeper, Lender, LentBurst, Payload, Piece, Token};
+use crate::port::{
+    Arena, BURST_BYTES_MIN, Completions, FramePort, Payload, PayloadSource, Piece, Token, ZeroCopyBurst,
+};
 use crate::ring::{BackRing, InFlight, NetTx, Notify, RingPages};
 use crate::units::DomId;
 use crate::wire::netif::TxResponse;
@@ -49,9 +51,9 @@ pub struct TxQueue<P: Platform> {
     answers: Vec<TxResponse>,
     stats: Arc<LiveStats>,
     /// Whether its chain can lend.
-    lends: bool,
+    holds_frames: bool,
     /// The port's, since it kept a frame.
-    keeper: Option<Arc<dyn Keeper>>,
+    completions: Option<Arc<dyn Completions>>,
     /// The port keeps frames now.
     keeps: bool,
     /// The port had no room when it was asked last: nothing was taken from the ring.
@@ -60,13 +62,13 @@ pub struct TxQueue<P: Platform> {
 }
 
 /// The chain's paths that lend, for one burst.
-struct BatchLender<'a, P: Platform> {
+struct BatchPayload<'a, P: Platform> {
     chain: &'a mut Chain<P>,
     p: &'a P,
     of: DomId,
 }
 
-impl<P: Platform> Lender for BatchLender<'_, P> {
+impl<P: Platform> PayloadSource for BatchPayload<'_, P> {
     fn map_payload(&mut self) -> u64 {
         let (p, of) = (self.p, self.of);
         self.chain.holders().fold(0, |failed, path| failed | path.map_payload(p, of))
@@ -74,7 +76,7 @@ impl<P: Platform> Lender for BatchLender<'_, P> {
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         self.chain.piece(i, k)
     }
-    fn keep(&mut self, i: usize) -> Option<Token> {
+    fn hold(&mut self, i: usize) -> Option<Token> {
         self.chain.holders().find_map(|path| path.hold(i))
     }
 }
@@ -92,10 +94,10 @@ impl<P: Platform> TxQueue<P> {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
-        let lends = chain.holders().next().is_some();
+        let holds_frames = chain.holders().next().is_some();
         Self {
             ring,
-            lends,
+            holds_frames,
             claims: chain.claims(),
             chain,
             batch: Box::default(),
@@ -103,7 +105,7 @@ impl<P: Platform> TxQueue<P> {
             done: Vec::with_capacity(size as usize),
             answers: Vec::with_capacity(BATCH_SLOTS),
             stats,
-            keeper: None,
+            completions: None,
             keeps: false,
             stands: false,
             completed: Vec::new(),
@@ -144,13 +146,13 @@ impl<P: Platform> TxQueue<P> {
         if self.batch.no_frame != 0 {
             self.ask(control);
         }
-        if self.lends {
+        if self.holds_frames {
             let payload = port.payload();
-            self.batch.lend = (payload != Payload::Private).then(|| port.caps());
+            self.batch.takes = (payload != Payload::Private).then(|| port.caps());
             self.batch.names = payload == Payload::Named;
         }
         let has_room =
-            arena.used_bytes() >= BURST_BYTES_MIN && self.batch.lend.is_none() && take_buffer(port, arena);
+            arena.used_bytes() >= BURST_BYTES_MIN && self.batch.takes.is_none() && take_buffer(port, arena);
         let before = p.peer().grant_ops();
         let served = self.chain.fetch(p, of, &mut self.batch, todo, arena);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
@@ -158,8 +160,8 @@ impl<P: Platform> TxQueue<P> {
             self.blank_checksums(arena);
         }
         let mut good = self.batch.given().count_ones() as usize;
-        if self.batch.lent != 0 {
-            good = self.lend(p, of, port, arena);
+        if self.batch.zero_copy != 0 {
+            good = self.pass_on(p, of, port, arena);
         } else if good > 0 {
             self.ring.in_flight(self.late.given() + good as u32, 0);
             let took = if has_room { port.tx_filled(arena) } else { port.tx_burst(&arena.burst()) };
@@ -237,15 +239,16 @@ impl<P: Platform> TxQueue<P> {
     /// Hands the batch to a port that takes payload where it lies. Returns how many frames it had.
     #[cold]
     #[inline(never)]
-    fn lend(&mut self, p: &P, of: DomId, port: &mut dyn FramePort, arena: &mut Arena) -> usize {
+    fn pass_on(&mut self, p: &P, of: DomId, port: &mut dyn FramePort, arena: &mut Arena) -> usize {
         let batch = &mut *self.batch;
         let good = batch.given().count_ones();
         let before = p.peer().grant_ops();
         if good > 0 {
             self.ring.in_flight(self.late.given() + good, 0);
-            let mut lender = BatchLender { chain: &mut self.chain, p, of };
-            let mut burst = LentBurst::new(arena, batch.lent, &batch.heads, &mut lender, &mut self.keeper);
-            let took = port.tx_lent(&mut burst);
+            let mut source = BatchPayload { chain: &mut self.chain, p, of };
+            let mut burst =
+                ZeroCopyBurst::new(arena, batch.zero_copy, &batch.heads, &mut source, &mut self.completions);
+            let took = port.tx_zero_copy(&mut burst);
             self.stats.dropped.add(burst.len().saturating_sub(took) as u64);
         }
         for path in self.chain.holders() {
@@ -264,8 +267,8 @@ impl<P: Platform> TxQueue<P> {
     /// Lets the path retire what it held, and answers what may be answered now.
     #[cold]
     fn answer_late(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
-        if let (true, Some(keeper)) = (self.keeps, &self.keeper) {
-            keeper.complete(&mut self.completed);
+        if let (true, Some(completions)) = (self.keeps, &self.completions) {
+            completions.complete(&mut self.completed);
             self.keeps = false;
             for path in self.chain.holders() {
                 path.complete(Some(&self.completed));
@@ -350,8 +353,8 @@ impl<P: Platform> TxQueue<P> {
 
     /// Has the port give up what it keeps, for pages are to go.
     fn recall(&mut self) {
-        if let (true, Some(keeper)) = (self.keeps, &self.keeper) {
-            keeper.give_up();
+        if let (true, Some(completions)) = (self.keeps, &self.completions) {
+            completions.give_up();
             self.chain.holders().for_each(|path| path.complete(None));
             self.keeps = false;
         }

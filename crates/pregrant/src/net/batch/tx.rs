@@ -148,12 +148,12 @@ pub struct TxBatch {
     pub held: Todo,
     /// The port takes payload where it lies, and frames as unfinished as this says: a path may
     /// leave it there. None: it wants private bytes.
-    pub lend: Option<Offloads>,
+    pub takes: Option<Offloads>,
     /// It takes long frames also where their pages are mapped anyhow
     /// ([`Payload::Named`](crate::port::Payload::Named)).
     pub names: bool,
     /// Frames of which only [`heads`](Self::heads) bytes are in the arena.
-    pub lent: Todo,
+    pub zero_copy: Todo,
     /// Bytes at the front of a lent frame that are.
     pub heads: [u16; BURST_FRAMES],
     /// Frames that paths claim.
@@ -185,9 +185,9 @@ impl Default for TxBatch {
             rsps: [TxResponse::default(); BATCH_SLOTS],
             nr_rsps: 0,
             held: 0,
-            lend: None,
+            takes: None,
             names: false,
-            lent: 0,
+            zero_copy: 0,
             heads: [0; BURST_FRAMES],
             claimed: [0; CLAIMS],
             failed: 0,
@@ -246,7 +246,7 @@ impl TxBatch {
         self.nr_slots = 0;
         self.nr_rsps = 0;
         self.held = 0;
-        self.lent = 0;
+        self.zero_copy = 0;
         self.claimed = [0; CLAIMS];
         self.failed = 0;
         self.no_frame = 0;

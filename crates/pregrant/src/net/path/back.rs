@@ -83,8 +83,8 @@ pub trait BackPath<P: Platform> {
     fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         let _ = (p, done);
     }
-    /// As [`Lender::piece`](crate::port::Lender::piece). None too where the frame is another
-    /// path's.
+    /// As [`PayloadSource::piece`](crate::port::PayloadSource::piece). None too where the frame is
+    /// another path's.
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
         let _ = (i, k);
         None

@@ -12,7 +12,7 @@
 //! | [`HeldFrames`] | the parts of a batch's frames, and the frames in flight, of a path whose pages stay mapped |
 //! | [`HeldPages`] | those pages, which go when nobody holds them |
 //! | [`Standing`] | a path that has both |
-//! | [`Lender`](crate::port::Lender), [`Keeper`](crate::port::Keeper) | the chain, as a port sees it; the port, as a queue sees it |
+//! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | the chain, as a port sees it; the port, as a queue sees it |
 //!
 //! [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and
 //! [`persistent`](super::persistent) have standing pages; each says which page a slot has, and what
@@ -43,12 +43,12 @@ pub const HEAD_BYTES: u16 = 128;
 /// Shorter frames are copied: each piece costs a virtqueue's worker some 180 instructions, as many
 /// as it takes to copy 1440 bytes (`cargo xtask rig 32 --profile`: `vhost_get_vq_desc`,
 /// `translate_desc`).
-pub const LENT_MIN: u32 = 2048;
+pub const ZERO_COPY_MIN: u32 = 2048;
 
 /// Whether a frame may be lent behind this head to a port that takes frames as unfinished as
 /// `takes`. Whoever finishes or cuts a frame reads headers, and never what a guest can still write;
 /// a sum is over all bytes.
-pub fn may_be_lent(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
+pub fn may_be_zero_copy(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
     let (blank, cut) = (desc.offload.csum_blank, desc.offload.gso_type != 0);
     let unfit = blank && !takes.csum || cut && !takes.gso;
     !unfit && (!(blank || cut) || IpHeaders::are_in(head, desc.len as usize))
@@ -97,12 +97,13 @@ pub struct HeldFrames {
     done: Vec<Token>,
 }
 
-/// What a path does that leaves payload where the guest put it ([`TxBatch::lent`]) for a
+/// What a path does that leaves payload where the guest put it ([`TxBatch::zero_copy`]) for a
 /// port that takes it there.
 pub trait HoldsFrames<P: Platform> {
     /// Makes the payload of the batch's frames reachable. Returns those of which it is not.
     fn map_payload(&mut self, p: &P, of: DomId) -> Todo;
-    /// As [`Lender::keep`](crate::port::Lender::keep). None too where the frame is another path's.
+    /// As [`PayloadSource::hold`](crate::port::PayloadSource::hold). None too where the frame is
+    /// another path's.
     fn hold(&mut self, i: usize) -> Option<Token>;
     /// The port has had the batch: fails what could not be read, and marks what is held.
     fn settle(&mut self, batch: &mut TxBatch, out: &mut Arena);
@@ -194,10 +195,10 @@ impl HeldFrames {
             self.kept.reserve(BATCH_SLOTS);
             self.done.reserve(BATCH_SLOTS);
         }
-        let takes = batch.lend.unwrap_or_default();
+        let takes = batch.takes.unwrap_or_default();
         for i in bits(todo) {
             let desc = out.desc(i);
-            if desc.len <= LENT_MIN {
+            if desc.len <= ZERO_COPY_MIN {
                 continue;
             }
             let (first, start) = (self.parts.len(), desc.at as usize);
@@ -221,7 +222,7 @@ impl HeldFrames {
                 }
             }
             let head = &out.bytes_mut()[start..][..usize::from(had)];
-            if all && may_be_lent(takes, desc, head) {
+            if all && may_be_zero_copy(takes, desc, head) {
                 batch.heads[i] = had;
                 self.first[i] = first as u16;
                 self.own |= 1 << i;
@@ -229,7 +230,7 @@ impl HeldFrames {
                 self.parts.truncate(first);
             }
         }
-        batch.lent |= self.own;
+        batch.zero_copy |= self.own;
         self.own
     }
 

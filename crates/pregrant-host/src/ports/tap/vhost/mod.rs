@@ -393,7 +393,7 @@ impl<D: Worker> Vhost<D> {
     ///
     /// # Safety
     /// The pieces' memory stays mapped until then.
-    pub unsafe fn send_lent<'p, I: Iterator<Item = Piece<'p>>>(
+    pub unsafe fn send_zero_copy<'p, I: Iterator<Item = Piece<'p>>>(
         &mut self,
         header: &[u8; HEADER],
         head: &[u8],
@@ -402,7 +402,9 @@ impl<D: Worker> Vhost<D> {
     ) -> usize {
         // SAFETY: the caller's.
         let put = |this: &mut Self| unsafe {
-            this.device.is_some() && this.kept.is_empty() && this.tx.put_lent(header, head, pieces(), token)
+            this.device.is_some()
+                && this.kept.is_empty()
+                && this.tx.put_zero_copy(header, head, pieces(), token)
         };
         if put(self) {
             return 0;
@@ -421,7 +423,7 @@ impl<D: Worker> Vhost<D> {
         // SAFETY: the bytes are borrowed for longer than the call.
         let own = [&header[..], head].map(|bytes| unsafe { Vector::private(bytes) });
         // SAFETY: the caller's.
-        let vectors: Vec<Vector> = own.into_iter().chain(unsafe { Vector::lent(pieces()) }).collect();
+        let vectors: Vec<Vector> = own.into_iter().chain(unsafe { Vector::zero_copy(pieces()) }).collect();
         refused += usize::from(Frame::Many(&vectors).write(self.tap.as_fd()).is_err());
         self.completed.push(token);
         refused
@@ -436,7 +438,7 @@ impl<D: Worker> Vhost<D> {
             let reclaimed = self.tx.reclaim();
             let half = self.tx.len().div_ceil(2) as u16;
             let again = match reclaimed {
-                Ok(()) if self.tx.nr_lent() == 0 => Ok(false),
+                Ok(()) if self.tx.nr_in_flight() == 0 => Ok(false),
                 Ok(()) => self.tx.ring.arm(half),
                 Err(violation) => Err(violation),
             };
@@ -446,10 +448,10 @@ impl<D: Worker> Vhost<D> {
                 Err(violation) => refused += self.restart(&violation.into()),
             }
         }
-        if self.tx.nr_lent() > 0 && self.stands_still() {
+        if self.tx.nr_in_flight() > 0 && self.stands_still() {
             refused += self.restart(&Broken::Silent);
         }
-        if self.tx.nr_lent() == 0 && !self.stands() {
+        if self.tx.nr_in_flight() == 0 && !self.stands() {
             self.waits = None;
         }
         done.append(self.tx.completed());
@@ -465,7 +467,7 @@ impl<D: Worker> Vhost<D> {
             Ok(()) => 0,
             Err(violation) => self.restart(&violation.into()),
         };
-        if self.tx.nr_lent() > 0 {
+        if self.tx.nr_in_flight() > 0 {
             refused += self.take_back();
         }
         self.tx.completed().clear();

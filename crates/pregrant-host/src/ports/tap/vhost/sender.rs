@@ -49,7 +49,7 @@ pub struct Sender {
     /// What is lent of them, in that order.
     pieces: VecDeque<Vector>,
     /// Frames that are out and lent.
-    lent: usize,
+    in_flight: usize,
     /// Frames that came back.
     nr_back: u64,
     completed: Vec<Token>,
@@ -66,7 +66,7 @@ impl Sender {
             area,
             sent: VecDeque::with_capacity(most),
             pieces: VecDeque::with_capacity(most),
-            lent: 0,
+            in_flight: 0,
             nr_back: 0,
             completed: Vec::with_capacity(most),
         }
@@ -125,7 +125,7 @@ impl Sender {
     /// # Safety
     /// The pieces' memory stays mapped until the token is [completed](Self::completed).
     #[must_use]
-    pub unsafe fn put_lent<'p>(
+    pub unsafe fn put_zero_copy<'p>(
         &mut self,
         header: &[u8; HEADER],
         head: &[u8],
@@ -136,15 +136,15 @@ impl Sender {
         let first = self.buffer(at, len);
         let before = self.pieces.len();
         // SAFETY: the caller's.
-        self.pieces.extend(unsafe { Vector::lent(pieces) });
-        let lent = self.pieces.range(before..).map(Vector::buffer);
+        self.pieces.extend(unsafe { Vector::zero_copy(pieces) });
+        let in_flight = self.pieces.range(before..).map(Vector::buffer);
         // SAFETY: the first bytes are the area's, as in `put`; the others are the caller's.
-        let Some(head) = (unsafe { self.ring.push(std::iter::once(first).chain(lent)) }) else {
+        let Some(head) = (unsafe { self.ring.push(std::iter::once(first).chain(in_flight)) }) else {
             self.pieces.truncate(before);
             return false;
         };
         let nr_pieces = (self.pieces.len() - before) as u16;
-        self.lent += 1;
+        self.in_flight += 1;
         let (at, len) = (at as u32, len as u32);
         self.sent.push_back(Sent { token: Some(token), at, len, head, nr_pieces, is_back: false });
         self.next = (at + len.next_multiple_of(64)) as usize;
@@ -180,7 +180,7 @@ impl Sender {
         sent.is_back = true;
         if let Some(token) = sent.token {
             self.completed.push(token);
-            self.lent -= 1;
+            self.in_flight -= 1;
         }
     }
 
@@ -190,8 +190,8 @@ impl Sender {
     }
 
     /// Frames that are lent and not back.
-    pub fn nr_lent(&self) -> usize {
-        self.lent
+    pub fn nr_in_flight(&self) -> usize {
+        self.in_flight
     }
 
     /// Of lent frames, those that nobody reads any more.
@@ -223,6 +223,6 @@ impl Sender {
             each(Frame::Many(&vectors));
             self.completed.extend(sent.token);
         }
-        self.lent = 0;
+        self.in_flight = 0;
     }
 }

@@ -7,12 +7,12 @@
 //! elsewhere, and no call waits for the kernel's worker.
 //!
 //! Invariants: a frame that is kept is named by a descriptor until its token was completed, or
-//! until [`give_up`](Keeper::give_up) returned, and by none afterwards.
+//! until [`give_up`](Completions::give_up) returned, and by none afterwards.
 
 use super::Vhost;
 use super::kernel::{Device, Worker};
 use crate::ports::tap::tap_log::TapLines;
-use pregrant::port::{Keeper, Token};
+use pregrant::port::{Completions, Token};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +56,7 @@ impl<D: Worker> SharedVhost<D> {
     }
 }
 
-impl<D: Worker + Send> Keeper for SharedVhost<D> {
+impl<D: Worker + Send> Completions for SharedVhost<D> {
     fn complete(&self, done: &mut Vec<Token>) {
         let refused = self.lock().complete(done);
         self.refused.fetch_add(refused as u64, Ordering::Relaxed);

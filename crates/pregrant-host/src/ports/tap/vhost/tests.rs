@@ -10,7 +10,7 @@ use super::kernel::{Doors, WAITS, Which, Worker};
 use super::virtqueue::tests::Device as Model;
 use super::*;
 use crate::ports::tap::uring::tests::ends;
-use pregrant::port::{Keeper, Offload};
+use pregrant::port::{Completions, Offload};
 use pregrant::shm::SharedBytes;
 use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
@@ -314,7 +314,7 @@ fn nobody_waits_for_a_worker_that_stands_still() {
     // What is lent finds no room either, and is not held for it.
     let mut done = Vec::new();
     assert_eq!((lent.send(0, &mut vhost), vhost.complete(&mut done)), (1, 0));
-    assert_eq!((done, vhost.tx.nr_lent()), (vec![Token(0)], 0));
+    assert_eq!((done, vhost.tx.nr_in_flight()), (vec![Token(0)], 0));
     assert_eq!((WAITS.get(), vhost.stopped), (0, None), "nobody slept");
     // As a queue asks, again and again: after a second the worker is stopped, and what was taken is
     // written, once and in order.
@@ -412,7 +412,7 @@ impl Lent {
     fn send(&self, i: usize, vhost: &mut Vhost<Threads>) -> usize {
         let head = &Self::frame(i)[..128];
         // SAFETY: these pages stay for longer than the test's worker.
-        unsafe { vhost.send_lent(&[i as u8; HEADER], head, || self.pieces(i), Token(i as u64)) }
+        unsafe { vhost.send_zero_copy(&[i as u8; HEADER], head, || self.pieces(i), Token(i as u64)) }
     }
 }
 
@@ -443,7 +443,7 @@ fn lent_payload_is_read_where_it_lies_and_who_lent_it_is_told_once() {
         }
         vhost.publish();
         // We are called, or this hangs.
-        while vhost.complete(&mut done) == 0 && vhost.tx.nr_lent() > 0 {
+        while vhost.complete(&mut done) == 0 && vhost.tx.nr_in_flight() > 0 {
             vhost.tx_doors.wait(Duration::from_secs(3600));
         }
         vhost.finish().unwrap();
@@ -486,7 +486,7 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
     vhost.publish();
     assert!(next(&peer_end)[HEADER..] == numbered(8, 100), "the ring that began anew");
     assert_eq!(
-        (vhost.complete(&mut done), done.len(), vhost.tx.nr_lent()),
+        (vhost.complete(&mut done), done.len(), vhost.tx.nr_in_flight()),
         (0, 0, 0),
         "nobody is told later"
     );
@@ -523,7 +523,7 @@ fn a_queue_that_ends_waits_until_nobody_reads_what_it_lent() {
         shared.give_up();
         // Its pages go.
         lent.0.write(0, &vec![0xEE; 100 * 3 * 4096]);
-        assert_eq!(shared.lock().tx.nr_lent(), 0);
+        assert_eq!(shared.lock().tx.nr_in_flight(), 0);
         let mut done = Vec::new();
         shared.complete(&mut done);
         assert!(done.is_empty());
@@ -545,7 +545,9 @@ fn frames_that_come_back_in_any_order_free_what_is_theirs() {
             let (header, whole) = ([i as u8; HEADER], Lent::frame(i));
             assert!(match is_lent(i) {
                 // SAFETY: the pages stay for longer than the sender.
-                true => unsafe { sender.put_lent(&header, &whole[..128], lent.pieces(i), Token(i as u64)) },
+                true => unsafe {
+                    sender.put_zero_copy(&header, &whole[..128], lent.pieces(i), Token(i as u64))
+                },
                 false => sender.put(&header, &whole),
             });
         }
@@ -565,7 +567,7 @@ fn frames_that_come_back_in_any_order_free_what_is_theirs() {
             model.show();
             sender.reclaim().unwrap();
         }
-        assert_eq!((sender.len(), sender.nr_lent(), sender.ring.nr_free()), (0, 0, SIZE.into()));
+        assert_eq!((sender.len(), sender.nr_in_flight(), sender.ring.nr_free()), (0, 0, SIZE.into()));
         assert_eq!(std::mem::take(sender.completed()), std::mem::take(&mut due), "round {round}");
     }
 }
@@ -578,7 +580,7 @@ fn pieces_that_follow_each_other_are_one_descriptor() {
     let places = [(128, 3968), (4096, 4096), (8192, 100), (12_288, 4096), (4096, 10), (4096, 10)];
     let pieces = places.map(|(at, len)| lent.0.piece(at, len).unwrap());
     // SAFETY: nobody has them read.
-    let buffers = unsafe { Vector::lent(pieces.into_iter()) }.map(|vector| vector.buffer());
+    let buffers = unsafe { Vector::zero_copy(pieces.into_iter()) }.map(|vector| vector.buffer());
     let found: Vec<_> = buffers.map(|b| (b.address - lent.0.address(), b.len, b.writable)).collect();
     assert_eq!(found, [(128, 8164, false), (12_288, 4096, false), (4096, 10, false), (4096, 10, false)]);
 }

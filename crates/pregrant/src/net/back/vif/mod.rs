@@ -95,7 +95,7 @@ pub struct Vif<P: Platform> {
     config: VifConfig,
     /// What this connection's back advertised: we, or a predecessor.
     offered: BackFeatures,
-    /// Its queues; none while they are [lent](Vif::lend_queues).
+    /// Its queues; none while they are [lent](Vif::hand_out_queues).
     queues: Vec<BackQueue<P>>,
     /// What is known of each queue, wherever it is; none while it is not connected.
     shares: Vec<Arc<QueueShare>>,
@@ -179,13 +179,13 @@ impl<P: Platform> BackDevice for Vif<P> {
         !self.shares.is_empty()
     }
 
-    fn is_lent(&self) -> bool {
+    fn is_handed_out(&self) -> bool {
         self.queues.len() < self.shares.len()
     }
 
     fn drain(&mut self, p: &P, ports: &mut [Box<dyn FramePort>]) -> Drained {
         // It is called before the end: what would be left in pages that are lent is lost then.
-        self.lend_no_more();
+        self.revoke_exported();
         let mut drained = Drained::default();
         for (q, port) in self.queues.iter_mut().zip(ports) {
             drained += q.deliver(p, &mut **port);
@@ -280,14 +280,14 @@ impl VifConfig {
 impl<P: Platform> Vif<P> {
     /// Has frames go another way from now on than by pages that are lent; what is in there can be
     /// fetched until these are [taken back](Self::take_pages_back).
-    fn lend_no_more(&mut self) {
+    fn revoke_exported(&mut self) {
         let Self { queues, lent, .. } = self;
         lent.end(queues.iter_mut().filter_map(|q| q.rx.chain_mut().take_lent()));
     }
 
     /// Ends what is lent.
     fn take_pages_back(&mut self, p: &P) {
-        self.lend_no_more();
+        self.revoke_exported();
         self.lent.take_back(p);
     }
 
@@ -357,7 +357,7 @@ impl<P: Platform> Vif<P> {
 
     /// Gives its queues to their workers, in their order. Until they are [back](Self::take_back) it
     /// neither closes nor detaches.
-    pub fn lend_queues(&mut self) -> Vec<BackQueue<P>> {
+    pub fn hand_out_queues(&mut self) -> Vec<BackQueue<P>> {
         core::mem::take(&mut self.queues)
     }
 

@@ -9,7 +9,7 @@
 //! mapped, and unanswered, until it has completed the last.
 
 use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
-use crate::net::path::held::{HEAD_BYTES, may_be_lent};
+use crate::net::path::held::{HEAD_BYTES, may_be_zero_copy};
 use crate::net::path::{BackPath, HoldsFrames, PathName};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, BURST_FRAMES, Piece, Token};
@@ -97,7 +97,7 @@ impl<P: Platform> MapPath<P> {
     fn plan(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
         let (start, first) = (out.desc(i).at, self.parts.len());
         let mut at = start;
-        let mut lent = batch.lend.is_some();
+        let mut lent = batch.takes.is_some();
         for k in 0..batch.frames[i].nr_slots as usize {
             let slot = batch.slots_of(i)[k];
             let had = slot.fetched;
@@ -143,7 +143,7 @@ impl<P: Platform> MapPath<P> {
         }
         self.first[i] = first as u16;
         self.own |= 1 << i;
-        batch.lent |= Todo::from(lent && self.parts.len() > first) << i;
+        batch.zero_copy |= Todo::from(lent && self.parts.len() > first) << i;
     }
 
     /// Maps the batch's pages in one call. Where the list is refused, for one bad reference or
@@ -232,23 +232,23 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
                 }
             }
         }
-        let takes = batch.lend.unwrap_or_default();
-        for i in bits(batch.lent & self.own & !batch.failed) {
+        let takes = batch.takes.unwrap_or_default();
+        for i in bits(batch.zero_copy & self.own & !batch.failed) {
             let desc = out.desc(i);
             let head = &out.bytes_mut()[desc.at as usize..][..batch.heads[i] as usize];
-            if !may_be_lent(takes, desc, head) {
-                batch.lent &= !(1 << i);
+            if !may_be_zero_copy(takes, desc, head) {
+                batch.zero_copy &= !(1 << i);
             }
         }
-        let whole = self.own & !batch.lent & !batch.failed;
+        let whole = self.own & !batch.zero_copy & !batch.failed;
         if whole != 0 {
             self.copy_out(p, of, whole, batch, out);
             // Also those that are lent: the port may never look, and must not have had what is
             // answered with ERROR.
             self.fail_bad(batch, out);
         }
-        batch.lent &= !batch.failed;
-        if batch.lent == 0 {
+        batch.zero_copy &= !batch.failed;
+        if batch.zero_copy == 0 {
             self.hold(batch);
         }
         rest

@@ -140,7 +140,7 @@ impl<P: Platform> StagingPath<P> {
                 }
             }
         }
-        batch.lent &= !batch.failed;
+        batch.zero_copy &= !batch.failed;
         self.held.fail(batch.failed);
         lent
     }
