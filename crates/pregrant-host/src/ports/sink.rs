@@ -110,7 +110,7 @@ impl Sink {
     }
 
     /// The same where payload is lent: it is looked at only where every byte is.
-    pub fn take_lent(&mut self, frames: &mut ZeroCopyBurst<'_>) {
+    pub fn take_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) {
         match self.check {
             Check::Number => {
                 let frames = &*frames;
@@ -171,7 +171,7 @@ impl FramePort for Sink {
     }
 
     fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
-        self.take_lent(frames);
+        self.take_zero_copy(frames);
         frames.len()
     }
 

@@ -86,7 +86,7 @@ impl FramePort for SinkPort {
         // A mark is short, and comes alone: never here.
         self.burst_came(|| false);
         let whole = self.wants_whole();
-        self.sink.take_lent(frames);
+        self.sink.take_zero_copy(frames);
         if whole {
             let checked = (0..frames.len()).filter(|&i| frames.len_of(i) > 0).count();
             self.signals.checked.fetch_add(checked as u64, Ordering::Relaxed);

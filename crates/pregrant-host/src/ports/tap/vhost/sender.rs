@@ -137,9 +137,9 @@ impl Sender {
         let before = self.pieces.len();
         // SAFETY: the caller's.
         self.pieces.extend(unsafe { Vector::zero_copy(pieces) });
-        let in_flight = self.pieces.range(before..).map(Vector::buffer);
+        let payload = self.pieces.range(before..).map(Vector::buffer);
         // SAFETY: the first bytes are the area's, as in `put`; the others are the caller's.
-        let Some(head) = (unsafe { self.ring.push(std::iter::once(first).chain(in_flight)) }) else {
+        let Some(head) = (unsafe { self.ring.push(std::iter::once(first).chain(payload)) }) else {
             self.pieces.truncate(before);
             return false;
         };
