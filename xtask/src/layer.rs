@@ -1,9 +1,9 @@
 //! The layers: what each runs. docs/testing.md says what each is for, with its budget.
 
+use crate::suite;
 use crate::tally::Tally;
 use crate::tool;
 use crate::workspace::{Workspace, run, run_all};
-use std::path::{Path, PathBuf};
 
 /// One kind of check.
 pub struct Layer {
@@ -37,6 +37,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
     Layer { name: "workers", shows: "guests that lie, and time, beside two worker threads", run: workers },
+    Layer { name: "deaths", shows: "either end is killed a thousand times, and nothing leaks", run: deaths },
     Layer {
         name: "loom",
         shows: "no lost wake-up in any order of a ring's, a worker's bell's or a mailbox's memory accesses",
@@ -99,49 +100,15 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "mke2fs", "e2fsprogs")?;
     tool::debian(w, "fio", "fio")?;
     tool::debian(w, "qemu-img", "qemu-utils")?;
-    run(&mut w.cargo(&["test", "--workspace", "--no-run"]))?;
-    let (beside, others) = suites(w)?;
-    let named = |names: &[String]| {
-        let mut cargo = w.cargo(&["test", "--workspace", "--no-fail-fast"]);
-        cargo.args(names.iter().flat_map(|name| ["--test", name]));
-        cargo
-    };
-    let mut rest = named(&others);
-    rest.args(["--lib", "--bins", "--examples"]);
-    let docs = w.cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]);
+    let mut commands = suite::all(w)?;
+    commands.push(w.cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]));
     let mut replays = w.cargo(&["test", FUZZ]);
     replays.env("CARGO_TARGET_DIR", w.target());
+    commands.push(replays);
     let mut tally = Tally::default();
-    let ended = tally.run_beside(vec![named(&beside)], vec![rest, docs, replays]);
+    let ended = tally.run_all(commands, suite::at_once());
     println!("All tests: {tally}");
     ended
-}
-
-/// The longest suites, which wait for processes and times for much of their own: they are played
-/// beside all others.
-const BESIDE: &[&str] = &["restart", "bad_guests"];
-
-/// The names of the programs in the crates' `tests/`: [`BESIDE`], and the others. Files and folders
-/// are taken for programs as cargo takes them; a name may be several crates'.
-fn suites(w: &Workspace) -> Result<(Vec<String>, Vec<String>), String> {
-    let entries = |path: &Path| -> Result<Vec<PathBuf>, String> {
-        let read = std::fs::read_dir(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        Ok(read.filter_map(|entry| Some(entry.ok()?.path())).collect())
-    };
-    let mut names = std::collections::BTreeSet::new();
-    for package in entries(&w.root().join("crates"))? {
-        let tests = package.join("tests");
-        let found = if tests.is_dir() { entries(&tests)? } else { Vec::new() };
-        let is_program =
-            |path: &&PathBuf| path.extension() == Some("rs".as_ref()) || path.join("main.rs").is_file();
-        let programs = found.iter().filter(is_program);
-        names.extend(programs.filter_map(|path| Some(path.file_stem()?.to_str()?.to_string())));
-    }
-    let (beside, others) = names.into_iter().partition::<Vec<_>, _>(|name| BESIDE.contains(&name.as_str()));
-    match beside.len() == BESIDE.len() {
-        true => Ok((beside, others)),
-        false => Err(format!("of the suites {BESIDE:?} there are {beside:?} alone: see xtask/src/layer.rs")),
-    }
 }
 
 /// Suites of the host that are played once more, on a back with two worker threads. (Those of the
@@ -153,6 +120,13 @@ fn workers(w: &Workspace) -> Result<(), String> {
     let mut cargo = w.cargo(&["test", "--workspace", "--no-fail-fast"]);
     cargo.args(WITH_WORKERS.iter().flat_map(|suite| ["--test", suite]));
     run(cargo.env("PREGRANT_TEST_WORKERS", "2"))
+}
+
+/// The longest test, longer: `test` plays a hundred deaths. With the whole workspace nothing is
+/// built again.
+fn deaths(w: &Workspace) -> Result<(), String> {
+    let mut cargo = w.cargo(&["test", "--workspace", "--test", "restart", "--", "either_end_is_killed"]);
+    run(cargo.env("PREGRANT_ROUNDS", "1000"))
 }
 
 fn loom(w: &Workspace) -> Result<(), String> {

@@ -37,6 +37,7 @@ mod markdown;
 mod messages;
 mod rig;
 mod silence;
+mod suite;
 mod tally;
 mod tidy;
 mod tool;

@@ -10,8 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// So long a test may print nothing. The longest one, a thousand kills, takes three minutes beside
-/// others.
+/// So long a test may print nothing. A thousand kills take three minutes.
 pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// Ends all processes that descend from this one, without it; how many there were. A runner that is

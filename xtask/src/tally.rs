@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader};
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 
 /// Tests by how they ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -67,31 +68,36 @@ impl Tally {
         self.failed += u64::from(self.started.take().is_some());
     }
 
-    /// Runs two rows of commands at the same time, each row one after the other, and counts. What
-    /// the first row prints is passed on line by line, what the second one does when it has ended.
-    /// All are run, whichever fails.
-    pub fn run_beside(&mut self, shown: Vec<Command>, kept: Vec<Command>) -> Result<(), String> {
-        let row = |commands: Vec<Command>, print: &mut dyn FnMut(&str)| {
-            let mut tally = Self::default();
-            let ended: Vec<_> = commands.into_iter().map(|c| tally.run(c, print)).collect();
-            (tally, ended.into_iter().collect::<Result<(), String>>())
-        };
-        let mut text = String::new();
-        let [first, second] = std::thread::scope(|scope| {
-            let second = scope.spawn(|| row(kept, &mut |line| text += &format!("{line}\n")));
-            let first = row(shown, &mut |line| println!("{line}"));
-            [Ok(first), second.join().map_err(|_| "a thread that runs tests panicked".to_string())]
+    /// Runs all commands, `at_once` at a time, in their order, and counts. The output of each is
+    /// printed when it has ended. All are run, whichever fails.
+    pub fn run_all(&mut self, commands: Vec<Command>, at_once: usize) -> Result<(), String> {
+        let queue = Mutex::new(commands.into_iter());
+        let (done, ended) = mpsc::channel();
+        let mut result = Ok(());
+        std::thread::scope(|scope| {
+            for _ in 0..at_once {
+                let (queue, done) = (&queue, done.clone());
+                scope.spawn(move || {
+                    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    while let Some(command) = next() {
+                        println!("$ {} &", crate::workspace::show(&command));
+                        let (mut tally, mut text) = (Self::default(), String::new());
+                        let ran = tally.run(command, &mut |line| text += &format!("{line}\n"));
+                        // The receiver lives as long as this scope.
+                        let _ = done.send((tally, text, ran));
+                    }
+                });
+            }
+            drop(done);
+            for (tally, text, ran) in ended {
+                print!("{text}");
+                self.passed += tally.passed;
+                self.failed += tally.failed;
+                self.skipped += tally.skipped;
+                result = std::mem::replace(&mut result, Ok(())).and(ran);
+            }
         });
-        print!("{text}");
-        let mut ended = Ok(());
-        for row in [first?, second?] {
-            let (tally, result) = row;
-            self.passed += tally.passed;
-            self.failed += tally.failed;
-            self.skipped += tally.skipped;
-            ended = ended.and(result);
-        }
-        ended
+        result
     }
 
     /// Runs a command, whose output is printed line by line, and counted. What stands without a

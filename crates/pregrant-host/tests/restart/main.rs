@@ -80,7 +80,7 @@ fn main() {
         ("a_back_dies_while_it_closes", reconnect::a_back_dies_while_it_closes),
         ("any_two_levels_are_in_a_row", pairs::any_two_levels_are_in_a_row),
         ("matrix_of_paths", matrix::matrix_of_paths),
-        ("either_end_is_killed_a_thousand_times", rounds::either_end_is_killed_a_thousand_times),
+        ("either_end_is_killed_again_and_again", rounds::either_end_is_killed_again_and_again),
     ];
     let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
     std::thread::spawn(watch);
