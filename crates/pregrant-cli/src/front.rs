@@ -314,7 +314,10 @@ where
         screen::print(HookLine::of(station.guest()))?;
     }
     if station.is_live() && !station.guest().close(CLOSE_PATIENCE)? {
-        log::warn!("{}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}", device.id());
+        log::warn!(
+            "{id}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}",
+            id = device.id()
+        );
     }
     done
 }
@@ -423,7 +426,7 @@ where
                 watch.clear();
                 return Err(format!(
                     "{to} is gone: nothing has moved for {} s, after {} bytes; is that guest still running? If so, start \
-                     the transfer anew",
+                     the transfer again",
                     MOVE_PATIENCE.as_secs(),
                     standstill.bytes
                 )

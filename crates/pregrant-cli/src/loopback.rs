@@ -153,7 +153,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
     if let Some(twice) = guests.iter().enumerate().find(|(i, guest)| guests[..*i].contains(guest)) {
         let (dir, guest) = (dir.display(), twice.1);
         return Err(format!(
-            "--guest {guest} stands there twice, and a machine has each guest once. For a second vif of it, later: pregrant \
+            "--guest {guest} is given twice, and a machine has each guest once. For a second vif of it, later: pregrant \
              loopback attach --dir {dir} {guest}"
         )
         .into());
@@ -216,7 +216,7 @@ impl Ended {
         match Removal::begin(machine.xs(), domid) {
             Ok(removal) if removal.is_empty() => log::info!("{domid} has ended"),
             Ok(removal) => self.0.push((domid, removal)),
-            Err(e) => log::error!("{domid} has ended and cannot be made again: {e}"),
+            Err(e) => log::error!("{domid} has ended, and cannot be created again: {e}"),
         }
         self.turn(machine);
     }
@@ -233,7 +233,7 @@ impl Ended {
             match again {
                 Ok(true) => log::info!("{domid} has ended with its last process, and is made again"),
                 Ok(false) => return true,
-                Err(e) => log::error!("{domid} has ended and cannot be made again: {e}"),
+                Err(e) => log::error!("{domid} has ended, and cannot be created again: {e}"),
             }
             false
         });

@@ -291,7 +291,7 @@ fn what_is_in_the_way_is_said() {
     );
     failed(
         pregrant(&["top", "--prometheus", "0.0.0.0:9", "--loopback", "/tmp"]),
-        &["not an address of this machine alone"],
+        &["not a loopback address"],
     );
     assert_eq!(pregrant(&["front", "--domain", "0"]).status.code(), Some(2));
 
@@ -337,7 +337,7 @@ fn what_is_in_the_way_is_said() {
     failed(machine.loopback(&["detach", "7"]), &["there is no domain 7", "this machine has domains 0, 5, 6"]);
     failed(
         machine.loopback(&["serve", "--guest", "5", "--guest", "5"]),
-        &["--guest 5 stands there twice", "pregrant loopback attach"],
+        &["--guest 5 is given twice", "pregrant loopback attach"],
     );
     five.stop();
     back.stop();

@@ -95,7 +95,7 @@ impl Drop for Listener {
         if rustix::fs::lstat(&self.path).is_ok_and(|s| identity(&s) == self.identity)
             && let Err(errno) = rustix::fs::unlink(&self.path)
         {
-            log::warn!("{}: cannot remove the socket: {errno}", self.path.display());
+            log::warn!("{path}: cannot remove the socket: {errno}", path = self.path.display());
         }
     }
 }

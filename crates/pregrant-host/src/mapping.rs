@@ -167,7 +167,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is this value's own and nothing borrows from it any more.
         if let Err(e) = unsafe { rustix::mm::munmap(self.base.0.as_ptr().cast(), self.len) } {
-            UNMAPPED.warn(format_args!("munmap of {} bytes failed: {e}", self.len));
+            UNMAPPED.warn(format_args!("munmap of {len} bytes failed: {e}", len = self.len));
         }
     }
 }

@@ -124,7 +124,7 @@ impl Taken {
 
 /// What the guest sends is read again. Its vif has changed hands whatever xenstore says.
 fn let_go(hold: Handover, xs: &mut Client<UnixTransport>) -> Notes {
-    let note = |e| (Level::Warn, format!("its key rate is not as the toolstack left it: {e}"));
+    let note = |e| (Level::Warn, format!("cannot give the key `rate` the toolstack's value back: {e}"));
     hold.let_go(xs).err().map(note).into_iter().collect()
 }
 
@@ -157,9 +157,9 @@ impl PortProvider for Taken {
                     self.taken.retain(|taken| taken != id);
                     match self.kernel.bind(id) {
                         Ok(()) => Err(format!("{why}; the kernel's netback has it again")),
-                        Err(e) => {
-                            Err(format!("{why}; nor does the kernel take it back: {e}; nobody serves it"))
-                        }
+                        Err(e) => Err(format!(
+                            "{why}; the kernel's netback does not take the vif back: {e}; no backend serves it"
+                        )),
                     }
                 }
             };

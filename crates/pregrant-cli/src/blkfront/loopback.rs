@@ -11,7 +11,7 @@ use std::path::Path;
 
 pub(super) fn run(dir: &Path, args: &BlkFrontArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let domid = DomId(args.domain.ok_or("--loopback needs --domain: which guest?")?);
+    let domid = DomId(args.domain.ok_or("--loopback needs --domain; add --domain N, the guest's number")?);
     let wanted = Wanted { dir, domid, class: Class::VBD };
     let (front, _owned) = join(
         wanted,

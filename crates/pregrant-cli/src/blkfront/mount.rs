@@ -34,11 +34,11 @@ pub(super) fn check(mount: &Path) -> Result<()> {
             io::ErrorKind::PermissionDenied => "run this as root",
             _ => "load the module: modprobe fuse; a container needs --device /dev/fuse --cap-add SYS_ADMIN",
         };
-        return Err(format!("/dev/fuse: {e}, and without it there is no mount; {remedy}").into());
+        return Err(format!("/dev/fuse: {e}; a mount needs it: {remedy}").into());
     }
     match std::fs::metadata(mount) {
         Ok(dir) if dir.is_dir() => Ok(()),
-        Ok(_) => Err(format!("--mount {shown}: it is no directory; name one").into()),
+        Ok(_) => Err(format!("--mount {shown}: not a directory; name a directory").into()),
         Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
             // LOG: once, before anything is served.
             log::info!("{shown}: unmounting the stale mount of a process that has ended");

@@ -193,7 +193,9 @@ impl Drop for KeptOff {
             && let Err(e) = self.kernel.set_autoprobe(true)
         {
             // LOG: once, at this process' end.
-            log::warn!("cannot switch the kernel's probing of new devices on again: {e}");
+            log::warn!(
+                "cannot set /sys/bus/xen-backend/drivers_autoprobe back to 1, so the kernel probes no new device: {e}"
+            );
         }
         // What came since the last look is not looked at again by the kernel.
         self.hand_on();

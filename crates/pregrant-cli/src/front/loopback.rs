@@ -17,7 +17,7 @@ const DATA_LEN: u32 = 2048;
 
 pub(super) fn run(dir: &Path, args: &FrontArgs, defaults: Defaults) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let domid = DomId(args.domain.ok_or("--loopback needs --domain: which guest?")?);
+    let domid = DomId(args.domain.ok_or("--loopback needs --domain; add --domain N, the guest's number")?);
     let wanted = Wanted { dir, domid, class: Class::VIF };
     let (guest, _owned) = join(
         wanted,

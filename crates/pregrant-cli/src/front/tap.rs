@@ -88,8 +88,8 @@ where
     }
     if guest.vif().is_live() && !guest.close(CLOSE_PATIENCE)? {
         log::warn!(
-            "{}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}",
-            guest.device().id()
+            "{id}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}",
+            id = guest.device().id()
         );
     }
     done
@@ -99,7 +99,7 @@ where
 fn announced_mtu<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<Option<u32>> {
     let device = guest.device().clone();
     // LOG: once for each end, at the start of the process' own front.
-    let say = |e: &KeyError| log::warn!("ignoring a key: {e}");
+    let say = |e: &KeyError| log::warn!("ignoring the MTU in xenstore: {e}");
     Ok(Mtu::announced_to_front(&device, guest.xs(), say).map_err(FrontendError::from)?)
 }
 

@@ -26,7 +26,7 @@ pub fn serve(
 ) -> Result<(), Box<dyn Error>> {
     if !at.ip().is_loopback() {
         return Err(format!(
-            "{at}: not an address of this machine alone; use 127.0.0.1:{} and put a proxy in front",
+            "{at}: not a loopback address; use 127.0.0.1:{} and put a proxy in front",
             at.port()
         )
         .into());

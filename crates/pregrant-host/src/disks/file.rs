@@ -142,8 +142,8 @@ impl FileImage {
         match self.thread() {
             Some(thread) => Ok(thread.ask(move || open(&path, config, how, refused, lines))),
             None => Err(OpenError::Failed(format!(
-                "{}: this process has no thread left to open it with",
-                self.path.display()
+                "{path}: cannot start a thread to open the image",
+                path = self.path.display()
             ))),
         }
     }
@@ -314,7 +314,7 @@ fn open(
     let class_of = |stat: Stat| {
         is_device(&stat).ok_or_else(|| {
             let kind = FileType::from_raw_mode(stat.st_mode);
-            failed(format!("a {kind:?} is no image; a raw file or a block device is"))
+            failed(format!("a {kind:?} is not an image; use a raw file or a block device"))
         })
     };
     // Before it is opened: to open a watchdog or a tape does something already.
@@ -337,15 +337,15 @@ fn open(
             let what = if writable { "" } else { " for writing" };
             return Err(OpenError::Busy(format!("{shown} is in use{what}: {who} has its lock")));
         }
-        Err(LockError::Failed(e)) => return Err(failed(format!("it cannot be locked: {e}"))),
+        Err(LockError::Failed(e)) => return Err(failed(format!("cannot lock it: {e}"))),
     }
     let (sector_size, physical_sector_size) = if is_device {
-        device::sector_sizes(&fd).map_err(|e| failed(format!("it does not say its sector size: {e}")))?
+        device::sector_sizes(&fd).map_err(|e| failed(format!("cannot read its sector size: {e}")))?
     } else {
         (SECTOR_BYTES as u32, direct::physical_sector_size(fd.as_fd()))
     };
     if !sector_size.is_power_of_two() || sector_size < SECTOR_BYTES as u32 {
-        return Err(failed(format!("it says that its sectors have {sector_size} bytes")));
+        return Err(failed(format!("unsupported sector size of {sector_size} bytes")));
     }
     let discard =
         if writable { discards(fd.as_fd(), is_device, sector_size, stat.st_blksize as u32) } else { None };
@@ -365,8 +365,8 @@ fn open(
     if !is_direct {
         fcntl_setfl(&fd, access).map_err(|e| failed(e.to_string()))?;
     }
-    let Length { sectors, tail } = length(fd.as_fd(), served.sector_size)
-        .map_err(|e| failed(format!("it does not say its length: {e}")))?;
+    let Length { sectors, tail } =
+        length(fd.as_fd(), served.sector_size).map_err(|e| failed(format!("cannot read its length: {e}")))?;
     if sectors == 0 {
         return Err(failed("it has no sectors; make it longer first (truncate -s 1G)".into()));
     }

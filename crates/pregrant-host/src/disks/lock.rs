@@ -46,10 +46,10 @@ fn holder(file: impl AsFd) -> String {
     });
     match pid {
         Some(pid) if pid == i64::from(std::process::id()) => {
-            "this process, for another disk or its last orders".into()
+            "this process, for another disk or its last requests".into()
         }
         Some(pid) if Path::new(&format!("/proc/{pid}")).exists() => format!("process {pid}"),
-        Some(pid) => format!("process {pid}, which has ended and whose last orders have not"),
+        Some(pid) => format!("process {pid}, which has ended, and its last requests have not"),
         None => "another process".into(),
     }
 }

@@ -54,8 +54,8 @@ impl Image for RamImage {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
         if how.is_live && self.memory.is_none() {
             return Err(OpenError::Lost(
-                "a disk in memory ended with the process before, and its guest is not to find an empty one in its place; a raw file \
-                 in /dev/shm outlives a process"
+                "the bytes of a ram: disk are lost with the process that served it, and its guest gets no empty disk in its \
+                 place; use a raw file in /dev/shm, which outlives a process"
                     .into(),
             ));
         }

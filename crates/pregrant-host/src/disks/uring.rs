@@ -333,9 +333,11 @@ impl Drop for UringDisk {
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
         if !ring.drain(Instant::now()) {
-            ring.file.complain(format_args!("the disk hangs: its last orders are waited for by a thread"));
+            ring.file.complain(format_args!(
+                "disk not responding; waiting for outstanding I/O in a separate thread"
+            ));
             // Where none can be had, the ring is dropped here, and waits here.
-            let _ = std::thread::Builder::new().name("last orders".into()).spawn(move || drop(ring));
+            let _ = std::thread::Builder::new().name("last requests".into()).spawn(move || drop(ring));
         }
     }
 }

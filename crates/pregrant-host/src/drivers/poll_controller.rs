@@ -53,7 +53,7 @@ impl FromStr for Mode {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = || Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
-        found.ok_or_else(|| format!("{text:?} is no way to wait; there are {}", known()))
+        found.ok_or_else(|| format!("{text:?} is not a polling mode; use one of {names}", names = known()))
     }
 }
 

@@ -60,5 +60,5 @@ pub fn domain_time(domid: DomId) -> io::Result<Duration> {
             Err(e) => return Err(failed(format!("domain {}: {e}", domid.0), io::Error::from(e).kind())),
         }
     }
-    Err(failed("Xen's domctl interface is none of those known here".into(), io::ErrorKind::Unsupported))
+    Err(failed("this Xen's version of the domctl interface is unknown".into(), io::ErrorKind::Unsupported))
 }

@@ -125,7 +125,7 @@ impl Evtchn {
                 // More events than the kernel keeps: which ones is not known, and who lost one
                 // stays masked until it is looked at.
                 DROPPED
-                    .warn(format_args!("{}: the kernel's event ring overflowed; resetting it", EVTCHN.path));
+                    .warn(format_args!("{node}: event ring overflowed, some events are lost; resetting it and checking all queues", node = EVTCHN.path));
                 // SAFETY: this call takes no structure.
                 let _ = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_RESET, &mut []) };
                 self.masked.borrow_mut().any = true;
@@ -239,8 +239,9 @@ impl Drop for Channel {
         let closed = unsafe { ioctl::call(self.node.as_fd(), EVTCHN_UNBIND, &mut [self.port.0.into()]) };
         if let Err(e) = closed {
             UNCLOSED.warn(format_args!(
-                "{}: event channel {} could not be closed: {e}",
-                EVTCHN.path, self.port.0
+                "{node}: cannot close event channel {port}: {e}",
+                node = EVTCHN.path,
+                port = self.port.0
             ));
         }
     }

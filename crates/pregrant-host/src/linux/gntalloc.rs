@@ -149,7 +149,10 @@ static KEPT: LineBudget = LineBudget::new();
 fn dealloc(node: &Node, index: u64, pages: usize) {
     // SAFETY: the structure is two words.
     if let Err(e) = unsafe { ioctl::call(node.as_fd(), GNTALLOC_DEALLOC, &mut [index, pages as u64]) } {
-        KEPT.warn(format_args!("{}: {pages} page(s) could not be freed: {e}", GNTALLOC.path));
+        KEPT.warn(format_args!(
+            "{node}: {pages} granted page(s) cannot be freed yet: {e}",
+            node = GNTALLOC.path
+        ));
     }
 }
 
@@ -158,7 +161,11 @@ impl Drop for Region {
         self.tally.syscalls.add(2);
         // SAFETY: the range is this value's own and nothing borrows from it any more.
         if let Err(e) = unsafe { rustix::mm::munmap(self.base.0.as_ptr().cast(), self.len()) } {
-            KEPT.warn(format_args!("{}: munmap of {} bytes failed: {e}", GNTALLOC.path, self.len()));
+            KEPT.warn(format_args!(
+                "{node}: munmap of {len} bytes failed: {e}",
+                node = GNTALLOC.path,
+                len = self.len()
+            ));
         }
         dealloc(&self.node, self.index, self.pages);
     }

@@ -326,7 +326,7 @@ static UNMAPPED: LineBudget = LineBudget::new();
 fn unmap(node: &Node, index: u64, pages: usize) {
     // SAFETY: the structure is two words.
     if let Err(e) = unsafe { ioctl::call(node.as_fd(), GNTDEV_UNMAP, &mut [index, pages as u64]) } {
-        UNMAPPED.warn(format_args!("{}: {pages} page(s) could not be unmapped: {e}", GNTDEV.path));
+        UNMAPPED.warn(format_args!("{node}: cannot unmap {pages} page(s): {e}", node = GNTDEV.path));
     }
 }
 
@@ -336,7 +336,11 @@ impl Drop for PeerMap {
         self.tally.grant_unmaps.add(self.pages);
         // SAFETY: the range is this value's own and nothing borrows from it any more.
         if let Err(e) = unsafe { rustix::mm::munmap(self.base.0.as_ptr().cast(), self.len()) } {
-            UNMAPPED.warn(format_args!("{}: munmap of {} bytes failed: {e}", GNTDEV.path, self.len()));
+            UNMAPPED.warn(format_args!(
+                "{node}: munmap of {len} bytes failed: {e}",
+                node = GNTDEV.path,
+                len = self.len()
+            ));
         }
         unmap(&self.node, self.index, self.pages);
     }
@@ -358,8 +362,9 @@ unsafe impl SharedBytes for PeerMap {
     fn store_refused(&self) {
         static REFUSED: LineBudget = LineBudget::new();
         REFUSED.warn(format_args!(
-            "{}: a store into {} page(s) that are mapped to be read was refused; a mistake of this program's: please report it",
-            GNTDEV.path, self.pages
+            "{node}: refused a write to {pages} page(s) that are mapped read-only; a bug in pregrant, please report it",
+            node = GNTDEV.path,
+            pages = self.pages
         ));
     }
 }

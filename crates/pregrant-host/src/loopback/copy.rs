@@ -265,7 +265,7 @@ impl Run<'_> {
             if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
                 // LOG: once a handle; the other way is taken from then on.
                 log::warn!(
-                    "loopback: process_vm_readv is forbidden here ({e}): grant copy uses pread and pwrite"
+                    "loopback: process_vm_readv is not permitted ({e}); grant copies use pread and pwrite, at another cost"
                 );
                 self.access.set(Access::Forbidden);
             }

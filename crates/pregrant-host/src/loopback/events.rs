@@ -172,7 +172,8 @@ impl Drop for Channel {
             Ok(_) | Err(Errno::PIPE) => {}
             Err(e) => {
                 static LINES: LineBudget = LineBudget::new();
-                LINES.warn(format_args!("loopback: event channel {} could not be closed: {e}", self.port));
+                LINES
+                    .warn(format_args!("loopback: cannot close event channel {port}: {e}", port = self.port));
             }
         }
     }

@@ -95,7 +95,10 @@ impl Maps {
             && let Err(status) = patiently(|| peer.granter().unpin(gref, peer.core.user, write))
         {
             // The broker undoes it when this process ends.
-            LINES.warn(format_args!("loopback: gref {gref} of {} stays in use: {}", peer.domid, status));
+            LINES.warn(format_args!(
+                "loopback: grant {gref} of {domid} stays in use: {status}",
+                domid = peer.domid
+            ));
         }
     }
 
@@ -125,8 +128,8 @@ impl Maps {
             Ok(()) => run.iter().for_each(|map| self.let_go(peer, map)),
             // The pages may still be reachable: their grants must not end.
             Err(e) => LINES.warn(format_args!(
-                "loopback: {} pages could not be unmapped and stay granted: {e}",
-                run.iter().map(PeerMap::pages).sum::<usize>()
+                "loopback: cannot unmap {pages} page(s), which stay granted: {e}",
+                pages = run.iter().map(PeerMap::pages).sum::<usize>()
             )),
         }
     }
@@ -248,7 +251,7 @@ unsafe impl PeerMem for Reach {
 }
 
 /// Of a store that no safe code should try.
-const REPORT: &str = "a mistake of this program's: please report it";
+const REPORT: &str = "a bug in pregrant, please report it";
 
 /// Of guests that come and go without end.
 static LINES: LineBudget = LineBudget::new();
@@ -315,9 +318,9 @@ unsafe impl SharedBytes for PeerMap {
         self.write
     }
     fn store_refused(&self) {
-        let (pages, of) = (self.pages(), self.peer.domid);
+        let (pages, domid) = (self.pages(), self.peer.domid);
         LINES.warn(format_args!(
-            "loopback: a store into {pages} page(s) of {of} that are mapped to be read was refused; {REPORT}"
+            "loopback: refused a write to {pages} page(s) of {domid} that are mapped read-only; {REPORT}"
         ));
     }
 }

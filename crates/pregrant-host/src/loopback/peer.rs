@@ -106,7 +106,10 @@ impl Peer {
                 Ok(mut reply) => drop(reply.fds.pop().map(|fd| upcall.set(fd))),
                 Err(e) => {
                     static LINES: LineBudget = LineBudget::new();
-                    LINES.warn(format_args!("loopback: {} cannot be woken: {e}", self.domid));
+                    LINES.warn(format_args!(
+                        "loopback: cannot reach the event channels of {domid}, which is not notified: {e}",
+                        domid = self.domid
+                    ));
                 }
             }
         }

@@ -52,7 +52,10 @@ impl Drop for Owned {
             Ok(_) | Err(Errno::PIPE) => {}
             Err(e) => {
                 static LINES: LineBudget = LineBudget::new();
-                LINES.warn(format_args!("loopback: {:?} could not be given up: {e}", self.name));
+                LINES.warn(format_args!(
+                    "loopback: the broker did not release {name:?}: {e}",
+                    name = self.name
+                ));
             }
         }
     }

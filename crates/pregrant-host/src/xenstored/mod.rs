@@ -227,7 +227,7 @@ impl Xenstored {
             match command {
                 Command::Connect(fd, domid) => {
                     if let Err(e) = self.add_connection(fd, domid) {
-                        log::error!("xenstored: a connection for {domid} was dropped: {e}");
+                        log::error!("xenstored: dropped a new connection of {domid}: {e}");
                     }
                 }
                 Command::Introduce(domid, reply) => drop(reply.send(self.introduce(domid))),
@@ -243,7 +243,7 @@ impl Xenstored {
             match listener.accept() {
                 Ok(fd) => {
                     if let Err(e) = self.add_connection(fd, DomId(0)) {
-                        log::error!("xenstored: a connection was dropped: {e}");
+                        log::error!("xenstored: dropped a new client's connection: {e}");
                     }
                 }
                 Err(Errno::WOULDBLOCK) => return,
@@ -265,7 +265,7 @@ impl Xenstored {
             for (&token, listener) in &self.listeners {
                 if let Err(errno) = epoll::modify(&self.epoll, listener, EventData::new_u64(token), interest)
                 {
-                    log::error!("xenstored: cannot change what is waited for: {errno}");
+                    log::error!("xenstored: epoll_ctl failed for a listening socket: {errno}");
                 }
             }
         }

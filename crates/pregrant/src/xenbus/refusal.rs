@@ -96,7 +96,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             Self::TooManyPages(e) => write!(f, "its rings: {e}"),
             Self::Unready(why) | Self::Busy(why) => f.write_str(why),
             Self::Lost(what) => {
-                write!(f, "{what}; the front must connect anew")
+                write!(f, "{what}; the front must reconnect")
             }
         }
     }

@@ -85,7 +85,9 @@ impl Reply {
             // Nobody waits for it any more.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
             // LOG: of the process' own mount.
-            Err(e) => log::warn!("cannot write the reply to FUSE request {}: {e}", self.unique),
+            Err(e) => {
+                log::warn!("cannot write the reply to FUSE request {number}: {e}", number = self.unique)
+            }
         }
     }
 

@@ -315,8 +315,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if let Some(e) = vif.shortage() {
             // LOG: as above.
             log::warn!(
-                "{id}: fewer resources than requested: {queues} queue(s), {} TX requests each, {path}; {e}",
-                vif.queue(0).map_or(0, |queue| queue.tx().chain().ids())
+                "{id}: fewer resources than requested: {queues} queue(s), {ids} TX requests each, {path}; {e}",
+                ids = vif.queue(0).map_or(0, |queue| queue.tx().chain().ids())
             );
         }
     }
@@ -331,7 +331,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         } else {
             // LOG: the same.
             log::warn!(
-                "{id}: the back keeps no page mapped (control messages GET, ADD_GREF_MAPPING): {path}"
+                "{id}: the backend keeps no page of ours mapped (control message ADD_GREF_MAPPING); frames go by {path}"
             );
         }
     }

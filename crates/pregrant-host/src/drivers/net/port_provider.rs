@@ -58,7 +58,10 @@ impl HotplugConfig {
         let id = device.id();
         let mut notes = Notes::new();
         let mtu = Mtu::or_pass_over(device.get_own(xs, mtu::KEY), |e| {
-            notes.push((log::Level::Warn, format!("the interface keeps its MTU: {e}")));
+            notes.push((
+                log::Level::Warn,
+                format!("ignoring the key `mtu`, the interface keeps its MTU: {e}"),
+            ));
         })?;
         let mut text = |key: &str| -> Result<Option<String>, DeviceError> {
             let text: Option<String> = device.get_own(xs, key)?;

@@ -197,8 +197,9 @@ impl Taps {
     fn carrier(&self, id: &DeviceId, up: bool) -> Result<(), String> {
         let Some(placed) = self.of(id) else { return Ok(()) };
         let reported = placed.tap.carrier(up);
-        reported
-            .map_err(|e| format!("{}: the link's state cannot be told: {e}", placed.tap.interface().name()))
+        reported.map_err(|e| {
+            format!("{name}: cannot set the link's state: {e}", name = placed.tap.interface().name())
+        })
     }
 }
 

@@ -128,7 +128,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     fn connected(&mut self, device: &Device, log: &DeviceLog) {
         let queues = self.vif.nr_queues();
         let ports = self.provider.borrow_mut().connected(&device.id(), queues, self.vif.front_offloads());
-        let ports = ports.map_err(|why| format!("its frames are dropped: {why}"));
+        let ports = ports.map_err(|why| format!("dropping its frames: {why}"));
         self.readable = self.provider.borrow_mut().readable(&device.id());
         self.ports = log.failed(Level::Warn, ports).unwrap_or_else(|| unplugged(queues));
         self.drops = self.ports.first().and_then(|port| port.drop_counts());
@@ -153,7 +153,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
             let level = if self.warned.replace(true) { Level::Info } else { Level::Warn };
             log.say(
                 level,
-                &"mapped all memory of the guest, as it asked: the guest is not isolated from this backend",
+                &"mapped the guest's whole memory at its request (path foreign): the guest is not isolated from this backend",
             );
         }
     }

@@ -123,7 +123,12 @@ impl FileRecovery {
             }
             Ok(Mapping::new(&file, bytes)?)
         };
-        made().map_err(|e| format!("{}: {e}; a crash of this process will be felt", path.display()))
+        made().map_err(|e| {
+            format!(
+                "{path}: {e}; guests will lose their connections when this process crashes",
+                path = path.display()
+            )
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
 /// What the log says when a device's ring is paused, once in a while.
-const PAUSED: &str = "control ring throttled: its frontend makes too many requests";
+const PAUSED: &str = "control ring throttled: the frontend sends too many requests";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// The control turn of each live device with something in its own ring. True when there was
@@ -88,7 +88,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.control_rings.pause(id, pause);
         served.ring_pauses += 1;
         if is_to_be_said(&mut served.paused_said, Instant::now()) {
-            served.say(Level::Warn, &format_args!("{PAUSED} ({} time(s) so far)", served.ring_pauses));
+            served.say(
+                Level::Warn,
+                &format_args!("{PAUSED} ({times} time(s) so far)", times = served.ring_pauses),
+            );
         }
     }
 

@@ -159,7 +159,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         };
         if self.left_alone.insert(id) {
             let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id));
-            log.say(Level::Warn, &format_args!("not served here: {why}"));
+            log.say(Level::Warn, &format_args!("not served by this backend: {why}"));
         }
         true
     }
@@ -230,7 +230,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Err(e) => {
                 log.say(
                     Level::Warn,
-                    &format_args!("cannot read the state that an earlier backend left: {e}"),
+                    &format_args!("cannot read an earlier backend's state of this device from xenstore: {e}"),
                 );
                 return None;
             }
@@ -320,7 +320,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             PreviousState::Closed(Some(why)) => {
                 instance
-                    .say(Level::Warn, &format_args!("stays closed, for an earlier backend closed it: {why}"));
+                    .say(Level::Warn, &format_args!("closed by an earlier backend, and stays closed: {why}"));
                 instance.failed = Some(why);
             }
             _ => instance.say(Level::Info, &"found"),
@@ -347,7 +347,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                     served.behind.fails(Instant::now(), &why, true);
                     let _ = served.behind.is_news(&why);
                 }
-                self.fail(id, &format!("its live rings cannot be taken up: {e}"));
+                self.fail(id, &format!("cannot re-attach to the guest's live rings: {e}"));
             }
         }
     }

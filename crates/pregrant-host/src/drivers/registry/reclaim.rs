@@ -33,7 +33,12 @@ fn not_bound(e: &PlatformError) -> (Level, String) {
         let why = "its guest has closed an event channel: it has ended, or its front has died";
         return (Level::Info, why.into());
     }
-    (Level::Warn, format!("cannot bind an event channel for its new worker: {e}; closing the device"))
+    (
+        Level::Warn,
+        format!(
+            "cannot bind an event channel while moving a queue to another worker: {e}; closing the device"
+        ),
+    )
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -229,7 +234,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         for served in self.devices.iter().filter(|s| s.handed_out > 0) {
             served.say(
                 Level::Warn,
-                &"a worker thread did not hand back its queues in time; the next backend takes them over",
+                &"a worker thread kept queues of this device past the time for a shutdown; the next backend takes them over",
             );
         }
     }

@@ -67,7 +67,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         for mut served in std::mem::take(&mut self.devices).into_all() {
             let id = served.device.id();
             if stays(&served) {
-                let text = "its front has not closed it, so it may be in use: it waits for the next backend, which goes on with it";
+                let text =
+                    "the guest has not closed this disk and may use it: left open for the next backend";
                 served.say(Level::Warn, &text);
                 served.log.end();
                 // the connection ends with this process
@@ -98,7 +99,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         // LOG: once, at this process' end.
         log!(
             level,
-            "{n} device(s) {how}; {delivered} frame(s) or answer(s) for guests were delivered at the last moment, {lost} are lost"
+            "{n} device(s) {how}; delivered the last {delivered} frame(s) and response(s) to guests, lost {lost}"
         );
     }
 }

@@ -35,7 +35,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 None => {}
                 Some(HotplugStep::In(status, why)) => {
                     if let Some(why) = why {
-                        let text = format_args!("not plugged in, so its front is not connected: {why}");
+                        let text = format_args!("hotplug failed, so the frontend is not connected: {why}");
                         served.say(Level::Warn, &text);
                     }
                     // Our own watch on the directory brings the step that follows.

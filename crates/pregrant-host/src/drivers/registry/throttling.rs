@@ -21,7 +21,7 @@ use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
 /// What the log says when a device is throttled, once in a while.
-const THROTTLED: &str = "throttled: its frontend changes its state or keys too often";
+const THROTTLED: &str = "throttled: the frontend writes its xenstore keys too often";
 /// How soon it says so again of the same device.
 const SAID_AGAIN: Duration = Duration::from_secs(3600);
 
@@ -57,7 +57,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.resumes_at = Some(self.resumes_at.map_or(until, |at| at.min(until)));
         served.throttled += 1;
         if is_to_be_said(&mut served.throttled_said, now) {
-            served.say(Level::Warn, &format_args!("{THROTTLED} ({} time(s) so far)", served.throttled));
+            served.say(
+                Level::Warn,
+                &format_args!("{THROTTLED} ({times} time(s) so far)", times = served.throttled),
+            );
         }
     }
 

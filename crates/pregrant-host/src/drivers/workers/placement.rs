@@ -47,7 +47,7 @@ impl FromStr for Placement {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = || Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|place| place.name() == text);
-        found.ok_or_else(|| format!("{text:?} is no placement; there are {}", known()))
+        found.ok_or_else(|| format!("{text:?} is not a placement; use one of {names}", names = known()))
     }
 }
 

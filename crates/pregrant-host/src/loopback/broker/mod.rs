@@ -194,7 +194,7 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
         if let Err(e) = rustix::event::poll(&mut fds, unswept.then_some(&retry)) {
             if e != rustix::io::Errno::INTR {
                 // LOG: it ends with it.
-                log::error!("loopback broker: poll failed: {e}; the broker stops");
+                log::error!("loopback broker: poll() failed, stopping the broker and its domains: {e}");
                 return;
             }
             continue;
@@ -224,7 +224,7 @@ fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
             rustix::net::accept_with(l, SocketFlags::CLOEXEC)
                 .inspect_err(|e| {
                     static LINES: LineBudget = LineBudget::new();
-                    LINES.warn(format_args!("loopback broker: a connection could not be accepted: {e}"));
+                    LINES.warn(format_args!("loopback broker: cannot accept a client's connection: {e}"));
                     // It stays in the queue (no descriptor is left, for example): do not spin.
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 })

@@ -81,7 +81,7 @@ impl Ring {
         ring.write(fd.as_fd(), std::iter::once(NO_FRAME))?;
         match ring.done() {
             [one] if one.result == Err(Errno::INVAL.raw_os_error()) => Ok(ring),
-            other => Err(io::Error::other(format!("a request was answered with {other:?}"))),
+            other => Err(io::Error::other(format!("io_uring completed a test request with {other:?}"))),
         }
     }
 

@@ -196,7 +196,10 @@ where
                 Err(NotAsked::Platform(_)) if schedule.in_flight() > 0 => full += 1,
                 Err(NotAsked::Platform(e)) => {
                     // LOG: of the process' own front.
-                    log::warn!("{}: failing a request: cannot grant a page: {e}", end.device.id());
+                    log::warn!(
+                        "{id}: failing a disk request, cannot grant a page: {e}",
+                        id = end.device.id()
+                    );
                     schedule.fail_first();
                 }
                 Err(NotAsked::Length) => schedule.fail_first(),

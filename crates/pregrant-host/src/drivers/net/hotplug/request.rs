@@ -68,10 +68,10 @@ pub struct Request {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
     /// Not five lines with these heads, in order.
-    #[error("it is not of the form that is asked for")]
+    #[error("malformed request")]
     Form,
     /// Neither `online` nor `offline`.
-    #[error("a script is told online or offline")]
+    #[error("a script's argument is `online` or `offline`")]
     What,
     /// Not an absolute path of plain names.
     #[error("a script is an absolute path of letters, digits and ._-, without a part that begins with a dot")]

@@ -38,7 +38,7 @@ impl Script {
             Ok(None) if self.began.elapsed() < SCRIPT => None,
             Ok(None) => {
                 self.end();
-                Some(Err(format!("was not over after {} s, and was ended", SCRIPT.as_secs())))
+                Some(Err(format!("ran for {seconds} s, and was killed", seconds = SCRIPT.as_secs())))
             }
             Ok(Some(status)) if status.success() => Some(Ok(())),
             Ok(Some(status)) => Some(Err(format!("ended with {status}"))),

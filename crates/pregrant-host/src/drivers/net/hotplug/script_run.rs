@@ -51,12 +51,12 @@ impl Asked {
 
     /// None: it still runs.
     pub fn turn(&mut self) -> Option<Result<(), String>> {
-        let ended = || Err("was ended, without a word of the hotplug service".to_string());
+        let ended = || Err("was ended, without an answer from the hotplug service".to_string());
         let Some(socket) = &self.socket else { return Some(ended()) };
         let mut message = [0; REQUEST_BYTES];
         let answer = match recv(socket, &mut message, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) if self.began.elapsed() < SCRIPT + GRACE => return None,
-            Err(Errno::AGAIN | Errno::INTR) => Err("was not over in its time".into()),
+            Err(Errno::AGAIN | Errno::INTR) => Err("timed out".into()),
             Err(_) | Ok((0, _)) => ended(),
             Ok((n, _)) => match message.get(..n) {
                 Some(b"done") => Ok(()),

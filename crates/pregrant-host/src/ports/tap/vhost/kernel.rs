@@ -235,7 +235,10 @@ impl Worker for Device {
         let has = unsafe { rustix::ioctl::ioctl(&fd, Getter::<GET_FEATURES, u64>::new()) }
             .map_err(|e| failed("ask for its features", e))?;
         if has & FEATURES != FEATURES {
-            return Err(failed(&format!("of the features {FEATURES:#x} it has {has:#x}"), Errno::NOTSUP));
+            return Err(failed(
+                &format!("vhost-net has the features {has:#x}, and {FEATURES:#x} are needed"),
+                Errno::NOTSUP,
+            ));
         }
         let device = Self(fd);
         device.set::<SET_FEATURES, u64>("set its features", FEATURES)?;
