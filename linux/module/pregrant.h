@@ -14,6 +14,7 @@
 
 struct pregrant_device;
 struct pregrant_channel;
+struct pregrant_front;
 struct sk_buff;
 
 /* heap.c. Memory that is asked for where nobody may sleep is counted: it is to stay 0. */
@@ -27,6 +28,80 @@ void pk_free_pages(void *at, size_t n);
 void pk_log(u32 level, const char *text, size_t len);
 void pk_panic(const char *text, size_t len);
 u64 pk_now_ns(void);
+
+/* grants.c */
+int pk_grant(u16 to, void *page, bool readonly);
+bool pk_grant_end(u32 gref);
+
+/* events.c */
+struct pregrant_channel *pk_channel_offer(struct pregrant_device *dev, u32 *port);
+void pk_channel_close(struct pregrant_channel *chan);
+void pk_channel_notify(struct pregrant_channel *chan);
+void pk_channel_unmask(struct pregrant_channel *chan);
+
+/* keys.c */
+int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n, char *to, size_t room);
+int pk_key_list(struct pregrant_device *dev, u32 transaction, char *to, size_t room);
+int pk_key_remove(struct pregrant_device *dev, u32 transaction, const char *key, size_t n);
+int pk_key_write(struct pregrant_device *dev, u32 transaction, const char *key, size_t n, const char *value,
+		 size_t len);
+int pk_transaction_begin(struct pregrant_device *dev, u32 *transaction);
+int pk_transaction_end(struct pregrant_device *dev, u32 transaction, bool abort);
+int pk_state_write(struct pregrant_device *dev, u32 state);
+int pk_error_write(struct pregrant_device *dev, const char *text, size_t len);
+int pk_error_remove(struct pregrant_device *dev);
+
+/* frame.c */
+void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len);
+void *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size);
+
+/* Control: one caller at a time, who may sleep, while no frame travels. */
+struct pregrant_settings {
+	const char *path;
+	size_t path_len;
+	u32 queues, ring_order, data_len;
+	bool multicast;
+};
+struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
+					  const struct pregrant_settings *settings);
+int pregrant_front_step(struct pregrant_front *front);
+int pregrant_front_turn(struct pregrant_front *front);
+bool pregrant_front_is_live(const struct pregrant_front *front);
+u32 pregrant_front_takes(const struct pregrant_front *front);
+u32 pregrant_front_queues(const struct pregrant_front *front);
+void pregrant_front_ports(const struct pregrant_front *front, u32 queue, u32 ports[2]);
+u64 pregrant_front_begins_at(const struct pregrant_front *front);
+void pregrant_front_close(struct pregrant_front *front);
+void pregrant_front_removed(struct pregrant_front *front);
+bool pregrant_front_is_closed(const struct pregrant_front *front);
+u64 pregrant_front_kept_pages(const struct pregrant_front *front);
+void pregrant_front_free(struct pregrant_front *front);
+/* What a back takes unfinished. */
+#define PREGRANT_TAKES_IPV6_CSUM 1
+#define PREGRANT_TAKES_GSO 2
+
+/* Data: under the vif's lock. */
+int pregrant_front_send(struct pregrant_front *front, u32 queue, struct sk_buff *skb, size_t len, u32 csum,
+			u32 gso_type, u32 gso_size);
+u32 pregrant_front_room(const struct pregrant_front *front, u32 queue);
+u32 pregrant_front_in_flight(const struct pregrant_front *front, u32 queue);
+int pregrant_front_reclaim(struct pregrant_front *front, u32 queue);
+int pregrant_front_arm_tx(struct pregrant_front *front, u32 queue, u32 ahead);
+int pregrant_front_receive(struct pregrant_front *front, u32 queue, void *to, u32 most);
+int pregrant_front_arm(struct pregrant_front *front, u32 queue);
+bool pregrant_front_multicast(struct pregrant_front *front, const u8 mac[6], bool wanted);
+/* Checksums, of a frame sent or received. */
+#define PREGRANT_CSUM_BLANK 1
+#define PREGRANT_CSUM_OK 2
+/* Large segments. */
+#define PREGRANT_GSO_TCPV4 1
+#define PREGRANT_GSO_TCPV6 2
+
+#define PREGRANT_COUNTERS 8
+struct pregrant_counters {
+	u64 of[2][PREGRANT_COUNTERS]; /* TX, RX */
+};
+void pregrant_front_counters(const struct pregrant_front *front, u32 queue, struct pregrant_counters *to);
 
 /* The self-test, linux/core/src/selftest: 0 where all is right. */
 int pregrant_selftest(u64 frames);

@@ -45,6 +45,7 @@ pub struct Settings {
     queues: u32,
     ring_order: u32,
     data_len: u32,
+    multicast: bool,
 }
 
 /// The configuration of a path's name. None: there is no such path.
@@ -55,7 +56,7 @@ fn config(path: &[u8], settings: &Settings) -> Option<FrontConfig> {
         granting: Granting::Standing,
         queues: settings.queues,
         ring_order: settings.ring_order,
-        multicast_control: true,
+        multicast_control: settings.multicast,
         ..FrontConfig::default()
     };
     let len = DataLen::new(settings.data_len);
@@ -323,13 +324,23 @@ pub unsafe extern "C" fn pregrant_front_receive(
     burst.frames.len() as i32
 }
 
-/// Before a queue waits for an event; `tx_too`: somebody waits for answers of TX. 1: there is work;
-/// below 0: a fault.
+/// Asks for an event at the `ahead`-th answer of TX from here. 1: it is there; below 0: a fault.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_arm(front: &mut Front, queue: u32, tx_too: bool) -> i32 {
+pub extern "C" fn pregrant_front_arm_tx(front: &mut Front, queue: u32, ahead: u32) -> i32 {
+    let Some(queue) = front.vif.queue_mut(queue as usize) else { return 0 };
+    match queue.tx_mut().final_check(ahead) {
+        Ok(work) => i32::from(work),
+        Err(fault) => fault_of(&fault),
+    }
+}
+
+/// Before a queue waits for an event: arms RX, and allows the next. 1: there is work; below 0: a
+/// fault.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_arm(front: &mut Front, queue: u32) -> i32 {
     let Front { p, vif, .. } = front;
     let Some(queue) = vif.queue_mut(queue as usize) else { return 0 };
-    match queue.final_check(p, tx_too) {
+    match queue.final_check(p, false) {
         Ok(work) => i32::from(work),
         Err(fault) => fault_of(&fault),
     }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/*
+ * A guest's network driver around the crate pregrant: the module, and xenbus' devices of the class
+ * "vif". Whichever of this module and xen-netfront is loaded first takes them; a device goes from
+ * one to the other by unbind and bind in /sys/bus/xen/drivers.
+ */
+#include <linux/module.h>
+#include <linux/moduleparam.h>
+#include <linux/slab.h>
+#include <linux/version.h>
+#include <xen/platform_pci.h>
+#include <xen/xen.h>
+
+#include "driver.h"
+
+static char *path = "auto";
+module_param(path, charp, 0444);
+MODULE_PARM_DESC(path, "how frames travel: auto, staging, gref-mapping, persistent or copy");
+
+static unsigned int queues;
+module_param(queues, uint, 0444);
+MODULE_PARM_DESC(queues, "queues of a device at most; 0: one for each processor, 8 at most");
+
+static unsigned int pages = 1;
+module_param(pages, uint, 0444);
+MODULE_PARM_DESC(pages, "pages of each ring: 1, 2, 4, 8 or 16, where the back takes more than 1");
+
+static unsigned int data_len = 2048;
+module_param(data_len, uint, 0444);
+MODULE_PARM_DESC(data_len, "bytes of a staging buffer, a length that the back offers");
+
+static bool multicast;
+module_param(multicast, bool, 0444);
+MODULE_PARM_DESC(multicast, "have the back leave out multicast that nobody listens to; not with bridges");
+
+/* As many as a back of Linux offers where nobody says otherwise. */
+#define QUEUES_MAX 8
+
+struct workqueue_struct *pregrant_control;
+
+static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
+{
+	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_MAX);
+	struct net_device *netdev = pregrant_netdev_new(xbdev, max);
+	struct pregrant_device *dev;
+	unsigned int k;
+	int ret = -ENOMEM;
+
+	if (IS_ERR(netdev)) {
+		xenbus_dev_fatal(xbdev, PTR_ERR(netdev), "no interface");
+		return PTR_ERR(netdev);
+	}
+	dev = netdev_priv(netdev);
+	dev->netdev = netdev;
+	dev->xbdev = xbdev;
+	dev->settings = (struct pregrant_settings) {
+		.path = path, .path_len = strlen(path), .queues = max, .ring_order = ilog2(pages),
+		.data_len = data_len, .multicast = multicast,
+	};
+	spin_lock_init(&dev->lock);
+	mutex_init(&dev->control);
+	INIT_DELAYED_WORK(&dev->work, pregrant_control_work);
+	INIT_LIST_HEAD(&dev->channels);
+	dev->queues = kvcalloc(max, sizeof(*dev->queues), GFP_KERNEL);
+	if (!dev->queues)
+		goto failed;
+	dev->max_queues = max;
+	for (k = 0, ret = 0; k < max; k++)
+		ret |= pregrant_queue_init(&dev->queues[k], dev, k);
+	if (ret)
+		goto failed;
+	ret = pregrant_begin(dev);
+	if (ret) {
+		xenbus_dev_fatal(xbdev, ret, "no path has the name %s", path);
+		goto failed;
+	}
+	dev_set_drvdata(&xbdev->dev, dev);
+	ret = register_netdev(netdev);
+	if (ret) {
+		pregrant_end(dev);
+		goto failed;
+	}
+	pregrant_wake_control(dev);
+	return 0;
+failed:
+	pregrant_netdev_free(dev);
+	return ret;
+}
+
+static void back_changed(struct xenbus_device *xbdev, enum xenbus_state state)
+{
+	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
+
+	if (dev)
+		pregrant_wake_control(dev);
+}
+
+static void take_away(struct xenbus_device *xbdev)
+{
+	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
+
+	dev_set_drvdata(&xbdev->dev, NULL);
+	unregister_netdev(dev->netdev);
+	mutex_lock(&dev->control);
+	dev->gone = true;
+	pregrant_end(dev);
+	mutex_unlock(&dev->control);
+	cancel_delayed_work_sync(&dev->work);
+	pregrant_netdev_free(dev);
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 1, 0)
+#define remove_device take_away
+#else
+static int remove_device(struct xenbus_device *xbdev)
+{
+	take_away(xbdev);
+	return 0;
+}
+#endif
+
+static const struct xenbus_device_id ids[] = {
+	{ "vif" },
+	{ "" },
+};
+
+static struct xenbus_driver driver = {
+	/* The class's own name is xen-netfront's. */
+	.name = "pregrant",
+	.ids = ids,
+	.probe = probe,
+	.remove = remove_device,
+	.otherend_changed = back_changed,
+};
+
+static int __init pregrant_init(void)
+{
+	int ret;
+
+	if (!xen_domain() || !xen_has_pv_nic_devices())
+		return -ENODEV;
+	if (!pages || pages > 1 << PREGRANT_ORDER_MAX || !is_power_of_2(pages))
+		return -EINVAL;
+	pregrant_control = alloc_workqueue("pregrant", WQ_UNBOUND, 0);
+	if (!pregrant_control)
+		return -ENOMEM;
+	ret = xenbus_register_frontend(&driver);
+	if (ret)
+		destroy_workqueue(pregrant_control);
+	return ret;
+}
+
+static void __exit pregrant_exit(void)
+{
+	xenbus_unregister_driver(&driver);
+	destroy_workqueue(pregrant_control);
+}
+
+module_init(pregrant_init);
+module_exit(pregrant_exit);
+MODULE_DESCRIPTION("Network interface of a Xen guest that outlives its backend");
+MODULE_LICENSE("Dual MIT/GPL");
+MODULE_ALIAS("xen:vif");

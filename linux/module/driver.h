@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/*
+ * A vif's device and its queues, as the files of the driver share them.
+ *
+ *   control   one work item a device, under `control`; it may sleep, and pauses the queues
+ *   xmit      the stack's senders, a queue's under its netdev queue's lock
+ *   poll      a queue's NAPI; received skbs go up outside of any lock
+ *   event     an interrupt's handler: it says who is to look
+ *
+ * Locks: RTNL, then `control`, then a netdev queue's, then `lock`.
+ */
+#ifndef PREGRANT_DRIVER_H
+#define PREGRANT_DRIVER_H
+
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <linux/spinlock.h>
+#include <linux/workqueue.h>
+#include <xen/xenbus.h>
+
+#include "pregrant.h"
+
+/* Slots of the longest frame, and its extra info. */
+#define PREGRANT_FRAME_SLOTS (16 + 1)
+#define PREGRANT_FRAME_MAX 65535
+#define PREGRANT_MTU_MAX (PREGRANT_FRAME_MAX - 18)
+#define PREGRANT_ORDER_MAX 4
+#define PREGRANT_SLOTS 256 /* of a ring of one page */
+
+/* A frame whose requests the back has not answered. */
+struct pregrant_kept {
+	struct sk_buff *skb;
+	u32 end; /* requests that were sent when it was */
+	u32 bytes;
+};
+
+struct pregrant_queue {
+	struct pregrant_device *dev;
+	unsigned int index;
+	struct napi_struct napi;
+
+	/* Of the sender, under `lock`. */
+	struct pregrant_kept *kept; /* a ring, as large as the back's can be */
+	u32 kept_head, kept_tail, kept_mask;
+	u32 requests; /* sent so far */
+	bool tx_armed;
+
+	/* Answers that were found: an event without is spurious. */
+	u32 found_tx, found_rx;
+
+	u64 tx_packets, tx_bytes, tx_dropped;
+	u64 rx_packets, rx_bytes, rx_dropped;
+};
+
+struct pregrant_device {
+	struct xenbus_device *xbdev;
+	struct net_device *netdev;
+	struct pregrant_front *front;
+	struct pregrant_settings settings;
+	unsigned int max_queues;
+	struct pregrant_queue *queues;
+
+	spinlock_t lock; /* the front, while frames travel */
+	struct mutex control;
+	struct delayed_work work;
+	struct list_head channels; /* under `control` */
+	unsigned int live; /* queues that frames can use; 0: not connected */
+	bool open, running, gone, anew;
+	unsigned long failed; /* bit 0: the back broke the protocol */
+	unsigned int connects;
+};
+
+/* device.c */
+extern struct workqueue_struct *pregrant_control;
+
+/* control.c */
+void pregrant_control_work(struct work_struct *work);
+void pregrant_wake_control(struct pregrant_device *dev);
+void pregrant_fail(struct pregrant_device *dev);
+void pregrant_pause(struct pregrant_device *dev);
+void pregrant_resume(struct pregrant_device *dev);
+int pregrant_begin(struct pregrant_device *dev);
+void pregrant_end(struct pregrant_device *dev);
+
+/* netdev.c */
+struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int max_queues);
+void pregrant_netdev_free(struct pregrant_device *dev);
+void pregrant_multicast_all(struct pregrant_device *dev);
+
+/* queue.c */
+int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index);
+void pregrant_queue_free(struct pregrant_queue *queue);
+void pregrant_queue_drop_kept(struct pregrant_queue *queue);
+netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
+
+/* frame.c: what pk_skb_new adds to. */
+struct pregrant_received {
+	struct napi_struct *napi;
+	struct sk_buff_head skbs;
+	unsigned int dropped;
+};
+void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received);
+
+/* events.c */
+void pregrant_channels_meet(struct pregrant_device *dev);
+
+/* grants.c */
+extern atomic64_t pregrant_grants, pregrant_grants_ended;
+
+/* ethtool.c */
+extern const struct ethtool_ops pregrant_ethtool;
+
+#endif

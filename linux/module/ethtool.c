@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/* ethtool -i, -S, -l, -L and -g. */
+#include <linux/ethtool.h>
+#include <linux/string.h>
+#include <linux/version.h>
+
+#include "driver.h"
+
+/* A queue's counters: front.rs has the same order. */
+static const char *const counters[PREGRANT_COUNTERS] = {
+	"frames", "bytes", "staged", "granted", "persistent", "errors", "dropped", "events_sent",
+};
+static const char *const of_all[] = {
+	"connects", "grants", "grants_ended", "atomic_allocations", "kept_pages",
+};
+
+static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	strscpy(info->driver, "pregrant", sizeof(info->driver));
+	strscpy(info->fw_version, dev->settings.path, sizeof(info->fw_version));
+	strscpy(info->bus_info, dev_name(&dev->xbdev->dev), sizeof(info->bus_info));
+}
+
+static int sset_count(struct net_device *netdev, int set)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	return set == ETH_SS_STATS ? ARRAY_SIZE(of_all) + dev->max_queues * 2 * PREGRANT_COUNTERS : -EOPNOTSUPP;
+}
+
+static void strings(struct net_device *netdev, u32 set, u8 *to)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	unsigned int k, dir, i;
+
+	if (set != ETH_SS_STATS)
+		return;
+	for (i = 0; i < ARRAY_SIZE(of_all); i++, to += ETH_GSTRING_LEN)
+		strscpy(to, of_all[i], ETH_GSTRING_LEN);
+	for (k = 0; k < dev->max_queues; k++)
+		for (dir = 0; dir < 2; dir++)
+			for (i = 0; i < PREGRANT_COUNTERS; i++, to += ETH_GSTRING_LEN)
+				snprintf(to, ETH_GSTRING_LEN, "%s%u_%s", dir ? "rx" : "tx", k, counters[i]);
+}
+
+static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u64 *to)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	struct pregrant_counters read;
+	unsigned long flags;
+	unsigned int k;
+
+	mutex_lock(&dev->control);
+	*to++ = dev->connects;
+	*to++ = atomic64_read(&pregrant_grants);
+	*to++ = atomic64_read(&pregrant_grants_ended);
+	*to++ = atomic_read(&pregrant_atomic_allocations);
+	*to++ = dev->front ? pregrant_front_kept_pages(dev->front) : 0;
+	for (k = 0; k < dev->max_queues; k++) {
+		memset(&read, 0, sizeof(read));
+		spin_lock_irqsave(&dev->lock, flags);
+		if (dev->front)
+			pregrant_front_counters(dev->front, k, &read);
+		spin_unlock_irqrestore(&dev->lock, flags);
+		memcpy(to, read.of, sizeof(read.of));
+		to += 2 * PREGRANT_COUNTERS;
+	}
+	mutex_unlock(&dev->control);
+}
+
+static void get_channels(struct net_device *netdev, struct ethtool_channels *channels)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	channels->max_combined = dev->max_queues;
+	channels->combined_count = dev->live ? dev->live : dev->settings.queues;
+}
+
+/* The front closes and begins anew with so many; the interface stays. */
+static int set_channels(struct net_device *netdev, struct ethtool_channels *channels)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	if (!channels->combined_count || channels->rx_count || channels->tx_count || channels->other_count)
+		return -EINVAL;
+	mutex_lock(&dev->control);
+	dev->settings.queues = channels->combined_count;
+	dev->anew = true;
+	mutex_unlock(&dev->control);
+	pregrant_wake_control(dev);
+	return 0;
+}
+
+static void ringparam(struct net_device *netdev, struct ethtool_ringparam *ring)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	ring->rx_max_pending = ring->tx_max_pending = PREGRANT_SLOTS << PREGRANT_ORDER_MAX;
+	ring->rx_pending = ring->tx_pending = PREGRANT_SLOTS << dev->settings.ring_order;
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 17, 0)
+static void get_ringparam(struct net_device *netdev, struct ethtool_ringparam *ring,
+			  struct kernel_ethtool_ringparam *kernel, struct netlink_ext_ack *extack)
+{
+	ringparam(netdev, ring);
+}
+#else
+static void get_ringparam(struct net_device *netdev, struct ethtool_ringparam *ring)
+{
+	ringparam(netdev, ring);
+}
+#endif
+
+const struct ethtool_ops pregrant_ethtool = {
+	.get_drvinfo = drvinfo,
+	.get_link = ethtool_op_get_link,
+	.get_sset_count = sset_count,
+	.get_strings = strings,
+	.get_ethtool_stats = get_stats,
+	.get_channels = get_channels,
+	.set_channels = set_channels,
+	.get_ringparam = get_ringparam,
+	.get_ts_info = ethtool_op_get_ts_info,
+};

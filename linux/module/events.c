@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/*
+ * Event channels. An event comes once, and the next when the core has looked at the ring and
+ * unmasks the channel: late, so that a back that sends without end costs no more than polls. One
+ * that nothing came with is said to be spurious, and Xen's interrupts slow it down.
+ */
+#include <linux/interrupt.h>
+#include <linux/slab.h>
+#include <xen/events.h>
+
+#include "driver.h"
+
+struct pregrant_channel {
+	struct list_head list;
+	struct pregrant_device *dev;
+	struct pregrant_queue *queue; /* none: the control ring's, or not connected yet */
+	int irq;
+	u32 port;
+	bool is_tx, is_rx;
+	bool pending; /* an event that was not unmasked */
+	u32 seen; /* what the queue had found then */
+};
+
+static u32 found(const struct pregrant_channel *chan)
+{
+	const struct pregrant_queue *queue = chan->queue;
+
+	return (chan->is_tx ? READ_ONCE(queue->found_tx) : 0) + (chan->is_rx ? READ_ONCE(queue->found_rx) : 0);
+}
+
+static irqreturn_t event(int irq, void *data)
+{
+	struct pregrant_channel *chan = data;
+	struct pregrant_queue *queue = READ_ONCE(chan->queue);
+
+	smp_store_mb(chan->pending, true);
+	if (queue)
+		napi_schedule(&queue->napi);
+	else
+		pregrant_wake_control(chan->dev);
+	return IRQ_HANDLED;
+}
+
+struct pregrant_channel *pk_channel_offer(struct pregrant_device *dev, u32 *port)
+{
+	struct pregrant_channel *chan = kzalloc(sizeof(*chan), GFP_KERNEL);
+
+	if (!chan)
+		return NULL;
+	chan->dev = dev;
+	if (xenbus_alloc_evtchn(dev->xbdev, &chan->port))
+		goto no_port;
+	chan->irq = bind_evtchn_to_irqhandler_lateeoi(chan->port, event, 0, dev->netdev->name, chan);
+	if (chan->irq < 0)
+		goto no_irq;
+	list_add_tail(&chan->list, &dev->channels);
+	*port = chan->port;
+	return chan;
+no_irq:
+	xenbus_free_evtchn(dev->xbdev, chan->port);
+no_port:
+	kfree(chan);
+	return NULL;
+}
+
+void pk_channel_close(struct pregrant_channel *chan)
+{
+	list_del(&chan->list);
+	unbind_from_irqhandler(chan->irq, chan);
+	kfree(chan);
+}
+
+void pk_channel_notify(struct pregrant_channel *chan)
+{
+	notify_remote_via_irq(chan->irq);
+}
+
+void pk_channel_unmask(struct pregrant_channel *chan)
+{
+	unsigned int flags = 0;
+
+	if (!READ_ONCE(chan->pending))
+		return;
+	WRITE_ONCE(chan->pending, false);
+	if (chan->queue) {
+		u32 now = found(chan);
+
+		if (now == chan->seen)
+			flags = XEN_EOI_FLAG_SPURIOUS;
+		chan->seen = now;
+	}
+	xen_irq_lateeoi(chan->irq, flags);
+}
+
+/* The queues are live: their events are for their NAPIs. */
+void pregrant_channels_meet(struct pregrant_device *dev)
+{
+	struct pregrant_channel *chan;
+	unsigned int k;
+	u32 ports[2];
+
+	for (k = 0; k < dev->live; k++) {
+		pregrant_front_ports(dev->front, k, ports);
+		list_for_each_entry(chan, &dev->channels, list) {
+			if (chan->port != ports[0] && chan->port != ports[1])
+				continue;
+			chan->is_tx = chan->port == ports[0];
+			chan->is_rx = chan->port == (ports[1] ? ports[1] : ports[0]);
+			WRITE_ONCE(chan->queue, &dev->queues[k]);
+		}
+	}
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/* The interface, as the stack sees it. */
+#include <linux/etherdevice.h>
+#include <linux/slab.h>
+#include <linux/version.h>
+
+#include "driver.h"
+
+#define FEATURES (NETIF_F_SG | NETIF_F_IP_CSUM | NETIF_F_IPV6_CSUM | NETIF_F_TSO | NETIF_F_TSO6 | NETIF_F_RXCSUM)
+
+static int open(struct net_device *netdev)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	mutex_lock(&dev->control);
+	dev->open = true;
+	netif_tx_stop_all_queues(netdev); /* until it is live */
+	pregrant_resume(dev);
+	mutex_unlock(&dev->control);
+	return 0;
+}
+
+static int stop(struct net_device *netdev)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	mutex_lock(&dev->control);
+	pregrant_pause(dev);
+	dev->open = false;
+	mutex_unlock(&dev->control);
+	return 0;
+}
+
+static void stats(struct net_device *netdev, struct rtnl_link_stats64 *to)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	unsigned int k;
+
+	for (k = 0; k < dev->max_queues; k++) {
+		const struct pregrant_queue *queue = &dev->queues[k];
+
+		to->tx_packets += READ_ONCE(queue->tx_packets);
+		to->tx_bytes += READ_ONCE(queue->tx_bytes);
+		to->tx_dropped += READ_ONCE(queue->tx_dropped);
+		to->rx_packets += READ_ONCE(queue->rx_packets);
+		to->rx_bytes += READ_ONCE(queue->rx_bytes);
+		to->rx_dropped += READ_ONCE(queue->rx_dropped);
+	}
+}
+
+/* What the back takes unfinished; the stack finishes the rest. */
+static netdev_features_t fix_features(struct net_device *netdev, netdev_features_t features)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	u32 takes = 0;
+
+	mutex_lock(&dev->control);
+	if (dev->live)
+		takes = pregrant_front_takes(dev->front);
+	mutex_unlock(&dev->control);
+	if (!(takes & PREGRANT_TAKES_IPV6_CSUM))
+		features &= ~(NETIF_F_IPV6_CSUM | NETIF_F_TSO6);
+	if (!(takes & PREGRANT_TAKES_GSO))
+		features &= ~(NETIF_F_TSO | NETIF_F_TSO6);
+	return features;
+}
+
+static int add_multicast(struct net_device *netdev, const unsigned char *mac)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	unsigned long flags;
+	bool asked;
+
+	spin_lock_irqsave(&dev->lock, flags);
+	asked = dev->running && pregrant_front_multicast(dev->front, mac, true);
+	spin_unlock_irqrestore(&dev->lock, flags);
+	return asked ? 0 : -EAGAIN;
+}
+
+static int remove_multicast(struct net_device *netdev, const unsigned char *mac)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	unsigned long flags;
+
+	spin_lock_irqsave(&dev->lock, flags);
+	if (dev->running)
+		pregrant_front_multicast(dev->front, mac, false);
+	spin_unlock_irqrestore(&dev->lock, flags);
+	return 0;
+}
+
+static int forget_multicast(struct net_device *netdev, const unsigned char *mac)
+{
+	return 0;
+}
+
+static void set_rx_mode(struct net_device *netdev)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	if (dev->settings.multicast)
+		__dev_mc_sync(netdev, add_multicast, remove_multicast);
+}
+
+/* Another back knows none of the addresses. */
+void pregrant_multicast_all(struct pregrant_device *dev)
+{
+	if (!dev->settings.multicast)
+		return;
+	netif_addr_lock_bh(dev->netdev);
+	__dev_mc_unsync(dev->netdev, forget_multicast);
+	__dev_mc_sync(dev->netdev, add_multicast, remove_multicast);
+	netif_addr_unlock_bh(dev->netdev);
+}
+
+/* A back that takes no large segments may take no frames of several slots either. */
+static int change_mtu(struct net_device *netdev, int mtu)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	bool takes;
+
+	mutex_lock(&dev->control);
+	takes = !dev->live || pregrant_front_takes(dev->front) & PREGRANT_TAKES_GSO;
+	mutex_unlock(&dev->control);
+	if (mtu > ETH_DATA_LEN && !takes)
+		return -EINVAL;
+	netdev->mtu = mtu;
+	return 0;
+}
+
+static const struct net_device_ops ops = {
+	.ndo_open = open,
+	.ndo_stop = stop,
+	.ndo_start_xmit = pregrant_xmit,
+	.ndo_get_stats64 = stats,
+	.ndo_fix_features = fix_features,
+	.ndo_set_rx_mode = set_rx_mode,
+	.ndo_change_mtu = change_mtu,
+	.ndo_set_mac_address = eth_mac_addr,
+	.ndo_validate_addr = eth_validate_addr,
+};
+
+static int set_address(struct net_device *netdev, struct xenbus_device *xbdev)
+{
+	char *text = xenbus_read(XBT_NIL, xbdev->nodename, "mac", NULL);
+	u8 mac[ETH_ALEN];
+	bool good;
+
+	if (IS_ERR(text))
+		return PTR_ERR(text);
+	good = mac_pton(text, mac) && is_valid_ether_addr(mac);
+	kfree(text);
+	if (!good)
+		return -EINVAL;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 15, 0)
+	eth_hw_addr_set(netdev, mac);
+#else
+	ether_addr_copy(netdev->dev_addr, mac);
+#endif
+	return 0;
+}
+
+struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int max_queues)
+{
+	struct net_device *netdev = alloc_etherdev_mq(sizeof(struct pregrant_device), max_queues);
+	int ret;
+
+	if (!netdev)
+		return ERR_PTR(-ENOMEM);
+	ret = set_address(netdev, xbdev);
+	if (ret) {
+		free_netdev(netdev);
+		return ERR_PTR(ret);
+	}
+	netdev->netdev_ops = &ops;
+	netdev->ethtool_ops = &pregrant_ethtool;
+	netdev->hw_features = FEATURES;
+	netdev->features = FEATURES;
+	netdev->min_mtu = ETH_MIN_MTU;
+	netdev->max_mtu = PREGRANT_MTU_MAX;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)
+	netif_set_tso_max_size(netdev, PREGRANT_FRAME_MAX);
+#else
+	netif_set_gso_max_size(netdev, PREGRANT_FRAME_MAX);
+#endif
+	SET_NETDEV_DEV(netdev, &xbdev->dev);
+	netif_carrier_off(netdev);
+	return netdev;
+}
+
+void pregrant_netdev_free(struct pregrant_device *dev)
+{
+	unsigned int k;
+
+	for (k = 0; k < dev->max_queues; k++)
+		pregrant_queue_free(&dev->queues[k]);
+	kvfree(dev->queues);
+	free_netdev(dev->netdev);
+}

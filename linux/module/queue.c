@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/*
+ * A queue's two directions.
+ *
+ *   xmit: skb --copied--> the back; the skb is kept until its requests are answered, so that a
+ *         socket's and the queue's limits (TCP small queues, BQL) count what is on its way
+ *   poll: answers of TX free skbs and wake senders; received frames become skbs and go up
+ *
+ * An answer may come for the frames in any order; skbs go in the order in which they came, each
+ * when so many requests are answered as were sent with it. Its bytes were copied: it is no matter
+ * whose answer it is.
+ */
+#include <linux/etherdevice.h>
+#include <linux/slab.h>
+#include <linux/version.h>
+
+#include "driver.h"
+
+static struct netdev_queue *txq_of(struct pregrant_queue *queue)
+{
+	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
+}
+
+/* Under `lock`. Frees the skbs whose requests are answered. */
+static int reclaim(struct pregrant_queue *queue, int budget)
+{
+	struct pregrant_front *front = queue->dev->front;
+	int n = pregrant_front_reclaim(front, queue->index);
+	unsigned int packets = 0, bytes = 0;
+	u32 answered;
+
+	if (n <= 0)
+		return n;
+	WRITE_ONCE(queue->found_tx, queue->found_tx + n);
+	answered = queue->requests - pregrant_front_in_flight(front, queue->index);
+	while (queue->kept_head != queue->kept_tail) {
+		struct pregrant_kept *kept = &queue->kept[queue->kept_head & queue->kept_mask];
+
+		if ((s32)(answered - kept->end) < 0)
+			break;
+		packets++;
+		bytes += kept->bytes;
+		napi_consume_skb(kept->skb, budget);
+		queue->kept_head++;
+	}
+	if (packets)
+		netdev_tx_completed_queue(txq_of(queue), packets, bytes);
+	return n;
+}
+
+static bool has_room(struct pregrant_queue *queue)
+{
+	return pregrant_front_room(queue->dev->front, queue->index) >= PREGRANT_FRAME_SLOTS;
+}
+
+/* Under `lock`. An event when half of what is on its way is answered; at once what is answered already. */
+static int arm_tx(struct pregrant_queue *queue, int budget)
+{
+	struct pregrant_front *front = queue->dev->front;
+	u32 in_flight;
+	int work = 0;
+
+	while ((in_flight = pregrant_front_in_flight(front, queue->index))) {
+		work = pregrant_front_arm_tx(front, queue->index, in_flight / 2 + 1);
+		if (work <= 0)
+			break;
+		work = reclaim(queue, budget);
+		if (work < 0)
+			break;
+	}
+	queue->tx_armed = in_flight != 0;
+	return min(work, 0);
+}
+
+static int send(struct pregrant_queue *queue, struct sk_buff *skb)
+{
+	u32 csum = 0, gso_type = 0, gso_size = 0;
+
+	if (skb->ip_summed == CHECKSUM_PARTIAL)
+		csum = PREGRANT_CSUM_BLANK;
+	else if (skb->ip_summed == CHECKSUM_UNNECESSARY)
+		csum = PREGRANT_CSUM_OK;
+	if (skb_is_gso(skb)) {
+		gso_size = skb_shinfo(skb)->gso_size;
+		gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 : PREGRANT_GSO_TCPV4;
+	}
+	return pregrant_front_send(queue->dev->front, queue->index, skb, skb->len, csum, gso_type, gso_size);
+}
+
+netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	struct pregrant_queue *queue = &dev->queues[skb_get_queue_mapping(skb)];
+	struct netdev_queue *txq = txq_of(queue);
+	struct pregrant_kept *kept;
+	unsigned long flags;
+	bool full = false;
+	u32 before, after;
+	int sent = -EMSGSIZE;
+
+	/* A sender with interrupts off may be netconsole's. */
+	spin_lock_irqsave(&dev->lock, flags);
+	if (!has_room(queue) && reclaim(queue, 0) < 0) {
+		dev_kfree_skb_any(skb);
+		goto broken;
+	}
+	before = pregrant_front_in_flight(dev->front, queue->index);
+	if (skb->len <= PREGRANT_FRAME_MAX && skb->len >= ETH_HLEN)
+		sent = send(queue, skb);
+	if (sent == 0) {
+		/* The queue is stopped before it can be full: a reset came between. */
+		netif_tx_stop_queue(txq);
+		spin_unlock_irqrestore(&dev->lock, flags);
+		napi_schedule(&queue->napi);
+		return NETDEV_TX_BUSY;
+	}
+	after = pregrant_front_in_flight(dev->front, queue->index);
+	if (sent < 0 || after == before) {
+		queue->tx_dropped++;
+		spin_unlock_irqrestore(&dev->lock, flags);
+		dev_kfree_skb_any(skb);
+		return NETDEV_TX_OK;
+	}
+	queue->tx_packets++;
+	queue->tx_bytes += skb->len;
+	queue->requests += after - before;
+	kept = &queue->kept[queue->kept_tail++ & queue->kept_mask];
+	*kept = (struct pregrant_kept) { .skb = skb, .end = queue->requests, .bytes = skb->len };
+	skb_tx_timestamp(skb);
+	netdev_tx_sent_queue(txq, skb->len);
+	if (!has_room(queue)) {
+		netif_tx_stop_queue(txq);
+		full = true;
+	} else if (!queue->tx_armed && arm_tx(queue, 0) < 0) {
+		goto broken;
+	}
+	spin_unlock_irqrestore(&dev->lock, flags);
+	if (full)
+		napi_schedule(&queue->napi);
+	return NETDEV_TX_OK;
+broken:
+	spin_unlock_irqrestore(&dev->lock, flags);
+	pregrant_fail(dev);
+	return NETDEV_TX_OK;
+}
+
+static int poll(struct napi_struct *napi, int budget)
+{
+	struct pregrant_queue *queue = container_of(napi, struct pregrant_queue, napi);
+	struct pregrant_device *dev = queue->dev;
+	struct pregrant_received received = { .napi = napi };
+	struct netdev_queue *txq = txq_of(queue);
+	int frames = 0, work = 0, tx;
+	unsigned long flags;
+
+	__skb_queue_head_init(&received.skbs);
+	spin_lock_irqsave(&dev->lock, flags);
+	tx = reclaim(queue, 0);
+	if (tx >= 0 && budget)
+		frames = pregrant_front_receive(dev->front, queue->index, &received, budget);
+	if (frames > 0)
+		WRITE_ONCE(queue->found_rx, queue->found_rx + frames);
+	if (tx >= 0 && netif_tx_queue_stopped(txq) && has_room(queue))
+		netif_tx_wake_queue(txq);
+	if (tx >= 0 && frames >= 0 && frames < budget) {
+		tx = arm_tx(queue, 0);
+		work = tx < 0 ? tx : pregrant_front_arm(dev->front, queue->index);
+		/* Room that came with the arming. */
+		if (netif_tx_queue_stopped(txq) && has_room(queue))
+			netif_tx_wake_queue(txq);
+	}
+	spin_unlock_irqrestore(&dev->lock, flags);
+	pregrant_deliver(queue, &received);
+	if (tx < 0 || frames < 0 || work < 0) {
+		pregrant_fail(dev);
+		napi_complete(napi);
+		return 0;
+	}
+	if (work > 0)
+		return budget;
+	if (frames < budget)
+		napi_complete_done(napi, frames);
+	return min(frames, budget);
+}
+
+int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index)
+{
+	u32 slots = PREGRANT_SLOTS << dev->settings.ring_order;
+
+	queue->dev = dev;
+	queue->index = index;
+	queue->kept = kvcalloc(slots, sizeof(*queue->kept), GFP_KERNEL);
+	queue->kept_mask = slots - 1;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 1, 0)
+	netif_napi_add(dev->netdev, &queue->napi, poll);
+#else
+	netif_napi_add(dev->netdev, &queue->napi, poll, NAPI_POLL_WEIGHT);
+#endif
+	return queue->kept ? 0 : -ENOMEM;
+}
+
+/* What is on its way is lost, as when a cable is pulled. The queue is paused. */
+void pregrant_queue_drop_kept(struct pregrant_queue *queue)
+{
+	while (queue->kept_head != queue->kept_tail)
+		dev_kfree_skb_any(queue->kept[queue->kept_head++ & queue->kept_mask].skb);
+	queue->requests = 0;
+	queue->tx_armed = false;
+	netdev_tx_reset_queue(txq_of(queue));
+}
+
+void pregrant_queue_free(struct pregrant_queue *queue)
+{
+	netif_napi_del(&queue->napi);
+	kvfree(queue->kept);
+}
