@@ -14,7 +14,7 @@ mod object;
 use crate::tool;
 use crate::workspace::Workspace;
 use kbuild::Headers;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -49,17 +49,30 @@ impl Selection {
     }
 }
 
-/// Builds, and plays the self-test where it is wished for.
+/// Builds, and plays the self-test where that is selected.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
+    let (headers, modules) = built(w, selection.headers.as_deref())?;
+    match selection.frames {
+        Some(frames) => boot::play(w, &headers, &modules, frames),
+        None => Ok(()),
+    }
+}
+
+/// The modules, by this machine's headers.
+pub fn modules(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    Ok(built(w, None)?.1)
+}
+
+fn built(w: &Workspace, headers: Option<&Path>) -> Result<(Headers, Vec<PathBuf>), String> {
     for (program, package) in [("make", "make"), ("gcc", "gcc"), ("ld", "binutils"), ("modinfo", "kmod")] {
         tool::debian(w, program, package)?;
     }
-    if selection.headers.is_none() {
+    if headers.is_none() {
         tool::debian_headers(w)?;
     }
     let dir = w.target().join("linux");
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    let headers = Headers::find(selection.headers.as_deref())?;
+    let headers = Headers::find(headers)?;
     let objects = object::build(w, &dir)?;
     let modules = kbuild::build(w, &headers, &objects, &dir.join(&headers.version))?;
     for module in &modules {
@@ -67,10 +80,7 @@ pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
         let bytes = std::fs::metadata(module).map_or(0, |file| file.len());
         println!("linux: {} ({} KiB)", module.display(), bytes >> 10);
     }
-    match selection.frames {
-        Some(frames) => boot::play(w, &headers, &modules, frames),
-        None => Ok(()),
-    }
+    Ok((headers, modules))
 }
 
 /// The layer.

@@ -125,8 +125,8 @@ impl Unpacked {
     }
 }
 
-/// Makes them all.
-pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
+/// Makes them all. `modules`: the guests', of our own.
+pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> Result<(), String> {
     let dir = rig.dir.join("image");
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(|e| at(&dir, e))?;
@@ -137,6 +137,18 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf]) -> Result<(), String> {
     guest.programs(&GUEST_PROGRAMS)?;
     guest.modules(&GUEST_MODULES)?;
     guest.put_all(programs, "usr/bin")?;
+    // A folder has its kernel's name.
+    for module in modules {
+        let version = module.parent().and_then(|dir| dir.file_name()).unwrap_or_default();
+        if version != of_guests.version.as_str() {
+            return Err(format!(
+                "{} is for no kernel of the guests, {}",
+                module.display(),
+                of_guests.version
+            ));
+        }
+    }
+    guest.put_all(modules, "rig")?;
     guest.put_all(&[rig.workspace.root().join("rig/guest-init")], "")?;
     guest.rename("guest-init", "init")?;
     guest.put_all(&listed(&rig.workspace.root().join("rig/jobs"))?, "rig/jobs")?;

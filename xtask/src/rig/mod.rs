@@ -83,7 +83,11 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
         packages::fetch(&rig, combination.guests)?;
     }
     let programs = programs(w, chosen.iter().any(|play| play.icount))?;
-    image::make(&rig, &programs)?;
+    let modules = match chosen.iter().any(|play| play.scenario.module) {
+        true => crate::linux::modules(w)?,
+        false => Vec::new(),
+    };
+    image::make(&rig, &programs, &modules)?;
     if selection.profile {
         rig.plugin = Some(profile::plugin(&rig, &programs[0])?);
     }

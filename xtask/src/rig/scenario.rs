@@ -7,6 +7,7 @@
 //!   # workers: 1 2     (optional) played once with each of these for `pregrant back --workers`; else with what it takes itself
 //!   # ci: yes          (optional) one of those that CI plays, once
 //!   # icount: yes      (optional) where QEMU counts: one processor, and a microsecond of its clock is 1000 instructions
+//!   # module: yes      (optional) guests have linux/'s module for their kernel, /rig/pregrant.ko
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
@@ -29,6 +30,8 @@ pub(super) struct Scenario {
     pub(super) in_ci: bool,
     /// Whether it is for a machine whose clock counts instructions.
     pub(super) icount: bool,
+    /// Whether guests want the kernel module.
+    pub(super) module: bool,
     /// Why nobody can say that it passes.
     pub(super) unproven: Option<String>,
 }
@@ -69,8 +72,9 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
     let unproven = head("unproven");
     let in_ci = head("ci").is_some_and(|yes| yes == "yes");
     let icount = head("icount").is_some_and(|yes| yes == "yes");
+    let module = head("module").is_some_and(|yes| yes == "yes");
     let boot = head("boot").unwrap_or_else(|| "1".into());
-    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, unproven })
+    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, module, unproven })
 }
 
 /// Numbers of worker threads.

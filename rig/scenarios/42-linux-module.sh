@@ -1,0 +1,103 @@
+# shows: the kernel module of linux/ in a guest: on Linux's netback and on `pregrant back` by each of its paths, ping, IPv6, TCP and numbered frames; unbound and bound live with xen-netfront; TCP lives over a back that closes three times; after an unload no grant is left
+# seconds: 300
+# module: yes
+bridge
+frames_serve
+# trial TEXT: what travels with this driver and back.
+trial() {
+	within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "$1: no answer"
+	pings 10.9.0.2 10 0.1 || fail "$1: of 10 pings $LOST lost"
+	ping -q -c 3 fd09::2 > /run/ping || fail "$1: no IPv6"
+	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+	_down=$(iperf 10.9.0.2) || fail "$1: iperf3 to the guest"
+	_up=$(iperf 10.9.0.2 -R) || fail "$1: iperf3 from the guest"
+	ask one "killall iperf3"
+	frames one 10.9.0.1 --count "$FRAMES"
+	note "$1: TCP to the guest $_down, from it $_up Mbit/s; $ANSWER"
+}
+# module PATH: loads it, which takes the device.
+module() {
+	ask one "insmod /rig/pregrant.ko path=$1 && addresses 2" || { ask one dmesg; fail "the module does not load"; }
+	ask one "within 20 grep -q 1 /sys/class/net/eth0/carrier" || { ask one "dmesg | tail -n 40"; fail "$1: not connected"; }
+}
+# moved FROM TO: the vif, live, to another driver.
+moved() {
+	ask one "echo vif-0 > /sys/bus/xen/drivers/$1/unbind && echo vif-0 > /sys/bus/xen/drivers/$2/bind" || { ask one "dmesg | tail -n 20"; fail "not moved from $1 to $2"; }
+	ask one "within 20 [ -e /sys/class/net/eth0 ] && addresses 2" || fail "$2 has no interface"
+	ask one "within 20 grep -q 1 /sys/class/net/eth0/carrier" || { ask one "dmesg | tail -n 40"; fail "$2: not connected"; }
+}
+# well: the guest's kernel has said nothing bad, and no frame asked for memory where nobody may sleep.
+well() {
+	ask one "! dmesg | grep -E 'WARNING|BUG|Oops|Call Trace|does not let go|broke the protocol'" || fail "the guest's kernel: $ANSWER"
+	ask one "[ \"\$(cat /proc/sys/kernel/tainted)\" = 12288 ]" || fail "the guest's kernel is tainted otherwise"
+}
+# unload: every grant of the module's is ended.
+unload() {
+	ask one "ethtool -S eth0 | grep -q 'atomic_allocations: 0$'" || fail "memory was asked for in atomic context"
+	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || { ask one "dmesg | tail -n 30"; fail "the module stays"; }
+	well
+}
+FRAMES=${FRAMES:-20000}
+CLOSES=${CLOSES:-3}
+
+netback
+front_guest one 2
+id=$(xl domid one)
+module auto
+trial "module on netback"
+ask one "ethtool -i eth0; ethtool -l eth0; ethtool -g eth0; ethtool -S eth0" || fail "ethtool: $ANSWER"
+ask one "modprobe xen-netfront" || fail "no xen-netfront"
+moved pregrant vif
+trial "xen-netfront on netback, the vif moved live"
+moved vif pregrant
+trial "module on netback, the vif moved back"
+
+# The back closes: the interface stays, and so does the connection.
+ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+timeout 60 iperf3 -J -c 10.9.0.2 -t $((CLOSES * 6 + 4)) > /run/live.json &
+_iperf=$!
+_lived=0
+for _round in $(seq "$CLOSES"); do
+	sleep 3
+	xenstore-write "/local/domain/0/backend/vif/$id/0/state" 5
+	sleep 2
+	within 10 ping -q -c 1 -W 2 10.9.0.2 && _lived=$((_lived + 1))
+done
+wait $_iperf || fail "netback closes: iperf3's connection is gone"
+[ "$_lived" = "$CLOSES" ] || fail "netback closes: the guest answers after $_lived of $CLOSES"
+note "netback closes $CLOSES times: one connection lives, $(mbits /run/live.json) Mbit/s"
+ask one "killall iperf3"
+unload
+ask one end
+over one || fail "the guest does not end"
+no_netback
+
+back
+front_guest one 2
+id=$(xl domid one)
+for path in copy staging gref-mapping persistent; do
+	module $path
+	trial "module on pregrant back, $path"
+	unload
+done
+module auto
+ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+timeout 60 iperf3 -J -c 10.9.0.2 -t $((CLOSES * 6 + 4)) > /run/live.json &
+_iperf=$!
+_lived=0
+for _round in $(seq "$CLOSES"); do
+	sleep 3
+	end_back || say "the back ends with $?"
+	sleep 1
+	back
+	within 10 ping -q -c 1 -W 2 10.9.0.2 && _lived=$((_lived + 1))
+done
+wait $_iperf || fail "pregrant back is restarted: iperf3's connection is gone"
+[ "$_lived" = "$CLOSES" ] || fail "pregrant back is restarted: the guest answers after $_lived of $CLOSES"
+note "pregrant back ends and is started $CLOSES times: one connection lives, $(mbits /run/live.json) Mbit/s"
+ask one "killall iperf3"
+unload
+! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
+ask one end
+over one || fail "the guest does not end"
+end_back || fail "the back ends with $?"
