@@ -19,8 +19,8 @@
 //!   cargo xtask messages [--rekey]
 //!                               docs/messages.md from the source and docs/messages.toml; --rekey: texts that changed
 //!                               keep their remedies
-//!   cargo xtask linux [selftest] [--headers DIR] [--frames N]
-//!                               the kernel module of linux/, by the headers of this machine's release or of DIR;
+//!   cargo xtask linux [selftest] [--headers DIR | --release N] [--frames N]
+//!                               the kernel module of linux/, by the headers of this machine, of DIR or of Debian N;
 //!                               selftest: both ends of a vif in a kernel, in QEMU without Xen
 //!   cargo xtask book            docs as one site, target/book/html, by mdBook
 //! ```
@@ -55,7 +55,7 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
        cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
-       cargo xtask linux [selftest] [--headers DIR] [--frames N]
+       cargo xtask linux [selftest] [--headers DIR | --release 12|13] [--frames N]
        cargo xtask messages [--rekey] | cargo xtask book";
 
 fn main() -> ExitCode {

@@ -32,7 +32,13 @@ poweroff -f
 ";
 
 /// Boots, with so many frames each way by each path.
-pub(super) fn play(w: &Workspace, headers: &Headers, modules: &[PathBuf], frames: u64) -> Result<(), String> {
+pub(super) fn play(
+    w: &Workspace,
+    headers: &Headers,
+    release: Option<&str>,
+    modules: &[PathBuf],
+    frames: u64,
+) -> Result<(), String> {
     for (program, package) in [("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("dpkg", "dpkg")]
     {
         tool::debian(w, program, package)?;
@@ -42,7 +48,7 @@ pub(super) fn play(w: &Workspace, headers: &Headers, modules: &[PathBuf], frames
     let chmod = w.program("chmod").arg("755").arg(&init).status();
     chmod.map_err(|e| format!("chmod: {e}"))?;
     let files = [&[init], modules].concat();
-    let plain = rig::plain(w, &files)?;
+    let plain = rig::plain(w, release, &files)?;
     if plain.version != headers.version {
         return Err(format!(
             "the headers are those of {}, and Debian's kernel is {}: apt-get update, and install linux-headers-amd64",

@@ -14,6 +14,8 @@ pub(super) struct Headers {
     pub(super) dir: PathBuf,
     /// Of the kernel, `uname -r`.
     pub(super) version: String,
+    /// Where they and their compiler are as if installed; none: here.
+    pub(super) root: Option<PathBuf>,
 }
 
 impl Headers {
@@ -21,20 +23,21 @@ impl Headers {
     pub(super) fn find(dir: Option<&Path>) -> Result<Self, String> {
         let dir = match dir {
             Some(dir) => dir.to_path_buf(),
-            None => newest()?,
+            None => newest(Path::new("/"))?,
         };
         // `make kernelrelease` says it without Debian's own suffix.
         let text = read(&dir.join("include/generated/utsrelease.h"))?;
         let version = text.split('"').nth(1).ok_or_else(|| format!("no release in {text:?}"))?;
-        Ok(Self { version: version.to_string(), dir })
+        Ok(Self { version: version.to_string(), dir, root: None })
     }
 }
 
-fn newest() -> Result<PathBuf, String> {
-    let modules = Path::new("/lib/modules");
-    let kernels = std::fs::read_dir(modules).map_err(|e| format!("{}: {e}", modules.display()))?;
-    let mut built: Vec<PathBuf> =
-        kernels.flatten().map(|k| k.path().join("build")).filter(|b| b.join("Makefile").exists()).collect();
+/// The newest headers below a root.
+pub(super) fn newest(root: &Path) -> Result<PathBuf, String> {
+    let modules = root.join("usr/lib/modules");
+    let kernels = std::fs::read_dir(&modules).map_err(|e| format!("{}: {e}", modules.display()))?;
+    let mut built: Vec<PathBuf> = kernels.flatten().map(|k| k.path().join("build")).collect();
+    built.retain(|build| build.is_symlink() || build.is_dir());
     built.sort();
     built.pop().ok_or("no kernel's headers are installed: apt-get install linux-headers-amd64".to_string())
 }
@@ -57,8 +60,18 @@ pub(super) fn build(
         let to = dir.join(file.file_name().unwrap_or_default());
         std::fs::copy(&file, &to).map_err(place)?;
     }
-    let mut make = w.program("make");
-    make.arg("-C").arg(&headers.dir).arg(format!("M={}", dir.display())).arg("modules");
+    let mut make = match &headers.root {
+        Some(root) => {
+            let mut chroot = w.program("chroot");
+            chroot.arg(root).arg("make");
+            chroot
+        }
+        None => w.program("make"),
+    };
+    // As it is called there.
+    let named = headers.root.as_ref().and_then(|root| dir.strip_prefix(root).ok());
+    let named = named.map_or(dir.to_path_buf(), |inside| Path::new("/").join(inside));
+    make.arg("-C").arg(&headers.dir).arg(format!("M={}", named.display())).arg("modules");
     println!("$ {}", show(&make));
     let ended = make.output().map_err(|e| format!("make does not start: {e}"))?;
     let said =

@@ -3,11 +3,13 @@
 //! ```text
 //!   object    linux/core, Rust: one relocatable object for each module, and checks of it
 //!   kbuild    linux/module, C: the modules, by a kernel's headers
+//!   chroot    another release's headers and compiler, for its kernel
 //!   boot      the self-test module in a plain kernel in QEMU, without Xen
 //! ```
 //! Everything is below `target/linux`.
 
 mod boot;
+mod chroot;
 mod kbuild;
 mod object;
 
@@ -20,6 +22,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     headers: Option<PathBuf>,
+    /// Of Debian: its headers and compiler, in a folder of their own.
+    release: Option<String>,
     /// Frames each way by each path; None: no boot.
     frames: Option<u64>,
 }
@@ -38,6 +42,9 @@ impl Selection {
                 "--headers" => {
                     selection.headers = Some(args.next().ok_or("--headers wants a folder")?.into())
                 }
+                "--release" => {
+                    selection.release = Some(args.next().ok_or("--release wants a number")?.to_string());
+                }
                 "--frames" => {
                     let n = args.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
                     selection.frames = Some(n.ok_or("--frames wants a number")?);
@@ -51,30 +58,39 @@ impl Selection {
 
 /// Builds, and plays the self-test where that is selected.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
-    let (headers, modules) = built(w, selection.headers.as_deref())?;
+    let release = selection.release.as_deref();
+    let (headers, modules) = built(w, selection.headers.as_deref(), release)?;
     match selection.frames {
-        Some(frames) => boot::play(w, &headers, &modules, frames),
+        Some(frames) => boot::play(w, &headers, release, &modules, frames),
         None => Ok(()),
     }
 }
 
 /// The modules, by this machine's headers.
 pub fn modules(w: &Workspace) -> Result<Vec<PathBuf>, String> {
-    Ok(built(w, None)?.1)
+    Ok(built(w, None, None)?.1)
 }
 
-fn built(w: &Workspace, headers: Option<&Path>) -> Result<(Headers, Vec<PathBuf>), String> {
+fn built(
+    w: &Workspace,
+    headers: Option<&Path>,
+    release: Option<&str>,
+) -> Result<(Headers, Vec<PathBuf>), String> {
     for (program, package) in [("make", "make"), ("gcc", "gcc"), ("ld", "binutils"), ("modinfo", "kmod")] {
         tool::debian(w, program, package)?;
     }
-    if headers.is_none() {
+    if headers.is_none() && release.is_none() {
         tool::debian_headers(w)?;
     }
     let dir = w.target().join("linux");
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    let headers = Headers::find(headers)?;
+    let headers = match release {
+        Some(number) => chroot::headers(w, number, &dir)?,
+        None => Headers::find(headers)?,
+    };
     let objects = object::build(w, &dir)?;
-    let modules = kbuild::build(w, &headers, &objects, &dir.join(&headers.version))?;
+    let place = headers.root.as_ref().unwrap_or(&dir).join(&headers.version);
+    let modules = kbuild::build(w, &headers, &objects, &place)?;
     for module in &modules {
         kbuild::strip(w, module)?;
         let bytes = std::fs::metadata(module).map_or(0, |file| file.len());
@@ -85,6 +101,7 @@ fn built(w: &Workspace, headers: Option<&Path>) -> Result<(Headers, Vec<PathBuf>
 
 /// The layer.
 pub fn layer(w: &Workspace) -> Result<(), String> {
+    object::lint(w, &w.target().join("linux"))?;
     make(w, &Selection { frames: Some(FRAMES), ..Selection::default() })
 }
 

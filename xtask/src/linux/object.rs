@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-none";
+const CORE: &str = "linux/core";
 
 /// What a module's loader takes.
 const RELOCATIONS: [&str; 5] =
@@ -31,13 +32,8 @@ pub(super) const MODULES: [(&str, &str); 2] =
 pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     tool::target(w, TARGET)?;
     tool::component(w, "rust-src")?;
-    let core = w.root().join("linux/core");
-    let target = dir.join("core");
-    let mut cargo = w.cargo(&["build", "--release", "--locked"]);
-    cargo.current_dir(&core).env("CARGO_TARGET_DIR", &target).env("RUSTC_BOOTSTRAP", "1");
-    // Flags of a user's own would take the place of the module's.
-    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    run(&mut cargo)?;
+    run(&mut cargo(w, dir, &["build", "--release", "--locked"]))?;
+    let (core, target) = (w.root().join(CORE), dir.join("core"));
     let library = target.join(TARGET).join("release/libpregrant_linux.a");
     let objects = dir.join("objects");
     if objects.exists() {
@@ -59,6 +55,23 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
             Ok(linked)
         })
         .collect()
+}
+
+/// No warnings, as in the workspace.
+pub(super) fn lint(w: &Workspace, dir: &Path) -> Result<(), String> {
+    tool::target(w, TARGET)?;
+    tool::component(w, "rust-src")?;
+    run(&mut cargo(w, dir, &["clippy", "--release", "--locked", "--", "-D", "warnings"]))
+}
+
+/// cargo in the folder whose `.cargo/config.toml` has the flags.
+fn cargo(w: &Workspace, dir: &Path, args: &[&str]) -> Command {
+    let mut cargo = w.cargo(args);
+    cargo.current_dir(w.root().join(CORE)).env("CARGO_TARGET_DIR", dir.join("core"));
+    cargo.env("RUSTC_BOOTSTRAP", "1");
+    // Flags of a user's own would take the place of the module's.
+    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo
 }
 
 /// The library's objects that are not compiler_builtins'.

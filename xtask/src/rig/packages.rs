@@ -84,6 +84,22 @@ pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
     fs::write(&done, wanted.join("\n")).map_err(|e| at(&done, e))
 }
 
+/// Where packages of a release come from, as a sources.list(5).
+pub(super) fn sources_of(rig: &Rig<'_>, release: &Release) -> Result<String, String> {
+    let apt = Apt { rig, lists: None, fresh: Cell::new(false) };
+    let own = own_codename()?;
+    Ok(sources(&apt.targets()?, &own, release.codename))
+}
+
+/// This machine's release.
+fn own_codename() -> Result<String, String> {
+    let file = Path::new("/etc/os-release");
+    let known = fs::read_to_string(file).map_err(|e| at(file, e))?;
+    codename(&known)
+        .map(String::from)
+        .ok_or_else(|| format!("{} has no VERSION_CODENAME: is this Debian?", file.display()))
+}
+
 /// Where a release has all of it below `usr`, its old paths lead there, as they do when it is
 /// installed.
 fn merge(root: &Path) -> Result<(), String> {
@@ -108,15 +124,11 @@ struct Apt<'a> {
 impl<'a> Apt<'a> {
     fn of(rig: &'a Rig<'a>, release: &Release) -> Result<Self, String> {
         let machines = Self { rig, lists: None, fresh: Cell::new(false) };
-        let file = "/etc/os-release";
-        let known = fs::read_to_string(file).map_err(|e| at(Path::new(file), e))?;
-        let Some(own) = codename(&known) else {
-            return Err(format!("{file} has no VERSION_CODENAME: is this Debian?"));
-        };
+        let own = own_codename()?;
         if own == release.codename {
             return Ok(machines);
         }
-        let from = sources(&machines.targets()?, own, release.codename);
+        let from = sources(&machines.targets()?, &own, release.codename);
         if from.is_empty() {
             return Err(format!(
                 "apt has no sources of Debian's {own}, which the rig would ask for {}",

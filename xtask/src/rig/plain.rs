@@ -18,10 +18,26 @@ pub struct Plain {
     pub version: String,
 }
 
-/// Debian's kernel of the release that CI plays, and `files`, of which the first is run.
-pub fn plain(w: &Workspace, files: &[PathBuf]) -> Result<Plain, String> {
+/// The release that CI plays, or one by its number.
+fn numbered(number: Option<&str>) -> Result<&'static Release, String> {
+    match number {
+        None => Ok(<&Release>::default()),
+        Some(number) => Release::numbered(number)
+            .ok_or_else(|| format!("there is no Debian {number}; there are {}", Release::known())),
+    }
+}
+
+/// Where packages of a release come from: a sources.list(5), and its codename.
+pub fn sources(w: &Workspace, number: &str) -> Result<(String, &'static str), String> {
+    let release = numbered(Some(number))?;
     let rig = Rig::new(w, &Selection::default());
-    let release = <&Release>::default();
+    Ok((packages::sources_of(&rig, release)?, release.codename))
+}
+
+/// Debian's kernel, and `files`, of which the first is run.
+pub fn plain(w: &Workspace, number: Option<&str>, files: &[PathBuf]) -> Result<Plain, String> {
+    let rig = Rig::new(w, &Selection::default());
+    let release = numbered(number)?;
     fs::create_dir_all(&rig.dir).map_err(|e| super::image::at(&rig.dir, e))?;
     packages::fetch(&rig, release)?;
     let root = packages::root(&rig, release);

@@ -1,0 +1,35 @@
+//! Another release's headers, with the compiler and the tools that go with them: a file system of
+//! its own, made by mmdebstrap from where this machine has its packages. objtool and modpost are
+//! programs of that release.
+
+use super::kbuild::{Headers, newest};
+use crate::rig;
+use crate::tool;
+use crate::workspace::{Workspace, run, write};
+use std::path::Path;
+
+/// The headers of Debian `number`, below `dir`, which is there too under its own name.
+pub(super) fn headers(w: &Workspace, number: &str, dir: &Path) -> Result<Headers, String> {
+    tool::debian(w, "mmdebstrap", "mmdebstrap")?;
+    let root = dir.join(format!("debian-{number}"));
+    let done = root.join(".made");
+    if !done.exists() {
+        if root.exists() {
+            std::fs::remove_dir_all(&root).map_err(|e| format!("{}: {e}", root.display()))?;
+        }
+        let (sources, codename) = rig::sources(w, number)?;
+        let list = dir.join(format!("debian-{number}.list"));
+        write(&list, sources)?;
+        let mut mmdebstrap = w.program("mmdebstrap");
+        mmdebstrap.args(["--quiet", "--variant=apt", "--aptopt=APT::Install-Recommends \"false\""]);
+        mmdebstrap.arg("--include=linux-headers-amd64,make");
+        run(mmdebstrap.arg(codename).arg(&root).arg(&list))?;
+        write(&done, "")?;
+    }
+    let build = newest(&root)?;
+    // In there; what it links to may be so, too.
+    let inside = build.strip_prefix(&root).map_err(|_| format!("{} is not below", build.display()))?;
+    let folder = inside.parent().and_then(|kernel| kernel.file_name()).unwrap_or_default();
+    let version = folder.to_string_lossy().into_owned();
+    Ok(Headers { dir: Path::new("/").join(inside), version, root: Some(root) })
+}
