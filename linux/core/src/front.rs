@@ -306,7 +306,7 @@ pub unsafe extern "C" fn pregrant_front_receive(
     let Some(queue) = vif.queue_mut(queue as usize) else { return 0 };
     received.clear();
     let _ = most; // an arena's, which is no more than a poll's
-    if let Err(fault) = queue.recv(p, received, 1) {
+    if let Err(fault) = queue.recv(p, &mut **received, 1) {
         return fault_of(&fault);
     }
     let burst = received.burst();

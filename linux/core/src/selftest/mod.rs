@@ -232,7 +232,7 @@ impl Ends {
             let queue = front.queue_mut(0).ok_or("the vif is not live")?;
             loop {
                 frames.clear();
-                if queue.recv(guest, frames, 1).map_err(|_| "a fault of the back, RX")? == 0 {
+                if queue.recv(guest, &mut **frames, 1).map_err(|_| "a fault of the back, RX")? == 0 {
                     break;
                 }
                 for (frame, _) in frames.burst().iter() {
