@@ -15,7 +15,7 @@
 
 use super::Backend;
 use super::class::Trial;
-use super::devices::{Busy, Draining};
+use super::devices::Busy;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::bus::StoreBus;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Between two looks at what stands behind devices that are connected.
 const CHECK: Duration = Duration::from_secs(1);
 /// Between two looks at what somebody has.
-pub(super) const BUSY_CHECK: Duration = Duration::from_millis(20);
+const BUSY_CHECK: Duration = Duration::from_millis(20);
 /// The same, when it has taken long.
 const BUSY_CHECK_MOST: Duration = Duration::from_secs(1);
 /// How long a front that is about to connect waits for that.
@@ -94,9 +94,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let due: Vec<_> =
             self.devices.iter_mut().filter_map(|s| Some((s.device.id(), s.behind.is_due(now)?))).collect();
         due.into_iter().for_each(|(id, failing)| self.try_behind(id, failing));
-        let is_due = |s: &Draining| !s.over && s.next <= now;
-        let due: Vec<_> = self.devices.iter().filter(|s| s.draining.as_ref().is_some_and(is_due)).collect();
-        let due: Vec<_> = due.into_iter().map(|served| served.device.id()).collect();
+        let is_due = |next: Instant| next <= now;
+        let due: Vec<_> = self
+            .devices
+            .iter()
+            .filter(|s| s.stage.drain_check().is_some_and(is_due))
+            .map(|s| s.device.id())
+            .collect();
         due.into_iter().for_each(|id| self.go_on(id));
         if now.duration_since(self.checked) < CHECK {
             return;
@@ -119,7 +123,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let held = self.held.values().filter(|held| !held.given_up).map(|held| held.next);
         let checks = !self.left_alone.is_empty()
             || self.devices.iter().any(|s| s.is_connected() && s.served.wants_checks());
-        let draining = self.devices.iter().filter_map(|s| s.draining.filter(|s| !s.over).map(|s| s.next));
+        let draining = self.devices.iter().filter_map(|s| s.stage.drain_check());
         let first = busy
             .chain(behind)
             .chain(held)

@@ -134,7 +134,7 @@ impl ControlRings {
             !self.paused.contains_key(id)
                 && devices
                     .get_mut(id)
-                    .is_some_and(|served| !served.is_waited_for() && served.served.is_pending())
+                    .is_some_and(|served| !served.stage.is_waited_for() && served.served.is_pending())
         });
         self.active.extend(found);
         found.is_some()

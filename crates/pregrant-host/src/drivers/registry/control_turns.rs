@@ -35,7 +35,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
         let (mut asked, mut fault) = (Vec::new(), None);
         for id in &self.control_rings.active {
-            let Some(served) = self.devices.get_mut(id).filter(|served| !served.is_waited_for()) else {
+            let Some(served) = self.devices.get_mut(id).filter(|served| !served.stage.is_waited_for()) else {
                 continue;
             };
             let start = Instant::now();
@@ -111,9 +111,9 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 true
             }
         };
-        control_rings
-            .active
-            .retain(|id| devices.get_mut(id).is_some_and(|served| served.is_waited_for() || arm(served)));
+        control_rings.active.retain(|id| {
+            devices.get_mut(id).is_some_and(|served| served.stage.is_waited_for() || arm(served))
+        });
         self.fault(fault) | work
     }
 

@@ -1,8 +1,9 @@
 //! The devices of a backend, of all classes, in the order of their numbers.
 
-use super::class::{RingFault, ServedDevice, ServedQueue};
+use super::class::ServedDevice;
 use super::device_log::DeviceLog;
 use super::obstacle::Behind;
+use super::stage::Stage;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::{Device, DeviceId, XenbusState};
@@ -70,8 +71,7 @@ impl DeviceReport {
 }
 
 /// A device whose last owner still holds it, or what stands behind it.
-#[derive(Clone)]
-pub(super) struct Held {
+pub(super) struct Held<P: Platform, T: Transport + 'static> {
     pub(super) since: Instant,
     /// Who, or what is missing.
     pub(super) why: String,
@@ -81,6 +81,8 @@ pub(super) struct Held {
     pub(super) said: bool,
     /// Given up.
     pub(super) given_up: bool,
+    /// The device as it was made, where it waits for what stands behind it.
+    pub(super) made: Option<Box<dyn ServedDevice<P, T>>>,
 }
 
 /// What stands behind a device is somebody's.
@@ -89,36 +91,6 @@ pub(super) struct Busy {
     pub(super) since: Instant,
     pub(super) next: Instant,
     pub(super) who: String,
-}
-
-/// A device about to be closed, behind which something is under way.
-#[derive(Clone, Copy)]
-pub(super) struct Draining {
-    pub(super) since: Instant,
-    /// When it is looked at again.
-    pub(super) next: Instant,
-    /// It has waited for long enough, or nothing is under way any more.
-    pub(super) over: bool,
-}
-
-/// What is to be done with a device once its queues are here.
-pub(super) enum Then {
-    /// Its front's steps.
-    Step,
-    /// It is closed, for this, which the log has at this level.
-    Fail(Level, String),
-    /// The same, for what its ring showed.
-    Fault(RingFault),
-    /// Its directory is gone.
-    Remove,
-}
-
-impl Then {
-    /// Whether the other adds nothing to it.
-    fn is_like(&self, other: &Self) -> bool {
-        let fails = |then: &Self| matches!(then, Self::Fail(..) | Self::Fault(_));
-        fails(self) && fails(other) || std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
 }
 
 /// One device that is served.
@@ -141,15 +113,8 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) connected_at: Option<Instant>,
     /// What its queues took of workers that others wanted too.
     pub(super) worker_ns: Arc<AtomicU64>,
-    /// Queues that are with workers, or on their way.
-    pub(super) handed_out: usize,
-    /// Those of them that have come back, until all have.
-    pub(super) returned: Vec<Box<dyn ServedQueue<P>>>,
-    /// What is to be done once they have.
-    pub(super) then: Vec<Then>,
-    /// They are here to be closed, and what waits may wait for what is under way behind the device;
-    /// None: they are not.
-    pub(super) draining: Option<Draining>,
+    /// Where its queues are.
+    pub(super) stage: Stage<P>,
     /// Its front waits, for somebody has what stands behind it: since when, and when that is to be
     /// looked at again.
     pub(super) busy: Option<Busy>,
@@ -166,24 +131,6 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
 }
 
 impl<P: Platform, T: Transport + 'static> Instance<P, T> {
-    /// Has something wait for its queues. Once is enough of each: what failed first is what is
-    /// told.
-    pub(super) fn wait_with(&mut self, then: Then) {
-        if !self.then.iter().any(|waits| waits.is_like(&then)) {
-            self.then.push(then);
-        }
-    }
-
-    /// Whether it waits for what is under way behind it; what is to be done meanwhile waits, too.
-    pub(super) fn is_draining(&self) -> bool {
-        self.draining.is_some_and(|draining| !draining.over)
-    }
-
-    /// Whether something waits for its queues.
-    pub(super) fn is_waited_for(&self) -> bool {
-        !self.then.is_empty()
-    }
-
     /// Whether this device's front changed a key that we watch.
     pub(super) fn is_about(&self, event: &WatchEvent) -> bool {
         let mut keys = self.front_keys.iter();

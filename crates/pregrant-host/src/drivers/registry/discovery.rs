@@ -14,8 +14,9 @@
 use super::checks::busy_pause;
 use super::class::ServedDevice;
 use super::device_log::DeviceLog;
-use super::devices::{Held, Instance, Then, unwatch, watch};
+use super::devices::{Held, Instance, unwatch, watch};
 use super::obstacle::Behind;
+use super::stage::{Stage, Then};
 use super::watch::{Changed, below_watch, watch_of};
 use super::{Backend, BackendError};
 use crate::drivers::recovery::Recovery;
@@ -88,7 +89,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         gone.iter().for_each(|id| self.release(id));
         self.held.retain(|id, _| seen.contains(id));
         self.left_alone.retain(|id| seen.contains(id));
-        self.made.retain(|id, _| seen.contains(id));
         self.logs.retain(|id, log| {
             let stays = seen.contains(id);
             if !stays {
@@ -222,7 +222,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             log.say(Level::Warn, &format_args!("cannot watch the front's state: {e}"));
             return None;
         }
-        let mut served = self.made.remove(&id).unwrap_or_else(|| {
+        let mut served = self.held.get_mut(&id).and_then(|held| held.made.take()).unwrap_or_else(|| {
             class.make(&id, &mut keeper(&mut self.config.recovery, &self.platform, id, log.clone()))
         });
         let left = match served.back_mut().inherit(&mut StoreBus { device: &device, xs: &mut self.xs }) {
@@ -279,11 +279,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             && (e.is_busy()
                 || e.is_too_early() && self.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))
         {
-            if e.is_busy() {
+            self.hold(id, e, e.is_busy());
+            if e.is_busy()
+                && let Some(held) = self.held.get_mut(&id)
+            {
                 // It goes on waiting, where it would begin to anew.
-                self.made.insert(id, served);
+                held.made = Some(served);
             }
-            return self.hold(id, e, e.is_busy());
+            return;
         }
         self.held.remove(&id);
         let live = matches!(taken, Ok(true));
@@ -302,10 +305,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             reattached: live,
             connected_at: None,
             worker_ns: Arc::default(),
-            handed_out: 0,
-            returned: Vec::new(),
-            then: Vec::new(),
-            draining: None,
+            stage: Stage::default(),
             requested_pages: 0,
             announced_pages: None,
             throttled_until: None,
@@ -357,7 +357,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// for long, or is not there yet: its guest waits for it.
     fn hold(&mut self, id: DeviceId, why: &dyn Display, busy: bool) {
         let now = Instant::now();
-        let first = Held { since: now, why: String::new(), next: now, said: false, given_up: false };
+        let first =
+            Held { since: now, why: String::new(), next: now, said: false, given_up: false, made: None };
         let held = self.held.entry(id).or_insert(first);
         held.why = why.to_string();
         held.next = if busy { now + busy_pause(held.since, now) } else { now };
@@ -380,7 +381,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Tries again what a dying process still had. True: look again soon.
     pub(super) fn retry_held(&mut self) -> bool {
         let now = Instant::now();
-        let is_due = |held: &Held| !held.given_up && held.next <= now;
+        let is_due = |held: &Held<P, T>| !held.given_up && held.next <= now;
         let due: Vec<_> = self.held.iter().filter(|(_, held)| is_due(held)).map(|(id, _)| *id).collect();
         for &id in &due {
             self.find(id);

@@ -6,13 +6,14 @@
 //!   pool                workers' threads, or none: then round() is one worker's round, in this thread
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
 //!   watch   what an event of xenstore means
-//!   find    which devices there are         step  what becomes of one
-//!   looks   what is looked at now and then, for nobody tells of it                     behind  what is known of what is not there
-//!   control_rings  rings of devices that are of no queue, and own_turns, when they are served
+//!   discovery  which devices there are      step  one device is connected, closed, removed or failed
+//!   stage   where a device's queues are     reclaim  queues go to workers and come back
+//!   checks  what is polled, as no event comes for it      obstacle  why a device's remote port or image cannot be had
+//!   control_rings  rings of devices that are of no queue, and control_turns, when they are served
 //!   pages   what each device of a guest may have mapped         shared_pages  who is told of it when
-//!   throttled  whose front asks for too many steps
-//!   sleep   until there may be something to do                   reclaim     what waits for queues that workers have
-//!   end     all of them left or closed      device_log  what the log says of one
+//!   throttling  whose front asks for too many steps
+//!   worker_sleep  until there may be something to do
+//!   shutdown  all of them left or closed    device_log  what the log says of one
 //! ```
 //! A device that a predecessor left at state 4 is taken up with its live rings
 //! ([`BackendConfig::recovery`]); [`Backend::detach`] leaves it so, [`Backend::close_all`] closes
@@ -37,6 +38,7 @@ mod pages;
 mod reclaim;
 mod shared_pages;
 mod shutdown;
+mod stage;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -147,9 +149,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     /// Those of devices that are gone, as long as their class has something under way for them.
     ending: Vec<DeviceLog>,
     /// Devices that somebody else still holds.
-    held: BTreeMap<DeviceId, Held>,
-    /// Of those: what was made of them, and waits for what stands behind it.
-    made: BTreeMap<DeviceId, Box<dyn ServedDevice<P, T>>>,
+    held: BTreeMap<DeviceId, Held<P, T>>,
     /// Devices that somebody else has, and keeps.
     left_alone: BTreeSet<DeviceId>,
     /// How many are connected.
@@ -198,7 +198,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             logs: BTreeMap::new(),
             ending: Vec::new(),
             held: BTreeMap::new(),
-            made: BTreeMap::new(),
             left_alone: BTreeSet::new(),
             live: 0,
             control_rings: ControlRings::default(),
@@ -356,7 +355,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
         let waiting = self.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not told of.
-            let served = &**self.made.get(id)?;
+            let served = held.made.as_deref()?;
             Some((DeviceReport::waiting(*id, served.back().state(), &held.why), served))
         });
         self.devices.iter().map(|s| (s.report(), &*s.served)).chain(waiting)

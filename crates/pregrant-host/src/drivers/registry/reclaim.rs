@@ -12,8 +12,7 @@
 //! device is at work for it. Its steps wait for that, others' do not.
 
 use super::Backend;
-use super::checks::BUSY_CHECK;
-use super::devices::{Draining, Then};
+use super::stage::Then;
 use crate::drivers::workload::{Returned, Why};
 use log::Level;
 use pregrant::PlatformError;
@@ -46,8 +45,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn lend(&mut self, id: &DeviceId) {
         let Some(served) = self.devices.get_mut(id) else { return };
         let queues = served.served.lend();
-        served.handed_out = queues.len();
-        served.draining = None;
+        served.stage.hand_out(queues.len());
         if let Some(note) = self.pool.hand_out(&self.platform, *id, queues, &served.worker_ns) {
             served.say(Level::Warn, &note);
         }
@@ -57,62 +55,51 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// reclaimed, and then it is done.
     pub(super) fn has_returned(&mut self, id: &DeviceId, then: Then) -> bool {
         let Some(served) = self.devices.get(id) else { return true };
-        let came = if served.handed_out > 0 { self.pool.reclaim(*id) } else { None };
+        let came = if served.stage.is_handed_out() { self.pool.reclaim(*id) } else { None };
         if let Some(came) = came {
             self.queues_returned(came);
         }
-        let has_returned =
-            self.devices.get(id).is_none_or(|served| served.handed_out == 0) && self.is_drained(id);
+        let has_returned = self.is_drained(id);
         if !has_returned && let Some(served) = self.devices.get_mut(id) {
-            served.wait_with(then);
+            served.stage.wait_with(then);
         }
         has_returned
     }
 
-    /// Whether nothing is under way behind a device whose queues are here, or that has been waited
-    /// for. If not, it is looked at again.
+    /// Whether a device's queues are here, and nothing is under way behind it. If something is, it
+    /// is asked again.
     fn is_drained(&mut self, id: &DeviceId) -> bool {
         let Some(served) = self.devices.get_mut(id) else { return true };
-        if served.draining.is_some_and(|draining| draining.over) {
-            return true;
-        }
-        let now = Instant::now();
-        let since = served.draining.map_or(now, |draining| draining.since);
-        let most = served.served.under_way(&self.platform);
-        let over = most.is_none_or(|most| now.duration_since(since) >= most);
-        served.draining = Some(Draining { since, next: now + BUSY_CHECK, over });
-        over
+        served.stage.is_drained(|| served.served.under_way(&self.platform))
     }
 
     /// Queues that a worker returned. Its device has all of them again once this was the last.
     fn queues_returned(&mut self, Returned { id, queues, why }: Returned<P>) -> bool {
         let Some(served) = self.devices.get_mut(&id) else { return false };
-        served.returned.extend(queues);
+        served.stage.take_back(queues);
         match why {
             None => {}
-            Some(Why::Fault(fault)) => served.wait_with(Then::Fault(fault)),
+            Some(Why::Fault(fault)) => served.stage.wait_with(Then::Fault(fault)),
             Some(Why::Channel(e)) => {
                 let (level, why) = not_bound(&e);
-                served.wait_with(Then::Fail(level, why));
+                served.stage.wait_with(Then::Fail(level, why));
             }
-            Some(Why::Platform(why)) => served.wait_with(Then::Fail(Level::Warn, why)),
+            Some(Why::Platform(why)) => served.stage.wait_with(Then::Fail(Level::Warn, why)),
         }
-        if served.returned.len() < served.handed_out {
-            if !served.then.is_empty() {
+        let Some(mut queues) = served.stage.take_returned() else {
+            if served.stage.is_waited_for() {
                 // Those that others have are wanted too.
                 self.pool.reclaim(id);
             }
             return false;
-        }
-        let mut queues = std::mem::take(&mut served.returned);
-        queues.sort_by_key(|queue| queue.number());
+        };
         if self.pool.inline_mut().is_none() {
             for queue in &mut queues {
                 if let Err(e) = queue.adopt(&self.platform) {
                     let (level, why) = not_bound(&e);
-                    if served.then.is_empty() {
+                    if !served.stage.is_waited_for() {
                         // It would stand still.
-                        served.wait_with(Then::Fail(level, why));
+                        served.stage.wait_with(Then::Fail(level, why));
                     } else if level < Level::Info {
                         // What waits for it is told in its own words; a guest that has ended is
                         // nothing to tell of beside.
@@ -121,7 +108,6 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 }
             }
         }
-        served.handed_out = 0;
         served.served.take_back(queues);
         true
     }
@@ -145,11 +131,11 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Does what waited for a device's queues; where nothing did, they are handed out again, to
     /// others perhaps.
     pub(super) fn go_on(&mut self, id: DeviceId) {
-        if self.devices.get(&id).is_some_and(|served| served.is_waited_for()) && !self.is_drained(&id) {
+        if self.devices.get(&id).is_some_and(|served| served.stage.is_waited_for()) && !self.is_drained(&id) {
             return;
         }
         let Some(served) = self.devices.get_mut(&id) else { return };
-        let then = std::mem::take(&mut served.then);
+        let then = served.stage.take_waiting();
         if then.is_empty() && served.is_connected() {
             return self.hand_out_again(&id);
         }
@@ -171,7 +157,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if self
             .devices
             .get(&id)
-            .is_some_and(|s| s.is_connected() && s.handed_out == 0 && !s.served.back().is_handed_out())
+            .is_some_and(|s| s.is_connected() && !s.stage.is_handed_out() && !s.served.back().is_handed_out())
         {
             self.hand_out_again(&id);
         }
@@ -187,7 +173,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// A device's control turn, if it is connected and does not wait for its queues.
     fn turn_device(&mut self, id: DeviceId) {
-        let Some(served) = self.devices.get_mut(&id).filter(|s| s.is_connected() && !s.is_waited_for())
+        let Some(served) = self.devices.get_mut(&id).filter(|s| s.is_connected() && !s.stage.is_waited_for())
         else {
             return;
         };
@@ -206,10 +192,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Places a device's queues anew where workers carry unequal loads, since others came or went.
     pub(super) fn even_out(&mut self) {
         if let Some(id) = self.pool.uneven()
-            && self
-                .devices
-                .get(&id)
-                .is_some_and(|served| served.then.is_empty() && served.returned.is_empty())
+            && self.devices.get(&id).is_some_and(|served| served.stage.may_move())
         {
             self.pool.reclaim(id);
         }
@@ -217,21 +200,21 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Has all queues here, for the end.
     pub(super) fn reclaim_all(&mut self) {
-        let handed_out: Vec<_> =
-            self.devices.iter().filter(|s| s.handed_out > 0).map(|s| s.device.id()).collect();
-        for id in handed_out {
+        let lent: Vec<_> =
+            self.devices.iter().filter(|s| s.stage.is_handed_out()).map(|s| s.device.id()).collect();
+        for id in lent {
             if let Some(came) = self.pool.reclaim(id) {
                 self.queues_returned(came);
             }
         }
         let until = Instant::now() + WORKERS_FOLLOW;
-        while self.devices.iter().any(|served| served.handed_out > 0) && Instant::now() < until {
+        while self.devices.iter().any(|served| served.stage.is_handed_out()) && Instant::now() < until {
             for came in self.pool.pump().0 {
                 self.queues_returned(came);
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        for served in self.devices.iter().filter(|s| s.handed_out > 0) {
+        for served in self.devices.iter().filter(|s| s.stage.is_handed_out()) {
             served.say(
                 Level::Warn,
                 &"a worker thread kept queues of this device past the time for a shutdown; the next backend takes them over",

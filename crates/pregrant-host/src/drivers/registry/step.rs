@@ -5,8 +5,9 @@
 
 use super::Backend;
 use super::class::{HotplugStep, RingFault};
-use super::devices::{Instance, Then};
+use super::devices::Instance;
 use super::discovery::keeper;
+use super::stage::Then;
 use super::watch::watch_of;
 use log::Level;
 use pregrant::platform::Platform;
@@ -77,8 +78,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let room = (!is_connected).then(|| self.room_for(&id));
         // What is being unplugged is over, whatever is made in its place.
         let Some(served) = self.devices.get_mut(&id).filter(|s| !s.served.is_out()) else { return };
-        if served.is_draining() {
-            return served.wait_with(Then::Step);
+        if served.stage.is_draining() {
+            return served.stage.wait_with(Then::Step);
         }
         let mut bus = StoreBus { device: &served.device, xs: &mut self.xs };
         let back = served.served.back_mut();
