@@ -20,6 +20,9 @@
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
 //! two things. It cannot change a head, a length or an offload.
 
+mod sink;
+mod source;
+
 use crate::burst_buffer::BurstBuffer;
 use crate::units::PAGE_SIZE;
 use alloc::boxed::Box;
@@ -27,8 +30,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use crate::shm::Piece;
+pub use crate::shm::{Piece, PieceMut};
 pub use crate::wire::netif::MAX_FRAME;
+pub use sink::Sink;
+pub use source::{BurstFrame, Frames, Source};
 
 /// Frames in a burst at most.
 pub const BURST_FRAMES: usize = 64;
@@ -49,6 +54,11 @@ pub struct Offload {
     pub gso_type: u8,
     /// Bytes of payload in a segment when `gso_type` is not 0.
     pub gso_size: u16,
+}
+
+impl Offload {
+    /// Nothing is to be done, or known.
+    pub const NONE: Self = Self { csum_blank: false, csum_ok: false, gso_type: 0, gso_size: 0 };
 }
 
 /// Where a frame lies in its burst's bytes.

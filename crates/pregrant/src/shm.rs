@@ -162,6 +162,17 @@ pub unsafe trait SharedBytes {
         Some(Piece { base, len, of: PhantomData })
     }
 
+    /// The same, to be written. None: they pass its end, or the range may not be written.
+    #[inline(always)]
+    fn piece_mut(&self, at: usize, len: usize) -> Option<PieceMut<'_>> {
+        if at > self.len() || len > self.len() - at || !self.takes_stores() {
+            return None;
+        }
+        // SAFETY: as in `piece`.
+        let base = unsafe { self.base().add(at) };
+        Some(PieceMut { base, len, of: PhantomData })
+    }
+
     /// Zeroes the whole range, where it may be written: a page is zeroed before it is shared.
     fn zero(&self) {
         if !self.takes_stores() {
@@ -224,6 +235,63 @@ impl Piece<'_> {
     }
 }
 
+impl<'a> From<&'a mut [u8]> for Piece<'a> {
+    /// Private bytes, for a reader that takes shared ones too.
+    #[inline(always)]
+    fn from(bytes: &'a mut [u8]) -> Self {
+        // Borrowed for as long as the piece is, so that nobody else writes them.
+        Self { len: bytes.len(), base: NonNull::from(bytes).cast(), of: PhantomData }
+    }
+}
+
+/// Some bytes of shared memory that are to be written, for as long as whoever mapped it lends them.
+/// Made by [`SharedBytes::piece_mut`].
+#[derive(Debug)]
+pub struct PieceMut<'a> {
+    base: NonNull<u8>,
+    len: usize,
+    of: PhantomData<&'a ()>,
+}
+
+impl PieceMut<'_> {
+    /// Bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `n` bytes, and the others; all and none where there are no more.
+    #[inline(always)]
+    pub fn split_at(self, n: usize) -> (Self, Self) {
+        let n = n.min(self.len);
+        // SAFETY: `n <= len`, so the address is inside the piece or one past it.
+        let rest = unsafe { self.base.add(n) };
+        let rest = Self { base: rest, len: self.len - n, of: PhantomData };
+        (Self { len: n, ..self }, rest)
+    }
+
+    /// Copies `src` to the beginning, as much as there is room for.
+    #[inline(always)]
+    pub fn copy_in(&self, src: &[u8]) {
+        let n = self.len.min(src.len());
+        // SAFETY: `n` bytes from `base` lie in the range of the `SharedBytes` that this is borrowed
+        // from, which may be written (checked there); `src` is private.
+        unsafe { copy_to_shared(src.as_ptr(), self.base.as_ptr(), n) };
+    }
+
+    /// Where they are: for a kernel that writes them in our place. No reference to them is ever
+    /// formed.
+    #[inline(always)]
+    pub fn as_raw(&self) -> (*mut u8, usize) {
+        (self.base.as_ptr(), self.len)
+    }
+}
+
 // SAFETY: what is in the box vouches for its range, which stays where it is when the box moves.
 unsafe impl<S: SharedBytes + ?Sized> SharedBytes for alloc::boxed::Box<S> {
     fn base(&self) -> NonNull<u8> {
@@ -280,11 +348,18 @@ pub fn prefetchw(p: *const u8) {
 /// A prefetch for reading.
 #[inline(always)]
 pub fn prefetch(p: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse", not(miri)))]
     // SAFETY: a prefetch has no architectural effect, whatever the address; SSE is part of the
     // target.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    // A kernel, where the intrinsic is a call: every x86-64 has the instruction, which needs no
+    // vector register.
+    #[cfg(all(target_arch = "x86_64", not(target_feature = "sse"), not(miri)))]
+    // SAFETY: a prefetch has no architectural effect, whatever the address.
+    unsafe {
+        core::arch::asm!("prefetcht0 [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = p;
@@ -389,13 +464,14 @@ unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
 #[cfg(not(miri))]
 #[inline(always)]
 unsafe fn block16(src: *const u8, dst: *mut u8) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     // SAFETY: the caller's; SSE2 is part of the target.
     unsafe {
         use core::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128};
         _mm_storeu_si128(dst.cast(), _mm_loadu_si128(src.cast()));
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    // A kernel, where the intrinsic is a call; two words of 64 bits there.
+    #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2")))]
     // SAFETY: the caller's.
     unsafe {
         dst.cast::<u128>().write_unaligned(src.cast::<u128>().read_unaligned());

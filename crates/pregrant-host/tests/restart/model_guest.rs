@@ -211,7 +211,7 @@ impl ModelGuest {
             };
             let len = if long { 5000 } else { 900 };
             let out = self.data_ring.as_mut().and_then(|area| area.out.as_mut());
-            let place = out.and_then(|out| out.put(id as u16, &frame(len)));
+            let place = out.and_then(|out| out.put(id as u16, &&frame(len)[..]));
             self.in_ring.push_back(place.map(|_| id as u16));
             if let Some(gref) = place {
                 self.ringed[0] += 1;

@@ -7,7 +7,7 @@ use crate::rig;
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::gso::MIN_GSO_SIZE;
-use pregrant::port::{Arena, Offload};
+use pregrant::port::{Arena, Offload, Piece, PieceMut, Sink, Source};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rig::{Frame, GUEST, OWN_WAYS, Rig, TestPort, WAYS, Way};
@@ -76,13 +76,62 @@ fn turns() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
     vec((1..=64u8, 0..4u8, 0..4u8), 1..20)
 }
 
-/// Sends `frames` from our front to our back, in turns; returns what the port took.
+/// A frame that lies in pieces of so many bytes.
+#[derive(Clone, Copy)]
+struct InPieces<'a>(&'a Frame, usize);
+
+impl Source for InPieces<'_> {
+    fn len(&self) -> usize {
+        self.0.0.len()
+    }
+    fn offload(&self) -> &Offload {
+        &self.0.1
+    }
+    fn copy_to(&self, at: usize, to: PieceMut<'_>) {
+        let mut left = to;
+        for piece in self.0.0[at..].chunks(self.1) {
+            let (now, later) = left.split_at(piece.len());
+            now.copy_in(piece);
+            left = later;
+        }
+        assert!(left.is_empty(), "a place is not longer than the rest of its frame");
+    }
+}
+
+/// Keeps each frame in memory of its own, takes few at a time, and refuses some at first.
+struct Few {
+    most: usize,
+    refuses: usize,
+    took: Vec<Frame>,
+}
+
+impl Sink for Few {
+    fn takes(&self) -> usize {
+        self.most
+    }
+    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        assert!(self.most > 0, "it said that it takes none");
+        if self.refuses > 0 {
+            self.refuses -= 1;
+            return false;
+        }
+        let mut frame = vec![0; len];
+        let copied = pieces.fold(0, |at, piece| at + piece.copy_out(&mut frame[at..]));
+        assert_eq!(copied, len, "the pieces are the frame");
+        self.most -= 1;
+        self.took.push((frame, offload));
+        true
+    }
+}
+
+/// Sends `frames` from our front to our back, in turns; returns what the port took. In pieces of so
+/// many bytes, one by one, or in bursts.
 fn carry_tx(
     rig: &Rig,
     way: Way,
     granting: Granting,
     start: u32,
-    frames: &[Frame],
+    (frames, pieces): (&[Frame], Option<usize>),
     turns: &[(u8, u8, u8)],
 ) -> Vec<Frame> {
     let copies = rig.xen.counts().copies;
@@ -100,7 +149,19 @@ fn carry_tx(
                 break;
             }
         }
-        let sent = ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()).expect("grants to be had");
+        let sent = match pieces {
+            None => ends.front.send(&rig.guest, &ends.front_chan, &burst.burst()),
+            Some(bytes) => {
+                let queued = todo.iter().take(most as usize).take_while(|frame| {
+                    let queued = ends.front.queue(&rig.guest, &InPieces(frame, bytes));
+                    queued.expect("grants to be had") == 1
+                });
+                let sent = queued.count();
+                ends.front.publish(&rig.guest, &ends.front_chan);
+                Ok(sent)
+            }
+        };
+        let sent = sent.expect("grants to be had");
         todo.drain(..sent);
         // At the end of the frames everybody gets a turn, whatever the script says.
         for _ in 0..polls.max(todo.is_empty() as u8) {
@@ -132,13 +193,14 @@ fn carry_tx(
     port.took
 }
 
-/// Delivers `frames` from our back to our front, in turns; returns what arrived.
+/// Delivers `frames` from our back to our front, in turns; returns what arrived. To a sink of its
+/// own, or to arenas.
 fn carry_rx(
     rig: &Rig,
     way: Way,
     granting: Granting,
     (start, after_tx): (u32, bool),
-    frames: &[Frame],
+    (frames, own_sink): (&[Frame], bool),
     turns: &[(u8, u8, u8)],
 ) -> Vec<Frame> {
     let copies = rig.xen.counts().copies;
@@ -165,6 +227,16 @@ fn carry_rx(
             idle = polled == Polled::Idle && !ends.back.final_check().expect("an honest front");
         }
         for _ in 0..=recvs {
+            if own_sink {
+                let mut few =
+                    Few { most: usize::from(most % 7), refuses: usize::from(polls % 2), took: Vec::new() };
+                let asked = (few.most, few.refuses);
+                let n = ends.front.recv(&mut few, 1).expect("an honest back");
+                assert_eq!(n, few.took.len());
+                idle &= n == 0 && asked.0 > 0 && asked.1 == few.refuses;
+                arrived.append(&mut few.took);
+                continue;
+            }
             arena.clear();
             let n = ends.front.recv(&mut arena, 1).expect("an honest back");
             assert_eq!(n, arena.len());
@@ -206,7 +278,7 @@ proptest! {
         way in ways(), granting in granting(), start in starts(), frames in frames(), turns in turns(),
     ) {
         let rig = Rig::new();
-        same(&carry_tx(&rig, way, granting, start, &frames, &turns), &frames)?;
+        same(&carry_tx(&rig, way, granting, start, (&frames, None), &turns), &frames)?;
         rig.assert_empty();
     }
 
@@ -215,7 +287,30 @@ proptest! {
         way in ways(), granting in granting(), start in starts(), after_tx: bool, frames in frames(), turns in turns(),
     ) {
         let rig = Rig::new();
-        same(&carry_rx(&rig, way, granting, (start, after_tx), &frames, &turns), &frames)?;
+        same(&carry_rx(&rig, way, granting, (start, after_tx), (&frames, false), &turns), &frames)?;
+        rig.assert_empty();
+    }
+
+    /// Frames that lie in pieces go as those of a burst do.
+    #[test]
+    fn what_is_sent_in_pieces_arrives(
+        way in ways(), granting in granting(), start in starts(), pieces in 1..5000usize, frames in frames(),
+        turns in turns(),
+    ) {
+        let rig = Rig::new();
+        same(&carry_tx(&rig, way, granting, start, (&frames, Some(pieces)), &turns), &frames)?;
+        rig.assert_empty();
+    }
+
+    /// A sink of any kind gets what an arena gets; what it has no room for stays on the ring.
+    #[test]
+    fn any_sink_gets_what_comes(
+        way in ways(), granting in granting(), start in starts(), after_tx: bool, frames in frames(),
+        mut turns in turns(),
+    ) {
+        let rig = Rig::new();
+        turns.push((1, 0, 0)); // one that takes a frame
+        same(&carry_rx(&rig, way, granting, (start, after_tx), (&frames, true), &turns), &frames)?;
         rig.assert_empty();
     }
 
@@ -225,10 +320,41 @@ proptest! {
     fn directions_are_negotiated_apart(tx in ways(), rx in ways(), frames in frames(), turns in turns()) {
         let rig = Rig::new();
         let after_tx = tx.data_len().is_some();
-        same(&carry_tx(&rig, tx, Granting::PerFrame, 0, &frames, &turns), &frames)?;
-        same(&carry_rx(&rig, rx, Granting::PerFrame, (0, after_tx), &frames, &turns), &frames)?;
+        same(&carry_tx(&rig, tx, Granting::PerFrame, 0, (&frames, None), &turns), &frames)?;
+        same(&carry_rx(&rig, rx, Granting::PerFrame, (0, after_tx), (&frames, false), &turns), &frames)?;
         rig.assert_empty();
     }
+}
+
+/// The sender says when the back is to look.
+#[test]
+fn what_is_queued_is_seen_once_it_is_published() {
+    let rig = Rig::new();
+    let mut ends = rig.tx(Way::Copy, Granting::PerFrame, 0);
+    let (mut port, mut arena) = (TestPort::default(), Arena::new());
+    let frame = (noise(9000, 1), Offload::default());
+    for published in [false, true] {
+        if published {
+            ends.front.publish(&rig.guest, &ends.front_chan);
+        } else {
+            assert_eq!(ends.front.queue(&rig.guest, &InPieces(&frame, 100)), Ok(1));
+        }
+        let polled = ends.back.poll(
+            &rig.host,
+            GUEST,
+            &ends.back_chan,
+            &mut port,
+            &mut arena,
+            &SharedControl::default(),
+        );
+        assert_eq!(
+            (polled, port.took.len()),
+            (Ok(if published { Polled::More } else { Polled::Idle }), usize::from(published))
+        );
+    }
+    ends.front.reclaim(&rig.guest, 1).expect("an honest back");
+    ends.close(&rig);
+    rig.assert_empty();
 }
 
 /// A frame of at most N bytes takes no grant operation, one of N + 1 does.

@@ -276,7 +276,7 @@ proptest! {
         }
         t.reclaim().expect("answers to what was asked");
         let Some((_, AnyFrontPath::DataRing(area))) = t.front.chain_mut().split(0) else { panic!("it is there") };
-        prop_assert!(area.has_room(HALF) && area.put(0, &[1; HALF]).is_some(), "all of it is free");
+        prop_assert!(area.has_room(HALF) && area.put(0, &&[1; HALF][..]).is_some(), "all of it is free");
         drop(half);
         release_half(&t.rig.guest, Some(index), None);
         t.close();

@@ -18,6 +18,7 @@ pub mod lent;
 mod not_offered;
 pub mod plan;
 pub mod queue;
+mod receiver;
 pub mod regions;
 pub mod rx;
 pub mod rx_answers;

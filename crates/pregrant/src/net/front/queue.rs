@@ -30,10 +30,11 @@ use crate::net::path::staging::list::{DataLen, LIST_ENTRIES_MAX};
 use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontChain, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Token};
+use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Offload, Piece, Sink, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::netif::RX_FOREIGN;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
@@ -191,6 +192,8 @@ pub struct FrontQueue<P: Platform> {
     /// TX ids and RX slots.
     ids: [u32; 2],
     hooked: HookStats,
+    /// See [`recv_by_arena`](Self::recv_by_arena).
+    arena: Option<Box<Arena>>,
 }
 
 impl<P: Platform> FrontQueue<P> {
@@ -249,6 +252,7 @@ impl<P: Platform> FrontQueue<P> {
             rx_chan,
             config,
             hooked: HookStats::default(),
+            arena: None,
         };
         (queue, keys)
     }
@@ -334,8 +338,21 @@ impl<P: Platform> FrontQueue<P> {
 
     /// Sends frames; see [`TxFront::send`].
     #[inline(always)]
-    pub fn send(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
-        self.tx.send(p, &self.tx_chan, burst)
+    pub fn send(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
+        self.tx.send(p, &self.tx_chan, frames)
+    }
+
+    /// Writes frames to the ring, and shows the back none: [`publish`](Self::publish) does, before
+    /// the sender waits for anything. See [`TxFront::queue`].
+    #[inline(always)]
+    pub fn queue(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
+        self.tx.queue(p, frames)
+    }
+
+    /// Shows the back what was [queued](Self::queue).
+    #[inline(always)]
+    pub fn publish(&mut self, p: &P) {
+        self.tx.publish(p, &self.tx_chan);
     }
 
     /// Sends frames from pages of the guest's own; see [`TxFront::send_own`].
@@ -379,13 +396,42 @@ impl<P: Platform> FrontQueue<P> {
         Ok(n)
     }
 
-    /// Receives frames and posts their slots again.
+    /// Receives frames, as many as `to` takes and once at least `want` answers are there, and posts
+    /// their slots again.
     #[inline(always)]
-    pub fn recv(&mut self, p: &P, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
-        let n = self.rx.recv(out, want)?;
-        self.rx.fetch(p, out);
+    pub fn recv(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
+        if self.rx.chain().fetches() && to.arena().is_none() {
+            return self.recv_by_arena(p, to, want);
+        }
+        let n = self.rx.recv(to, want)?;
+        if let Some(out) = to.arena() {
+            self.rx.fetch(p, out);
+        }
         self.post_free(p);
         Ok(n)
+    }
+
+    /// The same by way of an arena, where frames come by a path that fills many at once. The first
+    /// call makes it.
+    #[cold]
+    fn recv_by_arena(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
+        let mut arena = self.arena.take().unwrap_or_default();
+        arena.clear();
+        let mut most = AtMost { arena: &mut arena, most: to.takes() };
+        let n = self.rx.recv(&mut most, want);
+        self.rx.fetch(p, &mut arena);
+        for i in 0..arena.len() {
+            let FrameDesc { at, len, offload } = arena.desc(i);
+            let (at, len) = (at as usize, len as usize);
+            let bytes = arena.bytes_mut().get_mut(at..at + len).filter(|bytes| !bytes.is_empty());
+            let Some(bytes) = bytes else { continue };
+            if !to.take(len, offload, core::iter::once(Piece::from(bytes))) {
+                self.rx.note_dropped();
+            }
+        }
+        self.arena = Some(arena);
+        self.post_free(p);
+        n
     }
 
     /// Receives frames by reference: those that `lent` says (it is cleared first, as `out` is to
@@ -515,6 +561,24 @@ impl<P: Platform> FrontQueue<P> {
     pub fn data_ring(&self) -> ActiveLists {
         let [tx, rx] = [self.tx.chain(), self.rx.chain()].map(|chain| chain.has(PathName::DataRing));
         ActiveLists { tx, rx }
+    }
+}
+
+/// An arena that takes so many frames and no more.
+struct AtMost<'a> {
+    arena: &'a mut Arena,
+    most: usize,
+}
+
+impl Sink for AtMost<'_> {
+    fn takes(&self) -> usize {
+        self.arena.takes().min(self.most - self.arena.len().min(self.most))
+    }
+    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        self.arena.take(len, offload, pieces)
+    }
+    fn arena(&mut self) -> Option<&mut Arena> {
+        Some(self.arena)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   post: every free slot gets a request (id = slot number, a page, or no page at all)
-//!   recv: answers --> one copy into the caller's arena --> post again
+//!   recv: answers --> one copy to the caller's sink --> post again
 //!   recv_by_reference: answers --> a copy of the head, the rest stays where it is --> release --> post again
 //! ```
 //!
@@ -14,18 +14,19 @@
 //! memory while it is copied (the copy is what counts), or while it is lent
 //! ([`lent`](super::lent)).
 
-use super::lent::{Lent, LentPages, RX_HEAD_BYTES, UnknownToken};
+use super::lent::{Lent, LentPages, UnknownToken};
+use super::receiver::{Copying, Lending, Places, Receiver, bad_part, memory, piece_of};
 use super::regions::OwnRing;
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::rx_buffers::RxBuffers;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::path::any_front::{with_named, with_path};
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::named::Answers;
+use crate::net::path::named::{Answers, Received};
 use crate::net::path::{AnyFrontPath, AnyNamedPath, Counted, FrontChain, FrontPath, NamedPath};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Token};
+use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Sink, Token};
 use crate::ring::{FrontRing, NetRx};
 use crate::shm::SharedBytes;
 use crate::wire::netif::{RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
@@ -45,6 +46,18 @@ pub struct RxFront<P: Platform> {
     /// Scratch: a run of answers that were read.
     pub(super) run: Box<[RxResponse; BURST_FRAMES]>,
     pub(super) stats: DirStats,
+}
+
+/// What came of the answers of a frame that is not plain: so many were used.
+enum Long {
+    /// They are not all there.
+    Cut,
+    /// There is no room for it.
+    Refused,
+    /// They say that there is no frame.
+    Error(u32),
+    /// It was taken.
+    Frame(u32),
 }
 
 impl<P: Platform> RxFront<P> {
@@ -88,11 +101,11 @@ impl<P: Platform> RxFront<P> {
         granted
     }
 
-    /// Copies the frames that are there into `out`, as many as fit, once at least `want` answers
+    /// Copies the frames that are there to `to`, as many as it takes, once at least `want` answers
     /// are. Returns how many frames were added. The slots are free afterwards: call
     /// [`post`](Self::post).
-    pub fn recv(&mut self, out: &mut Arena, want: u32) -> Result<usize, PeerFault> {
-        self.take(out, None, want)
+    pub fn recv(&mut self, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
+        self.take(&mut Copying(to), want)
     }
 
     /// As [`recv`](Self::recv), but of frames in pages that are longer than [`RX_HEAD_BYTES`] no
@@ -106,7 +119,7 @@ impl<P: Platform> RxFront<P> {
         want: u32,
     ) -> Result<usize, PeerFault> {
         let before = out.len();
-        let taken = self.take(out, Some(lent), want);
+        let taken = self.take(&mut Lending { out, lent }, want);
         if taken.is_err() {
             // Nobody is told of frames that came before the fault.
             for token in lent.forget_from(before) {
@@ -132,7 +145,7 @@ impl<P: Platform> RxFront<P> {
     }
 
     #[inline(always)]
-    fn take(&mut self, out: &mut Arena, mut lent: Option<&mut Lent>, want: u32) -> Result<usize, PeerFault> {
+    fn take(&mut self, to: &mut impl Receiver<P>, want: u32) -> Result<usize, PeerFault> {
         self.chain.named_mut().iter_mut().for_each(|path| with_named!(path, path => path.begin()));
         let want = want.max(self.cut + 1);
         let mut n = self.ring.available(want)?;
@@ -140,45 +153,52 @@ impl<P: Platform> RxFront<P> {
             return Ok(0);
         }
         self.cut = 0;
-        let before = out.len();
-        let mut taken = 0;
+        let (mut taken, mut frames) = (0, 0);
         self.ring.prefetch(n.min(BURST_FRAMES as u32));
-        while taken < n && out.has_room() {
+        while taken < n && to.to().takes() > 0 {
             // The common case, one slot and no extras: a run of answers is read, their memory's
             // lines asked for, and then the frames are copied.
-            let most = ((n - taken) as usize).min(BURST_FRAMES - out.len());
+            let most = ((n - taken) as usize).min(to.to().takes()).min(BURST_FRAMES);
             let (run, long) = self.plain_run(taken, most, false);
             let mut done = 0;
-            while done < run && out.has_room() {
-                done += self.take_some(taken + done as u32, done..run, out, lent.as_deref_mut())?;
+            while done < run && to.to().takes() > 0 {
+                match self.take_some(taken + done as u32, done..run, to)? {
+                    0 => break, // it has no room after all
+                    some => done += some,
+                }
             }
-            taken += done as u32;
+            (taken, frames) = (taken + done as u32, frames + done);
+            if done < run {
+                break;
+            }
             let Some(rsp) = long else { continue };
-            if !out.has_room() {
+            if to.to().takes() == 0 {
                 break;
             }
             if is_plain(rsp) && self.chain.names(rsp.flags) != 0 {
-                match self.recv_named(rsp, taken, n, out)? {
+                match self.recv_named(rsp, taken, n, to.to())? {
                     0 => break,
-                    used => taken += used,
+                    used => (taken, frames) = (taken + used, frames + used as usize),
                 }
                 continue;
             }
-            match self.recv_long(rsp, taken, n, out, lent.as_deref_mut())? {
+            match self.recv_long(rsp, taken, n, to)? {
                 // The rest of the frame is not there yet: look again, then wait for more than there
                 // is.
-                0 => match self.ring.available(n + 1)? {
+                Long::Cut => match self.ring.available(n + 1)? {
                     more if more > n => n = more,
                     _ => {
                         self.cut = n - taken;
                         break;
                     }
                 },
-                used => taken += used,
+                Long::Refused => break,
+                Long::Error(used) => taken += used,
+                Long::Frame(used) => (taken, frames) = (taken + used, frames + 1),
             }
         }
         self.ring.consume(taken);
-        Ok(out.len() - before)
+        Ok(frames)
     }
 
     /// Reads at most `most` answers from the `at`-th on into `self.run`, up to one that is not
@@ -219,38 +239,39 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
-    /// how far ahead that is.
+    /// how far ahead that is. 0: there is no room for the first.
     #[inline(always)]
     fn take_some(
         &mut self,
         at: u32,
         run: Range<usize>,
-        out: &mut Arena,
-        mut lent: Option<&mut Lent>,
+        to: &mut impl Receiver<P>,
     ) -> Result<usize, PeerFault> {
         let (first, mask) = (self.slot_ahead(at), (self.ring.size() - 1) as u16);
         let rsps = &self.run[run];
         let mut longer_than = -1;
         for path in self.chain.paths() {
-            let n = with_path!(path, path => {
-                let mut n = 0;
+            let (n, full) = with_path!(path, path => {
+                let (mut n, mut full) = (0, false);
                 for rsp in rsps {
                     let len = rsp.status as u16;
-                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) || !out.has_room() {
+                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) || to.to().takes() == 0 {
                         break;
                     }
                     let slot = first.wrapping_add(n as u16) & mask;
                     let part = Part { slot, offset: rsp.offset, len, ..Part::default() };
-                    let offload = offload_of(rsp.flags);
                     let places = (&mut self.pages, &self.buffers);
-                    take_frame(path, places, out, (&[part], offload), lent.as_deref_mut())?;
+                    if !to.take_one(path, places, part, offload_of(rsp.flags))? {
+                        full = true;
+                        break;
+                    }
                     self.stats.bytes += u64::from(len);
                     n += 1;
                 }
                 self.stats.handed_on_by(counted(path), n as u64);
-                n
+                (n, full)
             });
-            if n > 0 {
+            if n > 0 || full {
                 return Ok(n);
             }
             longer_than = path.slot_bytes() as i32;
@@ -260,10 +281,10 @@ impl<P: Platform> RxFront<P> {
 
     /// Frames of one slot each in memory that `rsp` names, the `at`-th of `n` answers, and those
     /// behind it. Returns how many.
-    fn recv_named(&mut self, rsp: RxResponse, at: u32, n: u32, out: &mut Arena) -> Result<u32, PeerFault> {
+    fn recv_named(&mut self, rsp: RxResponse, at: u32, n: u32, to: &mut impl Sink) -> Result<u32, PeerFault> {
         let Self { ring, chain, stats, .. } = self;
         let path = chain.named_by_mut(chain.names(rsp.flags)).ok_or(fault(rsp.offset, rsp.status))?;
-        with_named!(path, path => path.recv_run(Answers { ring, at, n, stats }, rsp, out))
+        with_named!(path, path => path.recv_run(Answers { ring, at, n, stats }, rsp, to))
     }
 
     /// Fetches the bytes of frames that the last call received, where their path fetches them all
@@ -274,8 +295,7 @@ impl<P: Platform> RxFront<P> {
         chain.named_mut().iter_mut().for_each(|path| with_named!(path, path => path.fetch(p, out, stats)));
     }
 
-    /// A frame of several slots, with extras, or an error. Returns the answers used; 0: they are
-    /// not all there.
+    /// A frame of several slots, with extras, or an error.
     #[cold]
     #[inline(never)]
     fn recv_long(
@@ -283,41 +303,46 @@ impl<P: Platform> RxFront<P> {
         first: RxResponse,
         at: u32,
         n: u32,
-        out: &mut Arena,
-        lent: Option<&mut Lent>,
-    ) -> Result<u32, PeerFault> {
-        let Some(frame) = self.read_long(first, at, n)? else { return Ok(0) };
+        to: &mut impl Receiver<P>,
+    ) -> Result<Long, PeerFault> {
+        let Some(frame) = self.read_long(first, at, n)? else { return Ok(Long::Cut) };
         if frame.error {
-            return Ok(frame.used);
+            return Ok(Long::Error(frame.used));
         }
         let (parts, offload) = (frame.parts(), frame.offload);
         if frame.name() != 0 {
             let path = self.chain.named_by_mut(frame.name()).ok_or(frame.fault)?;
-            let (is_here, by) =
-                with_named!(path, path => (path.recv_long((parts, offload), out)?, counted_named(path)));
-            if is_here {
-                self.stats.bytes += frame.total as u64;
-                self.stats.handed_on_by(by, 1);
-                blank_newest(out, &mut self.stats);
+            let (received, by) =
+                with_named!(path, path => (path.recv_long((parts, offload), to.to())?, counted_named(path)));
+            match received {
+                Received::Whole => self.took_long(&frame, by, to.to()),
+                Received::Noted => {}
+                Received::Refused => return Ok(Long::Refused),
             }
-            return Ok(frame.used);
+            return Ok(Long::Frame(frame.used));
         }
-        // A checksum that is to be made blank is the whole frame's.
-        let lent = lent.filter(|_| offload.gso_type == 0 || offload.csum_blank);
         let (split, path) = memories(&self.chain, &frame)?;
-        match split {
-            Some(first) => {
-                take_split(first, path, (&self.pages, &self.buffers), out, (parts, offload))?;
-            }
+        let by = with_path!(path, path => counted(path));
+        let taken = match split {
+            Some(first) => take_split(first, path, (&self.pages, &self.buffers), to.to(), (parts, offload))?,
             None => {
                 let places = (&mut self.pages, &self.buffers);
-                with_path!(path, path => take_frame(path, places, out, (parts, offload), lent)?);
+                with_path!(path, path => to.take(path, places, parts, offload)?)
             }
+        };
+        if !taken {
+            return Ok(Long::Refused);
         }
+        self.took_long(&frame, by, to.to());
+        Ok(Long::Frame(frame.used))
+    }
+
+    fn took_long(&mut self, frame: &LongFrame, by: Counted, to: &mut impl Sink) {
         self.stats.bytes += frame.total as u64;
-        self.stats.handed_on_by(with_path!(path, path => counted(path)), 1);
-        blank_newest(out, &mut self.stats);
-        Ok(frame.used)
+        self.stats.handed_on_by(by, 1);
+        if let Some(out) = to.arena() {
+            blank_newest(out, &mut self.stats);
+        }
     }
 
     /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there.
@@ -389,6 +414,11 @@ impl<P: Platform> RxFront<P> {
         self.stats
     }
 
+    /// A frame that was received is lost, for want of memory.
+    pub fn note_dropped(&mut self) {
+        self.stats.dropped += 1;
+    }
+
     /// Slots of its ring.
     pub fn ring_size(&self) -> u32 {
         self.ring.size()
@@ -429,15 +459,6 @@ pub(super) fn counted_named<P: Platform, F: NamedPath<P>>(_: &F) -> Counted {
     F::COUNTED
 }
 
-/// Which pages and buffers slots have.
-type Places<'a> = (&'a LentPages, &'a RxBuffers);
-
-/// Where the memory of `slot` starts.
-#[inline(always)]
-fn memory<P: Platform, F: FrontPath<P>>((pages, buffers): Places<'_>, path: &F, slot: u16) -> usize {
-    path.start(if F::LENDS { pages.page(slot) } else { buffers.of(slot) })
-}
-
 /// Whose memory a frame is in; before that, whose its first part is in, where that is another's.
 pub(super) fn memories<'a, P: Platform>(
     chain: &'a FrontChain<P>,
@@ -449,35 +470,6 @@ pub(super) fn memories<'a, P: Platform>(
     let (ahead, rest) = chain.paths().split_at(k);
     let path = rest.first().ok_or(frame.fault)?;
     Ok((ahead.iter().find(|other| nr > 1 && other.takes_first()), path))
-}
-
-/// The one copy: from the slots' memory into the arena; no more than the head, where it is lent.
-#[inline(always)]
-fn take_frame<P: Platform, F: FrontPath<P>>(
-    path: &F,
-    (pages, buffers): (&mut LentPages, &RxBuffers),
-    out: &mut Arena,
-    (parts, offload): (&[Part], Offload),
-    lent: Option<&mut Lent>,
-) -> Result<(), PeerFault> {
-    let total: usize = parts.iter().map(|part| usize::from(part.len)).sum();
-    let lent = lent.filter(|_| F::LENDS && total > RX_HEAD_BYTES);
-    let mut wanted = if lent.is_some() { RX_HEAD_BYTES } else { total };
-    let i = out.len();
-    let Some(mut to) = out.room(total, offload) else {
-        return Ok(()); // cannot be: the caller saw room for the longest frame
-    };
-    for &part in parts {
-        let copied = usize::from(part.len).min(wanted);
-        let (dst, rest) = core::mem::take(&mut to).split_at_mut(copied);
-        to = rest;
-        copy_part(path, (pages, buffers), part, 0, dst)?;
-        wanted -= copied;
-    }
-    if let Some(lent) = lent {
-        lend(pages, parts, i, lent);
-    }
-    Ok(())
 }
 
 /// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in its slot's
@@ -498,47 +490,21 @@ pub(super) fn copy_part<P: Platform, F: FrontPath<P>>(
     Ok(())
 }
 
-/// Copies a frame whose first slot is in the memory of `first`, the others in that of `rest`.
+/// Gives a frame whose first slot is in the memory of `first`, the others in that of `rest`.
 fn take_split<P: Platform>(
     first: &AnyFrontPath<P>,
     rest: &AnyFrontPath<P>,
     places: Places<'_>,
-    out: &mut Arena,
+    to: &mut impl Sink,
     (parts, offload): (&[Part], Offload),
-) -> Result<(), PeerFault> {
-    let total = parts.iter().map(|part| usize::from(part.len)).sum();
-    let Some(mut to) = out.room(total, offload) else {
-        return Ok(()); // cannot be: the caller saw room for the longest frame
+) -> Result<bool, PeerFault> {
+    let piece = |(k, part): (usize, &Part)| {
+        let path = if k == 0 { first } else { rest };
+        with_path!(path, path => piece_of(path, places, *part))
     };
-    let mut path = first;
-    for &part in parts {
-        let (dst, behind) = core::mem::take(&mut to).split_at_mut(usize::from(part.len));
-        to = behind;
-        with_path!(path, path => copy_part(path, places, part, 0, dst)?);
-        path = rest;
+    let mut total = 0;
+    for part in parts.iter().enumerate() {
+        total += piece(part).ok_or(bad_part(*part.1))?.len();
     }
-    Ok(())
-}
-
-/// Lends what is behind the head. All parts were looked at: a frame is lent whole or not at all.
-#[inline(always)]
-fn lend(pages: &mut LentPages, parts: &[Part], i: usize, lent: &mut Lent) {
-    let mut head = RX_HEAD_BYTES as u16;
-    let mut last = None;
-    for &Part { slot, offset, len, .. } in parts {
-        let copied = head.min(len);
-        head -= copied;
-        if copied == len {
-            continue; // all of it was copied: the page stays with its slot
-        }
-        let (offset, len) = (offset + copied, len - copied);
-        last = Some(match last {
-            Some(page) => pages.lend_more(page, slot, offset, len),
-            None => {
-                let page = pages.page(slot);
-                lent.note(i, pages.lend(slot, offset, len));
-                page
-            }
-        });
-    }
+    Ok(to.take(total, offload, parts.iter().enumerate().filter_map(piece)))
 }

@@ -1,7 +1,7 @@
 //! TX of one queue, from the guest: frames in private memory to the ring.
 //!
 //! ```text
-//!   Burst --send--> runs of frames --chain--> memory of a free id, and its reference --push--> ring --publish-->
+//!   Frames --send--> runs of frames --chain--> memory of a free id, and its reference --push--> ring --publish-->
 //!          ids <--reclaim-- answers
 //! ```
 //!
@@ -23,7 +23,7 @@ use crate::net::path::gref_mapping::own_tx::OwnTx;
 use crate::net::path::{AnyFrontPath, FrontChain, FrontPath};
 use crate::net::stats::{Counted, DirStats};
 use crate::platform::{Events, Platform};
-use crate::port::{Burst, MAX_FRAME, Offload};
+use crate::port::{Frames, MAX_FRAME, Offload, Source};
 use crate::ring::{FrontRing, NetTx};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
@@ -63,10 +63,10 @@ const NO_BUFFER: u16 = u16::MAX;
 impl<P: Platform> TxSlots<P> {
     /// Tells the paths ahead of the heads of a run.
     #[inline(never)]
-    fn heads(&self, ahead: &mut [AnyFrontPath<P>], burst: &Burst<'_>, n: usize) {
-        for (k, place) in self.places[..n].iter().enumerate() {
+    fn heads(&self, ahead: &mut [AnyFrontPath<P>], frames: &impl Frames, n: usize) {
+        for (frame, place) in frames.first(n).zip(self.places.iter()) {
             let id = TxRequest::from_words(place.request).id;
-            ahead.iter_mut().for_each(|other| other.head(id, burst.frame(k)));
+            ahead.iter_mut().for_each(|other| other.head(id, &frame));
         }
     }
 
@@ -78,9 +78,10 @@ impl<P: Platform> TxSlots<P> {
         p: &P,
         path: &mut F,
         ahead: &mut [AnyFrontPath<P>],
-        (frame, offload): (&[u8], Offload),
+        frame: &impl Source,
     ) -> Result<bool, (PlatformError, [u16; MAX_FRAME_SLOTS], usize)> {
-        let slots = frame.len().div_ceil(PAGE_SIZE) as u32;
+        let (len, offload) = (frame.len(), *frame.offload());
+        let slots = len.div_ceil(PAGE_SIZE) as u32;
         let split = slots > 1 && ahead.iter().any(AnyFrontPath::takes_first);
         let gso = offload.gso_type != 0;
         if self.ring.free() < slots + gso as u32 || self.free.len() < slots {
@@ -88,10 +89,11 @@ impl<P: Platform> TxSlots<P> {
         }
         // All grants first: nothing is on the ring until the whole frame can be.
         let mut reqs = [TxRequest::default(); MAX_FRAME_SLOTS];
-        for (k, piece) in frame.chunks(PAGE_SIZE).enumerate() {
+        for (k, at) in (0..len).step_by(PAGE_SIZE).enumerate() {
+            let size = (len - at).min(PAGE_SIZE);
             let id = self.free.take();
             let flags = TXF_MORE_DATA | F::TX_FLAGS;
-            reqs[k] = TxRequest { gref: 0, offset: 0, flags, id, size: piece.len() as u16 };
+            reqs[k] = TxRequest { gref: 0, offset: 0, flags, id, size: size as u16 };
             if k == 0 && split {
                 continue; // `head` puts it there
             }
@@ -100,16 +102,19 @@ impl<P: Platform> TxSlots<P> {
                 Ok(gref) => reqs[k].gref = gref,
                 Err(e) => return Err((e, reqs.map(|req| req.id), k + 1)),
             }
-            let fits = path.bytes().copy_in(path.start(id), piece);
-            debug_assert!(fits, "a slot lies in its region");
+            let to = path.bytes().piece_mut(path.start(id), size);
+            debug_assert!(to.is_some(), "a slot lies in its region");
+            if let Some(to) = to {
+                frame.copy_to(at, to);
+            }
         }
         let reqs = &mut reqs[..slots as usize];
         ahead.iter_mut().for_each(|other| other.head(reqs[0].id, frame));
         if let Some(last) = reqs.last_mut() {
             last.flags = F::TX_FLAGS;
         }
-        reqs[0].size = frame.len() as u16;
-        reqs[0].flags |= flags_of(offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+        reqs[0].size = len as u16;
+        reqs[0].flags |= flags_of(&offload) | if gso { TXF_EXTRA_INFO } else { 0 };
         for (k, req) in reqs.iter().enumerate() {
             self.in_flight[req.id as usize] = true;
             self.ring.push(req);
@@ -119,7 +124,7 @@ impl<P: Platform> TxSlots<P> {
                 self.extras_in_flight += 1;
             }
         }
-        self.stats.bytes += frame.len() as u64;
+        self.stats.bytes += len as u64;
         self.stats.handed_on_by(F::COUNTED, 1);
         Ok(true)
     }
@@ -177,7 +182,7 @@ impl<P: Platform> TxFront<P> {
         let id = slots.free.take();
         slots.in_flight[usize::from(id)] = true;
         self.sent_on.buffers[usize::from(id)] = buffer;
-        let (gref, flags) = (u32::from(first_id + buffer), flags_of(offload) | TXF_STAGING_BUFFER);
+        let (gref, flags) = (u32::from(first_id + buffer), flags_of(&offload) | TXF_STAGING_BUFFER);
         slots.ring.push(&TxRequest { gref, offset, flags, id, size: len });
         slots.stats.bytes += u64::from(len);
         slots.stats.handed_on_by(Counted::Staged, 1);
@@ -206,26 +211,26 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.in_flight()
     }
 
-    /// Writes as many frames of `burst` to the ring as fit, from the first, and publishes them.
+    /// Writes as many of `frames` to the ring as fit, from the first, and publishes them.
     /// Returns how many it took; frames marked as dropped count as taken. An error of the platform
     /// (no grant to be had) stops it early.
     pub fn send(
         &mut self,
         p: &P,
         chan: &<P::Events as Events>::Chan,
-        burst: &Burst<'_>,
+        frames: &impl Frames,
     ) -> Result<usize, PlatformError> {
-        let sent = self.queue(p, burst);
+        let sent = self.queue(p, frames);
         self.publish(p, chan);
         sent
     }
 
     /// The same; the next [`publish`](Self::publish) shows them.
-    pub(crate) fn queue(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+    pub fn queue(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
         let mut sent = 0;
         let mut failed = None;
-        while sent < burst.frames.len() {
-            match self.send_some(p, &burst.skip(sent)) {
+        while sent < frames.count() {
+            match self.send_some(p, &frames.skip(sent)) {
                 Ok(0) => break,
                 Ok(n) => sent += n,
                 Err(e) => {
@@ -253,18 +258,18 @@ impl<P: Platform> TxFront<P> {
 
     /// Frames from the first that go the same way. 0: no room now.
     #[inline(always)]
-    pub(crate) fn send_some(&mut self, p: &P, burst: &Burst<'_>) -> Result<usize, PlatformError> {
+    pub(crate) fn send_some(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
         let (mut shorter, mut full) = (0, false);
         for k in 0..self.chain.len() {
             let Some((ahead, path)) = self.chain.split(k) else { break };
             let (sent, shows_heads) = with_path!(path, path => {
-                (path.send_run(p, &mut self.slots, burst, shorter)?, shows_heads(path))
+                (path.send_run(p, &mut self.slots, frames, shorter)?, shows_heads(path))
             });
             match sent {
                 Sent::Frames(0) => {}
                 Sent::Frames(n) => {
                     if shorter > 0 && shows_heads {
-                        self.slots.heads(ahead, burst, n);
+                        self.slots.heads(ahead, frames, n);
                     }
                     self.slots.stats.data_ring_full += if full { n as u64 } else { 0 };
                     return Ok(n);
@@ -273,26 +278,28 @@ impl<P: Platform> TxFront<P> {
             }
             shorter = shorter.max(path.slot_bytes());
         }
-        let sent = self.send_long(p, burst.frame(0), burst.frames[0].offload)?;
+        let Some(first) = frames.get(0) else { return Ok(0) };
+        let sent = self.send_long(p, &first)?;
         self.slots.stats.data_ring_full += u64::from(full && sent);
         Ok(usize::from(sent))
     }
 
     /// One frame that fits no run. False: no room now.
-    fn send_long(&mut self, p: &P, frame: &[u8], offload: Offload) -> Result<bool, PlatformError> {
-        if frame.is_empty() {
+    fn send_long(&mut self, p: &P, frame: &impl Source) -> Result<bool, PlatformError> {
+        let (len, gso_type) = (frame.len(), frame.offload().gso_type);
+        if len == 0 {
             return Ok(true);
         }
         // No slot can say such a length, or the back did not offer to take such a frame.
-        if frame.len() > MAX_FRAME || !self.slots.limits.allow(frame.len(), offload.gso_type) {
+        if len > MAX_FRAME || !self.slots.limits.allow(len, gso_type) {
             self.slots.stats.dropped += 1;
             return Ok(true);
         }
-        let fits = |path: &AnyFrontPath<P>| frame.len() <= path.slot_bytes();
+        let fits = |path: &AnyFrontPath<P>| len <= path.slot_bytes();
         let last = self.chain.len().saturating_sub(1);
         let first = self.chain.paths().iter().position(fits).unwrap_or(last);
         let Some((ahead, path)) = self.chain.split(first) else { return Err(NO_PAGES) };
-        match with_path!(path, path => self.slots.send_long(p, path, ahead, (frame, offload))) {
+        match with_path!(path, path => self.slots.send_long(p, path, ahead, frame)) {
             Ok(sent) => Ok(sent),
             Err((e, ids, n)) => {
                 ids[..n].iter().for_each(|id| self.free_id(p, *id));

@@ -10,7 +10,7 @@
 use super::regions::OwnRing;
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
-use crate::port::{BURST_FRAMES, Burst, Offload};
+use crate::port::{BURST_FRAMES, Frames, Offload, Source};
 use crate::ring::{FrontRing, NetTx, RingMem};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
@@ -132,28 +132,30 @@ pub struct Place {
 /// it, whose lines come from the back's core, so that two spilled registers a frame took a fifth of
 /// the frames (`bench net`, staging, TX, 64 B).
 #[inline(never)]
-pub(crate) fn fill<M: RingMem<Kind = NetTx>, B: SharedBytes>(
+pub(crate) fn fill<M: RingMem<Kind = NetTx>, B: SharedBytes, F: Frames>(
     ring: &FrontRing<NetTx, M>,
     bytes: &B,
-    burst: &Burst<'_>,
+    frames: &F,
     places: &[Place],
 ) {
-    for (k, (desc, place)) in burst.frames.iter().zip(places).enumerate() {
-        if let (Some(next), Some(desc)) = (places.get(k + 2), burst.frames.get(k + 2))
-            && desc.len as usize > SHORT
+    for (k, (frame, place)) in frames.first(places.len()).zip(places).enumerate() {
+        if let (Some(next), Some(frame)) = (places.get(k + 2), frames.get(k + 2))
+            && frame.len() > SHORT
         {
-            bytes.prefetch_write(next.at as usize, (desc.len as usize).min(1024));
+            bytes.prefetch_write(next.at as usize, frame.len().min(1024));
         }
-        let from = desc.at as usize;
-        let fits = bytes.copy_in(place.at as usize, &burst.bytes[from..from + desc.len as usize]);
-        debug_assert!(fits, "a slot lies in its region");
+        let to = bytes.piece_mut(place.at as usize, frame.len());
+        debug_assert!(to.is_some(), "a slot lies in its region");
+        if let Some(to) = to {
+            frame.copy_to(0, to);
+        }
         ring.write(k as u32, &TxRequest::from_words(place.request));
     }
 }
 
 /// What a request's flags say of checksums.
 #[inline(always)]
-pub(crate) fn flags_of(offload: Offload) -> u16 {
+pub(crate) fn flags_of(offload: &Offload) -> u16 {
     if offload.csum_blank {
         TXF_CSUM_BLANK | TXF_DATA_VALIDATED
     } else if offload.csum_ok {

@@ -10,6 +10,7 @@ use super::named::NamedPath;
 use super::staging::front::StagingArea;
 use crate::net::front::regions::Granted;
 use crate::platform::Platform;
+use crate::port::Source;
 use crate::wire::netif::RxResponse;
 use alloc::vec::Vec;
 
@@ -95,7 +96,7 @@ impl<P: Platform> AnyFrontPath<P> {
 
     /// [`FrontPath::head`].
     #[inline(always)]
-    pub fn head(&mut self, id: u16, frame: &[u8]) {
+    pub fn head(&mut self, id: u16, frame: &impl Source) {
         with_path!(self, path => path.head(id, frame));
     }
 
@@ -114,6 +115,11 @@ fn of_named<P: Platform, F: NamedPath<P>>(_: &F) -> (PathName, u16) {
     (F::NAME, F::FLAGS)
 }
 
+#[inline(always)]
+fn fetches<P: Platform, F: NamedPath<P>>(_: &F) -> bool {
+    F::FETCHES
+}
+
 impl<P: Platform> AnyNamedPath<P> {
     /// Flags by which a response may name memory, whether a queue has it or not.
     pub const FLAGS: u16 = <RecvArea<P> as NamedPath<P>>::FLAGS | <BackPages<P> as NamedPath<P>>::FLAGS;
@@ -127,6 +133,12 @@ impl<P: Platform> AnyNamedPath<P> {
     #[inline(always)]
     pub fn flags(&self) -> u16 {
         with_named!(self, path => of_named(path).1)
+    }
+
+    /// [`NamedPath::FETCHES`].
+    #[inline(always)]
+    pub fn fetches(&self) -> bool {
+        with_named!(self, path => fetches(path))
     }
 
     /// [`NamedPath::can_have`].

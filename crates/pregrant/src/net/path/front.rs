@@ -16,7 +16,7 @@ use crate::net::front::tx_slots::{Place, SHORT, TxSlots, fill, flags_of};
 use crate::net::path::PathName;
 use crate::net::stats::Counted;
 use crate::platform::Platform;
-use crate::port::{BURST_FRAMES, Burst};
+use crate::port::{BURST_FRAMES, Frames, Source};
 use crate::shm::SharedBytes;
 use crate::wire::netif::TxRequest;
 use alloc::vec::Vec;
@@ -91,7 +91,7 @@ pub trait FrontPath<P: Platform> {
     }
     /// TX: a longer frame, which another path carries, begins with `id`.
     #[inline(always)]
-    fn head(&mut self, id: u16, frame: &[u8]) {
+    fn head(&mut self, id: u16, frame: &impl Source) {
         let _ = (id, frame);
     }
     /// RX: whether a frame of so many bytes, with those left free ahead of them, and slots is in
@@ -112,13 +112,13 @@ pub trait FrontPath<P: Platform> {
         &mut self,
         p: &P,
         slots: &mut TxSlots<P>,
-        burst: &Burst<'_>,
+        frames: &impl Frames,
         shorter: usize,
     ) -> Result<Sent, PlatformError>
     where
         Self: Sized,
     {
-        slots.send_run(p, self, burst, shorter).map(Sent::Frames)
+        slots.send_run(p, self, frames, shorter).map(Sent::Frames)
     }
 
     /// Its pages, to be given back.
@@ -136,18 +136,18 @@ impl<P: Platform> TxSlots<P> {
         &mut self,
         p: &P,
         path: &mut F,
-        burst: &Burst<'_>,
+        frames: &impl Frames,
         shorter: usize,
     ) -> Result<usize, PlatformError> {
         let limit = path.slot_bytes();
-        let room = (self.room() as usize).min(burst.frames.len()).min(BURST_FRAMES);
+        let room = (self.room() as usize).min(frames.count()).min(BURST_FRAMES);
         let mut n = 0;
         let mut bytes = 0;
         // First pass: ids, places and requests, and the slots' cache lines asked for in the
         // exclusive state.
-        for desc in &burst.frames[..room] {
-            let len = desc.len as usize;
-            if len <= shorter || len > limit || desc.offload.gso_type != 0 {
+        for frame in frames.first(room) {
+            let (len, offload) = (frame.len(), frame.offload());
+            if len <= shorter || len > limit || offload.gso_type != 0 {
                 break;
             }
             let id = self.free.take();
@@ -166,24 +166,24 @@ impl<P: Platform> TxSlots<P> {
             if len <= SHORT {
                 path.bytes().prefetch_write(at, len);
             }
-            let flags = flags_of(desc.offload) | F::TX_FLAGS;
-            let req = TxRequest { gref, offset: offset as u16, flags, id, size: desc.len as u16 };
+            let flags = flags_of(offload) | F::TX_FLAGS;
+            let req = TxRequest { gref, offset: offset as u16, flags, id, size: len as u16 };
             self.places[n] = Place { at: at as u32, request: req.to_words() };
             self.in_flight[id as usize] = true;
-            bytes += desc.len as u64;
+            bytes += len as u64;
             n += 1;
         }
-        fill(&self.ring, path.bytes(), burst, &self.places[..n]);
+        fill(&self.ring, path.bytes(), frames, &self.places[..n]);
         self.ring.advance(n as u32);
         self.stats.bytes += bytes;
         self.stats.handed_on_by(F::COUNTED, n as u64);
         // The next burst's lines, as many as this one had, begin to come while this one's stores
         // drain into the fence of `publish`.
-        if let Some(last) = burst.frames[..n].last()
-            && last.len as usize <= SHORT
+        if let Some(last) = n.checked_sub(1).and_then(|last| frames.get(last))
+            && last.len() <= SHORT
         {
             for k in 0..self.free.len().min(n as u32) {
-                let (id, len) = (self.free.peek(k), last.len as usize);
+                let (id, len) = (self.free.peek(k), last.len());
                 path.bytes().prefetch_write(path.start(id) + path.offset(id, len), len);
             }
         }

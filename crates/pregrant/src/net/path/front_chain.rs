@@ -140,6 +140,12 @@ impl<P: Platform> FrontChain<P> {
         self.named.iter_mut().find(|path| path.flags() & name != 0)
     }
 
+    /// Whether frames come by one that [fetches](super::NamedPath::FETCHES) them.
+    #[inline(always)]
+    pub fn fetches(&self) -> bool {
+        self.named.iter().any(AnyNamedPath::fetches)
+    }
+
     /// All memory that responses name.
     #[inline(always)]
     pub fn named_mut(&mut self) -> &mut [AnyNamedPath<P>] {

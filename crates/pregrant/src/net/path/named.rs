@@ -14,7 +14,7 @@ use crate::net::front::rx_answers::Part;
 use crate::net::path::PathName;
 use crate::net::stats::{Counted, DirStats};
 use crate::platform::Platform;
-use crate::port::{Arena, Offload};
+use crate::port::{Arena, Offload, Sink};
 use crate::ring::{FrontRing, NetRx};
 use crate::wire::netif::RxResponse;
 use alloc::vec::Vec;
@@ -45,12 +45,25 @@ impl<P: Platform> Answers<'_, P> {
     }
 }
 
+/// What became of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Received {
+    /// It was taken.
+    Whole,
+    /// The same, but that its bytes come when they are [fetched](NamedPath::fetch).
+    Noted,
+    /// There is no room for it.
+    Refused,
+}
+
 /// Such memory of one queue.
 pub trait NamedPath<P: Platform> {
     /// Which path.
     const NAME: PathName;
     /// Where the frames that it carries are counted.
     const COUNTED: Counted;
+    /// Frames are [fetched](Self::fetch), many at once: they are received into an arena alone.
+    const FETCHES: bool = false;
     /// A response with one of these flags names it.
     const FLAGS: u16;
 
@@ -61,16 +74,15 @@ pub trait NamedPath<P: Platform> {
         true
     }
     /// Receives frames of one slot each, without extras: `rsp`, the first of `answers`, and those
-    /// behind it as far as they are such. Returns how many.
+    /// behind it as far as they are such, and `to` takes them. Returns how many.
     fn recv_run(
         &mut self,
         answers: Answers<'_, P>,
         rsp: RxResponse,
-        out: &mut Arena,
+        to: &mut impl Sink,
     ) -> Result<u32, PeerFault>;
-    /// Receives a frame of these parts, for which there is room. False: its bytes come when they
-    /// are [fetched](Self::fetch).
-    fn recv_long(&mut self, frame: (&[Part], Offload), out: &mut Arena) -> Result<bool, PeerFault>;
+    /// Receives a frame of these parts.
+    fn recv_long(&mut self, frame: (&[Part], Offload), to: &mut impl Sink) -> Result<Received, PeerFault>;
     /// Copies from byte `skip` of a part on as much as `dst` has room for; all of the part is
     /// looked at. False: it is lost.
     fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault>;

@@ -9,17 +9,17 @@
 //! frames go by the next path), name any place (a fault).
 
 use super::places::{Places, Used};
-use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, index, rounded};
+use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, index, rounded};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::front::rx_answers::{Part, fault, is_plain, offload_of};
 use crate::net::front::tx_slots::{SHORT, TxSlots, flags_of};
 use crate::net::path::PathName;
 use crate::net::path::front::{FrontPath, Sent};
-use crate::net::path::named::{Answers, NamedPath};
+use crate::net::path::named::{Answers, NamedPath, Received};
 use crate::net::stats::Counted;
 use crate::platform::{Access, Platform};
-use crate::port::{Arena, BURST_FRAMES, Burst, MAX_FRAME, Offload};
+use crate::port::{BURST_FRAMES, Frames, MAX_FRAME, Offload, Piece, Sink, Source};
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::netif::{Extra, RXF_DATA_RING, RxResponse, TXF_DATA_RING, TXF_EXTRA_INFO, TxRequest};
@@ -111,13 +111,23 @@ impl<P: Platform> SendArea<P> {
 
     /// Copies the frame of `id` to the next place, which the request says. None: it is full.
     #[inline(always)]
-    pub fn put(&mut self, id: u16, frame: &[u8]) -> Option<u32> {
+    pub fn put(&mut self, id: u16, frame: &impl Source) -> Option<u32> {
         if !self.used.has_room(1) {
             return None;
         }
-        let place = self.places.take(frame.len())?;
-        let fits = copy_in_around(self.granted.bytes(), self.places.size() as usize, place as usize, frame);
-        debug_assert!(fits, "a place lies in its half");
+        let len = frame.len();
+        let place = self.places.take(len)?;
+        let to_end = len.min(self.places.size() as usize - place as usize);
+        let there = self.granted.bytes().piece_mut(place as usize, to_end);
+        debug_assert!(there.is_some(), "a place lies in its half");
+        if let Some(to) = there {
+            frame.copy_to(0, to);
+        }
+        if to_end < len
+            && let Some(to) = self.granted.bytes().piece_mut(0, len - to_end)
+        {
+            frame.copy_to(to_end, to);
+        }
         self.by_id[usize::from(id)] = Some(self.used.note(Answered(false), self.places.head()));
         Some(place)
     }
@@ -216,54 +226,53 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
         &mut self,
         _p: &P,
         slots: &mut TxSlots<P>,
-        burst: &Burst<'_>,
+        frames: &impl Frames,
         shorter: usize,
     ) -> Result<Sent, PlatformError> {
         let (mut sent, mut used, mut bytes) = (0, 0, 0);
         let mut ended = Sent::Frames(0);
         let (room, ids, limits) = (slots.ring.free(), slots.free.len(), slots.limits);
-        let frames = &burst.frames[..burst.frames.len().min(BURST_FRAMES)];
         // Of short frames all, of long ones the next two, as in pages of their own.
         let mut ahead = 0;
-        for (k, desc) in frames.iter().enumerate() {
-            let len = desc.len as usize;
+        for (k, frame) in frames.first(BURST_FRAMES).enumerate() {
+            let len = frame.len();
             if k >= 2 && len > SHORT {
                 break;
             }
             self.prefetch(ahead, len.min(PREFETCHED));
             ahead += rounded(len);
         }
-        for (k, desc) in frames.iter().enumerate() {
-            let (len, gso) = (desc.len as usize, desc.offload.gso_type != 0);
+        for (k, frame) in frames.first(BURST_FRAMES).enumerate() {
+            let (len, offload) = (frame.len(), frame.offload());
+            let gso = offload.gso_type != 0;
             let long = gso || len > PAGE_SIZE;
             if len == 0
                 || len <= shorter && !gso
                 || len > MAX_FRAME
-                || long && !limits.allow(len, desc.offload.gso_type)
+                || long && !limits.allow(len, offload.gso_type)
             {
                 break;
             }
             if room < used + 1 + u32::from(gso) || ids == sent {
                 break;
             }
-            let from = desc.at as usize;
             let id = slots.free.peek(0);
-            let Some(place) = self.put(id, &burst.bytes[from..from + len]) else {
+            let Some(place) = self.put(id, &frame) else {
                 ended = Sent::Full;
                 break;
             };
-            if let Some([next, later]) = frames.get(k + 1..k + 3)
-                && later.len as usize > SHORT
+            if let (Some(next), Some(later)) = (frames.get(k + 1), frames.get(k + 2))
+                && later.len() > SHORT
             {
-                self.prefetch(rounded(next.len as usize), (later.len as usize).min(PREFETCHED));
+                self.prefetch(rounded(next.len()), later.len().min(PREFETCHED));
             }
             slots.free.take();
             slots.in_flight[id as usize] = true;
-            let flags = TXF_DATA_RING | flags_of(desc.offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+            let flags = TXF_DATA_RING | flags_of(offload) | if gso { TXF_EXTRA_INFO } else { 0 };
             slots.ring.write(used, &TxRequest { gref: place, offset: 0, flags, id, size: len as u16 });
             used += 1;
             if gso {
-                let Offload { gso_size: size, gso_type, .. } = desc.offload;
+                let Offload { gso_size: size, gso_type, .. } = *offload;
                 let extra = Extra::Gso { size, gso_type };
                 slots.ring.write(used, &TxRequest::from_words(extra.to_tx_words(false)));
                 used += 1;
@@ -314,6 +323,16 @@ impl<P: Platform> RecvArea<P> {
         copy_out_around(self.granted.bytes(), self.size as usize, place & (self.size as usize - 1), dst)
     }
 
+    /// The pieces of what lies at a place: one, or two around the end. None: it does not lie in the
+    /// half.
+    #[inline(always)]
+    fn around(&self, place: usize, len: usize) -> Option<(Piece<'_>, Option<Piece<'_>>)> {
+        let (bytes, size) = (self.granted.bytes(), self.size as usize);
+        let to_end = len.min(size.checked_sub(place)?);
+        let first = bytes.piece(place, to_end)?;
+        if to_end == len { Some((first, None)) } else { Some((first, Some(bytes.piece(0, len - to_end)?))) }
+    }
+
     /// Asks for the first lines of a response's piece, to be read. Whatever it names: nothing is
     /// read.
     #[inline(always)]
@@ -338,7 +357,7 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
         &mut self,
         answers: Answers<'_, P>,
         mut rsp: RxResponse,
-        out: &mut Arena,
+        to: &mut impl Sink,
     ) -> Result<u32, PeerFault> {
         let (mut used, mut bytes) = (0, 0);
         loop {
@@ -347,14 +366,20 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
             if let Some(next) = next {
                 self.prefetch(next);
             }
-            let (place, len) = self.piece(rsp.offset, rsp.status).ok_or(fault(rsp.offset, rsp.status))?;
-            let Some(to) = out.room(len, offload_of(rsp.flags)) else { break };
-            if !self.copy_out(place, to) {
-                return Err(fault(rsp.offset, rsp.status));
+            let there = self.piece(rsp.offset, rsp.status);
+            let there = there.and_then(|(place, len)| Some((len, self.around(place, len)?)));
+            let (len, (piece, rest)) = there.ok_or(fault(rsp.offset, rsp.status))?;
+            let offload = offload_of(rsp.flags);
+            let taken = match rest {
+                None => to.take(len, offload, core::iter::once(piece)),
+                Some(rest) => to.take(len, offload, [piece, rest].into_iter()),
+            };
+            if !taken {
+                break;
             }
             (used, bytes) = (used + 1, bytes + len as u64);
             match next {
-                Some(next) if out.has_room() && is_plain(next) && next.flags & RXF_DATA_RING != 0 => {
+                Some(next) if to.takes() > 0 && is_plain(next) && next.flags & RXF_DATA_RING != 0 => {
                     rsp = next
                 }
                 _ => break, // what is no such frame is read anew, nothing of it is kept
@@ -368,18 +393,20 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
     fn recv_long(
         &mut self,
         (parts, offload): (&[Part], Offload),
-        out: &mut Arena,
-    ) -> Result<bool, PeerFault> {
-        let total = parts.iter().map(|part| usize::from(part.len)).sum();
-        let Some(mut to) = out.room(total, offload) else {
-            return Ok(true); // cannot be: the caller saw room for the longest frame
+        to: &mut impl Sink,
+    ) -> Result<Received, PeerFault> {
+        let around = |part: &Part| {
+            let (place, len) = self.piece(part.offset, part.len as i16)?;
+            self.around(place, len)
         };
+        let mut total = 0;
         for part in parts {
-            let (dst, behind) = core::mem::take(&mut to).split_at_mut(usize::from(part.len));
-            to = behind;
-            self.copy_piece(part, 0, dst)?;
+            around(part).ok_or(fault(part.offset, part.len as i16))?;
+            total += usize::from(part.len);
         }
-        Ok(true)
+        let pieces = parts.iter().filter_map(around);
+        let pieces = pieces.flat_map(|(piece, rest)| core::iter::once(piece).chain(rest));
+        Ok(if to.take(total, offload, pieces) { Received::Whole } else { Received::Refused })
     }
 
     fn copy(&self, _p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {

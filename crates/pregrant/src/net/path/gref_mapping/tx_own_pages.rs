@@ -60,7 +60,7 @@ impl<P: Platform> TxSlots<P> {
             .is_some_and(|frame| path.bytes().copy_piece_in(path.start(id) + offset, frame));
         debug_assert!(copied, "a frame lies in the memory, and a slot in its region");
         let gref = if F::GRANTS { gref } else { 0 };
-        let (offset, flags) = (offset as u16, flags_of(desc.offload) | F::TX_FLAGS);
+        let (offset, flags) = (offset as u16, flags_of(&desc.offload) | F::TX_FLAGS);
         self.push_own(&TxRequest { gref, offset, flags, id, size: len as u16 }, F::COUNTED);
         Ok(())
     }
@@ -129,7 +129,7 @@ impl<P: Platform> TxFront<P> {
             let id = self.slots.free.take();
             own.places[usize::from(id)] = place;
             own.cache.sent(place);
-            let (offset, size, flags) = (offset as u16, len as u16, flags_of(desc.offload));
+            let (offset, size, flags) = (offset as u16, len as u16, flags_of(&desc.offload));
             self.slots.push_own(&TxRequest { gref: gref.0, offset, flags, id, size }, Counted::GrefMapped);
             return Ok(true);
         }

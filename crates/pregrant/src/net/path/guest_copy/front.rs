@@ -13,10 +13,10 @@ use crate::error::PeerFault;
 use crate::grants::regions::Granted;
 use crate::net::front::rx_answers::{Part, blank, fault, is_plain, offload_of};
 use crate::net::path::PathName;
-use crate::net::path::named::{Answers, NamedPath};
+use crate::net::path::named::{Answers, NamedPath, Received};
 use crate::net::stats::{Counted, DirStats};
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
-use crate::port::{Arena, Offload};
+use crate::port::{Arena, Offload, Sink};
 use crate::shm::SharedBytes;
 use crate::sync::{Ordering, fence};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
@@ -108,6 +108,7 @@ impl<P: Platform> BackPages<P> {
 impl<P: Platform> NamedPath<P> for BackPages<P> {
     const NAME: PathName = PathName::GuestCopy;
     const COUNTED: Counted = Counted::GuestCopy;
+    const FETCHES: bool = true;
     /// Whichever generation.
     const FLAGS: u16 = flags_of(u8::MAX);
 
@@ -121,8 +122,9 @@ impl<P: Platform> NamedPath<P> for BackPages<P> {
         &mut self,
         answers: Answers<'_, P>,
         mut rsp: RxResponse,
-        out: &mut Arena,
+        to: &mut impl Sink,
     ) -> Result<u32, PeerFault> {
+        let Some(out) = to.arena() else { return Ok(0) }; // cannot be, by `FETCHES`
         let mut used = 0;
         loop {
             if !is_in_page(&rsp) {
@@ -150,19 +152,20 @@ impl<P: Platform> NamedPath<P> for BackPages<P> {
     fn recv_long(
         &mut self,
         (parts, offload): (&[Part], Offload),
-        out: &mut Arena,
-    ) -> Result<bool, PeerFault> {
+        to: &mut impl Sink,
+    ) -> Result<Received, PeerFault> {
+        let Some(out) = to.arena() else { return Ok(Received::Refused) }; // cannot be, by `FETCHES`
         let i = out.len();
         let total = parts.iter().map(|part| usize::from(part.len)).sum();
         if out.room(total, offload).is_none() {
-            return Ok(false); // cannot be: the caller saw room for the longest frame
+            return Ok(Received::Refused);
         }
         let mut at = out.desc(i).at;
         for part in parts {
             self.note(i, part, at);
             at += u32::from(part.len);
         }
-        Ok(false)
+        Ok(Received::Noted)
     }
 
     fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {

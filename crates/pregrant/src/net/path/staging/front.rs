@@ -12,6 +12,7 @@ use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::path::{FrontPath, PathName};
 use crate::net::stats::Counted;
 use crate::platform::{Access, Platform};
+use crate::port::Source;
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
@@ -146,9 +147,12 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     /// a back that splits headers off (docs/protocol 3.3). Or they are there alone, if this path
     /// [takes them](FrontPath::takes_first).
     #[inline(always)]
-    fn head(&mut self, id: u16, frame: &[u8]) {
-        let fits = self.bytes().copy_in(self.start(id), &frame[..frame.len().min(self.slot_bytes())]);
-        debug_assert!(fits, "a buffer lies in its region");
+    fn head(&mut self, id: u16, frame: &impl Source) {
+        let to = self.bytes().piece_mut(self.start(id), frame.len().min(self.slot_bytes()));
+        debug_assert!(to.is_some(), "a buffer lies in its region");
+        if let Some(to) = to {
+            frame.copy_to(0, to);
+        }
     }
     fn into_memory(self) -> Vec<Granted<P>> {
         Vec::from(self.into_granted())

@@ -1,0 +1,216 @@
+//! How frames leave the slots' memory: by a copy, or by a copy of their heads.
+//!
+//! ```text
+//!   parts of a frame --Copying--> a sink, whole
+//!                    --Lending--> an arena: the first bytes; the pages of the rest are lent
+//! ```
+//! Invariant: all parts of a frame are checked before any is given away, so that a sink never has
+//! half of one. What the back may do: name offsets and lengths that pass a slot's memory; each is a
+//! fault.
+
+use super::lent::{Lent, LentPages, RX_HEAD_BYTES};
+use super::rx_answers::{Part, fault};
+use super::rx_buffers::RxBuffers;
+use crate::error::PeerFault;
+use crate::net::path::FrontPath;
+use crate::platform::Platform;
+use crate::port::{Arena, Offload, Piece, Sink};
+use crate::shm::SharedBytes;
+
+/// Which pages and buffers slots have.
+pub type Places<'a> = (&'a LentPages, &'a RxBuffers);
+
+/// Where the memory of `slot` starts.
+#[inline(always)]
+pub fn memory<P: Platform, F: FrontPath<P>>((pages, buffers): Places<'_>, path: &F, slot: u16) -> usize {
+    path.start(if F::LENDS { pages.page(slot) } else { buffers.of(slot) })
+}
+
+/// The bytes of a part. None: not all of it lies in its slot's memory.
+#[inline(always)]
+pub fn piece_of<'a, P: Platform, F: FrontPath<P>>(
+    path: &'a F,
+    places: Places<'_>,
+    Part { slot, offset, len, .. }: Part,
+) -> Option<Piece<'a>> {
+    let (from, bytes) = (usize::from(offset), usize::from(len));
+    if from + bytes > path.slot_bytes() {
+        return None;
+    }
+    path.bytes().piece(memory(places, path, slot) + from, bytes)
+}
+
+/// The bytes of parts that lie each in its slot's memory.
+#[inline(always)]
+fn check<P: Platform, F: FrontPath<P>>(path: &F, parts: &[Part]) -> Result<usize, PeerFault> {
+    let mut total = 0;
+    for part in parts {
+        if usize::from(part.offset) + usize::from(part.len) > path.slot_bytes() {
+            return Err(bad_part(*part));
+        }
+        total += usize::from(part.len);
+    }
+    Ok(total)
+}
+
+/// The back names memory that a slot has not got.
+#[cold]
+pub fn bad_part(part: Part) -> PeerFault {
+    fault(part.offset, part.len as i16)
+}
+
+/// One call's.
+pub trait Receiver<P: Platform> {
+    /// Where frames go.
+    type To: Sink;
+    /// The same.
+    fn to(&mut self) -> &mut Self::To;
+    /// Takes a frame of one part. False: there is no room for it.
+    fn take_one<F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        places: (&mut LentPages, &RxBuffers),
+        part: Part,
+        offload: Offload,
+    ) -> Result<bool, PeerFault>;
+    /// The same of several, in one path's memory.
+    fn take<F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        places: (&mut LentPages, &RxBuffers),
+        parts: &[Part],
+        offload: Offload,
+    ) -> Result<bool, PeerFault>;
+}
+
+/// Copies frames.
+pub struct Copying<'a, S>(pub &'a mut S);
+
+impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
+    type To = S;
+
+    #[inline(always)]
+    fn to(&mut self) -> &mut S {
+        self.0
+    }
+
+    #[inline(always)]
+    fn take_one<F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        (pages, buffers): (&mut LentPages, &RxBuffers),
+        part: Part,
+        offload: Offload,
+    ) -> Result<bool, PeerFault> {
+        let Some(piece) = piece_of(path, (pages, buffers), part) else { return Err(bad_part(part)) };
+        Ok(self.0.take(usize::from(part.len), offload, core::iter::once(piece)))
+    }
+
+    #[inline(always)]
+    fn take<F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        (pages, buffers): (&mut LentPages, &RxBuffers),
+        parts: &[Part],
+        offload: Offload,
+    ) -> Result<bool, PeerFault> {
+        let places = (&*pages, buffers);
+        let total = check(path, parts)?;
+        let mut is_whole = true;
+        let pieces = parts.iter().filter_map(|part| {
+            let piece = piece_of(path, places, *part);
+            is_whole &= piece.is_some();
+            piece
+        });
+        let taken = self.0.take(total, offload, pieces);
+        // Cannot be, unless it goes on after a fault: a slot's memory lies in its region.
+        if is_whole {
+            Ok(taken)
+        } else {
+            Err(parts.first().map_or(PeerFault::TooManySlots, |part| bad_part(*part)))
+        }
+    }
+}
+
+/// Copies heads, and lends the rest.
+pub struct Lending<'a> {
+    /// Frames, or their heads.
+    pub out: &'a mut Arena,
+    /// Which are lent.
+    pub lent: &'a mut Lent,
+}
+
+impl<P: Platform> Receiver<P> for Lending<'_> {
+    type To = Arena;
+
+    #[inline(always)]
+    fn to(&mut self) -> &mut Arena {
+        self.out
+    }
+
+    #[inline(always)]
+    fn take_one<F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        places: (&mut LentPages, &RxBuffers),
+        part: Part,
+        offload: Offload,
+    ) -> Result<bool, PeerFault> {
+        if !F::LENDS || usize::from(part.len) <= RX_HEAD_BYTES {
+            return Copying(&mut *self.out).take_one(path, places, part, offload);
+        }
+        self.take(path, places, &[part], offload)
+    }
+
+    #[inline(always)]
+    fn take<F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        (pages, buffers): (&mut LentPages, &RxBuffers),
+        parts: &[Part],
+        offload: Offload,
+    ) -> Result<bool, PeerFault> {
+        let total: usize = parts.iter().map(|part| usize::from(part.len)).sum();
+        // A checksum that is to be made blank is the whole frame's.
+        let is_blank = offload.gso_type == 0 || offload.csum_blank;
+        if !F::LENDS || total <= RX_HEAD_BYTES || !is_blank {
+            return Copying(&mut *self.out).take(path, (pages, buffers), parts, offload);
+        }
+        check(path, parts)?;
+        let i = self.out.len();
+        let Some(to) = self.out.room(total, offload) else { return Ok(false) };
+        let mut head = &mut to[..RX_HEAD_BYTES];
+        for part in parts {
+            let Some(piece) = piece_of(path, (pages, buffers), *part).filter(|_| !head.is_empty()) else {
+                break;
+            };
+            let copied = piece.copy_out(head);
+            head = &mut head[copied..];
+        }
+        lend(pages, parts, i, self.lent);
+        Ok(true)
+    }
+}
+
+/// Lends what is behind the head. All parts were looked at: a frame is lent whole or not at all.
+#[inline(always)]
+fn lend(pages: &mut LentPages, parts: &[Part], i: usize, lent: &mut Lent) {
+    let mut head = RX_HEAD_BYTES as u16;
+    let mut last = None;
+    for &Part { slot, offset, len, .. } in parts {
+        let copied = head.min(len);
+        head -= copied;
+        if copied == len {
+            continue; // all of it was copied: the page stays with its slot
+        }
+        let (offset, len) = (offset + copied, len - copied);
+        last = Some(match last {
+            Some(page) => pages.lend_more(page, slot, offset, len),
+            None => {
+                let page = pages.page(slot);
+                lent.note(i, pages.lend(slot, offset, len));
+                page
+            }
+        });
+    }
+}

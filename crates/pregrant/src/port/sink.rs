@@ -1,0 +1,50 @@
+//! Where received frames go.
+//!
+//! ```text
+//!   memory of slots --take, once--> Arena: one byte area
+//!                               '-> a kernel's buffers: memory of each frame's own, in pieces or not
+//! ```
+//! What a peer may do: change bytes while they are copied. The copy is what counts, so a sink reads
+//! each piece once, and parses its own copy.
+
+use super::{Arena, Offload};
+use crate::shm::Piece;
+
+/// See the module.
+pub trait Sink {
+    /// Frames that it takes now, of whatever length; 0: none.
+    fn takes(&self) -> usize;
+    /// Takes a frame of `len` bytes, by a copy of each of its pieces, in their order. False: it
+    /// cannot, and has none of it; the frame stays on its ring.
+    ///
+    /// A large segment may come with a checksum that is not blank: a sink that is no
+    /// [arena](Self::arena) has to cope with it (Linux: `rx_gso_checksum_fixup`).
+    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool;
+    /// Itself, where it is an arena: many frames are filled and looked at by one call there.
+    #[inline(always)]
+    fn arena(&mut self) -> Option<&mut Arena> {
+        None
+    }
+}
+
+impl Sink for Arena {
+    #[inline(always)]
+    fn takes(&self) -> usize {
+        if self.has_room() { super::BURST_FRAMES - self.len() } else { 0 }
+    }
+
+    #[inline(always)]
+    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        let Some(mut to) = self.room(len, offload) else { return false };
+        for piece in pieces {
+            let copied = piece.copy_out(to);
+            to = &mut to[copied..];
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn arena(&mut self) -> Option<&mut Arena> {
+        Some(self)
+    }
+}

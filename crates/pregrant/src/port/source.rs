@@ -1,0 +1,132 @@
+//! Frames that are to be sent, wherever their bytes are.
+//!
+//! ```text
+//!   Burst: one byte area -------.
+//!   a kernel's buffer: pieces ---+--copy_to--> memory of a slot, once
+//! ```
+//! The sender asks for the lengths first, and then has each frame written to where it is sent from.
+//! A peer sees what is written there, and no more: it has no part in a source.
+
+use super::{Burst, FrameDesc, Offload};
+use crate::shm::PieceMut;
+
+/// One frame.
+#[allow(clippy::len_without_is_empty)] // an empty one is skipped
+pub trait Source: Copy {
+    /// Bytes, headers included, no FCS. 0: it was dropped on the way.
+    fn len(&self) -> usize;
+    /// Checksum and segmentation.
+    fn offload(&self) -> &Offload;
+    /// Copies its bytes, from the `at`-th on, to all of `to`, which is not longer than the rest.
+    fn copy_to(&self, at: usize, to: PieceMut<'_>);
+}
+
+/// Frames, at most [`BURST_FRAMES`](super::BURST_FRAMES).
+pub trait Frames: Copy {
+    /// One of them.
+    type Frame<'a>: Source
+    where
+        Self: 'a;
+    /// How many.
+    fn count(&self) -> usize;
+    /// Frame `i`. None: there are not so many.
+    fn get(&self, i: usize) -> Option<Self::Frame<'_>>;
+    /// The first `n`, or as many as there are, in their order.
+    fn first(&self, n: usize) -> impl Iterator<Item = Self::Frame<'_>>;
+    /// Without the first `n`, of which there are so many.
+    fn skip(self, n: usize) -> Self;
+}
+
+/// A frame alone.
+impl<S: Source> Frames for S {
+    type Frame<'a>
+        = Self
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        1
+    }
+    #[inline(always)]
+    fn get(&self, i: usize) -> Option<Self> {
+        (i == 0).then_some(*self)
+    }
+    #[inline(always)]
+    fn first(&self, n: usize) -> impl Iterator<Item = Self> {
+        (n > 0).then_some(*self).into_iter()
+    }
+    /// Itself: where it was sent, nobody asks for the rest.
+    #[inline(always)]
+    fn skip(self, _n: usize) -> Self {
+        self
+    }
+}
+
+/// A frame in one piece, about which nothing is to be said.
+impl Source for &[u8] {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+    #[inline(always)]
+    fn offload(&self) -> &Offload {
+        &Offload::NONE
+    }
+    #[inline(always)]
+    fn copy_to(&self, at: usize, to: PieceMut<'_>) {
+        if let Some(bytes) = <[u8]>::get(self, at..at + to.len()) {
+            to.copy_in(bytes);
+        }
+    }
+}
+
+/// A frame of a burst.
+#[derive(Clone, Copy, Debug)]
+pub struct BurstFrame<'a> {
+    bytes: &'a [u8],
+    desc: &'a FrameDesc,
+}
+
+impl Source for BurstFrame<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.desc.len as usize
+    }
+    #[inline(always)]
+    fn offload(&self) -> &Offload {
+        &self.desc.offload
+    }
+    #[inline(always)]
+    fn copy_to(&self, at: usize, to: PieceMut<'_>) {
+        let from = self.desc.at as usize + at;
+        if let Some(bytes) = self.bytes.get(from..from + to.len()) {
+            to.copy_in(bytes);
+        }
+    }
+}
+
+impl Frames for Burst<'_> {
+    type Frame<'a>
+        = BurstFrame<'a>
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.frames.len()
+    }
+    #[inline(always)]
+    fn get(&self, i: usize) -> Option<BurstFrame<'_>> {
+        self.frames.get(i).map(|desc| BurstFrame { bytes: self.bytes, desc })
+    }
+    #[inline(always)]
+    fn first(&self, n: usize) -> impl Iterator<Item = BurstFrame<'_>> {
+        let bytes = self.bytes;
+        self.frames.get(..n).unwrap_or(self.frames).iter().map(move |desc| BurstFrame { bytes, desc })
+    }
+    #[inline(always)]
+    fn skip(self, n: usize) -> Self {
+        Burst { frames: self.frames.get(n..).unwrap_or_default(), ..self }
+    }
+}
