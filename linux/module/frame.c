@@ -2,8 +2,19 @@
 /* Bytes of skbs: the core copies a frame once, between an skb and what is granted. */
 #include <linux/etherdevice.h>
 #include <linux/if_ether.h>
+#include <linux/version.h>
 
 #include "driver.h"
+
+/* What is known of a received frame until it goes up. */
+struct pregrant_cb {
+	size_t len;
+};
+
+static struct pregrant_cb *pregrant_cb(struct sk_buff *skb)
+{
+	return (struct pregrant_cb *)skb->cb;
+}
 
 void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 {
@@ -12,13 +23,22 @@ void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 		memset(to, 0, len);
 }
 
-void *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size)
+/* Longer frames have their headers in the skb, and the rest in pages: memory in one piece is scarce. */
+#define LINEAR_MAX 2048
+#define HEAD 256
+
+struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear)
 {
 	struct pregrant_received *received = to;
 	struct sk_buff *skb = NULL;
+	bool whole = len <= LINEAR_MAX;
 
 	if (len >= ETH_HLEN)
-		skb = __napi_alloc_skb(received->napi, len, GFP_ATOMIC | __GFP_NOWARN);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 10, 0)
+		skb = napi_alloc_skb(received->napi, whole ? len : HEAD);
+#else
+		skb = __napi_alloc_skb(received->napi, whole ? len : HEAD, GFP_ATOMIC | __GFP_NOWARN);
+#endif
 	if (!skb) {
 		received->dropped++;
 		return NULL;
@@ -36,8 +56,44 @@ void *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size)
 		info->gso_type |= SKB_GSO_DODGY;
 		info->gso_segs = 0;
 	}
+	pregrant_cb(skb)->len = len;
 	__skb_queue_tail(&received->skbs, skb);
-	return __skb_put(skb, len);
+	*linear = whole ? __skb_put(skb, len) : NULL;
+	return skb;
+}
+
+/* An skb that ends up shorter than it was to be, for want of memory, is dropped when it is delivered. */
+void pk_skb_append(struct sk_buff *skb, const void *from, size_t len)
+{
+	struct skb_shared_info *info = skb_shinfo(skb);
+
+	while (len) {
+		size_t n = min_t(size_t, len, HEAD - skb_headlen(skb));
+		skb_frag_t *frag;
+
+		if (n) {
+			memcpy(__skb_put(skb, n), from, n);
+		} else {
+			frag = info->nr_frags ? &info->frags[info->nr_frags - 1] : NULL;
+			if (!frag || skb_frag_size(frag) == PAGE_SIZE) {
+				struct page *page = NULL;
+
+				if (info->nr_frags < MAX_SKB_FRAGS)
+					page = dev_alloc_pages(0);
+				if (!page)
+					return;
+				frag = &info->frags[info->nr_frags];
+				skb_add_rx_frag(skb, info->nr_frags, page, 0, 0, PAGE_SIZE);
+			}
+			n = min_t(size_t, len, PAGE_SIZE - skb_frag_size(frag));
+			memcpy(skb_frag_address(frag) + skb_frag_size(frag), from, n);
+			skb_frag_size_add(frag, n);
+			skb->len += n;
+			skb->data_len += n;
+		}
+		from += n;
+		len -= n;
+	}
 }
 
 /* Outside of any lock: the stack may answer a frame by sending one. */
@@ -47,13 +103,23 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 
 	queue->rx_dropped += received->dropped;
 	while ((skb = __skb_dequeue(&received->skbs))) {
+		/* A large segment whose sum is not blank: its segments' sums are to be made from a blank one. */
+		bool blank = skb->ip_summed == CHECKSUM_PARTIAL, fix = skb_is_gso(skb) && !blank;
+
+		if (skb->len != pregrant_cb(skb)->len) {
+			queue->rx_dropped++;
+			dev_kfree_skb_any(skb);
+			continue;
+		}
 		queue->rx_packets++;
 		queue->rx_bytes += skb->len;
 		skb_record_rx_queue(skb, queue->index);
 		skb->protocol = eth_type_trans(skb, queue->dev->netdev);
 		skb_reset_network_header(skb);
+		if (fix)
+			skb->ip_summed = CHECKSUM_PARTIAL;
 		/* Where the sum is to be, for whoever sends the frame on. */
-		if (skb->ip_summed == CHECKSUM_PARTIAL && skb_checksum_setup(skb, false)) {
+		if ((blank || fix) && skb_checksum_setup(skb, fix)) {
 			queue->rx_dropped++;
 			dev_kfree_skb_any(skb);
 			continue;

@@ -53,7 +53,8 @@ int pk_error_remove(struct pregrant_device *dev);
 
 /* frame.c */
 void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len);
-void *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size);
+struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear);
+void pk_skb_append(struct sk_buff *skb, const void *from, size_t len);
 
 /* Control: one caller at a time, who may sleep, while no frame travels. */
 struct pregrant_settings {
@@ -83,6 +84,7 @@ void pregrant_front_free(struct pregrant_front *front);
 /* Data: under the vif's lock. */
 int pregrant_front_send(struct pregrant_front *front, u32 queue, struct sk_buff *skb, size_t len, u32 csum,
 			u32 gso_type, u32 gso_size);
+void pregrant_front_publish(struct pregrant_front *front, u32 queue);
 u32 pregrant_front_room(const struct pregrant_front *front, u32 queue);
 u32 pregrant_front_in_flight(const struct pregrant_front *front, u32 queue);
 int pregrant_front_reclaim(struct pregrant_front *front, u32 queue);

@@ -110,6 +110,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	if (sent == 0) {
 		/* The queue is stopped before it can be full: a reset came between. */
 		netif_tx_stop_queue(txq);
+		pregrant_front_publish(dev->front, queue->index);
 		spin_unlock_irqrestore(&dev->lock, flags);
 		napi_schedule(&queue->napi);
 		return NETDEV_TX_BUSY;
@@ -117,6 +118,8 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	after = pregrant_front_in_flight(dev->front, queue->index);
 	if (sent < 0 || after == before) {
 		queue->tx_dropped++;
+		/* Those before it, which said that there was more. */
+		pregrant_front_publish(dev->front, queue->index);
 		spin_unlock_irqrestore(&dev->lock, flags);
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
@@ -127,13 +130,15 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	kept = &queue->kept[queue->kept_tail++ & queue->kept_mask];
 	*kept = (struct pregrant_kept) { .skb = skb, .end = queue->requests, .bytes = skb->len };
 	skb_tx_timestamp(skb);
-	netdev_tx_sent_queue(txq, skb->len);
 	if (!has_room(queue)) {
 		netif_tx_stop_queue(txq);
 		full = true;
-	} else if (!queue->tx_armed && arm_tx(queue, 0) < 0) {
-		goto broken;
 	}
+	/* While the stack has more, one event will do. */
+	if (__netdev_tx_sent_queue(txq, skb->len, netdev_xmit_more()))
+		pregrant_front_publish(dev->front, queue->index);
+	if (!full && !queue->tx_armed && arm_tx(queue, 0) < 0)
+		goto broken;
 	spin_unlock_irqrestore(&dev->lock, flags);
 	if (full)
 		napi_schedule(&queue->napi);

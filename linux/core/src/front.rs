@@ -12,14 +12,13 @@ use crate::log;
 use crate::platform::Kernel;
 use crate::shim;
 use alloc::boxed::Box;
-use alloc::vec;
 use core::ffi::c_void;
 use pregrant::DomId;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif, Granting};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::stats::DirStats;
-use pregrant::port::{Arena, Burst, FrameDesc, MAX_FRAME, Offload};
+use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
 
 /// The back broke the protocol, or the device failed: EIO.
 const FAULT: i32 = -5;
@@ -31,10 +30,6 @@ pub struct Front {
     p: Kernel,
     bus: KernelBus,
     vif: FrontVif<Kernel>,
-    /// A frame on its way from an skb to the back.
-    sent: Box<[u8]>,
-    /// Frames on their way to skbs.
-    received: Box<Arena>,
 }
 
 /// What a module's parameters say: `struct pregrant_settings`.
@@ -90,8 +85,6 @@ pub unsafe extern "C" fn pregrant_front_new(
         p: Kernel { device },
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
-        sent: vec![0; MAX_FRAME].into_boxed_slice(),
-        received: Box::new(Arena::new()),
     });
     let Front { bus, vif, .. } = &mut *front;
     if let Err(e) = vif.succeed(bus) {
@@ -236,7 +229,33 @@ fn fault_of(fault: &dyn core::fmt::Display) -> i32 {
     FAULT
 }
 
-/// Sends an skb's bytes: 1: taken; 0: no room now; below 0: it cannot be.
+/// An skb that is to be sent.
+#[derive(Clone, Copy)]
+struct Frame {
+    skb: shim::Skb,
+    len: usize,
+    offload: Offload,
+}
+
+impl Source for Frame {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len
+    }
+    #[inline(always)]
+    fn offload(&self) -> &Offload {
+        &self.offload
+    }
+    #[inline(always)]
+    fn copy_to(&self, at: usize, to: PieceMut<'_>) {
+        let (to, len) = to.as_raw();
+        // SAFETY: bytes that the skb has, to memory of that length.
+        unsafe { shim::pk_skb_read(self.skb, at, to, len) }
+    }
+}
+
+/// Writes an skb's bytes to the ring; the back is [shown](pregrant_front_publish) them later. 1:
+/// taken; 0: no room now; below 0: it cannot be.
 ///
 /// # Safety
 /// The skb has `len` bytes.
@@ -250,21 +269,26 @@ pub unsafe extern "C" fn pregrant_front_send(
     gso_type: u32,
     gso_size: u32,
 ) -> i32 {
-    let Front { p, vif, sent, .. } = front;
+    let Front { p, vif, .. } = front;
     let Some(queue) = vif.queue_mut(queue as usize) else { return NOT_LIVE };
-    let Some(to) = sent.get_mut(..len) else { return -90 };
-    // SAFETY: as many bytes as the skb has, to memory of ours.
-    unsafe { shim::pk_skb_read(skb, 0, to.as_mut_ptr(), len) };
     let offload = Offload {
         csum_blank: csum & 1 != 0,
         csum_ok: csum & 2 != 0,
         gso_type: gso_type as u8,
         gso_size: gso_size as u16,
     };
-    let frames = [FrameDesc { at: 0, len: len as u32, offload }];
-    match queue.send(p, &Burst { bytes: sent, frames: &frames }) {
+    match queue.queue(p, &Frame { skb, len, offload }) {
         Ok(n) => n as i32,
         Err(e) => e.code,
+    }
+}
+
+/// Shows the back what was sent.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_publish(front: &mut Front, queue: u32) {
+    let Front { p, vif, .. } = front;
+    if let Some(queue) = vif.queue_mut(queue as usize) {
+        queue.publish(p);
     }
 }
 
@@ -291,10 +315,51 @@ pub extern "C" fn pregrant_front_reclaim(front: &mut Front, queue: u32) -> i32 {
     }
 }
 
+/// A `struct pregrant_received`, which skbs are added to.
+struct Skbs {
+    to: *mut c_void,
+    most: usize,
+}
+
+impl Sink for Skbs {
+    #[inline(always)]
+    fn takes(&self) -> usize {
+        self.most
+    }
+    /// Where there is no memory the frame is dropped: C counts it. To leave it on its ring would be
+    /// to ask again without end.
+    #[inline(always)]
+    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        self.most -= 1;
+        let csum = u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1;
+        let (kind, size) = (u32::from(offload.gso_type), u32::from(offload.gso_size));
+        let mut linear = core::ptr::null_mut();
+        // SAFETY: `to` is what C's caller gave.
+        let skb = unsafe { shim::pk_skb_new(self.to, len, csum, kind, size, &mut linear) };
+        if skb.is_null() {
+            return true;
+        }
+        if linear.is_null() {
+            for (from, len) in pieces.map(|piece| piece.as_raw()) {
+                // SAFETY: a piece of memory that is mapped; C copies it, once.
+                unsafe { shim::pk_skb_append(skb, from, len) };
+            }
+            return true;
+        }
+        // SAFETY: private memory of `len` bytes.
+        let mut to = unsafe { core::slice::from_raw_parts_mut(linear, len) };
+        for piece in pieces {
+            let copied = piece.copy_out(to);
+            to = to.get_mut(copied..).unwrap_or_default();
+        }
+        true
+    }
+}
+
 /// Gives each frame that is there an skb in `to`, at most `most`. How many; below 0: a fault.
 ///
 /// # Safety
-/// `to` is what `pk_skb_new` takes.
+/// `to` is a `struct pregrant_received`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_front_receive(
     front: &mut Front,
@@ -302,26 +367,12 @@ pub unsafe extern "C" fn pregrant_front_receive(
     to: *mut c_void,
     most: u32,
 ) -> i32 {
-    let Front { p, vif, received, .. } = front;
+    let Front { p, vif, .. } = front;
     let Some(queue) = vif.queue_mut(queue as usize) else { return 0 };
-    received.clear();
-    let _ = most; // an arena's, which is no more than a poll's
-    if let Err(fault) = queue.recv(p, &mut **received, 1) {
-        return fault_of(&fault);
+    match queue.recv(p, &mut Skbs { to, most: most as usize }, 1) {
+        Ok(n) => n as i32,
+        Err(fault) => fault_of(&fault),
     }
-    let burst = received.burst();
-    for (frame, offload) in burst.iter() {
-        let csum = u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1;
-        let (kind, size) = (u32::from(offload.gso_type), u32::from(offload.gso_size));
-        // SAFETY: the caller's; null, or as many bytes as the frame has.
-        unsafe {
-            let at = shim::pk_skb_new(to, frame.len(), csum, kind, size);
-            if !at.is_null() {
-                core::ptr::copy_nonoverlapping(frame.as_ptr(), at, frame.len());
-            }
-        }
-    }
-    burst.frames.len() as i32
 }
 
 /// Asks for an event at the `ahead`-th answer of TX from here. 1: it is there; below 0: a fault.

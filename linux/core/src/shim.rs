@@ -58,6 +58,16 @@ unsafe extern "C" {
     // frame.c
     /// Copies `len` bytes from `at` on.
     pub fn pk_skb_read(skb: Skb, at: usize, to: *mut u8, len: usize);
-    /// Memory for the bytes of another received frame, which `to` collects. Null: none now.
-    pub fn pk_skb_new(to: *mut c_void, len: usize, csum: u32, gso_type: u32, gso_size: u32) -> *mut u8;
+    /// An skb for another received frame, which `to` collects. `linear`: memory for all of its bytes;
+    /// null: they are appended. Null: there is none now.
+    pub fn pk_skb_new(
+        to: *mut c_void,
+        len: usize,
+        csum: u32,
+        gso_type: u32,
+        gso_size: u32,
+        linear: *mut *mut u8,
+    ) -> Skb;
+    /// Bytes of one that is not linear.
+    pub fn pk_skb_append(skb: Skb, from: *const u8, len: usize);
 }
