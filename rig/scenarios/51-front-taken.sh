@@ -38,7 +38,7 @@ on_bridge() {
 }
 # refused TIMES: netback has said so often that it maps nothing, and frames travel.
 refused() {
-	said "the back keeps no page mapped" "$1" || fail "netback was not asked, time $1: $(ask one 'tail -n 3 /tmp/front.log')"
+	said "the backend keeps no page of ours mapped" "$1" || fail "netback was not asked, time $1: $(ask one 'tail -n 3 /tmp/front.log')"
 	frames one 10.9.0.1 --count 2000
 }
 said "the back keeps the pages mapped" 1 || fail "the front's pages are not mapped: $ANSWER"
