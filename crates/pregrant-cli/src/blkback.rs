@@ -7,6 +7,7 @@
 //! threads. What it has in common with other backends is in [`daemon`](crate::daemon); why it is a
 //! process beside `pregrant back` is in decision 0031.
 
+use crate::blkfront::ring_order;
 use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::kernel::KeptOff;
 use crate::daemon::{DaemonArgs, Serves, chosen};
@@ -77,9 +78,12 @@ pub struct BlkBackArgs {
     /// Queues of a disk at most
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     max_queues: u32,
-    /// Pages of a ring at most, as the exponent of 2
-    #[arg(long, value_name = "ORDER", default_value_t = MAX_RING_ORDER, value_parser = clap::value_parser!(u32).range(..=MAX_RING_ORDER as i64))]
-    max_ring_order: u32,
+    /// Pages of each ring at most: 1, 2, 4, 8 or 16; a page has 32 requests
+    #[arg(long, value_name = "N", default_value = "16", value_parser = ring_order, conflicts_with = "max_ring_order")]
+    max_ring_pages: u32,
+    /// The same as an exponent of 2: 4 means 16 pages
+    #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u32).range(..=MAX_RING_ORDER as i64))]
+    max_ring_order: Option<u32>,
     /// Segments of an indirect request at most; 0: there are no indirect requests
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(..=INDIRECT_SEGMENTS_MAX as i64))]
     max_segments: u32,
@@ -107,7 +111,7 @@ const WAYS: &[(IoWay, &str)] = &[
 impl BlkBackArgs {
     fn config(&self, awaits_scripts: bool) -> BlkConfig {
         let features = BackFeatures {
-            max_ring_order: self.max_ring_order,
+            max_ring_order: self.max_ring_order.unwrap_or(self.max_ring_pages),
             max_queues: self.max_queues,
             max_indirect_segments: self.max_segments,
             ..BackFeatures::default()

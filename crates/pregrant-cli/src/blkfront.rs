@@ -101,7 +101,7 @@ fn device(text: &str) -> std::result::Result<u32, String> {
 }
 
 /// Pages of a ring, as the exponent of 2.
-fn ring_order(text: &str) -> std::result::Result<u32, String> {
+pub fn ring_order(text: &str) -> std::result::Result<u32, String> {
     let pages = (0..=MAX_RING_ORDER).find(|order| text == (1u32 << order).to_string());
     pages.ok_or_else(|| "a power of two from 1 to 16".into())
 }
