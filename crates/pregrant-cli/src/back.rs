@@ -63,18 +63,18 @@ pub struct BackArgs {
     /// backend left connected
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
     give_back: Vec<DeviceChoice>,
-    /// What stands behind the vifs: an interface for each, or one switch in this process
+    /// What vifs are connected to: a tap each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
     port: Option<Port>,
     /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than
     /// its vif's `mac`; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]|all", value_parser = whose)]
     allow_mac_spoofing: Vec<Whose>,
-    /// Write the frames of this vif, both directions, into a pcap file (for tcpdump or Wireshark),
-    /// which begins anew; may be repeated
+    /// Write this vif's frames, both directions, to a pcap file (for tcpdump or Wireshark);
+    /// overwrites an old one; may be repeated
     #[arg(long, value_name = "VIF=FILE", value_parser = capture)]
     capture: Vec<Wanted>,
-    /// How frames travel to a tap and from it
+    /// How frames are passed to and from taps
     #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TapWay::name))]
     #[arg(conflicts_with = "loopback")]
     tap_way: TapWay,
@@ -85,15 +85,15 @@ pub struct BackArgs {
     /// dist/pregrant-hotplug.socket
     #[arg(long, value_name = "PATH", conflicts_with = "loopback")]
     hotplug_socket: Option<PathBuf>,
-    /// What fetches frames that are neither in staging buffers nor in pages that stay mapped
+    /// How to move frames that are neither in staging buffers nor in mapped pages
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, Fallback::name))]
     path: Fallback,
-    /// Pages of each queue and direction that stay mapped once they were seen, for fronts that say
-    /// feature-persistent; 0: none, and it is not offered
+    /// Pages of each queue and direction to keep mapped after first use, for frontends with
+    /// feature-persistent; 0: do not offer it
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
     persistent_grants: u32,
-    /// Pages of each queue that its guest may have kept mapped by control messages (GET, ADD and
-    /// DEL_GREF_MAPPING); 0: none, and they are answered with NOT_SUPPORTED
+    /// Pages of each queue that its guest may ask to keep mapped (control messages GET, ADD and
+    /// DEL_GREF_MAPPING); 0: answer these with NOT_SUPPORTED
     #[arg(long, value_name = "PAGES", default_value_t = gref_mapping::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=gref_mapping::LIMIT_MAX as i64))]
     gref_mappings: u32,
 }
@@ -133,16 +133,16 @@ const PATHS: &[(Fallback, &str)] = &[
     (Fallback { of: PathName::Map, heads: false }, "Map and unmap, as Linux's netback does"),
     (
         Fallback { of: PathName::Copy, heads: true },
-        "The same, but for what of a long frame is in its staging buffer: its head",
+        "By grant copy, except a long frame's head, which is in its staging buffer",
     ),
     (Fallback { of: PathName::Map, heads: true }, "Headers from staging buffers, payload by map and unmap"),
     (
         Fallback { of: PathName::Foreign, heads: false },
-        "On the loopback: map all memory of guests that ask for it, which isolates them no more; others by copy",
+        "Loopback only: map the whole memory of guests that ask for it, which ends their isolation; others by copy",
     ),
     (
         Fallback { of: PathName::GuestCopy, heads: false },
-        "On the loopback: lend pages to guests that copy received frames themselves; others by copy",
+        "Loopback only: let guests copy received frames out of the backend's pages; others by copy",
     ),
 ];
 

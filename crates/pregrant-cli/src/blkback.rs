@@ -57,25 +57,25 @@ pub struct BlkBackArgs {
     /// Who runs the disks' scripts; without it the toolstack in dom0, and nobody elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<Scripts>,
-    /// How bytes travel where the guest does not say feature-persistent
+    /// How bytes are moved for guests without feature-persistent
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, |path| path.name()))]
     path: PathName,
-    /// Pages of each queue that stay mapped once they were seen, for guests that say
-    /// feature-persistent; 0: none, and it is not offered
+    /// Pages of each queue to keep mapped after first use, for guests with feature-persistent; 0:
+    /// do not offer it
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=8192))]
     persistent_grants: u32,
-    /// Who does the I/O of files and block devices
+    /// How to do I/O on files and block devices
     #[arg(long, value_name = "WAY", default_value = "uring", value_parser = choice(WAYS, IoWay::name))]
     io: IoWay,
-    /// Read and write through the kernel's page cache, also where an image could go without
+    /// Use the kernel's page cache, even for images that support direct I/O
     #[arg(long)]
     page_cache: bool,
-    /// Tell guests of the 4096-byte logical sectors of a device that has them, in place of 512.
-    /// Linux guests are right with it; FreeBSD's front before its fix, and Windows' without
-    /// feature-large-sector-size, read and write at wrong places (docs/operate.md)
+    /// Report a device's 4096-byte logical sectors to guests, instead of 512. Linux guests support
+    /// it; FreeBSD's front before its fix, and Windows' without feature-large-sector-size, read and
+    /// write at wrong places (docs/operate.md)
     #[arg(long)]
     native_sectors: bool,
-    /// Queues of a disk at most
+    /// Maximum number of queues per disk
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     max_queues: u32,
     /// Pages of each ring at most: 1, 2, 4, 8 or 16; a page has 32 requests
@@ -84,7 +84,7 @@ pub struct BlkBackArgs {
     /// The same as an exponent of 2: 4 means 16 pages
     #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u32).range(..=MAX_RING_ORDER as i64))]
     max_ring_order: Option<u32>,
-    /// Segments of an indirect request at most; 0: there are no indirect requests
+    /// Maximum segments per indirect request; 0: no indirect requests
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(..=INDIRECT_SEGMENTS_MAX as i64))]
     max_segments: u32,
 }

@@ -61,7 +61,7 @@ pub struct BlkFrontArgs {
     /// The directory in which the disk is to be the file `disk`
     #[arg(long, value_name = "DIR")]
     mount: PathBuf,
-    /// Queues, as far as the backend and the memory that can be granted allow
+    /// Number of queues, limited by the backend and by grantable memory
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     queues: u32,
     /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend allows; a page has 32 requests
@@ -70,12 +70,11 @@ pub struct BlkFrontArgs {
     /// Pages that one request has at most, as far as the backend allows; up to 11 they need no list
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=INDIRECT_SEGMENTS_MAX as i64))]
     segments: u32,
-    /// Grant pages for each request, where they would be granted once and stay mapped at a backend
-    /// that can
+    /// Grant pages for each request, instead of once for the backend to keep mapped
     #[arg(long)]
     no_persistent: bool,
-    /// How long the disk may take to be there, before this ends with the reason; without a number,
-    /// or with 0, as long as it takes
+    /// Seconds to wait for the disk before exiting with the reason; without a number, or with 0: no
+    /// limit
     #[arg(long, value_name = "SECONDS", default_value_t = WAIT_USUAL, num_args = 0..=1, require_equals = true, default_missing_value = "0", hide_default_value = true)]
     wait: u64,
     /// How slots of the ring are laid out

@@ -43,16 +43,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 Each line begins with ok, note or WRONG; what to do stands behind an arrow. The exit code is 1 when something is WRONG.")]
 pub struct DoctorArgs {
-    /// Look at the loopback machine in this directory instead of this Xen
+    /// Check the loopback machine in this directory instead of this Xen
     #[arg(long, value_name = "DIR")]
     loopback: Option<PathBuf>,
-    /// Look at this disk of a guest alone: wait until its backend has tried its image, say nothing
-    /// where that is there, and fail with the reason where it is not. dist/block-pregrant asks so
-    /// before it tells xl that the disk is connected
+    /// Check one disk of a guest: wait until its backend has opened the image; print nothing on
+    /// success, the reason on failure (for dist/block-pregrant)
     #[arg(long, value_name = "DOMID.HANDLE", value_parser = disk_attachment::one_vbd)]
     vbd: Option<(u16, u32)>,
-    /// Print a drop-in for pregrant-blkback.service that names the block devices, and the files
-    /// elsewhere, of the disks that guests have of this domain now, and nothing else
+    /// Print a systemd drop-in for pregrant-blkback.service that allows the block devices and files
+    /// of the disks that this domain serves now
     #[arg(long, conflicts_with_all = ["loopback", "vbd"])]
     device_policy: bool,
 }

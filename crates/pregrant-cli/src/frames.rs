@@ -48,10 +48,10 @@ pub struct FramesArgs {
     /// How many
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "serve")]
     count: u64,
-    /// Bytes of one: a number, or from..to, of which each length is as likely
+    /// Payload bytes: a number, or a range from..to with uniformly distributed lengths
     #[arg(long, value_name = "N[..N]", default_value = "64..1472", value_parser = sizes, conflicts_with = "serve")]
     size: RangeInclusive<u16>,
-    /// How many may be without an acknowledgement
+    /// Maximum number of unacknowledged datagrams
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096), conflicts_with = "serve")]
     window: u16,
     /// Seconds without an answer after which it gives up
@@ -65,7 +65,7 @@ struct End {
     /// Receive and acknowledge, until a signal
     #[arg(long)]
     serve: bool,
-    /// Send to where it is served
+    /// Address of the receiver
     #[arg(long, value_name = "IP")]
     to: Option<IpAddr>,
 }

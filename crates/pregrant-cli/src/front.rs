@@ -68,8 +68,7 @@ pub struct FrontArgs {
     /// The station's address; without it 10.0.x.y, where x and y are the domain's number in bytes
     #[arg(long, value_name = "IP", conflicts_with = "tap")]
     address: Option<Ipv4Addr>,
-    /// How frames travel: through buffers granted at connect, in pages granted once that the back
-    /// keeps, of its own accord or because it is asked to, or by grants of their own
+    /// How frames are moved
     #[arg(long, value_name = "PATH", default_value = "staging", value_parser = choice(PATHS, PathName::name))]
     path: PathName,
     /// With --path staging: bytes of a frame that fit a buffer: 64, 128, 256, 2048, 4096, or 65535
@@ -80,16 +79,16 @@ pub struct FrontArgs {
     /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(576..=65521))]
     mtu: Option<u32>,
-    /// Queues, as far as the backend and the memory that can be granted allow; without it as many
-    /// as there are processors
+    /// Number of queues, limited by the backend and by grantable memory; without it one for each
+    /// processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "tap", conflicts_with_all = ["ping", "serve", "send"])]
     queues: Option<u32>,
     /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend and the memory that can be
     /// granted allow; a page has 256 slots
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
-    /// A frame hook on echo requests, before the stack or the kernel has them; at the end a line
-    /// says what it did
+    /// Run a frame hook on echo requests, before the stack or the kernel gets them; prints a
+    /// summary on exit
     #[arg(long, value_name = "ACTION", value_parser = choice(HOOKS, action_name))]
     hook: Option<HookAction>,
     #[command(flatten)]
@@ -124,30 +123,24 @@ struct Task {
 
 const PATHS: &[(PathName, &str)] = &[
     (PathName::Staging, "Staging buffers, where the backend has them too"),
-    (PathName::Persistent, "Pages granted once, which a backend that can keeps mapped"),
+    (PathName::Persistent, "Pages granted once, which the backend keeps mapped if it can"),
     (
         PathName::GrefMapping,
         "Pages granted once, which the backend is asked to keep mapped (netif.h's control messages)",
     ),
     (
         PathName::DataRing,
-        "A circular area granted at connect, where the backend takes one; what finds it full by a grant",
+        "A circular area granted at connect, if the backend takes one; frames that find it full go by grants",
     ),
-    (
-        PathName::Foreign,
-        "Any page of this domain, all of which the backend maps: where it does so, on the loopback alone",
-    ),
-    (
-        PathName::GuestCopy,
-        "Received frames are copied by this end, out of pages that the backend lends; on the loopback alone",
-    ),
-    (PathName::Copy, "Each frame by a grant: what a guest without Pregrant does"),
+    (PathName::Foreign, "Any page of this domain: the backend maps all of its memory (loopback only)"),
+    (PathName::GuestCopy, "This end copies received frames out of the backend's pages (loopback only)"),
+    (PathName::Copy, "A grant for each frame, as a guest without Pregrant"),
 ];
 
 const HOOKS: &[(HookAction, &str)] = &[
     (HookAction::Pass, "Inspect them, and pass them on"),
-    (HookAction::Drop, "They are no more"),
-    (HookAction::Tx, "They are answered in the buffers that they came in, where the backend can"),
+    (HookAction::Drop, "Drop them"),
+    (HookAction::Tx, "Answer them in the buffers that they came in, if the backend can"),
 ];
 
 fn action_name(action: HookAction) -> &'static str {

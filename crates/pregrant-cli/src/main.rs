@@ -51,26 +51,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Watch two guests exchange TCP traffic through a backend, then path measured against path (no
-    /// root, no Xen)
+    /// Run two guests and a backend, then compare the paths (no root, no Xen)
     Demo(demo::DemoArgs),
-    /// A software Xen that stays, for back and front by hand
+    /// Run a software Xen, to start backends and guests on it by hand
     Loopback(loopback::LoopbackArgs),
     /// Serve the network interfaces of guests
     Back(back::BackArgs),
     /// Serve the disks of guests
     Blkback(blkback::BlkBackArgs),
-    /// Be a guest: its network interface, for its kernel or with a small tool for traffic
+    /// A guest's network frontend: an interface for its kernel, or a small traffic tool
     Front(front::FrontArgs),
-    /// Be a guest: its disk, as a file for any program
+    /// A guest's disk frontend: the disk as a file for any program
     Blkfront(blkfront::BlkFrontArgs),
-    /// Run a hotplug script for a backend: a unit of systemd
+    /// Run a hotplug script for a backend (started by systemd)
     Hotplug(hotplug::HotplugArgs),
-    /// What is missing here, what each vif does and why, and what to do about it
+    /// Check this machine, its vifs and disks, and say what to do
     Doctor(doctor::DoctorArgs),
     /// Check an interface: numbered datagrams, each acknowledged, none lost or damaged
     Frames(frames::FramesArgs),
-    /// What backends do: a live table, JSON, or Prometheus' text
+    /// Statistics of running backends: a live table, JSON, or Prometheus' text format
     Top(top::TopArgs),
     /// xenstore: the tree of keys in which the two ends of a device find each other
     Store(store::StoreArgs),

@@ -47,7 +47,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant demo --json out.jsonl
   pregrant demo --report report
 
-Needs no root and no Xen, and takes less than 30 seconds. Figures of a busy machine say little.")]
+Needs no root and no Xen, and takes less than 30 seconds. Results from a loaded machine are meaningless.")]
 pub struct DemoArgs {
     #[command(flatten)]
     output: Output,

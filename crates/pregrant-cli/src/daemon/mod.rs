@@ -102,10 +102,10 @@ pub struct DaemonArgs {
     /// Serve on the loopback machine in this directory (pregrant loopback serve)
     #[arg(long, value_name = "DIR")]
     pub loopback: Option<PathBuf>,
-    /// At the end close the devices, instead of leaving them to the next backend
+    /// Close the devices on exit, instead of leaving them to the next backend
     #[arg(long)]
     pub close: bool,
-    /// If the domain has such a backend already, wait until that one ends
+    /// If another backend serves this domain, wait until it exits
     #[arg(long)]
     pub wait: bool,
     /// How to wait for work
@@ -133,11 +133,11 @@ impl DaemonArgs {
 const MODES: &[(Mode, &str)] = &[
     (Mode::Adaptive, "Spin for a short time, then sleep"),
     (Mode::Event, "Sleep at once"),
-    (Mode::Poll, "Never sleep: a whole core"),
+    (Mode::Poll, "Never sleep; uses a whole core"),
 ];
 
 const PLACES: &[(Placement, &str)] = &[
-    (Placement::Balanced, "The one that carries least"),
+    (Placement::Balanced, "The worker with the least load"),
     (Placement::Fixed, "By the guest's number"),
     (Placement::Own, "A thread for each device"),
 ];

@@ -50,14 +50,13 @@ pub struct TopArgs {
     /// Seconds between two readings
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
-    /// Two readings, one table, and the end
+    /// Take two readings, print one table and exit
     #[arg(long)]
     once: bool,
     /// An object for each vif and direction, and for each disk, one a line
     #[arg(long)]
     json: bool,
-    /// Prometheus' text format: once to standard output (-), or over HTTP at an address of this
-    /// machine alone
+    /// Prometheus' text format: once to standard output (-), or over HTTP at a loopback address
     #[arg(long, value_name = "ADDR|-", num_args = 0..=1, default_missing_value = "-",
         conflicts_with_all = ["json", "once", "interval"])]
     prometheus: Option<String>,

@@ -35,7 +35,7 @@ use std::collections::btree_map::Entry;
 
 Each guest has a RAM disk of its own, with all of which its requests deal at random places. Each read is checked against what was
 written last: the number and the generation of each sector, and now and then every byte.
-Run it on an idle machine with two cores; figures of a busy one say nothing.")]
+Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct BlkArgs {
     /// Paths, with commas between them
     #[arg(long, value_delimiter = ',', default_values_t = PathName::ALL, value_parser = choice(PATHS, PathName::name))]

@@ -23,7 +23,7 @@ const DATA_LEN: u32 = 2048;
   pregrant bench hook --size 64 --repeats 9 --json out.jsonl
 
 Frames/s are those that the guest dropped, or sent back, by way of staging buffers of 2048 bytes.
-Run it on an idle machine with two cores; figures of a busy one say nothing.")]
+Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct HookArgs {
     /// Bytes of a frame, headers included
     #[arg(long, value_delimiter = ',', default_values_t = [64u32, 1500], value_parser = clap::value_parser!(u32).range(60..=2048))]

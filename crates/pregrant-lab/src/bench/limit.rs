@@ -28,7 +28,7 @@ const TARGET_SUBCOMMAND: [&str; 2] = ["bench", "limit-target"];
 #[command(
     after_help = "Examples:\n  pregrant bench limit\n  pregrant bench limit --seconds 1 --json limit.jsonl\n\n\
     The first row is the headline: 64-byte frames in slots 256 bytes apart, one line handed per frame.\n\
-    Run it on an idle machine; figures of a busy one say nothing."
+    Run it on an idle machine; results from a loaded machine are meaningless."
 )]
 pub struct LimitArgs {
     #[command(flatten)]

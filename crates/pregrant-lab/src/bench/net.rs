@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 
 Frames/s are those that arrived, in the time between two marks; lost is sent minus received by number.
 A row whose untimed burst comes with a wrong byte fails.
-Run it on an idle machine with two cores; figures of a busy one say nothing.")]
+Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct NetArgs {
     /// Paths, with commas between them
     #[arg(long, value_delimiter = ',', default_values_t = [NetPath::of(PathName::Copy), NetPath::of(PathName::Staging)], value_parser = choice(NET_PATHS, NetPath::name))]
@@ -57,8 +57,7 @@ pub struct NetArgs {
     /// Bytes of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
     #[arg(long, default_value_t = 256, value_parser = data_len)]
     pub data_len: u32,
-    /// Whether the backend keeps the redo page that lets its rings survive it; both to see what it
-    /// costs
+    /// Whether the backend keeps redo pages, which let rings survive its crash; both to compare
     #[arg(long, value_delimiter = ',', default_values_t = [Redo::On])]
     pub redo: Vec<Redo>,
     /// TX: have private copies of whole frames made for the sink, as a switch or a capture has, so

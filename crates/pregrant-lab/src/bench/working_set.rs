@@ -25,7 +25,7 @@ use pregrant::net::path::PathName;
   pregrant bench working-set --buffers 256,1024 --reuse uniform --size 4096 --repeats 9 --json out.jsonl
 
 Rows are pairs: frames copied into the static pool, and frames sent from their buffers where the backend has these.
-Run it on an idle machine with two cores; figures of a busy one say nothing.")]
+Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct WorkingSetArgs {
     /// Buffers that the guest's frames are in, a page each
     #[arg(long, value_delimiter = ',', default_values_t = [64u32, 256, 512, 1024, 2048, 4096], value_parser = clap::value_parser!(u32).range(64..=8192))]
