@@ -45,7 +45,7 @@ pub struct FramesArgs {
     /// UDP port
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// How many
+    /// Number of datagrams
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "serve")]
     count: u64,
     /// Payload bytes: a number, or a range from..to with uniformly distributed lengths
