@@ -36,6 +36,7 @@ pub const LAYERS: &[Layer] = &[
         run: docs,
     },
     Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
+    Layer { name: "arm", shows: "the crates build for Arm, and the core's tests pass there", run: arm },
     Layer { name: "workers", shows: "guests that lie, and time, beside two worker threads", run: workers },
     Layer { name: "deaths", shows: "either end is killed a thousand times, and nothing leaks", run: deaths },
     Layer {
@@ -89,6 +90,29 @@ fn no_std(w: &Workspace) -> Result<(), String> {
     const TARGET: &str = "x86_64-unknown-none";
     tool::target(w, TARGET)?;
     run(&mut w.cargo(&["build", "-p", "pregrant", "--target", TARGET]))
+}
+
+/// The core's suites that the layer `arm` plays: atomics, the copies of shared memory, layouts.
+const ON_ARM: &[&str] = &["--lib", "--test", "ring", "--test", "shm", "--test", "wire"];
+
+/// Memory of Arm is weakly ordered, but qemu-user runs it on this machine's processor: this shows
+/// code and layouts, not orders, which `loom` shows.
+fn arm(w: &Workspace) -> Result<(), String> {
+    const BARE: &str = "aarch64-unknown-none";
+    const LINUX: &str = "aarch64-unknown-linux-gnu";
+    tool::target(w, BARE)?;
+    tool::target(w, LINUX)?;
+    run(&mut w.cargo(&["check", "-p", "pregrant", "--target", BARE]))?;
+    run(&mut w.cargo(&["check", "--workspace", "--target", LINUX]))?;
+    if !tool::debian(w, "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu")?
+        || !tool::debian(w, "qemu-aarch64", "qemu-user")?
+    {
+        println!("skipped: the core's tests on Arm: no compiler or no qemu-user");
+        return Ok(());
+    }
+    let mut cargo = w.cargo(&["test", "-p", "pregrant", "--target", LINUX, "--no-fail-fast"]);
+    cargo.args(ON_ARM).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+    run(cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"))
 }
 
 /// What `cargo xtask test` runs, too.
