@@ -13,10 +13,11 @@ use pregrant::DomId;
 use pregrant::xenstore::Client;
 use pregrant_host::disks::ImageSpec;
 use pregrant_host::drivers::status;
-use pregrant_host::loopback::{Control, DomainSpec, LoopbackError};
+use pregrant_host::loopback::{Control, DomainSpec, GrantSummary, LoopbackError};
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::machine::{self, DRIVER, Machine};
 use pregrant_lab::screen;
+use pregrant_lab::table::{Align, Table};
 use pregrant_lab::toolstack::{self, DiskSpec, Removal};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -36,6 +37,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant loopback attach --dir /tmp/xen 7
   pregrant loopback attach --dir /tmp/xen 7 --disk ram:64M
   pregrant loopback detach --dir /tmp/xen 7
+  pregrant loopback grants --dir /tmp/xen
 
 docs/loopback.md walks through it: a transfer that outlives its backend.")]
 pub struct LoopbackArgs {
@@ -90,6 +92,23 @@ domain also ends with the last process in it; it is made again at once, with its
         #[arg(value_name = "DOMID", value_parser = guest_domid)]
         guest: u16,
     },
+    /// Count the grants of each domain to each other: how many there are, and how many are mapped
+    #[command(after_help = "Examples:
+  pregrant loopback grants --dir /tmp/xen
+  pregrant loopback grants --dir /tmp/xen --domain 5 --json
+
+in use: mapped, or copied at this moment. ended: the granting process has ended, and the other domain still maps the
+page; it is freed once that lets go of it.")]
+    Grants {
+        #[command(flatten)]
+        place: Place,
+        /// Those of this domain alone
+        #[arg(long, value_name = "DOMID")]
+        domain: Option<u16>,
+        /// A line of JSON for each row
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Which machine.
@@ -135,6 +154,7 @@ pub fn run(args: LoopbackArgs) -> Result<()> {
         LoopbackCommand::Serve { place, guests, disks } => serve(&place.dir, &guests, &disks),
         LoopbackCommand::Attach { place, guest, disks } => attach(&place.dir, DomId(guest), &disks),
         LoopbackCommand::Detach { place, guest } => detach(&place.dir, DomId(guest)),
+        LoopbackCommand::Grants { place, domain, json } => grants(&place.dir, domain, json),
     }
 }
 
@@ -314,6 +334,48 @@ fn detach(dir: &Path, guest: DomId) -> Result<()> {
     }
     screen::print(format_args!("{guest}: {removed} device(s) removed, ended"))?;
     Ok(())
+}
+
+fn grants(dir: &Path, domain: Option<u16>, json: bool) -> Result<()> {
+    let (control, mut xs) = running(dir)?;
+    let mut rows = control.grants()?;
+    if let Some(domain) = domain {
+        rows.retain(|row| row.from.0 == domain);
+        let known = xs.directory("/local/domain")?;
+        if !known.iter().any(|known| *known == domain.to_string()) {
+            let (dir, domain) = (dir.display(), DomId(domain));
+            return Err(format!("{dir}: there is no {domain}; this machine has {}", domains(&mut xs)).into());
+        }
+    }
+    if json {
+        return rows.iter().try_for_each(|row| Ok(screen::print(json_line(row))?));
+    }
+    if rows.is_empty() {
+        let whose = domain.map_or_else(String::new, |domain| format!(" of {}", DomId(domain)));
+        return Ok(screen::print(format_args!("no grants{whose}"))?);
+    }
+    let columns = [
+        ("domain", Align::Left),
+        ("grants to", Align::Left),
+        ("access", Align::Left),
+        ("entries", Align::Right),
+        ("in use", Align::Right),
+        ("ended", Align::Right),
+    ];
+    let mut table = Table::new(&columns);
+    for GrantSummary { from, to, readonly, granted, in_use, ended } in rows {
+        let access = if readonly { "read" } else { "read, write" };
+        let counts = [granted, in_use, ended].map(|n| n.to_string());
+        table.row([from.to_string(), to.to_string(), access.into()].into_iter().chain(counts));
+    }
+    Ok(screen::print(table)?)
+}
+
+fn json_line(row: &GrantSummary) -> serde_json::Value {
+    let GrantSummary { from, to, readonly, granted, in_use, ended } = row;
+    serde_json::json!({
+        "domain": from.0, "to": to.0, "readonly": readonly, "entries": granted, "in_use": in_use, "ended": ended,
+    })
 }
 
 fn is_unknown(e: &LoopbackError) -> bool {

@@ -371,6 +371,34 @@ fn a_stopped_backend_holds_no_guest_up() {
     machine.end();
 }
 
+/// What a guest grants is counted while it is connected, by what is allowed and what is mapped.
+#[test]
+fn grants_are_counted() {
+    let machine = Machine::start("grants");
+    let of = |domain: &[&str]| machine.loopback(&[&["grants"], domain].concat());
+    assert_eq!(text(&of(&["--domain", "5"]).stdout), "no grants of domain 5\n");
+    let back = machine.back(&[]);
+    let front = machine.front("5", &["--path", "staging"]);
+    machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 5 && vif.state == "Connected"));
+    let rows = lines(&of(&["--domain", "5", "--json"]));
+    let number = |row: &serde_json::Value, name: &str| row[name].as_u64().expect("a number");
+    assert!(rows.iter().all(|row| number(row, "domain") == 5 && number(row, "to") == 0), "{rows:?}");
+    assert!(rows.iter().all(|row| number(row, "ended") == 0), "{rows:?}");
+    // A one-page ring has 256 buffers for each direction; the back only reads what is sent.
+    for row in &rows {
+        let (entries, in_use) = (number(row, "entries"), number(row, "in_use"));
+        assert!(0 < in_use && in_use <= entries, "{row}: staging buffers are mapped");
+    }
+    assert_eq!(rows.iter().filter(|row| row["readonly"] == true).count(), 1, "{rows:?}");
+    let table = text(&of(&[]).stdout);
+    assert!(table.contains("domain 5  domain 0") && !table.contains("domain 6"), "{table}");
+    let unknown = of(&["--domain", "9"]);
+    assert!(!unknown.status.success() && text(&unknown.stderr).contains("there is no domain 9"));
+    front.stop();
+    back.stop();
+    machine.end();
+}
+
 /// A guest is there before its vif is: a front that comes between stays, and does not end the guest
 /// by leaving it.
 #[test]

@@ -1,6 +1,6 @@
 //! Creating, destroying and counting domains from another process, through the broker's socket.
 
-use super::broker::{Audit, DomainSpec};
+use super::broker::{Audit, DomainSpec, GrantSummary};
 use super::error::LoopbackError;
 use super::protocol::{DURABLE, Op, Reply, Request};
 use pregrant::DomId;
@@ -52,6 +52,23 @@ impl Control {
     pub fn audit(&self) -> Result<Audit, LoopbackError> {
         let reply = self.ask(&Request::new(Op::Audit, 0, 0, 0), || "count what there is".into())?;
         Ok(Audit::from_words(reply.words))
+    }
+
+    /// What each domain grants to each other now. Row by row: what changes meanwhile may be missing
+    /// or be there twice.
+    ///
+    /// # Errors
+    /// The broker has gone.
+    pub fn grants(&self) -> Result<Vec<GrantSummary>, LoopbackError> {
+        let mut summaries = Vec::new();
+        loop {
+            let request = Request::new(Op::Grants, summaries.len() as u32, 0, 0);
+            match self.ask(&request, || "count grants".into()) {
+                Ok(reply) => summaries.extend(GrantSummary::from_words(reply.words)),
+                Err(LoopbackError::Refused { source: Errno::NOENT, .. }) => return Ok(summaries),
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     fn ask(&self, request: &Request, what: impl Fn() -> String) -> Result<Reply, LoopbackError> {

@@ -43,7 +43,7 @@ mod span;
 mod uffd;
 mod window;
 
-pub use broker::{Audit, Broker, DomainHook, DomainSpec, Hooks, StoreHook};
+pub use broker::{Audit, Broker, DomainHook, DomainSpec, GrantSummary, Hooks, StoreHook};
 pub use control::Control;
 pub use error::LoopbackError;
 pub use events::Channel;

@@ -66,6 +66,9 @@ pub(super) enum Op {
     Persisted,
     /// fds: one more connection to the broker, for another thread of the caller's process.
     Another,
+    /// a: which. Reply: the fields of that [`super::GrantSummary`], in their order; ENOENT past the
+    /// last.
+    Grants,
 }
 
 /// High bit of [`Op::Create`]'s number of pages.
@@ -76,7 +79,7 @@ impl Op {
         use Op::*;
         [
             Attach, Mapped, Peer, Upcall, Offer, Bind, Close, Persist, Own, Disown, Forget, Reclaim, Create,
-            Destroy, Audit, Persisted, Another,
+            Destroy, Audit, Persisted, Another, Grants,
         ]
         .into_iter()
         .find(|op| *op as u32 == raw)

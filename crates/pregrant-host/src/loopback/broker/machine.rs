@@ -11,6 +11,7 @@
 use super::audit::Audit;
 use super::channels::{Channel, Channels, State};
 use super::domain_spec::DomainSpec;
+use super::grant_summary::GrantSummary;
 use super::hooks::Hooks;
 use crate::loopback::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
 use crate::loopback::pins::{self, Granter, User};
@@ -284,6 +285,10 @@ impl Machine {
             }
             Op::Destroy => self.destroy(domid.map_err(|_| Errno::INVAL)?).map(|()| Reply::default()),
             Op::Audit => Ok(Reply::new(self.audit().to_words(), Vec::new())),
+            Op::Grants => {
+                let summary = self.grants().nth(request.a as usize).ok_or(Errno::NOENT)?;
+                Ok(Reply::new(summary.to_words(), Vec::new()))
+            }
             _ => {
                 let user = *self.attached.get(&conn).ok_or(Errno::PERM)?;
                 self.answer_attached(user, request)
@@ -436,7 +441,7 @@ impl Machine {
                 self.sweep();
                 Ok(Reply::default())
             }
-            Op::Attach | Op::Create | Op::Destroy | Op::Audit => Err(Errno::INVAL),
+            Op::Attach | Op::Create | Op::Destroy | Op::Audit | Op::Grants => Err(Errno::INVAL),
         }
     }
 
@@ -460,6 +465,15 @@ impl Machine {
         let route = Route::to(user.domid.0, user.slot, near, peer.channels.generation);
         peer.ledger.route(remote).store(route.0, Ordering::Release);
         Ok(Reply::new([u64::from(near)], Vec::new()))
+    }
+
+    /// What each domain grants to each other.
+    fn grants(&self) -> impl Iterator<Item = GrantSummary> {
+        self.domains.iter().flat_map(|(&domid, domain)| {
+            // As in `audit`.
+            domain.reclaim();
+            GrantSummary::of(DomId(domid), domain.granter())
+        })
     }
 
     pub(super) fn audit(&self) -> Audit {

@@ -14,11 +14,13 @@
 mod audit;
 mod channels;
 mod domain_spec;
+mod grant_summary;
 mod hooks;
 mod machine;
 
 pub use audit::Audit;
 pub use domain_spec::DomainSpec;
+pub use grant_summary::GrantSummary;
 pub use hooks::{DomainHook, Hooks, StoreHook};
 
 use super::error::{LoopbackError, Step};
