@@ -114,7 +114,7 @@ static void step(struct pregrant_device *dev)
 		tell_stack(dev);
 		mutex_lock(&dev->control);
 	}
-	if (!dev->live)
+	if (!dev->live || dev->gone)
 		return;
 	netif_carrier_on(dev->netdev);
 	pregrant_resume(dev);
@@ -132,6 +132,7 @@ void pregrant_control_work(struct work_struct *work)
 		pregrant_pause(dev);
 		if (dev->anew) {
 			dev->anew = false;
+			netif_carrier_off(dev->netdev);
 			pregrant_end(dev);
 			if (pregrant_begin(dev))
 				netdev_err(dev->netdev, "cannot begin anew\n");
@@ -163,7 +164,6 @@ void pregrant_end(struct pregrant_device *dev)
 
 	if (!dev->front)
 		return;
-	netif_carrier_off(dev->netdev);
 	pregrant_front_close(dev->front);
 	for (waited = 0; waited < CLOSE_MS; waited += CLOSE_POLL_MS) {
 		/* Where the directories are gone there is nobody to wait for. */

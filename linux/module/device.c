@@ -100,11 +100,15 @@ static void take_away(struct xenbus_device *xbdev)
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
 
 	dev_set_drvdata(&xbdev->dev, NULL);
+	mutex_lock(&dev->control);
+	dev->gone = true; /* nobody changes the interface's carrier any more */
+	mutex_unlock(&dev->control);
+	cancel_delayed_work_sync(&dev->work);
 	unregister_netdev(dev->netdev);
 	mutex_lock(&dev->control);
-	dev->gone = true;
 	pregrant_end(dev);
 	mutex_unlock(&dev->control);
+	/* An event may have woken it meanwhile. */
 	cancel_delayed_work_sync(&dev->work);
 	pregrant_netdev_free(dev);
 }

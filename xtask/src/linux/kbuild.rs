@@ -76,7 +76,8 @@ pub(super) fn build(
     let ended = make.output().map_err(|e| format!("make does not start: {e}"))?;
     let said =
         [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    let is_warning = |line: &&str| line.contains("arning:") || line.contains("WARNING");
+    let is_warning =
+        |line: &&str| ["arning:", "WARNING", "error:", "ERROR"].iter().any(|word| line.contains(word));
     // Of this machine's compiler, and of BTF, which needs the kernel's own file: no fault of ours.
     let is_ours = |line: &&str| !line.contains("the compiler differs") && !line.contains("BTF");
     let warned = said.lines().filter(is_warning).find(is_ours);

@@ -25,8 +25,8 @@ const SYMBOLS: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "__x86_retu
 const PREFIXES: [&str; 2] = ["pk_", "__x86_indirect_thunk_"];
 
 /// A module's name, and how the functions begin that its C calls.
-pub(super) const MODULES: [(&str, &str); 2] =
-    [("front", "pregrant_front_"), ("selftest", "pregrant_selftest")];
+const MODULES: [(&str, &[&str]); 2] =
+    [("front", &["pregrant_front_", "pregrant_tx_", "pregrant_rx_"]), ("selftest", &["pregrant_selftest"])];
 
 /// Builds the library, and an object for each module, below `dir`. Their paths.
 pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
@@ -47,8 +47,9 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     let functions = symbols.lines().filter_map(|line| line.split(' ').nth(2)).collect::<Vec<_>>();
     MODULES
         .iter()
-        .map(|(name, prefix)| {
-            let roots = functions.iter().filter(|f| f.starts_with(prefix)).copied().collect::<Vec<_>>();
+        .map(|(name, prefixes)| {
+            let is_root = |f: &&&str| prefixes.iter().any(|prefix| f.starts_with(prefix));
+            let roots = functions.iter().filter(is_root).copied().collect::<Vec<_>>();
             let linked = dir.join(format!("{name}.core"));
             link(w, &core, &of_ours, &roots, &linked)?;
             check(w, &linked)?;
