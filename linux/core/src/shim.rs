@@ -58,8 +58,8 @@ unsafe extern "C" {
     // frame.c
     /// Copies `len` bytes from `at` on.
     pub fn pk_skb_read(skb: Skb, at: usize, to: *mut u8, len: usize);
-    /// An skb for another received frame, which `to` collects. `linear`: memory for all of its bytes;
-    /// null: they are appended. Null: there is none now.
+    /// An skb for another received frame, which `to` collects. `linear`: memory for all of its
+    /// bytes; null: they are appended. Null: there is none now.
     pub fn pk_skb_new(
         to: *mut c_void,
         len: usize,
