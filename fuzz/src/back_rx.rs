@@ -1,5 +1,5 @@
-//! The guest lies to the back's RX: requests, indices, grants, pages; while frames of any kind come
-//! for it.
+//! The guest misleads the back's RX: requests, indices, grants, pages; while frames of any kind
+//! come for it.
 //!
 //! After each run the model front (`rig::model`) takes the answers, and each frame that was due is
 //! found: in its place, with its bytes and flags, or refused for a reason. The guest's pages are
@@ -225,7 +225,7 @@ impl Game {
         if bytes.is_empty() || !gso || bytes.len() > PAGE_SIZE && !a.sg {
             return None;
         }
-        // Of a frame of which nobody can say what it is, only who takes both versions gets it
+        // Of a frame of which no one can say what it is, only who takes both versions gets it
         // blank.
         let takes_blank = match IpHeaders::parse(&bytes).map(|headers| headers.version) {
             Ok(IpVersion::V4) => a.csum,
@@ -248,7 +248,7 @@ impl Game {
         Some(Due { bytes, offload, extras })
     }
 
-    /// Polls until nothing moves, then looks at what the guest got.
+    /// Polls until nothing moves, then checks what the guest got.
     fn run(&mut self) -> Result<(), PeerFault> {
         let poisoned = vec![POISON; self.pages.region.len()];
         assert!(self.pages.region.copy_in(0, &poisoned));

@@ -1,4 +1,4 @@
-//! The guest lies to the back's TX: slots, extras, indices, grants, pages; over copy, map and
+//! The guest misleads the back's TX: slots, extras, indices, grants, pages; over copy, map and
 //! staging.
 //!
 //! ```text
@@ -47,7 +47,7 @@ struct Frame {
     slots: Vec<Option<(TxRequest, usize)>>,
     offload: Offload,
     refused: bool,
-    /// It carries no frame but this wish.
+    /// It carries no frame but this request.
     multicast: Option<MulticastAsk>,
 }
 
@@ -73,7 +73,7 @@ impl FramePort for Port {
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }
-    /// Now private bytes, now the same copied from where they lie: none may differ.
+    /// Now private bytes, now the same copied from where they are: none may differ.
     fn payload(&self) -> Payload {
         self.payload
     }
@@ -127,7 +127,7 @@ struct Game {
     /// Pages that may be mapped between two polls.
     mapped: RangeInclusive<usize>,
     control: SharedControl,
-    /// What the guest was told; and the addresses that it named, as the rules have them.
+    /// What the guest was notified; and the addresses that it named, as the rules have them.
     offered: bool,
     named: BTreeSet<[u8; 6]>,
 }
@@ -229,7 +229,7 @@ impl Game {
                 let (page, with) = (tape.below(PAGES), tape.u8());
                 assert!(self.pages.region.copy_in(page * PAGE_SIZE, &[with; PAGE_SIZE]));
             }
-            // A word of the page but the indices: they are told of below.
+            // A word of the page but the indices: they are notified of below.
             8 => {
                 let word = 4 * (4 + tape.u16() as usize % (PAGE_SIZE / 4 - 4));
                 assert!(self.port.ring.store_u32(word, tape.u32()));
@@ -444,7 +444,7 @@ impl Game {
             let mut groups = Vec::new();
             let mut more = first.flags & TXF_EXTRA_INFO != 0;
             while more {
-                // Nobody has more extras in a frame than there are types; the exact number is the
+                // No one has more extras in a frame than there are types; the exact number is the
                 // back's.
                 if at == shown || frame.slots.len() > 8 {
                     return (frames, true);
@@ -515,7 +515,7 @@ impl Game {
         Some(bytes)
     }
 
-    /// What docs/protocol 2.8 has the back do with a wish.
+    /// What docs/protocol 2.8 has the back do with a request.
     fn is_granted(&mut self, multicast: MulticastAsk) -> bool {
         match multicast {
             _ if !self.offered => return false,

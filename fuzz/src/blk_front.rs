@@ -1,5 +1,5 @@
-//! The back of a disk lies to its front: answers, indices, figures, keys and states; it writes into
-//! pages that it was shown, and keeps them mapped.
+//! The back of a disk misleads its front: answers, indices, figures, keys and states; it writes
+//! into pages that it was shown, and keeps them mapped.
 //!
 //! ```text
 //!   tape --asks--> FrontVbd --requests--> raw back --answers, keys--> FrontVbd --Answer--> compared with what was asked

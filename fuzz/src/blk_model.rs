@@ -4,7 +4,7 @@
 //! ```text
 //!   poll: complete* --taken, all of them--> submit* --start--> (perform, complete, submit of next steps)*
 //!            |              |                 |                             |
-//!            |              '-- judged here, with the guest's memory as it is now; the disk's order must be the one that comes
+//!            |              '-- validated here, with the guest's memory as it is now; the disk's order must be the one that comes
 //!            '-- reads land in the guest's memory, an answer falls due           out, in the requests' order
 //! ```
 //! What the guest's memory has to be is kept beside it, byte by byte: whoever changes it says so
@@ -84,8 +84,8 @@ impl fmt::Debug for Active {
 enum Outcome {
     Answer(Due),
     Go(Active),
-    /// A read of which a page is not the back's to use: the disk hears of it where its bytes are
-    /// copied, as they are where all of its pages would be more than may be mapped. Else it is
+    /// A read of which a page is not the back's to use: the disk is notified of it where its bytes
+    /// are copied, as they are where all of its pages would be more than may be mapped. Else it is
     /// answered.
     IfCopied(Active, Due),
 }
@@ -111,8 +111,8 @@ struct Lane {
     gone: bool,
     /// What the poll may take.
     asked: Vec<Asked>,
-    /// The same, judged when its taking was over, but for those that it was seen to take: as many
-    /// count as were taken.
+    /// The same, validated when its taking was over, but for those that it was seen to take: as
+    /// many count as were taken.
     evaluated: Option<VecDeque<Outcome>>,
     /// Of all, those that it was seen to take.
     seen: usize,
@@ -121,7 +121,7 @@ struct Lane {
     /// Came back, and the back is to tell the guest.
     ended: Vec<(Active, bool)>,
     active: BTreeMap<u64, Active>,
-    /// A barrier that has not begun.
+    /// A barrier that has not started.
     barrier: Option<Active>,
     due: Vec<Due>,
     unstarted: Vec<Io>,
@@ -133,7 +133,7 @@ struct Lane {
 pub struct Model {
     /// What the image is.
     pub image: DiskFigures,
-    /// What the guest was told.
+    /// What the guest was notified.
     pub figures_told: DiskFigures,
     pub barrier: bool,
     pub max_indirect: u16,
@@ -217,7 +217,7 @@ impl Model {
         }
     }
 
-    /// Nobody can say what of a disk's bytes came to the guest: its memory is right as it is.
+    /// No one can say what of a disk's bytes came to the guest: its memory is right as it is.
     pub fn forget_memory(&mut self) {
         assert!(self.region.copy_out(0, &mut self.memory));
     }
@@ -401,7 +401,7 @@ impl Model {
             total += last - first + 1;
         }
         let wrong = !reads && self.figures_told.read_only || !on_disk(sector, total);
-        // Where a read is copied, its pages are looked at when there are bytes.
+        // Where a read is copied, its pages are checked when there are bytes.
         if wrong || !reads && parts.iter().any(|part| part.page.is_none()) {
             return Err(RSP_ERROR);
         }
@@ -416,8 +416,8 @@ impl Model {
         }
     }
 
-    /// The next request that its disk is to hear of, which is by this order. The ones before it are
-    /// answered at once. All are judged.
+    /// The next request that its disk is to be notified of, which is by this order. The ones before
+    /// it are answered at once. All are validated.
     fn next(&mut self, lane: usize, io: &Io) -> Active {
         let this = &mut self.lanes[lane];
         loop {
@@ -573,7 +573,7 @@ impl shared_disk::Model for Model {
         let Some(active) = self.lanes[lane].active.get_mut(&io.token) else { unreachable!() };
         if matches!(io.op, IoOp::Read | IoOp::Write) {
             active.copies = matches!(io.memory, IoMemory::Private(_));
-            // Else it is what is there when the disk looks.
+            // Else it is what is there when the disk checks.
             active.copied.take_if(|_| !active.copies);
         }
         let active = &self.lanes[lane].active[&io.token];

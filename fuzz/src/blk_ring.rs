@@ -41,7 +41,7 @@ impl BlkRing {
         ring
     }
 
-    /// Takes the pages back; nobody has them mapped.
+    /// Takes the pages back; no one has them mapped.
     pub fn close(self, rig: &Rig) {
         assert!(rig.guest.release(self.memory).is_ok(), "a closed disk has its ring mapped");
     }

@@ -2,7 +2,7 @@
 //! backs that die while a guest writes over what its successor reads.
 //!
 //! ```text
-//!   index page bytes --read, judge-->        each half by itself, compared with every reference beside every other
+//!   index page bytes --read, validate-->        each half by itself, compared with every reference beside every other
 //!   TX slots --back--> frames                are the bytes at their places, or errors
 //!   frames --back, successors--> RX answers  whole, within the half, and on no byte that was not given back
 //!   RX answers --front--> frames             are the bytes at their places, or a fault
@@ -212,7 +212,7 @@ impl Rx {
         }
     }
 
-    /// The back dies; perhaps the guest writes over answers before the next one looks.
+    /// The back dies; perhaps the guest writes over answers before the next one checks.
     fn succeed(&mut self, tape: &mut Tape<'_>) {
         if tape.below(4) == 0 {
             let words = [tape.u32(), tape.u32() | u32::from(RXF_DATA_RING)];

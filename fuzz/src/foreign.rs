@@ -120,7 +120,7 @@ fn rx(tape: &mut Tape<'_>) {
         for (piece, page) in frame.chunks(PAGE_SIZE).zip(pages).filter(|_| good) {
             assert!(bytes_of(&game.memory, page * PAGE_SIZE, piece.len()) == piece);
         }
-        // What nobody named keeps its zeroes.
+        // What no one named keeps its zeroes.
         let last = game.memory.len() - PAGE_SIZE;
         assert!(bytes_of(&game.memory, last, PAGE_SIZE).iter().all(|b| *b == 0));
     }

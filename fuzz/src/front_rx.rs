@@ -1,4 +1,4 @@
-//! The back lies to our front: answers to RX and to TX, indices, pages that it writes, pages that
+//! The back misleads our front: answers to RX and to TX, indices, pages that it writes, pages that
 //! it holds on to.
 //!
 //! ```text
@@ -44,7 +44,7 @@ use std::collections::BTreeMap;
 const OPS: usize = 200;
 /// The operation of a hook; the others are what is left of a division by 16.
 const HOOKED: u8 = 0xFF;
-/// Answers of one frame, and its extra infos, at most: more is nobody's honest frame.
+/// Answers of one frame, and its extra infos, at most: more is no one's honest frame.
 const CHAIN: usize = 32;
 
 /// The back's end of a ring in the hands of the tape.
@@ -85,7 +85,7 @@ struct Game {
     rx_ring: RawRing<NetRx>,
     chans: [LocalChan; 4],
     arena: Arena,
-    /// TX requests that were looked at.
+    /// TX requests that were checked.
     tx_seen: u32,
     /// Ids of requests without an answer, with the grants that they named.
     in_flight: BTreeMap<u16, u32>,
@@ -120,7 +120,7 @@ struct Asked {
 struct Loan {
     token: Token,
     /// The references of its pages, and what is in them, as the rules have it; None: the index was
-    /// a lie by then.
+    /// a violation by then.
     rest: Option<(Vec<u32>, Vec<u8>)>,
 }
 
@@ -549,7 +549,7 @@ impl Game {
                         }
                     }
                 };
-                // It looked at answers that it knew of, and they were errors: what came behind them
+                // It checked answers that it knew of, and they were errors: what came behind them
                 // is for another call.
                 if errors > 0 && !matches!(next, Next::Incomplete) {
                     continue;

@@ -1,5 +1,5 @@
 //! The guest asks to keep pages mapped and to let go of them, with lists that it changes, grants
-//! that it ends, queues that look late; and the back dies in between, at worst after it wrote a
+//! that it ends, queues that check late; and the back dies in between, at worst after it wrote a
 //! table that does not count yet, and is taken up by another one.
 //!
 //! Beside it stands a set of references for each queue. Each request is answered once, those of one
@@ -149,7 +149,7 @@ impl Game {
         }
     }
 
-    /// The worker of a queue heeds what it is told.
+    /// The worker of a queue applies what it is notified.
     fn check(&mut self, q: usize) {
         self.exchanges[q].apply(&mut self.tables[q]);
     }
@@ -228,7 +228,7 @@ impl Game {
         }
     }
 
-    /// What nobody works at is as the model has it; and nothing else is mapped.
+    /// What no one works at is as the model has it; and nothing else is mapped.
     fn compare(&mut self) {
         for q in 0..QUEUES {
             if self.asked.iter().any(|asked| asked.request.data[0] as usize == q) {
@@ -278,7 +278,7 @@ impl Game {
             let readable = |gref| crate::guest_pages::granted(&self.rig, gref, 0, 1).is_some();
             assert!(gone.iter().all(|e| lost(e) || !readable(e.0)), "it could be mapped, and is not");
         }
-        // Lists are read anew.
+        // Lists are read again.
         for at in 0..self.asked.len() {
             self.asked[at].list = self.list(&self.asked[at].request);
         }

@@ -9,7 +9,7 @@ use pregrant::net::gso::Segments;
 use pregrant::net::headers::{IpHeaders, addresses};
 use pregrant::port::Offload;
 
-/// Segments of one frame that are written out and looked at.
+/// Segments of one frame that are written out and checked.
 const SEGMENTS: usize = 64;
 
 /// Parses, finishes and cuts the tape.

@@ -2,7 +2,7 @@
 //! it.
 //!
 //! `validate` sorts and compares neighbours; here every entry is compared with every other one of
-//! its page, and both must agree. Of what was accepted each buffer lies within the mapping and
+//! its page, and both must agree. Of what was accepted each buffer is within the mapping and
 //! shares no byte with another.
 
 use crate::tape::Tape;
@@ -13,7 +13,7 @@ use pregrant::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use pregrant::{GrantRef, PAGE_SIZE};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reads and judges what the tape wrote.
+/// Reads and validates what the tape wrote.
 pub fn staging_list(data: &[u8]) {
     let mut tape = Tape::new(data);
     let len = tape.one_of(&[64, 128, 256, 2048, 4096, 65535, 65536, 0]);

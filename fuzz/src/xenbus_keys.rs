@@ -38,7 +38,7 @@ const PAGES: usize = 16;
 /// Channels that it offers.
 const CHANNELS: usize = 4;
 
-/// Keys that either end looks at, and some that it does not.
+/// Keys that either end checks, and some that it does not.
 const KEYS: [&str; 42] = [
     "tx-ring-ref",
     "rx-ring-ref",
@@ -372,7 +372,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         if tape.is_over() {
             break;
         }
-        // Time enough to begin anew.
+        // Time enough to restart.
         rig.xen.stop_clock(op as u64 * 1_000_000_000);
         let mut failed = false;
         match tape.below(8) {

@@ -3,7 +3,7 @@
 //!
 //! After each operation: quotas hold, the tree's counts are right, what waits for a connection is
 //! bounded. Each whole request has one reply, in order. While no connection speaks for domain 0, a
-//! domain that nobody speaks for keeps its keys, and nobody else sees them. When all connections
+//! domain that no one speaks for keeps its keys, and no one else sees them. When all connections
 //! are gone, so are their watches and transactions.
 
 use crate::tape::Tape;
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 const OPS: usize = 400;
 /// Guests with connections.
 const GUESTS: [DomId; 2] = [DomId(5), DomId(7)];
-/// Nobody speaks for it.
+/// No one speaks for it.
 const SILENT: DomId = DomId(9);
 const SECRET: &[u8] = b"only domain 9 may know this";
 /// Small, so that an input reaches them.
@@ -166,7 +166,7 @@ impl Game {
             }
             _ => self.request(who, tape),
         }
-        // Some read at once, as honest clients do; others only when told to.
+        // Some read at once, as honest clients do; others only when asked to.
         if op & 8 != 0 {
             self.read(who, usize::MAX);
         }
@@ -239,7 +239,7 @@ impl Game {
         self.server.feed(wire.conn, bytes);
     }
 
-    /// Takes output so many times at most, and looks at it.
+    /// Takes output so many times at most, and checks it.
     fn read(&mut self, who: usize, times: usize) {
         let wire = &mut self.wires[who];
         for _ in 0..times {
@@ -288,7 +288,7 @@ impl Game {
             assert_eq!(self.server.value("/local/domain/9/data/secret"), Some(SECRET));
             assert_eq!(self.server.value("/local/domain/9/domid"), Some(&b"9"[..]));
         }
-        // Each that is named has something, or is over; and nobody is named for ever.
+        // Each that is named has something, or is over; and no one is named for ever.
         let mut named = Vec::new();
         while let Some(conn) = self.server.pop_ready() {
             named.push(conn);

@@ -136,7 +136,7 @@ pub fn test(w: &Workspace) -> Result<(), String> {
 }
 
 /// Suites of the host that are played once more, on a back with two worker threads. (Those of the
-/// core with such a name come along: with the whole workspace nothing is built anew.)
+/// core with such a name come along: with the whole workspace nothing is built again.)
 const WITH_WORKERS: &[&str] =
     &["bad_guests", "control_ring", "misbehaviour", "shares", "vif_time", "xsa_machine"];
 

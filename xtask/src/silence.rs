@@ -14,7 +14,7 @@ use std::time::Duration;
 pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// Ends all processes that descend from this one, without it; how many there were. A runner that is
-/// told to go on after a failure does.
+/// asked to go on after a failure does.
 pub fn end_descendants(of: u32) -> usize {
     let all = descendants(&parents(Path::new("/proc")), of);
     for id in &all {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_and_theirs_are_found_and_nobody_else() {
+    fn children_and_theirs_are_found_and_no_one_else() {
         let parents = BTreeMap::from([(1, 0), (2, 1), (3, 1), (4, 2), (5, 4), (6, 3), (7, 5)]);
         assert_eq!(descendants(&parents, 2), [4, 5, 7]);
         assert_eq!(descendants(&parents, 7), [0_u32; 0]);

@@ -4,7 +4,7 @@
 //! ...`, and that of the tests that run themselves one after the other (`harness = false`), `5
 //! passed, 0 failed`. A test that says `skipped: why` has passed for its runner, and is counted
 //! here as well. One of the latter that panics ends its binary without a closing line: what was
-//! begun and did not end has failed.
+//! started and did not end has failed.
 
 use crate::silence;
 use std::fmt;
@@ -63,7 +63,7 @@ impl Tally {
         self.skipped += counted.skipped;
     }
 
-    /// A test that was begun has no end.
+    /// A test that was started has no end.
     fn end(&mut self) {
         self.failed += u64::from(self.started.take().is_some());
     }

@@ -1,4 +1,4 @@
-//! The layer `units`: systemd's own judgement of the units in `dist`, without starting any.
+//! The layer `units`: systemd's own check of the units in `dist`, without starting any.
 //!
 //! ```text
 //!   dist/pregrant*  --copied beside systemd's own units-->  target/units   systemd-analyze verify: no word of complaint

@@ -30,7 +30,7 @@ impl Workspace {
         &self.target
     }
 
-    /// A program to be run in the root, with nobody at its keyboard.
+    /// A program to be run in the root, with no one at its keyboard.
     pub fn program(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).stdin(Stdio::null());

@@ -114,7 +114,7 @@ enum HotplugBy {
     /// This process: runs the vif's `script`, or joins its `bridge`
     #[value(name = "self")]
     Own,
-    /// Nobody
+    /// No one
     None,
 }
 
@@ -260,7 +260,7 @@ fn classes<P: Platform, T: Transport + 'static>(
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, provider))]
 }
 
-/// The switch, as a far side.
+/// The switch, as a remote side.
 fn at_switch(switch: &Switch, args: &BackArgs) -> Box<dyn PortProvider> {
     let mut stations = Stations::at(switch);
     stations.allow_mac_spoofing(args.allow_mac_spoofing.iter().map(|whose| whose.0));
@@ -291,7 +291,7 @@ fn capture_files(args: &BackArgs) -> Result<Vec<CaptureFile>> {
     Ok(args.capture.iter().map(open).collect::<std::result::Result<_, _>>()?)
 }
 
-/// The far side, captured as far as that is wanted. This process is the domain's only backend:
+/// The remote side, captured as far as that is wanted. This process is the domain's only backend:
 /// files of captures are its own.
 fn captured(provider: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Box<dyn PortProvider>> {
     if files.is_empty() {

@@ -54,7 +54,7 @@ pub struct BlkBackArgs {
     /// blkback; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vbd: Vec<DeviceChoice>,
-    /// Who runs the disks' scripts; without it the toolstack in dom0, and nobody elsewhere
+    /// Who runs the disks' scripts; without it the toolstack in dom0, and no one elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<Scripts>,
     /// How bytes are moved for guests without feature-persistent
@@ -94,7 +94,7 @@ enum Scripts {
     /// xl, or in another domain its `xl devd`: a disk that has a script is connected when
     /// `hotplug-status` says "connected", and directories of disks that are over are left to it
     Toolstack,
-    /// Nobody
+    /// No one
     None,
 }
 
@@ -169,7 +169,7 @@ fn on_xen(args: &BlkBackArgs) -> Result<()> {
     daemon.run(args.daemon.close)
 }
 
-/// The kernel's blkback gives a disk that it serves to nobody: its guest would lose it.
+/// The kernel's blkback gives a disk that it serves to no one: its guest would lose it.
 fn had_by_kernel(kernel: &KernelBack, id: &DeviceId) -> Option<String> {
     kernel.has(id).then(|| {
         "the kernel's blkback has it, and a disk does not change hands while its guest runs. To have it served here, shut the guest \

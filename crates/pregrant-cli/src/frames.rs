@@ -4,9 +4,9 @@
 //! ```text
 //!   --to IP: Sender --data 0, 1, 2 ...--> Receiver :--serve
 //!                   <--acks, counters----
-//!   at most a window of them without an acknowledgement; one that nobody acknowledged is sent again, and counted
+//!   at most a window of them without an acknowledgement; one that no one acknowledged is sent again, and counted
 //! ```
-//! Nothing but UDP sockets: what lies between (vifs, bridges, switches) may drop, and then frames
+//! Nothing but UDP sockets: what is between (vifs, bridges, switches) may drop, and then frames
 //! are sent again; it may not lose for good, and never change a byte. A datagram that came damaged
 //! is counted and not acknowledged. What the kernel itself finds damaged (a checksum of UDP or IP)
 //! never comes here, and shows as sent again.

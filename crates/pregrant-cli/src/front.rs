@@ -181,9 +181,9 @@ const TRANSFERS_MAX: usize = 8;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long nothing may move in a transfer while there is a backend.
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long nothing may be heard of one who has a place, while there is a backend.
+/// How long nothing may be notified of one who has a place, while there is a backend.
 const SILENCE_MOST: Duration = Duration::from_secs(40);
-/// Between two looks at these three.
+/// Between two checks these three.
 const PATIENCE_CHECK: Duration = Duration::from_secs(1);
 /// How long the backend may take to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
@@ -211,7 +211,7 @@ pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
     guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
 
-/// Bytes of an IP packet, where nobody says.
+/// Bytes of an IP packet, where no one says.
 const MTU: u32 = 1500;
 /// Queues that are not asked for by number.
 const QUEUES_MAX: usize = 8;
@@ -399,7 +399,7 @@ where
     let mut standstill = Standstill { bytes: 0, since_ns: now };
     let mut progress = Progress::Waiting;
     let report = loop {
-        // Once it is done, nobody may come any more: whether all is quiet is looked at without
+        // Once it is done, no one may come any more: whether all is quiet is checked without
         // being woken.
         let due = if matches!(progress, Progress::Done(_)) { LINGER } else { PATIENCE_CHECK };
         let came = station.turn::<Box<dyn Error>>(due, |stack, now| {
@@ -489,7 +489,7 @@ where
         if !station.is_live() {
             away_ns = now;
         }
-        // After a time without a backend, first there is time to be heard again.
+        // After a time without a backend, first there is time to be received again.
         let counts = now.saturating_sub(away_ns) > SILENCE_MOST.as_nanos() as u64 / 2;
         open.iter().for_each(|(server, _)| server.limit_silence(station.stack(), SILENCE_MOST, counts));
         let mut steps = Vec::new();

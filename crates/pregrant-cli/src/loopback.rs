@@ -227,7 +227,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
 struct Ended(Vec<(DomId, Removal)>);
 
 impl Ended {
-    /// When to look again.
+    /// When to check again.
     fn check(&self) -> Duration {
         if self.0.is_empty() { Duration::from_secs(3600) } else { Removal::CHECK }
     }

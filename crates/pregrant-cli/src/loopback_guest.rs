@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The same for a guest that is known to be made again, as soon as its backend or the toolstack's
 /// patience lets it.
 const LONG_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Between two checks.
 const CHECK: Duration = Duration::from_millis(5);
 
 /// Which device of which guest, of which machine.

@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     let matches = command.clone().get_matches();
     let given = Given::of(&command, &matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
-    // Who stays tells what happens to its guests; the others are silent unless something is wrong.
+    // Who stays says what happens to its guests; the others are silent unless something is wrong.
     let level = match cli.command {
         Command::Loopback(_)
         | Command::Back(_)

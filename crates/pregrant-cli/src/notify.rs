@@ -1,4 +1,4 @@
-//! What systemd is told of this process, by the crate `sd-notify`: one datagram for each news.
+//! What systemd is notified of this process, by the crate `sd-notify`: one datagram for each news.
 //!
 //! ```text
 //!   READY=1                             the units after it may start: guests are served
@@ -6,14 +6,14 @@
 //!   WATCHDOG=1                          the control thread has had a turn; without it for WatchdogSec the unit is started again
 //!   STOPPING=1                          asked to end; what guests sent is being answered
 //! ```
-//! Without `NOTIFY_SOCKET` in the environment nobody asked, and nothing is said. The watchdog is
+//! Without `NOTIFY_SOCKET` in the environment no one asked, and nothing is said. The watchdog is
 //! fed by the control thread alone: one that hangs serves no xenstore, though its workers go on;
 //! the next process takes the live rings up.
 
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the status.
+/// Between two checks the status.
 const EVERY: Duration = Duration::from_secs(1);
 /// The watchdog is fed so often in its time: a turn that is late by half of it does no harm.
 const FEEDS: u32 = 4;
@@ -47,7 +47,7 @@ impl Notify {
         self.say(NotifyState::Stopping);
     }
 
-    /// When it wants another turn, though nothing happens. None: nobody wants to know.
+    /// When it wants another turn, though nothing happens. None: no one wants to know.
     pub fn due(&self) -> Option<Duration> {
         let every = self.is_wanted.then_some(EVERY);
         every.map(|every| self.feed.map_or(every, |feed| feed.min(every)))

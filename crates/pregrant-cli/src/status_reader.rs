@@ -1,8 +1,8 @@
-//! What backends tell of themselves, read from their sockets: all at the same time, so that one
+//! What backends report themselves, read from their sockets: all at the same time, so that one
 //! that hangs costs the others nothing.
 //!
 //! ```text
-//!   DIR/back-0.status      no socket, or nobody listens        Absent: it does not run
+//!   DIR/back-0.status      no socket, or no one listens        Absent: it does not run
 //!   DIR/blkback-0.status   connected, and no whole answer in   Silent: its process runs and does not answer; the kernel says
 //!                          PATIENCE, or its backlog is full            which process listens
 //!                          an answer that is none              Failed
@@ -31,7 +31,7 @@ pub const AS_ITS_USER: &str = "run this as root, or as the user whose backend it
 /// Why there is no status to be had.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoStatus {
-    /// It does not run: there is no socket, or nobody listens at the one that is there.
+    /// It does not run: there is no socket, or no one listens at the one that is there.
     Absent,
     /// It runs and does not answer.
     Silent {
@@ -187,7 +187,7 @@ fn begin(socket: &Path) -> Asked {
     }
 }
 
-/// Nobody knows whether it runs.
+/// No one knows whether it runs.
 fn not_reached(socket: &Path, e: Errno) -> Result<BackStatus, NoStatus> {
     match e {
         Errno::ACCESS | Errno::PERM => {
@@ -269,7 +269,7 @@ mod tests {
     /// One that answers, one that hangs, one whose backlog is full, one that died and left its
     /// socket: in one directory.
     #[test]
-    fn a_hung_backend_is_no_absent_one_and_keeps_nobody_waiting() {
+    fn a_hung_backend_is_no_absent_one_and_keeps_no_one_waiting() {
         let place = Place::new("hung");
         let at = |name: &str| place.0.join(name);
         let answering = UnixListener::bind(at("back-0.status")).unwrap();

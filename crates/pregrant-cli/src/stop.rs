@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT as something that a loop looks at, and that ends its sleep.
+//! SIGTERM and SIGINT as something that a loop checks, and that ends its sleep.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;

@@ -332,7 +332,7 @@ fn what_is_in_the_way_is_said() {
     assert!(machine.loopback(&["detach", "7"]).status.success());
     machine.status_when(|s| s.vifs.iter().all(|vif| vif.front != 7));
     drop(seven);
-    // The failed fronts of 6 ended with their domain; it is made again, and nobody waited for that.
+    // The failed fronts of 6 ended with their domain; it is made again, and no one waited for that.
     machine.status_when(|s| s.vifs.iter().any(|vif| vif.front == 6 && vif.state == "InitWait"));
     failed(machine.loopback(&["detach", "7"]), &["there is no domain 7", "this machine has domains 0, 5, 6"]);
     failed(
@@ -470,7 +470,7 @@ fn a_receiver_that_is_gone_ends_the_sender() {
 
 /// The machine ends first: its processes say that, and nothing of what they noticed of it.
 #[test]
-fn the_end_of_the_machine_is_told_as_such() {
+fn the_end_of_the_machine_is_notified_as_such() {
     let machine = Machine::start("ended");
     let start = |mut command: Command| {
         let mut child = Process::start(command.stderr(Stdio::piped()));
@@ -547,7 +547,7 @@ fn what_passes_a_vif_is_captured() {
     back.stop();
     assert_eq!(echoes_of_5(&captured(&five)), [20; 4]);
     assert_eq!(captured(&seven), [[0; 0]; 0], "it was never there");
-    // A backend that cannot make one serves nobody, and leaves those that there are.
+    // A backend that cannot make one serves no one, and leaves those that there are.
     for (path, why) in [("/nonexistent/x.pcap", "No such file or directory"), ("/dev/full", "No space left")]
     {
         let out = machine.run(&["back", "--capture", &format!("5.0={path}")]);
@@ -559,7 +559,7 @@ fn what_passes_a_vif_is_captured() {
     machine.end();
 }
 
-/// A capture that cannot be written any more is told of once; its vif goes on.
+/// A capture that cannot be written any more is notified of once; its vif goes on.
 #[test]
 fn a_capture_that_fails_ends_alone() {
     let machine = Machine::start("capture-fails");

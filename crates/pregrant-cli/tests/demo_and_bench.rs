@@ -567,7 +567,7 @@ fn the_demo_tells_its_story_and_loses_nothing() {
     the_killed_disk_had_a_successor(&lines);
     let facts = std::fs::read_to_string(report.join("machine.json")).expect("the facts");
     let facts: serde_json::Value = serde_json::from_str(&facts).expect("an object");
-    // Whether others were at work is this machine's business; that it is told is not.
+    // Whether others were at work is this machine's business; that it is notified is not.
     let loaded = number(&facts, "others") > 0.05;
     assert_eq!(story.contains("Other programs took "), loaded, "{facts}\n{story}");
     let page = std::fs::read_to_string(report.join("index.html")).expect("the report");
@@ -610,7 +610,7 @@ fn the_killed_backend_had_a_successor(story: &str, lines: &[serde_json::Value]) 
     assert_eq!(line["workers"].as_u64(), Some(1), "as `pregrant back` serves: {line}");
 }
 
-/// Of the demo's disk: every request was answered, and what the longest took is told.
+/// Of the demo's disk: every request was answered, and what the longest took is notified.
 fn the_killed_disk_had_a_successor(lines: &[serde_json::Value]) {
     let [line] = &lines.iter().filter(|l| l["bench"] == "disk-restart").collect::<Vec<_>>()[..] else {
         panic!("one line of the act is wanted");
@@ -663,7 +663,7 @@ fn kill(pid: u32, signal: &str) {
     assert!(done.success());
 }
 
-/// Looks until `check` has something, or a minute has passed: a watchdog against hanging, not a
+/// Checks until `check` has something, or a minute has passed: a watchdog against hanging, not a
 /// measurement.
 fn wait_for<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + Duration::from_secs(60);
@@ -723,7 +723,7 @@ fn a_program_that_is_stopped_takes_everything_with_it() {
             });
         }
         assert_eq!(testbed.exists(), keeps_dir, "{signal}");
-        let _ = std::fs::remove_dir_all(testbed); // nobody can clean up after SIGKILL
+        let _ = std::fs::remove_dir_all(testbed); // no one can clean up after SIGKILL
     }
 }
 

@@ -165,7 +165,7 @@ fn disorder_is_counted_and_is_no_failure() {
 }
 
 #[test]
-fn what_is_lost_for_good_fails_the_check_and_so_does_nobody_there() {
+fn what_is_lost_for_good_fails_the_check_and_so_does_no_one_there() {
     let server = Server::start();
     // From some time on nothing passes.
     let cut = |n: u64| if n < 40 { Fate::Whole } else { Fate::Dropped };

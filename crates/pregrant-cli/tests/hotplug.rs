@@ -42,7 +42,7 @@ fn one_request_is_one_process() {
     assert!(answer.starts_with("failed: refused: /bin/sh is not in"), "{answer}");
     assert!(out.status.code() == Some(1) && error.contains("refused: /bin/sh"), "{out:?}");
 
-    // By hand it has nobody to serve.
+    // By hand it has no one to serve.
     let mut by_hand = Command::new(env!("CARGO_BIN_EXE_pregrant"));
     let out = by_hand.arg("hotplug").stdin(Stdio::null()).output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr).into_owned();

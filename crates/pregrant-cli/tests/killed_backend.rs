@@ -1,5 +1,5 @@
 //! `pregrant back` as users run it, with worker threads and the switch, is killed and replaced at
-//! once, again and again: all that guests sent while nobody served them arrives, in its order, and
+//! once, again and again: all that guests sent while no one served them arrives, in its order, and
 //! no port has dropped a frame.
 //!
 //! ```text

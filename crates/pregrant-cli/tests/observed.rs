@@ -2,7 +2,7 @@
 //! both ends, and systemd's socket.
 //!
 //! ```text
-//!   loopback serve --dir D      back, blkback, front ... of D: each one's log is a file      doctor, top: looked at
+//!   loopback serve --dir D      back, blkback, front ... of D: each one's log is a file      doctor, top: checked
 //! ```
 
 mod served;
@@ -144,7 +144,7 @@ fn what_a_path_shares_is_said_by_everybody() {
 }
 
 /// Pages that a guest has mapped by control messages come and go while its vif is connected: one
-/// line when the first are there, one when none is any more, whatever lies between.
+/// line when the first are there, one when none is any more, whatever is between.
 #[test]
 fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
     let mut machine = Served::start("grefs", &["--guest", "5"]);
@@ -197,7 +197,7 @@ fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
     machine.stop();
 }
 
-/// What was asked for by name and is not offered is a warning; what nobody asked for is none.
+/// What was asked for by name and is not offered is a warning; what no one asked for is none.
 #[test]
 fn what_a_back_does_not_offer_is_said_to_who_asked_for_it() {
     let mut machine = Served::start("unmet", &["--guest", "5"]);
@@ -304,8 +304,8 @@ fn a_device_that_is_not_there_is_said_to_be_missing() {
     machine.stop();
 }
 
-/// A backend that hangs is told from one that does not run, by every command; and the others of its
-/// machine are shown.
+/// A backend that hangs is distinguished from one that does not run, by every command; and the
+/// others of its machine are shown.
 #[test]
 fn a_hung_backend_is_no_absent_one() {
     let mut machine = Served::start("hung", &["--guest", "5", "--disk", "5=ram:1M"]);
@@ -338,7 +338,7 @@ fn a_hung_backend_is_no_absent_one() {
     let (lines, _) = doctor(&machine, "vif 5.0");
     assert!(!lines.iter().any(|line| line.contains("nobody serves")), "{lines:?}");
 
-    // Killed: its socket is left, and nobody is behind it.
+    // Killed: its socket is left, and no one is behind it.
     back.process.child.kill().expect("it lives");
     back.process.child.wait().expect("it is dead");
     let scraped = text(&run(&machine, &["top", "--prometheus"]).stdout);
@@ -355,7 +355,7 @@ fn a_hung_backend_is_no_absent_one() {
     machine.stop();
 }
 
-/// A guest with the disk, in a thread, until it is told to end.
+/// A guest with the disk, in a thread, until it is asked to end.
 fn with_disk(machine: &Served, work: impl FnOnce(&dyn Fn(DiskOp))) {
     let (report, reported) = mpsc::channel();
     let over = Arc::new(AtomicBool::new(false));
@@ -438,7 +438,7 @@ fn a_disk_is_observed() {
     machine.stop();
 }
 
-/// Systemd's watchdog is fed from the control thread, and by nobody while that stands still.
+/// Systemd's watchdog is fed from the control thread, and by no one while that stands still.
 #[test]
 fn the_watchdog_is_fed_while_the_control_thread_turns() {
     let mut machine = Served::start("watchdog", &["--guest", "5"]);

@@ -46,7 +46,7 @@ fn write(port: &mut TapPort, len: usize, burst: usize) -> f64 {
     (cpu_ns() - start) as f64 / WRITTEN as f64
 }
 
-/// Nanoseconds for each frame that is read from a queue of `queue`, the look that finds none
+/// Nanoseconds for each frame that is read from a queue of `queue`, the check that finds none
 /// included.
 fn read(port: &mut TapPort, socket: &UdpSocket, len: usize, queue: usize) -> Result<f64, Box<dyn Error>> {
     let mut arena = Arena::new();
@@ -69,7 +69,7 @@ fn read(port: &mut TapPort, socket: &UdpSocket, len: usize, queue: usize) -> Res
     Ok(ns as f64 / frames as f64)
 }
 
-/// Nanoseconds for a look at an empty queue.
+/// Nanoseconds for a check an empty queue.
 fn idle(port: &mut TapPort) -> f64 {
     let mut arena = Arena::new();
     let start = cpu_ns();

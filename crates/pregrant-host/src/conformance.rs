@@ -347,7 +347,7 @@ fn copy_beside_a_map<M: Machine>(m: &M) -> Case {
 }
 
 /// Releases a region of which `map` shows a page. Either it comes back, or the platform keeps its
-/// pages to itself (Linux's gntalloc): then nobody else gets them. The mapping shows the same bytes
+/// pages to itself (Linux's gntalloc): then no one else gets them. The mapping shows the same bytes
 /// as before.
 fn still_in_use<F: Platform>(
     front: &F,

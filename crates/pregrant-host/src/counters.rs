@@ -153,7 +153,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Takes those out to which nobody can add any more, so that the list is no longer than handles
+    /// Takes those out to which no one can add any more, so that the list is no longer than handles
     /// are many.
     fn settle(&mut self) {
         let Self { gone, tallies } = self;

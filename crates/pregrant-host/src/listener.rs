@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// Why nobody can be served at a path.
+/// Why no one can be served at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
@@ -71,7 +71,7 @@ impl Listener {
             }
             other => other.map_err(refused("bind to it"))?,
         }
-        // Nobody can connect before listen, so nobody gets in before the mode is set.
+        // No one can connect before listen, so no one gets in before the mode is set.
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(refused("set its mode"))?;
         let identity = rustix::fs::lstat(path).map(|s| identity(&s)).map_err(refused("look at it"))?;
         rustix::net::listen(&fd, BACKLOG).map_err(refused("listen on it"))?;
@@ -109,7 +109,7 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Removes a socket on which nobody listens any more.
+/// Removes a socket on which no one listens any more.
 fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError> {
     let refused =
         |what| move |errno| ListenError::Socket { path: path.into(), what, errno, remedy: remedy(errno) };

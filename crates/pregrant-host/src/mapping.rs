@@ -1,6 +1,6 @@
 //! Memory that processes share: mappings of files, and sealed memfds.
 //!
-//! Invariants: a memfd is sealed before its descriptor leaves the broker, so nobody can shrink it
+//! Invariants: a memfd is sealed before its descriptor leaves the broker, so no one can shrink it
 //! and turn a mapping into SIGBUS (a file is this user's own, who does not); a [`Mapping`] stays
 //! put until it is dropped; words of it are only touched as atomics.
 //!
@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// `len` bytes of zeroed memory whose size nobody can change any more. Pages cost nothing until
+/// `len` bytes of zeroed memory whose size no one can change any more. Pages cost nothing until
 /// they are touched.
 pub(crate) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -85,7 +85,7 @@ impl Mapping {
             "offset {byte} is outside of a mapping of {} bytes or not aligned",
             self.len
         );
-        // SAFETY: `byte + size_of::<T>() <= len`, so the address lies in the mapping.
+        // SAFETY: `byte + size_of::<T>() <= len`, so the address is in the mapping.
         unsafe { self.base.0.add(byte) }.cast()
     }
 

@@ -1,7 +1,7 @@
 //! Which program this process runs, for its status and its reports: the version, and the commit
 //! where it is known.
 //!
-//! A command tells its commit once, as it starts: only the command is built anew for a commit, not
+//! A command tells its commit once, as it starts: only the command is built again for a commit, not
 //! the libraries.
 
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 static COMMIT: OnceLock<&str> = OnceLock::new();
 
-/// Tells the commit; the first that is told stays.
+/// Tells the commit; the first that is notified stays.
 pub fn set_commit(commit: &'static str) {
     let _ = COMMIT.set(commit);
 }

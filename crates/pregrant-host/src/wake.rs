@@ -14,7 +14,7 @@ pub const EXTRAS_MAX: usize = 16;
 pub trait WakeOn {
     /// The descriptors.
     fn extras(&self) -> &Extras;
-    /// Looks at them without sleeping, in one system call.
+    /// Checks them without sleeping, in one system call.
     fn check_now(&self);
 
     /// Makes [`Events::wait`](pregrant::platform::Events::wait) return also when `fd` becomes
@@ -39,8 +39,8 @@ pub trait WakeOn {
     fn woken_by_any(&self) -> bool {
         self.extras().woke()
     }
-    /// Looks at the descriptors without sleeping (one system call). A wait that finds events does
-    /// not look at them, so a busy loop calls this once in a while. True when one is readable.
+    /// Checks the descriptors without sleeping (one system call). A wait that finds events does
+    /// not check them, so a busy loop calls this once in a while. True when one is readable.
     fn check(&self) -> bool {
         if self.extras().is_empty() {
             return false;

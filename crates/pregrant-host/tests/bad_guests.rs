@@ -1,6 +1,6 @@
-//! What bad input gets: a guest that lies, dies or makes a nuisance of itself loses its own vif or
-//! its own extension, with a line that says where and why; two good guests exchange frames before,
-//! meanwhile and after; nothing is left.
+//! What bad input gets: a guest that breaks the protocol, dies or makes a nuisance of itself loses
+//! its own vif or its own extension, with a line that says where and why; two good guests exchange
+//! frames before, meanwhile and after; nothing is left.
 
 mod machine;
 
@@ -39,7 +39,7 @@ fn main() {
         ("keys_of_no_use", keys_of_no_use),
         ("grants_and_channels_that_are_not_there", grants_and_channels_that_are_not_there),
         ("staging_of_no_use", staging_of_no_use),
-        ("xsa_39_90_rings_that_lie", xsa_39_90_rings_that_lie),
+        ("xsa_39_90_rings_that_violate", xsa_39_90_rings_that_violate),
         ("frames_whose_pages_are_gone", frames_whose_pages_are_gone),
         ("xsa_350_states_at_random", xsa_350_states_at_random),
         ("xsa_350_a_state_that_never_rests", xsa_350_a_state_that_never_rests),
@@ -51,14 +51,14 @@ fn main() {
         ("xsa_43_ten_thousand_bad_connects", xsa_43_ten_thousand_bad_connects),
         ("xsa_43_reconnects_of_which_everything_complains", xsa_43_reconnects_of_which_everything_complains),
         (
-            "a_guest_that_steps_without_end_is_heard_now_and_again",
-            a_guest_that_steps_without_end_is_heard_now_and_again,
+            "a_guest_that_steps_without_end_is_received_now_and_again",
+            a_guest_that_steps_without_end_is_received_now_and_again,
         ),
     ]);
 }
 
 impl Stage {
-    /// A new vif of the bad guest, its front not begun.
+    /// A new vif of the bad guest, its front not started.
     fn guest(&mut self) -> (DeviceId, RawGuest) {
         self.vifs += 1;
         log_lines::take();
@@ -292,7 +292,7 @@ fn staging_of_no_use() {
     stage.end();
 }
 
-fn xsa_39_90_rings_that_lie() {
+fn xsa_39_90_rings_that_violate() {
     let mut stage = Stage::set();
     stage.closes(
         |guest| guest.tx.publish_index(guest.tx.next_index() + 257),
@@ -317,7 +317,7 @@ fn xsa_39_90_rings_that_lie() {
     for (change, extra, part) in rows {
         stage.closes(|guest| play(guest, change, extra), &["tx-ring-ref", part]);
     }
-    // The RX ring is looked at when there is a frame for it.
+    // The RX ring is checked when there is a frame for it.
     let (id, mut guest) = stage.guest();
     guest.connect_honestly();
     guest.play(&[Slot::Data(guest.request(0, 64))]);
@@ -412,8 +412,8 @@ fn xsa_350_states_at_random() {
     stage.end();
 }
 
-/// A guest that writes its state as fast as it can is heard in turns, and the frames of others move
-/// in between.
+/// A guest that writes its state as fast as it can is received in turns, and the frames of others
+/// move in between.
 fn xsa_350_a_state_that_never_rests() {
     let began = Instant::now();
     let mut stage = Stage::set();
@@ -454,7 +454,7 @@ fn directories_that_go() {
     until(|| stage.report(id).state == XenbusState::Closed);
     assert_eq!(stage.machine.back_state(id).as_deref(), Some("6"));
     stage.traffic.flows();
-    // The toolstack makes it anew, and a driver uses it.
+    // The toolstack makes it again, and a driver uses it.
     drop(guest);
     stage.machine.make_vif(BAD, id.handle);
     let mut guest = RawGuest::attach(&stage.machine, id);
@@ -685,7 +685,7 @@ fn xsa_43_ten_thousand_bad_connects() {
 }
 
 /// Each connect and each close of an honest guest finds something amiss that is not the guest's:
-/// the far side's ports, the files of its vif. All of it is written at the vif's expense.
+/// the remote side's ports, the files of its vif. All of it is written at the vif's expense.
 fn xsa_43_reconnects_of_which_everything_complains() {
     let began = Instant::now();
     let mut stage = Stage::set();
@@ -732,7 +732,7 @@ fn xsa_43_reconnects_of_which_everything_complains() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-fn a_guest_that_steps_without_end_is_heard_now_and_again() {
+fn a_guest_that_steps_without_end_is_received_now_and_again() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
     let mut keys = guest.keys();

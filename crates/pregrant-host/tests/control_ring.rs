@@ -1,6 +1,6 @@
 //! The control ring and multicast control through a whole machine: xenstore, a backend that serves
-//! others too, a switch. What a guest sets is what it gets; a guest that lies or never rests loses
-//! its own vif, or nothing.
+//! others too, a switch. What a guest sets is what it gets; a guest that breaks the protocol or
+//! never rests loses its own vif, or nothing.
 
 mod machine;
 
@@ -21,7 +21,7 @@ use pregrant_host::loopback::{Channel, Region};
 
 fn main() {
     machine::run(&[
-        ("xsa_39_a_control_ring_that_lies", xsa_39_a_control_ring_that_lies),
+        ("xsa_39_a_control_ring_that_violates", xsa_39_a_control_ring_that_violates),
         ("xsa_43_a_million_requests_and_a_quiet_log", xsa_43_a_million_requests_and_a_quiet_log),
         ("a_ring_that_is_never_empty_is_paused", a_ring_that_is_never_empty_is_paused),
         ("tables_are_filled_without_a_pause", tables_are_filled_without_a_pause),
@@ -70,7 +70,7 @@ fn connect(guest: &mut RawGuest) -> Channel {
     channel
 }
 
-fn xsa_39_a_control_ring_that_lies() {
+fn xsa_39_a_control_ring_that_violates() {
     for req_prod in [129, u32::MAX, 1 << 31] {
         with_a_guest(|machine, back, guest, traffic| {
             let channel = connect(guest);
@@ -264,7 +264,7 @@ fn half_a_control_ring() {
     }
 }
 
-/// Two guests at a switch, 5 with these wishes and 6 with ordinary ones.
+/// Two guests at a switch, 5 with these requests and 6 with ordinary ones.
 fn with_two(config: FrontConfig, test: impl FnOnce(&mut Guest, &mut Guest)) {
     let mut machine = Machine::start();
     let back = Back::plain(&machine);

@@ -2,7 +2,7 @@
 //! threads; memory of our own and of others.
 
 #[path = "machine/log_lines.rs"]
-#[allow(dead_code)] // others look through all of them
+#[allow(dead_code)] // others check through all of them
 mod log_lines;
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
@@ -63,7 +63,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let layout = std::alloc::Layout::from_size_align(self.1, 4096).unwrap();
-        // SAFETY: allocated so, and nobody has it any more.
+        // SAFETY: allocated so, and no one has it any more.
         unsafe { std::alloc::dealloc(self.0.as_ptr(), layout) };
     }
 }
@@ -307,9 +307,9 @@ fn what_is_only_read_is_opened_so() {
         for make in [private as fn(&[u8]) -> IoMemory, mapped] {
             assert_eq!(read(&mut *disk, 1, 4096, make).as_deref(), Ok(&pattern(5, 65536)[512..4608]));
         }
-        // Nobody asks for this: what is judged before forbids it. The kernel would, too.
+        // No one asks for this: what is validated before forbids it. The kernel would, too.
         assert_eq!(write(&mut *disk, 0, &[1; 512], private), Err(IoError::Failed));
-        // Two may read it, and nobody writes meanwhile.
+        // Two may read it, and no one writes meanwhile.
         let mut second = FileImage::new(&scratch.0, config);
         open(&mut second, &READ_ONLY).unwrap();
         let mut third = FileImage::new(&scratch.0, config);
@@ -412,7 +412,7 @@ fn a_sparse_image_on_storage_with_large_blocks_is_written_by_the_sector() {
         let mut image = FileImage::new(&path, config);
         let figures = open(&mut image, &WRITABLE).unwrap();
         exercise(&mut image, figures);
-        // Any guest may ask for single sectors, and is told that whole blocks cost less.
+        // Any guest may ask for single sectors, and is notified that whole blocks cost less.
         assert_eq!((figures.sector_size, figures.physical_sector_size), (512, 4096));
     }
     // The device itself has large sectors, which its guest knows. Threads let go of the images by
@@ -426,7 +426,7 @@ fn a_sparse_image_on_storage_with_large_blocks_is_written_by_the_sector() {
         let mut image = FileImage::new(&device.0, DiskConfig::default());
         while let Err(e) = open(&mut image, &Opening { native_sectors, ..WRITABLE }) {
             assert!(matches!(e, OpenError::Busy(_)), "{e}");
-            std::thread::yield_now(); // udev looks at it
+            std::thread::yield_now(); // udev checks it
         }
         let text = image.describe().unwrap();
         assert!(text.contains(way), "{text}");
@@ -452,7 +452,7 @@ fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
     let node = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("node-{}", std::process::id()));
     let number = std::fs::metadata(&device.0).unwrap().rdev();
     rustix::fs::mknodat(CWD, &node, FileType::BlockDevice, Mode::RUSR, number).unwrap();
-    // udev looks at new devices, with a lock.
+    // udev checks new devices, with a lock.
     let opened = || {
         let mut image = image(&device.0);
         while let Err(e) = open(&mut image, &WRITABLE) {
@@ -471,7 +471,7 @@ fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
     opened();
 }
 
-/// A device that udev, which looks at new ones, may have for a moment.
+/// A device that udev, which checks new ones, may have for a moment.
 fn opened(image: &mut dyn Image, how: &Opening) -> DiskFigures {
     loop {
         match open(image, how) {
@@ -511,7 +511,7 @@ fn a_device_with_long_sectors_takes_short_ones() {
 }
 
 #[test]
-fn long_sectors_are_a_guest_s_own_where_it_is_to_be_told() {
+fn long_sectors_are_a_guest_s_own_where_it_is_to_be_notified() {
     let scratch = Scratch::new("loop-native", 1 << 20);
     let Some(device) = loop_device(&scratch.0, &["--sector-size", "4096"]) else { return };
     for config in ways() {
@@ -583,7 +583,7 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
             said()
         );
     }
-    // Whoever opens it again is told where it is described, and the log not once more.
+    // Whoever opens it again is given the place it is described, and the log not once more.
     let lines = said().len();
     assert_eq!(lines, 3);
     image.close();
@@ -601,7 +601,7 @@ fn a_device_of_the_same_number_is_another_device() {
         let mut image = FileImage::new(&device.0, DiskConfig::default());
         while let Err(e) = open(&mut image, &WRITABLE) {
             assert!(matches!(e, OpenError::Busy(_)), "{e}");
-            std::thread::yield_now(); // udev looks at it
+            std::thread::yield_now(); // udev checks it
         }
         image.identity().unwrap()
     };

@@ -66,7 +66,7 @@ impl Host {
         fs::read_to_string(self.dir.join(file)).ok()
     }
 
-    /// Sends a message and serves it; what the asker hears.
+    /// Sends a message and serves it; what the asker gets.
     fn answer(&self, message: &[u8]) -> String {
         let (asker, served) = pair();
         send(&asker, message, SendFlags::NOSIGNAL).unwrap();
@@ -207,7 +207,7 @@ fn ended(run: &mut Run) -> Plugged {
 }
 
 #[test]
-fn a_backend_hears_how_its_script_ended() {
+fn a_backend_gets_how_its_script_ended() {
     let host = Host::new("asks", REPORTING_SCRIPT);
     host.put("scripts/fails", "#!/bin/sh\nexit 3\n", 0o755);
     let socket = host.dir.join("socket");
@@ -226,7 +226,7 @@ fn a_backend_hears_how_its_script_ended() {
         assert!(matches!(&plugged, Plugged::No(text) if text.contains(why)), "{script}: {plugged:?}");
     }
     serving.join().unwrap();
-    // Nobody serves it any more: the connection ends without a word, or is not taken at all.
+    // No one serves it any more: the connection ends without a word, or is not taken at all.
     let plugged = run("scripts/vif-bridge");
     assert!(matches!(plugged, Plugged::No(_)), "{plugged:?}");
 }
@@ -255,7 +255,7 @@ fn what_a_service_says_is_plain_and_short() {
     assert!(received(&[b'x'; REQUEST_BYTES * 8]).unwrap_err().len() <= REQUEST_BYTES);
 }
 
-/// A service whose queue of connections is full refuses nobody for good: a script waits, online as
+/// A service whose queue of connections is full refuses no one for good: a script waits, online as
 /// offline.
 #[test]
 fn a_script_waits_for_a_service_that_takes_no_more() {

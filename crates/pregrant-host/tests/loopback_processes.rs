@@ -85,7 +85,7 @@ impl Rig {
         Role { child, says }
     }
 
-    /// Waits until the broker's account is `wanted`; it hears of a death in its own time.
+    /// Waits until the broker's account is `wanted`; it is notified of a death in its own time.
     fn settles(&self, wanted: Audit) {
         let mut rounds = 0;
         while self.broker.audit() != wanted {
@@ -185,7 +185,7 @@ fn play(role: &str, path: &Path) {
     }
 }
 
-/// Maps all it is told of, binds, and waits to be killed.
+/// Maps all it is notified of, binds, and waits to be killed.
 fn holding_back(path: &Path) {
     let back = Loopback::attach(path, BACK).unwrap();
     say_ready(&[]);
@@ -405,7 +405,7 @@ fn a_driver_domain_outlives_its_process() {
     driver.kill();
     // Two pages are still mapped here; the other four and their grants are free already.
     rig.settles(Audit { grants: 2, maptrack: 2, pins: 2, zombie_pages: 2, ..alone });
-    // Its memory can be read while nobody is attached to it.
+    // Its memory can be read while no one is attached to it.
     let mut ops = ops(&refs[..2]);
     back.peer().copy(DRIVER, LocalBytes::FromPeer(&mut [0; 128]), &mut ops).unwrap();
     assert!(ops.iter().all(|o| o.status.is_okay()), "{ops:?}");

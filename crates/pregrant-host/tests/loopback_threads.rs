@@ -24,7 +24,7 @@ fn broker() -> Broker {
     broker
 }
 
-/// Waits until the broker's account is `wanted`; it hears of an end in its own time.
+/// Waits until the broker's account is `wanted`; it is notified of an end in its own time.
 fn settles(broker: &Broker, wanted: Audit) {
     let mut rounds = 0;
     while broker.audit() != wanted {
@@ -163,7 +163,7 @@ fn sleepers_are_woken_each_time() {
     settles(&broker, Audit { domains: 1, ..Audit::default() });
 }
 
-/// Nobody sleeps: no system call. And what a batch costs.
+/// No one sleeps: no system call. And what a batch costs.
 #[test]
 fn operations_are_counted_and_cost_the_system_calls_that_they_must() {
     let broker = broker();
@@ -257,7 +257,7 @@ fn a_descriptor_wakes_a_waiter() {
 
 /// A peer writes whatever it likes into its table: frames outside of its memory, the table itself.
 #[test]
-fn entries_that_lie_are_refused() {
+fn entries_that_violate_are_refused() {
     let broker = broker();
     let front = broker.attach(GUEST).unwrap();
     let back = broker.attach(BACK).unwrap();
@@ -362,7 +362,7 @@ fn xsa_396_a_mapping_between_check_and_revoke() {
 }
 
 /// An end is closed by the one who handles its event, while the other end sends, and closes in its
-/// turn: nobody waits for anybody, and nothing is left.
+/// turn: no one waits for anybody, and nothing is left.
 #[test]
 fn xsa_441_a_channel_closed_while_its_event_is_handled() {
     const ROUNDS: usize = 1000;
@@ -394,7 +394,7 @@ fn xsa_441_a_channel_closed_while_its_event_is_handled() {
             while received.try_recv().is_err() {
                 back.events().notify(&chan);
             }
-            back.events().notify(&chan); // to nobody
+            back.events().notify(&chan); // to no one
             back.events().unmask(&chan);
         }
     });
@@ -475,7 +475,7 @@ fn workers_hand_channels_and_maps_around() {
                         received += 1;
                         if received % 5 == 0 {
                             // An event that comes from here on is not waited for: the next one
-                            // hears of it.
+                            // is notified of it.
                             moves.fetch_add(1, Ordering::Relaxed);
                             let _ = next.send(queues.swap_remove(at)); // it may have ended
                         }

@@ -182,7 +182,7 @@ fn end(mut machine: Machine, back: Back, ids: &[DeviceId]) {
 }
 
 /// On a front that has 256 grants for all of its disks, and with vifs of all kinds; where the bound
-/// is far above and far below what they wish for.
+/// is far above and far below what they request.
 fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
     // 16 disks have a ring page, 16 vifs of two queues four. Lists: 32 pages a queue. Kept: 512
     // pages a queue, and 1408 of a disk.
@@ -240,7 +240,7 @@ fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
     }
 }
 
-/// More rings than the bound has pages: the last of them is told so, and the others are served.
+/// More rings than the bound has pages: the last of them is notified, and the others are served.
 fn a_guest_that_names_more_than_it_may_is_refused() {
     let mut machine = Machine::start();
     let back = serving(&machine);
@@ -286,7 +286,7 @@ fn disks_that_are_offered_take_nothing() {
         (0..3).for_each(|disk| guest.read(disk, 200, 64));
         let before = keeps(&back);
         assert!(before.iter().all(|(allowed, kept)| *allowed == 1056 && *kept >= 64), "{round}: {before:?}");
-        // They are looked at.
+        // They are checked.
         for id in offered {
             let state = format!("{}/state", id.front_dir());
             machine.xs.write(&state, XenbusState::Initialising.digit()).unwrap();

@@ -33,7 +33,7 @@ fn ask(xenstored: &mut Xenstored, socket: &mut UnixStream, kind: MsgType, payloa
 }
 
 #[test]
-fn a_hundred_thousand_events_for_a_socket_that_nobody_reads() {
+fn a_hundred_thousand_events_for_a_socket_that_no_one_reads() {
     let mut xenstored = Xenstored::new().unwrap();
     xenstored.introduce(DomId(7)).unwrap();
     let mut dom0 = connect(&mut xenstored, 0);

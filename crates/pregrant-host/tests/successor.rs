@@ -1,4 +1,4 @@
-//! A backend's first frames: what guests sent while nobody served them reaches its receivers,
+//! A backend's first frames: what guests sent while no one served them reaches its receivers,
 //! whichever vif the successor has first.
 //!
 //! ```text
@@ -22,7 +22,10 @@ fn main() {
     machine::run(&[
         ("no_frame_is_lost_while_another_vif_is_taken_up", || no_frame_is_lost(Kind::Slow)),
         ("no_frame_is_lost_while_another_vif_is_held", || no_frame_is_lost(Kind::Held)),
-        ("what_waits_for_a_vif_that_another_has_is_told", what_waits_for_a_vif_that_another_has_is_told),
+        (
+            "what_waits_for_a_vif_that_another_has_is_notified",
+            what_waits_for_a_vif_that_another_has_is_notified,
+        ),
     ]);
 }
 
@@ -61,7 +64,7 @@ impl Orphans {
         self.guests.each_ref().map(Guest::id)
     }
 
-    /// Guest 5 sends frames to 6, and nobody is there.
+    /// Guest 5 sends frames to 6, and no one is there.
     fn send(&mut self) {
         let [five, six] = &mut self.guests;
         (0..WAITING).for_each(|n| five.send(0, six.mac(), [64, 700, 1514, 5000][n as usize % 4], n));
@@ -126,9 +129,9 @@ fn no_frame_is_lost(kind: Kind) {
     orphans.end(back);
 }
 
-/// Nobody keeps frames for a vif that is not to be had: they are told of, and later ones are
+/// No one keeps frames for a vif that is not to be had: they are notified of, and later ones are
 /// counted.
-fn what_waits_for_a_vif_that_another_has_is_told() {
+fn what_waits_for_a_vif_that_another_has_is_notified() {
     let mut orphans = Orphans::leave();
     log_lines::take();
     orphans.send();
@@ -146,7 +149,7 @@ fn what_waits_for_a_vif_that_another_has_is_told() {
     orphans.send();
     orphans.answered();
     assert_eq!(no_port(), WAITING);
-    // It comes to be free, and the toolstack looks after it.
+    // It comes to be free, and the toolstack watches it.
     obstacle.gone.store(true, Ordering::SeqCst);
     orphans.machine.xs.write(&format!("{}/state", six.back_dir()), "4").unwrap();
     until(|| back.report(six).is_some_and(|report| report.device.reattached));

@@ -45,7 +45,7 @@ impl Packets {
         // SAFETY: no pointers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: it was just made, and nobody else has it.
+        // SAFETY: it was just made, and no one else has it.
         let socket = Self(unsafe { std::fs::File::from_raw_fd(fd) });
         for (option, value) in [(libc::SO_RCVBUFFORCE, 64 << 20), (libc::SO_SNDBUFFORCE, 64 << 20)] {
             socket.set(libc::SOL_SOCKET, option, value);
@@ -134,7 +134,7 @@ fn udp_to(to: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn frames_go_both_ways_and_nobody_finishes_their_checksums() {
+fn frames_go_both_ways_and_no_one_finishes_their_checksums() {
     apart(|| {
         let Some((mut tap, ports)) = network(1, BOTH) else { return };
         drop(ports);
@@ -224,7 +224,7 @@ fn an_interface_joins_a_bridge() {
 }
 
 #[test]
-fn who_forgets_arrivals_hears_of_frames_that_nobody_read() {
+fn who_forgets_arrivals_is_notified_of_frames_that_no_one_read() {
     apart(|| {
         let Some((_tap, mut ports)) = network(1, BOTH) else { return };
         let arrivals = PortReadiness::new().unwrap();
@@ -334,7 +334,7 @@ fn a_burst_arrives_in_its_order_and_byte_by_byte() {
     each_way(|tap, mut port, way| {
         let seen = Packets::on(tap, PROTOCOL, false);
         for round in 0..100 {
-            // All of it private, or payload where it lies.
+            // All of it private, or payload where it is.
             let lent = round % 2 == 1;
             let (mut arena, mut sent) = (Arena::new(), Vec::new());
             while sent.len() < 64 {
@@ -445,7 +445,7 @@ fn a_queue_is_read_in_order_however_many_a_call_reads() {
     });
 }
 
-/// A TCP frame of `len` bytes to the guest, which nobody listens to.
+/// A TCP frame of `len` bytes to the guest, which no one listens to.
 fn tcp(number: u8, len: usize) -> Vec<u8> {
     let mut frame = [&GUEST_MAC[..], &OWN_MAC, &[8, 0]].concat();
     frame.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
@@ -573,7 +573,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         assert_eq!(said(), "online vif9.0\noffline vif9.0\noffline vif9.0\n");
         taps.removed(&id).unwrap();
 
-        // One that fails is told of, and is not undone.
+        // One that fails is notified of, and is not undone.
         let place = HotplugConfig { script: Some("/bin/false".into()), ..place };
         taps.found(&id, &place, false).unwrap();
         let mut plugged = taps.plug(&id, &place);
@@ -679,7 +679,7 @@ fn serve_scripts(at: &Path, service: Service, most: usize) -> Arc<AtomicUsize> {
 }
 
 /// More vifs go at once than the service runs scripts, and than its queue takes: each has its
-/// script, and those that fail are told of by name.
+/// script, and those that fail are notified of by name.
 #[test]
 fn vifs_that_go_at_once_lose_no_script() {
     use std::os::unix::fs::PermissionsExt;
@@ -740,7 +740,7 @@ fn vifs_that_go_at_once_lose_no_script() {
         assert_eq!(taps.failures(), [(vif(7), why)]);
         assert!(!taps.is_ending(&vif(7)));
         assert_eq!(peak.load(Ordering::SeqCst), RUNS_MAX, "all that may run at a time, and no more");
-        // Nobody is there to be asked: that is told too.
+        // No one is there to be asked: that is notified too.
         std::fs::remove_file(&socket).unwrap();
         let place = HotplugConfig {
             name: "vif9.0".into(),

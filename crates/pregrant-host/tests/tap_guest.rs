@@ -37,7 +37,7 @@ use std::time::Duration;
 
 const OTHER_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 8];
 
-/// Looks for a frame, each a millisecond after the one before, until it counts as lost. The kernel
+/// looks for a frame, each a millisecond after the one before, until it counts as lost. The kernel
 /// has the processor meanwhile.
 const CHECKS: u32 = 10_000;
 
@@ -326,7 +326,7 @@ fn the_kernel_s_frames_come_in_the_queues_that_the_guest_chose() {
 /// An interface that somebody renames or removes under a vif: its guest gets no ports, its backend
 /// the reason, and nothing is left of the attempt.
 #[test]
-fn a_vif_whose_tap_is_renamed_or_gone_is_told_so_when_it_connects() {
+fn a_vif_whose_tap_is_renamed_or_gone_is_notified_so_when_it_connects() {
     apart(|| {
         let mut taps = Taps::new().unwrap();
         let vif = |handle| DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle };

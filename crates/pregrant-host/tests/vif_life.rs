@@ -39,7 +39,7 @@ fn main() {
         ("a_closed_vif_is_taken_away_at_once", a_closed_vif_is_taken_away_at_once),
         ("a_directory_that_is_written_key_by_key", a_directory_that_is_written_key_by_key),
         ("a_live_vif_without_a_far_side_stays_as_it_is", a_live_vif_without_a_far_side_stays_as_it_is),
-        ("ports_are_made_before_a_guest_is_told", ports_are_made_before_a_guest_is_told),
+        ("ports_are_made_before_a_guest_is_notified", ports_are_made_before_a_guest_is_notified),
         ("a_driver_domain_takes_the_directories_away", a_driver_domain_takes_the_directories_away),
         (
             "what_the_toolstack_does_costs_no_front_its_hearing",
@@ -47,8 +47,8 @@ fn main() {
         ),
         ("a_directory_stays_until_its_vif_is_unplugged", a_directory_stays_until_its_vif_is_unplugged),
         (
-            "what_fails_when_a_vif_is_gone_is_told_at_its_expense",
-            what_fails_when_a_vif_is_gone_is_told_at_its_expense,
+            "what_fails_when_a_vif_is_gone_is_notified_at_its_expense",
+            what_fails_when_a_vif_is_gone_is_notified_at_its_expense,
         ),
         ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
         ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
@@ -69,7 +69,7 @@ fn two_vifs(machine: &mut Machine) -> [DeviceId; 2] {
     })
 }
 
-/// Connects two guests, looks at the way their frames take, exchanges, closes.
+/// Connects two guests, checks the way their frames take, exchanges, closes.
 fn life(machine: &mut Machine, back: &Back, config: [FrontConfig; 2], paths: [(&str, &str); 2]) {
     let before = machine.broker.audit();
     let ids = two_vifs(machine);
@@ -126,7 +126,7 @@ fn frames_both_ways_in_pages_that_stay_mapped() {
 }
 
 /// Guests that let their back map all of them, beside one that does not; and a back that was not
-/// told to.
+/// asked to.
 fn frames_both_ways_in_any_page_of_the_guest() {
     let config = FrontConfig { foreign: true, ..ordinary() };
     let (named, copy) = (("foreign", "foreign"), ("copy", "copy"));
@@ -283,7 +283,7 @@ fn the_toolstack_takes_a_vif_away() {
     });
 }
 
-/// The front closed before the toolstack asked, or is gone: a toolstack that looks first leaves 6
+/// The front closed before the toolstack asked, or is gone: a toolstack that checks first leaves 6
 /// as it is (libxl), another writes 5 over it, and 6 must be said again, or that one waits until it
 /// loses its patience.
 fn a_closed_vif_is_taken_away_at_once() {
@@ -337,7 +337,7 @@ fn a_directory_that_is_written_key_by_key() {
     });
 }
 
-/// A far side that cannot make anything.
+/// A remote side that cannot make anything.
 struct NoTap;
 
 impl PortProvider for NoTap {
@@ -377,7 +377,7 @@ impl PortProvider for Asks {
 }
 
 /// Frames that another worker has for a guest that was just told 4 find its port.
-fn ports_are_made_before_a_guest_is_told() {
+fn ports_are_made_before_a_guest_is_notified() {
     let mut machine = Machine::start();
     machine.guest_domain(5);
     let id = machine.make_vif(5, 0);
@@ -439,7 +439,7 @@ fn a_live_vif_without_a_far_side_stays_as_it_is() {
     machine.end();
 }
 
-/// Nobody else does: the toolstack's daemon is not there, and xl cleans its own domain alone.
+/// No one else does: the toolstack's daemon is not there, and xl cleans its own domain alone.
 fn a_driver_domain_takes_the_directories_away() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         back.ask(|backend| backend.config_mut().removes = true);
@@ -466,7 +466,7 @@ fn a_driver_domain_takes_the_directories_away() {
 
 /// A script that runs behind a vif that is gone: its line is one of that vif's faults, and none is
 /// lost without a count.
-fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
+fn what_fails_when_a_vif_is_gone_is_notified_at_its_expense() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let ids = two_vifs(machine);
         let guests = ids.map(|id| machine.attach(id.front));
@@ -508,7 +508,7 @@ fn what_fails_when_a_vif_is_gone_is_told_at_its_expense() {
     });
 }
 
-/// Vifs come and go beside one, which is looked at each time: not at its expense.
+/// Vifs come and go beside one, which is checked each time: not at its expense.
 fn what_the_toolstack_does_costs_no_front_its_hearing() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let ids = two_vifs(machine);
@@ -609,7 +609,7 @@ fn what_a_predecessor_closed_stays_closed() {
 
     let back = Back::plain(&machine);
     until(|| back.report(id).is_some());
-    // The front's state is an event: it was looked at.
+    // The front's state is an event: it was checked.
     guest.set_state(XenbusState::Connected);
     let other = machine.make_vif(5, 1);
     let mut honest = RawGuest::attach(&machine, other);
@@ -634,8 +634,8 @@ fn what_a_predecessor_closed_stays_closed() {
     machine.end();
 }
 
-/// What waits for a guest's slots when the backend is told to stop is delivered as far as there are
-/// some, and the rest is counted.
+/// What waits for a guest's slots when the backend is asked to stop is delivered as far as there
+/// are some, and the rest is counted.
 fn an_orderly_end_delivers_what_there_are_slots_for() {
     /// More than a ring has slots.
     const SENT: u64 = 300;

@@ -1,6 +1,6 @@
-//! A backend as time passes, on a machine within the test: the far side hears of a link that goes,
-//! and a rate is heard of while frames travel. What each rule is, to the nanosecond, is tested in
-//! the core.
+//! A backend as time passes, on a machine within the test: the remote side is notified of a link
+//! that goes, and a rate is notified of while frames travel. What each rule is, to the nanosecond,
+//! is tested in the core.
 
 mod machine;
 
@@ -19,7 +19,7 @@ fn main() {
             "xsa_392_a_guest_that_takes_no_frames_loses_its_link",
             xsa_392_a_guest_that_takes_no_frames_loses_its_link,
         ),
-        ("a_rate_is_heard_of_at_any_time", a_rate_is_heard_of_at_any_time),
+        ("a_rate_is_known_at_any_time", a_rate_is_known_at_any_time),
     ]);
 }
 
@@ -72,7 +72,7 @@ fn xsa_392_a_guest_that_takes_no_frames_loses_its_link() {
     machine.end();
 }
 
-fn a_rate_is_heard_of_at_any_time() {
+fn a_rate_is_known_at_any_time() {
     let mut machine = Machine::start();
     let back = Back::plain(&machine);
     machine.guest_domain(5);

@@ -57,7 +57,7 @@ fn main() {
 
 const TWO: Workers = Some((2, Placement::Balanced));
 
-/// Numbers that look like chance, and are the same each time.
+/// Numbers that resemble chance, and are the same each time.
 struct Dice(u64);
 
 impl Dice {
@@ -374,7 +374,7 @@ fn a_rate_is_the_whole_vif_s() {
     let mut guest = Guest::connected(&machine, id, FrontConfig { queues: 4, ..ordinary() });
     assert_eq!(places(&carried(&back, 4), &id), [2, 2]);
     machine.xs.write(&format!("{}/rate", id.back_dir()), format!("{BYTES},{}", WINDOW.as_micros())).unwrap();
-    // Heard of, once somebody has to wait.
+    // Notified of, once somebody has to wait.
     let mut seq = 0;
     let mut send = |guest: &mut Guest, n: u64| {
         for _ in 0..n {
@@ -486,7 +486,7 @@ fn a_successor_takes_up_what_workers_had() {
     machine.end();
 }
 
-/// A guest closes its channel. Nobody is told of it, until the queue moves.
+/// A guest closes its channel. No one is notified of it, until the queue moves.
 fn a_channel_that_is_lost_on_the_way_closes_its_vif() {
     let mut machine = Machine::start();
     let back = back(&machine, TWO);
@@ -570,7 +570,7 @@ fn pool(workers: usize, place: Placement, test: impl FnOnce(&Loopback, &mut Work
     });
 }
 
-/// The same, whose threads begin when they are told to.
+/// The same, whose threads begin when they are asked to.
 fn pool_in(
     mode: Mode,
     workers: usize,
@@ -673,7 +673,7 @@ fn a_worker_that_only_polls_arms_nothing() {
     });
 }
 
-/// Who lost one is not known: each queue is looked at.
+/// Who lost one is not known: each queue is checked.
 fn events_that_the_kernel_dropped_are_made_good() {
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
@@ -717,7 +717,7 @@ fn who_is_left_is_placed_evenly() {
         .collect();
     let before = carried(&back, 16);
     assert!(before.iter().all(|worker| worker.total() == 8), "{before:?}");
-    // The backend hears of all of them in one turn.
+    // The backend is notified of all of them in one turn.
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let waits = back.send_job(move |_| held.recv().is_err());
     ids.iter().filter(|id| before[0].of(id) > 0).for_each(|id| machine.remove_vif(*id));

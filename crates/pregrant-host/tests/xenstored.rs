@@ -109,7 +109,7 @@ fn a_long_directory_and_a_long_value_arrive_whole() {
 }
 
 #[test]
-fn a_client_that_does_not_read_disturbs_nobody() {
+fn a_client_that_does_not_read_disturbs_no_one() {
     let (handle, thread) = serve(Xenstored::new().unwrap());
     handle.introduce(DomId(7)).unwrap();
     let mut dom0 = connect(&handle, 0);

@@ -16,7 +16,7 @@ use std::time::Duration;
 const GUEST: DomId = DomId(5);
 const BACK: DomId = DomId(0);
 
-/// A guest's way to the store. Whenever it looks whether more has come, the back has just written
+/// A guest's way to the store. Whenever it checks whether more has come, the back has just written
 /// its state once more.
 struct Restless {
     link: LocalLink,
@@ -67,12 +67,12 @@ fn xsa_349_a_back_whose_state_never_rests_does_not_hold_up_its_front() {
         writes.set(Some(0));
         front.control(Duration::ZERO).unwrap();
     }
-    // At rest, and honest: it is heard.
+    // At rest, and honest: it is received.
     writes.set(None);
     toolstack.write(&format!("{}/state", vif.id.back_dir()), "2").unwrap();
     let front_state = format!("{}/state", vif.id.front_dir());
     while toolstack.read(&front_state).unwrap() != b"4" {
-        // It has begun anew often enough for some time, and says when it will again.
+        // It has restarted often enough for some time, and says when it will again.
         front.control(Duration::from_secs(60)).unwrap();
     }
     toolstack.write(&format!("{}/state", vif.id.back_dir()), "4").unwrap();

@@ -24,7 +24,7 @@ fn main() {
         ("xsa_300_pages_that_are_kept_count_too", xsa_300_pages_that_are_kept_count_too),
         ("xsa_331_channels_that_close_under_load", xsa_331_channels_that_close_under_load),
         ("xsa_332_an_event_storm_with_empty_rings", xsa_332_an_event_storm_with_empty_rings),
-        ("xsa_349_state_flips_while_nobody_listens", xsa_349_state_flips_while_nobody_listens),
+        ("xsa_349_state_flips_while_no_one_listens", xsa_349_state_flips_while_no_one_listens),
     ]);
 }
 
@@ -94,7 +94,7 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     // Rings of two vifs, and buffers of one: 16 pages a direction.
     stage.back.ask(|backend| backend.config_mut().page_limit = 4 + 32);
     let config = staging(Some(256), Some(256));
-    // When the first connects nobody has heard of the second.
+    // When the first connects no one has notified of the second.
     let [(a, first), (b, second)] = [0, 1].map(|handle| {
         let id = stage.vif(handle);
         (id, Guest::connected(&stage.machine, id, config))
@@ -112,7 +112,7 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     first.close();
     second.close();
     let second = Guest::attach(&stage.machine, ids[1], config, false);
-    // A new driver begins anew, as after a boot.
+    // A new driver restarts, as after a boot.
     stage.machine.remove_vif(ids[1]);
     until(|| stage.back.report(ids[1]).is_none());
     drop(second);
@@ -174,7 +174,7 @@ fn xsa_331_channels_that_close_under_load() {
             while !stop.load(Ordering::Relaxed) {
                 sender.send(0, mac(BAD, to.load(Ordering::Relaxed)), 64, seq);
                 seq += 1;
-                // While the address is nobody's the switch floods: leave the good guests' queues
+                // While the address is no one's the switch floods: leave the good guests' queues
                 // some room.
                 std::thread::sleep(Duration::from_micros(20));
             }
@@ -196,7 +196,7 @@ fn xsa_331_channels_that_close_under_load() {
         if handle % 2 == 0 {
             until(|| !guest.rx.frames().unwrap().is_empty());
         }
-        // The guest's end closes; the back hears of it from xenstore only, later.
+        // The guest's end closes; the back is notified of it from xenstore only, later.
         drop(guest);
         stage.remove(id);
     }
@@ -248,7 +248,7 @@ fn xsa_332_an_event_storm_with_empty_rings() {
 
 /// A back that is busy elsewhere while a guest writes its state a hundred thousand times: what
 /// waits for it is bounded.
-fn xsa_349_state_flips_while_nobody_listens() {
+fn xsa_349_state_flips_while_no_one_listens() {
     let began = Instant::now();
     let mut stage = Stage::set();
     let id = stage.vif(0);

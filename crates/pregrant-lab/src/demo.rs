@@ -59,7 +59,7 @@ const SIZES: [usize; 5] = [64, 256, 260, 1500, 65535];
 const ROW_SECONDS: f64 = 0.07;
 /// Repeats of each row at most; as many as fit [`BUDGET`].
 const REPEATS: u32 = 5;
-/// After this no further repeat is begun.
+/// After this no further repeat is started.
 const BUDGET: Duration = Duration::from_secs(20);
 
 /// Runs the demo.
@@ -237,7 +237,7 @@ impl StateWatcher {
                     seen.iter().skip(end).step_by(2).all(|states| states.last() == Some(&state))
                 };
                 if all(0, XenbusState::Initialising) && all(1, XenbusState::InitWait) {
-                    let _ = report.send(()); // nobody listens any more: they connect
+                    let _ = report.send(()); // no one listens any more: they connect
                 }
             }
             let text = |states: &[XenbusState]| {
@@ -314,7 +314,7 @@ fn frames_act(run: &mut Run, start: Instant) -> Result<()> {
     crate::bench::none_went_wrong(rows.chain(latencies.iter().flatten()))
 }
 
-/// A further repeat is begun only when there is time for the whole of it.
+/// A further repeat is started only when there is time for the whole of it.
 fn repeats_ratio(done: u32) -> f64 {
     f64::from(done) / f64::from(done + 1)
 }

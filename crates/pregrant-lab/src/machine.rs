@@ -71,8 +71,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts broker and xenstored, with domain 0 as the driver domain. `destroyed` hears of each
-    /// domain that has ended, after xenstore has forgotten it; it must not block.
+    /// Starts broker and xenstored, with domain 0 as the driver domain. `destroyed` is notified of
+    /// each domain that has ended, after xenstore has forgotten it; it must not block.
     pub fn start(dir: &Path, destroyed: impl Fn(DomId) + Send + 'static) -> Result<Self> {
         let mut server = Xenstored::new()?;
         server.listen_unix(store_socket(dir))?;

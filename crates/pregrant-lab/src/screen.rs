@@ -1,5 +1,5 @@
 //! What a command prints: results on standard output, progress on standard error while somebody
-//! looks.
+//! checks.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How often something long says how far it is, where standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Prints a result. An output that nobody reads any more is an error of its own kind, which ends
+/// Prints a result. An output that no one reads any more is an error of its own kind, which ends
 /// the program in silence.
 pub fn print(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -43,7 +43,7 @@ impl Progress {
         Self { shown: io::stderr().is_terminal(), line_at: Cell::new(Instant::now()) }
     }
 
-    /// The same of what may take minutes: where nobody looks, whoever reads the log has a line
+    /// The same of what may take minutes: where no one checks, whoever reads the log has a line
     /// every ten seconds.
     pub fn show_long(&self, text: impl Display) {
         if self.shown {

@@ -173,7 +173,7 @@ fn remove_on_signal() -> Result<()> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             for path in directories().iter() {
-                // A process that has just begun may put something there meanwhile, which is an
+                // A process that has just started may put something there meanwhile, which is an
                 // error of the removal.
                 for _ in 0..REMOVALS {
                     if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
@@ -191,7 +191,7 @@ fn remove_on_signal() -> Result<()> {
 /// The processes of a backend and of its guests, or its only guest, and the machine that they are
 /// on.
 pub struct Ends {
-    // The backend first: guests that go are then nobody's business.
+    // The backend first: guests that go are then no one's business.
     pub back: Process,
     pub guests: Process,
     pub testbed: Testbed,
@@ -209,7 +209,7 @@ impl Ends {
     }
 
     /// Runs one case, whose vif is made and removed here: the guest's account and the backend's.
-    /// Between the two orders something else may be begun.
+    /// Between the two orders something else may be started.
     pub fn play<T>(
         &mut self,
         case: Case,
@@ -272,7 +272,7 @@ impl Process {
     }
 
     /// Waits for its next report, or until it or one of `others` ends: whoever dies first is the
-    /// one to tell of.
+    /// one to report.
     pub fn report(&mut self, others: &mut [&mut Process]) -> Result<Report> {
         while self.reports.buffer().is_empty() {
             let mut fds = vec![PollFd::new(self.reports.get_ref(), PollFlags::IN)];
@@ -300,7 +300,7 @@ impl Process {
     }
 
     /// Ends it by SIGKILL, at once and without a word to it; returns when it is gone. Expected:
-    /// nobody is told.
+    /// no one is notified.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill().map_err(|e| format!("cannot kill the process of the {}: {e}", self.name))?;
         self.child.wait()?;

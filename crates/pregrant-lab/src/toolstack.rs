@@ -73,7 +73,7 @@ pub fn remove_devices<T: Transport>(xs: &mut Client<T>, front: DomId) -> Result<
     Ok(removal.devices.len())
 }
 
-/// A guest's devices on their way out: their backends were asked to close them. Nobody waits for it
+/// A guest's devices on their way out: their backends were asked to close them. No one waits for it
 /// meanwhile.
 pub struct Removal {
     /// Each, and what a disk is to be again.
@@ -82,7 +82,7 @@ pub struct Removal {
 }
 
 impl Removal {
-    /// Between two looks.
+    /// Between two checks.
     pub const CHECK: Duration = Duration::from_millis(2);
 
     /// Asks for it.

@@ -49,7 +49,7 @@ impl LocalStore {
         LocalLink { shared: self.shared.clone(), conn, fetched: Vec::new() }
     }
 
-    /// The server itself: to introduce and release domains, to look at its counts.
+    /// The server itself: to introduce and release domains, to check its counts.
     pub fn with_server<R>(&self, f: impl FnOnce(&mut Server) -> R) -> R {
         let result = f(&mut self.shared.lock());
         self.shared.served.notify_all();

@@ -1,4 +1,4 @@
-//! What clients can make xenstored keep: watch events that nobody reads, replies that nobody reads,
+//! What clients can make xenstored keep: watch events that no one reads, replies that no one reads,
 //! requests that stop halfway. Bytes on the heap are counted, before and after; nothing depends on
 //! time.
 #![cfg(not(any(loom, miri)))]
@@ -61,7 +61,7 @@ fn kept_for_a_guest_that_reads_nothing(name_bytes: usize, changes: usize) -> isi
     let kept = live() - before;
     assert_eq!(server.usage(GUEST), (2, Limits::default().watches, 0));
 
-    // All of it is given back, and each watch says where to look.
+    // All of it is given back, and each watch says where to check.
     let (mut events, mut out) = (vec![], vec![]);
     while {
         out.clear();
@@ -81,7 +81,7 @@ fn kept_for_a_guest_that_reads_nothing(name_bytes: usize, changes: usize) -> isi
 }
 
 #[test]
-fn a_hundred_thousand_events_that_nobody_reads() {
+fn a_hundred_thousand_events_that_no_one_reads() {
     // An event is kept as key and path in a queue, and in a set that finds equal ones.
     let few = kept_for_a_guest_that_reads_nothing(0, 10);
     // Each change makes two events for each watch.

@@ -1,4 +1,4 @@
-//! A guest that is flooded: its frame hook drops what nobody asked for before anything is allocated
+//! A guest that is flooded: its frame hook drops what no one asked for before anything is allocated
 //! or copied.
 //!
 //! ```text
@@ -18,7 +18,7 @@ const FRAMES: usize = 10_000;
 const ONE_IN: usize = 10;
 const UNWANTED: u16 = 9;
 
-/// What is dropped. All headers are in the head, and the head is private: what is looked at stays
+/// What is dropped. All headers are in the head, and the head is private: what is checked stays
 /// so.
 fn hook(frame: &mut HookFrame) -> HookAction {
     let head = frame.head();

@@ -25,7 +25,7 @@ use std::error::Error;
 const GUEST: DomId = DomId(5);
 const HOST: DomId = DomId(0);
 
-/// The far side of the backend: prints what the guest sent, and has nothing for it.
+/// The remote side of the backend: prints what the guest sent, and has nothing for it.
 struct Printer;
 
 impl FramePort for Printer {

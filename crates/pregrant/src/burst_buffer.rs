@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Room::heap(n)              Box<[u8]>
-//!   PeerMem::buffer(n) --over--> pages that the platform knows by another name than their address, which spares it a look-up for each copy
+//!   PeerMem::buffer(n) --over--> pages that the platform knows by another name than their address, which spares it a lookup for each copy
 //! ```
 //! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its
 //! owner is. No peer can write them.
@@ -17,7 +17,7 @@ use core::ptr::NonNull;
 
 /// See the module.
 pub struct BurstBuffer {
-    /// As long as this value is there, and nobody is given it for longer. In a `MaybeUninit`, so
+    /// As long as this value is there, and no one is given it for longer. In a `MaybeUninit`, so
     /// that it may be freed while this value is an argument: it is always initialised.
     bytes: MaybeUninit<&'static mut [u8]>,
     /// Whose the bytes are; None: the heap's.
@@ -33,7 +33,7 @@ impl BurstBuffer {
     /// The `len` bytes at `base`, which are `owner`'s.
     ///
     /// # Safety
-    /// They are mapped, initialised, readable and writable, and nobody else reads or writes them,
+    /// They are mapped, initialised, readable and writable, and no one else reads or writes them,
     /// until `owner` is dropped; but for a kernel or hypervisor that this process asks to, while it
     /// has lent them to that call.
     pub unsafe fn over(base: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
@@ -121,7 +121,7 @@ pub(crate) mod tests {
         let there = Arc::new(());
         let bytes = NonNull::from(Box::leak(vec![3; len].into_boxed_slice()));
         let owner = Owner(bytes, Arc::clone(&there));
-        // SAFETY: nobody touches the bytes but by the room, until the owner frees them.
+        // SAFETY: no one touches the bytes but by the room, until the owner frees them.
         (unsafe { BurstBuffer::over(bytes.cast(), len, Box::new(owner)) }, there)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ring:   bit of the queue -> state: RUNG   (was ASLEEP? wake it)    a port of another worker, the control thread
-//!   take:   state: 0 -> bits, away: look at these queues               the worker
+//!   take:   state: 0 -> bits, away: check these queues               the worker
 //!   sleep:  state: 0 to ASLEEP; not where it is RUNG                    the worker
 //! ```
 //! Invariants: what was stored before a ring is seen by the worker once it has the bit; a ring
@@ -72,7 +72,7 @@ impl Doorbell {
     }
 
     /// The worker is about to sleep, unless this is false: then somebody rang, so
-    /// [take](Self::take) and look first.
+    /// [take](Self::take) and check first.
     #[must_use]
     pub fn about_to_sleep(&self) -> bool {
         self.state.compare_exchange(0, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -1,4 +1,4 @@
-//! The far side of a netback: frames in bursts.
+//! The remote side of a netback: frames in bursts.
 //!
 //! ```text
 //!   guest --TX--> net::back --tx_burst(Burst)-----> port (switch, pcap, sink): private bytes
@@ -14,7 +14,7 @@
 //! A port that says [`Payload::ZeroCopy`] may get a [`ZeroCopyBurst`]: of each frame the first
 //! bytes are a private copy, with all headers that anybody has to understand; the rest is
 //! [pieces](Piece) of memory that its guest can still write. It copies them, hands them on, or
-//! never looks, and then they are not even mapped. What it hands on beyond the call it
+//! never checks, and then they are not even mapped. What it hands on beyond the call it
 //! [keeps](ZeroCopyBurst::keep) and tells of through its [`Completions`].
 //!
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
@@ -61,7 +61,7 @@ impl Offload {
     pub const NONE: Self = Self { csum_blank: false, csum_ok: false, gso_type: 0, gso_size: 0 };
 }
 
-/// Where a frame lies in its burst's bytes.
+/// Where a frame is in its burst's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FrameDesc {
     /// First byte.
@@ -113,8 +113,8 @@ impl<'a> Burst<'a> {
 /// arena's ([`move_in`](Self::move_in)), until it takes it back ([`move_out`](Self::move_out)):
 ///
 /// ```text
-///   move_in(theirs)    frames lie in theirs    ours waits
-///   clear()            frames lie in ours      theirs waits for move_out
+///   move_in(theirs)    frames are in theirs    ours waits
+///   clear()            frames are in ours      theirs waits for move_out
 /// ```
 #[derive(Debug)]
 pub struct Arena {
@@ -183,7 +183,7 @@ impl Arena {
         }
     }
 
-    /// Forgets the frames. They lie in the arena's own bytes again.
+    /// Forgets the frames. They are in the arena's own bytes again.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.used = 0;
@@ -201,7 +201,7 @@ impl Arena {
         }
     }
 
-    /// Has the frames that were placed lie in `bytes`, before they are filled. Refused: it is too
+    /// Has the frames that were placed are in `bytes`, before they are filled. Refused: it is too
     /// small for them.
     pub fn move_in(&mut self, bytes: Box<[u8]>) -> Result<(), Box<[u8]>> {
         if bytes.len() < self.used_bytes() {
@@ -215,7 +215,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Has these frames, which lie in `bytes`, instead of what it had. Those that pass the end are
+    /// Has these frames, which are in `bytes`, instead of what it had. Those that pass the end are
     /// left out.
     pub fn move_in_filled(&mut self, bytes: Box<[u8]>, frames: &[FrameDesc]) {
         self.clear();
@@ -533,7 +533,7 @@ impl<'a> ZeroCopyBurst<'a> {
 
     /// Keeps frame `i` beyond this call, until `by` completes it: its [pieces](Self::pieces) stay
     /// where they are, and as they are [named to the kernel](Piece::as_raw) they may be read for so
-    /// long. Its head does not stay. None: it is not kept, for it is whole, was not looked at, or
+    /// long. Its head does not stay. None: it is not kept, for it is whole, was not checked, or
     /// another keeper has frames of this queue.
     pub fn hold(&mut self, i: usize, by: &Arc<dyn Completions>) -> Option<Token> {
         if !self.is_mapped || self.is_whole(i) || self.len_of(i) == 0 {
@@ -605,7 +605,7 @@ pub trait DropCounts: Send + Sync {
     fn read(&self) -> Vec<PortDrop>;
 }
 
-/// The far side of one queue of a netback.
+/// The remote side of one queue of a netback.
 pub trait FramePort: Send {
     /// What it can take unfinished.
     fn caps(&self) -> Offloads;
@@ -625,7 +625,7 @@ pub trait FramePort: Send {
         let _ = bytes;
         None
     }
-    /// As [`tx_burst`](Self::tx_burst), of a batch that lies in memory of
+    /// As [`tx_burst`](Self::tx_burst), of a batch that is in memory of
     /// [`tx_room`](Self::tx_room)'s: the port may [take](Arena::move_out) it.
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.tx_burst(&arena.burst())
@@ -639,7 +639,7 @@ pub trait FramePort: Send {
         self.tx_burst(&frames.private())
     }
     /// Appends frames for the guest to `into`, as many as it has and as fit, or
-    /// [moves](Arena::move_in_filled) them into an empty one: nobody else has that memory then.
+    /// [moves](Arena::move_in_filled) them into an empty one: no one else has that memory then.
     /// Returns how many. After a call that gave none it is not asked again before its queue's guest
     /// or its [bell](Self::owned_by) rings.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
@@ -668,7 +668,7 @@ pub trait FramePort: Send {
         let _ = by;
     }
     /// This worker calls the port from now on. A port that comes to have frames outside of a call
-    /// to it rings its bell, whoever has them come; one that nobody gave to a worker has no bell to
+    /// to it rings its bell, whoever has them come; one that no one gave to a worker has no bell to
     /// ring.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;

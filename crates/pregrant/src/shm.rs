@@ -54,7 +54,7 @@ pub unsafe trait SharedBytes {
         if at > self.len() || dst.len() > self.len() - at {
             return false;
         }
-        // SAFETY: `at + dst.len() <= self.len()`, so the source lies in the range that the
+        // SAFETY: `at + dst.len() <= self.len()`, so the source is in the range that the
         // implementor vouches for; `dst` is private memory, so the two do not overlap.
         unsafe { copy_from_shared(self.base().as_ptr().add(at), dst.as_mut_ptr(), dst.len()) };
         true
@@ -85,7 +85,7 @@ pub unsafe trait SharedBytes {
         let to = unsafe { self.base().add(at) };
         let apart = to.addr().get().abs_diff(from.base.addr().get()) >= from.len;
         if apart {
-            // SAFETY: the source lies in the range that the piece was borrowed from, the
+            // SAFETY: the source is in the range that the piece was borrowed from, the
             // destination in this one (checked), and they do not overlap (checked).
             unsafe { copy_across(from.base.as_ptr(), to.as_ptr(), from.len) };
         }
@@ -221,7 +221,7 @@ impl Piece<'_> {
     #[inline(always)]
     pub fn copy_out(&self, dst: &mut [u8]) -> usize {
         let n = self.len.min(dst.len());
-        // SAFETY: `n` bytes from `base` lie in the range of the `SharedBytes` that this is borrowed
+        // SAFETY: `n` bytes from `base` are in the range of the `SharedBytes` that this is borrowed
         // from; `dst` is private.
         unsafe { copy_from_shared(self.base.as_ptr(), dst.as_mut_ptr(), n) };
         n
@@ -239,7 +239,7 @@ impl<'a> From<&'a mut [u8]> for Piece<'a> {
     /// Private bytes, for a reader that takes shared ones too.
     #[inline(always)]
     fn from(bytes: &'a mut [u8]) -> Self {
-        // Borrowed for as long as the piece is, so that nobody else writes them.
+        // Borrowed for as long as the piece is, so that no one else writes them.
         Self { len: bytes.len(), base: NonNull::from(bytes).cast(), of: PhantomData }
     }
 }
@@ -279,7 +279,7 @@ impl PieceMut<'_> {
     #[inline(always)]
     pub fn copy_in(&self, src: &[u8]) {
         let n = self.len.min(src.len());
-        // SAFETY: `n` bytes from `base` lie in the range of the `SharedBytes` that this is borrowed
+        // SAFETY: `n` bytes from `base` are in the range of the `SharedBytes` that this is borrowed
         // from, which may be written (checked there); `src` is private.
         unsafe { copy_to_shared(src.as_ptr(), self.base.as_ptr(), n) };
     }
@@ -309,7 +309,7 @@ unsafe impl<S: SharedBytes + ?Sized> SharedBytes for alloc::boxed::Box<S> {
 }
 
 // SAFETY: what there is vouches for its range; nothing is a range of no bytes, at an address that
-// is aligned as a page is and that nobody reads. Moving either moves no range.
+// is aligned as a page is and that no one reads. Moving either moves no range.
 unsafe impl<S: SharedBytes> SharedBytes for Option<S> {
     fn base(&self) -> NonNull<u8> {
         self.as_ref().map_or(NonNull::<AlignedAsPage>::dangling().cast(), S::base)

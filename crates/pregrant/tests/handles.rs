@@ -1,4 +1,4 @@
-//! Several handles of one domain on the local platform: who hears what, and what goes from one to
+//! Several handles of one domain on the local platform: who gets what, and what goes from one to
 //! another.
 #![cfg(not(loom))]
 

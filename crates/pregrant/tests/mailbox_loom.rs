@@ -2,7 +2,7 @@
 //! xtask ci loom`).
 //!
 //! ```text
-//!   writers: post, ring when the reader waits --> bell --> reader: takes, says that it waits, looks once more, sleeps
+//!   writers: post, ring when the reader waits --> bell --> reader: takes, says that it waits, checks once more, sleeps
 //! ```
 //!
 //! The mailbox is the host crate's; it is compiled here, for that crate needs more of a system than
@@ -60,9 +60,9 @@ struct Inbox {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// The second look before the sleep.
+    /// The second check before the sleep.
     SecondCheck,
-    /// The question whether the reader waits: nobody rings.
+    /// The question whether the reader waits: no one rings.
     Doorbell,
 }
 

@@ -70,11 +70,11 @@ impl Mix {
     }
 }
 
-/// The far side: gives what its mix says, and checks what it takes against the other.
+/// The remote side: gives what its mix says, and checks what it takes against the other.
 struct MixPort {
     mix: Mix,
     frames: u64,
-    /// What it takes where it lies.
+    /// What it takes where it is.
     payload: Payload,
 }
 
@@ -263,7 +263,7 @@ impl FramePort for Flood {
     }
 }
 
-/// Each verdict in turn, with heads that are changed; frames are sent on in their buffers and by a
+/// Each action in turn, with heads that are changed; frames are sent on in their buffers and by a
 /// copy.
 #[test]
 fn the_frame_hook_allocates_nothing() {

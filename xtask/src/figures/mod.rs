@@ -17,7 +17,7 @@ use page::{FOLDER, PAGE};
 use std::path::Path;
 use std::time::Duration;
 
-/// Runs of the demo unless told otherwise.
+/// Runs of the demo by default.
 const RUNS: u32 = 5;
 
 /// A machine of which others take more than this share is not measured.

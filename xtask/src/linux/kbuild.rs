@@ -1,6 +1,6 @@
 //! C's part: the modules, by a kernel's own kbuild, in a copy of `linux/module`.
 //!
-//! Whatever warns fails: gcc, modpost, and objtool, which looks at Rust's objects as it does at
+//! Whatever warns fails: gcc, modpost, and objtool, which checks Rust's objects as it does at
 //! C's.
 
 use crate::workspace::{Workspace, read, run, show};

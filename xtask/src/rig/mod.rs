@@ -57,7 +57,7 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// Plays what is wished.
+/// Plays what is requested.
 pub fn play(w: &Workspace, selection: &Selection) -> Result<(), String> {
     let all = scenario::all(w)?;
     play_these(w, scenario::choose(&all, selection)?, selection)
@@ -68,7 +68,7 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     play_these(w, scenario::of_ci(scenario::all(w)?)?, &Selection::default())
 }
 
-/// The tables of the last profile, anew.
+/// The tables of the last profile, again.
 pub fn profile(w: &Workspace, selection: &Selection) -> Result<(), String> {
     profile::tables(&Rig::new(w, selection))
 }

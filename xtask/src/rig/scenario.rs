@@ -32,7 +32,7 @@ pub(super) struct Scenario {
     pub(super) icount: bool,
     /// Whether guests want the kernel module.
     pub(super) module: bool,
-    /// Why nobody can say that it passes.
+    /// Why no one can say that it passes.
     pub(super) unproven: Option<String>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Play {
 }
 
 impl Play {
-    /// As dom0 is told it, and as it names it: `20-linux-guest`, or with workers
+    /// As dom0 is notified it, and as it names it: `20-linux-guest`, or with workers
     /// `20-linux-guest:2`.
     pub(super) fn name(&self) -> String {
         match self.workers {
@@ -106,8 +106,8 @@ impl Play {
     }
 }
 
-/// Those whose names contain what was told; all but the unproven when no name was told. Each with
-/// each number of workers.
+/// Those whose names contain what was notified; all but the unproven when no name was notified.
+/// Each with each number of workers.
 pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play>, String> {
     for name in &selection.names {
         if !all.iter().any(|s| s.name.contains(name)) {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn names_choose_and_unknown_names_are_told() {
+    fn names_choose_and_unknown_names_are_notified() {
         let all = ["10-a", "20-b"].map(|n| parse(n.into(), "# shows: a\n").unwrap());
         let selection = |args: &[&str]| Selection::parse(args).unwrap();
         assert_eq!(choose(&all, &selection(&[])).unwrap().len(), 2);

@@ -1,10 +1,10 @@
-//! Libraries that fio names and nobody calls here: the clients of Ceph, Gluster, NBD and NFS, and
+//! Libraries that fio names and no one calls here: the clients of Ceph, Gluster, NBD and NFS, and
 //! what drives RDMA and persistent memory. Those of either release; one that a release's fio does
-//! not name is in nobody's way.
+//! not name is in no one's way.
 //!
-//! Debian's fio looks all of them up when it starts. With what they need themselves they are larger
-//! than everything else in a guest's image, so one small library stands in for all: it has each
-//! function under the version that fio asks for, and each function ends the process.
+//! Debian's fio checks all of them up when it starts. With what they need themselves they are
+//! larger than everything else in a guest's image, so one small library stands in for all: it has
+//! each function under the version that fio asks for, and each function ends the process.
 
 use super::image::{at, tool, tool_output};
 use std::collections::BTreeMap;

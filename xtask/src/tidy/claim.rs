@@ -80,7 +80,7 @@ fn claim(text: &str) -> Option<(&str, &str)> {
     text.split_once("::").filter(|(file, test)| plain(file) && plain(test))
 }
 
-/// Whether `path` is that file, or lies in a folder of that name.
+/// Whether `path` is that file, or is in a folder of that name.
 fn is_in(path: &str, file: &str) -> bool {
     path.split('/').any(|part| part.strip_suffix(".rs").unwrap_or(part) == file)
 }

@@ -10,7 +10,7 @@ use super::import::{group_or_path, imports, module_of};
 use super::token::{Token, tokens};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The files that are looked at.
+/// The files that are checked.
 const FOLDERS: [&str; 2] = ["crates/pregrant/src/", "crates/pregrant-host/src/"];
 
 type Module = Vec<String>;
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_s_files_are_looked_at_too() {
+    fn the_host_s_files_are_checked_too() {
         let offences = |folder: &str| {
             let file = |name: &str, text: &str| Source {
                 path: format!("crates/pregrant-host/src/{folder}/{name}.rs"),

@@ -8,7 +8,7 @@ pub struct Token {
     pub kind: Kind,
 }
 
-/// What the rules tell apart.
+/// What the rules distinguish.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// An identifier or keyword.

@@ -171,7 +171,7 @@ pub fn check(file: &str, tokens: &[Token]) -> Vec<String> {
     offences
 }
 
-/// Whether `path` is `top` or lies in it.
+/// Whether `path` is `top` or is in it.
 fn below(path: &[String], top: &str) -> bool {
     let mut parts = path.iter();
     top.split("::").all(|t| parts.next().is_some_and(|p| t == "*" || p == t))

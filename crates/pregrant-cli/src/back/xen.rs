@@ -99,7 +99,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     give_back(domid, &mut Client::new(UnixTransport::find()?), &args.give_back)
 }
 
-/// A far side whose vifs the kernel's netback has until the last moment.
+/// A remote side whose vifs the kernel's netback has until the last moment.
 struct Taken {
     kernel: KernelBack,
     xs: Client<UnixTransport>,
@@ -151,7 +151,7 @@ impl PortProvider for Taken {
                     Ok(notes)
                 }
                 Err(why) => {
-                    // A running guest: it is not to be left with nobody, nor to change hands again
+                    // A running guest: it is not to be left with no one, nor to change hands again
                     // and again.
                     self.take.borrow_mut().retain(|c| !c.names(id.front.0, id.handle));
                     self.taken.retain(|taken| taken != id);
@@ -246,7 +246,7 @@ fn had_by_kernel(kernel: &KernelBack, take: &[DeviceChoice], id: &DeviceId) -> O
     })
 }
 
-/// Hands vifs that nobody serves to the kernel's netback, which goes on with their live rings.
+/// Hands vifs that no one serves to the kernel's netback, which goes on with their live rings.
 fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoice]) -> Result<()> {
     let kernel = KernelBack::of(Class::VIF);
     if !kernel.is_loaded() {

@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Signals that are kept. One is early for as long as the thread that read its request takes to
-/// look at it.
+/// check it.
 const EARLY_MAX: usize = 256;
 
 #[derive(Default)]
@@ -84,7 +84,7 @@ mod tests {
         (reader, numbers.iter().map(|unique| Reply::new(Arc::clone(&to), *unique)).collect())
     }
 
-    /// Errors and numbers of all that was answered, once nobody can answer any more.
+    /// Errors and numbers of all that was answered, once no one can answer any more.
     fn answers(mut reader: PipeReader) -> Vec<(i32, u64)> {
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_once_by_whoever_comes_first() {
+    fn a_request_is_answered_once_by_no_matter_who_comes_first() {
         let (reader, mut replies) = requests(&[1, 2, 3]);
         let (signalled, interrupts) = (Signalled::default(), [(); 3].map(|()| Interrupt::default()));
         // This one's signal comes before it does.
@@ -123,7 +123,7 @@ mod tests {
         for reply in replies {
             drop(signalled.begin(reply, &Interrupt::default()).map(|unique| signalled.end(unique)));
         }
-        // One that nobody answers is EIO.
+        // One that no one answers is EIO.
         let (failed, interrupted) = (-Errno::IO.raw_os_error(), -Errno::INTR.raw_os_error());
         assert_eq!(answers(reader), [(failed, 5), (interrupted, 9999)]);
     }

@@ -60,7 +60,7 @@ pub struct Attached<P: Platform> {
     serves: Serves,
     domid: DomId,
     config: BackendConfig<P>,
-    /// Worker threads, unless it is told how many.
+    /// Worker threads, unless it is shown how many.
     workers: usize,
     /// How its status is read.
     hint: String,
@@ -69,7 +69,7 @@ pub struct Attached<P: Platform> {
 }
 
 impl Attached<Loopback> {
-    /// On the machine in this directory. None: it was told to stop while it waited for its
+    /// On the machine in this directory. None: it was asked to stop while it waited for its
     /// predecessor's end.
     pub fn on_loopback(
         dir: &Path,
@@ -91,7 +91,7 @@ impl Attached<Loopback> {
 }
 
 impl Attached<Xen> {
-    /// In this domain. None: it was told to stop while it waited for its predecessor's end.
+    /// In this domain. None: it was asked to stop while it waited for its predecessor's end.
     pub fn on_xen(
         (xs, domid): (Client<UnixTransport>, DomId),
         serves: Serves,
@@ -149,7 +149,7 @@ impl<P: Platform> Attached<P>
 where
     P::Events: WakeOn,
 {
-    /// xenstore, signals and whoever asks for the status end its sleep.
+    /// xenstore, signals and the one that asks for the status end its sleep.
     fn woken(self) -> Result<Self> {
         let events = self.platform.events();
         for fd in [self.xs.transport().as_fd(), self.stop.as_fd(), self.status.as_fd()] {
@@ -174,7 +174,7 @@ where
         Ok(())
     }
 
-    /// With its classes and its workers, and ready as everybody is told.
+    /// With its classes and its workers, and ready as everybody is notified.
     pub fn daemon(
         self,
         args: &DaemonArgs,
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_a_toolstacks_where_one_looks_after_the_domain() {
+    fn directories_are_a_toolstacks_where_one_checks_after_the_domain() {
         let driver_domain = DomId(7);
         assert!(
             !removes_directories(TOOLSTACKS, true) && !removes_directories(TOOLSTACKS, false),

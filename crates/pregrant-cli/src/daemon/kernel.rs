@@ -1,8 +1,8 @@
 //! The kernel's own backends, kept off what is served here, and given what is not.
 //!
 //! ```text
-//!   drivers_autoprobe = 0   what is new is nobody's until it is looked at
-//!   each look               what is not chosen here, and no other backend of ours serves, the kernel gets by name
+//!   drivers_autoprobe = 0   what is new is no one's until it is checked
+//!   each check               what is not chosen here, and no other backend of ours serves, the kernel gets by name
 //!   the end                 1 again, unless another backend of ours runs, or waits for this one's end
 //! ```
 //! `back` and `blkback` share that switch. Each hands on devices of its own kind, and those of no
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Between two looks at what the kernel has.
+/// Between two checks what the kernel has.
 const CHECK: Duration = Duration::from_millis(100);
 const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
 
@@ -78,7 +78,7 @@ impl Heir {
             return None;
         }
         let next = Lock::take(&next_path(run_dir, serves)).ok()?;
-        // Whoever may not do that is told so once its turn has come.
+        // Whoever may not do that is notified once its turn has come.
         kernel.set_autoprobe(false).ok()?;
         let (next, run_dir) = (Some(next), run_dir.into());
         Some(Self { kernel, serves, run_dir, next, owns: false, succeeded: false })
@@ -134,7 +134,7 @@ impl KeptOff {
         if !kernel.has_bus() {
             return Ok(None);
         }
-        // First of all: what comes from here on is nobody's until it is looked at. Also where the
+        // First of all: what comes from here on is no one's until it is checked. Also where the
         // driver is not loaded: a device that comes makes udev load it.
         kernel.set_autoprobe(false)?;
         Ok(Some(Rc::new(Self { kernel, serves, chosen, run_dir: run_dir.into() })))
@@ -197,7 +197,7 @@ impl Drop for KeptOff {
                 "cannot set /sys/bus/xen-backend/drivers_autoprobe back to 1, so the kernel probes no new device: {e}"
             );
         }
-        // What came since the last look is not looked at again by the kernel.
+        // What came since the last check is not checked again by the kernel.
         self.hand_on();
     }
 }
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_no_more_leaves_the_kernel_to_whoever_runs() {
+    fn one_that_waits_no_more_leaves_the_kernel_to_no_matter_who_runs() {
         let machine = Machine::new("gives-up");
         let first = machine.backend(Serves::Vifs);
         drop(machine.heir(Serves::Vifs).unwrap());

@@ -1,5 +1,5 @@
 //! What the commands `back` and `blkback` have in common: one process of a driver domain that
-//! serves devices until it is told to end.
+//! serves devices until it is asked to end.
 //!
 //! ```text
 //!   attached from an attachment to a Daemon, on the loopback and on Xen
@@ -155,12 +155,12 @@ pub fn chosen(text: &str) -> std::result::Result<DeviceChoice, String> {
     Ok(DeviceChoice { front, handle })
 }
 
-/// Worker threads of a backend on Xen that was not told how many.
+/// Worker threads of a backend on Xen that was not shown how many.
 fn workers_on_xen() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MOST)
 }
 
-/// Gives the backend its workers; a switch is told the time by them.
+/// Gives the backend its workers; a switch is notified the time by them.
 fn start_workers<P: Platform, T: Transport + 'static>(
     backend: &mut Backend<P, T>,
     args: &DaemonArgs,
@@ -196,7 +196,7 @@ pub struct Daemon<P: Platform, T: Transport + 'static> {
     pub serves: Serves,
     /// The backend.
     pub backend: Backend<P, T>,
-    /// What is told the time, where there is one.
+    /// What is notified the time, where there is one.
     pub switch: Option<Switch>,
     /// Who asks what it does.
     pub status: StatusPublisher<P>,
@@ -204,7 +204,7 @@ pub struct Daemon<P: Platform, T: Transport + 'static> {
     pub stop: Stop,
     /// Who started it.
     pub notify: Notify,
-    /// What else is to be looked after in control turns, and how often.
+    /// What else is to be watched in control turns, and how often.
     pub between: Option<(Duration, Box<dyn FnMut()>)>,
 }
 

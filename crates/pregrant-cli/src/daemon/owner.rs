@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How long a predecessor that was just killed may take to be gone.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Makes this process the loopback domain's only backend of its kind. None: it was told to stop
+/// Makes this process the loopback domain's only backend of its kind. None: it was asked to stop
 /// while it waited.
 pub fn own_loopback(
     platform: &Loopback,
@@ -79,8 +79,8 @@ impl XenOwner {
     }
 }
 
-/// Makes this process the domain's only backend of its kind on Xen. None: it was told to stop while
-/// it waited.
+/// Makes this process the domain's only backend of its kind on Xen. None: it was asked to stop
+/// while it waited.
 pub fn own_xen(serves: Serves, wait: bool, stop: &Stop) -> Result<Option<XenOwner>> {
     let path = lock_path(Path::new(RUN_DIR), serves);
     let mut heir: Option<Heir> = None;

@@ -40,7 +40,7 @@ pub struct Place<'a> {
     pub status: &'a std::result::Result<BackStatus, NoStatus>,
 }
 
-/// What is to be done about a device that nobody serves here: `left` by a backend that has ended,
+/// What is to be done about a device that no one serves here: `left` by a backend that has ended,
 /// or not.
 pub type Start<'a> = &'a dyn Fn((XenbusState, XenbusState), bool) -> String;
 
@@ -81,7 +81,7 @@ impl Words {
     }
 
     /// Who serves a device of another domain, by both ends' states: the backend here, of which
-    /// `ours` says more; the kernel; one that does not answer; nobody. And what the back has said
+    /// `ours` says more; the kernel; one that does not answer; no one. And what the back has said
     /// is wrong.
     pub fn served<T: Transport>(
         &self,

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_nobody_serves_is_wrong_at_both_ends() {
+    fn a_disk_that_no_one_serves_is_wrong_at_both_ends() {
         let (here, guest) = said(&[]);
         has(&here, Rank::Note, "no `pregrant blkback` runs");
         has(&here, Rank::Wrong, "vbd 5.51712 (xvda): nobody serves it");

@@ -108,7 +108,7 @@ fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
                 .then("no --path foreign at the backend, where the guest is to be isolated from it"),
         ];
     }
-    // A path that this version does not know costs nobody knows what.
+    // A path that this version does not know costs no one knows what.
     let cost = |dir: &DirStatus| FrameCost::of_shown(&dir.path).unwrap_or(FrameCost::NoGrantOperation);
     let of = |wanted: FrameCost| -> Vec<&str> {
         let mut names: Vec<_> = dirs().filter(|(_, dir)| cost(dir) == wanted).map(|(name, _)| name).collect();
@@ -367,7 +367,7 @@ mod tests {
         }
     }
 
-    /// A backend that hangs is no absent one: its vifs are not said to be nobody's.
+    /// A backend that hangs is no absent one: its vifs are not said to be no one's.
     #[test]
     fn a_backend_that_does_not_answer_is_wrong_and_its_vifs_are_its_own() {
         let dir = std::env::temp_dir().join(format!("pregrant-doctor-{}", std::process::id()));

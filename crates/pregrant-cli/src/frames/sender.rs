@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// However short the round trip.
 const PATIENCE_LEAST: Duration = Duration::from_millis(200);
-/// Between two looks at what is late. A lone timeout for all: to set one, and to read the clock,
+/// Between two checks what is late. A lone timeout for all: to set one, and to read the clock,
 /// may each be a system call.
 const CHECK: Duration = Duration::from_millis(20);
 /// However long, and however often nothing came back.
@@ -67,7 +67,7 @@ pub(super) struct Plan {
     pub(super) patience: Duration,
 }
 
-/// One that nobody has acknowledged.
+/// One that no one has acknowledged.
 struct Open {
     number: u64,
     sent: Instant,
@@ -185,7 +185,7 @@ impl<'a> Flight<'a> {
         self.open.push_back(Open { number, sent: now, repeat, acked: false });
         match sent {
             Ok(_) => Ok(()),
-            // Nobody there, or no room in a queue on the way: it is sent again.
+            // No one there, or no room in a queue on the way: it is sent again.
             Err(e) if is_away(&e) || e.kind() == ErrorKind::WouldBlock => Ok(()),
             Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => Ok(()),
             Err(e) => Err(format!("{}: {e}; datagrams of {} bytes", self.plan.to, self.bytes.len()).into()),

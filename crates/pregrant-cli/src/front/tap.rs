@@ -31,7 +31,7 @@ use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Between two looks whether a port that had no room has some.
+/// Between two checks whether a port that had no room has some.
 const STANDS: Duration = Duration::from_millis(1);
 
 /// Moves frames until a signal; the interface is `name`.
@@ -113,7 +113,7 @@ struct Uplink<'a, P: Platform, T: Transport> {
     hook: Option<EchoHook>,
     /// One a queue; none while the vif is not connected.
     ports: Vec<TapPort>,
-    /// What the back takes unfinished, as the kernel was told.
+    /// What the back takes unfinished, as the kernel was notified.
     takes: Offloads,
     /// A port had no room in the last round.
     stands: bool,
@@ -150,7 +150,7 @@ where
         self.arrivals.take(|_| {});
         if !self.round()? {
             if self.stands {
-                // The vif's ring has frames, for which nobody would sleep; and whoever makes room
+                // The vif's ring has frames, for which no one would sleep; and whoever makes room
                 // in a tap's ring wakes a backend's worker.
                 std::thread::sleep(STANDS);
             } else {
@@ -164,7 +164,7 @@ where
     fn control(&mut self) -> Result<()> {
         let step = self.guest.control(Duration::ZERO)?;
         if step == FrontStep::Renewed && self.guest.vif().takes() == self.takes {
-            self.guest.log_state(); // the kernel has nothing to hear of it
+            self.guest.log_state(); // the kernel has nothing to be notified of it
         } else if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
             self.follow()?;
         }

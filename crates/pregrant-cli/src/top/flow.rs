@@ -1,6 +1,6 @@
 //! One direction of one vif, between two readings of its backend's status.
 //!
-//! A counter that fell, or another process behind the same socket, means that counting began anew:
+//! A counter that fell, or another process behind the same socket, means that counting restarted:
 //! then there is no rate until the reading after.
 
 use pregrant_host::drivers::BackStatus;

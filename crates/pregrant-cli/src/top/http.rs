@@ -1,7 +1,7 @@
 //! The smallest HTTP server that a Prometheus can scrape: one request a connection, one connection
 //! at a time.
 //!
-//! Only on a loopback address, since it asks nobody for a password. What a client may do: send
+//! Only on a loopback address, since it asks no one for a password. What a client may do: send
 //! anything or nothing. It has [`PATIENCE`] for its request and as long for taking the answer, and
 //! [`HEAD_MAX`] bytes; then it is cut off, and the next one is served.
 

@@ -106,7 +106,7 @@ fn xl_s_script_fails_with_the_reason_why_a_disk_is_not_there() {
     flock(&holder, FlockOperation::LockExclusive).expect("nobody has it");
     let mut xs = store(&machine.dir);
     xs.write(&format!("{}/params", ID.back_dir()), format!("aio:{}", image.display())).expect("it may");
-    // Once it has heard of the key.
+    // Once it has notified of the key.
     let held = format!("process {} has its lock", std::process::id());
     until_text(|| text(&script(&machine).0.stderr), &held);
     // No other disk, and no backend.
@@ -178,7 +178,7 @@ fn a_front_whose_disk_is_not_there_ends_with_the_reason() {
     let err = ends();
     assert!(err.contains("there is no such file"), "{err}");
     File::create(&image).expect("it may");
-    // The backend looks again after a while.
+    // The backend checks again after a while.
     until_text(ends, "it has no sectors");
     let (mut xs, dir) = (store(&machine.dir), ID.back_dir());
     for (key, value) in [("device-type", "cdrom"), ("params", "")] {

@@ -117,7 +117,7 @@ fn figures() -> DiskFigures {
     DiskFigures { discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// Numbers that look like any.
+/// Numbers that resemble any.
 struct Numbers(u64);
 
 impl Numbers {
@@ -280,7 +280,7 @@ fn xsa_43_a_back_that_resizes_without_end_is_a_few_lines() {
     for round in 1..=60 {
         let sectors = SECTORS - round;
         back.order(Order::Resize(sectors));
-        // Each is heard before the next is said.
+        // Each is received before the next is said.
         while length() != sectors * 512 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -379,7 +379,7 @@ fn until_text(of: impl Fn() -> String, part: &str) {
 }
 
 #[test]
-fn a_guest_is_told_why_it_has_no_disk() {
+fn a_guest_is_notified_why_it_has_no_disk() {
     if !can_mount() {
         return;
     }

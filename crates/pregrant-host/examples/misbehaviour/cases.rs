@@ -29,7 +29,7 @@ type Slots = Vec<[u32; 3]>;
 
 /// Pages that a frame's fragments are in.
 const PAGES: usize = 24;
-/// Nobody grants this.
+/// No one grants this.
 const NO_GRANT: u32 = 900_000;
 /// The id of the good frames.
 const GOOD: u16 = 999;
@@ -181,7 +181,7 @@ struct Vif<'a, P: Platform> {
     p: &'a P,
     device: Device,
     tx: RingPages<NetTx, <P::Grants as GrantPool>::Region>,
-    /// Posted to by nobody: the back may have frames for us and keeps them.
+    /// Posted to by no one: the back may have frames for us and keeps them.
     _rx: RingPages<NetRx, <P::Grants as GrantPool>::Region>,
     pages: <P::Grants as GrantPool>::Region,
     refs: [GrantRef; PAGES],
@@ -205,7 +205,7 @@ impl<'a, P: Platform> Vif<'a, P> {
         rx.init();
         let mut refs = [GrantRef::NONE; PAGES];
         let pages = p.grants().alloc(back, Access::ReadOnly, &mut refs)?;
-        // To nobody, from us, of a type for experiments.
+        // To no one, from us, of a type for experiments.
         let head = [2, 0xbb, 0, 0, 0, 1, 2, 0xbb, 0, 0, 1, handle as u8, 0x88, 0xb6];
         for page in 0..PAGES {
             let _ = pages.copy_in(page * 4096, &head); // inside of them
@@ -244,7 +244,7 @@ impl<'a, P: Platform> Vif<'a, P> {
     fn answers<T: Transport>(&mut self, xs: &mut Client<T>, n: usize, until: u64) -> Result<Vec<TxResponse>> {
         let mut got = Vec::new();
         while got.len() < n {
-            // An index that lies is taken for what it is: n answers at most.
+            // An index that breaks the protocol is taken for what it is: n answers at most.
             while self.rsp_cons != self.tx.load(Word::RspProd) && got.len() < n {
                 got.push(TxResponse::from_word(self.tx.read::<3>(self.rsp_cons)[0]));
                 self.rsp_cons = self.rsp_cons.wrapping_add(1);

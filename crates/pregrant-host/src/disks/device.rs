@@ -18,7 +18,7 @@ pub(super) fn sector_sizes(device: impl AsFd) -> Result<(u32, u32), Errno> {
     Ok((logical, ioctl_blkpbszget(&device).unwrap_or(logical).max(logical)))
 }
 
-/// Bytes of the logical sectors of the device that an open file lies on, or that it is; None: it is
+/// Bytes of the logical sectors of the device that an open file is on, or that it is; None: it is
 /// on none, or on several.
 pub(super) fn sector_size_below(fd: BorrowedFd<'_>) -> Option<u32> {
     let stat = fstat(fd).ok()?;

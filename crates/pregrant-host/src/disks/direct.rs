@@ -4,11 +4,11 @@
 //!   open     what the kernel says of alignment (statx), or the sectors of the device below, and one read that tries it
 //!            all that a guest may ask for fits: direct      else: through the page cache, all of it
 //!   later    direct --a transfer is refused (EINVAL)--> draining: nothing begins --the last direct one is over--> page cache, for good
-//!   Submitter   one for each that gives the kernel transfers: a ring, a thread. It tells whether it has some under way
+//!   Submitter   one for each that gives the kernel transfers: a ring, a thread. It says whether it has some under way
 //! ```
 //! Invariants: direct and cached transfers of one image are never under way together. A page of the
 //! cache may hold sectors that another request writes past it, and the kernel drops such a page
-//! only where nobody has made it dirty meanwhile: two requests for different sectors could undo
+//! only where no one has made it dirty meanwhile: two requests for different sectors could undo
 //! each other. So the whole image goes one way at a time, all queues of it, and never comes back to
 //! the first.
 //!
@@ -84,7 +84,7 @@ fn reads(fd: BorrowedFd<'_>, sector_size: u32) -> bool {
     pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
 }
 
-/// Between two looks of a thread at what is to drain; a notification ends it, as a rule.
+/// Between two checks of a thread at what is to drain; a notification ends it, as a rule.
 const DRAINS: Duration = Duration::from_secs(1);
 
 const DIRECT: u8 = 0;
@@ -136,7 +136,7 @@ impl Direct {
         match self.mode.load(Ordering::Acquire) {
             CACHED => true,
             DRAINING => false,
-            // It is told of already, so whoever drains waits for what is added now.
+            // It is notified of already, so whoever drains waits for what is added now.
             _ if submitter.busy.load(Ordering::Relaxed) => true,
             _ => {
                 submitter.busy.store(true, Ordering::SeqCst);
@@ -168,7 +168,7 @@ impl Direct {
         }
     }
 
-    /// The kernel refused a transfer, whose submitter has not been told to be idle since.
+    /// The kernel refused a transfer, whose submitter has not been marked as idle since.
     #[cold]
     pub(super) fn refused(&self) -> Refused {
         match self.mode.compare_exchange(DIRECT, DRAINING, Ordering::SeqCst, Ordering::SeqCst) {

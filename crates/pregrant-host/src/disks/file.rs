@@ -1,10 +1,10 @@
-//! A raw file, or a block device, as an image: opened, judged, locked.
+//! A raw file, or a block device, as an image: opened, validated, locked.
 //!
 //! ```text
 //!   open        not through the page cache, where that is to be had (`direct`); a device that is written to with O_EXCL: not one that
 //!               is mounted, or part of another, or open by another node
 //!   lock        on this open file; somebody has it: busy, to be tried again
-//!   figures     length, sectors (a device's own, where its guest may be told of them; else of 512 bytes), discards: holes in a file,
+//!   figures     length, sectors (a device's own, where its guest may be notified of them; else of 512 bytes), discards: holes in a file,
 //!               the device's own
 //!   queue       uring or pool, all on the one open file
 //!   close       the open file is gone with the last of its orders, and the lock with it
@@ -49,11 +49,11 @@ pub struct FileImage {
     open: Option<Opened>,
     /// From its first use on.
     thread: Option<FileThread>,
-    /// It is being opened, in this way; perhaps nobody waits for that any more. One call at a time.
+    /// It is being opened, in this way; perhaps no one waits for that any more. One call at a time.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
     measuring: Option<Answer<Result<Length, Errno>>>,
-    /// The bytes behind its last sector of which the log was told last.
+    /// The bytes behind its last sector of which the log was notified last.
     tail_said: u64,
     /// Direct I/O was refused, and is not tried again when it is opened again.
     refused: Arc<AtomicBool>,
@@ -73,7 +73,7 @@ struct Opened {
     /// Bytes behind its last sector.
     tail: u64,
     identity: Option<String>,
-    /// The format that its bytes look like, which are served as they are.
+    /// The format that its bytes resemble, which are served as they are.
     format: Option<&'static str>,
     /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
     pool: Option<Arc<Pool>>,
@@ -113,7 +113,7 @@ impl FileImage {
         Some(format!("{} ({kind}{sectors}, {how}, {way}{tail})", self.path.display()))
     }
 
-    /// The log is told of bytes that no guest gets: when there are other ones than before.
+    /// The log is notified of bytes that no guest gets: when there are other ones than before.
     fn say_tail(&mut self) {
         let Some(Opened { figures, tail, .. }) = &self.open else { return };
         let (tail, sector) = (*tail, u64::from(figures.sector_size));
@@ -320,7 +320,7 @@ fn open(
     // Before it is opened: to open a watchdog or a tape does something already.
     let expects_device = class_of(stat(path).map_err(unopened)?)?;
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    // What the kernel uses itself, or somebody has through another node, is nobody's disk to write
+    // What the kernel uses itself, or somebody has through another node, is no one's disk to write
     // to.
     let alone = if expects_device && writable { OFlags::EXCL } else { OFlags::empty() };
     // Without NONBLOCK a FIFO would hold this thread until somebody writes to it.
@@ -405,6 +405,6 @@ fn discards(fd: BorrowedFd<'_>, is_device: bool, sector_size: u32, block: u32) -
     // Behind its end there is nothing that could be lost.
     let end = seek(fd, SeekFrom::End(0)).ok()?.next_multiple_of(1 << 20);
     fallocate(fd, HOLE, end, 4096).ok()?;
-    // What a hole freed may be read from the medium still, though nobody reads it through the file.
+    // What a hole freed may be read from the medium still, though no one reads it through the file.
     Some(Discard { granularity: block.max(sector_size), alignment: 0, secure: false, zeroes: true })
 }

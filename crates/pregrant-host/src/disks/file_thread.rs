@@ -8,8 +8,8 @@
 //!                  '--Answer::want-------------> it is waited for again, where it has not come meanwhile
 //! ```
 //! Calls are made one after the other, in the order in which they were asked. An answer that was
-//! given up can be wanted again, so that whoever asks the same of a file system that is silent has
-//! one call there, however often it asks.
+//! given up can be wanted again, so that the one that asks the same of a file system that is silent
+//! has one call there, however often it asks.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -64,7 +64,7 @@ enum Stage<T> {
         wanted: bool,
     },
     Came(T),
-    /// It was taken, or came when nobody wanted it.
+    /// It was taken, or came when no one wanted it.
     Over,
 }
 
@@ -95,7 +95,7 @@ impl<T> Answer<T> {
         Self::take(&mut stage)
     }
 
-    /// Nobody waits for it for now. What has come already.
+    /// No one waits for it for now. What has come already.
     pub(super) fn give_up(&self) -> Option<T> {
         let mut stage = self.place.lock();
         if let Stage::Asked { wanted } = &mut *stage {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A call that ends when it is told to, with something whose end is told.
+    /// A call that ends when it is asked to, with something whose end is notified.
     fn slow(thread: &FileThread) -> (Answer<Dropped>, mpsc::Sender<()>, mpsc::Receiver<()>) {
         let (go, gone) = mpsc::channel();
         let (report, reported) = mpsc::channel();

@@ -4,7 +4,7 @@
 //! ```text
 //!   NamedImage  with the disk, in the core         ImageFace  with the disk's server: descriptors, words
 //! ```
-//! Which image it is is read anew at each connect. What is in memory stays there in between, for
+//! Which image it is is read again at each connect. What is in memory stays there in between, for
 //! the same name.
 
 use super::file::FileImage;
@@ -62,7 +62,7 @@ impl NamedImage {
         Self { config, named: None, face: ImageFace::default() }
     }
 
-    /// What its server looks at.
+    /// What its server checks.
     pub fn face(&self) -> &ImageFace {
         &self.face
     }

@@ -91,7 +91,7 @@ impl Shared {
             match transfer.perform(&self.file, submitter) {
                 Ended::Again => {
                     let mut transfers = lock(&self.transfers);
-                    // A queue that is gone has begun nothing more.
+                    // A queue that is gone has started nothing more.
                     if !lane.over.load(Ordering::Relaxed) {
                         transfers.waiting.push_back((lane, transfer));
                     }
@@ -164,7 +164,7 @@ impl Disk for PoolQueue {
 }
 
 impl Drop for PoolQueue {
-    /// What no thread has begun is not done any more. A thread that has an order keeps its memory
+    /// What no thread has started is not done any more. A thread that has an order keeps its memory
     /// and the open file until it is done.
     fn drop(&mut self) {
         let mut transfers = lock(&self.pool.0.transfers);

@@ -88,7 +88,7 @@ struct RamDisk {
 impl Disk for RamDisk {
     fn submit(&mut self, mut io: Io) {
         let Memory { fd, bytes } = &*self.memory;
-        // They lie on the disk: that was judged before.
+        // They are on the disk: that was validated before.
         let at = io.sector * SECTOR_BYTES as u64;
         let good = match io.op {
             IoOp::Read => io.memory.load_at(bytes, at as usize),

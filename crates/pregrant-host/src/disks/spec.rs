@@ -7,7 +7,7 @@
 //! ```
 //! A path that does not begin with `/` is below `/dev`, as xl-disk-configuration(5) says of a
 //! disk's target: xl writes the target into `params` as it stands, and leaves it to the script to
-//! look there.
+//! check there.
 
 use crate::excerpt::excerpt;
 use std::fmt;

@@ -12,8 +12,9 @@
 //! waits or is killed meanwhile.
 //!
 //! Invariants: a transfer owns the memory that its pieces name ([`Io`]), and that memory stays
-//! where it is when the transfer moves; what the kernel was told of is not touched before it says
-//! that it is done. No reference to a guest's pages exists: they are named by address and length.
+//! where it is when the transfer moves; what the kernel was notified of is not touched before it
+//! says that it is done. No reference to a guest's pages exists: they are named by address and
+//! length.
 //!
 //! What the kernel refuses of direct I/O is given to it again, when it goes through the page cache
 //! ([`direct`](super::direct)).
@@ -98,7 +99,7 @@ impl Transfer {
         }
     }
 
-    /// Begins anew, through a buffer.
+    /// Restarts, through a buffer.
     #[cold]
     fn bounce(&mut self) {
         let len = self.io.memory.len();
@@ -172,7 +173,7 @@ impl Transfer {
                 return fallocate(file.fd(), HOLE, self.at, self.discard_piece()).map(|()| 0);
             }
             // SAFETY: as many pieces as are said; each names memory that `self` owns, and that
-            // nobody of this process touches meanwhile; the kernel writes there.
+            // no one of this process touches meanwhile; the kernel writes there.
             IoOp::Read => unsafe { libc::preadv(fd, pieces.as_ptr(), n, self.at as i64) },
             // SAFETY: the same; the kernel only reads there.
             IoOp::Write => unsafe { libc::pwritev(fd, pieces.as_ptr(), n, self.at as i64) },

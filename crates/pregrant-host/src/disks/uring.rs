@@ -6,10 +6,10 @@
 //!                 ^                                                                   | and the descriptor
 //!                 '------------------- again: it did a part of it --------------------'
 //! ```
-//! Invariants: what the kernel was told of stays in its slot, untouched, until the kernel says that
-//! it is over; a ring that is dropped waits for that. No descriptor and no memory is registered:
-//! the kernel lets go of the open file with the last request, and not with the ring, which may take
-//! longer to go (decision 0030).
+//! Invariants: what the kernel was notified of stays in its slot, untouched, until the kernel says
+//! that it is over; a ring that is dropped waits for that. No descriptor and no memory is
+//! registered: the kernel lets go of the open file with the last request, and not with the ring,
+//! which may take longer to go (decision 0030).
 //!
 //! A process that is killed leaves its requests to the kernel, which carries them out; they hold
 //! the open file, and so its [`lock`](super::lock).
@@ -54,7 +54,7 @@ struct Ring {
     submitter: Arc<Submitter>,
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
-    /// Slots that nobody has told the kernel of.
+    /// Slots that no one has told the kernel of.
     waiting: VecDeque<usize>,
     /// Slots in the submission ring that the kernel has not read, oldest first.
     unread: VecDeque<usize>,
@@ -76,7 +76,7 @@ impl UringDisk {
     /// # Errors
     /// The kernel has no io_uring, or not for this process.
     pub(super) fn new(file: Arc<OpenFile>, wake: Arc<WakeFd>) -> io::Result<Self> {
-        // Nobody interrupts a thread for what it will look at anyway; since 5.19.
+        // No one interrupts a thread for what it will check anyway; since 5.19.
         let cooperative = IoUring::builder()
             .setup_coop_taskrun()
             .setup_taskrun_flag()
@@ -184,7 +184,7 @@ impl Ring {
         self.refuse();
     }
 
-    /// What the kernel did not take it never reads: nobody enters this ring any more. Threads do
+    /// What the kernel did not take it never reads: no one enters this ring any more. Threads do
     /// the rest.
     #[cold]
     fn refuse(&mut self) {

@@ -3,7 +3,7 @@
 //! A batch of short staged frames takes a microsecond, one of long frames by grant copy fifty: a
 //! turn each would leave the one guest a fiftieth of the worker. So a vif that is ahead of the one
 //! that was served least waits until that one has caught up, or has had nothing to do for
-//! `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied looks idle for moments, and
+//! `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied checks idle for moments, and
 //! each of them would cost it a long batch of the other's.
 //!
 //! What a request costs also depends on where the pages of a guest happen to lie: guests that do
@@ -119,7 +119,7 @@ pub struct FairScheduler {
     top_ns: u64,
     /// When this round began.
     began_ns: u64,
-    /// How long the last round took, if nobody had anything to do in it.
+    /// How long the last round took, if no one had anything to do in it.
     waited_ns: u64,
     /// Somebody was served in this round.
     worked: bool,
@@ -211,7 +211,7 @@ impl FairScheduler {
 mod tests {
     use super::*;
 
-    /// What a round costs in which nobody has anything to do.
+    /// What a round costs in which no one has anything to do.
     const CHECK_NS: u64 = 50;
 
     /// Each vif: how long a batch takes, and how long after its end there is another one. Returns
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_the_same_gets_as_much_wherever_its_pages_lie() {
+    fn who_does_the_same_gets_as_much_wherever_its_pages_violate() {
         let vifs: Vec<_> = (0..32).map(|k| (2_000 + 20 * k, 0)).collect();
         let got = shares(&vifs, 1_000_000_000);
         let batches: Vec<_> = got.iter().zip(&vifs).map(|(got, (batch, _))| got / batch).collect();
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn cheap_requests_do_not_pay_for_dear_ones() {
         const DEAR: (u64, u32) = (50_000, 64);
-        // Many requests that cost nothing (such as are refused), the dearest while it looks usual,
+        // Many requests that cost nothing (such as are refused), the dearest while it checks usual,
         // single ones until that is forgotten.
         let mut next = 0;
         let share = chosen(|it, price| {

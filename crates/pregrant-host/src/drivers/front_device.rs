@@ -5,7 +5,7 @@
 //!   Frontend (net), BlkFrontend --step, close--> FrontVif, FrontVbd --keys, states--> bus --.
 //!              '---- wait_for_events: what its back or the toolstack wrote -----------------------------+-- xenstore
 //! ```
-//! What the back may do: write its state without end; it is heard in turns.
+//! What the back may do: write its state without end; it is received in turns.
 
 use pregrant::blk::device_number;
 use pregrant::platform::{Clock, Platform};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Events of xenstore that one call of [`FrontDevice::wait_for_events`] takes at most.
 const EVENTS_PER_TURN: usize = 128;
-/// Between two looks at what nobody tells: pages that a back still has.
+/// Between two checks what no one tells: pages that a back still has.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
 /// The same, while this end closes.
 pub(super) const CLOSING_RETRY: Duration = Duration::from_millis(10);
@@ -125,7 +125,7 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
             found => found?,
         };
         device.watch_peer(&mut xs)?;
-        // One that is closed begins anew only where the toolstack wants the device.
+        // One that is closed restarts only where the toolstack wants the device.
         device.watch_peer_key(&mut xs, ONLINE)?;
         // Where the back's domain is not the toolstack's, each takes its end's directory: this one
         // may go last.
@@ -138,8 +138,8 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         (&self.platform, StoreBus { device: &self.device, xs: &mut self.xs })
     }
 
-    /// Hears what xenstore has to say, waiting at most so long for it, and not beyond the time at
-    /// which the device begins anew. Returns how many events there were.
+    /// Gets what xenstore has to say, waiting at most so long for it, and not beyond the time at
+    /// which the device restarts. Returns how many events there were.
     pub fn wait_for_events(
         &mut self,
         wait: Duration,

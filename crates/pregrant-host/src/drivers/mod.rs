@@ -9,7 +9,7 @@
 //!   workload         the queues that one worker serves: those that are active are polled, the others armed
 //!   pool/            the workers: their threads, who has which queue, letters between them and the control thread
 //!   worker           the one loop: rounds, control when it is due, sleep
-//!   poll_controller  when to look again, and when to sleep: poll, event, adaptive
+//!   poll_controller  when to check again, and when to sleep: poll, event, adaptive
 //!   wait             how a loop sleeps, and what becomes of a wake-up that is lost
 //!   recovery         what outlives this process: locks and redo pages
 //!   fair_scheduler   whose turn it is when several devices want one worker

@@ -1,4 +1,4 @@
-//! When a loop around queues looks again, and when it sleeps.
+//! When a loop around queues checks again, and when it sleeps.
 //!
 //! ```text
 //!   poll      never sleeps, never arms: the peer never notifies
@@ -9,7 +9,7 @@
 //! A spin is in vain where frames come seldom, and where whoever sends them waits for the processor
 //! on which we spin.
 //!
-//! Whatever it does, it looks at its control connection once in [`CONTROL_EVERY`]: rounds may take
+//! Whatever it does, it checks its control connection once in [`CONTROL_EVERY`]: rounds may take
 //! a microsecond or a thousand, and a new vif beside a busy one is to connect as soon.
 
 use std::fmt;
@@ -64,11 +64,11 @@ pub const SPIN: Duration = Duration::from_micros(50);
 /// Spins in vain, one behind another, after which it does not become rarer any more: one of 64.
 const VAIN_MOST: u32 = 6;
 
-/// Rounds without a frame after which a polling loop looks at its control connection.
+/// Rounds without a frame after which a polling loop checks its control connection.
 const IDLE_ROUNDS_TO_CONTROL: u32 = 20_000;
 /// How long a loop that moves frames goes on without doing so.
 pub const CONTROL_EVERY: Duration = Duration::from_millis(2);
-/// Rounds with frames after which it looks at the clock.
+/// Rounds with frames after which it checks the clock.
 const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 
 /// What to do after a round.
@@ -76,7 +76,7 @@ const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 pub enum Next {
     /// Another round.
     Again,
-    /// Look at the control connection without sleeping, then another round.
+    /// Check the control connection without sleeping, then another round.
     Control,
     /// Arm, and sleep when there is still nothing.
     Sleep,
@@ -94,7 +94,7 @@ pub struct PollController {
     vain: u32,
     /// So many times it does not spin.
     unspun: u32,
-    /// When frames moved first after the last look at the control connection, or some rounds later.
+    /// When frames moved first after the last check the control connection, or some rounds later.
     controlled: Option<Instant>,
 }
 
@@ -240,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_loop_hears_of_control_whatever_its_rounds_take() {
+    fn a_busy_loop_is_notified_of_control_whatever_its_rounds_take() {
         for micros in [1, 50, 100, 1000] {
             let round = Duration::from_micros(micros);
-            // A look at the clock each 16 rounds, of which the first begins the time.
+            // A check the clock each 16 rounds, of which the first begins the time.
             let bound = CONTROL_EVERY + 32 * round;
             for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
                 let longest = longest(mode, round, |_| true);

@@ -4,7 +4,7 @@
 //! ```text
 //!   Backend::reports --> BackStatus --JSON--> StatusSocket --> whoever connects
 //! ```
-//! Counters of a queue begin when the vif connects, so a reader that sees one fall starts anew.
+//! Counters of a queue begin when the vif connects, so a reader that sees one fall starts again.
 //! Figures in `process` are of the whole process since its start: they contain set-up and waiting,
 //! which belong to no queue.
 //!
@@ -107,7 +107,7 @@ pub struct DeviceStatus {
     /// connected for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Whether that was tried; false: nobody knows yet whether it is there.
+    /// Whether that was tried; false: no one knows yet whether it is there.
     #[serde(default = "yes")]
     pub is_tried: bool,
     /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.

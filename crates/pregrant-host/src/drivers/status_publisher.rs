@@ -56,7 +56,7 @@ impl StatusPublisher<Xen> {
 }
 
 impl<P: Platform> StatusPublisher<P> {
-    /// When it wants another turn, from now, though nobody asks. None: never.
+    /// When it wants another turn, from now, though no one asks. None: never.
     pub fn due(&self) -> Option<Duration> {
         self.socket.due()
     }

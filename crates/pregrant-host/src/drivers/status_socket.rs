@@ -23,7 +23,7 @@ pub const READERS_MAX: usize = 16;
 /// How long a reader may take.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Between two looks at the socket.
+/// Between two checks the socket.
 const CHECK: Duration = Duration::from_millis(10);
 /// How long a document serves newcomers too.
 const FRESH: Duration = Duration::from_millis(100);
@@ -96,7 +96,7 @@ impl StatusSocket {
         }
     }
 
-    /// When it wants another turn, from now, though nobody comes. None: never.
+    /// When it wants another turn, from now, though no one comes. None: never.
     pub fn due(&self) -> Option<Duration> {
         (!self.readers.is_empty()).then_some(CHECK)
     }

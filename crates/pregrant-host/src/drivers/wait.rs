@@ -7,7 +7,7 @@
 //!                                        yes, and its event does not come ------> counted, go on
 //! ```
 //! The bound is a guard: whoever forgets to notify, to arm or to unmask costs a guest a tenth of a
-//! second and no more (a worker with many armed queues looks at a few of them each time, so that
+//! second and no more (a worker with many armed queues checks a few of them each time, so that
 //! idle ones cost nothing). It would also hide every such mistake from every test. So it counts
 //! ([`Waiter::missed_wakeups`]), and where [`UNBOUNDED`] is set it is lifted: a wait goes on until
 //! it is woken, and one with work whose event does not come ends the process with what it waited
@@ -29,7 +29,7 @@ pub const UNBOUNDED: &str = "PREGRANT_WAITS";
 /// After this long a wait looks for work that it was not woken for.
 const BOUND: Duration = Duration::from_millis(100);
 /// How long after that an event may still come: its sender may be between showing the work and
-/// telling of it.
+/// reporting it.
 const LATE: Duration = Duration::from_millis(20);
 /// The same two where the bound is lifted: long, for a busy machine has senders that stand still
 /// there for long.
@@ -40,7 +40,7 @@ const SAYS: Duration = Duration::from_secs(60);
 
 static LIFTED: AtomicBool = AtomicBool::new(false);
 
-/// Armed queues, or rings of devices, that one such look takes at most: it is what idle vifs cost.
+/// Armed queues, or rings of devices, that one such check takes at most: it is what idle vifs cost.
 pub(super) const PENDING_CHECKS: usize = 4;
 
 /// Lifts the bound for all waits of this process that begin from now on, as [`UNBOUNDED`] does. For
@@ -49,7 +49,7 @@ pub fn lift_bounds() {
     LIFTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether a wait looks at all that it waits for, and ends the process where a wake-up was lost.
+/// Whether a wait checks all that it waits for, and ends the process where a wake-up was lost.
 pub(super) fn is_lifted() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
     LIFTED.load(Ordering::Relaxed)
@@ -75,8 +75,8 @@ impl Waiter {
     }
 
     /// Sleeps until an event or a descriptor ends it, or for as long as `due` says. `driver` is
-    /// armed, and has no work; `pending` looks whether it has some, without arming anything. `what`
-    /// says in words what is waited for.
+    /// armed, and has no work; `pending` checks whether it has some, without arming anything.
+    /// `what` says in words what is waited for.
     pub fn sleep<D, E: Events + WakeOn>(
         &mut self,
         driver: &mut D,

@@ -8,8 +8,8 @@
 //! All that a loop does of its own is in a [`Work`]: this is resolved when compiling, and a round
 //! costs no call by table.
 //!
-//! Invariant: nobody sleeps on work. [`Rest::sleep`] arms, and looks once more before it sleeps;
-//! what comes after that look wakes it. Control has its turn after each sleep, or, where it had it
+//! Invariant: no one sleeps on work. [`Rest::sleep`] arms, and checks once more before it sleeps;
+//! what comes after that check wakes it. Control has its turn after each sleep, or, where it had it
 //! just before, at the kernel's first tick after [`CONTROL_EVERY`].
 
 use super::poll_controller::{CONTROL_EVERY, Mode, Next, PollController};
@@ -20,16 +20,16 @@ use std::time::Duration;
 pub trait Rest {
     /// Why it cannot go on.
     type Error;
-    /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a look itself, and
-    /// the next is due in time.
+    /// Whether control follows each sleep. False: [`sleep`](Self::sleep) has had a check itself,
+    /// and the next is due in time.
     const CONTROL_AFTER_SLEEP: bool = true;
 
-    /// Follows xenstore, and looks after what else is not of the data path.
+    /// Follows xenstore, and watches what else is not of the data path.
     ///
     /// # Errors
     /// The loop ends.
     fn control(&mut self) -> Result<(), Self::Error>;
-    /// Arms, looks once more, and sleeps when there is still nothing.
+    /// Arms, checks once more, and sleeps when there is still nothing.
     ///
     /// # Errors
     /// The loop ends.

@@ -9,7 +9,7 @@
 //!   fault: all queues of its device go back to the control thread, with what was wrong
 //! ```
 //! A round, a sleep and a wake-up cost what the active queues cost; those that are armed cost
-//! nothing (now and then a busy worker looks at what fired). Where the worker never sleeps (poll),
+//! nothing (now and then a busy worker checks what fired). Where the worker never sleeps (poll),
 //! nothing is armed and all stay active.
 //!
 //! A device's queues here have one account of time together ([`FairScheduler`]), and take turns in
@@ -33,8 +33,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rounds between two looks at what fired, while others move; fewer where they are long, so that
-/// whoever is armed waits for about `CHECK_WITHIN`. And the least time between two looks, for one
+/// Rounds between two checks what fired, while others move; fewer where they are long, so that
+/// whoever is armed waits for about `CHECK_WITHIN`. And the least time between two checks, for one
 /// is a system call and rounds may be short.
 const CHECK_EVERY: u32 = 16;
 const CHECK_WITHIN: Duration = Duration::from_micros(200);
@@ -48,7 +48,7 @@ pub struct Returned<P> {
     pub id: DeviceId,
     /// All of them that were here.
     pub queues: Vec<Box<dyn ServedQueue<P>>>,
-    /// Why they come, if nobody asked for them.
+    /// Why they come, if no one asked for them.
     pub why: Option<Why>,
 }
 
@@ -75,9 +75,9 @@ struct Slot<P> {
 struct Group {
     id: DeviceId,
     turn: Turn,
-    /// What it took, and has not been told of.
+    /// What it took, and has not been notified of.
     took_ns: u64,
-    /// What it took in all, for whoever asks; of its queues at other workers too.
+    /// What it took in all, for the one that asks; of its queues at other workers too.
     worker_ns: Arc<AtomicU64>,
     slots: Vec<usize>,
     /// Those that are active; the one that is asked first changes.
@@ -86,7 +86,7 @@ struct Group {
 }
 
 impl Group {
-    /// Adds what it took to what is told.
+    /// Adds what it took to what is notified.
     fn publish_time(&mut self) {
         self.worker_ns.fetch_add(std::mem::take(&mut self.took_ns), Ordering::Relaxed);
     }
@@ -111,12 +111,12 @@ pub struct Workload<P: Platform> {
     deaf: bool,
     turns: FairScheduler,
     began: Instant,
-    /// Rounds until it is time to look, of so many.
+    /// Rounds until it is time to check, of so many.
     check_in: u32,
     check_every: u32,
     /// When it was time last.
     counted_at: Instant,
-    /// When there was a look at what fired.
+    /// When there was a check what fired.
     checked_at: Instant,
     /// It arms and sleeps now and then; one that only polls arms nothing.
     sleeps: bool,
@@ -124,12 +124,12 @@ pub struct Workload<P: Platform> {
     /// Active slots, for as long as they are gone through.
     listed: Vec<usize>,
     ready: ReadySet,
-    /// What fired that is of no queue here; None: nobody asks.
+    /// What fired that is of no queue here; None: no one asks.
     unknown: Option<ReadySet>,
     /// Where the next look for lost wake-ups begins.
     checked: usize,
     returned: Vec<Returned<P>>,
-    /// Devices whose owner is to look at them.
+    /// Devices whose owner is to check them.
     changed: Vec<DeviceId>,
 }
 
@@ -197,7 +197,7 @@ impl<P: Platform> Workload<P> {
             && let Err(e) = self.wait_for(fd, slot)
             && !std::mem::replace(&mut self.deaf, true)
         {
-            // The queue is looked at when anything else happens to it.
+            // The queue is checked when anything else happens to it.
             // LOG: once for each worker
             log::warn!("{id}: cannot poll the port's descriptor; frames to the guest may be delayed: {e}");
         }
@@ -269,7 +269,7 @@ impl<P: Platform> Workload<P> {
         queues
     }
 
-    /// Has all queues of a device looked at.
+    /// Has all queues of a device checked.
     pub fn wake_queues(&mut self, id: &DeviceId) {
         let is = |g: &&Option<Group>| g.as_ref().is_some_and(|g| g.id == *id);
         let slots = self.groups.iter().find(is).and_then(Option::as_ref).map(|g| g.slots.clone());
@@ -519,14 +519,14 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// In a control turn: looks at what fired, and after what waits in active queues and in those
+    /// In a control turn: checks what fired, and after what waits in active queues and in those
     /// whose time has come.
     pub fn turn(&mut self, p: &P) {
         self.check(p);
         self.turn_checked(p);
     }
 
-    /// The same, of what was looked at just now.
+    /// The same, of what was checked just now.
     pub fn turn_checked(&mut self, p: &P) {
         let now_ns = p.clock().now_ns();
         let slots = &self.slots;
@@ -559,7 +559,7 @@ impl<P: Platform> Workload<P> {
         Some(Duration::from_nanos(first.saturating_sub(p.clock().now_ns())))
     }
 
-    /// Whether a guest showed work, of which an event has told or is to tell: of some queues,
+    /// Whether a guest showed work, of which an event has reported or will report: of some queues,
     /// others each time; or of `all`. Its queue is active then, whether the event comes or not.
     pub fn is_pending(&mut self, all: bool) -> bool {
         let n = self.slots.len();
@@ -591,7 +591,7 @@ impl<P: Platform> Workload<P> {
         std::mem::take(&mut self.returned)
     }
 
-    /// Devices whose owner is to look at them, since the last call.
+    /// Devices whose owner is to check them, since the last call.
     pub fn take_changed(&mut self) -> Vec<DeviceId> {
         std::mem::take(&mut self.changed)
     }

@@ -4,8 +4,8 @@
 //! ```text
 //!   guest's page --hypercall--> the room of a burst        both named by reference
 //! ```
-//! What [`bounce`](super::bounce) is for bytes that lie anywhere, without its memcpy (decision
-//! 0034). Only in a PV domain, where a look-up is dear.
+//! What [`bounce`](super::bounce) is for bytes that break the protocol anywhere, without its memcpy
+//! (decision 0034). Only in a PV domain, where a lookup is dear.
 //!
 //! Memory: all rooms of a process are a third of what gntalloc may grant in this domain, so that
 //! others have theirs; behind that, they are of the heap. Rooms are the process's, since a queue
@@ -36,7 +36,7 @@ pub(super) struct OwnPages {
 }
 
 impl OwnPages {
-    /// As many; None where look-ups cost little, or none is to be had: the log says it then.
+    /// As many; None where lookups cost little, or none is to be had: the log says it then.
     #[cold]
     pub(super) fn grant(own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<Self> {
         if std::fs::read_to_string(GUEST_TYPE).ok()?.trim() != "PV" {
@@ -68,7 +68,7 @@ struct Known {
 
 /// Guests come and go without end, and each may want a room.
 static NONE: LineBudget = LineBudget::new();
-/// Whether there ever was a room: where there is none, and none comes, nobody waits for the list of
+/// Whether there ever was a room: where there is none, and none comes, no one waits for the list of
 /// all.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// All of this process.

@@ -50,7 +50,7 @@ pub fn domain_time(domid: DomId) -> io::Result<Duration> {
         let arg = [(&raw mut *ctl) as u64, 0, 0, 0, 0];
         let mut call = Hypercall { op: DomCtl::HYPERCALL, arg };
         // SAFETY: the kernel reads one privcmd_hypercall; Xen reads and writes one xen_domctl,
-        // which is what the box has room for, and nobody touches meanwhile.
+        // which is what the box has room for, and no one touches meanwhile.
         let done =
             unsafe { rustix::ioctl::ioctl(&fd, Updater::<PRIVCMD_HYPERCALL, Hypercall>::new(&mut call)) };
         match done {

@@ -8,11 +8,11 @@
 //! of them has fired.
 //!
 //! All ends of a handle share one descriptor, of which its thread alone reads; a thread with a
-//! handle of its own hears of its own ends. A process that dies loses its ends, and Xen makes the
-//! peers' ends unbound, waiting for the same domain.
+//! handle of its own is notified of its own ends. A process that dies loses its ends, and Xen makes
+//! the peers' ends unbound, waiting for the same domain.
 //!
 //! What a peer may do: send at any rate. A port that is masked costs nothing, and is unmasked once
-//! its ring was looked at.
+//! its ring was checked.
 
 use super::device_node::{EVTCHN, Node, NodeError};
 use super::ioctl::{
@@ -123,7 +123,7 @@ impl Evtchn {
             }
             Err(Errno::FBIG) => {
                 // More events than the kernel keeps: which ones is not known, and who lost one
-                // stays masked until it is looked at.
+                // stays masked until it is checked.
                 DROPPED
                     .warn(format_args!("{node}: event ring overflowed, some events are lost; resetting it and checking all queues", node = EVTCHN.path));
                 // SAFETY: this call takes no structure.

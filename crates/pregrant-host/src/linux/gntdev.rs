@@ -293,9 +293,9 @@ impl Gntdev {
         self.tally.syscalls.add(1);
         let mut words = [tried.segments.len() as u64, tried.segments.as_mut_ptr() as u64];
         // SAFETY: as many segments as the first word says, in a vector that lives on; each address
-        // and length lies in the local bytes of its batch (checked as it was collected), borrowed
+        // and length is in the local bytes of its batch (checked as it was collected), borrowed
         // for this call, exclusively where they are written. A near side that is a reference is a
-        // page of `bounce`, which nobody borrows, or of the room that the batch's bytes are in,
+        // page of `bounce`, which no one borrows, or of the room that the batch's bytes are in,
         // which is borrowed for this call.
         let called = unsafe { ioctl::call(node.as_fd(), GNTDEV_COPY, &mut words) };
         for (segment, piece) in tried.segments.drain(..).zip(tried.ops.drain(..)) {

@@ -20,7 +20,7 @@ impl Control {
     /// Connects to the broker at `path`.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// No one listens there.
     pub fn connect(path: &Path) -> Result<Self, LoopbackError> {
         Ok(Self { fd: connect(path)?, at: path.display().to_string() })
     }

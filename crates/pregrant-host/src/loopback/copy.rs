@@ -133,7 +133,7 @@ impl Run<'_> {
         self.flush(s, batches);
     }
 
-    /// Looks at the ops of batch `k`, and holds their grants.
+    /// Checks the ops of batch `k`, and holds their grants.
     fn collect(&self, s: &mut Scratch, batches: &mut [CopyBatch<'_>], k: usize) {
         let granter = self.peer.granter();
         let User { domid, slot } = self.peer.core.user;
@@ -152,7 +152,7 @@ impl Run<'_> {
                 continue;
             }
             if len == 0 {
-                // Xen does not look at the grant either (XSA-448).
+                // Xen does not check the grant either (XSA-448).
                 op.status = GrantStatus::OKAY;
                 i += 1;
                 continue;
@@ -249,7 +249,7 @@ impl Run<'_> {
         self.peer.core.tally.syscalls.add(1);
         let (near, theirs, pid) = (&s.local, &s.remote[done..], self.peer.pid());
         let (near_len, their_len) = (near.len() as libc::c_ulong, theirs.len() as libc::c_ulong);
-        // SAFETY: each local range lies in the bytes that its batch borrows (checked in `collect`),
+        // SAFETY: each local range is in the bytes that its batch borrows (checked in `collect`),
         // exclusively when they are written. The remote ranges are another domain's memory, or,
         // with threads as domains, this process' own mapping of it, which is shared memory that
         // nothing refers to; the kernel checks them.
@@ -285,7 +285,7 @@ impl Run<'_> {
         self.peer.core.tally.syscalls.add(1);
         let (near, len) = (s.near[piece].start() as *mut u8, s.near[piece].len());
         let at = s.remote[piece].start() as u64 - self.peer.address();
-        // SAFETY: the piece lies in the local bytes that its batch borrows (checked in `collect`),
+        // SAFETY: the piece is in the local bytes that its batch borrows (checked in `collect`),
         // exclusively when they are written.
         let moved = unsafe {
             if self.to_peer {

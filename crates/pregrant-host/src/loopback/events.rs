@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   notify:  route of our end (one load) -> pending bit in the peer's page -> asleep? eventfd
-//!   wait:    take what is pending, mask it -> nothing? say "waiting", look once more, ppoll
+//!   wait:    take what is pending, mask it -> nothing? say "waiting", check once more, ppoll
 //! ```
 //!
 //! The bits, and why no wake-up is lost: [`super::ledger::Upcall`]. An end whose peer died has no
@@ -35,7 +35,7 @@ pub struct Channel {
     port: u32,
     /// The peer's end, unless this one was offered.
     bound_to: Option<(DomId, EvtchnPort)>,
-    /// Where notifies go, as of the route that was looked at last.
+    /// Where notifies go, as of the route that was checked last.
     target: RefCell<(Route, Option<Arc<Peer>>)>,
 }
 
@@ -91,7 +91,7 @@ impl Events for Reach {
         let reply = self.core.call(&Request::new(Op::Bind, port.0, u32::from(to.0), 0));
         let reply = reply.map_err(|e| errno("bind to an event channel of the peer", e))?;
         let channel = self.opened(reply.words[0], Some((to, port)))?;
-        // Events of the time without us are lost: as Xen does, let the driver look once.
+        // Events of the time without us are lost: as Xen does, let the driver check once.
         self.kick(&channel);
         Ok(channel)
     }

@@ -158,7 +158,7 @@ impl Ledger {
 pub(super) struct Active(pub(super) u64);
 
 impl Active {
-    /// Nobody holds it.
+    /// No one holds it.
     pub(super) const NONE: Self = Self(0);
     const PINS: u64 = ((1 << 40) - 1) << 16;
 
@@ -242,9 +242,9 @@ impl Route {
 /// Event bits of one attached process or thread.
 ///
 /// Whoever sends sets the pending bit, then the selector bit of its word unless it is masked, then
-/// looks at `waiting`. Whoever waits sets `waiting`, then looks at the selector. Both have a SeqCst
+/// checks `waiting`. Whoever waits sets `waiting`, then checks the selector. Both have a SeqCst
 /// fence in between, so one of the two sees the other: no wake-up is lost, and no system call is
-/// made while nobody sleeps.
+/// made while no one sleeps.
 #[derive(Clone, Copy)]
 pub(super) struct Upcall<'a> {
     map: &'a Mapping,

@@ -65,7 +65,7 @@ impl Peer {
     }
 
     /// What is mapped of it. One list of maps at a time: beside the system call that shows or hides
-    /// pages the lock is nothing, and nobody waits for it but while a queue that maps goes from one
+    /// pages the lock is nothing, and no one waits for it but while a queue that maps goes from one
     /// thread to another.
     pub(super) fn maps(&self) -> MutexGuard<'_, Maps> {
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
@@ -114,7 +114,7 @@ impl Peer {
             }
         }
         if let Some(fd) = upcall.get() {
-            // EAGAIN: the counter is full of wake-ups that nobody read; it is awake.
+            // EAGAIN: the counter is full of wake-ups that no one read; it is awake.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
     }

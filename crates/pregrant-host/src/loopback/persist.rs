@@ -38,7 +38,7 @@ unsafe impl SharedBytes for Persistent {
     }
 }
 
-/// A name that nobody else in the domain owns until this is dropped.
+/// A name that no one else in the domain owns until this is dropped.
 #[derive(Debug)]
 pub struct Owned {
     core: Arc<Core>,

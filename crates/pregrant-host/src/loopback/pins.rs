@@ -12,7 +12,7 @@
 //! never waits for a second lock while it holds one: [`PinError::Busy`] tells it to finish what it
 //! has first. The broker undoes the part of a dead process: [`sweep`].
 //!
-//! Loopback tells apart what Xen answers with `general_error` alone: another domain's grant or a
+//! Loopback distinguishes what Xen answers with `general_error` alone: another domain's grant or a
 //! write to a read-only one is `permission_denied`, an entry that grants nothing is `bad_gntref`.
 //!
 //! What a peer may do: write anything into its table at any time. Each word is read once; the
@@ -198,7 +198,7 @@ pub(super) fn sweep(granter: Granter<'_>, dead: User) -> bool {
     clean
 }
 
-/// What a table's grants look like, for audits.
+/// What a table's grants resemble, for audits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Count {
     /// Entries that grant something.

@@ -54,7 +54,7 @@ pub(super) enum Op {
     Disown,
     /// name. Drops a persistent region; what is mapped of it stays until it is unmapped.
     Forget,
-    /// Looks again for pages and grants of dead processes that peers have let go of.
+    /// Checks again for pages and grants of dead processes that peers have let go of.
     Reclaim,
     /// b: domid, a: grant frames, c: pages (high bit: survives its processes).
     Create,
@@ -214,7 +214,7 @@ fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> Result<(), Errno> 
         return Err(Errno::TOOBIG);
     }
     // MSG_DONTWAIT matters for the broker: a process that does not read its answers is cut off,
-    // nobody waits for it.
+    // no one waits for it.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::io::retry_on_intr(|| rustix::net::sendmsg(to, &[IoSlice::new(bytes)], &mut control, flags))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! What a handle reaches of other domains: their memory (`map`, `copy`), and the far ends of its
+//! What a handle reaches of other domains: their memory (`map`, `copy`), and the remote ends of its
 //! event channels (`events`).
 //!
 //! ```text
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 
-/// Domains of which one sleep looks whether they died.
+/// Domains of which one sleep checks whether they died.
 const PEERS_A_CHECK: usize = 8;
 
 /// Other domains' memory, and event channels.
@@ -71,7 +71,7 @@ impl Reach {
     }
 
     /// Lets go of domains that died: their memory is freed with the last mapping of it. For moments
-    /// without work; of many domains it looks at some, others each time, so that a sleep costs the
+    /// without work; of many domains it checks some, others each time, so that a sleep costs the
     /// same however many there are.
     pub(super) fn forget_some_dead(&self) {
         let dead = {

@@ -77,7 +77,7 @@ impl Uffd {
     /// it got done; 0 with `FAULT` when the first page is not there.
     ///
     /// # Safety
-    /// The range lies in a registered window of the caller.
+    /// The range is in a registered window of the caller.
     pub(super) unsafe fn show(&self, start: usize, len: usize) -> Result<usize, Errno> {
         let mut c =
             UffdioContinue { start: start as u64, len: len as u64, mode: CONTINUE_MODE_DONTWAKE, mapped: 0 };

@@ -151,7 +151,7 @@ impl Window {
             let fresh = counts[at..run.end].iter().take_while(|c| **c == 0).count();
             if fresh > 0 {
                 if let Err(e) = self.enter(alias, at, fresh, tally) {
-                    // What was shown before the failure is nobody's: hide it again.
+                    // What was shown before the failure is no one's: hide it again.
                     let mut hidden = Hidden::default();
                     hidden.push(self.address(frame, write), 0);
                     for (page, shown) in counts[..at + fresh].iter_mut().enumerate().skip(run.start) {

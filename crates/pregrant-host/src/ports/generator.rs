@@ -36,7 +36,7 @@ impl GeneratorControl {
     }
 }
 
-/// How much of a frame is made anew.
+/// How much of a frame is made again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Filling {
     /// Every byte: for a receiver that checks each.

@@ -1,4 +1,4 @@
-//! Frame ports: what can be on the far side of a netback's queue.
+//! Frame ports: what can be on the remote side of a netback's queue.
 //!
 //! | file | takes what the guest sends | has frames for the guest |
 //! |---|---|---|

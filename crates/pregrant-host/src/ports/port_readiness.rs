@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 
-/// Ports that one look takes; what is more comes with the next.
+/// Ports that one check takes; what is more comes with the next.
 const AT_ONCE: usize = 64;
 
 /// See the module.
@@ -45,7 +45,7 @@ impl PortReadiness {
         let _ = epoll::delete(&self.0, port); // it may not have been added
     }
 
-    /// The numbers of those that have had frames since the last look.
+    /// The numbers of those that have had frames since the last check.
     pub fn take(&self, mut each: impl FnMut(u64)) {
         let mut events =
             [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; AT_ONCE];

@@ -153,7 +153,7 @@ pub fn fill(frame: &mut [u8], seq: u64) {
     Head::default().fill(frame, seq);
 }
 
-/// The number of `frame`, when its head is right. The pattern is not looked at.
+/// The number of `frame`, when its head is right. The pattern is not checked.
 #[inline(always)]
 pub fn number(frame: &[u8]) -> Result<u64, Wrong> {
     number_of(frame, frame.len())
@@ -278,7 +278,7 @@ impl Tracker {
         self.reordered
     }
 
-    /// Frames that had come before (or so long ago that it cannot be told).
+    /// Frames that had come before (or so long ago that it cannot be notified).
     pub fn duplicated(&self) -> u64 {
         self.duplicated
     }

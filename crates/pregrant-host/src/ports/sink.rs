@@ -1,6 +1,6 @@
-//! A port that takes numbered frames and tells what happened to them on the way.
+//! A port that takes numbered frames and says what happened to them on the way.
 //!
-//! Payload that is lent it leaves where it is, unless it is to look at every byte. It has nothing
+//! Payload that is lent it leaves where it is, unless it is to check every byte. It has nothing
 //! for the guest. Counters are published once per burst, and read by other threads through
 //! [`Sink::counters`] without a lock.
 
@@ -11,7 +11,7 @@ use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, ZeroCopyBurst};
 
 use super::sequence::{self, Tracker, Wrong};
 
-/// How closely frames are looked at.
+/// How closely frames are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Check {
     /// Head and number of each frame.
@@ -86,7 +86,7 @@ impl Sink {
         Self { check, ..Self::default() }
     }
 
-    /// How closely frames are looked at from now on.
+    /// How closely frames are checked from now on.
     pub fn set_check(&mut self, check: Check) {
         self.check = check;
     }
@@ -101,7 +101,7 @@ impl Sink {
         self.report
     }
 
-    /// Looks at the frames of a burst. Also for a front that measures what it receives.
+    /// Checks the frames of a burst. Also for a front that measures what it receives.
     pub fn take(&mut self, frames: &Burst<'_>) {
         match self.check {
             Check::Number => self.take_with(frames, sequence::number),
@@ -109,7 +109,7 @@ impl Sink {
         }
     }
 
-    /// The same where payload is lent: it is looked at only where every byte is.
+    /// The same where payload is lent: it is checked only where every byte is.
     pub fn take_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) {
         match self.check {
             Check::Number => {
@@ -130,7 +130,7 @@ impl Sink {
         self.take_each(burst.iter().map(|(frame, _)| (check(frame), frame.len())));
     }
 
-    /// What each frame of a burst is, and its length: for whoever looks at frames where they are.
+    /// What each frame of a burst is, and its length: for whoever checks frames where they are.
     #[inline(always)]
     pub fn take_each(&mut self, checked: impl Iterator<Item = (Result<u64, Wrong>, usize)>) {
         let (mut frames, mut bytes) = (0, 0);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mishap_is_told_apart() {
+    fn every_mishap_is_distinguished() {
         let mut frames = vec![vec![0; 100]; 6];
         for (seq, f) in frames.iter_mut().enumerate() {
             sequence::fill(f, seq as u64);

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_nobody_empties_is_bounded_and_its_drops_counted() {
+    fn a_queue_that_no_one_empties_is_bounded_and_its_drops_counted() {
         let mut ports = Steered::all(vec![Source::default(), Source::default()]);
         ports[0].steer(Some(Arc::new(ByFirst)));
         let mut sent = 0;

@@ -23,7 +23,7 @@
 //! mailbox of each worker that sends to it (`inbox.rs`, `mailbox.rs`). A frame takes no lock. A
 //! burst takes that of its worker's outbox, which is not contended; addresses are looked up without
 //! one. [`FramePort::owned_by`] says which worker a handle is at, and which bell wakes it. Handles
-//! that nobody gave to a worker have an outbox in common, wherever they are called, and are not
+//! that no one gave to a worker have an outbox in common, wherever they are called, and are not
 //! woken.
 //!
 //! What a guest may do: forge addresses, as far as its port's [`Sources`] allow; send to everybody,
@@ -71,7 +71,7 @@ pub struct Switch {
 #[derive(Default)]
 struct Shared {
     fabric: Fabric,
-    /// By the worker's number; None: of ports that nobody gave to a worker.
+    /// By the worker's number; None: of ports that no one gave to a worker.
     outboxes: Mutex<BTreeMap<Option<usize>, Arc<Mutex<Outbox>>>>,
 }
 

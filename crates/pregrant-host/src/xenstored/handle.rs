@@ -38,7 +38,7 @@ impl CommandQueue {
         Ok(Self { receiver, sender, wake })
     }
 
-    /// What epoll looks at.
+    /// What epoll checks.
     pub fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -50,8 +50,8 @@ impl CommandQueue {
 
     /// The next order; call until there is none.
     pub fn take(&self) -> Option<Command> {
-        // Reset first: an order that comes after the last look wakes again. It fails only when
-        // nobody woke us.
+        // Reset first: an order that comes after the last check wakes again. It fails only when
+        // no one woke us.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         self.receiver.try_recv().ok()
     }

@@ -89,7 +89,7 @@ pub struct Xenstored {
     peers: HashMap<u64, Peer>,
     by_conn: HashMap<ConnId, u64>,
     last_token: u64,
-    /// Listeners are not looked at: too many connections, or no descriptors left.
+    /// Listeners are not checked: too many connections, or no descriptors left.
     paused: bool,
     stopped: bool,
 }
@@ -162,7 +162,7 @@ impl Xenstored {
         result
     }
 
-    /// The store itself, to look at.
+    /// The store itself, to check.
     pub fn server(&self) -> &Server {
         &self.server
     }
@@ -288,7 +288,7 @@ impl Xenstored {
                 Err(_) => return self.close(token),
             }
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Not read any more, and nobody there to read either.
+            // Not read any more, and no one there to read either.
             return self.close(token);
         }
         self.flush(token);

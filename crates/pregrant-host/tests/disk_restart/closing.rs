@@ -43,7 +43,7 @@ pub fn a_disk_in_use_outlives_its_detach() {
     }
 }
 
-/// Nobody has it open, and what was written was not flushed.
+/// No one has it open, and what was written was not flushed.
 pub fn what_was_written_is_flushed_before_a_disk_goes() {
     let image = Image::new(BYTES);
     let mut world = World::new(&image.0);
@@ -82,7 +82,7 @@ pub fn a_front_ends_whichever_directory_goes_last() {
     }
 }
 
-/// A back that is told to close its disks leaves those that are in use to the next one.
+/// A back that is asked to close its disks leaves those that are in use to the next one.
 pub fn a_disk_in_use_outlives_a_back_that_closes() {
     let image = Image::new(BYTES);
     let mut world = World::new(&image.0);

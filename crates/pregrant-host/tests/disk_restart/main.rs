@@ -52,7 +52,7 @@ fn main() {
             "a_successor_waits_for_the_last_write_of_a_dead_back",
             slow::a_successor_waits_for_the_last_write_of_a_dead_back,
         ),
-        ("a_disk_that_hangs_holds_nobody_but_its_guest", slow::a_disk_that_hangs_holds_nobody_but_its_guest),
+        ("a_disk_that_hangs_holds_no_one_but_its_guest", slow::a_disk_that_hangs_holds_no_one_but_its_guest),
         (
             "an_image_whose_file_system_is_silent_is_busy_and_no_more",
             slow::an_image_whose_file_system_is_silent_is_busy_and_no_more,
@@ -68,14 +68,14 @@ fn main() {
         ("what_a_disk_cannot_do_is_an_error_and_no_more", what_a_disk_cannot_do_is_an_error_and_no_more),
         ("a_guest_keeps_the_image_that_it_had", a_guest_keeps_the_image_that_it_had),
         (
-            "a_disk_that_is_attached_anew_has_the_image_that_it_names",
-            a_disk_that_is_attached_anew_has_the_image_that_it_names,
+            "a_disk_that_is_attached_again_has_the_image_that_it_names",
+            a_disk_that_is_attached_again_has_the_image_that_it_names,
         ),
         (
             "a_guest_waits_for_an_image_that_is_not_there_yet",
             a_guest_waits_for_an_image_that_is_not_there_yet,
         ),
-        ("a_guest_hears_of_another_length", a_guest_hears_of_another_length),
+        ("a_guest_is_notified_of_another_length", a_guest_is_notified_of_another_length),
         ("a_discard_reaches_the_file", a_discard_reaches_the_file),
         ("a_guest_that_dies_leaves_nothing_mapped", a_guest_that_dies_leaves_nothing_mapped),
     ];
@@ -233,7 +233,7 @@ fn a_guest_keeps_the_image_that_it_had() {
 
 /// What was refused of a former disk of this number says nothing of this one, though no back ran
 /// when that one went.
-fn a_disk_that_is_attached_anew_has_the_image_that_it_names() {
+fn a_disk_that_is_attached_again_has_the_image_that_it_names() {
     let (image, other) = (Image::new(BYTES), Image::new(BYTES));
     let mut world = World::new(&image.0);
     let mut back = world.back("uring", "copy", None);
@@ -255,7 +255,7 @@ fn a_disk_that_is_attached_anew_has_the_image_that_it_names() {
     world.end(back);
 }
 
-/// A back that starts before what its images lie on is mounted: its guests wait, and notice
+/// A back that starts before what its images are on is mounted: its guests wait, and notice
 /// nothing.
 fn a_guest_waits_for_an_image_that_is_not_there_yet() {
     let image = Image::new(BYTES);
@@ -278,7 +278,7 @@ fn a_guest_waits_for_an_image_that_is_not_there_yet() {
     world.end(back);
 }
 
-fn a_guest_hears_of_another_length() {
+fn a_guest_is_notified_of_another_length() {
     let image = Image::new(BYTES);
     let world = World::new(&image.0);
     let mut back = world.back("uring", "copy", None);
@@ -364,7 +364,7 @@ fn a_guest_that_dies_leaves_nothing_mapped() {
         let world = World::new(&image.0);
         let back = world.back(io, path, None);
         let guest = Guest::start(&world, config);
-        // In the middle of writes, whose answers nobody waits for.
+        // In the middle of writes, whose answers no one waits for.
         for k in 0..64 {
             guest
                 .disk()

@@ -255,7 +255,7 @@ fn until(what: impl Fn() -> bool) {
 
 /// The first back is killed while its write is in the kernel. Its process is gone and its write is
 /// not: the lock says so, and the successor sends nothing to the disk before that has landed. Then
-/// it does the write once more, for nobody had answered it.
+/// it does the write once more, for no one had answered it.
 pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
     for (path, persistent) in [("copy", true), ("copy", false), ("map", false)] {
         let Some(mount) = Mount::new(path) else { return };
@@ -276,7 +276,7 @@ pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
         // It is dead and buried; what it asked for is still under way, and holds the open file.
         assert!(is_locked(&mount.path()), "{path}: the lock went with the process");
         let second = world.back("uring", path, None);
-        // Long enough for some looks of the successor at the lock. A machine that is busy makes it
+        // Long enough for some checks of the successor at the lock. A machine that is busy makes it
         // less strict and not wrong.
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(
@@ -296,7 +296,7 @@ pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
 
 /// A guest closes its disk, or dies, while the disk hangs: the back goes on, takes the next
 /// connection when the disk is free, and ends in good order.
-pub fn a_disk_that_hangs_holds_nobody_but_its_guest() {
+pub fn a_disk_that_hangs_holds_no_one_but_its_guest() {
     let Some(mount) = Mount::new("hangs") else { return };
     let mut world = World::new(&mount.path());
     let back = world.back("uring", "copy", None);
@@ -314,7 +314,7 @@ pub fn a_disk_that_hangs_holds_nobody_but_its_guest() {
 }
 
 /// A file system that does not answer at all: whoever opens an image there, or asks for its length,
-/// is told so and goes on.
+/// is notified and goes on.
 pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     let Some(mount) = Mount::new("silent") else { return };
     let mut image = FileImage::new(mount.path(), DiskConfig::default());

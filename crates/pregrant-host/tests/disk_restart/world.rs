@@ -78,7 +78,7 @@ impl World {
         made.create(&mut self.0.toolstack).unwrap();
     }
 
-    /// The guest is dead: the toolstack takes its disk away, waits for nobody, and makes another
+    /// The guest is dead: the toolstack takes its disk away, waits for no one, and makes another
     /// guest with a disk of that number.
     pub fn reattach(&mut self, image: &Path) {
         toolstack::remove(&mut self.0.toolstack, &vbd()).unwrap();

@@ -86,7 +86,7 @@ pub fn run(tests: &[(&str, fn())]) {
     println!("{passed} passed, 0 failed");
 }
 
-/// Waits until `true`, a look every millisecond; the watchdog's business when it never is.
+/// Waits until `true`, a check every millisecond; the watchdog's business when it never is.
 pub fn until(mut happened: impl FnMut() -> bool) {
     while !happened() {
         std::thread::sleep(Duration::from_millis(1));
@@ -197,7 +197,7 @@ impl Machine {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Waits until the broker's account is `wanted`; it hears of an end in its own time.
+    /// Waits until the broker's account is `wanted`; it is notified of an end in its own time.
     pub fn settles(&self, wanted: Audit) {
         let mut rounds = 0;
         while self.broker.audit() != wanted {
@@ -344,29 +344,29 @@ impl Back {
         answer
     }
 
-    /// What its far side was told of a vif's link, in order.
+    /// What its remote side was notified of a vif's link, in order.
     pub fn links(&self, id: DeviceId) -> Vec<bool> {
         self.links.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, up)| *up).collect()
     }
 
-    /// Lets the far side take its time to unplug vifs, or no longer. Returns how often it was asked
-    /// to.
+    /// Lets the remote side take its time to unplug vifs, or no longer. Returns how often it was
+    /// asked to.
     pub fn holds_plugs(&self, holds: bool) -> u32 {
         self.unplugging.holds.store(holds, Ordering::SeqCst);
         self.unplugging.asked.load(Ordering::SeqCst)
     }
 
-    /// From now on its far side has no ports, and cannot tell links.
+    /// From now on its remote side has no ports, and cannot tell links.
     pub fn refuses(&self) {
         self.refuses.store(true, Ordering::SeqCst);
     }
 
-    /// From now on its far side has something under way for this vif also when that is gone.
+    /// From now on its remote side has something under way for this vif also when that is gone.
     pub fn begins_to_end(&self, id: DeviceId) {
         self.late.lock().unwrap().under_way.push(id);
     }
 
-    /// Lets it tell of a failure; with the last one for this vif, or not.
+    /// Lets it report a failure; with the last one for this vif, or not.
     pub fn fails(&self, id: DeviceId, why: &str, is_last: bool) {
         {
             let mut late = self.late.lock().unwrap();
@@ -404,10 +404,10 @@ impl Drop for Back {
     }
 }
 
-/// What a far side was told of links, in order.
+/// What a remote side was notified of links, in order.
 pub type Links = Arc<Mutex<Vec<(DeviceId, bool)>>>;
 
-/// How a far side unplugs vifs.
+/// How a remote side unplugs vifs.
 #[derive(Default)]
 struct Unplugging {
     holds: AtomicBool,
@@ -434,7 +434,7 @@ pub struct Obstacle {
     pub gone: AtomicBool,
     /// How often the vif could not be had.
     pub met: AtomicU32,
-    /// What the far side was told, of which vif.
+    /// What the remote side was notified, of which vif.
     pub steps: Mutex<Vec<(&'static str, DeviceId)>>,
 }
 
@@ -478,14 +478,14 @@ impl Recovery<Loopback> for Obstructed {
     }
 }
 
-/// What a far side has under way for vifs that are gone, and tells of.
+/// What a remote side has under way for vifs that are gone, and tells of.
 #[derive(Default)]
 struct Late {
     under_way: Vec<DeviceId>,
     failures: Vec<(DeviceId, String)>,
 }
 
-/// The switch, as a far side.
+/// The switch, as a remote side.
 struct AtSwitch {
     late: Arc<Mutex<Late>>,
     stations: Stations,
@@ -597,7 +597,7 @@ fn serve(
         }
         rounds = rounds.wrapping_add(1);
         if backend.round() {
-            // Traffic keeps nobody from being heard.
+            // Traffic keeps no one from being received.
             if rounds.is_multiple_of(64) {
                 backend.control().unwrap();
             }

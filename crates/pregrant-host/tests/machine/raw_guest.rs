@@ -158,7 +158,7 @@ impl RawGuest {
         self.notify();
     }
 
-    /// Closes its channel, of which the back is not told.
+    /// Closes its channel, of which the back is not notified.
     pub fn close_channel(&mut self) {
         self.channel = self.platform.events().offer(BACK).unwrap().0;
     }

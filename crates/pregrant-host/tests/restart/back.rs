@@ -132,7 +132,7 @@ impl Wakers {
 }
 
 /// Rings when the test has frames for a guest, or a question: what it writes into memory wakes
-/// nobody.
+/// no one.
 fn doorbell_of(watched: [Log; 3], wakers: Wakers) -> UnixStream {
     let (waker, mut rings) = UnixStream::pair().unwrap();
     waker.set_nonblocking(true).unwrap();

@@ -88,7 +88,7 @@ impl FramePort for SpreadPort {
         Offloads { csum: true, gso: true }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
-        self.log.lock().unwrap().add(Word::Damaged, 1); // the guest sends wishes, and no frame
+        self.log.lock().unwrap().add(Word::Damaged, 1); // the guest sends requests, and no frame
         frames.frames.len()
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
@@ -120,7 +120,7 @@ pub struct Backs<'a> {
 }
 
 impl Backs<'_> {
-    /// Looks after the back, and lets it run for a moment.
+    /// Watches the back, and lets it run for a moment.
     pub fn check(&mut self) {
         if self.back.is_dead() {
             self.deaths += 1;
@@ -143,7 +143,7 @@ const STEPS: [Step; 6] = [
     (|c, p| c.set_mapping(p, 0, &TABLE), (0, 0)),
 ];
 
-/// The guest's wishes for groups, in their order.
+/// The guest's requests groups, in their order.
 const REQUESTS: [(u8, bool); 3] = [(1, true), (3, true), (1, false)];
 
 pub fn what_a_guest_set_outlives_backs_that_die_at_each_point() {
@@ -217,7 +217,7 @@ fn request_group(front: &mut Front, n: u8, wanted: bool, backs: &mut Backs) {
     }
 }
 
-/// What arrives on each queue, once the port is told to give.
+/// What arrives on each queue, once the port is asked to give.
 fn frames_of_each_queue(front: &mut Front, backs: &mut Backs) -> [Vec<u8>; QUEUES] {
     let log = &backs.world.log;
     log.set(Word::Limit, log.get(Word::Limit) + 1);

@@ -49,7 +49,7 @@ impl Guest {
 pub fn play(orders: &[String], path: &Path) {
     let words: Vec<u64> = orders.iter().map(|w| w.parse().unwrap()).collect();
     let [first, queues, staged, per_frame] = words[..] else { panic!("four numbers") };
-    // Nobody is left alone when the test has failed.
+    // No one is left alone when the test has failed.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0);

@@ -167,7 +167,7 @@ fn tx_goes_on_after_a_crash_at_each_point() {
         let what = format!("{ordinary}, staged {staged}, long {long}, {point}");
         assert_eq!(guest.ringed()[0], if ordinary == "data-ring" { sent } else { 0 }, "{what}");
         assert_eq!((sent, deaths), (40, 1), "{what}");
-        // The port had the batch and nobody knew: R7. After the intent was written everybody does.
+        // The port had the batch and no one knew: R7. After the intent was written everybody does.
         let again = if point == "after-copy" { 5 } else { 0 };
         assert_eq!(world.log.account(0..sent), (0, again), "{what}: frames lost, frames repeated");
         // Worker threads may be faster than what is said.
@@ -307,7 +307,7 @@ fn queues_are_taken_up_one_by_one() {
             }
             let again = world.log.get(Word::Again);
             let lost = traffic.missing(0..600);
-            // One batch of one queue, and only where nobody knew of it; of each queue that has a
+            // One batch of one queue, and only where no one knew of it; of each queue that has a
             // worker to itself.
             let several = std::env::var_os(world::WORKERS).is_some();
             let at_most = if several { 3 * 64 } else { 64 };

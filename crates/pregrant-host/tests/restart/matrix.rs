@@ -11,7 +11,7 @@
 //! In each cell: every byte of every frame is right, each queue's frames come in order, none comes
 //! twice and none is missing but for what a death allows (docs/protocol 1.1, R7: what the successor
 //! says; a connection that ends: what was on its rings); each went the way that the cell is about,
-//! as the back's counters say; at the end nobody holds a grant, a mapping or a channel.
+//! as the back's counters say; at the end no one holds a grant, a mapping or a channel.
 
 use crate::back::BURST;
 use crate::frames;
@@ -33,7 +33,7 @@ const SEED: &str = "PREGRANT_SEED";
 /// How frames travel, and who may count them.
 struct Way {
     name: &'static str,
-    /// What the back is told; see `vif_config`.
+    /// What the back is notified; see `vif_config`.
     back: &'static str,
     front: fn(FrontConfig) -> FrontConfig,
     /// What frames of this length count as, from the guest and for it.
@@ -91,7 +91,7 @@ const WAYS: &[Way] = &[
 ];
 /// The one whose guest sends on what comes.
 const ZEROCOPY: &str = "zerocopy";
-/// The one whose frames lie in pages that go with their back.
+/// The one whose frames are in pages that go with their back.
 const GUEST_COPY: &str = "guest-copy";
 
 /// Bytes of a frame: short of Ethernet's least, 64, 4 more than a buffer has, an MTU, a page, a
@@ -108,7 +108,7 @@ enum End {
     Nobody,
     /// At any point of a batch, or between two; another one takes the live rings up.
     BackIsKilled,
-    /// Another one in the same domain begins anew.
+    /// Another one in the same domain restarts.
     FrontDies,
     FrontClosesAndOpens,
     BackClosesAndOpens,
@@ -278,7 +278,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Until the front is connected, and the back has been told what there is to tell.
+    /// Until the front is connected, and the back has been notified what there is to tell.
     fn ready(&mut self, traffic: &mut Traffic) {
         while !traffic.front.vif().is_live() || traffic.front.vif().is_announcing() {
             self.step(traffic, false);
@@ -442,7 +442,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
         let due = if sends || cell.sends_on() && !receives { 0 } else { total };
         assert_eq!(dropped, due, "dropped by the guest");
     }
-    // Elsewhere frames came before the back had been told of all.
+    // Elsewhere frames came before the back had been notified of all.
     let exact = cell.end == End::Nobody;
     for (dir, (taken, counts)) in [sends, receives].into_iter().zip(counts).enumerate() {
         if taken {
@@ -467,7 +467,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
     world.end(back);
 }
 
-/// All frames went that way. `exact`: whatever is to be told to the back was told before.
+/// All frames went that way. `exact`: whatever is to be asked to the back was notified before.
 fn assert_by(by: By, counts: Counts, exact: bool) {
     let Counts {
         frames,

@@ -15,8 +15,8 @@ fn config() -> [(&'static str, FrontConfig); 3] {
     [("copy", FrontConfig { queues: 2, ..FrontConfig::default() }), ("copy", unstaged), ("map", unstaged)]
 }
 
-/// A back that is told to close, ten times under traffic, and another one that opens again: what is
-/// lost was on the rings, none comes twice, and at the end nothing is left.
+/// A back that is asked to close, ten times under traffic, and another one that opens again: what
+/// is lost was on the rings, none comes twice, and at the end nothing is left.
 pub fn fronts_come_back() {
     for (ordinary, config) in config() {
         let world = World::new();
@@ -28,7 +28,7 @@ pub fn fronts_come_back() {
             let goal = traffic.numbers.start + 2000;
             while traffic.numbers.start < goal {
                 // Never more than there are slots for, so that nothing waits for some when the back
-                // is told to close.
+                // is asked to close.
                 world.log.set(Word::Limit, traffic.next() as u32 + 200);
                 traffic.step_and_follow(true);
             }
@@ -43,9 +43,9 @@ pub fn fronts_come_back() {
             let (own, peer) = traffic.front.states().unwrap();
             assert_eq!(peer, XenbusState::Closed);
             assert!([XenbusState::Closed, XenbusState::Initialising].contains(&own), "{own}");
-            // Between two connections nobody maps a grant of the guest's, there is no channel, and
-            // the grants are those that the next one has again. The broker hears of a process's end
-            // in its own time; the guest's and the test's own stay.
+            // Between two connections no one maps a grant of the guest's, there is no channel, and
+            // the grants are those that the next one has again. The broker is notified of a
+            // process's end in its own time; the guest's and the test's own stay.
             let mut now = world.broker.audit();
             while now.attachments > 2 {
                 std::thread::sleep(Duration::from_millis(1));

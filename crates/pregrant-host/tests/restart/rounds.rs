@@ -68,7 +68,7 @@ enum BackFate {
     Attached,
     /// Dies inside of a batch.
     AtPoint(&'static str, u32),
-    /// Told to stop.
+    /// Asked to stop.
     Stopped(u32),
     Lives,
 }
@@ -77,7 +77,7 @@ enum BackFate {
 enum GuestFate {
     /// Killed when the back has its frame of this number.
     AtFrame(u32),
-    /// Killed when it says that it is connected, and nobody has heard it perhaps.
+    /// Killed when it says that it is connected, and no one has received it perhaps.
     Connected,
     /// Killed with the back.
     WithTheBack,
@@ -95,7 +95,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Kills: a back that was told to stop is none.
+    /// Kills: a back that was asked to stop is none.
     fn deaths(&self) -> u32 {
         self.backs - self.stopped + self.guests
     }
@@ -135,7 +135,7 @@ struct Rounds {
     lives_of_backs: VecDeque<Life>,
     /// Frames for the model that were lost with them.
     lost: u64,
-    /// What those that were told to stop said of it.
+    /// What those that were asked to stop said of it.
     said_lost: u32,
     /// Frames that came twice so far, of model and mortal guest, and how many batches the ended
     /// backs left half done.
@@ -305,7 +305,7 @@ impl Rounds {
     }
 
     /// A living back has closed the dead guest's vif, and writes nothing more to its directory: a
-    /// toolstack that makes it anew waits for that.
+    /// toolstack that makes it again waits for that.
     fn back_says_6(&mut self) -> bool {
         let state = self.world.toolstack.read(&format!("/local/domain/0/backend/vif/{}/0/state", GUEST.0));
         state.is_ok_and(|state| state == b"6")
@@ -358,10 +358,10 @@ impl Rounds {
         self.start_back(ordinary);
     }
 
-    /// A back's life is over, by a kill or because it was told to stop.
+    /// A back's life is over, by a kill or because it was asked to stop.
     fn check_life(&mut self, stopped: bool) {
         // What this life repeated: the batches in which its predecessors died (R7), one for each
-        // kill, and none for a stop. Told by the frames' numbers, of the model's and of the mortal
+        // kill, and none for a stop. Known by the frames' numbers, of the model's and of the mortal
         // guest's, whose fronts repeat none themselves.
         let [model, mortal] = [&self.world.other_log, &self.world.log];
         let again = model.get(Word::Again) + mortal.get(Word::Again);
@@ -379,7 +379,7 @@ impl Rounds {
         let unserved = unserved(model, 1) + unserved(mortal, self.queues);
         self.half_done = self.half_done.min(unserved) + u32::from(!stopped);
         let end = u64::from(self.world.other_log.get(Word::Next));
-        // One that is told to stop says how many it could not deliver.
+        // One that is asked to stop says how many it could not deliver.
         let said = self.world.state.get(Word::Lost);
         let may_lose = if stopped { said - self.said_lost } else { BURST }.into();
         self.said_lost = said;
@@ -417,7 +417,7 @@ impl Rounds {
         self.wait_for("the next death");
     }
 
-    /// Nobody dies for a while, the mortal guest is gone, all others rest: what is there?
+    /// No one dies for a while, the mortal guest is gone, all others rest: what is there?
     fn rest(&mut self, calm: Option<Audit>) -> (Audit, ProcessCounts, ProcessCounts) {
         self.back.kill();
         self.check_life(false);
@@ -473,7 +473,7 @@ impl Rounds {
                 (audit, since) = (now, Instant::now());
             }
             let made = self.world.other_log.get(Word::Next) >= self.world.other_log.get(Word::Limit);
-            // The first time nobody knows what it comes to, but it stays so.
+            // The first time no one knows what it comes to, but it stays so.
             let calm = calm.map_or(since.elapsed() > SURELY, |calm| audit == calm);
             let came = self.next == u64::from(self.world.other_log.get(Word::Next));
             if calm && made && came && self.answered == self.sent && self.stream.rests() {

@@ -183,7 +183,7 @@ impl Stream {
         }
     }
 
-    /// Whether all that was sent has arrived, and nobody waits for an answer.
+    /// Whether all that was sent has arrived, and no one waits for an answer.
     pub fn rests(&mut self) -> bool {
         self.arrived == self.sent && self.client.socket().send_queue() == 0
     }

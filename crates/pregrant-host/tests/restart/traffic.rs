@@ -25,7 +25,7 @@ pub struct Traffic {
     pub size: Option<usize>,
     /// It makes no frames: those that come are sent on, as their hook says.
     pub sends_on: bool,
-    /// How long a step sleeps at most: its owner has other things to look after. None: until it is
+    /// How long a step sleeps at most: its owner has other things to watch. None: until it is
     /// woken.
     pub checks_up: Option<Duration>,
 }

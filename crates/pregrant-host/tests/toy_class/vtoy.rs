@@ -175,7 +175,7 @@ impl<P: Platform> BackDevice for Toy<P> {
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
         let own = || self.reported.own.load(Ordering::Relaxed);
         let before = own();
-        let _ = self.line.as_mut().map(|line| line.follow(p)); // who lies gets no last answer
+        let _ = self.line.as_mut().map(|line| line.follow(p)); // a front that lies gets no answer
         Drained { delivered: (own() - before) as usize, lost: 0 }
     }
 

@@ -158,7 +158,7 @@ impl Row {
         (self.dir, self.size, self.align, self.depth)
     }
 
-    /// Whether this is the row of `greedy`, but with nobody greedy.
+    /// Whether this is the row of `greedy`, but with no one greedy.
     fn is_equal_load_of(&self, greedy: &Row) -> bool {
         self.greedy.is_none() && self.plan == greedy.plan && self.work() == greedy.work()
     }

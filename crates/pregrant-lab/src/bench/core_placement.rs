@@ -16,7 +16,7 @@ use std::io;
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CorePlacement {
-    /// The guest's; None: this process may use one core alone, and pins nobody.
+    /// The guest's; None: this process may use one core alone, and pins no one.
     pub guest: Option<usize>,
     /// That of the back's first thread.
     pub back: Option<usize>,
@@ -40,7 +40,7 @@ impl CorePlacement {
         Self { guest: Some(guest), back: Some(back), workers, nr_workers }
     }
 
-    /// What the back is told; None: it has no workers.
+    /// What the back is notified; None: it has no workers.
     pub fn posts(&self, place: Placement, mode: Mode) -> Option<Posts> {
         let Self { nr_workers: workers, workers: cores, .. } = self;
         (*workers > 0).then(|| Posts { workers: *workers, place, mode, cores: cores.clone() })

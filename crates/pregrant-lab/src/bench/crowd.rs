@@ -8,7 +8,7 @@
 //! On two cores all workers share the second: what several of them cost shows there, and not what
 //! they gain.
 //!
-//! What came is counted at the backend's ports, between two looks of its control thread at all of
+//! What came is counted at the backend's ports, between two checks of its control thread at all of
 //! them.
 
 use super::Result;

@@ -47,7 +47,7 @@ impl Output {
     }
 }
 
-/// Measures, and looks whether a record says that something went wrong.
+/// Measures, and checks whether a record says that something went wrong.
 fn checked(measure: impl FnOnce(&mut Run) -> Result<()>) -> impl FnOnce(&mut Run) -> Result<()> {
     |run| measure(run).and_then(|()| none_went_wrong(run.json.written()))
 }

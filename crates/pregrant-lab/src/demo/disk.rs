@@ -1,6 +1,6 @@
 //! The act with a disk: a guest reads and writes at random places, its backend is killed in the
 //! middle, and a new process takes up the live ring. The guest knows of each sector what it wrote
-//! last, and looks at every read; at the end at the whole disk.
+//! last, and checks every read; at the end at the whole disk.
 //!
 //! ```text
 //!   guest: all sectors written ---- 32 requests in flight, all the time ---------------------------- all sectors read
@@ -38,7 +38,7 @@ const MODE: Mode = Mode::Adaptive;
 const MOVES: Duration = Duration::from_millis(150);
 /// How long the new process has for its first answer: a busy machine takes long to start one.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks at that.
+/// Between two checks that.
 const CHECK: Duration = Duration::from_millis(2);
 
 /// An image of this run alone: a file without a name, so that no signal leaves it behind.
@@ -75,7 +75,7 @@ pub struct Played {
     rested: Rested,
     /// For how long there were requests.
     took: Duration,
-    /// Sectors that were looked at in the end.
+    /// Sectors that were checked in the end.
     sectors: u64,
 }
 
@@ -129,7 +129,7 @@ impl DiskStage {
         self.ends.back.kill()?;
         progress.show("   waiting for the new backend's first answer");
         self.ends.back = serve(&self.ends.testbed)?;
-        // What was answered between the last look and the kill is no more than a moment's work.
+        // What was answered between the last check and the kill is no more than a moment's work.
         let (taken_up, until) = (self.answered()?, Instant::now() + PATIENCE);
         while self.answered()? == taken_up {
             if Instant::now() > until {

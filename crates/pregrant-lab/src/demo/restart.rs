@@ -33,7 +33,7 @@ const AFTER_MOST: u64 = 60_000;
 /// What came of it.
 pub struct Restarted {
     done: Done,
-    /// What the same transfer took with nobody killed.
+    /// What the same transfer took with no one killed.
     undisturbed_s: f64,
     pause: Pause,
     /// The process that was killed, and its successor.

@@ -18,8 +18,8 @@ pub const MTU: usize = 1500;
 /// Staging's data length: a frame of 1514 bytes fits.
 pub const DATA_LEN: u32 = 2048;
 
-/// Worker threads of the backend: as many as `pregrant back` has on the loopback unless told
-/// otherwise.
+/// Worker threads of the backend: as many as `pregrant back` has on the loopback by
+/// default.
 pub const WORKERS: usize = 1;
 
 /// The machine and its three processes.

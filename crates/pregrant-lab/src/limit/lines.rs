@@ -90,7 +90,7 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, whole, and nobody borrows it any more. A failure would
+        // SAFETY: the mapping of `new`, whole, and no one borrows it any more. A failure would
         // leave it mapped.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
@@ -104,7 +104,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Writes batches until told to stop; ends with everything published. Returns its CPU time.
+    /// Writes batches until asked to stop; ends with everything published. Returns its CPU time.
     fn give(&self, batch: u32, copies: Copies) -> u64 {
         let before = cpu_time::of_this_thread();
         let mut private = vec![[0u64; LINE / 8]; MAX_BATCH as usize];
@@ -134,7 +134,7 @@ impl Ring {
                     Copies::Both => *own,
                 };
                 // SAFETY: the taker has published that it is done with this slot
-                // (`index - cons < SLOTS`, read with Acquire), so nobody else touches it until the
+                // (`index - cons < SLOTS`, read with Acquire), so no one else touches it until the
                 // Release store below.
                 unsafe { line.write(value) };
             }
@@ -222,7 +222,7 @@ pub fn hand_over(
         slots: Slots::new(stride)?,
     };
     // Both threads are pinned before either starts, so that a core that cannot be had ends the run
-    // and leaves nobody waiting for a peer that never comes.
+    // and leaves no one waiting for a peer that never comes.
     let pinned = Barrier::new(2);
     let both = AtomicBool::new(true);
     let ready = |core| {

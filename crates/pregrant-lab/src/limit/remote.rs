@@ -46,7 +46,7 @@ impl TargetMemory {
 
 impl Drop for TargetMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, whole; nobody refers to it. A failure would leave it
+        // SAFETY: the mapping of `new`, whole; no one refers to it. A failure would leave it
         // mapped.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), TARGET_BYTES) };
     }

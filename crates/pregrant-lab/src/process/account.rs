@@ -3,11 +3,11 @@
 //! ```text
 //!   guest --ring--> CountedPort --seen--> switch --> queue --overflow, left--> CountedPort --ring--> guest
 //! ```
-//! When a back is killed, its successor opens the same account and goes on. Frames are told by
+//! When a back is killed, its successor opens the same account and goes on. Frames are known by
 //! their numbers ([`frame_number`]), guest by guest: one below the next that is due came before,
 //! and one above it leaves numbers out. So a frame that comes twice makes up for none that is lost.
 //! A number is noted before its frame goes on, so a death in between shows as a frame that was
-//! lost, and never as one that nobody saw.
+//! lost, and never as one that no one saw.
 //!
 //! [`frame_number`]: crate::station::frame_number
 
@@ -37,7 +37,7 @@ enum Count {
     Next,
 }
 
-/// Guests that are told apart, by their domains' numbers.
+/// Guests that are distinguished, by their domains' numbers.
 const GUESTS: usize = 8;
 
 /// Whose frame it is, as the address says that the testbed gives: 00:16:3e:0:DOMAIN:0.

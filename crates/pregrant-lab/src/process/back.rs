@@ -2,7 +2,7 @@
 //! switch, or which serves a crowd of vifs or disks.
 //!
 //! ```text
-//!   order --> far side (PortPlan) --> ports of the vif that comes --> marks, stamps (Signals) --> report
+//!   order --> remote side (PortPlan) --> ports of the vif that comes --> marks, stamps (Signals) --> report
 //!             queues are served here, or by worker threads (WorkerThreads)
 //! ```
 //! Between the orders of a crowd its devices are served; between others nothing is.
@@ -151,7 +151,8 @@ impl Host {
             }
             ProcessCommand::Serve(posts, devices) => self.serve(&posts, devices),
             ProcessCommand::Case(case) => {
-                // A neighbour that breaks things on purpose, again and again: not to be told of.
+                // A neighbour that breaks things on purpose, again and again: not to be notified
+                // of.
                 if case.beside.is_some() && std::env::var_os("RUST_LOG").is_none() {
                     log::set_max_level(log::LevelFilter::Error);
                 }
@@ -218,7 +219,7 @@ impl Rest for Host {
     fn sleep(&mut self) -> Result<()> {
         if !self.backend.control()? {
             self.backend.sleep(None);
-            // What ended the sleep before this one may be told of still, if this was none.
+            // What ended the sleep before this one may be notified of still, if this was none.
             let woken =
                 self.commands.is_some_and(|commands| self.backend.platform().events().woken_by(commands));
             if woken && has_command()? {
@@ -353,7 +354,7 @@ impl Host {
         let before = backend.removed();
         backend.control()?;
         // For `pregrant top`, beside the broker's socket; a testbed goes on without. Only here: in
-        // a case nobody would answer who asks, and it would wake without end.
+        // a case no one would answer who asks, and it would wake without end.
         let mut status = StatusPublisher::on_loopback(dir, *domid).inspect_err(|e| log::info!("{e}")).ok();
         let asked =
             status.as_ref().map(|s| backend.platform().events().also_wake_on(s.as_fd())).transpose()?;

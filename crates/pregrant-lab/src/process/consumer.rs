@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Allocate, Stack:  arena --> memory of their own, headers read        smoltcp
-//!   Return:           arena --> TX, as any frame                         Hook, SendOn: verdict Drop, Tx
+//!   Return:           arena --> TX, as any frame                         Hook, SendOn: action Drop, Tx
 //! ```
 //! Each of them reads every frame's number, which the row's sink checks.
 

@@ -94,7 +94,7 @@ pub fn connect(guest: &mut Guest) -> Result<()> {
     if guest.connect(PATIENCE)? { Ok(()) } else { Err(not_connected(guest, PATIENCE)) }
 }
 
-/// What a guest wishes for, for frames to travel so.
+/// What a guest requests, for frames to travel so.
 pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig {
     let len = data_len.and_then(DataLen::new);
     FrontConfig {
@@ -195,7 +195,7 @@ impl Waiter {
         (self.until, self.late) = (Some(Instant::now() + most), false);
     }
 
-    /// Whether it did not come, as of the last look at the clock.
+    /// Whether it did not come, as of the last check the clock.
     fn is_late(&self) -> bool {
         self.late
     }
@@ -358,7 +358,7 @@ impl<'a> Sender<'a> {
         self.frames.iter().map(|(generator, _)| generator.made()).sum()
     }
 
-    /// The untimed burst: each byte of it is made, and looked at.
+    /// The untimed burst: each byte of it is made, and checked.
     fn send_whole(&mut self) -> Result<()> {
         let mut waiter = Waiter { gives_way: self.gives_way, ..Waiter::new(self.mode) };
         for i in 0..self.frames.len() {
@@ -431,7 +431,7 @@ struct Receiver {
     rx: RxWay,
     consumer: Consumer,
     lent: Lent,
-    /// Every byte is looked at.
+    /// Every byte is checked.
     whole: bool,
 }
 
@@ -450,7 +450,7 @@ impl Receiver {
             let mut moved = false;
             for (i, sink) in self.sinks.iter_mut().enumerate() {
                 self.arena.clear();
-                // Whole frames are looked at in the arena.
+                // Whole frames are checked in the arena.
                 let rx = if self.whole && self.rx != RxWay::Reference { RxWay::Copy } else { self.rx };
                 let n = match rx {
                     RxWay::Hook | RxWay::SendOn => self.consumer.hook(guest, i, &mut self.arena, sink, rx)?,
@@ -510,7 +510,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     if case.rx == RxWay::SendOn && (hooked.sent_on == 0 || hooked.sent_copied + hooked.unsent > 0) {
         return Err(format!("frames were to be sent on in their buffers: {hooked:?}").into());
     }
-    // The back hears that it is over, and says on each queue that nothing comes any more.
+    // The back gets that it is over, and says on each queue that nothing comes any more.
     send_mark(guest, mode)?;
     receiver.take_until(guest, None, 2)?;
     played.came = Came::of(receiver.sinks.iter().map(Sink::report));

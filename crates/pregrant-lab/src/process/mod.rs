@@ -67,14 +67,14 @@ pub struct ProcessArgs {
 
 /// Attaches, and carries out orders until there are no more.
 pub fn run(args: ProcessArgs) -> Result<()> {
-    // Nobody is left behind when the testbed is killed.
+    // No one is left behind when the testbed is killed.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     stay_on(args.cpu)?;
     let played = match args.role {
         Role::Back => back::play(&args),
         Role::Guest => guest::play(&args),
     };
-    // A testbed that is told to end takes its broker with it, and then its processes: there is
+    // A testbed that is asked to end takes its broker with it, and then its processes: there is
     // nothing to be said.
     if played.as_ref().is_err_and(|e| is_end_of_machine(&**e)) {
         std::thread::sleep(Duration::from_millis(200));

@@ -75,7 +75,7 @@ impl PortPlan {
     }
 }
 
-/// The far side that the last order asked for.
+/// The remote side that the last order asked for.
 pub struct PlannedPorts(pub Rc<RefCell<PortPlan>>);
 
 impl PortProvider for PlannedPorts {

@@ -166,7 +166,7 @@ pub struct Played {
     pub sent: u64,
     /// All frames that this end saw.
     pub came: Came,
-    /// Frames of the untimed burst: every byte of them was looked at.
+    /// Frames of the untimed burst: every byte of them was checked.
     pub checked: u64,
     /// How far apart bursts of the case came to the back's port, while they were counted (beside a
     /// neighbour only).

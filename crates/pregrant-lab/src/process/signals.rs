@@ -16,7 +16,7 @@ use pregrant_host::ports::sink::SinkCounters;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Marks that came: the untimed burst began, each byte of which is looked at;
+/// Marks that came: the untimed burst began, each byte of which is checked;
 pub const WHOLE: u32 = 1;
 /// the warm-up began,
 pub const WARM_UP: u32 = 2;

@@ -66,7 +66,7 @@ pub fn play(args: &ProcessArgs, command: &Transfer) -> Result<Report> {
     let mut reported = Instant::now();
     loop {
         let mut moment = None;
-        // Once it is done, nobody may come any more: whether all is quiet is looked at without
+        // Once it is done, no one may come any more: whether all is quiet is checked without
         // being woken.
         let due = if report.is_some() { LINGER } else { PATIENCE };
         let came = station.turn(due, |stack, now| -> Result<()> {

@@ -78,7 +78,7 @@ impl WorkerThreads {
 
     /// Takes away what woke the control thread: to be called before it looks for what that was.
     pub fn awake(&self) {
-        let _ = rustix::io::read(&self.waker, &mut [0; 8]); // nobody rang: that is fine, too
+        let _ = rustix::io::read(&self.waker, &mut [0; 8]); // no one rang: that is fine, too
     }
 
     /// Whether each of them is where it is to be.

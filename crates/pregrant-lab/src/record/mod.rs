@@ -288,7 +288,7 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Opens `path` anew; None writes nothing.
+    /// Opens `path` again; None writes nothing.
     pub fn open(path: Option<&Path>) -> io::Result<Self> {
         let out: Option<Box<dyn Write>> = match path {
             None => None,

@@ -37,8 +37,8 @@ impl Strip {
         found.map(|(bound, _)| *bound as f64)
     }
 
-    /// From the first thousandth to the last: what lies outside is told in words, and would squeeze
-    /// the rest.
+    /// From the first thousandth to the last: what is outside is notified in words, and would
+    /// squeeze the rest.
     fn span(&self) -> [f64; 2] {
         let (low, high) = (self.below(0.001), self.below(0.999));
         [low.unwrap_or(self.p50).min(self.p50), high.unwrap_or(self.p99).max(self.p99)]
@@ -46,7 +46,7 @@ impl Strip {
 
     /// How many frames fall into each of [`BINS`] equal parts of the axis, and how many beyond it.
     /// A bucket is spread over its width, or over [`WIDEST`] of its bound if it is wider: a clock's
-    /// coarse steps should not look like gaps.
+    /// coarse steps should not resemble gaps.
     fn bins(&self, scale: &Scale) -> ([f64; BINS], u64) {
         let mut bins = [0.0; BINS];
         let mut beyond = 0;

@@ -49,7 +49,7 @@ impl Scale {
         (high > 0.0).then_some(Self::Log { low: low / margin, high: high * margin })
     }
 
-    /// Where `value` falls; what lies outside falls on the nearer end.
+    /// Where `value` falls; what is outside falls on the nearer end.
     pub fn at(&self, value: f64) -> Percent {
         let share = match *self {
             Self::Linear { low, high } => (value - low) / (high - low),

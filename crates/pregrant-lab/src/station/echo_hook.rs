@@ -6,7 +6,7 @@
 //!                          '--yes--> Pass, Drop, or Tx: the answer, made in the head, in the buffer that the request came in
 //! ```
 //! What a peer may do: send anything. What is no whole header of an echo request in one fragment,
-//! to this hardware address and from a host's, passes. IP addresses are not looked at.
+//! to this hardware address and from a host's, passes. IP addresses are not checked.
 
 use pregrant::net::front::{Diverted, FrontQueue, HookAction, HookFrame, HookStats};
 use pregrant::net::headers::MacAddr;
@@ -24,7 +24,7 @@ pub struct EchoHook {
 }
 
 impl EchoHook {
-    /// Of a vif with this address, for requests this verdict.
+    /// Of a vif with this address, for requests this action.
     pub fn new(mac: MacAddr, action: HookAction) -> Self {
         Self { mac, action, diverted: Diverted::new() }
     }

@@ -57,7 +57,7 @@ impl StackConfig {
     }
 }
 
-/// What lies between smoltcp and the bursts.
+/// What is between smoltcp and the bursts.
 #[derive(Debug)]
 struct FrameDevice {
     incoming: FrameQueue,

@@ -242,8 +242,8 @@ impl TransferClient {
         self.sum.count().saturating_sub(stack.socket(self.socket).send_queue() as u64)
     }
 
-    /// Whether the connection is over on this side: the server has closed too, and was told that we
-    /// know.
+    /// Whether the connection is over on this side: the server has closed too, and was notified
+    /// that we know.
     pub fn is_closed(&self, stack: &mut GuestStack) -> bool {
         self.done.is_some()
             && matches!(stack.socket(self.socket).state(), tcp::State::TimeWait | tcp::State::Closed)
@@ -276,8 +276,8 @@ impl TransferServer {
     }
 
     /// Asks a client that says nothing for a sign of life, several times within `most`; where that
-    /// `counts`, ends the connection of one that was not heard for so long. While nobody came there
-    /// is no limit.
+    /// `counts`, ends the connection of one that was not received for so long. While no one came
+    /// there is no limit.
     pub fn limit_silence(&self, stack: &mut GuestStack, most: Duration, counts: bool) {
         let socket = stack.socket(self.socket);
         socket.set_timeout(counts.then_some(most.into()));
@@ -481,7 +481,7 @@ mod tests {
         for now in (0..100).map(|n| n * 1_000_000) {
             a.poll(now);
             carry(&mut a, &mut b);
-            b.poll(now); // nobody listens: reset
+            b.poll(now); // no one listens: reset
             carry(&mut b, &mut a);
             a.poll(now);
             result = client.pump(&mut a, now);

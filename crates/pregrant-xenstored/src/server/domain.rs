@@ -4,7 +4,7 @@
 //!   SET_FEATURE ─► (features kept by number) ─► INTRODUCE ─► known: home, quotas, target ─► RELEASE ─► no trace
 //! ```
 //! A domain's number is used again by the next one. So nothing of a released domain stays: its
-//! nodes are removed wherever they are (made domain 0's they would count for nobody, and pile up:
+//! nodes are removed wherever they are (made domain 0's they would count for no one, and pile up:
 //! XSA-419), and no list of permissions names it any more (XSA-322).
 //!
 //! What a client may do: all of this is domain 0's alone, but to ask for its own features, for a
@@ -113,7 +113,7 @@ impl Server {
         let mut doomed = self.tree.find(|node| node.owner() == domid);
         doomed.push(path::home(domid));
         doomed.sort();
-        // What lies below another one of these is gone with it when its turn comes.
+        // What is below another one of these is gone with it when its turn comes.
         for at in doomed {
             let perms_of = |at: &str| self.tree.get(at).map(|n| n.perms.clone());
             let readers = [perms_of(&at), path::parent(&at).and_then(perms_of), None];

@@ -217,8 +217,8 @@ impl Server {
         }
     }
 
-    /// Something happened to a domain. Watches with a depth are told which, and so are those on its
-    /// own path.
+    /// Something happened to a domain. Watches with a depth are notified which, and so are those on
+    /// its own path.
     fn fire_special(&mut self, path: &'static str, domid: DomId) {
         let plain: Arc<str> = path.into();
         let named: Arc<str> = format!("{path}/{}", domid.0).into();

@@ -167,7 +167,7 @@ impl Server {
         let watch = Watch { path: path.clone(), token: token.to_vec(), relative_to_bytes, depth };
         let key = self.watches.add(conn, watch)?;
         self.count(caller.domid, |used| used.watches += 1);
-        // Fires once at once, whether the node exists or not: so nobody can miss a change before
+        // Fires once at once, whether the node exists or not: so no one can miss a change before
         // the watch.
         self.queue_event(key, &path);
         Ok(OK.to_vec())
@@ -285,7 +285,7 @@ impl Server {
     }
 }
 
-/// A payload without what stands after its last NUL: reserved for extensions, and not looked at.
+/// A payload without what stands after its last NUL: reserved for extensions, and not checked.
 fn without_reserved(payload: &[u8]) -> &[u8] {
     payload.iter().rposition(|&b| b == 0).map_or(payload, |nul| &payload[..=nul])
 }

@@ -11,7 +11,7 @@
 //! the live tree as they had on `work`, whatever else changed meanwhile; two domains that write
 //! different keys below one directory do not disturb each other. Watches fire at the commit.
 //!
-//! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), look at and
+//! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), check and
 //! change very many nodes (bounded by [`Limits::transaction_nodes`] and
 //! [`Limits::transaction_bytes`]), lie about the transaction's number (ENOENT).
 
@@ -34,7 +34,7 @@ impl Seen {
     /// The node's existence, value and permissions.
     ///
     /// # Errors
-    /// `ENOSPC`, and nothing is noted, beyond what a transaction may look at.
+    /// `ENOSPC`, and nothing is noted, beyond what a transaction may check.
     pub fn note(&mut self, path: &str, limits: &Limits) -> Result<(), Errno> {
         if self.nodes.contains_key(path) {
             return Ok(());
@@ -130,7 +130,7 @@ impl Transaction {
         for edit in &self.edits {
             view.apply(edit)?;
         }
-        // What came and went in it, nobody else ever saw.
+        // What came and went in it, no one else ever saw.
         changes.retain_mut(|change| {
             let seen = live.nearest(&change.path).0.max(next.nearest(&change.path).0);
             match &mut change.kind {

@@ -234,7 +234,7 @@ impl Tree {
         found
     }
 
-    /// Counts all nodes per owner anew and compares with what was counted on the way.
+    /// Counts all nodes per owner again and compares with what was counted on the way.
     pub fn counts_are_right(&self) -> bool {
         let mut counted: BTreeMap<DomId, usize> = BTreeMap::new();
         let mut stack = vec![&*self.root];
@@ -263,7 +263,7 @@ impl Tree {
     /// The node for changing, alone in this tree: nodes on the way that a snapshot shares are
     /// copied.
     fn node_mut<'a>(root: &'a mut Arc<Node>, path: &str) -> Option<&'a mut Node> {
-        // Look first: a path that leads nowhere must not unshare anything.
+        // Check first: a path that leads nowhere must not unshare anything.
         root.below(path)?;
         let mut node = Arc::make_mut(root);
         for name in path::components(path) {
@@ -274,7 +274,7 @@ impl Tree {
     }
 }
 
-/// A look-up of a node, or of the watches on one. Counted in tests: what a request costs is shown
+/// A lookup of a node, or of the watches on one. Counted in tests: what a request costs is shown
 /// by these.
 #[inline(always)]
 pub(super) fn step() {

@@ -1,4 +1,4 @@
-//! Watches: who is told of which change, and the events that wait to be read.
+//! Watches: who is notified of which change, and the events that wait to be read.
 //!
 //! ```text
 //!   change at /local/domain/7/device/vif/0/state
@@ -7,7 +7,7 @@
 //! ```
 //! What a client may do: set very many watches (a quota), and never read its events. Equal events
 //! wait once, and beyond a limit a watch's events are replaced by one that names the watched node:
-//! a watch only ever says "look again", so nothing is lost (XSA-349).
+//! a watch only ever says "check again", so nothing is lost (XSA-349).
 
 use super::ConnId;
 use super::quota::Limits;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The longest token: with it and the longest path an event fits one message, whatever changes.
 pub const TOKEN_MAX: usize = PAYLOAD_MAX - ABS_PATH_MAX - 2;
 
-/// What a client asked to be told of.
+/// What a client asked to be notified of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watch {
     /// The node, absolute, or a special path.
@@ -90,7 +90,7 @@ impl Watches {
         self.watches.get(&key)
     }
 
-    /// The watches to tell of a change, each with the path to name.
+    /// The watches to report a change, each with the path to name.
     pub fn matching(&self, change: &Change) -> Vec<(WatchKey, Arc<str>)> {
         let mut found = vec![];
         // Levels of a watched node above the changed one, and the watch.
@@ -102,7 +102,8 @@ impl Watches {
             }
         }
         if let ChangeKind::Made { top, last } = change.kind {
-            // The nodes above are named by the last one; only who does not look so deep needs them.
+            // The nodes above are named by the last one; only who does not check so deep needs
+            // them.
             watching_with_depth(&watching, &change.path, (top, last), &mut found);
         }
         if !matches!(change.kind, ChangeKind::Made { last: false, .. }) {

@@ -252,7 +252,7 @@ impl Model {
                 }
             }
         }
-        // What nobody else saw comes and goes without a word.
+        // What no one else saw comes and goes without a word.
         changes.retain(|c| self.tree.contains_key(&c.path) || next.contains_key(&c.path));
         self.tree = next;
         self.fire(&changes);
@@ -420,8 +420,8 @@ impl Model {
                 let caller = self.caller(w.conn);
                 if let Some(levels) = nodes::levels_below(&change.path, &w.path) {
                     let deep_enough = w.depth.is_none_or(|d| levels <= d);
-                    // Who sees all below is told of the node that was asked for, and not of those
-                    // made on the way.
+                    // Who sees all below is notified of the node that was asked for, and not of
+                    // those made on the way.
                     let named_by_another = change.above && w.depth.is_none();
                     let may = change.readers.iter().any(|perms| caller.reads(perms));
                     if deep_enough && !named_by_another && may {

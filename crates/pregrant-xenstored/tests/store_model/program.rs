@@ -300,7 +300,7 @@ impl<S: Store> Run<S> {
         assert_eq!(reply, expected, "domain {domid}, connection {conn}, transaction {tx}: {kind} {shown:?}");
     }
 
-    /// The one who asked has read what waited for it, and nobody else, unless the server sends at
+    /// The one who asked has read what waited for it, and no one else, unless the server sends at
     /// once.
     fn compare_events(&mut self, asked: usize) {
         if S::SENDS_AT_ONCE {

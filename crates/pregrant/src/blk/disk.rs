@@ -13,7 +13,7 @@
 //! image any more, or leaves the wait to somebody who keeps both, the memory and the image's lock.
 //!
 //! What a guest may do: change mapped bytes at any time. So a disk does not read them twice and
-//! believe that it saw the same. Sector ranges, lengths and alignment were judged before.
+//! believe that it saw the same. Sector ranges, lengths and alignment were validated before.
 
 use crate::error::PlatformError;
 use crate::shm::{Piece, SharedBytes};
@@ -26,7 +26,7 @@ use core::fmt;
 
 pub use crate::wire::blkif::SECTOR_BYTES;
 
-/// The figures of a disk, as its guest is told.
+/// The figures of a disk, as its guest is notified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskFigures {
     /// Its length in sectors of 512 bytes, whatever its own are.
@@ -43,7 +43,7 @@ pub struct DiskFigures {
     pub removable: bool,
     /// It has a cache that a flush empties.
     pub flush: bool,
-    /// It can be told of sectors whose data nobody needs.
+    /// It can be notified of sectors whose data no one needs.
     pub discard: Option<Discard>,
 }
 
@@ -347,13 +347,13 @@ pub struct Done {
 pub trait Disk: Send {
     /// Takes an order. It may begin at once, or with the next [`start`](Self::start).
     fn submit(&mut self, io: Io);
-    /// A batch of orders is complete: whatever has not begun begins. Called after each
+    /// A batch of orders is complete: whatever has not started begins. Called after each
     /// [`submit`](Self::submit), not before the next [`wait`](Self::wait).
     fn start(&mut self) {}
     /// Adds those that came back to `done`, in any order. Never sleeps.
     fn complete(&mut self, done: &mut Vec<Done>);
     /// Sleeps until something that was submitted has come back: for an end in good order, when
-    /// nothing else is to be done. False: nothing did for so long that nobody is to wait for it.
+    /// nothing else is to be done. False: nothing did for so long that no one is to wait for it.
     fn wait(&mut self) -> bool {
         true
     }
@@ -369,8 +369,8 @@ pub struct Opening {
     pub writable: bool,
     /// Whether a predecessor's guest is connected, which is to find the disk that it knows.
     pub is_live: bool,
-    /// Whether its guest may be told of the image's own logical sectors. If not it is a disk [of
-    /// 512](DiskFigures::in_sectors_of_512).
+    /// Whether its guest may be notified of the image's own logical sectors. If not it is a disk
+    /// [of 512](DiskFigures::in_sectors_of_512).
     pub native_sectors: bool,
 }
 
@@ -398,7 +398,7 @@ impl core::error::Error for OpenError {}
 /// An image that a disk's queues are made of: opened before its guest is connected.
 pub trait Image: Send {
     /// Opens it, and says what it is. Called for each connection, before [`queue`](Self::queue).
-    /// One that is not written to can be one which nobody may write to, and others may have open
+    /// One that is not written to can be one which no one may write to, and others may have open
     /// too.
     ///
     /// # Errors

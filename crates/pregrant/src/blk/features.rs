@@ -161,9 +161,9 @@ pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
     p
 }
 
-/// What tells a connected guest of another length: Linux's front looks at `sectors` when the back's
+/// What tells a connected guest of another length: Linux's front checks `sectors` when the back's
 /// state is written once more. Both in one transaction: a back that dies between them would leave a
-/// length that nobody looks at.
+/// length that no one checks.
 pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
     let mut p = Pairs::new();
     put(&mut p, SECTORS, sectors);
@@ -173,7 +173,7 @@ pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
 
 /// The figures of the disk behind a back's directory. A front cannot do without `sectors`; what
 /// else is missing or garbled is as in a disk of 512-byte sectors without features. A length whose
-/// bytes no offset reaches is no length: nobody need fear to multiply it.
+/// bytes no offset reaches is no length: no one need fear to multiply it.
 pub fn read_figures<S: KeySource>(keys: &mut S) -> Result<DiskFigures, S::Error> {
     let text = keys.text(SECTORS)?;
     let sectors = text.as_deref().and_then(|t| t.trim_end_matches('\0').trim().parse().ok());
@@ -260,8 +260,8 @@ impl FrontRequest {
         p
     }
 
-    /// From the keys of the directory of front `of`, which connects anew and may have at most so
-    /// many pages mapped. `offered` is what this back advertised. Its pages are looked at only
+    /// From the keys of the directory of front `of`, which reconnects and may have at most so
+    /// many pages mapped. `offered` is what this back advertised. Its pages are checked only
     /// where the keys can be read in several ways.
     pub fn read<P: Platform, S: KeySource>(
         p: &P,

@@ -4,16 +4,16 @@
 //! ```text
 //!   ring-page-order ----there---> ring-ref0, ring-ref1, ...        multi-queue-num-queues --2 or more--> below queue-0/, queue-1/ ...
 //!                  '---absent--> ring-ref                                                 '--else------> at the top
-//!          = the reading of Linux's blkback        every other reading that the keys allow: only where its rings look new
+//!          = the reading of Linux's blkback        every other reading that the keys allow: only where its rings check new
 //! ```
 //! Fronts write their own keys and leave others': GRUB a `ring-ref`, the kernel before a kexec an
 //! order or a number of queues. The keys alone cannot say which are stale. The pages can: a front
 //! has [initialised](is_new) its rings, and asked nothing yet. The key that names the first page is
-//! kept in the back's directory, as `ring-active`: rings that are in use do not look new, and a
+//! kept in the back's directory, as `ring-active`: rings that are in use do not check new, and a
 //! successor is to have the same.
 //!
 //! What a front may do: write anything. It chooses between rings of its own; the page of another
-//! reading is mapped to be looked at, read-only, as much of it as its ring may have mapped anyway.
+//! reading is mapped to be checked, read-only, as much of it as its ring may have mapped anyway.
 
 use crate::platform::{Access, PeerMem, Platform};
 use crate::ring::Word;
@@ -151,7 +151,7 @@ impl Reading {
     }
 }
 
-/// The queues of a front that connects anew, of at most so many pages.
+/// The queues of a front that reconnects, of at most so many pages.
 pub(super) fn choose<P: Platform, S: KeySource>(
     p: &P,
     (of, page_limit): (DomId, usize),

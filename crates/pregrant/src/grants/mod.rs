@@ -4,7 +4,7 @@
 //! ```text
 //!   back's end (store): pages of a peer that stay mapped
 //!   gref --find--> page                   a page that is there: no grant operation
-//!        --wish--> wanted --map_wanted--> page      one that is not: mapped after its first use, for the next
+//!        --request--> wanted --map_wanted--> page      one that is not: mapped after its first use, for the next
 //!   insert, remove                                  pages whose peer says which are to stay, and until when
 //!   front's end (regions): pages of our own, granted to one back for the life of a device
 //! ```

@@ -12,8 +12,8 @@
 //! only where none of that size and access is there. Where there is no memory for those, as when a
 //! back takes more queues than the last, the idle ones are released, for a bounded number of pages
 //! in the vif's life. What a back can make us grant is therefore what one connection with all of
-//! our wishes takes, and that number. Where rings of several pages are requested it may allow fewer
-//! each time, and each time half of them: less than twice as much.
+//! our requests takes, and that number. Where rings of several pages are requested it may allow
+//! fewer each time, and each time half of them: less than twice as much.
 //!
 //! A page goes to no other back (a store has one for its life), and never with more access than it
 //! had: its grant stays as it is. What a back sees of the last connection it was shown then. Where
@@ -23,8 +23,8 @@
 //! once and checked against what was asked, however many hands wrote it. The worst is a fault or a
 //! damaged frame, of this vif.
 //!
-//! Pages that no back was told of (a plan that memory was too short for) are released at once. Only
-//! before the first connection: references can be guessed, so later ones are put by like all
+//! Pages that no back was notified of (a plan that memory was too short for) are released at once.
+//! Only before the first connection: references can be guessed, so later ones are put by like all
 //! others.
 
 use crate::error::PlatformError;

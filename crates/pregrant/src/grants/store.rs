@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 /// meanwhile.
 pub const MAPS_AT_ONCE: usize = 16;
 
-/// Places that are looked at for one reference. Of a ring's pages all find one
+/// Places that are checked for one reference. Of a ring's pages all find one
 /// (`all_pages_of_a_ring_find_a_place`), and a peer whose references meet costs no more.
 const PROBES: usize = 16;
 

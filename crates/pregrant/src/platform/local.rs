@@ -122,7 +122,7 @@ impl Drop for Frames {
 }
 
 struct Channel {
-    /// The handle that hears its events.
+    /// The handle that gets its events.
     owner_handle: u32,
     remote_dom: DomId,
     remote: Option<EvtchnPort>,
@@ -171,7 +171,7 @@ impl Pages {
     }
 }
 
-// SAFETY: `first + pages` pages lie inside the allocation, which `owner` keeps alive; nobody forms
+// SAFETY: `first + pages` pages lie inside the allocation, which `owner` keeps alive; no one forms
 // references to it.
 unsafe impl SharedBytes for Pages {
     fn base(&self) -> NonNull<u8> {
@@ -196,7 +196,8 @@ impl LocalXen {
     }
 
     /// A domain on it. Asking twice for the same number gives the same handle twice, as a clone is:
-    /// both hear of the domain's events, unless they are those of [another](Platform::another).
+    /// both be notified of the domain's events, unless they are those of
+    /// [another](Platform::another).
     pub fn domain(&self, domid: u16) -> LocalDomain {
         LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0 }
     }
@@ -499,7 +500,7 @@ unsafe impl PeerMem for LocalDomain {
                 continue;
             }
             if len == 0 {
-                op.status = GrantStatus::OKAY; // Xen does not look at the reference then (XSA-448)
+                op.status = GrantStatus::OKAY; // Xen does not check the reference then (XSA-448)
                 continue;
             }
             let g = match self.find(&mut s, of, op.gref, matches!(local, LocalBytes::ToPeer(_))) {

@@ -61,8 +61,8 @@ pub trait Platform: Send + Sized + 'static {
     /// Time.
     fn clock(&self) -> &Self::Clock;
     /// Another handle of this domain, for another thread of this process, with event channel ends
-    /// of its own: each of the two hears of those alone that it offered, bound or adopted itself.
-    /// Each counts what was asked of it.
+    /// of its own: each of the two is notified of those alone that it offered, bound or adopted
+    /// itself. Each counts what was asked of it.
     ///
     /// As written here: a platform that serves one thread has none.
     fn another(&self) -> Result<Self, PlatformError> {
@@ -258,11 +258,11 @@ pub unsafe trait PeerMem {
 pub struct ReadySet {
     /// Ends with an event since they were last unmasked.
     pub ports: Vec<EvtchnPort>,
-    /// Others have one too, and which is not known: all are to be looked at, and unmasked.
+    /// Others have one too, and which is not known: all are to be checked, and unmasked.
     pub others: bool,
 }
 
-/// Event channels (docs/protocol 8.2): edge-like, coalescing, possibly spurious; always look at the
+/// Event channels (docs/protocol 8.2): edge-like, coalescing, possibly spurious; always check the
 /// ring.
 pub trait Events {
     /// One end; closed on drop.
@@ -275,7 +275,7 @@ pub trait Events {
     fn bind(&self, to: DomId, port: EvtchnPort) -> Result<Self::Chan, PlatformError>;
     /// Takes over an end that another handle of this domain [bound](Self::bind): it is closed
     /// there, and bound here to the same end of the same peer. One event is pending at once
-    /// afterwards, for whatever the peer sent meanwhile; the old handle hears no more of it, but
+    /// afterwards, for whatever the peer sent meanwhile; the old handle gets no more of it, but
     /// perhaps once of what came before. The local number may be another one. An error leaves it
     /// closed. An end that was offered cannot move: its number is the one that the peer knows.
     fn adopt(&self, chan: Self::Chan) -> Result<Self::Chan, PlatformError>;

@@ -20,7 +20,7 @@ pub trait Sink {
     /// A large segment may come with a checksum that is not blank: a sink that is no
     /// [arena](Self::arena) has to cope with it (Linux: `rx_gso_checksum_fixup`).
     fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool;
-    /// Itself, where it is an arena: many frames are filled and looked at by one call there.
+    /// Itself, where it is an arena: many frames are filled and checked by one call there.
     #[inline(always)]
     fn arena(&mut self) -> Option<&mut Arena> {
         None

@@ -56,7 +56,7 @@ impl<S: Source> Frames for S {
     fn first(&self, n: usize) -> impl Iterator<Item = Self> {
         (n > 0).then_some(*self).into_iter()
     }
-    /// Itself: where it was sent, nobody asks for the rest.
+    /// Itself: where it was sent, no one asks for the rest.
     #[inline(always)]
     fn skip(self, _n: usize) -> Self {
         self

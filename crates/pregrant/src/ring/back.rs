@@ -63,9 +63,9 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
 
     /// Of a live ring that was just taken up: whether its front is to be notified. A predecessor
     /// that published so many answers at once, at most, and then notified, may have died in
-    /// between. A front that waits for one of these may not have been told, and is told now,
-    /// perhaps once more. One that waits for an answer which is not there yet is not: it may take
-    /// any event for that answer. Nor is one that has looked since.
+    /// between. A front that waits for one of these may not have been notified, and is notified
+    /// now, perhaps once more. One that waits for an answer which is not there yet is not: it may
+    /// take any event for that answer. Nor is one that has checked since.
     pub fn unnotified(&self, most: u32) -> Notify {
         // Behind whatever was published now: as a publisher's own test.
         self.mem.full_fence();
@@ -129,7 +129,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     }
 
     /// Before sleeping: asks to be notified of the next request (or of the `more`-th, to wait for
-    /// room), and looks once more. True: there is work, do not sleep.
+    /// room), and checks once more. True: there is work, do not sleep.
     pub fn final_check(&mut self, more: u32) -> Result<bool, PeerFault> {
         let want = more.max(1);
         if self.available(want)? >= want {
@@ -146,7 +146,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     pub fn answers_left(&self) -> Vec<(u32, K::Rsp)> {
         let oldest = |mem: &M| mem.load(Word::ReqProd).wrapping_sub(self.size);
         let from = oldest(&self.mem);
-        // An index that nobody can have; [`available`](Self::available) says so.
+        // An index that no one can have; [`available`](Self::available) says so.
         let n = self.rsp_prod.wrapping_sub(from);
         if n > self.size {
             return Vec::new();
@@ -249,7 +249,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         }
     }
 
-    /// Tells a successor that the port is being asked for frames: nobody knows how many it gave,
+    /// Tells a successor that the port is being asked for frames: no one knows how many it gave,
     /// until the next [`in_flight`](Self::in_flight).
     #[inline(always)]
     pub fn asking(&self) {
@@ -259,7 +259,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
     }
 
     /// What predecessors had in their hands when they ended; None: there is no redo page, and
-    /// nobody knows.
+    /// no one knows.
     pub fn inherited(&self) -> Option<InFlight> {
         self.journal.as_ref().map(RedoPage::inherited)
     }

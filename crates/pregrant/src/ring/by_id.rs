@@ -14,7 +14,7 @@
 //! answers, its `rsp_prod`, and the entries are free.
 //!
 //! Invariants: `from <= intent`, and `intent` is the ring's `rsp_prod` between batches; entries in
-//! use with an index before `taken` are the requests that nobody answered, `taken - rsp_prod` of
+//! use with an index before `taken` are the requests that no one answered, `taken - rsp_prod` of
 //! them. An entry is freed only for the index that its record names, so that a successor which
 //! frees it again frees no later request.
 //!
@@ -75,7 +75,7 @@ impl<W: RedoMem> ById<W> {
         self.put(MAGIC, 0);
     }
 
-    /// Whether a back used it before, and nobody cleared it since.
+    /// Whether a back used it before, and no one cleared it since.
     pub fn is_started(&self) -> bool {
         self.get(MAGIC) == MAGIC_VALUE
     }

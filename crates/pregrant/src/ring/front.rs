@@ -11,7 +11,7 @@ pub struct FrontRing<K, M> {
     size: u32,
     /// Next request to write (`req_prod_pvt`).
     req_prod_pvt: u32,
-    /// What the back was told.
+    /// What the back was notified.
     req_prod: u32,
     /// Next response to take.
     rsp_cons: u32,
@@ -151,7 +151,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
     }
 
     /// Before sleeping: asks to be notified when the `ahead`-th answer from here is there (1: the
-    /// next; more coalesces events), and looks once more. True: there is work, do not sleep.
+    /// next; more coalesces events), and checks once more. True: there is work, do not sleep.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
         let want = ahead.max(1);
         if self.available(want)? >= want {

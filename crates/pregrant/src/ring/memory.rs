@@ -71,7 +71,7 @@ impl<K: RingKind, S: SharedBytes> RingPages<K, S> {
 
     #[inline(always)]
     fn header(&self, w: Word) -> &AtomicU32 {
-        // SAFETY: the header lies in the first 64 bytes of the first page, which `new` checked to
+        // SAFETY: the header is in the first 64 bytes of the first page, which `new` checked to
         // exist; 4-aligned.
         unsafe { &*self.pages.base().as_ptr().cast::<AtomicU32>().add(w as usize) }
     }
@@ -107,7 +107,7 @@ impl<K: RingKind, S: SharedBytes> RingMem for RingPages<K, S> {
         while k < n {
             let slot = self.slot(idx.wrapping_add(k));
             for line in 0..lines_per_slot {
-                // Past the slot's last word it may be another's, or nobody's: a prefetch touches
+                // Past the slot's last word it may be another's, or no one's: a prefetch touches
                 // nothing.
                 prefetchw(slot.wrapping_add(line * 16).cast());
             }

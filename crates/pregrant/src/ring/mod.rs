@@ -41,14 +41,14 @@ pub use redo_words::{REDO_BYTES, RedoMem, RedoWords};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a peer that sleeps is only woken by a notification"]
 pub enum Notify {
-    /// The peer's event index lies in what was published: send an event.
+    /// The peer's event index is in what was published: send an event.
     Yes,
     /// The peer polls, or was notified before.
     No,
 }
 
 impl Notify {
-    /// The test of docs/protocol 1: `event` lies in `(old, new]`, in wrapping arithmetic.
+    /// The test of docs/protocol 1: `event` is in `(old, new]`, in wrapping arithmetic.
     #[inline(always)]
     pub fn test(old: u32, new: u32, event: u32) -> Notify {
         if new.wrapping_sub(event) < new.wrapping_sub(old) { Notify::Yes } else { Notify::No }

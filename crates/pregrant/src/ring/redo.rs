@@ -62,7 +62,7 @@ fn record<K: RingKind>(k: usize) -> usize {
 /// What a back had in its hands when it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InFlight {
-    /// Frames that nobody answered.
+    /// Frames that no one answered.
     pub frames: u32,
     /// It ended while it asked its port for frames: so many as a burst has may be lost besides.
     pub asking: bool,
@@ -94,7 +94,7 @@ impl<W: RedoMem> RedoPage<W> {
         Self { words, pair: 0, answered: 0, inherited: InFlight::default() }
     }
 
-    /// Forgets all, for a new connection: its ring starts anew, and what an old ring's batch left
+    /// Forgets all, for a new connection: its ring starts again, and what an old ring's batch left
     /// must not be replayed.
     pub fn clear(&self) {
         self.words.store(MAGIC, 0, Ordering::Release);
@@ -150,7 +150,7 @@ impl<W: RedoMem> RedoPage<W> {
         self.words.store(ASKING, 0, Ordering::Release);
     }
 
-    /// From now on, and until [`in_flight`](Self::in_flight), nobody knows.
+    /// From now on, and until [`in_flight`](Self::in_flight), no one knows.
     #[inline(always)]
     pub(super) fn asking(&self) {
         self.words.store(ASKING, 1, Ordering::Release);

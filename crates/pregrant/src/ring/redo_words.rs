@@ -1,6 +1,6 @@
 //! The redo page's words in memory: pages that outlive the process, or what a test records.
 //!
-//! Invariant: no number of a word reaches past the page, whoever asks.
+//! Invariant: no number of a word reaches past the page, the one that asks.
 #![allow(unsafe_code)]
 
 use crate::shm::SharedBytes;
@@ -46,7 +46,7 @@ impl<const BYTES: usize> RedoWords<BYTES> {
     #[inline(always)]
     fn word(&self, i: usize) -> &AtomicU32 {
         debug_assert!(i < BYTES / 4);
-        // SAFETY: masked, so it lies in the first BYTES, which `new` checked to exist; the owner
+        // SAFETY: masked, so it is in the first BYTES, which `new` checked to exist; the owner
         // keeps the range mapped and page aligned.
         unsafe { &*self.base.as_ptr().add(i % (BYTES / 4)) }
     }

@@ -185,7 +185,7 @@ impl Segment {
 /// ```
 /// * `op`: [`OP_READ`], [`OP_WRITE`], [`OP_WRITE_BARRIER`] or [`OP_FLUSH_DISKCACHE`].
 /// * `nr_segments`: how many of `seg` count; 0 for a flush.
-/// * `handle`: the disk's number; only for reads and writes, and nobody checks it.
+/// * `handle`: the disk's number; only for reads and writes, and no one checks it.
 /// * `id`: chosen by the front, comes back in the response.
 /// * `sector`: where on the disk, in units of 512 bytes.
 ///
@@ -295,7 +295,7 @@ impl IndirectRequest {
     }
 }
 
-/// What a frontend put into a slot, told apart by its op.
+/// What a frontend put into a slot, distinguished by its op.
 ///
 /// # Trust
 /// Peer data, read once into this copy. [`Request::Other`] is answered with [`RSP_EOPNOTSUPP`].
@@ -318,7 +318,7 @@ pub enum Request {
 
 impl Request {
     /// From the slot's little-endian words. With [`Abi::X86_32`] the slot has one word less, and
-    /// the last word given is not looked at.
+    /// the last word given is not checked.
     pub const fn from_words(abi: Abi, w: &[u32; SLOT_WORDS_MAX]) -> Self {
         let [op, second, h0, h1] = w[0].to_le_bytes();
         let high = u16::from_le_bytes([h0, h1]);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_lies_within_its_page() {
+    fn a_segment_violates_within_its_page() {
         let sectors = |first_sect, last_sect| Segment { gref: 8, first_sect, last_sect }.nr_sectors();
         assert_eq!(sectors(0, 7), Ok(8));
         assert_eq!(sectors(7, 7), Ok(1));

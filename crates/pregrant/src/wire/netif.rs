@@ -367,7 +367,7 @@ impl Extra {
         }
     }
 
-    /// From the three words of a TX slot; the last one is padding and not looked at.
+    /// From the three words of a TX slot; the last one is padding and not checked.
     ///
     /// # Errors
     /// As [`Extra::parse`].

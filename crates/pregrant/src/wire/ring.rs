@@ -42,7 +42,7 @@ pub const fn ring_size(bytes: usize, slot_bytes: usize) -> u32 {
     }
     let log2 = fit.ilog2();
     // An index has 32 bits and differences must not be ambiguous: more slots than 2^31 cannot be
-    // told apart.
+    // distinguished.
     if log2 > 31 { 1 << 31 } else { 1 << log2 }
 }
 

@@ -10,7 +10,7 @@
 //! Not in Xen's headers. The buffer of a request is chosen by the request's **id**, not by its
 //! place on the ring.
 //!
-//! Invariants: ids are 0, 1, 2 ... over both directions: TX first, RX after; a buffer lies within
+//! Invariants: ids are 0, 1, 2 ... over both directions: TX first, RX after; a buffer is within
 //! its page.
 //!
 //! What the peer may do: write anything, and change it after it was read. Copy the pages once,

@@ -29,7 +29,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::{Deref, DerefMut};
 
-/// The back's key in which a script tells how far it came: empty, "connected" or "error".
+/// The back's key in which a script says how far it came: empty, "connected" or "error".
 pub const HOTPLUG_STATUS: &str = "hotplug-status";
 
 /// Memory that outlives this process, and is this device's: by name, of so many bytes at least.
@@ -39,14 +39,14 @@ pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn Share
 /// How a connection begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
-    /// New rings: what is kept of old ones is cleared, and the front is told what was accepted.
+    /// New rings: what is kept of old ones is cleared, and the front is notified what was accepted.
     Fresh,
     /// A predecessor's rings: what is kept of them is replayed, what was offered and told then
-    /// still holds. Nothing is written, but for what changed while nobody was there to say so.
+    /// still holds. Nothing is written, but for what changed while no one was there to say so.
     Reattach,
 }
 
-/// What a class is told when its front is connected.
+/// What a class is notified when its front is connected.
 pub struct Connect<'a> {
     /// How it begins.
     pub begin: Begin,
@@ -64,7 +64,7 @@ pub struct Connect<'a> {
 pub enum Changed<'a> {
     /// One of the [front's keys](BackDevice::FRONT_KEYS), perhaps.
     FrontKeys,
-    /// The front says 7, or 4 after it: Linux's writes the key between the two, so the second look
+    /// The front says 7, or 4 after it: Linux's writes the key between the two, so the second check
     /// sees what the first may have missed.
     Reconfigured,
     /// This one of the [own keys](BackDevice::OWN_KEYS).
@@ -135,7 +135,7 @@ pub trait BackDevice {
     fn drain(&mut self, p: &Self::Platform, ports: &mut Self::Ports) -> Drained;
     /// Lets go of rings, pages and channels.
     fn disconnect(&mut self, p: &Self::Platform);
-    /// Looks at what changed; only while it is connected.
+    /// Checks what changed; only while it is connected.
     fn changed<B: DeviceBus>(
         &mut self,
         p: &Self::Platform,
@@ -218,13 +218,13 @@ pub struct Back<D> {
     /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected
     /// again, it must come down first.
     shut: bool,
-    /// It is connected, and its front was not told.
+    /// It is connected, and its front was not notified.
     unsaid: bool,
     /// The store has a reason for which the device is closed.
     reported: bool,
     /// Closed for good: [`step`](Self::step) goes to 6 and no further.
     ending: bool,
-    /// Not connected before the toolstack's script has said that the far side is ready.
+    /// Not connected before the toolstack's script has said that the remote side is ready.
     awaits_hotplug: bool,
     /// Not connected for now.
     paused: bool,
@@ -273,14 +273,14 @@ impl<D: BackDevice> Back<D> {
     }
 
     /// Before [`inherit`](Self::inherit): the kernel's driver serves it until now. A predecessor of
-    /// ours that died at state 2 connected nobody; netback may have.
+    /// ours that died at state 2 connected no one; netback may have.
     pub fn take_from_kernel(&mut self) {
         self.of_kernel = true;
     }
 
     /// From now on the front is connected only when [`HOTPLUG_STATUS`] says "connected": a script
-    /// of the toolstack's makes the far side ready (docs/protocol 2.10). Call [`step`](Self::step)
-    /// when that key changes.
+    /// of the toolstack's makes the remote side ready (docs/protocol 2.10). Call
+    /// [`step`](Self::step) when that key changes.
     pub fn await_hotplug(&mut self) {
         self.awaits_hotplug = true;
     }
@@ -319,11 +319,11 @@ impl<D: BackDevice> Back<D> {
         self.state
     }
 
-    /// Looks at what a predecessor left, before anything else. What it closed, for a fault or
-    /// because it was told to, is not opened again behind its back.
+    /// Checks what a predecessor left, before anything else. What it closed, for a fault or
+    /// because it was asked to, is not opened again behind its back.
     pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<PreviousState, B::Error> {
         match bus.own_state()? {
-            // 8 is 4 with a wish of the front's granted.
+            // 8 is 4 with a request of the front's granted.
             XenbusState::Connected | XenbusState::Reconfigured => Ok(PreviousState::Connected),
             // Linux's netback with live rings, after it was bound again: its last unbinding took
             // the key, for which its 4 waits ever since.
@@ -354,7 +354,7 @@ impl<D: BackDevice> Back<D> {
 
     /// Goes on where a predecessor stopped, where [`inherit`](Self::inherit) said
     /// [`PreviousState::Connected`], before the first [`step`](Self::step). True: it is live, a
-    /// front that may not have been told of the last answers was notified, and the owner polls
+    /// front that may not have been notified of the last answers was notified, and the owner polls
     /// before it arms (R5). Writes nothing but a 4 that was never said (and a disk's length, where
     /// it grew meanwhile), so that the front does not react; whatever was advertised and accepted
     /// then is so now. False: there is nothing to take up, step as ever.
@@ -433,7 +433,7 @@ impl<D: BackDevice> Back<D> {
         Ok(drained)
     }
 
-    /// Looks at the front's state and takes what steps it allows. After an error call
+    /// Checks the front's state and takes what steps it allows. After an error call
     /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(
         &mut self,
@@ -446,8 +446,8 @@ impl<D: BackDevice> Back<D> {
         Ok(came_to)
     }
 
-    /// As [`step`](Self::step), but a front that is connected is not told yet, and may not send:
-    /// make what its frames go to, then [say it](Self::say_connected).
+    /// As [`step`](Self::step), but a front that is connected is not notified yet, and may not
+    /// send: make what its frames go to, then [say it](Self::say_connected).
     pub fn step_unsaid<B: DeviceBus>(
         &mut self,
         p: &D::Platform,

@@ -255,8 +255,8 @@ impl Device {
         read_state(xs, &self.peer_dir)
     }
 
-    /// Does the toolstack want the device to stay? Backs have the key. Where nobody wrote one,
-    /// nobody wants the device gone.
+    /// Does the toolstack want the device to stay? Backs have the key. Where no one wrote one,
+    /// no one wants the device gone.
     pub fn online<T: Transport>(&self, xs: &mut Client<T>) -> Result<bool, XsError> {
         let value = unless_gone(xs.read(&path::join(&self.own_dir, ONLINE)))?;
         Ok(value.is_none_or(|v| v == b"1"))
@@ -276,7 +276,7 @@ impl Device {
         reported
     }
 
-    /// Asks to be told of the peer's state. It tells once at once.
+    /// Asks to be notified of the peer's state. It tells once at once.
     pub fn watch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         self.watch_peer_key(xs, STATE)
     }
@@ -355,7 +355,8 @@ fn read_state<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<XenbusState
     Ok(XenbusState::parse(value.as_deref()))
 }
 
-/// Who may not read a removed directory's parent is told `EACCES`, not `ENOENT`: both mean gone.
+/// Who may not read a removed directory's parent is notified `EACCES`, not `ENOENT`: both mean
+/// gone.
 fn unless_gone(read: Result<alloc::vec::Vec<u8>, XsError>) -> Result<Option<alloc::vec::Vec<u8>>, XsError> {
     match read {
         Ok(value) => Ok(Some(value)),

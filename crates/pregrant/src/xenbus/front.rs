@@ -1,5 +1,5 @@
-//! Where the front's end of one device stands, whatever its class: its state, and when it begins
-//! anew.
+//! Where the front's end of one device stands, whatever its class: its state, and when it restarts
+//! .
 //!
 //! ```text
 //!   watch fires --> the class' step:   peer's state --next--> nothing to do, or wait until begins_at_ns
@@ -9,11 +9,11 @@
 //! it grants.
 //!
 //! A back's `online` is 0 once the toolstack wants the device gone. A front that is closed then
-//! does not begin anew, and one that is [in use](Front::set_in_use) says Closing (5) and goes on
+//! does not restart, and one that is [in use](Front::set_in_use) says Closing (5) and goes on
 //! with its rings until it is not, or until the back has closed.
 //!
-//! What a back may do: write any state at any time. A front follows it down each time, and begins
-//! anew not without pause. Or hold a front that is in use at Closing, and not serve it: so it may
+//! What a back may do: write any state at any time. A front follows it down each time, and restarts
+//!  not without pause. Or hold a front that is in use at Closing, and not serve it: so it may
 //! at Connected.
 
 use super::backoff::Backoff;
@@ -37,7 +37,7 @@ pub struct Front {
 }
 
 impl Front {
-    /// Of a device whose toolstack's state is 1. `reconnect`: it begins anew after a close.
+    /// Of a device whose toolstack's state is 1. `reconnect`: it restarts after a close.
     pub fn new(handshake: Handshake, reconnect: bool) -> Self {
         let (state, backoff) = (XenbusState::Initialising, Backoff::default());
         Self { state, handshake, reconnect, backoff, begins_at_ns: None, in_use: false, stays: false }
@@ -64,7 +64,7 @@ impl Front {
         self.state
     }
 
-    /// Whether it begins anew after a close.
+    /// Whether it restarts after a close.
     pub fn reconnects(&self) -> bool {
         self.reconnect
     }
@@ -147,7 +147,7 @@ impl Front {
         reported
     }
 
-    /// Begins to close from this end, to begin anew as after any close; one that does not reconnect
+    /// Begins to close from this end, to restart as after any close; one that does not reconnect
     /// is over.
     pub fn restart<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.state = XenbusState::Closing;

@@ -1,4 +1,4 @@
-//! Keys of a device as typed values. What stands in a key was written by the peer, or by nobody: it
+//! Keys of a device as typed values. What stands in a key was written by the peer, or by no one: it
 //! is parsed strictly, and what does not fit becomes an error that names everything needed to find
 //! the mistake.
 

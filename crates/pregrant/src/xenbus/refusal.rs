@@ -108,7 +108,7 @@ impl<E> ConnectError<E> {
         matches!(self, Self::Bind { error, .. } if error.is_of_no_end() && !error.is_of_no_domain())
     }
 
-    /// Whether the guest has ended: nobody's fault.
+    /// Whether the guest has ended: no one's fault.
     pub fn is_of_ended_guest(&self) -> bool {
         match self {
             Self::Bind { error, .. } => error.is_of_no_domain(),

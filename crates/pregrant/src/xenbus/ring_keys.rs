@@ -1,4 +1,4 @@
-//! Keys in which fronts of every class tell of their rings and queues: one place that writes them,
+//! Keys in which fronts of every class report their rings and queues: one place that writes them,
 //! the same place that reads them (docs/protocol 2.8 and 5.4).
 //!
 //! ```text

@@ -11,7 +11,7 @@
 //! before anything is reserved, and an answer that the protocol does not allow ends the
 //! connection's use. Whoever may write below a watched node chooses the paths of its events, so one
 //! event waits for each watch, whatever was changed: it names the watched node when there were
-//! several. Only where nobody but us and the toolstack writes ([`Client::watch_each`]) each path
+//! several. Only where no one but us and the toolstack writes ([`Client::watch_each`]) each path
 //! waits, up to a bound. The *values* come from other domains: parse them as hostile, see
 //! [`crate::xenbus::device`].
 
@@ -42,7 +42,7 @@ pub trait Transport {
     fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, Self::Error>;
 }
 
-/// Something at or below a watched node changed: look again.
+/// Something at or below a watched node changed: check again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WatchEvent {
     /// The node that changed; relative if the watch was. Right after [`Client::watch`] the watched
@@ -57,7 +57,7 @@ pub struct WatchEvent {
 const EACH_MAX: usize = 256;
 /// How often a transaction is tried before its conflict is the caller's.
 const TRANSACTION_ATTEMPTS: u32 = 1000;
-/// How often a long directory is read anew because it changed meanwhile.
+/// How often a long directory is read again because it changed meanwhile.
 const DIRECTORY_ATTEMPTS: u32 = 100;
 
 /// A watch that was set.
@@ -68,7 +68,7 @@ struct Watch {
     each: bool,
 }
 
-/// An event that nobody has taken yet, and the path of its watch.
+/// An event that no one has taken yet, and the path of its watch.
 #[derive(Debug)]
 struct Waiting {
     event: WatchEvent,
@@ -180,8 +180,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Asks to be told of changes at and below a node. It tells once at once. One event waits to be
-    /// taken: of several changes it names the watched node.
+    /// Asks to be notified of changes at and below a node. It tells once at once. One event waits
+    /// to be taken: of several changes it names the watched node.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.set_watch(path, token, false)
     }
@@ -237,7 +237,7 @@ impl<T: Transport> Client<T> {
         !self.events.is_empty() || self.input.has_message()
     }
 
-    /// Events that were read and that nobody has taken yet.
+    /// Events that were read and that no one has taken yet.
     pub fn nr_waiting(&self) -> usize {
         self.events.len()
     }

@@ -160,7 +160,7 @@ pub fn self_and_ancestors(path: &str) -> impl Iterator<Item = &str> {
     core::iter::successors(Some(path), |p| parent(p))
 }
 
-/// How many levels `path` lies below `top`: 0 for the same node, `None` when it is elsewhere.
+/// How many levels `path` is below `top`: 0 for the same node, `None` when it is elsewhere.
 pub fn levels_below(path: &str, top: &str) -> Option<usize> {
     if path == top {
         return Some(0);

@@ -165,7 +165,7 @@ fn a_disk_that_its_back_closed_is_not_taken_up() {
     front.end_after(world, |_| ());
 }
 
-/// Nobody asked it to go, and it thinks better of it.
+/// No one asked it to go, and it thinks better of it.
 #[test]
 fn a_front_that_goes_back_to_4_goes_on_with_its_ring() {
     let mut world = World::new(VbdConfig::default(), figures());
@@ -184,7 +184,7 @@ fn a_front_that_goes_back_to_4_goes_on_with_its_ring() {
 
 /// Linux's front takes a 4 that it sees at its own 5 for a new connection.
 #[test]
-fn a_length_that_changes_at_5_is_not_told_with_a_4() {
+fn a_length_that_changes_at_5_is_not_notified_with_a_4() {
     for successor in [false, true] {
         let mut world = World::new(VbdConfig::default(), DiskFigures::of(SECTORS));
         world.disk.inside().figures.sectors = SECTORS / 2;
@@ -232,7 +232,7 @@ fn a_front_of_ours_in_use_goes_on_until_it_is_not() {
         assert_eq!((front.state(), back_says(&world)), (XenbusState::Closed, "6".into()));
         assert!(!world.front_bus.own.borrow().contains_key("error"));
         assert_eq!(world.xen.counts().mapped, 0);
-        // It is used again, and nobody has it.
+        // It is used again, and no one has it.
         front.set_in_use(true);
         assert_eq!(world.connect(&mut front), []);
         assert_eq!((front.state(), back_says(&world)), (XenbusState::Closed, "6".into()));

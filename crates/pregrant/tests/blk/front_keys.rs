@@ -306,7 +306,7 @@ fn discarded_sectors_read_as_zeroes_where_a_back_says_so_and_not_where_it_says_n
 }
 
 #[test]
-fn long_sectors_are_told_only_where_they_are_wished_and_understood() {
+fn long_sectors_are_notified_only_where_they_are_requested_and_understood() {
     let own = DiskFigures { sector_size: 4096, physical_sector_size: 4096, ..figures() };
     let reported = |native_sectors, counts_in_them: &str| {
         let mut world = World::new(VbdConfig { native_sectors, ..VbdConfig::default() }, own);
@@ -318,7 +318,7 @@ fn long_sectors_are_told_only_where_they_are_wished_and_understood() {
         let takes =
             |world: &mut World, front: &mut _| world.ask(front, &odd).is_ok_and(|done| done.0.is_ok());
         assert_eq!(takes(&mut world, &mut front), reported.sector_size == 512);
-        // Whatever a successor would tell another guest, this one was told.
+        // Whatever a successor would tell another guest, this one was notified.
         for native_sectors in [true, false] {
             world.config.native_sectors = native_sectors;
             assert!(world.succeed().expect("a live ring"));

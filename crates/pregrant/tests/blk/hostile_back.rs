@@ -129,10 +129,10 @@ fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_n
 }
 
 /// Where memory is short, what is left of a longer ring is no ring: both ends count its pages, and
-/// the back is told of fewer.
+/// the back is notified of fewer.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
-fn a_ring_has_as_many_pages_as_its_back_is_told_of() {
+fn a_ring_has_as_many_pages_as_its_back_is_notified_of() {
     let xen = LocalXen::new();
     let guest = xen.domain(GUEST.0);
     xen.number_frames(GUEST, 4 + 32);
@@ -151,7 +151,7 @@ fn a_ring_has_as_many_pages_as_its_back_is_told_of() {
     assert_eq!((refs.len(), front.room()), (4, 128));
 }
 
-/// The back keeps a page mapped that it has answered for: it is granted to nobody else, and used
+/// The back keeps a page mapped that it has answered for: it is granted to no one else, and used
 /// again when it is let go of.
 #[test]
 fn xsa_396_a_page_that_is_still_mapped_is_not_used_again() {

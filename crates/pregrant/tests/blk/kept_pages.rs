@@ -97,7 +97,7 @@ fn references_that_meet_are_mapped_once_each() {
     const LIMIT: usize = 20;
     let mut world = world(LIMIT);
     let mut front = RawFront::<Blkif64>::connect(&mut world, 4096);
-    // As in the store: places for four times as many, of which 16 are looked at.
+    // As in the store: places for four times as many, of which 16 are checked.
     let start = |gref: u32| (u64::from(gref).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 128;
     let first = start(front.refs[0].0);
     let meet: Vec<usize> = (0..4096).filter(|k| start(front.refs[*k].0) == first).take(LIMIT).collect();

@@ -90,7 +90,7 @@ fn grant_operations_are_those_of_the_path() {
     }
 }
 
-/// A successor notifies a front of answers of which nobody may have told it, and of nothing else
+/// A successor notifies a front of answers of which no one may have told it, and of nothing else
 /// (docs/protocol 1.1, R5).
 #[test]
 fn a_successor_notifies_of_what_may_be_untold_alone() {
@@ -107,7 +107,7 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
         front.publish(&world.guest, 0);
         assert_eq!(front.arm(&world.guest), Ok(false), "it sleeps until the answer");
         assert_eq!((events(&mut world), events(&mut world)), (0, 0), "there is none");
-        // Answered, and perhaps not told; whoever dies next does not know either.
+        // Answered, and perhaps not notified; whoever dies next does not know either.
         while front.arm(&world.guest) == Ok(false) {
             world.poll_back();
         }
@@ -204,7 +204,7 @@ fn a_disk_grows_and_shrinks_while_it_is_used() {
 #[test]
 fn old_ends_get_plain_blkif() {
     // A back that keeps no pages, takes no lists, one queue and rings of a page; and one whose
-    // features nobody has heard of.
+    // features no one has notified of.
     let old = BackFeatures {
         max_ring_order: 0,
         max_queues: 1,
@@ -235,7 +235,7 @@ fn old_ends_get_plain_blkif() {
 }
 
 #[test]
-fn a_front_s_keys_are_judged() {
+fn a_front_s_keys_are_validated() {
     for (key, value, names) in [
         ("protocol", "ppc64-abi", "protocol"),
         ("ring-ref", "seven", "ring-ref"),
@@ -356,7 +356,7 @@ fn a_journal_that_is_blank_takes_up_nothing_but_an_idle_ring() {
 }
 
 #[test]
-fn a_successor_s_image_keeps_what_the_guest_was_told() {
+fn a_successor_s_image_keeps_what_the_guest_was_notified() {
     let published = DiskFigures { flush: false, ..figures() };
     for (what, now, taken) in [
         ("the same", published, true),
@@ -382,7 +382,7 @@ fn a_successor_s_image_keeps_what_the_guest_was_told() {
 }
 
 #[test]
-fn a_guest_that_was_told_of_long_sectors_is_not_given_short_ones() {
+fn a_guest_that_was_notified_of_long_sectors_is_not_given_short_ones() {
     let own = DiskFigures { sector_size: 4096, ..figures() };
     let mut world = World::new(VbdConfig { native_sectors: true, ..VbdConfig::default() }, own);
     let front = world.front(FrontConfig::default());
@@ -393,7 +393,7 @@ fn a_guest_that_was_told_of_long_sectors_is_not_given_short_ones() {
 }
 
 #[test]
-fn an_image_that_grew_while_no_back_ran_is_told_of() {
+fn an_image_that_grew_while_no_back_ran_is_notified_of() {
     let mut world = World::new(VbdConfig::default(), figures());
     world.disk.inside().figures.sectors = SECTORS / 2;
     let mut front = world.front(FrontConfig::default());
@@ -411,7 +411,7 @@ fn an_image_that_grew_while_no_back_ran_is_told_of() {
 }
 
 #[test]
-fn a_guest_that_was_told_to_read_only_does_so_until_it_connects_anew() {
+fn a_guest_that_was_asked_to_read_only_does_so_until_it_connects_again() {
     let mut world = World::new(VbdConfig::default(), figures());
     world.back_bus.own.borrow_mut().insert("mode".into(), "r".into());
     let mut front = world.front(FrontConfig::default());
@@ -458,7 +458,7 @@ fn a_front_with_few_pages_takes_no_request_that_it_can_never_send() {
 #[test]
 fn a_front_brings_down_what_a_predecessor_left_and_goes_when_the_toolstack_takes_the_disk() {
     let mut world = World::new(VbdConfig::default(), figures());
-    // Killed, as a process is: nobody says a word, and its memory goes.
+    // Killed, as a process is: no one says a word, and its memory goes.
     drop(world.front(FrontConfig::default()));
     let mut front = FrontVbd::new(HOST, FrontConfig::default(), true);
     front.succeed(&mut world.front_bus).unwrap();

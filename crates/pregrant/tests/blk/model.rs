@@ -8,7 +8,7 @@
 //! ```
 //! The back's process dies between two polls, or in the middle of one, wherever it speaks to its
 //! disk; of what its disk still had, some lands before the successor begins, and the rest never. A
-//! guest that dies leaves requests, and begins anew. Each tag is answered once.
+//! guest that dies leaves requests, and restarts. Each tag is answered once.
 #![cfg(not(miri))]
 
 use crate::model_disk::shared_disk::Died;
@@ -202,7 +202,7 @@ impl Game {
         }
     }
 
-    /// Writes whose answer nobody waits for may be there or not; what is there is known now.
+    /// Writes whose answer no one waits for may be there or not; what is there is known now.
     fn settle(&mut self, power_lost: bool) {
         let mut disk = self.world.disk.inside();
         if power_lost {
@@ -228,7 +228,7 @@ impl Game {
         }
     }
 
-    /// The guest is gone, and begins anew. Its disk is closed in between.
+    /// The guest is gone, and restarts. Its disk is closed in between.
     fn guest_dies(&mut self, power_lost: bool, lands: usize) {
         self.take();
         self.world.disk.lands_at_end(lands);
@@ -322,7 +322,7 @@ fn settings() -> Vec<Setting> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
     #[test]
-    fn what_was_acknowledged_after_a_flush_is_there_whoever_dies(
+    fn what_was_acknowledged_after_a_flush_is_there_no_matter_who_dies(
         which in 0usize..9,
         acts in prop::collection::vec((0u8..27, any::<u16>(), any::<u16>()), 20..400),
     ) {

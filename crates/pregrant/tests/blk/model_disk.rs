@@ -27,7 +27,7 @@ pub struct Inside {
     pub platter: Vec<u8>,
     /// What it was given, in order.
     pub log: Vec<(IoOp, u64, u64)>,
-    /// By queue: what was not done yet, and what was and is to be told.
+    /// By queue: what was not done yet, and what was and is to be notified.
     lanes: Vec<Lane>,
     /// Orders are done when the test says so.
     pub by_hand: bool,
@@ -97,7 +97,7 @@ impl Inside {
         self.lanes.iter().map(|lane| lane.waiting.len()).sum()
     }
 
-    /// Orders that nobody has started, over all queues.
+    /// Orders that no one has started, over all queues.
     pub fn unstarted(&self) -> usize {
         self.lanes.iter().map(|lane| lane.unstarted.len()).sum()
     }

@@ -11,9 +11,9 @@ use pregrant::ring::{AnyOrder, Blkif32, Blkif64};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, IndirectRequest, OP_READ, OP_WRITE, Request, Response, RwRequest, Segment};
 
-/// Slots, pages and lists are each read once: whatever is made of them, the disk hears of sectors
-/// that it has and of as many bytes, which the model disk looks at, and each request is answered.
-/// Some are done as they were asked; some are what the other processor wrote.
+/// Slots, pages and lists are each read once: whatever is made of them, the disk is notified of
+/// sectors that it has and of as many bytes, which the model disk checks, and each request is
+/// answered. Some are done as they were asked; some are what the other processor wrote.
 fn race<K: AnyOrder<Req = Request, Rsp = Response>>(setting: &Setting) {
     const LIST: usize = 3;
     let mut world = World::new(setting.back, DiskFigures::of(64));

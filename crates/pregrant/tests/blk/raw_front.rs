@@ -63,7 +63,7 @@ impl<K: AnyOrder<Req = Request, Rsp = Response>> RawFront<K> {
         self.ring.clone()
     }
 
-    /// Writes a request; its back is told with the next [`publish`](Self::publish).
+    /// Writes a request; its back is notified with the next [`publish`](Self::publish).
     pub fn push(&mut self, req: &Request) {
         K::write_req(&self.mem, self.req_prod, req);
         self.req_prod = self.req_prod.wrapping_add(1);

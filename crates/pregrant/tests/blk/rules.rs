@@ -1,4 +1,4 @@
-//! What a guest may ask, and what its disk never hears of.
+//! What a guest may ask, and what its disk is never notified of.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -44,7 +44,7 @@ fn indirect(op: u8, nr_segments: u16, sector: u64, grefs: &[u32]) -> Request {
     Request::Indirect(IndirectRequest { op, nr_segments, handle: 0, id: 6, sector, grefs: all })
 }
 
-/// Requests, how they end, and whether the disk hears of them.
+/// Requests, how they end, and whether the disk is notified of them.
 fn table<K: AnyOrder<Req = Request, Rsp = Response>>(setting: &Setting) {
     let mut world = World::new(setting.back, figures());
     let mut front = RawFront::<K>::connect(&mut world, 8);
@@ -194,7 +194,7 @@ fn a_disk_that_fails_is_an_answer_and_no_more() {
                 assert_eq!(front.ask(&mut world, req), status);
             }
         }
-        // What a failed read left in a buffer is nobody's.
+        // What a failed read left in a buffer is no one's.
         let mut page = [0; 4096];
         assert!(front.pages.copy_out(0, &mut page) && page == [0xee; 4096]);
         world.disk.inside().fails = None;

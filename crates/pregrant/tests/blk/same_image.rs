@@ -66,7 +66,7 @@ fn a_successor_gives_a_mounted_guest_no_other_image() {
         drop(front);
         world.front_bus.own.borrow_mut().insert("state".into(), "1".into());
         let mut front = self::front(&mut world);
-        // A write that nobody has answered.
+        // A write that no one has answered.
         world.disk.inside().by_hand = true;
         let data = pattern(4096, 5);
         front.submit(&world.guest, 0, &Ask::Write { sector: 8, bytes: &data }, 1).unwrap();
@@ -105,7 +105,7 @@ fn a_successor_gives_a_mounted_guest_no_other_image() {
 }
 
 #[test]
-fn a_cd_that_was_changed_is_given_to_a_front_that_comes_anew() {
+fn a_cd_that_was_changed_is_given_to_a_front_that_comes_again() {
     for by_name in [true, false] {
         let (mut world, mut front) = world("/cd1");
         own(&world, "device-type", "cdrom");
@@ -123,7 +123,7 @@ fn a_cd_that_was_changed_is_given_to_a_front_that_comes_anew() {
 }
 
 #[test]
-fn a_cd_that_was_taken_out_is_waited_for_by_a_front_that_comes_anew() {
+fn a_cd_that_was_taken_out_is_waited_for_by_a_front_that_comes_again() {
     let (mut world, mut front) = world("/cd1");
     own(&world, "device-type", "cdrom");
     own(&world, "params", "");

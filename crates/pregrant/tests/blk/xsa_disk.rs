@@ -51,7 +51,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
+fn xsa_155_a_list_that_changes_while_it_is_read_is_validated_as_it_was_read() {
     for setting in settings() {
         let mut world = World::new(setting.back, figures());
         let mut front = RawFront::<Blkif64>::connect(&mut world, 14);
@@ -68,7 +68,7 @@ fn xsa_155_a_list_that_changes_while_it_is_read_is_judged_as_it_was_read() {
                     // Sectors of one entry: whole, wrong, longer than a page.
                     let sectors = [7 << 8, 1, 200 << 8][k as usize % 3];
                     assert!(list.store_u32(13 * 4096 + 8 * (k as usize % 12) + 4, sectors));
-                    // On a machine with one processor nobody would ever see it, did it not sleep
+                    // On a machine with one processor no one would ever see it, did it not sleep
                     // here too.
                     if k.is_multiple_of(64) {
                         std::thread::yield_now();
@@ -125,8 +125,8 @@ fn xsa_155_197_a_disk_that_writes_over_its_guest_s_ring_changes_no_request_that_
         assert!(front.ring().copy_out(64, &mut slot));
         assert!(world.disk.inside().cache[64 * 512 + 64..][16..112] == slot[16..]);
 
-        // From the disk: each index is a lie then, and each slot behind this one a request for what
-        // no disk has.
+        // From the disk: each index is a violation then, and each slot behind this one a request
+        // for what no disk has.
         world.disk.inside().cache[..4096].fill(0xff);
         world.disk.log();
         front.push(&own_ring(&front, OP_READ, 0));
@@ -282,7 +282,7 @@ fn xsa_300_requests_that_fail_late_are_bounded() {
     }
 }
 
-/// A list is refused for its last entry, when all of it was copied and looked at: few of those a
+/// A list is refused for its last entry, when all of it was copied and checked: few of those a
 /// poll, as of any that are long.
 #[test]
 fn xsa_300_lists_that_are_refused_at_their_end_are_bounded() {
@@ -324,7 +324,7 @@ fn xsa_350_states_that_toggle_leave_nothing() {
         for turn in 0..100u64 {
             world.xen.stop_clock(turn * 1_000_000_000);
             assert!(world.connect(&mut front).contains(&FrontStep::Live), "turn {turn}");
-            // With requests that nobody has answered.
+            // With requests that no one has answered.
             let ask = pregrant::blk::front::Ask::Write { sector: turn, bytes: &[turn as u8; 8192] };
             front.submit(&world.guest, 0, &ask, turn).unwrap();
             front.publish(&world.guest, 0);

@@ -139,7 +139,7 @@ fn linux_without_features_and_a_front_of_32_bits() {
 }
 
 /// QEMU writes all that it has before its 2, and no key of queues, kept pages or barriers. It
-/// begins anew at the front's 1.
+/// restarts at the front's 1.
 #[test]
 fn qemu() {
     let manners = Manners { keeps: false, barrier: false, indirect: 0, ..LINUX };
@@ -211,7 +211,7 @@ fn netbsd() {
         Rests(4),
         Io(Io::Many),
     ];
-    // Before the front has begun, and while it waits, which does without indirect requests then.
+    // Before the front has started, and while it waits, which does without indirect requests then.
     let begins = [State(2), Wait(&[3], &[1])];
     let ends = [Close, Wait(&[5], &[4]), State(5), Wait(&[6], &[5]), End, State(6)];
     play_back(manners, greedy(), &[&figures[..], &connects, &ends].concat());

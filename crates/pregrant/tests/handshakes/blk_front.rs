@@ -410,7 +410,7 @@ fn freebsd_of_old_and_in_use() {
 }
 
 /// NetBSD's xbd: it looks for the features when it attaches, at the back's 2, and writes its keys
-/// without looking at the back's state.
+/// without checking the back's state.
 #[test]
 fn netbsd() {
     play_front(&[
@@ -437,7 +437,7 @@ fn netbsd() {
     ]);
 }
 
-/// The same before our back has begun.
+/// The same before our back has started.
 #[test]
 fn netbsd_before_the_back() {
     play_front(&[

@@ -1,5 +1,5 @@
-//! Another system's block front on the rings: it fills slots as that system does, and judges every
-//! answer of our back.
+//! Another system's block front on the rings: it fills slots as that system does, and validates
+//! every answer of our back.
 
 use super::machine::{GUEST, HOST, Machine, VBD};
 use super::model_disk::{ModelDisk, byte};

@@ -1,5 +1,5 @@
 //! Another system's block back on the rings: it takes and answers requests as that system does, and
-//! judges what our front asks.
+//! validates what our front asks.
 
 use super::blk_guest::{Layout, X86_32, X86_64};
 use super::machine::{GUEST, HOST, Machine, VBD};
@@ -47,7 +47,7 @@ pub struct BlkHost {
     now_ns: u64,
 }
 
-/// Plays a back's table against our front, which begins anew after a close.
+/// Plays a back's table against our front, which restarts after a close.
 pub fn play_back(manners: Manners, config: FrontConfig, steps: &[Step]) {
     let mut m = Machine::new(&VBD, Side::Front);
     let front = FrontVbd::new(HOST, config, true);
@@ -61,7 +61,7 @@ pub fn play_back(manners: Manners, config: FrontConfig, steps: &[Step]) {
 
 impl Pair for BlkHost {
     fn step(&mut self, m: &mut Machine) {
-        // A front that begins anew pauses before.
+        // A front that restarts pauses before.
         self.now_ns += 1_000_000_000;
         m.xen.stop_clock(self.now_ns);
         let guest = m.guest.clone();

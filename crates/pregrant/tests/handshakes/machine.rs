@@ -103,7 +103,7 @@ pub struct Machine {
     their: Client<LocalLink>,
     /// Domain 0's.
     toolstack: Client<LocalLink>,
-    /// What our end wrote into its `state`, since the script looked last.
+    /// What our end wrote into its `state`, since the script checked last.
     states: Vec<XenbusState>,
     /// The server's clients end with it.
     _store: LocalStore,

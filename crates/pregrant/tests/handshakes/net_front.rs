@@ -73,7 +73,7 @@ fn linux_with_two_queues_bound_and_unbound() {
         State(6),
         Wait(&[6], &[5]),
         End,
-        // Bound again, now with one queue: what is left of the two is not looked at.
+        // Bound again, now with one queue: what is left of the two is not checked.
         LINUX_PROBES[0],
         LINUX_PROBES[1],
         Write(&[("xdp-headroom", "0")]),
@@ -196,8 +196,8 @@ fn windows_with_two_queues_and_a_control_ring() {
         State(6),
         Wait(&[6], WINDOWS_KNOWS),
         End,
-        // FrontendPrepare anew: 1 at the back's 6. With one queue its keys are flat, and the number
-        // is written all the same.
+        // FrontendPrepare again: 1 at the back's 6. With one queue its keys are flat, and the
+        // number is written all the same.
         State(1),
         Wait(&[2], WINDOWS_KNOWS),
         Grant(SPLIT),

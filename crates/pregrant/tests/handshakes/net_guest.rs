@@ -1,4 +1,4 @@
-//! Another system's net front on the rings: it fills slots as that system does, and judges every
+//! Another system's net front on the rings: it fills slots as that system does, and validates every
 //! answer of our back.
 
 use super::machine::{GUEST, HOST, Machine, VIF};
@@ -21,7 +21,7 @@ const MORE_DATA: u16 = 4;
 const OKAY: i16 = 0;
 const ERROR: i16 = -1;
 
-/// What lies behind our back.
+/// What is behind our back.
 #[derive(Default)]
 struct Net {
     took: Vec<Vec<u8>>,

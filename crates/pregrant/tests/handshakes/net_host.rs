@@ -1,5 +1,5 @@
 //! Another system's net back on the rings: it takes and answers slots as that system does, and
-//! judges what our front asks.
+//! validates what our front asks.
 
 use super::machine::{GUEST, HOST, Machine, VIF};
 use super::page::Page;
@@ -42,7 +42,7 @@ pub struct NetHost {
     now_ns: u64,
 }
 
-/// Plays a back's table against our front, which begins anew after a close.
+/// Plays a back's table against our front, which restarts after a close.
 pub fn play_back(manners: Manners, config: FrontConfig, steps: &[Step]) {
     let mut m = Machine::new(&VIF, Side::Front);
     let front = FrontVif::new(HOST, config, true);
@@ -54,7 +54,7 @@ pub fn play_back(manners: Manners, config: FrontConfig, steps: &[Step]) {
 
 impl Pair for NetHost {
     fn step(&mut self, m: &mut Machine) {
-        // A front that begins anew pauses before.
+        // A front that restarts pauses before.
         self.now_ns += 1_000_000_000;
         m.xen.stop_clock(self.now_ns);
         let guest = m.guest.clone();

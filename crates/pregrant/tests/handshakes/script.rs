@@ -80,7 +80,7 @@ pub enum Io {
 
 /// Both ends of a device's class: our driver, and the other system's rings.
 pub trait Pair {
-    /// Our driver looks at the store once.
+    /// Our driver checks the store once.
     fn step(&mut self, m: &mut Machine);
     /// Our driver closes.
     fn close(&mut self, m: &mut Machine);
@@ -153,7 +153,7 @@ fn filled(keys: Keys, names: &BTreeMap<String, u32>) -> Vec<(String, String)> {
     keys.iter().map(|(key, text)| ((*key).into(), value(text))).collect()
 }
 
-/// The system looks at our state whenever it changes: it may see each state that we wrote, and it
+/// The system checks our state whenever it changes: it may see each state that we wrote, and it
 /// may see only the last.
 fn wait(m: &mut Machine, pair: &mut impl Pair, until: &[u8], may: &[u8], at: &str) {
     for _ in 0..16 {

@@ -1,5 +1,6 @@
 //! The control ring at the back (docs/protocol 2.11), played by hand: what is answered to what,
-//! what a guest that lies gets, and what a successor finds wherever its predecessor died.
+//! what a guest that breaks the protocol gets, and what a successor finds wherever its predecessor
+//! died.
 #![cfg(not(miri))]
 
 use pregrant::net::back::control_page::CONTROL_BYTES;
@@ -21,7 +22,7 @@ const GUEST: DomId = DomId(5);
 const HOST: DomId = DomId(1);
 const QUEUES: usize = 4;
 const SLOTS: u32 = 128;
-/// A reference that nobody granted.
+/// A reference that no one granted.
 const NO_GRANT: u32 = 4_000_000;
 
 const SUCCESS: u32 = 0;
@@ -217,7 +218,7 @@ fn pages_that_cannot_be_read_change_nothing() {
     assert_eq!((g.ask(7, [1, 0, 0]), g.ask(5, [4, 0, 0])), ((SUCCESS, 0), (SUCCESS, 0)));
     g.put_words(&[0x0101_0101; 10]);
     assert_eq!(g.ask(3, [g.page_ref, 40, 0]), (SUCCESS, 0));
-    // Granted to somebody else, to nobody, and the reference that is never a page of data.
+    // Granted to somebody else, to no one, and the reference that is never a page of data.
     let mut theirs = [GrantRef::NONE];
     let other = g.guest.alloc(DomId(9), Access::ReadWrite, &mut theirs).expect("a page");
     for gref in [0, NO_GRANT, u32::MAX, theirs[0].0] {
@@ -254,7 +255,7 @@ fn a_turn_serves_a_few_requests_and_the_indices_wrap() {
 }
 
 #[test]
-fn indices_that_lie_are_faults_and_nothing_is_done() {
+fn indices_that_violate_are_faults_and_nothing_is_done() {
     for ahead in [SLOTS + 1, SLOTS * 2, u32::MAX, 1 << 31] {
         let mut g = Game::new();
         assert_eq!(g.ask(7, [1, 0, 0]), (SUCCESS, 0));
@@ -407,7 +408,7 @@ proptest! {
 }
 
 /// The state after every single store of a request's service, each with a successor: the request is
-/// answered once, as if nobody had died. The order of stores is the one that `control_page.rs` and
+/// answered once, as if no one had died. The order of stores is the one that `control_page.rs` and
 /// `ctrl.rs` state.
 #[test]
 fn wherever_a_back_dies_the_request_is_answered_once() {
@@ -471,7 +472,7 @@ fn bytes<S: SharedBytes>(memory: &S) -> Vec<u8> {
 }
 
 #[test]
-fn multicast_wishes_outlive_a_back_and_what_is_lost_is_flooded() {
+fn multicast_requests_outlive_a_back_and_what_is_lost_is_flooded() {
     let mac = |n| MacAddr([1, 0, 0x5E, 0, 0, n]);
     let mut g = Game::new();
     assert_eq!(g.ask(7, [1, 0, 0]), (SUCCESS, 0));
@@ -485,7 +486,7 @@ fn multicast_wishes_outlive_a_back_and_what_is_lost_is_flooded() {
     assert_eq!(g.control().hash.algorithm(), 1);
     // The ring's last answer is still there beside the list: nothing is answered twice.
     assert_eq!((g.poll(), g.answers()), (Ok(Polled::Idle), vec![]));
-    // Damaged: everything is heard, nothing is hashed, and so it stays over the next successor.
+    // Damaged: everything is received, nothing is hashed, and so it stays over the next successor.
     for _ in 0..2 {
         assert!(g.kept.copy_in(100, &[0xFF; 8]) && g.kept.copy_in(2148, &[0xFF; 8]));
         for _ in 0..2 {
@@ -499,7 +500,7 @@ fn multicast_wishes_outlive_a_back_and_what_is_lost_is_flooded() {
     g.connect(true);
     g.control().multicast.request(true);
     assert!(!g.control().multicast.wants(mac(63)));
-    // A guest that was not told of multicast control names nothing.
+    // A guest that was not notified of multicast control names nothing.
     g.control().offer_multicast(false);
     let mut refused = 0;
     g.control()

@@ -76,7 +76,7 @@ fn turns() -> impl Strategy<Value = Vec<(u8, u8, u8)>> {
     vec((1..=64u8, 0..4u8, 0..4u8), 1..20)
 }
 
-/// A frame that lies in pieces of so many bytes.
+/// A frame that is in pieces of so many bytes.
 #[derive(Clone, Copy)]
 struct InPieces<'a>(&'a Frame, usize);
 
@@ -291,7 +291,7 @@ proptest! {
         rig.assert_empty();
     }
 
-    /// Frames that lie in pieces go as those of a burst do.
+    /// Frames that are in pieces go as those of a burst do.
     #[test]
     fn what_is_sent_in_pieces_arrives(
         way in ways(), granting in granting(), start in starts(), pieces in 1..5000usize, frames in frames(),
@@ -326,7 +326,7 @@ proptest! {
     }
 }
 
-/// The sender says when the back is to look.
+/// The sender says when the back is to check.
 #[test]
 fn what_is_queued_is_seen_once_it_is_published() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! A back that lies to our front: each lie is one exact fault or one counted error, never a panic,
-//! a leak or a stall.
+//! A back that misleads our front: each violation is one exact fault or one counted error, never a
+//! panic, a leak or a stall.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;
@@ -236,10 +236,10 @@ fn rx_bytes_up_to_the_end_of_the_buffer_are_taken() {
     }
 }
 
-/// A frame of which the first slot is in a buffer, the others in pages: each part lies in its
+/// A frame of which the first slot is in a buffer, the others in pages: each part is in its
 /// memory, or it is a fault.
 #[test]
-fn rx_parts_of_a_frame_that_is_in_two_memories_lie_in_theirs() {
+fn rx_parts_of_a_frame_that_is_in_two_memories_violate_in_theirs() {
     for (first, second, fault) in [
         ((0, 4096), (0, 4096), None),
         ((0, 4096), (3996, 100), None),

@@ -107,10 +107,10 @@ fn buffers_rewritten_while_they_are_copied_are_survived() {
     }
 }
 
-/// A list rewritten while it is read: each entry is read once, and what was judged is what is used.
-/// Some lists are found good, and some bad.
+/// A list rewritten while it is read: each entry is read once, and what was validated is what is
+/// used. Some lists are found good, and some bad.
 #[test]
-fn a_list_rewritten_while_it_is_read_is_judged_as_read() {
+fn a_list_rewritten_while_it_is_read_is_validated_as_read() {
     const ENTRIES: u32 = if cfg!(miri) { 8 } else { 256 };
     let len = DataLen::new(128).expect("a length that buffers can have");
     let pages = Pages::new(1);

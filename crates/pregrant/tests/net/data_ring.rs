@@ -59,7 +59,7 @@ impl Sender {
         Self { rig, game, area }
     }
 
-    /// What lies at a place.
+    /// What is at a place.
     fn content(place: usize, len: usize) -> Vec<u8> {
         (0..len).map(|k| byte((place + k) % HALF)).collect()
     }
@@ -662,7 +662,8 @@ fn both_ends_agree_and_nothing_is_left() {
     }
 }
 
-/// One half that is wrong leaves the other; a page that is leaves the vif. The front hears of it.
+/// One half that is wrong leaves the other; a page that is leaves the vif. The front is notified of
+/// it.
 #[test]
 fn what_is_wrong_is_refused_with_a_word_and_the_rest_is_served() {
     let lists = |tx, rx| ActiveLists { tx, rx };

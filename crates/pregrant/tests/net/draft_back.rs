@@ -34,7 +34,7 @@ impl DraftBack {
         Self { size, mapped: Vec::new(), refuses: Vec::new(), answered: 0, asked: Vec::new() }
     }
 
-    /// Status and data: of a size what is free; of an ADD and a DEL the entries that it looked at.
+    /// Status and data: of a size what is free; of an ADD and a DEL the entries that it checked.
     /// A status is written where it is not 0.
     fn answer(&mut self, h: &LocalDomain, request: &CtrlRequest) -> (u32, u32) {
         let [_, list, n] = request.data;

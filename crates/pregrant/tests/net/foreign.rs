@@ -77,7 +77,7 @@ fn tx_frames_are_in_the_guest_s_frames() {
         let found = s.play(&[Slot::Data(s.named(page, offset, size))]);
         assert_eq!(found, (vec![RSP_OKAY], Some(expected)), "{size} bytes at {offset} of page {page}");
     }
-    // Several slots, extra infos, a page twice, a slot of no bytes whose frame nobody has.
+    // Several slots, extra infos, a page twice, a slot of no bytes whose frame no one has.
     let flags = TXF_FOREIGN | TXF_EXTRA_INFO | TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
     let gso = Slot::extra(Extra::Gso { size: 1448, gso_type: GSO_TYPE_TCPV4 }, false);
     let first = more(TxRequest { flags, size: 9000, ..s.named(1, 96, 0) });
@@ -293,7 +293,7 @@ fn both_ends_agree_and_nothing_is_left() {
 }
 
 /// A domain that cannot be mapped is served as any other, and said so. So is one that wrote its
-/// wish unasked.
+/// request unasked.
 #[test]
 fn what_cannot_be_mapped_goes_by_grants() {
     let mut pair = ends(request(), serving(true), false);
@@ -341,8 +341,8 @@ fn a_front_names_frames_to_one_that_says_so_alone() {
     }
 }
 
-/// A successor maps what a predecessor had, if it was told to and the guest still wants it; else it
-/// takes no vif whose front goes on naming frames.
+/// A successor maps what a predecessor had, if it was asked to and the guest still wants it; else
+/// it takes no vif whose front goes on naming frames.
 #[test]
 fn a_successor_takes_it_up_or_takes_nothing() {
     for (reported, forge, taken, word) in [

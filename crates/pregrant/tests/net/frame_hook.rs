@@ -1,5 +1,5 @@
-//! The frame hook, and received staging buffers that are sent on: any verdicts, with backs that
-//! die, backs that lie, and fronts that do.
+//! The frame hook, and received staging buffers that are sent on: any actions, with backs that
+//! die, backs that break the protocol, and fronts that do.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -112,7 +112,7 @@ impl Stand {
         seen.expect("an honest back")
     }
 
-    /// Any verdicts; what they come to is checked.
+    /// Any actions; what they come to is checked.
     fn hook(&mut self) {
         let Self { guest, front, out, diverted, dice, seen, sent, said, .. } = self;
         out.clear();
@@ -456,7 +456,7 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
         liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
         assert_eq!(liar.receive(HookAction::Tx), Ok(1));
         assert_eq!(liar.posted(259), [1], "the one that came back last is the warm one");
-        // Again, and one that nobody sent: a fault, and no buffer is spare for it.
+        // Again, and one that no one sent: a fault, and no buffer is spare for it.
         liar.tx.answer_tx(sent[1].id, status);
         let before = liar.front.queue(0).unwrap().rx().buffers().holds();
         assert_eq!(
@@ -469,7 +469,7 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
 }
 
 #[test]
-fn an_id_that_nobody_sent_frees_no_buffer() {
+fn an_id_that_no_one_sent_frees_no_buffer() {
     for id in [255, 256, u16::MAX] {
         let mut liar = Liar::new();
         liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
@@ -481,7 +481,7 @@ fn an_id_that_nobody_sent_frees_no_buffer() {
     }
 }
 
-/// What the back does to a buffer after the hook's look: the hook's head goes on, and to the back
+/// What the back does to a buffer after the hook's check: the hook's head goes on, and to the back
 /// alone.
 #[test]
 fn a_back_that_changes_a_buffer_changes_no_verdict() {
@@ -500,7 +500,7 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
     assert_eq!(seen, Ok(1));
     let due = [&[9][..], &[1; 255], &[2; 44]].concat();
     assert!(out.burst().frame(0) == due, "the head as the hook saw it, the rest as it is by then");
-    // Answers that lie outside the buffer.
+    // Answers that are outside the buffer.
     for (offset, status) in [(2000, 60), (0, 4097), (65535, 1)] {
         let mut liar = Liar::new();
         liar.rx.answer_rx(RxResponse { id: 0, offset, flags: 0, status });
@@ -538,7 +538,7 @@ fn a_caller_that_goes_on_after_a_fault_gets_faults() {
     }
 }
 
-/// Few answers are not worth the look, but where there is little room on TX each of them is.
+/// Few answers are not worth the check, but where there is little room on TX each of them is.
 #[test]
 fn answers_are_taken_where_tx_is_scarce() {
     let mut liar = Liar::new();

@@ -243,7 +243,7 @@ fn another_back_is_asked_from_the_beginning() {
     }
 }
 
-/// A question that was under way when the back went: its answer is nobody's.
+/// A question that was under way when the back went: its answer is no one's.
 #[test]
 fn another_back_is_asked_once_what_was_asked_before_is_answered() {
     let mut pair = Pair::connected(announcing(), entries(768), usize::MAX);
@@ -266,9 +266,9 @@ fn another_back_is_asked_once_what_was_asked_before_is_answered() {
 }
 
 /// What was shared at set-up and is not taken any more would be read wrongly: such a vif is closed
-/// and set up anew.
+/// and set up again.
 #[test]
-fn a_back_that_does_not_take_what_was_shared_is_connected_anew() {
+fn a_back_that_does_not_take_what_was_shared_is_connected_again() {
     let front = FrontVif::new(HOST, FrontConfig::default(), true);
     let mut pair = Pair::around(front, VifConfig::default(), usize::MAX, |_, _| {});
     assert!(pair.front.staging_accepted(0));
@@ -287,7 +287,7 @@ pub const DEL: CtrlType = CtrlType::DelGrefMapping;
 pub const SIZE: CtrlType = CtrlType::GetGrefMappingSize;
 
 #[test]
-fn what_the_back_was_told_of_takes_no_grant_operation() {
+fn what_the_back_was_notified_of_takes_no_grant_operation() {
     for queues in [1, 2] {
         let mut pair = Pair::new(FrontConfig { queues, ..announcing() }, entries(768));
         let n = queues as usize;
@@ -551,7 +551,7 @@ fn a_long_list_takes_turns() {
     pair.close();
 }
 
-/// A worker has the queue and does not look: that is its queue's business alone.
+/// A worker has the queue and does not check: that is its queue's business alone.
 #[test]
 fn a_page_in_use_holds_up_nothing_but_its_own_answer() {
     let mut pair = Pair::new(FrontConfig { queues: 2, ..by_hand() }, entries(768));
@@ -591,7 +591,7 @@ fn a_page_in_use_holds_up_nothing_but_its_own_answer() {
     pair.close();
 }
 
-/// Requests without end for a queue that does not look: so many are taken, and no more.
+/// Requests without end for a queue that does not check: so many are taken, and no more.
 #[test]
 fn what_is_unanswered_is_bounded() {
     let mut pair = Pair::new(by_hand(), entries(768));
@@ -702,7 +702,7 @@ fn what_waits_outlives_its_back() {
         raw.ask(&pair, 4, CtrlType::GetHashFlags, 0, &[]);
         pair.turns();
         assert_eq!(raw.answers(), [(2, SUCCESS, 0), (4, SUCCESS, 15)]);
-        // The successor may know nothing of tables: then the guest hears that.
+        // The successor may know nothing of tables: then the guest gets that.
         pair.config = entries(gref_pages);
         pair.restart();
         pair.turns();
@@ -737,10 +737,10 @@ fn what_cannot_be_mapped_again_is_forgotten() {
     pair.close();
 }
 
-/// Whatever is answered, the front sends and takes the same frames, and gives its pages to nobody
+/// Whatever is answered, the front sends and takes the same frames, and gives its pages to no one
 /// else.
 #[test]
-fn a_back_that_lies_about_its_table() {
+fn a_back_that_violates_about_its_table() {
     let answer = |status, data| (status, data, 0u16, 0u16);
     // The sizes and statuses that are answered in turn (with what is added to id and type); pages
     // that the front believes are kept.

@@ -313,7 +313,7 @@ fn a_hook_sees_what_was_copied() {
 /// What was answered and not copied is lost with its back, is counted, and nothing else is: the
 /// next one lends pages of its own.
 #[test]
-fn a_successor_lends_anew_and_what_was_lent_is_lost() {
+fn a_successor_lends_again_and_what_was_lent_is_lost() {
     let mut lender = Lender::connected(request(), serving(true));
     lender.deliver(&[60, 6000]);
     assert_eq!(lender.receive().map(|frames| frames.len()), Ok(2));
@@ -328,7 +328,7 @@ fn a_successor_lends_anew_and_what_was_lent_is_lost() {
         let got = lender.receive().expect("no fault");
         assert_eq!(got.len(), 5);
         // Those of one that lent nothing are in the guest's own pages. All others are lost, also
-        // where none lends anew: a reference in the old list may be another page's by then.
+        // where none lends again: a reference in the old list may be another page's by then.
         let stand = round == 3;
         assert_eq!(
             got[..3].iter().filter(|frame| frame.is_none()).count(),
@@ -444,7 +444,7 @@ fn a_connect_that_fails_lends_nothing() {
     }
 }
 
-/// The n-th grant fails, and at each allocation lists are looked at.
+/// The n-th grant fails, and at each allocation lists are checked.
 struct Watched {
     lists: Vec<LocalMap>,
     /// Of each list at each allocation: its generation.
@@ -470,7 +470,7 @@ impl FrameRules for Watched {
     }
 }
 
-/// A reference of an old list may be granted anew as soon as something is: each list has its next
+/// A reference of an old list may be granted again as soon as something is: each list has its next
 /// generation by then, and a back that may lend nothing gives it one too.
 #[test]
 fn each_list_has_its_next_generation_before_anything_is_lent() {

@@ -3,9 +3,9 @@
 //! afterwards.
 //!
 //! ```text
-//!   TxQueue::poll --in_flight--> port.tx_burst: look        RxQueue::poll --asking--> port.rx_burst: look --in_flight--> ...
+//!   TxQueue::poll --in_flight--> port.tx_burst: check        RxQueue::poll --asking--> port.rx_burst: check --in_flight--> ...
 //! ```
-//! To look is to copy ring page and redo page, and to take the copy up.
+//! To check is to copy ring page and redo page, and to take the copy up.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -66,7 +66,7 @@ impl<K: RingKind> Survives<K> {
     }
 }
 
-/// A port that looks whenever it is called.
+/// A port that checks whenever it is called.
 struct InspectingPort<'a, K> {
     survives: &'a Survives<K>,
     /// Frames that it took, and how many of those were in hand when it was given the last of them.
@@ -145,7 +145,7 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
     }
 }
 
-/// Keeps every frame until it is told otherwise.
+/// Keeps every frame until it is notified otherwise.
 #[derive(Default)]
 struct Shelf(Mutex<(Vec<Token>, bool)>);
 
@@ -257,7 +257,7 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     assert_eq!(poll(&mut port), (Polled::Idle, known(2 + 5)));
     post(2);
     assert_eq!(poll(&mut port), (Polled::More, known(5)));
-    // One that this guest cannot take is dropped, and in nobody's hands.
+    // One that this guest cannot take is dropped, and in no one's hands.
     port.gives = [60, 5000, 60].into();
     post(2);
     assert_eq!(poll(&mut port), (Polled::More, known(0)));
@@ -269,7 +269,7 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     survives.release(&rig);
 }
 
-/// Frames that a stalled queue drops, its own and its port's, are in nobody's hands.
+/// Frames that a stalled queue drops, its own and its port's, are in no one's hands.
 #[test]
 fn frames_that_expire_leave_the_hands_of_the_back() {
     let rig = Rig::new();

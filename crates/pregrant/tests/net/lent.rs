@@ -72,7 +72,7 @@ pub struct Seen {
     pub len: usize,
     pub whole: bool,
     offload: Offload,
-    /// Head and payload, if it looked.
+    /// Head and payload, if it checked.
     pub bytes: Vec<u8>,
 }
 
@@ -83,7 +83,7 @@ pub struct LentPort<'a> {
     pub named: bool,
     pub seen: Vec<Seen>,
     pub shelf: Arc<Shelf>,
-    /// Called after the head was seen, before the payload is looked at.
+    /// Called after the head was seen, before the payload is checked.
     pub between: &'a (dyn Fn() + Sync),
     pub private: Vec<Vec<u8>>,
 }
@@ -208,7 +208,7 @@ const COPIES: u64 = 1 + 1 + 1 + 3 + 1 + 1;
 
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
-fn a_port_that_never_looks_never_maps() {
+fn a_port_that_never_checks_never_maps() {
     let rig = Rig::new();
     let mut g = rig.tx_model(Way::Map, 0, 16);
     let mut port = LentPort::new(Act::Skip);
@@ -271,7 +271,7 @@ fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
 }
 
 /// A list with one bad reference is refused as a whole: then page by page, and only that frame
-/// fails. Where nobody looks, nobody finds out, as for a frame that is dropped unseen.
+/// fails. Where no one checks, no one finds out, as for a frame that is dropped unseen.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn one_bad_reference_costs_its_own_frame() {
@@ -356,7 +356,7 @@ fn kept_frames_are_answered_late_and_in_order() {
     run(&mut g, &rig, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (4, 0));
     g.model.finish().unwrap();
-    // What nobody keeps, and what was completed, means nothing.
+    // What no one keeps, and what was completed, means nothing.
     port.shelf.done.lock().unwrap().extend([Token(0), Token(77), Token(u64::MAX)]);
     play(&mut g, FRAMES[0], 0, None);
     run(&mut g, &rig, &mut port).unwrap();
@@ -486,7 +486,7 @@ pub fn headers(options: u8, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Nobody parses what a guest can still write: where headers matter and are not all in the head,
+/// No one parses what a guest can still write: where headers matter and are not all in the head,
 /// the frame is copied whole.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
@@ -510,7 +510,7 @@ fn frames_whose_headers_are_longer_than_the_head_are_copied_whole() {
         let frame = headers(options, 2000);
         assert!(g.memory.copy_in(0, &frame));
         let mut port = LentPort::new(Act::Skip);
-        // One whose headers nobody needs beside it.
+        // One whose headers no one needs beside it.
         play(&mut g, &[(1, 0, 1000)], 0, None);
         play(&mut g, &[(0, 0, 100), (0, 100, frame.len() as u16 - 100)], flags, extra);
         run(&mut g, &rig, &mut port).unwrap();
@@ -580,8 +580,8 @@ fn a_blank_checksum_without_headers_is_copied_whole() {
     rig.assert_empty();
 }
 
-/// The time of check and the time of use: a guest that rewrites a frame after its head was judged
-/// changes payload, and neither head nor length nor what is to be done to it.
+/// The time of check and the time of use: a guest that rewrites a frame after its head was
+/// validated changes payload, and neither head nor length nor what is to be done to it.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alone() {

@@ -1,4 +1,5 @@
-//! The model front judged: each wrong answer that it is there to find, played by hand on the ring.
+//! The model front validated: each wrong answer that it is there to find, played by hand on the
+//! ring.
 #![cfg(not(miri))]
 
 use crate::rig::model::{ModelFault, RxModel, Slot, TxModel};

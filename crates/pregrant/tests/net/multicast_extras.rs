@@ -1,4 +1,4 @@
-//! What a guest wishes beside its frames, on every way: multicast addresses in extra infos on TX
+//! What a guest requests beside its frames, on every way: multicast addresses in extra infos on TX
 //! (docs/protocol 2.8), and on RX only the frames that it named, with the hashes that it asked for
 //! (2.5, 2.11).
 #![cfg(not(miri))] // Miri has data_path_race
@@ -62,7 +62,7 @@ fn named(g: &TxGame) -> Vec<MacAddr> {
 }
 
 #[test]
-fn wishes_are_answered_among_frames_and_are_none() {
+fn requests_are_answered_among_frames_and_are_none() {
     on_all_ways(|g| {
         let (add, del) = (Extra::McastAdd, Extra::McastDel);
         let requests = [
@@ -82,10 +82,10 @@ fn wishes_are_answered_among_frames_and_are_none() {
     });
 }
 
-/// Malformed wishes are answered with ERROR and change nothing; what no extra info may be closes
+/// Malformed requests are answered with ERROR and change nothing; what no extra info may be closes
 /// the device.
 #[test]
-fn wishes_that_make_no_sense_are_errors_or_faults() {
+fn requests_that_make_no_sense_are_errors_or_faults() {
     on_all_ways(|g| {
         let add = |n| Extra::McastAdd(mac(n));
         let mut with_data = extra_request(1, TXF_MORE_DATA, &[add(1)]);
@@ -117,7 +117,7 @@ fn wishes_that_make_no_sense_are_errors_or_faults() {
     g.close();
 }
 
-/// The list holds 64; the wish after that is an ERROR, and the device goes on. 10^5 more change
+/// The list holds 64; the request after that is an ERROR, and the device goes on. 10^5 more change
 /// nothing.
 #[test]
 fn the_list_is_bounded() {

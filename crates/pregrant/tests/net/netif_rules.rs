@@ -1,5 +1,5 @@
 //! The rules of docs/protocol 2.6 for what a guest sends, each played by the model front on every
-//! way: what is dropped, what is answered with an error, what closes the device, and what looks odd
+//! way: what is dropped, what is answered with an error, what closes the device, and what seems odd
 //! and is right.
 #![cfg(not(miri))] // Miri has data_path_race
 
@@ -128,7 +128,7 @@ fn fatal(make: impl Fn(&TxGame) -> Vec<Slot>, fault: PeerFault) {
     }
 }
 
-// What is right, and looks odd.
+// What is right, and seems odd.
 
 #[test]
 fn checksum_flags_arrive() {
@@ -138,7 +138,7 @@ fn checksum_flags_arrive() {
         (TXF_CSUM_BLANK | TXF_DATA_VALIDATED, blank),
         (TXF_CSUM_BLANK, blank), // blank implies validated
         (TXF_DATA_VALIDATED, ok),
-        (0xFFF0, Offload::default()), // bits that nobody has given a meaning
+        (0xFFF0, Offload::default()), // bits that no one has given a meaning
     ] {
         between_good_ones(|g| frame(g, 0, &[(0, 600)], flags, &[]), &[OKAY], Some(offload));
     }
@@ -293,7 +293,7 @@ fn fragments_longer_than_what_is_left_are_dropped() {
 fn frames_shorter_than_an_ethernet_header_are_dropped() {
     for len in [0, 1, 13] {
         refused(|g| frame(g, 0, &[(0, len)], 0, &[]), &[ERROR]);
-        // the length is looked at first, as Linux does
+        // the length is checked first, as Linux does
         refused(|g| frame(g, 0, &[(4096, len)], 0, &[]), &[ERROR]);
     }
     refused(|g| frame(g, 0, &[(0, 1); 13], 0, &[]), &[ERROR; 13]);

@@ -170,7 +170,7 @@ fn pages_that_cannot_be_written_cost_their_frame() {
     }
 }
 
-/// With staging buffers the page is not looked at for a frame that fits one.
+/// With staging buffers the page is not checked for a frame that fits one.
 #[test]
 fn staged_frames_need_no_page() {
     for len in [64, 256, 4096, 65535] {
@@ -271,7 +271,7 @@ fn what_a_front_did_not_offer_to_take_is_finished_or_dropped() {
             g.port.gives.push_back((tcp(ipv6), blank));
         }
         g.port.gives.push_back((tcp(false), gso));
-        // blank, and no TCP or UDP: nobody can finish it
+        // blank, and no TCP or UDP: no one can finish it
         g.port.gives.push_back((vec![0; 60], blank));
         post(g, 8);
         assert_eq!(g.run(), Ok(()));

@@ -1,4 +1,4 @@
-//! Frames that lie in pages of the guest's own, and are sent from there: those that the back has
+//! Frames that are in pages of the guest's own, and are sent from there: those that the back has
 //! mapped because it was asked to, by reference, the others by a copy into the static pool
 //! (docs/protocol 2.11).
 #![cfg(not(miri))]
@@ -44,7 +44,7 @@ impl Own {
         Self { pair: Pair::around(front, back, usize::MAX, equip), number: 0 }
     }
 
-    /// The pool is told of.
+    /// The pool is notified of.
     fn new(front: FrontConfig, back: VifConfig, pages: usize) -> Self {
         let mut own = Self::unasked(front, back, pages);
         own.turns();
@@ -120,7 +120,7 @@ impl Own {
 }
 
 #[test]
-fn frames_go_from_where_they_lie() {
+fn frames_go_from_where_they_violate() {
     for queues in [1, 2] {
         let mut own = Own::new(FrontConfig { queues, ..announcing() }, entries(768), 200);
         for q in 0..queues as usize {
@@ -344,13 +344,13 @@ fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
 /// One that closes, and another one: the same memory, new grants; what the first keeps mapped stays
 /// granted and takes a place.
 #[test]
-fn another_back_is_told_of_the_pages_anew() {
+fn another_back_is_notified_of_the_pages_again() {
     let mut own = Own::new(announcing(), entries(POOL + 32), 100);
     own.each(0..32);
     own.turns();
     assert_eq!(own.each(0..32), 32);
     let standing = own.pair.xen.counts().grants;
-    // Of the memory's, which are the newest: it is mapped once more, by nobody who would tell.
+    // Of the memory's, which are the newest: it is mapped once more, by no one who would tell.
     let refs: Vec<GrantRef> = (0..4000).map(GrantRef).collect();
     let kept: Vec<_> = refs
         .iter()
@@ -466,7 +466,7 @@ impl Lying {
 }
 
 #[test]
-fn a_back_that_lies_about_an_add_gets_the_same_frames() {
+fn a_back_that_violates_about_an_add_gets_the_same_frames() {
     for (status, entry, hits) in
         [(SUCCESS, 0, 8), (SUCCESS, 9, 0), (INVALID, 9, 0), (INVALID, 0, 0), (77, 0, 0), (u32::MAX, 0, 0)]
     {

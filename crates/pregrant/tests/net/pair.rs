@@ -19,7 +19,7 @@ pub struct Pair {
     pub back: BackVif<LocalDomain>,
 }
 
-/// A front that wishes for nothing but grants.
+/// A front that requests nothing but grants.
 pub fn ordinary() -> FrontConfig {
     FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() }
 }

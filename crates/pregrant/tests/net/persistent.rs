@@ -27,7 +27,7 @@ struct Pair {
     bb: MapBus,
 }
 
-/// What the two ends are told.
+/// What the two ends are notified.
 struct Offers {
     features: BackFeatures,
     fallback: PathName,
@@ -217,7 +217,7 @@ fn lists_come_before_pages_that_are_kept() {
 }
 
 /// A successor that cannot take a list again which its predecessor accepted does not serve the vif:
-/// its front fills buffers that nobody would look at.
+/// its front fills buffers that no one would check.
 #[test]
 fn a_list_that_is_lost_at_a_restart_is_no_connection() {
     let len = DataLen::new(256);
@@ -248,7 +248,7 @@ fn succeed(pair: &mut Pair, features: BackFeatures) {
     assert_eq!(taken.ok(), Some(true));
 }
 
-/// What a predecessor offered holds while its rings live. A front that connects anew is offered
+/// What a predecessor offered holds while its rings live. A front that reconnects is offered
 /// what the back that runs can, whatever was offered before.
 #[test]
 fn a_successor_offers_its_own_to_the_next_connection() {

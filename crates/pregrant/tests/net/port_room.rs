@@ -1,4 +1,4 @@
-//! A port that has no room: its guest's frames stay on the ring, nobody is asked to wait, and none
+//! A port that has no room: its guest's frames stay on the ring, no one is asked to wait, and none
 //! is lost.
 
 use crate::rig;

@@ -1,5 +1,5 @@
-//! What a guest takes unfinished, as its frames are made ready for it and as ports are told: each
-//! of the 32 sets of keys, with each kind of frame.
+//! What a guest takes unfinished, as its frames are made ready for it and as ports are notified:
+//! each of the 32 sets of keys, with each kind of frame.
 #![cfg(not(miri))]
 
 use etherparse::{PacketBuilder, VlanId};
@@ -101,9 +101,10 @@ fn a_tagged_frame_is_finished_as_the_ip_that_it_carries() {
     }
 }
 
-/// A port that is told of an offload may use it for every frame, and is told of each that it may.
+/// A port that is notified of an offload may use it for every frame, and is notified of each that
+/// it may.
 #[test]
-fn ports_are_told_what_is_left_as_it_is() {
+fn ports_are_notified_what_is_left_as_it_is() {
     for accepts in sets() {
         let as_it_is = |frame: Vec<u8>, offload| finished(accepts, &frame, offload) == Some((frame, offload));
         let blank = Offload { csum_blank: true, ..Offload::default() };

@@ -257,7 +257,7 @@ fn a_ring_that_ran_dry_goes_on_when_a_page_comes_back() {
     assert_eq!(pair.take().map(|(_, frame)| frame), Some(bytes(u64::from(SLOTS), 1500)));
 }
 
-/// A vif that closes while frames are held: they can be read, their pages stay granted, to nobody
+/// A vif that closes while frames are held: they can be read, their pages stay granted, to no one
 /// else, and are not used by the next connection; the last token ends it.
 #[test]
 fn memory_outlives_the_connection_until_the_last_token_is_back() {
@@ -313,8 +313,8 @@ fn tokens_of_another_kind_of_receiving_do_not_exist() {
     assert_eq!(pair.front.release(&pair.g, token), Ok(()));
 }
 
-/// Whoever is told of a fault was told of no frame before it: nothing of that call is lent, and
-/// nothing is left to release.
+/// Whoever is notified of a fault was notified of no frame before it: nothing of that call is lent,
+/// and nothing is left to release.
 #[test]
 fn a_call_that_ends_in_a_fault_lends_nothing() {
     let mut r = Rx::new(Way::Persistent(256));

@@ -1,5 +1,5 @@
-//! Staging buffers: the list that a front writes and a back judges, and requests that name buffers,
-//! right and wrong (docs/protocol 3.2, 3.3).
+//! Staging buffers: the list that a front writes and a back validates, and requests that name
+//! buffers, right and wrong (docs/protocol 3.2, 3.3).
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;
@@ -215,7 +215,7 @@ fn faults_say_which_entry() {
 }
 
 proptest! {
-    /// Whatever is accepted lies within its pages, apart from all others.
+    /// Whatever is accepted is within its pages, apart from all others.
     #[test]
     fn accepted_buffers_are_apart(
         content in prop_oneof![Just(64u32), Just(128), Just(1500), Just(4096)],
@@ -439,8 +439,8 @@ fn a_request_with_a_grant_is_not_in_the_buffer() {
     rig.assert_empty();
 }
 
-/// Whatever a front's list page says after the connect, its buffers stay where they were judged to
-/// be. A page as its owner sees it, whatever it granted.
+/// Whatever a front's list page says after the connect, its buffers stay where they were validated
+/// to be. A page as its owner sees it, whatever it granted.
 struct Own(LocalMap);
 
 // SAFETY: as what is in it, which is memory of this process.
@@ -507,7 +507,7 @@ fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it(
 }
 
 #[test]
-fn a_back_that_is_told_to_takes_a_long_frame_s_head_from_its_buffer_and_the_rest_by_grants() {
+fn a_back_that_is_asked_to_takes_a_long_frame_s_head_from_its_buffer_and_the_rest_by_grants() {
     let rig = Rig::new();
     for way in [Way::Staging(256), Way::Heads(256)] {
         let mut ends = rig.tx(way, Granting::Standing, 0);

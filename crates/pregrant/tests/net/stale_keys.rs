@@ -2,7 +2,7 @@
 //! by them.
 //!
 //! ```text
-//!   our front --path persistent, closed        the kernel's netfront: grants each frame's page anew
+//!   our front --path persistent, closed        the kernel's netfront: grants each frame's page again
 //!   our back, closed or given back             the kernel's netback: knows neither lists nor kept pages
 //!           '--- what is left in the directory ---^
 //! ```
@@ -97,7 +97,7 @@ fn close(
 }
 
 #[test]
-fn a_front_that_grants_each_frame_anew_follows_one_that_persisted() {
+fn a_front_that_grants_each_frame_again_follows_one_that_persisted() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();

@@ -423,7 +423,7 @@ fn rx_goes_on_after_a_ringful_of_errors() {
 }
 
 #[test]
-fn a_back_is_closed_though_nobody_can_be_told_why() {
+fn a_back_is_closed_though_no_one_can_be_notified_why() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
@@ -467,10 +467,10 @@ fn a_front_sends_only_what_its_back_offered_to_take() {
     }
 }
 
-/// A front that reconnects begins anew: what was on the rings is gone, and nothing of it comes by
+/// A front that reconnects restarts: what was on the rings is gone, and nothing of it comes by
 /// the next connection.
 #[test]
-fn a_front_that_reconnects_begins_anew() {
+fn a_front_that_reconnects_begins_again() {
     let len = DataLen::new(65535);
     for config in [
         FrontConfig::default(),
@@ -494,12 +494,12 @@ fn a_front_that_reconnects_begins_anew() {
             assert!(burst.push(&bytes, offload));
             assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(1));
         };
-        // Taken and answered, though nobody has looked at the answers; then such as are not taken.
+        // Taken and answered, though no one has checked the answers; then such as are not taken.
         (0..8).for_each(|n| send(&mut front, n));
         while first.poll_tx(&h, 0, &mut port, &mut scratch) == Ok(Polled::More) {}
         assert_eq!(port.took.len(), 8);
         (8..16).for_each(|n| send(&mut front, n));
-        // Delivered, though nobody has looked.
+        // Delivered, though no one has checked.
         port.gives.extend((0..8).map(frame));
         while first.poll_rx(&h, 0, &mut port) == Ok(Polled::More) {}
 
@@ -557,7 +557,7 @@ fn a_ring_that_is_garbled_at_its_end_costs_the_next_nothing() {
         let map = h.map(GUEST, &[GrantRef(ring)], Access::ReadWrite).expect("the front's ring");
         for _ in 0..round % 20 {
             let at = roll() as usize % (16 + 40 * 3) * 4;
-            // Any word, or one that looks like a request.
+            // Any word, or one that resembles a request.
             let word = if roll() % 2 == 0 { roll() } else { (roll() % 300) | (60 << 16) };
             assert!(map.store_u32(at, word));
         }

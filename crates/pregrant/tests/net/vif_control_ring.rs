@@ -38,7 +38,7 @@ fn ask(
     (answer.status, answer.data)
 }
 
-/// The guest's wish for multicast frames is heard by the back.
+/// The guest's request multicast frames is received by the back.
 fn request_group(
     (g, front): (&LocalDomain, &mut FrontVif<LocalDomain>),
     (h, back): (&LocalDomain, &mut BackVif<LocalDomain>),
@@ -96,7 +96,7 @@ fn kept(pages: &Pages) -> ControlPage {
     ControlPage::new(pages.clone()).expect("a page")
 }
 
-/// A port that keeps what it is told of the guest's queues.
+/// A port that keeps what it is notified of the guest's queues.
 #[derive(Clone, Default)]
 struct SteeredPort(Arc<Mutex<Steerings>>);
 
@@ -117,7 +117,7 @@ impl FramePort for SteeredPort {
     }
 }
 
-/// What the ports of a vif's two queues are told in a turn.
+/// What the ports of a vif's two queues are notified in a turn.
 fn steerings(h: &LocalDomain, back: &mut BackVif<LocalDomain>) -> Steerings {
     let reported = SteeredPort::default();
     let mut ports: Vec<Box<dyn FramePort>> = vec![Box::new(reported.clone()), Box::new(reported.clone())];
@@ -208,11 +208,11 @@ enum Died {
     Before,
     /// It is on the ring.
     Asked,
-    /// Its answer is, and perhaps no event told of it.
+    /// Its answer is, and perhaps no event notified of it.
     Answered,
 }
 
-/// A successor's event tells of what nobody may have told, and of nothing else: there are fronts
+/// A successor's event tells of what no one may have told, and of nothing else: there are fronts
 /// that take any event of the control channel for their answer, and fronts that sleep until one
 /// comes (docs/protocol 1.1, R5). The same of the data rings.
 #[test]
@@ -278,7 +278,7 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
         assert_eq!(answer.is_some(), died != Died::Before);
         sleeps(&mut front);
 
-        // A frame each way, answered, and not looked at before the back dies; then looked at.
+        // A frame each way, answered, and not checked before the back dies; then checked.
         let mut burst = Arena::new();
         assert!(burst.push(&[2; 60], Offload::default()));
         assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(1));
@@ -292,7 +292,7 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
             vif = serves();
             assert_eq!(vif.reattach(&h, &mut bb, &mut |_, _| None).ok(), Some(true));
             assert_eq!(xen.counts().notifications - before, events, "{died:?}, {keeps}");
-            // It looks, and asks for an event of what comes next.
+            // It checks, and asks for an event of what comes next.
             front.queue_mut(0).unwrap().reclaim(&g, 1).expect("an honest back");
             front.queue_mut(0).unwrap().recv(&g, &mut Arena::new(), 1).expect("an honest back");
             for key in ["tx-ring-ref", "rx-ring-ref"] {
@@ -306,7 +306,7 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
     }
 }
 
-/// A back that offers none of it gets none of it, and hears nothing of a flag that changes later.
+/// A back that offers none of it gets none of it, and is not notified of a flag that changes later.
 #[test]
 fn nothing_of_it_without_the_backs_offer() {
     let xen = LocalXen::new();
@@ -333,7 +333,7 @@ fn nothing_of_it_without_the_backs_offer() {
 
 /// A back that answers what was not asked, or twice, gets one fault.
 #[test]
-fn a_back_that_lies_on_the_control_ring() {
+fn a_back_that_violates_on_the_control_ring() {
     for (id, msg_type, rsp_prod) in [(2, 4, 1), (1, 5, 1), (1, 4, 2), (1, 4, u32::MAX)] {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));

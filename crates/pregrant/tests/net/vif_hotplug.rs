@@ -35,7 +35,7 @@ fn live_rings_at_state_2_are_taken_up() {
     for front_state in ["4", "7"] {
         bb.own.borrow_mut().insert("state".into(), "2".into());
         fb.own.borrow_mut().insert("state".into(), front_state.into());
-        // A predecessor of ours that died at 2 connected nobody.
+        // A predecessor of ours that died at 2 connected no one.
         assert_eq!(back().inherit(&mut bb), Ok(PreviousState::Nothing));
         let mut next = back();
         next.take_from_kernel();
@@ -76,7 +76,7 @@ fn state_2_is_else_the_beginning() {
     assert_eq!(next.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
     assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (0, "2"));
     bb.own.borrow_mut().insert("hotplug-status".into(), "connected".into());
-    // Its port is made before its front hears of it.
+    // Its port is made before its front is notified of it.
     assert_eq!(next.step_unsaid(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Connected));
     assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (1, "2"));
     next.say_connected(&mut bb).unwrap();

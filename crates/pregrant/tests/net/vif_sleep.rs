@@ -63,7 +63,7 @@ impl Pair {
         assert_eq!(self.events(), [], "and no event of the past");
     }
 
-    /// The back's channels that have fired since it last looked.
+    /// The back's channels that have fired since it last checked.
     fn events(&self) -> Vec<EvtchnPort> {
         let mut ready = ReadySet::default();
         self.h.wait(&mut ready, Some(Duration::ZERO));

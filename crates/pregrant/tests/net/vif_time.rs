@@ -124,7 +124,7 @@ fn xsa_392_one_slot_for_longer_frames_stalls_the_queue() {
     turn(&mut g, 90 * S);
     assert_eq!(g.back.link(), Link::Up);
     assert_eq!(g.back.stats().frames, 2);
-    // The time begins anew.
+    // The time restarts.
     give(&mut g, 1);
     turn(&mut g, 149 * S);
     assert_eq!((g.back.link(), g.back.stalls()), (Link::Up, 1));
@@ -160,7 +160,7 @@ fn a_queue_starts_without_a_link_until_slots_are_posted() {
 }
 
 #[test]
-fn an_index_that_lies_is_found_in_a_turn_too() {
+fn an_index_that_violates_is_found_in_a_turn_too() {
     let (_, mut g) = rx(true, false);
     g.model.publish_index(1000);
     let fault = PeerFault::ReqProdOverrun { req_prod: 1000, req_cons: 0, size: 256 };
@@ -247,7 +247,7 @@ fn the_link_is_up_when_all_queues_are_ready() {
 }
 
 #[test]
-fn a_rate_holds_frames_back_and_keeps_nobody_awake() {
+fn a_rate_holds_frames_back_and_keeps_no_one_awake() {
     let mut pair = Pair::connected(1, "10000,50000");
     // The slots that its front posted take the link up: until then they are work.
     assert_eq!(pair.back.final_check(&pair.h, 0), Ok(true));
@@ -298,7 +298,7 @@ fn queues_share_a_rate_and_none_starves() {
 /// Its worker sleeps until the window's end; what a queue at another worker does then must not
 /// leave it asleep.
 #[test]
-fn a_queue_that_waits_for_credit_is_looked_at_when_it_was_said() {
+fn a_queue_that_waits_for_credit_is_checked_when_it_was_said() {
     let mut pair = Pair::connected(2, "3000,1000");
     pair.xen.stop_clock(0);
     assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(true)));
@@ -318,7 +318,7 @@ fn a_queue_that_waits_for_credit_is_looked_at_when_it_was_said() {
 }
 
 #[test]
-fn a_garbled_rate_is_none_and_is_told() {
+fn a_garbled_rate_is_none_and_is_notified() {
     for text in ["fast", "1000", "1000,", "1000,x", "-1,5", "\u{1b}[2J"] {
         let mut pair = Pair::connected(1, text);
         assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(true)));

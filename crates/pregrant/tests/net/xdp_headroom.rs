@@ -36,7 +36,7 @@ fn gso() -> Offload {
 /// Each piece is behind the headroom, in as many slots as that takes and not one fewer; the extra
 /// info says so.
 #[test]
-fn frames_lie_behind_the_headroom_and_need_the_slots_that_takes() {
+fn frames_violate_behind_the_headroom_and_need_the_slots_that_takes() {
     for headroom in [1u16, 256, 2048] {
         let room = PAGE_SIZE - usize::from(headroom);
         for len in [60, room, room + 1, PAGE_SIZE, 2 * room, 65_535] {
@@ -155,7 +155,7 @@ fn a_front_asks_while_it_is_connected() {
         pregrant::platform::PeerMem::map(&h, GUEST, &[GrantRef(gref)], pregrant::platform::Access::ReadWrite)
             .expect("the front's ring"),
     );
-    // Its pages stay the front's; the answers are looked at as they stand on the ring.
+    // Its pages stay the front's; the answers are checked as they stand on the ring.
     let mut at = 0;
     let mut deliver = |back: &mut BackVif<_>| {
         let mut port = TestPort::default();
@@ -215,7 +215,7 @@ fn a_front_asks_while_it_is_connected() {
         assert_eq!(back.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
         assert_eq!(back.state(), S::Connected);
     }
-    // A fault closes it at 8 too, and saying 7 brings nobody back.
+    // A fault closes it at 8 too, and saying 7 brings no one back.
     back.close(&h, &mut bb, Some("a fault")).expect("plain maps");
     for state in ["7", "4", "7"] {
         fb.own.borrow_mut().insert("state".into(), state.into());

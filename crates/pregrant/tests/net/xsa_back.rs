@@ -229,7 +229,7 @@ fn xsa_392_one_slot_for_longer_frames_keeps_one_burst() {
 /// index that runs ahead of what was written, which is believed: the slots there are whatever the
 /// guest left in them.
 #[test]
-fn index_lies_of_every_kind() {
+fn index_violates_of_every_kind() {
     for start in [0, 1000, u32::MAX - 3, 1 << 31] {
         let rig = Rig::new();
         let mut g = rig.tx_model(Way::Copy, start, 1);
@@ -252,7 +252,7 @@ fn index_lies_of_every_kind() {
             assert_eq!(g.run(), Ok(()));
             assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY]]));
         }
-        // 251 slots that nobody wrote: no frames, each refused, each answered.
+        // 251 slots that no one wrote: no frames, each refused, each answered.
         let ahead = g.model.next_index().wrapping_add(SLOTS - 5);
         g.model.publish_index(ahead);
         assert_eq!(g.run(), Ok(()));

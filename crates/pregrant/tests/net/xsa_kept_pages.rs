@@ -87,7 +87,7 @@ impl Hoarder {
         self.show(2);
     }
 
-    /// References are small numbers: nobody has to tell which.
+    /// References are small numbers: no one has to tell which.
     fn map_all(&mut self, most: u32) {
         for gref in 1..most {
             let map = |acc| self.host.map(GUEST, &[GrantRef(gref)], acc);
@@ -154,7 +154,7 @@ fn turn<P: Platform>(
         assert!(burst.push(&vec![SENT; len], Offload::default()));
     }
     for i in 0..front.nr_queues() {
-        // None once the ring is full of those that nobody has answered.
+        // None once the ring is full of those that no one has answered.
         front.queue_mut(i).unwrap().send(p, &burst.burst()).expect("grants stand");
     }
     assert!(!check || back.pages_with(SENT) >= 3, "it sees what it is sent");
@@ -294,7 +294,7 @@ fn pages_of_the_last_connection_do_not_stand_in_the_way_of_the_next() {
 /// A grant stays what it was: a page that the back could only read it can only read, however often
 /// it comes back. Pages of one back are never another one's.
 #[test]
-fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_nobody_else() {
+fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_no_one_else() {
     let xen = LocalXen::new();
     let p = Gntalloc::of(xen.domain(GUEST.0), 1 << 20);
     let (mut fb, bb) = device();
@@ -324,7 +324,7 @@ fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_nobody_else() {
 }
 
 /// A page that the back has kept from its last connection may be its ring in this one. What it
-/// writes there before and after the vif is connected is a lie like any other.
+/// writes there before and after the vif is connected is a violation like any other.
 #[test]
 fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
     for before in [true, false] {

@@ -309,8 +309,8 @@ enum End {
     Offline,
 }
 
-/// Removed at every state that lies between its coming and its going, in every way, either end the
-/// first to hear of it.
+/// Removed at every state that is between its coming and its going, in every way, either end the
+/// first to be notified of it.
 #[test]
 fn xsa_465_removal_at_every_state_leaves_nothing() {
     use End::*;
@@ -351,7 +351,7 @@ fn xsa_465_removal_at_every_state_leaves_nothing() {
                         pair.bb.own.borrow_mut().insert("online".into(), "0".into());
                     }
                 }
-                // A front whose device is gone closes; so does one that is told to.
+                // A front whose device is gone closes; so does one that is asked to.
                 if matches!(end, FrontDirGoes | Offline) {
                     front.close(&mut pair.fb, None).expect("a map");
                 }
@@ -421,7 +421,7 @@ fn xsa_350_connecting_and_disconnecting_in_a_loop_leaves_what_one_round_leaves()
     }
 }
 
-/// A bus whose peer's state is another one at each look.
+/// A bus whose peer's state is another one at each check.
 struct Restless {
     bus: MapBus,
     checks: Cell<u32>,
@@ -474,7 +474,7 @@ impl DeviceBus for Restless {
     }
 }
 
-/// A peer that changes its state between any two looks holds up neither end: a step ends, and
+/// A peer that changes its state between any two checks holds up neither end: a step ends, and
 /// leaves nothing over.
 #[test]
 fn xsa_349_a_state_that_changes_at_each_look_ends_the_step() {
@@ -589,7 +589,7 @@ fn two_queues_with_the_same_grants_harm_their_guest_alone() {
 }
 
 /// A full list page has no terminator: the list goes on in the next page that is named, and ends
-/// where there is none. What lies behind is not mapped, and its ids have no buffer.
+/// where there is none. What is behind is not mapped, and its ids have no buffer.
 #[test]
 fn more_entries_than_the_named_pages_hold_are_not_taken() {
     const OCTETS: u32 = 64;

@@ -4,7 +4,7 @@
 //!   Rig --tx(way)--> TxEnds { TxFront, TxQueue }      --tx_model(way)--> TxGame { TxModel, TxQueue }
 //!       --rx(way)--> RxEnds { RxFront, RxQueue }      --rx_model(way)--> RxGame { RxModel, RxQueue }
 //! ```
-//! Everything is set up as two drivers do it: pages granted, list pages read and judged, mapped.
+//! Everything is set up as two drivers do it: pages granted, list pages read and validated, mapped.
 //! `close` of each takes it down again; [`Rig::assert_empty`] then shows that nothing is left.
 #![allow(dead_code)] // each test binary uses its part of it
 
@@ -151,7 +151,7 @@ impl Rig {
         (front, back)
     }
 
-    /// Staging buffers as negotiated: the front lists them, the back reads the list, judges and
+    /// Staging buffers as negotiated: the front lists them, the back reads the list, validates and
     /// maps it.
     pub fn stage(&self, way: Way, acc: Access, first_id: u16) -> Option<Staged> {
         self.stage_some(way, acc, first_id, SLOTS)
@@ -172,8 +172,8 @@ impl Rig {
         Some((area, buffers))
     }
 
-    /// A half of a data ring as negotiated: the front names its pages, the back reads, judges and
-    /// maps them.
+    /// A half of a data ring as negotiated: the front names its pages, the back reads, validates
+    /// and maps them.
     pub fn half(&self, way: Way, acc: Access) -> Option<Half> {
         let Way::DataRing(order) = way else { return None };
         let tx = acc == Access::ReadOnly;
@@ -368,7 +368,7 @@ impl Rig {
     }
 }
 
-/// What the model's pages hold at byte `at`: no two neighbours, pages or cache lines look alike.
+/// What the model's pages hold at byte `at`: no two neighbours, pages or cache lines check alike.
 pub fn byte(at: usize) -> u8 {
     (at ^ ((at >> 6) * 31) ^ ((at >> 12) * 101)) as u8
 }
@@ -520,12 +520,12 @@ impl RxGame {
 /// A frame with what is known of it.
 pub type Frame = (Vec<u8>, Offload);
 
-/// A frame port that keeps what it is given and gives what it was told to.
+/// A frame port that keeps what it is given and gives what it was asked to.
 #[derive(Default)]
 pub struct TestPort {
     pub took: Vec<Frame>,
     pub gives: VecDeque<Frame>,
-    /// Takes payload where it lies, and copies it itself.
+    /// Takes payload where it is, and copies it itself.
     pub lent: bool,
     /// Has no room.
     pub full: bool,

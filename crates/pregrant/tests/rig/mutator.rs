@@ -26,7 +26,7 @@ impl Outcomes {
 }
 
 /// Plays `least` rounds, and goes on until both outcomes were seen. Miri, to which a round is long,
-/// plays one and asks for nothing: it is there to judge the accesses.
+/// plays one and asks for nothing: it is there to validate the accesses.
 pub fn until_both(least: usize, mut round: impl FnMut(&mut Outcomes)) {
     let mut seen = Outcomes::default();
     if cfg!(miri) {

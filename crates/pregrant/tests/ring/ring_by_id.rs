@@ -244,7 +244,7 @@ fn every_death<K: AnyOrder<Req = Request, Rsp = Response>>(case: Case) {
 }
 
 #[test]
-fn each_id_is_answered_once_whoever_dies_where() {
+fn each_id_is_answered_once_no_matter_who_dies_where() {
     let cases = [(1, 1, 0, 1, 0), (6, 4, 1, 2, 1), (6, 6, 2, 3, 0), (9, 5, 0, 5, 2), (32, 5, 1, 2, 2)];
     for start in [0, 30, u32::MAX - 3] {
         for (n, taken, early, batch, more) in cases {

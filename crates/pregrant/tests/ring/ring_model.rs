@@ -75,7 +75,7 @@ enum Op {
     FrontSleeps(u32),
 }
 
-/// Steps of a run. Miri looks at each access for what it is, so a few steps show it all.
+/// Steps of a run. Miri checks each access for what it is, so a few steps show it all.
 const STEPS: usize = if cfg!(miri) { 12 } else { 200 };
 
 /// Batch sizes: mostly small, sometimes a whole ring.
@@ -357,19 +357,19 @@ proptest! {
     }
 
     #[test]
-    fn xsa_86_a_front_that_lies_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
+    fn xsa_86_a_front_that_violates_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
         a_lying_front_is_caught::<NetTx>(start, &ops, violation);
         a_lying_front_is_caught::<NetRx>(start, &ops, violation);
     }
 
     #[test]
-    fn xsa_86_a_back_that_lies_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
+    fn xsa_86_a_back_that_violates_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
         a_lying_back_is_caught::<NetTx>(start, &ops, violation);
         a_lying_back_is_caught::<NetRx>(start, &ops, violation);
     }
 
     #[test]
-    fn a_lie_about_an_event_index_wakes_at_the_wrong_time_and_no_more(
+    fn a_violate_about_an_event_index_wakes_at_the_wrong_time_and_no_more(
         start in start(), before in 0u32..200, n in 1u32..50, event in any::<u32>(), near in -60i32..60, guess in any::<bool>(),
     ) {
         let (mut front, mut back, memory) = pair::<NetTx>(1, start);
@@ -465,7 +465,7 @@ impl RingMem for &Shifting {
 
 #[test]
 fn xsa_155_197_each_word_of_a_ring_is_read_once() {
-    // attach loads rsp_prod and req_prod, and each look at the ring loads one index.
+    // attach loads rsp_prod and req_prod, and each check the ring loads one index.
     let memory = Shifting::new(&[0, 0, 3, 7]);
     let (mut back, _) = BackRing::<NetTx, _>::attach(&memory, None).unwrap();
     assert_eq!(back.available(1), Ok(3));

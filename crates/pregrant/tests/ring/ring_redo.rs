@@ -382,7 +382,7 @@ fn the_intent_stands_after_the_records_and_before_the_slots_and_the_index_comes_
 }
 
 /// A back that dies while it says what it has in its hands: its successor finds what was said
-/// before, or what is said now, or that nobody knows.
+/// before, or what is said now, or that no one knows.
 #[test]
 #[cfg_attr(
     miri,
@@ -454,7 +454,7 @@ fn a_successor_finds_what_its_predecessor_had_in_its_hands() {
     back.asking();
     let (mut back, _) = survives.attach::<NetRx>();
     assert_eq!(back.inherited(), Some(InFlight { frames: 11, asking: true, total: 11 }));
-    // Nothing is in the hands of one who has just begun; then three come, and two of them leave.
+    // Nothing is in the hands of one who has just started; then three come, and two of them leave.
     assert_eq!(back.available(1), Ok(12));
     back.consume(12);
     back.in_flight(3, 0);

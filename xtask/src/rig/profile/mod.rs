@@ -117,7 +117,7 @@ fn count(
             reading += 1;
             continue;
         }
-        // Of the readings of a row the first ends what nobody asked for; the second the short run,
+        // Of the readings of a row the first ends what no one asked for; the second the short run,
         // the fourth the long one.
         let sign = match (reading + READINGS - 1) % READINGS {
             1 => -1,

@@ -77,7 +77,7 @@ pub(super) fn place_in_xen(rig: &Rig<'_>, function: &str) -> Result<u64, String>
 pub(super) fn of_xen(rig: &Rig<'_>) -> Result<Symbols, String> {
     let lines = lines_of_xen(rig)?;
     let named = |(at, name): (u64, &str)| {
-        // What lies behind the last one: each processor's first instructions of a system call, and
+        // What is behind the last one: each processor's first instructions of a system call, and
         // others that are written then.
         let name = if name.starts_with("__ctors") { "stubs" } else { group::plain(name) };
         (at, name.to_string(), group::of_xen(name))
@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn dom0s_names_are_all_there_or_it_is_told() {
+    fn dom0s_names_are_all_there_or_it_is_notified() {
         // printf 'ffffffff81000000 a.part.0\nffffffffc0000000 b [tun]\n' | gzip | base64
         let packed = "H4sIAAAAAAACA0tLgwALQwMwUEjUK0gsKtEz4IJKpCUbQGWSFKJLSvNiuQAxVNUxMwAAAA==";
         let found = of_kernel(packed).unwrap();

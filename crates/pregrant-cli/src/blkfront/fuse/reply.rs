@@ -1,5 +1,5 @@
 //! A request's answer, which is given once, from any thread: a header of 16 bytes, and what the
-//! operation has behind it (`linux/fuse.h`). One that nobody gave is EIO.
+//! operation has behind it (`linux/fuse.h`). One that no one gave is EIO.
 
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -82,7 +82,7 @@ impl Reply {
         let Some(to) = self.to.take() else { return };
         let header = Words::default().u32s(&[(16 + body.len()) as u32, error as u32]).u64s(&[self.unique]);
         match rustix::io::writev(to, &[IoSlice::new(&header.0), IoSlice::new(body)]) {
-            // Nobody waits for it any more.
+            // No one waits for it any more.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
             // LOG: of the process' own mount.
             Err(e) => {

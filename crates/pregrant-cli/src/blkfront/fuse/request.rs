@@ -11,7 +11,7 @@ pub(in crate::blkfront) enum Op<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// Nobody knows a file any more; not answered.
+    /// No one knows a file any more; not answered.
     Forget,
     GetAttr,
     /// `owner`: its mode or owner is to be another.
@@ -49,7 +49,7 @@ pub(in crate::blkfront) enum Op<'a> {
     Interrupt {
         of: u64,
     },
-    /// What nobody here knows, or is too short.
+    /// What no one here knows, or is too short.
     Other,
 }
 

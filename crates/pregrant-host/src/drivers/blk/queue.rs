@@ -1,4 +1,4 @@
-//! One queue of a vbd that is served: its ring, joined with what tells that its disk has done
+//! One queue of a vbd that is served: its ring, joined with what reports that its disk has done
 //! something. What a worker has of a vbd.
 //!
 //! ```text

@@ -1,10 +1,10 @@
-//! A far side of whose vifs some have a capture file.
+//! A remote side of whose vifs some have a capture file.
 //!
 //! ```text
 //!   before anything begins   CaptureFile::open     each file can be made; a predecessor may still write to it
-//!   found, plug, ...         handed on to the far side inside
+//!   found, plug, ...         handed on to the remote side inside
 //!   connected                its ports, each within a Pcap; all connects of a vif go into one file
-//!   control turns            what is buffered is written; a failure is told at the vif's expense, once
+//!   control turns            what is buffered is written; a failure is notified at the vif's expense, once
 //! ```
 //! What a guest may do: fill the file system that its file is on. Its worker writes there, and the
 //! control thread what is buffered, one at a time: a slow disk makes the worker's other vifs slow,
@@ -41,7 +41,7 @@ impl CaptureFile {
     pub fn open(front: u16, handle: u32, path: PathBuf) -> Result<Self, String> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        // A pipe without a reader, or with a slow one, is to hold nobody up.
+        // A pipe without a reader, or with a slow one, is to hold no one up.
         options.custom_flags(OFlags::NONBLOCK.bits() as i32);
         match options.open(&path) {
             Ok(file) => Ok(Self { vif: (front, handle), path, file }),
@@ -181,7 +181,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn each_vif_has_a_file_of_its_own_that_begins_anew() {
+    fn each_vif_has_a_file_of_its_own_that_begins_again() {
         let dir = std::env::temp_dir().join(format!("pregrant-captured-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let [a, b] = ["a.pcap", "b.pcap"].map(|name| dir.join(name));

@@ -5,7 +5,7 @@
 //!
 //! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and
 //! sends and receives in between. What the back may do: offer anything, close at any time; the
-//! guest hears of it as a state or an error.
+//! guest is notified of it as a state or an error.
 
 use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
 use crate::drivers::wait::Waiter;
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// How long a new connection waits for the back's word on pages that are to stay mapped.
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks at its answers.
+/// Between two checks its answers.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
 /// One vif of the own domain.
@@ -70,7 +70,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         &self.vif
     }
 
-    /// The driver, for what is not about frames (its control ring, its multicast wishes), and the
+    /// The driver, for what is not about frames (its control ring, its multicast requests), and the
     /// platform for it.
     pub fn driver(&mut self) -> (&P, &mut FrontVif<P>) {
         (&self.end.platform, &mut self.vif)
@@ -87,7 +87,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     }
 
     /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a vif
-    /// that is to begin anew at some time is not waited for beyond it. Returns what the vif came
+    /// that is to restart at some time is not waited for beyond it. Returns what the vif came
     /// to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.wait_for_events(wait, self.vif.begins_at_ns())?;
@@ -97,8 +97,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if self.is_path_due && self.vif.is_live() && !self.vif.is_announcing() {
             self.log_path();
         }
-        // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored, on
-        // real Xen through another domain, each time that a loop sleeps.
+        // Nothing was notified, so nothing has changed: asking would cost a round trip to
+        // xenstored, on real Xen through another domain, each time that a loop sleeps.
         if events == 0 && self.vif.is_live() && !self.vif.awaits_release() {
             return Ok(FrontStep::Waiting);
         }
@@ -122,7 +122,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
     }
 
-    /// How long a vif waits before it begins anew: then [`control`](Self::control) is to be called,
+    /// How long a vif waits before it restarts: then [`control`](Self::control) is to be called,
     /// whatever else there is to sleep for.
     pub fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vif.begins_at_ns())
@@ -252,7 +252,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if self.arm(tx_too)? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }
-        // Nobody tells when a back lets go of pages.
+        // No event says when a back lets go of pages.
         let retry = self.vif.awaits_release().then_some(RETRY);
         let due = [due, self.begins_in(), retry].into_iter().flatten().min();
         let mut waiter = std::mem::take(&mut self.waiter);
@@ -283,7 +283,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
 
-    /// What of its configuration nobody asked for: where the back has not got that, the log has no
+    /// What of its configuration no one asked for: where the back has not got that, the log has no
     /// warning.
     pub fn set_defaults(&mut self, defaults: Defaults) {
         self.defaults = defaults;
@@ -371,7 +371,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     }
 }
 
-/// What of a front's configuration nobody asked for by name.
+/// What of a front's configuration no one asked for by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Defaults {
     /// Staging, and the length of its buffers.

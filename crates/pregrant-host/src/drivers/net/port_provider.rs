@@ -1,4 +1,5 @@
-//! The far side of a domain's vifs: what stands behind the rings, and how a vif is plugged into it.
+//! The remote side of a domain's vifs: what stands behind the rings, and how a vif is plugged into
+//! it.
 //!
 //! ```text
 //!   predecessor's  reserve()    what comes for its guest waits, before any of them is taken up
@@ -8,7 +9,7 @@
 //!   front at 5     closed()     the ports are dropped
 //!   vif removed    removed()    nothing of it stays
 //! ```
-//! A closure that makes ports is a far side too: one where nothing is to be plugged.
+//! A closure that makes ports is a remote side too: one where nothing is to be plugged.
 //!
 //! What a guest may do: nothing here; the keys are the toolstack's.
 
@@ -27,7 +28,7 @@ use std::time::Duration;
 /// What stands behind all vifs of a backend.
 pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 
-/// What the toolstack says of a vif's far side, from the back's directory.
+/// What the toolstack says of a vif's remote side, from the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HotplugConfig {
     /// The interface's name: `vifname`, else `vif<domid>.<handle>`.
@@ -40,11 +41,11 @@ pub struct HotplugConfig {
     pub mtu: Option<u32>,
     /// `mac`: the guest's address.
     pub mac: Option<String>,
-    /// The back's directory, which the script is told.
+    /// The back's directory, which the script is notified.
     pub dir: String,
 }
 
-/// What a vif's interface is called where the toolstack has no wish.
+/// What a vif's interface is called where the toolstack has no request.
 pub fn usual_name(id: &DeviceId) -> String {
     format!("vif{}.{}", id.front.0, id.handle)
 }
@@ -79,7 +80,7 @@ impl HotplugConfig {
     }
 }
 
-/// Who plugs a vif's far side in (docs/protocol 2.10). Never two of them.
+/// Who plugs a vif's remote side in (docs/protocol 2.10). Never two of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
     /// The toolstack: its script says "connected" in `hotplug-status`, and the front is connected
@@ -88,7 +89,7 @@ pub enum Hotplug {
     /// This process: runs `script`, or joins `bridge` where there is no such file, and then says
     /// "connected".
     Own,
-    /// Nobody.
+    /// No one.
     #[default]
     None,
 }
@@ -114,7 +115,7 @@ pub trait PortProvider {
         let _ = id;
         false
     }
-    /// A vif was found: makes its place. Nothing was told to its front yet, unless it is `live`:
+    /// A vif was found: makes its place. Nothing was asked to its front yet, unless it is `live`:
     /// then it is about to be taken up, and its place is that of a predecessor, or is to be like it
     /// at once. May come again.
     ///
@@ -161,7 +162,7 @@ pub trait PortProvider {
     /// made; empty where ports ring their bells. Required, as [`link`](Self::link) is.
     fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd>;
     /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for
-    /// them. Required: a far side that stands before another and does not hand it on leaves that
+    /// them. Required: a remote side that stands before another and does not hand it on leaves that
     /// one without a link.
     ///
     /// # Errors
@@ -189,7 +190,7 @@ pub trait PortProvider {
         let _ = id;
         false
     }
-    /// What failed since the last call while nobody asked, for the log: of vifs that are there, and
+    /// What failed since the last call while no one asked, for the log: of vifs that are there, and
     /// of those that [end](Self::is_ending).
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
         Vec::new()
@@ -199,8 +200,8 @@ pub trait PortProvider {
     fn due(&self) -> Option<Duration> {
         None
     }
-    /// Between batches, once in a while, and before sleeping. True: frames have come that nobody
-    /// looked at, so do not sleep.
+    /// Between batches, once in a while, and before sleeping. True: frames have come that no one
+    /// checked, so do not sleep.
     fn turn(&mut self) -> bool {
         false
     }
@@ -255,7 +256,7 @@ pub(super) enum HotplugState {
 }
 
 impl HotplugState {
-    /// Makes the far side's place, and begins to plug it in. A vif that was taken up (`live`) is
+    /// Makes the remote side's place, and begins to plug it in. A vif that was taken up (`live`) is
     /// plugged in already.
     pub(super) fn begin<P: Platform>(
         provider: &mut dyn PortProvider,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   poll   guest --TX--> port, port --RX--> guest: one batch each way
-//!   turn   orders and wishes are heeded; frames for guests expire, guests that take none lose their link (docs/protocol 6)
+//!   turn   orders and requests are applied; frames for guests expire, guests that take none lose their link (docs/protocol 6)
 //! ```
 //! What a guest may do: as for [`BackQueue`]. Its fault closes its vif.
 

@@ -1,4 +1,4 @@
-//! Each vif as a station of one switch: the far side that needs no interface of this machine.
+//! Each vif as a station of one switch: the remote side that needs no interface of this machine.
 //!
 //! ```text
 //!   reserve    a predecessor's vif: a port for each queue already, where frames for its guest wait until it is connected
@@ -6,7 +6,7 @@
 //!   connected  a port for each queue; the address is pinned, and the guest sends with no other
 //!   closed     the ports go, the address with them
 //! ```
-//! A vif without `mac` may send with any address that is nobody else's. One that the operator lets
+//! A vif without `mac` may send with any address that is no other one's. One that the operator lets
 //! ([`allow_mac_spoofing`](Stations::allow_mac_spoofing)) may send with any but another vif's own:
 //! for a guest that bridges, or shares an address with another (VRRP).
 //!
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn frames_wait_for_a_vif_that_is_about_to_be_taken_up() {
         let mut stations = Stations::at(&Switch::new());
-        // 6 has an address of the toolstack's; nobody knows 7's, so what is for it goes to all.
+        // 6 has an address of the toolstack's; no one knows 7's, so what is for it goes to all.
         let keys = [(5, Some("00:16:3e:00:00:05")), (6, Some("00:16:3e:00:00:06")), (7, None)];
         for (front, mac) in keys {
             stations.reserve(&id(front), &place(mac), 2, BOTH);

@@ -1,4 +1,4 @@
-//! Each vif as a tap of this machine: the far side of a driver domain whose kernel routes or
+//! Each vif as a tap of this machine: the remote side of a driver domain whose kernel routes or
 //! bridges.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!   connected  a port for each queue
 //!   link       the carrier: frames for a guest that takes none are dropped before they come here
 //!   closed     the link is down
-//!   removed    vif5.0 is gone; its script is told once there is room for it, and `failures` has what that came to
+//!   removed    vif5.0 is gone; its script is notified once there is room for it, and `failures` has what that came to
 //! ```
 //! An interface outlives the process, with its bridge and addresses; the next backend attaches to
 //! it. A tap wakes the worker of its queue
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
-/// Between two looks at the scripts of vifs that are gone.
+/// Between two checks the scripts of vifs that are gone.
 const SCRIPT_CHECK: Duration = Duration::from_millis(10);
 
 /// How long a bridge may take to forward for a port whose link came up. The kernel follows links
@@ -43,7 +43,7 @@ const FORWARDS: Duration = Duration::from_secs(3);
 /// All taps of a backend.
 pub struct Taps {
     taps: BTreeMap<(u16, u32), Placed>,
-    /// What is left of [`FORWARDS`] for all vifs together: nobody is served meanwhile.
+    /// What is left of [`FORWARDS`] for all vifs together: no one is served meanwhile.
     patience: Duration,
     /// Scripts of vifs that are gone, in the order in which these went.
     ending: Vec<Ending>,
@@ -250,7 +250,7 @@ impl PortProvider for Taps {
                 }
             }
             // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot be
-            // told; it is up then.)
+            // notified; it is up then.)
             let _ = tap.carrier(live);
             Ok(tap)
         };
@@ -342,7 +342,7 @@ impl PortProvider for Taps {
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         let stays = |e: io::Error| format!("its interface stays behind: {e}");
         let Some(mut placed) = self.taps.remove(&(id.front.0, id.handle)) else {
-            // A predecessor's, whose vif went while nobody was there to see it.
+            // A predecessor's, whose vif went while no one was there to see it.
             return remove_left(&usual_name(id)).map_err(stays);
         };
         let run = placed.undo(self.scripts.as_ref()).or(placed.script.take());

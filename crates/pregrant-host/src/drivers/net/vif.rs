@@ -1,7 +1,7 @@
 //! One vif that is served: its queues joined with the ports behind them.
 //!
 //! ```text
-//!   place      HotplugConfig is read, the far side makes the vif's place
+//!   place      HotplugConfig is read, the remote side makes the vif's place
 //!   connected  PortProvider::connected: a port for each queue
 //!   lend       queue i and port i go to a worker, as one (`queue`); take_back
 //!   turn       control requests; the link, once all queues have it or one has it no longer
@@ -45,9 +45,9 @@ pub(super) struct VifInstance<P: Platform> {
     provider: SharedProvider,
     hotplug: Hotplug,
     plug: HotplugState,
-    /// The log was told that its guest takes no frames.
+    /// The log was notified that its guest takes no frames.
     stalled: bool,
-    /// The log was told that its guest has had pages mapped.
+    /// The log was notified that its guest has had pages mapped.
     has_grefs: bool,
     /// The log was warned, of any vif, that its guest is not isolated.
     warned: Rc<Cell<bool>>,
@@ -183,7 +183,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
         let (mut back, mut ports) = (Vec::new(), Vec::new());
         for queue in queues {
-            // Nobody but this type makes queues of this device.
+            // No one but this type makes queues of this device.
             let Ok(queue) = (queue as Box<dyn Any>).downcast::<VifQueue<P>>() else { continue };
             let VifQueue { queue, port, readable, .. } = *queue;
             back.push(queue);

@@ -1,4 +1,4 @@
-//! What is looked at now and then, for nobody tells of it: what stands behind a device.
+//! What is checked now and then, for no event reports it: what stands behind a device.
 //!
 //! ```text
 //!   connected:            it has changed perhaps (a disk's length)         each second, if its class wants it
@@ -8,7 +8,7 @@
 //!   somebody else's:      the kernel has it, who may let go                each second
 //!   about to close:       what is under way behind it ends (reclaim)        each 20 ms, for as long as its class says
 //! ```
-//! "From each 20 ms on": a look is as far from the one before as an eighth of the time that has
+//! "From each 20 ms on": a check is as far from the one before as an eighth of the time that has
 //! passed since the first, a second at most.
 //!
 //! What a guest may do: nothing here.
@@ -24,9 +24,9 @@ use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// Between two looks at what stands behind devices that are connected.
+/// Between two checks what stands behind devices that are connected.
 const CHECK: Duration = Duration::from_secs(1);
-/// Between two looks at what somebody has.
+/// Between two checks what somebody has.
 const BUSY_CHECK: Duration = Duration::from_millis(20);
 /// The same, when it has taken long.
 const BUSY_CHECK_MOST: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(served) = self.devices.get_mut(&id) else { return };
         let (now, who) = (Instant::now(), e.to_string());
         if served.behind.why().is_some() {
-            // It was told so before, and waits for the next try.
+            // It was notified before, and waits for the next try.
             return served.behind.fails(now, &who, true);
         }
         if served.busy.is_none() {
@@ -84,7 +84,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Looks at what it is time to look at.
+    /// Checks what it is time to check.
     pub(super) fn run_checks(&mut self) {
         let now = Instant::now();
         let is_due = |busy: &Busy| busy.next <= now;
@@ -115,7 +115,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// When the next look is due, from now.
+    /// When the next check is due, from now.
     pub(super) fn check_due(&self) -> Option<Duration> {
         let now = Instant::now();
         let busy = self.devices.iter().filter_map(|served| served.busy.as_ref().map(|busy| busy.next));

@@ -68,7 +68,7 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     }
     /// A device that was found. `kept` is memory of it that outlives the process.
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
-    /// A device is gone that nobody here has served, or serves still: nothing of it stays.
+    /// A device is gone that no one here has served, or serves still: nothing of it stays.
     ///
     /// # Errors
     /// In words for the log: what stays behind.
@@ -82,7 +82,7 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
         let _ = id;
         false
     }
-    /// What failed since the last call while nobody asked.
+    /// What failed since the last call while no one asked.
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
         Vec::new()
     }
@@ -91,7 +91,7 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     fn due(&self) -> Option<Duration> {
         None
     }
-    /// Between batches, and before sleeping. True: something has come that nobody looked at, so do
+    /// Between batches, and before sleeping. True: something has come that no one checked, so do
     /// not sleep.
     fn turn(&mut self) -> bool {
         false
@@ -166,8 +166,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// The directory is gone, or xenstore.
     fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError>;
 
-    /// Makes what stands behind it, before its front is told of anything; or finds it again, where
-    /// a predecessor left the device connected (`live`). May come again.
+    /// Makes what stands behind it, before its front is notified of anything; or finds it again,
+    /// where a predecessor left the device connected (`live`). May come again.
     ///
     /// # Errors
     /// In words for the log and the store. The device is not served.
@@ -176,7 +176,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         Ok(Notes::new())
     }
     /// Tries what stands behind it, before its front comes. With it whether the toolstack's script
-    /// is still to say what that is: then the log is not told yet.
+    /// is still to say what that is: then the log is not notified yet.
     ///
     /// # Errors
     /// The directory is gone, or xenstore.
@@ -237,12 +237,12 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = p;
         Ok(false)
     }
-    /// Whether the guest showed work that is not of one queue, of which an event has told or is to
-    /// tell. Arms nothing.
+    /// Whether the guest showed work that is not of one queue, of which an event has reported or
+    /// will report. Arms nothing.
     fn is_pending(&mut self) -> bool {
         false
     }
-    /// One of the class's own keys changed, and was looked at: for what is to be said of that.
+    /// One of the class's own keys changed, and was checked: for what is to be said of that.
     fn key_changed(&mut self, device: &Device, log: &DeviceLog) {
         let _ = (device, log);
     }
@@ -266,8 +266,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         false
     }
 
-    /// Whether it is to be [looked at](Self::check) now and then while it is connected, for what
-    /// stands behind it may change and nobody tells.
+    /// Whether it is to be [checked](Self::check) now and then while it is connected, for what
+    /// stands behind it may change and no one tells.
     fn wants_checks(&self) -> bool {
         false
     }
@@ -296,7 +296,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// Which of the device's.
     fn number(&self) -> usize;
     /// One batch, both directions. True: there may be more. `scratch` is for what a batch needs,
-    /// and is nobody's between calls.
+    /// and is no one's between calls.
     ///
     /// # Errors
     /// A ring broke its protocol: the device is closed.
@@ -310,7 +310,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn requests(&self) -> u32 {
         0
     }
-    /// Now and then, and before it is armed: heeds what its device was told, and looks after what
+    /// Now and then, and before it is armed: applies what its device was notified, and watches what
     /// waits. True: its device is to have a [turn](ServedDevice::turn).
     ///
     /// # Errors
@@ -324,7 +324,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// # Errors
     /// As for [`poll`](Self::poll).
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// Whether the guest showed work, of which an event has told or is to tell. Arms nothing.
+    /// Whether the guest showed work, of which an event has reported or will report. Arms nothing.
     fn is_pending(&mut self) -> bool;
     /// When it wants its worker awake though nothing comes from the guest, by the platform's clock.
     /// None: never.

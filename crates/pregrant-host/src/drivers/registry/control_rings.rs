@@ -2,7 +2,7 @@
 //! whoever serves the queues.
 //!
 //! ```text
-//!            +--------------- its event channel fired, or a look found what nobody told of -------------+
+//!            +--------------- its event channel fired, or a check found what no one notified of -------------+
 //!            v                                                                                          |
 //!   live --> active --a control turn: some requests--> active --nothing, before sleeping--> armed ------'
 //!              ^                  '--its guest's account of time is empty--> paused --+
@@ -10,8 +10,8 @@
 //! ```
 //! Rings that are armed cost a control turn nothing, however many there are.
 //!
-//! What a guest may do: ask without end, and be paused. Its ring is neither looked at nor armed
-//! then, so that its events wake nobody.
+//! What a guest may do: ask without end, and be paused. Its ring is neither checked nor armed
+//! then, so that its events wake no one.
 
 use super::devices::Devices;
 use crate::drivers::wait::PENDING_CHECKS;
@@ -32,7 +32,7 @@ pub(super) struct ControlRings {
     paused: BTreeMap<DeviceId, Instant>,
     /// Where the next look for lost wake-ups begins.
     checked: usize,
-    /// Nobody has asked what fired since control had its last turn.
+    /// No one has asked what fired since control had its last turn.
     pub(super) asks: bool,
     pub(super) ready: ReadySet,
 }
@@ -47,7 +47,7 @@ impl ControlRings {
         let live = devices.iter().filter(|served| served.is_connected());
         let own = live.filter_map(|served| Some((served.served.own_channel(p)?, served.device.id())));
         let before = std::mem::replace(&mut self.by_port, own.collect());
-        // One that has connected anew has another channel, or is as good as new.
+        // One that has reconnected has another channel, or is as good as new.
         self.active.retain(|id| self.by_port.values().any(|live| live == id));
         self.paused.retain(|id, _| self.by_port.values().any(|live| live == id));
         for (port, id) in &self.by_port {
@@ -114,13 +114,13 @@ impl ControlRings {
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    /// This thread has slept, or looked: what fired is known.
+    /// This thread has slept, or checked: what fired is known.
     pub(super) fn events_seen(&mut self) {
         self.asks = false;
     }
 
-    /// Whether a guest showed work in one that is armed, of which an event has told or is to tell:
-    /// of some, others each time; or of `all`. Its ring is active then.
+    /// Whether a guest showed work in one that is armed, of which an event has reported or will
+    /// report: of some, others each time; or of `all`. Its ring is active then.
     pub(super) fn is_pending<P: Platform, T: Transport + 'static>(
         &mut self,
         devices: &mut Devices<P, T>,

@@ -106,7 +106,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 more
             }
             Err(e) => {
-                // One is told at a time: another stays active, and is told in its next turn.
+                // One is notified at a time: another stays active, and is notified in its next
+                // turn.
                 fault = Some((served.device.id(), e));
                 true
             }

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   backend's own lines ---------------------------------+
-//!   far side: connected, link, closed, removed --Err(..)--+--> DeviceLog::say --faults (WARN)--> the device's, and all devices'
+//!   remote side: connected, link, closed, removed --Err(..)--+--> DeviceLog::say --faults (WARN)--> the device's, and all devices'
 //!             failures, also of what is gone  -------+                    '-----the rest-------> the same, of their own
 //!   recovery: a page that cannot be had ---------Err(..)--+     no room: counted, and told with the next line, or at its end
 //! ```
-//! Far sides and successions write no lines: they say what went wrong, and the backend writes it
+//! Remote sides and successions write no lines: they say what went wrong, and the backend writes it
 //! here. A budget fills again with time ([`Lines`]), so a device is never silent for good; and what
 //! it does by rights, such as to connect again and again, takes nothing from what is written of its
 //! faults. The budgets last as long as the device's directory, through any number of connects and
@@ -187,7 +187,7 @@ impl DeviceLog {
         self.own.written.get()
     }
 
-    /// At the device's end: how many were not written, and not told yet.
+    /// At the device's end: how many were not written, and not notified yet.
     pub fn end(&self) {
         let (n, class) = (self.own.unnotified.take(), self.id.class.name());
         if n > 0 {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_devices_that_lie_are_bounded_and_silence_nobody() {
+    fn a_thousand_devices_that_violate_are_bounded_and_silence_no_one() {
         const LIARS: u16 = 1000;
         let (logs, clock) = logs();
         let liars: Vec<_> = (0..LIARS).map(|front| logs.of(vif(front))).collect();

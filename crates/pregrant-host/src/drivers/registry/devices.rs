@@ -102,11 +102,11 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) failed: Option<String>,
     pub(super) faults: u64,
     pub(super) throttled: u64,
-    /// When the log was told of that last.
+    /// When the log was notified of that last.
     pub(super) throttled_said: Option<Instant>,
     /// How often its own ring was paused.
     pub(super) ring_pauses: u64,
-    /// When the log was told of that last.
+    /// When the log was notified of that last.
     pub(super) paused_said: Option<Instant>,
     pub(super) last_failure: Option<String>,
     pub(super) reattached: bool,
@@ -116,13 +116,13 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     /// Where its queues are.
     pub(super) stage: Stage<P>,
     /// Its front waits, for somebody has what stands behind it: since when, and when that is to be
-    /// looked at again.
+    /// checked again.
     pub(super) busy: Option<Busy>,
     /// What else is known of that.
     pub(super) behind: Behind,
     /// Pages that it requested for when they were [shared out](super::shared_pages).
     pub(super) requested_pages: usize,
-    /// What it was told of its share, since it connected.
+    /// What it was notified of its share, since it connected.
     pub(super) announced_pages: Option<(usize, usize)>,
     /// Its front is not watched before.
     pub(super) throttled_until: Option<Instant>,

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   event below backend/CLASS --scan--> new, all of them: what comes for a predecessor's guests waits from now on
-//!                                     each of them: own it, watch its front, make its far side's place
+//!                                     each of them: own it, watch its front, make its remote side's place
 //!                                     each of them: take up what is left, or wait for its front
 //!                                     gone: removed
 //!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
-//!   somebody else has it and keeps it (the kernel): left alone, and looked at now and then (checks)
+//!   somebody else has it and keeps it (the kernel): left alone, and checked now and then (checks)
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
 
@@ -32,11 +32,11 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). Nobody waits for
+/// How long a device whose last owner is dying is tried again (docs/protocol 1.1). No one waits for
 /// it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Memory of a device that outlives the process; what cannot be had is told at its expense.
+/// Memory of a device that outlives the process; what cannot be had is notified at its expense.
 pub(super) fn keeper<'a, P>(
     recovery: &'a mut Option<Box<dyn Recovery<P>>>,
     p: &'a P,
@@ -46,7 +46,7 @@ pub(super) fn keeper<'a, P>(
     move |name, bytes| log.failed(Level::Warn, recovery.as_mut()?.page(p, &id, name, bytes))?
 }
 
-/// A device that is this process' and has its place, and whose rings were not looked at yet.
+/// A device that is this process' and has its place, and whose rings were not checked yet.
 struct Placed<P: Platform, T: Transport + 'static> {
     device: Device,
     front_keys: &'static [&'static str],
@@ -135,7 +135,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             .is_some())
     }
 
-    /// Once: devices that the toolstack took away while nobody was there to see it.
+    /// Once: devices that the toolstack took away while no one was there to see it.
     fn forget_gone(&mut self) -> Result<(), BackendError> {
         let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
         self.forgot = true;
@@ -151,7 +151,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// Whether somebody else has a device and keeps it; the log is told once.
+    /// Whether somebody else has a device and keeps it; the log is notified once.
     fn is_left_alone(&mut self, id: DeviceId) -> bool {
         let Some(why) = self.config.had_by_others.as_ref().and_then(|had| had(&id)) else {
             self.left_alone.remove(&id);
@@ -164,7 +164,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         true
     }
 
-    /// Whether one of those is free now: nobody tells.
+    /// Whether one of those is free now: no one tells.
     pub(super) fn is_one_free(&self) -> bool {
         let Some(had) = &self.config.had_by_others else { return false };
         self.left_alone.iter().any(|id| had(id).is_none())
@@ -199,7 +199,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let log = self.logs.entry(id).or_insert_with(|| self.device_logs.of(id)).clone();
         let device = Device::new(id, Side::Back);
         // As the toolstack wrote it: what is kept is of a former device of this number, which went
-        // while nobody was here to see it.
+        // while no one was here to see it.
         if let Some(recovery) = &mut self.config.recovery
             && matches!(
                 StoreBus { device: &device, xs: &mut self.xs }.own_state(),
@@ -283,7 +283,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             if e.is_busy()
                 && let Some(held) = self.held.get_mut(&id)
             {
-                // It goes on waiting, where it would begin to anew.
+                // It goes on waiting, where it would begin to again.
                 held.made = Some(served);
             }
             return;
@@ -369,7 +369,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let how = if busy { "its guest waits" } else { "not served" };
             log.say(Level::Warn, &format_args!("{how}: {why}"));
         }
-        // Nobody listens to its front: what that writes is not to keep this process awake.
+        // No one listens to its front: what that writes is not to keep this process awake.
         if held.given_up {
             let keys =
                 self.classes.iter().find(|c| c.class() == id.class).map_or(&[][..], |c| c.front_keys());
@@ -378,7 +378,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         }
     }
 
-    /// Tries again what a dying process still had. True: look again soon.
+    /// Tries again what a dying process still had. True: check again soon.
     pub(super) fn retry_held(&mut self) -> bool {
         let now = Instant::now();
         let is_due = |held: &Held<P, T>| !held.given_up && held.next <= now;

@@ -10,7 +10,7 @@
 //!   stage   where a device's queues are     reclaim  queues go to workers and come back
 //!   checks  what is polled, as no event comes for it      obstacle  why a device's remote port or image cannot be had
 //!   control_rings  rings of devices that are of no queue, and control_turns, when they are served
-//!   pages   what each device of a guest may have mapped         shared_pages  who is told of it when
+//!   pages   what each device of a guest may have mapped         shared_pages  who is notified of it when
 //!   throttling  whose front asks for too many steps
 //!   worker_sleep  until there may be something to do
 //!   shutdown  all of them left or closed    device_log  what the log says of one
@@ -21,8 +21,8 @@
 //!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own device is closed
 //! with a line that says why (lines of each device are [bounded](DeviceLog)); the others go on. A
-//! guest that writes its state without end is heard in turns ([`EVENTS_PER_TURN`]), so that frames
-//! move in between, and then not for a while ([`throttle`]).
+//! guest that writes its state without end is received in turns ([`EVENTS_PER_TURN`]), so that
+//! frames move in between, and then not for a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle
 
@@ -94,7 +94,7 @@ pub struct BackendConfig<P> {
     /// Whether this process takes away the directories of devices that are over. The toolstack does
     /// it for its own domain alone.
     pub removes: bool,
-    /// Who else has a device and keeps it, in words with what to do; None: nobody. Such a device is
+    /// Who else has a device and keeps it, in words with what to do; None: no one. Such a device is
     /// left alone, with one warning, until it is free.
     pub had_by_others: Option<HadByOthers>,
     /// How many pages of one guest may be mapped at a time; for devices that connect from now on.
@@ -142,9 +142,9 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     /// What former devices left in the recovery is gone.
     forgot: bool,
     devices: Devices<P, T>,
-    /// What the log may be told, over all devices.
+    /// What the log may be notified, over all devices.
     device_logs: DeviceLogs,
-    /// What the log was told of each, also of those that somebody else holds.
+    /// What the log was notified of each, also of those that somebody else holds.
     logs: BTreeMap<DeviceId, DeviceLog>,
     /// Those of devices that are gone, as long as their class has something under way for them.
     ending: Vec<DeviceLog>,
@@ -157,18 +157,18 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     control_rings: ControlRings,
     /// Some are being plugged in, or out.
     hotplugs: bool,
-    /// When the first of those that are throttled is to be heard again.
+    /// When the first of those that are throttled is to be received again.
     resumes_at: Option<Instant>,
     pool: WorkerPool<P>,
     /// The number of its ports' descriptor among what wakes this thread, where this thread serves
     /// queues.
     arrivals: Option<usize>,
-    /// A directory may have come that was not looked at.
+    /// A directory may have come that was not checked.
     rescan: bool,
     /// By guest.
     throttle: BTreeMap<u16, Throttle>,
     began: Instant,
-    /// When what stands behind devices was looked at.
+    /// When what stands behind devices was checked.
     checked: Instant,
     removed: u64,
     waiter: Waiter,
@@ -267,14 +267,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let mut events = 0;
         let news = self.pump();
         let mut scan = std::mem::take(&mut self.rescan);
-        // On whose behalf: a front's steps are at its own expense, the toolstack's at nobody's.
+        // On whose behalf: a front's steps are at its own expense, the toolstack's at no one's.
         let (mut by_fronts, mut by_toolstack) = (BTreeSet::new(), BTreeSet::new());
         while events < EVENTS_PER_TURN
             && let Some(event) = self.xs.next_event(Some(Duration::ZERO))?
         {
             events += 1;
             match self.devices.iter().find(|s| s.is_about(&event)) {
-                // What it missed it hears when its watches are set again.
+                // What it missed it gets when its watches are set again.
                 Some(served) if served.throttled_until.is_some() => {}
                 Some(served) => drop(by_fronts.insert(served.device.id())),
                 None => match self.meaning_of(&event) {
@@ -341,7 +341,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Before sleeping: arms what this thread serves. True: there is work.
     pub fn arm(&mut self) -> bool {
-        // What came beside a reply since control looked wakes nobody.
+        // What came beside a reply since control checked wakes no one.
         let mut work = self.retry_held() | self.xs.has_events();
         work |= self.arm_own_rings();
         work |= self.pool.inline_mut().is_some_and(|load| {
@@ -354,7 +354,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// What is said of all devices, of any class; and what is said beside it of each.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
         let waiting = self.held.iter().filter_map(|(id, held)| {
-            // Somebody else's devices are not told of.
+            // Somebody else's devices are not notified of.
             let served = held.made.as_deref()?;
             Some((DeviceReport::waiting(*id, served.back().state(), &held.why), served))
         });

@@ -27,7 +27,7 @@ pub(super) struct Behind {
     until: Option<Instant>,
     /// It is tried then, though no front comes.
     ahead: Option<Instant>,
-    /// Nobody knows yet whether it is there.
+    /// No one knows yet whether it is there.
     undecided: bool,
     /// What the log has.
     said: Option<String>,
@@ -107,7 +107,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn tries_come_later_and_later_and_each_reason_is_told_once() {
+    fn tries_come_later_and_later_and_each_reason_is_notified_once() {
         let begin = Instant::now();
         let (mut now, mut behind) = (begin, Behind::default());
         behind.begin(now);
@@ -127,7 +127,7 @@ mod tests {
         }
         assert!(pauses.is_sorted() && pauses[0] == PAUSE_LEAST && pauses.last() == Some(&PAUSE_MOST));
         assert!(pauses.len() < 20, "{pauses:?}");
-        // It is there for who looks, and not for a front: the pauses go on from where they were.
+        // It is there for who checks, and not for a front: the pauses go on from where they were.
         behind.is_there();
         assert_eq!((behind.why(), behind.due(), behind.is_paused(now)), (None, None, false));
         behind.fails(now, "no such file", true);

@@ -7,13 +7,13 @@
 //! ```
 //! Invariants: whoever connects has its least as long as that of all fits into the bound. What is
 //! left is shared out evenly among those that are connected; one that requests less leaves the rest
-//! to the others; nobody who requests pages has none while there are some. A device that is not
+//! to the others; no one who requests pages has none while there are some. A device that is not
 //! connected has no part in this.
 //!
 //! A share can be cut again, but not what a device took to keep until it closes: a staging list, a
 //! table of grants. Of such pages a device may have its even part and no more, with those that are
 //! connected and request pages, and those that may come for some; and one page in [`SPARE`] of the
-//! bound is left for the least of devices that nobody has heard of.
+//! bound is left for the least of devices that no one has notified of.
 
 /// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration
 /// says otherwise (XSA-300): 64 MiB. A vif with eight queues, a page for each of 256 buffers both
@@ -40,7 +40,7 @@ pub(super) fn room(limit: usize, least: usize, requests: &[usize], waiting: usiz
 }
 
 /// Pages that each device may yet take for long: those with these `requests`, and those that are
-/// `waiting`, of whom nobody knows how many they request.
+/// `waiting`, of whom no one knows how many they request.
 pub(super) fn lasting(limit: usize, least: usize, requests: &[usize], waiting: usize) -> Vec<usize> {
     let left = limit.saturating_sub(least).saturating_sub(limit / SPARE);
     shares(left, &[requests, &vec![usize::MAX; waiting]].concat())

@@ -28,7 +28,7 @@ struct Wants {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Find,
-    /// It is looked at, and its front has not come.
+    /// It is checked, and its front has not come.
     Check,
     Connect(Wants),
     /// It takes of its share what it may take for long.
@@ -193,7 +193,7 @@ proptest! {
     }
 }
 
-/// Whatever others took for long, there is room for the rings of one that nobody has heard of.
+/// Whatever others took for long, there is room for the rings of one that no one has notified of.
 #[test]
 fn there_is_room_for_one_that_comes_late() {
     let wants = Wants { rings: 17, lasting: 4096, kept: 6144 };

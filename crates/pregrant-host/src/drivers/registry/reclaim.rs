@@ -3,8 +3,8 @@
 //! ```text
 //!   connected --lend--> workers
 //!   a step that closes, a failure, a directory that is gone:  has_returned? no: reclaimed, and then it is done;
-//!                                                             is_drained? no: looked at again, for as long as its class says
-//!   pump: queues came --all of a device--> take_back --> what waited;  or, where nothing did, they are placed anew
+//!                                                             is_drained? no: checked again, for as long as its class says
+//!   pump: queues came --all of a device--> take_back --> what waited;  or, where nothing did, they are placed again
 //! ```
 //! Invariant: nothing of a device is unmapped, closed or dropped while a worker may touch it.
 //!
@@ -101,8 +101,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                         // It would stand still.
                         served.stage.wait_with(Then::Fail(level, why));
                     } else if level < Level::Info {
-                        // What waits for it is told in its own words; a guest that has ended is
-                        // nothing to tell of beside.
+                        // What waits for it is notified in its own words; a guest that has ended is
+                        // nothing to report beside.
                         served.say(Level::Info, &why);
                     }
                 }
@@ -144,10 +144,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Then::Step => self.run_throttled(id, |backend| backend.step(id)),
                 Then::Fail(level, why) => self.fail_with(id, &why, Some(level)),
                 Then::Fault(fault) => drop(self.fault(Some((id, fault)))),
-                // What waited before it may have connected the device anew.
+                // What waited before it may have connected the device again.
                 Then::Remove if self.has_returned(&id, Then::Remove) => {
                     self.remove(id);
-                    // The toolstack may have made it anew meanwhile.
+                    // The toolstack may have made it again meanwhile.
                     self.rescan = true;
                 }
                 Then::Remove => {}
@@ -189,7 +189,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.share_as_requested(&id);
     }
 
-    /// Places a device's queues anew where workers carry unequal loads, since others came or went.
+    /// Places a device's queues again where workers carry unequal loads, since others came or went.
     pub(super) fn even_out(&mut self) {
         if let Some(id) = self.pool.uneven()
             && self.devices.get(&id).is_some_and(|served| served.stage.may_move())

@@ -1,12 +1,12 @@
-//! Which devices share the pages of their guest ([`pages`](super::pages)), and who is told of its
-//! share when.
+//! Which devices share the pages of their guest ([`pages`](super::pages)), and who is notified of
+//! its share when.
 //!
 //! ```text
-//!   about to step: what it may have, should it connect           a look: nobody else hears of it
-//!   connected, taken up, closed, gone, requests more: the shares of all connected devices of this guest, anew
+//!   about to step: what it may have, should it connect           a check: no one else is notified of it
+//!   connected, taken up, closed, gone, requests more: the shares of all connected devices of this guest, again
 //! ```
-//! Queues that workers have are told, and let go of pages as soon as they are looked at: until then
-//! what one gives way with and what another has instead are both mapped.
+//! Queues that workers have are notified, and let go of pages as soon as they are checked: until
+//! then what one gives way with and what another has instead are both mapped.
 //!
 //! What a guest may do: connect and close without end. Each time the shares of its own devices are
 //! counted, at the expense of its steps.
@@ -35,7 +35,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         room(self.config.page_limit, least, &requests, 1 + others().filter(|s| may_connect(s)).count())
     }
 
-    /// What a guest's devices have of its pages, beyond their least, is shared out anew; and what
+    /// What a guest's devices have of its pages, beyond their least, is shared out again; and what
     /// it has left of those of all guests is given to others that were short of them.
     pub(super) fn share_pages(&mut self, front: DomId) {
         self.share_out(front, false);

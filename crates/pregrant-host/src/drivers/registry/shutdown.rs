@@ -51,7 +51,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let until = Instant::now() + FRONTS_FOLLOW;
         while self.devices.iter().any(closing) && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
-            // Without a store there is nobody to follow.
+            // Without a store there is no one to follow.
             let Ok(event) = self.xs.next_event(Some(left)) else { break };
             let Some(event) = event else { continue };
             for served in self.devices.iter_mut().filter(|s| s.device.is_peer_event(&event)) {

@@ -99,7 +99,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 served.say(Level::Info, &"closed");
                 self.share_pages(id.front);
             }
-            // It may have heard of requests of its front.
+            // It may have notified of requests of its front.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
                 let text = "its front says that it closes, and is served until it has: it may be in use";
@@ -162,7 +162,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// A device is live: what stands behind it is made, its front is told, and the log.
+    /// A device is live: what stands behind it is made, its front is notified, and the log.
     pub(super) fn connected(&mut self, id: DeviceId) {
         if let Some(served) = self.devices.get_mut(&id) {
             served.announced_pages = None;
@@ -226,7 +226,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fail_with(id, why, Some(Level::Warn));
     }
 
-    /// Closes one device whose guest has ended, which is nobody's fault.
+    /// Closes one device whose guest has ended, which is no one's fault.
     pub(super) fn guest_has_ended(&mut self, id: DeviceId, why: &dyn Display) {
         self.fail_with(id, why, Some(Level::Info));
     }

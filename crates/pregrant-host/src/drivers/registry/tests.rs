@@ -84,7 +84,7 @@ impl PortProvider for NoRoom {
     }
 }
 
-/// Nothing outlives the process, and nobody is in the way.
+/// Nothing outlives the process, and no one is in the way.
 struct Nothing;
 
 impl Recovery<LocalDomain> for Nothing {
@@ -114,7 +114,7 @@ struct Stage {
     backend: Backend<LocalDomain, CountedLink>,
     sent: Rc<RefCell<String>>,
     plugs: Rc<Cell<bool>>,
-    /// What the far side was told.
+    /// What the remote side was notified.
     links: Rc<RefCell<Vec<bool>>>,
 }
 
@@ -202,7 +202,7 @@ fn a_driver_domain_s_events_are_below_its_own_home() {
 /// A guest whose vif is watched and not served makes a node below its state that is called as
 /// another's key.
 #[test]
-fn a_guest_s_node_steps_nobody_else_s_vif() {
+fn a_guest_s_node_steps_no_one_else_s_vif() {
     let mut stage = Stage::set();
     let (held, other) = (stage.vif(5), stage.vif(7));
     // A predecessor left it connected, and there is no place for it here: it is left for the next
@@ -225,7 +225,7 @@ fn a_guest_s_node_steps_nobody_else_s_vif() {
     stage.backend.control().unwrap();
     let sent = stage.sent();
     assert!(!sent.contains("vif/7"), "asked for the sake of vif 7.0: {sent:?}");
-    // When it is given up nobody listens to its front any more.
+    // When it is given up no one listens to its front any more.
     stage.rest();
     stage.sent();
     guest.write(&node, "").unwrap();
@@ -250,7 +250,7 @@ fn xsa_349_a_guest_s_nodes_are_kept_once() {
             most = most.max(stage.backend.xs.nr_waiting());
         }
     }
-    // Its state and its wish of each vif, the own directory.
+    // Its state and its request of each vif, the own directory.
     assert!(most <= 2 * ids.len() + 1, "{most} events waited");
     stage.rest();
     assert_eq!(stage.backend.xs.nr_waiting(), 0);
@@ -273,7 +273,7 @@ fn what_a_turn_asks_for_is_done_before_the_sleep() {
     assert_eq!(status, b"connected");
 }
 
-/// Whether a guest takes frames is looked at in control turns, and nowhere else.
+/// Whether a guest takes frames is checked in control turns, and nowhere else.
 #[test]
 fn control_turns_tell_the_far_side_of_links() {
     let mut stage = Stage::set();
@@ -302,7 +302,7 @@ fn control_turns_tell_the_far_side_of_links() {
     assert_eq!(*stage.links.borrow(), [true, false, true]);
 }
 
-/// One device that the kernel has keeps nobody else from being served: it is left to the kernel,
+/// One device that the kernel has keeps no one else from being served: it is left to the kernel,
 /// with one warning, until it is free.
 #[test]
 fn a_device_that_somebody_else_has_is_left_alone() {
@@ -316,7 +316,7 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     stage.rest();
     let served = |stage: &Stage| stage.backend.reports().iter().map(|r| r.id).collect::<Vec<_>>();
     assert_eq!(served(&stage), [ids[0]]);
-    // Others come and go, and whoever has it writes what it likes: it is not looked at for that,
+    // Others come and go, and whoever has it writes what it likes: it is not checked for that,
     // nor written to.
     let state = format!("{}/state", ids[1].back_dir());
     let others = stage.vif(9);
@@ -330,7 +330,7 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     }
     assert_eq!(served(&stage), [ids[0], others]);
     assert_eq!(stage.backend.logs[&ids[1]].written(), 1, "it was said once");
-    // The kernel lets go, and tells nobody.
+    // The kernel lets go, and tells no one.
     stage.xs.write(&state, "1").unwrap();
     has.set(false);
     stage.backend.checked -= Duration::from_secs(2);
@@ -345,7 +345,7 @@ fn a_device_that_somebody_else_has_is_left_alone() {
 }
 
 /// `xl network-detach` of a vif whose front reconnects, as ours does and firmware: the toolstack
-/// finds 6, whenever it looks.
+/// finds 6, whenever it checks.
 #[test]
 fn a_vif_that_is_to_go_is_not_offered_again() {
     for removes in [false, true] {

@@ -1,11 +1,11 @@
-//! A worker's sleep: until an event, or until something is due of which nobody tells.
+//! A worker's sleep: until an event, or until something is due that no event reports.
 //!
 //! ```text
 //!   sleep: arm --work--> no sleep
 //!              '-none--> until an event, a descriptor, or the first of what is due  (drivers::wait)
-//!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is heard again
-//!          a ring that is paused has turns again           a script that runs is looked at
-//!          what a class says                             what stands behind a device is looked at
+//!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is received again
+//!          a ring that is paused has turns again           a script that runs is checked
+//!          what a class says                             what stands behind a device is checked
 //! ```
 //! What a guest may do: nothing more than before; a time that is due is bounded from below by what
 //! sets it.
@@ -73,12 +73,12 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.waiter.missed_wakeups() + self.pool.missed_wakeups()
     }
 
-    /// Whether a guest showed work, of which an event has told or is to tell.
+    /// Whether a guest showed work, of which an event has reported or will report.
     fn is_pending(&mut self) -> bool {
         self.own_ring_is_pending() || self.pool.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
     }
 
-    /// When something is due, from now, of which nobody tells.
+    /// When something is due, from now, that no event reports.
     fn due(&self) -> Option<Duration> {
         let hotplugs = self.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };

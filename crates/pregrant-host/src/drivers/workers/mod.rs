@@ -39,7 +39,7 @@ pub enum WorkerCommand<P> {
     Take(DeviceId, Box<dyn ServedQueue<P>>, Arc<AtomicU64>),
     /// Return the device's queues, if there are any.
     GiveBack(DeviceId),
-    /// Look at the device's queues.
+    /// Check the device's queues.
     WakeQueues(DeviceId),
     /// It is over.
     Stop,
@@ -49,7 +49,7 @@ pub enum WorkerCommand<P> {
 pub enum WorkerEvent<P> {
     /// Queues come back.
     Returned(usize, Returned<P>),
-    /// Look at this device.
+    /// Check this device.
     Changed(DeviceId),
 }
 
@@ -64,7 +64,7 @@ struct WorkerHandle<P> {
 
 impl<P> WorkerHandle<P> {
     fn send(&self, command: WorkerCommand<P>) {
-        // Where it has ended there is nobody to be told.
+        // Where it has ended there is no one to be notified.
         let _ = self.commands.send(command);
         self.waker.wake();
     }
@@ -97,7 +97,7 @@ pub struct Threads<P> {
     waker: Arc<Waker>,
     /// Of workers that have ended.
     missed_before: u64,
-    /// Threads that were told to stop; nobody waits for them before the end.
+    /// Threads that were asked to stop; no one waits for them before the end.
     leaving: Vec<JoinHandle<()>>,
 }
 
@@ -125,8 +125,8 @@ impl<P: Platform> WorkerPool<P> {
     }
 
     /// Gives the queues of a device that has just connected to their workers, which count in
-    /// `worker_ns` what they take of their time. Returned is what the log is to be told of that, at
-    /// the device's expense.
+    /// `worker_ns` what they take of their time. Returned is what the log is to be notified of
+    /// that, at the device's expense.
     pub fn hand_out(
         &mut self,
         p: &P,
@@ -155,7 +155,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// Has the workers look at a device's queues: something that they are to know has changed.
+    /// Has the workers check a device's queues: something that they are to know has changed.
     pub fn wake_queues(&mut self, id: DeviceId) {
         match self {
             Self::Inline(load) => load.wake_queues(&id),
@@ -163,7 +163,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// What workers have said since the last call: queues that came back, devices to be looked at.
+    /// What workers have said since the last call: queues that came back, devices to be checked.
     pub fn pump(&mut self) -> (Vec<Returned<P>>, Vec<DeviceId>) {
         match self {
             Self::Inline(load) => (load.take_returned(), load.take_changed()),
@@ -171,7 +171,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// A device that is to be placed anew, since others came or went.
+    /// A device that is to be placed again, since others came or went.
     pub fn uneven(&self) -> Option<DeviceId> {
         match self {
             Self::Threads(threads) if threads.place == Placement::Balanced => {

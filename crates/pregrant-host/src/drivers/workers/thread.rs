@@ -81,7 +81,7 @@ where
     }
 }
 
-/// Serves until it is told to stop.
+/// Serves until it is asked to stop.
 pub fn run<P: Platform>(start: Start<P>, mode: Mode, each_start: &dyn Fn(usize), each_turn: EachTurn)
 where
     P::Events: WakeOn,
@@ -148,12 +148,12 @@ where
     }
 
     fn say(&self, event: WorkerEvent<P>) {
-        // Nobody is there at the very end.
+        // No one is there at the very end.
         let _ = self.events.send(event);
         self.control.wake();
     }
 
-    /// Tells what there is to be told.
+    /// Says what there is to be notified.
     fn report(&mut self) {
         if !self.load.has_news() {
             return;
@@ -188,7 +188,7 @@ where
 
     fn sleep(&mut self) -> Result<(), Infallible> {
         self.checked = false;
-        // In this command: a message that comes after it was looked for rings anew.
+        // In this command: a message that comes after it was looked for rings again.
         self.load.take_doorbells();
         let was_live = self.is_live();
         self.read();

@@ -21,7 +21,7 @@ pub struct Waker {
     pub number: usize,
     /// Rung by whoever has something for its queues.
     pub doorbell: Doorbell,
-    /// None: nobody but the worker's own thread rings.
+    /// None: no one but the worker's own thread rings.
     wake: Option<OwnedFd>,
 }
 

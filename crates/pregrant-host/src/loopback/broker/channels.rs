@@ -12,7 +12,7 @@ use pregrant::DomId;
 /// One end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Channel {
-    /// Slot of the domain that owns the end and hears its events.
+    /// Slot of the domain that owns the end and gets its events.
     pub(super) slot: usize,
     /// Its state.
     pub(super) state: State,

@@ -1,4 +1,4 @@
-//! Who hears of domains and of new processes.
+//! Who is notified of domains and of new processes.
 
 use crate::xenstored::Handle;
 use pregrant::DomId;
@@ -18,7 +18,7 @@ pub struct Hooks {
 
 /// Takes a new xenstore connection.
 pub type StoreHook = Box<dyn Fn(DomId, OwnedFd) + Send>;
-/// Hears of a domain.
+/// Is notified of a domain.
 pub type DomainHook = Box<dyn Fn(DomId) + Send>;
 
 impl Default for Hooks {
@@ -29,7 +29,7 @@ impl Default for Hooks {
 
 impl Hooks {
     /// A xenstored of this process: it knows each domain while that is there, and has a connection
-    /// for each process that attaches. When it has ended nobody has one.
+    /// for each process that attaches. When it has ended no one has one.
     pub fn with_store(store: &Handle) -> Self {
         let (connect, create, destroy) = (store.clone(), store.clone(), store.clone());
         Self {

@@ -50,7 +50,7 @@ struct State {
 
 impl Broker {
     /// Starts one that listens on `path` (None: only socket pairs from [`connect`](Self::connect)).
-    /// A stale socket, that nobody listens on, is replaced.
+    /// A stale socket, that no one listens on, is replaced.
     ///
     /// # Errors
     /// The path cannot be bound, or somebody listens there already.
@@ -173,7 +173,7 @@ fn listen(path: &Path) -> Result<OwnedFd, LoopbackError> {
     }
     let fd = socket()?;
     rustix::net::bind(&fd, &address).step("bind the broker's socket")?;
-    // Nobody can connect before `listen`. Who can connect may read every domain: the same user
+    // No one can connect before `listen`. Who can connect may read every domain: the same user
     // only.
     rustix::fs::chmod(path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
         .step("restrict the broker's socket")?;
@@ -181,7 +181,7 @@ fn listen(path: &Path) -> Result<OwnedFd, LoopbackError> {
     Ok(fd)
 }
 
-/// The thread: one message at a time, until told to stop.
+/// The thread: one message at a time, until asked to stop.
 fn serve(state: &Mutex<State>, wake: &OwnedFd, listener: Option<&OwnedFd>) {
     let mut connections: Vec<(ConnId, OwnedFd)> = Vec::new();
     let mut next: ConnId = 0;
@@ -261,7 +261,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn a_hostile_process_is_answered_or_cut_off_and_disturbs_nobody() {
+    fn a_hostile_process_is_answered_or_cut_off_and_disturbs_no_one() {
         let broker = Broker::start(None, Hooks::default()).unwrap();
         broker.create_domain(DomainSpec::driver(DomId(0))).unwrap();
         let hostile = broker.connect().unwrap();

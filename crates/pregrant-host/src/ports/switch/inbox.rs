@@ -7,13 +7,13 @@
 //!      +---- spent mail, to be filled again ------------+
 //! ```
 //!
-//! The mail that was begun first goes first, so a port that moves from one worker to another keeps
-//! its frames in order. A mailbox is made when a worker first has a frame for the queue.
+//! The mail that was started first goes first, so a port that moves from one worker to another
+//! keeps its frames in order. A mailbox is made when a worker first has a frame for the queue.
 //!
 //! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it,
 //! whoever sent it; what was moved on to the arena is one mail more. Spent mail waits for its
 //! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. What waits when
-//! the queue ends is dropped, also by a worker that has not heard of the end.
+//! the queue ends is dropped, also by a worker that has not notified of the end.
 //!
 //! What a guest may do: take no frames. That fills its own queue.
 
@@ -99,8 +99,8 @@ impl Inbox {
         self.load.load(Ordering::Relaxed) as u32 as usize
     }
 
-    /// The number of a mail that is begun. While there is one mailbox all have the same: who knows
-    /// of another's mail knows of its mailbox.
+    /// The number of a mail that is started. While there is one mailbox all have the same: who
+    /// knows of another's mail knows of its mailbox.
     pub fn next_number(&self) -> u64 {
         if self.nr_boxes.load(Ordering::Relaxed) == 1 {
             return 0;
@@ -118,7 +118,7 @@ impl Inbox {
                 waker.ring();
             }
         }
-        // Behind the fence in `is_over`, as the reader looks behind its own: one of them takes the
+        // Behind the fence in `is_over`, as the reader checks behind its own: one of them takes the
         // mail out.
         !self.is_closed.load(Ordering::Relaxed)
     }
@@ -172,7 +172,7 @@ impl Incoming {
             [] => return None,
             [_] => 0,
             boxes => {
-                // Looked at twice: what was posted before what the first look found, in another
+                // Checked twice: what was posted before what the first check found, in another
                 // mailbox, the second finds.
                 if !boxes.iter().any(|b| b.mail.has_mail()) {
                     return None;

@@ -1,4 +1,4 @@
-//! What is in a mailbox: a burst for one queue, in memory that nobody else has.
+//! What is in a mailbox: a burst for one queue, in memory that no one else has.
 //!
 //! ```text
 //!   bytes   | frame | frame |  not this queue's  | frame |  free  |      a power of two, chosen by what was to be put there
@@ -8,7 +8,7 @@
 //! fetched for one receiver costs no copy on its way. [`Pool`] keeps what was read, to be filled
 //! again.
 //!
-//! Invariants: frames lie within the bytes. A pool's memory is bounded ([`POOL_BYTES`]).
+//! Invariants: frames are within the bytes. A pool's memory is bounded ([`POOL_BYTES`]).
 
 use pregrant::net::checksum;
 use pregrant::port::{ARENA_BYTES, BURST_FRAMES, FrameDesc, Offload, Offloads};
@@ -48,7 +48,7 @@ pub enum Refused {
 pub struct Mail {
     /// Where the frames lie; none while they are moved on, to an arena.
     pub bytes: Box<[u8]>,
-    /// Of all mail for its reader, in the order in which it was begun.
+    /// Of all mail for its reader, in the order in which it was started.
     pub number: u64,
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
@@ -105,7 +105,7 @@ impl Mail {
         Ok(())
     }
 
-    /// Adds a frame that lies in its bytes already; they are full then.
+    /// Adds a frame that is in its bytes already; they are full then.
     #[inline(always)]
     pub fn adopt(&mut self, desc: FrameDesc, caps: Offloads) -> Result<(), Refused> {
         let at = desc.at as usize;

@@ -5,17 +5,17 @@
 //!   writer: post ---> | slot | slot | slot | slot | ---> take :reader
 //!           recall <--' the newest, if it is still there
 //!
-//!   writer  post, fence, waits?  -> ring        the writer says what it did and looks what the other said,
-//!   reader  waits!, fence, look once more       and so does the reader: one of them sees the other
+//!   writer  post, fence, waits?  -> ring        the writer says what it did and checks what the other said,
+//!   reader  waits!, fence, check once more       and so does the reader: one of them sees the other
 //! ```
 //!
 //! A slot has a lock, for mail is moved and no `unsafe` is wanted; it is not contended, since the
 //! counts say whose turn it is, but where the writer recalls the very mail that the reader is about
-//! to take: then one of them waits for the few instructions of a move. Nobody waits for room, nor
+//! to take: then one of them waits for the few instructions of a move. No one waits for room, nor
 //! for mail.
 //!
 //! Invariants: mail is in a slot from [`Writer::post`] on until it is taken or recalled, whatever a
-//! count says: a count that is old makes the reader see less, or look into an empty slot. What was
+//! count says: a count that is old makes the reader see less, or read an empty slot. What was
 //! posted before (also by another writer, in another mailbox, as far as one knows of the other) is
 //! seen before: the count is stored with release and loaded with acquire. Loom runs all of it
 //! (`crates/pregrant/tests/mailbox_loom.rs`, which compiles this file).
@@ -108,7 +108,7 @@ impl<T> Reader<T> {
         self.shared.posted.load(Ordering::Acquire) != self.next
     }
 
-    /// The oldest mail, looked at where it is.
+    /// The oldest mail, checked where it is.
     pub fn peek<R>(&self, check: impl FnOnce(&T) -> R) -> Option<R> {
         if self.has_mail() { self.shared.slot(self.next).as_ref().map(check) } else { None }
     }
@@ -137,8 +137,8 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// The reader found nothing. True: it is to look once more; whoever posts from now on wakes it.
-    /// False: it was said before, and it has looked since.
+    /// The reader found nothing. True: it is to check once more; whoever posts from now on wakes
+    /// it. False: it was said before, and it has checked since.
     pub fn begin(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {
             return false;
@@ -155,7 +155,7 @@ impl Waiting {
         }
     }
 
-    /// Mail was posted: whether the reader is to be woken. Of several that ask, one is told.
+    /// Mail was posted: whether the reader is to be woken. Of several that ask, one is notified.
     pub fn is_over(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)

@@ -12,14 +12,14 @@
 //! recalled, and filled up; where mail was too small it is four times as large, up to 64 KiB. So
 //! its memory is filled well, however small the bursts are.
 //!
-//! Who gets the memory pays for all of it, so it goes to nobody whose frames take less than half;
+//! Who gets the memory pays for all of it, so it goes to no one whose frames take less than half;
 //! they are copied for such a one, into mail of their size. It is not given to two: each could hold
 //! all of it, and write what the other reads.
 //!
 //! Invariants: an outbox has a lock, taken once a burst by the one worker that has its number.
-//! Ports that nobody gave to a worker have one in common, and may wait for one another. Each
+//! Ports that no one gave to a worker have one in common, and may wait for one another. Each
 //! mailbox has one writer, the outbox. Frames of one flow are in one mailbox, in order; after a
-//! port moved, its frames are in mail that was begun later ([`Outbox::seal`]).
+//! port moved, its frames are in mail that was started later ([`Outbox::seal`]).
 
 use super::fabric::Fabric;
 use super::inbox::Inbox;
@@ -203,7 +203,7 @@ impl Out {
             if mail.is_out_of_frames() { 0 } else { (mail.bytes.len() * 4).min(COPIED_BYTES_MAX) };
         self.room = mail.room();
         self.inbox.add(mail.len() - self.counted);
-        // There was room when it was begun, and it went to nobody else since.
+        // There was room when it was started, and it went to no one else since.
         drop(self.mail.post(mail));
     }
 
@@ -247,7 +247,7 @@ fn is_taken_whole(caps: Offloads, offload: Offload) -> bool {
 }
 
 impl Outbox {
-    /// Looks whether there are other vifs than before.
+    /// Checks whether there are other vifs than before.
     #[inline(always)]
     fn see(&mut self, fabric: &Fabric) {
         if let Some(view) = fabric.newer_than(&mut self.version) {
@@ -293,8 +293,8 @@ impl Outbox {
         outs.for_each(|out| out.room = 0);
     }
 
-    /// Forwards a burst of the port `from`. `memory`: what its frames lie in, if that is to be
-    /// moved to a reader; the burst's bytes are not looked at then. `cut` is scratch.
+    /// Forwards a burst of the port `from`. `memory`: what its frames are in, if that is to be
+    /// moved to a reader; the burst's bytes are not checked then. `cut` is scratch.
     pub fn forward(
         &mut self,
         fabric: &Fabric,
@@ -502,7 +502,7 @@ impl Outbox {
         self.copy(of, desc, dests, cut);
     }
 
-    /// Gives the memory that the burst lies in to the queue that most of it is for.
+    /// Gives the memory that the burst is in to the queue that most of it is for.
     fn hand_over(&mut self, dest: Dest, memory: Box<[u8]>, descs: &[FrameDesc], ways: &[Way]) {
         let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { return };
         let (caps, vif) = (to.vif.caps, Arc::clone(&to.vif));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// nor is a group's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sources {
-    /// Any that is not believed to be another port's: nobody said which is its own.
+    /// Any that is not believed to be another port's: no one said which is its own.
     #[default]
     Learnt,
     /// This one alone, which is pinned.

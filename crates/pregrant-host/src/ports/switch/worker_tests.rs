@@ -153,7 +153,7 @@ fn small_batches_between_moved_ones_take_little_room() {
 }
 
 /// Of one batch, a reader gets the memory and others copies: each its own frames, in order, and
-/// nobody another's bytes.
+/// no one another's bytes.
 #[test]
 fn a_batch_for_several_is_shared_out() {
     let switch = Switch::new();
@@ -184,7 +184,7 @@ fn a_batch_for_several_is_shared_out() {
 
 /// Whose frames take the smaller part of the memory does not hold all of it.
 #[test]
-fn memory_goes_to_nobody_who_needs_less_than_half() {
+fn memory_goes_to_no_one_who_needs_less_than_half() {
     let switch = Switch::new();
     let mut ports: Vec<_> = (0..4).map(|n| pinned(&switch, n, ALL)).collect();
     let (mut out, mut into) = (Arena::new(), Arena::new());
@@ -414,7 +414,8 @@ fn a_port_that_leaves_leaves_no_mail() {
     assert_eq!(to[0].stats().rx_overflow, its);
 }
 
-/// The same switch, as simple as can be: a list of frames for each port, and who was heard where.
+/// The same switch, as simple as can be: a list of frames for each port, and who was received
+/// where.
 #[derive(Default)]
 struct Model {
     received: BTreeMap<[u8; 6], usize>,

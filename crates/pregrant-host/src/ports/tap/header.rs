@@ -1,7 +1,7 @@
 //! The header in front of each frame of a tap, `struct virtio_net_hdr_mrg_rxbuf`: what is still to
 //! be done to the frame.
 //!
-//! Both ends leave checksums blank and segments uncut as long as nobody needs them; the kernel
+//! Both ends leave checksums blank and segments uncut as long as no one needs them; the kernel
 //! checks what a guest said once more.
 
 use pregrant::net::headers::IpHeaders;

@@ -23,7 +23,7 @@
 //! | `lines` | what it says in the log |
 //!
 //! The header carries what netif's extras do: a blank checksum and where it goes, segments still to
-//! be cut (TCP over IPv4 and IPv6). So both ends leave that work undone as long as nobody needs it.
+//! be cut (TCP over IPv4 and IPv6). So both ends leave that work undone as long as no one needs it.
 //! One descriptor for each queue; the kernel spreads flows over them. A persistent interface
 //! outlives this process, so that a bridge or an address stays when the backend is restarted.
 //!
@@ -93,7 +93,7 @@ const TAKES_UNCUT: usize = 0x02 | 0x04;
 /// Where the kernel makes taps.
 const TUN: &str = "/dev/net/tun";
 
-/// A vif's interface; it goes with this value and its ports, unless it is told to
+/// A vif's interface; it goes with this value and its ports, unless it is asked to
 /// [persist](Tap::persist).
 #[derive(Debug)]
 pub struct Tap {
@@ -156,7 +156,7 @@ fn made(name: &str, flags: u16) -> io::Result<(OwnedFd, String)> {
 }
 
 impl Tap {
-    /// Makes the interface `name`, or attaches to it where it exists and nobody has it, with its
+    /// Makes the interface `name`, or attaches to it where it exists and no one has it, with its
     /// first queue.
     ///
     /// # Errors

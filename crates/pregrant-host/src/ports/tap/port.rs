@@ -29,15 +29,15 @@ pub struct TapPort {
     drops: Arc<Drops>,
     /// Somebody tells when frames come.
     is_notified: bool,
-    /// Calls that need not look, unless it is told.
+    /// Calls that need not check, unless it is notified.
     skips: u8,
     /// vhost's ring is full, and frames that the port was given wait before it.
     stands: Cell<bool>,
 }
 
-/// Calls after one that found nothing which do not look: a worker asks once more before it sleeps,
+/// Calls after one that found nothing which do not check: a worker asks once more before it sleeps,
 /// and once or twice around each batch from its guest. They are few, for a worker that never sleeps
-/// is told late.
+/// is notified late.
 const SKIPS: u8 = 3;
 
 /// Frames that were dropped, of all queues.
@@ -170,7 +170,7 @@ impl TapPort {
     }
 
     /// A read said this. Where it means that there is no frame now, and none waits here, this port
-    /// may be told when there is one again.
+    /// may be notified when there is one again.
     fn ended(&mut self, with: Errno) {
         let is_empty = matches!(with, Errno::AGAIN | Errno::CANCELED) && self.inbox.len() == 0;
         self.skips = if self.is_notified && is_empty { SKIPS } else { 0 };
@@ -344,7 +344,7 @@ impl FramePort for TapPort {
                 return into.len() - before;
             }
         }
-        // By the rings' descriptor nobody is told of what is read here, while they are down.
+        // By the rings' descriptor no one is notified of what is read here, while they are down.
         if self.skips > 0 && self.transport.vhost().is_none() {
             self.skips -= 1;
             return 0;
@@ -476,10 +476,10 @@ mod tests {
         }
     }
 
-    /// Who is told need not look each time; and never goes without what it was told of, nor for
-    /// long without a look.
+    /// Who is notified need not check each time; and never goes without what it was notified of,
+    /// nor for long without a check.
     #[test]
-    fn a_port_that_is_told_looks_less_often() {
+    fn a_port_that_is_notified_checks_less_often() {
         let (fd, peer_end) = ends();
         let mut port = port(fd, None);
         let mut arena = Arena::new();
@@ -488,7 +488,7 @@ mod tests {
             arena.clear();
             (1..).find(|_| port.rx_burst(&mut arena) == 1).unwrap()
         };
-        // Nobody tells.
+        // No one tells.
         for _ in 0..9 {
             assert_eq!(port.rx_burst(&mut Arena::new()), 0);
             send();
@@ -499,7 +499,7 @@ mod tests {
             send();
             port.became_readable();
             assert_eq!(calls_until_it_comes(&mut port), 1);
-            // It found nothing behind that one, and is not told of the next.
+            // It found nothing behind that one, and is not notified of the next.
             send();
             assert_eq!(calls_until_it_comes(&mut port), 1 + usize::from(SKIPS));
         }

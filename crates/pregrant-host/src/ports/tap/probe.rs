@@ -11,7 +11,7 @@
 //! any of them, and none is ever too short.
 //!
 //! The interface is there for so long, and goes with its descriptor; frames are of a protocol that
-//! nobody has.
+//! no one has.
 
 use super::header::HEADER;
 use super::made;
@@ -112,7 +112,7 @@ struct Probe {
 impl Probe {
     fn new() -> io::Result<Self> {
         let (fd, name) = made(NAME, 0)?;
-        // Nobody is to learn of it, as far as that can be said.
+        // No one is to learn of it, as far as that can be said.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         Interface::new(&name)?.set_up(true)?;
         Ok(Self { fd: Arc::new(fd) })

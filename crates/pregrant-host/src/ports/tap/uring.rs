@@ -7,8 +7,8 @@
 //! The descriptor is one that does not block. Where its driver knows RWF_NOWAIT (a tap: Linux 6.4)
 //! each request that finds no room, or nothing, ends with EAGAIN. Where not, it would stay behind
 //! and wait; so a last request ends all of those. One that is awake just then escapes it, may find
-//! that another took its frame, and waits anew: what is open after a call is ended once more, until
-//! nothing is.
+//! that another took its frame, and waits again: what is open after a call is ended once more,
+//! until nothing is.
 //!
 //! Invariants: the kernel reads and writes the caller's memory, and reads a guest's that the caller
 //! names, only within a call: a call returns when every request that the kernel took has ended,
@@ -61,7 +61,7 @@ impl Ring {
     /// know RWF_NOWAIT), or one that does not allow it.
     pub fn new(nowait: bool) -> io::Result<Self> {
         let uring = IoUring::builder()
-            // Nobody interrupts this thread for what it will wait for anyway. Since 5.19.
+            // No one interrupts this thread for what it will wait for anyway. Since 5.19.
             .setup_coop_taskrun()
             .setup_submit_all()
             .dontfork()
@@ -128,7 +128,7 @@ impl Ring {
     /// One system call for all requests, DEPTH at most; more only where it is interrupted.
     ///
     /// # Safety
-    /// What the requests point to stays, and nobody else has it (or changes it, where they read it
+    /// What the requests point to stays, and no one else has it (or changes it, where they read it
     /// and it is private), until this function returns.
     unsafe fn carry_out(&mut self, requests: impl Iterator<Item = squeue::Entry>) -> io::Result<()> {
         self.done.clear();
@@ -171,7 +171,7 @@ impl Ring {
             if let Err(error) = called
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                // What it did not take it never reads: nobody enters this ring any more.
+                // What it did not take it never reads: no one enters this ring any more.
                 if open == self.uring.submission().len() {
                     return Err(error);
                 }
@@ -258,7 +258,7 @@ pub mod tests {
     }
 
     /// A frame that comes while reads are on their way wakes some of them; those that find it taken
-    /// wait anew, and nobody but the caller ends them. A read that is left so hangs here: the next
+    /// wait again, and no one but the caller ends them. A read that is left so hangs here: the next
     /// frame comes only after it has returned.
     #[test]
     fn reads_that_a_frame_woke_in_vain_do_not_stay_behind() {
@@ -298,7 +298,7 @@ pub mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_is_told_and_nothing_is_written_later() {
+    fn who_finds_no_room_is_notified_and_nothing_is_written_later() {
         for nowait in [true, false] {
             let Some(mut ring) = ring(nowait) else { return };
             let (from, to) = ends();

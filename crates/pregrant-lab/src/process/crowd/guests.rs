@@ -1,6 +1,6 @@
 //! A crowd's guests, in one process.
 //!
-//! It keeps the rings of those that send full, each in its turn, and polls: the backend has nobody
+//! It keeps the rings of those that send full, each in its turn, and polls: the backend has no one
 //! to notify. The members that do not send are connected and asleep, as a guest without traffic is.
 
 use crate::process::guest::{self, Guest, config, not_connected};

@@ -67,7 +67,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Before sleeping: asks to be told of answers. True: there are some.
+    /// Before sleeping: asks to be notified of answers. True: there are some.
     fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
         let Self { platform, vbd, .. } = self;
         (0..vbd.nr_queues()).try_fold(false, |work, queue| {
@@ -162,7 +162,7 @@ impl DiskGuest {
         Ok(())
     }
 
-    /// Reads all of the disk, and looks at every byte.
+    /// Reads all of the disk, and checks every byte.
     pub fn verify(&mut self) -> Result<Rested> {
         let (sectors, mut rested) = (self.contents.sectors(), Rested::default());
         for sector in (0..sectors).step_by(FIRST_BYTES / SECTOR_BYTES) {
@@ -299,7 +299,7 @@ impl DiskGuest {
         Ok(rested)
     }
 
-    /// Sleeps until an answer's event, and not for long. Looks at xenstore where that has
+    /// Sleeps until an answer's event, and not for long. Checks xenstore where that has
     /// something.
     fn sleep(&mut self) -> Result<()> {
         if self.driver.arm()? {

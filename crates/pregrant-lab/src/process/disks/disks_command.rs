@@ -38,7 +38,7 @@ pub struct DiskSetup {
     pub size: usize,
 }
 
-/// What each guest does, until it is told to rest.
+/// What each guest does, until it is asked to rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// Reads or writes.
@@ -58,7 +58,7 @@ pub struct Load {
     /// It lets others have its processor behind each batch, also where it finds more to do: their
     /// rings are not to be empty meanwhile.
     pub takes_turns: bool,
-    /// It looks at what it read in few of its reads, and not at the others, which cost it next to
+    /// It checks what it read in few of its reads, and not at the others, which cost it next to
     /// nothing; and a batch of its is one request.
     pub careless: bool,
 }
@@ -98,7 +98,7 @@ pub enum DisksCommand {
     Check,
     /// Ask no more, and wait until all is answered. Answer: `Rested`.
     Rest,
-    /// Read all disks, and look at every byte. Answer: `Rested`, whose `checked` are sectors.
+    /// Read all disks, and check every byte. Answer: `Rested`, whose `checked` are sectors.
     Verify,
 }
 
@@ -118,7 +118,7 @@ pub struct Rested {
     pub failed: u64,
     /// Reads with a wrong byte.
     pub damaged: u64,
-    /// Reads whose every byte was looked at.
+    /// Reads whose every byte was checked.
     pub checked: u64,
     /// Sleeps that ended by their bound with an answer there.
     pub missed_wakeups: u64,

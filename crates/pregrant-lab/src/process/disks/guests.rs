@@ -69,7 +69,7 @@ impl Guests {
                     Ok(disk_guest) => disk_guest,
                     Err(e) => return drop(send_report.send(Said::Failed(e.to_string()))),
                 };
-                // nobody listens: the process ends
+                // no one listens: the process ends
                 let _ = send_report.send(Said::There(disk_guest.platform().totals()));
                 for task in commands {
                     let done = match task {

@@ -5,13 +5,13 @@
 //!   sector   [ its number, 8 | its generation, 4 | the guest, 4 | the guest's filling, 496 ]
 //! ```
 //! A write gives its sectors their next generation. As no two requests in flight meet, a read has
-//! one right answer: the number and the last generation of each of its sectors. Those are looked at
+//! one right answer: the number and the last generation of each of its sectors. Those are checked
 //! in every read; every byte in one of [`WHOLE_EACH`].
 
 use super::disks_command::{Dir, Load};
 use pregrant::blk::disk::SECTOR_BYTES;
 
-/// One read in so many is looked at whole.
+/// One read in so many is checked whole.
 pub const WHOLE_EACH: u64 = 64;
 /// Bytes at the beginning of a sector that are its own.
 const HEAD: usize = 16;
@@ -36,7 +36,7 @@ pub struct Contents {
     reads: u64,
     /// What was found in reads.
     pub damaged: u64,
-    /// Reads that were looked at whole.
+    /// Reads that were checked whole.
     pub checked: u64,
 }
 
@@ -101,14 +101,14 @@ impl Contents {
         &self.filled[..len]
     }
 
-    /// Whether what was read is one of those that are not looked at, where few are.
+    /// Whether what was read is one of those that are not checked, where few are.
     pub fn passes_over(&mut self) -> bool {
         let passes = !(self.reads + 1).is_multiple_of(WHOLE_EACH);
         self.reads += u64::from(passes);
         passes
     }
 
-    /// Looks at what was read, as the module says.
+    /// Checks what was read, as the module says.
     pub fn read(&mut self, sector: u64, bytes: &[u8]) {
         self.reads += 1;
         let whole = self.reads.is_multiple_of(WHOLE_EACH);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_careless_guest_s_reads_few_are_looked_at_and_those_whole() {
+    fn of_a_careless_guest_s_reads_few_are_checked_and_those_whole() {
         let mut contents = Contents::new(9, 64, 4096);
         let bytes = contents.write(8, 4096).to_vec();
         for _ in 0..3 * WHOLE_EACH {

@@ -67,7 +67,7 @@ fn depth_limits_how_far_below() {
 }
 
 #[test]
-fn nobody_is_told_of_what_it_may_not_read() {
+fn no_one_is_notified_of_what_it_may_not_read() {
     let (mut s, mut d, mut g) = server();
     assert_eq!(d.ask(&mut s, Write, b"/tool/secret\x001"), ok());
     for path in [&b"/tool\0t\0"[..], b"/tool/secret\0t\0"] {

@@ -6,8 +6,8 @@
 //!   a successor opens what the keys name now --> the same record?  no: refused, and nothing of the journal is done
 //! ```
 //! Keys name an image by a path, and what is at a path changes: a file is renamed over another, a
-//! volume is made anew under its name, a medium is changed. A guest with a mounted file system must
-//! not get another disk, and the journal's writes must not go there.
+//! volume is made again under its name, a medium is changed. A guest with a mounted file system
+//! must not get another disk, and the journal's writes must not go there.
 //!
 //! | byte | what |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | 4 | checksum of all others, as words |
 //! | 8 | flags: 1 a successor found another image, and refused |
 //! | 12, 16 | the connection: first page of queue 0's ring, its event channel |
-//! | 20, 24 | bytes of the image's name, and of what it is told by |
+//! | 20, 24 | bytes of the image's name, and of what it is known by |
 //! | 32 | both texts |
 //!
 //! A record of another connection says nothing: who wrote no record served this one. A change of
@@ -39,7 +39,7 @@ const TEXT: usize = 32;
 const REFUSED: u32 = 1;
 /// Bytes of an image's name at most: what a key of xenstore holds.
 const NAME_MOST: usize = 4096;
-/// Bytes of what it is told by.
+/// Bytes of what it is known by.
 const IDENTITY_MOST: usize = KEPT_IMAGE_BYTES - TEXT - NAME_MOST;
 
 /// An image, and the connection whose guest has it.

@@ -1,7 +1,7 @@
 //! The back: the guest's disk. Takes requests, has a disk do them, and answers as they come back.
 //!
 //! ```text
-//!   ring --take--> journal --judge--> Job --path.begin--> Io --> disk --Done--> path.end --settle--> answer
+//!   ring --take--> journal --validate--> Job --path.begin--> Io --> disk --Done--> path.end --settle--> answer
 //!                                     | refused: an answer at once                          by id, in any order
 //! ```
 //! The data path ([`queue`]) never meets the control path ([`vbd`]: keys, states, the disk's

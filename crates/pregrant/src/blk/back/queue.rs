@@ -2,7 +2,7 @@
 //! handed to another thread's.
 //!
 //! ```text
-//!   ring --take--> Job in a place --judge, begin, fetch--> disk     at most a batch a poll, and no more parts in flight than the budget
+//!   ring --take--> Job in a place --validate, begin, fetch--> disk     at most a batch a poll, and no more parts in flight than the budget
 //!   disk --Done--> the place's Job --next step--> disk              FLUSH with data and BARRIER have three steps
 //!                                  '-deliver, end--> answers --settle, then publish--> ring
 //!   a BARRIER waits until all before it came back; meanwhile nothing is taken
@@ -14,7 +14,7 @@
 //! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are
 //! answered), lie with its index (a fault), ask for large transfers on all slots (they wait on the
 //! ring; the budget bounds what is mapped or copied for it), also such as fail at their last page
-//! (what was mapped for one is unmapped before the next is looked at, and a poll looks at few of
+//! (what was mapped for one is unmapped before the next is checked, and a poll checks few of
 //! them), or are refused when their whole list was read (the same few).
 
 use super::counters::{Counters, Latencies, add};
@@ -209,9 +209,9 @@ pub struct BackQueue<P: Platform> {
     budget: usize,
     /// Parts of requests that could not begin, or were refused, in this poll.
     failed_parts: usize,
-    /// A longer kind of request came than any before, and nobody was told.
+    /// A longer kind of request came than any before, and no one was notified.
     grew: bool,
-    /// The disk has orders that it was not told to start.
+    /// The disk has orders that it was not asked to start.
     submitted: bool,
     /// Requests are taken; not so at the end.
     takes: bool,
@@ -231,7 +231,7 @@ pub struct QueueParts<P: Platform> {
     pub disk: Box<dyn Disk>,
     /// How bytes travel.
     pub path: AnyPath<P>,
-    /// What is judged by.
+    /// What is validated by.
     pub rules: Rules,
     /// Parts in flight at most.
     pub budget: usize,
@@ -387,8 +387,8 @@ impl<P: Platform> BackQueue<P> {
             // Those that fail late cost as much as those that do not, and are never in flight; so
             // do those whose list is refused.
             let failed_enough = self.failed_parts >= self.rules.most_parts();
-            // Whoever asks much has more turns, and none that the worker's other devices wait long
-            // for.
+            // The one that asks much has more turns, and none that the worker's other devices wait
+            // long for.
             let parts = self.parts_in_flight.saturating_sub(before) + self.failed_parts;
             let enough = parts >= BATCH_PARTS;
             if self.barrier.is_some() || failed_enough || enough || !self.has_room() {
@@ -645,7 +645,7 @@ impl<P: Platform> BackQueue<P> {
     }
 
     /// Before sleeping: arms ring and channel. True: there is work. What comes back from the disk
-    /// wakes its owner by itself; before that a queue that is full does not ask to be told of
+    /// wakes its owner by itself; before that a queue that is full does not ask to be notified of
     /// requests.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.can_take() && (!self.redo.is_empty() || self.ring.final_check()?);
@@ -671,7 +671,7 @@ impl<P: Platform> BackQueue<P> {
     }
 
     /// Takes no more, and has all that was taken answered, unless the disk hangs: before it is
-    /// dropped, in good order. Where nobody is to be `patient`, what the disk still works on is
+    /// dropped, in good order. Where no one is to be `patient`, what the disk still works on is
     /// left. Returns how many it answered. What it did not a successor finds in the journal.
     pub fn drain(&mut self, p: &P, patient: bool) -> usize {
         let before = self.share.counters.read().answers;

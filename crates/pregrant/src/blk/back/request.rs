@@ -1,16 +1,16 @@
-//! What a guest asks, judged: the one place that decides which requests a disk sees
+//! What a guest asks, validated: the one place that decides which requests a disk sees
 //! (docs/protocol 5.3).
 //!
 //! ```text
-//!   Request (a private copy) --judge--> Order, and Parts of pages          refused: ERROR or EOPNOTSUPP, and the disk hears nothing
+//!   Request (a private copy) --validate--> Order, and Parts of pages          refused: ERROR or EOPNOTSUPP, and the disk gets nothing
 //!                                 ^ lists of indirect pages, copied once
 //! ```
 //! Invariants of what comes out: a transfer has 1 to `max` parts, each of whole logical sectors
-//! within its page, together as long as its sectors; sectors lie on the disk, without overflow, and
+//! within its page, together as long as its sectors; sectors are on the disk, without overflow, and
 //! begin and end with logical sectors; nothing is written to a disk that is only read; no two parts
 //! are merged, whatever their references are (XSA-229).
 //!
-//! What a guest may do: write anything into a slot or a list. `handle` is not looked at, as
+//! What a guest may do: write anything into a slot or a list. `handle` is not checked, as
 //! nowhere.
 
 use crate::blk::disk::{Discard, DiskFigures};
@@ -22,7 +22,7 @@ use crate::wire::blkif::{
 };
 use alloc::vec::Vec;
 
-/// What a queue judges by.
+/// What a queue validates by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
     /// The disk, as of now.
@@ -112,8 +112,8 @@ pub fn answered_op(req: &Request) -> u8 {
     }
 }
 
-/// Judges a request. `read_list` copies the first bytes of these pages, once; `list` is memory for
-/// that.
+/// Validates a request. `read_list` copies the first bytes of these pages, once; `list` is memory
+/// for that.
 ///
 /// # Errors
 /// What it is to be answered with at once; `parts` mean nothing then.
@@ -134,7 +134,7 @@ pub fn validate(
                 figures.discard.filter(|_| !figures.read_only).ok_or(Refusal::NotSupported)?;
             let asks_secure = r.flag & DISCARD_SECURE != 0;
             if asks_secure && !secure {
-                return Err(Refusal::NotSupported); // "done" would be a lie
+                return Err(Refusal::NotSupported); // "done" would be a violation
             }
             on_disk(figures, r.sector, r.nr_sectors)?;
             let kind = Kind::Discard { secure: asks_secure };

@@ -3,13 +3,13 @@
 //! ```text
 //!   offer       what this back takes                                          blk/features.rs
 //!   connect     image opened, and written down (kept_image) --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
-//!   resize      `sectors` and the state once more: the front looks        also by a successor whose image grew meanwhile
+//!   resize      `sectors` and the state once more: the front checks        also by a successor whose image grew meanwhile
 //!   disconnect  nothing stays mapped or bound, but what the disk still works on: whoever closes it waits for that (under_way)
 //! ```
 //! Connected is said only after the image is open: a disk that cannot be had is a device that
 //! closes with a line that says why.
 //!
-//! What a front may do: write any keys, lie on its rings, vanish. Rings that are wrong close the
+//! What a front may do: write any keys, are on its rings, vanish. Rings that are wrong close the
 //! device; what passes the bound of its guest's pages (XSA-300) connects nothing.
 
 use super::kept_image::{ImageRecord, KEPT_IMAGE_BYTES, KeptImage};
@@ -51,7 +51,8 @@ pub struct VbdConfig {
     /// Parts of pages that all requests in flight together may have, over all queues: what is
     /// copied for them, or mapped as far as the guest's share goes.
     pub parts_in_flight: usize,
-    /// A guest is told of the image's own logical sectors, where they are longer than 512 bytes.
+    /// A guest is notified of the image's own logical sectors, where they are longer than 512
+    /// bytes.
     pub native_sectors: bool,
 }
 
@@ -91,7 +92,7 @@ pub struct Vbd<P: Platform> {
     /// What this connection's back advertised: we, or a predecessor.
     offered: BackFeatures,
     image: Box<dyn Image>,
-    /// As its guest was told; None: it is not connected.
+    /// As its guest was notified; None: it is not connected.
     figures: Option<DiskFigures>,
     /// Its queues; none while they are [lent](Vbd::hand_out_queues).
     queues: Vec<BackQueue<P>>,
@@ -130,7 +131,7 @@ impl<P: Platform> Back<Vbd<P>> {
         Ok(Some(tried))
     }
 
-    /// Looks how long its image is now, and [resizes](Self::resize) it. True: it had another
+    /// Checks how long its image is now, and [resizes](Self::resize) it. True: it had another
     /// length.
     pub fn check_length<B: DeviceBus>(&mut self, bus: &mut B) -> Result<bool, B::Error> {
         let Some(published) = self.figures.as_ref().map(|figures| figures.sectors) else { return Ok(false) };
@@ -141,7 +142,7 @@ impl<P: Platform> Back<Vbd<P>> {
     }
 
     /// Its image has another length now: tells the queues, and the guest. A disk that is not
-    /// connected is told of at its next connect.
+    /// connected is notified of at its next connect.
     pub fn resize<B: DeviceBus>(&mut self, bus: &mut B, sectors: u64) -> Result<(), B::Error> {
         let Some(figures) = self.figures.as_mut().filter(|figures| figures.sectors != sectors) else {
             return Ok(());
@@ -304,14 +305,14 @@ impl<P: Platform> Vbd<P> {
         };
         let front = front.map_err(ConnectError::Keys)?;
         let native_sectors = match published {
-            // What a guest was told stands.
+            // What a guest was notified stands.
             Some(published) => published.units() > 1,
             // Such a front would count in them where this back counts in 512 bytes, and get other
             // bytes than it asks for.
             None => self.config.native_sectors && !flag(bus, LARGE_SECTORS).map_err(ConnectError::Keys)?,
         };
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
-        // A guest that was told that it only reads does so until its next connect.
+        // A guest that was notified that it only reads does so until its next connect.
         let writable =
             mode_writes(mode.as_deref()) && !published.is_some_and(|published| published.read_only);
         let params = image_name(bus).map_err(ConnectError::Keys)?;
@@ -341,7 +342,7 @@ impl<P: Platform> Vbd<P> {
 
     /// Writes down which image this connection's guest has, before anything is done there; or finds
     /// that it has another, and refuses that, in words. Whoever was refused so is not given the
-    /// other by connecting anew: it may have it mounted. A CD drive is, for there that is how its
+    /// other by connecting again: it may have it mounted. A CD drive is, for there that is how its
     /// medium is changed.
     fn check_image(
         &self,
@@ -396,8 +397,8 @@ impl<P: Platform> Vbd<P> {
                     "the image is shorter than its guest was told, or has other sectors",
                 )));
             }
-            // A guest that was told of no cache never flushes one: its writes were on the disk when
-            // they were answered.
+            // A guest that was notified of no cache never flushes one: its writes were on the disk
+            // when they were answered.
             if figures.flush && !published.flush || figures.read_only && !published.read_only {
                 return Err(ConnectError::Lost(String::from(
                     "the image has a cache, or may not be written to, and its guest was told otherwise",
@@ -426,7 +427,7 @@ impl<P: Platform> Vbd<P> {
         }
         let pairs: Option<Pairs> = match published {
             None => Some([figures_pairs(&figures, rules.barrier), front.accepted_pairs()].concat()),
-            // It grew while nobody was there to say so.
+            // It grew while no one was there to say so.
             Some(published) if published.sectors != figures.sectors => {
                 Some(resized(bus, figures.sectors).map_err(ConnectError::Keys)?)
             }
@@ -468,7 +469,7 @@ impl<P: Platform> Vbd<P> {
         let journal = |size| {
             let journal = Journal::over(memory?, size);
             has_journal = journal.is_started();
-            // A new connection's ring starts anew: what an old one's last batch left must not be
+            // A new connection's ring starts again: what an old one's last batch left must not be
             // replayed.
             if begin == Begin::Fresh {
                 journal.clear();
@@ -476,7 +477,7 @@ impl<P: Platform> Vbd<P> {
             Some(journal)
         };
         let (mut ring, notify) = Slots::attach(abi, map, journal)?;
-        // Answers overlay requests that are not answered: without the journal nobody knows which
+        // Answers overlay requests that are not answered: without the journal no one knows which
         // are left.
         if begin == Begin::Reattach && !has_journal && ring.available(1)? > 0 {
             ring.forget();
@@ -491,7 +492,7 @@ impl<P: Platform> Vbd<P> {
         Ok(BackQueue::new(of, ring, chan, parts))
     }
 
-    /// The disk, as its guest was told; None: it is not connected.
+    /// The disk, as its guest was notified; None: it is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
     }

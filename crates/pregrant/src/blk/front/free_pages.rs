@@ -87,7 +87,7 @@ impl<P: Platform> FreePages<P> {
         }
     }
 
-    /// Looks again at those that the back used.
+    /// Checks again at those that the back used.
     pub fn recheck(&mut self, p: &P) {
         for page in core::mem::take(&mut self.busy) {
             self.give_back(p, page);

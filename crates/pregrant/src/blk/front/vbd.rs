@@ -180,7 +180,7 @@ impl<P: Platform> FrontVbd<P> {
     }
 
     /// What keeps writes that were answered from being lost: a flush, or an empty barrier where the
-    /// back knows no other. None: it has no cache that it would tell of.
+    /// back knows no other. None: it has no cache that it would report.
     pub fn flush_ask(&self) -> Option<Ask<'static>> {
         let figures = self.figures.as_ref()?;
         match (figures.flush, self.barrier) {
@@ -201,7 +201,7 @@ impl<P: Platform> FrontVbd<P> {
         &self.not_offered
     }
 
-    /// Looks at the back's state and takes what steps it allows. After an error call
+    /// Checks the back's state and takes what steps it allows. After an error call
     /// [`close`](Self::close).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
@@ -282,7 +282,7 @@ impl<P: Platform> FrontVbd<P> {
         !self.front.reconnects() && !self.regions.is_empty()
     }
 
-    /// When a disk that waits before it begins anew wants its next [`step`](Self::step), by the
+    /// When a disk that waits before it restarts wants its next [`step`](Self::step), by the
     /// platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         self.front.begins_at_ns()

@@ -91,13 +91,13 @@ pub trait BackPath<P: Platform> {
     const NAME: PathName;
 
     /// Copies what the pages of a list begin with: 4096 bytes of each but the last. Once; what is
-    /// judged is the copy. False: a page is not to be had.
+    /// validated is the copy. False: a page is not to be had.
     fn read_list(&mut self, p: &P, of: DomId, refs: &[u32], out: &mut [u8]) -> bool {
         copy_list(p, of, refs, out)
     }
     /// Makes memory for a request's bytes. None: a page is not to be had, and nothing is held.
     fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory>;
-    /// A batch of requests has begun: after this those of [`Way::Write`] have their bytes, those
+    /// A batch of requests has started: after this those of [`Way::Write`] have their bytes, those
     /// that are good. `parts` are a place's.
     fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
         let _ = (p, of, batch, parts);

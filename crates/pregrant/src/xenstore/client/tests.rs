@@ -109,7 +109,7 @@ fn xsa_349_a_guest_s_nodes_below_a_watched_one_are_one_event() {
     let mut c = watching(&["/a/state", "/b"], false, &very_many_nodes());
     assert_eq!(c.read("/x").unwrap(), b"value");
     assert_eq!(c.nr_waiting(), 1);
-    // Which of them, the guest chose: look at the watched node.
+    // Which of them, the guest chose: check the watched node.
     assert_eq!(c.next_event(None).unwrap(), Some(event("/a/state", "t")));
     assert!(!c.has_events());
 }
@@ -182,7 +182,7 @@ fn a_transaction_is_done_again_on_a_conflict_and_given_up_on_an_error() {
 }
 
 #[test]
-fn a_directory_that_changes_between_its_parts_is_read_anew() {
+fn a_directory_that_changes_between_its_parts_is_read_again() {
     let mut c = client(&[
         message(MsgType::Error, 1, b"E2BIG\0"),
         message(MsgType::DirectoryPart, 2, b"8\0a\0b\0"),

@@ -11,11 +11,11 @@
 //! that is killed and replaced on the live rings is not noticed. One that closes the disk, and
 //! opens it again, costs a pause: what it did not answer is asked again, and requests wait
 //! meanwhile, as many as [`SharedDisk`] lets in. One that the toolstack wants gone is closed once
-//! nobody [uses](SharedDisk::begin_use) it, and a flush has covered what was written.
+//! no one [uses](SharedDisk::begin_use) it, and a flush has covered what was written.
 //!
-//! What the back may do: offer anything, close at any time, answer nothing, lie. A lie ends the
-//! disk, and all that is in hand fails. It comes and goes, and is resized, as often as it likes:
-//! that is a few lines in the log.
+//! What the back may do: offer anything, close at any time, answer nothing, lie. A violation ends
+//! the disk, and all that is in hand fails. It comes and goes, and is resized, as often as it
+//! likes: that is a few lines in the log.
 
 use super::schedule::Schedule;
 use super::shared_disk::{DiskOp, DiskRequest, SharedDisk};
@@ -58,7 +58,7 @@ pub struct BlkFrontend<P: Platform, T: Transport> {
     lines: LineBudget,
     /// The last of them, if it says that a back has closed it.
     closed: Option<String>,
-    /// Nobody asked for so long requests.
+    /// No one asked for so long requests.
     default_segments: bool,
 }
 
@@ -97,7 +97,7 @@ where
         })
     }
 
-    /// Nobody asked for the pages of a request by number: the log has no warning where the back
+    /// No one asked for the pages of a request by number: the log has no warning where the back
     /// takes fewer.
     pub fn default_segments(&mut self) {
         self.default_segments = true;
@@ -157,7 +157,7 @@ where
                 Err(fault) => return Err(self.fault(fault)),
             }
         }
-        // Before it was ever connected nobody knows how to cut requests.
+        // Before it was ever connected no one knows how to cut requests.
         if disk.figures().is_some() {
             moved += disk.take_new(new);
             new.drain(..).for_each(|request| schedule.add(request));
@@ -220,21 +220,21 @@ where
     }
 
     /// Handles what xenstore has to say, waiting at most so long for it, and not without end; a
-    /// disk that is to begin anew at some time is not waited for beyond it. Returns what it came
+    /// disk that is to restart at some time is not waited for beyond it. Returns what it came
     /// to.
     pub fn control(&mut self, wait: Duration) -> Result<FrontStep, FrontendError> {
         let events = self.end.wait_for_events(wait, self.vbd.begins_at_ns())?;
         let in_use = self.is_in_use()?;
         self.vbd.set_in_use(in_use);
         let leaves = self.vbd.stays() && !in_use;
-        // Nothing was told, so nothing has changed: asking would cost a round trip to xenstored
+        // Nothing was notified, so nothing has changed: asking would cost a round trip to xenstored
         // each time that the loop sleeps.
         if events == 0 && self.vbd.is_live() && !self.vbd.awaits_release() && !leaves {
             return Ok(FrontStep::Waiting);
         }
         let (platform, mut bus) = self.end.split();
         let stepped = self.vbd.step(platform, &mut bus);
-        // Whatever comes next: nobody answers these any more.
+        // Whatever comes next: no one answers these any more.
         let lost = self.vbd.take_lost();
         self.repeated += self.schedule.lost(&lost) as u64;
         match stepped {
@@ -286,7 +286,7 @@ where
         Ok(!self.schedule.is_empty() || self.schedule.is_dirty() && !self.last_flush)
     }
 
-    /// How long a disk waits before it begins anew: then [`control`](Self::control) is to be
+    /// How long a disk waits before it restarts: then [`control`](Self::control) is to be
     /// called, whatever else there is to sleep for.
     fn begins_in(&self) -> Option<Duration> {
         self.end.until(self.vbd.begins_at_ns())
@@ -303,7 +303,7 @@ where
         if self.round()? || self.arm()? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }
-        // Nobody tells when a back lets go of pages.
+        // No event says when a back lets go of pages.
         let waits_for_pages =
             self.vbd.is_live() && self.schedule.is_ready() && self.schedule.in_flight() == 0;
         let retry = (self.vbd.awaits_release() || waits_for_pages).then_some(RETRY);

@@ -5,7 +5,7 @@
 //!   add --(overlaps an earlier change?)--> waiting --'
 //!    '--> stages: pieces --> ready --ask_first--> asked --answered--> last of its stage? next stage, or done
 //!                              ^                    |
-//!                              '------- lost -------'        the back closed; nobody knows whether it was done
+//!                              '------- lost -------'        the back closed; no one knows whether it was done
 //!
 //!   read   [read]                                   of whole sectors; the bytes that were wanted are cut out
 //!   write  ([read the sectors at its edges]) [write]
@@ -16,11 +16,11 @@
 //! says that these read as zeroes then; what is left of it, and all of it elsewhere, is written. (A
 //! hole is refused elsewhere, as Linux's block devices refuse it: to write it would take the room
 //! that it was to give back.) However long it is, a few parts of it are asked at a time, and
-//! others' pieces go between them; it ends early, when it is told to.
+//! others' pieces go between them; it ends early, when it is asked to.
 //!
 //! Invariants: of two requests that change the same sector the later one begins when the earlier
 //! one is done, so that no part of a sector is lost to a neighbour, and doing one again undoes
-//! nothing. Reads wait for nobody. A piece is in `ready` or among those that were asked, never in
+//! nothing. Reads wait for no one. A piece is in `ready` or among those that were asked, never in
 //! both. Every request is done once.
 //!
 //! Reads, writes and discards may be done twice, so what a back did not answer is simply asked
@@ -153,7 +153,7 @@ impl Zeroes {
     }
 }
 
-/// How a disk discards, if zeroes are read then. Of units that are no whole sectors nobody can
+/// How a disk discards, if zeroes are read then. Of units that are no whole sectors no one can
 /// discard whole ones.
 fn zeroing(figures: &DiskFigures) -> Option<Discard> {
     let whole = |bytes: u32| bytes.is_multiple_of(figures.sector_size);
@@ -350,7 +350,7 @@ impl Schedule {
         }
     }
 
-    /// The same, where it is known to lie on the disk.
+    /// The same, where it is known to are on the disk.
     fn take(
         &mut self,
         bytes: Range<u64>,
@@ -496,7 +496,7 @@ impl Schedule {
         }
     }
 
-    /// Nobody wants the next piece any more: it is of a range of zeroes that has failed, or was
+    /// No one wants the next piece any more: it is of a range of zeroes that has failed, or was
     /// interrupted.
     fn first_is_unwanted(&self) -> bool {
         let request = self.ready.front().and_then(|piece| self.places[piece.place].as_ref());
@@ -631,7 +631,7 @@ impl Schedule {
             }
             stays
         });
-        // One that began may have been done at once, and others have been looked at by that.
+        // One that began may have been done at once, and others have been checked by that.
         debug_assert!(self.waiting.is_empty(), "nothing is added meanwhile");
         self.waiting = waiting;
     }

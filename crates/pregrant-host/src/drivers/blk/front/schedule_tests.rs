@@ -357,7 +357,7 @@ fn add_values(may_be: &mut [Vec<u8>], read: &Range<usize>, change: &Op, changed:
 
 proptest! {
     #[test]
-    fn whatever_is_asked_and_whoever_dies_the_disk_is_what_was_written(
+    fn whatever_is_asked_and_no_matter_who_dies_the_disk_is_what_was_written(
         steps in steps(),
         (unit, granularity) in prop_oneof![Just((512, 512)), Just((512, 4096)), Just((4096, 4096)), Just((1024, 1536))],
         zeroes in any::<bool>(),
@@ -399,7 +399,7 @@ fn what_is_past_the_end_or_of_no_bytes_never_reaches_a_ring() {
     for op in refused {
         assert_eq!(*fate_of(&mut schedule, op).lock().unwrap(), Some(Err(IoError::Failed)));
     }
-    // It was not told that the disk discards, nor that zeroes are read then.
+    // It was not notified that the disk discards, nor that zeroes are read then.
     let punch = || DiskOp::PunchHole { at: 0, len: 4096, interrupt: Interrupt::default() };
     assert_eq!(*fate_of(&mut schedule, punch()).lock().unwrap(), Some(Err(IoError::NotSupported)));
     schedule.set_figures(figures(512, 512, false));
@@ -437,7 +437,7 @@ fn long_disk(zeroes: bool) -> Schedule {
     schedule
 }
 
-/// Whatever it takes, nobody waits for all of it.
+/// Whatever it takes, no one waits for all of it.
 #[test]
 fn a_hole_of_terabytes_is_a_few_requests_at_a_time_and_nothing_is_read() {
     let mut schedule = long_disk(true);

@@ -1,5 +1,5 @@
 //! A disk as the threads of a program use it: requests in bytes, from any thread, and the end of
-//! each told once.
+//! each notified once.
 //!
 //! ```text
 //!   any thread                                          the front's loop
@@ -46,7 +46,7 @@ pub enum DiskOp {
     },
     /// What was written before this was asked is not to be lost any more.
     Flush,
-    /// Nobody needs these any more, and they read as zeroes. A disk whose discarded sectors hold
+    /// No one needs these any more, and they read as zeroes. A disk whose discarded sectors hold
     /// anything does not support it.
     PunchHole {
         /// The first.
@@ -96,15 +96,15 @@ impl DiskOp {
     }
 }
 
-/// Is told once how a request went; of a read, with its bytes. It is called on the front's thread,
-/// and holds up all others.
+/// Is notified once how a request went; of a read, with its bytes. It is called on the front's
+/// thread, and holds up all others.
 pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 
 /// One request.
 pub struct DiskRequest {
     /// What is to be done.
     pub op: DiskOp,
-    /// Who is told.
+    /// Who is notified.
     pub done: Done,
 }
 
@@ -200,7 +200,7 @@ impl SharedDisk {
         self.waker.wake();
     }
 
-    /// Has the front's loop look around, whatever for.
+    /// Has the front's loop check around, whatever for.
     pub fn wake(&self) {
         self.waker.wake();
     }
@@ -252,12 +252,12 @@ impl SharedDisk {
         self.waker.wakes().expect("a waker of a thread has a descriptor")
     }
 
-    /// The loop is about to look around for the last time before it sleeps.
+    /// The loop is about to check around for the last time before it sleeps.
     pub(super) fn check(&self) {
         self.waker.doorbell.take(|_| {});
     }
 
-    /// It is about to sleep; false: something came since it [looked](Self::check).
+    /// It is about to sleep; false: something came since it [checked](Self::check).
     pub(super) fn about_to_sleep(&self) -> bool {
         self.waker.doorbell.about_to_sleep()
     }

@@ -49,7 +49,7 @@ pub struct Run {
 
 #[derive(Debug)]
 enum How {
-    /// It has not begun. Since when it is the service that takes no more, if it is.
+    /// It has not started. Since when it is the service that takes no more, if it is.
     Waits(Option<Instant>),
     Here(Script),
     There(Asked),
@@ -75,17 +75,17 @@ impl Run {
         Self { request, socket, how: How::Waits(None) }
     }
 
-    /// What it is told.
+    /// What it is notified.
     pub fn what(&self) -> What {
         self.request.what
     }
 
-    /// Whether it has begun.
+    /// Whether it has started.
     pub fn has_started(&self) -> bool {
         !matches!(self.how, How::Waits(_))
     }
 
-    /// How far it came. One that has not begun does if there is [room](Capacity); one that takes
+    /// How far it came. One that has not started does if there is [room](Capacity); one that takes
     /// too long is ended, and so is one that the service does not take.
     pub fn turn(&mut self, room: Capacity) -> Plugged {
         if let How::Waits(since) = self.how {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_that_takes_nothing_for_a_minute_is_told_of() {
+    fn a_service_that_takes_nothing_for_a_minute_is_notified_of() {
         let run = |how| Run { how, ..Run::new("/vif", &HotplugConfig::default(), What::Offline, None) };
         let long_ago = Instant::now().checked_sub(TAKEN).expect("it is up for longer");
         assert_eq!(run(How::Waits(None)).turn(Capacity::Refused), Plugged::NotYet);

@@ -26,7 +26,7 @@ impl Asked {
     /// Asks the service at `path`. None: too many ask already; to be tried again.
     ///
     /// # Errors
-    /// In words. Nobody is there.
+    /// In words. No one is there.
     pub fn of(path: &Path, request: &Request) -> Result<Option<Self>, String> {
         let asked = || -> Result<OwnedFd, Errno> {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -68,7 +68,7 @@ impl Asked {
         Some(answer)
     }
 
-    /// Ends it: the service ends the script when nobody waits for it.
+    /// Ends it: the service ends the script when no one waits for it.
     pub fn end(&mut self) {
         self.socket = None;
     }

@@ -1,7 +1,7 @@
 //! One request, from its socket to the script's end.
 //!
-//! What the asker may do: send one message, and go away, which ends the script. It is told "done"
-//! or why not.
+//! What the asker may do: send one message, and go away, which ends the script. It is notified
+//! "done" or why not.
 
 use super::{REQUEST_BYTES, Request, RequestError, Script};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// How long an asker may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at the script.
+/// Between two checks the script.
 const CHECK: Duration = Duration::from_millis(50);
 
 /// Why a request came to nothing.
@@ -38,7 +38,7 @@ pub enum ServiceError {
     /// The script failed.
     #[error("{0}")]
     Script(String),
-    /// Nobody waits for it any more.
+    /// No one waits for it any more.
     #[error("the asker has gone; the script was ended")]
     Gone,
 }
@@ -68,7 +68,7 @@ impl Service {
     /// Serves the one request that `socket` brings, and says on it how that ended.
     ///
     /// # Errors
-    /// See [`ServiceError`]. The asker was told, if it is there.
+    /// See [`ServiceError`]. The asker was notified, if it is there.
     pub fn serve(&self, socket: impl AsFd) -> Result<Request, ServiceError> {
         let served = self.run(&socket);
         let answer = match &served {
@@ -133,7 +133,7 @@ impl Service {
             Ok(_) => {}
             Err(e) => return refused(format!("{}: {e}", script.display())),
         }
-        // The machine's own interfaces are nobody's vifs. One that is gone may be unplugged.
+        // The machine's own interfaces are no one's vifs. One that is gone may be unplugged.
         let interface = self.interfaces.join(&request.vif);
         if interface.exists() && !interface.join("tun_flags").exists() {
             return refused(format!("{} is an interface, and no tap", request.vif));

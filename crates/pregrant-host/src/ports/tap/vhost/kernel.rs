@@ -87,7 +87,7 @@ struct Memory {
 
 const _: () = assert!(size_of::<Addr>() == 0x28 && size_of::<OfRing>() == 8 && size_of::<Memory>() == 40);
 
-/// Nobody waits by reading or writing.
+/// No one waits by reading or writing.
 const FLAGS: EventfdFlags = EventfdFlags::CLOEXEC.union(EventfdFlags::NONBLOCK);
 
 /// Which of both rings.
@@ -103,7 +103,7 @@ pub enum Which {
 #[derive(Debug)]
 pub struct Doors {
     kick: OwnedFd,
-    /// One for both rings of a queue: whoever sleeps by it looks at both.
+    /// One for both rings of a queue: whoever sleeps by it checks both.
     call: Arc<OwnedFd>,
 }
 
@@ -138,7 +138,7 @@ impl Doors {
 
     /// Wakes the worker.
     pub fn kick(&self) {
-        // A counter that is full is a worker that was told.
+        // A counter that is full is a worker that was notified.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `kernel` | `/dev/vhost-net`: which rings, which tap, who wakes whom |
 //! | `virtqueue` | a ring, the driver's side |
-//! | `sender` | frames that are out, and where they lie |
+//! | `sender` | frames that are out, and where they are |
 //! | `receiver` | buffers that wait for frames |
 //! | `shared` | all of it, for a port and for who lends it frames |
 //!
@@ -31,9 +31,9 @@
 //! ring until there is room; the call comes when half of what is out came back. What is given all
 //! the same is refused. A queue that ends has the sending ring taken from the worker, at once.
 //!
-//! A ring over which the worker tells what cannot be, or with which it does not go on for a second
+//! A ring over which the worker says what cannot be, or with which it does not go on for a second
 //! while it is asked, is stopped, what it did not take is written by a call each, and both rings
-//! begin anew; where the kernel refuses that, it is tried again a second later, and frames for the
+//! restart; where the kernel refuses that, it is tried again a second later, and frames for the
 //! guest wait in the tap. A dead process leaves nothing: the kernel closes the device, and what the
 //! worker had taken of the tap ahead of us goes back to it. Lost are frames in the rings: of the
 //! guest's up to a ring's, which were answered already, and of those for it what came and was not
@@ -114,13 +114,13 @@ impl fmt::Display for Broken {
 /// See the module.
 #[derive(Debug)]
 pub struct Vhost<D: Worker = Device> {
-    /// None: it was stopped, and not yet begun anew.
+    /// None: it was stopped, and not yet restarted.
     device: Option<D>,
     tap: Arc<OwnedFd>,
     memory: Arc<Mapping>,
     tx: Sender,
     rx: Receiver,
-    /// Of lent frames, those that nobody reads any more, and of which nobody was told.
+    /// Of lent frames, those that no one reads any more, and of which no one was notified.
     completed: Vec<Token>,
     /// Frames that found no room, each behind its header, a burst at most: only while the ring is
     /// full.
@@ -177,7 +177,7 @@ impl<D: Worker> Vhost<D> {
         Ok(this)
     }
 
-    /// Has the worker begin, over rings that nobody has.
+    /// Has the worker begin, over rings that no one has.
     fn begin(&mut self, device: D) -> io::Result<()> {
         let _ = self.rx.ring.publish();
         // SAFETY: the memory stays until `stop`, or until the device is closed: it is dropped
@@ -192,7 +192,7 @@ impl<D: Worker> Vhost<D> {
         Ok(())
     }
 
-    /// Has the worker begin with the sending ring, which nobody has.
+    /// Has the worker begin with the sending ring, which no one has.
     fn begin_sending(&mut self, device: &D) -> io::Result<()> {
         // Frames in their order need no calls.
         self.tx.ring.disarm();
@@ -224,7 +224,7 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// Stops the worker, writes what it did not take, and begins anew. Returns how many frames were
+    /// Stops the worker, writes what it did not take, and restarts. Returns how many frames were
     /// refused.
     #[cold]
     fn restart(&mut self, why: &Broken) -> usize {
@@ -263,7 +263,7 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Who lent frames that nobody reads any more may be about to sleep.
+    /// Who lent frames that no one reads any more may be about to sleep.
     fn report_completed(&self) {
         if !self.completed.is_empty() {
             self.rx_doors.call_again();
@@ -389,7 +389,7 @@ impl<D: Worker> Vhost<D> {
     }
 
     /// As [`send`](Self::send), of a frame of which `pieces` gives what follows its head. The token
-    /// is [completed](Self::complete) once nobody reads it any more.
+    /// is [completed](Self::complete) once no one reads it any more.
     ///
     /// # Safety
     /// The pieces' memory stays mapped until then.
@@ -429,7 +429,7 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Appends the tokens of lent frames that nobody reads any more. Where there are others, the
+    /// Appends the tokens of lent frames that no one reads any more. Where there are others, the
     /// call comes when half of what is out came back; where none came back for a second, as far as
     /// this is asked, the worker is stopped. Returns how many frames were refused then.
     pub fn complete(&mut self, done: &mut Vec<Token>) -> usize {
@@ -459,9 +459,9 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// When this returns, nobody reads lent frames any more; who lent them is not told of it. The
-    /// worker is not waited for: what it did not take is written by a call each. Returns how many
-    /// frames were refused.
+    /// When this returns, no one reads lent frames any more; who lent them is not notified of it.
+    /// The worker is not waited for: what it did not take is written by a call each. Returns how
+    /// many frames were refused.
     pub fn give_up(&mut self) -> usize {
         let mut refused = match self.tx.reclaim() {
             Ok(()) => 0,
@@ -475,8 +475,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Takes the sending ring from the worker, writes what it did not take, and has that ring begin
-    /// anew; the other one goes on. Returns how many frames were refused.
+    /// Takes the sending ring from the worker, writes what it did not take, and has that ring
+    /// restart ; the other one goes on. Returns how many frames were refused.
     fn take_back(&mut self) -> usize {
         let Some(device) = self.device.take() else { return self.write_left() };
         if let Err(e) = device.detach(Which::Tx) {
@@ -500,7 +500,7 @@ impl<D: Worker> Vhost<D> {
 
     /// Moves frames for the guest, as long as there is room. Returns how many were malformed, and
     /// how many of the guest's were refused, where the worker had to be stopped. Where none was
-    /// moved, the next one is told of by [`readable`](Self::readable).
+    /// moved, the next one is notified of by [`readable`](Self::readable).
     pub fn receive(&mut self, into: &mut Arena) -> (u64, usize) {
         let (mut malformed, mut refused) = (0, 0);
         let before = into.len();

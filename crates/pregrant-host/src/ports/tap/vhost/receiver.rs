@@ -2,7 +2,7 @@
 //! (mergeable buffers), behind one header.
 //!
 //! ```text
-//!   buffer: | header, with the number of buffers | frame ... |   buffer: | ... frame |      each is offered anew once it was read
+//!   buffer: | header, with the number of buffers | frame ... |   buffer: | ... frame |      each is offered again once it was read
 //! ```
 //! Memory: a buffer for each descriptor, 1 MiB a queue, of which those pages count into which
 //! frames came. A frame that finds no room in an arena waits in its buffers, and those behind it.
@@ -161,7 +161,7 @@ impl Receiver {
         }
     }
 
-    /// The oldest frame was read: its buffers are offered anew, with what is published next.
+    /// The oldest frame was read: its buffers are offered again, with what is published next.
     fn done(&mut self) {
         for used in self.frame.drain(..) {
             // SAFETY: the descriptor's own buffer, of which nothing is read any more.

@@ -4,10 +4,10 @@
 //!
 //! ```text
 //!   area:  | sent, not back: header, frame | header, frame | ... |   free   |
-//!            ^ oldest                                            ^ next, which begins anew at the end, and where none is out
+//!            ^ oldest                                            ^ next, which restarts at the end, and where none is out
 //! ```
-//! Who lends is told when the worker has read a frame: a [`Token`] comes [back](Sender::completed)
-//! once.
+//! Who lends is notified when the worker has read a frame: a [`Token`] comes
+//! [back](Sender::completed) once.
 //!
 //! Memory: the area, 512 KiB a queue, of which the first lines are enough as long as the worker
 //! keeps up.
@@ -84,7 +84,7 @@ impl Sender {
         if self.area.end - self.next >= len {
             return Some(self.next);
         }
-        // One byte stays free, or full would look like empty.
+        // One byte stays free, or full would resemble empty.
         (oldest - self.area.start > len).then_some(self.area.start)
     }
 
@@ -194,7 +194,7 @@ impl Sender {
         self.in_flight
     }
 
-    /// Of lent frames, those that nobody reads any more.
+    /// Of lent frames, those that no one reads any more.
     pub fn completed(&mut self) -> &mut Vec<Token> {
         &mut self.completed
     }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct SharedVhost<D: Worker = Device> {
     vhost: Mutex<Vhost<D>>,
     readable: Arc<OwnedFd>,
-    /// Frames that the tap refused while nobody called the port.
+    /// Frames that the tap refused while no one called the port.
     refused: AtomicU64,
 }
 

@@ -28,7 +28,7 @@ thread_local! {
     static MISBEHAVES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
 }
 
-/// Between two looks of a model that nobody kicks: far more than a kick takes.
+/// Between two checks of a model that no one kicks: far more than a kick takes.
 const CHECK: Duration = Duration::from_millis(200);
 
 struct Threads {
@@ -65,7 +65,7 @@ impl Worker for Threads {
         let (tap, stop) = (tap.try_clone_to_owned()?, Arc::clone(&self.stop[which as usize]));
         let (mut left, misbehaves) =
             (self.stalls.get().filter(|_| which == Which::Tx), self.misbehaves.get());
-        // Of a ring that begins anew no more than of one that a new worker has.
+        // Of a ring that restarts no more than of one that a new worker has.
         if which == Which::Tx {
             self.stalls.set(None);
         }
@@ -192,7 +192,7 @@ fn length(number: usize) -> usize {
 }
 
 #[test]
-fn frames_go_out_in_their_order_whoever_writes_them() {
+fn frames_go_out_in_their_order_no_matter_who_writes_them() {
     let (mut vhost, peer_end) = vhost();
     const FRAMES: usize = 1500;
     let (mut by_ring, mut by_call) = (0, 0);
@@ -299,7 +299,7 @@ fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
 /// Its guest goes on, and so does our thread, which has others: what finds no room is kept back, a
 /// burst of it, and then refused.
 #[test]
-fn nobody_waits_for_a_worker_that_stands_still() {
+fn no_one_waits_for_a_worker_that_stands_still() {
     const SENT: usize = 2000;
     STALLS.set(Some(0));
     let (mut vhost, peer_end) = vhost();
@@ -352,7 +352,7 @@ fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
 }
 
 #[test]
-fn a_worker_that_lies_of_what_came_is_stopped_and_the_next_one_serves() {
+fn a_worker_that_violates_of_what_came_is_stopped_and_the_next_one_serves() {
     let misbehaves: [fn(&mut Model); 4] = [
         |m| m.give(0, BIG),
         |m| m.give(300, 64),
@@ -417,7 +417,7 @@ impl Lent {
 }
 
 #[test]
-fn lent_payload_is_read_where_it_lies_and_who_lent_it_is_told_once() {
+fn lent_payload_is_read_where_it_violates_and_who_lent_it_is_notified_once() {
     const FRAMES: usize = 400;
     let lent = Lent::new(FRAMES);
     let (mut vhost, peer_end) = vhost();
@@ -470,7 +470,7 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
             (0..FRAMES).for_each(|i| assert!(next(&peer_end)[HEADER..] == Lent::frame(i), "{i}"));
         });
         (0..FRAMES).for_each(|i| assert_eq!(lent.send(i, &mut vhost), 0));
-        // Its queue ends: nobody reads any of them when this returns.
+        // Its queue ends: no one reads any of them when this returns.
         vhost.publish();
         vhost.give_up();
         seen.join().unwrap();
@@ -511,7 +511,7 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
 }
 
 #[test]
-fn a_queue_that_ends_waits_until_nobody_reads_what_it_lent() {
+fn a_queue_that_ends_waits_until_no_one_reads_what_it_lent() {
     let lent = Lent::new(100);
     let (tap, peer_end) = ends();
     rustix::fs::fcntl_setfl(&tap, OFlags::empty()).unwrap();
@@ -579,7 +579,7 @@ fn pieces_that_follow_each_other_are_one_descriptor() {
     // first does.
     let places = [(128, 3968), (4096, 4096), (8192, 100), (12_288, 4096), (4096, 10), (4096, 10)];
     let pieces = places.map(|(at, len)| lent.0.piece(at, len).unwrap());
-    // SAFETY: nobody has them read.
+    // SAFETY: no one has them read.
     let buffers = unsafe { Vector::zero_copy(pieces.into_iter()) }.map(|vector| vector.buffer());
     let found: Vec<_> = buffers.map(|b| (b.address - lent.0.address(), b.len, b.writable)).collect();
     assert_eq!(found, [(128, 8164, false), (12_288, 4096, false), (4096, 10, false), (4096, 10, false)]);

@@ -11,7 +11,7 @@
 //!   pop  <-------- idx, id, len: each read once
 //! ```
 //! Both indices run freely, modulo 2^16. VERSION_1 (little-endian) and EVENT_IDX are agreed on: who
-//! wants to be told of an index names it, and is told once, when it is passed.
+//! wants to be notified of an index names it, and is notified once, when it is passed.
 //!
 //! Invariants: which descriptors are in use, and what a chain is made of, is kept here, in private
 //! memory, and never read back from the ring; a chain is a chain's until its head comes back, once.
@@ -87,8 +87,8 @@ pub struct Addresses {
     pub used: u64,
 }
 
-/// Whether whoever wants to be told when an index passes `event` is to be told, now that it went
-/// from `old` to `new`.
+/// Whether whoever wants to be notified when an index passes `event` is to be notified, now that it
+/// went from `old` to `new`.
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
@@ -179,7 +179,7 @@ impl Virtqueue {
     ///
     /// # Safety
     /// Until the chain came back, or the device was stopped, the memory stays mapped; where the
-    /// device writes, nobody else has it, and where it reads private memory, nobody changes it.
+    /// device writes, no one else has it, and where it reads private memory, no one changes it.
     #[must_use]
     pub unsafe fn push(&mut self, buffers: impl Iterator<Item = Buffer>) -> Option<u16> {
         let head = self.first_free;
@@ -249,7 +249,7 @@ impl Virtqueue {
         self.out += 1;
     }
 
-    /// Whether the device would want to be told of `n` more chains.
+    /// Whether the device would want to be notified of `n` more chains.
     pub fn would_kick(&self, n: u16) -> bool {
         passes(self.avail_event(), self.published.wrapping_add(n), self.published)
     }
@@ -259,7 +259,7 @@ impl Virtqueue {
         u16::from_le(self.memory.u16(place).load(Ordering::Relaxed))
     }
 
-    /// Shows the device what was pushed. True: it wants to be told.
+    /// Shows the device what was pushed. True: it wants to be notified.
     #[must_use]
     pub fn publish(&mut self) -> bool {
         let old = std::mem::replace(&mut self.published, self.avail);
@@ -268,7 +268,8 @@ impl Virtqueue {
         }
         let idx = self.memory.u16(self.at + avail_at(self.size) + 2);
         idx.store(self.avail.to_le(), Ordering::Release);
-        // Either the device sees the index before it sleeps, or we see that it wants to be told.
+        // Either the device sees the index before it sleeps, or we see that it wants to be
+        // notified.
         fence(Ordering::SeqCst);
         passes(self.avail_event(), self.avail, old)
     }
@@ -347,7 +348,7 @@ impl Virtqueue {
         let wanted = self.seen.wrapping_add(more.max(1));
         let event = self.memory.u16(self.at + avail_at(self.size) + 4 + 2 * usize::from(self.size));
         event.store(wanted.wrapping_sub(1).to_le(), Ordering::Relaxed);
-        // Either the device sees what is wanted before it looks, or we see its index.
+        // Either the device sees what is wanted before it checks, or we see its index.
         fence(Ordering::SeqCst);
         self.back = self.seen;
         Ok(self.came()? >= usize::from(more.max(1)))

@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 
 /// A purge takes one page of so many: 5 %, as Linux's does.
 pub const PURGE_PART: usize = 20;
-/// Nanoseconds between two purges, as Linux's looks.
+/// Nanoseconds between two purges, as Linux's checks.
 pub const PURGE_EACH_NS: u64 = 100_000_000;
 
 /// The pages of one queue.
@@ -64,7 +64,7 @@ impl<P: Platform> PersistentPath<P> {
 
     /// Maps a page and keeps it, if there is a place and it can be.
     fn keep(&mut self, p: &P, of: DomId, gref: GrantRef) -> bool {
-        // Asked before: a page that is mapped and finds no place is one that nobody has billed.
+        // Asked before: a page that is mapped and finds no place is one that no one has billed.
         if !self.store.has_place(gref) {
             self.overflows += 1;
             // Where only its hash found no place, a purge would not help.

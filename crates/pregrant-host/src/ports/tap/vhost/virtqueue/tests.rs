@@ -1,5 +1,5 @@
-//! A device beside the driver's side, over the same memory: it shares no code with it, and lies
-//! where a test wants that.
+//! A device beside the driver's side, over the same memory: it shares no code with it, and breaks
+//! the protocol where a test wants that.
 
 use super::*;
 use crate::mapping::sealed_memfd;
@@ -28,7 +28,7 @@ pub struct Device {
     /// Chains taken, and given back.
     taken: u16,
     pub given: u16,
-    /// What the driver was last told of.
+    /// What the driver was last notified of.
     reported: u16,
 }
 
@@ -109,7 +109,7 @@ impl Device {
         self.given = self.given.wrapping_add(1);
     }
 
-    /// Shows what was given. True: the driver wants to be told.
+    /// Shows what was given. True: the driver wants to be notified.
     pub fn show(&mut self) -> bool {
         self.set(self.used() + 2, self.given);
         fence(Ordering::SeqCst);
@@ -119,7 +119,7 @@ impl Device {
         (0..new.wrapping_sub(old)).any(|k| old.wrapping_add(k) == event)
     }
 
-    /// Wants to be told of the next chain. True: it is there.
+    /// Wants to be notified of the next chain. True: it is there.
     pub fn arm(&mut self) -> bool {
         self.set(self.used() + 4 + 8 * usize::from(self.size), self.taken);
         fence(Ordering::SeqCst);
@@ -233,11 +233,11 @@ fn one(queue: &Virtqueue) -> impl Iterator<Item = Buffer> + use<> {
 }
 
 #[test]
-fn a_device_that_is_awake_is_not_told() {
+fn a_device_that_is_awake_is_not_notified() {
     let (mut queue, mut device) = ring(8);
     let report = |queue: &mut Virtqueue, n: u16| {
         for _ in 0..n {
-            // SAFETY: nobody reads it.
+            // SAFETY: no one reads it.
             unsafe { queue.push(one(queue)) }.unwrap();
         }
         let would = queue.would_kick(n);
@@ -254,7 +254,7 @@ fn a_device_that_is_awake_is_not_told() {
     assert!(device.take().is_some() && !device.arm());
     assert!(!queue.publish(), "nothing is new");
     assert!(report(&mut queue, 3));
-    // SAFETY: nobody reads it.
+    // SAFETY: no one reads it.
     assert!(unsafe { queue.push(one(&queue)) }.is_some(), "the eighth");
     // SAFETY: as above.
     assert!(unsafe { queue.push(one(&queue)) }.is_none(), "there is no room");
@@ -266,7 +266,7 @@ fn a_device_that_is_awake_is_not_told() {
 fn who_asks_for_half_of_them_is_called_once() {
     let (mut queue, mut device) = ring(8);
     for _ in 0..6 {
-        // SAFETY: nobody reads it.
+        // SAFETY: no one reads it.
         unsafe { queue.push(one(&queue)) }.unwrap();
     }
     let _ = queue.publish();
@@ -282,7 +282,7 @@ fn who_asks_for_half_of_them_is_called_once() {
         queue.free(used.head);
     }
     queue.disarm();
-    // SAFETY: nobody reads it.
+    // SAFETY: no one reads it.
     unsafe { queue.push(one(&queue)) }.unwrap();
     let _ = queue.publish();
     let chain = device.take().unwrap();
@@ -322,7 +322,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
         let (mut queue, mut device) = ring(8);
         let two = |queue: &Virtqueue| one(queue).chain(one(queue));
         for _ in 0..2 {
-            // SAFETY: nobody reads it.
+            // SAFETY: no one reads it.
             unsafe { queue.push(two(&queue)) }.unwrap();
         }
         let _ = queue.publish();
@@ -335,7 +335,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
     for free in [true, false] {
         let (mut queue, mut device) = ring(8);
         for _ in 0..2 {
-            // SAFETY: nobody reads it.
+            // SAFETY: no one reads it.
             unsafe { queue.push(one(&queue)) }.unwrap();
         }
         let _ = queue.publish();
@@ -350,7 +350,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
     }
     // What was not published did not come back.
     let (mut queue, mut device) = ring(8);
-    // SAFETY: nobody reads it.
+    // SAFETY: no one reads it.
     unsafe { queue.push(one(&queue)) }.unwrap();
     device.give(0, 0);
     device.show();
