@@ -7,10 +7,15 @@ use super::Source;
 const REPLACED: &[(&str, &str)] = &[
     ("clerk", "the file's thread"),
     ("crew", "worker pool"),
+    ("heeded", "applied"),
+    ("hire", "assign"),
     ("hush", "unwatch, or clear"),
+    ("judgement", "check"),
     ("nudge", "wake"),
     ("plugging", "hotplug"),
     ("relive", "update"),
+    ("staff", "worker threads"),
+    ("teller", "publisher"),
 ];
 
 /// This file, which names them.
