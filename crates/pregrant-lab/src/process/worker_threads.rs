@@ -2,7 +2,7 @@
 //! what they cost.
 //!
 //! ```text
-//!   control thread   orders, xenstore; asleep while frames move, woken by a port's mark      Staff::wakes
+//!   control thread   orders, xenstore; asleep while frames move, woken by a port's mark      WorkerThreads::wakes
 //!   worker n         its queues; on core cores[n]                                            Backend::employ
 //! ```
 //! Without them the queues are served by the control thread. What a case cost is read by [`Meter`]:
