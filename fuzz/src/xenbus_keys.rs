@@ -16,9 +16,11 @@ use pregrant::net::back::{BackVif, ControlPage, Polled, VifConfig};
 use pregrant::net::features::{BackFeatures, queue_prefix};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::PathName;
 use pregrant::net::path::foreign;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::Events;
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};
 use pregrant::port::{Arena, Offload};
@@ -209,7 +211,8 @@ fn hostile_front(tape: &mut Tape<'_>) {
     // Memory that outlives this back, as a file does, and what it may have mapped.
     let (kept, limit) = (Pages::new(CONTROL_BYTES / PAGE_SIZE), tape.one_of(&[usize::MAX, 6, 2, 0]));
     let fresh = || {
-        let config = VifConfig { fallback: ordinary, foreign: true, ..VifConfig::default() };
+        let paths = PathConfig { fallback: ordinary, foreign: true, ..PathConfig::default() };
+        let config = VifConfig { paths, ..VifConfig::default() };
         let mut vif = BackVif::<LocalDomain>::new(GUEST, 0, config);
         vif.keep_control(ControlPage::new(kept.clone()).expect("a page"));
         vif.limit_pages(limit);
@@ -347,8 +350,11 @@ fn hostile_back(tape: &mut Tape<'_>) {
     let mut store = Store::new(Side::Front);
     let config = FrontConfig {
         queues: 2,
-        tx_data_len: DataLen::new(tape.one_of(&[256, 65535])),
-        rx_data_len: DataLen::new(tape.one_of(&[256, 65535])),
+        staging: Buffers {
+            tx: DataLen::new(tape.one_of(&[256, 65535])),
+            rx: DataLen::new(tape.one_of(&[256, 65535])),
+            sent_on: true,
+        },
         granting: tape.one_of(&[Granting::PerFrame, Granting::Standing]),
         sg: true,
         split_channels: tape.below(2) == 0,
@@ -358,11 +364,11 @@ fn hostile_back(tape: &mut Tape<'_>) {
         foreign: true,
         guest_copy: true,
         spare_rx_pages: 16,
-        zero_copy: true,
         headroom: 256,
         ctrl_ring: tape.below(2) == 0,
         multicast_control: tape.below(2) == 0,
         ring_order: tape.one_of(&[0, 1, 4]),
+        ..FrontConfig::default()
     };
     let reconnect = tape.below(2) == 0;
     let mut vif = FrontVif::<LocalDomain>::new(HOST, config, reconnect);

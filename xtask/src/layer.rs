@@ -4,6 +4,7 @@ use crate::suite;
 use crate::tally::Tally;
 use crate::tool;
 use crate::workspace::{Workspace, run, run_all};
+use std::path::PathBuf;
 
 /// One kind of check.
 pub struct Layer {
@@ -69,7 +70,19 @@ const FUZZ: &str = "--manifest-path=fuzz/Cargo.toml";
 fn fmt(w: &Workspace) -> Result<(), String> {
     run(&mut w.cargo(&["fmt", "--all", "--check"]))?;
     run(&mut w.cargo(&["fmt", FUZZ, "--check"]))?;
+    // The paths' modules come from their list, by a macro: cargo does not find them.
+    run(w.program("rustfmt").args(["--edition", "2024", "--check"]).args(paths(w)?))?;
     run(&mut w.cargo(&["fmt", "--manifest-path=linux/core/Cargo.toml", "--check"]))
+}
+
+/// The first file of each path's folder.
+fn paths(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    let list = "crates/pregrant/src/net/path";
+    let folders = std::fs::read_dir(w.root().join(list)).map_err(|e| format!("{list}: {e}"))?;
+    Ok(folders
+        .filter_map(|folder| Some(folder.ok()?.path().join("mod.rs")))
+        .filter(|file| file.exists())
+        .collect())
 }
 
 fn clippy(w: &Workspace) -> Result<(), String> {

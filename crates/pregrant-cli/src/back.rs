@@ -16,6 +16,8 @@ use crate::daemon::{DaemonArgs, chosen};
 use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
 use clap::{Args, ValueEnum};
 use pregrant::net::back::VifConfig;
+use pregrant::net::path::PathConfig;
+use pregrant::net::path::staging::accept::Heads;
 use pregrant::net::path::{PathName, gref_mapping, persistent};
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
@@ -243,20 +245,20 @@ fn classes<P: Platform, T: Transport + 'static>(
     chosen: Vec<DeviceChoice>,
     provider: Box<dyn PortProvider>,
 ) -> Vec<Box<dyn DeviceClass<P, T>>> {
-    let (Fallback { of: fallback, heads: staged_heads }, persistent_pages) =
-        (args.path, args.persistent_grants as usize);
-    let gref_pages = args.gref_mappings as usize;
+    let Fallback { of: fallback, heads } = args.path;
+    let (persistent, gref_mapping) = (args.persistent_grants as usize, args.gref_mappings as usize);
     let (foreign, guest_copy) = (fallback == PathName::Foreign, fallback == PathName::GuestCopy);
     let fallback = if foreign || guest_copy { PathName::Copy } else { fallback };
-    let vif = VifConfig {
+    let paths = PathConfig {
         fallback,
-        staged_heads,
-        persistent_pages,
-        gref_pages,
+        staging: Heads { heads },
+        persistent,
+        gref_mapping,
         foreign,
         guest_copy,
-        ..VifConfig::default()
+        ..PathConfig::default()
     };
+    let vif = VifConfig { paths, ..VifConfig::default() };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, provider))]
 }
 

@@ -17,11 +17,13 @@ use crate::loopback::{NO_DOMAIN, guest_domid};
 use crate::stop::Stop;
 use clap::Args;
 use pregrant::DomId;
-use pregrant::net::features::{ALL_DATA_LENS, MAX_RING_ORDER};
+use pregrant::net::features::MAX_RING_ORDER;
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, HookAction};
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::staging::keys::ALL_DATA_LENS;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{PathName, data_ring};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenstore::Transport;
@@ -255,14 +257,12 @@ impl FrontArgs {
         };
         FrontConfig {
             queues,
-            tx_data_len: len,
-            rx_data_len: len,
+            staging: Buffers { sent_on: self.hook == Some(HookAction::Tx), ..Buffers::of(len, len) },
             ring_order: self.ring_pages,
             persistent: self.path == PathName::Persistent,
             gref_mapping: self.path == PathName::GrefMapping,
             foreign: self.path == PathName::Foreign,
             guest_copy: self.path == PathName::GuestCopy,
-            zero_copy: self.hook == Some(HookAction::Tx),
             data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,
             ..FrontConfig::default()

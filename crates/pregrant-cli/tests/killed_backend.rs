@@ -12,6 +12,7 @@ mod served;
 use pregrant::DomId;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::{Arena, Offload};
 use pregrant_host::drivers::{BackStatus, Frontend};
 use pregrant_host::loopback::Loopback;
@@ -103,7 +104,7 @@ fn frames_that_wait_for_the_next_backend_arrive() {
     let machine = Served::start("killed", &["--guest", "5", "--guest", "6"]);
     let mut serving = back(&machine, ["--workers", "1"]);
     assert!(serving.line().contains("ready"));
-    let plain = FrontConfig { tx_data_len: None, rx_data_len: None, queues: 2, ..FrontConfig::default() };
+    let plain = FrontConfig { staging: Buffers::NONE, queues: 2, ..FrontConfig::default() };
     let mut guests =
         [(5, FrontConfig::default()), (6, plain)].map(|(domid, of)| Guest::connect(&machine, domid, of));
     status(&machine);

@@ -9,6 +9,7 @@ mod served;
 
 use pregrant::blk::front::FrontConfig;
 use pregrant::net::front::{self as net, Granting};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::Platform;
 use pregrant::wire::netif_ctrl::{GREF_READONLY, GrefEntry};
 use pregrant::{DomId, GrantRef};
@@ -153,8 +154,7 @@ fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
     let platform = Loopback::attach(&machine::broker_socket(&machine.dir), DomId(5)).expect("guest 5");
     let xs = machine::store_of(&platform).expect("its xenstore");
     let (ctrl_ring, granting) = (true, Granting::Standing);
-    let (tx_data_len, rx_data_len) = (None, None);
-    let config = net::FrontConfig { ctrl_ring, granting, tx_data_len, rx_data_len, ..Default::default() };
+    let config = net::FrontConfig { ctrl_ring, granting, staging: Buffers::NONE, ..Default::default() };
     let mut front = Frontend::new(platform, xs, 0, config, false).expect("vif 0");
     assert!(front.connect(GUARD).expect("a backend"));
     let [tx, _] = front.vif().queue(0).unwrap().page_refs();

@@ -5,7 +5,8 @@
 //! turns, and the status says whether the front ever granted it more than in the first one. `cargo
 //! xtask rig 81-cycling-back` plays it.
 
-use pregrant::net::features::{BackFeatures, active_key};
+use pregrant::net::features::BackFeatures;
+use pregrant::net::path::staging::keys::active_key;
 use pregrant::net::path::staging::list as staging_list;
 use pregrant::platform::{Access, PeerMem, Platform};
 use pregrant::shm::SharedBytes;

@@ -12,6 +12,7 @@ use pregrant::net::back::Drained;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::PathName;
+use pregrant::net::path::staging::keys::Offer;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
@@ -217,7 +218,7 @@ fn two_queues() {
 
 /// A back that knows nothing of the extension, and one of long ago: one queue, one channel.
 fn a_back_without_staging() {
-    let plain = BackFeatures { staging_sizes: Vec::new(), ..BackFeatures::default() };
+    let plain = BackFeatures { staging: Offer::NONE, ..BackFeatures::default() };
     let old = BackFeatures { max_queues: 1, split_channels: false, ..plain.clone() };
     for features in [plain, old] {
         with_machine(features, PathName::Copy, |machine, back| {

@@ -73,7 +73,7 @@ pub fn main() -> Result<()> {
         |frame: &Vec<u8>| frame[6..12] == [0x00, 0x16, 0x3e, 0, 5, 0] && frame[..6] == [2, 0, 0, 0, 0, 9];
     println!(
         "{} frames there and {} back, {} of them through staging buffers",
-        rx.frames, tx.frames, tx.staged
+        rx.frames, tx.frames, tx.staging
     );
     if took.len() == FRAMES && took.iter().all(right) {
         Ok(())

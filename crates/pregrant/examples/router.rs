@@ -13,6 +13,7 @@ mod machine;
 
 use machine::{Machine, Result, header_sum, udp};
 use pregrant::net::front::{Diverted, FrontConfig, HookAction, HookFrame};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::Arena;
 
 const FRAMES: usize = 4000;
@@ -46,7 +47,10 @@ fn route(vif: u32, frame: &mut HookFrame) -> HookAction {
 
 pub fn main() -> Result<()> {
     let mut machine = Machine::new()?;
-    let config = FrontConfig { zero_copy: true, ..FrontConfig::default() };
+    let config = FrontConfig {
+        staging: Buffers { sent_on: true, ..FrontConfig::default().staging },
+        ..FrontConfig::default()
+    };
     let mut wires = [machine.wire(config)?, machine.wire(config)?];
     for k in 0..FRAMES {
         let (from, to) = (k % 2, k / 2 % 2);

@@ -15,6 +15,7 @@ use machine::{Machine, Net, Result};
 use pregrant::PeerFault;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::LocalDomain;
 use pregrant::port::{Arena, Offload};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -195,8 +196,7 @@ fn byte(at: usize) -> u8 {
 pub fn main() -> Result<()> {
     let mut machine = Machine::new()?;
     let len = DataLen::new(2048);
-    let mut wire =
-        machine.wire(FrontConfig { tx_data_len: len, rx_data_len: len, ..FrontConfig::default() })?;
+    let mut wire = machine.wire(FrontConfig { staging: Buffers::of(len, len), ..FrontConfig::default() })?;
     let guest = &machine.guest;
     let (front, host_end) = (&mut wire.front, &mut wire.host_end);
     let (came, leaving) = (Arena::new(), Arena::new());
@@ -248,7 +248,7 @@ pub fn main() -> Result<()> {
         "{back} bytes came back over TCP, {wrong} of them wrong; {} frames out and {} in, {} in staging buffers",
         tx.frames,
         rx.frames,
-        tx.staged + rx.staged
+        tx.staging + rx.staging
     );
     wire.close(guest)?;
     let left = machine.xen.counts();

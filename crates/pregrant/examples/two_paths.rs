@@ -12,6 +12,7 @@
 use pregrant::DomId;
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant::xenbus::bus::StoreBus;
@@ -128,7 +129,7 @@ fn run(xen: &LocalXen, store: &LocalStore, handle: u32, config: FrontConfig) -> 
 pub fn main() -> Result<()> {
     let (xen, store) = (LocalXen::new(), LocalStore::new());
     store.with_server(|server| server.introduce(GUEST))?;
-    run(&xen, &store, 0, FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() })?;
+    run(&xen, &store, 0, FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() })?;
     run(&xen, &store, 1, FrontConfig::default())?;
     let left = xen.counts();
     println!("left: {} grants, {} mappings, {} channel ends", left.grants, left.mapped, left.channels);

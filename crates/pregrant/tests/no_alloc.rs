@@ -10,7 +10,9 @@ use counting::{calls, live};
 use pregrant::PAGE_SIZE;
 use pregrant::net::back::{BackVif, Polled, SharedControl, VifConfig};
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookAction, HookFrame};
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::GrantPool;
 use pregrant::platform::local::LocalXen;
 use pregrant::port::{Arena, Burst, FrameDesc, FramePort, Offload, Offloads, Payload};
@@ -272,7 +274,7 @@ fn the_frame_hook_allocates_nothing() {
     let (mut fb, mut bb) = device();
     let len = DataLen::new(2048);
     let config =
-        FrontConfig { tx_data_len: len, rx_data_len: len, zero_copy: true, ..FrontConfig::default() };
+        FrontConfig { staging: Buffers { sent_on: true, ..Buffers::of(len, len) }, ..FrontConfig::default() };
     let mut front = FrontVif::new(HOST, config, false);
     let mut back = BackVif::new(GUEST, 0, VifConfig::default());
     connect((&guest, &mut front, &mut fb), (&host, &mut back, &mut bb));
@@ -320,11 +322,18 @@ fn frames_from_own_pages_allocate_nothing() {
     let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
     let staged = FrontConfig::default();
-    let config = FrontConfig { tx_data_len: None, rx_data_len: None, gref_mapping: true, ..staged };
+    let config = FrontConfig { staging: Buffers::NONE, gref_mapping: true, ..staged };
     let mut front = FrontVif::new(HOST, config, false);
     let memory = guest.per_frame().expect("single grants").pages(PAGES as usize).expect("pages");
     assert!(front.use_memory(memory, PAGES as usize).is_ok());
-    let mut back = BackVif::new(GUEST, 0, VifConfig { gref_pages: 512 + 64, ..VifConfig::default() });
+    let mut back = BackVif::new(
+        GUEST,
+        0,
+        VifConfig {
+            paths: PathConfig { gref_mapping: 512 + 64, ..PathConfig::default() },
+            ..VifConfig::default()
+        },
+    );
     connect((&guest, &mut front, &mut fb), (&host, &mut back, &mut bb));
     let (mut scratch, mut flood) = (Arena::new(), Flood { mix: Mix::new(SHORT_ONLY), took: 0 });
     let mut sent = 0;

@@ -17,6 +17,7 @@ use pregrant::DomId;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif, Granting};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::stats::DirStats;
 use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
 
@@ -46,8 +47,7 @@ pub struct Settings {
 /// The configuration of a path's name. None: there is no such path.
 fn config(path: &[u8], settings: &Settings) -> Option<FrontConfig> {
     let plain = FrontConfig {
-        tx_data_len: None,
-        rx_data_len: None,
+        staging: Buffers::NONE,
         granting: Granting::Standing,
         queues: settings.queues,
         ring_order: settings.ring_order,
@@ -55,7 +55,7 @@ fn config(path: &[u8], settings: &Settings) -> Option<FrontConfig> {
         ..FrontConfig::default()
     };
     let len = DataLen::new(settings.data_len);
-    let staged = FrontConfig { tx_data_len: len, rx_data_len: len, ..plain };
+    let staged = FrontConfig { staging: Buffers::of(len, len), ..plain };
     Some(match path {
         b"copy" => plain,
         b"staging" => staged,
@@ -412,7 +412,7 @@ pub struct Counters([[u64; 8]; 2]);
 pub extern "C" fn pregrant_front_counters(front: &Front, queue: u32, to: &mut Counters) {
     let (tx, rx) = front.vif.queue(queue as usize).map(|q| q.stats()).unwrap_or_default();
     let of = |s: DirStats| {
-        [s.frames, s.bytes, s.staged, s.granted, s.persistent, s.errors, s.dropped, s.notifications]
+        [s.frames, s.bytes, s.staging, s.granted, s.persistent, s.errors, s.dropped, s.notifications]
     };
     to.0 = [of(tx), of(rx)];
 }

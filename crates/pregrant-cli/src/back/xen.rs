@@ -18,7 +18,7 @@ use crate::stop::Stop;
 use log::Level;
 use pregrant::DomId;
 use pregrant::net::back::vif::HOTPLUG_STATUS;
-use pregrant::net::features::{BackFeatures, staging_is_active, unknown_to_netback};
+use pregrant::net::features::{BackFeatures, memory_is_active, unknown_to_netback};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::bus::{OwnKeys, StoreBus};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
@@ -322,7 +322,7 @@ fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> 
     let mut bus = StoreBus { device, xs };
     let mut own = OwnKeys(&mut bus);
     let queues = BackFeatures::read(&mut own)?.max_queues;
-    if staging_is_active(&mut own, queues)? {
+    if memory_is_active(&mut own, queues)? {
         return Err(
             "its front uses staging grants or a data ring, which the kernel's netback does not know; stop the front in the guest, \
              give the vif back, and start the front again (until then `pregrant back` serves it)"

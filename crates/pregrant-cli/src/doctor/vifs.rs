@@ -246,9 +246,8 @@ mod tests {
     use super::super::keys::complete;
     use super::*;
     use crate::top::sample;
-    use pregrant::net::features::{
-        BackFeatures, ChannelKeys, CtrlKeys, DataKeys, DataRequest, FrontRequest, QueueKeys,
-    };
+    use pregrant::net::features::{BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys};
+    use pregrant::net::path::staging::keys::{DataKeys, DataRequest, Lists};
     use pregrant::net::path::staging::list::DataLen;
     use pregrant::units::{EvtchnPort, GrantRef};
     use pregrant::xenbus::toolstack::Vif;
@@ -287,8 +286,7 @@ mod tests {
         let data =
             DataRequest::Keys(DataKeys { list_refs: vec![GrantRef(9)], len: DataLen::new(64).unwrap() });
         let queue = QueueKeys {
-            tx_data: data.clone(),
-            rx_data: data,
+            staging: Lists { tx: data.clone(), rx: data },
             data_ring: Some(GrantRef(9)).into(),
             guest_copy: Some(GrantRef(9)).into(),
             ..QueueKeys::new(GrantRef(8), GrantRef(9), ChannelKeys::Single(EvtchnPort(1)))

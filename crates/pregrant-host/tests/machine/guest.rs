@@ -5,6 +5,7 @@ use pregrant::net::front::FrontConfig;
 use pregrant::net::front::Granting;
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::{DeviceId, XenbusState};
 use pregrant_host::drivers::Frontend;
@@ -19,8 +20,7 @@ use std::time::Duration;
 pub fn ordinary() -> FrontConfig {
     FrontConfig {
         queues: 1,
-        tx_data_len: None,
-        rx_data_len: None,
+        staging: Buffers::NONE,
         granting: Granting::PerFrame,
         split_channels: false,
         ..FrontConfig::default()
@@ -30,7 +30,7 @@ pub fn ordinary() -> FrontConfig {
 /// FrontConfig for staging with these data lengths, TX and RX.
 pub fn staging(tx: Option<u32>, rx: Option<u32>) -> FrontConfig {
     let len = |n: Option<u32>| n.map(|n| DataLen::new(n).unwrap());
-    FrontConfig { tx_data_len: len(tx), rx_data_len: len(rx), split_channels: true, ..ordinary() }
+    FrontConfig { staging: Buffers::of(len(tx), len(rx)), split_channels: true, ..ordinary() }
 }
 
 /// A guest with one vif.

@@ -20,6 +20,7 @@ use pregrant::DomId;
 use pregrant::net::back::VifConfig;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::PathName;
 use pregrant::platform::Platform;
 use pregrant::port::{FramePort, Offloads};
@@ -564,7 +565,11 @@ fn serve(
     let xs = Client::new(UnixTransport::new(fd).unwrap());
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(rings.as_fd()).unwrap();
-    let vif = VifConfig { features, fallback, foreign, ..VifConfig::default() };
+    let vif = VifConfig {
+        features,
+        paths: PathConfig { fallback, foreign, ..PathConfig::default() },
+        ..VifConfig::default()
+    };
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, Box::new(provider));
     let mut config = BackendConfig::default();
     if recovers {

@@ -7,7 +7,9 @@ use crate::world::{self, BACK, Counts, GUEST, LOGGED, Log, Word};
 use pregrant::DomId;
 use pregrant::net::back::VifConfig;
 use pregrant::net::features::BackFeatures;
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::PathName;
+use pregrant::net::path::staging::accept::Heads;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, PortOwner, QueueWaker};
 use pregrant::xenbus::DeviceId;
@@ -155,14 +157,15 @@ fn doorbell_of(watched: [Log; 3], wakers: Wakers) -> UnixStream {
 /// How vifs are served, in words: `map`, `foreign` or another path's name, and `heads`, `no-sg`.
 fn vif_config(words: &str) -> VifConfig {
     let said = |word| words.split(',').any(|w| w == word);
-    VifConfig {
+    let paths = PathConfig {
         fallback: if said("map") { PathName::Map } else { PathName::Copy },
-        staged_heads: said("heads"),
+        staging: Heads { heads: said("heads") },
         foreign: said("foreign"),
         guest_copy: said("guest-copy"),
-        features: BackFeatures { sg: !said("no-sg"), ..BackFeatures::default() },
-        ..VifConfig::default()
-    }
+        ..PathConfig::default()
+    };
+    let features = BackFeatures { sg: !said("no-sg"), ..BackFeatures::default() };
+    VifConfig { features, paths, ..VifConfig::default() }
 }
 
 /// What all queues of [`GUEST`]'s vif counted.
@@ -173,11 +176,11 @@ fn counted(vifs: &[VifReport]) -> [Counts; 2] {
             sum.frames += queue.frames as u32;
             sum.granted += queue.granted as u32;
             sum.persistent += queue.persistent as u32;
-            sum.gref_mapped += queue.gref_mapped as u32;
+            sum.gref_mapped += queue.gref_mapping as u32;
             sum.data_ring += queue.data_ring as u32;
             sum.foreign += queue.foreign as u32;
             sum.guest_copy += queue.guest_copy as u32;
-            sum.staged += queue.staged as u32;
+            sum.staged += queue.staging as u32;
             sum.dropped += queue.dropped as u32;
             sum.errors += queue.errors as u32;
             sum.maps += queue.grant_ops.maps as u32;

@@ -5,6 +5,7 @@ use crate::control::{Backs, Front};
 use crate::world::{Word, World};
 use pregrant::GrantRef;
 use pregrant::net::front::{FrontConfig, Granting};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::Arena;
 use pregrant::wire::netif_ctrl::{CtrlType, GREF_READONLY, GrefEntry};
 use pregrant_host::drivers::Frontend;
@@ -39,8 +40,7 @@ pub fn mapped_pages_outlive_backs_that_die_at_each_point() {
                 queues: QUEUES,
                 ctrl_ring: true,
                 granting: Granting::Standing,
-                tx_data_len: None,
-                rx_data_len: None,
+                staging: Buffers::NONE,
                 ..FrontConfig::default()
             };
             let mut front = Frontend::new(guest, xs, 0, config, false).unwrap();

@@ -60,7 +60,7 @@ pub fn play(orders: &[String], path: &Path) {
     config.granting = if per_frame != 0 { Granting::PerFrame } else { Granting::Standing };
     config.persistent = per_frame == 0;
     if staged == 0 {
-        (config.tx_data_len, config.rx_data_len) = (None, None);
+        (config.staging.tx, config.staging.rx) = (None, None);
     }
     let mut traffic = Traffic::new((platform, xs), config, false, first..first + NUMBERS);
     traffic.checks_up = None;

@@ -26,6 +26,7 @@ mod zero_copy;
 use back::BURST;
 use model_guest::ModelGuest;
 use pregrant::net::front::FrontConfig;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::xenbus::XenbusState;
 use pregrant_host::loopback::{LoopbackError, ProcessCounts};
 use std::path::Path;
@@ -280,7 +281,7 @@ fn an_orderly_stop_loses_and_repeats_nothing() {
 /// Three queues, each with rings, pages and channels of its own, the back dying in a batch of one
 /// of them.
 fn queues_are_taken_up_one_by_one() {
-    let unstaged = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+    let unstaged = FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() };
     for (ordinary, config) in [("copy", FrontConfig::default()), ("copy", unstaged), ("map", unstaged)] {
         for (split_channels, point) in [true, false].into_iter().flat_map(|s| POINTS.map(|p| (s, p))) {
             let world = World::new();
@@ -297,7 +298,7 @@ fn queues_are_taken_up_one_by_one() {
                     back = world.back(ordinary, None);
                 }
             }
-            let what = format!("{ordinary}, staged {}, {point}", config.tx_data_len.is_some());
+            let what = format!("{ordinary}, staged {}, {point}", config.staging.tx.is_some());
             assert_eq!(deaths, 1, "{what}");
             back.is_live();
             // All were made, and are on their way by some queue or lost. What never comes is the

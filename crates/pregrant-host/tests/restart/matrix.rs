@@ -22,6 +22,7 @@ use crate::{POINTS, alive};
 use pregrant::PAGE_SIZE;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::BURST_FRAMES;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -61,7 +62,14 @@ enum By {
 /// Buffers of `len` bytes both ways.
 fn staging(config: FrontConfig, len: u32) -> FrontConfig {
     let len = DataLen::new(len);
-    FrontConfig { tx_data_len: len, rx_data_len: len, ..config }
+    FrontConfig { staging: Buffers::of(len, len), ..config }
+}
+
+/// The same, and received ones are sent on.
+fn sending_on(config: FrontConfig) -> FrontConfig {
+    let mut config = staging(config, 2048);
+    config.staging.sent_on = true;
+    config
 }
 
 fn within(len: usize, most: usize, else_by: By) -> By {
@@ -87,7 +95,7 @@ const WAYS: &[Way] = &[
     Way { name: "data-ring", back: "copy", front: |c| FrontConfig { data_ring: Some(6), ..c }, by: |_| [By::DataRing; 2] },
     Way { name: "foreign", back: "foreign", front: |c| FrontConfig { foreign: true, ..c }, by: |_| [By::Foreign; 2] },
     Way { name: GUEST_COPY, back: "guest-copy", front: |c| FrontConfig { guest_copy: true, ..c }, by: |_| [By::Copy, By::GuestCopy] },
-    Way { name: ZEROCOPY, back: "copy", front: |c| FrontConfig { zero_copy: true, ..staging(c, 2048) }, by: |len| [within(len, 2048, By::Copy); 2] },
+    Way { name: ZEROCOPY, back: "copy", front: sending_on, by: |len| [within(len, 2048, By::Copy); 2] },
 ];
 /// The one whose guest sends on what comes.
 const ZEROCOPY: &str = "zerocopy";
@@ -170,7 +178,7 @@ impl Cell {
     }
 
     fn config(&self) -> FrontConfig {
-        let plain = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+        let plain = FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() };
         (self.way.front)(FrontConfig { queues: self.queues, sg: self.sg[0], ..plain })
     }
 }

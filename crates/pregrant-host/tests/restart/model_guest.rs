@@ -2,14 +2,13 @@
 
 use crate::model::{RxFrame, RxModel, Slot, TxModel};
 use crate::world::{BACK, World};
-use pregrant::net::features::{
-    ChannelKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, of_front_connection,
-};
+use pregrant::net::features::{ChannelKeys, FrontRequest, QueueKeys, of_front_connection};
 use pregrant::net::front::regions::Regions;
 use pregrant::net::path::FrontPath;
 use pregrant::net::path::data_ring::front::DataArea;
 use pregrant::net::path::guest_copy::{GENERATION, REFS, generation_of};
 use pregrant::net::path::staging::front::StagingArea;
+use pregrant::net::path::staging::keys::{DataKeys, DataRequest, Lists};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::{Access, CopyOp, Events, GrantPool, LocalBytes, PeerMem, Platform};
 use pregrant::ring::{NetRx, NetTx, RingPages};
@@ -125,9 +124,11 @@ impl ModelGuest {
             data_ring: data_ring.as_ref().map(DataArea::index_ref).into(),
             tx_ring: tx_ref,
             rx_ring: rx_ref,
-            channels: ChannelKeys::Single(port),
-            tx_data: staging.as_ref().map_or(DataRequest::None, |(tx, _)| keys(tx)),
-            rx_data: staging.as_ref().map_or(DataRequest::None, |(_, rx)| keys(rx)),
+            staging: Lists {
+                tx: staging.as_ref().map_or(DataRequest::None, |(tx, _)| keys(tx)),
+                rx: staging.as_ref().map_or(DataRequest::None, |(_, rx)| keys(rx)),
+            },
+            ..QueueKeys::new(GrantRef::NONE, GrantRef::NONE, ChannelKeys::Single(port))
         };
         let foreign = path == "foreign";
         let request = FrontRequest { persistent, foreign, ..FrontRequest::new(vec![queue]) };

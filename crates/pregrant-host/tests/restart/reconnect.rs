@@ -3,6 +3,7 @@
 use crate::traffic::Traffic;
 use crate::world::{GUEST, Word, World};
 use pregrant::net::front::FrontConfig;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::xenbus::XenbusState;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ const TIMES: u32 = 10;
 const SLOTS: u64 = 256;
 
 fn config() -> [(&'static str, FrontConfig); 3] {
-    let unstaged = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+    let unstaged = FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() };
     [("copy", FrontConfig { queues: 2, ..FrontConfig::default() }), ("copy", unstaged), ("map", unstaged)]
 }
 

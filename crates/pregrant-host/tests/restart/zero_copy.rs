@@ -7,6 +7,7 @@ use crate::world::{Word, World};
 use crate::{POINTS, alive};
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use std::time::Duration;
 
 const FRAMES: u64 = 400;
@@ -14,7 +15,7 @@ const FRAMES: u64 = 400;
 pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
     let len = DataLen::new(2048);
     let config =
-        FrontConfig { tx_data_len: len, rx_data_len: len, zero_copy: true, ..FrontConfig::default() };
+        FrontConfig { staging: Buffers { sent_on: true, ..Buffers::of(len, len) }, ..FrontConfig::default() };
     // Batches of RX and of TX are counted together: early ones and late ones of either.
     for (point, batch) in POINTS.into_iter().flat_map(|point| [2, 5, 8, 21].map(|batch| (point, batch))) {
         for size in [64, 1514] {

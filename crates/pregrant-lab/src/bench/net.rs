@@ -191,7 +191,7 @@ fn queues(text: &str) -> std::result::Result<u32, String> {
 }
 
 fn data_len(text: &str) -> std::result::Result<u32, String> {
-    let offered = pregrant::net::features::ALL_DATA_LENS;
+    let offered = pregrant::net::path::staging::keys::ALL_DATA_LENS;
     match text.parse() {
         Ok(n) if offered.contains(&n) => Ok(n),
         _ => Err(format!("one of {offered:?}, which are the lengths that the backend offers")),

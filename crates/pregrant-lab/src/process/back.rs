@@ -187,9 +187,9 @@ impl Host {
     /// How frames of vifs that connect travel: those that no other path has, by `rest`.
     fn configure(&mut self, path: PathName, rest: PathName) {
         if let Some(net) = self.backend.class_mut::<Net<Loopback>>() {
-            net.config.vif.fallback = rest;
-            net.config.vif.foreign = path == PathName::Foreign;
-            net.config.vif.guest_copy = path == PathName::GuestCopy;
+            net.config.vif.paths.fallback = rest;
+            net.config.vif.paths.foreign = path == PathName::Foreign;
+            net.config.vif.paths.guest_copy = path == PathName::GuestCopy;
         }
     }
 
@@ -315,8 +315,8 @@ impl Host {
         };
         self.configure(case.path, case.rest);
         if let Some(net) = self.backend.class_mut::<Net<Loopback>>() {
-            net.config.vif.staged_heads = case.heads;
-            net.config.vif.gref_pages = case.gref_pages.unwrap_or(DEFAULT_LIMIT);
+            net.config.vif.paths.staging.heads = case.heads;
+            net.config.vif.paths.gref_mapping = case.gref_pages.unwrap_or(DEFAULT_LIMIT);
         }
         let mut played = Played::default();
         let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);

@@ -17,6 +17,7 @@ use pregrant::net::front::{FrontConfig, FrontQueue, Granting, Lent};
 use pregrant::net::path::PathName;
 use pregrant::net::path::data_ring::DEFAULT_ORDER;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Offload};
 use pregrant_host::MonotonicClock;
@@ -99,8 +100,7 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
     let len = data_len.and_then(DataLen::new);
     FrontConfig {
         queues,
-        tx_data_len: len,
-        rx_data_len: len,
+        staging: Buffers::of(len, len),
         granting: Granting::PerFrame,
         persistent: path == PathName::Persistent,
         gref_mapping: path == PathName::GrefMapping,
@@ -113,8 +113,8 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
 
 /// One case, from connect to close.
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
-    let zero_copy = case.rx == RxWay::SendOn;
-    let config = FrontConfig { zero_copy, ..config(case.path, case.data_len, case.queues) };
+    let mut config = config(case.path, case.data_len, case.queues);
+    config.staging.sent_on = case.rx == RxWay::SendOn;
     let mut guest = attach(&args.broker, args.domid, case.handle, config)?;
     if let Some(buffers) = case.buffers {
         equip(&mut guest, buffers)?;

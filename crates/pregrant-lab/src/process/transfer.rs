@@ -128,7 +128,7 @@ pub fn play(args: &ProcessArgs, command: &Transfer) -> Result<Report> {
         sum: done.sum,
         seconds: done.elapsed_ns as f64 / 1e9,
         frames: [tx.frames, rx.frames],
-        staged: [tx.staged, rx.staged],
+        staged: [tx.staging, rx.staging],
         notifications: guest.platform().counters().notifications,
         overflow,
         numbers,

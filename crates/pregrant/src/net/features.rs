@@ -12,95 +12,57 @@
 //! sense means no staging, not no vif.
 
 pub use super::path::active::ActiveLists;
-use super::path::data_ring::keys as data_ring;
-pub use super::path::data_ring::keys::active_key as data_ring_active_key;
-pub use super::path::guest_copy::keys::active_key as guest_copy_active_key;
 pub use super::path::keys::RingRequest;
-use super::path::keys::{put_ring_request, ring_request};
-use super::path::staging::keys::{self as staging, data_keys, revision};
-pub use super::path::staging::keys::{
-    ALL_DATA_LENS, DataKeys, DataRequest, REVISION_KEY, STAGING_REVISION, active_key,
-};
-use super::path::staging::list::DataLen;
-use super::path::{self, foreign, guest_copy, persistent};
+use super::path::{self, Negotiation, OfPath};
 use crate::units::{EvtchnPort, GrantRef};
-use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, needed, number, put};
 pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, queue_prefix};
 use crate::xenbus::ring_keys::{NUM_QUEUES, nr_queues, put_order, put_ring, ring_order, vif_ring};
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::iter::once;
 
-/// What a back offers.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BackFeatures {
-    /// `feature-sg`: takes frames over several slots.
-    pub sg: bool,
-    /// `feature-gso-tcpv4`.
-    pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`.
-    pub gso_tcpv6: bool,
-    /// `feature-ipv6-csum-offload`.
-    pub ipv6_csum: bool,
-    /// `feature-rx-copy`: copies into the front's pages. Without it there is no common ground.
-    pub rx_copy: bool,
-    /// `feature-split-event-channels`.
-    pub split_channels: bool,
-    /// `feature-multicast-control`: leaves out multicast frames that the front did not name, where
-    /// it asks for that.
-    pub multicast_control: bool,
-    /// `feature-dynamic-multicast-control`: the front may ask for it, or no longer, at any time.
-    pub dynamic_multicast_control: bool,
-    /// `feature-xdp-headroom`: leaves room ahead of the bytes in RX pages, where the front asks for
-    /// it.
-    pub xdp_headroom: bool,
-    /// `feature-ctrl-ring`: answers control requests.
-    pub ctrl_ring: bool,
-    /// `multi-queue-max-queues`.
-    pub max_queues: u32,
-    /// `max-tx-ring-page-order`: pages of a TX ring at most, as the exponent of 2.
-    pub max_tx_ring_order: u32,
-    /// `max-rx-ring-page-order`.
-    pub max_rx_ring_order: u32,
-    /// `feature-persistent`: keeps the pages of a front that does so too mapped.
-    pub persistent: bool,
-    /// `staging-grants-sizes`; empty: `feature-staging-grants` is not offered.
-    pub staging_sizes: Vec<DataLen>,
-    /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where staging is not offered.
-    pub staging_revision: u32,
-    /// [`data_ring::MAX_ORDER`], at most [`ORDER_MAX`]; 0: [`data_ring::FEATURE`] is not offered.
-    pub max_data_ring_order: u32,
-    /// [`foreign::FEATURE`]: maps all of a guest that asks for it.
-    pub foreign: bool,
-    /// [`guest_copy::FEATURE`]: lends pages of its own for RX.
-    pub guest_copy: bool,
-}
+paths!(with_paths {
+    /// What a back offers.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct BackFeatures(Offer, offer) {
+        /// `feature-sg`: takes frames over several slots.
+        pub sg: bool = true,
+        /// `feature-gso-tcpv4`.
+        pub gso_tcpv4: bool = true,
+        /// `feature-gso-tcpv6`.
+        pub gso_tcpv6: bool = true,
+        /// `feature-ipv6-csum-offload`.
+        pub ipv6_csum: bool = true,
+        /// `feature-rx-copy`: copies into the front's pages. Without it there is no common ground.
+        pub rx_copy: bool = true,
+        /// `feature-split-event-channels`.
+        pub split_channels: bool = true,
+        /// `feature-multicast-control`: leaves out multicast frames that the front did not name,
+        /// where it asks for that.
+        pub multicast_control: bool = true,
+        /// `feature-dynamic-multicast-control`: the front may ask for it, or no longer, at any
+        /// time.
+        pub dynamic_multicast_control: bool = true,
+        /// `feature-xdp-headroom`: leaves room ahead of the bytes in RX pages, where the front asks
+        /// for it.
+        pub xdp_headroom: bool = true,
+        /// `feature-ctrl-ring`: answers control requests.
+        pub ctrl_ring: bool = true,
+        /// `multi-queue-max-queues`.
+        pub max_queues: u32 = 8,
+        /// `max-tx-ring-page-order`: pages of a TX ring at most, as the exponent of 2.
+        pub max_tx_ring_order: u32 = MAX_RING_ORDER,
+        /// `max-rx-ring-page-order`.
+        pub max_rx_ring_order: u32 = MAX_RING_ORDER,
+    }
+});
 
 impl Default for BackFeatures {
     fn default() -> Self {
-        Self {
-            sg: true,
-            gso_tcpv4: true,
-            gso_tcpv6: true,
-            ipv6_csum: true,
-            rx_copy: true,
-            split_channels: true,
-            multicast_control: true,
-            dynamic_multicast_control: true,
-            xdp_headroom: true,
-            ctrl_ring: true,
-            max_queues: 8,
-            max_tx_ring_order: MAX_RING_ORDER,
-            max_rx_ring_order: MAX_RING_ORDER,
-            persistent: true,
-            staging_sizes: ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect(),
-            staging_revision: STAGING_REVISION,
-            max_data_ring_order: ORDER_MAX,
-            foreign: false,
-            guest_copy: false,
-        }
+        Self::start()
     }
 }
 
@@ -122,18 +84,13 @@ impl BackFeatures {
         put(&mut p, "multi-queue-max-queues", self.max_queues);
         put(&mut p, MAX_TX_RING_ORDER, self.max_tx_ring_order);
         put(&mut p, MAX_RX_RING_ORDER, self.max_rx_ring_order);
-        put(&mut p, persistent::FEATURE, self.persistent as u32);
-        put(&mut p, foreign::FEATURE, self.foreign as u32);
-        put(&mut p, guest_copy::FEATURE, self.guest_copy as u32);
-        staging::put_offer(&mut p, &self.staging_sizes, self.staging_revision);
-        data_ring::put_offer(&mut p, self.max_data_ring_order);
+        each_path!(Path => Path::put_offer(OfPath::<Path>::path(self), &mut p));
         p
     }
 
     /// From the keys of a back's directory.
     pub fn read<S: KeySource>(keys: &mut S) -> Result<Self, S::Error> {
-        let (staging_sizes, staging_revision) = staging::read_offer(keys)?;
-        Ok(Self {
+        let mut back = Self {
             sg: flag(keys, "feature-sg")?,
             gso_tcpv4: flag(keys, "feature-gso-tcpv4")?,
             gso_tcpv6: flag(keys, "feature-gso-tcpv6")?,
@@ -147,13 +104,10 @@ impl BackFeatures {
             max_queues: max_queues(keys)?,
             max_tx_ring_order: ring_order(keys, MAX_TX_RING_ORDER)?,
             max_rx_ring_order: ring_order(keys, MAX_RX_RING_ORDER)?,
-            persistent: flag(keys, persistent::FEATURE)?,
-            staging_sizes,
-            staging_revision,
-            max_data_ring_order: data_ring::read_offer(keys)?,
-            foreign: flag(keys, foreign::FEATURE)?,
-            guest_copy: flag(keys, guest_copy::FEATURE)?,
-        })
+            ..Self::start()
+        };
+        each_path!(Path => *OfPath::<Path>::path_mut(&mut back) = Path::read_offer(keys)?);
+        Ok(back)
     }
 }
 
@@ -210,39 +164,24 @@ pub enum ChannelKeys {
     },
 }
 
-/// One queue as the front set it up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueKeys {
-    /// `tx-ring-ref`, or `tx-ring-ref%u` of several pages: a power of two of them.
-    pub tx_ring: Vec<GrantRef>,
-    /// `rx-ring-ref`.
-    pub rx_ring: Vec<GrantRef>,
-    /// Event channels.
-    pub channels: ChannelKeys,
-    /// Staging of TX, if the front wants it.
-    pub tx_data: DataRequest,
-    /// Staging of RX, if the front wants it.
-    pub rx_data: DataRequest,
-    /// A data ring, if the front wants it.
-    pub data_ring: RingRequest,
-    /// The list page for [`guest_copy`], if the front wants that.
-    pub guest_copy: RingRequest,
-}
+paths!(with_paths {
+    /// One queue as the front set it up.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct QueueKeys(QueueRequest, queue_request) {
+        /// `tx-ring-ref`, or `tx-ring-ref%u` of several pages: a power of two of them.
+        pub tx_ring: Vec<GrantRef> = Vec::new(),
+        /// `rx-ring-ref`.
+        pub rx_ring: Vec<GrantRef> = Vec::new(),
+        /// Event channels.
+        pub channels: ChannelKeys = ChannelKeys::Single(EvtchnPort(0)),
+    }
+});
 
 impl QueueKeys {
-    /// A queue with rings of a page each, without staging.
+    /// A queue with rings of a page each, without what paths share.
     pub fn new(tx_ring: GrantRef, rx_ring: GrantRef, channels: ChannelKeys) -> Self {
         let (tx_ring, rx_ring) = (Vec::from([tx_ring]), Vec::from([rx_ring]));
-        let none = DataRequest::None;
-        Self {
-            tx_ring,
-            rx_ring,
-            channels,
-            tx_data: none.clone(),
-            rx_data: none,
-            data_ring: RingRequest::None,
-            guest_copy: RingRequest::None,
-        }
+        Self { tx_ring, rx_ring, channels, ..Self::start() }
     }
 }
 
@@ -260,39 +199,34 @@ pub struct CtrlKeys {
     pub channel: EvtchnPort,
 }
 
-/// What a front asks for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FrontRequest {
-    /// `request-rx-copy`: mandatory.
-    pub rx_copy: bool,
-    /// `feature-rx-notify`.
-    pub rx_notify: bool,
-    /// `feature-sg`: takes frames over several slots.
-    pub sg: bool,
-    /// `feature-gso-tcpv4`.
-    pub gso_tcpv4: bool,
-    /// `feature-gso-tcpv6`.
-    pub gso_tcpv6: bool,
-    /// Not `feature-no-csum-offload`: takes IPv4 frames with blank checksums.
-    pub csum: bool,
-    /// `feature-ipv6-csum-offload`.
-    pub ipv6_csum: bool,
-    /// [`REQUEST_MULTICAST`]: wants only those multicast frames that it names.
-    pub multicast_control: bool,
-    /// `feature-persistent`: each of its references names the same page for as long as it is
-    /// connected.
-    pub persistent: bool,
-    /// [`foreign::REQUEST`]: the back may map all of this guest.
-    pub foreign: bool,
-    /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where it wants no staging.
-    pub staging_revision: u32,
-    /// [`XDP_HEADROOM`], as of the connect; 0: the key is not written.
-    pub headroom: u16,
-    /// Its control ring, if it has one.
-    pub ctrl: Option<CtrlKeys>,
-    /// The queues, at least one.
-    pub queues: Vec<QueueKeys>,
-}
+paths!(with_paths {
+    /// What a front asks for.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct FrontRequest(Request, request) {
+        /// `request-rx-copy`: mandatory.
+        pub rx_copy: bool = true,
+        /// `feature-rx-notify`.
+        pub rx_notify: bool = true,
+        /// `feature-sg`: takes frames over several slots.
+        pub sg: bool = true,
+        /// `feature-gso-tcpv4`.
+        pub gso_tcpv4: bool = true,
+        /// `feature-gso-tcpv6`.
+        pub gso_tcpv6: bool = true,
+        /// Not `feature-no-csum-offload`: takes IPv4 frames with blank checksums.
+        pub csum: bool = true,
+        /// `feature-ipv6-csum-offload`.
+        pub ipv6_csum: bool = true,
+        /// [`REQUEST_MULTICAST`]: wants only those multicast frames that it names.
+        pub multicast_control: bool = false,
+        /// [`XDP_HEADROOM`], as of the connect; 0: the key is not written.
+        pub headroom: u16 = 0,
+        /// Its control ring, if it has one.
+        pub ctrl: Option<CtrlKeys> = None,
+        /// The queues, at least one.
+        pub queues: Vec<QueueKeys> = Vec::new(),
+    }
+});
 
 /// The front's key that asks for multicast control. With `feature-dynamic-multicast-control` it may
 /// change at any time.
@@ -319,7 +253,7 @@ pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
 
 /// Whether a back that offers so many queues accepted memory that its front set up for frames, by
 /// its own directory.
-pub fn staging_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
+pub fn memory_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
     // How many queues there are is the front's to say: all places are looked at.
     let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
     let names = || path::KEYS.iter().filter_map(|keys| keys.directions);
@@ -375,22 +309,7 @@ fn channels<S: KeySource>(keys: &mut S, at: &str) -> Result<ChannelKeys, S::Erro
 impl FrontRequest {
     /// A front that takes every kind of frame and asks for no extension.
     pub fn new(queues: Vec<QueueKeys>) -> Self {
-        Self {
-            rx_copy: true,
-            rx_notify: true,
-            sg: true,
-            gso_tcpv4: true,
-            gso_tcpv6: true,
-            csum: true,
-            ipv6_csum: true,
-            multicast_control: false,
-            persistent: false,
-            foreign: false,
-            staging_revision: STAGING_REVISION,
-            headroom: 0,
-            ctrl: None,
-            queues,
-        }
+        Self { queues, ..Self::start() }
     }
 
     /// As keys of the front's directory.
@@ -404,10 +323,6 @@ impl FrontRequest {
         put(&mut p, "feature-no-csum-offload", !self.csum as u32);
         put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
         put(&mut p, REQUEST_MULTICAST, self.multicast_control as u32);
-        put(&mut p, persistent::FEATURE, self.persistent as u32);
-        if self.foreign {
-            put(&mut p, foreign::REQUEST, 1);
-        }
         if self.headroom > 0 {
             put(&mut p, XDP_HEADROOM, self.headroom);
         }
@@ -418,11 +333,6 @@ impl FrontRequest {
         let n = self.queues.len();
         if n >= 2 {
             put(&mut p, NUM_QUEUES, n);
-        }
-        let staging = self.queues.iter().any(|q| q.tx_data.keys().is_some() || q.rx_data.keys().is_some());
-        if staging {
-            put(&mut p, staging::FEATURE, 1);
-            put(&mut p, REVISION_KEY, self.staging_revision);
         }
         for (i, q) in self.queues.iter().enumerate() {
             let at = queue_prefix(i, n);
@@ -438,12 +348,13 @@ impl FrontRequest {
                     put(&mut p, format!("{at}event-channel-rx"), rx.0);
                 }
             }
-            for (dir, data) in [("tx", &q.tx_data), ("rx", &q.rx_data)] {
-                staging::put_request(&mut p, &at, dir, data);
-            }
-            put_ring_request(&mut p, &at, data_ring::INDEX_REF, &q.data_ring);
-            put_ring_request(&mut p, &at, guest_copy::LIST_REF, &q.guest_copy);
         }
+        let at: Vec<_> = (0..n).map(|i| queue_prefix(i, n)).collect();
+        let queues = || at.iter().map(String::as_str).zip(&self.queues);
+        each_path!(Path => {
+            let queues: Vec<_> = queues().map(|(at, q)| (at, OfPath::<Path>::path(q))).collect();
+            Path::put_request(OfPath::<Path>::path(self), &queues, &mut p);
+        });
         p
     }
 
@@ -467,38 +378,18 @@ impl FrontRequest {
             }
             None => None,
         };
-        let staging = !offered.staging_sizes.is_empty() && flag(keys, staging::FEATURE)?;
+        let at: Vec<_> = (0..n as usize).map(|i| queue_prefix(i, n as usize)).collect();
         let mut queues = Vec::with_capacity(n as usize);
-        for i in 0..n as usize {
-            let at = queue_prefix(i, n as usize);
+        for at in &at {
             queues.push(QueueKeys {
                 tx_ring: vif_ring(keys, &format!("{at}tx-"), (offered.max_tx_ring_order, RING_ORDERS))?,
                 rx_ring: vif_ring(keys, &format!("{at}rx-"), (offered.max_rx_ring_order, RING_ORDERS))?,
-                channels: channels(keys, &at)?,
-                tx_data: if staging {
-                    data_keys(keys, &at, "tx", &offered.staging_sizes)?
-                } else {
-                    DataRequest::None
-                },
-                rx_data: if staging {
-                    data_keys(keys, &at, "rx", &offered.staging_sizes)?
-                } else {
-                    DataRequest::None
-                },
-                data_ring: if offered.max_data_ring_order >= ORDER_MIN {
-                    ring_request(keys, &at, data_ring::INDEX_REF)?
-                } else {
-                    RingRequest::None
-                },
-                guest_copy: if offered.guest_copy {
-                    ring_request(keys, &at, guest_copy::LIST_REF)?
-                } else {
-                    RingRequest::None
-                },
+                channels: channels(keys, at)?,
+                ..QueueKeys::start()
             });
         }
         let RxAccepts { sg, gso_tcpv4, gso_tcpv6, csum, ipv6_csum } = RxAccepts::read(keys)?;
-        Ok(Self {
+        let mut front = Self {
             rx_copy,
             rx_notify: flag(keys, "feature-rx-notify")?,
             sg,
@@ -507,21 +398,31 @@ impl FrontRequest {
             csum,
             ipv6_csum,
             multicast_control: offered.multicast_control && requests_multicast(keys)?,
-            persistent: offered.persistent && flag(keys, persistent::FEATURE)?,
-            foreign: offered.foreign && flag(keys, foreign::REQUEST)?,
-            staging_revision: if staging { revision(keys)? } else { 1 },
             headroom: if offered.xdp_headroom { xdp_headroom(keys)? } else { 0 },
             ctrl,
             queues,
-        })
+            ..Self::start()
+        };
+        let at: Vec<_> = at.iter().map(String::as_str).collect();
+        each_path!(Path => {
+            let (request, of_queues) = Path::read_request(keys, OfPath::<Path>::path(offered), &at)?;
+            *OfPath::<Path>::path_mut(&mut front) = request;
+            for (queue, request) in front.queues.iter_mut().zip(of_queues) {
+                *OfPath::<Path>::path_mut(queue) = request;
+            }
+        });
+        Ok(front)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::path::staging::keys::{
+        self as staging, DataKeys, DataRequest, Lists, REVISION_KEY, STAGING_REVISION, active_key,
+    };
+    use crate::net::path::{DataLen, foreign, guest_copy, persistent};
     use alloc::borrow::ToOwned;
-    use alloc::string::String;
     use std::collections::BTreeMap;
 
     struct Dir(BTreeMap<String, String>);
@@ -550,10 +451,13 @@ mod tests {
             } else {
                 ChannelKeys::Single(EvtchnPort(7))
             },
-            tx_data: data(40 + i, 256),
-            rx_data: if i == 0 { data(50, 65535) } else { DataRequest::None },
+            staging: Lists {
+                tx: data(40 + i, 256),
+                rx: if i == 0 { data(50, 65535) } else { DataRequest::None },
+            },
             data_ring: (i != 1).then_some(GrantRef(60 + i)).into(),
             guest_copy: (i == 1).then_some(GrantRef(70)).into(),
+            ..QueueKeys::start()
         };
         FrontRequest {
             rx_copy: true,
@@ -565,11 +469,12 @@ mod tests {
             ipv6_csum: false,
             persistent: true,
             foreign: n == 3,
-            staging_revision: n.min(STAGING_REVISION),
+            staging: staging::Request { revision: n.min(STAGING_REVISION) },
             headroom: 256 * (n % 2) as u16,
             multicast_control: n == 2,
             ctrl: (n < 4).then_some(CtrlKeys { ring: GrantRef(90 + n), channel: EvtchnPort(91) }),
             queues: (0..n).map(queue).collect(),
+            ..FrontRequest::start()
         }
     }
 
@@ -578,14 +483,13 @@ mod tests {
         let back = BackFeatures { foreign: true, guest_copy: true, ..BackFeatures::default() };
         assert_eq!(BackFeatures::read(&mut dir(back.pairs())).unwrap(), back);
         let plain = BackFeatures {
-            staging_sizes: Vec::new(),
-            staging_revision: 1,
+            staging: staging::Offer::NONE,
             sg: false,
             max_queues: 1,
             multicast_control: false,
             xdp_headroom: false,
             ctrl_ring: false,
-            max_data_ring_order: 0,
+            data_ring: 0,
             foreign: false,
             guest_copy: false,
             ..back.clone()
@@ -653,7 +557,7 @@ mod tests {
         let front = FrontRequest::read(&mut d, &BackFeatures::default()).unwrap();
         assert_eq!(front.queues.len(), 1);
         assert_eq!(front.queues[0].channels, ChannelKeys::Single(EvtchnPort(3)));
-        assert!(!front.sg && front.csum && front.queues[0].tx_data == DataRequest::None);
+        assert!(!front.sg && front.csum && front.queues[0].staging.tx == DataRequest::None);
     }
 
     #[test]
@@ -683,9 +587,11 @@ mod tests {
             [("tx-data-len", "300"), ("tx-data-len", "x"), ("tx-data-ref0", "x"), ("tx-data-len", "0")]
         {
             let q = with(key, value).unwrap().queues.remove(0);
-            let DataRequest::Bad { key: named, value: seen, .. } = q.tx_data else { panic!("{key}={value}") };
+            let DataRequest::Bad { key: named, value: seen, .. } = q.staging.tx else {
+                panic!("{key}={value}")
+            };
             assert_eq!((named.as_str(), seen.as_deref()), (key, Some(value)));
-            assert_eq!(q.rx_data, data(50, 65535));
+            assert_eq!(q.staging.rx, data(50, 65535));
         }
         // An order promises pages: one that is not named, or a back that offers none, is an error.
         for (key, value, named) in [
@@ -724,7 +630,7 @@ mod tests {
             let mut d = dir(request(1).pairs());
             d.0.remove(gone);
             let q = FrontRequest::read(&mut d, &back).unwrap().queues.remove(0);
-            assert!(matches!(q.rx_data, DataRequest::Bad { key, value: None, .. } if key == gone));
+            assert!(matches!(q.staging.rx, DataRequest::Bad { key, value: None, .. } if key == gone));
         }
     }
 
@@ -733,7 +639,7 @@ mod tests {
         for (text, seen) in [("1", true), ("tx", true), ("rx", true), ("0", false), ("yes", false)] {
             for key in [active_key(0, 1), active_key(1, 2)] {
                 let mut own = dir(Vec::from([(key, text.into())]));
-                assert_eq!(staging_is_active(&mut own, 2), Ok(seen), "{text}");
+                assert_eq!(memory_is_active(&mut own, 2), Ok(seen), "{text}");
             }
         }
     }
@@ -749,13 +655,13 @@ mod tests {
                 d.0.insert(REVISION_KEY.to_owned(), text.to_owned());
                 d
             };
-            assert_eq!(BackFeatures::read(&mut with(back.pairs())).unwrap().staging_revision, knows);
+            assert_eq!(BackFeatures::read(&mut with(back.pairs())).unwrap().staging.revision, knows);
             let front = FrontRequest::read(&mut with(request(2).pairs()), &back).unwrap();
-            assert_eq!(front.staging_revision, knows, "{text}");
+            assert_eq!(front.staging.revision, knows, "{text}");
         }
         let mut old = dir(request(2).pairs());
         old.0.remove(REVISION_KEY);
-        assert_eq!(FrontRequest::read(&mut old, &back).unwrap().staging_revision, 1);
+        assert_eq!(FrontRequest::read(&mut old, &back).unwrap().staging.revision, 1);
     }
 
     #[test]
@@ -766,7 +672,7 @@ mod tests {
             d.0.insert(format!("queue-0/{key}"), v);
         }
         let q = FrontRequest::read(&mut d, &BackFeatures::default()).unwrap().queues.remove(0);
-        assert_eq!(q.tx_data, data(40, 256));
+        assert_eq!(q.staging.tx, data(40, 256));
     }
 
     #[test]

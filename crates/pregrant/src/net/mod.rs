@@ -2,6 +2,9 @@
 //!
 //! TX and RX are the guest's, everywhere: TX is what a guest sends.
 
+#[macro_use]
+pub mod path;
+
 pub mod back;
 pub mod batch;
 pub mod checksum;
@@ -10,6 +13,5 @@ pub mod front;
 pub mod gso;
 pub mod headers;
 pub mod mtu;
-pub mod path;
 pub mod stats;
 pub mod toeplitz;

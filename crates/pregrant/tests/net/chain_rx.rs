@@ -103,7 +103,7 @@ proptest! {
             }
         }
         let s = back.stats();
-        prop_assert_eq!(s.staged + s.granted + s.persistent, s.frames);
+        prop_assert_eq!(s.staging + s.granted + s.persistent, s.frames);
         prop_assert!(acc == Access::ReadWrite || s.persistent == 0);
     }
 }

@@ -126,7 +126,7 @@ proptest! {
         let s = back.stats();
         prop_assert_eq!(s.errors, total_failed);
         prop_assert_eq!(s.frames, total_given);
-        prop_assert_eq!(s.staged + s.granted + s.persistent, total_given, "{:?}", s);
+        prop_assert_eq!(s.staging + s.granted + s.persistent, total_given, "{:?}", s);
         prop_assert!(rig.xen.counts().mapped <= 2 + 128 + limit, "{}", rig.xen.counts().mapped);
         drop(back);
         drop((fc, bc));

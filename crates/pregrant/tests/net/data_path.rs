@@ -182,7 +182,7 @@ fn carry_tx(
     let (f, b) = (ends.front.stats(), ends.back.stats());
     assert_eq!((f.frames, f.errors), (frames.len() as u64, 0));
     assert_eq!((b.frames, b.errors, b.dropped), (frames.len() as u64, 0, 0));
-    assert_eq!((f.bytes, f.staged), (b.bytes, b.staged), "both ends count alike");
+    assert_eq!((f.bytes, f.staging), (b.bytes, b.staging), "both ends count alike");
     if way.copy_only() {
         assert_eq!((b.granted, rig.xen.counts().copies), (0, copies), "no grant operation with 65535");
     }
@@ -247,7 +247,7 @@ fn carry_rx(
     let (f, b) = (ends.front.stats(), ends.back.stats());
     assert_eq!((f.frames, f.errors), (frames.len() as u64, 0));
     assert_eq!((b.frames, b.errors, b.dropped), (frames.len() as u64, 0, 0));
-    assert_eq!((f.bytes, f.staged), (b.bytes, b.staged), "both ends count alike");
+    assert_eq!((f.bytes, f.staging), (b.bytes, b.staging), "both ends count alike");
     if way.copy_only() {
         assert_eq!((b.granted, rig.xen.counts().copies), (0, copies), "no grant operation with 65535");
     }
@@ -371,7 +371,7 @@ fn the_data_length_is_where_staging_ends() {
                 .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut arena, &SharedControl::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
-            assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "TX {content} of {len}");
+            assert_eq!((stats.staging, stats.granted), (staged, 1 - staged), "TX {content} of {len}");
             assert_eq!(rig.xen.counts().copies == 0, staged == 1);
             ends.close(&rig);
 
@@ -383,7 +383,7 @@ fn the_data_length_is_where_staging_ends() {
                 .poll(&rig.host, GUEST, &ends.back_chan, &mut port, &SharedControl::default())
                 .expect("an honest front");
             let stats = ends.back.stats();
-            assert_eq!((stats.staged, stats.granted), (staged, 1 - staged), "RX {content} of {len}");
+            assert_eq!((stats.staging, stats.granted), (staged, 1 - staged), "RX {content} of {len}");
             ends.close(&rig);
             rig.assert_empty();
         }

@@ -15,6 +15,7 @@ use pregrant::net::path::data_ring::front::{DataArea, RecvArea, SendArea};
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::data_ring::keys::{ACTIVE, INDEX_REF};
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{
     AnyFrontPath, AnyNamedPath, AnyPath, Chain, DataRingPath, FrontPath, RX_ORDER, StagingPath, TX_ORDER,
 };
@@ -269,8 +270,8 @@ proptest! {
             }
         }
         let stats = t.front.stats();
-        prop_assert_eq!((stats.data_ring, stats.data_ring_full, stats.granted), (ringed, granted, granted));
-        prop_assert!(stats.data_ring_most <= HALF as u64);
+        prop_assert_eq!((stats.data_ring, stats.no_room, stats.granted), (ringed, granted, granted));
+        prop_assert!(stats.most_bytes <= HALF as u64);
         for (id, ..) in waiting {
             t.back.answer_tx(id, RSP_ERROR);
         }
@@ -588,7 +589,7 @@ fn rx_a_full_half_is_counted_and_frames_go_by_copy() {
     t.deliver(&[1500; 12]);
     let stats = t.game.back.stats();
     // 8192 bytes in pieces of 1536.
-    assert_eq!((stats.data_ring, stats.granted, stats.data_ring_full, stats.data_ring_most), (5, 7, 7, 7680));
+    assert_eq!((stats.data_ring, stats.granted, stats.no_room, stats.most_bytes), (5, 7, 7, 7680));
     assert_eq!(stats.grant_ops.copies, 7);
     // A ring later there is room again.
     while t.posted < 2 * SLOTS {
@@ -629,12 +630,12 @@ const BOTH: ActiveLists = ActiveLists::BOTH;
 #[test]
 fn both_ends_agree_and_nothing_is_left() {
     let lists = |tx, rx| ActiveLists { tx, rx };
-    let old = BackFeatures { max_data_ring_order: 0, ..BackFeatures::default() };
-    let small = BackFeatures { max_data_ring_order: 3, ..BackFeatures::default() };
+    let old = BackFeatures { data_ring: 0, ..BackFeatures::default() };
+    let small = BackFeatures { data_ring: 3, ..BackFeatures::default() };
     let all = BackFeatures::default;
     let staged = |tx: Option<u32>, rx: Option<u32>| {
         let len = |n: Option<u32>| n.and_then(DataLen::new);
-        FrontConfig { tx_data_len: len(tx), rx_data_len: len(rx), ..request(Some(5)) }
+        FrontConfig { staging: Buffers::of(len(tx), len(rx)), ..request(Some(5)) }
     };
     let (ring, copy) = ("data-ring", "copy");
     for (requested, offered, active, paths, frames) in [
@@ -651,8 +652,7 @@ fn both_ends_agree_and_nothing_is_left() {
         (staged(None, Some(65535)), all(), lists(true, false), (ring, "staging"), [1, 0]),
         (staged(Some(65535), Some(65535)), all(), NONE, ("staging", "staging"), [0, 0]),
     ] {
-        let wanted =
-            (requested.data_ring, offered.max_data_ring_order, requested.tx_data_len, requested.rx_data_len);
+        let wanted = (requested.data_ring, offered.data_ring, requested.staging);
         let mut pair = pair(requested, offered, None);
         pair.connect();
         assert_eq!(shows(&mut pair), (active, paths, frames), "{wanted:?}");

@@ -9,8 +9,10 @@ use pregrant::PeerFault;
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::FrontConfig;
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::foreign::{ACTIVE, FEATURE, REQUEST};
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{AnyPath, Chain, RX_ORDER, TX_ORDER};
 use pregrant::platform::local::LocalXen;
 use pregrant::platform::{GrantPool, Platform};
@@ -231,7 +233,7 @@ fn request() -> FrontConfig {
 }
 
 fn serving(foreign: bool) -> VifConfig {
-    VifConfig { foreign, ..VifConfig::default() }
+    VifConfig { paths: PathConfig { foreign, ..PathConfig::default() }, ..VifConfig::default() }
 }
 
 fn ends(requested: FrontConfig, served: VifConfig, numbered: bool) -> Pair {
@@ -260,7 +262,7 @@ fn both_ends_agree_and_nothing_is_left() {
     // What the whole of it makes needless is not asked for.
     let len = DataLen::new(256);
     let all =
-        FrontConfig { tx_data_len: len, rx_data_len: len, data_ring: Some(3), persistent: true, ..request() };
+        FrontConfig { staging: Buffers::of(len, len), data_ring: Some(3), persistent: true, ..request() };
     for (requested, offered, paths, ops) in [
         (request(), true, named, 0),
         (queues, true, named, 0),

@@ -8,7 +8,9 @@ use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::hook::HOOK_ROOM;
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, HookAction, HookFrame, HookStats};
+use pregrant::net::path::staging::keys::Offer;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{AnyPath, FrontPath, StagingPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
 use pregrant::platform::{Access, PeerMem};
@@ -219,11 +221,11 @@ impl Stand {
 
 fn config(len: u32) -> FrontConfig {
     let len = DataLen::new(len);
-    FrontConfig { tx_data_len: len, rx_data_len: len, zero_copy: true, ..FrontConfig::default() }
+    FrontConfig { staging: Buffers { sent_on: true, ..Buffers::of(len, len) }, ..FrontConfig::default() }
 }
 
-fn revision(staging_revision: u32) -> BackFeatures {
-    BackFeatures { staging_revision, ..BackFeatures::default() }
+fn revision(revision: u32) -> BackFeatures {
+    BackFeatures { staging: Offer { revision, ..Offer::all() }, ..BackFeatures::default() }
 }
 
 /// Whatever a hook says of frames of any length, each is in the one place that it named, as the
@@ -231,7 +233,8 @@ fn revision(staging_revision: u32) -> BackFeatures {
 #[test]
 fn any_actions() {
     let lens = [60, 64, 255, 256, 257, 1500, 1514, 2048, 4096, 4097, 65535];
-    let plain = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+    let of = |staging| FrontConfig { staging, ..FrontConfig::default() };
+    let (plain, len) = (of(Buffers::NONE), DataLen::new(2048));
     for (k, (config, features, sends_on)) in [
         (config(256), revision(3), true),
         (config(2048), revision(3), true),
@@ -240,9 +243,9 @@ fn any_actions() {
         (config(4096), revision(3), true),
         (config(65535), revision(3), true),
         (config(2048), revision(2), false),
-        (FrontConfig { zero_copy: false, ..config(2048) }, revision(3), false),
-        (FrontConfig { tx_data_len: None, ..config(2048) }, revision(3), false),
-        (FrontConfig { rx_data_len: None, ..config(2048) }, revision(3), false),
+        (of(Buffers::of(len, len)), revision(3), false),
+        (of(Buffers { sent_on: true, ..Buffers::of(None, len) }), revision(3), false),
+        (of(Buffers { sent_on: true, ..Buffers::of(len, None) }), revision(3), false),
         (plain, revision(3), false),
     ]
     .into_iter()
@@ -328,7 +331,7 @@ fn what_is_sent_on_as_it_is() {
             (stand.port.took.len(), stand.front.queue(0).unwrap().rx().buffers().holds()),
             (2, [256, 256, 0])
         );
-        assert_eq!(stand.back.stats(0).0.staged, if len + grow <= 2048 { 2 } else { 0 });
+        assert_eq!(stand.back.stats(0).0.staging, if len + grow <= 2048 { 2 } else { 0 });
         stand.close();
     }
 }

@@ -2,9 +2,8 @@
 //! driver of their guest.
 
 use crate::rig::bus::{MapBus, device};
-use pregrant::net::features::{
-    BackFeatures, ChannelKeys, CtrlKeys, DataKeys, DataRequest, FrontRequest, QueueKeys, RingRequest,
-};
+use pregrant::net::features::{BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RingRequest};
+use pregrant::net::path::staging::keys::{DataKeys, DataRequest, Lists, Request};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::xenbus::key_source::Pairs;
 use pregrant::{EvtchnPort, GrantRef};
@@ -24,12 +23,12 @@ fn queue(channels: ChannelKeys) -> QueueKeys {
 #[test]
 fn an_empty_value_is_no_value() {
     let plain = FrontRequest::new(vec![queue(ChannelKeys::Single(EvtchnPort(3)))]);
-    let plain = FrontRequest { staging_revision: 1, ..plain };
+    let plain = FrontRequest { staging: Request { revision: 1 }, ..plain };
     let list = DataKeys { list_refs: vec![GrantRef(40)], len: DataLen::new(256).unwrap() };
     let split = ChannelKeys::Split { tx: EvtchnPort(4), rx: EvtchnPort(5) };
     let long = QueueKeys {
         tx_ring: vec![GrantRef(20), GrantRef(21)],
-        tx_data: DataRequest::Keys(list),
+        staging: Lists { tx: DataRequest::Keys(list), ..Lists::default() },
         data_ring: RingRequest::Index(GrantRef(60)),
         ..queue(split)
     };

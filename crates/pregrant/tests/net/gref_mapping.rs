@@ -9,7 +9,9 @@ use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackQueue, BackVif, ControlPage, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif, Granting};
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::gref_mapping::requests::{MAPS_PER_TURN, UNANSWERED_MAX};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalCounts, LocalDomain, LocalXen, Pages};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::{Arena, Offload};
@@ -67,8 +69,7 @@ pub fn announcing() -> FrontConfig {
 /// One whose owner asks himself.
 pub fn by_hand() -> FrontConfig {
     FrontConfig {
-        tx_data_len: None,
-        rx_data_len: None,
+        staging: Buffers::NONE,
         granting: Granting::Standing,
         ctrl_ring: true,
         ..FrontConfig::default()
@@ -77,7 +78,10 @@ pub fn by_hand() -> FrontConfig {
 
 /// A back with so many entries a queue, and no other way to keep pages.
 pub fn entries(gref_pages: usize) -> VifConfig {
-    VifConfig { gref_pages, ..VifConfig::default() }
+    VifConfig {
+        paths: PathConfig { gref_mapping: gref_pages, ..PathConfig::default() },
+        ..VifConfig::default()
+    }
 }
 
 impl Pair {
@@ -301,8 +305,8 @@ fn what_the_back_was_notified_of_takes_no_grant_operation() {
                 assert_eq!((took.copies, took.maps, took.unmaps), (0, 0, 0), "{len} bytes");
                 frames += 300;
                 let (tx, rx) = pair.back.stats(q);
-                assert_eq!((tx.gref_mapped, rx.gref_mapped), (frames, frames));
-                assert_eq!((tx.granted, tx.persistent, tx.staged), (0, 0, 0));
+                assert_eq!((tx.gref_mapping, rx.gref_mapping), (frames, frames));
+                assert_eq!((tx.granted, tx.persistent, tx.staging), (0, 0, 0));
             }
         }
         assert_eq!(pair.back.needed_pages(), pair.mapped());
@@ -331,7 +335,7 @@ fn a_front_goes_without_what_it_does_not_get() {
             "gref-mapping",
         ),
     ] {
-        let what = format!("{reported} of {:?}", back.gref_pages);
+        let what = format!("{reported} of {:?}", back.paths.gref_mapping);
         let mut pair = Pair::within(front, back, page_limit);
         assert_eq!((pair.front.gref_pages(0), pair.back.gref_pages(0)[0]), (reported, reported), "{what}");
         assert_eq!(pair.back.path_names(0), (paths, paths), "{what}");
@@ -339,9 +343,9 @@ fn a_front_goes_without_what_it_does_not_get() {
             pair.exchange(0, 600, len);
         }
         let (tx, rx) = pair.back.stats(0);
-        assert_eq!((tx.gref_mapped > 0, rx.gref_mapped > 0), (reported > 0, reported > 0), "{what}");
+        assert_eq!((tx.gref_mapping > 0, rx.gref_mapping > 0), (reported > 0, reported > 0), "{what}");
         for stats in [tx, rx] {
-            assert_eq!(stats.gref_mapped + stats.granted + stats.persistent, 1200, "{what}");
+            assert_eq!(stats.gref_mapping + stats.granted + stats.persistent, 1200, "{what}");
         }
         assert!(pair.mapped() <= page_limit);
         pair.close();
@@ -522,7 +526,7 @@ fn rx_takes_pages_that_are_mapped_for_writing() {
     let took = pair.exchange(0, 300, 900);
     assert_eq!(took.copies, 300, "RX by grant copy");
     let (tx, rx) = pair.back.stats(0);
-    assert_eq!((tx.gref_mapped, rx.gref_mapped, rx.granted), (300, 0, 300));
+    assert_eq!((tx.gref_mapping, rx.gref_mapping, rx.granted), (300, 0, 300));
     pair.close();
 }
 

@@ -9,11 +9,13 @@ use crate::rig;
 use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, Granting, HookAction, Regions, RxFront};
 use pregrant::net::path::FrontChain;
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::Refusal;
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::guest_copy::keys::LendRefusal;
 use pregrant::net::path::guest_copy::{ACTIVE, COUNT, FEATURE, GENERATION, LIST_REF, REFS, generation_of};
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalMap};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
@@ -42,7 +44,7 @@ fn request() -> FrontConfig {
 }
 
 fn serving(guest_copy: bool) -> VifConfig {
-    VifConfig { guest_copy, ..VifConfig::default() }
+    VifConfig { paths: PathConfig { guest_copy, ..PathConfig::default() }, ..VifConfig::default() }
 }
 
 impl Lender {
@@ -98,8 +100,8 @@ fn both_ends_agree_and_nothing_is_left() {
     let (lent, copy, lens) = (("copy", "guest-copy"), ("copy", "copy"), [60, 1500, 4096, 6000, 65535]);
     let queues = FrontConfig { queues: 3, split_channels: false, ..request() };
     let len = DataLen::new(256);
-    let staged = FrontConfig { rx_data_len: len, ..request() };
-    let whole = FrontConfig { rx_data_len: DataLen::new(65535), ..request() };
+    let staged = FrontConfig { staging: Buffers::of(None, len), ..request() };
+    let whole = FrontConfig { staging: Buffers::of(None, DataLen::new(65535)), ..request() };
     let ring = FrontConfig { data_ring: Some(8), ..request() };
     let few = FrontConfig { persistent: true, ..request() };
     for (requested, offered, paths, frames) in [
@@ -132,7 +134,7 @@ fn both_ends_agree_and_nothing_is_left() {
         let key = |dir: &MapBus, key: &str| dir.own.borrow().get(key).cloned();
         assert_eq!(key(&lender.ends.bb, FEATURE).as_deref(), Some(if offered { "1" } else { "0" }));
         if requested.queues == 1 {
-            let asked = requested.guest_copy && offered && requested.rx_data_len != DataLen::new(65535);
+            let asked = requested.guest_copy && offered && requested.staging.rx != DataLen::new(65535);
             assert_eq!(key(&lender.ends.fb, LIST_REF).is_some(), asked, "{requested:?}");
             assert_eq!(key(&lender.ends.bb, ACTIVE).as_deref(), asked.then_some("1"));
         }
@@ -176,7 +178,7 @@ fn pages_that_are_lent_count_for_the_bound() {
         let refused: Vec<_> =
             lender.ends.back.refused_lists().iter().map(|(q, _, why)| (*q, why.clone())).collect();
         let why = TooManyPages { asked: SLOTS as usize, left: SLOTS as usize - 1 };
-        let why = (0, Refusal::Lending(LendRefusal::TooManyPages(why)));
+        let why = (0, Refusal::GuestCopy(LendRefusal::TooManyPages(why)));
         assert_eq!(refused, if lent { vec![] } else { vec![why] });
         lender.deliver(&[60, 6000]);
         assert_eq!(lender.receive().map(|frames| frames.len()), Ok(2));

@@ -186,7 +186,7 @@ fn staged_frames_need_no_page() {
         assert!(
             content(&g, way, &frames[0]) == frame(60, 1).0 && content(&g, way, &frames[1]) == frame(64, 2).0
         );
-        assert_eq!((g.back.stats().staged, rig.xen.counts().copies), (2, 0));
+        assert_eq!((g.back.stats().staging, rig.xen.counts().copies), (2, 0));
         g.close();
         rig.assert_empty();
     }

@@ -154,7 +154,7 @@ fn frames_go_from_where_they_violate() {
             assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (800, 200, 202));
             assert_eq!((stats.adds, stats.dels, stats.evictions, stats.mode_changes), (200, 0, 0, 0));
             let (front, back) = (own.pair.front.queue(q).unwrap().stats().0, own.pair.back.stats(q).0);
-            assert_eq!((front.frames, front.gref_mapped, back.gref_mapped), (1002, 800, 1002));
+            assert_eq!((front.frames, front.gref_mapping, back.gref_mapping), (1002, 800, 1002));
         }
         own.close();
     }

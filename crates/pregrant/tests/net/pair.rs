@@ -5,6 +5,7 @@ use crate::rig::bus::{MapBus, connect, device};
 use crate::rig::{GUEST, HOST, TestPort, byte};
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};
 
@@ -21,7 +22,7 @@ pub struct Pair {
 
 /// A front that requests nothing but grants.
 pub fn ordinary() -> FrontConfig {
-    FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() }
+    FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() }
 }
 
 impl Pair {

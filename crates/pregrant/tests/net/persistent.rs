@@ -8,8 +8,10 @@ use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalCounts, LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::BackDevice;
@@ -39,8 +41,7 @@ struct Offers {
 impl Default for Offers {
     fn default() -> Self {
         let config = FrontConfig {
-            tx_data_len: None,
-            rx_data_len: None,
+            staging: Buffers::NONE,
             granting: Granting::PerFrame,
             persistent: true,
             ..FrontConfig::default()
@@ -62,8 +63,11 @@ impl Pair {
         let (fb, bb) = device();
         let config = VifConfig {
             features: offers.features,
-            fallback: offers.fallback,
-            persistent_pages: offers.limit,
+            paths: PathConfig {
+                fallback: offers.fallback,
+                persistent: offers.limit,
+                ..PathConfig::default()
+            },
             ..VifConfig::default()
         };
         let mut back = BackVif::new(GUEST, 0, config);
@@ -130,7 +134,7 @@ fn pages_are_mapped_once_and_then_nothing_is_asked_of_xen() {
     let (tx, rx) = pair.back.stats(0);
     assert_eq!((tx.granted, rx.granted), (256, 256), "the frames that were copied the first time");
     let others = 512 + 4 * 600 - 256;
-    assert_eq!((tx.persistent, rx.persistent, tx.staged, rx.staged), (others, others, 0, 0));
+    assert_eq!((tx.persistent, rx.persistent, tx.staging, rx.staging), (others, others, 0, 0));
     pair.close();
 }
 
@@ -160,7 +164,7 @@ fn what_does_not_fit_goes_to_the_next_path() {
     assert_eq!((then.copies, then.maps), (2 * (256 - 20), 0), "20 pages of each direction are there");
     pair.close();
     let len = DataLen::new(256);
-    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Offers::default().config };
+    let config = FrontConfig { staging: Buffers::of(len, len), ..Offers::default().config };
     let mut pair = Pair::new(Offers { config, ..Offers::default() });
     assert_eq!(pair.paths(), ("staging", "staging"));
     let short = pair.exchange(300, 200);
@@ -176,7 +180,7 @@ fn what_does_not_fit_goes_to_the_next_path() {
 fn map_serves_what_is_longer_than_a_staging_buffer() {
     let len = DataLen::new(256);
     let config =
-        FrontConfig { tx_data_len: len, rx_data_len: len, persistent: false, ..Offers::default().config };
+        FrontConfig { staging: Buffers::of(len, len), persistent: false, ..Offers::default().config };
     let mut pair = Pair::new(Offers { config, fallback: PathName::Map, ..Offers::default() });
     assert_eq!(pair.paths(), ("staging", "staging"));
     let ops = pair.exchange(50, 900);
@@ -202,7 +206,7 @@ fn the_bound_of_a_guest_s_pages_holds() {
 #[test]
 fn lists_come_before_pages_that_are_kept() {
     let len = DataLen::new(256);
-    let config = FrontConfig { queues: 2, tx_data_len: len, rx_data_len: len, ..Offers::default().config };
+    let config = FrontConfig { queues: 2, staging: Buffers::of(len, len), ..Offers::default().config };
     // Rings and all lists, and a hundred.
     let pair = Pair::new(Offers { config, page_limit: 2 * (2 + 32) + 100, ..Offers::default() });
     assert!(pair.front.staging_accepted(0) && pair.front.staging_accepted(1));
@@ -210,7 +214,7 @@ fn lists_come_before_pages_that_are_kept() {
     pair.close();
     // Where staging serves every frame nothing is kept besides.
     let len = DataLen::new(65535);
-    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Offers::default().config };
+    let config = FrontConfig { staging: Buffers::of(len, len), ..Offers::default().config };
     let pair = Pair::new(Offers { config, ..Offers::default() });
     assert_eq!(pair.back.allowed_pages(), 0);
     pair.close();
@@ -221,7 +225,7 @@ fn lists_come_before_pages_that_are_kept() {
 #[test]
 fn a_list_that_is_lost_at_a_restart_is_no_connection() {
     let len = DataLen::new(256);
-    let config = FrontConfig { tx_data_len: len, rx_data_len: len, ..Offers::default().config };
+    let config = FrontConfig { staging: Buffers::of(len, len), ..Offers::default().config };
     for page_limit in [2, 17, 33, 34] {
         let mut pair = Pair::new(Offers { config, ..Offers::default() });
         pair.back.detach(&pair.h, &mut []);

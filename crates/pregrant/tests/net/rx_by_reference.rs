@@ -6,7 +6,9 @@ use crate::rig;
 
 use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif, Lent, UnknownToken};
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, BURST_FRAMES, Offload, Token};
 use pregrant::ring::{NetRx, RingKind};
@@ -149,7 +151,14 @@ impl Pair {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (fb, bb) = device();
-        let back = BackVif::new(GUEST, 0, VifConfig { persistent_pages: 512, ..VifConfig::default() });
+        let back = BackVif::new(
+            GUEST,
+            0,
+            VifConfig {
+                paths: PathConfig { persistent: 512, ..PathConfig::default() },
+                ..VifConfig::default()
+            },
+        );
         let front = FrontVif::new(HOST, config, reconnect);
         let mut pair = Self { xen, g, h, front, back, fb, bb, port: TestPort::default(), sent: 0 };
         pair.connect();
@@ -202,7 +211,7 @@ fn bytes(number: u64, len: usize) -> Vec<u8> {
 }
 
 fn config(persistent: bool, spare_rx_pages: u32) -> FrontConfig {
-    FrontConfig { tx_data_len: None, rx_data_len: None, persistent, spare_rx_pages, ..FrontConfig::default() }
+    FrontConfig { staging: Buffers::NONE, persistent, spare_rx_pages, ..FrontConfig::default() }
 }
 
 /// Frames come and go back in any order, and what is held is never written over; where nothing is
@@ -301,7 +310,8 @@ fn memory_outlives_the_connection_until_the_last_token_is_back() {
 
 #[test]
 fn tokens_of_another_kind_of_receiving_do_not_exist() {
-    let mut pair = Pair::new(FrontConfig { rx_data_len: DataLen::new(2048), ..config(true, 0) }, false);
+    let mut pair =
+        Pair::new(FrontConfig { staging: Buffers::of(None, DataLen::new(2048)), ..config(true, 0) }, false);
     pair.give(2000);
     assert_eq!(pair.take(), Some((None, bytes(0, 2000))), "in a staging buffer");
     pair.give(2100);

@@ -292,7 +292,7 @@ fn a_request_without_a_grant_is_in_the_buffer_of_its_id() {
         let (answers, took) = play(&mut g, &frames);
         assert_eq!(answers, vec![vec![OKAY]; 4]);
         assert_eq!(took, [vec![0; 64], vec![1; 14], vec![18; 60], vec![2; 64]]);
-        assert_eq!((g.back.stats().staged, rig.xen.counts().copies), (4, 0));
+        assert_eq!((g.back.stats().staging, rig.xen.counts().copies), (4, 0));
         g.close();
         rig.assert_empty();
     }
@@ -526,7 +526,7 @@ fn a_back_that_is_asked_to_takes_a_long_frame_s_head_from_its_buffer_and_the_res
         let due = [&[0xee; 100][..marked], &frame[marked..]].concat();
         assert_eq!(port.took.iter().map(|f| &f.0[..]).collect::<Vec<_>>(), [&due[..], &frame[..256]]);
         let stats = ends.back.stats();
-        assert_eq!((stats.granted, stats.staged), (1, 1));
+        assert_eq!((stats.granted, stats.staging), (1, 1));
         ends.close(&rig);
     }
     rig.assert_empty();
@@ -554,7 +554,7 @@ fn the_first_slot_of_a_longer_frame_is_staged_with_4096() {
         assert_eq!(port.took, [(frame.clone(), Offload::default()), (frame.clone(), gso)], "TX {len}");
         let (front, back) = (ends.front.stats(), ends.back.stats());
         assert_eq!(
-            (front.staged, back.staged, rig.xen.counts().copies),
+            (front.staging, back.staging, rig.xen.counts().copies),
             (staged, staged, copies),
             "TX {len}"
         );
@@ -571,7 +571,7 @@ fn the_first_slot_of_a_longer_frame_is_staged_with_4096() {
         assert!((0..2).all(|i| got.burst().frame(i) == frame), "RX {len}");
         let (front, back) = (ends.front.stats(), ends.back.stats());
         let copied = rig.xen.counts().copies - before;
-        assert_eq!((front.staged, back.staged, copied), (staged, staged, copies), "RX {len}");
+        assert_eq!((front.staging, back.staging, copied), (staged, staged, copies), "RX {len}");
         ends.close(&rig);
         rig.assert_empty();
     }
@@ -592,7 +592,7 @@ fn a_short_frame_that_is_to_be_cut_is_staged() {
             ends.back.poll(&rig.host, GUEST, &ends.back_chan, &mut port, &mut Arena::new(), &control);
         assert_eq!((polled, port.took.len()), (Ok(Polled::More), 1));
         assert_eq!(port.took[0], (vec![9; 254], gso));
-        assert_eq!((ends.front.stats().staged, ends.back.stats().staged), (staged, staged), "{way:?}");
+        assert_eq!((ends.front.stats().staging, ends.back.stats().staging), (staged, staged), "{way:?}");
         assert_eq!(ends.front.reclaim(&rig.guest, 1), Ok(2), "one for the extra info");
         ends.close(&rig);
         rig.assert_empty();
@@ -657,7 +657,7 @@ fn an_rx_list_may_be_longer_than_its_ring() {
         }
         assert_eq!(frames.len(), 101);
     }
-    assert_eq!(g.back.stats().staged, 1200);
+    assert_eq!(g.back.stats().staging, 1200);
     g.close();
     rig.assert_empty();
 }

@@ -13,10 +13,12 @@
 use crate::rig;
 
 use pregrant::net::back::{BackVif, VifConfig};
-use pregrant::net::features::{BackFeatures, of_front_connection, staging_is_active, unknown_to_netback};
+use pregrant::net::features::{BackFeatures, memory_is_active, of_front_connection, unknown_to_netback};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::staging::keys::Offer;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Offload};
 use pregrant::xenbus::XenbusState;
@@ -78,8 +80,7 @@ fn request(len: Option<u32>, persistent: bool) -> FrontConfig {
     let len = len.and_then(DataLen::new);
     FrontConfig {
         queues: 1,
-        tx_data_len: len,
-        rx_data_len: len,
+        staging: Buffers::of(len, len),
         granting: Granting::PerFrame,
         persistent,
         ..FrontConfig::default()
@@ -169,7 +170,7 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
         bus.set_state(XenbusState::Initialising).unwrap();
     }
     let mut kernel = Kernel(bb);
-    let plain = BackFeatures { staging_sizes: Vec::new(), persistent: false, ..BackFeatures::default() };
+    let plain = BackFeatures { staging: Offer::NONE, persistent: false, ..BackFeatures::default() };
     let mut back = BackVif::new(GUEST, 0, VifConfig { features: plain, ..VifConfig::default() });
     let mut front = FrontVif::new(HOST, FrontConfig { ring_order: 4, ..request(Some(65535), true) }, false);
     for _ in 0..8 {
@@ -226,7 +227,7 @@ fn active_lists_are_seen_in_the_backs_directory_whatever_the_number_of_queues() 
             connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
             assert!(front.is_live());
             let max = BackFeatures::read(&mut OwnKeys(&mut bb)).unwrap().max_queues;
-            let seen = staging_is_active(&mut OwnKeys(&mut bb), max).unwrap();
+            let seen = memory_is_active(&mut OwnKeys(&mut bb), max).unwrap();
             assert_eq!(seen, len.is_some(), "{queues} queues, {len:?}");
             bb.publish(&Pairs::new(), unknown_to_netback).unwrap();
             assert!(!bb.own.borrow().keys().any(|key| is_ours(key)), "{:?}", bb.own.borrow());

@@ -7,7 +7,9 @@ use crate::rig;
 use pregrant::net::back::{BackVif, Drained, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontStep, FrontVif};
+use pregrant::net::path::staging::keys::Offer;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalRegion, LocalXen};
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem};
 use pregrant::port::{Arena, Offload};
@@ -115,8 +117,8 @@ fn where_pages_are_short_a_vif_has_fewer_queues_ids_or_buffers() {
         let h = xen.domain(HOST.0);
         let (mut fb, mut bb) = device();
         let len_of = |n: Option<u32>| n.and_then(DataLen::new);
-        let (tx_data_len, rx_data_len) = (len_of(requested), len_of(requested));
-        let config = FrontConfig { queues: 2, tx_data_len, rx_data_len, ..FrontConfig::default() };
+        let staging = Buffers::of(len_of(requested), len_of(requested));
+        let config = FrontConfig { queues: 2, staging, ..FrontConfig::default() };
         let mut front = FrontVif::new(HOST, config, false);
         let mut back = back(BackFeatures::default());
         for _ in 0..2 {
@@ -163,8 +165,7 @@ fn where_pages_are_short_a_data_ring_costs_no_queue() {
             let config = FrontConfig {
                 queues: 2,
                 data_ring,
-                tx_data_len: len,
-                rx_data_len: len,
+                staging: Buffers::of(len, len),
                 ..FrontConfig::default()
             };
             let mut front = FrontVif::new(HOST, config, false);
@@ -201,7 +202,7 @@ fn a_second_connection_finds_nothing_of_the_first() {
     let small = BackFeatures {
         max_queues: 1,
         split_channels: false,
-        staging_sizes: Vec::new(),
+        staging: Offer::NONE,
         ..BackFeatures::default()
     };
     let mut second = back(small);
@@ -231,7 +232,7 @@ fn staged_each_way(
     assert!((0..5).all(|k| got.burst().frame(k) == [k as u8; 60]));
     let (tx, rx) = back.stats(0);
     assert_eq!((tx.errors, rx.errors), (0, 0));
-    (tx.staged - before.0.staged, rx.staged - before.1.staged)
+    (tx.staging - before.0.staging, rx.staging - before.1.staging)
 }
 
 /// A front that understands it, one that does not, and each of a back's successors.
@@ -245,8 +246,9 @@ fn one_direction_s_bad_list_leaves_the_other_alone() {
             let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
             let (mut fb, mut bb) = device();
             let mut front = FrontVif::new(HOST, FrontConfig { queues, ..FrontConfig::default() }, false);
-            let staging_revision = if end == "back" { revision } else { 3 };
-            let features = BackFeatures { staging_revision, ..BackFeatures::default() };
+            let offered = if end == "back" { revision } else { 3 };
+            let staging = Offer { revision: offered, ..Offer::all() };
+            let features = BackFeatures { staging, ..BackFeatures::default() };
             let mut vif = back(features);
             let _ = vif.step(&h, &mut bb, &mut |_, _| None).expect("keys");
             front.step(&g, &mut fb).expect("an honest back");
@@ -304,12 +306,8 @@ fn rings_have_as_many_pages_as_both_ends_like() {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (mut fb, mut bb) = device();
-        let config = FrontConfig {
-            ring_order: requested,
-            tx_data_len: len,
-            rx_data_len: len,
-            ..FrontConfig::default()
-        };
+        let config =
+            FrontConfig { ring_order: requested, staging: Buffers::of(len, len), ..FrontConfig::default() };
         let mut front = FrontVif::new(HOST, config, false);
         let features = BackFeatures {
             max_tx_ring_order: tx_most,
@@ -365,7 +363,7 @@ fn rings_have_as_many_pages_as_both_ends_like() {
                 }
             }
             let (tx, rx) = vif.stats(0);
-            assert_eq!((tx.staged, rx.staged), (sent as u64, sent as u64), "{what}, turn {turn}");
+            assert_eq!((tx.staging, rx.staging), (sent as u64, sent as u64), "{what}, turn {turn}");
             // A successor takes up the rings and the lists, whatever it offers itself.
             drop(vif);
             vif = back(BackFeatures { max_tx_ring_order: 0, ..BackFeatures::default() });
@@ -404,7 +402,7 @@ fn rx_goes_on_after_a_ringful_of_errors() {
     let (mut fb, bb) = device();
     bb.own.borrow_mut().extend(BackFeatures::default().pairs());
     bb.own.borrow_mut().insert("state".into(), "2".into());
-    let plain = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+    let plain = FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() };
     let mut front = FrontVif::new(HOST, plain, false);
     front.step(&g, &mut fb).expect("an honest back");
     bb.own.borrow_mut().insert("state".into(), "4".into());
@@ -474,9 +472,9 @@ fn a_front_that_reconnects_begins_again() {
     let len = DataLen::new(65535);
     for config in [
         FrontConfig::default(),
-        FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() },
-        FrontConfig { tx_data_len: None, rx_data_len: None, persistent: true, ..FrontConfig::default() },
-        FrontConfig { tx_data_len: len, rx_data_len: len, ..FrontConfig::default() },
+        FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() },
+        FrontConfig { staging: Buffers::NONE, persistent: true, ..FrontConfig::default() },
+        FrontConfig { staging: Buffers::of(len, len), ..FrontConfig::default() },
     ] {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
@@ -590,7 +588,7 @@ fn xsa_376_403_trusted_or_not_the_back_is_shown_nothing_but_frames() {
             fb.own.borrow_mut().insert("trusted".into(), trusted.into());
         }
         let granting = pregrant::net::front::Granting::Standing;
-        let config = FrontConfig { tx_data_len: None, rx_data_len: None, granting, ..FrontConfig::default() };
+        let config = FrontConfig { staging: Buffers::NONE, granting, ..FrontConfig::default() };
         let mut front = FrontVif::new(HOST, config, false);
         let mut back = back(BackFeatures::default());
         connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));

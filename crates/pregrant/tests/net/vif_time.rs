@@ -7,6 +7,7 @@ use crate::rig;
 use pregrant::net::back::{BackVif, Credit, Link, Patience, Polled, Rate, VifConfig};
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, FramePort, Offload};
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TXF_MORE_DATA, TxRequest};
@@ -186,7 +187,7 @@ impl Pair {
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (mut fb, mut bb) = device();
         bb.own.borrow_mut().insert("rate".into(), rate.into());
-        let config = FrontConfig { queues, tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+        let config = FrontConfig { queues, staging: Buffers::NONE, ..FrontConfig::default() };
         let mut front = FrontVif::new(HOST, config, false);
         let mut back = BackVif::new(GUEST, 0, VifConfig::default());
         connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));

@@ -8,6 +8,7 @@ use pregrant::net::back::{BackStep, BackVif, Polled, PreviousState, SharedContro
 use pregrant::net::features::RxAccepts;
 use pregrant::net::front::{FrontConfig, FrontVif, Granting};
 use pregrant::net::path::FrontPath;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::LocalXen;
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{NetRx, RingPages};
@@ -124,7 +125,7 @@ fn staged_frames_have_it_in_their_buffers() {
         assert_eq!(ends.front.recv(&mut got, 1), Ok(2), "{len} by {way:?}");
         assert!((0..2).all(|i| got.burst().frame(i) == bytes(len)), "{len} by {way:?}");
         let (front, back) = (ends.front.stats(), ends.back.stats());
-        assert_eq!((front.staged, back.staged), (2 * u64::from(staged), 2 * u64::from(staged)), "{way:?}");
+        assert_eq!((front.staging, back.staging), (2 * u64::from(staged), 2 * u64::from(staged)), "{way:?}");
         if staged {
             let area = ends.front.chain().staging().expect("a staging area");
             let mut buffer = vec![0; area.slot_bytes()];
@@ -145,7 +146,7 @@ fn a_front_asks_while_it_is_connected() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();
-    let config = FrontConfig { tx_data_len: None, rx_data_len: None, ..FrontConfig::default() };
+    let config = FrontConfig { staging: Buffers::NONE, ..FrontConfig::default() };
     let mut front = FrontVif::new(HOST, config, false);
     let mut back = BackVif::new(GUEST, 0, VifConfig::default());
     connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));

@@ -5,9 +5,12 @@
 
 use crate::rig;
 
-use pregrant::net::features::{BackFeatures, active_key};
+use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::staging::keys::Offer;
+use pregrant::net::path::staging::keys::active_key;
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion, LocalXen};
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse, PeerMem, Platform};
 use pregrant::port::{Arena, Offload};
@@ -147,7 +150,7 @@ fn turn<P: Platform>(
     back.show(4);
     front.step(p, fb).expect("a map");
     assert!(front.is_live() && front.nr_queues() == queues);
-    assert!(front.staging_accepted(0) == (back.accepts && !offer.staging_sizes.is_empty()) || !check);
+    assert!(front.staging_accepted(0) == (back.accepts && !offer.staging.sizes.is_empty()) || !check);
     back.map_all(3000);
     let mut burst = Arena::new();
     for len in [100, 9000] {
@@ -170,7 +173,7 @@ fn turn<P: Platform>(
 
 fn config(len: u32) -> FrontConfig {
     let len = DataLen::new(len);
-    FrontConfig { queues: 2, tx_data_len: len, rx_data_len: len, ctrl_ring: true, ..FrontConfig::default() }
+    FrontConfig { queues: 2, staging: Buffers::of(len, len), ctrl_ring: true, ..FrontConfig::default() }
 }
 
 /// Offers that have the front make its queues of other memory each time.
@@ -178,9 +181,9 @@ fn offers() -> [BackFeatures; 5] {
     let all = BackFeatures { ctrl_ring: true, ..BackFeatures::default() };
     [
         all.clone(),
-        BackFeatures { staging_sizes: Vec::new(), ..all.clone() },
+        BackFeatures { staging: Offer::NONE, ..all.clone() },
         BackFeatures { max_queues: 1, ..all.clone() },
-        BackFeatures { max_queues: 1, staging_sizes: Vec::new(), ctrl_ring: false, ..all.clone() },
+        BackFeatures { max_queues: 1, staging: Offer::NONE, ctrl_ring: false, ..all.clone() },
         all,
     ]
 }

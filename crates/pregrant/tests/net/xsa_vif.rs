@@ -10,6 +10,7 @@ use pregrant::net::features::BackFeatures;
 use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalXen};
 use pregrant::platform::{
     Access, CopyOp, Events, GrantOps, GrantPool, LocalBytes, MapError, PeerMem, Platform, ReadySet,
@@ -93,11 +94,11 @@ fn back() -> BackVif<LocalDomain> {
 
 fn staged(queues: u32) -> FrontConfig {
     let len = DataLen::new(256);
-    FrontConfig { queues, tx_data_len: len, rx_data_len: len, ..FrontConfig::default() }
+    FrontConfig { queues, staging: Buffers::of(len, len), ..FrontConfig::default() }
 }
 
 fn ordinary() -> FrontConfig {
-    FrontConfig { tx_data_len: None, rx_data_len: None, split_channels: false, ..FrontConfig::default() }
+    FrontConfig { staging: Buffers::NONE, split_channels: false, ..FrontConfig::default() }
 }
 
 /// Two queues with 2 ring pages and 16 buffer pages a direction each. What passes the limit is

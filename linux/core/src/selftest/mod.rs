@@ -19,6 +19,7 @@ use pregrant::DomId;
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif, Granting};
 use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use spin::Mutex;
 
@@ -41,14 +42,12 @@ struct Trial {
 }
 
 fn trials() -> [Trial; 7] {
-    let plain = FrontConfig {
-        tx_data_len: None,
-        rx_data_len: None,
-        granting: Granting::Standing,
-        ..FrontConfig::default()
+    let plain =
+        FrontConfig { staging: Buffers::NONE, granting: Granting::Standing, ..FrontConfig::default() };
+    let staged = |len| {
+        let len = DataLen::new(len);
+        FrontConfig { staging: Buffers::of(len, len), ..plain }
     };
-    let staged =
-        |len| FrontConfig { tx_data_len: DataLen::new(len), rx_data_len: DataLen::new(len), ..plain };
     let gref = FrontConfig { gref_mapping: true, ..plain };
     let persistent = FrontConfig { persistent: true, ..plain };
     let trial = |name, config, len, share| Trial { name, config, len, share };

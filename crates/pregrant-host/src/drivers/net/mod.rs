@@ -109,7 +109,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
         let mut config = self.config.vif.clone();
         // It is not offered where nothing may be kept.
-        config.features.persistent &= config.persistent_pages > 0;
+        config.features.persistent &= config.paths.persistent > 0;
         let mut vif = BackVif::new(id.front, id.handle, config);
         if let Some(page) = kept(CONTROL_PAGE, CONTROL_BYTES).and_then(ControlPage::new) {
             vif.keep_control(page);

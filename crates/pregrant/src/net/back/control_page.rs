@@ -19,7 +19,7 @@
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
 use crate::net::headers::MacAddr;
-use crate::net::path::gref_mapping::requests::{QUEUES_MAX, UNANSWERED_MAX};
+use crate::net::path::{GREF_QUEUES_MAX as QUEUES_MAX, GREF_UNANSWERED_MAX as UNANSWERED_MAX};
 use crate::net::toeplitz::KEY_MAX;
 use crate::record_checksum;
 use crate::ring::crash::{self, Point};

@@ -17,11 +17,11 @@ use super::Polled;
 use super::control_state::Control;
 use super::tx::PeerRing;
 use crate::error::PeerFault;
-use crate::net::path::gref_mapping::requests::GrefRequests;
+use crate::net::path::GrefRequests;
 use crate::platform::{Events, Platform};
 use crate::ring::{BackRing, NetCtrl};
 use crate::units::DomId;
-use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType};
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 
 /// Requests of one vif that a control turn serves at most.
 pub const REQUESTS_PER_TURN: u32 = 16;
@@ -107,7 +107,7 @@ impl<P: Platform> CtrlRing<P> {
             self.took += 1;
             moved = true;
             let answer = match &mut grefs {
-                Some(grefs) if is_about_grefs(&request) => match grefs.take(p, of, &request) {
+                Some(grefs) if GrefRequests::<P>::are(&request) => match grefs.take(p, of, &request) {
                     Some((status, data)) => control.answer_with(
                         CtrlResponse::to(&request, status, data),
                         self.rsp_prod().wrapping_add(1),
@@ -166,10 +166,4 @@ impl<P: Platform> CtrlRing<P> {
         p.events().unmask(&self.chan);
         Ok(work || grefs.is_some_and(GrefRequests::can_move))
     }
-}
-
-fn is_about_grefs(request: &CtrlRequest) -> bool {
-    use CtrlType::{AddGrefMapping, DelGrefMapping, GetGrefMappingSize};
-    let msg_type = CtrlType::from_raw(request.msg_type);
-    matches!(msg_type, Some(GetGrefMappingSize | AddGrefMapping | DelGrefMapping))
 }

@@ -144,9 +144,7 @@ impl Control {
             Some(T::SetHashMappingSize) => self.hash.set_mapping_size(a),
             Some(T::SetHashMapping) => self.set_mapping(p, of, queues, [a, b, c]),
             // Types 8 to 10 come here where no queue has a table.
-            Some(T::GetGrefMappingSize | T::AddGrefMapping | T::DelGrefMapping | T::Invalid) | None => {
-                return (CtrlStatus::NotSupported, 0);
-            }
+            _ => return (CtrlStatus::NotSupported, 0),
         };
         self.steered = self.steered.wrapping_add(u32::from(status == CtrlStatus::Success));
         (status, 0)

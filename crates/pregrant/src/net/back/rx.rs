@@ -150,8 +150,8 @@ impl<P: Platform> RxQueue<P> {
         let served = self.chain.deliver(p, of, &mut self.batch, &burst, todo);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
         if let Some((full, most)) = self.chain.take_counts() {
-            self.stats.data_ring_full.add(full);
-            self.stats.data_ring_most.raise(most);
+            self.stats.no_room.add(full);
+            self.stats.most_bytes.raise(most);
         }
         let good = nr_frames - self.batch.failed.count_ones() as usize;
         self.stats.handed_on(todo & !self.batch.failed, served);

@@ -1,47 +1,87 @@
 //! What a front asks of its back: what its owner would like, and the back offers.
 
 use super::config::FrontConfig;
+use super::regions::Granting;
 use crate::net::features::BackFeatures;
-use crate::net::path::staging::keys::SENT_ON_SINCE;
-use crate::net::path::staging::list::DataLen;
-use crate::wire::data_ring::ORDER_MIN;
+use crate::net::path::{Asks, Negotiation, OfPath};
+use alloc::vec;
+use alloc::vec::Vec;
 
-/// See the module. Nothing is asked at first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Asked {
-    /// To map all of this domain; then none of the others.
-    pub foreign: bool,
-    /// To keep the pages that it has seen, as this end does.
-    pub persistent: bool,
-    /// To keep pages mapped that it is told of.
-    pub gref_mapping: bool,
-    /// To lend pages.
-    pub guest_copy: bool,
-    /// To take received buffers that are sent on.
-    pub sends_on: bool,
-    /// Staging, TX and RX.
-    pub lens: (Option<DataLen>, Option<DataLen>),
-    /// A data ring of so many pages, as the exponent of 2.
-    pub data_ring: Option<u32>,
+paths!(with_paths {
+    /// See the module. Nothing is asked at first.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Asked(Wanted, nothing) {}
+});
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self::start()
+    }
 }
 
 impl Asked {
-    /// `can_name`: the platform can name this domain's frames.
+    /// Of such a back. `can_name`: the platform can name this domain's frames.
     pub fn of(config: &FrontConfig, back: &BackFeatures, can_name: bool) -> Self {
-        let sends_on = config.zero_copy && back.staging_revision >= SENT_ON_SINCE;
-        if config.foreign && back.foreign && can_name {
-            return Self { foreign: true, sends_on, ..Self::default() };
-        }
-        let offered = |len: Option<DataLen>| len.filter(|len| back.staging_sizes.contains(len));
-        let ring = config.data_ring.map(|order| order.min(back.max_data_ring_order));
-        Self {
-            foreign: false,
-            persistent: config.persistent && back.persistent,
-            gref_mapping: config.gref_mapping && back.ctrl_ring,
-            guest_copy: config.guest_copy && back.guest_copy,
-            sends_on,
-            lens: (offered(config.tx_data_len), offered(config.rx_data_len)),
-            data_ring: ring.filter(|order| *order >= ORDER_MIN),
-        }
+        let mut asked = Self::start();
+        each_path!(Path => {
+            let wanted = *OfPath::<Path>::path(config);
+            *OfPath::<Path>::path_mut(&mut asked) = Path::asked(wanted, back, can_name);
+        });
+        each_path!(Path => {
+            let own = *OfPath::<Path>::path(&asked);
+            if Path::is_alone(own) {
+                asked = Self::start();
+                *OfPath::<Path>::path_mut(&mut asked) = own;
+            }
+        });
+        asked
+    }
+
+    /// All of it, then what can be had with less memory, the best first: what a later path of the
+    /// list gives up is given up last.
+    pub fn smaller(self, back: &BackFeatures) -> Vec<Self> {
+        let mut all = vec![self];
+        each_path!(Path => {
+            let before = core::mem::take(&mut all);
+            for own in Path::smaller(*OfPath::<Path>::path(&self), back) {
+                all.extend(before.iter().map(|asked| {
+                    let mut asked = *asked;
+                    *OfPath::<Path>::path_mut(&mut asked) = own;
+                    asked
+                }));
+            }
+        });
+        all
+    }
+
+    /// Whether something of it is [kept](Negotiation::KEPT) as long as there is anything else to be
+    /// done without.
+    pub fn is_kept(&self) -> bool {
+        let mut is_kept = false;
+        each_path!(Path => is_kept |= Path::KEPT && *OfPath::<Path>::path(self) != Path::nothing());
+        is_kept
+    }
+
+    /// How ordinary pages are granted for it; None: as it comes.
+    pub fn granting(&self) -> Option<Granting> {
+        let mut granting = None;
+        each_path!(Path => if granting != Some(Granting::Standing) {
+            granting = Path::granting(*OfPath::<Path>::path(self)).or(granting);
+        });
+        granting
+    }
+
+    /// Whether something of it is asked for on the control ring.
+    pub fn needs_ctrl(&self) -> bool {
+        let mut needs = false;
+        each_path!(Path => needs |= Path::needs_ctrl(*OfPath::<Path>::path(self)));
+        needs
+    }
+
+    /// Whether the back keeps ordinary pages mapped once it has seen them.
+    pub fn keeps_seen(&self) -> bool {
+        let mut keeps = false;
+        each_path!(Path => keeps |= Path::keeps_seen(*OfPath::<Path>::path(self)));
+        keeps
     }
 }

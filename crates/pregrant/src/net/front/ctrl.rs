@@ -103,18 +103,8 @@ impl<P: Platform> CtrlFront<P> {
         self.ask(p, CtrlType::SetHashMapping, [self.page.refs()[0].0, queues.len() as u32, first])
     }
 
-    /// Asks that these be mapped for `queue`, all or none: 512 at most.
-    pub fn add_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
-        self.ask_with_list(p, CtrlType::AddGrefMapping, queue, entries)
-    }
-
-    /// Asks that these be unmapped. Those that are have status 0 in [`statuses`](Self::statuses)
-    /// then, if the back is honest: that a page is free only its grant's end says.
-    pub fn del_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
-        self.ask_with_list(p, CtrlType::DelGrefMapping, queue, entries)
-    }
-
-    fn ask_with_list(
+    /// Asks this of `queue`, about these entries: 512 at most.
+    pub(crate) fn ask_with_list(
         &mut self,
         p: &P,
         msg_type: CtrlType,

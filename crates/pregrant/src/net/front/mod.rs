@@ -10,11 +10,12 @@
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the
 //! set-up; [`ctrl`]: the control ring).
 
-mod asked;
+pub mod asked;
 pub mod config;
 pub mod ctrl;
 pub mod hook;
 pub mod lent;
+pub mod memory;
 mod not_offered;
 pub mod plan;
 pub mod queue;
@@ -24,15 +25,14 @@ pub mod rx;
 pub mod rx_answers;
 pub mod rx_buffers;
 pub mod rx_hook;
-pub mod taken;
+mod shared;
 pub mod tx;
 pub mod tx_slots;
 mod unreturned;
 pub mod vif;
 mod vif_renewal;
 
-pub use crate::net::path::gref_mapping::cache::{CacheStats, GrefCache};
-pub use crate::net::path::gref_mapping::working_set::CacheMode;
+pub use crate::net::path::{CacheMode, CacheStats, GrefCache};
 pub use config::FrontConfig;
 pub use ctrl::CtrlFront;
 pub use hook::{Diverted, HookAction, HookFrame, HookStats};

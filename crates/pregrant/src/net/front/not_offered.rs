@@ -6,10 +6,7 @@
 
 use crate::net::features::BackFeatures;
 use crate::net::front::FrontConfig;
-use crate::net::path::PathName;
-use crate::net::path::staging::keys::SENT_ON_SINCE;
-use crate::net::path::staging::list::DataLen;
-use crate::wire::data_ring::ORDER_MIN;
+use crate::net::path::{Asks, DataLen, Missing, OfPath, PathName};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -49,24 +46,15 @@ impl NotOffered {
     /// What of `config` a back with these features has not.
     pub(super) fn by(back: &BackFeatures, config: &FrontConfig, can_name: bool) -> Vec<Self> {
         let mut all = Vec::new();
-        let foreign = config.foreign && back.foreign && can_name;
-        let asked = [config.tx_data_len, config.rx_data_len].into_iter().flatten();
-        for asked in asked.filter(|len| !foreign && !back.staging_sizes.contains(len)) {
-            let missing = Self::DataLen { asked, offered: back.staging_sizes.clone() };
-            if !all.contains(&missing) {
-                all.push(missing);
-            }
-        }
-        let has_data_ring = back.max_data_ring_order >= ORDER_MIN;
-        let paths = [
-            (config.persistent, back.persistent, PathName::Persistent),
-            (config.gref_mapping, back.ctrl_ring, PathName::GrefMapping),
-            (config.data_ring.is_some(), has_data_ring, PathName::DataRing),
-            (config.foreign, foreign, PathName::Foreign),
-            (config.guest_copy, back.guest_copy, PathName::GuestCopy),
-        ];
-        let missing = paths.into_iter().filter(|(asked, has, _)| *asked && !has);
-        all.extend(missing.map(|(.., path)| Self::Path(path)));
+        let mut alone = false;
+        each_path!(Path => {
+            alone |= Path::is_alone(Path::asked(*OfPath::<Path>::path(config), back, can_name));
+        });
+        each_path!(Path => {
+            let wanted = *OfPath::<Path>::path(config);
+            let missing = Path::missing(wanted, Path::asked(wanted, back, can_name), back, alone);
+            all.extend(missing.into_iter().map(Self::from));
+        });
         let (asked, offered) = (config.queues, back.max_queues);
         if asked > offered {
             all.push(Self::Queues { asked, offered });
@@ -75,10 +63,17 @@ impl NotOffered {
         if config.ring_order > order {
             all.push(Self::RingPages { asked: 1 << config.ring_order, offered: 1 << order });
         }
-        if config.zero_copy && back.staging_revision < SENT_ON_SINCE {
-            all.push(Self::SendingOn);
-        }
         all
+    }
+}
+
+impl From<Missing> for NotOffered {
+    fn from(missing: Missing) -> Self {
+        match missing {
+            Missing::DataLen { asked, offered } => Self::DataLen { asked, offered },
+            Missing::SendingOn => Self::SendingOn,
+            Missing::Path(path) => Self::Path(path),
+        }
     }
 }
 
@@ -113,6 +108,8 @@ impl fmt::Display for NotOffered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::path::staging::keys::Offer;
+    use crate::net::path::staging::wanted::Buffers;
     use alloc::string::{String, ToString};
 
     fn said(back: &BackFeatures, config: &FrontConfig) -> Vec<String> {
@@ -125,14 +122,12 @@ mod tests {
         let len = DataLen::new(2048);
         let all = FrontConfig {
             queues: 8,
-            tx_data_len: len,
-            rx_data_len: len,
+            staging: Buffers { sent_on: true, ..Buffers::of(len, len) },
             ring_order: 4,
             data_ring: Some(5),
             persistent: true,
             gref_mapping: true,
             guest_copy: true,
-            zero_copy: true,
             ..FrontConfig::default()
         };
         let foreign = FrontConfig { foreign: true, ..FrontConfig::default() };
@@ -143,28 +138,27 @@ mod tests {
             max_rx_ring_order: 2,
             persistent: false,
             ctrl_ring: false,
-            staging_sizes: Vec::new(),
-            staging_revision: 1,
-            max_data_ring_order: 0,
+            staging: Offer::NONE,
+            data_ring: 0,
             ..BackFeatures::default()
         };
         assert_eq!(
             said(&plain, &all),
             [
                 "the back has no staging buffers (2048 bytes were asked for)",
-                "the back does not offer persistent",
-                "the back does not offer gref-mapping",
+                "the back does not take received buffers that are sent on",
                 "the back does not offer data-ring",
                 "the back does not offer guest-copy",
+                "the back does not offer gref-mapping",
+                "the back does not offer persistent",
                 "8 queues were asked for, and the back has 1",
                 "rings of 16 pages were asked for, and the back has 1",
-                "the back does not take received buffers that are sent on",
             ]
         );
         assert_eq!(said(&plain, &foreign)[1], "the back does not offer foreign");
-        let some = [64, 65535].into_iter().filter_map(DataLen::new).collect();
-        let some = BackFeatures { staging_sizes: some, ..BackFeatures::default() };
-        let asked = FrontConfig { tx_data_len: len, rx_data_len: None, ..FrontConfig::default() };
+        let sizes = [64, 65535].into_iter().filter_map(DataLen::new).collect();
+        let some = BackFeatures { staging: Offer { sizes, revision: 3 }, ..BackFeatures::default() };
+        let asked = FrontConfig { staging: Buffers::of(len, None), ..FrontConfig::default() };
         assert_eq!(said(&some, &asked), ["the back has no staging buffers of 2048 bytes; it has 64, 65535"]);
     }
 }

@@ -9,31 +9,26 @@
 //! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx),
 //! [`lent`](super::lent).
 
+use super::asked::Asked;
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::{Lent, UnknownToken};
+use super::memory::{ACCESS, QueueMemory, RX, TX};
 use super::plan::Plan;
 use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::rx::RxFront;
 use super::rx_hook::Hooked;
-use super::taken::Taken;
 use super::tx::TxFront;
 use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::features::{ActiveLists, ChannelKeys, DataKeys, DataRequest, QueueKeys};
+use crate::net::features::{ActiveLists, BackFeatures, ChannelKeys, QueueKeys};
 use crate::net::headers::MacAddr;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::data_ring::front::DataArea;
-use crate::net::path::guest_copy::front::BackPages;
-use crate::net::path::staging::front::StagingArea;
-use crate::net::path::staging::keys::{FIRST_SLOTS_SINCE, SENT_ON_SINCE};
-use crate::net::path::staging::list::{DataLen, LIST_ENTRIES_MAX};
-use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontChain, PathName};
+use crate::net::path::{AnyFrontPath, Asks, FrontChain, OfPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Offload, Piece, Sink, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
 use crate::units::{EvtchnPort, GrantRef};
-use crate::wire::netif::RX_FOREIGN;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -50,18 +45,11 @@ pub struct QueueConfig {
     pub plan: Plan,
     /// A channel for each direction.
     pub split: bool,
-    /// How TX pages are granted. Those of RX stay granted: the same reference is posted again and
-    /// again.
-    pub granting: Granting,
-    /// Those of RX are granted when they are first posted, for a back that may need no grant.
-    pub rx_late: bool,
-    /// The back is asked to lend pages for RX, where staging does not carry every frame.
-    pub borrows: bool,
+    /// How pages of TX and RX are granted. Those of RX stay granted: the same reference is posted
+    /// again and again; late, where the back may need no grant.
+    pub granting: [Granting; 2],
     /// RX pages beyond the ring's slots.
     pub spare: u32,
-    /// RX staging buffers beyond the ring's slots, as far as its list has room: as many as can be
-    /// on TX.
-    pub spare_buffers: u32,
     /// No other queue's of the vif.
     pub tag: u16,
 }
@@ -73,10 +61,6 @@ struct Direction<K, P: Platform> {
     chain: FrontChain<P>,
 }
 
-/// The staging buffers of a direction: their length, how many beyond the ids, and the first id in
-/// their list.
-type Staged = (Option<DataLen>, u32, u16);
-
 impl<K: RingKind, P: Platform> Direction<K, P> {
     /// A ring.
     fn new(p: &P, regions: &mut Regions<P>, order: u32) -> Result<Self, PlatformError> {
@@ -84,36 +68,7 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
         let (ring_pages, grants) = ring_pages.into_parts();
         let ring = RingPages::new(ring_pages);
         ring.init();
-        Ok(Self { ring, grants, chain: FrontChain::new(None, None) })
-    }
-
-    /// Memory for one in `share` of its slots. `pages`: how they are granted, and how many beyond
-    /// the ids. After an error some of it is there.
-    fn fill(
-        &mut self,
-        p: &P,
-        regions: &mut Regions<P>,
-        (acc, share): (Access, u32),
-        (len, spare, first_id): Staged,
-        pages: (Granting, u32),
-    ) -> Result<(), PlatformError> {
-        let n = self.ring.size() / share;
-        if let Some(len) = len {
-            let entries = (n + spare).min(LIST_ENTRIES_MAX as u32);
-            let area = StagingArea::new(p, regions, acc, len, entries, first_id)?;
-            self.chain.insert(AnyFrontPath::Staging(area));
-        }
-        if !self.chain.is_whole() {
-            let pages = OrdinaryPages::new(p, regions, acc, n + pages.1, pages.0)?;
-            self.chain.insert(AnyFrontPath::Pages(pages));
-        }
-        Ok(())
-    }
-
-    fn keys(&self) -> DataRequest {
-        let keys =
-            |area: &StagingArea<P>| DataKeys { list_refs: Vec::from(area.list_refs()), len: area.data_len() };
-        DataRequest::from(self.chain.staging().map(keys))
+        Ok(Self { ring, grants, chain: FrontChain::default() })
     }
 
     fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
@@ -126,55 +81,56 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
 struct Parts<P: Platform> {
     tx: Option<Direction<NetTx, P>>,
     rx: Option<Direction<NetRx, P>>,
-    index: Option<Granted<P>>,
+    named: Vec<Granted<P>>,
 }
 
 impl<P: Platform> Parts<P> {
-    /// Takes all memory that a queue needs. After an error some of it is there.
+    /// Takes all memory that a queue needs; and its keys, but for the channels'. After an error
+    /// some of it is there.
     fn take(
         &mut self,
         p: &P,
         regions: &mut Regions<P>,
         config: QueueConfig,
-    ) -> Result<Shared, PlatformError> {
-        let Plan { tx_len, rx_len, data_ring, tx_share, tx_order, rx_order } = config.plan;
+    ) -> Result<QueueKeys, PlatformError> {
+        let Plan { asked, tx_share, tx_order, rx_order } = config.plan;
         let tx = self.tx.insert(Direction::new(p, regions, tx_order)?);
-        tx.fill(p, regions, (Access::ReadOnly, tx_share), (tx_len, 0, 0), (config.granting, 0))?;
-        let first_rx = tx.chain.staging().map_or(0, |area| area.entries() as u16);
-        let spare = if tx_len.is_some() { config.spare_buffers.min(tx.chain.ids()) } else { 0 };
-        let granting = if config.rx_late { Granting::PerFrame } else { Granting::Standing };
         let rx = self.rx.insert(Direction::new(p, regions, rx_order)?);
-        let acc = Access::ReadWrite;
-        rx.fill(p, regions, (acc, 1), (rx_len, spare, first_rx), (granting, config.spare))?;
-        let mut shared = Shared { data_ring: None, guest_copy: None };
-        // Where staging carries every frame, nothing would be left for it.
-        let wanted = [&tx.chain, &rx.chain].map(|chain| chain.pages().is_some());
-        if let Some(order) = data_ring.filter(|_| wanted.contains(&true)) {
-            let area = DataArea::new(p, regions, order, wanted, tx.chain.ids())?;
-            shared.data_ring = Some(area.index_ref());
-            self.index = Some(area.index);
-            area.out.into_iter().for_each(|out| tx.chain.insert(AnyFrontPath::DataRing(out)));
-            area.within.into_iter().for_each(|area| rx.chain.insert_named(AnyNamedPath::DataRing(area)));
-        }
-        if config.borrows && wanted[1] {
-            let list = regions.take(p, Access::ReadWrite, 1, Granting::Standing)?;
-            let pages = BackPages::new(list, regions.to());
-            shared.guest_copy = Some(pages.list_ref());
-            rx.chain.insert_named(AnyNamedPath::GuestCopy(pages));
-        }
-        Ok(shared)
+        let mut memory = QueueMemory {
+            p,
+            regions,
+            chains: Default::default(),
+            slots: [tx.ring.size() / tx_share, rx.ring.size()],
+            spare: [0, config.spare],
+            granting: config.granting,
+            named: Vec::new(),
+        };
+        let keys = fill(&asked, &mut memory);
+        let QueueMemory { chains: [tx_chain, rx_chain], named, .. } = memory;
+        (tx.chain, rx.chain, self.named) = (tx_chain, rx_chain, named);
+        let (tx_ring, rx_ring) = (tx.grants.refs().to_vec(), rx.grants.refs().to_vec());
+        Ok(QueueKeys { tx_ring, rx_ring, ..keys? })
     }
 
     fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
         let tx = self.tx.into_iter().flat_map(Direction::into_memory);
-        tx.chain(self.rx.into_iter().flat_map(Direction::into_memory)).chain(self.index)
+        tx.chain(self.rx.into_iter().flat_map(Direction::into_memory)).chain(self.named)
     }
 }
 
-/// Grants that keys of a queue name, beside those of its directions.
-struct Shared {
-    data_ring: Option<GrantRef>,
-    guest_copy: Option<GrantRef>,
+/// What each path shares, and ordinary pages for what they do not carry.
+fn fill<P: Platform>(asked: &Asked, memory: &mut QueueMemory<'_, P>) -> Result<QueueKeys, PlatformError> {
+    let mut keys = QueueKeys::start();
+    each_path!(Path => {
+        *OfPath::<Path>::path_mut(&mut keys) = Path::take_memory(*OfPath::<Path>::path(asked), memory)?;
+    });
+    for dir in [TX, RX] {
+        if !memory.chains[dir].is_whole() {
+            let pages = memory.pages(dir)?;
+            memory.chains[dir].insert(AnyFrontPath::Copy(pages));
+        }
+    }
+    Ok(keys)
 }
 
 /// The queue.
@@ -183,8 +139,8 @@ pub struct FrontQueue<P: Platform> {
     rx: RxFront<P>,
     /// Of the two rings.
     ring_grants: [Grants; 2],
-    /// The page that names the data ring's; None: there is none.
-    index: Option<Granted<P>>,
+    /// Pages that keys name, and no chain has.
+    named: Vec<Granted<P>>,
     tx_chan: Chan<P>,
     /// None: `tx_chan` serves both rings.
     rx_chan: Option<Chan<P>>,
@@ -204,15 +160,15 @@ impl<P: Platform> FrontQueue<P> {
         regions: &mut Regions<P>,
         config: QueueConfig,
     ) -> Result<(Self, QueueKeys), PlatformError> {
-        let mut parts = Parts { tx: None, rx: None, index: None };
-        let taken = parts.take(p, regions, config).and_then(|shared| {
+        let mut parts = Parts { tx: None, rx: None, named: Vec::new() };
+        let taken = parts.take(p, regions, config).and_then(|keys| {
             let tx = p.events().offer(regions.to())?;
             let rx = config.split.then(|| p.events().offer(regions.to())).transpose()?;
-            Ok((shared, tx, rx))
+            Ok((keys, tx, rx))
         });
         match (taken, parts) {
-            (Ok((shared, tx_chan, rx_chan)), Parts { tx: Some(tx), rx: Some(rx), index }) => {
-                Ok(Self::of(config, tx, rx, index, shared, (tx_chan, rx_chan)))
+            (Ok((keys, tx_chan, rx_chan)), Parts { tx: Some(tx), rx: Some(rx), named }) => {
+                Ok(Self::of(config, tx, rx, named, keys, (tx_chan, rx_chan)))
             }
             (taken, parts) => {
                 parts.into_memory().for_each(|granted| regions.put(p, granted));
@@ -225,97 +181,76 @@ impl<P: Platform> FrontQueue<P> {
         config: QueueConfig,
         tx: Direction<NetTx, P>,
         rx: Direction<NetRx, P>,
-        index: Option<Granted<P>>,
-        shared: Shared,
+        named: Vec<Granted<P>>,
+        keys: QueueKeys,
         ((tx_chan, tx_port), rx_chan): (Offered<P>, Option<Offered<P>>),
     ) -> (Self, QueueKeys) {
         let (rx_chan, channels) = match rx_chan {
             Some((chan, rx)) => (Some(chan), ChannelKeys::Split { tx: tx_port, rx }),
             None => (None, ChannelKeys::Single(tx_port)),
         };
-        let keys = QueueKeys {
-            tx_ring: tx.grants.refs().to_vec(),
-            rx_ring: rx.grants.refs().to_vec(),
-            channels,
-            tx_data: tx.keys(),
-            rx_data: rx.keys(),
-            data_ring: shared.data_ring.into(),
-            guest_copy: shared.guest_copy.into(),
-        };
         let queue = Self {
             ids: [tx.chain.ids(), rx.ring.size()],
             tx: TxFront::new(FrontRing::new(tx.ring), tx.chain),
             rx: RxFront::new(FrontRing::new(rx.ring), rx.chain, config.tag),
             ring_grants: [tx.grants, rx.grants],
-            index,
+            named,
             tx_chan,
             rx_chan,
             config,
             hooked: HookStats::default(),
             arena: None,
         };
-        (queue, keys)
+        (queue, QueueKeys { channels, ..keys })
     }
 
-    /// The back has mapped all of this domain: pages are named by their frames. Before
+    /// What it asks for of the paths.
+    pub fn asked(&self) -> &Asked {
+        &self.config.plan.asked
+    }
+
+    /// In which directions it shares memory for this path with the back.
+    pub fn shared(&self, path: PathName) -> ActiveLists {
+        ActiveLists { tx: self.tx.chain().has(path), rx: self.rx.chain().has(path) }
+    }
+
+    /// In which directions such a back can have that.
+    pub(super) fn offered(&self, path: PathName, back: &BackFeatures) -> ActiveLists {
+        let [tx, rx] = [self.tx.chain(), self.rx.chain()].map(|chain| chain.is_offered(path, back));
+        ActiveLists { tx, rx }
+    }
+
+    /// Does without the memory of this path, but in directions that the back takes. Before
     /// [`go_live`](Self::go_live).
-    pub fn name_frames(&mut self, p: &P) {
-        self.tx.chain_mut().name_frames(p, 0);
-        self.rx.chain_mut().name_frames(p, RX_FOREIGN);
+    pub(super) fn give_up(&mut self, path: PathName, takes: ActiveLists, p: &P, regions: &mut Regions<P>) {
+        for (chain, takes) in [(self.tx.chain_mut(), takes.tx), (self.rx.chain_mut(), takes.rx)] {
+            if !takes {
+                chain.give_up(path, p, regions);
+            }
+        }
     }
 
-    /// Whether the back lends pages.
-    pub fn borrows(&self) -> bool {
-        self.rx.chain().has(PathName::GuestCopy)
-    }
-
-    /// Whether pages are named by their frames.
-    pub fn names_frames(&self) -> bool {
-        self.tx.chain().has(PathName::Foreign)
-    }
-
-    /// The back is connected: goes on with what it [takes](Taken) of what was shared, and posts RX.
-    /// Of the rules of the staging `revision` are [first slots](StagingArea::set_first_slots) and
-    /// [buffers that are sent on](TxFront::allow_send_on).
+    /// The back is connected: goes on with what is left of what was shared, and posts RX.
     pub fn go_live(
         &mut self,
         p: &P,
         regions: &mut Regions<P>,
-        taken: Taken,
-        revision: u32,
+        back: &BackFeatures,
     ) -> Result<(), PlatformError> {
-        let Taken { lists, rings, lends } = taken;
-        // First what goes: memory may be short.
-        let (tx, rx) = (self.tx.chain_mut(), self.rx.chain_mut());
-        for (path, takes) in [
-            (PathName::Staging, lists),
-            (PathName::DataRing, rings),
-            (PathName::GuestCopy, ActiveLists { tx: false, rx: lends }),
-        ] {
-            if !takes.tx {
-                tx.give_up(path, p, regions);
-            }
-            if !takes.rx {
-                rx.give_up(path, p, regions);
-            }
-        }
-        self.tx.chain_mut().set_first_slots(revision >= FIRST_SLOTS_SINCE);
-        self.rx.chain_mut().set_first_slots(revision >= FIRST_SLOTS_SINCE);
-        if let (Some(tx), Some(rx)) = (self.tx.chain().staging(), self.rx.chain().staging())
-            && revision >= SENT_ON_SINCE
-            && rx.entries() > self.rx.ring_size()
-        {
-            let first_id = tx.entries() as u16;
-            self.tx.allow_send_on(first_id);
+        self.tx.chain_mut().go_live(back);
+        self.rx.chain_mut().go_live(back);
+        let [tx, rx] = [self.tx.chain(), self.rx.chain()].map(FrontChain::sent_on);
+        if tx > 0 && rx > self.rx.ring_size() {
+            self.tx.allow_send_on(tx as u16);
         }
         let [tx_ids, rx_slots] = self.ids;
         if !self.tx.chain().is_whole() {
-            let pages = OrdinaryPages::new(p, regions, Access::ReadOnly, tx_ids, self.config.granting)?;
-            self.tx.chain_mut().insert(AnyFrontPath::Pages(pages));
+            let pages = OrdinaryPages::new(p, regions, ACCESS[TX], tx_ids, self.config.granting[TX])?;
+            self.tx.chain_mut().insert(AnyFrontPath::Copy(pages));
         }
         if !self.rx.chain().is_whole() {
             let n = rx_slots + self.config.spare;
-            let pages = OrdinaryPages::new(p, regions, Access::ReadWrite, n, Granting::Standing)?;
+            let pages = OrdinaryPages::new(p, regions, ACCESS[RX], n, Granting::Standing)?;
             self.rx.append(pages);
         }
         self.post(p)
@@ -332,7 +267,7 @@ impl<P: Platform> FrontQueue<P> {
         let [tx_grants, rx_grants] = self.ring_grants;
         let tx = Direction { ring: tx, grants: tx_grants, chain: tx_chain };
         let rx = Granted::from_parts(rx.into_pages(), rx_grants);
-        tx.into_memory().chain([rx]).chain(self.index).for_each(|granted| regions.put(p, granted));
+        tx.into_memory().chain([rx]).chain(self.named).for_each(|granted| regions.put(p, granted));
         Unreturned::or_release(rx_chain, loans, p, regions)
     }
 
@@ -549,18 +484,6 @@ impl<P: Platform> FrontQueue<P> {
     /// Our channels: which local ends mean it.
     pub fn channels(&self, p: &P) -> (EvtchnPort, Option<EvtchnPort>) {
         (p.events().local(&self.tx_chan), self.rx_chan.as_ref().map(|c| p.events().local(c)))
-    }
-
-    /// Bytes of a frame that fit a staging buffer, TX and RX; None: ordinary grants.
-    pub fn staging_lens(&self) -> (Option<DataLen>, Option<DataLen>) {
-        let of = |chain: &FrontChain<P>| chain.staging().map(StagingArea::data_len);
-        (of(self.tx.chain()), of(self.rx.chain()))
-    }
-
-    /// Which directions go through a data ring.
-    pub fn data_ring(&self) -> ActiveLists {
-        let [tx, rx] = [self.tx.chain(), self.rx.chain()].map(|chain| chain.has(PathName::DataRing));
-        ActiveLists { tx, rx }
     }
 }
 

@@ -20,10 +20,9 @@ use super::regions::OwnRing;
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::rx_buffers::RxBuffers;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::path::any_front::{with_named, with_path};
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::named::{Answers, Received};
-use crate::net::path::{AnyFrontPath, AnyNamedPath, Counted, FrontChain, FrontPath, NamedPath};
+use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontChain, FrontPath, NamedPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Sink, Token};
@@ -65,7 +64,7 @@ impl<P: Platform> RxFront<P> {
     /// those that are lent. `tag` is no other queue's of this vif.
     pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
         let pages = LentPages::new(ring.size(), chain.pages().map_or(0, FrontPath::ids), tag);
-        let buffers = RxBuffers::new(ring.size(), chain.staging().map_or(0, FrontPath::ids));
+        let buffers = RxBuffers::new(ring.size(), chain.buffers());
         Self {
             ring,
             chain,
@@ -337,7 +336,7 @@ impl<P: Platform> RxFront<P> {
         Ok(Long::Frame(frame.used))
     }
 
-    fn took_long(&mut self, frame: &LongFrame, by: Counted, to: &mut impl Sink) {
+    fn took_long(&mut self, frame: &LongFrame, by: PathName, to: &mut impl Sink) {
         self.stats.bytes += frame.total as u64;
         self.stats.handed_on_by(by, 1);
         if let Some(out) = to.arena() {
@@ -437,7 +436,7 @@ impl<P: Platform> RxFront<P> {
     /// Pages for what its paths do not carry, before the first frame.
     pub fn append(&mut self, pages: OrdinaryPages<P>) {
         self.pages.add_pages(pages.ids());
-        self.chain.insert(AnyFrontPath::Pages(pages));
+        self.chain.insert(AnyFrontPath::Copy(pages));
     }
 
     /// Ends the queue: its memory, to be released once the back has closed.
@@ -451,12 +450,12 @@ impl<P: Platform> RxFront<P> {
     }
 }
 
-pub(super) fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> Counted {
-    F::COUNTED
+pub(super) fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> PathName {
+    F::NAME
 }
 
-pub(super) fn counted_named<P: Platform, F: NamedPath<P>>(_: &F) -> Counted {
-    F::COUNTED
+pub(super) fn counted_named<P: Platform, F: NamedPath<P>>(_: &F) -> PathName {
+    F::NAME
 }
 
 /// Whose memory a frame is in; before that, whose its first part is in, where that is another's.

@@ -21,7 +21,6 @@ use super::rx_answers::{Part, blank_newest, fault, offload_of};
 use super::rx_buffers::RxBuffers;
 use super::tx::TxFront;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::path::any_front::{with_named, with_path};
 use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontPath, NamedPath};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
@@ -310,7 +309,7 @@ impl Slots<'_> {
         frame: &HookFrame,
         there: &There<'_, P>,
     ) -> bool {
-        let (Memory::Slots(AnyFrontPath::Staging(area), _), [part]) = (&there.memory, there.parts) else {
+        let (Memory::Slots(memory, _), [part]) = (&there.memory, there.parts) else {
             return false;
         };
         let len = frame.len();
@@ -318,7 +317,8 @@ impl Slots<'_> {
         if !to.tx.sends_on()
             || frame.offload.gso_type != 0
             || len < MIN_FRAME
-            || offset + len > area.slot_bytes()
+            || memory.buffers() == 0
+            || offset + len > memory.slot_bytes()
         {
             return false;
         }
@@ -330,7 +330,8 @@ impl Slots<'_> {
         }
         let buffer = self.buffers.of(part.slot);
         if frame.is_changed() {
-            let fits = area.bytes().copy_in(area.start(buffer) + offset, frame.head());
+            let fits =
+                with_path!(memory, path => path.bytes().copy_in(path.start(buffer) + offset, frame.head()));
             debug_assert!(fits, "a buffer lies in its region");
         }
         let sent = to.tx.send_on(buffer, (offset as u16, len as u16), frame.offload);

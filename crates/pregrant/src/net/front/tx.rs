@@ -17,18 +17,16 @@ use super::regions::OwnRing;
 use super::tx_slots::{TxLimits, TxSlots, flags_of};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
-use crate::net::path::any_front::with_path;
 use crate::net::path::front::Sent;
-use crate::net::path::gref_mapping::own_tx::OwnTx;
-use crate::net::path::{AnyFrontPath, FrontChain, FrontPath};
-use crate::net::stats::{Counted, DirStats};
+use crate::net::path::{AnyFrontPath, FrontChain, FrontPath, OwnTx, SENT_ON};
+use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Frames, MAX_FRAME, Offload, Source};
 use crate::ring::{FrontRing, NetTx};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
-    Extra, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_EXTRA_INFO, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest,
+    Extra, MCAST_LIST_MAX, RSP_NULL, RSP_OKAY, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest,
 };
 use alloc::boxed::Box;
 use alloc::vec;
@@ -125,7 +123,7 @@ impl<P: Platform> TxSlots<P> {
             }
         }
         self.stats.bytes += len as u64;
-        self.stats.handed_on_by(F::COUNTED, 1);
+        self.stats.handed_on_by(F::NAME, 1);
         Ok(true)
     }
 }
@@ -182,10 +180,10 @@ impl<P: Platform> TxFront<P> {
         let id = slots.free.take();
         slots.in_flight[usize::from(id)] = true;
         self.sent_on.buffers[usize::from(id)] = buffer;
-        let (gref, flags) = (u32::from(first_id + buffer), flags_of(&offload) | TXF_STAGING_BUFFER);
+        let (gref, flags) = (u32::from(first_id + buffer), flags_of(&offload) | SENT_ON.1);
         slots.ring.push(&TxRequest { gref, offset, flags, id, size: len });
         slots.stats.bytes += u64::from(len);
-        slots.stats.handed_on_by(Counted::Staged, 1);
+        slots.stats.handed_on_by(SENT_ON.0, 1);
         true
     }
 
@@ -271,7 +269,7 @@ impl<P: Platform> TxFront<P> {
                     if shorter > 0 && shows_heads {
                         self.slots.heads(ahead, frames, n);
                     }
-                    self.slots.stats.data_ring_full += if full { n as u64 } else { 0 };
+                    self.slots.stats.no_room += if full { n as u64 } else { 0 };
                     return Ok(n);
                 }
                 Sent::Full => full = true,
@@ -280,7 +278,7 @@ impl<P: Platform> TxFront<P> {
         }
         let Some(first) = frames.get(0) else { return Ok(0) };
         let sent = self.send_long(p, &first)?;
-        self.slots.stats.data_ring_full += u64::from(full && sent);
+        self.slots.stats.no_room += u64::from(full && sent);
         Ok(usize::from(sent))
     }
 
@@ -427,7 +425,7 @@ impl<P: Platform> TxFront<P> {
 
     /// What happened so far.
     pub fn stats(&self) -> DirStats {
-        DirStats { data_ring_most: self.chain.most(), ..self.slots.stats }
+        DirStats { most_bytes: self.chain.most(), ..self.slots.stats }
     }
 
     /// Slots of its ring.

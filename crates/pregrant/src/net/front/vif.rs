@@ -14,24 +14,21 @@
 
 use super::asked::Asked;
 use super::config::FrontConfig;
-use super::ctrl::{CtrlFront, NotAsked};
+use super::ctrl::CtrlFront;
 use super::lent::UnknownToken;
 use super::not_offered::NotOffered;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
 use super::regions::{Granting, Regions};
-use super::taken::Taken;
+use super::shared::Shared;
 use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
-use crate::net::path::PathName;
-use crate::net::path::gref_mapping::front::{PageAnnouncement, Question};
-use crate::net::path::gref_mapping::own_pages::OwnPages;
+use crate::net::path::{Asks, OfPath, OwnPages, PageAnnouncement, PathName};
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::DomId;
-use crate::wire::netif_ctrl::CtrlType;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::front::{Front, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
@@ -100,8 +97,6 @@ pub struct FrontVif<P: Platform> {
     pub(crate) live: bool,
     /// What is granted to the back and not in use.
     pub(crate) regions: Regions<P>,
-    /// By queue: whether the back accepted all of our staging lists.
-    accepted: Vec<bool>,
     /// Why the queues are fewer or smaller than wished for.
     shortage: Option<PlatformError>,
     /// What was asked for and is not to be had of this back.
@@ -133,7 +128,6 @@ impl<P: Platform> FrontVif<P> {
             ctrl: None,
             live: false,
             regions: Regions::new(to),
-            accepted: Vec::new(),
             shortage: None,
             not_offered: Vec::new(),
             takes: Offloads::default(),
@@ -252,17 +246,16 @@ impl<P: Platform> FrontVif<P> {
         self.tear_down(p);
         self.asked = Asked::of(&self.config, &back, can_name);
         let split = self.config.split_channels && back.split_channels;
-        let Asked { lens, data_ring, .. } = self.asked;
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
-        let plans = plans(lens, &back.staging_sizes, orders, data_ring);
+        let plans = plans(&self.asked.smaller(&back), orders);
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
         self.take_limits(&back);
         if let Some(own) = &mut self.own {
             own.equip(&mut self.queues);
         }
         // One that there is no memory for is done without, as queues and buffers are.
-        let ctrl = if self.asked.gref_mapping || self.config.ctrl_ring && back.ctrl_ring {
+        let ctrl = if self.asked.needs_ctrl() || self.config.ctrl_ring && back.ctrl_ring {
             match CtrlFront::new(p, &mut self.regions) {
                 Ok((ctrl, keys)) => {
                     self.ctrl = Some(ctrl);
@@ -276,15 +269,16 @@ impl<P: Platform> FrontVif<P> {
         } else {
             None
         };
-        let request = FrontRequest {
+        let mut request = FrontRequest {
             sg: self.config.sg,
             multicast_control: self.config.multicast_control && back.multicast_control,
-            persistent: self.asked.persistent,
-            foreign: self.asked.foreign,
             headroom: if back.xdp_headroom { self.config.headroom } else { 0 },
             ctrl,
             ..FrontRequest::new(keys)
         };
+        each_path!(Path => {
+            *OfPath::<Path>::path_mut(&mut request) = Path::request_of(*OfPath::<Path>::path(&self.asked));
+        });
         self.regions.mark_exposed();
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
@@ -302,9 +296,8 @@ impl<P: Platform> FrontVif<P> {
         let mut shortage = None;
         self.regions.begin();
         for plan in plans {
-            let staged = plan.tx_len.is_some() || plan.rx_len.is_some();
-            if best.is_some_and(|(_, best)| !staged && (best.tx_len.is_some() || best.rx_len.is_some())) {
-                continue; // a smaller data ring comes with staging again
+            if best.is_some_and(|(_, best)| best.asked.is_kept() && !plan.asked.is_kept()) {
+                continue; // with less of other paths it comes again
             }
             let (keys, failed) = self.try_with_room(p, n, *plan, split);
             let Some(e) = failed else {
@@ -355,19 +348,13 @@ impl<P: Platform> FrontVif<P> {
     ) -> (Vec<QueueKeys>, Option<PlatformError>) {
         let mut keys = Vec::new();
         for _ in 0..n {
-            // The back keeps what it has seen, or was told of: a reference must go on naming its
+            // The back may keep what it has seen, or was told of: a reference must go on naming its
             // page.
-            let asked = self.asked;
-            let granting = match (asked.persistent || asked.gref_mapping, asked.foreign) {
-                (true, _) => Granting::Standing,
-                (false, true) => Granting::PerFrame,
-                (false, false) => self.config.granting,
-            };
+            let granting = self.asked.granting();
+            let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
             self.made = self.made.wrapping_add(1);
-            let spare_buffers = if asked.sends_on { u32::MAX } else { 0 };
-            let (tag, rx_late, borrows) = (self.made, asked.foreign, asked.guest_copy);
-            let config = QueueConfig { plan, split, granting, rx_late, borrows, spare, spare_buffers, tag };
+            let config = QueueConfig { plan, split, granting, spare, tag: self.made };
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
                     self.queues.push(queue);
@@ -389,39 +376,27 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// The back is connected: reads which lists it accepted, and posts RX.
+    /// The back is connected: reads what it accepted, and posts RX.
     fn go_live<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
         let n = self.queues.len();
-        self.accepted.clear();
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
-        if self.asked.foreign && back.foreign {
-            if self.takes_names(bus, &back)? {
-                self.queues.iter_mut().for_each(|q| q.name_frames(p));
-            } else {
-                self.refused(PathName::Foreign);
-            }
-        }
         for i in 0..n {
-            let shared = self.shared(i);
-            let taken = self.taken(bus, &back, i)?;
-            let Taken { lists, rings, lends } = taken;
-            self.accepted.push(shared.lists.any() && lists == shared.lists);
-            for (path, was_refused) in [
-                (PathName::Staging, shared.lists.any() && !lists.any()),
-                (PathName::DataRing, shared.rings.any() && !rings.any()),
-                (PathName::GuestCopy, self.asked.guest_copy && !lends),
-            ] {
-                if was_refused {
+            // First what goes: memory may be short.
+            for Shared { path, shared, taken } in self.shared(bus, &back, i)? {
+                if !taken.any() {
                     self.refused(path);
                 }
+                if taken != shared {
+                    self.queues[i].give_up(path, taken, p, &mut self.regions);
+                }
             }
-            self.queues[i].go_live(p, &mut self.regions, taken, back.staging_revision)?;
+            self.queues[i].go_live(p, &mut self.regions, &back)?;
         }
         self.release_unneeded(p);
         (self.live, self.was_away, self.renews) = (true, false, false);
         self.announced.clear();
         self.announcement =
-            (self.asked.gref_mapping && self.ctrl.is_some()).then(|| PageAnnouncement::new(n));
+            (self.asked.needs_ctrl() && self.ctrl.is_some()).then(|| PageAnnouncement::new(n));
         self.ask_next(p);
         Ok(())
     }
@@ -437,14 +412,10 @@ impl<P: Platform> FrontVif<P> {
     /// Asks the back to keep pages mapped, as far as it goes on.
     pub(crate) fn ask_next(&mut self, p: &P) {
         let (Some(announcement), Some(ctrl)) = (&self.announcement, &mut self.ctrl) else { return };
-        let asked = match announcement.question() {
-            Question::Size(queue) => ctrl.ask(p, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
-            Question::Add(queue, entries) => ctrl.add_grefs(p, queue, entries),
-            Question::Over => Err(NotAsked),
-        };
+        let asked = announcement.ask(p, ctrl);
         if asked.is_err() {
             self.announced = announcement.taken().to_vec();
-            let room = if self.asked.persistent { &[] } else { announcement.room() };
+            let room = if self.asked.keeps_seen() { &[] } else { announcement.room() };
             OwnPages::begin(&mut self.queues, room);
             self.announcement = None;
         }
@@ -548,20 +519,9 @@ impl<P: Platform> FrontVif<P> {
         if self.live { self.queues[i].tx().room() } else { 0 }
     }
 
-    /// Whether the back accepted all staging lists of queue `i`;
-    /// [`staging_lens`](FrontQueue::staging_lens) says which it did.
-    pub fn staging_accepted(&self, i: usize) -> bool {
-        self.accepted.get(i).copied().unwrap_or(false)
-    }
-
     /// Whether ordinary pages are granted once, and the back may keep them mapped.
     pub fn persists(&self) -> bool {
-        self.asked.persistent
-    }
-
-    /// Whether the back has mapped all of this domain, and pages are named by their frames.
-    pub fn names_frames(&self) -> bool {
-        self.queues.first().is_some_and(FrontQueue::names_frames)
+        self.asked.keeps_seen()
     }
 
     /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is

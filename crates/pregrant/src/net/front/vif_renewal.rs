@@ -16,62 +16,36 @@
 //! us.
 
 use super::ctrl::CtrlFront;
-use super::taken::Taken;
+use super::shared::Shared;
 use super::tx_slots::TxLimits;
 use super::vif::{FrontError, FrontStep, FrontVif};
 use crate::error::PeerFault;
-use crate::net::features::{
-    ActiveLists, BackFeatures, active_key, data_ring_active_key, guest_copy_active_key,
-};
-use crate::net::path::foreign;
-use crate::net::path::gref_mapping::front::PageAnnouncement;
-use crate::net::path::gref_mapping::own_pages::OwnPages;
-use crate::net::path::staging::list::DataLen;
+use crate::net::features::BackFeatures;
+use crate::net::path::{Asks, Negotiation, OwnPages, PageAnnouncement};
 use crate::platform::Platform;
 use crate::port::Offloads;
-use crate::wire::data_ring::ORDER_MIN;
 use crate::xenbus::bus::DeviceBus;
+use alloc::vec::Vec;
 
 impl<P: Platform> FrontVif<P> {
-    /// What of queue `i` was shared.
-    pub(super) fn shared(&self, i: usize) -> Taken {
-        let (tx, rx) = self.queues[i].staging_lens();
-        let lists = ActiveLists { tx: tx.is_some(), rx: rx.is_some() };
-        Taken { lists, rings: self.queues[i].data_ring(), lends: self.queues[i].borrows() }
-    }
-
-    /// What of it this back takes. It may be another than the one that we asked, and know nothing
-    /// of what the keys of its directory say: it has to offer it, too.
-    pub(super) fn taken<B: DeviceBus>(
+    /// What of queue `i` was shared, and what of it this back takes.
+    pub(super) fn shared<B: DeviceBus>(
         &self,
         bus: &mut B,
         back: &BackFeatures,
         i: usize,
-    ) -> Result<Taken, FrontError<B::Error>> {
-        let (n, shared) = (self.queues.len(), self.shared(i));
-        let mut said = |asked: bool, key: &dyn Fn() -> alloc::string::String| match asked {
-            true => bus.text(&key()).map_err(FrontError::Keys),
-            false => Ok(None),
-        };
-        let (tx, rx) = self.queues[i].staging_lens();
-        let known = |len: Option<DataLen>| len.is_some_and(|len| back.staging_sizes.contains(&len));
-        let text = said(shared.lists.any(), &|| active_key(i, n))?;
-        let lists = ActiveLists::parse(text.as_deref(), shared.lists);
-        let lists = lists.and(ActiveLists { tx: known(tx), rx: known(rx) });
-        let has_rings = shared.rings.any() && back.max_data_ring_order >= ORDER_MIN;
-        let text = said(has_rings, &|| data_ring_active_key(i, n))?;
-        let rings = ActiveLists::parse(text.as_deref(), ActiveLists::BOTH).and(shared.rings);
-        let text = said(shared.lends && back.guest_copy, &|| guest_copy_active_key(i, n))?;
-        Ok(Taken { lists, rings, lends: text.as_deref() == Some("1") })
-    }
-
-    /// Whether this back names frames as its front does.
-    pub(super) fn takes_names<B: DeviceBus>(
-        &self,
-        bus: &mut B,
-        back: &BackFeatures,
-    ) -> Result<bool, FrontError<B::Error>> {
-        Ok(back.foreign && bus.text(foreign::ACTIVE).map_err(FrontError::Keys)?.as_deref() == Some("1"))
+    ) -> Result<Vec<Shared>, FrontError<B::Error>> {
+        let (queue, n) = (&self.queues[i], self.queues.len());
+        let mut all = Vec::new();
+        each_path!(Path => {
+            let shared = queue.shared(Path::NAME);
+            if shared.any() {
+                let taken = Path::taken(bus, back, (i, n), shared).map_err(FrontError::Keys)?;
+                let taken = taken.and(queue.offered(Path::NAME, back));
+                all.push(Shared { path: Path::NAME, shared, taken });
+            }
+        });
+        Ok(all)
     }
 
     /// The back was not at 4, and is again: see the module.
@@ -81,9 +55,9 @@ impl<P: Platform> FrontVif<P> {
         bus: &mut B,
     ) -> Result<FrontStep, FrontError<B::Error>> {
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
-        let mut as_before = !self.names_frames() || self.takes_names(bus, &back)?;
+        let mut as_before = true;
         for i in 0..self.queues.len() {
-            as_before &= self.taken(bus, &back, i)? == self.shared(i);
+            as_before &= self.shared(bus, &back, i)?.iter().all(|of| of.taken == of.shared);
         }
         if !as_before {
             self.live = false;
@@ -92,7 +66,7 @@ impl<P: Platform> FrontVif<P> {
         }
         self.take_limits(&back);
         self.announced.clear();
-        self.renews = self.asked.gref_mapping && self.ctrl.is_some() && back.ctrl_ring;
+        self.renews = self.asked.needs_ctrl() && self.ctrl.is_some() && back.ctrl_ring;
         if !self.renews {
             self.announcement = None; // nobody answers
         }

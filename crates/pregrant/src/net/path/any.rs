@@ -5,16 +5,14 @@
 //!                                              StagingPath, DataRingPath, ForeignPath, GuestCopyPath
 //! ```
 
-use super::back::{BackPath, ByteArea, Shared};
-use super::data_ring::claim::{self as data_ring, InArea};
-use super::foreign::claim::{self as foreign, NamesFrames};
-use super::gref_mapping::exchange::GrefExchange;
+use super::PageExchange;
+use super::back::{BackPath, ByteArea, RequestClaims, Shared};
 use super::held::HoldsFrames;
 use super::name::PathName;
+use super::negotiation::Negotiation;
 use crate::grants::StoreFigures;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
-use crate::net::stats::Counted;
-use crate::platform::{GrantPool, PeerMem, Platform};
+use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use crate::wire::netif::TxRequest;
@@ -22,53 +20,82 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 macro_rules! any_path {
-    ({} $($(#[$doc:meta])* $path:ident = $name:literal, $cost:ident, $back:ty;)*) => {
+    ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {
         /// The paths that a queue can run, matched once per batch.
         pub enum AnyPath<P: Platform> {
-            $($(#[$doc])* $path($back),)*
+            $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Back<P>),)*
+        }
+
+        /// Which requests are the paths' own, by their flags: as each path says of itself.
+        #[derive(Clone, Copy, Default, Debug)]
+        pub struct AnyClaims {
+            $($module: <super::$module::$path as Negotiation>::Claims,)*
+        }
+
+        impl Claims for AnyClaims {
+            #[inline(always)]
+            fn any(self) -> bool {
+                false $(|| self.$module.any())*
+            }
+
+            #[inline(always)]
+            fn claim(self, req: &TxRequest) -> Option<Claim> {
+                $(
+                    if self.$module.claims(req) {
+                        return <super::$module::$path as Negotiation>::Claims::CLAIM;
+                    }
+                )*
+                None
+            }
+
+            #[inline(always)]
+            fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool> {
+                $(
+                    if <super::$module::$path as Negotiation>::Claims::CLAIM.is_some_and(|own| own.is(claim)) {
+                        return self.$module.is_place(req);
+                    }
+                )*
+                None
+            }
+
+            #[inline(always)]
+            fn buffer_flag(self) -> u16 {
+                0 $(| self.$module.buffer_flag())*
+            }
+        }
+
+        const _: () = {
+            let all = [$(<super::$module::$path as Negotiation>::Claims::CLAIM),*];
+            let mut k = 0;
+            while k < all.len() * all.len() {
+                if let (true, Some(a), Some(b)) = (k / all.len() < k % all.len(), all[k / all.len()], all[k % all.len()]) {
+                    assert!(!a.is(b), "each path has its own");
+                }
+                k += 1;
+            }
+        };
+
+        impl<P: Platform> AnyPath<P> {
+            /// Says in `claims` which requests are its own.
+            pub fn claim(&self, claims: &mut AnyClaims) {
+                match self {
+                    $(Self::$path(path) => claims.$module = super::$module::$path::claims::<P>(path),)*
+                }
+            }
+
+            /// [`BackPath::take_over`], from the same path.
+            #[inline(always)]
+            pub fn take_over(&mut self, from: &mut Self) {
+                match (self, from) {
+                    $((Self::$path(path), Self::$path(from)) => BackPath::<P>::take_over(path, from),)*
+                    _ => {}
+                }
+            }
         }
     };
 }
 
 paths!(any_path {});
-
-/// Which requests are the paths' own, by their flags: as each path says of itself.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct AnyClaims {
-    places: InArea,
-    frames: NamesFrames,
-    buffer_flag: u16,
-}
-
-const _: () = assert!(!data_ring::CLAIM.is(foreign::CLAIM), "each path has its own");
-
-impl Claims for AnyClaims {
-    #[inline(always)]
-    fn any(self) -> bool {
-        self.places.any() || self.frames.any()
-    }
-
-    #[inline(always)]
-    fn claim(self, req: &TxRequest) -> Option<Claim> {
-        if self.places.claims(req) {
-            Some(data_ring::CLAIM)
-        } else if self.frames.claims(req) {
-            Some(foreign::CLAIM)
-        } else {
-            None
-        }
-    }
-
-    #[inline(always)]
-    fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool> {
-        claim.is(data_ring::CLAIM).then(|| self.places.has(req))
-    }
-
-    #[inline(always)]
-    fn buffer_flag(self) -> u16 {
-        self.buffer_flag
-    }
-}
 
 /// Evaluates `$call` with `$bound` bound to the path that it is.
 macro_rules! with_path {
@@ -80,7 +107,7 @@ macro_rules! with_path {
 macro_rules! match_path {
     (
         { $any:expr, $bound:ident => $call:expr }
-        $($(#[$doc:meta])* $path:ident = $name:literal, $cost:ident, $back:ty;)*
+        $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*
     ) => {
         match $any {
             $(Self::$path($bound) => $call,)*
@@ -88,29 +115,16 @@ macro_rules! match_path {
     };
 }
 
+#[inline(always)]
 fn name<P: Platform, B: BackPath<P>>(_: &B) -> PathName {
     B::NAME
 }
 
-#[inline(always)]
-fn counted<P: Platform, B: BackPath<P>>(_: &B) -> Counted {
-    B::COUNTED
-}
-
 impl<P: Platform> AnyPath<P> {
     /// [`BackPath::NAME`].
+    #[inline(always)]
     pub fn name(&self) -> PathName {
         with_path!(self, path => name::<P, _>(path))
-    }
-
-    /// Says in `claims` which requests are its own.
-    pub fn claim(&self, claims: &mut AnyClaims) {
-        match self {
-            Self::Staging(path) => claims.buffer_flag = path.buffer_flag(),
-            Self::DataRing(path) => claims.places = InArea::new(path.half_bytes()),
-            Self::Foreign(_) => claims.frames = NamesFrames::ALLOWED,
-            _ => {}
-        }
     }
 
     /// [`BackPath::serves_all`].
@@ -134,39 +148,19 @@ impl<P: Platform> AnyPath<P> {
         with_path!(self, path => BackPath::<P>::shared(path))
     }
 
-    /// Takes over what it shares with the queue's other direction.
-    #[inline(always)]
-    pub fn take_over(&mut self, from: &mut Self) {
-        if let (Self::GrefMapping(path), Self::GrefMapping(from)) = (self, from) {
-            path.take_over(from);
-        }
+    /// [`BackPath::exchange`].
+    pub fn exchange(&self) -> Option<Arc<PageExchange<P>>> {
+        with_path!(self, path => BackPath::<P>::exchange(path))
     }
 
-    /// Where its vif's owner asks for pages.
-    pub fn exchange(&self) -> Option<Arc<GrefExchange<<P::Peer as PeerMem>::Map>>> {
-        match self {
-            Self::GrefMapping(path) => path.exchange(),
-            _ => None,
-        }
-    }
-
-    /// Whether it delivers into pages that are lent to the guest.
+    /// [`BackPath::is_lent`].
     pub fn is_lent(&self) -> bool {
-        matches!(self, Self::GuestCopy(_))
+        with_path!(self, path => BackPath::<P>::is_lent(path))
     }
 
-    /// Gives these away.
+    /// [`BackPath::into_lent`].
     pub fn into_lent(self) -> Option<<P::Grants as GrantPool>::Region> {
-        match self {
-            Self::GuestCopy(path) => Some(path.into_region()),
-            _ => None,
-        }
-    }
-
-    /// [`BackPath::COUNTED`].
-    #[inline(always)]
-    pub fn counted(&self) -> Counted {
-        with_path!(self, path => counted::<P, _>(path))
+        with_path!(self, path => BackPath::<P>::into_lent(path))
     }
 
     /// [`BackPath::fetch`].
@@ -216,27 +210,17 @@ impl<P: Platform> AnyPath<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::path::FrameCost;
     use crate::platform::local::LocalDomain;
 
-    /// What is said of a path's cost is what its frames are counted as.
+    /// Each path's types are of the path that they are said to be of.
     #[test]
-    fn costs_agree_with_counters() {
-        fn of<B: BackPath<LocalDomain>>() -> (PathName, Counted) {
-            (B::NAME, B::COUNTED)
-        }
-        type P = LocalDomain;
-        macro_rules! all {
-            ({} $($(#[$doc:meta])* $path:ident = $name:literal, $cost:ident, $back:ty;)*) => {
-                [$(of::<$back>()),*]
-            };
-        }
-        let all = paths!(all {});
-        assert!(PathName::ALL.iter().all(|path| all.iter().any(|(name, _)| name == path)), "{all:?}");
-        for (name, counted) in all {
-            let by_grants = matches!(name.frame_cost(), FrameCost::GrantCopy | FrameCost::MapAndUnmap);
-            assert_eq!(by_grants, counted == Counted::Granted, "{name}");
-            assert_eq!(name.frame_cost() == FrameCost::CopyByGuest, counted == Counted::GuestCopy, "{name}");
-        }
+    fn each_path_has_its_own_name() {
+        each_path!(Path => {
+            let back = <<Path as Negotiation>::Back<LocalDomain> as BackPath<LocalDomain>>::NAME;
+            assert_eq!(back, Path::NAME);
+        });
+        let mut names = Vec::new();
+        each_path!(Path => names.push(Path::NAME));
+        assert_eq!(names, PathName::ALL);
     }
 }

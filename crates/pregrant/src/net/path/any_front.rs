@@ -2,64 +2,46 @@
 
 use super::PathName;
 use super::copy::front::OrdinaryPages;
-use super::data_ring::front::{RecvArea, SendArea};
-use super::foreign::front::ForeignPages;
 use super::front::FrontPath;
-use super::guest_copy::front::BackPages;
 use super::named::NamedPath;
-use super::staging::front::StagingArea;
+use super::negotiation::Negotiation;
+use crate::net::features::BackFeatures;
 use crate::net::front::regions::Granted;
 use crate::platform::Platform;
 use crate::port::Source;
 use crate::wire::netif::RxResponse;
 use alloc::vec::Vec;
 
-/// The memory that a queue's frames can travel in, matched once for a run of frames. In the order
-/// in which paths are asked.
-#[repr(u8)] // a tag that is a byte: it is matched for each answer of TX
-pub enum AnyFrontPath<P: Platform> {
-    /// Buffers that are granted at connect.
-    Staging(StagingArea<P>),
-    /// TX: a circular area that is granted at connect.
-    DataRing(SendArea<P>),
-    /// Pages with grants of their own: for each frame, or once, and then the back may keep them
-    /// mapped.
-    Pages(OrdinaryPages<P>),
-    /// The same, named by their frames to a back that has mapped all of the guest.
-    Foreign(ForeignPages<P>),
-}
+macro_rules! any_front {
+    ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {
+        /// The memory that a queue's frames can travel in, matched once for a run of frames.
+        #[repr(u8)] // a tag that is a byte: it is matched for each answer of TX
+        pub enum AnyFrontPath<P: Platform> {
+            $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Front<P>),)*
+        }
 
-/// RX memory that responses name by their flags.
-pub enum AnyNamedPath<P: Platform> {
-    /// A circular area that is granted at connect.
-    DataRing(RecvArea<P>),
-    /// Pages of the back's.
-    GuestCopy(BackPages<P>),
-}
+        /// RX memory that responses name by their flags.
+        pub enum AnyNamedPath<P: Platform> {
+            $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Named<P>),)*
+        }
 
-/// Does the same with whichever it is; compiled for each.
-macro_rules! with_path {
-    ($any:expr, $path:ident => $what:expr) => {
-        match $any {
-            $crate::net::path::AnyFrontPath::Staging($path) => $what,
-            $crate::net::path::AnyFrontPath::DataRing($path) => $what,
-            $crate::net::path::AnyFrontPath::Pages($path) => $what,
-            $crate::net::path::AnyFrontPath::Foreign($path) => $what,
+        impl<P: Platform> AnyNamedPath<P> {
+            /// Flags by which a response may name memory, whether a queue has it or not.
+            pub const FLAGS: u16 =
+                0 $(| <<super::$module::$path as Negotiation>::Named<P> as NamedPath<P>>::FLAGS)*;
+
+            /// Those of them that say so whether a queue has it or not.
+            pub const ALWAYS: u16 =
+                0 $(| <<super::$module::$path as Negotiation>::Named<P> as NamedPath<P>>::ALWAYS)*;
         }
     };
 }
-pub(crate) use with_path;
 
-/// The same of memory that responses name.
-macro_rules! with_named {
-    ($any:expr, $path:ident => $what:expr) => {
-        match $any {
-            $crate::net::path::AnyNamedPath::DataRing($path) => $what,
-            $crate::net::path::AnyNamedPath::GuestCopy($path) => $what,
-        }
-    };
+paths!(any_front {});
+
+fn accounts_of<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
+    F::ACCOUNTS
 }
-pub(crate) use with_named;
 
 fn name_of<P: Platform, F: FrontPath<P>>(_: &F) -> PathName {
     F::NAME
@@ -73,41 +55,88 @@ impl<P: Platform> AnyFrontPath<P> {
 
     /// [`FrontPath::ids`].
     pub fn ids(&self) -> u32 {
-        with_path!(self, path => path.ids())
+        with_path!(self, path => FrontPath::<P>::ids(path))
     }
 
     /// [`FrontPath::slot_bytes`].
     #[inline(always)]
     pub fn slot_bytes(&self) -> usize {
-        with_path!(self, path => path.slot_bytes())
+        with_path!(self, path => FrontPath::<P>::slot_bytes(path))
     }
 
     /// [`FrontPath::carries_all`].
     #[inline(always)]
     pub fn carries_all(&self) -> bool {
-        with_path!(self, path => path.carries_all())
+        with_path!(self, path => FrontPath::<P>::carries_all(path))
     }
 
     /// [`FrontPath::takes_first`].
     #[inline(always)]
     pub fn takes_first(&self) -> bool {
-        with_path!(self, path => path.takes_first())
+        with_path!(self, path => FrontPath::<P>::takes_first(path))
     }
 
     /// [`FrontPath::head`].
     #[inline(always)]
     pub fn head(&mut self, id: u16, frame: &impl Source) {
-        with_path!(self, path => path.head(id, frame));
+        with_path!(self, path => FrontPath::<P>::head(path, id, frame));
     }
 
     /// [`FrontPath::most`].
     pub fn most(&self) -> u64 {
-        with_path!(self, path => path.most())
+        with_path!(self, path => FrontPath::<P>::most(path))
+    }
+
+    /// [`FrontPath::ACCOUNTS`].
+    pub fn accounts(&self) -> bool {
+        with_path!(self, path => accounts_of(path))
+    }
+
+    /// [`FrontPath::is_offered`].
+    pub fn is_offered(&self, back: &BackFeatures) -> bool {
+        with_path!(self, path => FrontPath::<P>::is_offered(path, back))
+    }
+
+    /// [`FrontPath::go_live`].
+    pub fn go_live(&mut self, back: &BackFeatures) {
+        with_path!(self, path => FrontPath::<P>::go_live(path, back));
+    }
+
+    /// [`FrontPath::buffers`].
+    pub fn buffers(&self) -> u32 {
+        with_path!(self, path => FrontPath::<P>::buffers(path))
+    }
+
+    /// [`FrontPath::is_sent_on`].
+    pub fn is_sent_on(&self) -> bool {
+        with_path!(self, path => FrontPath::<P>::is_sent_on(path))
+    }
+
+    /// Pages with a grant of their own each, if it has such.
+    #[inline]
+    pub fn pages(&self) -> Option<&OrdinaryPages<P>> {
+        match self {
+            Self::Copy(pages) => Some(pages),
+            Self::Foreign(frames) => Some(frames.pages()),
+            _ => None,
+        }
+    }
+
+    /// The same, to be used without the path.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
+        match self {
+            Self::Copy(pages) => Ok(pages),
+            Self::Foreign(frames) => Ok(frames.into_pages()),
+            other => Err(other),
+        }
     }
 
     /// [`FrontPath::into_memory`].
     pub fn into_memory(self) -> Vec<Granted<P>> {
-        with_path!(self, path => path.into_memory())
+        with_path!(self, path => FrontPath::<P>::into_memory(path))
     }
 }
 
@@ -121,9 +150,6 @@ fn fetches<P: Platform, F: NamedPath<P>>(_: &F) -> bool {
 }
 
 impl<P: Platform> AnyNamedPath<P> {
-    /// Flags by which a response may name memory, whether a queue has it or not.
-    pub const FLAGS: u16 = <RecvArea<P> as NamedPath<P>>::FLAGS | <BackPages<P> as NamedPath<P>>::FLAGS;
-
     /// [`NamedPath::NAME`].
     pub fn name(&self) -> PathName {
         with_named!(self, path => of_named(path).0)
@@ -143,11 +169,11 @@ impl<P: Platform> AnyNamedPath<P> {
 
     /// [`NamedPath::can_have`].
     pub fn can_have(&self, rsp: &RxResponse) -> bool {
-        with_named!(self, path => path.can_have(rsp))
+        with_named!(self, path => NamedPath::<P>::can_have(path, rsp))
     }
 
     /// [`NamedPath::into_memory`].
     pub fn into_memory(self) -> Vec<Granted<P>> {
-        with_named!(self, path => path.into_memory())
+        with_named!(self, path => NamedPath::<P>::into_memory(path))
     }
 }

@@ -11,15 +11,16 @@
 //! the batch's private copies, and marks a frame that it cannot fetch as failed. It never touches
 //! the ring: answers are the queue's, in request order.
 
+use super::PageExchange;
 use crate::grants::StoreFigures;
-use crate::net::batch::{RxBatch, Todo, TxBatch};
+use crate::net::batch::{Claim, RxBatch, Todo, TxBatch};
 use crate::net::path::held::HoldsFrames;
 use crate::net::path::name::PathName;
-use crate::net::stats::Counted;
-use crate::platform::Platform;
+use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
-use crate::wire::netif::RxResponse;
+use crate::wire::netif::{RxResponse, TxRequest};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// Memory for RX that frames may find full.
@@ -47,12 +48,38 @@ pub trait ConfigGeneration: Send + Sync {
     fn advance(&self);
 }
 
+/// Requests of a queue that are a path's own, by a flag; none unless it says so.
+pub trait RequestClaims: Copy + Default {
+    /// Those of this path; None: it has none.
+    const CLAIM: Option<Claim> = None;
+    /// Whether any request can be.
+    #[inline(always)]
+    fn any(self) -> bool {
+        false
+    }
+    /// Whether this one is.
+    #[inline(always)]
+    fn claims(self, req: &TxRequest) -> bool {
+        let _ = req;
+        false
+    }
+    /// As [`Claims::is_place`](crate::net::batch::Claims::is_place) says it.
+    #[inline(always)]
+    fn is_place(self, req: &TxRequest) -> Option<bool> {
+        let _ = req;
+        None
+    }
+    /// As [`Claims::buffer_flag`](crate::net::batch::Claims::buffer_flag) says it.
+    #[inline(always)]
+    fn buffer_flag(self) -> u16 {
+        0
+    }
+}
+
 /// A path, for one direction of one queue. Both directions default to serving nothing.
 pub trait BackPath<P: Platform> {
-    /// Its name in keys, tables and records.
+    /// Its name in keys, tables and records; the frames that it serves are counted by it.
     const NAME: PathName;
-    /// Where the frames that it serves are counted.
-    const COUNTED: Counted = Counted::Granted;
 
     /// Fetches the frames in `todo` from domain `of` into `out`; returns those that it does not
     /// serve.
@@ -104,6 +131,28 @@ pub trait BackPath<P: Platform> {
     }
     /// What both directions of a queue have in common, where they have.
     fn shared(&mut self) -> Option<&mut dyn Shared> {
+        None
+    }
+    /// Takes over what it shares with the queue's other direction.
+    fn take_over(&mut self, from: &mut Self)
+    where
+        Self: Sized,
+    {
+        let _ = from;
+    }
+    /// Where its vif's owner asks for pages.
+    fn exchange(&self) -> Option<Arc<PageExchange<P>>> {
+        None
+    }
+    /// Whether it delivers into pages that are lent to the guest.
+    fn is_lent(&self) -> bool {
+        false
+    }
+    /// Gives these away.
+    fn into_lent(self) -> Option<<P::Grants as GrantPool>::Region>
+    where
+        Self: Sized,
+    {
         None
     }
     /// What it can leave where it is; None: it gives private bytes only.

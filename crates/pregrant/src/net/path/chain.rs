@@ -10,13 +10,13 @@
 //! [lend](HoldsFrames) a frame's payload, and hold frames longer than the call
 //! ([`BackPath::retire`]): a frame that is lent is one path's alone.
 
-use super::gref_mapping::exchange::GrefExchange;
 use super::{
-    AnyClaims, AnyPath, BackPath, ByteArea, ChainNames, CopyPath, HoldsFrames, PathName, Served, Shared,
+    AnyClaims, AnyPath, BackPath, ByteArea, ChainNames, CopyPath, HoldsFrames, PageExchange, PathName,
+    Served, Shared,
 };
 use crate::grants::StoreFigures;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
-use crate::platform::{GrantPool, PeerMem, Platform};
+use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::DomId;
@@ -101,7 +101,7 @@ impl<P: Platform> Chain<P> {
     }
 
     /// Where its owner asks that.
-    pub fn exchange(&self) -> Option<Arc<GrefExchange<<P::Peer as PeerMem>::Map>>> {
+    pub fn exchange(&self) -> Option<Arc<PageExchange<P>>> {
         self.ahead.get(self.shared?)?.exchange()
     }
 
@@ -146,7 +146,7 @@ impl<P: Platform> Chain<P> {
         let (mut rest, mut served) = (todo, Served::by_grants(todo));
         for path in &mut self.ahead {
             let left = path.fetch(p, of, batch, rest, out);
-            served.note(path.counted(), rest & !left);
+            served.note(path.name(), rest & !left);
             rest = left;
             if rest == 0 {
                 return served;
@@ -170,7 +170,7 @@ impl<P: Platform> Chain<P> {
         let (mut rest, mut served) = (todo, Served::by_grants(todo));
         for path in &mut self.ahead {
             let left = path.deliver(p, of, batch, frames, rest);
-            served.note(path.counted(), rest & !left);
+            served.note(path.name(), rest & !left);
             rest = left;
             if rest == 0 {
                 return served;

@@ -11,10 +11,10 @@
 //! flags, is a [`NamedPath`](super::named::NamedPath).
 
 use crate::error::PlatformError;
+use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Region};
 use crate::net::front::tx_slots::{Place, SHORT, TxSlots, fill, flags_of};
 use crate::net::path::PathName;
-use crate::net::stats::Counted;
 use crate::platform::Platform;
 use crate::port::{BURST_FRAMES, Frames, Source};
 use crate::shm::SharedBytes;
@@ -35,10 +35,10 @@ pub enum Sent {
 pub trait FrontPath<P: Platform> {
     /// Which path.
     const NAME: PathName;
-    /// Where the frames that it carries are counted.
-    const COUNTED: Counted;
     /// Requests carry a reference of its memory, or its frame; else 0.
     const GRANTS: bool = true;
+    /// TX: it keeps account of the ids of its frames, and carries not every frame.
+    const ACCOUNTS: bool = false;
     /// TX: flags of each of its requests.
     const TX_FLAGS: u16 = 0;
     /// RX: its memory is pages that any slot may have, so that one can be lent while its slot has
@@ -121,6 +121,24 @@ pub trait FrontPath<P: Platform> {
         slots.send_run(p, self, frames, shorter).map(Sent::Frames)
     }
 
+    /// Whether such a back has it.
+    fn is_offered(&self, back: &BackFeatures) -> bool {
+        let _ = back;
+        true
+    }
+    /// Frames are to travel, to such a back.
+    fn go_live(&mut self, back: &BackFeatures) {
+        let _ = back;
+    }
+    /// Buffers that stay with their slots; 0: there are none.
+    fn buffers(&self) -> u32 {
+        0
+    }
+    /// Whether a buffer in which a frame was received may be sent on by TX, as both ends know.
+    fn is_sent_on(&self) -> bool {
+        false
+    }
+
     /// Its pages, to be given back.
     fn into_memory(self) -> Vec<Granted<P>>;
 }
@@ -176,7 +194,7 @@ impl<P: Platform> TxSlots<P> {
         fill(&self.ring, path.bytes(), frames, &self.places[..n]);
         self.ring.advance(n as u32);
         self.stats.bytes += bytes;
-        self.stats.handed_on_by(F::COUNTED, n as u64);
+        self.stats.handed_on_by(F::NAME, n as u64);
         // The next burst's lines, as many as this one had, begin to come while this one's stores
         // drain into the fence of `publish`.
         if let Some(last) = n.checked_sub(1).and_then(|last| frames.get(last))

@@ -8,16 +8,14 @@
 //! ```
 //! Only the last one's memory has grants that end with a frame.
 
-use super::any_front::{AnyFrontPath, AnyNamedPath, with_path};
+use super::any_front::{AnyFrontPath, AnyNamedPath};
 use super::copy::front::OrdinaryPages;
-use super::foreign::front::ForeignPages;
 use super::front::FrontPath;
 use super::name::PathName;
-use super::staging::front::StagingArea;
 use crate::error::PlatformError;
+use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Regions};
 use crate::platform::Platform;
-use crate::wire::netif::RXF_DATA_RING;
 use alloc::vec::Vec;
 
 /// The chain.
@@ -28,16 +26,13 @@ pub struct FrontChain<P: Platform> {
     named: Vec<AnyNamedPath<P>>,
 }
 
-impl<P: Platform> FrontChain<P> {
-    /// Staging, where there is some, then pages; these may be missing where staging carries every
-    /// frame.
-    pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
-        let mut chain = Self { paths: Vec::new(), accounts: false, named: Vec::new() };
-        let staging = staging.map(AnyFrontPath::Staging);
-        staging.into_iter().chain(pages.map(AnyFrontPath::Pages)).for_each(|path| chain.insert(path));
-        chain
+impl<P: Platform> Default for FrontChain<P> {
+    fn default() -> Self {
+        Self { paths: Vec::new(), accounts: false, named: Vec::new() }
     }
+}
 
+impl<P: Platform> FrontChain<P> {
     /// One more path: before the one that carries every frame, or as that one.
     pub fn insert(&mut self, path: AnyFrontPath<P>) {
         let whole = self.paths.iter().position(AnyFrontPath::carries_all);
@@ -47,7 +42,7 @@ impl<P: Platform> FrontChain<P> {
     }
 
     fn arranged(&mut self) {
-        self.accounts = matches!(&self.paths[..], [.., AnyFrontPath::DataRing(_), _]);
+        self.accounts = matches!(&self.paths[..], [.., path, _] if path.accounts());
     }
 
     /// RX: memory that responses name by their flags.
@@ -118,12 +113,13 @@ impl<P: Platform> FrontChain<P> {
         }
     }
 
-    /// The flags by which a response with these names memory; 0: its frame is in its slot's. Those
-    /// of a data ring count whether there is one or not.
+    /// The flags by which a response with these names memory; 0: its frame is in its slot's. Some
+    /// [count](AnyNamedPath::ALWAYS) whether there is such memory or not.
     #[inline(always)]
     pub fn names(&self, flags: u16) -> u16 {
-        if flags & RXF_DATA_RING != 0 {
-            return RXF_DATA_RING;
+        let always = flags & AnyNamedPath::<P>::ALWAYS;
+        if always != 0 {
+            return always;
         }
         flags & self.named.iter().fold(0, |all, path| all | path.flags())
     }
@@ -157,15 +153,23 @@ impl<P: Platform> FrontChain<P> {
         self.paths.iter().any(|path| path.name() == name) || self.named.iter().any(|path| path.name() == name)
     }
 
-    /// Does without this path, which the back did not accept.
+    /// Does without this path, which the back did not accept. Its ordinary pages are used without
+    /// it.
     pub fn give_up(&mut self, name: PathName, p: &P, regions: &mut Regions<P>) {
-        let (paths, rest) =
+        let (paths, rest): (Vec<_>, _) =
             core::mem::take(&mut self.paths).into_iter().partition(|path| path.name() == name);
         let (named, others) =
             core::mem::take(&mut self.named).into_iter().partition(|path| path.name() == name);
         (self.paths, self.named) = (rest, others);
+        let mut given_up = Self { paths: Vec::new(), accounts: false, named };
+        for path in paths {
+            match path.into_pages() {
+                Ok(pages) => self.insert(AnyFrontPath::Copy(pages)),
+                Err(path) => given_up.paths.push(path),
+            }
+        }
         self.arranged();
-        Self { paths, accounts: false, named }.release(p, regions);
+        given_up.release(p, regions);
     }
 
     /// Does without all memory that responses name.
@@ -179,43 +183,37 @@ impl<P: Platform> FrontChain<P> {
         self.paths.iter().map(AnyFrontPath::most).sum()
     }
 
-    /// The staging buffers.
-    pub fn staging(&self) -> Option<&StagingArea<P>> {
-        self.paths.iter().find_map(|path| match path {
-            AnyFrontPath::Staging(area) => Some(area),
-            _ => None,
-        })
+    /// [`AnyFrontPath::is_offered`] of this path's memory; true where there is none.
+    pub fn is_offered(&self, name: PathName, back: &BackFeatures) -> bool {
+        self.paths.iter().filter(|path| path.name() == name).all(|path| path.is_offered(back))
     }
 
-    /// [`StagingArea::set_first_slots`].
-    pub fn set_first_slots(&mut self, both_know: bool) {
-        for path in &mut self.paths {
-            if let AnyFrontPath::Staging(area) = path {
-                area.set_first_slots(both_know);
-            }
-        }
+    /// Frames are to travel, to such a back.
+    pub fn go_live(&mut self, back: &BackFeatures) {
+        self.paths.iter_mut().for_each(|path| path.go_live(back));
+    }
+
+    /// Buffers that stay with their slots; 0: there are none.
+    pub fn buffers(&self) -> u32 {
+        self.paths.iter().map(AnyFrontPath::buffers).max().unwrap_or(0)
+    }
+
+    /// So many of them, which TX may send on; 0: none.
+    pub fn sent_on(&self) -> u32 {
+        let sent_on = self.paths.iter().filter(|path| path.is_sent_on());
+        sent_on.map(AnyFrontPath::buffers).max().unwrap_or(0)
     }
 
     /// The pages.
+    #[inline]
     pub fn pages(&self) -> Option<&OrdinaryPages<P>> {
-        self.paths.iter().find_map(|path| match path {
-            AnyFrontPath::Pages(pages) => Some(pages),
-            AnyFrontPath::Foreign(frames) => Some(frames.pages()),
-            _ => None,
-        })
+        self.paths.iter().find_map(AnyFrontPath::pages)
     }
 
-    /// The back has mapped all of this domain: its pages are named by their frames, with `mark`
-    /// beside. Ordinary pages they stay where they have no numbers.
-    pub fn name_frames(&mut self, p: &P, mark: u32) {
-        if let Some(AnyFrontPath::Pages(pages)) =
-            self.paths.pop_if(|path| matches!(path, AnyFrontPath::Pages(_)))
-        {
-            self.paths.push(match ForeignPages::over(p, pages, mark) {
-                Ok(frames) => AnyFrontPath::Foreign(frames),
-                Err(pages) => AnyFrontPath::Pages(pages),
-            });
-        }
+    /// The pages, to be put into another path.
+    pub fn take_pages(&mut self) -> Option<OrdinaryPages<P>> {
+        let at = self.paths.iter().position(|path| path.pages().is_some())?;
+        self.paths.remove(at).into_pages().ok()
     }
 
     /// Gives the memory back.
@@ -229,17 +227,8 @@ impl<P: Platform> FrontChain<P> {
         paths.chain(self.named.into_iter().flat_map(AnyNamedPath::into_memory))
     }
 
-    /// Its staging buffers and its pages, to be looked at apart.
-    pub fn into_parts(self) -> (Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
-        let (mut staging, mut pages) = (None, None);
-        for path in self.paths {
-            match path {
-                AnyFrontPath::Staging(area) => staging = Some(area),
-                AnyFrontPath::Pages(all) => pages = Some(all),
-                AnyFrontPath::Foreign(frames) => pages = Some(frames.into_pages()),
-                AnyFrontPath::DataRing(_) => {}
-            }
-        }
-        (staging, pages)
+    /// All, the first one first.
+    pub fn into_paths(self) -> Vec<AnyFrontPath<P>> {
+        self.paths
     }
 }

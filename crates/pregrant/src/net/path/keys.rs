@@ -26,6 +26,11 @@ pub struct PathKeys {
     pub front: &'static [&'static str],
 }
 
+impl PathKeys {
+    /// Of a path that has none of its own.
+    pub const NONE: Self = Self { offers: &[], active: &[], directions: None, front: &[] };
+}
+
 /// What a queue's front asks for by such a key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum RingRequest {
@@ -50,7 +55,7 @@ impl From<Option<GrantRef>> for RingRequest {
 }
 
 /// A queue's key of this name, below `at`.
-pub(in crate::net) fn ring_request<S: KeySource>(
+pub(super) fn ring_request<S: KeySource>(
     keys: &mut S,
     at: &str,
     name: &str,
@@ -64,7 +69,7 @@ pub(in crate::net) fn ring_request<S: KeySource>(
 }
 
 /// Writes it.
-pub(in crate::net) fn put_ring_request(pairs: &mut Pairs, at: &str, name: &str, request: &RingRequest) {
+pub(super) fn put_ring_request(pairs: &mut Pairs, at: &str, name: &str, request: &RingRequest) {
     if let RingRequest::Index(gref) = request {
         put(pairs, format!("{at}{name}"), gref.0);
     }

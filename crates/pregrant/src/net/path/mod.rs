@@ -3,6 +3,7 @@
 //! ```text
 //!   NAME/mod.rs     what is agreed on, what it costs, what a peer may do
 //!   NAME/keys.rs    its keys, and why it is refused
+//!   NAME/negotiation.rs   Negotiation, Asks: what each end says of it, and how it is configured
 //!   NAME/accept.rs  Accept: what a connecting back takes of what the front asks for
 //!   NAME/claim.rs   which requests are its own, where a flag says so
 //!   NAME/back.rs    BackPath: fetch (TX), deliver (RX), retire
@@ -26,53 +27,158 @@
 //! Either end asks the paths of a queue one after another ([`chain`], [`front_chain`]); each serves
 //! what it can of a batch.
 
-/// The list of all paths, handed to the macro `$with` behind its arguments: what a path is, its
-/// name as it is written, what a frame costs that it serves, and its type at the back.
+/// The list of all paths, in the order in which they are asked, handed to the macro `$with` behind
+/// its arguments: what a path is, its folder with the type of this name
+/// ([`Negotiation`]), and its name as it is written.
 macro_rules! paths {
     ($with:ident $args:tt) => {
-        $with! {
-            $args
-            /// Batched grant copy.
-            Copy = "copy", GrantCopy, crate::net::path::CopyPath;
-            /// Copy of the headers, map and unmap of the rest.
-            Map = "map", MapAndUnmap, crate::net::path::MapPath<P>;
-            /// Pages that stay mapped once they were seen.
-            Persistent = "persistent", NoGrantOperation, crate::net::path::PersistentPath<P>;
+        listed! {
+            $with $args
             /// Buffers granted before the data comes.
-            Staging = "staging", NoGrantOperation, crate::net::path::StagingPath<P>;
-            /// Pages that the guest asked to keep mapped.
-            GrefMapping = "gref-mapping", NoGrantOperation, crate::net::path::GrefMappingPath<P>;
+            Staging = staging, "staging";
             /// A circular area granted before the data comes.
-            DataRing = "data-ring", NoGrantOperation, crate::net::path::DataRingPath<P>;
+            DataRing = data_ring, "data-ring";
             /// Any frame of a guest that trusts its back.
-            Foreign = "foreign", NoGrantOperation, crate::net::path::ForeignPath<P>;
+            Foreign = foreign, "foreign";
             /// Pages that the back lends: the guest copies.
-            GuestCopy = "guest-copy", CopyByGuest, crate::net::path::GuestCopyPath<P>;
+            GuestCopy = guest_copy, "guest-copy";
+            /// Pages that the guest asked to keep mapped.
+            GrefMapping = gref_mapping, "gref-mapping";
+            /// Pages that stay mapped once they were seen.
+            Persistent = persistent, "persistent";
+            /// Copy of the headers, map and unmap of the rest.
+            Map = map, "map";
+            /// Batched grant copy.
+            Copy = copy, "copy";
         }
     };
 }
+
+/// Hands the list on.
+macro_rules! listed {
+    ($with:ident $args:tt $($list:tt)*) => {
+        $with! { $args $($list)* }
+    };
+}
+
+/// A struct with a field for each path beside its own, which all have a value to begin with: `pub
+/// struct NAME(type of a path, function that makes one)`. The types are those of the folders, and
+/// not the projections that they are equal to: rustc 1.95 does not compile a closure that takes
+/// such fields out of a struct (`..config`).
+macro_rules! with_paths {
+    (
+        {
+            $(#[$attr:meta])*
+            pub struct $name:ident($of:ident, $start:ident) {
+                $($(#[$about:meta])* pub $field:ident: $type:ty = $value:expr,)*
+            }
+        }
+        $($(#[$doc:meta])* $path:ident = $module:ident, $text:literal;)*
+    ) => {
+        $(#[$attr])*
+        pub struct $name {
+            $($(#[$about])* pub $field: $type,)*
+            $($(#[$doc])* pub $module: crate::net::path::$module::$of,)*
+        }
+
+        impl $name {
+            /// To begin with.
+            pub(crate) fn start() -> Self {
+                Self {
+                    $($field: $value,)*
+                    $($module: <crate::net::path::$module::$path as crate::net::path::Negotiation>::$start(),)*
+                }
+            }
+        }
+
+        $(
+            impl crate::net::path::OfPath<crate::net::path::$module::$path> for $name {
+                type Field = crate::net::path::$module::$of;
+                fn path(&self) -> &Self::Field {
+                    &self.$module
+                }
+                fn path_mut(&mut self) -> &mut Self::Field {
+                    &mut self.$module
+                }
+            }
+        )*
+    };
+}
+
+/// Does the same for each path, in the order of the list: `each_path!(Path => ...)`.
+macro_rules! each_path {
+    ($path:ident => $does:expr) => {
+        paths!(does_each { $path => $does })
+    };
+}
+
+macro_rules! does_each {
+    (
+        { $each:ident => $does:expr }
+        $($(#[$doc:meta])* $path:ident = $module:ident, $text:literal;)*
+    ) => {
+        $({
+            type $each = crate::net::path::$module::$path;
+            $does
+        })*
+    };
+}
+
+/// Does the same with whichever memory at the front it is; compiled for each.
+macro_rules! with_path {
+    ($any:expr, $bound:ident => $what:expr) => {
+        paths!(match_front { AnyFrontPath, $any, $bound => $what })
+    };
+}
+
+/// The same of memory that responses name.
+macro_rules! with_named {
+    ($any:expr, $bound:ident => $what:expr) => {
+        paths!(match_front { AnyNamedPath, $any, $bound => $what })
+    };
+}
+
+macro_rules! match_front {
+    (
+        { $of:ident, $any:expr, $bound:ident => $what:expr }
+        $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*
+    ) => {
+        match $any {
+            $(crate::net::path::$of::$path($bound) => $what,)*
+        }
+    };
+}
+macro_rules! folders {
+    ({} $($(#[$doc:meta])* $path:ident = $module:ident, $text:literal;)*) => {
+        $(pub mod $module;)*
+
+        /// The keys of all paths.
+        pub const KEYS: &[PathKeys] = &[$(<$module::$path as Negotiation>::KEYS),*];
+    };
+}
+
+paths!(folders {});
 
 pub mod accept;
 pub mod active;
 pub mod any;
 pub mod any_front;
+pub mod asks;
 pub mod back;
 pub mod chain;
-pub mod copy;
-pub mod data_ring;
-pub mod foreign;
+pub mod config;
+pub mod cost;
 pub mod front;
 pub mod front_chain;
-pub mod gref_mapping;
-pub mod guest_copy;
 pub mod held;
 pub mod keys;
-pub mod map;
+pub mod missing;
 pub mod name;
 pub mod named;
-pub mod persistent;
+pub mod negotiation;
+pub mod none;
 pub mod refusal;
-pub mod staging;
+pub mod refused;
 
 pub use any::{AnyClaims, AnyPath};
 pub use any_front::{AnyFrontPath, AnyNamedPath};
@@ -84,6 +190,14 @@ pub use foreign::back::ForeignPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
 pub use gref_mapping::back::GrefMappingPath;
+pub use gref_mapping::cache::{CacheStats, GrefCache};
+pub use gref_mapping::front::PageAnnouncement;
+pub use gref_mapping::own_pages::OwnPages;
+pub use gref_mapping::own_tx::OwnTx;
+pub use gref_mapping::requests::{
+    CtrlWork, GrefRequests, QUEUES_MAX as GREF_QUEUES_MAX, UNANSWERED_MAX as GREF_UNANSWERED_MAX,
+};
+pub use gref_mapping::working_set::CacheMode;
 pub use guest_copy::back::GuestCopyPath;
 pub use guest_copy::lent::LentRegions;
 pub use held::HoldsFrames;
@@ -92,72 +206,41 @@ pub use name::{ChainNames, FrameCost, PathName};
 pub use named::NamedPath;
 pub use persistent::back::PersistentPath;
 pub use refusal::Refusal;
+pub use refused::Refused;
 pub use staging::back::{StagedBuffers, StagingPath};
+pub use staging::list::DataLen;
 
-pub use super::stats::{Counted, Served};
+pub use asks::Asks;
+pub use config::PathConfig;
+pub use missing::Missing;
+pub use negotiation::{Negotiation, OfPath};
 
-use crate::platform::Platform;
+pub use super::stats::Served;
+
+use crate::platform::{PeerMem, Platform};
 use accept::Accept;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use keys::PathKeys;
 
-/// The keys of all paths.
-pub const KEYS: &[PathKeys] = &[
-    staging::keys::KEYS,
-    persistent::keys::KEYS,
-    data_ring::keys::KEYS,
-    foreign::keys::KEYS,
-    guest_copy::keys::KEYS,
-];
+/// How a received buffer is sent on by TX as it is: the path that carries it, and the flag of its
+/// request.
+pub const SENT_ON: (PathName, u16) = (PathName::Staging, crate::wire::netif::TXF_STAGING_BUFFER);
+
+/// What passes between a vif's owner, which maps pages that the guest asks for, and a queue.
+pub type PageExchange<P> = gref_mapping::exchange::GrefExchange<<<P as Platform>::Peer as PeerMem>::Map>;
 
 /// The order in which the paths of TX are asked: first those that know their requests by a flag,
-/// for what these name is no grant.
-pub const TX_ORDER: &[PathName] = &[
-    PathName::Foreign,
-    PathName::DataRing,
-    PathName::Staging,
-    PathName::GrefMapping,
-    PathName::Persistent,
-    PathName::Map,
-];
+/// for what these name is no grant; then that of the list.
+pub const TX_ORDER: &[PathName] = &PathName::CLAIMS_FIRST;
 
-/// The order of RX: memory that both ends have first.
-pub const RX_ORDER: &[PathName] = &[
-    PathName::Staging,
-    PathName::DataRing,
-    PathName::Foreign,
-    PathName::GuestCopy,
-    PathName::GrefMapping,
-    PathName::Persistent,
-];
-
-/// How a back is to serve, as its operator says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PathConfig {
-    /// What fetches frames that no memory was shared for before: `map`, or `copy`.
-    pub fallback: PathName,
-    /// Whether the head of a frame that is longer than a staging buffer is taken from there.
-    pub staged_heads: bool,
-    /// Pages of each queue and direction that may stay mapped once they were seen.
-    pub persistent_pages: usize,
-    /// Pages of each queue that the front may have mapped by request.
-    pub gref_pages: usize,
-    /// Whether all memory of a guest may be mapped.
-    pub foreign: bool,
-    /// Whether pages of this domain are lent.
-    pub guest_copy: bool,
-}
+/// The order of RX: that of the list, memory that both ends have first.
+pub const RX_ORDER: &[PathName] = &PathName::ALL;
 
 /// What takes each path for a front that connects, in the order in which they share the guest's
 /// pages.
-pub fn acceptors<P: Platform>(config: &PathConfig) -> [Box<dyn Accept<P>>; 7] {
-    [
-        Box::new(staging::accept::AcceptStaging { heads: config.staged_heads }),
-        Box::new(data_ring::accept::AcceptDataRing),
-        Box::new(foreign::accept::AcceptForeign::new(config.foreign)),
-        Box::new(guest_copy::accept::AcceptGuestCopy::new(config.guest_copy)),
-        Box::new(gref_mapping::accept::AcceptGrefMapping { limit: config.gref_pages }),
-        Box::new(persistent::accept::AcceptPersistent { limit: config.persistent_pages }),
-        Box::new(map::accept::AcceptMap { wanted: config.fallback == PathName::Map }),
-    ]
+pub fn acceptors<P: Platform>(config: &PathConfig) -> Vec<Box<dyn Accept<P>>> {
+    let mut all = Vec::new();
+    each_path!(Path => all.extend(Path::acceptor(OfPath::<Path>::path(config), config.fallback)));
+    all
 }

@@ -5,7 +5,7 @@ use core::fmt;
 use core::str::FromStr;
 
 macro_rules! named {
-    ({} $($(#[$doc:meta])* $path:ident = $name:literal, $cost:ident, $back:ty;)*) => {
+    ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {
         /// A path.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum PathName {
@@ -13,20 +13,16 @@ macro_rules! named {
         }
 
         impl PathName {
-            /// All of them.
-            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$path),*];
+            /// How many there are.
+            pub const COUNT: usize = [$($name),*].len();
+
+            /// All of them, in the order of the list.
+            pub const ALL: [Self; Self::COUNT] = [$(Self::$path),*];
 
             /// As it is written.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$path => $name,)*
-                }
-            }
-
-            /// What a frame costs that this path serves.
-            pub const fn frame_cost(self) -> FrameCost {
-                match self {
-                    $(Self::$path => FrameCost::$cost,)*
                 }
             }
         }
@@ -92,13 +88,9 @@ pub enum FrameCost {
 }
 
 impl FrameCost {
-    /// Of a path as it is [shown](ChainNames): its name, or `staging+copy` and its like.
-    ///
-    /// # Errors
-    /// There is no such path.
-    pub fn of_shown(text: &str) -> Result<Self, UnknownPath> {
-        let first = text.split('+').next().unwrap_or(text);
-        Ok(first.parse::<PathName>()?.frame_cost())
+    /// Whether the back's grant operations are the price.
+    pub const fn is_by_grants(self) -> bool {
+        matches!(self, Self::GrantCopy | Self::MapAndUnmap)
     }
 }
 
@@ -145,15 +137,6 @@ mod tests {
         }
         for other in ["", "Copy", "copy ", "gref_mapping", "zerocopy"] {
             assert_eq!(other.parse::<PathName>(), Err(UnknownPath));
-            assert_eq!(FrameCost::of_shown(other), Err(UnknownPath));
-        }
-    }
-
-    #[test]
-    fn what_is_shown_has_the_cost_of_its_first_path() {
-        for path in PathName::ALL {
-            assert_eq!(FrameCost::of_shown(path.name()), Ok(path.frame_cost()));
-            assert_eq!(FrameCost::of_shown(path.behind_heads()), Ok(FrameCost::NoGrantOperation));
         }
     }
 }

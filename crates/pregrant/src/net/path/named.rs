@@ -12,7 +12,7 @@ use crate::error::PeerFault;
 use crate::net::front::regions::{Granted, OwnRing};
 use crate::net::front::rx_answers::Part;
 use crate::net::path::PathName;
-use crate::net::stats::{Counted, DirStats};
+use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, Offload, Sink};
 use crate::ring::{FrontRing, NetRx};
@@ -60,12 +60,12 @@ pub enum Received {
 pub trait NamedPath<P: Platform> {
     /// Which path.
     const NAME: PathName;
-    /// Where the frames that it carries are counted.
-    const COUNTED: Counted;
     /// Frames are [fetched](Self::fetch), many at once: they are received into an arena alone.
     const FETCHES: bool = false;
     /// A response with one of these flags names it.
     const FLAGS: u16;
+    /// Those of them that name it whether a queue has such memory or not.
+    const ALWAYS: u16 = 0;
 
     /// Whether a piece of a frame over several slots can be there, as its response says it; where
     /// that is found out later, true.

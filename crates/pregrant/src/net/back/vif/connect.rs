@@ -16,8 +16,7 @@ use crate::net::features::{
     of_back_connection, queue_prefix,
 };
 use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
-use crate::net::path::gref_mapping::requests::GrefRequests;
-use crate::net::path::{AnyPath, Chain, RX_ORDER, TX_ORDER, acceptors};
+use crate::net::path::{AnyPath, Chain, GrefRequests, RX_ORDER, TX_ORDER, acceptors};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::Offloads;
 use crate::ring::{BackRing, NetRx, NetTx, REDO_BYTES, RedoPage, RingPages};
@@ -108,7 +107,7 @@ impl<P: Platform> Vif<P> {
         let only_kept = left - left.min(lasting);
         left -= only_kept;
         self.refused.clear();
-        let mut paths = acceptors(&self.config.paths());
+        let mut paths = acceptors(&self.config.paths);
         let mut active = Pairs::new();
         let accepted = self.accept_paths(p, bus, &front, (&mut paths, begin), (&mut left, &mut active))?;
         for (i, (keys, mut of_queue)) in front.queues.iter().zip(accepted).enumerate() {
@@ -128,7 +127,7 @@ impl<P: Platform> Vif<P> {
         }
         let shares: Vec<_> = self.queues.iter().map(|q| Arc::clone(q.share())).collect();
         let exchanges = self.queues.iter().map(|q| q.tx.chain().exchange()).zip(&shares);
-        self.grefs = GrefRequests::of_queues(exchanges, self.config.gref_pages, left, kept);
+        self.grefs = GrefRequests::of_queues(exchanges, &self.config.paths, left, kept);
         self.connect_ctrl(p, front.ctrl, begin)?;
         left -= self.single_pages();
         self.control.lock().multicast.request(front.multicast_control);

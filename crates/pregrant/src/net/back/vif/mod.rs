@@ -27,8 +27,7 @@ use crate::grants::StoreFigures;
 use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::path::accept::Refusals;
-use crate::net::path::gref_mapping::requests::GrefRequests;
-use crate::net::path::{LentRegions, PathConfig, PathName, Refusal, gref_mapping, persistent};
+use crate::net::path::{GrefRequests, LentRegions, Negotiation, OfPath, PathConfig, PathName, Refusal};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Offloads};
@@ -43,47 +42,15 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// What a back offers to vifs, and how it serves them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct VifConfig {
     /// What is advertised.
     pub features: BackFeatures,
-    /// What fetches frames that are neither in staging buffers nor in pages that stay mapped:
-    /// `map`, or `copy` as for any other.
-    pub fallback: PathName,
-    /// Whether the head of a frame that is longer than a staging buffer is taken from there, and
-    /// only the rest by grants.
-    pub staged_heads: bool,
-    /// How many pages of each queue and direction may stay mapped once they were seen, where the
-    /// front persists.
-    pub persistent_pages: usize,
-    /// How many pages of each queue the front may have mapped by request (docs/protocol 2.11); 0:
-    /// such requests are not supported.
-    pub gref_pages: usize,
-    /// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between
-    /// it and this back (docs/protocol 4.6); only where the platform can.
-    pub foreign: bool,
-    /// Whether pages of this domain are lent for RX to a guest that wants to copy itself
-    /// (docs/protocol 4.7); only where the platform says that a page is still mapped when it is to
-    /// be released.
-    pub guest_copy: bool,
+    /// How each path is served.
+    pub paths: PathConfig,
     /// How long frames wait for the front's RX slots, and how long it may take none before its link
     /// goes down.
     pub patience: Patience,
-}
-
-impl Default for VifConfig {
-    fn default() -> Self {
-        Self {
-            features: BackFeatures::default(),
-            fallback: PathName::Copy,
-            staged_heads: false,
-            persistent_pages: persistent::DEFAULT_LIMIT,
-            gref_pages: gref_mapping::DEFAULT_LIMIT,
-            foreign: false,
-            guest_copy: false,
-            patience: Patience::default(),
-        }
-    }
 }
 
 /// One vif of domain `of`, with its handshake.
@@ -155,8 +122,8 @@ impl<P: Platform> BackDevice for Vif<P> {
     const OWN_KEYS: &'static [&'static str] = &[RATE];
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
-        self.config.features.foreign = self.config.foreign;
-        self.config.features.guest_copy = self.config.guest_copy;
+        let VifConfig { features, paths, .. } = &mut self.config;
+        each_path!(Path => Path::allow(OfPath::<Path>::path(paths), OfPath::<Path>::path_mut(features)));
         bus.publish(&self.config.features.pairs(), of_back_connection)
     }
 
@@ -236,7 +203,7 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn requested_pages(&self) -> usize {
         let free = self.grefs.as_ref().map_or(0, GrefRequests::free);
-        self.nr_keeping() * self.config.persistent_pages + free
+        self.nr_keeping() * self.config.paths.kept_pages() + free
     }
 
     fn limit_lasting(&mut self, pages: usize) {
@@ -244,7 +211,7 @@ impl<P: Platform> BackDevice for Vif<P> {
     }
 
     fn allow_pages(&mut self, p: &P, pages: usize) {
-        let most = self.config.persistent_pages;
+        let most = self.config.paths.kept_pages();
         let nr_chains = self.nr_keeping();
         let mut pages = pages;
         let lasting = self.lasting.saturating_sub(self.needed_pages());
@@ -266,14 +233,6 @@ impl<P: Platform> BackDevice for Vif<P> {
         }
         self.queues.iter_mut().for_each(|q| q.apply_config(p));
         self.allowed = pages - left;
-    }
-}
-
-impl VifConfig {
-    /// What of it is the paths'.
-    fn paths(&self) -> PathConfig {
-        let Self { fallback, staged_heads, persistent_pages, gref_pages, foreign, guest_copy, .. } = *self;
-        PathConfig { fallback, staged_heads, persistent_pages, gref_pages, foreign, guest_copy }
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::credit::{BadRate, Rate};
 use super::{BackQueue, Vif};
 use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;
-use crate::net::path::gref_mapping::requests::{CtrlWork, GrefRequests};
+use crate::net::path::{CtrlWork, GrefRequests};
 use crate::platform::{Clock, Events, Platform};
 use crate::port::FramePort;
 use crate::xenbus::BackDevice;

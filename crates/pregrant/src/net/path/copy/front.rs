@@ -4,7 +4,6 @@
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::path::{FrontPath, PathName};
-use crate::net::stats::Counted;
 use crate::platform::{Access, GrantPool, Platform};
 use crate::units::{GrantRef, PAGE_SIZE};
 use alloc::vec;
@@ -47,7 +46,6 @@ impl<P: Platform> OrdinaryPages<P> {
 
 impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
     const NAME: PathName = PathName::Copy;
-    const COUNTED: Counted = Counted::Granted;
     const LENDS: bool = true;
 
     fn ids(&self) -> u32 {

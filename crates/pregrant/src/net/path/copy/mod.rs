@@ -10,3 +10,6 @@
 
 pub mod back;
 pub mod front;
+pub mod negotiation;
+
+pub use negotiation::{Config, Copy, Offer, QueueRequest, Request, Wanted};

@@ -73,9 +73,9 @@ fn area<P: Platform>(cx: &mut Accepting<'_, P>, queue: usize, may: ActiveLists) 
         return area;
     }
     let (p, of, mut left) = (cx.p, cx.of, cx.left);
-    let (request, most) = (&cx.queue(queue).data_ring, cx.offered.max_data_ring_order);
+    let (request, most) = (&cx.queue(queue).data_ring, cx.offered.data_ring);
     let mut refuse = |dirs: &[&'static str], why: HalfRefusal| {
-        dirs.iter().for_each(|dir| cx.refuse(queue, dir, Refusal::Half(why.clone())));
+        dirs.iter().for_each(|dir| cx.refuse(queue, dir, Refusal::DataRing(why.clone())));
     };
     let index = match request {
         RingRequest::None => return area,

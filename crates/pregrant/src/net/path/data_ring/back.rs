@@ -16,7 +16,7 @@ use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, rounded};
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
-use crate::net::path::{BackPath, ByteArea, Counted, PathName};
+use crate::net::path::{BackPath, ByteArea, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::shm::SharedBytes;
@@ -121,7 +121,6 @@ impl Given {
 
 impl<P: Platform> BackPath<P> for DataRingPath<P> {
     const NAME: PathName = PathName::DataRing;
-    const COUNTED: Counted = Counted::DataRing;
 
     fn room(&mut self) -> Option<&mut dyn ByteArea> {
         if let Some(given) = &mut self.given { Some(given) } else { None }

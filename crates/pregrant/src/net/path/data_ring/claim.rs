@@ -6,6 +6,7 @@
 
 use super::PLACE_BYTES;
 use crate::net::batch::Claim;
+use crate::net::path::back::RequestClaims;
 use crate::wire::netif::{TXF_DATA_RING, TxRequest};
 
 /// These requests.
@@ -23,23 +24,25 @@ impl InArea {
     pub const fn new(half_bytes: u32) -> Self {
         Self { half_bytes }
     }
+}
 
-    /// Whether any request can be.
+impl RequestClaims for InArea {
+    const CLAIM: Option<Claim> = Some(CLAIM);
+
     #[inline(always)]
-    pub const fn any(self) -> bool {
+    fn any(self) -> bool {
         self.half_bytes > 0
     }
 
-    /// Whether a request says so.
     #[inline(always)]
-    pub const fn claims(self, req: &TxRequest) -> bool {
+    fn claims(self, req: &TxRequest) -> bool {
         req.flags & TXF_DATA_RING != 0 && self.any()
     }
 
     /// Whether that is a place of the data ring, for a frame that has room in it.
     #[inline(always)]
-    pub const fn has(self, req: &TxRequest) -> bool {
+    fn is_place(self, req: &TxRequest) -> Option<bool> {
         let is_whole = req.gref.is_multiple_of(PLACE_BYTES as u32) && req.offset == 0;
-        is_whole && req.gref < self.half_bytes && req.size as u32 <= self.half_bytes
+        Some(is_whole && req.gref < self.half_bytes && u32::from(req.size) <= self.half_bytes)
     }
 }

@@ -11,13 +11,16 @@
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, index, rounded};
 use crate::error::{PeerFault, PlatformError};
+use crate::net::front::FrontQueue;
+use crate::net::front::memory::{QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::front::rx_answers::{Part, fault, is_plain, offload_of};
 use crate::net::front::tx_slots::{SHORT, TxSlots, flags_of};
-use crate::net::path::PathName;
+use crate::net::path::active::ActiveLists;
 use crate::net::path::front::{FrontPath, Sent};
+use crate::net::path::keys::RingRequest;
 use crate::net::path::named::{Answers, NamedPath, Received};
-use crate::net::stats::Counted;
+use crate::net::path::{AnyFrontPath, AnyNamedPath, PathName};
 use crate::platform::{Access, Platform};
 use crate::port::{BURST_FRAMES, Frames, MAX_FRAME, Offload, Piece, Sink, Source};
 use crate::shm::SharedBytes;
@@ -85,6 +88,32 @@ impl<P: Platform> DataArea<P> {
     /// The grant of the index page, for its key.
     pub fn index_ref(&self) -> GrantRef {
         self.index.refs()[0]
+    }
+}
+
+/// The area of a queue, of the directions in which not every frame is carried yet, and what its key
+/// says of it.
+pub(super) fn take_area<P: Platform>(
+    order: u32,
+    queue: &mut QueueMemory<'_, P>,
+) -> Result<RingRequest, PlatformError> {
+    let wanted = [&queue.chains[TX], &queue.chains[RX]].map(|chain| !chain.is_whole());
+    if wanted == [false; 2] {
+        return Ok(RingRequest::None);
+    }
+    let area = DataArea::new(queue.p, queue.regions, order, wanted, queue.ids(TX))?;
+    let request = RingRequest::Index(area.index_ref());
+    queue.named.push(area.index);
+    area.out.into_iter().for_each(|out| queue.chains[TX].insert(AnyFrontPath::DataRing(out)));
+    let within = area.within.into_iter();
+    within.for_each(|within| queue.chains[RX].insert_named(AnyNamedPath::DataRing(within)));
+    Ok(request)
+}
+
+impl<P: Platform> FrontQueue<P> {
+    /// Which directions go through a data ring.
+    pub fn data_ring(&self) -> ActiveLists {
+        self.shared(PathName::DataRing)
     }
 }
 
@@ -176,7 +205,7 @@ impl<P: Platform> SendArea<P> {
 /// room.
 impl<P: Platform> FrontPath<P> for SendArea<P> {
     const NAME: PathName = PathName::DataRing;
-    const COUNTED: Counted = Counted::DataRing;
+    const ACCOUNTS: bool = true;
     const GRANTS: bool = false;
     const TX_FLAGS: u16 = TXF_DATA_RING;
     const SHOWS_HEADS: bool = false;
@@ -286,7 +315,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
         }
         slots.ring.advance(used);
         slots.stats.bytes += bytes;
-        slots.stats.handed_on_by(Counted::DataRing, sent.into());
+        slots.stats.handed_on_by(PathName::DataRing, sent.into());
         Ok(Sent::Frames(sent as usize))
     }
 
@@ -349,8 +378,8 @@ impl<P: Platform> RecvArea<P> {
 
 impl<P: Platform> NamedPath<P> for RecvArea<P> {
     const NAME: PathName = PathName::DataRing;
-    const COUNTED: Counted = Counted::DataRing;
     const FLAGS: u16 = RXF_DATA_RING;
+    const ALWAYS: u16 = RXF_DATA_RING;
 
     #[inline(never)]
     fn recv_run(
@@ -386,7 +415,7 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
             }
         }
         answers.stats.bytes += bytes;
-        answers.stats.handed_on_by(Counted::DataRing, used.into());
+        answers.stats.handed_on_by(PathName::DataRing, used.into());
         Ok(used)
     }
 

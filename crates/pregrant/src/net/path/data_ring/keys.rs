@@ -9,6 +9,7 @@
 //! no vif.
 
 use super::index::IndexFault;
+use crate::net::path::Refused;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
@@ -38,7 +39,7 @@ pub const KEYS: PathKeys = PathKeys {
 };
 
 /// Writes what a back offers: rings of up to this order; 0: none.
-pub(in crate::net) fn put_offer(p: &mut Pairs, max_order: u32) {
+pub(super) fn put_offer(p: &mut Pairs, max_order: u32) {
     if max_order >= ORDER_MIN {
         put(p, FEATURE, 1);
         put(p, MAX_ORDER, max_order);
@@ -46,7 +47,7 @@ pub(in crate::net) fn put_offer(p: &mut Pairs, max_order: u32) {
 }
 
 /// Reads it.
-pub(in crate::net) fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
+pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     if !flag(keys, FEATURE)? {
         return Ok(0);
     }
@@ -74,14 +75,17 @@ pub enum HalfRefusal {
     TooManyPages(TooManyPages),
 }
 
-impl HalfRefusal {
-    /// A line for the log.
-    pub fn line(&self, at: KeyPlace<'_>) -> String {
+impl Refused for HalfRefusal {
+    fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue, dir) = (at.key(INDEX_REF), at.queue, at.dir);
         format!(
             "the half for {dir} of the data ring {key} is not used, queue {queue} goes on without it: {self}; \
              correct the front's index page and connect it again"
         )
+    }
+
+    fn shown(&self) -> String {
+        format!("data ring: {self}")
     }
 }
 

@@ -18,7 +18,10 @@ pub mod claim;
 pub mod front;
 pub mod index;
 pub mod keys;
+pub mod negotiation;
 pub mod places;
+
+pub use negotiation::{Config, DataRing, Offer, QueueRequest, Request, Wanted};
 
 use crate::shm::SharedBytes;
 
@@ -42,6 +45,9 @@ pub const PREFETCHED: usize = 1024;
 /// Pages of a queue's area, as the exponent of 2, where nobody says: the bytes of a full ring, both
 /// ways, in frames of up to 2048.
 pub const DEFAULT_ORDER: u32 = 8;
+
+/// Of a data ring that there is no memory for, a quarter is tried, and a quarter of that.
+const SMALLER: [u32; 3] = [0, 2, 4];
 
 /// Copies `src` into a half of `size` bytes at `at`, around its end. False: it does not lie in it.
 #[inline(always)]

@@ -52,7 +52,7 @@ impl<P: Platform> AcceptForeign<P> {
         match paths {
             Err(e) if names_frames => Err(lost(&e)),
             Err(e) => {
-                cx.refuse(0, "tx", Refusal::Whole(WholeRefusal(e)));
+                cx.refuse(0, "tx", Refusal::Foreign(WholeRefusal(e)));
                 Ok(Vec::new())
             }
             Ok(paths) => Ok(paths),

@@ -11,7 +11,7 @@
 use super::claim::CLAIM;
 use crate::error::PlatformError;
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
-use crate::net::path::{BackPath, Counted, PathName};
+use crate::net::path::{BackPath, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst};
 use crate::shm::SharedBytes;
@@ -43,7 +43,6 @@ impl<P: Platform> ForeignPath<P> {
 
 impl<P: Platform> BackPath<P> for ForeignPath<P> {
     const NAME: PathName = PathName::Foreign;
-    const COUNTED: Counted = Counted::Foreign;
 
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {

@@ -4,6 +4,7 @@
 //! Where this was not agreed on the flag means nothing.
 
 use crate::net::batch::Claim;
+use crate::net::path::back::RequestClaims;
 use crate::wire::netif::{TXF_FOREIGN, TxRequest};
 
 /// These requests.
@@ -16,16 +17,18 @@ pub struct NamesFrames(bool);
 impl NamesFrames {
     /// They may.
     pub const ALLOWED: Self = Self(true);
+}
 
-    /// Whether any request can.
+impl RequestClaims for NamesFrames {
+    const CLAIM: Option<Claim> = Some(CLAIM);
+
     #[inline(always)]
-    pub const fn any(self) -> bool {
+    fn any(self) -> bool {
         self.0
     }
 
-    /// Whether a request says so.
     #[inline(always)]
-    pub const fn claims(self, req: &TxRequest) -> bool {
+    fn claims(self, req: &TxRequest) -> bool {
         self.0 && req.flags & TXF_FOREIGN != 0
     }
 }

@@ -4,10 +4,11 @@
 //! ever.
 
 use crate::error::PlatformError;
+use crate::net::front::memory::{QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Region};
+use crate::net::front::{FrontQueue, FrontVif};
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{FrontPath, PathName};
-use crate::net::stats::Counted;
+use crate::net::path::{AnyFrontPath, FrontChain, FrontPath, PathName};
 use crate::platform::Platform;
 use crate::wire::netif::{RX_FOREIGN, TXF_FOREIGN};
 use alloc::vec::Vec;
@@ -31,7 +32,9 @@ impl<P: Platform> ForeignPages<P> {
             _ => Err(pages),
         }
     }
+}
 
+impl<P: Platform> ForeignPages<P> {
     /// The pages.
     pub fn pages(&self) -> &OrdinaryPages<P> {
         &self.pages
@@ -43,9 +46,45 @@ impl<P: Platform> ForeignPages<P> {
     }
 }
 
+/// Pages for both directions of a queue, named where they can be; nothing is granted before they
+/// are posted.
+pub(super) fn take_pages<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<(), PlatformError> {
+    for (dir, mark) in [(TX, 0), (RX, RX_FOREIGN)] {
+        let pages = queue.pages(dir)?;
+        queue.chains[dir].insert(AnyFrontPath::Copy(pages));
+        queue.chains[dir].name_frames(queue.p, mark);
+    }
+    Ok(())
+}
+
+impl<P: Platform> FrontChain<P> {
+    /// Pages are named by their frames from now on, with `mark` beside. Ordinary pages they stay
+    /// where they have no numbers.
+    pub fn name_frames(&mut self, p: &P, mark: u32) {
+        let Some(pages) = self.take_pages() else { return };
+        self.insert(match ForeignPages::over(p, pages, mark) {
+            Ok(frames) => AnyFrontPath::Foreign(frames),
+            Err(pages) => AnyFrontPath::Copy(pages),
+        });
+    }
+}
+
+impl<P: Platform> FrontQueue<P> {
+    /// Whether pages are named by their frames.
+    pub fn names_frames(&self) -> bool {
+        self.tx().chain().has(PathName::Foreign)
+    }
+}
+
+impl<P: Platform> FrontVif<P> {
+    /// Whether the back has mapped all of this domain, and pages are named by their frames.
+    pub fn names_frames(&self) -> bool {
+        self.queue(0).is_some_and(FrontQueue::names_frames)
+    }
+}
+
 impl<P: Platform> FrontPath<P> for ForeignPages<P> {
     const NAME: PathName = PathName::Foreign;
-    const COUNTED: Counted = Counted::Foreign;
     const TX_FLAGS: u16 = TXF_FOREIGN;
     const LENDS: bool = true;
 

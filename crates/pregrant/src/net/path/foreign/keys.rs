@@ -8,6 +8,7 @@
 //! What a peer may do: write anything. What makes no sense means ordinary grants, never no vif.
 
 use crate::error::PlatformError;
+use crate::net::path::Refused;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use alloc::format;
 use alloc::string::String;
@@ -30,9 +31,8 @@ pub const KEYS: PathKeys =
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WholeRefusal(pub PlatformError);
 
-impl WholeRefusal {
-    /// A line for the log.
-    pub fn line(&self, at: KeyPlace<'_>) -> String {
+impl Refused for WholeRefusal {
+    fn line(&self, at: KeyPlace<'_>) -> String {
         format!("{}/{REQUEST} is not granted, it goes on with ordinary grants: {self}", at.front)
     }
 }

@@ -20,5 +20,8 @@ pub mod back;
 pub mod claim;
 pub mod front;
 pub mod keys;
+pub mod negotiation;
 
 pub use keys::{ACTIVE, FEATURE, REQUEST};
+
+pub use negotiation::{Config, Foreign, Offer, QueueRequest, Request, Wanted};

@@ -9,7 +9,7 @@ use super::exchange::GrefExchange;
 use super::table::GrefTable;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
-use crate::net::path::{BackPath, Counted, HoldsFrames, PathName, Shared};
+use crate::net::path::{BackPath, HoldsFrames, PathName, Shared};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -49,22 +49,9 @@ impl<P: Platform> GrefMappingPath<P> {
         Self { exchange: Some(exchange), ..Self::new(table) }
     }
 
-    /// Where it does.
-    pub fn exchange(&self) -> Option<Arc<Exchange<P>>> {
-        self.exchange.clone()
-    }
-
     /// The table, if this direction has it.
     pub fn table_mut(&mut self) -> Option<&mut Table<P>> {
         self.table.as_deref_mut()
-    }
-
-    /// Takes the table over, if the queue's other direction has it.
-    #[inline(always)]
-    pub fn take_over(&mut self, from: &mut Self) {
-        if self.table.is_none() {
-            self.table = from.table.take();
-        }
     }
 }
 
@@ -84,7 +71,18 @@ impl<P: Platform> Shared for GrefMappingPath<P> {
 
 impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
     const NAME: PathName = PathName::GrefMapping;
-    const COUNTED: Counted = Counted::GrefMapped;
+
+    fn exchange(&self) -> Option<Arc<Exchange<P>>> {
+        self.exchange.clone()
+    }
+
+    /// The table, if the queue's other direction has it.
+    #[inline(always)]
+    fn take_over(&mut self, from: &mut Self) {
+        if self.table.is_none() {
+            self.table = from.table.take();
+        }
+    }
 
     fn shared(&mut self) -> Option<&mut dyn Shared> {
         Some(self)

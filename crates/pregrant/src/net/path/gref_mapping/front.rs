@@ -17,8 +17,10 @@
 //! front believes none of it: it counts what was taken, for whoever looks, and sends the same
 //! frames.
 
+use crate::net::front::ctrl::{CtrlFront, NotAsked};
+use crate::platform::Platform;
 use crate::units::GrantRef;
-use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
+use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, CtrlType, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::vec::Vec;
 
 /// An ADD of fewer entries is not tried again in parts.
@@ -53,6 +55,19 @@ pub struct PageAnnouncement {
     over: bool,
 }
 
+impl<P: Platform> CtrlFront<P> {
+    /// Asks that these be mapped for `queue`, all or none: 512 at most.
+    pub fn add_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
+        self.ask_with_list(p, CtrlType::AddGrefMapping, queue, entries)
+    }
+
+    /// Asks that these be unmapped. Those that are have status 0 in [`statuses`](Self::statuses)
+    /// then, if the back is honest: that a page is free only its grant's end says.
+    pub fn del_grefs(&mut self, p: &P, queue: u32, entries: &[GrefEntry]) -> Result<(), NotAsked> {
+        self.ask_with_list(p, CtrlType::DelGrefMapping, queue, entries)
+    }
+}
+
 impl PageAnnouncement {
     /// Of a vif with so many queues.
     pub fn new(queues: usize) -> Self {
@@ -67,6 +82,15 @@ impl PageAnnouncement {
             _ if self.over => Question::Over,
             Some(entries) if self.has_room => Question::Add(queue, &entries[self.announced..][..self.part]),
             _ => Question::Size(queue),
+        }
+    }
+
+    /// Asks it. An error: nothing is asked, or it is over.
+    pub(crate) fn ask<P: Platform>(&self, p: &P, ctrl: &mut CtrlFront<P>) -> Result<(), NotAsked> {
+        match self.question() {
+            Question::Size(queue) => ctrl.ask(p, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
+            Question::Add(queue, entries) => ctrl.add_grefs(p, queue, entries),
+            Question::Over => Err(NotAsked),
         }
     }
 

@@ -42,6 +42,7 @@ pub mod clock;
 pub mod exchange;
 pub mod front;
 pub mod list;
+pub mod negotiation;
 pub mod own_pages;
 pub mod own_tx;
 pub mod page;
@@ -50,6 +51,8 @@ pub mod table;
 pub mod tx_own_pages;
 pub mod vif_own_pages;
 pub mod working_set;
+
+pub use negotiation::{Config, GrefMapping, Offer, QueueRequest, Request, Wanted};
 
 /// Entries of a queue's table, unless the operator says otherwise: the slots of both rings, and as
 /// many spare RX pages as slots. The prototype in Linux had as many.

@@ -22,7 +22,7 @@ use super::list;
 use super::page::{GREF_PAGE_BYTES, GrefPage};
 use super::table::Mapped;
 use crate::grants::StoreFigures;
-use crate::net::path::ConfigGeneration;
+use crate::net::path::{ConfigGeneration, PathConfig};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlStatus, CtrlType, GREF_READONLY, GrefEntry};
@@ -136,11 +136,18 @@ impl<P: Platform> GrefRequests<P> {
         Self { queues, jobs: Vec::new(), limit, room, budget: 0, work: CtrlWork::default() }
     }
 
+    /// Whether a control request is one of these.
+    pub fn are(request: &CtrlRequest) -> bool {
+        use CtrlType::{AddGrefMapping, DelGrefMapping, GetGrefMappingSize};
+        let msg_type = CtrlType::from_raw(request.msg_type);
+        matches!(msg_type, Some(GetGrefMappingSize | AddGrefMapping | DelGrefMapping))
+    }
+
     /// For the queues of a front that connects, each with where it hears of its pages and what it
     /// is known by; None: none of them does. Where `kept` has memory, it keeps their tables there.
     pub fn of_queues<'a, S: ConfigGeneration + 'static>(
         queues: impl Iterator<Item = (Option<Arc<GrefExchange<Map<P>>>>, &'a Arc<S>)>,
-        limit: usize,
+        config: &PathConfig,
         room: usize,
         kept: KeptMemory<'_>,
     ) -> Option<Self> {
@@ -149,7 +156,7 @@ impl<P: Platform> GrefRequests<P> {
         if exchanges.is_empty() {
             return None;
         }
-        let mut requests = Self::new(exchanges, limit.min(LIMIT_MAX), room);
+        let mut requests = Self::new(exchanges, config.gref_mapping.min(LIMIT_MAX), room);
         for (i, share) in shares.into_iter().enumerate() {
             requests.set_share(i, Arc::<S>::clone(share));
             if let Some(page) = kept(&format!("{i}/grefs"), GREF_PAGE_BYTES).and_then(GrefPage::new) {

@@ -17,9 +17,7 @@ use crate::error::PlatformError;
 use crate::net::front::regions::Region;
 use crate::net::front::tx::TxFront;
 use crate::net::front::tx_slots::{TxSlots, flags_of};
-use crate::net::path::any_front::with_path;
-use crate::net::path::{AnyFrontPath, FrontPath};
-use crate::net::stats::Counted;
+use crate::net::path::{AnyFrontPath, FrontPath, PathName};
 use crate::platform::{Events, Platform};
 use crate::port::{Burst, FrameDesc, MAX_FRAME};
 use crate::shm::SharedBytes;
@@ -61,12 +59,12 @@ impl<P: Platform> TxSlots<P> {
         debug_assert!(copied, "a frame lies in the memory, and a slot in its region");
         let gref = if F::GRANTS { gref } else { 0 };
         let (offset, flags) = (offset as u16, flags_of(&desc.offload) | F::TX_FLAGS);
-        self.push_own(&TxRequest { gref, offset, flags, id, size: len as u16 }, F::COUNTED);
+        self.push_own(&TxRequest { gref, offset, flags, id, size: len as u16 }, F::NAME);
         Ok(())
     }
 
     #[inline(always)]
-    fn push_own(&mut self, request: &TxRequest, by: Counted) {
+    fn push_own(&mut self, request: &TxRequest, by: PathName) {
         self.in_flight[usize::from(request.id)] = true;
         self.ring.push(request);
         self.stats.bytes += u64::from(request.size);
@@ -130,7 +128,7 @@ impl<P: Platform> TxFront<P> {
             own.places[usize::from(id)] = place;
             own.cache.sent(place);
             let (offset, size, flags) = (offset as u16, len as u16, flags_of(&desc.offload));
-            self.slots.push_own(&TxRequest { gref: gref.0, offset, flags, id, size }, Counted::GrefMapped);
+            self.slots.push_own(&TxRequest { gref: gref.0, offset, flags, id, size }, PathName::GrefMapping);
             return Ok(true);
         }
         let taken = self.send_copied(p, memory, desc, in_page)?;

@@ -47,7 +47,7 @@ impl<P: Platform> AcceptGuestCopy<P> {
             RingRequest::None => None,
             RingRequest::Bad { key, value } => {
                 let why = LendRefusal::Key(bad_page_key(key, value, cx.of));
-                cx.refuse(queue, "rx", Refusal::Lending(why));
+                cx.refuse(queue, "rx", Refusal::GuestCopy(why));
                 None
             }
             RingRequest::Index(list) => match cx.p.peer().map(cx.of, &[*list], Access::ReadWrite) {
@@ -56,7 +56,7 @@ impl<P: Platform> AcceptGuestCopy<P> {
                     Some((list, generation))
                 }
                 Err(e) => {
-                    cx.refuse(queue, "rx", Refusal::Lending(LendRefusal::List(e)));
+                    cx.refuse(queue, "rx", Refusal::GuestCopy(LendRefusal::List(e)));
                     None
                 }
             },
@@ -85,7 +85,7 @@ impl<P: Platform> AcceptGuestCopy<P> {
         match lent {
             Ok(path) => Some((path, pages)),
             Err(why) => {
-                cx.refuse(queue, "rx", Refusal::Lending(why));
+                cx.refuse(queue, "rx", Refusal::GuestCopy(why));
                 None
             }
         }

@@ -8,7 +8,7 @@
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of};
 use crate::error::PlatformError;
 use crate::net::batch::{RxBatch, Todo, bits};
-use crate::net::path::{BackPath, Counted, PathName};
+use crate::net::path::{BackPath, PathName};
 use crate::platform::{Access, GrantPool, PeerMem, Platform};
 use crate::port::Burst;
 use crate::shm::SharedBytes;
@@ -72,7 +72,15 @@ impl<P: Platform> GuestCopyPath<P> {
 
 impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
     const NAME: PathName = PathName::GuestCopy;
-    const COUNTED: Counted = Counted::GuestCopy;
+
+    #[inline(always)]
+    fn is_lent(&self) -> bool {
+        true
+    }
+
+    fn into_lent(self) -> Option<Region<P>> {
+        Some(self.into_region())
+    }
 
     #[inline(always)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {

@@ -9,19 +9,22 @@
 //! each piece; the hypervisor judges it.
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of, generation_of};
-use crate::error::PeerFault;
-use crate::grants::regions::Granted;
+use crate::error::{PeerFault, PlatformError};
+use crate::grants::regions::{Granted, Granting};
+use crate::net::front::FrontQueue;
+use crate::net::front::memory::{QueueMemory, RX};
 use crate::net::front::rx_answers::{Part, blank, fault, is_plain, offload_of};
-use crate::net::path::PathName;
+use crate::net::path::keys::RingRequest;
 use crate::net::path::named::{Answers, NamedPath, Received};
-use crate::net::stats::{Counted, DirStats};
-use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
+use crate::net::path::{AnyNamedPath, PathName};
+use crate::net::stats::DirStats;
+use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, Offload, Sink};
 use crate::shm::SharedBytes;
 use crate::sync::{Ordering, fence};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
-use crate::wire::netif::{RXF_DATA_RING, RxResponse};
+use crate::wire::netif::RxResponse;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -32,6 +35,25 @@ pub struct BackPages<P: Platform> {
     ops: Vec<CopyOp>,
     /// Of each: which frame of the arena, and of which generation.
     whose: Vec<(u16, u8)>,
+}
+
+/// The list page of a queue where not every frame of RX is carried yet, and what its key says.
+pub(super) fn take_list<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<RingRequest, PlatformError> {
+    if queue.chains[RX].is_whole() {
+        return Ok(RingRequest::None);
+    }
+    let list = queue.regions.take(queue.p, Access::ReadWrite, 1, Granting::Standing)?;
+    let pages = BackPages::new(list, queue.regions.to());
+    let request = RingRequest::Index(pages.list_ref());
+    queue.chains[RX].insert_named(AnyNamedPath::GuestCopy(pages));
+    Ok(request)
+}
+
+impl<P: Platform> FrontQueue<P> {
+    /// Whether the back lends pages.
+    pub fn borrows(&self) -> bool {
+        self.shared(PathName::GuestCopy).any()
+    }
 }
 
 /// Whether the piece that this response names lies in a page.
@@ -101,13 +123,12 @@ impl<P: Platform> BackPages<P> {
     /// A frame of one slot, without extras, that is in a page of the back's.
     #[inline(always)]
     fn is_plain(rsp: RxResponse) -> bool {
-        is_plain(rsp) && rsp.flags & RXF_DATA_RING == 0 && rsp.flags & Self::FLAGS != 0
+        is_plain(rsp) && rsp.flags & AnyNamedPath::<P>::ALWAYS == 0 && rsp.flags & Self::FLAGS != 0
     }
 }
 
 impl<P: Platform> NamedPath<P> for BackPages<P> {
     const NAME: PathName = PathName::GuestCopy;
-    const COUNTED: Counted = Counted::GuestCopy;
     const FETCHES: bool = true;
     /// Whichever generation.
     const FLAGS: u16 = flags_of(u8::MAX);
@@ -215,7 +236,7 @@ impl<P: Platform> BackPages<P> {
                 continue;
             }
             stats.bytes += u64::from(out.desc(i).len);
-            stats.handed_on_by(Counted::GuestCopy, 1);
+            stats.handed_on_by(PathName::GuestCopy, 1);
             blank(out, i, stats);
         }
         self.clear();

@@ -9,6 +9,7 @@
 //! queue, never no vif.
 
 use crate::error::PlatformError;
+use crate::net::path::Refused;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::xenbus::KeyError;
@@ -51,11 +52,14 @@ pub enum LendRefusal {
     Grant(PlatformError),
 }
 
-impl LendRefusal {
-    /// A line for the log.
-    pub fn line(&self, at: KeyPlace<'_>) -> String {
+impl Refused for LendRefusal {
+    fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(LIST_REF), at.queue);
         format!("queue {queue} goes on without guest copy, by the list {key}: {self}")
+    }
+
+    fn shown(&self) -> String {
+        format!("guest copy: {self}")
     }
 }
 

@@ -14,8 +14,11 @@ pub mod back;
 pub mod front;
 pub mod keys;
 pub mod lent;
+pub mod negotiation;
 
 pub use keys::{ACTIVE, FEATURE, LIST_REF};
+
+pub use negotiation::{Config, GuestCopy, Offer, QueueRequest, Request, Wanted};
 
 /// Where the list page has the generation, the number of references, and these.
 pub const GENERATION: usize = 0;

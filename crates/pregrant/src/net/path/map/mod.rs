@@ -21,3 +21,6 @@
 
 pub mod accept;
 pub mod back;
+pub mod negotiation;
+
+pub use negotiation::{Config, Map, Offer, QueueRequest, Request, Wanted};

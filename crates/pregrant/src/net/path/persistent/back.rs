@@ -9,7 +9,7 @@
 use crate::grants::{GrantStore, StoreFigures};
 use crate::net::batch::{RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
-use crate::net::path::{BackPath, Counted, HoldsFrames, PathName};
+use crate::net::path::{BackPath, HoldsFrames, PathName};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -64,7 +64,6 @@ impl<P: Platform> PersistentPath<P> {
 
 impl<P: Platform> BackPath<P> for PersistentPath<P> {
     const NAME: PathName = PathName::Persistent;
-    const COUNTED: Counted = Counted::Persistent;
 
     fn pages(&self) -> Option<usize> {
         Some(self.store.len())

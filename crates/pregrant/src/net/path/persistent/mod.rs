@@ -19,8 +19,11 @@
 pub mod accept;
 pub mod back;
 pub mod keys;
+pub mod negotiation;
 
 pub use keys::FEATURE;
+
+pub use negotiation::{Config, Offer, Persistent, QueueRequest, Request, Wanted};
 
 /// Pages for each queue and direction, unless the operator says otherwise: a ring's slots, as the
 /// RFC has it.

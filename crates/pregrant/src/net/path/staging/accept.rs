@@ -23,6 +23,14 @@ use crate::xenbus::KeyError;
 use crate::xenbus::refusal::TooManyPages;
 use alloc::string::String;
 
+/// How it is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Heads {
+    /// Whether the head of a frame that is longer than a staging buffer is taken from there, and
+    /// only the rest by grants.
+    pub heads: bool,
+}
+
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptStaging {
@@ -49,8 +57,8 @@ impl<P: Platform> Accept<P> for AcceptStaging {
         said: Said<'_>,
     ) -> Result<Accepted<P>, Lost> {
         let keys = cx.queue(queue);
-        let revision = cx.front.staging_revision.min(cx.offered.staging_revision);
-        let asked = asked(&keys.tx_data, &keys.rx_data);
+        let revision = cx.front.staging.revision.min(cx.offered.staging.revision);
+        let asked = asked(&keys.staging);
         let refused = cx.refused.len();
         // A front goes on filling the buffers of lists that it was told are taken, and no others:
         // that they can be mapped now does not change that.
@@ -83,15 +91,15 @@ fn lists<P: Platform>(
 ) -> [Option<Taken<P>>; 2] {
     let (refused, left, keys) = (cx.refused.len(), cx.left, cx.queue(queue));
     let none = &DataRequest::None;
-    let tx = list(cx, (queue, "tx"), if may.tx { &keys.tx_data } else { none }, Some(0), left);
+    let tx = list(cx, (queue, "tx"), if may.tx { &keys.staging.tx } else { none }, Some(0), left);
     // Ids go on from TX to RX. Of a TX list that is not taken nobody knows where it ends: the RX
     // list says where it begins.
     let first_rx = match &tx {
         Some(tx) => Some(tx.entries),
-        None => (keys.tx_data == DataRequest::None).then_some(0),
+        None => (keys.staging.tx == DataRequest::None).then_some(0),
     };
     let left = left - tx.as_ref().map_or(0, |tx| tx.pages);
-    let rx = list(cx, (queue, "rx"), if may.rx { &keys.rx_data } else { none }, first_rx, left);
+    let rx = list(cx, (queue, "rx"), if may.rx { &keys.staging.rx } else { none }, first_rx, left);
     if !apart && cx.refused.len() > refused {
         return [None, None];
     }
@@ -118,7 +126,7 @@ fn list<P: Platform>(
             Err(why) => why,
         },
     };
-    cx.refuse(queue, dir, Refusal::List(why));
+    cx.refuse(queue, dir, Refusal::Staging(why));
     None
 }
 

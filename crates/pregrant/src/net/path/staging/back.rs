@@ -21,7 +21,7 @@
 use super::list::colour;
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
-use crate::net::path::{BackPath, Counted, HoldsFrames, PathName};
+use crate::net::path::{BackPath, HoldsFrames, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -209,7 +209,6 @@ fn find<'a, M>(
 
 impl<P: Platform> BackPath<P> for StagingPath<P> {
     const NAME: PathName = PathName::Staging;
-    const COUNTED: Counted = Counted::Staged;
 
     /// Every slot of a frame is staged.
     fn serves_all(&self) -> bool {

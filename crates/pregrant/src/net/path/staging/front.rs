@@ -6,11 +6,16 @@
 //! ```
 //! Their list has a page for each 512 of them.
 
-use super::list::{self, DataLen, colour};
+use super::keys::{DataKeys, DataRequest, FIRST_SLOTS_SINCE, Lists, SENT_ON_SINCE};
+use super::list::{self, DataLen, LIST_ENTRIES_MAX, colour};
+use super::wanted::Buffers;
 use crate::error::PlatformError;
+use crate::net::features::BackFeatures;
+use crate::net::front::memory::{ACCESS, QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
-use crate::net::path::{FrontPath, PathName};
-use crate::net::stats::Counted;
+use crate::net::front::{FrontQueue, FrontVif};
+use crate::net::path::copy::front::OrdinaryPages;
+use crate::net::path::{AnyFrontPath, FrontChain, FrontPath, PathName};
 use crate::platform::{Access, Platform};
 use crate::port::Source;
 use crate::shm::SharedBytes;
@@ -30,6 +35,7 @@ pub struct StagingArea<P: Platform> {
     /// By id: where the buffer starts in the region (no division on the data path).
     places: Box<[u32]>,
     first_slots: bool,
+    sent_on: bool,
 }
 
 impl<P: Platform> StagingArea<P> {
@@ -56,7 +62,7 @@ impl<P: Platform> StagingArea<P> {
         let bytes = len.buffer_bytes() as u32;
         let places =
             (0..entries).map(|id| id / per_page * PAGE_SIZE as u32 + id % per_page * bytes).collect();
-        let area = Self { buffers, list, len, places, first_slots: false };
+        let area = Self { buffers, list, len, places, first_slots: false, sent_on: false };
         let list_entries = (0..entries).map(|id| {
             let place = area.start(id as u16);
             StagingEntry {
@@ -103,9 +109,80 @@ impl<P: Platform> StagingArea<P> {
     }
 }
 
+/// Staging buffers of a queue, and what its keys say of them.
+pub(super) fn take_buffers<P: Platform>(
+    asked: Buffers,
+    queue: &mut QueueMemory<'_, P>,
+) -> Result<Lists, PlatformError> {
+    let mut first_id = 0;
+    let mut requests = [DataRequest::None, DataRequest::None];
+    for (dir, len) in [(TX, asked.tx), (RX, asked.rx)] {
+        let Some(len) = len else { continue };
+        // Those that are sent on stay away until they are answered: as many as can be on TX.
+        let spare = if dir == RX && asked.sent_on { first_id } else { 0 };
+        let entries = (queue.slots[dir] + spare).min(LIST_ENTRIES_MAX as u32);
+        let (p, regions) = (queue.p, &mut *queue.regions);
+        let area = StagingArea::new(p, regions, ACCESS[dir], len, entries, first_id as u16)?;
+        first_id = entries;
+        requests[dir] = DataRequest::Keys(DataKeys { list_refs: area.list_refs().to_vec(), len });
+        queue.chains[dir].insert(AnyFrontPath::Staging(area));
+    }
+    let [tx, rx] = requests;
+    Ok(Lists { tx, rx })
+}
+
+impl<P: Platform> FrontChain<P> {
+    /// Staging, where there is some, then pages; these may be missing where staging carries every
+    /// frame.
+    pub fn new(staging: Option<StagingArea<P>>, pages: Option<OrdinaryPages<P>>) -> Self {
+        let mut chain = Self::default();
+        let staging = staging.map(AnyFrontPath::Staging);
+        staging.into_iter().chain(pages.map(AnyFrontPath::Copy)).for_each(|path| chain.insert(path));
+        chain
+    }
+
+    /// The staging buffers.
+    pub fn staging(&self) -> Option<&StagingArea<P>> {
+        self.paths().iter().find_map(|path| match path {
+            AnyFrontPath::Staging(area) => Some(area),
+            _ => None,
+        })
+    }
+
+    /// Its staging buffers and its pages, to be looked at apart.
+    pub fn into_parts(self) -> (Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
+        let (mut staging, mut pages) = (None, None);
+        for path in self.into_paths() {
+            match path {
+                AnyFrontPath::Staging(area) => staging = Some(area),
+                path => pages = path.into_pages().ok().or(pages),
+            }
+        }
+        (staging, pages)
+    }
+}
+
+impl<P: Platform> FrontQueue<P> {
+    /// Bytes of a frame that fit a staging buffer, TX and RX; None: ordinary grants.
+    pub fn staging_lens(&self) -> (Option<DataLen>, Option<DataLen>) {
+        let of = |chain: &FrontChain<P>| chain.staging().map(StagingArea::data_len);
+        (of(self.tx().chain()), of(self.rx().chain()))
+    }
+}
+
+impl<P: Platform> FrontVif<P> {
+    /// Whether the back accepted all staging lists of queue `i`;
+    /// [`staging_lens`](FrontQueue::staging_lens) says which it did.
+    pub fn staging_accepted(&self, i: usize) -> bool {
+        self.queue(i).is_some_and(|q| {
+            let Buffers { tx, rx, .. } = q.asked().staging;
+            (tx, rx) != (None, None) && self.is_live() && q.staging_lens() == (tx, rx)
+        })
+    }
+}
+
 impl<P: Platform> FrontPath<P> for StagingArea<P> {
     const NAME: PathName = PathName::Staging;
-    const COUNTED: Counted = Counted::Staged;
     const GRANTS: bool = false;
 
     fn ids(&self) -> u32 {
@@ -153,6 +230,19 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
         if let Some(to) = to {
             frame.copy_to(0, to);
         }
+    }
+    fn is_offered(&self, back: &BackFeatures) -> bool {
+        back.staging.sizes.contains(&self.len)
+    }
+    fn go_live(&mut self, back: &BackFeatures) {
+        self.set_first_slots(back.staging.revision >= FIRST_SLOTS_SINCE);
+        self.sent_on = back.staging.revision >= SENT_ON_SINCE;
+    }
+    fn buffers(&self) -> u32 {
+        self.entries()
+    }
+    fn is_sent_on(&self) -> bool {
+        self.sent_on
     }
     fn into_memory(self) -> Vec<Granted<P>> {
         Vec::from(self.into_granted())

@@ -10,6 +10,7 @@
 //! never no vif.
 
 use super::list::{DataLen, LIST_PAGES_MAX, ListFault};
+use crate::net::path::Refused;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
@@ -59,8 +60,62 @@ pub const KEYS: PathKeys = PathKeys {
     front: &[FEATURE, REVISION_KEY],
 };
 
+/// What a back offers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// [`SIZES`]; empty: [`FEATURE`] is not offered.
+    pub sizes: Vec<DataLen>,
+    /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where staging is not offered.
+    pub revision: u32,
+}
+
+impl Offer {
+    /// Nothing.
+    pub const NONE: Self = Self { sizes: Vec::new(), revision: 1 };
+
+    /// [All lengths](ALL_DATA_LENS), by all rules.
+    pub fn all() -> Self {
+        let sizes = ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect();
+        Self { sizes, revision: STAGING_REVISION }
+    }
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+/// What a front asks for, of all queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where it wants no staging.
+    pub revision: u32,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self { revision: STAGING_REVISION }
+    }
+}
+
+/// What it asks for of a queue: staging of either direction, if the front wants it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lists {
+    /// Of TX.
+    pub tx: DataRequest,
+    /// Of RX.
+    pub rx: DataRequest,
+}
+
+impl Lists {
+    fn has_keys(&self) -> bool {
+        self.tx.keys().is_some() || self.rx.keys().is_some()
+    }
+}
+
 /// Writes what a back offers; no sizes: nothing.
-pub(in crate::net) fn put_offer(p: &mut Pairs, sizes: &[DataLen], revision: u32) {
+pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision }: &Offer) {
     if sizes.is_empty() {
         return;
     }
@@ -71,15 +126,46 @@ pub(in crate::net) fn put_offer(p: &mut Pairs, sizes: &[DataLen], revision: u32)
 }
 
 /// Reads it.
-pub(in crate::net) fn read_offer<S: KeySource>(keys: &mut S) -> Result<(Vec<DataLen>, u32), S::Error> {
+pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<Offer, S::Error> {
     if !flag(keys, FEATURE)? {
-        return Ok((Vec::new(), 1));
+        return Ok(Offer::NONE);
     }
-    Ok((keys.text(SIZES)?.as_deref().map(parse_sizes).unwrap_or_default(), revision(keys)?))
+    let sizes = keys.text(SIZES)?.as_deref().map(parse_sizes).unwrap_or_default();
+    Ok(Offer { sizes, revision: revision(keys)? })
+}
+
+/// Writes what a front asks for.
+pub(super) fn put_requests(p: &mut Pairs, request: Request, queues: &[(&str, &Lists)]) {
+    if !queues.iter().any(|(_, lists)| lists.has_keys()) {
+        return;
+    }
+    put(p, FEATURE, 1);
+    put(p, REVISION_KEY, request.revision);
+    for (at, lists) in queues {
+        put_request(p, at, "tx", &lists.tx);
+        put_request(p, at, "rx", &lists.rx);
+    }
+}
+
+/// Reads it; nothing, where it is not offered or the front does not know it.
+pub(super) fn read_requests<S: KeySource>(
+    keys: &mut S,
+    offered: &Offer,
+    queues: &[&str],
+) -> Result<(Request, Vec<Lists>), S::Error> {
+    if offered.sizes.is_empty() || !flag(keys, FEATURE)? {
+        return Ok((Request { revision: 1 }, queues.iter().map(|_| Lists::default()).collect()));
+    }
+    let mut lists = Vec::with_capacity(queues.len());
+    for at in queues {
+        let tx = data_keys(keys, at, "tx", &offered.sizes)?;
+        lists.push(Lists { tx, rx: data_keys(keys, at, "rx", &offered.sizes)? });
+    }
+    Ok((Request { revision: revision(keys)? }, lists))
 }
 
 /// Writes what a front asks for of a queue in one direction.
-pub(in crate::net) fn put_request(p: &mut Pairs, at: &str, dir: &str, request: &DataRequest) {
+fn put_request(p: &mut Pairs, at: &str, dir: &str, request: &DataRequest) {
     let Some(data) = request.keys() else { return };
     for (k, r) in data.list_refs.iter().enumerate() {
         put(p, format!("{at}{dir}-data-ref{k}"), r.0);
@@ -94,7 +180,7 @@ pub fn active_key(i: usize, n: usize) -> String {
 }
 
 /// An end's revision, by its keys. Garbled means that it knows no other.
-pub(in crate::net) fn revision<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
+fn revision<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     let said = keys.text(REVISION_KEY)?.as_deref().and_then(decimal).unwrap_or(1);
     Ok(said.clamp(1, STAGING_REVISION))
 }
@@ -118,9 +204,10 @@ pub struct DataKeys {
 }
 
 /// What a front asks for in one direction.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum DataRequest {
     /// No staging.
+    #[default]
     None,
     /// Staging.
     Keys(DataKeys),
@@ -152,13 +239,13 @@ impl From<Option<DataKeys>> for DataRequest {
 }
 
 /// Which lists a queue asks for, with keys that are of use or not.
-pub fn asked(tx: &DataRequest, rx: &DataRequest) -> ActiveLists {
+pub fn asked(Lists { tx, rx }: &Lists) -> ActiveLists {
     ActiveLists { tx: *tx != DataRequest::None, rx: *rx != DataRequest::None }
 }
 
 /// One direction's staging keys. A front may leave a direction out: then it has neither key. With
 /// one queue the keys may also stand in `queue-0/`, as the RFC has them.
-pub(in crate::net) fn data_keys<S: KeySource>(
+fn data_keys<S: KeySource>(
     keys: &mut S,
     at: &str,
     dir: &str,
@@ -210,9 +297,8 @@ pub enum ListRefusal {
     TooManyPages(TooManyPages),
 }
 
-impl ListRefusal {
-    /// A line for the log.
-    pub fn line(&self, at: KeyPlace<'_>) -> String {
+impl Refused for ListRefusal {
+    fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(&format!("{}-data-ref0", at.dir)), at.queue);
         format!(
             "the staging list {key} is not used, queue {queue} goes on without it: {self}; \

@@ -12,6 +12,11 @@
 
 pub mod accept;
 pub mod back;
+pub mod claim;
 pub mod front;
 pub mod keys;
 pub mod list;
+pub mod negotiation;
+pub mod wanted;
+
+pub use negotiation::{Config, Offer, QueueRequest, Request, Staging, Wanted};

@@ -1,0 +1,52 @@
+//! The memory of a queue that is being set up, as each path takes its part of it.
+//!
+//! ```text
+//!   rings --> paths, in the order of the list: buffers, areas, pages of their own --> ordinary pages for what is left
+//! ```
+//! After an error some of it is there, which the queue gives back.
+
+use super::regions::{Granted, Granting, Regions};
+use crate::error::PlatformError;
+use crate::net::path::FrontChain;
+use crate::net::path::copy::front::OrdinaryPages;
+use crate::platform::{Access, Platform};
+
+/// Numbers of the directions.
+pub const TX: usize = 0;
+/// See [`TX`].
+pub const RX: usize = 1;
+
+/// What the back does with the memory of a direction.
+pub const ACCESS: [Access; 2] = [Access::ReadOnly, Access::ReadWrite];
+
+/// See the module; TX and RX, in this order.
+pub struct QueueMemory<'a, P: Platform> {
+    /// The platform.
+    pub p: &'a P,
+    /// Where memory comes from.
+    pub regions: &'a mut Regions<P>,
+    /// What there is so far.
+    pub chains: [FrontChain<P>; 2],
+    /// How many requests are to have memory.
+    pub slots: [u32; 2],
+    /// Ordinary pages beyond these.
+    pub spare: [u32; 2],
+    /// How ordinary pages are granted.
+    pub granting: [Granting; 2],
+    /// Pages that keys name, and no chain has.
+    pub named: alloc::vec::Vec<Granted<P>>,
+}
+
+impl<P: Platform> QueueMemory<'_, P> {
+    /// Requests of a direction that have memory in all that it has so far.
+    pub fn ids(&self, dir: usize) -> u32 {
+        let chain = &self.chains[dir];
+        if chain.is_empty() { self.slots[dir] } else { chain.ids().min(self.slots[dir]) }
+    }
+
+    /// Ordinary pages for a direction.
+    pub fn pages(&mut self, dir: usize) -> Result<OrdinaryPages<P>, PlatformError> {
+        let n = self.slots[dir] + self.spare[dir];
+        OrdinaryPages::new(self.p, self.regions, ACCESS[dir], n, self.granting[dir])
+    }
+}

@@ -1,0 +1,91 @@
+//! What a front asks of its back for a path, and the memory that it takes for it.
+//!
+//! ```text
+//!   Wanted --asked--> what of it this back offers --take_memory--> a queue's chains, its keys --taken--> what the back has
+//! ```
+//! What a path says nothing of, it does not need.
+
+use super::active::ActiveLists;
+use super::missing::Missing;
+use super::negotiation::Negotiation;
+use crate::error::PlatformError;
+use crate::net::features::BackFeatures;
+use crate::net::front::memory::QueueMemory;
+use crate::net::front::regions::Granting;
+use crate::platform::Platform;
+use crate::xenbus::key_source::KeySource;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// See the module.
+pub trait Asks: Negotiation {
+    /// Where memory is short at the front, other paths go on with less before this one is done
+    /// without.
+    const KEPT: bool = false;
+
+    /// What is asked of a back that offers this. `can_name`: the platform can name this domain's
+    /// frames.
+    fn asked(wanted: Self::Wanted, back: &BackFeatures, can_name: bool) -> Self::Wanted {
+        let _ = (wanted, back, can_name);
+        Self::Wanted::default()
+    }
+    /// What is wanted and cannot be asked for. `alone`: nor need it be, where another path carries
+    /// every frame.
+    fn missing(wanted: Self::Wanted, asked: Self::Wanted, back: &BackFeatures, alone: bool) -> Vec<Missing> {
+        let _ = (back, alone);
+        let nothing = Self::nothing();
+        if wanted != nothing && asked == nothing { vec![Missing::Path(Self::NAME)] } else { Vec::new() }
+    }
+    /// Whether no other path is asked for beside it.
+    fn is_alone(asked: Self::Wanted) -> bool {
+        let _ = asked;
+        false
+    }
+    /// How it needs ordinary pages to be granted; None: as it comes.
+    fn granting(asked: Self::Wanted) -> Option<Granting> {
+        let _ = asked;
+        None
+    }
+    /// Whether the back keeps ordinary pages mapped once it has seen them.
+    fn keeps_seen(asked: Self::Wanted) -> bool {
+        let _ = asked;
+        false
+    }
+    /// Whether it is asked for on the control ring.
+    fn needs_ctrl(asked: Self::Wanted) -> bool {
+        let _ = asked;
+        false
+    }
+    /// Memory may be short: this, then what can be had with less, the best first; in the end
+    /// without.
+    fn smaller(asked: Self::Wanted, back: &BackFeatures) -> Vec<Self::Wanted> {
+        let _ = back;
+        vec![asked]
+    }
+    /// What a front asks for, of all queues.
+    fn request_of(asked: Self::Wanted) -> Self::Request {
+        let _ = asked;
+        Self::request()
+    }
+    /// Memory for a queue, into its chains; and what the front asks for then. After an error some
+    /// of it is there.
+    fn take_memory<P: Platform>(
+        asked: Self::Wanted,
+        queue: &mut QueueMemory<'_, P>,
+    ) -> Result<Self::QueueRequest, PlatformError> {
+        let _ = (asked, queue);
+        Ok(Self::QueueRequest::default())
+    }
+    /// In which directions the back has taken what a queue (which, of how many) shared with it, by
+    /// its keys. It may be another than the one that was asked, and know nothing of what stands in
+    /// its directory: it has to offer it, too.
+    fn taken<S: KeySource>(
+        keys: &mut S,
+        back: &BackFeatures,
+        queue: (usize, usize),
+        shared: ActiveLists,
+    ) -> Result<ActiveLists, S::Error> {
+        let _ = (keys, back, queue);
+        Ok(shared)
+    }
+}

@@ -1,0 +1,29 @@
+//! How a back is to serve the paths, as its operator says.
+
+use super::{Negotiation, OfPath, PathName};
+
+paths!(with_paths {
+    /// See the module: the fields of paths are what each of them has to be told.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct PathConfig(Config, config) {
+        /// What fetches frames that no memory was shared for before: `map`, or `copy` as for any
+        /// other.
+        pub fallback: PathName = PathName::Copy,
+    }
+});
+
+impl PathConfig {
+    /// Pages of each queue and direction that may stay mapped once they were seen, whichever path
+    /// keeps them.
+    pub fn kept_pages(&self) -> usize {
+        let mut most = 0;
+        each_path!(Path => most = most.max(Path::kept_pages(OfPath::<Path>::path(self))));
+        most
+    }
+}
+
+impl Default for PathConfig {
+    fn default() -> Self {
+        Self::start()
+    }
+}

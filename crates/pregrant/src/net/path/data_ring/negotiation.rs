@@ -1,0 +1,108 @@
+//! What the two ends agree on about the path, and what each of them takes for it
+//! ([`Negotiation`]).
+
+use super::{SMALLER, accept, claim, front, keys};
+use crate::error::PlatformError;
+use crate::net::features::BackFeatures;
+use crate::net::front::memory::QueueMemory;
+use crate::net::path::accept::Accept;
+use crate::net::path::active::ActiveLists;
+use crate::net::path::keys::{PathKeys, RingRequest, put_ring_request, ring_request};
+use crate::net::path::{Asks, DataRingPath, Negotiation, PathName};
+use crate::platform::Platform;
+use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
+use crate::xenbus::key_source::{KeySource, Pairs};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// [`keys::MAX_ORDER`], at most [`ORDER_MAX`]; 0: [`keys::FEATURE`] is not offered.
+pub type Offer = u32;
+/// What a front asks for, of all queues.
+pub type Request = ();
+/// The index page, if the front wants a data ring.
+pub type QueueRequest = RingRequest;
+/// How a back's operator wants it served.
+pub type Config = ();
+/// A data ring of 2^order pages for each queue, where the back maps one and staging does not
+/// carry every frame.
+pub type Wanted = Option<u32>;
+
+/// The path, to the list of all.
+#[derive(Clone, Copy, Debug)]
+pub struct DataRing;
+
+impl Negotiation for DataRing {
+    const NAME: PathName = PathName::DataRing;
+    const KEYS: PathKeys = keys::KEYS;
+    const CLAIMS: bool = true;
+    type Offer = Offer;
+    type Request = Request;
+    type QueueRequest = QueueRequest;
+    type Config = Config;
+    type Wanted = Wanted;
+    type Refusal = keys::HalfRefusal;
+    type Claims = claim::InArea;
+    type Back<P: Platform> = DataRingPath<P>;
+    type Front<P: Platform> = front::SendArea<P>;
+    type Named<P: Platform> = front::RecvArea<P>;
+
+    fn offer() -> u32 {
+        ORDER_MAX
+    }
+    fn put_offer(max_order: &u32, pairs: &mut Pairs) {
+        keys::put_offer(pairs, *max_order);
+    }
+    fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
+        keys::read_offer(keys)
+    }
+    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
+        for (at, request) in queues {
+            put_ring_request(pairs, at, keys::INDEX_REF, request);
+        }
+    }
+    fn read_request<S: KeySource>(
+        keys: &mut S,
+        max_order: &u32,
+        queues: &[&str],
+    ) -> Result<((), Vec<RingRequest>), S::Error> {
+        let offered = *max_order >= ORDER_MIN;
+        let read =
+            |at: &&str| if offered { ring_request(keys, at, keys::INDEX_REF) } else { Ok(RingRequest::None) };
+        Ok(((), queues.iter().map(read).collect::<Result<_, _>>()?))
+    }
+    fn acceptor<P: Platform>(_config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
+        Some(Box::new(accept::AcceptDataRing))
+    }
+    fn claims<P: Platform>(path: &DataRingPath<P>) -> claim::InArea {
+        claim::InArea::new(path.half_bytes())
+    }
+}
+
+impl Asks for DataRing {
+    fn asked(wanted: Option<u32>, back: &BackFeatures, _can_name: bool) -> Option<u32> {
+        wanted.map(|order| order.min(back.data_ring)).filter(|order| *order >= ORDER_MIN)
+    }
+    fn smaller(asked: Option<u32>, _back: &BackFeatures) -> Vec<Option<u32>> {
+        let smaller = |order: u32| SMALLER.into_iter().filter_map(move |less| order.checked_sub(less));
+        let rings = asked.into_iter().flat_map(smaller).filter(|order| *order >= ORDER_MIN);
+        rings.map(Some).chain([None]).collect()
+    }
+    fn take_memory<P: Platform>(
+        asked: Option<u32>,
+        queue: &mut QueueMemory<'_, P>,
+    ) -> Result<RingRequest, PlatformError> {
+        asked.map_or(Ok(RingRequest::None), |order| front::take_area(order, queue))
+    }
+    fn taken<S: KeySource>(
+        keys: &mut S,
+        back: &BackFeatures,
+        (i, n): (usize, usize),
+        shared: ActiveLists,
+    ) -> Result<ActiveLists, S::Error> {
+        if back.data_ring < ORDER_MIN {
+            return Ok(ActiveLists::NONE);
+        }
+        let text = keys.text(&keys::active_key(i, n))?;
+        Ok(ActiveLists::parse(text.as_deref(), ActiveLists::BOTH).and(shared))
+    }
+}

@@ -1,0 +1,60 @@
+//! What the two ends agree on about the path, and what each of them takes for it
+//! ([`Negotiation`]).
+
+use super::{DEFAULT_LIMIT, accept};
+use crate::net::features::BackFeatures;
+use crate::net::front::Granting;
+use crate::net::path::accept::Accept;
+use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
+use crate::net::path::{Asks, GrefMappingPath, Negotiation, PathName};
+use crate::platform::Platform;
+use alloc::boxed::Box;
+
+/// What a back says of it.
+pub type Offer = ();
+/// What a front asks for, of all queues.
+pub type Request = ();
+/// What it asks for, of one queue.
+pub type QueueRequest = ();
+/// How many pages of each queue the front may have mapped by request; 0: such requests are not
+/// supported.
+pub type Config = usize;
+/// Pages are granted once, and the back is asked to keep them mapped. With a control ring then.
+pub type Wanted = bool;
+
+/// The path, to the list of all.
+#[derive(Clone, Copy, Debug)]
+pub struct GrefMapping;
+
+impl Negotiation for GrefMapping {
+    const NAME: PathName = PathName::GrefMapping;
+    type Offer = Offer;
+    type Request = Request;
+    type QueueRequest = QueueRequest;
+    type Config = Config;
+    type Wanted = Wanted;
+    type Refusal = NoRefusal;
+    type Claims = NoClaims;
+    type Back<P: Platform> = GrefMappingPath<P>;
+    type Front<P: Platform> = NoMemory<P>;
+    type Named<P: Platform> = NoMemory<P>;
+
+    fn config() -> usize {
+        DEFAULT_LIMIT
+    }
+    fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
+        Some(Box::new(accept::AcceptGrefMapping { limit: *config }))
+    }
+}
+
+impl Asks for GrefMapping {
+    fn asked(wanted: bool, back: &BackFeatures, _can_name: bool) -> bool {
+        wanted && back.ctrl_ring
+    }
+    fn granting(asked: bool) -> Option<Granting> {
+        asked.then_some(Granting::Standing)
+    }
+    fn needs_ctrl(asked: bool) -> bool {
+        asked
+    }
+}

@@ -1,0 +1,99 @@
+//! What the two ends agree on about the path, and what each of them takes for it
+//! ([`Negotiation`]).
+
+use super::{FEATURE, LIST_REF, accept, front, keys};
+use crate::error::PlatformError;
+use crate::net::features::BackFeatures;
+use crate::net::front::memory::QueueMemory;
+use crate::net::path::accept::Accept;
+use crate::net::path::active::ActiveLists;
+use crate::net::path::keys::{PathKeys, RingRequest, put_ring_request, ring_request};
+use crate::net::path::none::{NoClaims, NoMemory};
+use crate::net::path::{Asks, FrameCost, GuestCopyPath, Negotiation, PathName};
+use crate::platform::Platform;
+use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// The back lends pages of its own for RX.
+pub type Offer = bool;
+/// What a front asks for, of all queues.
+pub type Request = ();
+/// The list page, if the front wants that.
+pub type QueueRequest = RingRequest;
+/// Whether pages of this domain are lent for RX to a guest that wants to copy itself
+/// (docs/protocol 4.7); only where the platform says that a page is still mapped when it is to
+/// be released.
+pub type Config = bool;
+/// Where the back lends pages of its own, received frames that fit no staging buffer are copied
+/// from there by this domain (docs/protocol 4.7); those that were not when a back ends are
+/// lost.
+pub type Wanted = bool;
+
+/// The path, to the list of all.
+#[derive(Clone, Copy, Debug)]
+pub struct GuestCopy;
+
+impl Negotiation for GuestCopy {
+    const NAME: PathName = PathName::GuestCopy;
+    const COST: FrameCost = FrameCost::CopyByGuest;
+    const KEYS: PathKeys = keys::KEYS;
+    type Offer = Offer;
+    type Request = Request;
+    type QueueRequest = QueueRequest;
+    type Config = Config;
+    type Wanted = Wanted;
+    type Refusal = keys::LendRefusal;
+    type Claims = NoClaims;
+    type Back<P: Platform> = GuestCopyPath<P>;
+    type Front<P: Platform> = NoMemory<P>;
+    type Named<P: Platform> = front::BackPages<P>;
+
+    fn allow(config: &bool, offer: &mut bool) {
+        *offer = *config;
+    }
+    fn put_offer(offer: &bool, pairs: &mut Pairs) {
+        put(pairs, FEATURE, u32::from(*offer));
+    }
+    fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
+        flag(keys, FEATURE)
+    }
+    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
+        for (at, request) in queues {
+            put_ring_request(pairs, at, LIST_REF, request);
+        }
+    }
+    fn read_request<S: KeySource>(
+        keys: &mut S,
+        offered: &bool,
+        queues: &[&str],
+    ) -> Result<((), Vec<RingRequest>), S::Error> {
+        let read =
+            |at: &&str| if *offered { ring_request(keys, at, LIST_REF) } else { Ok(RingRequest::None) };
+        Ok(((), queues.iter().map(read).collect::<Result<_, _>>()?))
+    }
+    fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
+        Some(Box::new(accept::AcceptGuestCopy::new(*config)))
+    }
+}
+
+impl Asks for GuestCopy {
+    fn asked(wanted: bool, back: &BackFeatures, _can_name: bool) -> bool {
+        wanted && back.guest_copy
+    }
+    fn take_memory<P: Platform>(
+        asked: bool,
+        queue: &mut QueueMemory<'_, P>,
+    ) -> Result<RingRequest, PlatformError> {
+        if asked { front::take_list(queue) } else { Ok(RingRequest::None) }
+    }
+    fn taken<S: KeySource>(
+        keys: &mut S,
+        back: &BackFeatures,
+        (i, n): (usize, usize),
+        shared: ActiveLists,
+    ) -> Result<ActiveLists, S::Error> {
+        let lends = back.guest_copy && keys.text(&keys::active_key(i, n))?.as_deref() == Some("1");
+        Ok(if lends { shared } else { ActiveLists::NONE })
+    }
+}
