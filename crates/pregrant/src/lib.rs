@@ -64,6 +64,7 @@ extern crate alloc;
 #[cfg(any(test, loom, feature = "local", feature = "crash-points"))]
 extern crate std;
 
+mod array;
 pub mod blk;
 pub mod burst_buffer;
 pub mod doorbell;

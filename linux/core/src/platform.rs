@@ -183,6 +183,8 @@ pub struct Channel {
 }
 // SAFETY: C's functions take a channel from any thread.
 unsafe impl Send for Channel {}
+// SAFETY: and from several at a time: to notify and to unmask are Xen's calls, of one number.
+unsafe impl Sync for Channel {}
 impl Drop for Channel {
     fn drop(&mut self) {
         // SAFETY: the one owner's last word. It sleeps: in process context.

@@ -23,9 +23,8 @@ use crate::wake::{Extras, Slept, WakeOn};
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
 use rustix::io::Errno;
-use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// One end; closed on drop, which makes the peer's end unbound.
@@ -36,7 +35,7 @@ pub struct Channel {
     /// The peer's end, unless this one was offered.
     bound_to: Option<(DomId, EvtchnPort)>,
     /// Where notifies go, as of the route that was checked last.
-    target: RefCell<(Route, Option<Arc<Peer>>)>,
+    target: Mutex<(Route, Option<Arc<Peer>>)>,
 }
 
 impl Reach {
@@ -72,7 +71,7 @@ impl Reach {
         let port = port.ok_or(errno("open an event channel", Errno::PROTO))?;
         self.core.open_ports[port as usize / 64].fetch_or(1 << (port % 64), Ordering::Relaxed);
         let core = Arc::clone(&self.core);
-        Ok(Channel { core, port, bound_to, target: RefCell::new((Route(0), None)) })
+        Ok(Channel { core, port, bound_to, target: Mutex::new((Route(0), None)) })
     }
 }
 
@@ -113,7 +112,7 @@ impl Events for Reach {
         if !route.is_bound() {
             return;
         }
-        let mut target = chan.target.borrow_mut();
+        let mut target = chan.target.lock().unwrap_or_else(PoisonError::into_inner);
         if target.0 != route {
             *target = (route, self.peer(DomId(route.domid())).ok().map(|peer| Arc::clone(&peer)));
         }

@@ -8,6 +8,9 @@
 //! Four input bits are looked up at once, in a table made from the key. Every input up to
 //! [`INPUT_MAX`] bytes and every key has a hash: nothing here can fail.
 
+use crate::array;
+use alloc::boxed::Box;
+
 /// Bytes of the longest input: two IPv6 addresses and two ports.
 pub const INPUT_MAX: usize = 36;
 /// Bytes of the longest key: what the last input bit needs.
@@ -17,13 +20,13 @@ pub const KEY_MAX: usize = INPUT_MAX + 4;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Toeplitz {
     /// By place of four input bits, and their value.
-    table: [[u32; 16]; INPUT_MAX * 2],
+    table: Box<[[u32; 16]; INPUT_MAX * 2]>,
 }
 
 impl Toeplitz {
     /// For a key; a shorter one goes on with zeroes.
     pub fn new(key: &[u8; KEY_MAX]) -> Self {
-        let mut table = [[0u32; 16]; INPUT_MAX * 2];
+        let mut table = array::filled::<_, { INPUT_MAX * 2 }>([0u32; 16]);
         // The 32 bits of the key that begin at the bit under way, and the byte that comes into
         // them.
         let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);

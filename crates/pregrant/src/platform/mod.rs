@@ -265,8 +265,8 @@ pub struct ReadySet {
 /// Event channels (docs/protocol 8.2): edge-like, coalescing, possibly spurious; always check the
 /// ring.
 pub trait Events {
-    /// One end; closed on drop.
-    type Chan: Send;
+    /// One end; closed on drop. Several threads may [send](Self::notify) by one at a time.
+    type Chan: Send + Sync;
     /// Allocates an end for `to` to bind to (`EVTCHNOP_alloc_unbound`); the number goes into
     /// xenstore.
     fn offer(&self, to: DomId) -> Result<(Self::Chan, EvtchnPort), PlatformError>;
@@ -285,6 +285,13 @@ pub trait Events {
     fn notify(&self, chan: &Self::Chan);
     /// Allows the next event of this end: called after the ring was drained and armed.
     fn unmask(&self, chan: &Self::Chan);
+    /// The same, where the event brought no work: a platform may slow such a peer down (Linux's
+    /// late EOI).
+    ///
+    /// As written here: it does not.
+    fn unmask_spurious(&self, chan: &Self::Chan) {
+        self.unmask(chan);
+    }
     /// Sleeps until an end fires or `max` has passed (None: for ever). `ready` is cleared first.
     /// Each end that is reported is masked until [`unmask`](Self::unmask).
     fn wait(&self, ready: &mut ReadySet, max: Option<Duration>);

@@ -493,7 +493,7 @@ fn a_del_says_what_it_unmapped() {
     ]
     .concat();
     assert_eq!(pair.asked(DEL, 0, &some), (SUCCESS, 144));
-    let statuses = pair.front.ctrl().and_then(|ctrl| ctrl.statuses(some.len())).expect("a list");
+    let statuses = pair.front.ctrl().and_then(|ctrl| ctrl.statuses(some.len())).expect("a list").to_vec();
     let not: Vec<_> = (0..).zip(&statuses).filter(|(_, status)| **status != 0).collect();
     assert_eq!(not, [(100, &2), (101, &2), (102, &2)]);
     assert_eq!((pair.mapped(), pair.back.gref_pages(0)), (mapped + 368, [368, 212]));
@@ -501,7 +501,7 @@ fn a_del_says_what_it_unmapped() {
     let took = pair.exchange(0, 256, 700);
     assert_eq!((took.copies, took.maps), (144, 0));
     assert_eq!(pair.asked(DEL, 0, &some), (SUCCESS, 0), "none of them is there");
-    let statuses = pair.front.ctrl().and_then(|ctrl| ctrl.statuses(some.len())).expect("a list");
+    let statuses = pair.front.ctrl().and_then(|ctrl| ctrl.statuses(some.len())).expect("a list").to_vec();
     assert!(statuses.iter().all(|status| *status == 2));
     // There is room for them again, and in the end for all.
     assert_eq!(pair.asked(ADD, 0, &all[..100]), (SUCCESS, 100));

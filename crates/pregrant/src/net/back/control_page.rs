@@ -18,6 +18,7 @@
 
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
+use crate::array;
 use crate::net::headers::MacAddr;
 use crate::net::path::{GREF_QUEUES_MAX as QUEUES_MAX, GREF_UNANSWERED_MAX as UNANSWERED_MAX};
 use crate::net::toeplitz::KEY_MAX;
@@ -63,20 +64,22 @@ pub struct ControlPage {
     sequence: u32,
     /// The copy to be written next: 0 or 1.
     next: usize,
+    /// Scratch: a copy.
+    words: Box<Words>,
 }
 
 /// What is kept of gref mappings beside the tables themselves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptGrefs {
     /// By queue: which change of its table counts.
-    pub versions: [u32; QUEUES_MAX],
+    pub versions: Box<[u32; QUEUES_MAX]>,
     /// Requests that were taken and not answered.
     pub taken: Vec<CtrlRequest>,
 }
 
 impl Default for KeptGrefs {
     fn default() -> Self {
-        Self { versions: [0; QUEUES_MAX], taken: Vec::new() }
+        Self { versions: array::filled(0), taken: Vec::new() }
     }
 }
 
@@ -97,28 +100,32 @@ impl ControlPage {
     /// A control page in the first [`CONTROL_BYTES`] of `memory`; None when it is shorter.
     pub fn new<S: SharedBytes + Send + 'static>(memory: S) -> Option<Self> {
         let long = memory.len() >= CONTROL_BYTES;
-        long.then(|| Self { memory: Box::new(memory), sequence: 0, next: 0 })
+        long.then(|| Self { memory: Box::new(memory), sequence: 0, next: 0, words: array::filled(0) })
     }
 
     /// The newest state that was written to its end; None: there is none.
     pub fn load(&mut self) -> Option<Kept> {
-        let copies = [0, 1].map(|copy| {
-            let words: Words =
-                core::array::from_fn(|i| self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0));
-            (words[0] == MAGIC && words[CHECKSUM] == checksum(&words)).then_some(words)
-        });
-        let (copy, words) = match copies {
-            [Some(first), Some(second)] => {
-                let second_is_newer = (second[SEQUENCE].wrapping_sub(first[SEQUENCE]) as i32) > 0;
-                if second_is_newer { (1, second) } else { (0, first) }
-            }
-            [Some(first), None] => (0, first),
-            [None, Some(second)] => (1, second),
+        let sequences = [0, 1].map(|copy| self.read(copy).then(|| self.words[SEQUENCE]));
+        let copy = match sequences {
+            [Some(first), Some(second)] if (second.wrapping_sub(first) as i32) > 0 => 1,
+            [Some(_), _] => 0,
+            [None, Some(_)] => 1,
             [None, None] => return None,
         };
-        self.sequence = words[SEQUENCE];
+        if !self.read(copy) {
+            return None;
+        }
+        self.sequence = self.words[SEQUENCE];
         self.next = 1 - copy;
-        decode(&words)
+        decode(&self.words)
+    }
+
+    /// Reads a copy. Whether it is one, whole.
+    fn read(&mut self, copy: usize) -> bool {
+        for (i, word) in self.words.iter_mut().enumerate() {
+            *word = self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0);
+        }
+        self.words[0] == MAGIC && self.words[CHECKSUM] == checksum(&self.words)
     }
 
     /// Writes a state. It counts when this returns, and not before it is whole.
@@ -130,9 +137,9 @@ impl ControlPage {
         grefs: &KeptGrefs,
     ) {
         self.sequence = self.sequence.wrapping_add(1);
-        let words = encode(self.sequence, (multicast, hash), last, grefs);
+        encode(&mut self.words, self.sequence, (multicast, hash), last, grefs);
         let put = |i: usize| {
-            let fits = self.memory.store_u32(self.next * COPY_BYTES + i * 4, words[i]);
+            let fits = self.memory.store_u32(self.next * COPY_BYTES + i * 4, self.words[i]);
             debug_assert!(fits, "a copy lies inside of the page");
         };
         for i in (0..WORDS).filter(|i| *i != CHECKSUM) {
@@ -155,12 +162,13 @@ fn checksum(words: &Words) -> u32 {
 }
 
 fn encode(
+    words: &mut Words,
     sequence: u32,
     (multicast, hash): (&MulticastList, &HashSettings),
     (index, answer): (u32, CtrlResponse),
     grefs: &KeptGrefs,
-) -> Words {
-    let mut words = [0; WORDS];
+) {
+    words.fill(0);
     words[0] = MAGIC;
     words[SEQUENCE] = sequence;
     words[LAST] = index;
@@ -180,17 +188,17 @@ fn encode(
         to[0] = u32::from_le_bytes([*a, *b, *c, *d]);
         to[1] = u32::from_le_bytes([*e, *f, 0, 0]);
     }
-    words[VERSIONS..NR_TAKEN].copy_from_slice(&grefs.versions);
+    words[VERSIONS..NR_TAKEN].copy_from_slice(&grefs.versions[..]);
     let taken = &grefs.taken[..grefs.taken.len().min(UNANSWERED_MAX)];
     words[NR_TAKEN] = taken.len() as u32;
     for (to, request) in words[TAKEN..].chunks_exact_mut(4).zip(taken) {
         to.copy_from_slice(&request.to_words());
     }
-    words[CHECKSUM] = checksum(&words);
-    words
+    words[CHECKSUM] = checksum(words);
 }
 
 /// None: a value that this version does not know.
+#[inline(never)]
 fn decode(words: &Words) -> Option<Kept> {
     let mut hash = HashSettings::default();
     let ok = |status| (status == CtrlStatus::Success).then_some(());
@@ -215,7 +223,7 @@ fn decode(words: &Words) -> Option<Kept> {
     }
     let taken = words[TAKEN..].as_chunks().0.iter().take(nr_taken);
     let taken = taken.map(|words| CtrlRequest::from_words(*words)).collect();
-    let mut versions = [0; QUEUES_MAX];
+    let mut versions = array::filled::<_, QUEUES_MAX>(0);
     versions.copy_from_slice(&words[VERSIONS..NR_TAKEN]);
     let macs = words[MACS..].chunks_exact(2).take(nr).map(|w| {
         let ([a, b, c, d], [e, f, ..]) = (w[0].to_le_bytes(), w[1].to_le_bytes());
@@ -254,7 +262,7 @@ mod tests {
         let answer = CtrlResponse { id: n as u16, msg_type: 4, status: 2, data: n };
         let request = |k| CtrlRequest { id: k as u16, msg_type: 10, data: [k, n, k * n] };
         let grefs = KeptGrefs {
-            versions: core::array::from_fn(|q| n.wrapping_mul(q as u32 + 3)),
+            versions: Box::new(core::array::from_fn(|q| n.wrapping_mul(q as u32 + 3))),
             taken: (0..n % 33).map(request).collect(),
         };
         Kept { multicast, hash, last: (n, answer), grefs }
@@ -294,7 +302,8 @@ mod tests {
             store(&mut writer, &state(3));
             store(&mut writer, &state(old));
             let s = state(new);
-            let words = encode(writer.sequence.wrapping_add(1), (&s.multicast, &s.hash), s.last, &s.grefs);
+            let mut words = [0; WORDS];
+            encode(&mut words, writer.sequence.wrapping_add(1), (&s.multicast, &s.hash), s.last, &s.grefs);
             let order = (0..WORDS).filter(|i| *i != CHECKSUM).chain([CHECKSUM]);
             for (done, i) in order.enumerate() {
                 if done.is_multiple_of(EVERY) {
@@ -337,7 +346,8 @@ mod tests {
         }
         // A right checksum over what cannot be.
         let s = state(90);
-        let good = encode(1, (&s.multicast, &s.hash), s.last, &s.grefs);
+        let mut good = [0; WORDS];
+        encode(&mut good, 1, (&s.multicast, &s.hash), s.last, &s.grefs);
         for (i, value) in [(FLAGS, 16), (ALGORITHM, 2), (SIZE, 129), (NR_MACS, 65), (NR_TAKEN, 33)] {
             let mut words = good;
             words[i] = value;

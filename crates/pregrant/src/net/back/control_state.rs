@@ -60,6 +60,7 @@ impl Control {
 
     /// A connection whose guest has set nothing, or of which nothing is known any more: the list
     /// says which. `rsp_prod` is the control ring's. What the page had is overwritten.
+    #[inline(never)]
     pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
         self.multicast = multicast;
         self.hash = HashSettings::default();
@@ -71,6 +72,7 @@ impl Control {
 
     /// A predecessor's connection: what it kept is set. Gives the control ring's index after its
     /// last answer, and that answer; None: nothing was kept, [`begin`](Self::begin) anew.
+    #[inline(never)]
     pub fn resume(&mut self) -> Option<(u32, CtrlResponse)> {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
         (self.multicast, self.hash, self.last, self.grefs) =

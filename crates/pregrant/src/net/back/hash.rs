@@ -11,6 +11,7 @@
 //! key and table have a fixed size. The frames are other guests' bytes: headers that do not parse
 //! have no hash.
 
+use crate::array;
 use crate::net::batch::FrameHash;
 use crate::net::headers::{IpHeaders, IpVersion, PROTOCOL_TCP};
 use crate::net::toeplitz::{KEY_MAX, Toeplitz};
@@ -31,15 +32,15 @@ pub struct HashSettings {
     flags: u32,
     key: [u8; KEY_MAX],
     /// The key's table; None: the key is empty, every hash is 0.
-    ready: Option<Box<Toeplitz>>,
-    mapping: [u16; MAPPING_MAX],
+    ready: Option<Toeplitz>,
+    mapping: Box<[u16; MAPPING_MAX]>,
     /// Entries of it that count; 0: hash modulo queues.
     size: usize,
 }
 
 impl Default for HashSettings {
     fn default() -> Self {
-        Self { toeplitz: false, flags: 0, key: [0; KEY_MAX], ready: None, mapping: [0; MAPPING_MAX], size: 0 }
+        Self { toeplitz: false, flags: 0, key: [0; KEY_MAX], ready: None, mapping: array::filled(0), size: 0 }
     }
 }
 
@@ -102,7 +103,7 @@ impl HashSettings {
         }
         self.key = [0; KEY_MAX];
         self.key[..key.len()].copy_from_slice(key);
-        self.ready = (self.key != [0; KEY_MAX]).then(|| Box::new(Toeplitz::new(&self.key)));
+        self.ready = (self.key != [0; KEY_MAX]).then(|| Toeplitz::new(&self.key));
         CtrlStatus::Success
     }
 
@@ -111,7 +112,7 @@ impl HashSettings {
         if size as usize > MAPPING_MAX {
             return CtrlStatus::InvalidParameter;
         }
-        self.mapping = [0; MAPPING_MAX];
+        self.mapping.fill(0);
         self.size = size as usize;
         CtrlStatus::Success
     }

@@ -9,14 +9,16 @@
 //! guest may do: add anything; it gets no more than 64 addresses, and what it did not name it does
 //! not hear.
 
+use crate::array;
 use crate::net::batch::tx::MulticastAsk;
 use crate::net::headers::MacAddr;
 use crate::wire::netif::MCAST_LIST_MAX;
+use alloc::boxed::Box;
 
 /// The addresses that a guest named, and whether they count.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MulticastList {
-    addresses: [MacAddr; MCAST_LIST_MAX],
+    addresses: Box<[MacAddr; MCAST_LIST_MAX]>,
     len: usize,
     /// `request-multicast-control`.
     requested: bool,
@@ -27,7 +29,7 @@ pub struct MulticastList {
 
 impl Default for MulticastList {
     fn default() -> Self {
-        Self { addresses: [MacAddr([0; 6]); MCAST_LIST_MAX], len: 0, requested: false, whole: true }
+        Self { addresses: array::filled(MacAddr([0; 6])), len: 0, requested: false, whole: true }
     }
 }
 

@@ -151,6 +151,7 @@ const fn goes_to_another_thread<T: Send>() {}
 impl<P: Platform> BackQueue<P> {
     /// Of these halves, of domain `of`. `rx_chan` is missing where one channel serves both; `pages`
     /// are mapped from connect to disconnect.
+    #[inline(never)]
     pub fn new(
         of: DomId,
         tx: TxQueue<P>,

@@ -12,13 +12,14 @@ use super::guest_settings::{GuestSettings, Hashes};
 use super::shared_control::SharedControl;
 use super::stall::{Link, Patience, QueueState, Stall};
 use super::tx::PeerRing;
+use crate::array;
 use crate::error::PeerFault;
 use crate::net::batch::RxBatch;
 use crate::net::features::RxAccepts;
 use crate::net::path::Chain;
 use crate::net::stats::{DirStats, LiveStats};
 use crate::platform::{Events, PeerMem, Platform};
-use crate::port::{ARENA_BYTES, Arena, BURST_FRAMES, FramePort};
+use crate::port::{ARENA_BYTES, Arena, FramePort};
 use crate::ring::{BackRing, InFlight, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
@@ -32,7 +33,7 @@ pub struct RxQueue<P: Platform> {
     ring: BackRing<NetRx, PeerRing<NetRx, P>>,
     chain: Chain<P>,
     batch: Box<RxBatch>,
-    arena: Arena,
+    arena: Box<Arena>,
     /// Frames of the arena that are gone.
     sent: usize,
     /// Slots that the next frame waits for; 0: it does not wait.
@@ -59,24 +60,27 @@ impl<P: Platform> RxQueue<P> {
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
     ) -> Self {
-        Self::with_arena(ring, chain, accepts, Arena::new())
+        Self::with_arena(ring, chain, accepts, Box::default())
     }
 
     /// The same with an arena in memory of the platform's choice.
+    #[inline(never)]
     pub fn in_room_of(
         p: &P,
         ring: BackRing<NetRx, PeerRing<NetRx, P>>,
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
     ) -> Self {
-        Self::with_arena(ring, chain, accepts, Arena::over(p.peer().burst_buffer(ARENA_BYTES)))
+        let arena = Box::new(Arena::over(p.peer().burst_buffer(ARENA_BYTES)));
+        Self::with_arena(ring, chain, accepts, arena)
     }
 
+    #[inline(never)]
     fn with_arena(
         ring: BackRing<NetRx, PeerRing<NetRx, P>>,
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
-        arena: Arena,
+        arena: Box<Arena>,
     ) -> Self {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
@@ -90,7 +94,7 @@ impl<P: Platform> RxQueue<P> {
             sent: 0,
             wait: 0,
             accepts,
-            hashes: Box::new([None; BURST_FRAMES]),
+            hashes: array::filled(None),
             hashed: false,
             bursts: 0,
             stall: Stall::new(Patience::default(), true, true, 0),

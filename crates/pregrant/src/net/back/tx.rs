@@ -89,6 +89,7 @@ fn take_buffer(port: &mut dyn FramePort, arena: &mut Arena) -> bool {
 
 impl<P: Platform> TxQueue<P> {
     /// A queue over a ring that was just taken up.
+    #[inline(never)]
     pub fn new(ring: BackRing<NetTx, PeerRing<NetTx, P>>, chain: impl Into<Chain<P>>) -> Self {
         let size = ring.size();
         let stats = Arc::new(LiveStats::default());

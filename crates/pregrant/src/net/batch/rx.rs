@@ -10,6 +10,7 @@
 //! laid out only when all of its slots are there. Each request is read once.
 
 use super::{BATCH_SLOTS, Todo, bits, mask};
+use crate::array;
 use crate::error::PeerFault;
 use crate::net::checksum;
 pub use crate::net::features::RxAccepts;
@@ -21,6 +22,7 @@ use crate::wire::netif::{
     Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, HASH_ALGORITHM_TOEPLITZ, RSP_ERROR, RXF_CSUM_BLANK,
     RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
+use alloc::boxed::Box;
 
 /// One RX request with the piece of a frame that goes there.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,10 +76,10 @@ pub struct RxBatch {
     /// How many.
     pub nr_frames: usize,
     /// Pieces of all frames.
-    pub slots: [RxSlot; BATCH_SLOTS],
+    pub slots: Box<[RxSlot; BATCH_SLOTS]>,
     nr_slots: usize,
     /// Answers, in ring order.
-    pub rsps: [RxResponse; BATCH_SLOTS],
+    pub rsps: Box<[RxResponse; BATCH_SLOTS]>,
     nr_rsps: usize,
     /// Frames that failed: their answers say ERROR.
     pub failed: Todo,
@@ -121,9 +123,9 @@ impl Default for RxBatch {
         Self {
             frames: [RxFrame::default(); BURST_FRAMES],
             nr_frames: 0,
-            slots: [RxSlot::default(); BATCH_SLOTS],
+            slots: array::filled(RxSlot::default()),
             nr_slots: 0,
-            rsps: [RxResponse::default(); BATCH_SLOTS],
+            rsps: array::filled(RxResponse::default()),
             nr_rsps: 0,
             failed: 0,
             dropped: 0,

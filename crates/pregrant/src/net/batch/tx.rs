@@ -18,6 +18,7 @@
 //! consumed is answered.
 
 use super::{BATCH_SLOTS, Todo, mask};
+use crate::array;
 use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;
@@ -28,6 +29,7 @@ use crate::wire::netif::{
     DROP_SLOTS, Extra, FATAL_SLOTS, MIN_FRAME, RSP_ERROR, RSP_NULL, RSP_OKAY, TXF_CSUM_BLANK,
     TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -136,12 +138,12 @@ pub struct TxBatch {
     /// How many.
     pub nr_frames: usize,
     /// Fragments of all frames.
-    pub slots: [TxSlot; BATCH_SLOTS],
+    pub slots: Box<[TxSlot; BATCH_SLOTS]>,
     nr_slots: usize,
     /// Counts what was taken; another queue's are others.
     pub serial: u64,
     /// Answers, in ring order; OKAY until somebody finds otherwise.
-    pub rsps: [TxResponse; BATCH_SLOTS],
+    pub rsps: Box<[TxResponse; BATCH_SLOTS]>,
     nr_rsps: usize,
     /// Frames whose answers must wait until their path
     /// [retires](crate::net::path::BackPath::retire) them.
@@ -177,12 +179,12 @@ impl Default for TxBatch {
         Self {
             frames: [TxFrame::default(); BURST_FRAMES],
             nr_frames: 0,
-            slots: [TxSlot::default(); BATCH_SLOTS],
+            slots: array::filled(TxSlot::default()),
             nr_slots: 0,
             // No two queues of a process number a batch alike: a port may serve many, one after
             // another too.
             serial: (BATCHES.fetch_add(1, Ordering::Relaxed) << QUEUE_SHIFT) & SERIAL_MASK,
-            rsps: [TxResponse::default(); BATCH_SLOTS],
+            rsps: array::filled(TxResponse::default()),
             nr_rsps: 0,
             held: 0,
             takes: None,

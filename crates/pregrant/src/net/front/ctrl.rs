@@ -18,6 +18,8 @@ use crate::ring::{FrontRing, NetCtrl, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlType, GREF_LIST_MAX, GrefEntry};
+use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 
 /// The front's end of a control ring.
@@ -33,6 +35,8 @@ pub struct CtrlFront<P: Platform> {
     pending: Option<CtrlRequest>,
     /// Never 0: Windows' front skips it, so a back may take it for no id.
     next_id: u16,
+    /// Scratch: nothing is allocated once it is set up.
+    statuses: Box<[u16]>,
 }
 
 /// A request is under way already, or what it names does not fit a page.
@@ -65,7 +69,8 @@ impl<P: Platform> CtrlFront<P> {
         ring.init();
         let ring = FrontRing::new(ring);
         let keys = CtrlKeys { ring: ring_grants.first(), channel };
-        Ok((Self { ring, ring_grants, chan, page, list, pending: None, next_id: 1 }, keys))
+        let statuses = vec![0; GREF_LIST_MAX + 1].into_boxed_slice();
+        Ok((Self { ring, ring_grants, chan, page, list, pending: None, next_id: 1, statuses }, keys))
     }
 
     /// Asks. The answer comes from [`answer`](Self::answer).
@@ -96,8 +101,8 @@ impl<P: Platform> CtrlFront<P> {
         if self.pending.is_some() || queues.len() > PAGE_SIZE / 4 {
             return Err(NotAsked);
         }
-        let bytes: Vec<u8> = queues.iter().flat_map(|queue| queue.to_le_bytes()).collect();
-        if !self.page.bytes().copy_in(0, &bytes) {
+        let bytes = self.page.bytes();
+        if !queues.iter().enumerate().all(|(k, queue)| bytes.copy_in(k * 4, &queue.to_le_bytes())) {
             return Err(NotAsked);
         }
         self.ask(p, CtrlType::SetHashMapping, [self.page.refs()[0].0, queues.len() as u32, first])
@@ -111,19 +116,30 @@ impl<P: Platform> CtrlFront<P> {
         queue: u32,
         entries: &[GrefEntry],
     ) -> Result<(), NotAsked> {
-        let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_bytes()).collect();
-        if self.pending.is_some() || !self.list.bytes().copy_in(0, &bytes) {
+        let bytes = self.list.bytes();
+        if self.pending.is_some() || entries.len() * GrefEntry::SIZE > bytes.len() {
             return Err(NotAsked);
+        }
+        for (k, entry) in entries.iter().enumerate() {
+            if !bytes.copy_in(k * GrefEntry::SIZE, &entry.to_bytes()) {
+                return Err(NotAsked);
+            }
         }
         let gref = self.list.refs()[0].0;
         self.ask(p, msg_type, [queue, gref, entries.len() as u32])
     }
 
     /// What the back wrote to the first `n` entries of the list. None: there are not so many.
-    pub fn statuses(&self, n: usize) -> Option<Vec<u16>> {
-        let mut bytes = alloc::vec![0; n.min(GREF_LIST_MAX + 1) * GrefEntry::SIZE];
-        let there = self.list.bytes().copy_out(0, &mut bytes);
-        there.then(|| bytes.as_chunks().0.iter().map(|entry| GrefEntry::from_bytes(*entry).status).collect())
+    pub fn statuses(&mut self, n: usize) -> Option<&[u16]> {
+        let n = n.min(self.statuses.len());
+        for (k, status) in self.statuses.iter_mut().enumerate().take(n) {
+            let mut entry = [0; GrefEntry::SIZE];
+            if !self.list.bytes().copy_out(k * GrefEntry::SIZE, &mut entry) {
+                return None;
+            }
+            *status = GrefEntry::from_bytes(entry).status;
+        }
+        self.statuses.get(..n)
     }
 
     /// Whether a request has no answer yet.

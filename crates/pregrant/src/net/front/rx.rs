@@ -19,6 +19,7 @@ use super::receiver::{Copying, Lending, Places, Receiver, bad_part, memory, piec
 use super::regions::OwnRing;
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::rx_buffers::RxBuffers;
+use crate::array;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::named::{Answers, Received};
@@ -71,7 +72,7 @@ impl<P: Platform> RxFront<P> {
             pages,
             buffers,
             cut: 0,
-            run: Box::new([RxResponse::default(); BURST_FRAMES]),
+            run: array::filled(RxResponse::default()),
             stats: DirStats::default(),
         }
     }
@@ -304,7 +305,10 @@ impl<P: Platform> RxFront<P> {
         n: u32,
         to: &mut impl Receiver<P>,
     ) -> Result<Long, PeerFault> {
-        let Some(frame) = self.read_long(first, at, n)? else { return Ok(Long::Cut) };
+        let mut frame = LongFrame::new();
+        if !self.read_long(&mut frame, first, at, n)? {
+            return Ok(Long::Cut);
+        }
         if frame.error {
             return Ok(Long::Error(frame.used));
         }
@@ -345,28 +349,29 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there.
-    /// None: it is not all there.
+    /// False: it is not all there.
     pub(super) fn read_long(
         &mut self,
+        frame: &mut LongFrame,
         first: RxResponse,
         at: u32,
         n: u32,
-    ) -> Result<Option<LongFrame>, PeerFault> {
+    ) -> Result<bool, PeerFault> {
         let chain = &self.chain;
         let names = |rsp: &RxResponse| match chain.names(rsp.flags) {
             0 => Ok(0),
             name if chain.named_by(name).is_none_or(|path| path.can_have(rsp)) => Ok(name),
             _ => Err(fault(rsp.offset, rsp.status)),
         };
-        let frame = LongFrame::read(&self.ring, names, first, (at, n))?;
-        match &frame {
-            Some(frame) if frame.error => self.stats.errors += 1,
-            Some(frame) if frame.name() != 0 && chain.named_by(frame.name()).is_none() => {
-                return Err(frame.fault);
-            }
-            _ => {}
+        if !frame.read(&self.ring, names, first, (at, n))? {
+            return Ok(false);
         }
-        Ok(frame)
+        if frame.error {
+            self.stats.errors += 1;
+        } else if frame.name() != 0 && chain.named_by(frame.name()).is_none() {
+            return Err(frame.fault);
+        }
+        Ok(true)
     }
 
     /// Before sleeping: asks for an event at the `ahead`-th answer from here. True: there is work.

@@ -55,17 +55,33 @@ pub struct LongFrame {
 }
 
 impl LongFrame {
+    /// Of no answer.
+    pub fn new() -> Self {
+        Self {
+            parts: [Part::default(); MAX_CHAIN],
+            nr: 0,
+            used: 0,
+            total: 0,
+            headroom: 0,
+            offload: Offload::NONE,
+            error: false,
+            fault: PeerFault::TooManySlots,
+        }
+    }
+
     /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there.
-    /// None: it is not all there. `names`: the flags by which an answer [names memory](Part::name).
+    /// False: it is not all there. `names`: the flags by which an answer [names
+    /// memory](Part::name).
     ///
     /// # Errors
     /// The answers make no frame: the device is closed.
     pub fn read<M: RingMem<Kind = NetRx>>(
+        &mut self,
         ring: &FrontRing<NetRx, M>,
         names: impl Fn(&RxResponse) -> Result<u16, PeerFault>,
         first: RxResponse,
         (at, n): (u32, u32),
-    ) -> Result<Option<Self>, PeerFault> {
+    ) -> Result<bool, PeerFault> {
         let slot_ahead = |ahead| (ring.rsp_cons().wrapping_add(ahead) & (ring.size() - 1)) as u16;
         let mut used = 1;
         let mut offload = offload_of(first.flags);
@@ -73,7 +89,7 @@ impl LongFrame {
         let mut extra = first.flags & RXF_EXTRA_INFO != 0;
         while extra {
             if at + used == n {
-                return Ok(None);
+                return Ok(false);
             }
             if used as usize == MAX_CHAIN {
                 return Err(PeerFault::TooManySlots);
@@ -88,7 +104,7 @@ impl LongFrame {
             used += 1;
             extra = more;
         }
-        let mut parts = [Part::default(); MAX_CHAIN];
+        let parts = &mut self.parts;
         let mut nr = 0;
         let mut error = false;
         let mut rsp = first;
@@ -99,7 +115,9 @@ impl LongFrame {
                 error = true;
             } else {
                 let name = names(&rsp)?;
-                parts[nr] = Part { slot, offset: rsp.offset, len: rsp.status as u16, name };
+                if let Some(part) = parts.get_mut(nr) {
+                    *part = Part { slot, offset: rsp.offset, len: rsp.status as u16, name };
+                }
                 total += rsp.status as usize;
             }
             nr += 1;
@@ -107,7 +125,7 @@ impl LongFrame {
                 break;
             }
             if at + used == n {
-                return Ok(None);
+                return Ok(false);
             }
             if nr == MAX_CHAIN {
                 return Err(PeerFault::TooManySlots);
@@ -121,15 +139,17 @@ impl LongFrame {
             return Err(fault);
         }
         // All of it is in one memory.
-        if !error && parts[..nr].iter().any(|part| part.name != parts[0].name) {
+        if !error && parts.iter().take(nr).any(|part| part.name != parts[0].name) {
             return Err(fault);
         }
-        Ok(Some(LongFrame { parts, nr, used, total, headroom, offload, error, fault }))
+        (self.nr, self.used, self.total, self.headroom) = (nr, used, total, headroom);
+        (self.offload, self.error, self.fault) = (offload, error, fault);
+        Ok(true)
     }
 
     /// Where its bytes are, in order.
     pub fn parts(&self) -> &[Part] {
-        &self.parts[..self.nr]
+        self.parts.get(..self.nr).unwrap_or_default()
     }
 
     /// How its responses [name](Part::name) its memory.

@@ -8,6 +8,7 @@
 //! [`tx`](super::tx).
 
 use super::regions::OwnRing;
+use crate::array;
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{BURST_FRAMES, Frames, Offload, Source};
@@ -78,7 +79,7 @@ impl<P: Platform> TxSlots<P> {
             free: FreeIds::new(n),
             in_flight: vec![false; n as usize].into_boxed_slice(),
             extras_in_flight: 0,
-            places: Box::new([Place::default(); BURST_FRAMES]),
+            places: array::filled(Place::default()),
             stats: DirStats::default(),
             limits: TxLimits::NONE,
         }

@@ -110,20 +110,13 @@ impl<P: Platform> Vif<P> {
         let mut paths = acceptors(&self.config.paths);
         let mut active = Pairs::new();
         let accepted = self.accept_paths(p, bus, &front, (&mut paths, begin), (&mut left, &mut active))?;
-        for (i, (keys, mut of_queue)) in front.queues.iter().zip(accepted).enumerate() {
-            let (tx_ring, rx_ring, chans) =
-                self.attach_rings(p, (i, front.queues.len()), keys, kept, begin)?;
+        for (i, mut of_queue) in accepted.into_iter().enumerate() {
             for path in &mut paths {
                 let mut cx = self.accepting(p, &front, left);
                 let lent = path.lend(&mut cx, i);
                 of_queue.add(lent, path.active_key(&front, i), (&mut left, &mut active));
             }
-            let QueuePaths { tx, rx, pages } = of_queue;
-            let pages = keys.tx_ring.len() + keys.rx_ring.len() + pages;
-            let tx = TxQueue::new(tx_ring, Chain::new(TX_ORDER, tx));
-            let rx = RxQueue::in_room_of(p, rx_ring, Chain::new(RX_ORDER, rx), accepts);
-            let control = Arc::clone(&self.control);
-            self.queues.push(BackQueue::new(self.of, tx, rx, chans, control, pages));
+            self.connect_queue(p, &front, (i, of_queue), kept, begin)?;
         }
         let shares: Vec<_> = self.queues.iter().map(|q| Arc::clone(q.share())).collect();
         let exchanges = self.queues.iter().map(|q| q.tx.chain().exchange()).zip(&shares);
@@ -146,6 +139,37 @@ impl<P: Platform> Vif<P> {
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
     }
 
+    /// Maps the rings of queue `i`, binds its channels, and joins them with its paths.
+    #[inline(never)]
+    fn connect_queue<E>(
+        &mut self,
+        p: &P,
+        front: &FrontRequest,
+        (i, paths): (usize, QueuePaths<P>),
+        kept: KeptMemory<'_>,
+        begin: Begin,
+    ) -> Result<(), ConnectError<E>> {
+        let keys = &front.queues[i];
+        let rings = self.attach_rings(p, (i, front.queues.len()), keys, kept, begin)?;
+        let queue = self.queue_of(p, rings, paths, keys.tx_ring.len() + keys.rx_ring.len());
+        self.queues.push(queue);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn queue_of(
+        &self,
+        p: &P,
+        (tx, rx, chans): AttachedRings<P>,
+        paths: QueuePaths<P>,
+        ring_pages: usize,
+    ) -> BackQueue<P> {
+        let tx = TxQueue::new(tx, Chain::new(TX_ORDER, paths.tx));
+        let rx = RxQueue::in_room_of(p, rx, Chain::new(RX_ORDER, paths.rx), self.accepts);
+        let control = Arc::clone(&self.control);
+        BackQueue::new(self.of, tx, rx, chans, control, ring_pages + paths.pages)
+    }
+
     /// A front that connects, as a path sees it.
     fn accepting<'a>(&'a mut self, p: &'a P, front: &'a FrontRequest, left: usize) -> Accepting<'a, P> {
         let held = self.held_pages();
@@ -154,6 +178,7 @@ impl<P: Platform> Vif<P> {
 
     /// Has each path take what the front asks for of each queue, or what a predecessor said that it
     /// has.
+    #[inline(never)]
     fn accept_paths<B: DeviceBus>(
         &mut self,
         p: &P,
@@ -186,6 +211,7 @@ impl<P: Platform> Vif<P> {
 
     /// Sets the control state that this connection begins with, and takes the front's control ring
     /// up if it has one.
+    #[inline(never)]
     fn connect_ctrl<E>(
         &mut self,
         p: &P,
@@ -217,7 +243,7 @@ impl<P: Platform> Vif<P> {
             let taken = if ctrl.unanswered() > 0 { &taken[..] } else { &[] };
             match &mut self.grefs {
                 Some(grefs) => {
-                    grefs.resume(p, self.of, &versions);
+                    grefs.resume(p, self.of, &versions[..]);
                     grefs.take_again(p, self.of, taken);
                 }
                 None => ctrl.refuse(p, self.of, &mut control, taken),
@@ -234,6 +260,7 @@ impl<P: Platform> Vif<P> {
     }
 
     /// Maps the rings of a queue, and binds its channels.
+    #[inline(never)]
     fn attach_rings<E>(
         &self,
         p: &P,

@@ -40,7 +40,7 @@ pub struct GrefMappingPath<P: Platform> {
 impl<P: Platform> GrefMappingPath<P> {
     /// With the table, or without at first.
     pub fn new(table: Option<Box<Table<P>>>) -> Self {
-        let places = Box::new([NOWHERE; BATCH_SLOTS]);
+        let places = crate::array::filled(NOWHERE);
         Self { table, exchange: None, places, held: HeldFrames::default() }
     }
 

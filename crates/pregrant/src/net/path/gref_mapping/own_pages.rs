@@ -129,7 +129,7 @@ impl<P: Platform> OwnPages<P> {
             answered = true;
             let statuses = ctrl.statuses(self.list.len()).unwrap_or_default();
             if let Some(cache) = queues.get_mut(queue).and_then(|queue| queue.tx_mut().cache_mut()) {
-                cache.take_answer(answer, &statuses, |gref| end(p, gref));
+                cache.take_answer(answer, statuses, |gref| end(p, gref));
             }
         }
         Ok(!ctrl.is_pending() && self.ask(p, ctrl, queues) || answered)
