@@ -1,4 +1,4 @@
-//! The guest misleads the back's RX: requests, indices, grants, pages; while frames of any kind
+//! The guest attacks the back's RX: requests, indices, grants, pages; while frames of any kind
 //! come for it.
 //!
 //! After each run the model front (`rig::model`) takes the answers, and each frame that was due is

@@ -1,4 +1,4 @@
-//! The guest misleads the back's TX: slots, extras, indices, grants, pages; over copy, map and
+//! The guest attacks the back's TX: slots, extras, indices, grants, pages; over copy, map and
 //! staging.
 //!
 //! ```text
@@ -127,7 +127,7 @@ struct Game {
     /// Pages that may be mapped between two polls.
     mapped: RangeInclusive<usize>,
     control: SharedControl,
-    /// What the guest was notified; and the addresses that it named, as the rules have them.
+    /// What the guest was offered; and the addresses that it named, as the rules have them.
     offered: bool,
     named: BTreeSet<[u8; 6]>,
 }
@@ -229,7 +229,7 @@ impl Game {
                 let (page, with) = (tape.below(PAGES), tape.u8());
                 assert!(self.pages.region.copy_in(page * PAGE_SIZE, &[with; PAGE_SIZE]));
             }
-            // A word of the page but the indices: they are notified of below.
+            // A word of the page but the indices: they are changed below.
             8 => {
                 let word = 4 * (4 + tape.u16() as usize % (PAGE_SIZE / 4 - 4));
                 assert!(self.port.ring.store_u32(word, tape.u32()));

@@ -1,4 +1,4 @@
-//! The guest misleads its disk's back: slots of any kind, lists, indices, keys, grants; over copy,
+//! The guest attacks its disk's back: slots of any kind, lists, indices, keys, grants; over copy,
 //! map and persistent.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!                            '------ blk_model.rs: what the rules say -----------'   at each call, and after each poll
 //! ```
 //! Each request has one answer, when it is due and not before, with the status that the rules give
-//! it and zeroes in its pads; the disk is notified of what may be done, in order, and of nothing
+//! it and zeroes in its pads; the disk gets what may be done, in order, and of nothing
 //! else; the guest's memory changes where a read says, and nowhere else; what is written is the
 //! guest's. What is mapped is bounded, and nothing is at the end. The disk does what it is given in
 //! any order, fails, hangs, and grows; the back's process dies between two polls or in one, and
@@ -649,7 +649,7 @@ impl Game {
         assert!(counts.mapped <= self.back.mapped_pages().max(rings));
     }
 
-    /// The image has another length now, and its back is notified or checks itself.
+    /// The image has another length now, and its back gets that or checks itself.
     fn resize(&mut self, sectors: u64, checks: bool) {
         self.disk.lock().image.sectors = sectors;
         if checks {
@@ -661,7 +661,7 @@ impl Game {
         self.is_told();
     }
 
-    /// The guest was shown how long its disk is.
+    /// The guest sees how long its disk is.
     fn is_told(&self) {
         let figures_told = self.front_bus.peer.borrow()["sectors"].clone();
         assert_eq!(figures_told, self.disk.lock().figures_told.sectors.to_string());

@@ -1,4 +1,4 @@
-//! The back of a disk misleads its front: answers, indices, figures, keys and states; it writes
+//! The back of a disk attacks its front: answers, indices, figures, keys and states; it writes
 //! into pages that it was shown, and keeps them mapped.
 //!
 //! ```text

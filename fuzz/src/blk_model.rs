@@ -84,7 +84,7 @@ impl fmt::Debug for Active {
 enum Outcome {
     Answer(Due),
     Go(Active),
-    /// A read of which a page is not the back's to use: the disk is notified of it where its bytes
+    /// A read of which a page is not the back's to use: the disk gets it where its bytes
     /// are copied, as they are where all of its pages would be more than may be mapped. Else it is
     /// answered.
     IfCopied(Active, Due),
@@ -133,7 +133,7 @@ struct Lane {
 pub struct Model {
     /// What the image is.
     pub image: DiskFigures,
-    /// What the guest was notified.
+    /// What the guest knows.
     pub figures_told: DiskFigures,
     pub barrier: bool,
     pub max_indirect: u16,
@@ -416,7 +416,7 @@ impl Model {
         }
     }
 
-    /// The next request that its disk is to be notified of, which is by this order. The ones before
+    /// The next request that its disk is to get, by this order. The ones before
     /// it are answered at once. All are validated.
     fn next(&mut self, lane: usize, io: &Io) -> Active {
         let this = &mut self.lanes[lane];

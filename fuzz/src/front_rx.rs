@@ -1,4 +1,4 @@
-//! The back misleads our front: answers to RX and to TX, indices, pages that it writes, pages that
+//! The back attacks our front: answers to RX and to TX, indices, pages that it writes, pages that
 //! it holds on to.
 //!
 //! ```text

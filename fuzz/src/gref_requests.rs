@@ -149,7 +149,7 @@ impl Game {
         }
     }
 
-    /// The worker of a queue applies what it is notified.
+    /// The worker of a queue applies what it gets.
     fn check(&mut self, q: usize) {
         self.exchanges[q].apply(&mut self.tables[q]);
     }

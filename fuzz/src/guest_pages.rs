@@ -94,7 +94,7 @@ pub fn granted(rig: &Rig, gref: u32, offset: u16, len: usize) -> Option<Vec<u8>>
     Some(bytes_of(&map, offset.into(), len))
 }
 
-/// Fills memory, of 64 pages at most, so that no two neighbours, lines or pages check alike.
+/// Fills memory, of 64 pages at most, so that no two neighbours, lines or pages are alike.
 pub fn fill(memory: &impl SharedBytes) {
     // Made once: this is what most of an input's time would go to.
     static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| (0..64 * PAGE_SIZE).map(crate::rig::byte).collect());

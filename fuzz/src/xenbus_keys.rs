@@ -40,7 +40,7 @@ const PAGES: usize = 16;
 /// Channels that it offers.
 const CHANNELS: usize = 4;
 
-/// Keys that either end checks, and some that it does not.
+/// Keys that either end reads, and some that it does not.
 const KEYS: [&str; 42] = [
     "tx-ring-ref",
     "rx-ring-ref",
@@ -378,7 +378,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         if tape.is_over() {
             break;
         }
-        // Time enough to restart.
+        // Time enough to reconnect.
         rig.xen.stop_clock(op as u64 * 1_000_000_000);
         let mut failed = false;
         match tape.below(8) {

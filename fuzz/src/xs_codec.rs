@@ -3,7 +3,7 @@
 //!
 //! However a stream is cut, the same messages come of it, and what is kept is no more than what
 //! came. A client whose server answers nonsense gets errors: it neither panics nor waits for ever,
-//! and remembers no more than it was notified.
+//! and remembers no more than it got.
 
 use crate::tape::Tape;
 use pregrant::DomId;

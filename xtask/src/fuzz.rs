@@ -82,7 +82,7 @@ struct Running {
     until: Option<Instant>,
 }
 
-/// How long a target may take to receive that its time is over.
+/// How long a target may take to notice that its time is over.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 impl Running {

@@ -110,7 +110,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 /// Seconds that a disk may take to be there: a back waits ten for an image that somebody has, and
 /// then says who.
 const WAIT_USUAL: u64 = 15;
-/// Between two checks whether a signal came, as long as there was no backend yet.
+/// Between two checks for a signal, as long as there was no backend yet.
 const CHECK: Duration = Duration::from_millis(100);
 
 /// Runs `pregrant blkfront`.

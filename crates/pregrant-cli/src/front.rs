@@ -183,9 +183,9 @@ const TRANSFERS_MAX: usize = 8;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long nothing may move in a transfer while there is a backend.
 const MOVE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long nothing may be notified of one who has a place, while there is a backend.
+/// How long one that has a place may be silent, while there is a backend.
 const SILENCE_MOST: Duration = Duration::from_secs(40);
-/// Between two checks these three.
+/// Between two checks of these three.
 const PATIENCE_CHECK: Duration = Duration::from_secs(1);
 /// How long the backend may take to let go of the guest's memory.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);

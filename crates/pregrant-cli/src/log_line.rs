@@ -1,4 +1,4 @@
-//! How the log checks on standard error: for the journal, or for eyes.
+//! The log's form on standard error: for the journal, or for eyes.
 //!
 //! ```text
 //!   standard error is the journal (JOURNAL_STREAM names it)    <4>[WARN ] vif 0 of domain 5 ...     the journal has the time

@@ -1,4 +1,4 @@
-//! What systemd is notified of this process, by the crate `sd-notify`: one datagram for each news.
+//! What this process reports to systemd, by the crate `sd-notify`: one datagram for each news.
 //!
 //! ```text
 //!   READY=1                             the units after it may start: guests are served
@@ -13,7 +13,7 @@
 use sd_notify::NotifyState;
 use std::time::{Duration, Instant};
 
-/// Between two checks the status.
+/// Between two checks of the status.
 const EVERY: Duration = Duration::from_secs(1);
 /// The watchdog is fed so often in its time: a turn that is late by half of it does no harm.
 const FEEDS: u32 = 4;

@@ -559,7 +559,7 @@ fn what_passes_a_vif_is_captured() {
     machine.end();
 }
 
-/// A capture that cannot be written any more is notified of once; its vif goes on.
+/// A capture that cannot be written any more is reported once; its vif goes on.
 #[test]
 fn a_capture_that_fails_ends_alone() {
     let machine = Machine::start("capture-fails");

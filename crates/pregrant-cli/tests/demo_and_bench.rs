@@ -567,7 +567,7 @@ fn the_demo_tells_its_story_and_loses_nothing() {
     the_killed_disk_had_a_successor(&lines);
     let facts = std::fs::read_to_string(report.join("machine.json")).expect("the facts");
     let facts: serde_json::Value = serde_json::from_str(&facts).expect("an object");
-    // Whether others were at work is this machine's business; that it is notified is not.
+    // Whether others were at work is this machine's business; that it is reported is not.
     let loaded = number(&facts, "others") > 0.05;
     assert_eq!(story.contains("Other programs took "), loaded, "{facts}\n{story}");
     let page = std::fs::read_to_string(report.join("index.html")).expect("the report");
@@ -610,7 +610,7 @@ fn the_killed_backend_had_a_successor(story: &str, lines: &[serde_json::Value]) 
     assert_eq!(line["workers"].as_u64(), Some(1), "as `pregrant back` serves: {line}");
 }
 
-/// Of the demo's disk: every request was answered, and what the longest took is notified.
+/// Of the demo's disk: every request was answered, and the longest one's time is reported.
 fn the_killed_disk_had_a_successor(lines: &[serde_json::Value]) {
     let [line] = &lines.iter().filter(|l| l["bench"] == "disk-restart").collect::<Vec<_>>()[..] else {
         panic!("one line of the act is wanted");

@@ -304,7 +304,7 @@ fn a_device_that_is_not_there_is_said_to_be_missing() {
     machine.stop();
 }
 
-/// A backend that hangs is distinguished from one that does not run, by every command; and the
+/// Every command distinguishes a hanging backend from one that does not run; and the
 /// others of its machine are shown.
 #[test]
 fn a_hung_backend_is_no_absent_one() {

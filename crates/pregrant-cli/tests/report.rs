@@ -1,5 +1,5 @@
 //! `--report` and `pregrant report` as a user runs them: which files come, what they say, and where
-//! errors are notified.
+//! errors go.
 
 use std::fs;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ fn a_bench_reports_and_its_records_make_the_same_page_again() {
         assert!(page.contains(part), "{part} is missing");
     }
     assert!(!page.contains("not recorded"));
-    // The laboratory is a library, and is known by the program which commit it is.
+    // The laboratory is a library, and the program tells it which commit it is.
     if let Some(commit) = option_env!("PREGRANT_COMMIT") {
         assert!(page.contains(&format!("commit {commit}")), "{commit} is missing");
     }

@@ -1,5 +1,5 @@
 //! A hostile back on real Xen: takes a vif through states 2, 4, 5 and 6 again and again, and lets
-//! go of no page that it was notified of.
+//! go of no page that it knows of.
 //!
 //! Root in dom0, where nothing else serves the vif: `cycling_back DOMID TURNS`. A line every 20
 //! turns, and the status says whether the front ever granted it more than in the first one. `cargo
@@ -25,7 +25,7 @@ type Map = <<Xen as Platform>::Peer as PeerMem>::Map;
 
 /// How long a front may take to any step: in an emulator on a busy machine, long.
 const PATIENCE: Duration = Duration::from_secs(400);
-/// Between two checks its state.
+/// Between two checks of its state.
 const CHECK: Duration = Duration::from_millis(50);
 
 struct Back {

@@ -69,7 +69,7 @@ fn read(port: &mut TapPort, socket: &UdpSocket, len: usize, queue: usize) -> Res
     Ok(ns as f64 / frames as f64)
 }
 
-/// Nanoseconds for a check an empty queue.
+/// Nanoseconds for a check of an empty queue.
 fn idle(port: &mut TapPort) -> f64 {
     let mut arena = Arena::new();
     let start = cpu_ns();

@@ -11,7 +11,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 static COMMIT: OnceLock<&str> = OnceLock::new();
 
-/// Tells the commit; the first that is notified stays.
+/// Tells the commit; the first that is set stays.
 pub fn set_commit(commit: &'static str) {
     let _ = COMMIT.set(commit);
 }

@@ -412,7 +412,7 @@ fn xsa_350_states_at_random() {
     stage.end();
 }
 
-/// A guest that writes its state as fast as it can is received in turns, and the frames of others
+/// A guest that writes its state as fast as it can is served in turns, and the frames of others
 /// move in between.
 fn xsa_350_a_state_that_never_rests() {
     let began = Instant::now();

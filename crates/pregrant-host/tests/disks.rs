@@ -412,7 +412,7 @@ fn a_sparse_image_on_storage_with_large_blocks_is_written_by_the_sector() {
         let mut image = FileImage::new(&path, config);
         let figures = open(&mut image, &WRITABLE).unwrap();
         exercise(&mut image, figures);
-        // Any guest may ask for single sectors, and is notified that whole blocks cost less.
+        // Any guest may ask for single sectors, and sees that whole blocks cost less.
         assert_eq!((figures.sector_size, figures.physical_sector_size), (512, 4096));
     }
     // The device itself has large sectors, which its guest knows. Threads let go of the images by
@@ -583,7 +583,7 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
             said()
         );
     }
-    // Whoever opens it again is given the place it is described, and the log not once more.
+    // Whoever opens it again gets the place described, and the log not once more.
     let lines = said().len();
     assert_eq!(lines, 3);
     image.close();

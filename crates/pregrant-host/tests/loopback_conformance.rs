@@ -44,7 +44,7 @@ fn passes() -> String {
     let empty = Audit { domains: 1, ..Audit::default() };
     let mut rounds = 0;
     while machine.broker.audit() != empty {
-        // The broker is notified of the last drop in its own time.
+        // The broker notices the last drop in its own time.
         rounds += 1;
         assert!(rounds < 20_000, "left: {:?}", machine.broker.audit());
         std::thread::sleep(std::time::Duration::from_millis(1));

@@ -85,7 +85,7 @@ impl Rig {
         Role { child, says }
     }
 
-    /// Waits until the broker's account is `wanted`; it is notified of a death in its own time.
+    /// Waits until the broker's account is `wanted`; it notices a death in its own time.
     fn settles(&self, wanted: Audit) {
         let mut rounds = 0;
         while self.broker.audit() != wanted {
@@ -185,7 +185,7 @@ fn play(role: &str, path: &Path) {
     }
 }
 
-/// Maps all it is notified of, binds, and waits to be killed.
+/// Maps all that it knows of, binds, and waits to be killed.
 fn holding_back(path: &Path) {
     let back = Loopback::attach(path, BACK).unwrap();
     say_ready(&[]);

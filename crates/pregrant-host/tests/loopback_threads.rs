@@ -24,7 +24,7 @@ fn broker() -> Broker {
     broker
 }
 
-/// Waits until the broker's account is `wanted`; it is notified of an end in its own time.
+/// Waits until the broker's account is `wanted`; it notices an end in its own time.
 fn settles(broker: &Broker, wanted: Audit) {
     let mut rounds = 0;
     while broker.audit() != wanted {
@@ -475,7 +475,7 @@ fn workers_hand_channels_and_maps_around() {
                         received += 1;
                         if received % 5 == 0 {
                             // An event that comes from here on is not waited for: the next one
-                            // is notified of it.
+                            // reports it.
                             moves.fetch_add(1, Ordering::Relaxed);
                             let _ = next.send(queues.swap_remove(at)); // it may have ended
                         }

@@ -240,7 +240,7 @@ fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
     }
 }
 
-/// More rings than the bound has pages: the last of them is notified, and the others are served.
+/// More rings than the bound has pages: the last of them is refused, and the others are served.
 fn a_guest_that_names_more_than_it_may_is_refused() {
     let mut machine = Machine::start();
     let back = serving(&machine);

@@ -129,7 +129,7 @@ fn no_frame_is_lost(kind: Kind) {
     orphans.end(back);
 }
 
-/// No one keeps frames for a vif that is not to be had: they are notified of, and later ones are
+/// No one keeps frames for a vif that is not to be had: they are reported, and later ones are
 /// counted.
 fn what_waits_for_a_vif_that_another_has_is_notified() {
     let mut orphans = Orphans::leave();
@@ -149,7 +149,7 @@ fn what_waits_for_a_vif_that_another_has_is_notified() {
     orphans.send();
     orphans.answered();
     assert_eq!(no_port(), WAITING);
-    // It comes to be free, and the toolstack watches it.
+    // It becomes free, and the toolstack watches it.
     obstacle.gone.store(true, Ordering::SeqCst);
     orphans.machine.xs.write(&format!("{}/state", six.back_dir()), "4").unwrap();
     until(|| back.report(six).is_some_and(|report| report.device.reattached));

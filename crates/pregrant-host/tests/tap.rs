@@ -573,7 +573,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         assert_eq!(said(), "online vif9.0\noffline vif9.0\noffline vif9.0\n");
         taps.removed(&id).unwrap();
 
-        // One that fails is notified of, and is not undone.
+        // One that fails is reported, and is not undone.
         let place = HotplugConfig { script: Some("/bin/false".into()), ..place };
         taps.found(&id, &place, false).unwrap();
         let mut plugged = taps.plug(&id, &place);
@@ -679,7 +679,7 @@ fn serve_scripts(at: &Path, service: Service, most: usize) -> Arc<AtomicUsize> {
 }
 
 /// More vifs go at once than the service runs scripts, and than its queue takes: each has its
-/// script, and those that fail are notified of by name.
+/// script, and those that fail are reported by name.
 #[test]
 fn vifs_that_go_at_once_lose_no_script() {
     use std::os::unix::fs::PermissionsExt;
@@ -740,7 +740,7 @@ fn vifs_that_go_at_once_lose_no_script() {
         assert_eq!(taps.failures(), [(vif(7), why)]);
         assert!(!taps.is_ending(&vif(7)));
         assert_eq!(peak.load(Ordering::SeqCst), RUNS_MAX, "all that may run at a time, and no more");
-        // No one is there to be asked: that is notified too.
+        // No one is there to be asked: that is reported too.
         std::fs::remove_file(&socket).unwrap();
         let place = HotplugConfig {
             name: "vif9.0".into(),

@@ -1,5 +1,5 @@
-//! A backend as time passes, on a machine within the test: the remote side is notified of a link
-//! that goes, and a rate is notified of while frames travel. What each rule is, to the nanosecond,
+//! A backend as time passes, on a machine within the test: the remote side gets a link
+//! that goes, and a rate changes while frames travel. Each rule, to the nanosecond,
 //! is tested in the core.
 
 mod machine;

@@ -57,7 +57,7 @@ fn main() {
 
 const TWO: Workers = Some((2, Placement::Balanced));
 
-/// Numbers that resemble chance, and are the same each time.
+/// Numbers that seem random, and are the same each time.
 struct Dice(u64);
 
 impl Dice {
@@ -486,7 +486,7 @@ fn a_successor_takes_up_what_workers_had() {
     machine.end();
 }
 
-/// A guest closes its channel. No one is notified of it, until the queue moves.
+/// A guest closes its channel. No one notices, until the queue moves.
 fn a_channel_that_is_lost_on_the_way_closes_its_vif() {
     let mut machine = Machine::start();
     let back = back(&machine, TWO);
@@ -717,7 +717,7 @@ fn who_is_left_is_placed_evenly() {
         .collect();
     let before = carried(&back, 16);
     assert!(before.iter().all(|worker| worker.total() == 8), "{before:?}");
-    // The backend is notified of all of them in one turn.
+    // The backend gets all of them in one turn.
     let (hold, held) = std::sync::mpsc::channel::<()>();
     let waits = back.send_job(move |_| held.recv().is_err());
     ids.iter().filter(|id| before[0].of(id) > 0).for_each(|id| machine.remove_vif(*id));

@@ -67,7 +67,7 @@ fn xsa_349_a_back_whose_state_never_rests_does_not_hold_up_its_front() {
         writes.set(Some(0));
         front.control(Duration::ZERO).unwrap();
     }
-    // At rest, and honest: it is received.
+    // At rest, and honest: it is served.
     writes.set(None);
     toolstack.write(&format!("{}/state", vif.id.back_dir()), "2").unwrap();
     let front_state = format!("{}/state", vif.id.front_dir());

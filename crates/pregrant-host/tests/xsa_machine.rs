@@ -94,7 +94,7 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     // Rings of two vifs, and buffers of one: 16 pages a direction.
     stage.back.ask(|backend| backend.config_mut().page_limit = 4 + 32);
     let config = staging(Some(256), Some(256));
-    // When the first connects no one has notified of the second.
+    // When the first connects the second is not known.
     let [(a, first), (b, second)] = [0, 1].map(|handle| {
         let id = stage.vif(handle);
         (id, Guest::connected(&stage.machine, id, config))
@@ -112,7 +112,7 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     first.close();
     second.close();
     let second = Guest::attach(&stage.machine, ids[1], config, false);
-    // A new driver restarts, as after a boot.
+    // A new driver starts from the beginning, as after a boot.
     stage.machine.remove_vif(ids[1]);
     until(|| stage.back.report(ids[1]).is_none());
     drop(second);
@@ -196,7 +196,7 @@ fn xsa_331_channels_that_close_under_load() {
         if handle % 2 == 0 {
             until(|| !guest.rx.frames().unwrap().is_empty());
         }
-        // The guest's end closes; the back is notified of it from xenstore only, later.
+        // The guest's end closes; the back learns of it from xenstore only, later.
         drop(guest);
         stage.remove(id);
     }

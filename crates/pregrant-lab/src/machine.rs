@@ -71,7 +71,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts broker and xenstored, with domain 0 as the driver domain. `destroyed` is notified of
+    /// Starts broker and xenstored, with domain 0 as the driver domain. `destroyed` is called for
     /// each domain that has ended, after xenstore has forgotten it; it must not block.
     pub fn start(dir: &Path, destroyed: impl Fn(DomId) + Send + 'static) -> Result<Self> {
         let mut server = Xenstored::new()?;

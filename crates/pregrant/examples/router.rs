@@ -4,7 +4,7 @@
 //! ```text
 //!   10.0.0.0/24 --vif 0--> hook --Redirect(1), one copy--> vif 1 -- 10.0.1.0/24
 //!        ^                  '---Tx, no copy---.
-//!        '------------------------------------'           hosts of one network that do not receive each other
+//!        '------------------------------------'           hosts of one network that do not see each other
 //! ```
 //! Hop count and checksum are changed in the private head, which is what goes on. Run it:
 //! `cargo run -p pregrant --features examples --example router`

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ring:   bit of the queue -> state: RUNG   (was ASLEEP? wake it)    a port of another worker, the control thread
-//!   take:   state: 0 -> bits, away: check these queues               the worker
+//!   take:   state: 0 -> bits, away: check these queues              the worker
 //!   sleep:  state: 0 to ASLEEP; not where it is RUNG                    the worker
 //! ```
 //! Invariants: what was stored before a ring is seen by the worker once it has the bit; a ring

@@ -46,7 +46,7 @@ pub enum PeerFault {
         /// Bytes.
         size: u16,
     },
-    /// An extra info of type 0 or of a type that no one announced.
+    /// An extra info of type 0 or of a type that was not announced.
     BadExtra(u8),
     /// A GSO extra with segment size 0 or an unknown type.
     BadGso {

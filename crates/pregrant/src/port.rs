@@ -14,7 +14,7 @@
 //! A port that says [`Payload::ZeroCopy`] may get a [`ZeroCopyBurst`]: of each frame the first
 //! bytes are a private copy, with all headers that anybody has to understand; the rest is
 //! [pieces](Piece) of memory that its guest can still write. It copies them, hands them on, or
-//! never checks, and then they are not even mapped. What it hands on beyond the call it
+//! never reads them, and then they are not even mapped. What it hands on beyond the call it
 //! [keeps](ZeroCopyBurst::keep) and tells of through its [`Completions`].
 //!
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
@@ -201,7 +201,7 @@ impl Arena {
         }
     }
 
-    /// Has the frames that were placed are in `bytes`, before they are filled. Refused: it is too
+    /// Puts the frames that were placed into `bytes`, before they are filled. Refused: it is too
     /// small for them.
     pub fn move_in(&mut self, bytes: Box<[u8]>) -> Result<(), Box<[u8]>> {
         if bytes.len() < self.used_bytes() {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// The fence between telling the peer and checking what it told us.
+    /// The fence between our store for the peer and the load of what it stored.
     FullFence,
     /// Release and acquire on the indices.
     IndexOrder,

@@ -119,7 +119,7 @@ impl Unpacked {
     fn of(rig: &Rig<'_>, release: &'static Release) -> Result<Self, String> {
         let root = packages::root(rig, release);
         let version = kernel_version(&root)?;
-        // The modules' tools check what this makes.
+        // The modules' tools read what this makes.
         tool(Command::new("depmod").arg("-b").arg(&root).arg(&version))?;
         Ok(Self { release, root, version })
     }

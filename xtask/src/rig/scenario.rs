@@ -96,7 +96,7 @@ pub(super) struct Play {
 }
 
 impl Play {
-    /// As dom0 is notified it, and as it names it: `20-linux-guest`, or with workers
+    /// As dom0 gets it, and as it names it: `20-linux-guest`, or with workers
     /// `20-linux-guest:2`.
     pub(super) fn name(&self) -> String {
         match self.workers {
@@ -106,7 +106,7 @@ impl Play {
     }
 }
 
-/// Those whose names contain what was notified; all but the unproven when no name was notified.
+/// Those whose names contain what was given; all but the unproven when no name was given.
 /// Each with each number of workers.
 pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play>, String> {
     for name in &selection.names {

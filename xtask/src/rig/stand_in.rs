@@ -2,7 +2,7 @@
 //! what drives RDMA and persistent memory. Those of either release; one that a release's fio does
 //! not name is in no one's way.
 //!
-//! Debian's fio checks all of them up when it starts. With what they need themselves they are
+//! Debian's fio resolves all of them when it starts. With what they need themselves they are
 //! larger than everything else in a guest's image, so one small library stands in for all: it has
 //! each function under the version that fio asks for, and each function ends the process.
 

@@ -8,7 +8,7 @@ pub struct Token {
     pub kind: Kind,
 }
 
-/// What the rules distinguish.
+/// The tokens that the rules distinguish.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// An identifier or keyword.

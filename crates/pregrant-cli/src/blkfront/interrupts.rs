@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Signals that are kept. One is early for as long as the thread that read its request takes to
-/// check it.
+/// look it up.
 const EARLY_MAX: usize = 256;
 
 #[derive(Default)]

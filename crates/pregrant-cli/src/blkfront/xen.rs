@@ -6,8 +6,8 @@
 //!   /dev/xen/evtchn     events                 /sys/bus/xen/devices/vbd-51712      whether the kernel has the disk
 //!   /dev/xen/xenbus     xenstore
 //! ```
-//! A front that died leaves the disk connected to no one; the next one brings it down and restarts
-//! .
+//! A front that died leaves the disk connected to no one; the next one closes and reconnects
+//! it.
 
 use super::{BlkFrontArgs, Result, serve};
 use crate::daemon::RUN_DIR;

@@ -60,7 +60,7 @@ pub struct Attached<P: Platform> {
     serves: Serves,
     domid: DomId,
     config: BackendConfig<P>,
-    /// Worker threads, unless it is shown how many.
+    /// Worker threads, unless the operator says how many.
     workers: usize,
     /// How its status is read.
     hint: String,
@@ -174,7 +174,7 @@ where
         Ok(())
     }
 
-    /// With its classes and its workers, and ready as everybody is notified.
+    /// With its classes and its workers, and ready to serve.
     pub fn daemon(
         self,
         args: &DaemonArgs,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   drivers_autoprobe = 0   what is new is no one's until it is checked
-//!   each check               what is not chosen here, and no other backend of ours serves, the kernel gets by name
+//!   each check              what is not chosen here, and no other backend of ours serves, the kernel gets by name
 //!   the end                 1 again, unless another backend of ours runs, or waits for this one's end
 //! ```
 //! `back` and `blkback` share that switch. Each hands on devices of its own kind, and those of no
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Between two checks what the kernel has.
+/// Between two checks of what the kernel has.
 const CHECK: Duration = Duration::from_millis(100);
 const KINDS: [Serves; 2] = [Serves::Vifs, Serves::Vbds];
 
@@ -78,7 +78,7 @@ impl Heir {
             return None;
         }
         let next = Lock::take(&next_path(run_dir, serves)).ok()?;
-        // Whoever may not do that is notified once its turn has come.
+        // One that may not do that reports it when its turn has come.
         kernel.set_autoprobe(false).ok()?;
         let (next, run_dir) = (Some(next), run_dir.into());
         Some(Self { kernel, serves, run_dir, next, owns: false, succeeded: false })

@@ -155,12 +155,12 @@ pub fn chosen(text: &str) -> std::result::Result<DeviceChoice, String> {
     Ok(DeviceChoice { front, handle })
 }
 
-/// Worker threads of a backend on Xen that was not shown how many.
+/// Worker threads of a backend on Xen whose operator did not say how many.
 fn workers_on_xen() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MOST)
 }
 
-/// Gives the backend its workers; a switch is notified the time by them.
+/// Gives the backend its workers; they tell a switch the time.
 fn start_workers<P: Platform, T: Transport + 'static>(
     backend: &mut Backend<P, T>,
     args: &DaemonArgs,
@@ -196,7 +196,7 @@ pub struct Daemon<P: Platform, T: Transport + 'static> {
     pub serves: Serves,
     /// The backend.
     pub backend: Backend<P, T>,
-    /// What is notified the time, where there is one.
+    /// The switch that gets the time, where there is one.
     pub switch: Option<Switch>,
     /// Who asks what it does.
     pub status: StatusPublisher<P>,
@@ -204,7 +204,7 @@ pub struct Daemon<P: Platform, T: Transport + 'static> {
     pub stop: Stop,
     /// Who started it.
     pub notify: Notify,
-    /// What else is to be watched in control turns, and how often.
+    /// What else control turns watch, and how often.
     pub between: Option<(Duration, Box<dyn FnMut()>)>,
 }
 

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const STARTING: Duration = Duration::from_secs(10);
 /// How long it may take to decide. libxl gives a script 40 s.
 const DECIDING: Duration = Duration::from_secs(20);
-/// A backend makes its status again so often.
+/// How often a backend renews its status.
 const CHECK: Duration = Duration::from_millis(100);
 
 /// A guest and the number of its disk: `5.51712`.

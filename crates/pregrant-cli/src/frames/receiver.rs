@@ -70,7 +70,7 @@ struct Run {
     highest: Option<u64>,
     /// To be acknowledged.
     fresh: Vec<u64>,
-    /// When it was last notified of.
+    /// When it was last reported.
     turn: u64,
 }
 
@@ -176,7 +176,7 @@ mod tests {
         let run = &receiver.runs[&from];
         assert_eq!(run.counters, Counters { received: 5, damaged: 1, out_of_order: 1, again: 1 });
         assert_eq!((run.seen.all, run.seen.above.len()), (5, 0));
-        // A new run of the same sender restarts.
+        // A new run of the same sender starts at 0.
         Data { run: 2, number: 0, repeat: false }.write(64, &mut bytes);
         receiver.came(&bytes, from);
         assert_eq!(receiver.runs[&from].counters, Counters { received: 1, ..Counters::default() });

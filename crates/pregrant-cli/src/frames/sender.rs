@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// However short the round trip.
 const PATIENCE_LEAST: Duration = Duration::from_millis(200);
-/// Between two checks what is late. A lone timeout for all: to set one, and to read the clock,
+/// Between two checks for late ones. A lone timeout for all: to set one, and to read the clock,
 /// may each be a system call.
 const CHECK: Duration = Duration::from_millis(20);
 /// However long, and however often nothing came back.

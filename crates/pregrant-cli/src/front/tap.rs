@@ -113,7 +113,7 @@ struct Uplink<'a, P: Platform, T: Transport> {
     hook: Option<EchoHook>,
     /// One a queue; none while the vif is not connected.
     ports: Vec<TapPort>,
-    /// What the back takes unfinished, as the kernel was notified.
+    /// What the back takes unfinished, as the kernel knows it.
     takes: Offloads,
     /// A port had no room in the last round.
     stands: bool,
@@ -164,7 +164,7 @@ where
     fn control(&mut self) -> Result<()> {
         let step = self.guest.control(Duration::ZERO)?;
         if step == FrontStep::Renewed && self.guest.vif().takes() == self.takes {
-            self.guest.log_state(); // the kernel has nothing to be notified of it
+            self.guest.log_state(); // nothing of it concerns the kernel
         } else if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
             self.follow()?;
         }

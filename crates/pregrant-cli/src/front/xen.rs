@@ -5,8 +5,8 @@
 //!   /dev/xen/evtchn     events                 /sys/bus/xen/devices/vif-0      whether the kernel has the vif
 //!   /dev/xen/xenbus     xenstore
 //! ```
-//! A front that died leaves the vif connected to no one; the next one brings it down and restarts
-//! .
+//! A front that died leaves the vif connected to no one; the next one closes and reconnects
+//! it.
 
 use super::{FrontArgs, Result, run_guest};
 use crate::daemon::RUN_DIR;

@@ -134,7 +134,7 @@ fn nobody(dir: &Path) -> String {
     format!("no backend runs on the machine in {}; {}", dir.display(), start(dir))
 }
 
-/// The backends in `dir`; an error when none answers. Those that do not are notified on standard
+/// The backends in `dir`; an error when none answers. Those that do not are reported on standard
 /// error.
 fn some(dir: &Path) -> Result<Vec<Daemon>> {
     let daemons = read(dir)?;

@@ -2,7 +2,7 @@
 //!
 //! Each metric has its HELP and TYPE once, and its samples together. Names follow Prometheus'
 //! conventions: the unit in full and in the plural, `_total` behind counters, `_info` for a gauge
-//! whose labels are what it tells. Counters restart when a vif connects or another process takes
+//! whose labels are its content. Counters restart when a vif connects or another process takes
 //! over, which Prometheus' `rate` knows. Labels: `domain` (the back's), `daemon` (`back` or
 //! `blkback`: one domain has both, and no series is both's), `vif` (guest and handle, `5.0`),
 //! `queue`, `dir` (`tx`, `rx`), `path`, `op`, `reason`. Devices that are no vifs have their class

@@ -106,7 +106,7 @@ fn xl_s_script_fails_with_the_reason_why_a_disk_is_not_there() {
     flock(&holder, FlockOperation::LockExclusive).expect("nobody has it");
     let mut xs = store(&machine.dir);
     xs.write(&format!("{}/params", ID.back_dir()), format!("aio:{}", image.display())).expect("it may");
-    // Once it has notified of the key.
+    // Once it has the key.
     let held = format!("process {} has its lock", std::process::id());
     until_text(|| text(&script(&machine).0.stderr), &held);
     // No other disk, and no backend.

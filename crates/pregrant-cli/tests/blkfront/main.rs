@@ -117,7 +117,7 @@ fn figures() -> DiskFigures {
     DiskFigures { discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// Numbers that resemble any.
+/// Numbers that seem random.
 struct Numbers(u64);
 
 impl Numbers {
@@ -280,7 +280,7 @@ fn xsa_43_a_back_that_resizes_without_end_is_a_few_lines() {
     for round in 1..=60 {
         let sectors = SECTORS - round;
         back.order(Order::Resize(sectors));
-        // Each is received before the next is said.
+        // Each is seen before the next is sent.
         while length() != sectors * 512 {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -25,7 +25,7 @@ fn has(program: &str, package: &str) -> bool {
     is_there
 }
 
-/// Files with bytes that resemble any, in folders.
+/// Files with bytes that seem random, in folders.
 fn make_tree(at: &Path) {
     let mut numbers = Numbers(7);
     for folder in 0..5 {

@@ -125,8 +125,8 @@ fn a_program_dies_of_a_signal_in_the_middle_of_a_hole() {
         let mut program = Command::new("fallocate");
         program.args(["--punch-hole", "--length", "2T", "--offset", "4096"]).arg(machine.disk());
         let mut program = Process::start(&mut program);
-        // It waits for its system call (x86-64's number), and that can be known by nothing but the
-        // kernel.
+        // It waits for its system call (x86-64's number), and only the
+        // kernel knows that.
         let call = format!("/proc/{}/syscall", program.child.id());
         while !std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with("285 ")) {
             std::thread::sleep(std::time::Duration::from_millis(5));

@@ -43,7 +43,7 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
         ensure!(fired(&other) == [other.events().local(&remote)], "no event after the adoption");
         other.events().unmask(&remote);
         front_and_back_hear(&front, &near, &other, &remote)?;
-        // What came before it was closed it may be notified of, once.
+        // It may get an event of what came before it was closed, once.
         ensure!(pending(&back).is_empty() || round == 2, "the old handle hears of it still");
         ensure!(pending(&back).is_empty(), "the old handle hears of it again and again");
         remote = back.events().adopt(remote).map_err(fail)?;

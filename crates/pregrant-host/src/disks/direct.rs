@@ -84,7 +84,7 @@ fn reads(fd: BorrowedFd<'_>, sector_size: u32) -> bool {
     pread(fd, &mut buffer.bytes_mut()[SECTOR_BYTES..], u64::from(sector_size)).is_ok()
 }
 
-/// Between two checks of a thread at what is to drain; a notification ends it, as a rule.
+/// Between two checks of a thread that drains; a notification ends it, as a rule.
 const DRAINS: Duration = Duration::from_secs(1);
 
 const DIRECT: u8 = 0;
@@ -136,7 +136,7 @@ impl Direct {
         match self.mode.load(Ordering::Acquire) {
             CACHED => true,
             DRAINING => false,
-            // It is notified of already, so whoever drains waits for what is added now.
+            // It has its notification already, so whoever drains waits for what is added now.
             _ if submitter.busy.load(Ordering::Relaxed) => true,
             _ => {
                 submitter.busy.store(true, Ordering::SeqCst);

@@ -4,7 +4,7 @@
 //!   open        not through the page cache, where that is to be had (`direct`); a device that is written to with O_EXCL: not one that
 //!               is mounted, or part of another, or open by another node
 //!   lock        on this open file; somebody has it: busy, to be tried again
-//!   figures     length, sectors (a device's own, where its guest may be notified of them; else of 512 bytes), discards: holes in a file,
+//!   figures     length, sectors (a device's own, where its guest may see them; else of 512 bytes), discards: holes in a file,
 //!               the device's own
 //!   queue       uring or pool, all on the one open file
 //!   close       the open file is gone with the last of its orders, and the lock with it
@@ -53,7 +53,7 @@ pub struct FileImage {
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
     measuring: Option<Answer<Result<Length, Errno>>>,
-    /// The bytes behind its last sector of which the log was notified last.
+    /// The bytes behind its last sector that the log had last.
     tail_said: u64,
     /// Direct I/O was refused, and is not tried again when it is opened again.
     refused: Arc<AtomicBool>,
@@ -73,7 +73,7 @@ struct Opened {
     /// Bytes behind its last sector.
     tail: u64,
     identity: Option<String>,
-    /// The format that its bytes resemble, which are served as they are.
+    /// The format that its bytes seem to have; they are served as they are.
     format: Option<&'static str>,
     /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
     pool: Option<Arc<Pool>>,
@@ -113,7 +113,7 @@ impl FileImage {
         Some(format!("{} ({kind}{sectors}, {how}, {way}{tail})", self.path.display()))
     }
 
-    /// The log is notified of bytes that no guest gets: when there are other ones than before.
+    /// Logs bytes that no guest gets, when there are other ones than before.
     fn say_tail(&mut self) {
         let Some(Opened { figures, tail, .. }) = &self.open else { return };
         let (tail, sector) = (*tail, u64::from(figures.sector_size));

@@ -8,8 +8,8 @@
 //!                  '--Answer::want-------------> it is waited for again, where it has not come meanwhile
 //! ```
 //! Calls are made one after the other, in the order in which they were asked. An answer that was
-//! given up can be wanted again, so that the one that asks the same of a file system that is silent
-//! has one call there, however often it asks.
+//! given up can be wanted again, so that whoever asks the same of a silent file system
+//! has one call there, however often.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A call that ends when it is asked to, with something whose end is notified.
+    /// A call that ends when it is asked to, with something whose end can be observed.
     fn slow(thread: &FileThread) -> (Answer<Dropped>, mpsc::Sender<()>, mpsc::Receiver<()>) {
         let (go, gone) = mpsc::channel();
         let (report, reported) = mpsc::channel();

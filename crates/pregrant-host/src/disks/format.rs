@@ -1,4 +1,4 @@
-//! What an image's bytes resemble that is served as it is: whoever names a qcow2 file as a raw
+//! The format of an image that is served as raw: whoever names a qcow2 file as a raw
 //! image gives a guest its header.
 //!
 //! What a guest may do: write such a header on its disk, which is then warned of when the disk is
@@ -24,7 +24,7 @@ const VHD_END: &[u8] = b"conectix";
 /// Bytes that are read, whatever direct I/O wants.
 const READ: usize = Buffer::ALIGNMENT;
 
-/// The format that an open image resembles; None: a raw one, or it cannot be read.
+/// The format that an open image seems to have; None: a raw one, or it cannot be read.
 pub(super) fn of(fd: BorrowedFd<'_>, sectors: u64) -> Option<&'static str> {
     let first = bytes_at(fd, 0)?;
     let is_marked = |(_, at, mark): &&(&str, usize, &[u8])| {

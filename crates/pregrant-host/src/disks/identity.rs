@@ -1,7 +1,7 @@
 //! What tells an image from any other that its path may lead to: the same each time that it is
 //! opened, while this machine runs.
 //!
-//! | an image | is known by |
+//! | an image | is identified by |
 //! |---|---|
 //! | file | its inode and its file system; and, for an inode's number is given again, its generation and when it was made |
 //! | file system | its device; where that has no device of its own (NFS, btrfs, ZFS, FUSE), its number is another at each mount, and its kind and the id that it says count |
@@ -61,7 +61,7 @@ mod tests {
     use rustix::fd::AsFd;
     use std::fs::{self, File};
 
-    /// tmpfs has no device; what has one is known by that.
+    /// tmpfs has no device; what has one is identified by that.
     #[test]
     fn a_device_number_that_is_another_at_each_mount_does_not_count() {
         let of_shm = file_system(File::open("/dev/shm").unwrap().as_fd(), 7);

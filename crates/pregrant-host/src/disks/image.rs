@@ -62,7 +62,7 @@ impl NamedImage {
         Self { config, named: None, face: ImageFace::default() }
     }
 
-    /// What its server checks.
+    /// The face that its server checks.
     pub fn face(&self) -> &ImageFace {
         &self.face
     }

@@ -11,7 +11,7 @@
 //! Invariants: all reads and writes of an image go through one open file, which carries its `lock`;
 //! the kernel drops that lock when the last request on the open file has ended, be its process dead
 //! or alive. So who has the lock knows that no other one's write lands any more. Memory that the
-//! kernel was notified of is owned by a `Transfer` until the request is over.
+//! kernel knows of is owned by a `Transfer` until the request is over.
 //!
 //! What a guest may do: change mapped bytes while they are written (either lands on its disk), ask
 //! for what the disk cannot do: it gets an error. Which image is opened is the toolstack's word

@@ -24,7 +24,7 @@ pub(super) struct OpenFile {
     /// Others may have the image open, too.
     is_shared: bool,
     direct: Direct,
-    /// The kernel was notified of a guest's pages, and could not use them.
+    /// The kernel got a guest's pages, and could not use them.
     cannot_reach: AtomicBool,
     /// Lines about its image, however often that is opened.
     lines: Arc<LineBudget>,

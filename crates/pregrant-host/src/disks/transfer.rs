@@ -12,7 +12,7 @@
 //! waits or is killed meanwhile.
 //!
 //! Invariants: a transfer owns the memory that its pieces name ([`Io`]), and that memory stays
-//! where it is when the transfer moves; what the kernel was notified of is not touched before it
+//! where it is when the transfer moves; what the kernel knows of is not touched before it
 //! says that it is done. No reference to a guest's pages exists: they are named by address and
 //! length.
 //!

@@ -6,7 +6,7 @@
 //!                 ^                                                                   | and the descriptor
 //!                 '------------------- again: it did a part of it --------------------'
 //! ```
-//! Invariants: what the kernel was notified of stays in its slot, untouched, until the kernel says
+//! Invariants: what the kernel knows of stays in its slot, untouched, until the kernel says
 //! that it is over; a ring that is dropped waits for that. No descriptor and no memory is
 //! registered: the kernel lets go of the open file with the last request, and not with the ring,
 //! which may take longer to go (decision 0030).
@@ -54,7 +54,7 @@ struct Ring {
     submitter: Arc<Submitter>,
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
-    /// Slots that no one has told the kernel of.
+    /// Slots that the kernel does not know of.
     waiting: VecDeque<usize>,
     /// Slots in the submission ring that the kernel has not read, oldest first.
     unread: VecDeque<usize>,

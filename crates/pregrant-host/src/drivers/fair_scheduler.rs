@@ -3,7 +3,7 @@
 //! A batch of short staged frames takes a microsecond, one of long frames by grant copy fifty: a
 //! turn each would leave the one guest a fiftieth of the worker. So a vif that is ahead of the one
 //! that was served least waits until that one has caught up, or has had nothing to do for
-//! `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied checks idle for moments, and
+//! `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied seems idle for moments, and
 //! each of them would cost it a long batch of the other's.
 //!
 //! What a request costs also depends on where the pages of a guest happen to lie: guests that do
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn cheap_requests_do_not_pay_for_dear_ones() {
         const DEAR: (u64, u32) = (50_000, 64);
-        // Many requests that cost nothing (such as are refused), the dearest while it checks usual,
+        // Many requests that cost nothing (such as are refused), the dearest while it seems usual,
         // single ones until that is forgotten.
         let mut next = 0;
         let share = chosen(|it, price| {

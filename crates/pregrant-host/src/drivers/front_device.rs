@@ -5,7 +5,7 @@
 //!   Frontend (net), BlkFrontend --step, close--> FrontVif, FrontVbd --keys, states--> bus --.
 //!              '---- wait_for_events: what its back or the toolstack wrote -----------------------------+-- xenstore
 //! ```
-//! What the back may do: write its state without end; it is received in turns.
+//! What the back may do: write its state without end; its events are taken in turns.
 
 use pregrant::blk::device_number;
 use pregrant::platform::{Clock, Platform};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Events of xenstore that one call of [`FrontDevice::wait_for_events`] takes at most.
 const EVENTS_PER_TURN: usize = 128;
-/// Between two checks what no one tells: pages that a back still has.
+/// Between two checks for what no event reports: pages that a back still has.
 pub(super) const RETRY: Duration = Duration::from_millis(100);
 /// The same, while this end closes.
 pub(super) const CLOSING_RETRY: Duration = Duration::from_millis(10);

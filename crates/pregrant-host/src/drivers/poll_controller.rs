@@ -94,7 +94,7 @@ pub struct PollController {
     vain: u32,
     /// So many times it does not spin.
     unspun: u32,
-    /// When frames moved first after the last check the control connection, or some rounds later.
+    /// When frames first moved after the last check of control, or some rounds later.
     controlled: Option<Instant>,
 }
 
@@ -243,7 +243,7 @@ mod tests {
     fn a_busy_loop_is_notified_of_control_whatever_its_rounds_take() {
         for micros in [1, 50, 100, 1000] {
             let round = Duration::from_micros(micros);
-            // A check the clock each 16 rounds, of which the first begins the time.
+            // A check of the clock each 16 rounds, of which the first begins the time.
             let bound = CONTROL_EVERY + 32 * round;
             for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
                 let longest = longest(mode, round, |_| true);

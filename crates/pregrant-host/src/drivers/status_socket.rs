@@ -23,7 +23,7 @@ pub const READERS_MAX: usize = 16;
 /// How long a reader may take.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Between two checks the socket.
+/// Between two checks of the socket.
 const CHECK: Duration = Duration::from_millis(10);
 /// How long a document serves newcomers too.
 const FRESH: Duration = Duration::from_millis(100);

@@ -28,7 +28,7 @@ const SHARE: u32 = 50;
 /// Time that is saved up.
 const TIME: Duration = Duration::from_millis(20);
 /// The longest that a vif is throttled: a guest that mends its ways, or a vif that is detached, is
-/// received after it.
+/// served after it.
 pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 
 /// One guest's accounts.

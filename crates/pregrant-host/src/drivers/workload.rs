@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Rounds between two checks what fired, while others move; fewer where they are long, so that
+/// Rounds between two checks of what fired, while others move; fewer where they are long, so that
 /// whoever is armed waits for about `CHECK_WITHIN`. And the least time between two checks, for one
 /// is a system call and rounds may be short.
 const CHECK_EVERY: u32 = 16;
@@ -75,7 +75,7 @@ struct Slot<P> {
 struct Group {
     id: DeviceId,
     turn: Turn,
-    /// What it took, and has not been notified of.
+    /// What it took, and that is not reported yet.
     took_ns: u64,
     /// What it took in all, for the one that asks; of its queues at other workers too.
     worker_ns: Arc<AtomicU64>,
@@ -86,7 +86,7 @@ struct Group {
 }
 
 impl Group {
-    /// Adds what it took to what is notified.
+    /// Adds what it took to what is reported.
     fn publish_time(&mut self) {
         self.worker_ns.fetch_add(std::mem::take(&mut self.took_ns), Ordering::Relaxed);
     }
@@ -116,7 +116,7 @@ pub struct Workload<P: Platform> {
     check_every: u32,
     /// When it was time last.
     counted_at: Instant,
-    /// When there was a check what fired.
+    /// When what fired was last checked.
     checked_at: Instant,
     /// It arms and sleeps now and then; one that only polls arms nothing.
     sleeps: bool,

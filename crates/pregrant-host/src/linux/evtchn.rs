@@ -8,7 +8,7 @@
 //! of them has fired.
 //!
 //! All ends of a handle share one descriptor, of which its thread alone reads; a thread with a
-//! handle of its own is notified of its own ends. A process that dies loses its ends, and Xen makes
+//! handle of its own gets its own ends' events. A process that dies loses its ends, and Xen makes
 //! the peers' ends unbound, waiting for the same domain.
 //!
 //! What a peer may do: send at any rate. A port that is masked costs nothing, and is unmasked once

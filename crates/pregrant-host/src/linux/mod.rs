@@ -82,7 +82,7 @@ impl Xen {
         Self::counted(self.domid, self.totals.clone())
     }
 
-    /// Opens what a back needs, so that a missing module is notified of at the start and not at the
+    /// Opens what a back needs, so that a missing module is reported at the start and not at the
     /// first guest.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub struct Channel {
     port: u32,
     /// The peer's end, unless this one was offered.
     bound_to: Option<(DomId, EvtchnPort)>,
-    /// Where notifies go, as of the route that was checked last.
+    /// Where notifications go, as of the route that was checked last.
     target: Mutex<(Route, Option<Arc<Peer>>)>,
 }
 

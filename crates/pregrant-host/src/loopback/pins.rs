@@ -198,7 +198,7 @@ pub(super) fn sweep(granter: Granter<'_>, dead: User) -> bool {
     clean
 }
 
-/// What a table's grants resemble, for audits.
+/// A table's grants by kind, for audits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Count {
     /// Entries that grant something.

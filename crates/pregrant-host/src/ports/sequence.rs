@@ -278,7 +278,7 @@ impl Tracker {
         self.reordered
     }
 
-    /// Frames that had come before (or so long ago that it cannot be notified).
+    /// Frames that had come before (or so long ago that no one can say).
     pub fn duplicated(&self) -> u64 {
         self.duplicated
     }

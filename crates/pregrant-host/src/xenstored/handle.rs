@@ -38,7 +38,7 @@ impl CommandQueue {
         Ok(Self { receiver, sender, wake })
     }
 
-    /// What epoll checks.
+    /// The descriptor for epoll.
     pub fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -314,7 +314,7 @@ pub fn a_disk_that_hangs_holds_no_one_but_its_guest() {
 }
 
 /// A file system that does not answer at all: whoever opens an image there, or asks for its length,
-/// is notified and goes on.
+/// gets an error and goes on.
 pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     let Some(mount) = Mount::new("silent") else { return };
     let mut image = FileImage::new(mount.path(), DiskConfig::default());

@@ -63,7 +63,7 @@ impl Guest {
         guest
     }
 
-    /// Waits until it is live, and has notified of its pages if it does so.
+    /// Waits until it is live, and has announced its pages if it does so.
     pub fn connect(&mut self) {
         while !self.front.connect(Duration::from_millis(100)).unwrap() {}
         while self.front.vif().is_announcing() {

@@ -198,7 +198,7 @@ impl Machine {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Waits until the broker's account is `wanted`; it is notified of an end in its own time.
+    /// Waits until the broker's account is `wanted`; it notices an end in its own time.
     pub fn settles(&self, wanted: Audit) {
         let mut rounds = 0;
         while self.broker.audit() != wanted {
@@ -345,7 +345,7 @@ impl Back {
         answer
     }
 
-    /// What its remote side was notified of a vif's link, in order.
+    /// What its remote side saw of a vif's link, in order.
     pub fn links(&self, id: DeviceId) -> Vec<bool> {
         self.links.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, up)| *up).collect()
     }
@@ -405,7 +405,7 @@ impl Drop for Back {
     }
 }
 
-/// What a remote side was notified of links, in order.
+/// What a remote side saw of links, in order.
 pub type Links = Arc<Mutex<Vec<(DeviceId, bool)>>>;
 
 /// How a remote side unplugs vifs.
@@ -435,7 +435,7 @@ pub struct Obstacle {
     pub gone: AtomicBool,
     /// How often the vif could not be had.
     pub met: AtomicU32,
-    /// What the remote side was notified, of which vif.
+    /// What the remote side was asked, for which vif.
     pub steps: Mutex<Vec<(&'static str, DeviceId)>>,
 }
 
@@ -479,7 +479,7 @@ impl Recovery<Loopback> for Obstructed {
     }
 }
 
-/// What a remote side has under way for vifs that are gone, and tells of.
+/// What a remote side has under way for vifs that are gone, and reports.
 #[derive(Default)]
 struct Late {
     under_way: Vec<DeviceId>,
@@ -602,7 +602,7 @@ fn serve(
         }
         rounds = rounds.wrapping_add(1);
         if backend.round() {
-            // Traffic keeps no one from being received.
+            // Traffic keeps no one from being served.
             if rounds.is_multiple_of(64) {
                 backend.control().unwrap();
             }

@@ -158,7 +158,7 @@ impl RawGuest {
         self.notify();
     }
 
-    /// Closes its channel, of which the back is not notified.
+    /// Closes its channel, which the back does not notice.
     pub fn close_channel(&mut self) {
         self.channel = self.platform.events().offer(BACK).unwrap().0;
     }

@@ -34,7 +34,7 @@ const SEED: &str = "PREGRANT_SEED";
 /// How frames travel, and who may count them.
 struct Way {
     name: &'static str,
-    /// What the back is notified; see `vif_config`.
+    /// The back's configuration; see `vif_config`.
     back: &'static str,
     front: fn(FrontConfig) -> FrontConfig,
     /// What frames of this length count as, from the guest and for it.
@@ -116,7 +116,7 @@ enum End {
     Nobody,
     /// At any point of a batch, or between two; another one takes the live rings up.
     BackIsKilled,
-    /// Another one in the same domain restarts.
+    /// Another one in the same domain starts from the beginning.
     FrontDies,
     FrontClosesAndOpens,
     BackClosesAndOpens,
@@ -286,7 +286,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Until the front is connected, and the back has been notified what there is to tell.
+    /// Until the front is connected, and the back knows what there is to know.
     fn ready(&mut self, traffic: &mut Traffic) {
         while !traffic.front.vif().is_live() || traffic.front.vif().is_announcing() {
             self.step(traffic, false);
@@ -450,7 +450,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
         let due = if sends || cell.sends_on() && !receives { 0 } else { total };
         assert_eq!(dropped, due, "dropped by the guest");
     }
-    // Elsewhere frames came before the back had been notified of all.
+    // Elsewhere frames came before the back knew all.
     let exact = cell.end == End::Nobody;
     for (dir, (taken, counts)) in [sends, receives].into_iter().zip(counts).enumerate() {
         if taken {
@@ -475,7 +475,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
     world.end(back);
 }
 
-/// All frames went that way. `exact`: whatever is to be asked to the back was notified before.
+/// All frames went that way. `exact`: the back knew all of it before.
 fn assert_by(by: By, counts: Counts, exact: bool) {
     let Counts {
         frames,

@@ -45,7 +45,7 @@ pub fn fronts_come_back() {
             assert_eq!(peer, XenbusState::Closed);
             assert!([XenbusState::Closed, XenbusState::Initialising].contains(&own), "{own}");
             // Between two connections no one maps a grant of the guest's, there is no channel, and
-            // the grants are those that the next one has again. The broker is notified of a
+            // the grants are those that the next one has again. The broker notices a
             // process's end in its own time; the guest's and the test's own stay.
             let mut now = world.broker.audit();
             while now.attachments > 2 {

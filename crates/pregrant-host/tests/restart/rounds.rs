@@ -77,7 +77,7 @@ enum BackFate {
 enum GuestFate {
     /// Killed when the back has its frame of this number.
     AtFrame(u32),
-    /// Killed when it says that it is connected, and no one has received it perhaps.
+    /// Killed when it says that it is connected, and perhaps no one has seen that.
     Connected,
     /// Killed with the back.
     WithTheBack,

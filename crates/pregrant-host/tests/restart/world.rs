@@ -99,8 +99,8 @@ impl World {
         self.toolstack.write(&at, state).unwrap();
     }
 
-    /// A back; `crash` names where it is to die. It has as many workers as this process was
-    /// notified.
+    /// A back; `crash` names where it is to die. It has as many workers as this process got
+    /// by its arguments.
     pub fn back(&self, ordinary: &str, crash: Option<String>) -> Back {
         self.back_of(ordinary, crash, std::env::var(WORKERS).ok())
     }
@@ -236,7 +236,7 @@ const LOG_BYTES: usize = 1 << 24;
 /// Words before those that count each frame.
 const HEAD: usize = Word::Counted as usize + 2 * COUNTS;
 
-/// Where a frame is counted. After four million numbers the places restart: forget the old ones
+/// Where a frame is counted. After four million numbers the places wrap: forget the old ones
 /// in time.
 fn place(seq: u64) -> usize {
     (HEAD + seq as usize % (LOG_BYTES / 4 - HEAD)) * 4

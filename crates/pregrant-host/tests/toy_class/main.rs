@@ -313,7 +313,7 @@ fn a_toy_s_front_is_bounded() {
     bad.set_state(XenbusState::Closed);
     bad.set_state(XenbusState::Initialising);
     bad.connect();
-    // One that asks for steps without end is received now and again; its neighbour is served as
+    // One that asks for steps without end is served now and again; its neighbour is served as
     // ever.
     let mut asked = 0u32;
     until(|| {

@@ -203,7 +203,7 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// Lines handed over at a time, as `bench limit` does unless it is notified otherwise.
+    /// Lines handed over at a time, as `bench limit` does unless an option says otherwise.
     const BURST: u32 = 32;
 
     /// None where this process may use one core only.

@@ -208,7 +208,7 @@ impl Load {
     }
 
     /// One round over all connections, each with a load of its own: all are asked, then all are
-    /// received. Gives the operations that were done.
+    /// read. Gives the operations that were done.
     pub fn round(loads: &mut [Load], way: &mut impl Way, answers: &mut Answers) -> io::Result<u64> {
         for (conn, load) in loads.iter().enumerate() {
             way.send(conn, &load.requests)?;

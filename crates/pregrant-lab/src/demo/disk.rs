@@ -38,7 +38,7 @@ const MODE: Mode = Mode::Adaptive;
 const MOVES: Duration = Duration::from_millis(150);
 /// How long the new process has for its first answer: a busy machine takes long to start one.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two checks that.
+/// Between two checks of that.
 const CHECK: Duration = Duration::from_millis(2);
 
 /// An image of this run alone: a file without a name, so that no signal leaves it behind.

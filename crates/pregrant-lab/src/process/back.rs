@@ -151,8 +151,8 @@ impl Host {
             }
             ProcessCommand::Serve(posts, devices) => self.serve(&posts, devices),
             ProcessCommand::Case(case) => {
-                // A neighbour that breaks things on purpose, again and again: not to be notified
-                // of.
+                // A neighbour that breaks things on purpose, again and again: its lines are
+                // not logged.
                 if case.beside.is_some() && std::env::var_os("RUST_LOG").is_none() {
                     log::set_max_level(log::LevelFilter::Error);
                 }
@@ -219,7 +219,7 @@ impl Rest for Host {
     fn sleep(&mut self) -> Result<()> {
         if !self.backend.control()? {
             self.backend.sleep(None);
-            // What ended the sleep before this one may be notified of still, if this was none.
+            // What ended the sleep before this one may still be reported, if this was none.
             let woken =
                 self.commands.is_some_and(|commands| self.backend.platform().events().woken_by(commands));
             if woken && has_command()? {

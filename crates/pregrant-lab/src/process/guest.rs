@@ -195,7 +195,7 @@ impl Waiter {
         (self.until, self.late) = (Some(Instant::now() + most), false);
     }
 
-    /// Whether it did not come, as of the last check the clock.
+    /// Whether it did not come, as of the last check of the clock.
     fn is_late(&self) -> bool {
         self.late
     }
@@ -510,7 +510,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     if case.rx == RxWay::SendOn && (hooked.sent_on == 0 || hooked.sent_copied + hooked.unsent > 0) {
         return Err(format!("frames were to be sent on in their buffers: {hooked:?}").into());
     }
-    // The back gets that it is over, and says on each queue that nothing comes any more.
+    // The back learns that it is over, and says on each queue that nothing comes any more.
     send_mark(guest, mode)?;
     receiver.take_until(guest, None, 2)?;
     played.came = Came::of(receiver.sinks.iter().map(Sink::report));

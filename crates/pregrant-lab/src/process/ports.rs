@@ -112,7 +112,7 @@ impl SinkPort {
         }
     }
 
-    /// Whether frames are to be checked whole now; asked to the sink.
+    /// Whether frames are to be checked whole now; asked of the sink.
     fn wants_whole(&mut self) -> bool {
         let whole = self.signals.marks.load(Ordering::Relaxed) == WHOLE;
         self.sink.set_check(if whole { Check::Payload } else { Check::Number });

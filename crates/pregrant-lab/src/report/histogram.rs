@@ -37,7 +37,7 @@ impl Strip {
         found.map(|(bound, _)| *bound as f64)
     }
 
-    /// From the first thousandth to the last: what is outside is notified in words, and would
+    /// From the first thousandth to the last: what is outside is given in words, and would
     /// squeeze the rest.
     fn span(&self) -> [f64; 2] {
         let (low, high) = (self.below(0.001), self.below(0.999));
@@ -46,7 +46,7 @@ impl Strip {
 
     /// How many frames fall into each of [`BINS`] equal parts of the axis, and how many beyond it.
     /// A bucket is spread over its width, or over [`WIDEST`] of its bound if it is wider: a clock's
-    /// coarse steps should not resemble gaps.
+    /// coarse steps should not show as gaps.
     fn bins(&self, scale: &Scale) -> ([f64; BINS], u64) {
         let mut bins = [0.0; BINS];
         let mut beyond = 0;

@@ -3,7 +3,7 @@
 //!
 //! Plots have a height in pixels and no width: positions along x are percentages, so a plot is as
 //! wide as its column and its text never shrinks. Colours are classes (`s0` to `s7`, style.css); a
-//! series also has a mark of its own shape, and its name stands beside it: nothing is known by
+//! series also has a mark of its own shape, and its name stands beside it: nothing is shown by
 //! colour alone.
 
 use super::scale::Percent;

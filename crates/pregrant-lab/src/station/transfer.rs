@@ -242,8 +242,8 @@ impl TransferClient {
         self.sum.count().saturating_sub(stack.socket(self.socket).send_queue() as u64)
     }
 
-    /// Whether the connection is over on this side: the server has closed too, and was notified
-    /// that we know.
+    /// Whether the connection is over on this side: the server has closed too, and
+    /// knows that we did.
     pub fn is_closed(&self, stack: &mut GuestStack) -> bool {
         self.done.is_some()
             && matches!(stack.socket(self.socket).state(), tcp::State::TimeWait | tcp::State::Closed)
@@ -276,7 +276,7 @@ impl TransferServer {
     }
 
     /// Asks a client that says nothing for a sign of life, several times within `most`; where that
-    /// `counts`, ends the connection of one that was not received for so long. While no one came
+    /// `counts`, ends the connection of one that was silent for so long. While no one came
     /// there is no limit.
     pub fn limit_silence(&self, stack: &mut GuestStack, most: Duration, counts: bool) {
         let socket = stack.socket(self.socket);

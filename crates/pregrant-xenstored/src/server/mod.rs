@@ -217,7 +217,7 @@ impl Server {
         }
     }
 
-    /// Something happened to a domain. Watches with a depth are notified which, and so are those on
+    /// Something happened to a domain. Watches with a depth get its number, and so do those on
     /// its own path.
     fn fire_special(&mut self, path: &'static str, domid: DomId) {
         let plain: Arc<str> = path.into();

@@ -44,7 +44,7 @@ pub struct Change {
     pub path: Arc<str>,
     /// The kind of change.
     pub kind: ChangeKind,
-    /// Lists of permissions of which one must let a watcher read, for it to be notified: the node's
+    /// Lists of permissions. One of them must let a watcher read, or it gets no event: the node's
     /// own, that of the node above, and the node's own of before. Of nodes that are new, their own,
     /// which is one, and that of the node above the topmost.
     pub readers: [Option<Perms>; 3],
@@ -61,7 +61,7 @@ pub enum ChangeKind {
     Made {
         /// Bytes of the topmost new node's path.
         top: usize,
-        /// Whether the node itself is notified of as it is, and not as one above another.
+        /// Whether the node is reported as itself, and not as one above another.
         last: bool,
     },
     /// The node is gone, with all below it.

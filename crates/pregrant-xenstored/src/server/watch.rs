@@ -1,4 +1,4 @@
-//! Watches: who is notified of which change, and the events that wait to be read.
+//! Watches: who gets an event of which change, and the events that wait to be read.
 //!
 //! ```text
 //!   change at /local/domain/7/device/vif/0/state
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The longest token: with it and the longest path an event fits one message, whatever changes.
 pub const TOKEN_MAX: usize = PAYLOAD_MAX - ABS_PATH_MAX - 2;
 
-/// What a client asked to be notified of.
+/// What a client watches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watch {
     /// The node, absolute, or a special path.
@@ -90,7 +90,7 @@ impl Watches {
         self.watches.get(&key)
     }
 
-    /// The watches to report a change, each with the path to name.
+    /// The watches that a change fires, each with the path to name.
     pub fn matching(&self, change: &Change) -> Vec<(WatchKey, Arc<str>)> {
         let mut found = vec![];
         // Levels of a watched node above the changed one, and the watch.

@@ -157,7 +157,7 @@ pub fn apply(
     let allowed = match op {
         NodeOp::Read | NodeOp::Directory | NodeOp::GetPerms => caller.reads(&perms),
         NodeOp::Write(_) | NodeOp::Mkdir | NodeOp::Rm => caller.writes(&perms),
-        // Who may see that there is none may be notified.
+        // Who may see that there is none may know it.
         NodeOp::SetPerms(_) => {
             if exists {
                 caller.owns(&perms)

@@ -26,7 +26,7 @@ use core::fmt;
 
 pub use crate::wire::blkif::SECTOR_BYTES;
 
-/// The figures of a disk, as its guest is notified.
+/// The figures of a disk, as its guest sees them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskFigures {
     /// Its length in sectors of 512 bytes, whatever its own are.
@@ -43,7 +43,7 @@ pub struct DiskFigures {
     pub removable: bool,
     /// It has a cache that a flush empties.
     pub flush: bool,
-    /// It can be notified of sectors whose data no one needs.
+    /// It can discard sectors whose data no one needs.
     pub discard: Option<Discard>,
 }
 
@@ -369,7 +369,7 @@ pub struct Opening {
     pub writable: bool,
     /// Whether a predecessor's guest is connected, which is to find the disk that it knows.
     pub is_live: bool,
-    /// Whether its guest may be notified of the image's own logical sectors. If not it is a disk
+    /// Whether its guest may see the image's own logical sectors. If not it is a disk
     /// [of 512](DiskFigures::in_sectors_of_512).
     pub native_sectors: bool,
 }

@@ -4,12 +4,12 @@
 //! ```text
 //!   ring-page-order ----there---> ring-ref0, ring-ref1, ...        multi-queue-num-queues --2 or more--> below queue-0/, queue-1/ ...
 //!                  '---absent--> ring-ref                                                 '--else------> at the top
-//!          = the reading of Linux's blkback        every other reading that the keys allow: only where its rings check new
+//!          = the reading of Linux's blkback        every other reading that the keys allow: only where its rings seem new
 //! ```
 //! Fronts write their own keys and leave others': GRUB a `ring-ref`, the kernel before a kexec an
 //! order or a number of queues. The keys alone cannot say which are stale. The pages can: a front
 //! has [initialised](is_new) its rings, and asked nothing yet. The key that names the first page is
-//! kept in the back's directory, as `ring-active`: rings that are in use do not check new, and a
+//! kept in the back's directory, as `ring-active`: rings that are in use do not seem new, and a
 //! successor is to have the same.
 //!
 //! What a front may do: write anything. It chooses between rings of its own; the page of another

@@ -23,7 +23,7 @@
 //! once and checked against what was asked, however many hands wrote it. The worst is a fault or a
 //! damaged frame, of this vif.
 //!
-//! Pages that no back was notified of (a plan that memory was too short for) are released at once.
+//! Pages that no back knows of (a plan that memory was too short for) are released at once.
 //! Only before the first connection: references can be guessed, so later ones are put by like all
 //! others.
 

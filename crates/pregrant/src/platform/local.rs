@@ -196,7 +196,7 @@ impl LocalXen {
     }
 
     /// A domain on it. Asking twice for the same number gives the same handle twice, as a clone is:
-    /// both be notified of the domain's events, unless they are those of
+    /// both get the domain's events, unless they are those of
     /// [another](Platform::another).
     pub fn domain(&self, domid: u16) -> LocalDomain {
         LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0 }

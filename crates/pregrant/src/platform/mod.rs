@@ -61,7 +61,7 @@ pub trait Platform: Send + Sized + 'static {
     /// Time.
     fn clock(&self) -> &Self::Clock;
     /// Another handle of this domain, for another thread of this process, with event channel ends
-    /// of its own: each of the two is notified of those alone that it offered, bound or adopted
+    /// of its own: each of the two gets events of those alone that it offered, bound or adopted
     /// itself. Each counts what was asked of it.
     ///
     /// As written here: a platform that serves one thread has none.

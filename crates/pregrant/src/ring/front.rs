@@ -11,7 +11,7 @@ pub struct FrontRing<K, M> {
     size: u32,
     /// Next request to write (`req_prod_pvt`).
     req_prod_pvt: u32,
-    /// What the back was notified.
+    /// The index that the back was notified of.
     req_prod: u32,
     /// Next response to take.
     rsp_cons: u32,

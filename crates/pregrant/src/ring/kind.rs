@@ -41,7 +41,7 @@ pub trait RingMem {
     /// Writes the first `W` words of the slot at `idx`, relaxed. More than a slot has do not
     /// compile.
     fn write<const W: usize>(&self, idx: u32, words: [u32; W]);
-    /// The full fence between telling the peer something and checking what it told us. The loom
+    /// The full fence between our store for the peer and the load of what it stored. The loom
     /// tests have memory without it, to show that they find the wake-up that is lost then.
     #[inline(always)]
     fn full_fence(&self) {

@@ -295,7 +295,7 @@ impl IndirectRequest {
     }
 }
 
-/// What a frontend put into a slot, distinguished by its op.
+/// What a frontend put into a slot, by its op.
 ///
 /// # Trust
 /// Peer data, read once into this copy. [`Request::Other`] is answered with [`RSP_EOPNOTSUPP`].

@@ -39,14 +39,14 @@ pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn Share
 /// How a connection begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
-    /// New rings: what is kept of old ones is cleared, and the front is notified what was accepted.
+    /// New rings: what is kept of old ones is cleared, and the front gets what was accepted.
     Fresh,
     /// A predecessor's rings: what is kept of them is replayed, what was offered and told then
     /// still holds. Nothing is written, but for what changed while no one was there to say so.
     Reattach,
 }
 
-/// What a class is notified when its front is connected.
+/// What a class gets when its front is connected.
 pub struct Connect<'a> {
     /// How it begins.
     pub begin: Begin,
@@ -218,7 +218,7 @@ pub struct Back<D> {
     /// Closed from this end, by us or a predecessor: a front that goes on saying 4 is not connected
     /// again, it must come down first.
     shut: bool,
-    /// It is connected, and its front was not notified.
+    /// It is connected, and its front does not know.
     unsaid: bool,
     /// The store has a reason for which the device is closed.
     reported: bool,
@@ -446,7 +446,7 @@ impl<D: BackDevice> Back<D> {
         Ok(came_to)
     }
 
-    /// As [`step`](Self::step), but a front that is connected is not notified yet, and may not
+    /// As [`step`](Self::step), but a front that is connected does not see it yet, and may not
     /// send: make what its frames go to, then [say it](Self::say_connected).
     pub fn step_unsaid<B: DeviceBus>(
         &mut self,

@@ -1,4 +1,4 @@
-//! How often a front restarts.
+//! The pauses between a front's restarts.
 //!
 //! ```text
 //!   begin: AT_ONCE in a row, then one each EACH          a front that is left alone earns them back

@@ -276,7 +276,7 @@ impl Device {
         reported
     }
 
-    /// Asks to be notified of the peer's state. It tells once at once.
+    /// Watches the peer's state. It fires once at once.
     pub fn watch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         self.watch_peer_key(xs, STATE)
     }
@@ -355,7 +355,7 @@ fn read_state<T: Transport>(xs: &mut Client<T>, dir: &str) -> Result<XenbusState
     Ok(XenbusState::parse(value.as_deref()))
 }
 
-/// Who may not read a removed directory's parent is notified `EACCES`, not `ENOENT`: both mean
+/// Who may not read a removed directory's parent gets `EACCES`, not `ENOENT`: both mean
 /// gone.
 fn unless_gone(read: Result<alloc::vec::Vec<u8>, XsError>) -> Result<Option<alloc::vec::Vec<u8>>, XsError> {
     match read {

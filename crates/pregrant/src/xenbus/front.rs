@@ -1,5 +1,4 @@
-//! Where the front's end of one device stands, whatever its class: its state, and when it restarts
-//! .
+//! Where the front's end of one device stands, whatever its class: its state and its restarts.
 //!
 //! ```text
 //!   watch fires --> the class' step:   peer's state --next--> nothing to do, or wait until begins_at_ns
@@ -12,8 +11,8 @@
 //! does not restart, and one that is [in use](Front::set_in_use) says Closing (5) and goes on
 //! with its rings until it is not, or until the back has closed.
 //!
-//! What a back may do: write any state at any time. A front follows it down each time, and restarts
-//!  not without pause. Or hold a front that is in use at Closing, and not serve it: so it may
+//! What a back may do: write any state at any time. A front follows it down each time, and
+//! restarts after a pause. Or hold a front that is in use at Closing, and not serve it: so it may
 //! at Connected.
 
 use super::backoff::Backoff;

@@ -180,7 +180,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Asks to be notified of changes at and below a node. It tells once at once. One event waits
+    /// Watches changes at and below a node. It fires once at once. One event waits
     /// to be taken: of several changes it names the watched node.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.set_watch(path, token, false)

@@ -318,7 +318,7 @@ fn long_sectors_are_notified_only_where_they_are_requested_and_understood() {
         let takes =
             |world: &mut World, front: &mut _| world.ask(front, &odd).is_ok_and(|done| done.0.is_ok());
         assert_eq!(takes(&mut world, &mut front), reported.sector_size == 512);
-        // Whatever a successor would tell another guest, this one was notified.
+        // Whatever a successor would offer another guest, this one knows its figures.
         for native_sectors in [true, false] {
             world.config.native_sectors = native_sectors;
             assert!(world.succeed().expect("a live ring"));

@@ -129,7 +129,7 @@ fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_n
 }
 
 /// Where memory is short, what is left of a longer ring is no ring: both ends count its pages, and
-/// the back is notified of fewer.
+/// the back gets fewer.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_ring_has_as_many_pages_as_its_back_is_notified_of() {

@@ -90,7 +90,7 @@ fn grant_operations_are_those_of_the_path() {
     }
 }
 
-/// A successor notifies a front of answers of which no one may have told it, and of nothing else
+/// A successor notifies a front of answers that it may not know of, and of nothing else
 /// (docs/protocol 1.1, R5).
 #[test]
 fn a_successor_notifies_of_what_may_be_untold_alone() {
@@ -204,7 +204,7 @@ fn a_disk_grows_and_shrinks_while_it_is_used() {
 #[test]
 fn old_ends_get_plain_blkif() {
     // A back that keeps no pages, takes no lists, one queue and rings of a page; and one whose
-    // features no one has notified of.
+    // features are not known.
     let old = BackFeatures {
         max_ring_order: 0,
         max_queues: 1,

@@ -8,7 +8,7 @@
 //! ```
 //! The back's process dies between two polls, or in the middle of one, wherever it speaks to its
 //! disk; of what its disk still had, some lands before the successor begins, and the rest never. A
-//! guest that dies leaves requests, and restarts. Each tag is answered once.
+//! guest that dies leaves requests, and starts again. Each tag is answered once.
 #![cfg(not(miri))]
 
 use crate::model_disk::shared_disk::Died;
@@ -228,7 +228,7 @@ impl Game {
         }
     }
 
-    /// The guest is gone, and restarts. Its disk is closed in between.
+    /// The guest is gone, and starts again. Its disk is closed in between.
     fn guest_dies(&mut self, power_lost: bool, lands: usize) {
         self.take();
         self.world.disk.lands_at_end(lands);

@@ -27,7 +27,7 @@ pub struct Inside {
     pub platter: Vec<u8>,
     /// What it was given, in order.
     pub log: Vec<(IoOp, u64, u64)>,
-    /// By queue: what was not done yet, and what was and is to be notified.
+    /// By queue: what was not done yet, and what was and is to be reported.
     lanes: Vec<Lane>,
     /// Orders are done when the test says so.
     pub by_hand: bool,

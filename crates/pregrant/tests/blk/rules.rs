@@ -1,4 +1,4 @@
-//! What a guest may ask, and what its disk is never notified of.
+//! What a guest may ask, and what never reaches its disk.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -44,7 +44,7 @@ fn indirect(op: u8, nr_segments: u16, sector: u64, grefs: &[u32]) -> Request {
     Request::Indirect(IndirectRequest { op, nr_segments, handle: 0, id: 6, sector, grefs: all })
 }
 
-/// Requests, how they end, and whether the disk is notified of them.
+/// Requests, how they end, and whether they reach the disk.
 fn table<K: AnyOrder<Req = Request, Rsp = Response>>(setting: &Setting) {
     let mut world = World::new(setting.back, figures());
     let mut front = RawFront::<K>::connect(&mut world, 8);

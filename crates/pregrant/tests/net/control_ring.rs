@@ -486,7 +486,7 @@ fn multicast_requests_outlive_a_back_and_what_is_lost_is_flooded() {
     assert_eq!(g.control().hash.algorithm(), 1);
     // The ring's last answer is still there beside the list: nothing is answered twice.
     assert_eq!((g.poll(), g.answers()), (Ok(Polled::Idle), vec![]));
-    // Damaged: everything is received, nothing is hashed, and so it stays over the next successor.
+    // Damaged: everything arrives, nothing is hashed, and so it stays over the next successor.
     for _ in 0..2 {
         assert!(g.kept.copy_in(100, &[0xFF; 8]) && g.kept.copy_in(2148, &[0xFF; 8]));
         for _ in 0..2 {
@@ -500,7 +500,7 @@ fn multicast_requests_outlive_a_back_and_what_is_lost_is_flooded() {
     g.connect(true);
     g.control().multicast.request(true);
     assert!(!g.control().multicast.wants(mac(63)));
-    // A guest that was not notified of multicast control names nothing.
+    // A guest that was not offered multicast control names nothing.
     g.control().offer_multicast(false);
     let mut refused = 0;
     g.control()

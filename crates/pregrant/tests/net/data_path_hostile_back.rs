@@ -1,4 +1,4 @@
-//! A back that misleads our front: each violation is one exact fault or one counted error, never a
+//! A back that breaks the protocol: each violation is one exact fault or one counted error, never a
 //! panic, a leak or a stall.
 #![cfg(not(miri))] // Miri has data_path_race
 

@@ -662,7 +662,7 @@ fn both_ends_agree_and_nothing_is_left() {
     }
 }
 
-/// One half that is wrong leaves the other; a page that is leaves the vif. The front is notified of
+/// One half that is wrong leaves the other; a page that is leaves the vif. The front learns
 /// it.
 #[test]
 fn what_is_wrong_is_refused_with_a_word_and_the_rest_is_served() {

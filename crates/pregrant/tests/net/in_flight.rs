@@ -145,7 +145,7 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
     }
 }
 
-/// Keeps every frame until it is notified otherwise.
+/// Keeps every frame until it may let go.
 #[derive(Default)]
 struct Shelf(Mutex<(Vec<Token>, bool)>);
 

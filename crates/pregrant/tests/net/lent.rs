@@ -271,7 +271,7 @@ fn what_is_lent_is_the_frame_and_one_call_maps_a_batch() {
 }
 
 /// A list with one bad reference is refused as a whole: then page by page, and only that frame
-/// fails. Where no one checks, no one finds out, as for a frame that is dropped unseen.
+/// fails. Where no one reads it, no one finds out, as for a frame that is dropped unseen.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn one_bad_reference_costs_its_own_frame() {

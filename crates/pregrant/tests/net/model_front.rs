@@ -1,4 +1,4 @@
-//! The model front validated: each wrong answer that it is there to find, played by hand on the
+//! The model front, tested: each wrong answer that it is there to find, played by hand on the
 //! ring.
 #![cfg(not(miri))]
 

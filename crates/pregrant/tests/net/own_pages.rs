@@ -44,7 +44,7 @@ impl Own {
         Self { pair: Pair::around(front, back, usize::MAX, equip), number: 0 }
     }
 
-    /// The pool is notified of.
+    /// The pool is announced.
     fn new(front: FrontConfig, back: VifConfig, pages: usize) -> Self {
         let mut own = Self::unasked(front, back, pages);
         own.turns();

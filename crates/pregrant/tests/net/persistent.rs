@@ -29,7 +29,7 @@ struct Pair {
     bb: MapBus,
 }
 
-/// What the two ends are notified.
+/// The configuration of the two ends.
 struct Offers {
     features: BackFeatures,
     fallback: PathName,
@@ -221,7 +221,7 @@ fn lists_come_before_pages_that_are_kept() {
 }
 
 /// A successor that cannot take a list again which its predecessor accepted does not serve the vif:
-/// its front fills buffers that no one would check.
+/// its front fills buffers that no one would read.
 #[test]
 fn a_list_that_is_lost_at_a_restart_is_no_connection() {
     let len = DataLen::new(256);

@@ -1,4 +1,4 @@
-//! What a guest takes unfinished, as its frames are made ready for it and as ports are notified:
+//! What a guest takes unfinished, as its frames are made ready for it and as ports see it:
 //! each of the 32 sets of keys, with each kind of frame.
 #![cfg(not(miri))]
 
@@ -101,7 +101,7 @@ fn a_tagged_frame_is_finished_as_the_ip_that_it_carries() {
     }
 }
 
-/// A port that is notified of an offload may use it for every frame, and is notified of each that
+/// A port that sees an offload may use it for every frame, and sees each that
 /// it may.
 #[test]
 fn ports_are_notified_what_is_left_as_it_is() {

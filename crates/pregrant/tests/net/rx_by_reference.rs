@@ -323,7 +323,7 @@ fn tokens_of_another_kind_of_receiving_do_not_exist() {
     assert_eq!(pair.front.release(&pair.g, token), Ok(()));
 }
 
-/// Whoever is notified of a fault was notified of no frame before it: nothing of that call is lent,
+/// A call that returns a fault has returned no frame: nothing of that call is lent,
 /// and nothing is left to release.
 #[test]
 fn a_call_that_ends_in_a_fault_lends_nothing() {

@@ -439,7 +439,7 @@ fn a_request_with_a_grant_is_not_in_the_buffer() {
     rig.assert_empty();
 }
 
-/// Whatever a front's list page says after the connect, its buffers stay where they were validated
+/// Whatever a front's list page says after the connect, its buffers stay where they were found
 /// to be. A page as its owner sees it, whatever it granted.
 struct Own(LocalMap);
 

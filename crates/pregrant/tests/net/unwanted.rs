@@ -45,7 +45,7 @@ fn a_vif_that_is_to_go_stays_gone_with_a_front_that_reconnects() {
             removed += u32::from(came_to == BackStep::Removed);
             assert!(removed == 0 || says(&bb) == "6", "{what}: {}", says(&bb));
             front.step(&g, &mut fb).unwrap();
-            // No one told the front, where the toolstack did not.
+            // The front does not know it, where the toolstack wrote nothing.
             if lives && toolstacks == "4" && removed == 0 && front.is_live() {
                 set(&bb, "state", "5");
             }

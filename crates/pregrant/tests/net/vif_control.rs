@@ -555,7 +555,7 @@ fn a_ring_that_is_garbled_at_its_end_costs_the_next_nothing() {
         let map = h.map(GUEST, &[GrantRef(ring)], Access::ReadWrite).expect("the front's ring");
         for _ in 0..round % 20 {
             let at = roll() as usize % (16 + 40 * 3) * 4;
-            // Any word, or one that resembles a request.
+            // Any word, or one like a request.
             let word = if roll() % 2 == 0 { roll() } else { (roll() % 300) | (60 << 16) };
             assert!(map.store_u32(at, word));
         }

@@ -38,7 +38,7 @@ fn ask(
     (answer.status, answer.data)
 }
 
-/// The guest's request multicast frames is received by the back.
+/// The back takes the guest's request for multicast frames.
 fn request_group(
     (g, front): (&LocalDomain, &mut FrontVif<LocalDomain>),
     (h, back): (&LocalDomain, &mut BackVif<LocalDomain>),
@@ -96,7 +96,7 @@ fn kept(pages: &Pages) -> ControlPage {
     ControlPage::new(pages.clone()).expect("a page")
 }
 
-/// A port that keeps what it is notified of the guest's queues.
+/// A port that keeps what it gets of the guest's queues.
 #[derive(Clone, Default)]
 struct SteeredPort(Arc<Mutex<Steerings>>);
 
@@ -117,7 +117,7 @@ impl FramePort for SteeredPort {
     }
 }
 
-/// What the ports of a vif's two queues are notified in a turn.
+/// What the ports of a vif's two queues get in a turn.
 fn steerings(h: &LocalDomain, back: &mut BackVif<LocalDomain>) -> Steerings {
     let reported = SteeredPort::default();
     let mut ports: Vec<Box<dyn FramePort>> = vec![Box::new(reported.clone()), Box::new(reported.clone())];
@@ -208,12 +208,12 @@ enum Died {
     Before,
     /// It is on the ring.
     Asked,
-    /// Its answer is, and perhaps no event notified of it.
+    /// Its answer is, and perhaps no event was sent for it.
     Answered,
 }
 
-/// A successor's event tells of what no one may have told, and of nothing else: there are fronts
-/// that take any event of the control channel for their answer, and fronts that sleep until one
+/// A successor's event is for what may not have been notified, and for nothing else: some fronts
+/// take any event of the control channel for their answer, and others sleep until one
 /// comes (docs/protocol 1.1, R5). The same of the data rings.
 #[test]
 fn a_successor_notifies_of_what_may_be_untold_alone() {
@@ -306,7 +306,7 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
     }
 }
 
-/// A back that offers none of it gets none of it, and is not notified of a flag that changes later.
+/// A back that offers none of it gets none of it, and gets no notice of a flag that changes later.
 #[test]
 fn nothing_of_it_without_the_backs_offer() {
     let xen = LocalXen::new();

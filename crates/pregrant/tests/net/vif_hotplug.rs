@@ -76,7 +76,7 @@ fn state_2_is_else_the_beginning() {
     assert_eq!(next.step(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Waiting));
     assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (0, "2"));
     bb.own.borrow_mut().insert("hotplug-status".into(), "connected".into());
-    // Its port is made before its front is notified of it.
+    // Its port is made before its front sees 4.
     assert_eq!(next.step_unsaid(&h, &mut bb, &mut |_, _| None).ok(), Some(BackStep::Connected));
     assert_eq!((next.nr_queues(), bb.own.borrow()["state"].as_str()), (1, "2"));
     next.say_connected(&mut bb).unwrap();

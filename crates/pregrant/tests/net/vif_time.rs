@@ -125,7 +125,7 @@ fn xsa_392_one_slot_for_longer_frames_stalls_the_queue() {
     turn(&mut g, 90 * S);
     assert_eq!(g.back.link(), Link::Up);
     assert_eq!(g.back.stats().frames, 2);
-    // The time restarts.
+    // The time starts again.
     give(&mut g, 1);
     turn(&mut g, 149 * S);
     assert_eq!((g.back.link(), g.back.stalls()), (Link::Up, 1));

@@ -204,7 +204,7 @@ fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
     }
 }
 
-/// A back that notifies without end and without reason: each event is received once until the front
+/// A back that notifies without end and without reason: each event is taken once until the front
 /// asks for more, nothing is sent for it, and frames go on.
 #[test]
 fn xsa_391_an_event_storm_wakes_the_front_as_often_as_it_asks() {

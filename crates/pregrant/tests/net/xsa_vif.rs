@@ -311,7 +311,7 @@ enum End {
 }
 
 /// Removed at every state that is between its coming and its going, in every way, either end the
-/// first to be notified of it.
+/// first to learn of it.
 #[test]
 fn xsa_465_removal_at_every_state_leaves_nothing() {
     use End::*;

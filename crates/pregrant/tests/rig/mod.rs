@@ -368,7 +368,7 @@ impl Rig {
     }
 }
 
-/// What the model's pages hold at byte `at`: no two neighbours, pages or cache lines check alike.
+/// What the model's pages hold at byte `at`: no two neighbours, pages or cache lines are alike.
 pub fn byte(at: usize) -> u8 {
     (at ^ ((at >> 6) * 31) ^ ((at >> 12) * 101)) as u8
 }
@@ -520,7 +520,7 @@ impl RxGame {
 /// A frame with what is known of it.
 pub type Frame = (Vec<u8>, Offload);
 
-/// A frame port that keeps what it is given and gives what it was asked to.
+/// A frame port that keeps what it gets and gives what it was asked for.
 #[derive(Default)]
 pub struct TestPort {
     pub took: Vec<Frame>,

@@ -465,7 +465,7 @@ impl RingMem for &Shifting {
 
 #[test]
 fn xsa_155_197_each_word_of_a_ring_is_read_once() {
-    // attach loads rsp_prod and req_prod, and each check the ring loads one index.
+    // attach loads rsp_prod and req_prod, and each check of the ring loads one index.
     let memory = Shifting::new(&[0, 0, 3, 7]);
     let (mut back, _) = BackRing::<NetTx, _>::attach(&memory, None).unwrap();
     assert_eq!(back.available(1), Ok(3));

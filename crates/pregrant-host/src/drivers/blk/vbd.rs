@@ -6,7 +6,7 @@
 //!   connected  the image is open: what it is goes to the log
 //!   lend       queue i and its disk's descriptor go to a worker, as one (`queue`); take_back
 //!   under_way  a disk that is slow: its guest's close waits for it, a second at most
-//!   check       the image has another length: the guest is notified
+//!   check      the image has another length: the guest is notified
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
@@ -29,7 +29,7 @@ use rustix::fd::OwnedFd;
 use std::any::Any;
 use std::time::Duration;
 
-/// How long a disk that closes waits for what it works on. Then its guest is notified that it is
+/// How long a disk that closes waits for what it works on. Then its guest sees that it is
 /// closed, and its pages stay mapped until the disk answers.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// The toolstack's key that names a script.
@@ -42,7 +42,7 @@ pub(super) struct VbdInstance<P: Platform> {
     /// By queue: readable when its disk has done something; none while they are lent.
     readable: Vec<Option<OwnedFd>>,
     awaits_scripts: bool,
-    /// What is strange about its image, and was not notified yet.
+    /// What is strange about its image, and was not logged yet.
     strange: Option<String>,
 }
 

@@ -4,7 +4,7 @@
 //!   before anything begins   CaptureFile::open     each file can be made; a predecessor may still write to it
 //!   found, plug, ...         handed on to the remote side inside
 //!   connected                its ports, each within a Pcap; all connects of a vif go into one file
-//!   control turns            what is buffered is written; a failure is notified at the vif's expense, once
+//!   control turns            what is buffered is written; a failure is logged at the vif's expense, once
 //! ```
 //! What a guest may do: fill the file system that its file is on. Its worker writes there, and the
 //! control thread what is buffered, one at a time: a slow disk makes the worker's other vifs slow,

@@ -5,7 +5,7 @@
 //!
 //! The guest's own program calls [`Frontend::control`] when xenstore has something to say, and
 //! sends and receives in between. What the back may do: offer anything, close at any time; the
-//! guest is notified of it as a state or an error.
+//! guest gets that as a state or an error.
 
 use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
 use crate::drivers::wait::Waiter;
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// How long a new connection waits for the back's word on pages that are to stay mapped.
 const ANNOUNCE_PATIENCE: Duration = Duration::from_secs(1);
-/// Between two checks its answers.
+/// Between two checks for its answers.
 const ANNOUNCE_POLL: Duration = Duration::from_millis(1);
 
 /// One vif of the own domain.
@@ -97,7 +97,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if self.is_path_due && self.vif.is_live() && !self.vif.is_announcing() {
             self.log_path();
         }
-        // Nothing was notified, so nothing has changed: asking would cost a round trip to
+        // No event came, so nothing has changed: asking would cost a round trip to
         // xenstored, on real Xen through another domain, each time that a loop sleeps.
         if events == 0 && self.vif.is_live() && !self.vif.awaits_release() {
             return Ok(FrontStep::Waiting);

@@ -41,7 +41,7 @@ pub struct HotplugConfig {
     pub mtu: Option<u32>,
     /// `mac`: the guest's address.
     pub mac: Option<String>,
-    /// The back's directory, which the script is notified.
+    /// The back's directory, which the script gets.
     pub dir: String,
 }
 
@@ -115,7 +115,7 @@ pub trait PortProvider {
         let _ = id;
         false
     }
-    /// A vif was found: makes its place. Nothing was asked to its front yet, unless it is `live`:
+    /// A vif was found: makes its place. Its front was asked nothing yet, unless it is `live`:
     /// then it is about to be taken up, and its place is that of a predecessor, or is to be like it
     /// at once. May come again.
     ///

@@ -7,7 +7,7 @@
 //!   connected  a port for each queue
 //!   link       the carrier: frames for a guest that takes none are dropped before they come here
 //!   closed     the link is down
-//!   removed    vif5.0 is gone; its script is notified once there is room for it, and `failures` has what that came to
+//!   removed    vif5.0 is gone; its script runs once there is room for it, and `failures` has what that came to
 //! ```
 //! An interface outlives the process, with its bridge and addresses; the next backend attaches to
 //! it. A tap wakes the worker of its queue
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// own.
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
-/// Between two checks the scripts of vifs that are gone.
+/// Between two checks of the scripts of vifs that are gone.
 const SCRIPT_CHECK: Duration = Duration::from_millis(10);
 
 /// How long a bridge may take to forward for a port whose link came up. The kernel follows links
@@ -249,8 +249,8 @@ impl PortProvider for Taps {
                     plug_in(interface, place)?;
                 }
             }
-            // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot be
-            // notified; it is up then.)
+            // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot
+            // be set; it is up then.)
             let _ = tap.carrier(live);
             Ok(tap)
         };

@@ -45,9 +45,9 @@ pub(super) struct VifInstance<P: Platform> {
     provider: SharedProvider,
     hotplug: Hotplug,
     plug: HotplugState,
-    /// The log was notified that its guest takes no frames.
+    /// The log says that its guest takes no frames.
     stalled: bool,
-    /// The log was notified that its guest has had pages mapped.
+    /// The log says that its guest has had pages mapped.
     has_grefs: bool,
     /// The log was warned, of any vif, that its guest is not isolated.
     warned: Rc<Cell<bool>>,

@@ -24,9 +24,9 @@ use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// Between two checks what stands behind devices that are connected.
+/// Between two checks of what stands behind devices that are connected.
 const CHECK: Duration = Duration::from_secs(1);
-/// Between two checks what somebody has.
+/// Between two checks of what somebody has.
 const BUSY_CHECK: Duration = Duration::from_millis(20);
 /// The same, when it has taken long.
 const BUSY_CHECK_MOST: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         let Some(served) = self.devices.get_mut(&id) else { return };
         let (now, who) = (Instant::now(), e.to_string());
         if served.behind.why().is_some() {
-            // It was notified before, and waits for the next try.
+            // It was logged before, and waits for the next try.
             return served.behind.fails(now, &who, true);
         }
         if served.busy.is_none() {

@@ -166,7 +166,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     /// The directory is gone, or xenstore.
     fn end(&mut self, p: &P, bus: &mut StoreBus<'_, T>) -> Result<Drained, DeviceError>;
 
-    /// Makes what stands behind it, before its front is notified of anything; or finds it again,
+    /// Makes what stands behind it, before its front sees anything; or finds it again,
     /// where a predecessor left the device connected (`live`). May come again.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         Ok(Notes::new())
     }
     /// Tries what stands behind it, before its front comes. With it whether the toolstack's script
-    /// is still to say what that is: then the log is not notified yet.
+    /// is still to say what that is: then nothing is logged yet.
     ///
     /// # Errors
     /// The directory is gone, or xenstore.
@@ -310,7 +310,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn requests(&self) -> u32 {
         0
     }
-    /// Now and then, and before it is armed: applies what its device was notified, and watches what
+    /// Now and then, and before it is armed: applies what was said to its device, and watches what
     /// waits. True: its device is to have a [turn](ServedDevice::turn).
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! whoever serves the queues.
 //!
 //! ```text
-//!            +--------------- its event channel fired, or a check found what no one notified of -------------+
+//!            +--------------- its event channel fired, or a check found what no event reported --------------+
 //!            v                                                                                          |
 //!   live --> active --a control turn: some requests--> active --nothing, before sleeping--> armed ------'
 //!              ^                  '--its guest's account of time is empty--> paused --+
@@ -114,7 +114,7 @@ impl ControlRings {
         Some(first.saturating_duration_since(Instant::now()))
     }
 
-    /// This thread has slept, or checked: what fired is known.
+    /// This thread has slept, or checked: it knows what fired.
     pub(super) fn events_seen(&mut self) {
         self.asks = false;
     }

@@ -106,7 +106,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 more
             }
             Err(e) => {
-                // One is notified at a time: another stays active, and is notified in its next
+                // One is reported at a time: another stays active, and is reported in its next
                 // turn.
                 fault = Some((served.device.id(), e));
                 true

@@ -187,7 +187,7 @@ impl DeviceLog {
         self.own.written.get()
     }
 
-    /// At the device's end: how many were not written, and not notified yet.
+    /// At the device's end: how many were not written, and not reported yet.
     pub fn end(&self) {
         let (n, class) = (self.own.unnotified.take(), self.id.class.name());
         if n > 0 {

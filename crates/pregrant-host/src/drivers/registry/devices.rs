@@ -102,11 +102,11 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) failed: Option<String>,
     pub(super) faults: u64,
     pub(super) throttled: u64,
-    /// When the log was notified of that last.
+    /// When that was logged last.
     pub(super) throttled_said: Option<Instant>,
     /// How often its own ring was paused.
     pub(super) ring_pauses: u64,
-    /// When the log was notified of that last.
+    /// When that was logged last.
     pub(super) paused_said: Option<Instant>,
     pub(super) last_failure: Option<String>,
     pub(super) reattached: bool,
@@ -122,7 +122,7 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) behind: Behind,
     /// Pages that it requested for when they were [shared out](super::shared_pages).
     pub(super) requested_pages: usize,
-    /// What it was notified of its share, since it connected.
+    /// What it knows of its share, since it connected.
     pub(super) announced_pages: Option<(usize, usize)>,
     /// Its front is not watched before.
     pub(super) throttled_until: Option<Instant>,

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 /// it meanwhile.
 const DYING: Duration = Duration::from_secs(1);
 
-/// Memory of a device that outlives the process; what cannot be had is notified at its expense.
+/// Memory of a device that outlives the process; what cannot be had is logged at its expense.
 pub(super) fn keeper<'a, P>(
     recovery: &'a mut Option<Box<dyn Recovery<P>>>,
     p: &'a P,
@@ -151,7 +151,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         Ok(())
     }
 
-    /// Whether somebody else has a device and keeps it; the log is notified once.
+    /// Whether somebody else has a device and keeps it; that is logged once.
     fn is_left_alone(&mut self, id: DeviceId) -> bool {
         let Some(why) = self.config.had_by_others.as_ref().and_then(|had| had(&id)) else {
             self.left_alone.remove(&id);
@@ -283,7 +283,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             if e.is_busy()
                 && let Some(held) = self.held.get_mut(&id)
             {
-                // It goes on waiting, where it would begin to again.
+                // It goes on waiting, where it would start again.
                 held.made = Some(served);
             }
             return;

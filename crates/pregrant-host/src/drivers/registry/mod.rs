@@ -10,7 +10,7 @@
 //!   stage   where a device's queues are     reclaim  queues go to workers and come back
 //!   checks  what is polled, as no event comes for it      obstacle  why a device's remote port or image cannot be had
 //!   control_rings  rings of devices that are of no queue, and control_turns, when they are served
-//!   pages   what each device of a guest may have mapped         shared_pages  who is notified of it when
+//!   pages   what each device of a guest may have mapped         shared_pages  who gets to know it when
 //!   throttling  whose front asks for too many steps
 //!   worker_sleep  until there may be something to do
 //!   shutdown  all of them left or closed    device_log  what the log says of one
@@ -21,7 +21,7 @@
 //!
 //! What a guest may do: close, vanish, lie, come back again and again. Its own device is closed
 //! with a line that says why (lines of each device are [bounded](DeviceLog)); the others go on. A
-//! guest that writes its state without end is received in turns ([`EVENTS_PER_TURN`]), so that
+//! guest that writes its state without end is served in turns ([`EVENTS_PER_TURN`]), so that
 //! frames move in between, and then not for a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle
@@ -142,9 +142,9 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     /// What former devices left in the recovery is gone.
     forgot: bool,
     devices: Devices<P, T>,
-    /// What the log may be notified, over all devices.
+    /// The log's budget, over all devices.
     device_logs: DeviceLogs,
-    /// What the log was notified of each, also of those that somebody else holds.
+    /// The log of each, also of those that somebody else holds.
     logs: BTreeMap<DeviceId, DeviceLog>,
     /// Those of devices that are gone, as long as their class has something under way for them.
     ending: Vec<DeviceLog>,
@@ -157,7 +157,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     control_rings: ControlRings,
     /// Some are being plugged in, or out.
     hotplugs: bool,
-    /// When the first of those that are throttled is to be received again.
+    /// When the first of those that are throttled is to be served again.
     resumes_at: Option<Instant>,
     pool: WorkerPool<P>,
     /// The number of its ports' descriptor among what wakes this thread, where this thread serves
@@ -354,7 +354,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// What is said of all devices, of any class; and what is said beside it of each.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
         let waiting = self.held.iter().filter_map(|(id, held)| {
-            // Somebody else's devices are not notified of.
+            // Somebody else's devices are not reported.
             let served = held.made.as_deref()?;
             Some((DeviceReport::waiting(*id, served.back().state(), &held.why), served))
         });

@@ -13,7 +13,7 @@
 //! A share can be cut again, but not what a device took to keep until it closes: a staging list, a
 //! table of grants. Of such pages a device may have its even part and no more, with those that are
 //! connected and request pages, and those that may come for some; and one page in [`SPARE`] of the
-//! bound is left for the least of devices that no one has notified of.
+//! bound is left for the least of devices that are not known yet.
 
 /// Pages of one guest that are mapped at a time, over all of its devices, unless the configuration
 /// says otherwise (XSA-300): 64 MiB. A vif with eight queues, a page for each of 256 buffers both

@@ -193,7 +193,7 @@ proptest! {
     }
 }
 
-/// Whatever others took for long, there is room for the rings of one that no one has notified of.
+/// Whatever others took for long, there is room for the rings of one that is not known yet.
 #[test]
 fn there_is_room_for_one_that_comes_late() {
     let wants = Wants { rings: 17, lasting: 4096, kept: 6144 };

@@ -101,7 +101,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                         // It would stand still.
                         served.stage.wait_with(Then::Fail(level, why));
                     } else if level < Level::Info {
-                        // What waits for it is notified in its own words; a guest that has ended is
+                        // What waits for it says so itself; a guest that has ended is
                         // nothing to report beside.
                         served.say(Level::Info, &why);
                     }

@@ -1,11 +1,11 @@
-//! Which devices share the pages of their guest ([`pages`](super::pages)), and who is notified of
+//! Which devices share the pages of their guest ([`pages`](super::pages)), and who gets to know
 //! its share when.
 //!
 //! ```text
-//!   about to step: what it may have, should it connect           a check: no one else is notified of it
+//!   about to step: what it may have, should it connect           a check: no one else gets to know it
 //!   connected, taken up, closed, gone, requests more: the shares of all connected devices of this guest, again
 //! ```
-//! Queues that workers have are notified, and let go of pages as soon as they are checked: until
+//! Queues that workers have get the new share, and let go of pages once they are checked: until
 //! then what one gives way with and what another has instead are both mapped.
 //!
 //! What a guest may do: connect and close without end. Each time the shares of its own devices are

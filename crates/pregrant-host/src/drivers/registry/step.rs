@@ -99,7 +99,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 served.say(Level::Info, &"closed");
                 self.share_pages(id.front);
             }
-            // It may have notified of requests of its front.
+            // Its front may have sent requests.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
                 let text = "its front says that it closes, and is served until it has: it may be in use";
@@ -162,7 +162,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.update_live();
     }
 
-    /// A device is live: what stands behind it is made, its front is notified, and the log.
+    /// A device is live: what stands behind it is made, its front sees that, and the log says it.
     pub(super) fn connected(&mut self, id: DeviceId) {
         if let Some(served) = self.devices.get_mut(&id) {
             served.announced_pages = None;

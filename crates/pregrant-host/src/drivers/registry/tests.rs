@@ -114,7 +114,7 @@ struct Stage {
     backend: Backend<LocalDomain, CountedLink>,
     sent: Rc<RefCell<String>>,
     plugs: Rc<Cell<bool>>,
-    /// What the remote side was notified.
+    /// The links that the remote side saw.
     links: Rc<RefCell<Vec<bool>>>,
 }
 

@@ -5,7 +5,7 @@
 //!   run_throttled:  a step, or what a fault comes to; its time is charged --both accounts empty--> watches away, throttled
 //!   wake_throttled: watches set again, which gives an event, and with it the step that was missed
 //! ```
-//! What the toolstack does with a device that is throttled (`online`, its directory) is received at
+//! What the toolstack does with a device that is throttled (`online`, its directory) is served at
 //! once.
 //!
 //! What a guest may do: ask for steps without end. It gets a bounded share of the worker's time,

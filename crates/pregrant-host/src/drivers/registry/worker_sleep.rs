@@ -3,7 +3,7 @@
 //! ```text
 //!   sleep: arm --work--> no sleep
 //!              '-none--> until an event, a descriptor, or the first of what is due  (drivers::wait)
-//!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is received again
+//!   due:   what a device waits for (an expiry, a credit)   a front that is throttled is served again
 //!          a ring that is paused has turns again           a script that runs is checked
 //!          what a class says                             what stands behind a device is checked
 //! ```

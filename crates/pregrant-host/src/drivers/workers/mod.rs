@@ -64,7 +64,7 @@ struct WorkerHandle<P> {
 
 impl<P> WorkerHandle<P> {
     fn send(&self, command: WorkerCommand<P>) {
-        // Where it has ended there is no one to be notified.
+        // Where it has ended no one gets it.
         let _ = self.commands.send(command);
         self.waker.wake();
     }
@@ -125,7 +125,7 @@ impl<P: Platform> WorkerPool<P> {
     }
 
     /// Gives the queues of a device that has just connected to their workers, which count in
-    /// `worker_ns` what they take of their time. Returned is what the log is to be notified of
+    /// `worker_ns` what they take of their time. Returns what is to be logged of
     /// that, at the device's expense.
     pub fn hand_out(
         &mut self,

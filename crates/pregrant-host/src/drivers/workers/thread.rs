@@ -153,7 +153,7 @@ where
         self.control.wake();
     }
 
-    /// Says what there is to be notified.
+    /// Sends what there is to report.
     fn report(&mut self) {
         if !self.load.has_news() {
             return;

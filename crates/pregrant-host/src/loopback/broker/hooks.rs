@@ -1,4 +1,4 @@
-//! Who is notified of domains and of new processes.
+//! Hooks for domains and for new processes.
 
 use crate::xenstored::Handle;
 use pregrant::DomId;
@@ -18,7 +18,7 @@ pub struct Hooks {
 
 /// Takes a new xenstore connection.
 pub type StoreHook = Box<dyn Fn(DomId, OwnedFd) + Send>;
-/// Is notified of a domain.
+/// Called for a domain.
 pub type DomainHook = Box<dyn Fn(DomId) + Send>;
 
 impl Default for Hooks {

@@ -13,7 +13,7 @@
 //! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it,
 //! whoever sent it; what was moved on to the arena is one mail more. Spent mail waits for its
 //! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. What waits when
-//! the queue ends is dropped, also by a worker that has not notified of the end.
+//! the queue ends is dropped, also by a worker that does not know of the end.
 //!
 //! What a guest may do: take no frames. That fills its own queue.
 

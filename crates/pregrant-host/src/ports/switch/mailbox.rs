@@ -6,7 +6,7 @@
 //!           recall <--' the newest, if it is still there
 //!
 //!   writer  post, fence, waits?  -> ring        the writer says what it did and checks what the other said,
-//!   reader  waits!, fence, check once more       and so does the reader: one of them sees the other
+//!   reader  waits!, fence, check once more      and so does the reader: one of them sees the other
 //! ```
 //!
 //! A slot has a lock, for mail is moved and no `unsafe` is wanted; it is not contended, since the
@@ -155,7 +155,7 @@ impl Waiting {
         }
     }
 
-    /// Mail was posted: whether the reader is to be woken. Of several that ask, one is notified.
+    /// Mail was posted: whether the reader is to be woken. Of several that ask, one gets a yes.
     pub fn is_over(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)

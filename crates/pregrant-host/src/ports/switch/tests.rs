@@ -143,7 +143,7 @@ fn a_learnt_address_is_not_taken_by_a_frame() {
     p.iter_mut().for_each(|p| drop(received(p)));
     assert!(keeps_its_traffic(&mut p, 1, 2));
     assert_eq!(p[1].stats().forged, 1);
-    // Once its port is gone, or nothing was notified of it for long, it is free.
+    // Once its port is gone, or nothing was heard of it for long, it is free.
     switch.set_now(super::super::mac_table::AGE_NS + 1);
     send(&mut p[1], &frame(MacAddr::BROADCAST, mac(1)), NONE);
     send(&mut p[0], &frame(MacAddr::BROADCAST, mac(1)), NONE);
@@ -337,7 +337,7 @@ fn queues_of_one_vif_share_its_frames_by_flow() {
     let switch = Switch::new();
     let mut from = switch.add_port(ALL).unwrap();
     let mut queues = switch.add_multi_queue_port(2, ALL).unwrap();
-    // A broadcast from one of its queues is not received by the other.
+    // A broadcast from one of its queues does not reach the other.
     send(&mut queues[0], &frame(MacAddr::BROADCAST, mac(9)), NONE);
     assert_eq!(received(&mut queues[1]).len(), 0);
     let mut seen = [0; 2];

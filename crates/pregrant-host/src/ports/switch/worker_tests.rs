@@ -414,7 +414,7 @@ fn a_port_that_leaves_leaves_no_mail() {
     assert_eq!(to[0].stats().rx_overflow, its);
 }
 
-/// The same switch, as simple as can be: a list of frames for each port, and who was received
+/// The same switch, as simple as can be: a list of frames for each port, and who was seen
 /// where.
 #[derive(Default)]
 struct Model {

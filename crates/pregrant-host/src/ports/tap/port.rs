@@ -37,7 +37,7 @@ pub struct TapPort {
 
 /// Calls after one that found nothing which do not check: a worker asks once more before it sleeps,
 /// and once or twice around each batch from its guest. They are few, for a worker that never sleeps
-/// is notified late.
+/// gets the event late.
 const SKIPS: u8 = 3;
 
 /// Frames that were dropped, of all queues.
@@ -170,7 +170,7 @@ impl TapPort {
     }
 
     /// A read said this. Where it means that there is no frame now, and none waits here, this port
-    /// may be notified when there is one again.
+    /// may get an event when there is one again.
     fn ended(&mut self, with: Errno) {
         let is_empty = matches!(with, Errno::AGAIN | Errno::CANCELED) && self.inbox.len() == 0;
         self.skips = if self.is_notified && is_empty { SKIPS } else { 0 };
@@ -344,7 +344,7 @@ impl FramePort for TapPort {
                 return into.len() - before;
             }
         }
-        // By the rings' descriptor no one is notified of what is read here, while they are down.
+        // The rings' descriptor does not report what is read here, while they are down.
         if self.skips > 0 && self.transport.vhost().is_none() {
             self.skips -= 1;
             return 0;
@@ -476,7 +476,7 @@ mod tests {
         }
     }
 
-    /// Who is notified need not check each time; and never goes without what it was notified of,
+    /// A port with an event need not check each time; and never misses what an event reported,
     /// nor for long without a check.
     #[test]
     fn a_port_that_is_notified_checks_less_often() {
@@ -499,7 +499,7 @@ mod tests {
             send();
             port.became_readable();
             assert_eq!(calls_until_it_comes(&mut port), 1);
-            // It found nothing behind that one, and is not notified of the next.
+            // It found nothing behind that one, and gets no event of the next.
             send();
             assert_eq!(calls_until_it_comes(&mut port), 1 + usize::from(SKIPS));
         }

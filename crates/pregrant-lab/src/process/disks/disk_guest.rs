@@ -67,7 +67,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Before sleeping: asks to be notified of answers. True: there are some.
+    /// Before sleeping: asks for an event of the next answers. True: there are some.
     fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
         let Self { platform, vbd, .. } = self;
         (0..vbd.nr_queues()).try_fold(false, |work, queue| {

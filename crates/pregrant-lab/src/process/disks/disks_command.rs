@@ -58,7 +58,7 @@ pub struct Load {
     /// It lets others have its processor behind each batch, also where it finds more to do: their
     /// rings are not to be empty meanwhile.
     pub takes_turns: bool,
-    /// It checks what it read in few of its reads, and not at the others, which cost it next to
+    /// It checks what it read in few of its reads, and not in the others, which cost it next to
     /// nothing; and a batch of its is one request.
     pub careless: bool,
 }

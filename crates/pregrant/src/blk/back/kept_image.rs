@@ -15,7 +15,7 @@
 //! | 4 | checksum of all others, as words |
 //! | 8 | flags: 1 a successor found another image, and refused |
 //! | 12, 16 | the connection: first page of queue 0's ring, its event channel |
-//! | 20, 24 | bytes of the image's name, and of what it is known by |
+//! | 20, 24 | bytes of the image's name, and of its identity |
 //! | 32 | both texts |
 //!
 //! A record of another connection says nothing: who wrote no record served this one. A change of
@@ -39,7 +39,7 @@ const TEXT: usize = 32;
 const REFUSED: u32 = 1;
 /// Bytes of an image's name at most: what a key of xenstore holds.
 const NAME_MOST: usize = 4096;
-/// Bytes of what it is known by.
+/// Bytes of its identity.
 const IDENTITY_MOST: usize = KEPT_IMAGE_BYTES - TEXT - NAME_MOST;
 
 /// An image, and the connection whose guest has it.

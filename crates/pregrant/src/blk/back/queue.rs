@@ -209,7 +209,7 @@ pub struct BackQueue<P: Platform> {
     budget: usize,
     /// Parts of requests that could not begin, or were refused, in this poll.
     failed_parts: usize,
-    /// A longer kind of request came than any before, and no one was notified.
+    /// A longer kind of request came than any before, and no one knows yet.
     grew: bool,
     /// The disk has orders that it was not asked to start.
     submitted: bool,
@@ -231,7 +231,7 @@ pub struct QueueParts<P: Platform> {
     pub disk: Box<dyn Disk>,
     /// How bytes travel.
     pub path: AnyPath<P>,
-    /// What is validated by.
+    /// The rules of validation.
     pub rules: Rules,
     /// Parts in flight at most.
     pub budget: usize,
@@ -645,7 +645,7 @@ impl<P: Platform> BackQueue<P> {
     }
 
     /// Before sleeping: arms ring and channel. True: there is work. What comes back from the disk
-    /// wakes its owner by itself; before that a queue that is full does not ask to be notified of
+    /// wakes its owner by itself; before that a queue that is full does not ask for an event of
     /// requests.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.can_take() && (!self.redo.is_empty() || self.ring.final_check()?);

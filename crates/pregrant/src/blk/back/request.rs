@@ -22,7 +22,7 @@ use crate::wire::blkif::{
 };
 use alloc::vec::Vec;
 
-/// What a queue validates by.
+/// The rules by which a queue validates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
     /// The disk, as of now.

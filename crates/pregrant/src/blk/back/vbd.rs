@@ -51,7 +51,7 @@ pub struct VbdConfig {
     /// Parts of pages that all requests in flight together may have, over all queues: what is
     /// copied for them, or mapped as far as the guest's share goes.
     pub parts_in_flight: usize,
-    /// A guest is notified of the image's own logical sectors, where they are longer than 512
+    /// A guest sees the image's own logical sectors, where they are longer than 512
     /// bytes.
     pub native_sectors: bool,
 }
@@ -92,7 +92,7 @@ pub struct Vbd<P: Platform> {
     /// What this connection's back advertised: we, or a predecessor.
     offered: BackFeatures,
     image: Box<dyn Image>,
-    /// As its guest was notified; None: it is not connected.
+    /// As its guest knows it; None: it is not connected.
     figures: Option<DiskFigures>,
     /// Its queues; none while they are [lent](Vbd::hand_out_queues).
     queues: Vec<BackQueue<P>>,
@@ -142,7 +142,7 @@ impl<P: Platform> Back<Vbd<P>> {
     }
 
     /// Its image has another length now: tells the queues, and the guest. A disk that is not
-    /// connected is notified of at its next connect.
+    /// connected gets it at its next connect.
     pub fn resize<B: DeviceBus>(&mut self, bus: &mut B, sectors: u64) -> Result<(), B::Error> {
         let Some(figures) = self.figures.as_mut().filter(|figures| figures.sectors != sectors) else {
             return Ok(());
@@ -305,14 +305,14 @@ impl<P: Platform> Vbd<P> {
         };
         let front = front.map_err(ConnectError::Keys)?;
         let native_sectors = match published {
-            // What a guest was notified stands.
+            // What a guest knows stands.
             Some(published) => published.units() > 1,
             // Such a front would count in them where this back counts in 512 bytes, and get other
             // bytes than it asks for.
             None => self.config.native_sectors && !flag(bus, LARGE_SECTORS).map_err(ConnectError::Keys)?,
         };
         let mode = bus.own_text(MODE).map_err(ConnectError::Keys)?;
-        // A guest that was notified that it only reads does so until its next connect.
+        // A guest that may only read does so until its next connect.
         let writable =
             mode_writes(mode.as_deref()) && !published.is_some_and(|published| published.read_only);
         let params = image_name(bus).map_err(ConnectError::Keys)?;
@@ -397,7 +397,7 @@ impl<P: Platform> Vbd<P> {
                     "the image is shorter than its guest was told, or has other sectors",
                 )));
             }
-            // A guest that was notified of no cache never flushes one: its writes were on the disk
+            // A guest that knows of no cache never flushes one: its writes were on the disk
             // when they were answered.
             if figures.flush && !published.flush || figures.read_only && !published.read_only {
                 return Err(ConnectError::Lost(String::from(
@@ -492,7 +492,7 @@ impl<P: Platform> Vbd<P> {
         Ok(BackQueue::new(of, ring, chan, parts))
     }
 
-    /// The disk, as its guest was notified; None: it is not connected.
+    /// The disk, as its guest knows it; None: it is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
     }

@@ -426,7 +426,7 @@ impl<P: Platform> FrontQueue<P> {
         })
     }
 
-    /// Before sleeping: asks to be notified of the next answer. True: there is one.
+    /// Before sleeping: asks for an event of the next answer. True: there is one.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = with_ring!(&mut self.ring, ring => ring.final_check(1))?;
         p.events().unmask(&self.chan);

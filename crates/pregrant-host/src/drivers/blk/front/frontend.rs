@@ -227,7 +227,7 @@ where
         let in_use = self.is_in_use()?;
         self.vbd.set_in_use(in_use);
         let leaves = self.vbd.stays() && !in_use;
-        // Nothing was notified, so nothing has changed: asking would cost a round trip to xenstored
+        // No event came, so nothing has changed: asking would cost a round trip to xenstored
         // each time that the loop sleeps.
         if events == 0 && self.vbd.is_live() && !self.vbd.awaits_release() && !leaves {
             return Ok(FrontStep::Waiting);

@@ -350,7 +350,7 @@ impl Schedule {
         }
     }
 
-    /// The same, where it is known to are on the disk.
+    /// The same, where it is known to be on the disk.
     fn take(
         &mut self,
         bytes: Range<u64>,

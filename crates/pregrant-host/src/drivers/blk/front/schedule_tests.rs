@@ -399,7 +399,7 @@ fn what_is_past_the_end_or_of_no_bytes_never_reaches_a_ring() {
     for op in refused {
         assert_eq!(*fate_of(&mut schedule, op).lock().unwrap(), Some(Err(IoError::Failed)));
     }
-    // It was not notified that the disk discards, nor that zeroes are read then.
+    // It does not know that the disk discards, nor that zeroes are read then.
     let punch = || DiskOp::PunchHole { at: 0, len: 4096, interrupt: Interrupt::default() };
     assert_eq!(*fate_of(&mut schedule, punch()).lock().unwrap(), Some(Err(IoError::NotSupported)));
     schedule.set_figures(figures(512, 512, false));

@@ -1,5 +1,5 @@
 //! A disk as the threads of a program use it: requests in bytes, from any thread, and the end of
-//! each notified once.
+//! each reported once.
 //!
 //! ```text
 //!   any thread                                          the front's loop
@@ -96,7 +96,7 @@ impl DiskOp {
     }
 }
 
-/// Is notified once how a request went; of a read, with its bytes. It is called on the front's
+/// Gets once how a request went; for a read, with its bytes. It is called on the front's
 /// thread, and holds up all others.
 pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 
@@ -104,7 +104,7 @@ pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 pub struct DiskRequest {
     /// What is to be done.
     pub op: DiskOp,
-    /// Who is notified.
+    /// Who gets the result.
     pub done: Done,
 }
 
@@ -200,7 +200,7 @@ impl SharedDisk {
         self.waker.wake();
     }
 
-    /// Has the front's loop check around, whatever for.
+    /// Has the front's loop check everything.
     pub fn wake(&self) {
         self.waker.wake();
     }
@@ -252,7 +252,7 @@ impl SharedDisk {
         self.waker.wakes().expect("a waker of a thread has a descriptor")
     }
 
-    /// The loop is about to check around for the last time before it sleeps.
+    /// The loop is about to check for the last time before it sleeps.
     pub(super) fn check(&self) {
         self.waker.doorbell.take(|_| {});
     }

@@ -75,7 +75,7 @@ impl Run {
         Self { request, socket, how: How::Waits(None) }
     }
 
-    /// What it is notified.
+    /// The action that it gets.
     pub fn what(&self) -> What {
         self.request.what
     }

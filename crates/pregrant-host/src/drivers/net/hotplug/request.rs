@@ -26,7 +26,7 @@ const NAME_BYTES: usize = 15;
 /// The first number that is no guest's: `DOMID_FIRST_RESERVED`.
 const RESERVED: u16 = 0x7ff0;
 
-/// What a script is notified.
+/// The action that a script gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// Plug the interface in.

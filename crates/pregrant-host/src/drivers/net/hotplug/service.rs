@@ -1,6 +1,6 @@
 //! One request, from its socket to the script's end.
 //!
-//! What the asker may do: send one message, and go away, which ends the script. It is notified
+//! What the asker may do: send one message, and go away, which ends the script. It gets
 //! "done" or why not.
 
 use super::{REQUEST_BYTES, Request, RequestError, Script};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// How long an asker may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two checks the script.
+/// Between two checks of the script.
 const CHECK: Duration = Duration::from_millis(50);
 
 /// Why a request came to nothing.
@@ -68,7 +68,7 @@ impl Service {
     /// Serves the one request that `socket` brings, and says on it how that ended.
     ///
     /// # Errors
-    /// See [`ServiceError`]. The asker was notified, if it is there.
+    /// See [`ServiceError`]. The asker has it, if it is there.
     pub fn serve(&self, socket: impl AsFd) -> Result<Request, ServiceError> {
         let served = self.run(&socket);
         let answer = match &served {

@@ -103,7 +103,7 @@ pub enum Which {
 #[derive(Debug)]
 pub struct Doors {
     kick: OwnedFd,
-    /// One for both rings of a queue: whoever sleeps by it checks both.
+    /// One for both rings of a queue: a worker that sleeps by it checks both.
     call: Arc<OwnedFd>,
 }
 
@@ -138,7 +138,7 @@ impl Doors {
 
     /// Wakes the worker.
     pub fn kick(&self) {
-        // A counter that is full is a worker that was notified.
+        // A counter that is full is a worker that has its kick.
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 

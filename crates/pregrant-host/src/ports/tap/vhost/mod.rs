@@ -120,7 +120,7 @@ pub struct Vhost<D: Worker = Device> {
     memory: Arc<Mapping>,
     tx: Sender,
     rx: Receiver,
-    /// Of lent frames, those that no one reads any more, and of which no one was notified.
+    /// Of lent frames, those that no one reads any more, and that are not reported yet.
     completed: Vec<Token>,
     /// Frames that found no room, each behind its header, a burst at most: only while the ring is
     /// full.
@@ -459,7 +459,7 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// When this returns, no one reads lent frames any more; who lent them is not notified of it.
+    /// When this returns, no one reads lent frames any more; their lender gets no notice of it.
     /// The worker is not waited for: what it did not take is written by a call each. Returns how
     /// many frames were refused.
     pub fn give_up(&mut self) -> usize {
@@ -476,7 +476,7 @@ impl<D: Worker> Vhost<D> {
     }
 
     /// Takes the sending ring from the worker, writes what it did not take, and has that ring
-    /// restart ; the other one goes on. Returns how many frames were refused.
+    /// restart; the other one goes on. Returns how many frames were refused.
     fn take_back(&mut self) -> usize {
         let Some(device) = self.device.take() else { return self.write_left() };
         if let Err(e) = device.detach(Which::Tx) {
@@ -500,7 +500,7 @@ impl<D: Worker> Vhost<D> {
 
     /// Moves frames for the guest, as long as there is room. Returns how many were malformed, and
     /// how many of the guest's were refused, where the worker had to be stopped. Where none was
-    /// moved, the next one is notified of by [`readable`](Self::readable).
+    /// moved, the next one is reported by [`readable`](Self::readable).
     pub fn receive(&mut self, into: &mut Arena) -> (u64, usize) {
         let (mut malformed, mut refused) = (0, 0);
         let before = into.len();

@@ -6,7 +6,7 @@
 //!   area:  | sent, not back: header, frame | header, frame | ... |   free   |
 //!            ^ oldest                                            ^ next, which restarts at the end, and where none is out
 //! ```
-//! Who lends is notified when the worker has read a frame: a [`Token`] comes
+//! When the worker has read a frame its lender gets it back: a [`Token`] comes
 //! [back](Sender::completed) once.
 //!
 //! Memory: the area, 512 KiB a queue, of which the first lines are enough as long as the worker
@@ -84,7 +84,7 @@ impl Sender {
         if self.area.end - self.next >= len {
             return Some(self.next);
         }
-        // One byte stays free, or full would resemble empty.
+        // One byte stays free, or full would equal empty.
         (oldest - self.area.start > len).then_some(self.area.start)
     }
 

@@ -65,7 +65,7 @@ impl Worker for Threads {
         let (tap, stop) = (tap.try_clone_to_owned()?, Arc::clone(&self.stop[which as usize]));
         let (mut left, misbehaves) =
             (self.stalls.get().filter(|_| which == Which::Tx), self.misbehaves.get());
-        // Of a ring that restarts no more than of one that a new worker has.
+        // A ring that restarts is like one that a new worker has.
         if which == Which::Tx {
             self.stalls.set(None);
         }

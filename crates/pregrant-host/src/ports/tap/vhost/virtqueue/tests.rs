@@ -28,7 +28,7 @@ pub struct Device {
     /// Chains taken, and given back.
     taken: u16,
     pub given: u16,
-    /// What the driver was last notified of.
+    /// What the driver last got an event of.
     reported: u16,
 }
 
