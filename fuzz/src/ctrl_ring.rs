@@ -1,4 +1,4 @@
-//! The guest asks anything on the control ring, changes the pages that it names, is wrong about the
+//! The guest asks anything on the control ring, changes the pages that it names, writes a wrong
 //! index; and the back dies in between and is taken up by another one.
 //!
 //! The answers are those of docs/protocol 2.11, computed here by a second, plain reading of it: one

@@ -120,7 +120,7 @@ struct Asked {
 struct Loan {
     token: Token,
     /// The references of its pages, and what is in them, as the rules have it; None: the index was
-    /// a violation by then.
+    /// wrong by then.
     rest: Option<(Vec<u32>, Vec<u8>)>,
 }
 

@@ -43,7 +43,7 @@ impl Progress {
         Self { shown: io::stderr().is_terminal(), line_at: Cell::new(Instant::now()) }
     }
 
-    /// The same of what may take minutes: where no one checks, whoever reads the log has a line
+    /// The same of what may take minutes: without a terminal, whoever reads the log has a line
     /// every ten seconds.
     pub fn show_long(&self, text: impl Display) {
         if self.shown {

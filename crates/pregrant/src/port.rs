@@ -215,7 +215,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Has these frames, which are in `bytes`, instead of what it had. Those that pass the end are
+    /// Takes these frames, all in `bytes`, in place of what it had. Those that pass the end are
     /// left out.
     pub fn move_in_filled(&mut self, bytes: Box<[u8]>, frames: &[FrameDesc]) {
         self.clear();

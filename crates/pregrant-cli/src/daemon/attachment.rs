@@ -149,7 +149,7 @@ impl<P: Platform> Attached<P>
 where
     P::Events: WakeOn,
 {
-    /// xenstore, signals and the one that asks for the status end its sleep.
+    /// xenstore, signals and requests for the status end its sleep.
     fn woken(self) -> Result<Self> {
         let events = self.platform.events();
         for fd in [self.xs.transport().as_fd(), self.stop.as_fd(), self.status.as_fd()] {

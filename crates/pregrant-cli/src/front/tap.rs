@@ -31,7 +31,7 @@ use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Between two checks whether a port that had no room has some.
+/// Between two checks of a port that had no room.
 const STANDS: Duration = Duration::from_millis(1);
 
 /// Moves frames until a signal; the interface is `name`.

@@ -77,7 +77,7 @@ struct Group {
     turn: Turn,
     /// What it took, and that is not reported yet.
     took_ns: u64,
-    /// What it took in all, for the one that asks; of its queues at other workers too.
+    /// What it took in all, as counters report it; of its queues at other workers too.
     worker_ns: Arc<AtomicU64>,
     slots: Vec<usize>,
     /// Those that are active; the one that is asked first changes.

@@ -4,7 +4,7 @@
 //! ```text
 //!   guest's page --hypercall--> the room of a burst        both named by reference
 //! ```
-//! What [`bounce`](super::bounce) is for bytes that break the protocol anywhere, without its memcpy
+//! As [`bounce`](super::bounce), for bytes at any place, and without its memcpy
 //! (decision 0034). Only in a PV domain, where a lookup is dear.
 //!
 //! Memory: all rooms of a process are a third of what gntalloc may grant in this domain, so that

@@ -130,7 +130,7 @@ impl Sink {
         self.take_each(burst.iter().map(|(frame, _)| (check(frame), frame.len())));
     }
 
-    /// What each frame of a burst is, and its length: for whoever checks frames where they are.
+    /// What each frame of a burst is, and its length: for readers that check frames where they are.
     #[inline(always)]
     pub fn take_each(&mut self, checked: impl Iterator<Item = (Result<u64, Wrong>, usize)>) {
         let (mut frames, mut bytes) = (0, 0);

@@ -143,7 +143,7 @@ const STEPS: [Step; 6] = [
     (|c, p| c.set_mapping(p, 0, &TABLE), (0, 0)),
 ];
 
-/// The guest's requests groups, in their order.
+/// The guest's requests for groups, in their order.
 const REQUESTS: [(u8, bool); 3] = [(1, true), (3, true), (1, false)];
 
 pub fn what_a_guest_set_outlives_backs_that_die_at_each_point() {

@@ -282,7 +282,7 @@ impl ModelGuest {
         self.platform.events().notify(&self.chan);
     }
 
-    /// The same, of which a back that sleeps gets nothing.
+    /// The same, without an event for a back that sleeps.
     pub fn post_unheard(&mut self) {
         while self.rx.free() > 0 {
             let id = (self.posted % self.slots as u64) as u16;

@@ -7,7 +7,7 @@
 //!  for each connection: their answers   ◄─────
 //! ```
 //! What counts is the server's own processor time for an operation: what a core of the server can
-//! do, for the one that asks.
+//! do, whoever asks.
 
 use super::Result;
 use super::limit::pair;

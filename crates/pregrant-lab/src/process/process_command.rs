@@ -184,7 +184,7 @@ named! {
         Spinning = "spinning",
         /// It is connected and does nothing
         Idle = "idle",
-        /// Its ring index lies; closed, it connects again and breaks the protocol again
+        /// Its ring index is wrong; closed, it connects again and does it again
         Broken = "broken",
         /// It sends events without end, with an empty ring
         Storming = "storming",

@@ -1,6 +1,6 @@
 //! The redo page's words in memory: pages that outlive the process, or what a test records.
 //!
-//! Invariant: no number of a word reaches past the page, the one that asks.
+//! Invariant: no number of a word reaches past the page, whatever is asked.
 #![allow(unsafe_code)]
 
 use crate::shm::SharedBytes;

@@ -146,7 +146,7 @@ impl Front {
         reported
     }
 
-    /// Begins to close from this end, to restart as after any close; one that does not reconnect
+    /// Begins to close from this end, to reconnect as after any close; one that does not reconnect
     /// is over.
     pub fn restart<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         self.state = XenbusState::Closing;

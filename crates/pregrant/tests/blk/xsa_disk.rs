@@ -125,7 +125,7 @@ fn xsa_155_197_a_disk_that_writes_over_its_guest_s_ring_changes_no_request_that_
         assert!(front.ring().copy_out(64, &mut slot));
         assert!(world.disk.inside().cache[64 * 512 + 64..][16..112] == slot[16..]);
 
-        // From the disk: each index is a violation then, and each slot behind this one a request
+        // From the disk: each index is wrong then, and each slot behind this one a request
         // for what no disk has.
         world.disk.inside().cache[..4096].fill(0xff);
         world.disk.log();

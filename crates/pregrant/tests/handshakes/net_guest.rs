@@ -21,7 +21,7 @@ const MORE_DATA: u16 = 4;
 const OKAY: i16 = 0;
 const ERROR: i16 = -1;
 
-/// What is behind our back.
+/// The port behind our back.
 #[derive(Default)]
 struct Net {
     took: Vec<Vec<u8>>,

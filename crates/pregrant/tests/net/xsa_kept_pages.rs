@@ -327,7 +327,7 @@ fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_no_one_else() {
 }
 
 /// A page that the back has kept from its last connection may be its ring in this one. What it
-/// writes there before and after the vif is connected is a violation like any other.
+/// writes there before and after the vif is connected breaks the protocol like any other write.
 #[test]
 fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
     for before in [true, false] {

@@ -267,7 +267,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     }
 
     /// Whether it is to be [checked](Self::check) now and then while it is connected, for what
-    /// stands behind it may change and no one tells.
+    /// stands behind it may change without an event.
     fn wants_checks(&self) -> bool {
         false
     }

@@ -164,7 +164,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         true
     }
 
-    /// Whether one of those is free now: no one tells.
+    /// Whether one of those is free now: no event reports it.
     pub(super) fn is_one_free(&self) -> bool {
         let Some(had) = &self.config.had_by_others else { return false };
         self.left_alone.iter().any(|id| had(id).is_none())

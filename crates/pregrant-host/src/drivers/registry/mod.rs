@@ -274,7 +274,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         {
             events += 1;
             match self.devices.iter().find(|s| s.is_about(&event)) {
-                // What it missed it gets when its watches are set again.
+                // It gets what it missed when its watches are set again.
                 Some(served) if served.throttled_until.is_some() => {}
                 Some(served) => drop(by_fronts.insert(served.device.id())),
                 None => match self.meaning_of(&event) {

@@ -19,7 +19,7 @@ use log::Level;
 use pregrant::platform::Platform;
 use std::time::{Duration, Instant};
 
-/// Between two checks whether something is still under way.
+/// Between two checks for what is still under way.
 const DRAIN_CHECK: Duration = Duration::from_millis(20);
 
 /// What is to be done with a device once its queues are here.

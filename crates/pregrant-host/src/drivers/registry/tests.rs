@@ -330,7 +330,7 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     }
     assert_eq!(served(&stage), [ids[0], others]);
     assert_eq!(stage.backend.logs[&ids[1]].written(), 1, "it was said once");
-    // The kernel lets go, and tells no one.
+    // The kernel lets go, without an event.
     stage.xs.write(&state, "1").unwrap();
     has.set(false);
     stage.backend.checked -= Duration::from_secs(2);

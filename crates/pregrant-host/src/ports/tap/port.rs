@@ -488,7 +488,7 @@ mod tests {
             arena.clear();
             (1..).find(|_| port.rx_burst(&mut arena) == 1).unwrap()
         };
-        // No one tells.
+        // No event reports it.
         for _ in 0..9 {
             assert_eq!(port.rx_burst(&mut Arena::new()), 0);
             send();

@@ -1,4 +1,4 @@
-//! What a queue has done, for whoever checks, from whatever thread.
+//! What a queue has done, for readers on any thread.
 
 use super::request::Kind;
 use crate::latency::Latency;

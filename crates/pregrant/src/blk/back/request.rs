@@ -134,7 +134,7 @@ pub fn validate(
                 figures.discard.filter(|_| !figures.read_only).ok_or(Refusal::NotSupported)?;
             let asks_secure = r.flag & DISCARD_SECURE != 0;
             if asks_secure && !secure {
-                return Err(Refusal::NotSupported); // "done" would be a violation
+                return Err(Refusal::NotSupported); // "done" would be false
             }
             on_disk(figures, r.sector, r.nr_sectors)?;
             let kind = Kind::Discard { secure: asks_secure };

@@ -9,7 +9,7 @@
 //! Connected is said only after the image is open: a disk that cannot be had is a device that
 //! closes with a line that says why.
 //!
-//! What a front may do: write any keys, are on its rings, vanish. Rings that are wrong close the
+//! What a front may do: write any keys, garble its rings, vanish. Rings that are wrong close the
 //! device; what passes the bound of its guest's pages (XSA-300) connects nothing.
 
 use super::kept_image::{ImageRecord, KEPT_IMAGE_BYTES, KeptImage};
