@@ -171,7 +171,16 @@ fn loom(w: &Workspace) -> Result<(), String> {
     let target = w.target().join("loom");
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
     let mut cargo = w.cargo(&["test", "-p", "pregrant", "--release"]);
-    cargo.args(["--test", "ring_loom", "--test", "doorbell_loom", "--test", "mailbox_loom"]);
+    cargo.args([
+        "--test",
+        "ring_loom",
+        "--test",
+        "halves_loom",
+        "--test",
+        "doorbell_loom",
+        "--test",
+        "mailbox_loom",
+    ]);
     cargo.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target);
     // Fast enough without, and built in a fraction of the time.
     run(cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))

@@ -20,6 +20,7 @@ mod front_keys;
 mod gref_mapping;
 mod gso;
 mod guest_copy;
+mod halves;
 mod in_flight;
 mod lent;
 mod lent_standing;

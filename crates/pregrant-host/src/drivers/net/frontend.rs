@@ -99,7 +99,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         }
         // No event came, so nothing has changed: asking would cost a round trip to
         // xenstored, on real Xen through another domain, each time that a loop sleeps.
-        if events == 0 && self.vif.is_live() && !self.vif.awaits_release() {
+        if events == 0
+            && self.vif.is_live()
+            && !self.vif.awaits_release()
+            && self.vif.begins_at_ns().is_none()
+        {
             return Ok(FrontStep::Waiting);
         }
         let (platform, mut bus) = self.end.split();

@@ -13,8 +13,10 @@
 pub mod asked;
 pub mod config;
 pub mod ctrl;
+pub mod halves;
 pub mod hook;
 pub mod lent;
+pub mod link;
 pub mod memory;
 mod not_offered;
 pub mod plan;
@@ -35,6 +37,7 @@ mod vif_renewal;
 pub use crate::net::path::{CacheMode, CacheStats, GrefCache};
 pub use config::FrontConfig;
 pub use ctrl::CtrlFront;
+pub use halves::{RxHalf, TxHalf};
 pub use hook::{Diverted, HookAction, HookFrame, HookStats};
 pub use lent::{Lent, UnknownToken};
 pub use not_offered::NotOffered;

@@ -10,6 +10,7 @@
 //! [`lent`](super::lent).
 
 use super::asked::Asked;
+use super::halves::{QueueLink, Rest, RxHalf, TxHalf};
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::{Lent, UnknownToken};
 use super::memory::{ACCESS, QueueMemory, RX, TX};
@@ -26,10 +27,11 @@ use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::{AnyFrontPath, Asks, FrontChain, OfPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Offload, Piece, Sink, Token};
+use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Sink, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
 use crate::units::{EvtchnPort, GrantRef};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
@@ -71,9 +73,9 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
         Ok(Self { ring, grants, chain: FrontChain::default() })
     }
 
-    fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
-        let ring = Granted::from_parts(self.ring.into_pages(), self.grants);
-        self.chain.into_memory().chain([ring])
+    fn release(self, p: &P, regions: &mut Regions<P>) {
+        self.chain.release(p, regions);
+        regions.put(p, Granted::from_parts(self.ring.into_pages(), self.grants));
     }
 }
 
@@ -87,6 +89,7 @@ struct Parts<P: Platform> {
 impl<P: Platform> Parts<P> {
     /// Takes all memory that a queue needs; and its keys, but for the channels'. After an error
     /// some of it is there.
+    #[inline(never)]
     fn take(
         &mut self,
         p: &P,
@@ -112,9 +115,15 @@ impl<P: Platform> Parts<P> {
         Ok(QueueKeys { tx_ring, rx_ring, ..keys? })
     }
 
-    fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
-        let tx = self.tx.into_iter().flat_map(Direction::into_memory);
-        tx.chain(self.rx.into_iter().flat_map(Direction::into_memory)).chain(self.named)
+    #[inline(never)]
+    fn release(self, p: &P, regions: &mut Regions<P>) {
+        if let Some(tx) = self.tx {
+            tx.release(p, regions);
+        }
+        if let Some(rx) = self.rx {
+            rx.release(p, regions);
+        }
+        self.named.into_iter().for_each(|granted| regions.put(p, granted));
     }
 }
 
@@ -133,28 +142,16 @@ fn fill<P: Platform>(asked: &Asked, memory: &mut QueueMemory<'_, P>) -> Result<Q
     Ok(keys)
 }
 
-/// The queue.
+/// The queue, of two halves.
 pub struct FrontQueue<P: Platform> {
-    tx: TxFront<P>,
-    rx: RxFront<P>,
-    /// Of the two rings.
-    ring_grants: [Grants; 2],
-    /// Pages that keys name, and no chain has.
-    named: Vec<Granted<P>>,
-    tx_chan: Chan<P>,
-    /// None: `tx_chan` serves both rings.
-    rx_chan: Option<Chan<P>>,
-    config: QueueConfig,
-    /// TX ids and RX slots.
-    ids: [u32; 2],
-    hooked: HookStats,
-    /// See [`recv_by_arena`](Self::recv_by_arena).
-    arena: Option<Box<Arena>>,
+    tx: TxHalf<P>,
+    rx: RxHalf<P>,
 }
 
 impl<P: Platform> FrontQueue<P> {
     /// Grants rings and buffers, offers channels; and the keys that say so. Where something of it
     /// is not to be had, nothing is.
+    #[inline(never)]
     pub fn new(
         p: &P,
         regions: &mut Regions<P>,
@@ -171,12 +168,13 @@ impl<P: Platform> FrontQueue<P> {
                 Ok(Self::of(config, tx, rx, named, keys, (tx_chan, rx_chan)))
             }
             (taken, parts) => {
-                parts.into_memory().for_each(|granted| regions.put(p, granted));
+                parts.release(p, regions);
                 Err(taken.err().unwrap_or(NO_RINGS))
             }
         }
     }
 
+    #[inline(never)]
     fn of(
         config: QueueConfig,
         tx: Direction<NetTx, P>,
@@ -189,41 +187,42 @@ impl<P: Platform> FrontQueue<P> {
             Some((chan, rx)) => (Some(chan), ChannelKeys::Split { tx: tx_port, rx }),
             None => (None, ChannelKeys::Single(tx_port)),
         };
-        let queue = Self {
-            ids: [tx.chain.ids(), rx.ring.size()],
-            tx: TxFront::new(FrontRing::new(tx.ring), tx.chain),
-            rx: RxFront::new(FrontRing::new(rx.ring), rx.chain, config.tag),
+        let link = Arc::new(QueueLink::<P>::new(tx_chan, rx_chan));
+        let rest = Rest {
             ring_grants: [tx.grants, rx.grants],
             named,
-            tx_chan,
-            rx_chan,
-            config,
+            asked: config.plan.asked,
+            granting: config.granting[TX],
+            spare: config.spare,
+            ids: [tx.chain.ids(), rx.ring.size()],
             hooked: HookStats::default(),
-            arena: None,
         };
+        let tx = TxHalf { tx: TxFront::new(FrontRing::new(tx.ring), tx.chain), link: link.clone() };
+        let rx = RxFront::new(FrontRing::new(rx.ring), rx.chain, config.tag);
+        let queue = Self { tx, rx: RxHalf { rx, link, arena: None, rest: Box::new(rest) } };
         (queue, QueueKeys { channels, ..keys })
     }
 
     /// What it asks for of the paths.
     pub fn asked(&self) -> &Asked {
-        &self.config.plan.asked
+        &self.rx.rest.asked
     }
 
     /// In which directions it shares memory for this path with the back.
     pub fn shared(&self, path: PathName) -> ActiveLists {
-        ActiveLists { tx: self.tx.chain().has(path), rx: self.rx.chain().has(path) }
+        ActiveLists { tx: self.tx.tx.chain().has(path), rx: self.rx.rx.chain().has(path) }
     }
 
     /// In which directions such a back can have that.
     pub(super) fn offered(&self, path: PathName, back: &BackFeatures) -> ActiveLists {
-        let [tx, rx] = [self.tx.chain(), self.rx.chain()].map(|chain| chain.is_offered(path, back));
+        let [tx, rx] = [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.is_offered(path, back));
         ActiveLists { tx, rx }
     }
 
     /// Does without the memory of this path, but in directions that the back takes. Before
     /// [`go_live`](Self::go_live).
     pub(super) fn give_up(&mut self, path: PathName, takes: ActiveLists, p: &P, regions: &mut Regions<P>) {
-        for (chain, takes) in [(self.tx.chain_mut(), takes.tx), (self.rx.chain_mut(), takes.rx)] {
+        for (chain, takes) in [(self.tx.tx.chain_mut(), takes.tx), (self.rx.rx.chain_mut(), takes.rx)] {
             if !takes {
                 chain.give_up(path, p, regions);
             }
@@ -237,48 +236,46 @@ impl<P: Platform> FrontQueue<P> {
         regions: &mut Regions<P>,
         back: &BackFeatures,
     ) -> Result<(), PlatformError> {
-        self.tx.chain_mut().go_live(back);
-        self.rx.chain_mut().go_live(back);
-        let [tx, rx] = [self.tx.chain(), self.rx.chain()].map(FrontChain::sent_on);
-        if tx > 0 && rx > self.rx.ring_size() {
-            self.tx.allow_send_on(tx as u16);
+        self.tx.tx.chain_mut().go_live(back);
+        self.rx.rx.chain_mut().go_live(back);
+        let [tx, rx] = [self.tx.tx.chain(), self.rx.rx.chain()].map(FrontChain::sent_on);
+        if tx > 0 && rx > self.rx.rx.ring_size() {
+            self.tx.tx.allow_send_on(tx as u16);
         }
-        let [tx_ids, rx_slots] = self.ids;
-        if !self.tx.chain().is_whole() {
-            let pages = OrdinaryPages::new(p, regions, ACCESS[TX], tx_ids, self.config.granting[TX])?;
-            self.tx.chain_mut().insert(AnyFrontPath::Copy(pages));
+        let Rest { ids: [tx_ids, rx_slots], granting, spare, .. } = *self.rx.rest;
+        if !self.tx.tx.chain().is_whole() {
+            let pages = OrdinaryPages::new(p, regions, ACCESS[TX], tx_ids, granting)?;
+            self.tx.tx.chain_mut().insert(AnyFrontPath::Copy(pages));
         }
-        if !self.rx.chain().is_whole() {
-            let n = rx_slots + self.config.spare;
+        if !self.rx.rx.chain().is_whole() {
+            let n = rx_slots + spare;
             let pages = OrdinaryPages::new(p, regions, ACCESS[RX], n, Granting::Standing)?;
-            self.rx.append(pages);
+            self.rx.rx.append(pages);
         }
-        self.post(p)
-    }
-
-    fn post(&mut self, p: &P) -> Result<(), PlatformError> {
-        self.rx.post(p, self.rx_chan.as_ref().unwrap_or(&self.tx_chan))
+        self.rx.post(p)
     }
 
     /// Gives the memory back, but for what is lent.
+    #[inline(never)]
     pub fn end(mut self, p: &P, regions: &mut Regions<P>) -> Option<Unreturned<P>> {
-        self.rx.chain_mut().give_up_named(p, regions);
-        let ((tx, tx_chain), (rx, rx_chain, loans)) = (self.tx.into_parts(), self.rx.end());
-        let [tx_grants, rx_grants] = self.ring_grants;
+        self.rx.rx.chain_mut().give_up_named(p, regions);
+        let ((tx, tx_chain), (rx, rx_chain, loans)) = (self.tx.tx.into_parts(), self.rx.rx.end());
+        let Rest { ring_grants: [tx_grants, rx_grants], named, .. } = *self.rx.rest;
         let tx = Direction { ring: tx, grants: tx_grants, chain: tx_chain };
         let rx = Granted::from_parts(rx.into_pages(), rx_grants);
-        tx.into_memory().chain([rx]).chain(self.named).for_each(|granted| regions.put(p, granted));
+        tx.release(p, regions);
+        regions.put(p, rx);
+        named.into_iter().for_each(|granted| regions.put(p, granted));
         Unreturned::or_release(rx_chain, loans, p, regions)
     }
 
     /// Sends frames; see [`TxFront::send`].
     #[inline(always)]
     pub fn send(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
-        self.tx.send(p, &self.tx_chan, frames)
+        self.tx.send(p, frames)
     }
 
-    /// Writes frames to the ring, and shows the back none: [`publish`](Self::publish) does, before
-    /// the sender waits for anything. See [`TxFront::queue`].
+    /// See [`TxHalf::queue`].
     #[inline(always)]
     pub fn queue(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
         self.tx.queue(p, frames)
@@ -287,7 +284,7 @@ impl<P: Platform> FrontQueue<P> {
     /// Shows the back what was [queued](Self::queue).
     #[inline(always)]
     pub fn publish(&mut self, p: &P) {
-        self.tx.publish(p, &self.tx_chan);
+        self.tx.publish(p);
     }
 
     /// Sends frames from pages of the guest's own; see [`TxFront::send_own`].
@@ -298,75 +295,43 @@ impl<P: Platform> FrontQueue<P> {
         memory: &Region<P>,
         frames: &[FrameDesc],
     ) -> Result<usize, PlatformError> {
-        self.tx.send_own(p, &self.tx_chan, memory, frames)
+        self.tx.tx.send_own(p, self.tx.link.tx_chan(), memory, frames)
     }
 
     /// Its TX half.
     #[inline(always)]
     pub fn tx(&self) -> &TxFront<P> {
-        &self.tx
+        &self.tx.tx
     }
 
     /// The same, for what is not about frames.
     pub fn tx_mut(&mut self) -> &mut TxFront<P> {
-        &mut self.tx
+        &mut self.tx.tx
     }
 
     /// Its RX half.
     #[inline(always)]
     pub fn rx(&self) -> &RxFront<P> {
-        &self.rx
+        &self.rx.rx
     }
 
     /// Takes TX answers; see [`TxFront::reclaim`].
     #[inline(always)]
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         let n = self.tx.reclaim(p, want)?;
-        if n > 0 && self.tx.sends_on() {
-            while let Some(buffer) = self.tx.returned() {
-                self.rx.give_back(buffer);
+        if n > 0 && self.tx.tx.sends_on() {
+            while let Some(buffer) = self.tx.tx.returned() {
+                self.rx.rx.give_back(buffer);
             }
-            self.post_free(p);
+            self.rx.post_free(p);
         }
         Ok(n)
     }
 
-    /// Receives frames, as many as `to` takes and once at least `want` answers are there, and posts
-    /// their slots again.
+    /// See [`RxHalf::recv`].
     #[inline(always)]
     pub fn recv(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
-        if self.rx.chain().fetches() && to.arena().is_none() {
-            return self.recv_by_arena(p, to, want);
-        }
-        let n = self.rx.recv(to, want)?;
-        if let Some(out) = to.arena() {
-            self.rx.fetch(p, out);
-        }
-        self.post_free(p);
-        Ok(n)
-    }
-
-    /// The same by way of an arena, where frames come by a path that fills many at once. The first
-    /// call makes it.
-    #[cold]
-    fn recv_by_arena(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
-        let mut arena = self.arena.take().unwrap_or_default();
-        arena.clear();
-        let mut most = AtMost { arena: &mut arena, most: to.takes() };
-        let n = self.rx.recv(&mut most, want);
-        self.rx.fetch(p, &mut arena);
-        for i in 0..arena.len() {
-            let FrameDesc { at, len, offload } = arena.desc(i);
-            let (at, len) = (at as usize, len as usize);
-            let bytes = arena.bytes_mut().get_mut(at..at + len).filter(|bytes| !bytes.is_empty());
-            let Some(bytes) = bytes else { continue };
-            if !to.take(len, offload, core::iter::once(Piece::from(bytes))) {
-                self.rx.note_dropped();
-            }
-        }
-        self.arena = Some(arena);
-        self.post_free(p);
-        n
+        self.rx.recv(p, to, want)
     }
 
     /// Receives frames by reference: those that `lent` says (it is cleared first, as `out` is to
@@ -380,11 +345,7 @@ impl<P: Platform> FrontQueue<P> {
         lent: &mut Lent,
         want: u32,
     ) -> Result<usize, PeerFault> {
-        lent.clear();
-        let n = self.rx.recv_by_reference(out, lent, want)?;
-        self.rx.fetch(p, out);
-        self.post_free(p);
-        Ok(n)
+        self.rx.recv_by_reference(p, out, lent, want)
     }
 
     /// Asks `hook` what is to become of the frames that are there, at most `most` and once at least
@@ -403,105 +364,103 @@ impl<P: Platform> FrontQueue<P> {
         hook: impl FnMut(&mut HookFrame) -> HookAction,
     ) -> Result<usize, PeerFault> {
         diverted.clear();
+        if !self.rx.link.is_live() {
+            return Ok(0);
+        }
         // Not for each of them: the ring's lines would go to and fro.
-        let waiting = self.tx.in_flight();
+        let waiting = self.tx.tx.in_flight();
         if waiting > 0 {
-            let scarce = self.tx.room() < BURST_FRAMES as u32;
+            let scarce = self.tx.tx.room() < BURST_FRAMES as u32;
             self.reclaim(p, if scarce { 1 } else { waiting.min(BURST_FRAMES as u32 / 2) })?;
         }
-        let Self { tx, rx, hooked, .. } = self;
-        let mut to = Hooked { p, tx, out, diverted, stats: hooked };
-        let seen = rx.recv_hooked(&mut to, want, most, hook)?;
+        let Self { tx, rx } = self;
+        let mut to = Hooked { p, tx: &mut tx.tx, out, diverted, stats: &mut rx.rest.hooked };
+        let seen = rx.rx.recv_hooked(&mut to, want, most, hook)?;
         if seen > 0 {
-            self.tx.publish(p, &self.tx_chan);
+            self.tx.publish(p);
         }
-        self.post_free(p);
+        self.rx.post_free(p);
         Ok(seen)
     }
 
     /// What hooks said of its frames.
     pub fn hook_stats(&self) -> HookStats {
-        self.hooked
-    }
-
-    #[inline(always)]
-    fn post_free(&mut self, p: &P) {
-        // Not only after frames: a ringful of error answers frees slots too.
-        if self.rx.has_free() {
-            // Standing grants: posting cannot fail.
-            let _ = self.post(p);
-        }
+        self.rx.rest.hooked
     }
 
     /// See [`RxFront::release`]. Slots that waited for a page are posted by
     /// [`post_released`](Self::post_released).
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
-        self.rx.release(token)
+        self.rx.rx.release(token)
     }
 
     /// Posts the slots that there are pages for again.
     #[inline(always)]
     pub fn post_released(&mut self, p: &P) {
-        self.post_free(p);
+        self.rx.post_free(p);
     }
 
     /// The grants of its ordinary pages, TX and RX.
     pub fn page_refs(&self) -> [&[GrantRef]; 2] {
-        [self.tx.chain(), self.rx.chain()].map(|chain| chain.pages().map_or(&[][..], OrdinaryPages::refs))
+        [self.tx.tx.chain(), self.rx.rx.chain()]
+            .map(|chain| chain.pages().map_or(&[][..], OrdinaryPages::refs))
     }
 
     /// See [`TxFront::multicast`].
     pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
-        self.tx.multicast(p, &self.tx_chan, mac, wanted)
+        self.tx.multicast(p, mac, wanted)
     }
 
     /// Before sleeping: arms RX, and (`tx_too`: somebody waits for room or for the end of what was
     /// sent) TX answers; else the back need not wake us for them. True: there is work.
     pub fn final_check(&mut self, p: &P, tx_too: bool) -> Result<bool, PeerFault> {
-        let rx = self.rx.final_check(1)?;
-        let tx_too = tx_too || self.rx.wants_buffer();
-        let tx = tx_too && self.tx.in_flight() > 0 && self.tx.final_check(1)?;
+        let rx = self.rx.rx.final_check(1)?;
+        let tx_too = tx_too || self.rx.rx.wants_buffer();
+        let tx = tx_too && self.tx.tx.in_flight() > 0 && self.tx.tx.final_check(1)?;
         // Last: an event that came since the rings were armed is kept until here.
-        p.events().unmask(&self.tx_chan);
-        if let Some(chan) = &self.rx_chan {
-            p.events().unmask(chan);
+        let link = &self.tx.link;
+        p.events().unmask(link.tx_chan());
+        if link.is_split() {
+            p.events().unmask(link.rx_chan());
         }
         Ok(rx || tx)
     }
 
     /// Whether either ring has work for us; nothing is armed.
     pub fn is_pending(&mut self, tx_too: bool) -> bool {
-        let tx_too = tx_too || self.rx.wants_buffer();
-        self.rx.is_pending() || tx_too && self.tx.in_flight() > 0 && self.tx.is_pending()
+        let tx_too = tx_too || self.rx.rx.wants_buffer();
+        self.rx.rx.is_pending() || tx_too && self.tx.tx.in_flight() > 0 && self.tx.tx.is_pending()
     }
 
     /// Counters.
     pub fn stats(&self) -> (DirStats, DirStats) {
-        (self.tx.stats(), self.rx.stats())
+        (self.tx.tx.stats(), self.rx.rx.stats())
     }
 
     /// Our channels: which local ends mean it.
     pub fn channels(&self, p: &P) -> (EvtchnPort, Option<EvtchnPort>) {
-        (p.events().local(&self.tx_chan), self.rx_chan.as_ref().map(|c| p.events().local(c)))
+        let link = &self.tx.link;
+        let rx = link.is_split().then(|| p.events().local(link.rx_chan()));
+        (p.events().local(link.tx_chan()), rx)
     }
 }
 
-/// An arena that takes so many frames and no more.
-struct AtMost<'a> {
-    arena: &'a mut Arena,
-    most: usize,
-}
+impl<P: Platform> FrontQueue<P> {
+    /// Its halves, each for an owner of its own.
+    pub fn into_halves(self) -> (TxHalf<P>, RxHalf<P>) {
+        (self.tx, self.rx)
+    }
 
-impl Sink for AtMost<'_> {
-    fn takes(&self) -> usize {
-        self.arena.takes().min(self.most - self.arena.len().min(self.most))
+    /// The queue that was [taken apart](Self::into_halves). They come back where they are of two
+    /// queues.
+    pub fn of_halves(tx: TxHalf<P>, rx: RxHalf<P>) -> Result<Self, (TxHalf<P>, RxHalf<P>)> {
+        if Arc::ptr_eq(&tx.link, &rx.link) { Ok(Self { tx, rx }) } else { Err((tx, rx)) }
     }
-    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
-        self.arena.take(len, offload, pieces)
-    }
-    fn arena(&mut self) -> Option<&mut Arena> {
-        Some(self.arena)
+
+    /// What its halves share.
+    pub(super) fn link(&self) -> &Arc<QueueLink<P>> {
+        &self.tx.link
     }
 }
 
@@ -514,5 +473,6 @@ mod tests {
     fn a_queue_can_go_to_another_thread() {
         fn is_send<T: Send>() {}
         is_send::<FrontQueue<LocalDomain>>();
+        is_send::<(super::TxHalf<LocalDomain>, super::RxHalf<LocalDomain>)>();
     }
 }

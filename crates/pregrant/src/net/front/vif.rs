@@ -15,6 +15,7 @@
 use super::asked::Asked;
 use super::config::FrontConfig;
 use super::ctrl::CtrlFront;
+use super::halves::QueueLink;
 use super::lent::UnknownToken;
 use super::not_offered::NotOffered;
 use super::plan::{Plan, plans};
@@ -28,12 +29,19 @@ use crate::net::headers::MacAddr;
 use crate::net::path::{Asks, OfPath, OwnPages, PageAnnouncement, PathName};
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
-use crate::units::DomId;
+use crate::units::{DomId, GrantRef};
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::front::{Front, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+
+/// A back that shows 2 while our queues are live takes them up within this time, or waits for a
+/// front that begins: netback, unbound and bound, takes them once its hotplug script has said that
+/// it ran.
+const TAKES_UP_NS: u64 = 3_000_000_000;
 
 /// Spare RX pages of a queue at most: as many as a ring of one page has slots.
 const SPARE_MAX: u32 = 256;
@@ -80,13 +88,21 @@ pub enum FrontStep {
     Renewed,
     /// The queues are gone now.
     Closed,
+    /// They are [lent](FrontVif::lend_queues), and are to be taken back before the next step:
+    /// nothing was done, and no frame travels.
+    Recall,
 }
 
 /// One vif, served by one domain.
 pub struct FrontVif<P: Platform> {
     pub(crate) front: Front,
     config: FrontConfig,
+    /// None while they are [lent](Self::lend_queues).
     pub(crate) queues: Vec<FrontQueue<P>>,
+    /// What those that are lent share with their halves.
+    lent_queues: Vec<Arc<QueueLink<P>>>,
+    /// The grants of their pages, as long as the back is asked for these.
+    lent_refs: Vec<[Box<[GrantRef]>; 2]>,
     /// Memory of the guest's that frames are sent from.
     pub(crate) own: Option<OwnPages<P>>,
     /// Of queues that are gone.
@@ -111,6 +127,8 @@ pub struct FrontVif<P: Platform> {
     pub(crate) announced: Vec<usize>,
     /// The back left 4 while the queues were live.
     was_away: bool,
+    /// It is at 2 since then.
+    waits_since_ns: Option<u64>,
     /// The back is to be asked from the beginning, once what was asked has its answer.
     pub(crate) renews: bool,
 }
@@ -122,6 +140,8 @@ impl<P: Platform> FrontVif<P> {
             front: Front::new(Handshake::Direct, reconnect),
             config,
             queues: Vec::new(),
+            lent_queues: Vec::new(),
+            lent_refs: Vec::new(),
             own: None,
             unreturned: Vec::new(),
             made: 0,
@@ -135,6 +155,7 @@ impl<P: Platform> FrontVif<P> {
             announcement: None,
             announced: Vec::new(),
             was_away: false,
+            waits_since_ns: None,
             renews: false,
         }
     }
@@ -167,24 +188,42 @@ impl<P: Platform> FrontVif<P> {
             let next = self.front.next(bus, back, p.clock().now_ns()).map_err(FrontError::Keys)?;
             let Some(next) = next else {
                 match (self.state() == S::Connected, back == S::Connected) {
+                    (true, true) if self.is_lent() && (self.was_away || !self.live) => {
+                        return Ok(self.recall());
+                    }
                     (true, true) if !self.live => {
                         self.go_live(p, bus)?;
                         return Ok(FrontStep::Live);
                     }
-                    (true, true) if core::mem::take(&mut self.was_away) => return self.renew(p, bus),
-                    (true, false) => self.was_away = self.live,
+                    (true, true) if core::mem::take(&mut self.was_away) => {
+                        self.waits_since_ns = None;
+                        return self.renew(p, bus);
+                    }
+                    (true, false) => {
+                        self.was_away = self.live;
+                        if self.waits_in_vain(back, p.clock().now_ns()) {
+                            self.set_live(false);
+                            self.front.restart(bus).map_err(FrontError::Keys)?;
+                            return Ok(FrontStep::Waiting);
+                        }
+                    }
                     _ => {}
                 }
                 return Ok(came_to);
             };
             match next {
+                S::Connected | S::Closing | S::Closed
+                    if self.is_lent() && (next == S::Connected || lets_go(back)) =>
+                {
+                    return Ok(self.recall());
+                }
                 S::Connected => self.set_up(p, bus)?,
                 S::Closing | S::Closed => {
                     if !self.queues.is_empty() && lets_go(back) {
                         self.tear_down(p);
                         came_to = FrontStep::Closed;
                     }
-                    self.live = false;
+                    self.set_live(false);
                 }
                 _ => {}
             }
@@ -196,12 +235,13 @@ impl<P: Platform> FrontVif<P> {
     /// Begins to close from this end; go on calling [`step`](Self::step) until
     /// [`is_closed`](Self::is_closed).
     pub fn close<B: DeviceBus>(&mut self, bus: &mut B, why: Option<&str>) -> Result<(), B::Error> {
-        self.live = false;
+        self.set_live(false);
         self.front.close(bus, why)
     }
 
     /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One
-    /// that reconnects waits for another vif of the same number.
+    /// that reconnects waits for another vif of the same number. Its queues, if they are lent, are
+    /// to be [taken back](Self::take_back) before.
     pub fn removed(&mut self, p: &P) {
         self.tear_down(p);
         self.front.removed();
@@ -213,6 +253,7 @@ impl<P: Platform> FrontVif<P> {
     pub fn is_closed(&self) -> bool {
         self.state() == XenbusState::Closed
             && self.queues.is_empty()
+            && !self.is_lent()
             && self.unreturned.is_empty()
             && self.regions.is_empty()
             && self.own_grants() == 0
@@ -229,10 +270,22 @@ impl<P: Platform> FrontVif<P> {
         !self.front.reconnects() && (!self.regions.is_empty() || self.own_grants() > 0)
     }
 
+    /// Whether a back at 2, whose live rings it should have taken up, has had its time for that.
+    fn waits_in_vain(&mut self, back: XenbusState, now_ns: u64) -> bool {
+        let waits = self.live && self.front.reconnects() && back == XenbusState::InitWait;
+        let since = *self.waits_since_ns.get_or_insert(now_ns);
+        let over = waits && now_ns.saturating_sub(since) >= TAKES_UP_NS;
+        if over || !waits {
+            self.waits_since_ns = None;
+        }
+        over
+    }
+
     /// When a vif that waits before it begins anew wants its next [`step`](Self::step), whether a
     /// watch fires or not, by the platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
-        self.front.begins_at_ns()
+        let in_vain = self.waits_since_ns.filter(|_| self.live).map(|since| since + TAKES_UP_NS);
+        self.front.begins_at_ns().or(in_vain)
     }
 
     /// Grants rings and staging buffers, offers channels, writes the keys.
@@ -339,6 +392,7 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// At most `n` queues by one plan, and why not more.
+    #[inline(never)]
     fn try_queues(
         &mut self,
         p: &P,
@@ -393,7 +447,8 @@ impl<P: Platform> FrontVif<P> {
             self.queues[i].go_live(p, &mut self.regions, &back)?;
         }
         self.release_unneeded(p);
-        (self.live, self.was_away, self.renews) = (true, false, false);
+        self.set_live(true);
+        (self.was_away, self.renews) = (false, false);
         self.announced.clear();
         self.announcement =
             (self.asked.needs_ctrl() && self.ctrl.is_some()).then(|| PageAnnouncement::new(n));
@@ -429,13 +484,19 @@ impl<P: Platform> FrontVif<P> {
         }
         let Some(ctrl) = self.ctrl.as_mut().filter(|_| self.live) else { return Ok(false) };
         let Some(announcement) = &mut self.announcement else {
-            let Some(own) = &mut self.own else { return Ok(false) };
+            let Some(own) = self.own.as_mut().filter(|_| self.lent_queues.is_empty()) else {
+                return Ok(false);
+            };
             return own.turn(p, ctrl, &mut self.queues);
         };
         let Some(answer) = ctrl.answer()? else { return Ok(false) };
-        let (queues, statuses) = (&self.queues, ctrl.statuses(announcement.asked()).unwrap_or_default());
-        announcement
-            .take_answer(answer, &statuses, |i| queues.get(i).map_or([&[][..]; 2], FrontQueue::page_refs));
+        let (queues, lent_refs) = (&self.queues, &self.lent_refs);
+        let refs = |i: usize| match (queues.get(i), lent_refs.get(i)) {
+            (Some(queue), _) => queue.page_refs(),
+            (None, Some([tx, rx])) => [&tx[..], &rx[..]],
+            (None, None) => [&[][..]; 2],
+        };
+        announcement.take_answer(answer, ctrl.statuses(announcement.asked()).unwrap_or_default(), refs);
         self.ask_next(p);
         Ok(true)
     }
@@ -463,19 +524,30 @@ impl<P: Platform> FrontVif<P> {
     /// Gives up queues and channels. The pages are put by, or released where they are not needed
     /// again.
     fn tear_down(&mut self, p: &P) {
-        (self.live, self.was_away, self.renews) = (false, false, false);
+        self.set_live(false);
+        (self.was_away, self.renews, self.waits_since_ns) = (false, false, None);
         self.announcement = None;
         self.announced.clear();
         if let Some(ctrl) = self.ctrl.take() {
             ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
         }
-        for mut q in core::mem::take(&mut self.queues) {
+        for q in &mut self.queues {
             if let (Some(own), Some(cache)) = (&mut self.own, q.tx_mut().take_cache()) {
                 own.put(p, cache);
             }
-            self.unreturned.extend(q.end(p, &mut self.regions));
+        }
+        while !self.queues.is_empty() {
+            self.end_first(p);
         }
         self.release_unneeded(p);
+    }
+
+    /// Gives the first queue up.
+    #[inline(never)]
+    fn end_first(&mut self, p: &P) {
+        if let Some(pages) = self.queues.remove(0).end(p, &mut self.regions) {
+            self.unreturned.push(pages);
+        }
     }
 
     /// The control ring; None: there is none, the back is not connected, or it is [being
@@ -497,9 +569,51 @@ impl<P: Platform> FrontVif<P> {
         self.queues.first().map_or((0, 0), |q| q.tx().multicast_requests())
     }
 
-    /// Live queues.
+    /// Live queues, lent ones included.
     pub fn nr_queues(&self) -> usize {
-        if self.live { self.queues.len() } else { 0 }
+        if self.live { self.queues.len().max(self.lent_queues.len()) } else { 0 }
+    }
+
+    /// Gives its live queues away, in their order, each to be served whole or as
+    /// [halves](FrontQueue::into_halves), by threads with platforms of their own. Until they are
+    /// [back](Self::take_back) it neither closes nor connects ([`FrontStep::Recall`]); it goes on
+    /// asking its back for [pages](Self::turn) meanwhile, but not for those of its own memory.
+    pub fn lend_queues(&mut self) -> Vec<FrontQueue<P>> {
+        if !self.live {
+            return Vec::new();
+        }
+        self.lent_queues = self.queues.iter().map(|q| q.link().clone()).collect();
+        if self.announcement.is_some() {
+            let refs = self.queues.iter().map(FrontQueue::page_refs);
+            self.lent_refs = refs.map(|refs| refs.map(Box::from)).collect();
+        }
+        core::mem::take(&mut self.queues)
+    }
+
+    /// Takes all of its queues back, in their order.
+    pub fn take_back(&mut self, queues: Vec<FrontQueue<P>>) {
+        debug_assert_eq!(queues.len(), self.lent_queues.len());
+        self.queues = queues;
+        self.lent_queues.clear();
+        self.lent_refs.clear();
+        self.set_live(self.live);
+    }
+
+    /// Whether its queues are lent.
+    pub fn is_lent(&self) -> bool {
+        !self.lent_queues.is_empty()
+    }
+
+    fn recall(&self) -> FrontStep {
+        self.lent_queues.iter().for_each(|link| link.set_live(false));
+        FrontStep::Recall
+    }
+
+    /// Whether frames can travel, for whoever has the queues.
+    pub(super) fn set_live(&mut self, live: bool) {
+        self.live = live;
+        self.queues.iter().map(|q| &**q.link()).for_each(|link| link.set_live(live));
+        self.lent_queues.iter().for_each(|link| link.set_live(live));
     }
 
     /// Queue `i`, to be looked at; None: there is none.
@@ -516,7 +630,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// TX slots of queue `i` that are free.
     pub fn room(&self, i: usize) -> u32 {
-        if self.live { self.queues[i].tx().room() } else { 0 }
+        self.queues.get(i).filter(|_| self.live).map_or(0, |q| q.tx().room())
     }
 
     /// Whether ordinary pages are granted once, and the back may keep them mapped.
@@ -585,7 +699,7 @@ impl<P: Platform> FrontVif<P> {
 
     /// TX requests of queue `i` without an answer.
     pub fn in_flight(&self, i: usize) -> u32 {
-        if self.live { self.queues[i].tx().in_flight() } else { 0 }
+        self.queues.get(i).filter(|_| self.live).map_or(0, |q| q.tx().in_flight())
     }
 
     /// Whether any ring has work for us, as [`final_check`](FrontQueue::final_check) says it;

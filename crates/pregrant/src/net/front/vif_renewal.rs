@@ -5,6 +5,7 @@
 //!   our state 4 all the while, the back's: 4 --> 1, 2 or another --> 4     (Linux's netback, unbound and bound again)
 //!        what was shared at set-up is not taken any more --> 5, and from the beginning
 //!        it is, or nothing was ----------------------------> live; what was asked since is asked again
+//!        the back stays at 2: it waits for a front at 1 ---> 5, and from the beginning
 //! ```
 //! Keys tell a new back of what was shared at set-up: it says in its own which of these it takes,
 //! and frames travel that way or by nothing. What a front asks for later it would not know: pages
@@ -60,7 +61,7 @@ impl<P: Platform> FrontVif<P> {
             as_before &= self.shared(bus, &back, i)?.iter().all(|of| of.taken == of.shared);
         }
         if !as_before {
-            self.live = false;
+            self.set_live(false);
             self.front.restart(bus).map_err(FrontError::Keys)?;
             return Ok(FrontStep::Waiting);
         }

@@ -55,7 +55,9 @@ impl<P: Platform> FrontVif<P> {
     #[inline(always)]
     pub fn send_own(&mut self, p: &P, i: usize, frames: &[FrameDesc]) -> Result<usize, PlatformError> {
         match &self.own {
-            Some(own) if self.live => self.queues[i].send_own(p, own.memory(), frames),
+            Some(own) if self.live => {
+                self.queues.get_mut(i).map_or(Ok(0), |q| q.send_own(p, own.memory(), frames))
+            }
             _ => Ok(0),
         }
     }

@@ -1,0 +1,278 @@
+//! The two halves of a queue: one sends, the other receives, each where its owner is.
+//!
+//! ```text
+//!   FrontQueue --into_halves--> TxHalf: queue, publish, reclaim     under the sender's lock
+//!              \               RxHalf: recv                         by its poller, without a lock
+//!               <--of_halves--'
+//! ```
+//! Invariant: the halves share their [`Link`] and nothing else, so neither waits for the other. A
+//! half gives and takes nothing once its vif is not live. Received buffers that are sent on by TX
+//! pass from half to half, so only a whole queue does that.
+//!
+//! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx).
+
+use super::asked::Asked;
+use super::hook::HookStats;
+use super::lent::{Lent, UnknownToken};
+use super::link::Link;
+use super::regions::{Granted, Granting, Grants};
+use super::rx::RxFront;
+use super::tx::TxFront;
+use crate::error::{PeerFault, PlatformError};
+use crate::net::headers::MacAddr;
+use crate::net::stats::DirStats;
+use crate::platform::{Events, Platform};
+use crate::port::{Arena, FrameDesc, Frames, Offload, Piece, Sink, Token};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// What the halves of a queue of this platform share.
+pub type QueueLink<P> = Link<<<P as Platform>::Events as Events>::Chan>;
+
+/// See the module.
+pub struct TxHalf<P: Platform> {
+    pub(super) tx: TxFront<P>,
+    pub(super) link: Arc<QueueLink<P>>,
+}
+
+impl<P: Platform> TxHalf<P> {
+    /// Sends frames; see [`TxFront::send`].
+    #[inline(always)]
+    pub fn send(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
+        if !self.link.is_live() {
+            return Ok(0);
+        }
+        self.tx.send(p, self.link.tx_chan(), frames)
+    }
+
+    /// Writes frames to the ring, and shows the back none: [`publish`](Self::publish) does, before
+    /// the sender waits for anything. See [`TxFront::queue`].
+    #[inline(always)]
+    pub fn queue(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
+        if self.link.is_live() { self.tx.queue(p, frames) } else { Ok(0) }
+    }
+
+    /// Shows the back what was [queued](Self::queue).
+    #[inline(always)]
+    pub fn publish(&mut self, p: &P) {
+        if self.link.is_live() {
+            self.tx.publish(p, self.link.tx_chan());
+        }
+    }
+
+    /// Takes answers; see [`TxFront::reclaim`].
+    #[inline(always)]
+    pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
+        if !self.link.is_live() {
+            return Ok(0);
+        }
+        let n = self.tx.reclaim(p, want)?;
+        if n > 0 {
+            self.link.go_on();
+            self.link.found_answers();
+        }
+        Ok(n)
+    }
+
+    /// Before the sender waits for room, or for the end of what it sent: arms the ring for the
+    /// `ahead`-th answer from here. True: there is work, so it does not wait. Until answers are
+    /// [taken](Self::reclaim), the poller of a queue with one channel knows of it
+    /// ([`RxHalf::sender_waits`]).
+    pub fn final_check(&mut self, p: &P, ahead: u32) -> Result<bool, PeerFault> {
+        self.link.wait();
+        let work = self.link.is_live() && self.tx.in_flight() > 0 && self.tx.final_check(ahead)?;
+        if self.link.is_split() {
+            match self.link.tx_was_spurious() {
+                true => p.events().unmask_spurious(self.link.tx_chan()),
+                false => p.events().unmask(self.link.tx_chan()),
+            }
+        }
+        if work {
+            self.link.go_on();
+        }
+        Ok(work)
+    }
+
+    /// Asks for multicast frames to an address, or no longer; see [`TxFront::multicast`].
+    pub fn multicast(&mut self, p: &P, mac: MacAddr, wanted: bool) -> bool {
+        self.link.is_live() && self.tx.multicast(p, self.link.tx_chan(), mac, wanted)
+    }
+
+    /// Slots that are free.
+    #[inline(always)]
+    pub fn room(&self) -> u32 {
+        if self.link.is_live() { self.tx.room() } else { 0 }
+    }
+
+    /// What sends.
+    #[inline(always)]
+    pub fn front(&self) -> &TxFront<P> {
+        &self.tx
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> DirStats {
+        self.tx.stats()
+    }
+}
+
+/// See the module.
+pub struct RxHalf<P: Platform> {
+    pub(super) rx: RxFront<P>,
+    pub(super) link: Arc<QueueLink<P>>,
+    /// See [`recv_by_arena`](Self::recv_by_arena).
+    pub(super) arena: Option<Box<Arena>>,
+    pub(super) rest: Box<Rest<P>>,
+}
+
+/// What a queue has beside its halves. It goes with one of them.
+pub(super) struct Rest<P: Platform> {
+    /// Of the two rings.
+    pub ring_grants: [Grants; 2],
+    /// Pages that keys name, and no chain has.
+    pub named: Vec<Granted<P>>,
+    /// What it asks for of the paths.
+    pub asked: Asked,
+    /// How TX pages are granted.
+    pub granting: Granting,
+    /// RX pages beyond the slots.
+    pub spare: u32,
+    /// TX ids and RX slots.
+    pub ids: [u32; 2],
+    pub hooked: HookStats,
+}
+
+impl<P: Platform> RxHalf<P> {
+    /// Receives frames, as many as `to` takes and once at least `want` answers are there, and posts
+    /// their slots again.
+    #[inline(always)]
+    pub fn recv(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
+        if !self.link.is_live() {
+            return Ok(0);
+        }
+        if self.rx.chain().fetches() && to.arena().is_none() {
+            return self.recv_by_arena(p, to, want);
+        }
+        let n = self.rx.recv(to, want)?;
+        if let Some(out) = to.arena() {
+            self.rx.fetch(p, out);
+        }
+        if n > 0 {
+            self.link.found_frames();
+        }
+        self.post_free(p);
+        Ok(n)
+    }
+
+    /// The same by way of an arena, where frames come by a path that fills many at once. The first
+    /// call makes it.
+    #[cold]
+    fn recv_by_arena(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
+        let mut arena = self.arena.take().unwrap_or_default();
+        arena.clear();
+        let mut most = AtMost { arena: &mut arena, most: to.takes() };
+        let n = self.rx.recv(&mut most, want);
+        self.rx.fetch(p, &mut arena);
+        for i in 0..arena.len() {
+            let FrameDesc { at, len, offload } = arena.desc(i);
+            let (at, len) = (at as usize, len as usize);
+            let bytes = arena.bytes_mut().get_mut(at..at + len).filter(|bytes| !bytes.is_empty());
+            let Some(bytes) = bytes else { continue };
+            if !to.take(len, offload, core::iter::once(Piece::from(bytes))) {
+                self.rx.note_dropped();
+            }
+        }
+        self.arena = Some(arena);
+        self.post_free(p);
+        n
+    }
+
+    /// Receives frames by reference; see
+    /// [`FrontQueue::recv_by_reference`](super::FrontQueue::recv_by_reference).
+    #[inline(always)]
+    pub fn recv_by_reference(
+        &mut self,
+        p: &P,
+        out: &mut Arena,
+        lent: &mut Lent,
+        want: u32,
+    ) -> Result<usize, PeerFault> {
+        lent.clear();
+        if !self.link.is_live() {
+            return Ok(0);
+        }
+        let n = self.rx.recv_by_reference(out, lent, want)?;
+        self.rx.fetch(p, out);
+        self.post_free(p);
+        Ok(n)
+    }
+
+    /// See [`RxFront::release`]. Slots that waited for a page are posted by
+    /// [`post_free`](Self::post_free).
+    #[inline(always)]
+    pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
+        self.rx.release(token)
+    }
+
+    pub(super) fn post(&mut self, p: &P) -> Result<(), PlatformError> {
+        self.rx.post(p, self.link.rx_chan())
+    }
+
+    /// Posts the slots that there is memory for again.
+    #[inline(always)]
+    pub fn post_free(&mut self, p: &P) {
+        // Not only after frames: a ringful of error answers frees slots too.
+        if self.rx.has_free() {
+            // Standing grants: posting cannot fail.
+            let _ = self.post(p);
+        }
+    }
+
+    /// Before sleeping: arms the ring and its channel. True: there is work.
+    pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
+        let work = self.link.is_live() && self.rx.final_check(1)?;
+        // Last: an event that came since the ring was armed is kept until here.
+        match self.link.rx_was_spurious() {
+            true => p.events().unmask_spurious(self.link.rx_chan()),
+            false => p.events().unmask(self.link.rx_chan()),
+        }
+        Ok(work)
+    }
+
+    /// Whether the sender waits for answers, whose event this half hears as well: then they are to
+    /// be taken, under the sender's lock.
+    #[inline(always)]
+    pub fn sender_waits(&self) -> bool {
+        !self.link.is_split() && self.link.sender_waits()
+    }
+
+    /// What receives.
+    #[inline(always)]
+    pub fn front(&self) -> &RxFront<P> {
+        &self.rx
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> DirStats {
+        self.rx.stats()
+    }
+}
+
+/// An arena that takes so many frames and no more.
+struct AtMost<'a> {
+    arena: &'a mut Arena,
+    most: usize,
+}
+
+impl Sink for AtMost<'_> {
+    fn takes(&self) -> usize {
+        self.arena.takes().min(self.most.saturating_sub(self.arena.len()))
+    }
+    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        self.arena.take(len, offload, pieces)
+    }
+    fn arena(&mut self) -> Option<&mut Arena> {
+        Some(self.arena)
+    }
+}

@@ -1,0 +1,107 @@
+//! What the two halves of a queue share.
+//!
+//! ```text
+//!   TxHalf: sender, under its lock --sender_waits, live--> Link <--sender_waits, live-- RxHalf: poller
+//!                                    channel of TX  <------'  '------> channel of RX, or the same
+//! ```
+//! Invariants: nothing here is written but flags. A sender that waits for room says so before it
+//! arms its ring, so that a poller whom the answer's event wakes sees it: with one channel the
+//! poller alone hears events, and takes the sender's lock for no other reason.
+//!
+//! What the back may do: send events whenever it likes, or never. Checked by loom:
+//! `tests/halves_loom.rs`.
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// See the module. `C`: an end of an event channel.
+#[derive(Debug)]
+pub struct Link<C> {
+    tx_chan: C,
+    /// None: `tx_chan` serves both rings.
+    rx_chan: Option<C>,
+    is_live: AtomicU32,
+    sender_waits: AtomicU32,
+    /// By channel: work was found since its events were allowed.
+    found: [AtomicU32; 2],
+}
+
+impl<C> Link<C> {
+    /// Of a queue that is not live yet.
+    pub fn new(tx_chan: C, rx_chan: Option<C>) -> Self {
+        let (is_live, sender_waits) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { tx_chan, rx_chan, is_live, sender_waits, found: [AtomicU32::new(0), AtomicU32::new(0)] }
+    }
+
+    /// The channel of TX.
+    #[inline(always)]
+    pub fn tx_chan(&self) -> &C {
+        &self.tx_chan
+    }
+
+    /// The channel of RX.
+    #[inline(always)]
+    pub fn rx_chan(&self) -> &C {
+        self.rx_chan.as_ref().unwrap_or(&self.tx_chan)
+    }
+
+    /// Whether each ring has a channel of its own.
+    #[inline(always)]
+    pub fn is_split(&self) -> bool {
+        self.rx_chan.is_some()
+    }
+
+    /// Whether frames can travel. No memory hangs on it: who reads it late does no more than write
+    /// to a ring that nobody serves.
+    #[inline(always)]
+    pub fn is_live(&self) -> bool {
+        self.is_live.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether they can from now on.
+    pub fn set_live(&self, live: bool) {
+        self.is_live.store(u32::from(live), Ordering::Release);
+    }
+
+    /// The sender is about to wait for answers: before it arms its ring.
+    #[inline(always)]
+    pub fn wait(&self) {
+        // Ordered before the ring's index by the store of that.
+        self.sender_waits.store(1, Ordering::Release);
+    }
+
+    /// The sender waits no longer.
+    #[inline(always)]
+    pub fn go_on(&self) {
+        if self.sender_waits.load(Ordering::Relaxed) != 0 {
+            self.sender_waits.store(0, Ordering::Release);
+        }
+    }
+
+    /// Answers were there.
+    #[inline(always)]
+    pub fn found_answers(&self) {
+        self.found[0].store(1, Ordering::Relaxed);
+    }
+
+    /// Frames were there.
+    #[inline(always)]
+    pub fn found_frames(&self) {
+        self.found[usize::from(self.is_split())].store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the events of TX's channel brought no work since this was asked last.
+    pub fn tx_was_spurious(&self) -> bool {
+        self.found[0].swap(0, Ordering::Relaxed) == 0
+    }
+
+    /// The same of RX's.
+    pub fn rx_was_spurious(&self) -> bool {
+        self.found[usize::from(self.is_split())].swap(0, Ordering::Relaxed) == 0
+    }
+
+    /// Whether the sender waits for answers: then an event may be about them.
+    #[inline(always)]
+    pub fn sender_waits(&self) -> bool {
+        self.sender_waits.load(Ordering::Acquire) != 0
+    }
+}

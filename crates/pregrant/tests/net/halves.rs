@@ -1,0 +1,205 @@
+//! A front's queues away from their vif: served as halves by two threads, called back when the back
+//! closes or is another one.
+#![cfg(not(miri))]
+
+use crate::pair::{Pair, ordinary};
+use crate::rig::{HOST, TestPort, byte};
+
+use pregrant::net::back::{Polled, VifConfig};
+use pregrant::net::features::BackFeatures;
+use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif};
+use pregrant::platform::Platform;
+use pregrant::platform::local::LocalXen;
+use pregrant::port::{Arena, Offload};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const FRAMES: usize = 20_000;
+
+fn numbered(k: usize) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..[60, 300, 1514, 5000][k % 4]).map(byte).collect();
+    frame[20..24].copy_from_slice(&(k as u32).to_le_bytes());
+    frame
+}
+
+/// Each half takes its time, and neither sees the other's: all frames arrive, both ways, in order.
+#[test]
+fn two_threads_serve_the_halves_of_a_queue() {
+    for config in [ordinary(), FrontConfig { split_channels: false, ..ordinary() }, FrontConfig::default()] {
+        let mut pair = Pair::new(config, VifConfig::default());
+        pair.connect();
+        let lent = pair.front.lend_queues();
+        assert!(pair.front.is_lent() && !pair.front.is_closed());
+        assert_eq!((lent.len(), pair.front.nr_queues(), pair.front.queue(0).is_some()), (1, 1, false));
+        let queue = lent.into_iter().next().expect("a queue");
+        let (mut tx, mut rx) = queue.into_halves();
+        let (sends, receives) = (pair.g.another().expect("a handle"), pair.g.another().expect("a handle"));
+        let done = AtomicBool::new(false);
+        let Pair { h, back, .. } = &mut pair;
+        let (tx, rx, took) = std::thread::scope(|threads| {
+            let sender = threads.spawn(|| {
+                for k in 0..FRAMES {
+                    let frame = numbered(k);
+                    while tx.queue(&sends, &&frame[..]).expect("grants to be had") == 0 {
+                        tx.publish(&sends);
+                        tx.reclaim(&sends, 1).expect("an honest back");
+                        std::thread::yield_now();
+                    }
+                    if k % 7 == 0 {
+                        tx.publish(&sends);
+                    }
+                }
+                tx.publish(&sends);
+                while tx.front().in_flight() > 0 {
+                    tx.reclaim(&sends, 1).expect("an honest back");
+                    std::thread::yield_now();
+                }
+                tx
+            });
+            let poller = threads.spawn(|| {
+                let (mut arena, mut came) = (Arena::new(), 0);
+                while came < FRAMES {
+                    arena.clear();
+                    rx.recv(&receives, &mut arena, 1).expect("an honest back");
+                    for (frame, _) in arena.burst().iter() {
+                        assert!(frame == numbered(came), "frame {came}");
+                        came += 1;
+                    }
+                    std::thread::yield_now();
+                }
+                rx
+            });
+            let serve = || {
+                let (mut port, mut arena, mut given) = (TestPort::default(), Arena::new(), 0);
+                while !done.load(Ordering::Relaxed) {
+                    if port.gives.is_empty() && given < FRAMES {
+                        port.gives.extend((given..given + 16).map(|k| (numbered(k), Offload::default())));
+                        given += 16;
+                    }
+                    let tx = back.poll_tx(h, 0, &mut port, &mut arena).expect("an honest front");
+                    let rx = back.poll_rx(h, 0, &mut port).expect("an honest front");
+                    if (tx, rx) == (Polled::Idle, Polled::Idle) {
+                        std::thread::yield_now();
+                    }
+                }
+                port.took
+            };
+            let server = threads.spawn(serve);
+            let (tx, rx) = (sender.join(), poller.join());
+            done.store(true, Ordering::Relaxed);
+            (tx.expect("it sends"), rx.expect("it receives"), server.join().expect("it serves"))
+        });
+        assert_eq!(took.len(), FRAMES);
+        assert!(took.iter().enumerate().all(|(k, (frame, _))| *frame == numbered(k)));
+        let Ok(queue) = FrontQueue::of_halves(tx, rx) else { panic!("they are of one queue") };
+        pair.front.take_back(vec![queue]);
+        pair.exchange(100, 1);
+        pair.close();
+    }
+}
+
+/// Halves of two queues make none.
+#[test]
+fn a_queue_is_made_of_its_own_halves() {
+    let features = BackFeatures { max_queues: 2, ..BackFeatures::default() };
+    let mut pair =
+        Pair::new(FrontConfig { queues: 2, ..ordinary() }, VifConfig { features, ..VifConfig::default() });
+    pair.connect();
+    let mut halves = pair.front.lend_queues().into_iter().map(FrontQueue::into_halves);
+    let ((tx_a, rx_a), (tx_b, rx_b)) = (halves.next().expect("a queue"), halves.next().expect("another"));
+    let Err((tx_a, rx_b)) = FrontQueue::of_halves(tx_a, rx_b) else { panic!("they are of two queues") };
+    let whole = [FrontQueue::of_halves(tx_a, rx_a), FrontQueue::of_halves(tx_b, rx_b)];
+    pair.front.take_back(whole.into_iter().filter_map(Result::ok).collect());
+    assert_eq!(pair.front.nr_queues(), 2);
+    pair.close();
+}
+
+/// A vif whose queues are lent is torn down once they are back; nothing travels meanwhile.
+#[test]
+fn a_back_that_closes_has_queues_called_back() {
+    let mut pair = Pair::new(ordinary(), VifConfig::default());
+    pair.connect();
+    let mut lent = pair.front.lend_queues();
+    let grants = pair.xen.counts().grants;
+    pair.bb.own.borrow_mut().insert("state".into(), "5".into());
+    for _ in 0..2 {
+        assert_eq!(pair.front.step(&pair.g, &mut pair.fb).expect("a map"), FrontStep::Recall);
+    }
+    let queue = &mut lent[0];
+    assert_eq!(queue.send(&pair.g, &&[0; 60][..]), Ok(0));
+    assert_eq!(queue.recv(&pair.g, &mut Arena::new(), 1), Ok(0));
+    assert_eq!(queue.reclaim(&pair.g, 1), Ok(0));
+    assert_eq!(pair.xen.counts().grants, grants, "nothing was given up");
+    pair.front.take_back(lent);
+    assert_eq!(pair.front.step(&pair.g, &mut pair.fb).expect("a map"), FrontStep::Closed);
+    assert!(pair.front.lend_queues().is_empty(), "there is none");
+}
+
+/// Another back has the rings: the vif looks at its queues, which go on afterwards.
+#[test]
+fn a_back_that_is_another_has_queues_called_back() {
+    let mut pair = Pair::new(ordinary(), VifConfig::default());
+    pair.connect();
+    let lent = pair.front.lend_queues();
+    let state = |pair: &mut Pair, state: &str| {
+        pair.bb.own.borrow_mut().insert("state".into(), state.into());
+        pair.front.step(&pair.g, &mut pair.fb).expect("a map")
+    };
+    assert_eq!(state(&mut pair, "3"), FrontStep::Waiting);
+    assert_eq!(state(&mut pair, "4"), FrontStep::Recall);
+    pair.front.take_back(lent);
+    assert_eq!(state(&mut pair, "4"), FrontStep::Renewed);
+    pair.exchange(100, 1);
+    pair.close();
+}
+
+/// The back is asked for pages while the queues that have them are away.
+#[test]
+fn pages_are_announced_while_queues_are_lent() {
+    let features = BackFeatures { ctrl_ring: true, ..BackFeatures::default() };
+    let config = FrontConfig { gref_mapping: true, ..ordinary() };
+    let mut pair = Pair::new(config, VifConfig { features, ..VifConfig::default() });
+    pair.connect();
+    let lent = pair.front.lend_queues();
+    for _ in 0..50 {
+        pair.back.poll_ctrl(&pair.h).expect("an honest front");
+        pair.front.turn(&pair.g).expect("an honest back");
+    }
+    assert!(!pair.front.is_announcing());
+    assert!(pair.front.gref_pages(0) > 0, "the back has pages of the queue");
+    pair.front.take_back(lent);
+    pair.exchange(100, 1);
+    pair.close();
+}
+
+/// A back at 2 takes the live rings up in its time, as Linux's netback does, or waits for a front
+/// that begins: then the front does.
+#[test]
+fn a_front_begins_again_for_a_back_that_stays_at_2() {
+    let xen = LocalXen::new();
+    xen.stop_clock(1);
+    let mut pair = Pair::on(xen, ordinary(), VifConfig::default());
+    pair.front = FrontVif::new(HOST, ordinary(), true);
+    pair.connect();
+    let state = |pair: &mut Pair, state: &str| {
+        pair.bb.own.borrow_mut().insert("state".into(), state.into());
+        pair.front.step(&pair.g, &mut pair.fb).expect("a map")
+    };
+    assert_eq!((state(&mut pair, "2"), pair.front.is_live()), (FrontStep::Waiting, true));
+    assert!(pair.front.begins_at_ns().is_some());
+    assert_eq!((state(&mut pair, "4"), pair.front.begins_at_ns()), (FrontStep::Renewed, None));
+    pair.exchange(100, 1);
+    assert_eq!(state(&mut pair, "2"), FrontStep::Waiting);
+    let at_ns = pair.front.begins_at_ns().expect("it waits");
+    for (now_ns, own) in [(at_ns - 1, "4"), (at_ns, "5")] {
+        pair.xen.stop_clock(now_ns);
+        assert_eq!(state(&mut pair, "2"), FrontStep::Waiting);
+        assert_eq!((pair.fb.own.borrow()["state"].as_str(), pair.front.is_live()), (own, own == "4"));
+    }
+    pair.connect();
+    if let Some(at_ns) = pair.front.begins_at_ns() {
+        pair.xen.stop_clock(at_ns);
+        pair.connect();
+    }
+    assert!(pair.front.is_live(), "front {:?}, back {:?}", pair.front.state(), pair.back.state());
+    pair.exchange(100, 1);
+}
