@@ -110,13 +110,9 @@ impl<P: Platform> Vif<P> {
         let mut paths = acceptors(&self.config.paths);
         let mut active = Pairs::new();
         let accepted = self.accept_paths(p, bus, &front, (&mut paths, begin), (&mut left, &mut active))?;
-        for (i, mut of_queue) in accepted.into_iter().enumerate() {
-            for path in &mut paths {
-                let mut cx = self.accepting(p, &front, left);
-                let lent = path.lend(&mut cx, i);
-                of_queue.add(lent, path.active_key(&front, i), (&mut left, &mut active));
-            }
-            self.connect_queue(p, &front, (i, of_queue), kept, begin)?;
+        for (i, of_queue) in accepted.into_iter().enumerate() {
+            let rest = (&mut *paths, &mut left, &mut active);
+            self.connect_queue(p, &front, (i, of_queue), rest, (kept, begin))?;
         }
         let shares: Vec<_> = self.queues.iter().map(|q| Arc::clone(q.share())).collect();
         let exchanges = self.queues.iter().map(|q| q.tx.chain().exchange()).zip(&shares);
@@ -139,19 +135,24 @@ impl<P: Platform> Vif<P> {
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
     }
 
-    /// Maps the rings of queue `i`, binds its channels, and joins them with its paths.
+    /// Maps the rings of queue `i`, binds its channels, and joins them with its paths. Paths lend
+    /// pages behind all that may fail: a queue of the vif has them then.
     #[inline(never)]
     fn connect_queue<E>(
         &mut self,
         p: &P,
         front: &FrontRequest,
-        (i, paths): (usize, QueuePaths<P>),
-        kept: KeptMemory<'_>,
-        begin: Begin,
+        (i, mut of_queue): (usize, QueuePaths<P>),
+        (paths, left, active): (&mut [Box<dyn Accept<P>>], &mut usize, &mut Pairs),
+        (kept, begin): (KeptMemory<'_>, Begin),
     ) -> Result<(), ConnectError<E>> {
         let keys = &front.queues[i];
         let rings = self.attach_rings(p, (i, front.queues.len()), keys, kept, begin)?;
-        let queue = self.queue_of(p, rings, paths, keys.tx_ring.len() + keys.rx_ring.len());
+        for path in paths {
+            let lent = path.lend(&mut self.accepting(p, front, *left), i);
+            of_queue.add(lent, path.active_key(front, i), (&mut *left, &mut *active));
+        }
+        let queue = self.queue_of(p, rings, of_queue, keys.tx_ring.len() + keys.rx_ring.len());
         self.queues.push(queue);
         Ok(())
     }
