@@ -470,7 +470,7 @@ fn a_receiver_that_is_gone_ends_the_sender() {
 
 /// The machine ends first: its processes say that, and nothing of what they noticed of it.
 #[test]
-fn the_end_of_the_machine_is_notified_as_such() {
+fn the_end_of_the_machine_is_reported_as_such() {
     let machine = Machine::start("ended");
     let start = |mut command: Command| {
         let mut child = Process::start(command.stderr(Stdio::piped()));

@@ -39,7 +39,7 @@ fn main() {
         ("keys_of_no_use", keys_of_no_use),
         ("grants_and_channels_that_are_not_there", grants_and_channels_that_are_not_there),
         ("staging_of_no_use", staging_of_no_use),
-        ("xsa_39_90_rings_that_violate", xsa_39_90_rings_that_violate),
+        ("xsa_39_90_rings_that_break_the_protocol", xsa_39_90_rings_that_break_the_protocol),
         ("frames_whose_pages_are_gone", frames_whose_pages_are_gone),
         ("xsa_350_states_at_random", xsa_350_states_at_random),
         ("xsa_350_a_state_that_never_rests", xsa_350_a_state_that_never_rests),
@@ -292,7 +292,7 @@ fn staging_of_no_use() {
     stage.end();
 }
 
-fn xsa_39_90_rings_that_violate() {
+fn xsa_39_90_rings_that_break_the_protocol() {
     let mut stage = Stage::set();
     stage.closes(
         |guest| guest.tx.publish_index(guest.tx.next_index() + 257),

@@ -21,7 +21,7 @@ use pregrant_host::loopback::{Channel, Region};
 
 fn main() {
     machine::run(&[
-        ("xsa_39_a_control_ring_that_violates", xsa_39_a_control_ring_that_violates),
+        ("xsa_39_a_control_ring_that_breaks_the_protocol", xsa_39_a_control_ring_that_breaks_the_protocol),
         ("xsa_43_a_million_requests_and_a_quiet_log", xsa_43_a_million_requests_and_a_quiet_log),
         ("a_ring_that_is_never_empty_is_paused", a_ring_that_is_never_empty_is_paused),
         ("tables_are_filled_without_a_pause", tables_are_filled_without_a_pause),
@@ -70,7 +70,7 @@ fn connect(guest: &mut RawGuest) -> Channel {
     channel
 }
 
-fn xsa_39_a_control_ring_that_violates() {
+fn xsa_39_a_control_ring_that_breaks_the_protocol() {
     for req_prod in [129, u32::MAX, 1 << 31] {
         with_a_guest(|machine, back, guest, traffic| {
             let channel = connect(guest);

@@ -511,7 +511,7 @@ fn a_device_with_long_sectors_takes_short_ones() {
 }
 
 #[test]
-fn long_sectors_are_a_guest_s_own_where_it_is_to_be_notified() {
+fn long_sectors_are_a_guest_s_own_where_they_are_announced() {
     let scratch = Scratch::new("loop-native", 1 << 20);
     let Some(device) = loop_device(&scratch.0, &["--sector-size", "4096"]) else { return };
     for config in ways() {

@@ -257,7 +257,7 @@ fn a_descriptor_wakes_a_waiter() {
 
 /// A peer writes whatever it likes into its table: frames outside of its memory, the table itself.
 #[test]
-fn entries_that_violate_are_refused() {
+fn entries_that_break_the_rules_are_refused() {
     let broker = broker();
     let front = broker.attach(GUEST).unwrap();
     let back = broker.attach(BACK).unwrap();

@@ -326,7 +326,7 @@ fn the_kernel_s_frames_come_in_the_queues_that_the_guest_chose() {
 /// An interface that somebody renames or removes under a vif: its guest gets no ports, its backend
 /// the reason, and nothing is left of the attempt.
 #[test]
-fn a_vif_whose_tap_is_renamed_or_gone_is_notified_so_when_it_connects() {
+fn a_vif_whose_tap_is_renamed_or_gone_says_so_when_it_connects() {
     apart(|| {
         let mut taps = Taps::new().unwrap();
         let vif = |handle| DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle };

@@ -48,8 +48,8 @@ fn main() {
         ),
         ("a_directory_stays_until_its_vif_is_unplugged", a_directory_stays_until_its_vif_is_unplugged),
         (
-            "what_fails_when_a_vif_is_gone_is_notified_at_its_expense",
-            what_fails_when_a_vif_is_gone_is_notified_at_its_expense,
+            "what_fails_when_a_vif_is_gone_is_logged_at_its_expense",
+            what_fails_when_a_vif_is_gone_is_logged_at_its_expense,
         ),
         ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
         ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
@@ -467,7 +467,7 @@ fn a_driver_domain_takes_the_directories_away() {
 
 /// A script that runs behind a vif that is gone: its line is one of that vif's faults, and none is
 /// lost without a count.
-fn what_fails_when_a_vif_is_gone_is_notified_at_its_expense() {
+fn what_fails_when_a_vif_is_gone_is_logged_at_its_expense() {
     with_machine(BackFeatures::default(), PathName::Copy, |machine, back| {
         let ids = two_vifs(machine);
         let guests = ids.map(|id| machine.attach(id.front));

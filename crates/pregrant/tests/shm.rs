@@ -55,7 +55,7 @@ fn a_copy_is_inside_or_is_none() {
 
 /// Short copies go by overlapping blocks: each length, at places that no block is aligned to.
 #[test]
-fn a_piece_is_copied_whole_where_it_fits_and_violates_apart() {
+fn a_piece_is_copied_whole_where_it_fits_and_is_apart() {
     let (from, to) = (Pages::new(2), Pages::new(2));
     let all: Vec<u8> = (0..LEN).map(number).collect();
     assert!(from.copy_in(0, &all));

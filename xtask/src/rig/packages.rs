@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn old_paths_lead_below_usr_where_all_of_it_violates_there() {
+    fn old_paths_lead_below_usr_where_all_of_it_is() {
         let root = std::env::temp_dir().join(format!("rig-merge-{}", std::process::id()));
         fs::create_dir_all(root.join("usr/lib")).unwrap();
         fs::create_dir_all(root.join("bin")).unwrap();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn names_choose_and_unknown_names_are_notified() {
+    fn names_choose_and_unknown_names_are_reported() {
         let all = ["10-a", "20-b"].map(|n| parse(n.into(), "# shows: a\n").unwrap());
         let selection = |args: &[&str]| Selection::parse(args).unwrap();
         assert_eq!(choose(&all, &selection(&[])).unwrap().len(), 2);

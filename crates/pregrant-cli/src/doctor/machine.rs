@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_limit_of_grants_is_notified_with_a_larger_one() {
+    fn a_small_limit_of_grants_is_reported_with_a_larger_one() {
         let found = gntalloc_limit(Some("1024\n")).unwrap();
         assert_eq!(found.rank, Rank::Note);
         assert!(found.remedy.unwrap().contains("echo 2048"));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn netfilter_on_bridges_is_notified_with_how_to_turn_it_off() {
+    fn netfilter_on_bridges_is_reported_with_how_to_turn_it_off() {
         let found = bridge("1", "1", "0").unwrap();
         assert_eq!(found.rank, Rank::Note);
         let both = "(bridge-nf-call-iptables, bridge-nf-call-ip6tables is 1)";

@@ -379,7 +379,7 @@ fn until_text(of: impl Fn() -> String, part: &str) {
 }
 
 #[test]
-fn a_guest_is_notified_why_it_has_no_disk() {
+fn a_guest_learns_why_it_has_no_disk() {
     if !can_mount() {
         return;
     }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_the_same_gets_as_much_wherever_its_pages_violate() {
+    fn who_does_the_same_gets_as_much_wherever_its_pages_are() {
         let vifs: Vec<_> = (0..32).map(|k| (2_000 + 20 * k, 0)).collect();
         let got = shares(&vifs, 1_000_000_000);
         let batches: Vec<_> = got.iter().zip(&vifs).map(|(got, (batch, _))| got / batch).collect();

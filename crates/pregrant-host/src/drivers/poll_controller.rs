@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_loop_is_notified_of_control_whatever_its_rounds_take() {
+    fn a_busy_loop_sees_control_whatever_its_rounds_take() {
         for micros in [1, 50, 100, 1000] {
             let round = Duration::from_micros(micros);
             // A check of the clock each 16 rounds, of which the first begins the time.

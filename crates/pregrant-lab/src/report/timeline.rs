@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_silence_violates_where_it_was() {
+    fn the_silence_is_where_it_was() {
         let frames = vec![100, 100, 50, 0, 0, 0, 0, 80, 100, 100];
         let pause = Pause {
             start_ns: 3_000_000,

@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_violates_within_its_page() {
+    fn a_segment_is_within_its_page() {
         let sectors = |first_sect, last_sect| Segment { gref: 8, first_sect, last_sect }.nr_sectors();
         assert_eq!(sectors(0, 7), Ok(8));
         assert_eq!(sectors(7, 7), Ok(1));

@@ -184,7 +184,7 @@ fn a_front_that_goes_back_to_4_goes_on_with_its_ring() {
 
 /// Linux's front takes a 4 that it sees at its own 5 for a new connection.
 #[test]
-fn a_length_that_changes_at_5_is_not_notified_with_a_4() {
+fn a_length_that_changes_at_5_is_not_announced_with_a_4() {
     for successor in [false, true] {
         let mut world = World::new(VbdConfig::default(), DiskFigures::of(SECTORS));
         world.disk.inside().figures.sectors = SECTORS / 2;

@@ -306,7 +306,7 @@ fn discarded_sectors_read_as_zeroes_where_a_back_says_so_and_not_where_it_says_n
 }
 
 #[test]
-fn long_sectors_are_notified_only_where_they_are_requested_and_understood() {
+fn long_sectors_are_announced_only_where_they_are_requested_and_understood() {
     let own = DiskFigures { sector_size: 4096, physical_sector_size: 4096, ..figures() };
     let reported = |native_sectors, counts_in_them: &str| {
         let mut world = World::new(VbdConfig { native_sectors, ..VbdConfig::default() }, own);

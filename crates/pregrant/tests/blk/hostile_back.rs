@@ -132,7 +132,7 @@ fn another_operation_and_more_answers_than_requests_are_faults_and_a_status_is_n
 /// the back gets fewer.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
-fn a_ring_has_as_many_pages_as_its_back_is_notified_of() {
+fn a_ring_has_as_many_pages_as_its_back_is_asked_for() {
     let xen = LocalXen::new();
     let guest = xen.domain(GUEST.0);
     xen.number_frames(GUEST, 4 + 32);

@@ -356,7 +356,7 @@ fn a_journal_that_is_blank_takes_up_nothing_but_an_idle_ring() {
 }
 
 #[test]
-fn a_successor_s_image_keeps_what_the_guest_was_notified() {
+fn a_successor_s_image_keeps_what_the_guest_was_offered() {
     let published = DiskFigures { flush: false, ..figures() };
     for (what, now, taken) in [
         ("the same", published, true),
@@ -382,7 +382,7 @@ fn a_successor_s_image_keeps_what_the_guest_was_notified() {
 }
 
 #[test]
-fn a_guest_that_was_notified_of_long_sectors_is_not_given_short_ones() {
+fn a_guest_that_was_offered_long_sectors_is_not_given_short_ones() {
     let own = DiskFigures { sector_size: 4096, ..figures() };
     let mut world = World::new(VbdConfig { native_sectors: true, ..VbdConfig::default() }, own);
     let front = world.front(FrontConfig::default());
@@ -393,7 +393,7 @@ fn a_guest_that_was_notified_of_long_sectors_is_not_given_short_ones() {
 }
 
 #[test]
-fn an_image_that_grew_while_no_back_ran_is_notified_of() {
+fn an_image_that_grew_while_no_back_ran_is_announced() {
     let mut world = World::new(VbdConfig::default(), figures());
     world.disk.inside().figures.sectors = SECTORS / 2;
     let mut front = world.front(FrontConfig::default());

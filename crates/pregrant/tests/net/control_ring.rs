@@ -255,7 +255,7 @@ fn a_turn_serves_a_few_requests_and_the_indices_wrap() {
 }
 
 #[test]
-fn indices_that_violate_are_faults_and_nothing_is_done() {
+fn wrong_indices_are_faults_and_nothing_is_done() {
     for ahead in [SLOTS + 1, SLOTS * 2, u32::MAX, 1 << 31] {
         let mut g = Game::new();
         assert_eq!(g.ask(7, [1, 0, 0]), (SUCCESS, 0));

@@ -291,7 +291,7 @@ pub const DEL: CtrlType = CtrlType::DelGrefMapping;
 pub const SIZE: CtrlType = CtrlType::GetGrefMappingSize;
 
 #[test]
-fn what_the_back_was_notified_of_takes_no_grant_operation() {
+fn announced_pages_take_no_grant_operation() {
     for queues in [1, 2] {
         let mut pair = Pair::new(FrontConfig { queues, ..announcing() }, entries(768));
         let n = queues as usize;
@@ -744,7 +744,7 @@ fn what_cannot_be_mapped_again_is_forgotten() {
 /// Whatever is answered, the front sends and takes the same frames, and gives its pages to no one
 /// else.
 #[test]
-fn a_back_that_violates_about_its_table() {
+fn a_back_that_misreports_its_table() {
     let answer = |status, data| (status, data, 0u16, 0u16);
     // The sizes and statuses that are answered in turn (with what is added to id and type); pages
     // that the front believes are kept.

@@ -120,7 +120,7 @@ impl Own {
 }
 
 #[test]
-fn frames_go_from_where_they_violate() {
+fn frames_go_from_where_they_are() {
     for queues in [1, 2] {
         let mut own = Own::new(FrontConfig { queues, ..announcing() }, entries(768), 200);
         for q in 0..queues as usize {
@@ -344,7 +344,7 @@ fn a_back_that_dies_is_followed_by_one_that_knows_the_pages() {
 /// One that closes, and another one: the same memory, new grants; what the first keeps mapped stays
 /// granted and takes a place.
 #[test]
-fn another_back_is_notified_of_the_pages_again() {
+fn the_pages_are_announced_to_another_back_again() {
     let mut own = Own::new(announcing(), entries(POOL + 32), 100);
     own.each(0..32);
     own.turns();
@@ -466,7 +466,7 @@ impl Lying {
 }
 
 #[test]
-fn a_back_that_violates_about_an_add_gets_the_same_frames() {
+fn a_back_that_misreports_an_add_gets_the_same_frames() {
     for (status, entry, hits) in
         [(SUCCESS, 0, 8), (SUCCESS, 9, 0), (INVALID, 9, 0), (INVALID, 0, 0), (77, 0, 0), (u32::MAX, 0, 0)]
     {

@@ -104,7 +104,7 @@ fn a_tagged_frame_is_finished_as_the_ip_that_it_carries() {
 /// A port that sees an offload may use it for every frame, and sees each that
 /// it may.
 #[test]
-fn ports_are_notified_what_is_left_as_it_is() {
+fn ports_learn_what_is_left_as_it_is() {
     for accepts in sets() {
         let as_it_is = |frame: Vec<u8>, offload| finished(accepts, &frame, offload) == Some((frame, offload));
         let blank = Offload { csum_blank: true, ..Offload::default() };

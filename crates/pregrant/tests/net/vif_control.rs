@@ -421,7 +421,7 @@ fn rx_goes_on_after_a_ringful_of_errors() {
 }
 
 #[test]
-fn a_back_is_closed_though_no_one_can_be_notified_why() {
+fn a_back_is_closed_though_no_one_can_learn_why() {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));
     let (mut fb, mut bb) = device();

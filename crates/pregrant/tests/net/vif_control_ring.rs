@@ -333,7 +333,7 @@ fn nothing_of_it_without_the_backs_offer() {
 
 /// A back that answers what was not asked, or twice, gets one fault.
 #[test]
-fn a_back_that_violates_on_the_control_ring() {
+fn a_back_that_breaks_the_protocol_on_the_control_ring() {
     for (id, msg_type, rsp_prod) in [(2, 4, 1), (1, 5, 1), (1, 4, 2), (1, 4, u32::MAX)] {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));

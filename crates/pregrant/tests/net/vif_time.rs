@@ -161,7 +161,7 @@ fn a_queue_starts_without_a_link_until_slots_are_posted() {
 }
 
 #[test]
-fn an_index_that_violates_is_found_in_a_turn_too() {
+fn a_wrong_index_is_found_in_a_turn_too() {
     let (_, mut g) = rx(true, false);
     g.model.publish_index(1000);
     let fault = PeerFault::ReqProdOverrun { req_prod: 1000, req_cons: 0, size: 256 };

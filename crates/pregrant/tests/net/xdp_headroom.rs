@@ -37,7 +37,7 @@ fn gso() -> Offload {
 /// Each piece is behind the headroom, in as many slots as that takes and not one fewer; the extra
 /// info says so.
 #[test]
-fn frames_violate_behind_the_headroom_and_need_the_slots_that_takes() {
+fn frames_are_behind_the_headroom_and_need_the_slots_that_takes() {
     for headroom in [1u16, 256, 2048] {
         let room = PAGE_SIZE - usize::from(headroom);
         for len in [60, room, room + 1, PAGE_SIZE, 2 * room, 65_535] {

@@ -229,7 +229,7 @@ fn xsa_392_one_slot_for_longer_frames_keeps_one_burst() {
 /// index that runs ahead of what was written, which is believed: the slots there are whatever the
 /// guest left in them.
 #[test]
-fn index_violates_of_every_kind() {
+fn wrong_indices_of_every_kind() {
     for start in [0, 1000, u32::MAX - 3, 1 << 31] {
         let rig = Rig::new();
         let mut g = rig.tx_model(Way::Copy, start, 1);

@@ -357,19 +357,19 @@ proptest! {
     }
 
     #[test]
-    fn xsa_86_a_front_that_violates_about_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
+    fn xsa_86_a_front_with_a_wrong_req_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
         a_lying_front_is_caught::<NetTx>(start, &ops, violation);
         a_lying_front_is_caught::<NetRx>(start, &ops, violation);
     }
 
     #[test]
-    fn xsa_86_a_back_that_violates_about_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
+    fn xsa_86_a_back_with_a_wrong_rsp_prod_is_caught(start in start(), ops in prop::collection::vec(op(), 0..STEPS / 4), violation in violation()) {
         a_lying_back_is_caught::<NetTx>(start, &ops, violation);
         a_lying_back_is_caught::<NetRx>(start, &ops, violation);
     }
 
     #[test]
-    fn a_violate_about_an_event_index_wakes_at_the_wrong_time_and_no_more(
+    fn a_wrong_event_index_wakes_at_the_wrong_time_and_no_more(
         start in start(), before in 0u32..200, n in 1u32..50, event in any::<u32>(), near in -60i32..60, guess in any::<bool>(),
     ) {
         let (mut front, mut back, memory) = pair::<NetTx>(1, start);

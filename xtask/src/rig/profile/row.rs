@@ -95,7 +95,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_log_has_rows_and_where_our_process_violates() {
+    fn the_log_has_rows_and_where_our_process_is() {
         let log = "1.00 RIG note what | by | frames | bytes a frame | dom0's | a | b | c | d | e | f | g\n\
              2.00 (XEN) x RIG note TCP to the guest | burst | 10 | 54000 | 90000 | 1.6 | 5 | 1 | 1 | 1 | 1 | 0\n\
              3.00 RIG lies burst 7f0000050000-7f0000090000 r-xp 00040000 00:02 7 /usr/bin/pregrant\n\

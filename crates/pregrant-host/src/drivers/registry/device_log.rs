@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_devices_that_violate_are_bounded_and_silence_no_one() {
+    fn a_thousand_devices_that_break_the_protocol_are_bounded_and_silence_no_one() {
         const LIARS: u16 = 1000;
         let (logs, clock) = logs();
         let liars: Vec<_> = (0..LIARS).map(|front| logs.of(vif(front))).collect();

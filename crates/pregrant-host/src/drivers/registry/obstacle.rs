@@ -107,7 +107,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn tries_come_later_and_later_and_each_reason_is_notified_once() {
+    fn tries_come_later_and_later_and_each_reason_is_logged_once() {
         let begin = Instant::now();
         let (mut now, mut behind) = (begin, Behind::default());
         behind.begin(now);

@@ -298,7 +298,7 @@ pub mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_is_notified_and_nothing_is_written_later() {
+    fn who_finds_no_room_learns_it_and_nothing_is_written_later() {
         for nowait in [true, false] {
             let Some(mut ring) = ring(nowait) else { return };
             let (from, to) = ends();

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_that_takes_nothing_for_a_minute_is_notified_of() {
+    fn a_service_that_takes_nothing_for_a_minute_is_reported() {
         let run = |how| Run { how, ..Run::new("/vif", &HotplugConfig::default(), What::Offline, None) };
         let long_ago = Instant::now().checked_sub(TAKEN).expect("it is up for longer");
         assert_eq!(run(How::Waits(None)).turn(Capacity::Refused), Plugged::NotYet);

@@ -352,7 +352,7 @@ fn where_no_worker_is_to_be_had_any_more_frames_are_written_by_calls() {
 }
 
 #[test]
-fn a_worker_that_violates_of_what_came_is_stopped_and_the_next_one_serves() {
+fn a_worker_that_misreports_what_came_is_stopped_and_the_next_one_serves() {
     let misbehaves: [fn(&mut Model); 4] = [
         |m| m.give(0, BIG),
         |m| m.give(300, 64),
@@ -417,7 +417,7 @@ impl Lent {
 }
 
 #[test]
-fn lent_payload_is_read_where_it_violates_and_who_lent_it_is_notified_once() {
+fn lent_payload_is_read_in_place_and_its_lender_is_notified_once() {
     const FRAMES: usize = 400;
     let lent = Lent::new(FRAMES);
     let (mut vhost, peer_end) = vhost();
