@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * The work item that follows the back's state: it may sleep, allocate and talk to xenstore, with
- * the queues paused. A back that closes, crashes or is restarted costs the carrier and no more: the
+ * The work item that follows the back's state: it may sleep, allocate and talk to xenstore. Frames
+ * travel meanwhile, but while the queues' halves go from the front to senders and polls, or back. A back that closes, crashes or is restarted costs the carrier and no more: the
  * core goes through the states and is live again, and the interface and its sockets stay.
  */
 #include <linux/delay.h>
@@ -32,12 +32,12 @@ void pregrant_pause(struct pregrant_device *dev)
 
 	if (!dev->running)
 		return;
-	/* Whoever has the lock now may still use the front. */
-	spin_lock_irq(&dev->lock);
-	dev->running = false;
-	spin_unlock_irq(&dev->lock);
+	/* It is looked at under the locks that are taken here. */
+	WRITE_ONCE(dev->running, false);
+	netif_tx_disable(dev->netdev);
 	for (k = 0; k < dev->live; k++)
 		napi_disable(&dev->queues[k].napi);
+	/* The last poll may have let senders go on. */
 	netif_tx_disable(dev->netdev);
 }
 
@@ -49,8 +49,10 @@ void pregrant_resume(struct pregrant_device *dev)
 	if (dev->running || !dev->open || !dev->live)
 		return;
 	dev->running = true;
-	for (k = 0; k < dev->live; k++)
+	for (k = 0; k < dev->live; k++) {
+		dev->queues[k].tx_event = true;
 		napi_enable(&dev->queues[k].napi);
+	}
 	netif_tx_wake_all_queues(dev->netdev);
 	local_bh_disable();
 	for (k = 0; k < dev->live; k++)
@@ -58,23 +60,44 @@ void pregrant_resume(struct pregrant_device *dev)
 	local_bh_enable();
 }
 
-/* Under `control`, paused: as many queues as the core has live. True: they are others. */
-static bool follow(struct pregrant_device *dev, bool connected)
+/* Under `control`: the front gives its queues away. */
+static void lend(struct pregrant_device *dev)
 {
-	unsigned int now = pregrant_front_is_live(dev->front) ? pregrant_front_queues(dev->front) : 0;
+	unsigned int n = min(pregrant_front_queues(dev->front), dev->max_queues), k;
+
+	pregrant_channels_meet(dev, n);
+	pregrant_front_lend(dev->front);
+	for (k = 0; k < n; k++) {
+		pregrant_queue_drop_kept(&dev->queues[k]);
+		dev->queues[k].tx = pregrant_front_tx(dev->front, k);
+		dev->queues[k].rx = pregrant_front_rx(dev->front, k);
+	}
+	dev->live = n;
+	dev->connects++;
+}
+
+/* Under `control`: it has them back. */
+static void take_back(struct pregrant_device *dev)
+{
 	unsigned int k;
 
-	now = min(now, dev->max_queues);
-	if (now == dev->live && !connected)
-		return false;
-	for (k = 0; k < dev->max_queues; k++)
+	pregrant_pause(dev);
+	for (k = 0; k < dev->live; k++) {
 		pregrant_queue_drop_kept(&dev->queues[k]);
-	dev->live = now;
-	if (now) {
-		pregrant_channels_meet(dev);
-		dev->connects++;
+		dev->queues[k].tx = NULL;
+		dev->queues[k].rx = NULL;
 	}
-	return true;
+	dev->live = 0;
+	pregrant_front_take_back(dev->front);
+}
+
+/* Under `control`. As far as the back's state allows now. */
+static void follow(struct pregrant_device *dev)
+{
+	if (pregrant_front_step(dev->front) == PREGRANT_RECALL) {
+		take_back(dev);
+		pregrant_front_step(dev->front);
+	}
 }
 
 /* With RTNL, which is never asked for under `control`. */
@@ -82,44 +105,44 @@ static void tell_stack(struct pregrant_device *dev)
 {
 	unsigned int live = READ_ONCE(dev->live);
 
+	if (!live)
+		return;
 	rtnl_lock();
-	if (live) {
-		netif_set_real_num_tx_queues(dev->netdev, live);
-		netif_set_real_num_rx_queues(dev->netdev, live);
-		netdev_update_features(dev->netdev);
-	} else {
-		netif_carrier_off(dev->netdev);
-	}
+	netif_set_real_num_tx_queues(dev->netdev, live);
+	netif_set_real_num_rx_queues(dev->netdev, live);
+	netdev_update_features(dev->netdev);
 	rtnl_unlock();
 }
 
 static void step(struct pregrant_device *dev)
 {
-	bool connected = false;
-	int now;
+	unsigned int was = dev->live;
+	bool connected;
 
 	if (test_and_clear_bit(0, &dev->failed))
 		pregrant_front_close(dev->front);
-	now = pregrant_front_step(dev->front);
-	if (now > 0)
-		connected = now == 1;
+	follow(dev);
 	if (pregrant_front_is_live(dev->front) && pregrant_front_turn(dev->front) < 0) {
 		pregrant_front_close(dev->front);
-		pregrant_front_step(dev->front);
+		follow(dev);
 	}
-	if (dev->live && !pregrant_front_is_live(dev->front))
+	if (was && !pregrant_front_is_live(dev->front)) {
 		netdev_info(dev->netdev, "the back is gone\n");
-	if (follow(dev, connected)) {
-		mutex_unlock(&dev->control);
-		tell_stack(dev);
-		mutex_lock(&dev->control);
+		netif_carrier_off(dev->netdev);
 	}
+	connected = !dev->live && pregrant_front_is_live(dev->front);
+	if (!connected)
+		return;
+	lend(dev);
+	mutex_unlock(&dev->control);
+	tell_stack(dev);
+	mutex_lock(&dev->control);
+	/* It may have gone meanwhile. */
 	if (!dev->live || dev->gone)
 		return;
 	netif_carrier_on(dev->netdev);
 	pregrant_resume(dev);
-	if (connected)
-		pregrant_multicast_all(dev);
+	pregrant_multicast_all(dev);
 }
 
 void pregrant_control_work(struct work_struct *work)
@@ -129,7 +152,6 @@ void pregrant_control_work(struct work_struct *work)
 
 	mutex_lock(&dev->control);
 	if (!dev->gone) {
-		pregrant_pause(dev);
 		if (dev->anew) {
 			dev->anew = false;
 			netif_carrier_off(dev->netdev);
@@ -157,13 +179,14 @@ int pregrant_begin(struct pregrant_device *dev)
 	return dev->front ? 0 : -EINVAL;
 }
 
-/* Under `control`, paused: the front closes, and its memory is the kernel's again. */
+/* Under `control`: the front closes, and its memory is the kernel's again. */
 void pregrant_end(struct pregrant_device *dev)
 {
 	unsigned int waited;
 
 	if (!dev->front)
 		return;
+	take_back(dev);
 	pregrant_front_close(dev->front);
 	for (waited = 0; waited < CLOSE_MS; waited += CLOSE_POLL_MS) {
 		/* Where the directories are gone there is nobody to wait for. */
@@ -177,7 +200,6 @@ void pregrant_end(struct pregrant_device *dev)
 	if (!pregrant_front_is_closed(dev->front))
 		netdev_warn(dev->netdev, "the back does not let go: %llu pages stay granted\n",
 			    pregrant_front_kept_pages(dev->front));
-	follow(dev, false);
 	pregrant_front_free(dev->front);
 	dev->front = NULL;
 }

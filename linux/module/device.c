@@ -57,7 +57,6 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 		.path = path, .path_len = strlen(path), .queues = max, .ring_order = ilog2(pages),
 		.data_len = data_len, .multicast = multicast,
 	};
-	spin_lock_init(&dev->lock);
 	mutex_init(&dev->control);
 	INIT_DELAYED_WORK(&dev->work, pregrant_control_work);
 	INIT_LIST_HEAD(&dev->channels);

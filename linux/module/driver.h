@@ -2,12 +2,15 @@
 /*
  * A vif's device and its queues, as the files of the driver share them.
  *
- *   control   one work item a device, under `control`; it may sleep, and pauses the queues
- *   xmit      the stack's senders, a queue's under its netdev queue's lock
- *   poll      a queue's NAPI; received skbs go up outside of any lock
+ *   control   one work item a device, under `control`; it may sleep, and has the front
+ *   xmit      the stack's senders: a queue's `tx`, under its netdev queue's lock
+ *   poll      a queue's NAPI: `rx`, alone; `tx` under that lock. Received skbs go up outside of it
  *   event     an interrupt's handler: it says who is to look
  *
- * Locks: RTNL, then `control`, then a netdev queue's, then `lock`.
+ * The front lends a queue's two halves while frames can travel. They go back when the queues are
+ * paused: no sender has the lock then, and no poll runs.
+ *
+ * Locks: RTNL, then `control`, then a netdev queue's.
  */
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
@@ -16,7 +19,6 @@
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
-#include <linux/spinlock.h>
 #include <linux/workqueue.h>
 #include <xen/xenbus.h>
 
@@ -40,15 +42,15 @@ struct pregrant_queue {
 	struct pregrant_device *dev;
 	unsigned int index;
 	struct napi_struct napi;
+	struct pregrant_tx *tx; /* lent, or NULL */
+	struct pregrant_rx *rx;
+	bool tx_event; /* answers of TX are to be looked at */
 
-	/* Of the sender, under `lock`. */
+	/* Of the sender, under the netdev queue's lock. */
 	struct pregrant_kept *kept; /* a ring, as large as the back's can be */
 	u32 kept_head, kept_tail, kept_mask;
 	u32 requests; /* sent so far */
 	bool tx_armed;
-
-	/* Answers that were found: an event without is spurious. */
-	u32 found_tx, found_rx;
 
 	u64 tx_packets, tx_bytes, tx_dropped;
 	u64 rx_packets, rx_bytes, rx_dropped;
@@ -62,11 +64,10 @@ struct pregrant_device {
 	unsigned int max_queues;
 	struct pregrant_queue *queues;
 
-	spinlock_t lock; /* the front, while frames travel */
 	struct mutex control;
 	struct delayed_work work;
 	struct list_head channels; /* under `control` */
-	unsigned int live; /* queues that frames can use; 0: not connected */
+	unsigned int live; /* queues that are lent; 0: not connected */
 	bool open, running, gone, anew;
 	unsigned long failed; /* bit 0: the back broke the protocol */
 	unsigned int connects;
@@ -104,7 +105,7 @@ struct pregrant_received {
 void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received);
 
 /* events.c */
-void pregrant_channels_meet(struct pregrant_device *dev);
+void pregrant_channels_meet(struct pregrant_device *dev, unsigned int queues);
 
 /* grants.c */
 extern atomic64_t pregrant_grants, pregrant_grants_ended;

@@ -48,8 +48,6 @@ static void strings(struct net_device *netdev, u32 set, u8 *to)
 static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u64 *to)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	struct pregrant_counters read;
-	unsigned long flags;
 	unsigned int k;
 
 	mutex_lock(&dev->control);
@@ -58,15 +56,16 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	*to++ = atomic64_read(&pregrant_grants_ended);
 	*to++ = atomic_read(&pregrant_atomic_allocations);
 	*to++ = dev->front ? pregrant_front_kept_pages(dev->front) : 0;
-	for (k = 0; k < dev->max_queues; k++) {
-		memset(&read, 0, sizeof(read));
-		spin_lock_irqsave(&dev->lock, flags);
-		if (dev->front)
-			pregrant_front_counters(dev->front, k, &read);
-		spin_unlock_irqrestore(&dev->lock, flags);
-		memcpy(to, read.of, sizeof(read.of));
-		to += 2 * PREGRANT_COUNTERS;
+	/* A poller's counters are its own. */
+	pregrant_pause(dev);
+	for (k = 0; k < dev->max_queues; k++, to += 2 * PREGRANT_COUNTERS) {
+		memset(to, 0, 2 * PREGRANT_COUNTERS * sizeof(*to));
+		if (k >= dev->live)
+			continue;
+		pregrant_tx_counters(dev->queues[k].tx, to);
+		pregrant_rx_counters(dev->queues[k].rx, to + PREGRANT_COUNTERS);
 	}
+	pregrant_resume(dev);
 	mutex_unlock(&dev->control);
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
  * Event channels. An event comes once, and the next when the core has looked at the ring and
- * unmasks the channel: late, so that a back that sends without end costs no more than polls. One
- * that nothing came with is said to be spurious, and Xen's interrupts slow it down.
+ * unmasks the channel: late, so that a back that sends without end costs no more than polls. Where
+ * many come with nothing they are said to be spurious, and Xen's interrupts slow them down. Not the
+ * first ones: on another processor a poll may take a frame before its event is handled.
  */
 #include <linux/interrupt.h>
 #include <linux/slab.h>
@@ -10,23 +11,18 @@
 
 #include "driver.h"
 
+#define IDLE_MAX 16
+
 struct pregrant_channel {
 	struct list_head list;
 	struct pregrant_device *dev;
 	struct pregrant_queue *queue; /* none: the control ring's, or not connected yet */
 	int irq;
 	u32 port;
-	bool is_tx, is_rx;
+	bool is_tx;
 	bool pending; /* an event that was not unmasked */
-	u32 seen; /* what the queue had found then */
+	u32 idle; /* events in a row with which nothing came */
 };
-
-static u32 found(const struct pregrant_channel *chan)
-{
-	const struct pregrant_queue *queue = chan->queue;
-
-	return (chan->is_tx ? READ_ONCE(queue->found_tx) : 0) + (chan->is_rx ? READ_ONCE(queue->found_rx) : 0);
-}
 
 static irqreturn_t event(int irq, void *data)
 {
@@ -34,10 +30,13 @@ static irqreturn_t event(int irq, void *data)
 	struct pregrant_queue *queue = READ_ONCE(chan->queue);
 
 	smp_store_mb(chan->pending, true);
-	if (queue)
+	if (queue) {
+		if (chan->is_tx)
+			WRITE_ONCE(queue->tx_event, true);
 		napi_schedule(&queue->napi);
-	else
+	} else {
 		pregrant_wake_control(chan->dev);
+	}
 	return IRQ_HANDLED;
 }
 
@@ -75,37 +74,27 @@ void pk_channel_notify(struct pregrant_channel *chan)
 	notify_remote_via_irq(chan->irq);
 }
 
-void pk_channel_unmask(struct pregrant_channel *chan)
+void pk_channel_unmask(struct pregrant_channel *chan, bool idle)
 {
-	unsigned int flags = 0;
-
-	if (!READ_ONCE(chan->pending))
+	if (!READ_ONCE(chan->pending) || !xchg(&chan->pending, false))
 		return;
-	WRITE_ONCE(chan->pending, false);
-	if (chan->queue) {
-		u32 now = found(chan);
-
-		if (now == chan->seen)
-			flags = XEN_EOI_FLAG_SPURIOUS;
-		chan->seen = now;
-	}
-	xen_irq_lateeoi(chan->irq, flags);
+	chan->idle = idle ? chan->idle + 1 : 0;
+	xen_irq_lateeoi(chan->irq, chan->idle > IDLE_MAX ? XEN_EOI_FLAG_SPURIOUS : 0);
 }
 
-/* The queues are live: their events are for their NAPIs. */
-void pregrant_channels_meet(struct pregrant_device *dev)
+/* The queues are live: their events are for their NAPIs. Before they are lent. */
+void pregrant_channels_meet(struct pregrant_device *dev, unsigned int queues)
 {
 	struct pregrant_channel *chan;
 	unsigned int k;
 	u32 ports[2];
 
-	for (k = 0; k < dev->live; k++) {
+	for (k = 0; k < queues; k++) {
 		pregrant_front_ports(dev->front, k, ports);
 		list_for_each_entry(chan, &dev->channels, list) {
 			if (chan->port != ports[0] && chan->port != ports[1])
 				continue;
 			chan->is_tx = chan->port == ports[0];
-			chan->is_rx = chan->port == (ports[1] ? ports[1] : ports[0]);
 			WRITE_ONCE(chan->queue, &dev->queues[k]);
 		}
 	}

@@ -65,27 +65,26 @@ static netdev_features_t fix_features(struct net_device *netdev, netdev_features
 	return features;
 }
 
-static int add_multicast(struct net_device *netdev, const unsigned char *mac)
+/* By the first queue. */
+static bool multicast(struct pregrant_device *dev, const unsigned char *mac, bool wanted)
 {
-	struct pregrant_device *dev = netdev_priv(netdev);
-	unsigned long flags;
+	struct netdev_queue *txq = netdev_get_tx_queue(dev->netdev, 0);
 	bool asked;
 
-	spin_lock_irqsave(&dev->lock, flags);
-	asked = dev->running && pregrant_front_multicast(dev->front, mac, true);
-	spin_unlock_irqrestore(&dev->lock, flags);
-	return asked ? 0 : -EAGAIN;
+	__netif_tx_lock(txq, smp_processor_id());
+	asked = dev->running && pregrant_tx_multicast(dev->queues[0].tx, mac, wanted);
+	__netif_tx_unlock(txq);
+	return asked;
+}
+
+static int add_multicast(struct net_device *netdev, const unsigned char *mac)
+{
+	return multicast(netdev_priv(netdev), mac, true) ? 0 : -EAGAIN;
 }
 
 static int remove_multicast(struct net_device *netdev, const unsigned char *mac)
 {
-	struct pregrant_device *dev = netdev_priv(netdev);
-	unsigned long flags;
-
-	spin_lock_irqsave(&dev->lock, flags);
-	if (dev->running)
-		pregrant_front_multicast(dev->front, mac, false);
-	spin_unlock_irqrestore(&dev->lock, flags);
+	multicast(netdev_priv(netdev), mac, false);
 	return 0;
 }
 

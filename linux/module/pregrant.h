@@ -37,7 +37,7 @@ bool pk_grant_end(u32 gref);
 struct pregrant_channel *pk_channel_offer(struct pregrant_device *dev, u32 *port);
 void pk_channel_close(struct pregrant_channel *chan);
 void pk_channel_notify(struct pregrant_channel *chan);
-void pk_channel_unmask(struct pregrant_channel *chan);
+void pk_channel_unmask(struct pregrant_channel *chan, bool idle);
 
 /* keys.c */
 int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n, char *to, size_t room);
@@ -56,7 +56,7 @@ void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len);
 struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear);
 void pk_skb_append(struct sk_buff *skb, const void *from, size_t len);
 
-/* Control: one caller at a time, who may sleep, while no frame travels. */
+/* Control: one caller at a time, who may sleep. */
 struct pregrant_settings {
 	const char *path;
 	size_t path_len;
@@ -66,6 +66,10 @@ struct pregrant_settings {
 struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
 					  const struct pregrant_settings *settings);
 int pregrant_front_step(struct pregrant_front *front);
+/* What a step came to. */
+#define PREGRANT_LIVE 1
+#define PREGRANT_GONE 2
+#define PREGRANT_RECALL 3
 int pregrant_front_turn(struct pregrant_front *front);
 bool pregrant_front_is_live(const struct pregrant_front *front);
 u32 pregrant_front_takes(const struct pregrant_front *front);
@@ -81,17 +85,25 @@ void pregrant_front_free(struct pregrant_front *front);
 #define PREGRANT_TAKES_IPV6_CSUM 1
 #define PREGRANT_TAKES_GSO 2
 
-/* Data: under the vif's lock. */
-int pregrant_front_send(struct pregrant_front *front, u32 queue, struct sk_buff *skb, size_t len, u32 csum,
-			u32 gso_type, u32 gso_size);
-void pregrant_front_publish(struct pregrant_front *front, u32 queue);
-u32 pregrant_front_room(const struct pregrant_front *front, u32 queue);
-u32 pregrant_front_in_flight(const struct pregrant_front *front, u32 queue);
-int pregrant_front_reclaim(struct pregrant_front *front, u32 queue);
-int pregrant_front_arm_tx(struct pregrant_front *front, u32 queue, u32 ahead);
-int pregrant_front_receive(struct pregrant_front *front, u32 queue, void *to, u32 most);
-int pregrant_front_arm(struct pregrant_front *front, u32 queue);
-bool pregrant_front_multicast(struct pregrant_front *front, const u8 mac[6], bool wanted);
+/* Its live queues, each as two halves, which are used without the front; they come back before it changes any. */
+struct pregrant_tx;
+struct pregrant_rx;
+u32 pregrant_front_lend(struct pregrant_front *front);
+struct pregrant_tx *pregrant_front_tx(const struct pregrant_front *front, u32 queue);
+struct pregrant_rx *pregrant_front_rx(const struct pregrant_front *front, u32 queue);
+void pregrant_front_take_back(struct pregrant_front *front);
+
+/* A sender's half: under its netdev queue's lock. */
+int pregrant_tx_send(struct pregrant_tx *tx, struct sk_buff *skb, size_t len, u32 csum, u32 gso_type, u32 gso_size);
+void pregrant_tx_publish(struct pregrant_tx *tx);
+u32 pregrant_tx_room(const struct pregrant_tx *tx);
+u32 pregrant_tx_in_flight(const struct pregrant_tx *tx);
+int pregrant_tx_reclaim(struct pregrant_tx *tx);
+int pregrant_tx_arm(struct pregrant_tx *tx, u32 ahead);
+bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
+/* A receiver's half: its NAPI's alone. */
+int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most);
+int pregrant_rx_arm(struct pregrant_rx *rx);
 /* Checksums, of a frame sent or received. */
 #define PREGRANT_CSUM_BLANK 1
 #define PREGRANT_CSUM_OK 2
@@ -100,10 +112,8 @@ bool pregrant_front_multicast(struct pregrant_front *front, const u8 mac[6], boo
 #define PREGRANT_GSO_TCPV6 2
 
 #define PREGRANT_COUNTERS 8
-struct pregrant_counters {
-	u64 of[2][PREGRANT_COUNTERS]; /* TX, RX */
-};
-void pregrant_front_counters(const struct pregrant_front *front, u32 queue, struct pregrant_counters *to);
+void pregrant_tx_counters(const struct pregrant_tx *tx, u64 to[PREGRANT_COUNTERS]);
+void pregrant_rx_counters(const struct pregrant_rx *rx, u64 to[PREGRANT_COUNTERS]);
 
 /* The self-test, linux/core/src/selftest: 0 where all is right. */
 int pregrant_selftest(u64 frames);

@@ -21,18 +21,16 @@ static struct netdev_queue *txq_of(struct pregrant_queue *queue)
 	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
 }
 
-/* Under `lock`. Frees the skbs whose requests are answered. */
+/* Under the netdev queue's lock. Frees the skbs whose requests are answered. */
 static int reclaim(struct pregrant_queue *queue, int budget)
 {
-	struct pregrant_front *front = queue->dev->front;
-	int n = pregrant_front_reclaim(front, queue->index);
+	int n = pregrant_tx_reclaim(queue->tx);
 	unsigned int packets = 0, bytes = 0;
 	u32 answered;
 
 	if (n <= 0)
 		return n;
-	WRITE_ONCE(queue->found_tx, queue->found_tx + n);
-	answered = queue->requests - pregrant_front_in_flight(front, queue->index);
+	answered = queue->requests - pregrant_tx_in_flight(queue->tx);
 	while (queue->kept_head != queue->kept_tail) {
 		struct pregrant_kept *kept = &queue->kept[queue->kept_head & queue->kept_mask];
 
@@ -50,26 +48,23 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 
 static bool has_room(struct pregrant_queue *queue)
 {
-	return pregrant_front_room(queue->dev->front, queue->index) >= PREGRANT_FRAME_SLOTS;
+	return pregrant_tx_room(queue->tx) >= PREGRANT_FRAME_SLOTS;
 }
 
-/* Under `lock`. An event when half of what is on its way is answered; at once what is answered already. */
+/* Under that lock. An event when half of what is on its way is answered; what is answered already is taken at once. */
 static int arm_tx(struct pregrant_queue *queue, int budget)
 {
-	struct pregrant_front *front = queue->dev->front;
-	u32 in_flight;
-	int work = 0;
+	int work;
 
-	while ((in_flight = pregrant_front_in_flight(front, queue->index))) {
-		work = pregrant_front_arm_tx(front, queue->index, in_flight / 2 + 1);
-		if (work <= 0)
-			break;
-		work = reclaim(queue, budget);
-		if (work < 0)
-			break;
-	}
-	queue->tx_armed = in_flight != 0;
-	return min(work, 0);
+	do {
+		u32 in_flight = pregrant_tx_in_flight(queue->tx);
+
+		work = pregrant_tx_arm(queue->tx, in_flight / 2 + 1);
+		queue->tx_armed = in_flight != 0;
+		if (work > 0)
+			work = reclaim(queue, budget);
+	} while (work > 0);
+	return work;
 }
 
 static int send(struct pregrant_queue *queue, struct sk_buff *skb)
@@ -84,43 +79,48 @@ static int send(struct pregrant_queue *queue, struct sk_buff *skb)
 		gso_size = skb_shinfo(skb)->gso_size;
 		gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 : PREGRANT_GSO_TCPV4;
 	}
-	return pregrant_front_send(queue->dev->front, queue->index, skb, skb->len, csum, gso_type, gso_size);
+	return pregrant_tx_send(queue->tx, skb, skb->len, csum, gso_type, gso_size);
 }
 
+/* Under that lock: somebody is to look whether there is room again. */
+static void stop(struct pregrant_queue *queue)
+{
+	netif_tx_stop_queue(txq_of(queue));
+	WRITE_ONCE(queue->tx_event, true);
+}
+
+/* The stack has the netdev queue's lock. */
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 	struct pregrant_queue *queue = &dev->queues[skb_get_queue_mapping(skb)];
 	struct netdev_queue *txq = txq_of(queue);
 	struct pregrant_kept *kept;
-	unsigned long flags;
 	bool full = false;
 	u32 before, after;
 	int sent = -EMSGSIZE;
 
-	/* A sender with interrupts off may be netconsole's. */
-	spin_lock_irqsave(&dev->lock, flags);
-	if (!has_room(queue) && reclaim(queue, 0) < 0) {
+	if (unlikely(!queue->tx)) {
 		dev_kfree_skb_any(skb);
-		goto broken;
+		return NETDEV_TX_OK;
 	}
-	before = pregrant_front_in_flight(dev->front, queue->index);
+	if (!has_room(queue) && reclaim(queue, 0) < 0)
+		pregrant_fail(dev);
+	before = pregrant_tx_in_flight(queue->tx);
 	if (skb->len <= PREGRANT_FRAME_MAX && skb->len >= ETH_HLEN)
 		sent = send(queue, skb);
 	if (sent == 0) {
-		/* The queue is stopped before it can be full: a reset came between. */
-		netif_tx_stop_queue(txq);
-		pregrant_front_publish(dev->front, queue->index);
-		spin_unlock_irqrestore(&dev->lock, flags);
+		/* It is stopped before it can be full: the vif is not live any more, or connects again. */
+		stop(queue);
+		pregrant_tx_publish(queue->tx);
 		napi_schedule(&queue->napi);
 		return NETDEV_TX_BUSY;
 	}
-	after = pregrant_front_in_flight(dev->front, queue->index);
+	after = pregrant_tx_in_flight(queue->tx);
 	if (sent < 0 || after == before) {
 		queue->tx_dropped++;
 		/* Those before it, which said that there was more. */
-		pregrant_front_publish(dev->front, queue->index);
-		spin_unlock_irqrestore(&dev->lock, flags);
+		pregrant_tx_publish(queue->tx);
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
 	}
@@ -131,61 +131,65 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	*kept = (struct pregrant_kept) { .skb = skb, .end = queue->requests, .bytes = skb->len };
 	skb_tx_timestamp(skb);
 	if (!has_room(queue)) {
-		netif_tx_stop_queue(txq);
+		stop(queue);
 		full = true;
 	}
 	/* While the stack has more, one event will do. */
 	if (__netdev_tx_sent_queue(txq, skb->len, netdev_xmit_more()))
-		pregrant_front_publish(dev->front, queue->index);
-	if (!full && !queue->tx_armed && arm_tx(queue, 0) < 0)
-		goto broken;
-	spin_unlock_irqrestore(&dev->lock, flags);
+		pregrant_tx_publish(queue->tx);
 	if (full)
 		napi_schedule(&queue->napi);
+	else if (!queue->tx_armed && arm_tx(queue, 0) < 0)
+		pregrant_fail(dev);
 	return NETDEV_TX_OK;
-broken:
-	spin_unlock_irqrestore(&dev->lock, flags);
-	pregrant_fail(dev);
-	return NETDEV_TX_OK;
+}
+
+/* Answers of TX: skbs that are free, and room. */
+static int poll_tx(struct pregrant_queue *queue, int budget)
+{
+	struct netdev_queue *txq = txq_of(queue);
+	int ret;
+
+	/* netpoll, which gives no budget, may have interrupted the sender. */
+	if (budget)
+		__netif_tx_lock(txq, smp_processor_id());
+	else if (!__netif_tx_trylock(txq))
+		return 0;
+	WRITE_ONCE(queue->tx_event, false);
+	ret = reclaim(queue, budget);
+	if (ret >= 0)
+		ret = arm_tx(queue, budget);
+	if (netif_tx_queue_stopped(txq) && has_room(queue))
+		netif_tx_wake_queue(txq);
+	__netif_tx_unlock(txq);
+	return ret;
 }
 
 static int poll(struct napi_struct *napi, int budget)
 {
 	struct pregrant_queue *queue = container_of(napi, struct pregrant_queue, napi);
-	struct pregrant_device *dev = queue->dev;
 	struct pregrant_received received = { .napi = napi };
-	struct netdev_queue *txq = txq_of(queue);
-	int frames = 0, work = 0, tx;
-	unsigned long flags;
+	int frames = 0, work = 0, tx = 0;
 
+	if (!budget || READ_ONCE(queue->tx_event))
+		tx = poll_tx(queue, budget);
+	if (!budget)
+		return 0;
 	__skb_queue_head_init(&received.skbs);
-	spin_lock_irqsave(&dev->lock, flags);
-	tx = reclaim(queue, 0);
-	if (tx >= 0 && budget)
-		frames = pregrant_front_receive(dev->front, queue->index, &received, budget);
-	if (frames > 0)
-		WRITE_ONCE(queue->found_rx, queue->found_rx + frames);
-	if (tx >= 0 && netif_tx_queue_stopped(txq) && has_room(queue))
-		netif_tx_wake_queue(txq);
-	if (tx >= 0 && frames >= 0 && frames < budget) {
-		tx = arm_tx(queue, 0);
-		work = tx < 0 ? tx : pregrant_front_arm(dev->front, queue->index);
-		/* Room that came with the arming. */
-		if (netif_tx_queue_stopped(txq) && has_room(queue))
-			netif_tx_wake_queue(txq);
-	}
-	spin_unlock_irqrestore(&dev->lock, flags);
+	if (tx >= 0)
+		frames = pregrant_rx_receive(queue->rx, &received, budget);
 	pregrant_deliver(queue, &received);
+	if (tx >= 0 && frames >= 0 && frames < budget)
+		work = pregrant_rx_arm(queue->rx);
 	if (tx < 0 || frames < 0 || work < 0) {
-		pregrant_fail(dev);
+		pregrant_fail(queue->dev);
 		napi_complete(napi);
 		return 0;
 	}
-	if (work > 0)
+	if (frames == budget || work > 0)
 		return budget;
-	if (frames < budget)
-		napi_complete_done(napi, frames);
-	return min(frames, budget);
+	napi_complete_done(napi, frames);
+	return frames;
 }
 
 int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index)

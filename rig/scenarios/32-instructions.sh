@@ -2,9 +2,13 @@
 # icount: yes
 # workers: 1
 # seconds: 900
+# module: yes
 FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
-# WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), or front/PATH/WAY, with colons between them.
+# WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or module/PATH/WAY, the kernel
+# module of linux/ (WAY may be netback), with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
+# With the module the guest's own instructions count: its loop of orders, which looks ten times a second, rests.
+case "$WAYS" in *module/*) RARELY=1 ;; esac
 modprobe -a pktgen vhost_net dummy || fail "dom0 lacks pktgen, vhost_net or dummy"
 bridge
 # A frame for all goes to the newest of a bridge's ports first, as a clone, and itself to the oldest: this one, which drops it at once. For
@@ -24,13 +28,14 @@ meet() {
 	vif=vif$id.0
 	ask "$who" "iperf3 -s -D" || fail "iperf3 does not serve"
 	ask "$who" "modprobe pktgen" || fail "the guest has no pktgen"
+	[ -z "$RARELY" ] || ask "$who" "touch /tmp/rarely"
 }
 
 # rest SECONDS: without a process, which would be counted.
 rest() { read -t "$1" _nothing <> /run/never || true; }
 # from N: as many frames of the guest's pktgen, which was told before the counting began (from_soon N SIZE).
-from_soon() { [ "$1" = 0 ] || ask "$who" "(sleep 2; SIZE=$2 small_frames $1 $mac) > /tmp/frames 2>&1 &"; }
-from() { rest 5; }
+from_soon() { [ "$1" = 0 ] || ask "$who" "(sleep $((2 + ${RARELY:-0} * 2)); SIZE=$2 small_frames $1 $mac) > /tmp/frames 2>&1 &"; }
+from() { rest $((5 + ${RARELY:-0} * 4)); }
 # to N: as many of dom0's pktgen, by the bridge, 200 at once and a pause, so that none finds its queue full (to_soon N SIZE).
 to_soon() {
 	_pktgen=/proc/net/pktgen
@@ -148,10 +153,31 @@ fronted() {
 	BACK_PID=
 }
 
+# moduled PATH WAY: those of a guest with the kernel module.
+moduled() {
+	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
+	if [ "$2" = netback ]; then
+		netback
+	else
+		no_netback
+		back --tap-way "$2"
+	fi
+	front_guest two 3
+	ask two "insmod /rig/pregrant.ko path=$1 && addresses 3 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || fail "the module does not connect"
+	meet two 3
+	[ "$2" = netback ] || lies "module/$1/$2"
+	rows "module/$1/$2"
+	ask two "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || fail "the module stays"
+	ask two end
+	over two
+	[ "$2" = netback ] || end_back || fail "the back ends with $?"
+	BACK_PID=
+}
+
 note "what | by | frames | bytes a frame | dom0's instructions a frame | a byte | the guest's a frame | grant operations | system calls for these and events | events | reads and writes | sleeps"
 BACK_PID=
 case $WAYS in
-front/*) ;;
+front/*|module/*) ;;
 *)
 	netback
 	linux_guest one 2
@@ -163,6 +189,7 @@ for way in $WAYS; do
 	case $way in
 	netback) rows netback ;;
 	front/*) fronted $(echo "${way#front/}" | tr / " ") ;;
+	module/*) moduled $(echo "${way#module/}" | tr / " ") ;;
 	map/*) taken "$way" "${way#map/}" --path map ;;
 	*) taken "$way" "$way" ;;
 	esac

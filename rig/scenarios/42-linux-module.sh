@@ -15,7 +15,7 @@ trial() {
 	frames one 10.9.0.1 --count "$FRAMES"
 	note "$1: TCP to the guest $_down, from it $_up Mbit/s; $ANSWER"
 }
-# module PATH: loads it, which takes the device.
+# module PATH [PARAMETER...]: loads it, which takes the device.
 module() {
 	ask one "insmod /rig/pregrant.ko path=$1 && addresses 2" || { ask one dmesg; fail "the module does not load"; }
 	ask one "within 20 grep -q 1 /sys/class/net/eth0/carrier" || { ask one "dmesg | tail -n 40"; fail "$1: not connected"; }
@@ -39,6 +39,7 @@ unload() {
 }
 FRAMES=${FRAMES:-20000}
 CLOSES=${CLOSES:-3}
+LOADS=${LOADS:-4}
 
 netback
 front_guest one 2
@@ -73,14 +74,38 @@ over one || fail "the guest does not end"
 no_netback
 
 back
-front_guest one 2
+front_guest one 2 vcpus=2
 id=$(xl domid one)
 for path in copy staging gref-mapping persistent; do
-	module $path
+	module "$path queues=1"
 	trial "module on pregrant back, $path"
 	unload
 done
+# Loaded and unloaded under pings: the guest's grants are then as before.
+before=$(tables)
+ping -q -i 0.05 10.9.0.2 > /dev/null 2>&1 &
+_ping=$!
+for _load in $(seq "$LOADS"); do
+	module auto
+	unload
+done
+kill $_ping
+after=$(tables)
+[ "$before" = "$after" ] || fail "grants before $LOADS loads: $before; after: $after"
+note "loaded and unloaded $LOADS times: $after"
+# A queue for each processor; then one, for which it connects again; long frames; both ends in the same moment.
 module auto
+combined() { ask one "ethtool -l eth0 | tail -n 1 | grep -q 'Combined:[[:space:]]*$1$'" || fail "not $1 queues"; }
+combined 2
+frames one 10.9.0.1 --count 2000
+ask one "ethtool -L eth0 combined 1" || fail "ethtool -L: $ANSWER"
+ask one "within 20 eval 'ethtool -S eth0 | grep -q \"connects: 2\" && grep -q 1 /sys/class/net/eth0/carrier'" || fail "it does not connect again"
+combined 1
+for _link in xenbr0 "vif$id.0"; do ip link set "$_link" mtu 9000; done
+ask one "ip link set eth0 mtu 9000 && ping -q -c 3 -s 8900 10.9.0.1" || fail "MTU 9000: $ANSWER"
+ping -q -c 3 -s 8900 10.9.0.2 > /run/ping || fail "MTU 9000, to the guest"
+frames one 10.9.0.1 --count 2000
+note "two queues, one by ethtool -L, frames of 8942 bytes"
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 timeout 60 iperf3 -J -c 10.9.0.2 -t $((CLOSES * 6 + 4)) > /run/live.json &
 _iperf=$!
@@ -94,6 +119,11 @@ for _round in $(seq "$CLOSES"); do
 done
 wait $_iperf || fail "pregrant back is restarted: iperf3's connection is gone"
 [ "$_lived" = "$CLOSES" ] || fail "pregrant back is restarted: the guest answers after $_lived of $CLOSES"
+for _round in $(seq "$CLOSES"); do
+	xenstore-write "/local/domain/0/backend/vif/$id/0/state" 5
+	sleep 2
+	within 10 ping -q -c 1 -W 2 10.9.0.2 || fail "pregrant back's vif closes: no answer"
+done
 note "pregrant back ends and is started $CLOSES times: one connection lives, $(mbits /run/live.json) Mbit/s"
 ask one "killall iperf3"
 unload

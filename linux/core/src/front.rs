@@ -1,36 +1,36 @@
 //! A vif's front, as C calls it.
 //!
 //! ```text
-//!   control   new, step, turn, close, removed, free     one thread at a time, may sleep, no frame travels meanwhile
-//!   data      send, reclaim, receive, arm, room         under the vif's lock
+//!   front   new, step, turn, close, free   control: one thread at a time, which may sleep
+//!             |  lend, take_back: no frame travels meanwhile
+//!             |-- Tx, of each queue: send, publish, reclaim, arm    data.rs, under the sender's lock
+//!             '-- Rx: receive, arm                                  data.rs, by the queue's poller
 //! ```
-//! C keeps both rules. A negative answer is an error code; [`FAULT`] says that the back broke the
+//! C keeps these rules. A negative answer is an error code; [`FAULT`] says that the back broke the
 //! protocol, and that the vif is to be closed.
 
 use crate::bus::KernelBus;
+use crate::data::{Rx, Tx};
 use crate::log;
 use crate::platform::Kernel;
 use crate::shim;
 use alloc::boxed::Box;
-use core::ffi::c_void;
+use alloc::vec::Vec;
 use pregrant::DomId;
-use pregrant::net::front::{FrontConfig, FrontStep, FrontVif, Granting};
-use pregrant::net::headers::MacAddr;
+use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
-use pregrant::net::stats::DirStats;
-use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
 
 /// The back broke the protocol, or the device failed: EIO.
-const FAULT: i32 = -5;
-/// The vif is not live: ENOTCONN.
-const NOT_LIVE: i32 = -107;
+pub const FAULT: i32 = -5;
 
 /// A vif's front.
 pub struct Front {
     p: Kernel,
     bus: KernelBus,
     vif: FrontVif<Kernel>,
+    /// The halves of its queues, which C uses.
+    lent: Vec<(*mut Tx, *mut Rx)>,
 }
 
 /// What a module's parameters say: `struct pregrant_settings`.
@@ -85,6 +85,7 @@ pub unsafe extern "C" fn pregrant_front_new(
         p: Kernel { device },
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
+        lent: Vec::new(),
     });
     let Front { bus, vif, .. } = &mut *front;
     if let Err(e) = vif.succeed(bus) {
@@ -93,8 +94,9 @@ pub unsafe extern "C" fn pregrant_front_new(
     Box::into_raw(front)
 }
 
-/// Looks at the back's state and takes what steps it allows. 0: nothing new; 1: live, or live again
-/// with another back; 2: not live any more; below 0: failed, and closing.
+/// Reads the back's state and takes what steps it allows. 0: nothing new; 1: live, or live again
+/// with another back; 2: not live any more; 3: its queues are to be taken back, and then it is to
+/// be asked again; below 0: failed, and closing.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_step(front: &mut Front) -> i32 {
     let Front { p, bus, vif, .. } = front;
@@ -104,7 +106,8 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> i32 {
             say_connected(vif);
             1
         }
-        Ok(_) => {
+        Ok(FrontStep::Recall) => 3,
+        Ok(FrontStep::Waiting | FrontStep::Closed) => {
             if was_live && !vif.is_live() {
                 2
             } else {
@@ -117,6 +120,47 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> i32 {
             FAULT
         }
     }
+}
+
+/// Gives the live queues away, each as two halves, to be used without the front. How many.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_lend(front: &mut Front) -> u32 {
+    let device = front.p.device;
+    let halves = front.vif.lend_queues().into_iter().map(|queue| {
+        let (tx, rx) = queue.into_halves();
+        (Box::into_raw(Box::new(Tx::new(device, tx))), Box::into_raw(Box::new(Rx::new(device, rx))))
+    });
+    front.lent = halves.collect();
+    front.lent.len() as u32
+}
+
+/// A lent queue's half. Null: there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_tx(front: &Front, queue: u32) -> *mut Tx {
+    front.lent.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.0)
+}
+
+/// The other.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_rx(front: &Front, queue: u32) -> *mut Rx {
+    front.lent.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.1)
+}
+
+/// Takes the halves back.
+///
+/// # Safety
+/// Nobody uses them any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_front_take_back(front: &mut Front) {
+    if front.lent.is_empty() {
+        return;
+    }
+    let queues = core::mem::take(&mut front.lent).into_iter().filter_map(|(tx, rx)| {
+        // SAFETY: boxes of `pregrant_front_lend`, which are the caller's no more.
+        let (tx, rx) = unsafe { (Box::from_raw(tx), Box::from_raw(rx)) };
+        FrontQueue::of_halves(tx.into_half(), rx.into_half()).ok()
+    });
+    front.vif.take_back(queues.collect());
 }
 
 #[inline(never)]
@@ -224,195 +268,7 @@ pub extern "C" fn pregrant_front_turn(front: &mut Front) -> i32 {
 
 #[cold]
 #[inline(never)]
-fn fault_of(fault: &dyn core::fmt::Display) -> i32 {
+pub fn fault_of(fault: &dyn core::fmt::Display) -> i32 {
     log::warn(format_args!("the back broke the protocol: {fault}"));
     FAULT
-}
-
-/// An skb that is to be sent.
-#[derive(Clone, Copy)]
-struct Frame {
-    skb: shim::Skb,
-    len: usize,
-    offload: Offload,
-}
-
-impl Source for Frame {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.len
-    }
-    #[inline(always)]
-    fn offload(&self) -> &Offload {
-        &self.offload
-    }
-    #[inline(always)]
-    fn copy_to(&self, at: usize, to: PieceMut<'_>) {
-        let (to, len) = to.as_raw();
-        // SAFETY: bytes that the skb has, to memory of that length.
-        unsafe { shim::pk_skb_read(self.skb, at, to, len) }
-    }
-}
-
-/// Writes an skb's bytes to the ring; the back is [shown](pregrant_front_publish) them later. 1:
-/// taken; 0: no room now; below 0: it cannot be.
-///
-/// # Safety
-/// The skb has `len` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_front_send(
-    front: &mut Front,
-    queue: u32,
-    skb: shim::Skb,
-    len: usize,
-    csum: u32,
-    gso_type: u32,
-    gso_size: u32,
-) -> i32 {
-    let Front { p, vif, .. } = front;
-    let Some(queue) = vif.queue_mut(queue as usize) else { return NOT_LIVE };
-    let offload = Offload {
-        csum_blank: csum & 1 != 0,
-        csum_ok: csum & 2 != 0,
-        gso_type: gso_type as u8,
-        gso_size: gso_size as u16,
-    };
-    match queue.queue(p, &Frame { skb, len, offload }) {
-        Ok(n) => n as i32,
-        Err(e) => e.code,
-    }
-}
-
-/// Shows the back what was sent.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_publish(front: &mut Front, queue: u32) {
-    let Front { p, vif, .. } = front;
-    if let Some(queue) = vif.queue_mut(queue as usize) {
-        queue.publish(p);
-    }
-}
-
-/// Slots that frames can take now.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_room(front: &Front, queue: u32) -> u32 {
-    front.vif.queue(queue as usize).map_or(0, |q| q.tx().room())
-}
-
-/// Requests without an answer.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_in_flight(front: &Front, queue: u32) -> u32 {
-    front.vif.queue(queue as usize).map_or(0, |q| q.tx().in_flight())
-}
-
-/// Takes answers of TX. How many; below 0: a fault.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_reclaim(front: &mut Front, queue: u32) -> i32 {
-    let Front { p, vif, .. } = front;
-    let Some(queue) = vif.queue_mut(queue as usize) else { return 0 };
-    match queue.reclaim(p, 1) {
-        Ok(n) => n as i32,
-        Err(fault) => fault_of(&fault),
-    }
-}
-
-/// A `struct pregrant_received`, which skbs are added to.
-struct Skbs {
-    to: *mut c_void,
-    most: usize,
-}
-
-impl Sink for Skbs {
-    #[inline(always)]
-    fn takes(&self) -> usize {
-        self.most
-    }
-    /// Where there is no memory the frame is dropped: C counts it. To leave it on its ring would be
-    /// to ask again without end.
-    #[inline(always)]
-    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
-        self.most -= 1;
-        let csum = u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1;
-        let (kind, size) = (u32::from(offload.gso_type), u32::from(offload.gso_size));
-        let mut linear = core::ptr::null_mut();
-        // SAFETY: `to` is what C's caller gave.
-        let skb = unsafe { shim::pk_skb_new(self.to, len, csum, kind, size, &mut linear) };
-        if skb.is_null() {
-            return true;
-        }
-        if linear.is_null() {
-            for (from, len) in pieces.map(|piece| piece.as_raw()) {
-                // SAFETY: a piece of memory that is mapped; C copies it, once.
-                unsafe { shim::pk_skb_append(skb, from, len) };
-            }
-            return true;
-        }
-        // SAFETY: private memory of `len` bytes.
-        let mut to = unsafe { core::slice::from_raw_parts_mut(linear, len) };
-        for piece in pieces {
-            let copied = piece.copy_out(to);
-            to = to.get_mut(copied..).unwrap_or_default();
-        }
-        true
-    }
-}
-
-/// Gives each frame that is there an skb in `to`, at most `most`. How many; below 0: a fault.
-///
-/// # Safety
-/// `to` is a `struct pregrant_received`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_front_receive(
-    front: &mut Front,
-    queue: u32,
-    to: *mut c_void,
-    most: u32,
-) -> i32 {
-    let Front { p, vif, .. } = front;
-    let Some(queue) = vif.queue_mut(queue as usize) else { return 0 };
-    match queue.recv(p, &mut Skbs { to, most: most as usize }, 1) {
-        Ok(n) => n as i32,
-        Err(fault) => fault_of(&fault),
-    }
-}
-
-/// Asks for an event at the `ahead`-th answer of TX from here. 1: it is there; below 0: a fault.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_arm_tx(front: &mut Front, queue: u32, ahead: u32) -> i32 {
-    let Some(queue) = front.vif.queue_mut(queue as usize) else { return 0 };
-    match queue.tx_mut().final_check(ahead) {
-        Ok(work) => i32::from(work),
-        Err(fault) => fault_of(&fault),
-    }
-}
-
-/// Before a queue waits for an event: arms RX, and allows the next. 1: there is work; below 0: a
-/// fault.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_arm(front: &mut Front, queue: u32) -> i32 {
-    let Front { p, vif, .. } = front;
-    let Some(queue) = vif.queue_mut(queue as usize) else { return 0 };
-    match queue.final_check(p, false) {
-        Ok(work) => i32::from(work),
-        Err(fault) => fault_of(&fault),
-    }
-}
-
-/// Asks for multicast frames to an address, or no longer. False: not now.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_multicast(front: &mut Front, mac: &[u8; 6], wanted: bool) -> bool {
-    front.vif.multicast(&front.p, MacAddr(*mac), wanted)
-}
-
-/// A queue's counters, TX and RX: `struct pregrant_counters`.
-#[repr(C)]
-pub struct Counters([[u64; 8]; 2]);
-
-/// Reads them.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_counters(front: &Front, queue: u32, to: &mut Counters) {
-    let (tx, rx) = front.vif.queue(queue as usize).map(|q| q.stats()).unwrap_or_default();
-    let of = |s: DirStats| {
-        [s.frames, s.bytes, s.staging, s.granted, s.persistent, s.errors, s.dropped, s.notifications]
-    };
-    to.0 = [of(tx), of(rx)];
 }

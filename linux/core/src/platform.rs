@@ -219,7 +219,11 @@ impl Events for Kernel {
     #[inline(always)]
     fn unmask(&self, chan: &Channel) {
         // SAFETY: as above.
-        unsafe { shim::pk_channel_unmask(chan.at.as_ptr()) }
+        unsafe { shim::pk_channel_unmask(chan.at.as_ptr(), false) }
+    }
+    fn unmask_spurious(&self, chan: &Channel) {
+        // SAFETY: as above.
+        unsafe { shim::pk_channel_unmask(chan.at.as_ptr(), true) }
     }
     fn wait(&self, ready: &mut ReadySet, _: Option<Duration>) {
         ready.ports.clear(); // interrupts wake, not this

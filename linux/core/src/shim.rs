@@ -35,7 +35,8 @@ unsafe extern "C" {
     pub fn pk_channel_offer(device: Device, port: *mut u32) -> Channel;
     pub fn pk_channel_close(chan: Channel);
     pub fn pk_channel_notify(chan: Channel);
-    pub fn pk_channel_unmask(chan: Channel);
+    /// `idle`: the event brought no work.
+    pub fn pk_channel_unmask(chan: Channel, idle: bool);
 
     // keys.c
     pub fn pk_key_read(d: Device, own: bool, key: *const u8, n: usize, to: *mut u8, room: usize) -> i32;

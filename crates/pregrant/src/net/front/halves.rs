@@ -123,7 +123,7 @@ pub struct RxHalf<P: Platform> {
     pub(super) link: Arc<QueueLink<P>>,
     /// See [`recv_by_arena`](Self::recv_by_arena).
     pub(super) arena: Option<Box<Arena>>,
-    pub(super) rest: Box<Rest<P>>,
+    pub(super) rest: Rest<P>,
 }
 
 /// What a queue has beside its halves. It goes with one of them.

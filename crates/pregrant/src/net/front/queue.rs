@@ -144,8 +144,9 @@ fn fill<P: Platform>(asked: &Asked, memory: &mut QueueMemory<'_, P>) -> Result<Q
 
 /// The queue, of two halves.
 pub struct FrontQueue<P: Platform> {
-    tx: TxHalf<P>,
-    rx: RxHalf<P>,
+    /// Both in boxes, so that a queue is moved for little, and onto any stack.
+    tx: Box<TxHalf<P>>,
+    rx: Box<RxHalf<P>>,
 }
 
 impl<P: Platform> FrontQueue<P> {
@@ -197,10 +198,10 @@ impl<P: Platform> FrontQueue<P> {
             ids: [tx.chain.ids(), rx.ring.size()],
             hooked: HookStats::default(),
         };
-        let tx = TxHalf { tx: TxFront::new(FrontRing::new(tx.ring), tx.chain), link: link.clone() };
+        let tx = TxFront::new(FrontRing::new(tx.ring), tx.chain);
+        let tx = Box::new(TxHalf { tx, link: link.clone() });
         let rx = RxFront::new(FrontRing::new(rx.ring), rx.chain, config.tag);
-        let queue = Self { tx, rx: RxHalf { rx, link, arena: None, rest: Box::new(rest) } };
-        (queue, QueueKeys { channels, ..keys })
+        (Self { tx, rx: Box::new(RxHalf { rx, link, arena: None, rest }) }, QueueKeys { channels, ..keys })
     }
 
     /// What it asks for of the paths.
@@ -242,7 +243,7 @@ impl<P: Platform> FrontQueue<P> {
         if tx > 0 && rx > self.rx.rx.ring_size() {
             self.tx.tx.allow_send_on(tx as u16);
         }
-        let Rest { ids: [tx_ids, rx_slots], granting, spare, .. } = *self.rx.rest;
+        let Rest { ids: [tx_ids, rx_slots], granting, spare, .. } = self.rx.rest;
         if !self.tx.tx.chain().is_whole() {
             let pages = OrdinaryPages::new(p, regions, ACCESS[TX], tx_ids, granting)?;
             self.tx.tx.chain_mut().insert(AnyFrontPath::Copy(pages));
@@ -260,7 +261,7 @@ impl<P: Platform> FrontQueue<P> {
     pub fn end(mut self, p: &P, regions: &mut Regions<P>) -> Option<Unreturned<P>> {
         self.rx.rx.chain_mut().give_up_named(p, regions);
         let ((tx, tx_chain), (rx, rx_chain, loans)) = (self.tx.tx.into_parts(), self.rx.rx.end());
-        let Rest { ring_grants: [tx_grants, rx_grants], named, .. } = *self.rx.rest;
+        let Rest { ring_grants: [tx_grants, rx_grants], named, .. } = self.rx.rest;
         let tx = Direction { ring: tx, grants: tx_grants, chain: tx_chain };
         let rx = Granted::from_parts(rx.into_pages(), rx_grants);
         tx.release(p, regions);
@@ -448,13 +449,17 @@ impl<P: Platform> FrontQueue<P> {
 
 impl<P: Platform> FrontQueue<P> {
     /// Its halves, each for an owner of its own.
-    pub fn into_halves(self) -> (TxHalf<P>, RxHalf<P>) {
+    pub fn into_halves(self) -> (Box<TxHalf<P>>, Box<RxHalf<P>>) {
         (self.tx, self.rx)
     }
 
     /// The queue that was [taken apart](Self::into_halves). They come back where they are of two
     /// queues.
-    pub fn of_halves(tx: TxHalf<P>, rx: RxHalf<P>) -> Result<Self, (TxHalf<P>, RxHalf<P>)> {
+    #[allow(clippy::type_complexity)]
+    pub fn of_halves(
+        tx: Box<TxHalf<P>>,
+        rx: Box<RxHalf<P>>,
+    ) -> Result<Self, (Box<TxHalf<P>>, Box<RxHalf<P>>)> {
         if Arc::ptr_eq(&tx.link, &rx.link) { Ok(Self { tx, rx }) } else { Err((tx, rx)) }
     }
 

@@ -1,0 +1,221 @@
+//! Frames of a queue, as C calls for them: each half by itself.
+//!
+//! ```text
+//!   Tx   skb --copied once--> memory that is granted --> ring      under the netdev queue's lock
+//!   Rx   ring --> memory that is granted --copied once--> skb      by the queue's NAPI, alone
+//! ```
+//! What the back may do is said in the crate; a fault of its is [`FAULT`](crate::front::FAULT).
+
+use crate::front::fault_of;
+use crate::platform::Kernel;
+use crate::shim;
+use alloc::boxed::Box;
+use core::ffi::c_void;
+use pregrant::net::front::{RxHalf, TxHalf};
+use pregrant::net::headers::MacAddr;
+use pregrant::net::stats::DirStats;
+use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
+
+/// A sender's half.
+pub struct Tx {
+    p: Kernel,
+    half: Box<TxHalf<Kernel>>,
+}
+
+/// A receiver's half.
+pub struct Rx {
+    p: Kernel,
+    half: Box<RxHalf<Kernel>>,
+}
+
+impl Tx {
+    pub fn new(device: shim::Device, half: Box<TxHalf<Kernel>>) -> Self {
+        Self { p: Kernel { device }, half }
+    }
+    pub fn into_half(self) -> Box<TxHalf<Kernel>> {
+        self.half
+    }
+}
+
+impl Rx {
+    pub fn new(device: shim::Device, half: Box<RxHalf<Kernel>>) -> Self {
+        Self { p: Kernel { device }, half }
+    }
+    pub fn into_half(self) -> Box<RxHalf<Kernel>> {
+        self.half
+    }
+}
+
+/// An skb that is to be sent.
+#[derive(Clone, Copy)]
+struct Frame {
+    skb: shim::Skb,
+    len: usize,
+    offload: Offload,
+}
+
+impl Source for Frame {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len
+    }
+    #[inline(always)]
+    fn offload(&self) -> &Offload {
+        &self.offload
+    }
+    #[inline(always)]
+    fn copy_to(&self, at: usize, to: PieceMut<'_>) {
+        let (to, len) = to.as_raw();
+        // SAFETY: bytes that the skb has, to memory of that length.
+        unsafe { shim::pk_skb_read(self.skb, at, to, len) }
+    }
+}
+
+/// Writes an skb's bytes to the ring; the back is [shown](pregrant_tx_publish) them later. 1:
+/// taken; 0: no room now; below 0: it cannot be.
+///
+/// # Safety
+/// The skb has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_tx_send(
+    tx: &mut Tx,
+    skb: shim::Skb,
+    len: usize,
+    csum: u32,
+    gso_type: u32,
+    gso_size: u32,
+) -> i32 {
+    let offload = Offload {
+        csum_blank: csum & 1 != 0,
+        csum_ok: csum & 2 != 0,
+        gso_type: gso_type as u8,
+        gso_size: gso_size as u16,
+    };
+    match tx.half.queue(&tx.p, &Frame { skb, len, offload }) {
+        Ok(n) => n as i32,
+        Err(e) => e.code,
+    }
+}
+
+/// Shows the back what was sent.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_publish(tx: &mut Tx) {
+    tx.half.publish(&tx.p);
+}
+
+/// Slots that frames can take now.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_room(tx: &Tx) -> u32 {
+    tx.half.room()
+}
+
+/// Requests without an answer.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_in_flight(tx: &Tx) -> u32 {
+    tx.half.front().in_flight()
+}
+
+/// Takes answers. How many; below 0: a fault.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_reclaim(tx: &mut Tx) -> i32 {
+    match tx.half.reclaim(&tx.p, 1) {
+        Ok(n) => n as i32,
+        Err(fault) => fault_of(&fault),
+    }
+}
+
+/// Asks for an event at the `ahead`-th answer from here, and allows the next one of its channel. 1:
+/// the answer is there; below 0: a fault.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_arm(tx: &mut Tx, ahead: u32) -> i32 {
+    match tx.half.final_check(&tx.p, ahead) {
+        Ok(work) => i32::from(work),
+        Err(fault) => fault_of(&fault),
+    }
+}
+
+/// Asks for multicast frames to an address, or no longer. False: not now.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_multicast(tx: &mut Tx, mac: &[u8; 6], wanted: bool) -> bool {
+    tx.half.multicast(&tx.p, MacAddr(*mac), wanted)
+}
+
+/// A direction's counters.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_counters(tx: &Tx, to: &mut [u64; 8]) {
+    *to = counters(tx.half.stats());
+}
+
+/// As above.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut [u64; 8]) {
+    *to = counters(rx.half.stats());
+}
+
+/// `ethtool.c` names them.
+fn counters(s: DirStats) -> [u64; 8] {
+    [s.frames, s.bytes, s.staging, s.granted, s.persistent, s.errors, s.dropped, s.notifications]
+}
+
+/// A `struct pregrant_received`, which skbs are added to.
+struct Skbs {
+    to: *mut c_void,
+    most: usize,
+}
+
+impl Sink for Skbs {
+    #[inline(always)]
+    fn takes(&self) -> usize {
+        self.most
+    }
+    /// Where there is no memory the frame is dropped: C counts it. To leave it on its ring would be
+    /// to ask again without end.
+    #[inline(always)]
+    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        self.most -= 1;
+        let csum = u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1;
+        let (kind, size) = (u32::from(offload.gso_type), u32::from(offload.gso_size));
+        let mut linear = core::ptr::null_mut();
+        // SAFETY: `to` is what C's caller gave.
+        let skb = unsafe { shim::pk_skb_new(self.to, len, csum, kind, size, &mut linear) };
+        if skb.is_null() {
+            return true;
+        }
+        if linear.is_null() {
+            for (from, len) in pieces.map(|piece| piece.as_raw()) {
+                // SAFETY: a piece of memory that is mapped; C copies it, once.
+                unsafe { shim::pk_skb_append(skb, from, len) };
+            }
+            return true;
+        }
+        // SAFETY: private memory of `len` bytes.
+        let mut to = unsafe { core::slice::from_raw_parts_mut(linear, len) };
+        for piece in pieces {
+            let copied = piece.copy_out(to);
+            to = to.get_mut(copied..).unwrap_or_default();
+        }
+        true
+    }
+}
+
+/// Gives each frame that is there an skb in `to`, at most `most`. How many; below 0: a fault.
+///
+/// # Safety
+/// `to` is a `struct pregrant_received`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_rx_receive(rx: &mut Rx, to: *mut c_void, most: u32) -> i32 {
+    match rx.half.recv(&rx.p, &mut Skbs { to, most: most as usize }, 1) {
+        Ok(n) => n as i32,
+        Err(fault) => fault_of(&fault),
+    }
+}
+
+/// Before the poller waits for an event: arms the ring, and allows the next one. 1: there is work;
+/// below 0: a fault.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_rx_arm(rx: &mut Rx) -> i32 {
+    match rx.half.final_check(&rx.p) {
+        Ok(work) => i32::from(work),
+        Err(fault) => fault_of(&fault),
+    }
+}
