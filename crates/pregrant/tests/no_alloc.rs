@@ -30,6 +30,8 @@ struct Mix {
     lens: &'static [(usize, bool)],
     bytes: Vec<u8>,
     at: usize,
+    /// The vif's, which allocates when it is made.
+    control: SharedControl,
 }
 
 /// Small frames, frames just above the staging length, frames over many slots, segments to be cut.
@@ -51,7 +53,8 @@ const SHORT_ONLY: &[(usize, bool)] = &[(64, false), (256, false), (60, false), (
 
 impl Mix {
     fn new(lens: &'static [(usize, bool)]) -> Self {
-        Self { lens, bytes: (0..65535u32).map(|k| (k ^ (k >> 8)) as u8).collect(), at: 0 }
+        let bytes = (0..65535u32).map(|k| (k ^ (k >> 8)) as u8).collect();
+        Self { lens, bytes, at: 0, control: SharedControl::default() }
     }
 
     fn next(&mut self) -> (&[u8], Offload) {
@@ -128,7 +131,7 @@ fn send(
         mix.at = at + sent;
         while ends
             .back
-            .poll(&rig.host, GUEST, &ends.back_chan, port, arena, &SharedControl::default())
+            .poll(&rig.host, GUEST, &ends.back_chan, port, arena, &mix.control)
             .expect("an honest front")
             == Polled::More
         {}
@@ -140,9 +143,7 @@ fn send(
 fn receive(rig: &Rig, ends: &mut RxEnds, mix: &mut Mix, port: &mut MixPort, arena: &mut Arena, frames: u64) {
     while ends.front.stats().frames < frames {
         ends.front.post(&rig.guest, &ends.front_chan).expect("grants to be had");
-        ends.back
-            .poll(&rig.host, GUEST, &ends.back_chan, port, &SharedControl::default())
-            .expect("an honest front");
+        ends.back.poll(&rig.host, GUEST, &ends.back_chan, port, &mix.control).expect("an honest front");
         arena.clear();
         ends.front.recv(arena, 1).expect("an honest back");
         for (bytes, offload) in arena.burst().iter() {
