@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   object    linux/core, Rust: one relocatable object for each module, and checks of it
+//!   frames    its frames of stack, and its panics
 //!   kbuild    linux/module, C: the modules, by a kernel's headers
 //!   chroot    another release's headers and compiler, for its kernel
 //!   boot      the self-test module in a plain kernel in QEMU, without Xen
@@ -10,6 +11,7 @@
 
 mod boot;
 mod chroot;
+mod frames;
 mod kbuild;
 mod object;
 

@@ -8,6 +8,7 @@
 //! An object refers to no symbol of a kernel but memory functions and the mitigations' thunks, so
 //! one serves all of them. compiler_builtins is left out: the kernel has those.
 
+use super::frames;
 use crate::tool;
 use crate::workspace::{Workspace, output, run};
 use std::path::{Path, PathBuf};
@@ -53,6 +54,7 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
             let linked = dir.join(format!("{name}.core"));
             link(w, &core, &of_ours, &roots, &linked)?;
             check(w, &linked)?;
+            frames::check(w, &linked)?;
             Ok(linked)
         })
         .collect()
