@@ -662,7 +662,7 @@ fn what_cannot_be_an_image_says_so() {
     };
     for (params, says) in [
         ("/nonexistent/x", "no such file"),
-        ("/dev/null", "no image"),
+        ("/dev/null", "not an image"),
         ("/proc", "directory"),
         ("qcow2:/x", "qemu-img"),
     ] {
