@@ -20,6 +20,18 @@ macro_rules! any_front {
             $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Front<P>),)*
         }
 
+        impl<P: Platform> AnyFrontPath<P> {
+            /// [`FrontPath::into_pages`].
+            ///
+            /// # Errors
+            /// It has none.
+            pub fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
+                match self {
+                    $(Self::$path(path) => FrontPath::<P>::into_pages(path).map_err(Self::$path),)*
+                }
+            }
+        }
+
         /// RX memory that responses name by their flags.
         pub enum AnyNamedPath<P: Platform> {
             $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Named<P>),)*
@@ -112,26 +124,10 @@ impl<P: Platform> AnyFrontPath<P> {
         with_path!(self, path => FrontPath::<P>::is_sent_on(path))
     }
 
-    /// Pages with a grant of their own each, if it has such.
+    /// [`FrontPath::pages`].
     #[inline]
     pub fn pages(&self) -> Option<&OrdinaryPages<P>> {
-        match self {
-            Self::Copy(pages) => Some(pages),
-            Self::Foreign(frames) => Some(frames.pages()),
-            _ => None,
-        }
-    }
-
-    /// The same, to be used without the path.
-    ///
-    /// # Errors
-    /// It has none.
-    pub fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
-        match self {
-            Self::Copy(pages) => Ok(pages),
-            Self::Foreign(frames) => Ok(frames.into_pages()),
-            other => Err(other),
-        }
+        with_path!(self, path => FrontPath::<P>::pages(path))
     }
 
     /// [`FrontPath::into_memory`].

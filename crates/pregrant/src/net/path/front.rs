@@ -15,6 +15,7 @@ use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Region};
 use crate::net::front::tx_slots::{Place, SHORT, TxSlots, fill, flags_of};
 use crate::net::path::PathName;
+use crate::net::path::copy::pages::OrdinaryPages;
 use crate::platform::Platform;
 use crate::port::{BURST_FRAMES, Frames, Source};
 use crate::shm::SharedBytes;
@@ -137,6 +138,21 @@ pub trait FrontPath<P: Platform> {
     /// Whether a buffer in which a frame was received may be sent on by TX, as both ends know.
     fn is_sent_on(&self) -> bool {
         false
+    }
+    /// Pages with a grant of their own each, if it has such.
+    #[inline(always)]
+    fn pages(&self) -> Option<&OrdinaryPages<P>> {
+        None
+    }
+    /// The same, to be used without the path.
+    ///
+    /// # Errors
+    /// It has none.
+    fn into_pages(self) -> Result<OrdinaryPages<P>, Self>
+    where
+        Self: Sized,
+    {
+        Err(self)
     }
 
     /// Its pages, to be given back.

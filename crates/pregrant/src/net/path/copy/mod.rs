@@ -11,5 +11,6 @@
 pub mod back;
 pub mod front;
 pub mod negotiation;
+pub mod pages;
 
 pub use negotiation::{Config, Copy, Offer, QueueRequest, Request, Wanted};

@@ -34,18 +34,6 @@ impl<P: Platform> ForeignPages<P> {
     }
 }
 
-impl<P: Platform> ForeignPages<P> {
-    /// The pages.
-    pub fn pages(&self) -> &OrdinaryPages<P> {
-        &self.pages
-    }
-
-    /// The same, as ordinary ones.
-    pub fn into_pages(self) -> OrdinaryPages<P> {
-        self.pages
-    }
-}
-
 /// Pages for both directions of a queue, named where they can be; nothing is granted before they
 /// are posted.
 pub(super) fn take_pages<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<(), PlatformError> {
@@ -110,6 +98,13 @@ impl<P: Platform> FrontPath<P> for ForeignPages<P> {
     #[inline(always)]
     fn grant(&mut self, _p: &P, id: u16) -> Result<u32, PlatformError> {
         Ok((self.first + u32::from(id)) | self.mark)
+    }
+    #[inline(always)]
+    fn pages(&self) -> Option<&OrdinaryPages<P>> {
+        Some(&self.pages)
+    }
+    fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
+        Ok(self.pages)
     }
     fn into_memory(self) -> Vec<Granted<P>> {
         self.pages.into_memory()

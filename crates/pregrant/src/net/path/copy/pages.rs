@@ -1,0 +1,42 @@
+//! Ordinary pages of a queue, one per id: granted for each frame where the platform can grant its
+//! own pages, else a standing pool (with Linux's gntalloc an allocation *is* the grant).
+
+use crate::error::PlatformError;
+use crate::net::front::regions::{Granted, Granting, Regions};
+use crate::platform::{Access, GrantPool, Platform};
+use crate::units::GrantRef;
+
+/// One page for each id.
+pub struct OrdinaryPages<P: Platform> {
+    pub(super) granted: Granted<P>,
+    /// Those that ids have; there may be more.
+    pub(super) count: u32,
+}
+
+impl<P: Platform> OrdinaryPages<P> {
+    /// `n` pages.
+    pub fn new(
+        p: &P,
+        regions: &mut Regions<P>,
+        acc: Access,
+        n: u32,
+        granting: Granting,
+    ) -> Result<Self, PlatformError> {
+        Ok(Self { granted: regions.take(p, acc, n as usize, granting)?, count: n })
+    }
+
+    /// The grants of the ids' pages, where they stand.
+    pub fn refs(&self) -> &[GrantRef] {
+        &self.granted.refs()[..self.count as usize]
+    }
+
+    /// Which of this domain's frames the first page is.
+    pub fn first_frame(&self, p: &P) -> Option<u32> {
+        p.grants().first_frame(self.granted.bytes())
+    }
+
+    /// The pages, for [`Regions::put`].
+    pub fn into_granted(self) -> Granted<P> {
+        self.granted
+    }
+}
