@@ -55,9 +55,22 @@ macro_rules! paths {
 }
 
 /// Hands the list on.
+#[cfg(not(feature = "ninth-path"))]
 macro_rules! listed {
     ($with:ident $args:tt $($list:tt)*) => {
         $with! { $args $($list)* }
+    };
+}
+
+/// Hands the list on with a line more, for tests/ninth_path.rs.
+#[cfg(feature = "ninth-path")]
+macro_rules! listed {
+    ($with:ident $args:tt $($list:tt)*) => {
+        $with! { $args
+            /// Pages that stay mapped, for a test.
+            Ninth = ninth, "persistent-again";
+            $($list)*
+        }
     };
 }
 
