@@ -15,7 +15,7 @@
 //! bytes are a private copy, with all headers that anybody has to understand; the rest is
 //! [pieces](Piece) of memory that its guest can still write. It copies them, hands them on, or
 //! never reads them, and then they are not even mapped. What it hands on beyond the call it
-//! [keeps](ZeroCopyBurst::keep) and tells of through its [`Completions`].
+//! holds ([`ZeroCopyBurst::hold`]), and reports through its [`Completions`].
 //!
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
 //! two things. It cannot change a head, a length or an offload.

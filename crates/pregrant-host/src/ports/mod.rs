@@ -6,12 +6,13 @@
 //! | [`generator`] | drops it | numbered frames, as fast as they are asked for |
 //! | [`sink`] | checks the numbers, counts losses | none |
 //! | [`tap`] | gives it to a network interface of this machine | what that interface sends |
-//! | [`steered`] | gives it to the port that it wraps | what that port has, in the queues that the guest chose |
+//! | [`steering`] | gives it to the port that it wraps | what that port has, in the queues that the guest chose |
 //! | [`pcap`] | passes it on, and writes it to a file | what the port that it wraps has, and writes it to a file |
 //!
-//! [`sequence`] is the numbered frame that generator, sink and a measuring front share; [`queue`]
-//! the bounded queue of frames under the switch, [`segments`] a large segment cut for it,
-//! [`interface`] what is set on the tap's interface, [`arrivals`] what wakes who waits for taps.
+//! [`sequence`] is the numbered frame that generator, sink and a measuring front share;
+//! [`frame_queue`] the bounded queue of frames under the switch, [`segments`] a large segment cut
+//! for it, [`interface`] what is set on the tap's interface, [`port_readiness`] what wakes a worker
+//! that waits for taps.
 //! Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What
 //! reaches them are private copies; the bytes are still a guest's choice, so every port takes any
 //! frame without a panic and in bounded memory.

@@ -9,7 +9,7 @@
 //! What may not be mapped for the moment, since its guest has no page left for it, goes by copy on
 //! each path (`alone`).
 //!
-//! A queue has one path ([`any`]): `persistent` where both ends say so, else what the operator
+//! A queue has one path ([`any_path`]): `persistent` where both ends say so, else what the operator
 //! chose.
 
 pub mod any_path;

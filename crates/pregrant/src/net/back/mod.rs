@@ -6,8 +6,8 @@
 //!            RX: port.rx_burst  -> path.deliver -> rx
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, mappings;
-//! [`ctrl`]: the control ring). What a guest may do to it is said in each file; nothing of it
-//! reaches another guest's queue.
+//! [`control_ring`]). What a guest may do to it is said in each file; nothing of it reaches another
+//! guest's queue.
 
 pub mod control_page;
 pub mod control_ring;

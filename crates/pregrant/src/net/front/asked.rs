@@ -54,7 +54,7 @@ impl Asked {
         all
     }
 
-    /// Whether something of it is [kept](Negotiation::KEPT) as long as there is anything else to be
+    /// Whether something of it is [kept](Asks::KEPT) as long as there is anything else to be
     /// done without.
     pub fn is_kept(&self) -> bool {
         let mut is_kept = false;

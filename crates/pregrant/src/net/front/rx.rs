@@ -108,7 +108,7 @@ impl<P: Platform> RxFront<P> {
         self.take(&mut Copying(to), want)
     }
 
-    /// As [`recv`](Self::recv), but of frames in pages that are longer than [`RX_HEAD_BYTES`] no
+    /// As [`recv`](Self::recv), but of frames in pages that are longer than `RX_HEAD_BYTES` no
     /// more than these are copied: the rest is read where it is ([`piece`](Self::piece)) until it
     /// is [released](Self::release). Frames in staging buffers are copied, since a buffer is its
     /// slot's for good; so are those whose first slot is in one.
@@ -305,7 +305,7 @@ impl<P: Platform> RxFront<P> {
         n: u32,
         to: &mut impl Receiver<P>,
     ) -> Result<Long, PeerFault> {
-        let mut frame = LongFrame::new();
+        let mut frame = LongFrame::default();
         if !self.read_long(&mut frame, first, at, n)? {
             return Ok(Long::Cut);
         }

@@ -54,9 +54,8 @@ pub struct LongFrame {
     pub fault: PeerFault,
 }
 
-impl LongFrame {
-    /// Of no answer.
-    pub fn new() -> Self {
+impl Default for LongFrame {
+    fn default() -> Self {
         Self {
             parts: [Part::default(); MAX_CHAIN],
             nr: 0,
@@ -68,7 +67,9 @@ impl LongFrame {
             fault: PeerFault::TooManySlots,
         }
     }
+}
 
+impl LongFrame {
     /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there.
     /// False: it is not all there. `names`: the flags by which an answer [names
     /// memory](Part::name).

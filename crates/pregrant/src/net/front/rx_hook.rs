@@ -85,7 +85,7 @@ impl<P: Platform> RxFront<P> {
         self.cut = 0;
         let most = most.min(BURST_FRAMES);
         let (mut taken, mut seen) = (0, 0);
-        let (mut frame, mut long_frame) = (HookFrame::new(), LongFrame::new());
+        let (mut frame, mut long_frame) = (HookFrame::new(), LongFrame::default());
         self.ring.prefetch(n.min(BURST_FRAMES as u32));
         while taken < n && seen < most && to.has_room() {
             let (run, long) = self.plain_run(taken, ((n - taken) as usize).min(most - seen), true);

@@ -25,6 +25,13 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::Debug;
 
+/// What a path has none of: an offer, a request, a setting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Nothing;
+
+/// A path's request to all queues, and to each; or the keys' error.
+pub type Requests<A, Q, E> = Result<(A, Vec<Q>), E>;
+
 /// See the module.
 pub trait Negotiation {
     /// Which path.
@@ -105,7 +112,7 @@ pub trait Negotiation {
         keys: &mut S,
         offered: &Self::Offer,
         queues: &[&str],
-    ) -> Result<(Self::Request, Vec<Self::QueueRequest>), S::Error> {
+    ) -> Requests<Self::Request, Self::QueueRequest, S::Error> {
         let _ = (keys, offered, queues);
         Ok((Self::Request::default(), queues.iter().map(|_| Self::QueueRequest::default()).collect()))
     }

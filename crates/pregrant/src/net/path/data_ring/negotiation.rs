@@ -8,6 +8,7 @@ use crate::net::front::memory::QueueMemory;
 use crate::net::path::accept::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::{PathKeys, RingRequest, put_ring_request, ring_request};
+use crate::net::path::negotiation::Nothing;
 use crate::net::path::{Asks, DataRingPath, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
@@ -18,11 +19,11 @@ use alloc::vec::Vec;
 /// [`keys::MAX_ORDER`], at most [`ORDER_MAX`]; 0: [`keys::FEATURE`] is not offered.
 pub type Offer = u32;
 /// What a front asks for, of all queues.
-pub type Request = ();
+pub type Request = Nothing;
 /// The index page, if the front wants a data ring.
 pub type QueueRequest = RingRequest;
 /// How a back's operator wants it served.
-pub type Config = ();
+pub type Config = Nothing;
 /// A data ring of 2^order pages for each queue, where the back maps one and staging does not
 /// carry every frame.
 pub type Wanted = Option<u32>;
@@ -55,7 +56,7 @@ impl Negotiation for DataRing {
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
         keys::read_offer(keys)
     }
-    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
+    fn put_request(_request: &Nothing, queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
         for (at, request) in queues {
             put_ring_request(pairs, at, keys::INDEX_REF, request);
         }
@@ -64,11 +65,11 @@ impl Negotiation for DataRing {
         keys: &mut S,
         max_order: &u32,
         queues: &[&str],
-    ) -> Result<((), Vec<RingRequest>), S::Error> {
+    ) -> Result<(Nothing, Vec<RingRequest>), S::Error> {
         let offered = *max_order >= ORDER_MIN;
         let read =
             |at: &&str| if offered { ring_request(keys, at, keys::INDEX_REF) } else { Ok(RingRequest::None) };
-        Ok(((), queues.iter().map(read).collect::<Result<_, _>>()?))
+        Ok((Nothing, queues.iter().map(read).collect::<Result<_, _>>()?))
     }
     fn acceptor<P: Platform>(_config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(accept::AcceptDataRing))

@@ -9,6 +9,7 @@ use crate::net::front::memory::QueueMemory;
 use crate::net::path::accept::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
+use crate::net::path::negotiation::Nothing;
 use crate::net::path::none::NoMemory;
 use crate::net::path::{Asks, ForeignPath, Negotiation, PathName};
 use crate::platform::Platform;
@@ -22,7 +23,7 @@ pub type Offer = bool;
 /// The back may map all of this guest.
 pub type Request = bool;
 /// What it asks for, of one queue.
-pub type QueueRequest = ();
+pub type QueueRequest = Nothing;
 /// Whether all memory of a guest that asks for it may be mapped, which leaves nothing between
 /// it and this back (docs/protocol 4.6); only where the platform can.
 pub type Config = bool;
@@ -59,7 +60,7 @@ impl Negotiation for Foreign {
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
         flag(keys, FEATURE)
     }
-    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut Pairs) {
+    fn put_request(request: &bool, _queues: &[(&str, &Nothing)], pairs: &mut Pairs) {
         if *request {
             put(pairs, REQUEST, 1);
         }
@@ -68,8 +69,8 @@ impl Negotiation for Foreign {
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Result<(bool, Vec<()>), S::Error> {
-        Ok((*offered && flag(keys, REQUEST)?, vec![(); queues.len()]))
+    ) -> Result<(bool, Vec<Nothing>), S::Error> {
+        Ok((*offered && flag(keys, REQUEST)?, vec![Nothing; queues.len()]))
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(accept::AcceptForeign::new(*config)))
@@ -92,8 +93,14 @@ impl Asks for Foreign {
     fn request_of(asked: bool) -> bool {
         asked
     }
-    fn take_memory<P: Platform>(asked: bool, queue: &mut QueueMemory<'_, P>) -> Result<(), PlatformError> {
-        if asked { front::take_pages(queue) } else { Ok(()) }
+    fn take_memory<P: Platform>(
+        asked: bool,
+        queue: &mut QueueMemory<'_, P>,
+    ) -> Result<Nothing, PlatformError> {
+        if asked {
+            front::take_pages(queue)?;
+        }
+        Ok(Nothing)
     }
     fn taken<S: KeySource>(
         keys: &mut S,

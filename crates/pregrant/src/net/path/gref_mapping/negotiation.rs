@@ -5,17 +5,18 @@ use super::{DEFAULT_LIMIT, accept};
 use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
 use crate::net::path::accept::Accept;
+use crate::net::path::negotiation::Nothing;
 use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
 use crate::net::path::{Asks, GrefMappingPath, Negotiation, PathName};
 use crate::platform::Platform;
 use alloc::boxed::Box;
 
 /// What a back says of it.
-pub type Offer = ();
+pub type Offer = Nothing;
 /// What a front asks for, of all queues.
-pub type Request = ();
+pub type Request = Nothing;
 /// What it asks for, of one queue.
-pub type QueueRequest = ();
+pub type QueueRequest = Nothing;
 /// How many pages of each queue the front may have mapped by request; 0: such requests are not
 /// supported.
 pub type Config = usize;

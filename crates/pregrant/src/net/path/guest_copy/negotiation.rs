@@ -8,6 +8,7 @@ use crate::net::front::memory::QueueMemory;
 use crate::net::path::accept::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::{PathKeys, RingRequest, put_ring_request, ring_request};
+use crate::net::path::negotiation::Nothing;
 use crate::net::path::none::{NoClaims, NoMemory};
 use crate::net::path::{Asks, FrameCost, GuestCopyPath, Negotiation, PathName};
 use crate::platform::Platform;
@@ -18,7 +19,7 @@ use alloc::vec::Vec;
 /// The back lends pages of its own for RX.
 pub type Offer = bool;
 /// What a front asks for, of all queues.
-pub type Request = ();
+pub type Request = Nothing;
 /// The list page, if the front wants that.
 pub type QueueRequest = RingRequest;
 /// Whether pages of this domain are lent for RX to a guest that wants to copy itself
@@ -58,7 +59,7 @@ impl Negotiation for GuestCopy {
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
         flag(keys, FEATURE)
     }
-    fn put_request(_request: &(), queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
+    fn put_request(_request: &Nothing, queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
         for (at, request) in queues {
             put_ring_request(pairs, at, LIST_REF, request);
         }
@@ -67,10 +68,10 @@ impl Negotiation for GuestCopy {
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Result<((), Vec<RingRequest>), S::Error> {
+    ) -> Result<(Nothing, Vec<RingRequest>), S::Error> {
         let read =
             |at: &&str| if *offered { ring_request(keys, at, LIST_REF) } else { Ok(RingRequest::None) };
-        Ok(((), queues.iter().map(read).collect::<Result<_, _>>()?))
+        Ok((Nothing, queues.iter().map(read).collect::<Result<_, _>>()?))
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(accept::AcceptGuestCopy::new(*config)))

@@ -3,21 +3,22 @@
 
 use super::accept;
 use crate::net::path::accept::Accept;
+use crate::net::path::negotiation::Nothing;
 use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
 use crate::net::path::{Asks, FrameCost, MapPath, Negotiation, PathName};
 use crate::platform::Platform;
 use alloc::boxed::Box;
 
 /// What a back says of it.
-pub type Offer = ();
+pub type Offer = Nothing;
 /// What a front asks for, of all queues.
-pub type Request = ();
+pub type Request = Nothing;
 /// What it asks for, of one queue.
-pub type QueueRequest = ();
+pub type QueueRequest = Nothing;
 /// How a back's operator wants it served.
-pub type Config = ();
+pub type Config = Nothing;
 /// What a front's owner would like.
-pub type Wanted = ();
+pub type Wanted = Nothing;
 
 /// The path, to the list of all.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,7 @@ use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
 use crate::net::path::accept::Accept;
 use crate::net::path::keys::PathKeys;
+use crate::net::path::negotiation::Nothing;
 use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
 use crate::net::path::{Asks, Negotiation, PathName};
 use crate::platform::Platform;
@@ -20,7 +21,7 @@ pub type Offer = bool;
 /// Each of the front's references names the same page for as long as it is connected.
 pub type Request = bool;
 /// What it asks for, of one queue.
-pub type QueueRequest = ();
+pub type QueueRequest = Nothing;
 /// How many pages of each queue and direction may stay mapped once they were seen;
 /// 0 unless the operator says otherwise.
 pub type Config = usize;
@@ -53,7 +54,7 @@ impl Negotiation for Ninth {
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
         flag(keys, FEATURE)
     }
-    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut Pairs) {
+    fn put_request(request: &bool, _queues: &[(&str, &Nothing)], pairs: &mut Pairs) {
         if *request {
             put(pairs, FEATURE, 1);
         }
@@ -62,8 +63,8 @@ impl Negotiation for Ninth {
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Result<(bool, Vec<()>), S::Error> {
-        Ok((*offered && flag(keys, FEATURE)?, vec![(); queues.len()]))
+    ) -> Result<(bool, Vec<Nothing>), S::Error> {
+        Ok((*offered && flag(keys, FEATURE)?, vec![Nothing; queues.len()]))
     }
     fn kept_pages(config: &usize) -> usize {
         *config

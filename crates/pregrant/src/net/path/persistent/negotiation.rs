@@ -6,6 +6,7 @@ use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
 use crate::net::path::accept::Accept;
 use crate::net::path::keys::PathKeys;
+use crate::net::path::negotiation::Nothing;
 use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
 use crate::net::path::{Asks, Negotiation, PathName, PersistentPath};
 use crate::platform::Platform;
@@ -19,7 +20,7 @@ pub type Offer = bool;
 /// Each of the front's references names the same page for as long as it is connected.
 pub type Request = bool;
 /// What it asks for, of one queue.
-pub type QueueRequest = ();
+pub type QueueRequest = Nothing;
 /// How many pages of each queue and direction may stay mapped once they were seen.
 pub type Config = usize;
 /// Pages are granted once and used again and again.
@@ -55,15 +56,15 @@ impl Negotiation for Persistent {
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
         flag(keys, FEATURE)
     }
-    fn put_request(request: &bool, _queues: &[(&str, &())], pairs: &mut Pairs) {
+    fn put_request(request: &bool, _queues: &[(&str, &Nothing)], pairs: &mut Pairs) {
         put(pairs, FEATURE, u32::from(*request));
     }
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Result<(bool, Vec<()>), S::Error> {
-        Ok((*offered && flag(keys, FEATURE)?, vec![(); queues.len()]))
+    ) -> Result<(bool, Vec<Nothing>), S::Error> {
+        Ok((*offered && flag(keys, FEATURE)?, vec![Nothing; queues.len()]))
     }
     fn kept_pages(config: &usize) -> usize {
         *config
