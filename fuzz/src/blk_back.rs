@@ -7,11 +7,11 @@
 //!                            '------ blk_model.rs: what the rules say -----------'   at each call, and after each poll
 //! ```
 //! Each request has one answer, when it is due and not before, with the status that the rules give
-//! it and zeroes in its pads; the disk gets what may be done, in order, and of nothing
-//! else; the guest's memory changes where a read says, and nowhere else; what is written is the
-//! guest's. What is mapped is bounded, and nothing is at the end. The disk does what it is given in
-//! any order, fails, hangs, and grows; the back's process dies between two polls or in one, and
-//! another one takes the rings up.
+//! it and zeroes in its pads; the disk gets what may be done, in order, and nothing else; the
+//! guest's memory changes where a read says, and nowhere else; what is written is the guest's. What
+//! is mapped is bounded, and nothing is at the end. The disk does what it is given in any order,
+//! fails, hangs, and grows; the back's process dies between two polls or in one, and another one
+//! takes the rings up.
 //!
 //! A guest that names a page of its own ring as data may have the disk write anything there. Then
 //! no panic, and nothing that is mapped at the end, is all that is asked.
@@ -157,11 +157,11 @@ impl Game {
             now_ns: 1,
         };
         game.pages.kept = path != PathName::Copy;
-        game.grant_rights();
+        game.publish_rights();
         game
     }
 
-    fn grant_rights(&mut self) {
+    fn publish_rights(&mut self) {
         self.disk.lock().rights = self.pages.rights();
     }
 
@@ -206,7 +206,7 @@ impl Game {
         while let Some(page) = self.pages.rights().iter().position(over) {
             self.pages.grant(&self.rig, page, Right::Write);
         }
-        self.grant_rights();
+        self.publish_rights();
         self.set("state", "1");
         assert!(self.step(), "nothing was wrong");
         let persists = self.config.features.persistent;
@@ -330,7 +330,7 @@ impl Game {
                 let right =
                     tape.one_of(&[Right::None, Right::Read, Right::Write, Right::Write, Right::Stranger]);
                 self.pages.grant(&self.rig, tape.below(PAGES), right);
-                self.grant_rights();
+                self.publish_rights();
             }
             9 => self.disk.lock().write(tape.below(PAGES) * PAGE_SIZE, &[tape.u8(); PAGE_SIZE]),
             10 => {
@@ -358,7 +358,7 @@ impl Game {
                 let mut model = self.disk.lock();
                 (model.outcome, model.at_once) = (outcome, tape.below(2) == 0);
             }
-            13 => self.violate(q, tape),
+            13 => self.show_wrong_index(q, tape),
             14 => {
                 let sectors = tape.one_of(&[SECTORS, SECTORS / 2, 8, 0, SECTORS * 2]);
                 self.resize(sectors, tape.below(2) == 0);
@@ -528,7 +528,7 @@ impl Game {
     }
 
     /// The guest shows an index that is none, and stands by it or not.
-    fn violate(&mut self, q: usize, tape: &mut Tape<'_>) {
+    fn show_wrong_index(&mut self, q: usize, tape: &mut Tape<'_>) {
         let queue = &mut self.queues[q];
         let by = tape.one_of(&[0x1000, 0x8000_0000, u32::MAX, u32::MAX - 200]);
         queue.ring.show(queue.req_prod.wrapping_add(by));

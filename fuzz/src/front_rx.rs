@@ -66,7 +66,7 @@ impl<K: RingKind> RawRing<K> {
     fn show(&self) {
         self.mem.store(Word::RspProd, self.rsp_prod);
     }
-    fn violate(&mut self, tape: &mut Tape<'_>) {
+    fn show_wrong_index(&mut self, tape: &mut Tape<'_>) {
         let by = tape.one_of(&[1u32, 256, 257, 0x8000_0000, u32::MAX]) ^ u32::from(tape.u8());
         self.mem.store(Word::RspProd, self.rsp_prod.wrapping_add(by));
         self.lied = true;
@@ -220,7 +220,7 @@ impl Game {
                     self.held.remove(tape.below(n.min(256)));
                 }
             }
-            6 => self.tx_ring.violate(tape),
+            6 => self.tx_ring.show_wrong_index(tape),
             7 => assert!(self.rx.post(&self.rig.guest, &self.chans[2]).is_ok(), "standing grants"),
             8 => {
                 for _ in 0..1 + tape.below(64) {
@@ -246,7 +246,7 @@ impl Game {
                 let words = [tape.u32(), tape.u32()];
                 self.answer_rx(words);
             }
-            12 => self.rx_ring.violate(tape),
+            12 => self.rx_ring.show_wrong_index(tape),
             13 => {
                 // One frame of many slots.
                 let (n, status) = (1 + tape.below(34), tape.one_of(&[4096, 1, 0, 3855, RSP_ERROR]));

@@ -51,8 +51,8 @@ fn main() {
         ("xsa_43_ten_thousand_bad_connects", xsa_43_ten_thousand_bad_connects),
         ("xsa_43_reconnects_of_which_everything_complains", xsa_43_reconnects_of_which_everything_complains),
         (
-            "a_guest_that_steps_without_end_is_received_now_and_again",
-            a_guest_that_steps_without_end_is_received_now_and_again,
+            "a_guest_that_steps_without_end_is_served_now_and_again",
+            a_guest_that_steps_without_end_is_served_now_and_again,
         ),
     ]);
 }
@@ -732,7 +732,7 @@ fn xsa_43_reconnects_of_which_everything_complains() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-fn a_guest_that_steps_without_end_is_received_now_and_again() {
+fn a_guest_that_steps_without_end_is_served_now_and_again() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
     let mut keys = guest.keys();

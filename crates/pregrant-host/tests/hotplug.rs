@@ -207,7 +207,7 @@ fn ended(run: &mut Run) -> Plugged {
 }
 
 #[test]
-fn a_backend_gets_how_its_script_ended() {
+fn a_backend_learns_how_its_script_ended() {
     let host = Host::new("asks", REPORTING_SCRIPT);
     host.put("scripts/fails", "#!/bin/sh\nexit 3\n", 0o755);
     let socket = host.dir.join("socket");

@@ -111,7 +111,7 @@ impl Role {
         words.map(|w| w.parse().unwrap()).collect()
     }
 
-    fn send_job(&mut self, numbers: &[u32]) {
+    fn send(&mut self, numbers: &[u32]) {
         let line: Vec<String> = numbers.iter().map(u32::to_string).collect();
         writeln!(self.child.stdin.as_mut().unwrap(), "{}", line.join(" ")).unwrap();
     }
@@ -311,7 +311,7 @@ fn a_back_that_is_killed_leaves_nothing() {
         back.ready();
         let mut reported = vec![port.0];
         reported.extend(refs.iter().map(|r| r.0));
-        back.send_job(&reported);
+        back.send(&reported);
         back.ready();
         let during = rig.broker.audit();
         // 10 for writing; 3, 5 and 1 for reading too.
@@ -347,7 +347,7 @@ fn a_back_is_killed_at_any_moment() {
         back.ready();
         let mut reported = vec![port.0];
         reported.extend(refs.iter().map(|r| r.0));
-        back.send_job(&reported);
+        back.send(&reported);
         back.ready();
         std::thread::sleep(Duration::from_micros(round * 53));
         back.kill();
@@ -427,7 +427,7 @@ fn no_wake_up_is_lost_between_processes() {
     let (chan, port) = front.events().offer(BACK).unwrap();
     let mut back = rig.child("echo");
     back.ready();
-    back.send_job(&[port.0, ROUNDS]);
+    back.send(&[port.0, ROUNDS]);
     back.ready();
     let mut ready = ReadySet::default();
     for round in 0..ROUNDS {
@@ -461,7 +461,7 @@ fn wrong_touches_are_signals() {
             command.env("PREGRANT_NO_UFFD", no_uffd);
             let mut child = rig.child_by(command, role);
             child.ready();
-            child.send_job(&[]);
+            child.send(&[]);
             assert_eq!(child.end().signal(), Some(signal), "{role}, PREGRANT_NO_UFFD={no_uffd}");
             rig.settles(alone);
         }
@@ -506,7 +506,7 @@ fn copies_work_where_process_vm_is_forbidden() {
     for (command, forbidden) in [(Command::new(std::env::current_exe().unwrap()), 0), (in_namespace, 1)] {
         let mut back = rig.child_by(command, "copying-back");
         back.ready();
-        back.send_job(&numbers);
+        back.send(&numbers);
         assert_eq!(back.ready(), [forbidden, (0..16).sum::<u32>() * 64]);
         assert!(back.end().success());
     }

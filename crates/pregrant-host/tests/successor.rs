@@ -23,8 +23,8 @@ fn main() {
         ("no_frame_is_lost_while_another_vif_is_taken_up", || no_frame_is_lost(Kind::Slow)),
         ("no_frame_is_lost_while_another_vif_is_held", || no_frame_is_lost(Kind::Held)),
         (
-            "what_waits_for_a_vif_that_another_has_is_notified",
-            what_waits_for_a_vif_that_another_has_is_notified,
+            "what_waits_for_a_vif_that_another_has_is_reported",
+            what_waits_for_a_vif_that_another_has_is_reported,
         ),
     ]);
 }
@@ -131,7 +131,7 @@ fn no_frame_is_lost(kind: Kind) {
 
 /// No one keeps frames for a vif that is not to be had: they are reported, and later ones are
 /// counted.
-fn what_waits_for_a_vif_that_another_has_is_notified() {
+fn what_waits_for_a_vif_that_another_has_is_reported() {
     let mut orphans = Orphans::leave();
     log_lines::take();
     orphans.send();
@@ -149,7 +149,7 @@ fn what_waits_for_a_vif_that_another_has_is_notified() {
     orphans.send();
     orphans.answered();
     assert_eq!(no_port(), WAITING);
-    // It becomes free, and the toolstack watches it.
+    // It becomes free, and the toolstack touches it.
     obstacle.gone.store(true, Ordering::SeqCst);
     orphans.machine.xs.write(&format!("{}/state", six.back_dir()), "4").unwrap();
     until(|| back.report(six).is_some_and(|report| report.device.reattached));

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 const OTHER_MAC: [u8; 6] = [0x00, 0x16, 0x3e, 0, 0, 8];
 
-/// looks for a frame, each a millisecond after the one before, until it counts as lost. The kernel
+/// Checks for a frame, each a millisecond after the one before, until it counts as lost. The kernel
 /// has the processor meanwhile.
 const CHECKS: u32 = 10_000;
 

@@ -374,7 +374,7 @@ fn a_rate_is_the_whole_vif_s() {
     let mut guest = Guest::connected(&machine, id, FrontConfig { queues: 4, ..ordinary() });
     assert_eq!(places(&carried(&back, 4), &id), [2, 2]);
     machine.xs.write(&format!("{}/rate", id.back_dir()), format!("{BYTES},{}", WINDOW.as_micros())).unwrap();
-    // Notified of, once somebody has to wait.
+    // It is read once somebody has to wait.
     let mut seq = 0;
     let mut send = |guest: &mut Guest, n: u64| {
         for _ in 0..n {

@@ -7,13 +7,13 @@ use loom::sync::{Arc, Notify};
 use loom::thread;
 use pregrant::doorbell::Doorbell;
 
-/// A worker, its bell, what is put for each of its queues, and what wakes it.
+/// A worker, its doorbell, what is put for each of its queues, and what wakes it.
 struct Place {
     waker: Doorbell,
     put: [AtomicU32; 2],
     /// A descriptor that the worker sleeps on.
     wake: Notify,
-    letters: AtomicU32,
+    commands: AtomicU32,
 }
 
 impl Place {
@@ -22,7 +22,7 @@ impl Place {
             waker: Doorbell::new(1),
             put: [AtomicU32::new(0), AtomicU32::new(0)],
             wake: Notify::new(),
-            letters: AtomicU32::new(0),
+            commands: AtomicU32::new(0),
         })
     }
 
@@ -66,23 +66,23 @@ fn no_ring_of_two_threads_is_lost() {
     });
 }
 
-/// A queue that is handed over by a message, which the worker looks for by itself.
+/// A queue that is handed over by a message, which the worker checks for by itself.
 #[test]
-fn a_letter_to_a_worker_that_falls_asleep_wakes_it() {
+fn a_command_to_a_worker_that_falls_asleep_wakes_it() {
     loom::model(|| {
         let place = Place::new();
         let sender = {
             let place = Arc::clone(&place);
             thread::spawn(move || {
-                place.letters.store(1, Ordering::Relaxed);
+                place.commands.store(1, Ordering::Relaxed);
                 if place.waker.call() {
                     place.wake.notify();
                 }
             })
         };
-        while place.letters.load(Ordering::Relaxed) == 0 {
+        while place.commands.load(Ordering::Relaxed) == 0 {
             place.waker.take(|_| panic!("no bit was rung for"));
-            if place.letters.load(Ordering::Relaxed) == 0 {
+            if place.commands.load(Ordering::Relaxed) == 0 {
                 place.sleep();
             }
         }

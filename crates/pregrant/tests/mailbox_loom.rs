@@ -2,7 +2,7 @@
 //! xtask ci loom`).
 //!
 //! ```text
-//!   writers: post, ring when the reader waits --> bell --> reader: takes, says that it waits, checks once more, sleeps
+//!   writers: post, ring when the reader waits --> doorbell --> reader: takes, says that it waits, checks once more, sleeps
 //! ```
 //!
 //! The mailbox is the host crate's; it is compiled here, for that crate needs more of a system than
@@ -27,7 +27,7 @@ mod sync {
 
 use mailbox::{Reader, Waiting, Writer, mailbox};
 
-/// A worker's bell: it stays rung until the worker has slept.
+/// A worker's doorbell: it stays rung until the worker has slept.
 #[derive(Default)]
 struct Doorbell {
     rung: Mutex<bool>,

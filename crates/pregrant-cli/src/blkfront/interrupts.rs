@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_once_by_no_matter_who_comes_first() {
+    fn a_request_is_answered_once_by_the_first_to_come() {
         let (reader, mut replies) = requests(&[1, 2, 3]);
         let (signalled, interrupts) = (Signalled::default(), [(); 3].map(|()| Interrupt::default()));
         // This one's signal comes before it does.

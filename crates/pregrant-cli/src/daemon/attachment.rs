@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_a_toolstacks_where_one_checks_after_the_domain() {
+    fn directories_are_a_toolstacks_where_one_cares_for_the_domain() {
         let driver_domain = DomId(7);
         assert!(
             !removes_directories(TOOLSTACKS, true) && !removes_directories(TOOLSTACKS, false),

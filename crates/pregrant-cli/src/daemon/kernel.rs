@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_no_more_leaves_the_kernel_to_no_matter_who_runs() {
+    fn one_that_waits_no_more_leaves_the_kernel_to_the_one_that_runs() {
         let machine = Machine::new("gives-up");
         let first = machine.backend(Serves::Vifs);
         drop(machine.heir(Serves::Vifs).unwrap());

@@ -419,7 +419,7 @@ vtoy 5.0     0  Closed           -         -            -        -      -       
     }
 
     #[test]
-    fn what_predecessors_repeated_and_lost_is_notified() {
+    fn what_predecessors_repeated_and_lost_is_shown() {
         let lines = with(|back| {
             back.vifs[0].queues[0].tx.repeated = 5;
             back.vifs[0].queues[1].rx.drops.insert("lost".into(), 7);

@@ -290,6 +290,6 @@ mod tests {
         assert!(capture.written() < frames);
         assert!(capture.lock().file.is_none());
         let started = Capture::new(Full(23), WHOLE_FRAMES).map(|_| ());
-        assert_eq!(started.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "told at once");
+        assert_eq!(started.map_err(|e| e.kind()), Err(io::ErrorKind::StorageFull), "at once");
     }
 }

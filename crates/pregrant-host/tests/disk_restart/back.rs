@@ -30,10 +30,10 @@ pub fn play(socket: &Path, io: &str, path: &str) {
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    let send_job = Arc::clone(&over);
+    let stop = Arc::clone(&over);
     let reported = std::thread::spawn(move || {
         let came = std::io::stdin().read(&mut [0]).unwrap();
-        send_job.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         came
     });
     let blk = BlkConfig {

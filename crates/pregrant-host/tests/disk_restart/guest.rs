@@ -31,7 +31,7 @@ impl Guest {
     /// Connects, and goes on.
     pub fn start(world: &World, config: FrontConfig) -> Self {
         let platform = world.broker.attach(GUEST).unwrap();
-        let (send_job, reported) = mpsc::channel();
+        let (report, reported) = mpsc::channel();
         let over = Arc::new(AtomicU8::new(0));
         let orders = Arc::clone(&over);
         let dirty = Arc::new(AtomicBool::new(false));
@@ -41,7 +41,7 @@ impl Guest {
             platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
             let mut front = BlkFrontend::new(platform, xs, VBD, config).unwrap();
             assert!(front.connect(GUARD).unwrap());
-            send_job.send(Arc::clone(front.disk())).unwrap();
+            report.send(Arc::clone(front.disk())).unwrap();
             while orders.load(Ordering::Acquire) == 0 {
                 if !front.round().unwrap() {
                     match front.control(Duration::ZERO) {
@@ -93,8 +93,8 @@ impl Guest {
 
 /// Has one thing done, and waits for it.
 pub fn ask(disk: &SharedDisk, op: DiskOp) -> Result<Vec<u8>, IoError> {
-    let (send_job, reported) = mpsc::channel();
-    disk.put(op, Box::new(move |outcome| drop(send_job.send(outcome.map(<[u8]>::to_vec)))));
+    let (report, reported) = mpsc::channel();
+    disk.put(op, Box::new(move |outcome| drop(report.send(outcome.map(<[u8]>::to_vec)))));
     reported.recv().expect("each request is done once")
 }
 

@@ -204,8 +204,8 @@ fn a_guest_keeps_the_image_that_it_had() {
     let aside = image.0.with_extension("aside");
     std::fs::rename(&image.0, &aside).unwrap();
     std::fs::rename(&other.0, &image.0).unwrap();
-    let (send_job, reported) = std::sync::mpsc::channel();
-    let done = Box::new(move |outcome: Result<&[u8], _>| send_job.send(outcome.map(drop)).unwrap());
+    let (report, reported) = std::sync::mpsc::channel();
+    let done = Box::new(move |outcome: Result<&[u8], _>| report.send(outcome.map(drop)).unwrap());
     disk.put(DiskOp::Write { at: 4096, bytes: vec![2; 4096] }, done);
     back = world.back("uring", "copy", None);
     // It closes the disk; the front comes again, and again, with what was not answered.

@@ -266,9 +266,9 @@ pub fn a_successor_waits_for_the_last_write_of_a_dead_back() {
         ask(disk, DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
         mount.file.set_shut(true);
         let before = mount.file.came();
-        let (send_job, reported) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         let done = Box::new(move |outcome: Result<&[u8], _>| {
-            let _ = send_job.send(outcome.map(drop)); // the test may be over
+            let _ = report.send(outcome.map(drop)); // the test may be over
         });
         disk.put(DiskOp::Write { at: 0, bytes: vec![2; 4096] }, done);
         until(|| mount.file.waiting() == 1);

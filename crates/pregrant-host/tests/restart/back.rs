@@ -122,7 +122,7 @@ fn report_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
 /// By guest and queue.
 type ByQueue = BTreeMap<(u16, usize), Arc<dyn QueueWaker>>;
 
-/// The bells of ports, as their workers gave them.
+/// The doorbells of ports, as their workers gave them.
 #[derive(Clone, Default)]
 pub struct Wakers(Arc<Mutex<ByQueue>>);
 
@@ -202,11 +202,11 @@ pub fn play(ordinary: &str, path: &Path) {
     let xs = world::client(&platform);
     platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
-    let reported = Arc::new(AtomicU8::new(0));
-    let send_job = Arc::clone(&reported);
+    let end = Arc::new(AtomicU8::new(0));
+    let stop = Arc::clone(&end);
     std::thread::spawn(move || {
         let said = std::io::stdin().read(&mut [0]).unwrap_or(0);
-        send_job.store(if said > 0 { CLOSE } else { LEAVE }, Ordering::Relaxed);
+        stop.store(if said > 0 { CLOSE } else { LEAVE }, Ordering::Relaxed);
     });
     let spread = ordinary == "spread";
     let process = Arc::new(Mutex::new(Process { state: Log::open(&platform, BACK), began_ns }));
@@ -249,12 +249,10 @@ pub fn play(ordinary: &str, path: &Path) {
     }
     let waker = doorbell_of(watched, wakers);
     backend.platform().events().also_wake_on(waker.as_fd()).unwrap();
-    let reported_to = Arc::clone(&reported);
-    let mut serving = Serving { backend, waker, state, reported: reported_to, told_of };
+    let mut serving = Serving { backend, waker, state, end: Arc::clone(&end), told_of };
     Worker::new(Mode::Adaptive).run(&mut serving).unwrap();
     let Serving { mut backend, state, .. } = serving;
-    let drained =
-        if reported.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
+    let drained = if end.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
     state.add(Word::Lost, drained.lost);
 }
 
@@ -263,7 +261,7 @@ struct Serving {
     backend: Backend<Loopback, UnixTransport>,
     waker: UnixStream,
     state: Log,
-    reported: Arc<AtomicU8>,
+    end: Arc<AtomicU8>,
     told_of: [(DomId, Arc<Mutex<Log>>); 2],
 }
 
@@ -312,6 +310,6 @@ impl Work for Serving {
         Ok(self.backend.round())
     }
     fn is_over(&mut self) -> bool {
-        self.reported.load(Ordering::Relaxed) != 0
+        self.end.load(Ordering::Relaxed) != 0
     }
 }

@@ -63,7 +63,7 @@ pub fn play(orders: &[String], path: &Path) {
         (config.staging.tx, config.staging.rx) = (None, None);
     }
     let mut traffic = Traffic::new((platform, xs), config, false, first..first + NUMBERS);
-    traffic.checks_up = None;
+    traffic.sleep_most = None;
     loop {
         traffic.step(true);
     }

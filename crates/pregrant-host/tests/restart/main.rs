@@ -120,7 +120,7 @@ fn watch() {
         let now = BEATS.load(Ordering::Relaxed);
         if now == last {
             eprintln!("watchdog: a test hangs; the name printed last is the one");
-            matrix::send_job();
+            matrix::say_cell();
             std::process::exit(101);
         }
         last = now;

@@ -198,7 +198,7 @@ impl std::fmt::Display for Cell {
 static NOW: Mutex<String> = Mutex::new(String::new());
 
 /// Says which cell it is, if any.
-pub fn send_job() {
+pub fn say_cell() {
     let now = NOW.lock().map_or_else(|poisoned| poisoned.into_inner().clone(), |now| now.clone());
     if !now.is_empty() {
         eprintln!("{now}");
@@ -206,12 +206,12 @@ pub fn send_job() {
 }
 
 /// Says it where an assertion fails.
-struct PageAnnouncement;
+struct SaysCell;
 
-impl Drop for PageAnnouncement {
+impl Drop for SaysCell {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            send_job();
+            say_cell();
         }
     }
 }
@@ -234,7 +234,7 @@ pub fn matrix_of_paths() {
     };
     println!("  seed {seed}: {} of {all} cells", cells.len());
     let began = Instant::now();
-    let _announcing = PageAnnouncement;
+    let _says = SaysCell;
     for number in &cells {
         let cell = Cell::numbered(*number);
         *NOW.lock().unwrap() = format!(

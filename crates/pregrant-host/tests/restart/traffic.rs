@@ -25,9 +25,8 @@ pub struct Traffic {
     pub size: Option<usize>,
     /// It makes no frames: those that come are sent on, as their hook says.
     pub sends_on: bool,
-    /// How long a step sleeps at most: its owner has other things to watch. None: until it is
-    /// woken.
-    pub checks_up: Option<Duration>,
+    /// How long a step sleeps at most: its owner has other things to do. None: until it is woken.
+    pub sleep_most: Option<Duration>,
 }
 
 impl Traffic {
@@ -48,7 +47,7 @@ impl Traffic {
             diverted: Diverted::new(),
             size: None,
             sends_on: false,
-            checks_up: Some(Duration::from_millis(1)),
+            sleep_most: Some(Duration::from_millis(1)),
         };
         assert!(traffic.front.connect(Duration::from_secs(60)).unwrap());
         traffic
@@ -64,15 +63,15 @@ impl Traffic {
         self.next.iter().copied().max().unwrap()
     }
 
-    /// Sends and receives what there is, on each queue; sleeps, for [`checks_up`](Self::checks_up)
-    /// at most, when there is nothing.
+    /// Sends and receives what there is, on each queue; sleeps, for
+    /// [`sleep_most`](Self::sleep_most) at most, when there is nothing.
     pub fn step(&mut self, send: bool) {
         let mut moved = false;
         for i in 0..self.front.vif().nr_queues() {
             moved |= if self.sends_on { self.send_on(i) } else { self.send_and_receive(i, send) };
         }
         if !moved {
-            self.front.sleep(true, self.checks_up).unwrap();
+            self.front.sleep(true, self.sleep_most).unwrap();
         }
     }
 

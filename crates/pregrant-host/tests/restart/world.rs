@@ -23,9 +23,9 @@ pub const LOGGED: [DomId; 2] = [GUEST, OTHER];
 
 pub struct World {
     host: Host,
-    /// What backs report themselves, over their deaths.
+    /// What backs report of themselves, over their deaths.
     pub state: Log,
-    /// What they report the frames of [`GUEST`].
+    /// What they report of the frames of [`GUEST`].
     pub log: Log,
     /// The same of [`OTHER`].
     pub other_log: Log,

@@ -94,10 +94,10 @@ fn serve(broker: &Path, dir: &Path) {
     platform.events().also_wake_on(status.as_fd()).unwrap();
     platform.events().also_wake_on(std::io::stdin().as_fd()).unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    let reported = Arc::clone(&over);
+    let stop = Arc::clone(&over);
     std::thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
-        reported.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };
     let net = Net::new(NetConfig::default(), Box::new(Stations::at(&Switch::new())));

@@ -44,7 +44,7 @@ struct Line<P: Platform> {
     channel: <P::Events as Events>::Chan,
     kept: Option<Kept>,
     answered: u32,
-    reported: Arc<Publishes>,
+    counts: Arc<Counts>,
 }
 
 /// What a toy is at the back.
@@ -53,12 +53,12 @@ pub struct Toy<P: Platform> {
     /// While it is connected, and here.
     line: Option<Line<P>>,
     lent: bool,
-    reported: Arc<Publishes>,
+    counts: Arc<Counts>,
 }
 
 /// What the toy and its line know of each other.
 #[derive(Default)]
-struct Publishes {
+struct Counts {
     answered: AtomicU32,
     /// By this process.
     own: AtomicU64,
@@ -77,10 +77,10 @@ impl<P: Platform> Line<P> {
                     size: MOST,
                 });
             }
-            n => drop(self.reported.own.fetch_add(n.into(), Ordering::Relaxed)),
+            n => drop(self.counts.own.fetch_add(n.into(), Ordering::Relaxed)),
         }
         self.answered = asked;
-        self.reported.answered.store(asked, Ordering::Relaxed);
+        self.counts.answered.store(asked, Ordering::Relaxed);
         assert!(self.kept.as_ref().is_none_or(|kept| kept.store_u32(0, asked)));
         assert!(self.page.store_u32(ANSWERED, asked));
         p.events().notify(&self.channel);
@@ -116,9 +116,9 @@ impl<P: Platform> ServedQueue<P> for Queue<P> {
         self.0.iter().map(|line| p.events().local(&line.channel)).collect()
     }
     fn adopt(&mut self, p: &P) -> Result<(), PlatformError> {
-        let Some(Line { page, channel, kept, answered, reported }) = self.0.take() else { return Ok(()) };
+        let Some(Line { page, channel, kept, answered, counts }) = self.0.take() else { return Ok(()) };
         let channel = p.events().adopt(channel)?;
-        self.0 = Some(Line { page, channel, kept, answered, reported });
+        self.0 = Some(Line { page, channel, kept, answered, counts });
         Ok(())
     }
 }
@@ -158,9 +158,9 @@ impl<P: Platform> BackDevice for Toy<P> {
         // A predecessor may have died between what it kept and the page, or before its event.
         assert!(page.store_u32(ANSWERED, answered));
         p.events().notify(&channel);
-        let reported = Arc::clone(&self.reported);
-        reported.answered.store(answered, Ordering::Relaxed);
-        self.line = Some(Line { page, channel, kept, answered, reported });
+        let counts = Arc::clone(&self.counts);
+        counts.answered.store(answered, Ordering::Relaxed);
+        self.line = Some(Line { page, channel, kept, answered, counts });
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl<P: Platform> BackDevice for Toy<P> {
     }
 
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
-        let own = || self.reported.own.load(Ordering::Relaxed);
+        let own = || self.counts.own.load(Ordering::Relaxed);
         let before = own();
         let _ = self.line.as_mut().map(|line| line.follow(p)); // a front that lies gets no answer
         Drained { delivered: (own() - before) as usize, lost: 0 }
@@ -228,7 +228,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for ToyInstance<P> 
         works.then_some(Duration::from_secs(3600))
     }
     fn figures(&self) -> Figures {
-        let Publishes { answered, own } = &*self.0.reported;
+        let Counts { answered, own } = &*self.0.counts;
         let [answered, own] = [answered.load(Ordering::Relaxed).into(), own.load(Ordering::Relaxed)];
         let counters = vec![("answered", answered), ("answered_by_this", own)];
         Figures { counters, ..Figures::default() }
@@ -246,7 +246,7 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Toys {
         Toy::<P>::FRONT_KEYS
     }
     fn make(&mut self, id: &DeviceId, _: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>> {
-        let toy = Toy { of: id.front, line: None, lent: false, reported: Arc::default() };
+        let toy = Toy { of: id.front, line: None, lent: false, counts: Arc::default() };
         Box::new(ToyInstance(Back::around(toy, id.front, id.handle)))
     }
 }

@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn the_timeline_is_bounded_and_may_be_empty() {
-        let (remote, kill) = ([at(0, 1, 0), at(900 * MS, 1, 0)], 500 * MS);
-        let (frames, kill_bucket) = timeline([&remote, &[]], kill, kill);
+        let (apart, kill) = ([at(0, 1, 0), at(900 * MS, 1, 0)], 500 * MS);
+        let (frames, kill_bucket) = timeline([&apart, &[]], kill, kill);
         assert_eq!((frames.len() as u64, kill_bucket as u64), (BEFORE + AFTER, BEFORE));
         assert_eq!(frames.iter().sum::<u64>(), 0);
         assert_eq!(timeline([&[], &[]], kill, kill), (vec![0], 0));

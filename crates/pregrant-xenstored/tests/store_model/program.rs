@@ -208,9 +208,9 @@ impl<S: Store> Run<S> {
             }
             Op::End(tx, commit) => {
                 let tx = self.tx(conn, *tx);
-                let action: &[u8] = if *commit { b"T\0" } else { b"F\0" };
+                let end: &[u8] = if *commit { b"T\0" } else { b"F\0" };
                 let expected = self.model.end(conn, tx, *commit);
-                self.expect(conn, tx, MsgType::TransactionEnd, action, expected);
+                self.expect(conn, tx, MsgType::TransactionEnd, end, expected);
             }
             Op::Watch(path, token, depth) => {
                 let path = PATHS[*path];

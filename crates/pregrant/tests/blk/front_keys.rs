@@ -281,7 +281,7 @@ fn a_guest_has_discards_where_the_toolstack_lets_it() {
 
 #[test]
 fn discarded_sectors_read_as_zeroes_where_a_back_says_so_and_not_where_it_says_nothing() {
-    let reported = |text: Option<&str>| {
+    let reads_zeroes = |text: Option<&str>| {
         let mut world = World::new(VbdConfig::default(), figures());
         let front = world.front(FrontConfig::default());
         assert_eq!(world.back_bus.own.borrow().get("discard-zeroes").map(String::as_str), Some("1"));
@@ -295,7 +295,7 @@ fn discarded_sectors_read_as_zeroes_where_a_back_says_so_and_not_where_it_says_n
     for (text, zeroes) in
         [(None, false), (Some(""), false), (Some("0"), false), (Some("yes"), false), (Some("1\0"), true)]
     {
-        assert_eq!(reported(text), zeroes, "{text:?}");
+        assert_eq!(reads_zeroes(text), zeroes, "{text:?}");
     }
     // A disk that makes no promise.
     let discard = figures().discard.map(|discard| Discard { zeroes: false, ..discard });
@@ -308,28 +308,28 @@ fn discarded_sectors_read_as_zeroes_where_a_back_says_so_and_not_where_it_says_n
 #[test]
 fn long_sectors_are_announced_only_where_they_are_requested_and_understood() {
     let own = DiskFigures { sector_size: 4096, physical_sector_size: 4096, ..figures() };
-    let reported = |native_sectors, counts_in_them: &str| {
+    let sector_size = |native_sectors, counts_in_them: &str| {
         let mut world = World::new(VbdConfig { native_sectors, ..VbdConfig::default() }, own);
         set(&mut world.front_bus.own.borrow_mut(), "feature-large-sector-size", counts_in_them);
         let mut front = world.front(FrontConfig::default());
-        let reported = *front.figures().unwrap();
-        assert_eq!((reported.physical_sector_size, reported.sectors), (4096, own.sectors));
+        let shown = *front.figures().unwrap();
+        assert_eq!((shown.physical_sector_size, shown.sectors), (4096, own.sectors));
         let odd = Ask::Write { sector: 3, bytes: &[7; 512] };
         let takes =
             |world: &mut World, front: &mut _| world.ask(front, &odd).is_ok_and(|done| done.0.is_ok());
-        assert_eq!(takes(&mut world, &mut front), reported.sector_size == 512);
+        assert_eq!(takes(&mut world, &mut front), shown.sector_size == 512);
         // Whatever a successor would offer another guest, this one knows its figures.
         for native_sectors in [true, false] {
             world.config.native_sectors = native_sectors;
             assert!(world.succeed().expect("a live ring"));
-            assert_eq!(takes(&mut world, &mut front), reported.sector_size == 512);
+            assert_eq!(takes(&mut world, &mut front), shown.sector_size == 512);
         }
         world.end(front);
-        reported.sector_size
+        shown.sector_size
     };
-    assert_eq!(reported(false, "0"), 512);
-    assert_eq!(reported(false, "1"), 512);
-    assert_eq!(reported(true, "0"), 4096);
-    assert_eq!(reported(true, ""), 4096);
-    assert_eq!(reported(true, "1"), 512);
+    assert_eq!(sector_size(false, "0"), 512);
+    assert_eq!(sector_size(false, "1"), 512);
+    assert_eq!(sector_size(true, "0"), 4096);
+    assert_eq!(sector_size(true, ""), 4096);
+    assert_eq!(sector_size(true, "1"), 512);
 }

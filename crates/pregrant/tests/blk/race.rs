@@ -11,8 +11,8 @@ use pregrant::ring::{AnyOrder, Blkif32, Blkif64};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, IndirectRequest, OP_READ, OP_WRITE, Request, Response, RwRequest, Segment};
 
-/// Slots, pages and lists are each read once: whatever is made of them, the disk gets
-/// sectors that it has and of as many bytes, which the model disk checks, and each request is
+/// Slots, pages and lists are each read once: whatever is made of them, the disk gets requests for
+/// sectors that it has and for as many bytes, which the model disk checks, and each request is
 /// answered. Some are done as they were asked; some are what the other processor wrote.
 fn race<K: AnyOrder<Req = Request, Rsp = Response>>(setting: &Setting) {
     const LIST: usize = 3;

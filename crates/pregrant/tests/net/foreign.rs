@@ -347,7 +347,7 @@ fn a_front_names_frames_to_one_that_says_so_alone() {
 /// it takes no vif whose front goes on naming frames.
 #[test]
 fn a_successor_takes_it_up_or_takes_nothing() {
-    for (reported, forge, taken, word) in [
+    for (offered, forge, taken, word) in [
         (true, None, true, ""),
         (false, None, false, "--path foreign"),
         (true, Some(REQUEST), false, REQUEST),
@@ -355,13 +355,13 @@ fn a_successor_takes_it_up_or_takes_nothing() {
         let mut pair = ends(request(), serving(true), true);
         pair.connect();
         assert_eq!(shows(&mut pair).1, [1, 1]);
-        pair.back = BackVif::new(GUEST, 0, serving(reported));
+        pair.back = BackVif::new(GUEST, 0, serving(offered));
         if let Some(key) = forge {
             pair.fb.own.borrow_mut().remove(key);
         }
         assert_eq!(pair.back.inherit(&mut pair.bb), Ok(PreviousState::Connected));
         let again = pair.back.reattach(&pair.h, &mut pair.bb, &mut |_, _| None);
-        assert_eq!(again.is_ok(), taken, "{reported} {forge:?}");
+        assert_eq!(again.is_ok(), taken, "{offered} {forge:?}");
         match again {
             Ok(_) => assert_eq!(pair.back.path_names(0), ("foreign", "foreign")),
             Err(e) => {

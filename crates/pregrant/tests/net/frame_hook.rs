@@ -584,9 +584,9 @@ fn a_slot_without_a_buffer_is_waited_for() {
     let Stand { guest, host, front, back, port, out, .. } = &mut stand;
     assert!(!front.is_pending(false), "nothing is there yet");
     assert_eq!(front.queue_mut(0).unwrap().final_check(guest, false), Ok(false));
-    let reported = back.stats(0).0.notifications;
+    let before = back.stats(0).0.notifications;
     while back.poll_tx(host, 0, port, out) == Ok(Polled::More) {}
-    assert!(back.stats(0).0.notifications > reported, "the front sleeps, and is told");
+    assert!(back.stats(0).0.notifications > before, "the front sleeps, and is notified");
     assert!(front.is_pending(false));
     assert_eq!(front.queue_mut(0).unwrap().final_check(guest, false), Ok(true));
     assert_eq!(stand.say(HookAction::Drop), 0);

@@ -319,13 +319,13 @@ fn a_successor_lends_again_and_what_was_lent_is_lost() {
     let mut lender = Lender::connected(request(), serving(true));
     lender.deliver(&[60, 6000]);
     assert_eq!(lender.receive().map(|frames| frames.len()), Ok(2));
-    for (round, reported) in [true, true, false, true].into_iter().enumerate() {
+    for (round, offered) in [true, true, false, true].into_iter().enumerate() {
         let first = lender.given;
         lender.deliver(&[60, 6000, 900]);
-        lender.ends.back = BackVif::new(GUEST, 0, serving(reported));
+        lender.ends.back = BackVif::new(GUEST, 0, serving(offered));
         assert_eq!(lender.ends.back.inherit(&mut lender.ends.bb), Ok(PreviousState::Connected));
         assert!(lender.ends.back.reattach(&lender.ends.h, &mut lender.ends.bb, &mut |_, _| None).is_ok());
-        assert_eq!(lender.ends.back.path_names(0).1, if reported { "guest-copy" } else { "copy" });
+        assert_eq!(lender.ends.back.path_names(0).1, if offered { "guest-copy" } else { "copy" });
         lender.deliver(&[700, 5000]);
         let got = lender.receive().expect("no fault");
         assert_eq!(got.len(), 5);

@@ -3,9 +3,9 @@
 //! afterwards.
 //!
 //! ```text
-//!   TxQueue::poll --in_flight--> port.tx_burst: check        RxQueue::poll --asking--> port.rx_burst: check --in_flight--> ...
+//!   TxQueue::poll --in_flight--> port.tx_burst: inspect      RxQueue::poll --asking--> port.rx_burst: inspect --in_flight--> ...
 //! ```
-//! To check is to copy ring page and redo page, and to take the copy up.
+//! To inspect is to copy ring page and redo page, and to take the copy up.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -45,7 +45,7 @@ impl<K: RingKind> Survives<K> {
     }
 
     /// What a successor would find if the back died now.
-    fn map_payload(&self) -> InFlight {
+    fn inspect(&self) -> InFlight {
         let copy = |of: &dyn SharedBytes| {
             let (copy, mut bytes) = (Pages::new(1), vec![0; of.len()]);
             assert!(of.copy_out(0, &mut bytes) && copy.copy_in(0, &bytes));
@@ -66,7 +66,7 @@ impl<K: RingKind> Survives<K> {
     }
 }
 
-/// A port that checks whenever it is called.
+/// A port that inspects whenever it is called.
 struct InspectingPort<'a, K> {
     survives: &'a Survives<K>,
     /// Frames that it took, and how many of those were in hand when it was given the last of them.
@@ -88,11 +88,11 @@ impl<K: RingKind + Sync> FramePort for InspectingPort<'_, K> {
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.took += frames.iter().count() as u32;
-        self.in_flight.push((self.took - self.survives.answered(), self.survives.map_payload()));
+        self.in_flight.push((self.took - self.survives.answered(), self.survives.inspect()));
         frames.frames.len()
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
-        self.asked.push(self.survives.map_payload());
+        self.asked.push(self.survives.inspect());
         let before = into.len();
         while into.has_room()
             && let Some(len) = self.gives.pop_front()
@@ -138,7 +138,7 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
         for (due, found) in &port.in_flight {
             assert_eq!(*found, known(*due), "{:?}", port.in_flight);
         }
-        assert_eq!((port.took, survives.map_payload()), (11, known(0)), "all are answered");
+        assert_eq!((port.took, survives.inspect()), (11, known(0)), "all are answered");
         drop((back, chan));
         assert!(rig.guest.release(memory).is_ok());
         survives.release(&rig);
@@ -207,12 +207,12 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
             id += 2;
         }
         back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
-        assert_eq!(survives.map_payload(), known(due));
+        assert_eq!(survives.inspect(), known(due));
     }
     assert_eq!(survives.answered(), 0);
     port.0.0.lock().expect("nobody panics").1 = true;
     back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
-    assert_eq!((survives.answered(), survives.map_payload()), (24, known(0)));
+    assert_eq!((survives.answered(), survives.inspect()), (24, known(0)));
     drop((back, chan));
     assert!(rig.guest.release(memory).is_ok());
     survives.release(&rig);
@@ -241,7 +241,7 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     };
     let mut poll = |port: &mut InspectingPort<'_, NetRx>| {
         let polled = back.poll(&rig.host, GUEST, &chan, port, &control).expect("an honest front");
-        (polled, survives.map_payload())
+        (polled, survives.inspect())
     };
     // All go.
     post(3);
@@ -280,11 +280,11 @@ fn frames_that_expire_leave_the_hands_of_the_back() {
     back.watch(Patience::default(), true, true, 0);
     port.gives.extend([60; 70]);
     let polled = back.poll(&rig.host, GUEST, &chan, &mut port, &SharedControl::default());
-    assert_eq!((polled, survives.map_payload()), (Ok(Polled::Idle), known(64 + 6)));
+    assert_eq!((polled, survives.inspect()), (Ok(Polled::Idle), known(64 + 6)));
     assert_eq!(back.turn(0, &mut port), Ok(()));
-    assert_eq!(survives.map_payload(), known(70), "nothing has expired yet");
+    assert_eq!(survives.inspect(), known(70), "nothing has expired yet");
     assert_eq!(back.turn(61_000_000_000, &mut port), Ok(()));
-    assert_eq!((back.waiting(), port.gives.len(), survives.map_payload()), (0, 0, known(0)));
+    assert_eq!((back.waiting(), port.gives.len(), survives.inspect()), (0, 0, known(0)));
     assert_eq!(port.asked.len(), 3, "for its first burst, for what it had left, and for nothing more");
     assert!(port.asked.iter().all(|found| found.asking), "{:?}", port.asked);
     drop((back, chan));

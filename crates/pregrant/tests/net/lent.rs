@@ -72,7 +72,7 @@ pub struct Seen {
     pub len: usize,
     pub whole: bool,
     offload: Offload,
-    /// Head and payload, if it checked.
+    /// Head and payload, if it had the payload mapped.
     pub bytes: Vec<u8>,
 }
 
@@ -208,7 +208,7 @@ const COPIES: u64 = 1 + 1 + 1 + 3 + 1 + 1;
 
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
-fn a_port_that_never_checks_never_maps() {
+fn a_port_that_never_asks_for_payload_never_maps() {
     let rig = Rig::new();
     let mut g = rig.tx_model(Way::Map, 0, 16);
     let mut port = LentPort::new(Act::Skip);

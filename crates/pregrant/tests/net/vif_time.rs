@@ -319,7 +319,7 @@ fn a_queue_that_waits_for_credit_is_checked_when_it_was_said() {
 }
 
 #[test]
-fn a_garbled_rate_is_none_and_is_notified() {
+fn a_garbled_rate_is_none_and_is_reported() {
     for text in ["fast", "1000", "1000,", "1000,x", "-1,5", "\u{1b}[2J"] {
         let mut pair = Pair::connected(1, text);
         assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(true)));

@@ -149,12 +149,12 @@ fn xsa_155_197_rx_answers_are_read_once() {
     let other = answers(|k| answer(100 + k, 0, 20 + k as i16));
     let refused = answers(|_| answer(0, 0, RSP_ERROR));
     let chains = answers(|k| answer(k, if k % 3 < 2 { RXF_MORE_DATA } else { 0 }, 40 + k as i16));
-    let remote = answers(|k| answer(4000, 0, 500 + k as i16));
+    let at_the_end = answers(|k| answer(4000, 0, 500 + k as i16));
     let mut extras = answers(|k| answer(k, if k % 2 == 0 { RXF_EXTRA_INFO } else { 0 }, 30 + k as i16));
     for k in (1..ANSWERS).step_by(2) {
         extras[k] = Extra::Gso { size: 1448, gso_type: 1 }.to_words(false);
     }
-    let all = [plain, other, refused, chains, remote, extras];
+    let all = [plain, other, refused, chains, at_the_end, extras];
     let mut changed = 0;
     for way in [Way::Copy, Way::Staging(256)] {
         for (now, then) in all.iter().flat_map(|now| all.iter().map(move |then| (now, then))) {

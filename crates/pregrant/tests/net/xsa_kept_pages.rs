@@ -125,7 +125,7 @@ impl Hoarder {
 const SENT: u8 = 0xA7;
 const SCRAWL: u8 = 0xB9;
 
-/// One turn: 2, 4, 5, 6, with frames sent in between. `check`: at all of memory.
+/// One turn: 2, 4, 5, 6, with frames sent in between. `check`: all of memory is read.
 fn turn<P: Platform>(
     p: &P,
     front: &mut FrontVif<P>,

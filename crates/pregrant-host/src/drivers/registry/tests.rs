@@ -24,12 +24,12 @@ use std::time::Duration;
 const BACK: DomId = DomId(0);
 
 /// A link that keeps what is sent over it, as text.
-struct CountedLink {
+struct RecordedLink {
     link: LocalLink,
     sent: Rc<RefCell<String>>,
 }
 
-impl Transport for CountedLink {
+impl Transport for RecordedLink {
     type Error = &'static str;
     fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error> {
         self.sent.borrow_mut().push_str(&String::from_utf8_lossy(bytes));
@@ -111,7 +111,7 @@ struct Stage {
     store: LocalStore,
     /// The toolstack's.
     xs: Client<LocalLink>,
-    backend: Backend<LocalDomain, CountedLink>,
+    backend: Backend<LocalDomain, RecordedLink>,
     sent: Rc<RefCell<String>>,
     plugs: Rc<Cell<bool>>,
     /// The links that the remote side saw.
@@ -130,7 +130,7 @@ impl Stage {
             store.with_server(|s| s.introduce(back)).unwrap();
         }
         let sent = Rc::<RefCell<String>>::default();
-        let link = CountedLink { link: store.link(back), sent: Rc::clone(&sent) };
+        let link = RecordedLink { link: store.link(back), sent: Rc::clone(&sent) };
         let plugs = Rc::<Cell<bool>>::default();
         let links = Rc::<RefCell<Vec<bool>>>::default();
         let provider = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });

@@ -509,7 +509,7 @@ const STATIONS: usize = 9;
 const WORKERS: usize = 3;
 const BURSTS: usize = 300;
 
-/// Stations that are moved to a worker, its bell, and how many still send.
+/// Stations that are moved to a worker, its doorbell, and how many still send.
 struct Office {
     to: Vec<Sender<Station>>,
     alarms: Vec<Arc<Alarm>>,

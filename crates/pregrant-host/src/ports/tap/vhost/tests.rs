@@ -315,7 +315,7 @@ fn no_one_waits_for_a_worker_that_stands_still() {
     let mut done = Vec::new();
     assert_eq!((lent.send(0, &mut vhost), vhost.complete(&mut done)), (1, 0));
     assert_eq!((done, vhost.tx.nr_in_flight()), (vec![Token(0)], 0));
-    assert_eq!((WAITS.get(), vhost.stopped), (0, None), "nobody slept");
+    assert_eq!((WAITS.get(), vhost.stopped), (0, None), "no one slept");
     // As a queue asks, again and again: after a second the worker is stopped, and what was taken is
     // written, once and in order.
     std::thread::scope(|s| {
@@ -484,11 +484,11 @@ fn lent_frames_of_a_worker_that_does_not_go_on_are_written_once_and_completed() 
     assert!(arena.burst().frame(0) == numbered(7, 64));
     vhost.send(&[0; HEADER], &numbered(8, 100));
     vhost.publish();
-    assert!(next(&peer_end)[HEADER..] == numbered(8, 100), "the ring that began anew");
+    assert!(next(&peer_end)[HEADER..] == numbered(8, 100), "the ring that restarted");
     assert_eq!(
         (vhost.complete(&mut done), done.len(), vhost.tx.nr_in_flight()),
         (0, 0, 0),
-        "nobody is told later"
+        "no one is notified later"
     );
     assert!(rustix::io::read(&peer_end, &mut [0; 200]).is_err(), "a frame came twice");
     // Of a queue that goes on all are completed.

@@ -247,7 +247,7 @@ fn a_device_that_is_awake_is_not_notified() {
     };
     assert!(!device.arm());
     assert!(report(&mut queue, 2), "it sleeps");
-    assert!(!report(&mut queue, 1), "it was told, and has not gone to sleep");
+    assert!(!report(&mut queue, 1), "it was notified, and has not gone to sleep");
     assert!(device.arm(), "there is something");
     while device.take().is_some() {}
     assert!(!report(&mut queue, 1), "it is at work");
