@@ -59,7 +59,10 @@ pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
             "batches with bytes of their own deliver together, also beside one that fetches",
             batches::deliver,
         ),
-        case("copies fetch to a room and deliver from one, in pieces that cross its pages", batches::by_room),
+        case(
+            "copies fetch to a burst buffer and deliver from one, in pieces that cross its pages",
+            batches::by_burst_buffer,
+        ),
         case("another domain's grant is refused", wrong_domain),
         case("a domain that does not exist is refused", no_domain),
         case("a revoked grant is refused", revoked),

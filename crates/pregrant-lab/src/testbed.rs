@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   this process: broker + xenstored (threads, asleep) + toolstack
-//!        |  stdin/stdout, a JSON object a line: orders out, reports back
+//!        |  stdin/stdout, a JSON object a line: commands out, reports back
 //!        +-- `pregrant process back`   domain 0        +-- `pregrant process guest`  domain 5, 6 ...
 //! ```
 //! A process that dies shows as an end of its output, and in its exit code; when this one dies they
@@ -39,7 +39,7 @@ macro_rules! answer {
     ($report:expr, $wanted:pat => $value:expr) => {
         match $report {
             $wanted => $value,
-            other => return Err(format!("an answer to another order: {other:?}").into()),
+            other => return Err(format!("an answer to another command: {other:?}").into()),
         }
     };
 }
@@ -209,7 +209,7 @@ impl Ends {
     }
 
     /// Runs one case, whose vif is made and removed here: the guest's account and the backend's.
-    /// Between the two orders something else may be started.
+    /// Between the two commands something else may be started.
     pub fn play<T>(
         &mut self,
         case: Case,
@@ -258,7 +258,7 @@ impl Process {
     /// Tells it what to do.
     pub fn command(&mut self, command: &ProcessCommand) -> Result<()> {
         let line = serde_json::to_string(command)? + "\n";
-        let commands = self.commands.as_mut().ok_or("the process was told to end already")?;
+        let commands = self.commands.as_mut().ok_or("the process was asked to end already")?;
         commands
             .write_all(line.as_bytes())
             .map_err(|e| format!("the {} does not listen any more: {e}", self.name))?;
@@ -317,7 +317,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        drop(self.commands.take()); // the end of its orders: it stops by itself
+        drop(self.commands.take()); // the end of its commands: it stops by itself
         for _ in 0..200 {
             if let Ok(Some(_)) = self.child.try_wait() {
                 return;

@@ -58,20 +58,20 @@ pub(super) fn deliver<M: Machine>(m: &M) -> Case {
 }
 
 /// Local bytes that the platform gave for copies; a bad piece among them fails alone.
-pub(super) fn by_room<M: Machine>(m: &M) -> Case {
+pub(super) fn by_burst_buffer<M: Machine>(m: &M) -> Case {
     const PAGES: usize = 11;
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadWrite, PAGES)?;
-    let mut room = back.peer().burst_buffer((PAGES + 1) * PAGE_SIZE);
-    ensure!(room.len() == (PAGES + 1) * PAGE_SIZE, "a room has {} bytes", room.len());
-    ensure!(room.iter().all(|b| *b == 0), "a room with old bytes");
+    let mut buffer = back.peer().burst_buffer((PAGES + 1) * PAGE_SIZE);
+    ensure!(buffer.len() == (PAGES + 1) * PAGE_SIZE, "a buffer has {} bytes", buffer.len());
+    ensure!(buffer.iter().all(|b| *b == 0), "a buffer with old bytes");
     for (from, len) in [(0, PAGE_SIZE), (1, PAGE_SIZE), (4000, 1500), (2048, 4095), (4095, 2)] {
-        let mut wanted = vec![0xEE; room.len()];
-        room.fill(0xEE);
+        let mut wanted = vec![0xEE; buffer.len()];
+        buffer.fill(0xEE);
         let mut ops: Vec<CopyOp> =
             (0..PAGES).map(|page| op(refs[page], 0, len, page * PAGE_SIZE + from)).collect();
         ops[3].gref = GrantRef(u32::MAX);
-        back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut room), &mut ops).map_err(fail)?;
+        back.peer().copy(front.domid(), LocalBytes::FromPeer(&mut buffer), &mut ops).map_err(fail)?;
         for (page, op) in ops.iter().enumerate() {
             let (bad, at) = (page == 3, page * PAGE_SIZE + from);
             ensure!(op.status.is_okay() != bad, "{len} bytes to {at}: {}", op.status);
@@ -79,18 +79,18 @@ pub(super) fn by_room<M: Machine>(m: &M) -> Case {
                 wanted[at..at + len].copy_from_slice(&pattern(page)[..len]);
             }
         }
-        ensure!(*room == *wanted, "{len} bytes each, {from} from a page's start, brought other bytes");
+        ensure!(*buffer == *wanted, "{len} bytes each, {from} from a page's start, brought other bytes");
     }
     for page in 0..=PAGES {
-        room[page * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(&pattern(50 + page));
+        buffer[page * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(&pattern(50 + page));
     }
     let mut ops: Vec<CopyOp> = (0..PAGES).map(|k| op(refs[k], 0, PAGE_SIZE, k * PAGE_SIZE + 100)).collect();
-    back.peer().copy(front.domid(), LocalBytes::ToPeer(&room), &mut ops).map_err(fail)?;
+    back.peer().copy(front.domid(), LocalBytes::ToPeer(&buffer), &mut ops).map_err(fail)?;
     ensure!(ops.iter().all(|op| op.status.is_okay()), "of whole pages some failed");
     for page in 0..PAGES {
-        let wanted = &room[page * PAGE_SIZE + 100..][..PAGE_SIZE];
+        let wanted = &buffer[page * PAGE_SIZE + 100..][..PAGE_SIZE];
         ensure!(read(&region, page * PAGE_SIZE, PAGE_SIZE) == wanted, "page {page} is wrong");
     }
-    drop(room);
+    drop(buffer);
     release(&front, region)
 }

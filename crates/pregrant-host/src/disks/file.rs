@@ -7,7 +7,7 @@
 //!   figures     length, sectors (a device's own, where its guest may see them; else of 512 bytes), discards: holes in a file,
 //!               the device's own
 //!   queue       uring or pool, all on the one open file
-//!   close       the open file is gone with the last of its orders, and the lock with it
+//!   close       the open file is gone with the last of its transfers, and the lock with it
 //! ```
 //! What a file system may not answer is asked by a thread of the image's own
 //! ([`thread`](super::file_thread)): an image that is not open yet is busy, one whose length is not
@@ -17,9 +17,9 @@
 //! ones of parts. Bytes behind the last whole sector are no guest's, and said to be left out
 //! whenever there are some.
 //!
-//! What can fail is said with the path and what to do. An order that fails is the guest's I/O error
-//! and a line in the log; nothing of it ends this process (who serves ignores SIGXFSZ, which a file
-//! that may not grow sends).
+//! What can fail is said with the path and what to do. A transfer that fails is the guest's I/O
+//! error and a line in the log; nothing of it ends this process (who serves ignores SIGXFSZ, which
+//! a file that may not grow sends).
 
 use super::direct::{self, Direct};
 use super::file_thread::{Answer, FileThread};
@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Threads of an image that has all of its orders done by threads.
+/// Threads of an image that has all of its transfers done by threads.
 const THREADS: usize = 4;
 
 /// See the module.
@@ -158,7 +158,7 @@ impl FileImage {
         ))
     }
 
-    /// Lets go of the file that is open; its last orders may hold it longer.
+    /// Lets go of the file that is open; its last transfers may hold it longer.
     fn close_file(&mut self) {
         self.measuring = None;
         let opened = self.open.take();

@@ -8,8 +8,8 @@
 //!                  '--Answer::want-------------> it is waited for again, where it has not come meanwhile
 //! ```
 //! Calls are made one after the other, in the order in which they were asked. An answer that was
-//! given up can be wanted again, so that whoever asks the same of a silent file system
-//! has one call there, however often.
+//! given up can be wanted again, so that whoever asks the same of a silent file system has one call
+//! there, however often.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -36,8 +36,8 @@ impl ImageFace {
         self.inside().text.clone()
     }
 
-    /// What is readable when orders of a queue have come back, by queue since the image was opened,
-    /// once. None: they are back as soon as they are submitted.
+    /// What is readable when transfers of a queue have come back, by queue since the image was
+    /// opened, once. None: they are back as soon as they are submitted.
     pub fn take_readable(&self) -> Vec<Option<OwnedFd>> {
         std::mem::take(&mut self.inside().readable)
     }

@@ -6,11 +6,11 @@
 //!                                                 | a way for each queue
 //!                                                 |-- uring:  io_uring; no thread for each request
 //!                                                 '-- pool:   threads, where that is not to be had or not wanted
-//!                                               transfer: one order as the kernel takes it, piece by piece
+//!                                               transfer: one Io as the kernel takes it, piece by piece
 //! ```
 //! Invariants: all reads and writes of an image go through one open file, which carries its `lock`;
 //! the kernel drops that lock when the last request on the open file has ended, be its process dead
-//! or alive. So who has the lock knows that no other one's write lands any more. Memory that the
+//! or alive. So who has the lock knows that no one else's write lands any more. Memory that the
 //! kernel knows of is owned by a `Transfer` until the request is over.
 //!
 //! What a guest may do: change mapped bytes while they are written (either lands on its disk), ask
@@ -42,7 +42,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How orders reach a file.
+/// How transfers reach a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IoWay {
     /// io_uring; where the kernel has none, threads.
@@ -81,7 +81,7 @@ impl FromStr for IoWay {
 /// How images are opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskConfig {
-    /// How orders reach a file.
+    /// How transfers reach a file.
     pub io: IoWay,
     /// Whether the kernel's page cache is passed by, where the file allows it.
     pub direct: bool,

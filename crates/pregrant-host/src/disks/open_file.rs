@@ -1,5 +1,5 @@
-//! One open file, through which all of an image's orders go, and which its [`lock`](super::lock) is
-//! on.
+//! One open file, through which all of an image's transfers go, and which its [`lock`](super::lock)
+//! is on.
 
 use super::direct::{Direct, Refused, Submitter};
 use super::wake_fd::WakeFd;
@@ -100,7 +100,7 @@ impl OpenFile {
         refused != Refused::Cached
     }
 
-    /// Whether such an order's bytes go through a buffer of our own; see
+    /// Whether such a transfer's bytes go through a buffer of our own; see
     /// [`transfer`](super::transfer).
     pub(super) fn bounces(&self, op: IoOp) -> bool {
         self.is_shared && op == IoOp::Read || self.cannot_reach.load(Ordering::Relaxed)
@@ -118,7 +118,7 @@ impl OpenFile {
         }
     }
 
-    /// An order failed.
+    /// A transfer failed.
     #[cold]
     pub(super) fn complain(&self, what: Arguments<'_>) {
         self.lines.warn(format_args!("{}: {what}", self.path.display()));

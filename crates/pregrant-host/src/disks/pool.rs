@@ -1,14 +1,14 @@
-//! Orders done by threads, which sleep in the kernel for them: where there is no io_uring, and what
-//! it does not know.
+//! Transfers done by threads, which sleep in the kernel for them: where there is no io_uring, and
+//! what it does not know.
 //!
 //! ```text
-//!   PoolQueue --submit--> orders --thread--> Transfer::perform --over--> lane's done, notify --complete--> Done
-//!                            ^                    |
-//!                            '------ again -------'      behind those that wait
+//!   PoolQueue --submit--> transfers --thread--> Transfer::perform --over--> lane's done, notify --complete--> Done
+//!                            ^                       |
+//!                            '-------- again --------'      behind those that wait
 //! ```
-//! Invariants: an order is with one thread at a time, which owns its memory; the threads hold the
-//! open file until their last order is done, whoever is gone by then. One that the kernel does in
-//! many calls keeps no thread from the others.
+//! Invariants: a transfer is with one thread at a time, which owns its memory; the threads hold the
+//! open file until their last transfer is done, whoever is gone by then. One that the kernel does
+//! in many calls keeps no thread from the others.
 
 use super::PATIENCE;
 use super::direct::Submitter;
@@ -25,7 +25,7 @@ use std::time::Instant;
 struct Lane {
     done: Mutex<Vec<Done>>,
     wake: Arc<WakeFd>,
-    /// Its queue is gone; written under the orders' lock.
+    /// Its queue is gone; written under the transfers' lock.
     over: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads for one image. They end with it, each after the order that it has.
+/// Threads for one image. They end with it, each after the transfer that it has.
 pub(super) struct Pool(Arc<Shared>);
 
 impl Pool {
@@ -82,7 +82,7 @@ impl Shared {
             let mut transfers = lock(&self.transfers);
             let (lane, mut transfer) = loop {
                 match transfers.waiting.pop_front() {
-                    Some(order) => break order,
+                    Some(next) => break next,
                     None if transfers.over => return,
                     None => transfers = self.more.wait(transfers).unwrap_or_else(PoisonError::into_inner),
                 }
@@ -122,7 +122,7 @@ impl PoolQueue {
         self.pool.0.more.notify_one();
     }
 
-    /// Orders that have not come back.
+    /// Transfers that have not come back.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -164,8 +164,8 @@ impl Disk for PoolQueue {
 }
 
 impl Drop for PoolQueue {
-    /// What no thread has started is not done any more. A thread that has an order keeps its memory
-    /// and the open file until it is done.
+    /// What no thread has started is not done any more. A thread that has a transfer keeps its
+    /// memory and the open file until it is done.
     fn drop(&mut self) {
         let mut transfers = lock(&self.pool.0.transfers);
         self.lane.over.store(true, Ordering::Relaxed);

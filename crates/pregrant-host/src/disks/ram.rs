@@ -1,4 +1,4 @@
-//! A disk in memory, which all of its queues share: orders are done as they are submitted.
+//! A disk in memory, which all of its queues share: transfers are done as they are submitted.
 //!
 //! ```text
 //!   guest's pages <--one copy--> mapping of a memfd        discard: a hole in the memfd

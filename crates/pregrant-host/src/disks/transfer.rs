@@ -1,5 +1,5 @@
-//! One order as the kernel takes it: where its bytes are, piece by piece, and what of it is left to
-//! do.
+//! One [`Io`] as the kernel takes it: where its bytes are, piece by piece, and what of it is left
+//! to do.
 //!
 //! ```text
 //!   Io --new--> Transfer --request--> io_uring           perform: the same by a call that sleeps
@@ -12,9 +12,8 @@
 //! waits or is killed meanwhile.
 //!
 //! Invariants: a transfer owns the memory that its pieces name ([`Io`]), and that memory stays
-//! where it is when the transfer moves; what the kernel knows of is not touched before it
-//! says that it is done. No reference to a guest's pages exists: they are named by address and
-//! length.
+//! where it is when the transfer moves; what the kernel knows of is not touched before it says that
+//! it is done. No reference to a guest's pages exists: they are named by address and length.
 //!
 //! What the kernel refuses of direct I/O is given to it again, when it goes through the page cache
 //! ([`direct`](super::direct)).
@@ -72,7 +71,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// The order, whose pieces are listed in `pieces`, whatever that was before.
+    /// The transfer, whose pieces are listed in `pieces`, whatever that was before.
     pub(super) fn new(io: Io, file: &OpenFile, pieces: Pieces) -> Self {
         let (at, left) = (io.sector * SECTOR_BYTES as u64, io.sectors * SECTOR_BYTES as u64);
         let mut transfer = Self { io, bounce: None, pieces, first: 0, at, left, tries: 0 };
@@ -84,7 +83,7 @@ impl Transfer {
         transfer
     }
 
-    /// Lists the order's own memory.
+    /// Lists the transfer's own memory.
     fn split(&mut self) {
         self.pieces.0.clear();
         match &mut self.io.memory {
@@ -251,7 +250,7 @@ impl Transfer {
         }
     }
 
-    /// Gives the order back, and the list for another's pieces.
+    /// Gives the transfer back, and the list for another's pieces.
     pub(super) fn into_done(mut self, outcome: Result<(), IoError>) -> (Done, Pieces) {
         if let (Some(buffer), IoOp::Read, Ok(())) = (&self.bounce, self.io.op, outcome) {
             self.io.memory.fill_from(buffer.bytes());

@@ -1,15 +1,15 @@
-//! Orders done by io_uring: the kernel has them while this thread does other things, and rings when
-//! they are over.
+//! Transfers done by io_uring: the kernel has them while this thread does other things, and rings
+//! when they are over.
 //!
 //! ```text
 //!   submit --> slot (a Transfer) --start--> submission ring --one call--> kernel --> completion ring --complete--> Done
 //!                 ^                                                                   | and the descriptor
 //!                 '------------------- again: it did a part of it --------------------'
 //! ```
-//! Invariants: what the kernel knows of stays in its slot, untouched, until the kernel says
-//! that it is over; a ring that is dropped waits for that. No descriptor and no memory is
-//! registered: the kernel lets go of the open file with the last request, and not with the ring,
-//! which may take longer to go (decision 0030).
+//! Invariants: what the kernel knows of stays in its slot, untouched, until the kernel says that it
+//! is over; a ring that is dropped waits for that. No descriptor and no memory is registered: the
+//! kernel lets go of the open file with the last request, and not with the ring, which may take
+//! longer to go (decision 0030).
 //!
 //! A process that is killed leaves its requests to the kernel, which carries them out; they hold
 //! the open file, and so its [`lock`](super::lock).
@@ -44,7 +44,7 @@ const REQUESTS: [u8; 6] = [
 /// How often a call that the kernel has no memory for is tried again.
 const TRIES: usize = 100;
 
-/// One queue's ring. It leaves orders that outlive it to a thread.
+/// One queue's ring. It leaves transfers that outlive it to a thread.
 pub(super) struct UringDisk(Option<Ring>);
 
 struct Ring {
@@ -261,7 +261,7 @@ impl Ring {
         done.append(&mut self.done);
     }
 
-    /// Whether somebody works on an order of it, or is to.
+    /// Whether somebody works on a transfer of it, or is to.
     fn is_busy(&self) -> bool {
         self.in_kernel > 0
             || !self.waiting.is_empty()
@@ -329,7 +329,7 @@ impl Disk for UringDisk {
 
 impl Drop for UringDisk {
     /// Whoever drops it has waited as long as is to be waited. A thread keeps memory and open file
-    /// of orders that are under way still.
+    /// of transfers that are under way still.
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };
         if !ring.drain(Instant::now()) {

@@ -1,14 +1,14 @@
-//! Rooms for bursts, of pages that we granted to ourselves: no copy to or from one has a page of
+//! Buffers for bursts, of pages that we granted to ourselves: no copy to or from one has a page of
 //! ours looked up.
 //!
 //! ```text
-//!   guest's page --hypercall--> the room of a burst        both named by reference
+//!   guest's page --hypercall--> the buffer of a burst        both named by reference
 //! ```
 //! As [`bounce`](super::bounce), for bytes at any place, and without its memcpy
 //! (decision 0034). Only in a PV domain, where a lookup is dear.
 //!
-//! Memory: all rooms of a process are a third of what gntalloc may grant in this domain, so that
-//! others have theirs; behind that, they are of the heap. Rooms are the process's, since a queue
+//! Memory: all buffers of a process are a third of what gntalloc may grant in this domain, so that
+//! others have theirs; behind that, they are of the heap. Buffers are the process's, since a queue
 //! goes from one worker's handle to another's with what waits in it.
 //!
 //! What a peer may do: nothing here. The grants are to this domain alone, and are its own memory.
@@ -59,17 +59,17 @@ impl OwnPages {
     }
 }
 
-/// A room, for as long as it is there, and where: its first byte's address, and its bytes.
+/// A buffer, for as long as it is there, and where: its first byte's address, and its bytes.
 struct Known {
     buffer: Weak<OwnPages>,
     start: usize,
     len: usize,
 }
 
-/// Guests come and go without end, and each may want a room.
+/// Guests come and go without end, and each may want a buffer.
 static NONE: LineBudget = LineBudget::new();
-/// Whether there ever was a room: where there is none, and none comes, no one waits for the list of
-/// all.
+/// Whether there ever was a buffer: where there is none, and none comes, no one waits for the list
+/// of all.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// All of this process.
 static BURST_BUFFERS: BurstBuffers = BurstBuffers(RwLock::new(Vec::new()));
@@ -86,8 +86,8 @@ impl BurstBuffers {
     fn add(&self, own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<BurstBuffer> {
         let most = Gntalloc::limit()? / 3;
         let is_there = |known: &&Known| known.buffer.strong_count() > 0;
-        let full = |rooms: &[Known]| {
-            let taken: usize = rooms.iter().filter(is_there).map(|known| known.len / PAGE_SIZE).sum();
+        let full = |buffers: &[Known]| {
+            let taken: usize = buffers.iter().filter(is_there).map(|known| known.len / PAGE_SIZE).sum();
             (taken + pages) as u64 > most
         };
         if full(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
@@ -96,28 +96,28 @@ impl BurstBuffers {
         // Not under the lock, for which other workers' copies wait.
         let buffer = Arc::new(OwnPages::grant(own, tally, pages)?);
         let (base, len) = (buffer.region.base(), buffer.region.len());
-        let mut rooms = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        rooms.retain(|known| is_there(&known));
-        if full(&rooms) {
+        let mut buffers = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        buffers.retain(|known| is_there(&known));
+        if full(&buffers) {
             return None;
         }
-        rooms.push(Known { buffer: Arc::downgrade(&buffer), start: base.addr().get(), len });
+        buffers.push(Known { buffer: Arc::downgrade(&buffer), start: base.addr().get(), len });
         ANY.store(true, Ordering::Release);
         // SAFETY: the region is a mapping of its own, zeroed, which stays until it is dropped; its
         // owner below, which is the only one but for a moment of a copy, touches no byte of it, and
-        // the hypercalls that do are asked for with the room borrowed.
+        // the hypercalls that do are asked for with the buffer borrowed.
         Some(unsafe { BurstBuffer::over(base, len, Box::new(buffer)) })
     }
 
-    /// The room that these bytes, which somebody has borrowed, are in, and where it starts.
+    /// The buffer that these bytes, which somebody has borrowed, are in, and where it starts.
     pub(super) fn of(bytes: &[u8]) -> Option<(Arc<OwnPages>, usize)> {
         if !ANY.load(Ordering::Acquire) {
             return None;
         }
         let at = bytes.as_ptr().addr();
-        let rooms = BURST_BUFFERS.0.read().unwrap_or_else(PoisonError::into_inner);
+        let buffers = BURST_BUFFERS.0.read().unwrap_or_else(PoisonError::into_inner);
         let is_in = |known: &&Known| at >= known.start && at + bytes.len() <= known.start + known.len;
-        // An address may have been another room's before.
-        rooms.iter().filter(is_in).find_map(|known| Some((known.buffer.upgrade()?, at - known.start)))
+        // An address may have been another buffer's before.
+        buffers.iter().filter(is_in).find_map(|known| Some((known.buffer.upgrade()?, at - known.start)))
     }
 }

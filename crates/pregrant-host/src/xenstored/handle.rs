@@ -1,4 +1,4 @@
-//! Orders to a running xenstored from other threads: a channel, and an eventfd that wakes its
+//! Commands to a running xenstored from other threads: a channel, and an eventfd that wakes its
 //! epoll.
 
 use pregrant::DomId;
@@ -48,10 +48,10 @@ impl CommandQueue {
         Handle { sender: self.sender.clone(), wake: self.wake.clone() }
     }
 
-    /// The next order; call until there is none.
+    /// The next command; call until there is none.
     pub fn take(&self) -> Option<Command> {
-        // Reset first: an order that comes after the last check wakes again. It fails only when
-        // no one woke us.
+        // Reset first: a command that comes after the last check wakes again. It fails only when no
+        // one woke us.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         self.receiver.try_recv().ok()
     }
@@ -65,7 +65,7 @@ pub struct Handle {
     wake: Arc<OwnedFd>,
 }
 
-/// Why an order was not carried out.
+/// Why a command was not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {

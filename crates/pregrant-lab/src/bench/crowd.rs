@@ -8,8 +8,8 @@
 //! On two cores all workers share the second: what several of them cost shows there, and not what
 //! they gain.
 //!
-//! What came is counted at the backend's ports, between two checks of its control thread at all of
-//! them.
+//! What came is counted at the backend's ports, between two checks of all of them by its control
+//! thread.
 
 use super::Result;
 use crate::process::process_command::{Devices, Load, Member, Posts, ProcessCommand};

@@ -1,6 +1,6 @@
 //! The act with a disk: a guest reads and writes at random places, its backend is killed in the
 //! middle, and a new process takes up the live ring. The guest knows of each sector what it wrote
-//! last, and checks every read; at the end at the whole disk.
+//! last, and checks every read, and at the end the whole disk.
 //!
 //! ```text
 //!   guest: all sectors written ---- 32 requests in flight, all the time ---------------------------- all sectors read

@@ -2,10 +2,10 @@
 //! switch, or which serves a crowd of vifs or disks.
 //!
 //! ```text
-//!   order --> remote side (PortPlan) --> ports of the vif that comes --> marks, stamps (Signals) --> report
+//!   command --> remote side (PortPlan) --> ports of the vif that comes --> marks, stamps (Signals) --> report
 //!             queues are served here, or by worker threads (WorkerThreads)
 //! ```
-//! Between the orders of a crowd its devices are served; between others nothing is.
+//! Between the commands of a crowd its devices are served; between others nothing is.
 
 use super::account::Account;
 use super::crowd::port::Hall;
@@ -81,13 +81,13 @@ struct Host {
     /// Where the machine's sockets are, and which domain this is.
     dir: PathBuf,
     domid: u16,
-    /// Of a crowd: the number of the orders' descriptor among what wakes this thread.
+    /// Of a crowd: the number of the commands' descriptor among what wakes this thread.
     commands: Option<usize>,
     hall: Arc<Hall>,
     over: bool,
 }
 
-/// Carries out orders until there are no more.
+/// Carries out commands until there are no more.
 pub fn play(args: &ProcessArgs) -> Result<()> {
     let Some(first) = next_command()? else { return Ok(()) };
     let mut host = Host::new(args, &first)?;
@@ -113,7 +113,7 @@ fn disks(path: DiskPath) -> Blk<Loopback> {
 }
 
 impl Host {
-    /// For what the first order asks.
+    /// For what the first command asks.
     fn new(args: &ProcessArgs, first: &ProcessCommand) -> Result<Self> {
         let attach_at_ns = MonotonicClock.now_ns();
         let (platform, xs) = super::attach(&args.broker, DomId(args.domid))?;
@@ -139,7 +139,7 @@ impl Host {
         })
     }
 
-    /// Carries out an order, and answers. `spent`: what was used before anything that an answer
+    /// Carries out a command, and answers. `spent`: what was used before anything that an answer
     /// costs.
     fn obey(&mut self, command: ProcessCommand, spent: Spent) -> Result<()> {
         let done = match command {
@@ -166,14 +166,14 @@ impl Host {
             ProcessCommand::Describe => Ok(Report::Described(self.backend.platform().describe())),
             ProcessCommand::Spent => Ok(Report::Spent(spent)),
             ProcessCommand::Seen => Ok(Report::Seen { came: self.hall.came(), spent }),
-            _ => Err("that is a guest's order".into()),
+            _ => Err("that is a guest's command".into()),
         };
         let placed = self.worker_threads.as_ref().map_or(Ok(()), |worker_threads| worker_threads.in_place());
         let report = done.and_then(|report| placed.map(|()| report));
         send_report(&report.unwrap_or_else(|e| Report::Failed(e.to_string())))
     }
 
-    /// A crowd's devices, from now on, also between orders.
+    /// A crowd's devices, from now on, also between commands.
     fn serve(&mut self, posts: &Posts, devices: Devices) -> Result<Report> {
         if let Devices::Vifs(path) = devices {
             *self.port_plan.borrow_mut() = PortPlan::Crowd(Arc::clone(&self.hall));
@@ -206,7 +206,7 @@ impl Host {
     }
 }
 
-/// Rounds between the orders of a crowd.
+/// Rounds between the commands of a crowd.
 impl Rest for Host {
     type Error = Box<dyn Error>;
     // As in `pregrant back`.

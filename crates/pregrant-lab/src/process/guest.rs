@@ -1,4 +1,4 @@
-//! A process of guests: one with a vif, as its own program would use it; or, by orders of their
+//! A process of guests: one with a vif, as its own program would use it; or, by commands of their
 //! own, a [crowd](super::crowd), or guests with [disks](super::disks).
 
 use super::consumer::Consumer;
@@ -44,7 +44,7 @@ const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Longest wait for a handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Carries out orders.
+/// Carries out commands.
 pub fn play(args: &ProcessArgs) -> Result<()> {
     // The domain lives as long as its first process' attachment.
     let keep = Loopback::attach(&args.broker, DomId(args.domid))?;
@@ -57,7 +57,7 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             ProcessCommand::Gather { members, path, data_len } => {
                 crowd.gather(&args.broker, &members, path, data_len)
             }
-            // It answers itself, once all rings are full, and goes on until the next order.
+            // It answers itself, once all rings are full, and goes on until the next command.
             ProcessCommand::Send(loads) => match crowd.send(&loads) {
                 Ok(()) => continue,
                 Err(e) => Err(e),
@@ -65,7 +65,7 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             ProcessCommand::Rest => crowd.rest(),
             ProcessCommand::Echo { seconds, mode } => crowd.echo(seconds, mode),
             ProcessCommand::Disks(command) => disks.obey(&args.broker, command),
-            _ => Err("that is the back's order".into()),
+            _ => Err("that is the back's command".into()),
         };
         send_report(&said.unwrap_or_else(|e| Report::Failed(e.to_string())))?;
     }

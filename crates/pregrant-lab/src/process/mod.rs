@@ -65,7 +65,7 @@ pub struct ProcessArgs {
     cpu: Option<usize>,
 }
 
-/// Attaches, and carries out orders until there are no more.
+/// Attaches, and carries out commands until there are no more.
 pub fn run(args: ProcessArgs) -> Result<()> {
     // No one is left behind when the testbed is killed.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
@@ -106,7 +106,7 @@ fn attach(broker: &Path, domid: DomId) -> Result<(Loopback, Client<UnixTransport
     Ok((platform, xs))
 }
 
-/// The next order; None at the end of them.
+/// The next command; None at the end of them.
 fn next_command() -> Result<Option<ProcessCommand>> {
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line)? == 0 {
@@ -115,8 +115,8 @@ fn next_command() -> Result<Option<ProcessCommand>> {
     Ok(Some(serde_json::from_str(&line)?))
 }
 
-/// Whether there is an order, or will be none any more. Orders come one at a time, each after the
-/// last one's answer.
+/// Whether there is a command, or will be none any more. Commands come one at a time, each after
+/// the last one's answer.
 fn has_command() -> Result<bool> {
     let stdin = std::io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];

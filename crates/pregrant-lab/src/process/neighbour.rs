@@ -21,7 +21,7 @@ use pregrant_host::xenstored::UnixTransport;
 use std::time::Duration;
 
 /// A req_prod that no ring has room for.
-const VIOLATE: u32 = 1000;
+const REQ_PROD_BEYOND_RING: u32 = 1000;
 
 /// Annoys; returns only when that fails.
 pub fn play(args: &ProcessArgs, nuisance: Nuisance, size: usize) -> Result<Report> {
@@ -103,7 +103,7 @@ fn broken(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
     let mut reported = false;
     loop {
         vif.connect()?;
-        vif.tx.store(Word::ReqProd, VIOLATE);
+        vif.tx.store(Word::ReqProd, REQ_PROD_BEYOND_RING);
         vif.platform.events().notify(&vif.channel);
         vif.wait_back(&[XenbusState::Closed])?;
         if !reported {

@@ -1,4 +1,4 @@
-//! What stands behind the vifs of the back's process: what the last order asked for.
+//! What stands behind the vifs of the back's process: what the last command asked for.
 
 use super::account::{Account, CountedPort};
 use super::crowd::port::Hall;
@@ -75,7 +75,7 @@ impl PortPlan {
     }
 }
 
-/// The remote side that the last order asked for.
+/// The remote side that the last command asked for.
 pub struct PlannedPorts(pub Rc<RefCell<PortPlan>>);
 
 impl PortProvider for PlannedPorts {

@@ -251,8 +251,8 @@ pub enum Devices {
 /// To a process. The end of its input means: stop.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ProcessCommand {
-    /// Back: have queues served by threads, in all orders that follow. The first order, or none;
-    /// without it they are served by the one thread that there is. Answer: `Done`.
+    /// Back: have queues served by threads, in all commands that follow. The first command, or
+    /// none; without it they are served by the one thread that there is. Answer: `Done`.
     Employ(Posts),
     /// Play your part of a case. Answer: `Case`.
     Case(Case),
@@ -264,7 +264,7 @@ pub enum ProcessCommand {
         /// Go on with a dead predecessor's count of frames; else begin a new one.
         succeed: bool,
     },
-    /// Back: serve a crowd by these workers from now on; the first order. Answer: `Done`.
+    /// Back: serve a crowd by these workers from now on; the first command. Answer: `Done`.
     Serve(Posts, Devices),
     /// Back of a crowd: send frames back, or take them. Answer: `Done`.
     SendBack(bool),
@@ -293,7 +293,7 @@ pub enum ProcessCommand {
         /// Staging's data length, when the path is `staging`.
         data_len: Option<u32>,
     },
-    /// Guests: keep the rings of these full, each in its turn, until the next order. Answer:
+    /// Guests: keep the rings of these full, each in its turn, until the next command. Answer:
     /// `Done`, once all are full.
     Send(Vec<Load>),
     /// Guests: the first one sends one frame at a time, which come back. Answer: `Case`.

@@ -1,5 +1,5 @@
 //! What the processes of a testbed say: one JSON object a line, as answers to
-//! [orders](super::command).
+//! [commands](super::process_command).
 
 use super::disks::disks_command::{DisksSeen, Rested};
 use hdrhistogram::Histogram;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// From a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// What was ordered is done.
+    /// The command is carried out.
     Done,
     /// It cannot; why.
     Failed(String),

@@ -1,8 +1,8 @@
-//! Worker threads of the back's process, where an order asks for them: who they are, on which core,
-//! what they cost.
+//! Worker threads of the back's process, where a command asks for them: who they are, on which
+//! core, what they cost.
 //!
 //! ```text
-//!   control thread   orders, xenstore; asleep while frames move, woken by a port's mark      WorkerThreads::wakes
+//!   control thread   commands, xenstore; asleep while frames move, woken by a port's mark      WorkerThreads::wakes
 //!   worker n         its queues; on core cores[n]                                            Backend::employ
 //! ```
 //! Without them the queues are served by the control thread. What a case cost is read by [`Meter`]:
@@ -76,7 +76,7 @@ impl WorkerThreads {
         *locked(&self.switch) = switch.clone();
     }
 
-    /// Takes away what woke the control thread: to be called before it looks for what that was.
+    /// Takes away what woke the control thread: to be called before it checks what that was.
     pub fn awake(&self) {
         let _ = rustix::io::read(&self.waker, &mut [0; 8]); // no one rang: that is fine, too
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Rounds over all members that send, between two looks for an order.
+/// Rounds over all members that send, between two checks for a command.
 const ROUNDS_TO_CHECK: u32 = 16;
 
 /// One guest.
@@ -74,7 +74,7 @@ impl Crowd {
         Ok(Report::Done)
     }
 
-    /// Says so when all rings are full, and goes on until there is an order.
+    /// Says so when all rings are full, and goes on until there is a command.
     pub fn send(&mut self, loads: &[Load]) -> Result<()> {
         for load in loads {
             while self.fill(*load)? {}

@@ -5,7 +5,7 @@
 //!   pregrant process guest                               pregrant process back
 //!     domain 10: vif 0 --ring--.                           worker 0 ---> port of 10.0: checks numbers, or sends back
 //!     domain 11: vif 0 --ring--+--- loopback ------------> worker 1 ---> port of 11.0
-//!     ...   each filled in turn                            control thread: xenstore, orders
+//!     ...   each filled in turn                            control thread: xenstore, commands
 //! ```
 //! Each guest is a domain of its own, with its own memory and event channels, and the drivers are
 //! those of a guest that has a process to itself. One thread fills all of their rings in turn: no

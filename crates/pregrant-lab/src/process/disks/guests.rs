@@ -1,4 +1,4 @@
-//! The guests with disks of one process: a thread for each, and the main one for orders, which
+//! The guests with disks of one process: a thread for each, and the main one for commands, which
 //! sleeps while requests move.
 
 use super::disk_guest::{Count, DiskGuest, Hall};
@@ -45,7 +45,7 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// Carries out an order.
+    /// Carries out a command.
     pub fn obey(&mut self, broker: &Path, command: DisksCommand) -> Result<Report> {
         match command {
             DisksCommand::Gather { fronts, setup } => self.gather(broker, &fronts, setup),

@@ -4,14 +4,14 @@
 //!   pregrant process guest                                     pregrant process back
 //!     domain 10: thread --Load--> vbd 51712 --ring--.            worker 0 ---> RAM disk of domain 10
 //!     domain 11: thread --Load--> vbd 51712 --ring--+- loopback  worker 1 ---> RAM disk of domain 11
-//!     main thread: orders, asleep meanwhile
+//!     main thread: commands, asleep meanwhile
 //! ```
 //! Each guest is a domain of its own. Its thread asks, and sleeps when its requests are all in
 //! flight and none is answered, as a guest's virtual CPU does; or, where it has a core to itself,
 //! looks for answers all the time.
 //!
-//! [`command`]: what is said. [`guests`]: the process. [`disk_guest`]: one guest. [`load`]: what it
-//! asks, and how it knows that answers are right.
+//! [`disks_command`]: what is said. [`guests`]: the process. [`disk_guest`]: one guest. [`load`]:
+//! what it asks, and how it knows that answers are right.
 
 pub(crate) mod disk_guest;
 pub(crate) mod disks_command;
