@@ -489,7 +489,7 @@ where
         if !station.is_live() {
             away_ns = now;
         }
-        // After a time without a backend, first there is time to be received again.
+        // After a time without a backend, first there is time for a sign of life.
         let counts = now.saturating_sub(away_ns) > SILENCE_MOST.as_nanos() as u64 / 2;
         open.iter().for_each(|(server, _)| server.limit_silence(station.stack(), SILENCE_MOST, counts));
         let mut steps = Vec::new();

@@ -102,7 +102,7 @@ page; it is freed once that lets go of it.")]
     Grants {
         #[command(flatten)]
         place: Place,
-        /// Those of this domain alone
+        /// Only what this domain grants
         #[arg(long, value_name = "DOMID")]
         domain: Option<u16>,
         /// A line of JSON for each row

@@ -1,4 +1,4 @@
-//! What backends report themselves, read from their sockets: all at the same time, so that one
+//! What backends report of themselves, read from their sockets: all at the same time, so that one
 //! that hangs costs the others nothing.
 //!
 //! ```text

@@ -641,7 +641,7 @@ pub trait FramePort: Send {
     /// Appends frames for the guest to `into`, as many as it has and as fit, or
     /// [moves](Arena::move_in_filled) them into an empty one: no one else has that memory then.
     /// Returns how many. After a call that gave none it is not asked again before its queue's guest
-    /// or its [bell](Self::owned_by) rings.
+    /// or its [doorbell](Self::owned_by) rings.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
     /// The kernel says that there are frames for the guest: called by who waits for the port's
     /// descriptor, before it asks for them. A port that was ever told may rely on it, and give none
@@ -668,8 +668,8 @@ pub trait FramePort: Send {
         let _ = by;
     }
     /// This worker calls the port from now on. A port that comes to have frames outside of a call
-    /// to it rings its bell, whoever has them come; one that no one gave to a worker has no bell to
-    /// ring.
+    /// to it rings its doorbell, whoever has them come; one that no one gave to a worker has no
+    /// doorbell to ring.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
@@ -677,8 +677,8 @@ pub trait FramePort: Send {
 
 /// Wakes a worker.
 pub trait QueueWaker: Send + Sync + fmt::Debug {
-    /// There is something for the port to which this bell belongs. Rung often, it does no more than
-    /// rung once. From any thread, also while another port holds its lock: it calls no port.
+    /// There is something for the port to which this doorbell belongs. Rung often, it does no more
+    /// than rung once. From any thread, also while another port holds its lock: it calls no port.
     fn ring(&self);
 }
 

@@ -2,7 +2,7 @@
 //! armed once there is not.
 //!
 //! ```text
-//!             +--------------------- its event channel fired, its bell, its descriptor, its time
+//!             +--------------------- its event channel fired, its doorbell, its descriptor, its time
 //!             v                                                        |
 //!   taken --> active --polled each round--> nothing moves --turn, arm--> armed
 //!             ^                                   '--work after all--'
@@ -519,7 +519,7 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// In a control turn: checks what fired, and after what waits in active queues and in those
+    /// In a control turn: checks what fired, and serves what waits in active queues and in those
     /// whose time has come.
     pub fn turn(&mut self, p: &P) {
         self.check(p);

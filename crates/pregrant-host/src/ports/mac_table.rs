@@ -1,14 +1,14 @@
 //! Which station is behind which port: learnt, aged, bounded.
 //!
 //! A guest may invent source addresses at line rate. Each port therefore owns a fixed share of the
-//! table: a port that has used up its share learns nothing more, and can push out no other one's
+//! table: a port that has used up its share learns nothing more, and can push out no one else's
 //! addresses. A pinned address (the one that the toolstack gave to a vif) stays at its port,
 //! whoever else claims it. A learnt one stays as long as it is believed, unless the port that
 //! claims it may take it ([`Claim`]): a frame is enough to claim an address, and would take its
 //! traffic.
 //!
 //! ```text
-//!   slot   | address, pinned, port |     one word: who checks one up sees all of it or nothing, and takes no lock
+//!   slot   | address, pinned, port |     one word: who looks one up sees all of it or nothing, and takes no lock
 //!          | last seen             |     written before the address is
 //! ```
 //! An entry stays in its slot for as long as it is there, so no one who looks for it misses it. A

@@ -5,7 +5,7 @@
 //!   the kernel's queue i --read--> which queue does the guest want?  i: on its way
 //!                                                                    j: queue j's frames, until j's port is asked
 //! ```
-//! A frame that moves rings the bell of the port that it is for, whichever worker has that one.
+//! A frame that moves rings the doorbell of the port that it is for, whichever worker has that one.
 //! Frames that moved wait in this process' memory and count as [held](FramePort::held).
 //!
 //! What a guest may do: have all frames in one queue, and take none there. That queue is bounded
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Asks each port, and again as long as one has its bell rung: what a worker does before it
+    /// Asks each port, and again as long as one has its doorbell rung: what a worker does before it
     /// sleeps.
     fn all(ports: &mut [Steered<Source>]) -> Vec<Vec<Vec<u8>>> {
         let mut got = vec![Vec::new(); ports.len()];

@@ -22,9 +22,9 @@
 //! **Workers.** Each worker that has ports here has an outbox (`outbox.rs`), and each queue a
 //! mailbox of each worker that sends to it (`inbox.rs`, `mailbox.rs`). A frame takes no lock. A
 //! burst takes that of its worker's outbox, which is not contended; addresses are looked up without
-//! one. [`FramePort::owned_by`] says which worker a handle is at, and which bell wakes it. Handles
-//! that no one gave to a worker have an outbox in common, wherever they are called, and are not
-//! woken.
+//! one. [`FramePort::owned_by`] says which worker a handle is at, and which doorbell wakes it.
+//! Handles that no one gave to a worker have an outbox in common, wherever they are called, and are
+//! not woken.
 //!
 //! What a guest may do: forge addresses, as far as its port's [`Sources`] allow; send to everybody,
 //! but no large segments, for TCP is not for groups; send noise. It costs others no more than their

@@ -26,7 +26,7 @@ pub struct Limits {
     pub watches: usize,
     /// Transactions open at a time over all connections of the domain.
     pub transactions: usize,
-    /// Nodes that one transaction may check or change, and changes that it may hold.
+    /// Nodes that one transaction may read or change, and changes that it may hold.
     pub transaction_nodes: usize,
     /// Bytes of paths and values that one transaction may make the server remember.
     pub transaction_bytes: usize,

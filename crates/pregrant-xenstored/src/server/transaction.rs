@@ -11,7 +11,7 @@
 //! the live tree as they had on `work`, whatever else changed meanwhile; two domains that write
 //! different keys below one directory do not disturb each other. Watches fire at the commit.
 //!
-//! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), check and
+//! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), read and
 //! change very many nodes (bounded by [`Limits::transaction_nodes`] and
 //! [`Limits::transaction_bytes`]), lie about the transaction's number (ENOENT).
 
@@ -34,7 +34,7 @@ impl Seen {
     /// The node's existence, value and permissions.
     ///
     /// # Errors
-    /// `ENOSPC`, and nothing is noted, beyond what a transaction may check.
+    /// `ENOSPC`, and nothing is noted, beyond what a transaction may read.
     pub fn note(&mut self, path: &str, limits: &Limits) -> Result<(), Errno> {
         if self.nodes.contains_key(path) {
             return Ok(());

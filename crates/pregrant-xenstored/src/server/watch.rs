@@ -102,7 +102,7 @@ impl Watches {
             }
         }
         if let ChangeKind::Made { top, last } = change.kind {
-            // The nodes above are named by the last one; only who does not check so deep needs
+            // The nodes above are named by the last one; only who does not watch so deep needs
             // them.
             watching_with_depth(&watching, &change.path, (top, last), &mut found);
         }

@@ -45,7 +45,7 @@ pub struct HotplugConfig {
     pub dir: String,
 }
 
-/// What a vif's interface is called where the toolstack has no request.
+/// The name of a vif's interface where the toolstack gives none.
 pub fn usual_name(id: &DeviceId) -> String {
     format!("vif{}.{}", id.front.0, id.handle)
 }
@@ -115,7 +115,7 @@ pub trait PortProvider {
         let _ = id;
         false
     }
-    /// A vif was found: makes its place. Its front was asked nothing yet, unless it is `live`:
+    /// A vif was found: makes its place. Its front knows nothing of it yet, unless it is `live`:
     /// then it is about to be taken up, and its place is that of a predecessor, or is to be like it
     /// at once. May come again.
     ///
@@ -159,7 +159,7 @@ pub trait PortProvider {
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String>;
     /// What is readable when the kernel has frames for the guest, by queue, of ports that were just
-    /// made; empty where ports ring their bells. Required, as [`link`](Self::link) is.
+    /// made; empty where ports ring their doorbells. Required, as [`link`](Self::link) is.
     fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd>;
     /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for
     /// them. Required: a remote side that stands before another and does not hand it on leaves that

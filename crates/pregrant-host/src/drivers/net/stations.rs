@@ -6,7 +6,7 @@
 //!   connected  a port for each queue; the address is pinned, and the guest sends with no other
 //!   closed     the ports go, the address with them
 //! ```
-//! A vif without `mac` may send with any address that is no other one's. One that the operator lets
+//! A vif without `mac` may send with any address that is no one else's. One that the operator lets
 //! ([`allow_mac_spoofing`](Stations::allow_mac_spoofing)) may send with any but another vif's own:
 //! for a guest that bridges, or shares an address with another (VRRP).
 //!

@@ -338,13 +338,14 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// # Errors
     /// They are closed: the queue stands still.
     fn adopt(&mut self, p: &P) -> Result<(), PlatformError>;
-    /// Who polls it from now on: for ports that ring a bell.
+    /// Who polls it from now on: for ports that ring a doorbell.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
     /// The kernel has something for the guest: called before it is polled.
     fn became_readable(&mut self) {}
-    /// What is readable when the kernel has something for the guest, where it tells in that way.
+    /// What is readable when the kernel has something for the guest, where it has such a
+    /// descriptor.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -96,7 +96,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Before sleeping: arms those that have nothing. True: one has something.
-    pub(super) fn arm_own_rings(&mut self) -> bool {
+    pub(super) fn arm_control_rings(&mut self) -> bool {
         self.poll_control_rings();
         let Self { control_rings, devices, platform, .. } = self;
         let (mut work, mut fault) = (false, None);
@@ -119,7 +119,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     /// Whether a guest showed work in a device's own ring that is armed.
-    pub(super) fn own_ring_is_pending(&mut self) -> bool {
+    pub(super) fn control_ring_is_pending(&mut self) -> bool {
         self.control_rings.is_pending(&mut self.devices, is_lifted())
     }
 }

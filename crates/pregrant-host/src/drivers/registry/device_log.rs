@@ -102,7 +102,7 @@ struct Own {
     written: Cell<u64>,
     /// Lines that were not written: in all, and since the last that was.
     left_out: Cell<u64>,
-    unnotified: Cell<u64>,
+    unreported: Cell<u64>,
 }
 
 /// See the module. Clones are the same device's.
@@ -158,10 +158,10 @@ impl DeviceLog {
             all.spend(ALL_DEVICES);
             #[cfg(test)]
             self.own.written.set(self.own.written.get() + 1);
-            return Some(self.own.unnotified.take());
+            return Some(self.own.unreported.take());
         }
         self.own.left_out.set(self.own.left_out.get() + 1);
-        self.own.unnotified.set(self.own.unnotified.get() + 1);
+        self.own.unreported.set(self.own.unreported.get() + 1);
         None
     }
 
@@ -189,7 +189,7 @@ impl DeviceLog {
 
     /// At the device's end: how many were not written, and not reported yet.
     pub fn end(&self) {
-        let (n, class) = (self.own.unnotified.take(), self.id.class.name());
+        let (n, class) = (self.own.unreported.take(), self.id.class.name());
         if n > 0 {
             log!(Level::Info, "{}: {n} more line(s) of this {class} were not written", self.id);
         }

@@ -343,7 +343,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub fn arm(&mut self) -> bool {
         // What came beside a reply since control checked wakes no one.
         let mut work = self.retry_held() | self.xs.has_events();
-        work |= self.arm_own_rings();
+        work |= self.arm_control_rings();
         work |= self.pool.inline_mut().is_some_and(|load| {
             load.take_doorbells();
             load.arm(&self.platform)

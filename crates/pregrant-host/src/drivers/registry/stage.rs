@@ -137,8 +137,7 @@ impl<P: Platform> Stage<P> {
     }
 
     /// Whether a device whose queues are here may be closed: nothing is `under_way` behind it, or
-    /// it has waited for as long as that says. It stays so until they are handed out
-    /// again.
+    /// it has waited for as long as that says. It stays so until they are handed out again.
     pub(super) fn is_drained(&mut self, under_way: impl FnOnce() -> Option<Duration>) -> bool {
         let now = Instant::now();
         let since = match self.place {

@@ -75,7 +75,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Whether a guest showed work, of which an event has reported or will report.
     fn is_pending(&mut self) -> bool {
-        self.own_ring_is_pending() || self.pool.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
+        self.control_ring_is_pending()
+            || self.pool.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))
     }
 
     /// When something is due, from now, that no event reports.

@@ -1,7 +1,7 @@
 //! A worker's thread: its loop over a [`Workload`], and the messages that it reads between rounds.
 //!
 //! ```text
-//!   round, round ... --2 ms--> messages, turn --nothing moves--> messages, arm, sleep --event, bell, frames, time--> round
+//!   round, round ... --2 ms--> messages, turn --nothing moves--> messages, arm, sleep --event, doorbell, frames, time--> round
 //! ```
 //! It has a handle of the domain of its own, with its own event descriptors, and knows neither
 //! xenstore nor any device's state.
@@ -37,7 +37,7 @@ struct Thread<P: Platform> {
     control: Arc<Waker>,
     waiter: Waiter,
     missed_wakeups: Arc<AtomicU64>,
-    /// The number of its bell among what wakes it, and of its ports' descriptor.
+    /// The number of its doorbell among what wakes it, and of its ports' descriptor.
     doorbell: Option<usize>,
     arrivals: Option<usize>,
     each_turn: EachTurn,
@@ -188,7 +188,7 @@ where
 
     fn sleep(&mut self) -> Result<(), Infallible> {
         self.checked = false;
-        // In this command: a message that comes after it was looked for rings again.
+        // In this order: a message that comes after the check rings again.
         self.load.take_doorbells();
         let was_live = self.is_live();
         self.read();

@@ -68,7 +68,7 @@ impl Waker {
     }
 }
 
-/// The bell of the queue in one slot.
+/// The doorbell of the queue in one slot.
 #[derive(Debug)]
 pub struct QueueDoorbell {
     /// Whose.

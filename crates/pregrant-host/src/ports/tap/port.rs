@@ -27,7 +27,7 @@ pub struct TapPort {
     inbox: Inbox,
     outbox: Outbox,
     drops: Arc<Drops>,
-    /// Somebody tells when frames come.
+    /// An event says when frames come.
     is_notified: bool,
     /// Calls that need not check, unless it is notified.
     skips: u8,
@@ -367,7 +367,7 @@ impl FramePort for TapPort {
     }
 
     fn owned_by(&mut self, _owner: &PortOwner) {
-        // Another worker may not tell.
+        // Another worker may get no event.
         (self.is_notified, self.skips) = (false, 0);
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   any thread                                          the front's loop
-//!   put --(full: it waits)--> new requests --bell--> take_new --> Schedule --> rings
+//!   put --(full: it waits)--> new requests --doorbell--> take_new --> Schedule --> rings
 //!                                                       done(outcome), on the loop's thread --> settle: room again
 //! ```
 //! Invariants: each request that was put is done once, also when the disk ends; at most

@@ -4,10 +4,9 @@
 //!
 //! ```text
 //!   area:  | sent, not back: header, frame | header, frame | ... |   free   |
-//!            ^ oldest                                            ^ next, which restarts at the end, and where none is out
+//!            ^ oldest                                            ^ next, which wraps at the end, and where none is out
 //! ```
-//! When the worker has read a frame its lender gets it back: a [`Token`] comes
-//! [back](Sender::completed) once.
+//! Once the worker has read a frame, its [`Token`] comes [back](Sender::completed), once.
 //!
 //! Memory: the area, 512 KiB a queue, of which the first lines are enough as long as the worker
 //! keeps up.
