@@ -79,8 +79,9 @@ pub struct BlkBackArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
     max_queues: u32,
     /// Pages of each ring at most: 1, 2, 4, 8 or 16; a page has 32 requests
-    #[arg(long, value_name = "N", default_value = "16", value_parser = ring_order, conflicts_with = "max_ring_order")]
-    max_ring_pages: u32,
+    #[arg(long = "max-ring-pages", value_name = "N", default_value = "16", value_parser = ring_order,
+        conflicts_with = "max_ring_order")]
+    order_of_pages: u32,
     /// The same as an exponent of 2: 4 means 16 pages
     #[arg(long, value_name = "ORDER", value_parser = clap::value_parser!(u32).range(..=MAX_RING_ORDER as i64))]
     max_ring_order: Option<u32>,
@@ -111,7 +112,7 @@ const WAYS: &[(IoWay, &str)] = &[
 impl BlkBackArgs {
     fn config(&self, awaits_scripts: bool) -> BlkConfig {
         let features = BackFeatures {
-            max_ring_order: self.max_ring_order.unwrap_or(self.max_ring_pages),
+            max_ring_order: self.max_ring_order.unwrap_or(self.order_of_pages),
             max_queues: self.max_queues,
             max_indirect_segments: self.max_segments,
             ..BackFeatures::default()

@@ -12,7 +12,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use pregrant_host::loopback::{
-    Audit, Broker, Control, DomainSpec, Hooks, Loopback, LoopbackError, ProcessCounts,
+    Audit, Broker, Control, DomainSpec, GrantSummary, Hooks, Loopback, LoopbackError, ProcessCounts,
 };
 use skip::skip;
 use std::io::{BufRead, BufReader, Write};
@@ -405,6 +405,11 @@ fn a_driver_domain_outlives_its_process() {
     driver.kill();
     // Two pages are still mapped here; the other four and their grants are free already.
     rig.settles(Audit { grants: 2, maptrack: 2, pins: 2, zombie_pages: 2, ..alone });
+    let left = Control::connect(&rig.path).unwrap().grants().unwrap();
+    assert!(
+        matches!(left[..], [GrantSummary { from: DRIVER, to: BACK, granted: 2, in_use: 2, ended: 2, .. }]),
+        "{left:?}"
+    );
     // Its memory can be read while no one is attached to it.
     let mut ops = ops(&refs[..2]);
     back.peer().copy(DRIVER, LocalBytes::FromPeer(&mut [0; 128]), &mut ops).unwrap();

@@ -60,14 +60,18 @@ impl Control {
     /// # Errors
     /// The broker has gone.
     pub fn grants(&self) -> Result<Vec<GrantSummary>, LoopbackError> {
-        let mut summaries = Vec::new();
+        let mut summaries: Vec<GrantSummary> = Vec::new();
+        let (mut from, mut row) = (DomId(0), 0);
         loop {
-            let request = Request::new(Op::Grants, summaries.len() as u32, 0, 0);
-            match self.ask(&request, || "count grants".into()) {
-                Ok(reply) => summaries.extend(GrantSummary::from_words(reply.words)),
+            let request = Request::new(Op::Grants, row, u32::from(from.0), 0);
+            let summary = match self.ask(&request, || "count grants".into()) {
+                Ok(reply) => GrantSummary::from_words(reply.words),
                 Err(LoopbackError::Refused { source: Errno::NOENT, .. }) => return Ok(summaries),
                 Err(e) => return Err(e),
-            }
+            };
+            row = if summary.from == from { row + 1 } else { 1 };
+            from = summary.from;
+            summaries.push(summary);
         }
     }
 

@@ -126,6 +126,9 @@ impl Events for Reach {
         if peer.ledger.upcall(slot).raise(port) {
             self.core.tally.wakeups.add(1);
             self.core.tally.syscalls.add(1);
+            // The channel's other user does not wait for the system call.
+            let peer = Arc::clone(peer);
+            drop(target);
             peer.wake(slot);
         }
     }

@@ -60,6 +60,15 @@ pub(super) struct Held {
 }
 
 impl Granter<'_> {
+    /// All entries of the table, for counts.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+        (0..self.ledger.layout().grants as u32).map_while(|gref| {
+            let active = Active(self.ledger.active(gref)?.load(Ordering::Acquire));
+            let word = self.table.u32(gref as usize * GrantEntryV1::SIZE).load(Ordering::Acquire);
+            Some(Entry { gref, active, grant: GrantEntryV1::from_words([word, 0]) })
+        })
+    }
+
     /// Takes a grant into use for a copy. Returns its frame.
     #[inline]
     pub(super) fn hold(&self, gref: u32, user: User, write: bool) -> Result<(u32, Held), PinError> {
@@ -212,15 +221,32 @@ pub(super) struct Count {
 /// Counts them.
 pub(super) fn count(granter: Granter<'_>) -> Count {
     let mut c = Count::default();
-    for gref in 0..granter.ledger.layout().grants as u32 {
-        let Some(entry) = granter.ledger.active(gref) else { break };
-        let now = Active(entry.load(Ordering::Acquire));
-        let flags = granter.table.u32(gref as usize * GrantEntryV1::SIZE).load(Ordering::Acquire) as u16;
-        c.grants += usize::from(flags & GTF_TYPE_MASK != 0);
-        c.in_use += usize::from(
-            now != Active::NONE || flags & (GTF_READING | GTF_WRITING) != 0 && flags & GTF_TYPE_MASK != 0,
-        );
-        c.pins += now.pins() as usize + usize::from(now.locked_by().is_some());
+    for entry in granter.entries() {
+        c.grants += usize::from(entry.grants());
+        c.in_use += usize::from(entry.is_in_use());
+        c.pins += entry.active.pins() as usize + usize::from(entry.active.locked_by().is_some());
     }
     c
+}
+
+/// An entry of a grant table, as it is at one moment.
+pub(super) struct Entry {
+    /// Its number.
+    pub(super) gref: u32,
+    /// Who holds it.
+    pub(super) active: Active,
+    /// To whom it grants what. The frame is not read.
+    pub(super) grant: GrantEntryV1,
+}
+
+impl Entry {
+    /// Whether it grants anything.
+    pub(super) fn grants(&self) -> bool {
+        self.grant.flags & GTF_TYPE_MASK != 0
+    }
+
+    /// Whether somebody maps or copies it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.active != Active::NONE || self.grants() && self.grant.flags & (GTF_READING | GTF_WRITING) != 0
+    }
 }

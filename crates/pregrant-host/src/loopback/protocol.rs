@@ -66,8 +66,8 @@ pub(super) enum Op {
     Persisted,
     /// fds: one more connection to the broker, for another thread of the caller's process.
     Another,
-    /// a: which. Reply: the fields of that [`super::GrantSummary`], in their order; ENOENT past the
-    /// last.
+    /// b: domid, a: which. Reply: the fields of that [`super::GrantSummary`], in their order; past
+    /// the domain's last, the first of the next one; ENOENT past the last of all.
     Grants,
 }
 

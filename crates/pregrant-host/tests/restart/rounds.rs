@@ -29,7 +29,7 @@ const ROUNDS: u32 = 100;
 /// Frames of the model that wait for their answers, nearly: more than a batch, so that a back which
 /// repeats more than one is seen; the model has buffers for 128.
 const IN_FLIGHT: u64 = 120;
-/// Deaths between two rests.
+/// Deaths between two rests at most; of fewer deaths a quarter.
 const REST: u32 = 250;
 /// Frames that the model sends for each death at most.
 const MODEL_FRAMES: u64 = 1500;
@@ -603,7 +603,7 @@ pub fn either_end_is_killed_again_and_again() {
             assert_same(own, first_own, "broker");
             break;
         }
-        rest_at = (rest_at + REST).min(deaths);
+        rest_at = (rest_at + REST.min(deaths.div_ceil(4))).min(deaths);
         rounds.reviving = Some(next_guest(rounds.lives, &mut rounds.guest_dice));
         rounds.make_guest();
         rounds.back_fate = BackFate::AtFrame(1);

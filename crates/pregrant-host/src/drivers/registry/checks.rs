@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Between two checks of what stands behind devices that are connected.
 const CHECK: Duration = Duration::from_secs(1);
 /// Between two checks of what somebody has.
-const BUSY_CHECK: Duration = Duration::from_millis(20);
+pub(super) const BUSY_CHECK: Duration = Duration::from_millis(20);
 /// The same, when it has taken long.
 const BUSY_CHECK_MOST: Duration = Duration::from_secs(1);
 /// How long a front that is about to connect waits for that.

@@ -14,13 +14,11 @@
 //!
 //! What a guest may do: nothing here; the registry asks.
 
+use super::checks::BUSY_CHECK;
 use super::class::{RingFault, ServedQueue};
 use log::Level;
 use pregrant::platform::Platform;
 use std::time::{Duration, Instant};
-
-/// Between two checks for what is still under way.
-const DRAIN_CHECK: Duration = Duration::from_millis(20);
 
 /// What is to be done with a device once its queues are here.
 pub(super) enum Then {
@@ -75,8 +73,9 @@ impl<P: Platform> Stage<P> {
         };
     }
 
-    /// Queues have returned.
+    /// Queues have returned, which only those do that were handed out.
     pub(super) fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
+        debug_assert!(self.is_handed_out() || queues.is_empty(), "queues that nobody has");
         if let Place::HandedOut { returned, .. } = &mut self.place {
             returned.extend(queues);
         }
@@ -147,7 +146,7 @@ impl<P: Platform> Stage<P> {
             Place::Here => now,
         };
         let over = under_way().is_none_or(|most| now.duration_since(since) >= most);
-        self.place = if over { Place::Drained } else { Place::Draining { since, next: now + DRAIN_CHECK } };
+        self.place = if over { Place::Drained } else { Place::Draining { since, next: now + BUSY_CHECK } };
         over
     }
 }

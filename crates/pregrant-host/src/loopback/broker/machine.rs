@@ -286,7 +286,8 @@ impl Machine {
             Op::Destroy => self.destroy(domid.map_err(|_| Errno::INVAL)?).map(|()| Reply::default()),
             Op::Audit => Ok(Reply::new(self.audit().to_words(), Vec::new())),
             Op::Grants => {
-                let summary = self.grants().nth(request.a as usize).ok_or(Errno::NOENT)?;
+                let from = domid.map_err(|_| Errno::INVAL)?;
+                let summary = self.grants(from, request.a as usize).ok_or(Errno::NOENT)?;
                 Ok(Reply::new(summary.to_words(), Vec::new()))
             }
             _ => {
@@ -467,12 +468,14 @@ impl Machine {
         Ok(Reply::new([u64::from(near)], Vec::new()))
     }
 
-    /// What each domain grants to each other.
-    fn grants(&self) -> impl Iterator<Item = GrantSummary> {
-        self.domains.iter().flat_map(|(&domid, domain)| {
+    /// The `row`-th of what a domain grants; past its last, the first of the next domain that
+    /// grants anything.
+    fn grants(&self, from: DomId, row: usize) -> Option<GrantSummary> {
+        self.domains.range(from.0..).find_map(|(&domid, domain)| {
             // As in `audit`.
             domain.reclaim();
-            GrantSummary::of(DomId(domid), domain.granter())
+            let row = if domid == from.0 { row } else { 0 };
+            GrantSummary::of(DomId(domid), domain.granter()).into_iter().nth(row)
         })
     }
 
