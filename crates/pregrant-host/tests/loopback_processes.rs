@@ -45,12 +45,15 @@ fn main() {
     ];
     let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
     let before = ProcessCounts::now().unwrap();
+    let mut passed = 0;
     for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
         println!("test {name} ...");
         test();
         assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
         println!("test {name} ... ok");
+        passed += 1;
     }
+    println!("{passed} passed, 0 failed");
 }
 
 /// A broker with domain 0 and a driver domain, on a socket of its own.
