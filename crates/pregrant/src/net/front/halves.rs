@@ -151,18 +151,26 @@ impl<P: Platform> RxHalf<P> {
         if !self.link.is_live() {
             return Ok(0);
         }
-        if self.rx.chain().fetches() && to.arena().is_none() {
-            return self.recv_by_arena(p, to, want);
-        }
-        let n = self.rx.recv(to, want)?;
-        if let Some(out) = to.arena() {
-            self.rx.fetch(p, out);
-        }
+        let n = if self.rx.chain().fetches() && to.arena().is_none() {
+            self.recv_by_arena(p, to, want)?
+        } else {
+            let n = self.rx.recv(to, want)?;
+            if let Some(out) = to.arena() {
+                self.rx.fetch(p, out);
+            }
+            n
+        };
+        self.received(p, n);
+        Ok(n)
+    }
+
+    /// So many frames came: their event was about something, and their slots are posted again.
+    #[inline(always)]
+    fn received(&mut self, p: &P, n: usize) {
         if n > 0 {
             self.link.found_frames();
         }
         self.post_free(p);
-        Ok(n)
     }
 
     /// The same by way of an arena, where frames come by a path that fills many at once. The first
@@ -184,7 +192,6 @@ impl<P: Platform> RxHalf<P> {
             }
         }
         self.arena = Some(arena);
-        self.post_free(p);
         n
     }
 
@@ -204,7 +211,7 @@ impl<P: Platform> RxHalf<P> {
         }
         let n = self.rx.recv_by_reference(out, lent, want)?;
         self.rx.fetch(p, out);
-        self.post_free(p);
+        self.received(p, n);
         Ok(n)
     }
 
