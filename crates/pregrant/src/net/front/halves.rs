@@ -83,7 +83,8 @@ impl<P: Platform> TxHalf<P> {
         self.link.wait();
         let work = self.link.is_live() && self.tx.in_flight() > 0 && self.tx.final_check(ahead)?;
         if self.link.is_split() {
-            match self.link.tx_was_spurious() {
+            // Asked first, so that it is forgotten in any case.
+            match self.link.tx_was_spurious() && !work {
                 true => p.events().unmask_spurious(self.link.tx_chan()),
                 false => p.events().unmask(self.link.tx_chan()),
             }
@@ -240,7 +241,7 @@ impl<P: Platform> RxHalf<P> {
     pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.link.is_live() && self.rx.final_check(1)?;
         // Last: an event that came since the ring was armed is kept until here.
-        match self.link.rx_was_spurious() {
+        match self.link.rx_was_spurious() && !work {
             true => p.events().unmask_spurious(self.link.rx_chan()),
             false => p.events().unmask(self.link.rx_chan()),
         }
