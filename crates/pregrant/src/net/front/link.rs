@@ -80,13 +80,21 @@ impl<C> Link<C> {
     /// Answers were there.
     #[inline(always)]
     pub fn found_answers(&self) {
-        self.found[0].store(1, Ordering::Relaxed);
+        self.find(0);
     }
 
     /// Frames were there.
     #[inline(always)]
     pub fn found_frames(&self) {
-        self.found[usize::from(self.is_split())].store(1, Ordering::Relaxed);
+        self.find(usize::from(self.is_split()));
+    }
+
+    /// Written once a sleep, not once a burst: the other half reads this line all the time.
+    #[inline(always)]
+    fn find(&self, channel: usize) {
+        if self.found[channel].load(Ordering::Relaxed) == 0 {
+            self.found[channel].store(1, Ordering::Relaxed);
+        }
     }
 
     /// Whether the events of TX's channel brought no work since this was asked last.
