@@ -80,17 +80,22 @@ impl<P: Platform> TxHalf<P> {
     /// [taken](Self::reclaim), the poller of a queue with one channel knows of it
     /// ([`RxHalf::sender_waits`]).
     pub fn final_check(&mut self, p: &P, ahead: u32) -> Result<bool, PeerFault> {
-        self.link.wait();
-        let work = self.link.is_live() && self.tx.in_flight() > 0 && self.tx.final_check(ahead)?;
+        let is_live = self.link.is_live();
+        let has_answers_to_come = is_live && self.tx.in_flight() > 0;
+        if has_answers_to_come || is_live && self.tx.holds_ids_back() {
+            self.link.wait();
+        }
+        let checked = if has_answers_to_come { self.tx.final_check(ahead) } else { Ok(false) };
+        if checked != Ok(false) {
+            self.link.go_on();
+        }
+        let work = checked?;
         if self.link.is_split() {
             // Asked first, so that it is forgotten in any case.
             match self.link.tx_was_spurious() && !work {
                 true => p.events().unmask_spurious(self.link.tx_chan()),
                 false => p.events().unmask(self.link.tx_chan()),
             }
-        }
-        if work {
-            self.link.go_on();
         }
         Ok(work)
     }

@@ -404,6 +404,12 @@ impl<P: Platform> TxFront<P> {
         place.map(|k| self.multicast_ids.swap_remove(k)).is_some()
     }
 
+    /// Whether ids whose requests are answered are not free, since the back still has their grants:
+    /// [`reclaim`](Self::reclaim) tries them again, and no answer says when to call it.
+    pub(super) fn holds_ids_back(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
     #[cold]
     fn retry_busy(&mut self, p: &P) {
         for _ in 0..self.busy.len() {
