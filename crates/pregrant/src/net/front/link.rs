@@ -59,7 +59,7 @@ impl<C> Link<C> {
 
     /// Whether they can from now on.
     pub fn set_live(&self, live: bool) {
-        self.is_live.store(u32::from(live), Ordering::Release);
+        self.is_live.store(u32::from(live), Ordering::Relaxed);
     }
 
     /// The sender is about to wait for answers: before it arms its ring.
