@@ -36,6 +36,7 @@ mod port_room;
 mod raw_ring;
 mod rx_accepts;
 mod rx_by_reference;
+mod spurious;
 mod staging_path;
 mod stale_keys;
 mod unwanted;

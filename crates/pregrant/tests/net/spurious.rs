@@ -1,0 +1,230 @@
+//! What a front's halves say of events before they sleep: those that brought no work are the ones
+//! for which a platform may slow the back down; and when the poller hears that the sender waits.
+#![cfg(not(miri))]
+
+use crate::pair::ordinary;
+use crate::rig::bus::{MapBus, device};
+use crate::rig::{GUEST, HOST, TestPort, byte};
+
+use pregrant::net::back::{BackVif, Polled, VifConfig};
+use pregrant::net::front::{FrontConfig, FrontVif, Lent, RxHalf, TxHalf};
+use pregrant::net::path::PathConfig;
+use pregrant::platform::local::{LocalChan, LocalDomain, LocalXen};
+use pregrant::platform::{Access, Events, PeerMem, Platform, ReadySet};
+use pregrant::port::{Arena, Offload, Piece, Sink};
+use pregrant::shm::SharedBytes;
+use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
+use std::cell::Cell;
+use std::time::Duration;
+
+/// A guest whose events count how they are allowed again.
+struct Counted {
+    domain: LocalDomain,
+    unmasked: Cell<u32>,
+    spurious: Cell<u32>,
+}
+
+impl Counted {
+    /// Since it was asked last: unmasked, and those of them that brought no work.
+    fn take(&self) -> (u32, u32) {
+        (self.unmasked.take(), self.spurious.take())
+    }
+}
+
+impl Events for Counted {
+    type Chan = LocalChan;
+    fn offer(&self, to: DomId) -> Result<(LocalChan, EvtchnPort), PlatformError> {
+        self.domain.offer(to)
+    }
+    fn bind(&self, to: DomId, port: EvtchnPort) -> Result<LocalChan, PlatformError> {
+        self.domain.bind(to, port)
+    }
+    fn adopt(&self, chan: LocalChan) -> Result<LocalChan, PlatformError> {
+        self.domain.adopt(chan)
+    }
+    fn local(&self, chan: &LocalChan) -> EvtchnPort {
+        self.domain.local(chan)
+    }
+    fn notify(&self, chan: &LocalChan) {
+        self.domain.notify(chan);
+    }
+    fn unmask(&self, chan: &LocalChan) {
+        self.unmasked.set(self.unmasked.get() + 1);
+        self.domain.unmask(chan);
+    }
+    fn unmask_spurious(&self, chan: &LocalChan) {
+        self.spurious.set(self.spurious.get() + 1);
+        self.unmask(chan);
+    }
+    fn wait(&self, ready: &mut ReadySet, max: Option<Duration>) {
+        self.domain.wait(ready, max);
+    }
+}
+
+impl Platform for Counted {
+    type Grants = LocalDomain;
+    type Peer = LocalDomain;
+    type Events = Self;
+    type Clock = LocalDomain;
+    fn domid(&self) -> DomId {
+        self.domain.domid()
+    }
+    fn grants(&self) -> &LocalDomain {
+        &self.domain
+    }
+    fn peer(&self) -> &LocalDomain {
+        &self.domain
+    }
+    fn events(&self) -> &Self {
+        self
+    }
+    fn clock(&self) -> &LocalDomain {
+        &self.domain
+    }
+}
+
+/// Takes frames one by one, and is no arena.
+#[derive(Default)]
+struct Lens(Vec<usize>);
+
+impl Sink for Lens {
+    fn takes(&self) -> usize {
+        usize::MAX
+    }
+    fn take<'a>(&mut self, len: usize, _: Offload, _: impl Iterator<Item = Piece<'a>>) -> bool {
+        self.0.push(len);
+        true
+    }
+}
+
+/// How a half receives.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Arena,
+    Sink,
+    Reference,
+}
+
+/// A connected vif whose one queue is two halves.
+struct Halves {
+    g: Counted,
+    h: LocalDomain,
+    fb: MapBus,
+    tx: Box<TxHalf<Counted>>,
+    rx: Box<RxHalf<Counted>>,
+    back: BackVif<LocalDomain>,
+    _front: FrontVif<Counted>,
+}
+
+impl Halves {
+    fn new(requested: FrontConfig) -> Self {
+        let xen = LocalXen::new();
+        let g = Counted { domain: xen.domain(GUEST.0), unmasked: Cell::new(0), spurious: Cell::new(0) };
+        let h = xen.domain(HOST.0);
+        let (mut fb, mut bb) = device();
+        let paths = PathConfig { guest_copy: true, ..PathConfig::default() };
+        let mut back = BackVif::new(GUEST, 0, VifConfig { paths, ..VifConfig::default() });
+        let mut front = FrontVif::new(HOST, requested, false);
+        for _ in 0..8 {
+            back.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
+            front.step(&g, &mut fb).expect("an honest back");
+        }
+        let queue = front.lend_queues().pop().expect("a queue");
+        let (tx, rx) = queue.into_halves();
+        g.take();
+        Self { g, h, fb, tx, rx, back, _front: front }
+    }
+
+    /// The back gives the guest a frame.
+    fn deliver(&mut self) {
+        let mut port = TestPort::default();
+        port.gives.push_back(((0..1500).map(byte).collect(), Offload::default()));
+        while self.back.poll_rx(&self.h, 0, &mut port).expect("an honest front") != Polled::Idle {}
+    }
+
+    fn recv(&mut self, way: Way) -> usize {
+        let Self { g, rx, .. } = self;
+        let (mut arena, mut lent) = (Arena::new(), Lent::default());
+        let n = match way {
+            Way::Arena => rx.recv(g, &mut arena, 1),
+            Way::Sink => rx.recv(g, &mut Lens::default(), 1),
+            Way::Reference => rx.recv_by_reference(g, &mut arena, &mut lent, 1),
+        };
+        lent.tokens().for_each(|token| rx.release(token).expect("it is lent"));
+        n.expect("an honest back")
+    }
+
+    fn send(&mut self) {
+        assert_eq!(self.tx.send(&self.g, &&[0; 60][..]), Ok(1));
+    }
+
+    /// The back answers what was sent.
+    fn answer(&mut self) {
+        let mut port = TestPort::default();
+        while self.back.poll_tx(&self.h, 0, &mut port, &mut Arena::new()).expect("an honest front")
+            != Polled::Idle
+        {}
+    }
+}
+
+#[test]
+fn an_event_is_spurious_where_it_brought_no_frame() {
+    for split_channels in [true, false] {
+        for guest_copy in [true, false] {
+            for way in [Way::Arena, Way::Sink, Way::Reference] {
+                let mut halves = Halves::new(FrontConfig { split_channels, guest_copy, ..ordinary() });
+                let what = format!("split {split_channels}, guest-copy {guest_copy}, {way:?}");
+                let check = |halves: &mut Halves, work| {
+                    assert_eq!(halves.rx.final_check(&halves.g), Ok(work), "{what}");
+                    halves.g.take()
+                };
+                assert_eq!(check(&mut halves, false), (1, 1), "{what}: nothing came");
+                for _ in 0..3 {
+                    halves.deliver();
+                    assert_eq!(halves.recv(way), 1, "{what}");
+                    assert_eq!(check(&mut halves, false), (1, 0), "{what}: a frame came");
+                }
+                halves.deliver();
+                assert_eq!(check(&mut halves, true), (1, 0), "{what}: a frame is there");
+                assert_eq!(halves.recv(way), 1, "{what}");
+                assert_eq!(check(&mut halves, false), (1, 0), "{what}: it was taken");
+                assert_eq!(check(&mut halves, false), (1, 1), "{what}: nothing came since");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_event_is_spurious_where_it_brought_no_answer() {
+    let mut halves = Halves::new(FrontConfig { split_channels: true, ..ordinary() });
+    let check = |halves: &mut Halves, work| {
+        assert_eq!(halves.tx.final_check(&halves.g, 1), Ok(work));
+        halves.g.take()
+    };
+    halves.send();
+    assert_eq!(check(&mut halves, false), (1, 1), "nothing is answered");
+    halves.answer();
+    assert_eq!(check(&mut halves, true), (1, 0), "an answer is there");
+    assert_eq!(halves.tx.reclaim(&halves.g, 1), Ok(1));
+    assert_eq!(check(&mut halves, false), (1, 0), "it was taken");
+    assert_eq!(check(&mut halves, false), (1, 1), "nothing came since");
+}
+
+#[test]
+fn a_sender_waits_for_answers_that_can_come() {
+    let mut halves = Halves::new(FrontConfig { split_channels: false, ..ordinary() });
+    let check = |halves: &mut Halves| halves.tx.final_check(&halves.g, 1);
+    assert_eq!((check(&mut halves), halves.rx.sender_waits()), (Ok(false), false), "nothing is in flight");
+    halves.send();
+    assert_eq!((check(&mut halves), halves.rx.sender_waits()), (Ok(false), true));
+    halves.answer();
+    assert_eq!((check(&mut halves), halves.rx.sender_waits()), (Ok(true), false), "it is there");
+    assert_eq!((halves.tx.reclaim(&halves.g, 1), halves.rx.sender_waits()), (Ok(1), false));
+    // More answers than there were requests.
+    halves.send();
+    let ring = halves.fb.own.borrow()["tx-ring-ref"].parse().map(GrantRef).expect("a number");
+    let ring = halves.h.map(GUEST, &[ring], Access::ReadWrite).expect("the front's page");
+    assert!(ring.store_u32(8, 1 << 20));
+    assert!(check(&mut halves).is_err());
+    assert!(!halves.rx.sender_waits(), "a fault ends the queue");
+}
