@@ -5,11 +5,12 @@
 //!                    --Lending--> an arena: the first bytes; the pages of the rest are lent
 //! ```
 //! Invariant: all parts of a frame are checked before any is given away, so that a sink never has
-//! half of one. What the back may do: name offsets and lengths that pass a slot's memory; each is a
-//! fault.
+//! half of one. An arena is read once the call returned without a fault, so there each part is
+//! checked as it is copied. What the back may do: name offsets and lengths that pass a slot's
+//! memory; each is a fault.
 
 use super::lent::{Lent, LentPages, RX_HEAD_BYTES};
-use super::rx_answers::{Part, fault};
+use super::rx_answers::{LongFrame, Part, fault};
 use super::rx_buffers::RxBuffers;
 use crate::error::PeerFault;
 use crate::net::path::FrontPath;
@@ -26,31 +27,37 @@ pub fn memory<P: Platform, F: FrontPath<P>>((pages, buffers): Places<'_>, path: 
     path.start(if F::LENDS { pages.page(slot) } else { buffers.of(slot) })
 }
 
-/// The bytes of a part. None: not all of it lies in its slot's memory.
+/// The bytes of a part that [lies in its slot's memory](check). None: that is not in the region,
+/// which cannot be unless a queue goes on after a fault.
 #[inline(always)]
-pub fn piece_of<'a, P: Platform, F: FrontPath<P>>(
+pub fn piece_in<'a, P: Platform, F: FrontPath<P>>(
     path: &'a F,
     places: Places<'_>,
     Part { slot, offset, len, .. }: Part,
 ) -> Option<Piece<'a>> {
-    let (from, bytes) = (usize::from(offset), usize::from(len));
-    if from + bytes > path.slot_bytes() {
-        return None;
-    }
-    path.bytes().piece(memory(places, path, slot) + from, bytes)
+    path.bytes().piece(memory(places, path, slot) + usize::from(offset), len.into())
 }
 
-/// The bytes of parts that lie each in its slot's memory.
+/// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in its slot's
+/// memory.
 #[inline(always)]
-fn check<P: Platform, F: FrontPath<P>>(path: &F, parts: &[Part]) -> Result<usize, PeerFault> {
-    let mut total = 0;
-    for part in parts {
-        if usize::from(part.offset) + usize::from(part.len) > path.slot_bytes() {
-            return Err(bad_part(*part));
-        }
-        total += usize::from(part.len);
-    }
-    Ok(total)
+pub fn copy_part<P: Platform, F: FrontPath<P>>(
+    path: &F,
+    places: Places<'_>,
+    part: Part,
+    skip: usize,
+    dst: &mut [u8],
+) -> Result<(), PeerFault> {
+    let start = memory(places, path, part.slot) + usize::from(part.offset) + skip;
+    check(path.slot_bytes(), part)?;
+    if path.bytes().copy_out(start, dst) { Ok(()) } else { Err(bad_part(part)) }
+}
+
+/// A part lies in its slot's memory, of so many bytes.
+#[inline(always)]
+pub fn check(slot_bytes: usize, part: Part) -> Result<(), PeerFault> {
+    let is_inside = usize::from(part.offset) + usize::from(part.len) <= slot_bytes;
+    if is_inside { Ok(()) } else { Err(bad_part(part)) }
 }
 
 /// The back names memory that a slot has not got.
@@ -78,8 +85,7 @@ pub trait Receiver<P: Platform> {
         &mut self,
         path: &F,
         places: (&mut LentPages, &RxBuffers),
-        parts: &[Part],
-        offload: Offload,
+        frame: &LongFrame,
     ) -> Result<bool, PeerFault>;
 }
 
@@ -102,7 +108,8 @@ impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
         part: Part,
         offload: Offload,
     ) -> Result<bool, PeerFault> {
-        let Some(piece) = piece_of(path, (pages, buffers), part) else { return Err(bad_part(part)) };
+        check(path.slot_bytes(), part)?;
+        let Some(piece) = piece_in(path, (pages, buffers), part) else { return Err(bad_part(part)) };
         Ok(self.0.take(usize::from(part.len), offload, core::iter::once(piece)))
     }
 
@@ -111,25 +118,41 @@ impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
         &mut self,
         path: &F,
         (pages, buffers): (&mut LentPages, &RxBuffers),
-        parts: &[Part],
-        offload: Offload,
+        frame: &LongFrame,
     ) -> Result<bool, PeerFault> {
         let places = (&*pages, buffers);
-        let total = check(path, parts)?;
+        if let Some(out) = self.0.arena() {
+            return copy_parts(path, places, frame, out);
+        }
+        let slot_bytes = path.slot_bytes();
+        frame.parts().iter().try_for_each(|part| check(slot_bytes, *part))?;
         let mut is_whole = true;
-        let pieces = parts.iter().filter_map(|part| {
-            let piece = piece_of(path, places, *part);
+        let pieces = frame.parts().iter().filter_map(|part| {
+            let piece = piece_in(path, places, *part);
             is_whole &= piece.is_some();
             piece
         });
-        let taken = self.0.take(total, offload, pieces);
-        // Cannot be, unless it goes on after a fault: a slot's memory lies in its region.
-        if is_whole {
-            Ok(taken)
-        } else {
-            Err(parts.first().map_or(PeerFault::TooManySlots, |part| bad_part(*part)))
-        }
+        let taken = self.0.take(frame.total, frame.offload, pieces);
+        if is_whole { Ok(taken) } else { Err(frame.fault) }
     }
+}
+
+/// Copies a frame's parts into an arena. False: there is no room for it.
+#[inline(always)]
+fn copy_parts<P: Platform, F: FrontPath<P>>(
+    path: &F,
+    places: Places<'_>,
+    frame: &LongFrame,
+    out: &mut Arena,
+) -> Result<bool, PeerFault> {
+    let Some(mut to) = out.room(frame.total, frame.offload) else { return Ok(false) };
+    for part in frame.parts() {
+        // Together they are as long as the frame.
+        let Some((now, later)) = to.split_at_mut_checked(part.len.into()) else { return Err(frame.fault) };
+        copy_part(path, places, *part, 0, now)?;
+        to = later;
+    }
+    Ok(true)
 }
 
 /// Copies heads, and lends the rest.
@@ -183,21 +206,21 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
         &mut self,
         path: &F,
         (pages, buffers): (&mut LentPages, &RxBuffers),
-        parts: &[Part],
-        offload: Offload,
+        frame: &LongFrame,
     ) -> Result<bool, PeerFault> {
-        let total: usize = parts.iter().map(|part| usize::from(part.len)).sum();
+        let (parts, total, offload) = (frame.parts(), frame.total, frame.offload);
         // A checksum that is to be made blank is the whole frame's.
         let is_blank = offload.gso_type == 0 || offload.csum_blank;
         if !F::LENDS || total <= RX_HEAD_BYTES || !is_blank {
-            return Copying(&mut *self.out).take(path, (pages, buffers), parts, offload);
+            return Copying(&mut *self.out).take(path, (pages, buffers), frame);
         }
-        check(path, parts)?;
+        let slot_bytes = path.slot_bytes();
+        parts.iter().try_for_each(|part| check(slot_bytes, *part))?;
         let i = self.out.len();
         let Some(to) = self.out.room(total, offload) else { return Ok(false) };
         let mut head = &mut to[..RX_HEAD_BYTES];
         for part in parts {
-            let Some(piece) = piece_of(path, (pages, buffers), *part).filter(|_| !head.is_empty()) else {
+            let Some(piece) = piece_in(path, (pages, buffers), *part).filter(|_| !head.is_empty()) else {
                 break;
             };
             let copied = piece.copy_out(head);

@@ -15,7 +15,7 @@
 //! ([`lent`](super::lent)).
 
 use super::lent::{Lent, LentPages, UnknownToken};
-use super::receiver::{Copying, Lending, Places, Receiver, bad_part, memory, piece_of};
+use super::receiver::{Copying, Lending, Places, Receiver, check, memory, piece_in};
 use super::regions::OwnRing;
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::rx_buffers::RxBuffers;
@@ -26,7 +26,7 @@ use crate::net::path::named::{Answers, Received};
 use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontChain, FrontPath, NamedPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Sink, Token};
+use crate::port::{Arena, BURST_FRAMES, Piece, Sink, Token};
 use crate::ring::{FrontRing, NetRx};
 use crate::shm::SharedBytes;
 use crate::wire::netif::{RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
@@ -312,8 +312,8 @@ impl<P: Platform> RxFront<P> {
         if frame.error {
             return Ok(Long::Error(frame.used));
         }
-        let (parts, offload) = (frame.parts(), frame.offload);
         if frame.name() != 0 {
+            let (parts, offload) = (frame.parts(), frame.offload);
             let path = self.chain.named_by_mut(frame.name()).ok_or(frame.fault)?;
             let (received, by) =
                 with_named!(path, path => (path.recv_long((parts, offload), to.to())?, counted_named(path)));
@@ -327,10 +327,10 @@ impl<P: Platform> RxFront<P> {
         let (split, path) = memories(&self.chain, &frame)?;
         let by = with_path!(path, path => counted(path));
         let taken = match split {
-            Some(first) => take_split(first, path, (&self.pages, &self.buffers), to.to(), (parts, offload))?,
+            Some(first) => take_split(first, path, (&self.pages, &self.buffers), to.to(), &frame)?,
             None => {
                 let places = (&mut self.pages, &self.buffers);
-                with_path!(path, path => to.take(path, places, parts, offload)?)
+                with_path!(path, path => to.take(path, places, &frame)?)
             }
         };
         if !taken {
@@ -476,39 +476,17 @@ pub(super) fn memories<'a, P: Platform>(
     Ok((ahead.iter().find(|other| nr > 1 && other.takes_first()), path))
 }
 
-/// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in its slot's
-/// memory.
-#[inline(always)]
-pub(super) fn copy_part<P: Platform, F: FrontPath<P>>(
-    path: &F,
-    places: Places<'_>,
-    Part { slot, offset, len, .. }: Part,
-    skip: usize,
-    dst: &mut [u8],
-) -> Result<(), PeerFault> {
-    let from = usize::from(offset);
-    let start = memory(places, path, slot) + from + skip;
-    if from + usize::from(len) > path.slot_bytes() || !path.bytes().copy_out(start, dst) {
-        return Err(fault(offset, len as i16));
-    }
-    Ok(())
-}
-
 /// Gives a frame whose first slot is in the memory of `first`, the others in that of `rest`.
 fn take_split<P: Platform>(
     first: &AnyFrontPath<P>,
     rest: &AnyFrontPath<P>,
     places: Places<'_>,
     to: &mut impl Sink,
-    (parts, offload): (&[Part], Offload),
+    frame: &LongFrame,
 ) -> Result<bool, PeerFault> {
-    let piece = |(k, part): (usize, &Part)| {
-        let path = if k == 0 { first } else { rest };
-        with_path!(path, path => piece_of(path, places, *part))
-    };
-    let mut total = 0;
-    for part in parts.iter().enumerate() {
-        total += piece(part).ok_or(bad_part(*part.1))?.len();
-    }
-    Ok(to.take(total, offload, parts.iter().enumerate().filter_map(piece)))
+    let parts =
+        || frame.parts().iter().enumerate().map(|(k, part)| (if k == 0 { first } else { rest }, *part));
+    parts().try_for_each(|(path, part)| check(path.slot_bytes(), part))?;
+    let pieces = parts().filter_map(|(path, part)| with_path!(path, path => piece_in(path, places, part)));
+    Ok(to.take(frame.total, frame.offload, pieces))
 }

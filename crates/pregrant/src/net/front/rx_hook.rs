@@ -16,7 +16,8 @@
 
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::LentPages;
-use super::rx::{RxFront, copy_part, counted, counted_named, memories};
+use super::receiver::copy_part;
+use super::rx::{RxFront, counted, counted_named, memories};
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, offload_of};
 use super::rx_buffers::RxBuffers;
 use super::tx::TxFront;
