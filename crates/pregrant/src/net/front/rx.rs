@@ -45,6 +45,8 @@ pub struct RxFront<P: Platform> {
     pub(super) cut: u32,
     /// Scratch: a run of answers that were read.
     pub(super) run: Box<[RxResponse; BURST_FRAMES]>,
+    /// Scratch: a frame of several answers.
+    pub(super) long: Box<LongFrame>,
     pub(super) stats: DirStats,
 }
 
@@ -73,6 +75,7 @@ impl<P: Platform> RxFront<P> {
             buffers,
             cut: 0,
             run: array::filled(RxResponse::default()),
+            long: Box::default(),
             stats: DirStats::default(),
         }
     }
@@ -305,69 +308,52 @@ impl<P: Platform> RxFront<P> {
         n: u32,
         to: &mut impl Receiver<P>,
     ) -> Result<Long, PeerFault> {
-        let mut frame = LongFrame::default();
-        if !self.read_long(&mut frame, first, at, n)? {
+        if !self.read_long(first, at, n)? {
             return Ok(Long::Cut);
         }
+        let Self { chain, pages, buffers, long: frame, stats, .. } = self;
         if frame.error {
             return Ok(Long::Error(frame.used));
         }
         if frame.name() != 0 {
             let (parts, offload) = (frame.parts(), frame.offload);
-            let path = self.chain.named_by_mut(frame.name()).ok_or(frame.fault)?;
+            let path = chain.named_by_mut(frame.name()).ok_or(frame.fault)?;
             let (received, by) =
                 with_named!(path, path => (path.recv_long((parts, offload), to.to())?, counted_named(path)));
             match received {
-                Received::Whole => self.took_long(&frame, by, to.to()),
+                Received::Whole => took_long(stats, frame, by, to.to()),
                 Received::Noted => {}
                 Received::Refused => return Ok(Long::Refused),
             }
             return Ok(Long::Frame(frame.used));
         }
-        let (split, path) = memories(&self.chain, &frame)?;
+        let (split, path) = memories(chain, frame)?;
         let by = with_path!(path, path => counted(path));
         let taken = match split {
-            Some(first) => take_split(first, path, (&self.pages, &self.buffers), to.to(), &frame)?,
-            None => {
-                let places = (&mut self.pages, &self.buffers);
-                with_path!(path, path => to.take(path, places, &frame)?)
-            }
+            Some(first) => take_split(first, path, (pages, buffers), to.to(), frame)?,
+            None => with_path!(path, path => to.take(path, (pages, buffers), frame)?),
         };
         if !taken {
             return Ok(Long::Refused);
         }
-        self.took_long(&frame, by, to.to());
+        took_long(stats, frame, by, to.to());
         Ok(Long::Frame(frame.used))
     }
 
-    fn took_long(&mut self, frame: &LongFrame, by: PathName, to: &mut impl Sink) {
-        self.stats.bytes += frame.total as u64;
-        self.stats.handed_on_by(by, 1);
-        if let Some(out) = to.arena() {
-            blank_newest(out, &mut self.stats);
-        }
-    }
-
-    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there.
-    /// False: it is not all there.
-    pub(super) fn read_long(
-        &mut self,
-        frame: &mut LongFrame,
-        first: RxResponse,
-        at: u32,
-        n: u32,
-    ) -> Result<bool, PeerFault> {
-        let chain = &self.chain;
+    /// Reads the answers of such a frame, the `at`-th and those behind it, of `n` that are there,
+    /// to `long`. False: it is not all there.
+    pub(super) fn read_long(&mut self, first: RxResponse, at: u32, n: u32) -> Result<bool, PeerFault> {
+        let Self { ring, chain, long: frame, stats, .. } = self;
         let names = |rsp: &RxResponse| match chain.names(rsp.flags) {
             0 => Ok(0),
             name if chain.named_by(name).is_none_or(|path| path.can_have(rsp)) => Ok(name),
             _ => Err(fault(rsp.offset, rsp.status)),
         };
-        if !frame.read(&self.ring, names, first, (at, n))? {
+        if !frame.read(ring, names, first, (at, n))? {
             return Ok(false);
         }
         if frame.error {
-            self.stats.errors += 1;
+            stats.errors += 1;
         } else if frame.name() != 0 && chain.named_by(frame.name()).is_none() {
             return Err(frame.fault);
         }
@@ -474,6 +460,15 @@ pub(super) fn memories<'a, P: Platform>(
     let (ahead, rest) = chain.paths().split_at(k);
     let path = rest.first().ok_or(frame.fault)?;
     Ok((ahead.iter().find(|other| nr > 1 && other.takes_first()), path))
+}
+
+/// Such a frame was taken.
+fn took_long(stats: &mut DirStats, frame: &LongFrame, by: PathName, to: &mut impl Sink) {
+    stats.bytes += frame.total as u64;
+    stats.handed_on_by(by, 1);
+    if let Some(out) = to.arena() {
+        blank_newest(out, stats);
+    }
 }
 
 /// Gives a frame whose first slot is in the memory of `first`, the others in that of `rest`.

@@ -18,7 +18,7 @@ use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::LentPages;
 use super::receiver::copy_part;
 use super::rx::{RxFront, counted, counted_named, memories};
-use super::rx_answers::{LongFrame, Part, blank_newest, fault, offload_of};
+use super::rx_answers::{Part, blank_newest, fault, offload_of};
 use super::rx_buffers::RxBuffers;
 use super::tx::TxFront;
 use crate::error::{PeerFault, PlatformError};
@@ -86,7 +86,7 @@ impl<P: Platform> RxFront<P> {
         self.cut = 0;
         let most = most.min(BURST_FRAMES);
         let (mut taken, mut seen) = (0, 0);
-        let (mut frame, mut long_frame) = (HookFrame::new(), LongFrame::default());
+        let mut frame = HookFrame::new();
         self.ring.prefetch(n.min(BURST_FRAMES as u32));
         while taken < n && seen < most && to.has_room() {
             let (run, long) = self.plain_run(taken, ((n - taken) as usize).min(most - seen), true);
@@ -96,7 +96,7 @@ impl<P: Platform> RxFront<P> {
             }
             (taken, seen) = (taken + done as u32, seen + done);
             let Some(rsp) = long.filter(|_| done == run && seen < most && to.has_room()) else { continue };
-            match self.read_long(&mut long_frame, rsp, taken, n)? {
+            match self.read_long(rsp, taken, n)? {
                 false => match self.ring.available(n + 1)? {
                     more if more > n => n = more,
                     _ => {
@@ -105,9 +105,8 @@ impl<P: Platform> RxFront<P> {
                     }
                 },
                 true => {
-                    let long = &long_frame;
+                    let Self { chain, pages, buffers, long, stats, .. } = self;
                     if !long.error {
-                        let Self { chain, pages, buffers, stats, .. } = self;
                         let memory = match long.name() {
                             0 => {
                                 let (split, rest) = memories(chain, long)?;
