@@ -262,10 +262,11 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
         let mut ended = Sent::Frames(0);
         let (room, ids, limits) = (slots.ring.free(), slots.free.len(), slots.limits);
         // Of short frames all, of long ones the next two, as in pages of their own.
-        let mut ahead = 0;
+        let (mut ahead, mut all_asked) = (0, true);
         for (k, frame) in frames.first(BURST_FRAMES).enumerate() {
             let len = frame.len();
             if k >= 2 && len > SHORT {
+                all_asked = false;
                 break;
             }
             self.prefetch(ahead, len.min(PREFETCHED));
@@ -290,8 +291,10 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
                 ended = Sent::Full;
                 break;
             };
-            if let (Some(next), Some(later)) = (frames.get(k + 1), frames.get(k + 2))
+            if !all_asked
+                && let Some(later) = frames.get(k + 2)
                 && later.len() > SHORT
+                && let Some(next) = frames.get(k + 1)
             {
                 self.prefetch(rounded(next.len()), later.len().min(PREFETCHED));
             }
