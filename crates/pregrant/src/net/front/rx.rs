@@ -164,7 +164,7 @@ impl<P: Platform> RxFront<P> {
             let most = ((n - taken) as usize).min(to.to().takes()).min(BURST_FRAMES);
             let (run, long) = self.plain_run(taken, most, false);
             let mut done = 0;
-            while done < run && to.to().takes() > 0 {
+            while done < run {
                 match self.take_some(taken + done as u32, done..run, to)? {
                     0 => break, // it has no room after all
                     some => done += some,
@@ -258,7 +258,7 @@ impl<P: Platform> RxFront<P> {
                 let (mut n, mut full) = (0, false);
                 for rsp in rsps {
                     let len = rsp.status as u16;
-                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) || to.to().takes() == 0 {
+                    if i32::from(len) <= longer_than || !path.holds(usize::from(len), 1) {
                         break;
                     }
                     let slot = first.wrapping_add(n as u16) & mask;

@@ -392,6 +392,7 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
         to: &mut impl Sink,
     ) -> Result<u32, PeerFault> {
         let (mut used, mut bytes) = (0, 0);
+        let most = u32::try_from(to.takes()).unwrap_or(u32::MAX);
         loop {
             // The next one's lines come while this one is copied.
             let next = answers.read(used + 1);
@@ -411,9 +412,7 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
             }
             (used, bytes) = (used + 1, bytes + len as u64);
             match next {
-                Some(next) if to.takes() > 0 && is_plain(next) && next.flags & RXF_DATA_RING != 0 => {
-                    rsp = next
-                }
+                Some(next) if used < most && is_plain(next) && next.flags & RXF_DATA_RING != 0 => rsp = next,
                 _ => break, // what is no such frame is read anew, nothing of it is kept
             }
         }
