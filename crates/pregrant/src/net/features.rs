@@ -167,7 +167,7 @@ pub enum ChannelKeys {
 paths!(with_paths {
     /// One queue as the front set it up.
     #[derive(Clone, PartialEq, Eq, Debug)]
-    pub struct QueueKeys(QueueRequest, queue_request) {
+    pub struct QueueKeys(QueueRequest, default) {
         /// `tx-ring-ref`, or `tx-ring-ref%u` of several pages: a power of two of them.
         pub tx_ring: Vec<GrantRef> = Vec::new(),
         /// `rx-ring-ref`.
@@ -202,7 +202,7 @@ pub struct CtrlKeys {
 paths!(with_paths {
     /// What a front asks for.
     #[derive(Clone, PartialEq, Eq, Debug)]
-    pub struct FrontRequest(Request, request) {
+    pub struct FrontRequest(Request, default) {
         /// `request-rx-copy`: mandatory.
         pub rx_copy: bool = true,
         /// `feature-rx-notify`.

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 paths!(with_paths {
     /// See the module. Nothing is asked at first.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Asked(Wanted, nothing) {}
+    pub struct Asked(Wanted, default) {}
 });
 
 impl Default for Asked {
@@ -58,7 +58,9 @@ impl Asked {
     /// done without.
     pub fn is_kept(&self) -> bool {
         let mut is_kept = false;
-        each_path!(Path => is_kept |= Path::KEPT && *OfPath::<Path>::path(self) != Path::nothing());
+        each_path!(Path => {
+            is_kept |= Path::KEPT && *OfPath::<Path>::path(self) != <Path as Negotiation>::Wanted::default();
+        });
         is_kept
     }
 

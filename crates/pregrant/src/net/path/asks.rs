@@ -33,7 +33,7 @@ pub trait Asks: Negotiation {
     /// every frame.
     fn missing(wanted: Self::Wanted, asked: Self::Wanted, back: &BackFeatures, alone: bool) -> Vec<Missing> {
         let _ = (back, alone);
-        let nothing = Self::nothing();
+        let nothing = Self::Wanted::default();
         if wanted != nothing && asked == nothing { vec![Missing::Path(Self::NAME)] } else { Vec::new() }
     }
     /// Whether no other path is asked for beside it.

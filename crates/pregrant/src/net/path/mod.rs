@@ -75,7 +75,7 @@ macro_rules! listed {
 }
 
 /// A struct with a field for each path beside its own, which all have a value to begin with: `pub
-/// struct NAME(type of a path, function that makes one)`. The types are those of the folders, and
+/// struct NAME(type of a path, function that makes one)`, or `default` for its default. The types are those of the folders, and
 /// not the projections that they are equal to: rustc 1.95 does not compile a closure that takes
 /// such fields out of a struct (`..config`).
 macro_rules! with_paths {
@@ -99,7 +99,7 @@ macro_rules! with_paths {
             pub(crate) fn start() -> Self {
                 Self {
                     $($field: $value,)*
-                    $($module: <crate::net::path::$module::$path as crate::net::path::Negotiation>::$start(),)*
+                    $($module: starts!($start $module $path $of),)*
                 }
             }
         }
@@ -115,6 +115,15 @@ macro_rules! with_paths {
                 }
             }
         )*
+    };
+}
+
+macro_rules! starts {
+    (default $module:ident $path:ident $of:ident) => {
+        <crate::net::path::$module::$of>::default()
+    };
+    ($start:ident $module:ident $path:ident $of:ident) => {
+        <crate::net::path::$module::$path as crate::net::path::Negotiation>::$start()
     };
 }
 

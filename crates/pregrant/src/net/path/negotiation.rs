@@ -69,20 +69,8 @@ pub trait Negotiation {
     fn offer() -> Self::Offer {
         Self::Offer::default()
     }
-    /// What a front asks for of it unless it is configured.
-    fn request() -> Self::Request {
-        Self::Request::default()
-    }
-    /// The same of a queue.
-    fn queue_request() -> Self::QueueRequest {
-        Self::QueueRequest::default()
-    }
     /// What a front's owner would like unless it is configured.
     fn wanted() -> Self::Wanted {
-        Self::Wanted::default()
-    }
-    /// Nothing is wanted.
-    fn nothing() -> Self::Wanted {
         Self::Wanted::default()
     }
     /// How it is served unless it is configured.
