@@ -1,5 +1,6 @@
 //! What frames cost by each path, and which paths are asked first: as each says of itself.
 
+use super::back::RequestClaims;
 use super::name::{FrameCost, PathName, UnknownPath};
 use super::negotiation::Negotiation;
 
@@ -16,7 +17,7 @@ macro_rules! costs {
             /// Whether it knows its requests by a flag.
             pub const fn claims_requests(self) -> bool {
                 match self {
-                    $(Self::$path => <super::$module::$path as Negotiation>::CLAIMS,)*
+                    $(Self::$path => <super::$module::$path as Negotiation>::Claims::CLAIM.is_some(),)*
                 }
             }
         }

@@ -40,8 +40,6 @@ pub trait Negotiation {
     const COST: FrameCost = FrameCost::NoGrantOperation;
     /// Its keys.
     const KEYS: PathKeys = PathKeys::NONE;
-    /// Whether it knows its requests by a flag.
-    const CLAIMS: bool = false;
 
     /// What a back says of it.
     type Offer: Clone + PartialEq + Eq + Debug + Default;

@@ -35,7 +35,6 @@ pub struct DataRing;
 impl Negotiation for DataRing {
     const NAME: PathName = PathName::DataRing;
     const KEYS: PathKeys = keys::KEYS;
-    const CLAIMS: bool = true;
     type Offer = Offer;
     type Request = Request;
     type QueueRequest = QueueRequest;

@@ -39,7 +39,6 @@ pub struct Foreign;
 impl Negotiation for Foreign {
     const NAME: PathName = PathName::Foreign;
     const KEYS: PathKeys = keys::KEYS;
-    const CLAIMS: bool = true;
     type Offer = Offer;
     type Request = Request;
     type QueueRequest = QueueRequest;
