@@ -3,12 +3,14 @@
 //!
 //! What a peer may do: write anything. What makes no sense means that the queue goes without.
 
+use super::negotiation::{Nothing, Requests};
 use crate::units::{DomId, GrantRef};
 use crate::xenbus::KeyError;
-use crate::xenbus::key_source::{KeySource, Pairs, decimal, put, stated};
+use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, put, stated};
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 
 /// The names of a path's keys. Those of a queue stand where its rings' do.
 #[derive(Clone, Copy, Debug)]
@@ -54,12 +56,19 @@ impl From<Option<GrantRef>> for RingRequest {
     }
 }
 
-/// A queue's key of this name, below `at`.
-pub(super) fn ring_request<S: KeySource>(
+/// The queues' keys of this name, of a front that was offered it; `queues`: how the keys of each
+/// begin.
+pub(super) fn ring_requests<S: KeySource>(
     keys: &mut S,
-    at: &str,
+    offered: bool,
+    queues: &[&str],
     name: &str,
-) -> Result<RingRequest, S::Error> {
+) -> Requests<Nothing, RingRequest, S::Error> {
+    let read = |at: &&str| if offered { ring_request(keys, at, name) } else { Ok(RingRequest::None) };
+    Ok((Nothing, queues.iter().map(read).collect::<Result<_, _>>()?))
+}
+
+fn ring_request<S: KeySource>(keys: &mut S, at: &str, name: &str) -> Result<RingRequest, S::Error> {
     let key = format!("{at}{name}");
     let Some(text) = stated(keys, &key)? else { return Ok(RingRequest::None) };
     Ok(match decimal(&text) {
@@ -68,11 +77,24 @@ pub(super) fn ring_request<S: KeySource>(
     })
 }
 
-/// Writes it.
-pub(super) fn put_ring_request(pairs: &mut Pairs, at: &str, name: &str, request: &RingRequest) {
-    if let RingRequest::Index(gref) = request {
-        put(pairs, format!("{at}{name}"), gref.0);
+/// Writes them.
+pub(super) fn put_ring_requests(pairs: &mut Pairs, queues: &[(&str, &RingRequest)], name: &str) {
+    for (at, request) in queues {
+        if let RingRequest::Index(gref) = request {
+            put(pairs, format!("{at}{name}"), gref.0);
+        }
     }
+}
+
+/// A front's key of this name, 0 or 1, which asks for something for all queues; of a front that was
+/// offered it.
+pub(super) fn flag_request<S: KeySource>(
+    keys: &mut S,
+    offered: bool,
+    queues: &[&str],
+    name: &str,
+) -> Requests<bool, Nothing, S::Error> {
+    Ok((offered && flag(keys, name)?, vec![Nothing; queues.len()]))
 }
 
 /// What is wrong with a key of domain `of` that says this.

@@ -7,8 +7,8 @@ use crate::net::features::BackFeatures;
 use crate::net::front::memory::QueueMemory;
 use crate::net::path::accept::Accept;
 use crate::net::path::active::ActiveLists;
-use crate::net::path::keys::{PathKeys, RingRequest, put_ring_request, ring_request};
-use crate::net::path::negotiation::Nothing;
+use crate::net::path::keys::{PathKeys, RingRequest, put_ring_requests, ring_requests};
+use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::{Asks, DataRingPath, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
@@ -56,19 +56,14 @@ impl Negotiation for DataRing {
         keys::read_offer(keys)
     }
     fn put_request(_request: &Nothing, queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
-        for (at, request) in queues {
-            put_ring_request(pairs, at, keys::INDEX_REF, request);
-        }
+        put_ring_requests(pairs, queues, keys::INDEX_REF);
     }
     fn read_request<S: KeySource>(
         keys: &mut S,
         max_order: &u32,
         queues: &[&str],
-    ) -> Result<(Nothing, Vec<RingRequest>), S::Error> {
-        let offered = *max_order >= ORDER_MIN;
-        let read =
-            |at: &&str| if offered { ring_request(keys, at, keys::INDEX_REF) } else { Ok(RingRequest::None) };
-        Ok((Nothing, queues.iter().map(read).collect::<Result<_, _>>()?))
+    ) -> Requests<Nothing, RingRequest, S::Error> {
+        ring_requests(keys, *max_order >= ORDER_MIN, queues, keys::INDEX_REF)
     }
     fn acceptor<P: Platform>(_config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(accept::AcceptDataRing))

@@ -8,15 +8,13 @@ use crate::net::front::Granting;
 use crate::net::front::memory::QueueMemory;
 use crate::net::path::accept::Accept;
 use crate::net::path::active::ActiveLists;
-use crate::net::path::keys::PathKeys;
-use crate::net::path::negotiation::Nothing;
+use crate::net::path::keys::{PathKeys, flag_request};
+use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::NoMemory;
 use crate::net::path::{Asks, ForeignPath, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::boxed::Box;
-use alloc::vec;
-use alloc::vec::Vec;
 
 /// The back maps all of a guest that asks for it.
 pub type Offer = bool;
@@ -68,8 +66,8 @@ impl Negotiation for Foreign {
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Result<(bool, Vec<Nothing>), S::Error> {
-        Ok((*offered && flag(keys, REQUEST)?, vec![Nothing; queues.len()]))
+    ) -> Requests<bool, Nothing, S::Error> {
+        flag_request(keys, *offered, queues, REQUEST)
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(accept::AcceptForeign::new(*config)))

@@ -7,14 +7,13 @@ use crate::net::features::BackFeatures;
 use crate::net::front::memory::QueueMemory;
 use crate::net::path::accept::Accept;
 use crate::net::path::active::ActiveLists;
-use crate::net::path::keys::{PathKeys, RingRequest, put_ring_request, ring_request};
-use crate::net::path::negotiation::Nothing;
+use crate::net::path::keys::{PathKeys, RingRequest, put_ring_requests, ring_requests};
+use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::{NoClaims, NoMemory};
 use crate::net::path::{Asks, FrameCost, GuestCopyPath, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// The back lends pages of its own for RX.
 pub type Offer = bool;
@@ -60,18 +59,14 @@ impl Negotiation for GuestCopy {
         flag(keys, FEATURE)
     }
     fn put_request(_request: &Nothing, queues: &[(&str, &RingRequest)], pairs: &mut Pairs) {
-        for (at, request) in queues {
-            put_ring_request(pairs, at, LIST_REF, request);
-        }
+        put_ring_requests(pairs, queues, LIST_REF);
     }
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Result<(Nothing, Vec<RingRequest>), S::Error> {
-        let read =
-            |at: &&str| if *offered { ring_request(keys, at, LIST_REF) } else { Ok(RingRequest::None) };
-        Ok((Nothing, queues.iter().map(read).collect::<Result<_, _>>()?))
+    ) -> Requests<Nothing, RingRequest, S::Error> {
+        ring_requests(keys, *offered, queues, LIST_REF)
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(accept::AcceptGuestCopy::new(*config)))

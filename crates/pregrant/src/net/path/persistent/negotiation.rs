@@ -5,15 +5,13 @@ use super::{DEFAULT_LIMIT, FEATURE, accept, keys};
 use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
 use crate::net::path::accept::Accept;
-use crate::net::path::keys::PathKeys;
-use crate::net::path::negotiation::Nothing;
+use crate::net::path::keys::{PathKeys, flag_request};
+use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
 use crate::net::path::{Asks, Negotiation, PathName, PersistentPath};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::boxed::Box;
-use alloc::vec;
-use alloc::vec::Vec;
 
 /// The back keeps the pages of a front that does so too mapped.
 pub type Offer = bool;
@@ -63,8 +61,8 @@ impl Negotiation for Persistent {
         keys: &mut S,
         offered: &bool,
         queues: &[&str],
-    ) -> Result<(bool, Vec<Nothing>), S::Error> {
-        Ok((*offered && flag(keys, FEATURE)?, vec![Nothing; queues.len()]))
+    ) -> Requests<bool, Nothing, S::Error> {
+        flag_request(keys, *offered, queues, FEATURE)
     }
     fn kept_pages(config: &usize) -> usize {
         *config
