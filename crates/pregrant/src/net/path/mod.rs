@@ -170,6 +170,26 @@ macro_rules! match_front {
         }
     };
 }
+
+/// The types of a path's negotiation, by their names in its file.
+macro_rules! own_types {
+    () => {
+        type Offer = Offer;
+        type Request = Request;
+        type QueueRequest = QueueRequest;
+        type Config = Config;
+        type Wanted = Wanted;
+    };
+}
+
+/// Of a path without memory at the front.
+macro_rules! no_memory {
+    () => {
+        type Front<P: crate::platform::Platform> = crate::net::path::none::NoMemory<P>;
+        type Named<P: crate::platform::Platform> = crate::net::path::none::NoMemory<P>;
+    };
+}
+
 macro_rules! folders {
     ({} $($(#[$doc:meta])* $path:ident = $module:ident, $text:literal;)*) => {
         $(pub mod $module;)*

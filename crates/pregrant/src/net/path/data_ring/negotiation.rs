@@ -35,11 +35,7 @@ pub struct DataRing;
 impl Negotiation for DataRing {
     const NAME: PathName = PathName::DataRing;
     const KEYS: PathKeys = keys::KEYS;
-    type Offer = Offer;
-    type Request = Request;
-    type QueueRequest = QueueRequest;
-    type Config = Config;
-    type Wanted = Wanted;
+    own_types! {}
     type Refusal = keys::HalfRefusal;
     type Claims = claim::InArea;
     type Back<P: Platform> = DataRingPath<P>;

@@ -37,11 +37,7 @@ pub struct Foreign;
 impl Negotiation for Foreign {
     const NAME: PathName = PathName::Foreign;
     const KEYS: PathKeys = keys::KEYS;
-    type Offer = Offer;
-    type Request = Request;
-    type QueueRequest = QueueRequest;
-    type Config = Config;
-    type Wanted = Wanted;
+    own_types! {}
     type Refusal = keys::WholeRefusal;
     type Claims = claim::NamesFrames;
     type Back<P: Platform> = ForeignPath<P>;

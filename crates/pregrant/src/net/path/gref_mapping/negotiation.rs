@@ -6,7 +6,7 @@ use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
 use crate::net::path::accept::Accept;
 use crate::net::path::negotiation::Nothing;
-use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
+use crate::net::path::none::{NoClaims, NoRefusal};
 use crate::net::path::{Asks, GrefMappingPath, Negotiation, PathName};
 use crate::platform::Platform;
 use alloc::boxed::Box;
@@ -29,16 +29,11 @@ pub struct GrefMapping;
 
 impl Negotiation for GrefMapping {
     const NAME: PathName = PathName::GrefMapping;
-    type Offer = Offer;
-    type Request = Request;
-    type QueueRequest = QueueRequest;
-    type Config = Config;
-    type Wanted = Wanted;
+    own_types! {}
     type Refusal = NoRefusal;
     type Claims = NoClaims;
     type Back<P: Platform> = GrefMappingPath<P>;
-    type Front<P: Platform> = NoMemory<P>;
-    type Named<P: Platform> = NoMemory<P>;
+    no_memory! {}
 
     fn config() -> usize {
         DEFAULT_LIMIT

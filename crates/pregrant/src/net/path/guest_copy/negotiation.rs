@@ -38,11 +38,7 @@ impl Negotiation for GuestCopy {
     const NAME: PathName = PathName::GuestCopy;
     const COST: FrameCost = FrameCost::CopyByGuest;
     const KEYS: PathKeys = keys::KEYS;
-    type Offer = Offer;
-    type Request = Request;
-    type QueueRequest = QueueRequest;
-    type Config = Config;
-    type Wanted = Wanted;
+    own_types! {}
     type Refusal = keys::LendRefusal;
     type Claims = NoClaims;
     type Back<P: Platform> = GuestCopyPath<P>;

@@ -3,22 +3,14 @@
 
 use super::accept;
 use crate::net::path::accept::Accept;
-use crate::net::path::negotiation::Nothing;
-use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
+use crate::net::path::none::{NoClaims, NoRefusal};
 use crate::net::path::{Asks, FrameCost, MapPath, Negotiation, PathName};
 use crate::platform::Platform;
 use alloc::boxed::Box;
 
-/// What a back says of it.
-pub type Offer = Nothing;
-/// What a front asks for, of all queues.
-pub type Request = Nothing;
-/// What it asks for, of one queue.
-pub type QueueRequest = Nothing;
-/// How a back's operator wants it served.
-pub type Config = Nothing;
-/// What a front's owner would like.
-pub type Wanted = Nothing;
+pub use crate::net::path::negotiation::{
+    Nothing as Offer, Nothing as Request, Nothing as QueueRequest, Nothing as Config, Nothing as Wanted,
+};
 
 /// The path, to the list of all.
 #[derive(Clone, Copy, Debug)]
@@ -27,16 +19,11 @@ pub struct Map;
 impl Negotiation for Map {
     const NAME: PathName = PathName::Map;
     const COST: FrameCost = FrameCost::MapAndUnmap;
-    type Offer = Offer;
-    type Request = Request;
-    type QueueRequest = QueueRequest;
-    type Config = Config;
-    type Wanted = Wanted;
+    own_types! {}
     type Refusal = NoRefusal;
     type Claims = NoClaims;
     type Back<P: Platform> = MapPath<P>;
-    type Front<P: Platform> = NoMemory<P>;
-    type Named<P: Platform> = NoMemory<P>;
+    no_memory! {}
 
     fn acceptor<P: Platform>(_config: &Self::Config, fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(accept::AcceptMap { wanted: fallback == PathName::Map }))

@@ -8,7 +8,7 @@ use crate::net::front::Granting;
 use crate::net::path::accept::Accept;
 use crate::net::path::keys::{PathKeys, flag_request};
 use crate::net::path::negotiation::{Nothing, Requests};
-use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
+use crate::net::path::none::{NoClaims, NoRefusal};
 use crate::net::path::{Asks, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
@@ -33,16 +33,11 @@ pub struct Ninth;
 impl Negotiation for Ninth {
     const NAME: PathName = PathName::Ninth;
     const KEYS: PathKeys = keys::KEYS;
-    type Offer = Offer;
-    type Request = Request;
-    type QueueRequest = QueueRequest;
-    type Config = Config;
-    type Wanted = Wanted;
+    own_types! {}
     type Refusal = NoRefusal;
     type Claims = NoClaims;
     type Back<P: Platform> = NinthPath<P>;
-    type Front<P: Platform> = NoMemory<P>;
-    type Named<P: Platform> = NoMemory<P>;
+    no_memory! {}
 
     fn put_offer(offer: &bool, pairs: &mut Pairs) {
         if *offer {

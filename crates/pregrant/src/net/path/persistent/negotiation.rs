@@ -7,7 +7,7 @@ use crate::net::front::Granting;
 use crate::net::path::accept::Accept;
 use crate::net::path::keys::{PathKeys, flag_request};
 use crate::net::path::negotiation::{Nothing, Requests};
-use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
+use crate::net::path::none::{NoClaims, NoRefusal};
 use crate::net::path::{Asks, Negotiation, PathName, PersistentPath};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
@@ -31,16 +31,11 @@ pub struct Persistent;
 impl Negotiation for Persistent {
     const NAME: PathName = PathName::Persistent;
     const KEYS: PathKeys = keys::KEYS;
-    type Offer = Offer;
-    type Request = Request;
-    type QueueRequest = QueueRequest;
-    type Config = Config;
-    type Wanted = Wanted;
+    own_types! {}
     type Refusal = NoRefusal;
     type Claims = NoClaims;
     type Back<P: Platform> = PersistentPath<P>;
-    type Front<P: Platform> = NoMemory<P>;
-    type Named<P: Platform> = NoMemory<P>;
+    no_memory! {}
 
     fn offer() -> bool {
         true

@@ -34,11 +34,7 @@ pub struct Staging;
 impl Negotiation for Staging {
     const NAME: PathName = PathName::Staging;
     const KEYS: PathKeys = keys::KEYS;
-    type Offer = Offer;
-    type Request = Request;
-    type QueueRequest = QueueRequest;
-    type Config = Config;
-    type Wanted = Wanted;
+    own_types! {}
     type Refusal = keys::ListRefusal;
     type Claims = claim::ByNumber;
     type Back<P: Platform> = StagingPath<P>;
