@@ -97,24 +97,6 @@ macro_rules! any_path {
 
 paths!(any_path {});
 
-/// Evaluates `$call` with `$bound` bound to the path that it is.
-macro_rules! with_path {
-    ($any:expr, $bound:ident => $call:expr) => {
-        paths!(match_path { $any, $bound => $call })
-    };
-}
-
-macro_rules! match_path {
-    (
-        { $any:expr, $bound:ident => $call:expr }
-        $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*
-    ) => {
-        match $any {
-            $(Self::$path($bound) => $call,)*
-        }
-    };
-}
-
 #[inline(always)]
 fn name<P: Platform, B: BackPath<P>>(_: &B) -> PathName {
     B::NAME
@@ -124,86 +106,86 @@ impl<P: Platform> AnyPath<P> {
     /// [`BackPath::NAME`].
     #[inline(always)]
     pub fn name(&self) -> PathName {
-        with_path!(self, path => name::<P, _>(path))
+        with_back!(self, path => name::<P, _>(path))
     }
 
     /// [`BackPath::serves_all`].
     pub fn serves_all(&self) -> bool {
-        with_path!(self, path => BackPath::<P>::serves_all(path))
+        with_back!(self, path => BackPath::<P>::serves_all(path))
     }
 
     /// [`BackPath::buffers`].
     pub fn buffers(&self) -> Option<(u32, bool)> {
-        with_path!(self, path => BackPath::<P>::buffers(path))
+        with_back!(self, path => BackPath::<P>::buffers(path))
     }
 
     /// [`BackPath::room`].
     #[inline(always)]
     pub fn room(&mut self) -> Option<&mut dyn ByteArea> {
-        with_path!(self, path => BackPath::<P>::room(path))
+        with_back!(self, path => BackPath::<P>::room(path))
     }
 
     /// [`BackPath::shared`].
     pub fn shared(&mut self) -> Option<&mut dyn Shared> {
-        with_path!(self, path => BackPath::<P>::shared(path))
+        with_back!(self, path => BackPath::<P>::shared(path))
     }
 
     /// [`BackPath::exchange`].
     pub fn exchange(&self) -> Option<Arc<PageExchange<P>>> {
-        with_path!(self, path => BackPath::<P>::exchange(path))
+        with_back!(self, path => BackPath::<P>::exchange(path))
     }
 
     /// [`BackPath::is_lent`].
     pub fn is_lent(&self) -> bool {
-        with_path!(self, path => BackPath::<P>::is_lent(path))
+        with_back!(self, path => BackPath::<P>::is_lent(path))
     }
 
     /// [`BackPath::into_lent`].
     pub fn into_lent(self) -> Option<<P::Grants as GrantPool>::Region> {
-        with_path!(self, path => BackPath::<P>::into_lent(path))
+        with_back!(self, path => BackPath::<P>::into_lent(path))
     }
 
     /// [`BackPath::fetch`].
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
-        with_path!(self, path => path.fetch(p, of, batch, todo, out))
+        with_back!(self, path => path.fetch(p, of, batch, todo, out))
     }
 
     /// [`BackPath::deliver`].
     #[inline(always)]
     pub fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
-        with_path!(self, path => path.deliver(p, of, batch, frames, todo))
+        with_back!(self, path => path.deliver(p, of, batch, frames, todo))
     }
 
     /// [`BackPath::retire`].
     pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
-        with_path!(self, path => path.retire(p, done))
+        with_back!(self, path => path.retire(p, done))
     }
 
     /// [`BackPath::piece`].
     #[inline]
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        with_path!(self, path => BackPath::<P>::piece(path, i, k))
+        with_back!(self, path => BackPath::<P>::piece(path, i, k))
     }
 
     /// [`BackPath::holds_frames`].
     pub fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
-        with_path!(self, path => path.holds_frames())
+        with_back!(self, path => path.holds_frames())
     }
 
     /// [`BackPath::pages`].
     pub fn pages(&self) -> Option<usize> {
-        with_path!(self, path => BackPath::<P>::pages(path))
+        with_back!(self, path => BackPath::<P>::pages(path))
     }
 
     /// [`BackPath::kept`].
     pub fn kept(&self) -> Option<StoreFigures> {
-        with_path!(self, path => BackPath::<P>::kept(path))
+        with_back!(self, path => BackPath::<P>::kept(path))
     }
 
     /// [`BackPath::limit_pages`].
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
-        with_path!(self, path => path.limit_pages(p, pages))
+        with_back!(self, path => path.limit_pages(p, pages))
     }
 }
 

@@ -149,18 +149,25 @@ macro_rules! does_each {
 /// Does the same with whichever memory at the front it is; compiled for each.
 macro_rules! with_path {
     ($any:expr, $bound:ident => $what:expr) => {
-        paths!(match_front { AnyFrontPath, $any, $bound => $what })
+        paths!(match_any { AnyFrontPath, $any, $bound => $what })
     };
 }
 
 /// The same of memory that responses name.
 macro_rules! with_named {
     ($any:expr, $bound:ident => $what:expr) => {
-        paths!(match_front { AnyNamedPath, $any, $bound => $what })
+        paths!(match_any { AnyNamedPath, $any, $bound => $what })
     };
 }
 
-macro_rules! match_front {
+/// The same of a path at the back.
+macro_rules! with_back {
+    ($any:expr, $bound:ident => $what:expr) => {
+        paths!(match_any { AnyPath, $any, $bound => $what })
+    };
+}
+
+macro_rules! match_any {
     (
         { $of:ident, $any:expr, $bound:ident => $what:expr }
         $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*
