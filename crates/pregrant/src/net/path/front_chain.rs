@@ -218,12 +218,7 @@ impl<P: Platform> FrontChain<P> {
 
     /// Gives the memory back.
     pub fn release(self, p: &P, regions: &mut Regions<P>) {
-        for path in self.paths {
-            path.into_memory().into_iter().for_each(|granted| regions.put(p, granted));
-        }
-        for path in self.named {
-            path.into_memory().into_iter().for_each(|granted| regions.put(p, granted));
-        }
+        self.into_memory().for_each(|granted| regions.put(p, granted));
     }
 
     /// Its pages, to be given back.
