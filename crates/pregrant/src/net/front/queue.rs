@@ -321,12 +321,17 @@ impl<P: Platform> FrontQueue<P> {
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         let n = self.tx.reclaim(p, want)?;
         if n > 0 && self.tx.tx.sends_on() {
-            while let Some(buffer) = self.tx.tx.returned() {
-                self.rx.rx.give_back(buffer);
-            }
+            self.give_back_returned();
             self.rx.post_free(p);
         }
         Ok(n)
+    }
+
+    /// Received buffers that TX has sent on are RX's again.
+    fn give_back_returned(&mut self) {
+        while let Some(buffer) = self.tx.tx.returned() {
+            self.rx.rx.give_back(buffer);
+        }
     }
 
     /// See [`RxHalf::recv`].
@@ -448,7 +453,8 @@ impl<P: Platform> FrontQueue<P> {
 }
 
 impl<P: Platform> FrontQueue<P> {
-    /// Its halves, each for an owner of its own.
+    /// Its halves, each for an owner of its own. Received buffers that are sent on by then are RX's
+    /// again once it is [whole](Self::of_halves).
     pub fn into_halves(self) -> (Box<TxHalf<P>>, Box<RxHalf<P>>) {
         (self.tx, self.rx)
     }
@@ -460,7 +466,12 @@ impl<P: Platform> FrontQueue<P> {
         tx: Box<TxHalf<P>>,
         rx: Box<RxHalf<P>>,
     ) -> Result<Self, (Box<TxHalf<P>>, Box<RxHalf<P>>)> {
-        if Arc::ptr_eq(&tx.link, &rx.link) { Ok(Self { tx, rx }) } else { Err((tx, rx)) }
+        if !Arc::ptr_eq(&tx.link, &rx.link) {
+            return Err((tx, rx));
+        }
+        let mut queue = Self { tx, rx };
+        queue.give_back_returned();
+        Ok(queue)
     }
 
     /// What its halves share.
