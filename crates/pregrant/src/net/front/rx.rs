@@ -106,8 +106,9 @@ impl<P: Platform> RxFront<P> {
 
     /// Copies the frames that are there to `to`, as many as it takes, once at least `want` answers
     /// are. Returns how many frames were added. The slots are free afterwards: call
-    /// [`post`](Self::post).
+    /// [`post`](Self::post). Frames that are [fetched](Self::fetch) go to an arena.
     pub fn recv(&mut self, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
+        debug_assert!(!self.chain.fetches() || to.arena().is_some());
         self.take(&mut Copying(to), want)
     }
 
