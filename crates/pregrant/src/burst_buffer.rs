@@ -1,8 +1,8 @@
 //! Private memory of bursts: of the heap, or pages that a platform gives.
 //!
 //! ```text
-//!   Room::heap(n)              Box<[u8]>
-//!   PeerMem::buffer(n) --over--> pages that the platform knows by another name than their address, which spares it a lookup for each copy
+//!   BurstBuffer::heap(n)              Box<[u8]>
+//!   PeerMem::burst_buffer(n) --over--> pages that the platform knows by another name than their address, which spares it a lookup for each copy
 //! ```
 //! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its
 //! owner is. No peer can write them.
@@ -45,7 +45,7 @@ impl BurstBuffer {
     /// Its memory, where that is the heap's.
     ///
     /// # Errors
-    /// It is not: the room itself.
+    /// It is not: the buffer itself.
     pub fn into_heap(self) -> Result<Box<[u8]>, Self> {
         if self.owner.is_some() {
             return Err(self);
@@ -91,7 +91,8 @@ impl Drop for BurstBuffer {
 
 impl fmt::Debug for BurstBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Room").field("bytes", &self.len()).field("heap", &self.owner.is_none()).finish()
+        let is_heap = self.owner.is_none();
+        f.debug_struct("BurstBuffer").field("bytes", &self.len()).field("heap", &is_heap).finish()
     }
 }
 
@@ -100,7 +101,7 @@ pub(crate) mod tests {
     use super::*;
     use alloc::sync::Arc;
 
-    /// Memory that a room is over.
+    /// Memory that a buffer is over.
     struct Owner(NonNull<[u8]>, #[allow(dead_code)] Arc<()>);
 
     // SAFETY: it is a box.
@@ -115,18 +116,18 @@ pub(crate) mod tests {
         }
     }
 
-    /// A room of `len` bytes that are not the heap's to take; what it shares with its owner is
+    /// A buffer of `len` bytes that are not the heap's to take; what it shares with its owner is
     /// dropped with that.
     pub(crate) fn of_an_owner(len: usize) -> (BurstBuffer, Arc<()>) {
         let there = Arc::new(());
         let bytes = NonNull::from(Box::leak(vec![3; len].into_boxed_slice()));
         let owner = Owner(bytes, Arc::clone(&there));
-        // SAFETY: no one touches the bytes but by the room, until the owner frees them.
+        // SAFETY: no one touches the bytes but by the buffer, until the owner frees them.
         (unsafe { BurstBuffer::over(bytes.cast(), len, Box::new(owner)) }, there)
     }
 
     #[test]
-    fn a_room_of_the_heap_is_the_box_that_it_was() {
+    fn a_buffer_of_the_heap_is_the_box_that_it_was() {
         let mut buffer = BurstBuffer::heap(100);
         assert!(buffer.len() == 100 && buffer.iter().all(|b| *b == 0));
         buffer[7] = 1;
@@ -137,7 +138,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_owner_is_dropped_with_its_room() {
+    fn an_owner_is_dropped_with_its_buffer() {
         let (mut buffer, there) = of_an_owner(64);
         buffer[0] = 4;
         assert_eq!(buffer[..2], [4, 3]);

@@ -154,9 +154,9 @@ impl Arena {
         Self::over(BurstBuffer::heap(ARENA_BYTES))
     }
 
-    /// An empty arena in `room`, which has [`ARENA_BYTES`]; else in memory of the heap.
-    pub fn over(room: BurstBuffer) -> Self {
-        Self::of(if room.len() == ARENA_BYTES { room } else { BurstBuffer::heap(ARENA_BYTES) })
+    /// An empty arena in `buffer`, which has [`ARENA_BYTES`]; else in memory of the heap.
+    pub fn over(buffer: BurstBuffer) -> Self {
+        Self::of(if buffer.len() == ARENA_BYTES { buffer } else { BurstBuffer::heap(ARENA_BYTES) })
     }
 
     /// One without memory, until there is another to take its place; no frame is for it, whatever
@@ -625,8 +625,8 @@ pub trait FramePort: Send {
         let _ = bytes;
         None
     }
-    /// As [`tx_burst`](Self::tx_burst), of a batch that is in memory of
-    /// [`tx_room`](Self::tx_room)'s: the port may [take](Arena::move_out) it.
+    /// As [`tx_burst`](Self::tx_burst), of a batch that is in the memory that
+    /// [`tx_room`](Self::tx_room) gave: the port may [take](Arena::move_out) it.
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.tx_burst(&arena.burst())
     }
@@ -698,10 +698,10 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn an_arena_of_another_room_gives_none_of_it_away() {
-        let (room, _owner) = crate::burst_buffer::tests::of_an_owner(ARENA_BYTES);
-        let base = room.as_ptr().addr();
-        let mut arena = Arena::over(room);
+    fn an_arena_in_an_owners_buffer_gives_none_of_it_away() {
+        let (buffer, _owner) = crate::burst_buffer::tests::of_an_owner(ARENA_BYTES);
+        let base = buffer.as_ptr().addr();
+        let mut arena = Arena::over(buffer);
         assert!(arena.move_out().is_none());
         arena.move_in(vec![9; 100].into_boxed_slice()).unwrap();
         assert_eq!(arena.move_out().as_deref(), Some(&[9; 100][..]));
@@ -718,7 +718,7 @@ mod tests {
             arena.came(MAX_FRAME, Offload::default());
         }
         assert_eq!(arena.len(), 5, "three more of the longest");
-        // Too small a room is none.
+        // Too small a buffer is none.
         assert_eq!(Arena::over(BurstBuffer::heap(100)).burst().bytes.len(), ARENA_BYTES);
     }
 }
