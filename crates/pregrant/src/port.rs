@@ -533,8 +533,9 @@ impl<'a> ZeroCopyBurst<'a> {
 
     /// Keeps frame `i` beyond this call, until `by` completes it: its [pieces](Self::pieces) stay
     /// where they are, and as they are [named to the kernel](Piece::as_raw) they may be read for so
-    /// long. Its head does not stay. None: it is not kept, for it is whole, was not checked, or
-    /// another keeper has frames of this queue.
+    /// long. Its head does not stay. None: it is not kept, for it is whole, was not
+    /// [mapped](Self::map_payload), or the frames that this queue holds are another port's
+    /// ([`Completions`]).
     pub fn hold(&mut self, i: usize, by: &Arc<dyn Completions>) -> Option<Token> {
         if !self.is_mapped || self.is_whole(i) || self.len_of(i) == 0 {
             return None;
@@ -641,7 +642,7 @@ pub trait FramePort: Send {
     /// Appends frames for the guest to `into`, as many as it has and as fit, or
     /// [moves](Arena::move_in_filled) them into an empty one: no one else has that memory then.
     /// Returns how many. After a call that gave none it is not asked again before its queue's guest
-    /// or its [doorbell](Self::owned_by) rings.
+    /// or its [waker](Self::owned_by) wakes its worker.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
     /// The kernel says that there are frames for the guest: called by who waits for the port's
     /// descriptor, before it asks for them. A port that was ever told may rely on it, and give none
@@ -668,8 +669,8 @@ pub trait FramePort: Send {
         let _ = by;
     }
     /// This worker calls the port from now on. A port that comes to have frames outside of a call
-    /// to it rings its doorbell, whoever has them come; one that no one gave to a worker has no
-    /// doorbell to ring.
+    /// to it wakes its worker by its waker, whoever has them come; one that no one gave to a worker
+    /// has none to wake.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
@@ -677,8 +678,8 @@ pub trait FramePort: Send {
 
 /// Wakes a worker.
 pub trait QueueWaker: Send + Sync + fmt::Debug {
-    /// There is something for the port to which this doorbell belongs. Rung often, it does no more
-    /// than rung once. From any thread, also while another port holds its lock: it calls no port.
+    /// There is something for the port to which this waker belongs. Rung often, it does no more than
+    /// rung once. From any thread, also while another port holds its lock: it calls no port.
     fn ring(&self);
 }
 

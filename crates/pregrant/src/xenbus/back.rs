@@ -197,8 +197,8 @@ fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
 pub enum BackStep {
     /// Nothing to do until the next watch event.
     Waiting,
-    /// It is to close, and [parts of it are lent](BackDevice::is_handed_out): bring them back and
-    /// call again.
+    /// It is to close, and [parts of it are handed out](BackDevice::is_handed_out): bring them back
+    /// and call again.
     Recall,
     /// It is live now.
     Connected,

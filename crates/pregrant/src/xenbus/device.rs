@@ -276,7 +276,7 @@ impl Device {
         reported
     }
 
-    /// Watches the peer's state. It fires once at once.
+    /// Watches the peer's state. The watch fires once right away, whether anything changed or not.
     pub fn watch_peer<T: Transport>(&self, xs: &mut Client<T>) -> Result<(), XsError> {
         self.watch_peer_key(xs, STATE)
     }

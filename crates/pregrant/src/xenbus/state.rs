@@ -424,7 +424,7 @@ mod tests {
             for (f, b) in XenbusState::ALL.into_iter().flat_map(|f| XenbusState::ALL.map(|b| (f, b))) {
                 let (mut own, mut peer) = (f, b);
                 // States that this end never writes; a driver that starts reads its own state once
-                // and begins anew.
+                // and restarts.
                 if matches!(f, Unknown | InitWait | Reconfigured | Reconfiguring) {
                     continue;
                 }

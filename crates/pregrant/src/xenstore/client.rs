@@ -180,8 +180,8 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Watches changes at and below a node. It fires once at once. One event waits
-    /// to be taken: of several changes it names the watched node.
+    /// Watches changes at and below a node. The watch fires once right away, whether anything
+    /// changed or not. One event waits to be taken: of several changes it names the watched node.
     pub fn watch(&mut self, path: &str, token: &str) -> Result<(), XsError> {
         self.set_watch(path, token, false)
     }

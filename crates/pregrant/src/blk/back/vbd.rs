@@ -94,7 +94,7 @@ pub struct Vbd<P: Platform> {
     image: Box<dyn Image>,
     /// As its guest knows it; None: it is not connected.
     figures: Option<DiskFigures>,
-    /// Its queues; none while they are [lent](Vbd::hand_out_queues).
+    /// Its queues; none while they are [handed out](Vbd::hand_out_queues).
     queues: Vec<BackQueue<P>>,
     /// What is known of each queue, wherever it is; none while it is not connected.
     shares: Vec<Arc<QueueShare>>,

@@ -281,7 +281,7 @@ impl<P: Platform> FrontVif<P> {
         over
     }
 
-    /// When a vif that waits before it begins anew wants its next [`step`](Self::step), whether a
+    /// When a vif that waits before it restarts wants its next [`step`](Self::step), whether a
     /// watch fires or not, by the platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         let in_vain = self.waits_since_ns.filter(|_| self.live).map(|since| since + TAKES_UP_NS);

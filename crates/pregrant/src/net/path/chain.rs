@@ -91,7 +91,8 @@ impl<P: Platform> Chain<P> {
         self.shared().is_some_and(Shared::apply_config)
     }
 
-    /// Whether it is to [heed](Self::apply_config) its owner again, though there is no new order.
+    /// Whether it is to [apply](Self::apply_config) its owner's settings again, though there are no
+    /// new ones.
     pub fn waits(&mut self) -> bool {
         self.shared().is_some_and(|shared| shared.waits())
     }

@@ -62,7 +62,7 @@ pub struct Vif<P: Platform> {
     config: VifConfig,
     /// What this connection's back advertised: we, or a predecessor.
     offered: BackFeatures,
-    /// Its queues; none while they are [lent](Vif::hand_out_queues).
+    /// Its queues; none while they are [handed out](Vif::hand_out_queues).
     queues: Vec<BackQueue<P>>,
     /// What is known of each queue, wherever it is; none while it is not connected.
     shares: Vec<Arc<QueueShare>>,

@@ -1,7 +1,7 @@
 //! What passes between the thread that maps and unmaps a queue's pages, and the queue's worker.
 //!
 //! ```text
-//!   control thread: mapped --Keep--> commands --> table       worker, when it heeds orders, between two batches
+//!   control thread: mapped --Keep--> commands --> table       worker, when it applies settings, between two batches
 //!                 unmapped <--given-- pages <--GiveBack--
 //! ```
 //! The worker moves pages in and out of its table; the system calls are the control thread's. A
@@ -48,13 +48,14 @@ impl<M> Default for GrefExchange<M> {
 }
 
 impl<M> GrefExchange<M> {
-    /// These are to be used from now on. Order the queue to look afterwards.
+    /// These are to be used from now on. Advance the queue's
+    /// [`ConfigGeneration`](crate::net::path::ConfigGeneration) afterwards.
     pub fn keep(&self, pages: Vec<(GrantRef, Mapped<M>)>) {
         self.commands.lock().push(PageCommand::Keep(pages));
     }
 
-    /// These are wanted back; they are [`given`](Self::given) together. Order the queue to look
-    /// afterwards.
+    /// These are wanted back; they are [`given`](Self::given) together. Advance the queue's
+    /// [`ConfigGeneration`](crate::net::path::ConfigGeneration) afterwards.
     pub fn want_back(&self, refs: Vec<GrantRef>) {
         self.commands.lock().push(PageCommand::GiveBack(refs));
     }
@@ -73,7 +74,7 @@ impl<M> GrefExchange<M> {
         self.has_given.load(Ordering::Acquire)
     }
 
-    /// Whether the worker is to [apply](Self::apply) it again, though there is no new order.
+    /// Whether the worker is to [apply](Self::apply) it again, though no command is new.
     pub fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
     }
