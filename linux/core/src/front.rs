@@ -30,7 +30,7 @@ pub struct Front {
     bus: KernelBus,
     vif: FrontVif<Kernel>,
     /// The halves of its queues, which C uses.
-    lent: Vec<(*mut Tx, *mut Rx)>,
+    handed_out: Vec<(*mut Tx, *mut Rx)>,
 }
 
 /// What a module's parameters say: `struct pregrant_settings`.
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn pregrant_front_new(
         p: Kernel { device },
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
-        lent: Vec::new(),
+        handed_out: Vec::new(),
     });
     let Front { bus, vif, .. } = &mut *front;
     if let Err(e) = vif.succeed(bus) {
@@ -126,24 +126,24 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_lend(front: &mut Front) -> u32 {
     let device = front.p.device;
-    let halves = front.vif.lend_queues().into_iter().map(|queue| {
+    let halves = front.vif.hand_out_queues().into_iter().map(|queue| {
         let (tx, rx) = queue.into_halves();
         (Box::into_raw(Box::new(Tx::new(device, tx))), Box::into_raw(Box::new(Rx::new(device, rx))))
     });
-    front.lent = halves.collect();
-    front.lent.len() as u32
+    front.handed_out = halves.collect();
+    front.handed_out.len() as u32
 }
 
-/// A lent queue's half. Null: there is none.
+/// The half of a queue that is handed out. Null: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_tx(front: &Front, queue: u32) -> *mut Tx {
-    front.lent.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.0)
+    front.handed_out.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.0)
 }
 
 /// The other.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_rx(front: &Front, queue: u32) -> *mut Rx {
-    front.lent.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.1)
+    front.handed_out.get(queue as usize).map_or(core::ptr::null_mut(), |halves| halves.1)
 }
 
 /// Takes the halves back.
@@ -152,10 +152,10 @@ pub extern "C" fn pregrant_front_rx(front: &Front, queue: u32) -> *mut Rx {
 /// Nobody uses them any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_front_take_back(front: &mut Front) {
-    if front.lent.is_empty() {
+    if front.handed_out.is_empty() {
         return;
     }
-    let queues = core::mem::take(&mut front.lent).into_iter().filter_map(|(tx, rx)| {
+    let queues = core::mem::take(&mut front.handed_out).into_iter().filter_map(|(tx, rx)| {
         // SAFETY: boxes of `pregrant_front_lend`, which are the caller's no more.
         let (tx, rx) = unsafe { (Box::from_raw(tx), Box::from_raw(rx)) };
         FrontQueue::of_halves(tx.into_half(), rx.into_half()).ok()

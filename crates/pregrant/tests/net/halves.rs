@@ -27,10 +27,10 @@ fn two_threads_serve_the_halves_of_a_queue() {
     for config in [ordinary(), FrontConfig { split_channels: false, ..ordinary() }, FrontConfig::default()] {
         let mut pair = Pair::new(config, VifConfig::default());
         pair.connect();
-        let lent = pair.front.lend_queues();
-        assert!(pair.front.is_lent() && !pair.front.is_closed());
-        assert_eq!((lent.len(), pair.front.nr_queues(), pair.front.queue(0).is_some()), (1, 1, false));
-        let queue = lent.into_iter().next().expect("a queue");
+        let queues = pair.front.hand_out_queues();
+        assert!(pair.front.is_handed_out() && !pair.front.is_closed());
+        assert_eq!((queues.len(), pair.front.nr_queues(), pair.front.queue(0).is_some()), (1, 1, false));
+        let queue = queues.into_iter().next().expect("a queue");
         let (mut tx, mut rx) = queue.into_halves();
         let (sends, receives) = (pair.g.another().expect("a handle"), pair.g.another().expect("a handle"));
         let done = AtomicBool::new(false);
@@ -104,7 +104,7 @@ fn a_queue_is_made_of_its_own_halves() {
     let mut pair =
         Pair::new(FrontConfig { queues: 2, ..ordinary() }, VifConfig { features, ..VifConfig::default() });
     pair.connect();
-    let mut halves = pair.front.lend_queues().into_iter().map(FrontQueue::into_halves);
+    let mut halves = pair.front.hand_out_queues().into_iter().map(FrontQueue::into_halves);
     let ((tx_a, rx_a), (tx_b, rx_b)) = (halves.next().expect("a queue"), halves.next().expect("another"));
     let Err((tx_a, rx_b)) = FrontQueue::of_halves(tx_a, rx_b) else { panic!("they are of two queues") };
     let whole = [FrontQueue::of_halves(tx_a, rx_a), FrontQueue::of_halves(tx_b, rx_b)];
@@ -113,25 +113,25 @@ fn a_queue_is_made_of_its_own_halves() {
     pair.close();
 }
 
-/// A vif whose queues are lent is torn down once they are back; nothing travels meanwhile.
+/// A vif whose queues are handed out is torn down once they are back; nothing travels meanwhile.
 #[test]
 fn a_back_that_closes_has_queues_called_back() {
     let mut pair = Pair::new(ordinary(), VifConfig::default());
     pair.connect();
-    let mut lent = pair.front.lend_queues();
+    let mut queues = pair.front.hand_out_queues();
     let grants = pair.xen.counts().grants;
     pair.bb.own.borrow_mut().insert("state".into(), "5".into());
     for _ in 0..2 {
         assert_eq!(pair.front.step(&pair.g, &mut pair.fb).expect("a map"), FrontStep::Recall);
     }
-    let queue = &mut lent[0];
+    let queue = &mut queues[0];
     assert_eq!(queue.send(&pair.g, &&[0; 60][..]), Ok(0));
     assert_eq!(queue.recv(&pair.g, &mut Arena::new(), 1), Ok(0));
     assert_eq!(queue.reclaim(&pair.g, 1), Ok(0));
     assert_eq!(pair.xen.counts().grants, grants, "nothing was given up");
-    pair.front.take_back(lent);
+    pair.front.take_back(queues);
     assert_eq!(pair.front.step(&pair.g, &mut pair.fb).expect("a map"), FrontStep::Closed);
-    assert!(pair.front.lend_queues().is_empty(), "there is none");
+    assert!(pair.front.hand_out_queues().is_empty(), "there is none");
 }
 
 /// Another back has the rings: the vif looks at its queues, which go on afterwards.
@@ -139,14 +139,14 @@ fn a_back_that_closes_has_queues_called_back() {
 fn a_back_that_is_another_has_queues_called_back() {
     let mut pair = Pair::new(ordinary(), VifConfig::default());
     pair.connect();
-    let lent = pair.front.lend_queues();
+    let queues = pair.front.hand_out_queues();
     let state = |pair: &mut Pair, state: &str| {
         pair.bb.own.borrow_mut().insert("state".into(), state.into());
         pair.front.step(&pair.g, &mut pair.fb).expect("a map")
     };
     assert_eq!(state(&mut pair, "3"), FrontStep::Waiting);
     assert_eq!(state(&mut pair, "4"), FrontStep::Recall);
-    pair.front.take_back(lent);
+    pair.front.take_back(queues);
     assert_eq!(state(&mut pair, "4"), FrontStep::Renewed);
     pair.exchange(100, 1);
     pair.close();
@@ -154,19 +154,19 @@ fn a_back_that_is_another_has_queues_called_back() {
 
 /// The back is asked for pages while the queues that have them are away.
 #[test]
-fn pages_are_announced_while_queues_are_lent() {
+fn pages_are_announced_while_queues_are_handed_out() {
     let features = BackFeatures { ctrl_ring: true, ..BackFeatures::default() };
     let config = FrontConfig { gref_mapping: true, ..ordinary() };
     let mut pair = Pair::new(config, VifConfig { features, ..VifConfig::default() });
     pair.connect();
-    let lent = pair.front.lend_queues();
+    let queues = pair.front.hand_out_queues();
     for _ in 0..50 {
         pair.back.poll_ctrl(&pair.h).expect("an honest front");
         pair.front.turn(&pair.g).expect("an honest back");
     }
     assert!(!pair.front.is_announcing());
     assert!(pair.front.gref_pages(0) > 0, "the back has pages of the queue");
-    pair.front.take_back(lent);
+    pair.front.take_back(queues);
     pair.exchange(100, 1);
     pair.close();
 }

@@ -129,7 +129,7 @@ impl Halves {
             back.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
             front.step(&g, &mut fb).expect("an honest back");
         }
-        let queue = front.lend_queues().pop().expect("a queue");
+        let queue = front.hand_out_queues().pop().expect("a queue");
         let (tx, rx) = queue.into_halves();
         g.take();
         Self { g, h, fb, tx, rx, back, _front: front }

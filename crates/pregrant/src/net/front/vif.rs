@@ -88,8 +88,8 @@ pub enum FrontStep {
     Renewed,
     /// The queues are gone now.
     Closed,
-    /// They are [lent](FrontVif::lend_queues), and are to be taken back before the next step:
-    /// nothing was done, and no frame travels.
+    /// They are [handed out](FrontVif::hand_out_queues), and are to be taken back before the next
+    /// step: nothing was done, and no frame travels.
     Recall,
 }
 
@@ -97,12 +97,12 @@ pub enum FrontStep {
 pub struct FrontVif<P: Platform> {
     pub(crate) front: Front,
     config: FrontConfig,
-    /// None while they are [lent](Self::lend_queues).
+    /// None while they are [handed out](Self::hand_out_queues).
     pub(crate) queues: Vec<FrontQueue<P>>,
-    /// What those that are lent share with their halves.
-    lent_queues: Vec<Arc<QueueLink<P>>>,
+    /// What those that are handed out share with their halves.
+    handed_out: Vec<Arc<QueueLink<P>>>,
     /// The grants of their pages, as long as the back is asked for these.
-    lent_refs: Vec<[Box<[GrantRef]>; 2]>,
+    handed_out_refs: Vec<[Box<[GrantRef]>; 2]>,
     /// Memory of the guest's that frames are sent from.
     pub(crate) own: Option<OwnPages<P>>,
     /// Of queues that are gone.
@@ -140,8 +140,8 @@ impl<P: Platform> FrontVif<P> {
             front: Front::new(Handshake::Direct, reconnect),
             config,
             queues: Vec::new(),
-            lent_queues: Vec::new(),
-            lent_refs: Vec::new(),
+            handed_out: Vec::new(),
+            handed_out_refs: Vec::new(),
             own: None,
             unreturned: Vec::new(),
             made: 0,
@@ -188,7 +188,7 @@ impl<P: Platform> FrontVif<P> {
             let next = self.front.next(bus, back, p.clock().now_ns()).map_err(FrontError::Keys)?;
             let Some(next) = next else {
                 match (self.state() == S::Connected, back == S::Connected) {
-                    (true, true) if self.is_lent() && (self.was_away || !self.live) => {
+                    (true, true) if self.is_handed_out() && (self.was_away || !self.live) => {
                         return Ok(self.recall());
                     }
                     (true, true) if !self.live => {
@@ -213,7 +213,7 @@ impl<P: Platform> FrontVif<P> {
             };
             match next {
                 S::Connected | S::Closing | S::Closed
-                    if self.is_lent() && (next == S::Connected || lets_go(back)) =>
+                    if self.is_handed_out() && (next == S::Connected || lets_go(back)) =>
                 {
                     return Ok(self.recall());
                 }
@@ -253,7 +253,7 @@ impl<P: Platform> FrontVif<P> {
     pub fn is_closed(&self) -> bool {
         self.state() == XenbusState::Closed
             && self.queues.is_empty()
-            && !self.is_lent()
+            && !self.is_handed_out()
             && self.unreturned.is_empty()
             && self.regions.is_empty()
             && self.own_grants() == 0
@@ -484,14 +484,14 @@ impl<P: Platform> FrontVif<P> {
         }
         let Some(ctrl) = self.ctrl.as_mut().filter(|_| self.live) else { return Ok(false) };
         let Some(announcement) = &mut self.announcement else {
-            let Some(own) = self.own.as_mut().filter(|_| self.lent_queues.is_empty()) else {
+            let Some(own) = self.own.as_mut().filter(|_| self.handed_out.is_empty()) else {
                 return Ok(false);
             };
             return own.turn(p, ctrl, &mut self.queues);
         };
         let Some(answer) = ctrl.answer()? else { return Ok(false) };
-        let (queues, lent_refs) = (&self.queues, &self.lent_refs);
-        let refs = |i: usize| match (queues.get(i), lent_refs.get(i)) {
+        let (queues, handed_out_refs) = (&self.queues, &self.handed_out_refs);
+        let refs = |i: usize| match (queues.get(i), handed_out_refs.get(i)) {
             (Some(queue), _) => queue.page_refs(),
             (None, Some([tx, rx])) => [&tx[..], &rx[..]],
             (None, None) => [&[][..]; 2],
@@ -569,43 +569,43 @@ impl<P: Platform> FrontVif<P> {
         self.queues.first().map_or((0, 0), |q| q.tx().multicast_requests())
     }
 
-    /// Live queues, lent ones included.
+    /// Live queues, those that are handed out included.
     pub fn nr_queues(&self) -> usize {
-        if self.live { self.queues.len().max(self.lent_queues.len()) } else { 0 }
+        if self.live { self.queues.len().max(self.handed_out.len()) } else { 0 }
     }
 
     /// Gives its live queues away, in their order, each to be served whole or as
     /// [halves](FrontQueue::into_halves), by threads with platforms of their own. Until they are
     /// [back](Self::take_back) it neither closes nor connects ([`FrontStep::Recall`]); it goes on
     /// asking its back for [pages](Self::turn) meanwhile, but not for those of its own memory.
-    pub fn lend_queues(&mut self) -> Vec<FrontQueue<P>> {
+    pub fn hand_out_queues(&mut self) -> Vec<FrontQueue<P>> {
         if !self.live {
             return Vec::new();
         }
-        self.lent_queues = self.queues.iter().map(|q| q.link().clone()).collect();
+        self.handed_out = self.queues.iter().map(|q| q.link().clone()).collect();
         if self.announcement.is_some() {
             let refs = self.queues.iter().map(FrontQueue::page_refs);
-            self.lent_refs = refs.map(|refs| refs.map(Box::from)).collect();
+            self.handed_out_refs = refs.map(|refs| refs.map(Box::from)).collect();
         }
         core::mem::take(&mut self.queues)
     }
 
     /// Takes all of its queues back, in their order.
     pub fn take_back(&mut self, queues: Vec<FrontQueue<P>>) {
-        debug_assert_eq!(queues.len(), self.lent_queues.len());
+        debug_assert_eq!(queues.len(), self.handed_out.len());
         self.queues = queues;
-        self.lent_queues.clear();
-        self.lent_refs.clear();
+        self.handed_out.clear();
+        self.handed_out_refs.clear();
         self.set_live(self.live);
     }
 
-    /// Whether its queues are lent.
-    pub fn is_lent(&self) -> bool {
-        !self.lent_queues.is_empty()
+    /// Whether its queues are handed out.
+    pub fn is_handed_out(&self) -> bool {
+        !self.handed_out.is_empty()
     }
 
     fn recall(&self) -> FrontStep {
-        self.lent_queues.iter().for_each(|link| link.set_live(false));
+        self.handed_out.iter().for_each(|link| link.set_live(false));
         FrontStep::Recall
     }
 
@@ -613,7 +613,7 @@ impl<P: Platform> FrontVif<P> {
     pub(super) fn set_live(&mut self, live: bool) {
         self.live = live;
         self.queues.iter().map(|q| &**q.link()).for_each(|link| link.set_live(live));
-        self.lent_queues.iter().for_each(|link| link.set_live(live));
+        self.handed_out.iter().for_each(|link| link.set_live(live));
     }
 
     /// Queue `i`, to be looked at; None: there is none.

@@ -309,7 +309,7 @@ impl<P: Platform> Vif<P> {
         sum
     }
 
-    /// Live queues, lent ones included.
+    /// Live queues, those that are handed out included.
     pub fn nr_queues(&self) -> usize {
         self.shares.len()
     }
