@@ -134,6 +134,26 @@ fn a_back_that_closes_has_queues_called_back() {
     assert!(pair.front.hand_out_queues().is_empty(), "there is none");
 }
 
+/// The toolstack takes the vif away while its queues are handed out: nothing of them is left once
+/// they are back.
+#[test]
+fn a_vif_that_is_removed_has_queues_called_back() {
+    let mut pair = Pair::new(ordinary(), VifConfig::default());
+    pair.connect();
+    let mut queues = pair.front.hand_out_queues();
+    assert_eq!(pair.front.removed(&pair.g), FrontStep::Recall);
+    assert_eq!(queues[0].send(&pair.g, &&[0; 60][..]), Ok(0));
+    pair.front.take_back(queues);
+    assert!(!pair.front.is_live() && !pair.front.is_closed());
+    assert_eq!(pair.front.removed(&pair.g), FrontStep::Closed);
+    assert_eq!(pair.front.nr_queues(), 0);
+    // What the back has mapped is released when that lets go.
+    pair.back.close(&pair.h, &mut pair.bb, None).expect("a map");
+    pair.front.step(&pair.g, &mut pair.fb).expect("a map");
+    assert!(pair.front.is_closed());
+    assert_eq!(pair.xen.counts().grants, 0);
+}
+
 /// Another back has the rings: the vif looks at its queues, which go on afterwards.
 #[test]
 fn a_back_that_is_another_has_queues_called_back() {

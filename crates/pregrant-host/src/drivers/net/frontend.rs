@@ -110,10 +110,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         match self.vif.step(platform, &mut bus) {
             Ok(step) => Ok(step),
             // No fault of anybody's.
-            Err(FrontError::Keys(_)) if self.end.is_gone() => {
-                self.vif.removed(&self.end.platform);
-                Ok(FrontStep::Closed)
-            }
+            Err(FrontError::Keys(_)) if self.end.is_gone() => Ok(self.vif.removed(&self.end.platform)),
             Err(e) => {
                 let what = e.to_string();
                 // the first error is the one to tell
@@ -154,7 +151,9 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// the back still has some of it mapped.
     pub fn close(&mut self, most: Duration) -> Result<bool, FrontendError> {
         match self.vif.close(&mut self.end.split().1, None) {
-            Err(_) if self.end.is_gone() => self.vif.removed(&self.end.platform),
+            Err(_) if self.end.is_gone() => {
+                self.vif.removed(&self.end.platform);
+            }
             reported => reported?,
         }
         let until = std::time::Instant::now() + most;

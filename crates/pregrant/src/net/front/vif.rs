@@ -240,11 +240,16 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One
-    /// that reconnects waits for another vif of the same number. Its queues, if they are lent, are
-    /// to be [taken back](Self::take_back) before.
-    pub fn removed(&mut self, p: &P) {
+    /// that reconnects waits for another vif of the same number. Where its queues are handed out it
+    /// comes to [`FrontStep::Recall`]: it is to be said again once they are [back](Self::take_back).
+    pub fn removed(&mut self, p: &P) -> FrontStep {
+        if self.is_handed_out() {
+            self.set_live(false);
+            return FrontStep::Recall;
+        }
         self.tear_down(p);
         self.front.removed();
+        FrontStep::Closed
     }
 
     /// Whether the vif is closed and all of its memory is our own again, and no frame is lent.
