@@ -678,8 +678,8 @@ pub trait FramePort: Send {
 
 /// Wakes a worker.
 pub trait QueueWaker: Send + Sync + fmt::Debug {
-    /// There is something for the port to which this waker belongs. Rung often, it does no more than
-    /// rung once. From any thread, also while another port holds its lock: it calls no port.
+    /// There is something for the port to which this waker belongs. Rung often, it does no more
+    /// than rung once. From any thread, also while another port holds its lock: it calls no port.
     fn ring(&self);
 }
 

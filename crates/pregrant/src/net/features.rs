@@ -12,7 +12,7 @@
 //! sense means no staging, not no vif.
 
 pub use super::path::active::ActiveLists;
-pub use super::path::keys::RingRequest;
+pub use super::path::request_keys::RingRequest;
 use super::path::{self, Negotiation, OfPath};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};

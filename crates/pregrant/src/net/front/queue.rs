@@ -1,5 +1,5 @@
-//! One queue at the front, whole, as long as one loop serves it: rings, paths, channels, statistics.
-//! Its halves can go to two ([`halves`](super::halves)).
+//! One queue at the front, whole, as long as one loop serves it: rings, paths, channels,
+//! statistics. Its halves can go to two ([`halves`](super::halves)).
 //!
 //! ```text
 //!   Regions --new--> | TX ring, chain, channel | RX ring, chain, channel | --end--> Regions

@@ -240,8 +240,9 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// The toolstack took the vif away, directories and all: closed, without a word to anybody. One
-    /// that reconnects waits for another vif of the same number. Where its queues are handed out it
-    /// comes to [`FrontStep::Recall`]: it is to be said again once they are [back](Self::take_back).
+    /// that reconnects waits for another vif of the same number. Where its queues are handed out
+    /// it comes to [`FrontStep::Recall`]: it is to be said again once they are
+    /// [back](Self::take_back).
     pub fn removed(&mut self, p: &P) -> FrontStep {
         if self.is_handed_out() {
             self.set_live(false);

@@ -65,7 +65,7 @@ pub trait Asks: Negotiation {
     /// What a front asks for, of all queues.
     fn request_of(asked: Self::Wanted) -> Self::Request {
         let _ = asked;
-        Self::request()
+        Self::Request::default()
     }
     /// Memory for a queue, into its chains; and what the front asks for then. After an error some
     /// of it is there.

@@ -75,9 +75,9 @@ macro_rules! listed {
 }
 
 /// A struct with a field for each path beside its own, which all have a value to begin with: `pub
-/// struct NAME(type of a path, function that makes one)`, or `default` for its default. The types are those of the folders, and
-/// not the projections that they are equal to: rustc 1.95 does not compile a closure that takes
-/// such fields out of a struct (`..config`).
+/// struct NAME(type of a path, function that makes one)`, or `default` for its default. The types
+/// are those of the folders, and not the projections that they are equal to: rustc 1.95 does not
+/// compile a closure that takes such fields out of a struct (`..config`).
 macro_rules! with_paths {
     (
         {
@@ -228,6 +228,7 @@ pub mod negotiation;
 pub mod none;
 pub mod refusal;
 pub mod refused;
+pub mod request_keys;
 
 pub use any::{AnyClaims, AnyPath};
 pub use any_front::{AnyFrontPath, AnyNamedPath};

@@ -1,0 +1,81 @@
+//! A front's requests that several paths make alike: a key of each queue that names one page, from
+//! which the back learns the rest, and a flag for all queues.
+//!
+//! What a peer may do: write anything. What makes no sense means that the queue goes without.
+
+use super::negotiation::{Nothing, Requests};
+use crate::units::{DomId, GrantRef};
+use crate::xenbus::KeyError;
+use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, put, stated};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+
+/// What a queue's front asks for by such a key.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum RingRequest {
+    /// None.
+    #[default]
+    None,
+    /// With this page.
+    Index(GrantRef),
+    /// With a key that is of no use: the front has to hear that it does not get it.
+    Bad {
+        /// Which key, below the front's directory.
+        key: String,
+        /// What stands there.
+        value: String,
+    },
+}
+
+impl From<Option<GrantRef>> for RingRequest {
+    fn from(index: Option<GrantRef>) -> Self {
+        index.map_or(Self::None, Self::Index)
+    }
+}
+
+/// The queues' keys of this name, of a front that was offered it; `queues`: how the keys of each
+/// begin.
+pub(super) fn ring_requests<S: KeySource>(
+    keys: &mut S,
+    offered: bool,
+    queues: &[&str],
+    name: &str,
+) -> Requests<Nothing, RingRequest, S::Error> {
+    let read = |at: &&str| if offered { ring_request(keys, at, name) } else { Ok(RingRequest::None) };
+    Ok((Nothing, queues.iter().map(read).collect::<Result<_, _>>()?))
+}
+
+fn ring_request<S: KeySource>(keys: &mut S, at: &str, name: &str) -> Result<RingRequest, S::Error> {
+    let key = format!("{at}{name}");
+    let Some(text) = stated(keys, &key)? else { return Ok(RingRequest::None) };
+    Ok(match decimal(&text) {
+        Some(gref) => RingRequest::Index(GrantRef(gref)),
+        None => RingRequest::Bad { key, value: text },
+    })
+}
+
+/// Writes them.
+pub(super) fn put_ring_requests(pairs: &mut Pairs, queues: &[(&str, &RingRequest)], name: &str) {
+    for (at, request) in queues {
+        if let RingRequest::Index(gref) = request {
+            put(pairs, format!("{at}{name}"), gref.0);
+        }
+    }
+}
+
+/// A front's key of this name, 0 or 1, which asks for something for all queues; of a front that was
+/// offered it.
+pub(super) fn flag_request<S: KeySource>(
+    keys: &mut S,
+    offered: bool,
+    queues: &[&str],
+    name: &str,
+) -> Requests<bool, Nothing, S::Error> {
+    Ok((offered && flag(keys, name)?, vec![Nothing; queues.len()]))
+}
+
+/// What is wrong with a key of domain `of` that says this.
+pub(super) fn bad_page_key(key: &str, value: &str, of: DomId) -> KeyError {
+    KeyError::new(key, Some(value.as_bytes()), "a grant reference, a decimal number", of)
+}
