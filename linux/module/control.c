@@ -35,7 +35,7 @@ void pregrant_pause(struct pregrant_device *dev)
 	/* It is looked at under the locks that are taken here. */
 	WRITE_ONCE(dev->running, false);
 	netif_tx_disable(dev->netdev);
-	for (k = 0; k < dev->live; k++)
+	for (k = 0; k < dev->lent; k++)
 		napi_disable(&dev->queues[k].napi);
 	/* The last poll may have let senders go on. */
 	netif_tx_disable(dev->netdev);
@@ -46,16 +46,16 @@ void pregrant_resume(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	if (dev->running || !dev->open || !dev->live)
+	if (dev->running || !dev->open || !dev->lent)
 		return;
 	dev->running = true;
-	for (k = 0; k < dev->live; k++) {
+	for (k = 0; k < dev->lent; k++) {
 		dev->queues[k].tx_event = true;
 		napi_enable(&dev->queues[k].napi);
 	}
 	netif_tx_wake_all_queues(dev->netdev);
 	local_bh_disable();
-	for (k = 0; k < dev->live; k++)
+	for (k = 0; k < dev->lent; k++)
 		napi_schedule(&dev->queues[k].napi);
 	local_bh_enable();
 }
@@ -72,7 +72,7 @@ static void lend(struct pregrant_device *dev)
 		dev->queues[k].tx = pregrant_front_tx(dev->front, k);
 		dev->queues[k].rx = pregrant_front_rx(dev->front, k);
 	}
-	dev->live = n;
+	dev->lent = n;
 	dev->connects++;
 }
 
@@ -82,12 +82,12 @@ static void take_back(struct pregrant_device *dev)
 	unsigned int k;
 
 	pregrant_pause(dev);
-	for (k = 0; k < dev->live; k++) {
+	for (k = 0; k < dev->lent; k++) {
 		pregrant_queue_drop_kept(&dev->queues[k]);
 		dev->queues[k].tx = NULL;
 		dev->queues[k].rx = NULL;
 	}
-	dev->live = 0;
+	dev->lent = 0;
 	pregrant_front_take_back(dev->front);
 }
 
@@ -103,7 +103,7 @@ static void follow(struct pregrant_device *dev)
 /* With RTNL, which is never asked for under `control`. */
 static void tell_stack(struct pregrant_device *dev)
 {
-	unsigned int live = READ_ONCE(dev->live);
+	unsigned int live = READ_ONCE(dev->lent);
 
 	if (!live)
 		return;
@@ -116,7 +116,7 @@ static void tell_stack(struct pregrant_device *dev)
 
 static void step(struct pregrant_device *dev)
 {
-	unsigned int was = dev->live;
+	unsigned int was = dev->lent;
 	bool connected;
 
 	if (test_and_clear_bit(0, &dev->failed))
@@ -130,7 +130,7 @@ static void step(struct pregrant_device *dev)
 		netdev_info(dev->netdev, "the back is gone\n");
 		netif_carrier_off(dev->netdev);
 	}
-	connected = !dev->live && pregrant_front_is_live(dev->front);
+	connected = !dev->lent && pregrant_front_is_live(dev->front);
 	if (!connected)
 		return;
 	lend(dev);
@@ -138,7 +138,7 @@ static void step(struct pregrant_device *dev)
 	tell_stack(dev);
 	mutex_lock(&dev->control);
 	/* It may have gone meanwhile. */
-	if (!dev->live || dev->gone)
+	if (!dev->lent || dev->gone)
 		return;
 	netif_carrier_on(dev->netdev);
 	pregrant_resume(dev);

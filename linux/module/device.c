@@ -112,15 +112,17 @@ static void take_away(struct xenbus_device *xbdev)
 	pregrant_netdev_free(dev);
 }
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 1, 0)
-#define remove_device take_away
-#else
-static int remove_device(struct xenbus_device *xbdev)
+static int __maybe_unused take_away_int(struct xenbus_device *xbdev)
 {
 	take_away(xbdev);
 	return 0;
 }
-#endif
+
+/* 6.1's updates took the answer from it. */
+typedef typeof(((struct xenbus_driver *)NULL)->remove) remove_fn;
+#define REMOVE                                                                                              \
+	__builtin_choose_expr(__builtin_types_compatible_p(remove_fn, void (*)(struct xenbus_device *)), \
+			      take_away, take_away_int)
 
 static const struct xenbus_device_id ids[] = {
 	{ "vif" },
@@ -132,8 +134,12 @@ static struct xenbus_driver driver = {
 	.name = "pregrant",
 	.ids = ids,
 	.probe = probe,
-	.remove = remove_device,
+	.remove = REMOVE,
 	.otherend_changed = back_changed,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
+	/* Where a back is late or dead a load does not wait for minutes. */
+	.not_essential = true,
+#endif
 };
 
 static int __init pregrant_init(void)
@@ -144,7 +150,8 @@ static int __init pregrant_init(void)
 		return -ENODEV;
 	if (!pages || pages > 1 << PREGRANT_ORDER_MAX || !is_power_of_2(pages))
 		return -EINVAL;
-	pregrant_control = alloc_workqueue("pregrant", WQ_UNBOUND, 0);
+	/* Not while the guest is saved: xenbus reads its devices' paths again then. */
+	pregrant_control = alloc_workqueue("pregrant", WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!pregrant_control)
 		return -ENOMEM;
 	ret = xenbus_register_frontend(&driver);

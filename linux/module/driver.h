@@ -67,7 +67,7 @@ struct pregrant_device {
 	struct mutex control;
 	struct delayed_work work;
 	struct list_head channels; /* under `control` */
-	unsigned int live; /* queues that are lent; 0: not connected */
+	unsigned int lent; /* queues; 0: not connected */
 	bool open, running, gone, anew;
 	unsigned long failed; /* bit 0: the back broke the protocol */
 	unsigned int connects;

@@ -60,7 +60,7 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	pregrant_pause(dev);
 	for (k = 0; k < dev->max_queues; k++, to += 2 * PREGRANT_COUNTERS) {
 		memset(to, 0, 2 * PREGRANT_COUNTERS * sizeof(*to));
-		if (k >= dev->live)
+		if (k >= dev->lent)
 			continue;
 		pregrant_tx_counters(dev->queues[k].tx, to);
 		pregrant_rx_counters(dev->queues[k].rx, to + PREGRANT_COUNTERS);
@@ -74,7 +74,7 @@ static void get_channels(struct net_device *netdev, struct ethtool_channels *cha
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	channels->max_combined = dev->max_queues;
-	channels->combined_count = dev->live ? dev->live : dev->settings.queues;
+	channels->combined_count = dev->lent ? dev->lent : dev->settings.queues;
 }
 
 /* The front closes and begins anew with so many; the interface stays. */

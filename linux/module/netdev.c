@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /* The interface, as the stack sees it. */
 #include <linux/etherdevice.h>
+#include <linux/if_vlan.h>
 #include <linux/slab.h>
 #include <linux/version.h>
 
@@ -8,7 +9,7 @@
 
 #define FEATURES (NETIF_F_SG | NETIF_F_IP_CSUM | NETIF_F_IPV6_CSUM | NETIF_F_TSO | NETIF_F_TSO6 | NETIF_F_RXCSUM)
 
-static int open(struct net_device *netdev)
+static int pregrant_open(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
@@ -20,18 +21,22 @@ static int open(struct net_device *netdev)
 	return 0;
 }
 
-static int stop(struct net_device *netdev)
+static int pregrant_stop(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
+	unsigned int k;
 
 	mutex_lock(&dev->control);
 	pregrant_pause(dev);
+	/* Nobody would free them: their sockets and connections are not to wait. */
+	for (k = 0; k < dev->lent; k++)
+		pregrant_queue_drop_kept(&dev->queues[k]);
 	dev->open = false;
 	mutex_unlock(&dev->control);
 	return 0;
 }
 
-static void stats(struct net_device *netdev, struct rtnl_link_stats64 *to)
+static void pregrant_stats(struct net_device *netdev, struct rtnl_link_stats64 *to)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 	unsigned int k;
@@ -49,13 +54,13 @@ static void stats(struct net_device *netdev, struct rtnl_link_stats64 *to)
 }
 
 /* What the back takes unfinished; the stack finishes the rest. */
-static netdev_features_t fix_features(struct net_device *netdev, netdev_features_t features)
+static netdev_features_t pregrant_fix_features(struct net_device *netdev, netdev_features_t features)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 	u32 takes = 0;
 
 	mutex_lock(&dev->control);
-	if (dev->live)
+	if (dev->lent)
 		takes = pregrant_front_takes(dev->front);
 	mutex_unlock(&dev->control);
 	if (!(takes & PREGRANT_TAKES_IPV6_CSUM))
@@ -66,7 +71,7 @@ static netdev_features_t fix_features(struct net_device *netdev, netdev_features
 }
 
 /* By the first queue. */
-static bool multicast(struct pregrant_device *dev, const unsigned char *mac, bool wanted)
+static bool ask_multicast(struct pregrant_device *dev, const unsigned char *mac, bool wanted)
 {
 	struct netdev_queue *txq = netdev_get_tx_queue(dev->netdev, 0);
 	bool asked;
@@ -79,12 +84,12 @@ static bool multicast(struct pregrant_device *dev, const unsigned char *mac, boo
 
 static int add_multicast(struct net_device *netdev, const unsigned char *mac)
 {
-	return multicast(netdev_priv(netdev), mac, true) ? 0 : -EAGAIN;
+	return ask_multicast(netdev_priv(netdev), mac, true) ? 0 : -EAGAIN;
 }
 
 static int remove_multicast(struct net_device *netdev, const unsigned char *mac)
 {
-	multicast(netdev_priv(netdev), mac, false);
+	ask_multicast(netdev_priv(netdev), mac, false);
 	return 0;
 }
 
@@ -93,7 +98,7 @@ static int forget_multicast(struct net_device *netdev, const unsigned char *mac)
 	return 0;
 }
 
-static void set_rx_mode(struct net_device *netdev)
+static void pregrant_set_rx_mode(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
@@ -113,13 +118,13 @@ void pregrant_multicast_all(struct pregrant_device *dev)
 }
 
 /* A back that takes no large segments may take no frames of several slots either. */
-static int change_mtu(struct net_device *netdev, int mtu)
+static int pregrant_change_mtu(struct net_device *netdev, int mtu)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 	bool takes;
 
 	mutex_lock(&dev->control);
-	takes = !dev->live || pregrant_front_takes(dev->front) & PREGRANT_TAKES_GSO;
+	takes = !dev->lent || pregrant_front_takes(dev->front) & PREGRANT_TAKES_GSO;
 	mutex_unlock(&dev->control);
 	if (mtu > ETH_DATA_LEN && !takes)
 		return -EINVAL;
@@ -127,14 +132,24 @@ static int change_mtu(struct net_device *netdev, int mtu)
 	return 0;
 }
 
-static const struct net_device_ops ops = {
-	.ndo_open = open,
-	.ndo_stop = stop,
+/* GRO makes segments that are too long with their Ethernet header. */
+static netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device *netdev,
+						 netdev_features_t features)
+{
+	if (skb->len > PREGRANT_FRAME_MAX)
+		features &= ~NETIF_F_GSO_MASK;
+	return vlan_features_check(skb, features);
+}
+
+static const struct net_device_ops pregrant_ops = {
+	.ndo_open = pregrant_open,
+	.ndo_stop = pregrant_stop,
 	.ndo_start_xmit = pregrant_xmit,
-	.ndo_get_stats64 = stats,
-	.ndo_fix_features = fix_features,
-	.ndo_set_rx_mode = set_rx_mode,
-	.ndo_change_mtu = change_mtu,
+	.ndo_get_stats64 = pregrant_stats,
+	.ndo_features_check = pregrant_features_check,
+	.ndo_fix_features = pregrant_fix_features,
+	.ndo_set_rx_mode = pregrant_set_rx_mode,
+	.ndo_change_mtu = pregrant_change_mtu,
 	.ndo_set_mac_address = eth_mac_addr,
 	.ndo_validate_addr = eth_validate_addr,
 };
@@ -171,9 +186,9 @@ struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int
 		free_netdev(netdev);
 		return ERR_PTR(ret);
 	}
-	netdev->netdev_ops = &ops;
+	netdev->netdev_ops = &pregrant_ops;
 	netdev->ethtool_ops = &pregrant_ethtool;
-	netdev->hw_features = FEATURES;
+	netdev->hw_features = FEATURES & ~NETIF_F_RXCSUM; /* the back says of each frame what it is */
 	netdev->features = FEATURES;
 	netdev->min_mtu = ETH_MIN_MTU;
 	netdev->max_mtu = PREGRANT_MTU_MAX;

@@ -71,10 +71,9 @@ static int send(struct pregrant_queue *queue, struct sk_buff *skb)
 {
 	u32 csum = 0, gso_type = 0, gso_size = 0;
 
+	/* Another device's word that a sum is right is not passed on. */
 	if (skb->ip_summed == CHECKSUM_PARTIAL)
 		csum = PREGRANT_CSUM_BLANK;
-	else if (skb->ip_summed == CHECKSUM_UNNECESSARY)
-		csum = PREGRANT_CSUM_OK;
 	if (skb_is_gso(skb)) {
 		gso_size = skb_shinfo(skb)->gso_size;
 		gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 : PREGRANT_GSO_TCPV4;
@@ -83,7 +82,7 @@ static int send(struct pregrant_queue *queue, struct sk_buff *skb)
 }
 
 /* Under that lock: somebody is to look whether there is room again. */
-static void stop(struct pregrant_queue *queue)
+static void stop_sender(struct pregrant_queue *queue)
 {
 	netif_tx_stop_queue(txq_of(queue));
 	WRITE_ONCE(queue->tx_event, true);
@@ -101,6 +100,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	int sent = -EMSGSIZE;
 
 	if (unlikely(!queue->tx)) {
+		queue->tx_dropped++;
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
 	}
@@ -111,7 +111,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		sent = send(queue, skb);
 	if (sent == 0) {
 		/* It is stopped before it can be full: the vif is not live any more, or connects again. */
-		stop(queue);
+		stop_sender(queue);
 		pregrant_tx_publish(queue->tx);
 		napi_schedule(&queue->napi);
 		return NETDEV_TX_BUSY;
@@ -124,6 +124,8 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
 	}
+	/* Its socket goes on counting it. Connection tracking is not to wait for the back. */
+	nf_reset_ct(skb);
 	queue->tx_packets++;
 	queue->tx_bytes += skb->len;
 	queue->requests += after - before;
@@ -131,7 +133,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	*kept = (struct pregrant_kept) { .skb = skb, .end = queue->requests, .bytes = skb->len };
 	skb_tx_timestamp(skb);
 	if (!has_room(queue)) {
-		stop(queue);
+		stop_sender(queue);
 		full = true;
 	}
 	/* While the stack has more, one event will do. */
@@ -173,8 +175,11 @@ static int poll(struct napi_struct *napi, int budget)
 
 	if (!budget || READ_ONCE(queue->tx_event))
 		tx = poll_tx(queue, budget);
-	if (!budget)
+	if (!budget) {
+		if (tx < 0)
+			pregrant_fail(queue->dev);
 		return 0;
+	}
 	__skb_queue_head_init(&received.skbs);
 	if (tx >= 0)
 		frames = pregrant_rx_receive(queue->rx, &received, budget);
@@ -208,7 +213,7 @@ int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *de
 	return queue->kept ? 0 : -ENOMEM;
 }
 
-/* What is on its way is lost, as when a cable is pulled. The queue is paused. */
+/* The skbs of what is on its way. The queue is paused; a back that goes on answers it all the same. */
 void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 {
 	while (queue->kept_head != queue->kept_tail)
