@@ -7,7 +7,8 @@
 //! Used once the back is connected. Keys and tables travel in one page of our own, lists of
 //! references in another one that the back may write to; both are granted from set-up to disconnect
 //! and written only while no request is under way. What a back may do: answer what was not asked (a
-//! fault: the device is closed), any status, any number, or never; write anything to the list.
+//! fault: the device is closed), any status, any number, or never; send events without answers, which
+//! count as spurious; write anything to the list.
 
 use super::regions::{Granted, Grants, Region, Regions};
 use crate::error::{PeerFault, PlatformError};
@@ -35,6 +36,8 @@ pub struct CtrlFront<P: Platform> {
     pending: Option<CtrlRequest>,
     /// Never 0: Windows' front skips it, so a back may take it for no id.
     next_id: u16,
+    /// An answer was there since the channel's events were allowed.
+    found: bool,
     /// Scratch: nothing is allocated once it is set up.
     statuses: Box<[u16]>,
 }
@@ -70,7 +73,7 @@ impl<P: Platform> CtrlFront<P> {
         let ring = FrontRing::new(ring);
         let keys = CtrlKeys { ring: ring_grants.first(), channel };
         let statuses = vec![0; GREF_LIST_MAX + 1].into_boxed_slice();
-        Ok((Self { ring, ring_grants, chan, page, list, pending: None, next_id: 1, statuses }, keys))
+        Ok((Self { ring, ring_grants, chan, page, list, pending: None, next_id: 1, found: false, statuses }, keys))
     }
 
     /// Asks. The answer comes from [`answer`](Self::answer).
@@ -154,6 +157,7 @@ impl<P: Platform> CtrlFront<P> {
         }
         let answer = self.ring.read(0);
         self.ring.consume(1);
+        self.found = true;
         match self.pending.take() {
             Some(asked) if asked.id == answer.id && asked.msg_type == answer.msg_type => Ok(Some(answer)),
             _ => Err(PeerFault::UnknownId(answer.id)),
@@ -163,7 +167,10 @@ impl<P: Platform> CtrlFront<P> {
     /// Before sleeping: arms the ring and its channel. True: an answer is there.
     pub fn final_check(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.pending.is_some() && self.ring.final_check(1)?;
-        p.events().unmask(&self.chan);
+        match core::mem::take(&mut self.found) {
+            true => p.events().unmask(&self.chan),
+            false => p.events().unmask_spurious(&self.chan),
+        }
         Ok(work)
     }
 
