@@ -119,6 +119,8 @@ pub struct FrontVif<P: Platform> {
     not_offered: Vec<NotOffered>,
     /// What the back takes unfinished.
     pub(crate) takes: Offloads,
+    /// It takes frames over several slots.
+    pub(super) takes_sg: bool,
     /// Of the back, as of the last set-up.
     pub(super) asked: Asked,
     /// The back is being asked to keep pages mapped.
@@ -151,6 +153,7 @@ impl<P: Platform> FrontVif<P> {
             shortage: None,
             not_offered: Vec::new(),
             takes: Offloads::default(),
+            takes_sg: true,
             asked: Asked::default(),
             announcement: None,
             announced: Vec::new(),
@@ -178,7 +181,7 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Looks at the back's state and takes what steps it allows. After an error call
-    /// [`close`](Self::close).
+    /// [`close`](Self::close), or [`restart`](Self::restart).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
         self.release_unneeded(p);
@@ -230,6 +233,13 @@ impl<P: Platform> FrontVif<P> {
             self.front.enter(bus, next, of_front_connection).map_err(FrontError::Keys)?;
         }
         Ok(came_to) // the back's state changed meanwhile, and there is an event that says so
+    }
+
+    /// Begins to close from this end, to connect again as after any close: where a step failed at
+    /// state 4, and it is not the back that broke the protocol.
+    pub fn restart<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
+        self.set_live(false);
+        self.front.restart(bus)
     }
 
     /// Begins to close from this end; go on calling [`step`](Self::step) until
@@ -589,7 +599,7 @@ impl<P: Platform> FrontVif<P> {
             return Vec::new();
         }
         self.handed_out = self.queues.iter().map(|q| q.link().clone()).collect();
-        if self.announcement.is_some() {
+        if self.announcement.is_some() || self.renews {
             let refs = self.queues.iter().map(FrontQueue::page_refs);
             self.handed_out_refs = refs.map(|refs| refs.map(Box::from)).collect();
         }
@@ -654,6 +664,11 @@ impl<P: Platform> FrontVif<P> {
     /// on without.
     pub fn not_offered(&self) -> &[NotOffered] {
         &self.not_offered
+    }
+
+    /// Whether the back takes frames over several slots.
+    pub fn takes_sg(&self) -> bool {
+        self.takes_sg
     }
 
     /// What the back takes unfinished; the rest is to be finished before it is sent.

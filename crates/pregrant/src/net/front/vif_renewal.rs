@@ -81,6 +81,7 @@ impl<P: Platform> FrontVif<P> {
     pub(super) fn take_limits(&mut self, back: &BackFeatures) {
         let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
         self.queues.iter_mut().for_each(|q| q.tx_mut().limit(limits));
+        self.takes_sg = back.sg;
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 
@@ -105,7 +106,7 @@ impl<P: Platform> FrontVif<P> {
         if let Some(own) = &mut self.own {
             own.renew(&mut self.queues);
         }
-        self.announcement = Some(PageAnnouncement::new(self.queues.len()));
+        self.announcement = Some(PageAnnouncement::new(self.nr_queues()));
         self.ask_next(p);
     }
 }
