@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
  * The work item that follows the back's state: it may sleep, allocate and talk to xenstore. Frames
- * travel meanwhile, but while the queues' halves go from the front to senders and polls, or back. A back that closes, crashes or is restarted costs the carrier and no more: the
- * core goes through the states and is live again, and the interface and its sockets stay.
+ * travel meanwhile, except while the queues' halves go from the front to senders and polls, or back.
+ * A back that closes, crashes or is restarted costs the carrier and no more: the core goes through
+ * the states and is live again, and the interface and its sockets stay. One that breaks the protocol
+ * is hostile: the front closes for good.
  */
 #include <linux/delay.h>
+#include <linux/if_ether.h>
 #include <linux/rtnetlink.h>
 
 #include "driver.h"
@@ -25,7 +28,7 @@ void pregrant_fail(struct pregrant_device *dev)
 	pregrant_wake_control(dev);
 }
 
-/* Under `control`. No frame travels afterwards, and no poll runs. */
+/* Under `lending`. No frame travels afterwards, and no poll runs. */
 void pregrant_pause(struct pregrant_device *dev)
 {
 	unsigned int k;
@@ -41,7 +44,7 @@ void pregrant_pause(struct pregrant_device *dev)
 	netif_tx_disable(dev->netdev);
 }
 
-/* Under `control`. Each queue is polled once: an event may have come meanwhile. */
+/* Under `lending`. Each queue is polled once: an event may have come meanwhile. */
 void pregrant_resume(struct pregrant_device *dev)
 {
 	unsigned int k;
@@ -67,13 +70,26 @@ static void lend(struct pregrant_device *dev)
 
 	pregrant_channels_meet(dev, n);
 	pregrant_front_lend(dev->front);
+	mutex_lock(&dev->lending);
 	for (k = 0; k < n; k++) {
 		pregrant_queue_drop_kept(&dev->queues[k]);
 		dev->queues[k].tx = pregrant_front_tx(dev->front, k);
 		dev->queues[k].rx = pregrant_front_rx(dev->front, k);
+		memset(dev->queues[k].rx_counters, 0, sizeof(dev->queues[k].rx_counters));
 	}
-	dev->lent = n;
-	dev->connects++;
+	WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
+	WRITE_ONCE(dev->lent, n);
+	WRITE_ONCE(dev->connects, dev->connects + 1);
+	mutex_unlock(&dev->lending);
+}
+
+/* Under `control`. */
+static void close_for_good(struct pregrant_device *dev)
+{
+	if (!dev->closed)
+		netdev_err(dev->netdev, "closed until it is bound again\n");
+	dev->closed = true;
+	pregrant_front_close(dev->front);
 }
 
 /* Under `control`: it has them back. */
@@ -81,14 +97,19 @@ static void take_back(struct pregrant_device *dev)
 {
 	unsigned int k;
 
+	mutex_lock(&dev->lending);
 	pregrant_pause(dev);
 	for (k = 0; k < dev->lent; k++) {
 		pregrant_queue_drop_kept(&dev->queues[k]);
 		dev->queues[k].tx = NULL;
 		dev->queues[k].rx = NULL;
 	}
-	dev->lent = 0;
+	WRITE_ONCE(dev->lent, 0);
+	mutex_unlock(&dev->lending);
 	pregrant_front_take_back(dev->front);
+	/* A fault is this connection's, not the next one's. Nobody is there any more who finds one. */
+	if (test_and_clear_bit(0, &dev->failed))
+		close_for_good(dev);
 }
 
 /* Under `control`. As far as the back's state allows now. */
@@ -103,14 +124,19 @@ static void follow(struct pregrant_device *dev)
 /* With RTNL, which is never asked for under `control`. */
 static void tell_stack(struct pregrant_device *dev)
 {
-	unsigned int live = READ_ONCE(dev->lent);
+	unsigned int n = READ_ONCE(dev->lent);
+	struct net_device *netdev = dev->netdev;
 
-	if (!live)
+	if (!n)
 		return;
 	rtnl_lock();
-	netif_set_real_num_tx_queues(dev->netdev, live);
-	netif_set_real_num_rx_queues(dev->netdev, live);
-	netdev_update_features(dev->netdev);
+	netif_set_real_num_tx_queues(netdev, n);
+	netif_set_real_num_rx_queues(netdev, n);
+	netdev_update_features(netdev);
+	if (!(READ_ONCE(dev->takes) & PREGRANT_TAKES_SG) && netdev->mtu > ETH_DATA_LEN) {
+		netdev_warn(netdev, "this back takes no longer frames: MTU %u\n", ETH_DATA_LEN);
+		dev_set_mtu(netdev, ETH_DATA_LEN);
+	}
 	rtnl_unlock();
 }
 
@@ -120,13 +146,13 @@ static void step(struct pregrant_device *dev)
 	bool connected;
 
 	if (test_and_clear_bit(0, &dev->failed))
-		pregrant_front_close(dev->front);
+		close_for_good(dev);
 	follow(dev);
 	if (pregrant_front_is_live(dev->front) && pregrant_front_turn(dev->front) < 0) {
-		pregrant_front_close(dev->front);
+		close_for_good(dev);
 		follow(dev);
 	}
-	if (was && !pregrant_front_is_live(dev->front)) {
+	if (was && !pregrant_front_is_live(dev->front) && netif_carrier_ok(dev->netdev)) {
 		netdev_info(dev->netdev, "the back is gone\n");
 		netif_carrier_off(dev->netdev);
 	}
@@ -141,19 +167,23 @@ static void step(struct pregrant_device *dev)
 	if (!dev->lent || dev->gone)
 		return;
 	netif_carrier_on(dev->netdev);
+	mutex_lock(&dev->lending);
 	pregrant_resume(dev);
+	mutex_unlock(&dev->lending);
 	pregrant_multicast_all(dev);
 }
 
 void pregrant_control_work(struct work_struct *work)
 {
 	struct pregrant_device *dev = container_of(to_delayed_work(work), struct pregrant_device, work);
+	unsigned int queues;
 	u64 at;
 
 	mutex_lock(&dev->control);
 	if (!dev->gone) {
-		if (dev->anew) {
-			dev->anew = false;
+		queues = xchg(&dev->anew, 0);
+		if (queues) {
+			WRITE_ONCE(dev->settings.queues, queues);
 			netif_carrier_off(dev->netdev);
 			pregrant_end(dev);
 			if (pregrant_begin(dev))
@@ -161,12 +191,16 @@ void pregrant_control_work(struct work_struct *work)
 		}
 		if (dev->front)
 			step(dev);
+		if (xchg(&dev->mc_again, false))
+			pregrant_multicast_rest(dev);
+		WRITE_ONCE(dev->kept_pages, dev->front ? pregrant_front_kept_pages(dev->front) : 0);
 		at = dev->front ? pregrant_front_begins_at(dev->front) : 0;
 		if (at) {
 			u64 now = pk_now_ns();
 			u64 wait = at > now ? div_u64(at - now, NSEC_PER_MSEC) + 1 : 1;
 
-			mod_delayed_work(pregrant_control, &dev->work, msecs_to_jiffies(wait));
+			/* Not where it was woken meanwhile. */
+			queue_delayed_work(pregrant_control, &dev->work, msecs_to_jiffies(wait));
 		}
 	}
 	mutex_unlock(&dev->control);
@@ -175,6 +209,7 @@ void pregrant_control_work(struct work_struct *work)
 /* Under `control`: a front by the settings. */
 int pregrant_begin(struct pregrant_device *dev)
 {
+	dev->closed = false;
 	dev->front = pregrant_front_new(dev, dev->xbdev->otherend_id, &dev->settings);
 	return dev->front ? 0 : -EINVAL;
 }

@@ -58,6 +58,7 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 		.data_len = data_len, .multicast = multicast,
 	};
 	mutex_init(&dev->control);
+	mutex_init(&dev->lending);
 	INIT_DELAYED_WORK(&dev->work, pregrant_control_work);
 	INIT_LIST_HEAD(&dev->channels);
 	dev->queues = kvcalloc(max, sizeof(*dev->queues), GFP_KERNEL);

@@ -10,7 +10,8 @@
  * The front lends a queue's two halves while frames can travel. They go back when the queues are
  * paused: no sender has the lock then, and no poll runs.
  *
- * Locks: RTNL, then `control`, then a netdev queue's.
+ * Locks: `control`, RTNL, `lending`, the list of addresses, a netdev queue's. Control lets `control` go before it asks
+ * for RTNL. It may wait long under `control`, so nobody with RTNL asks for that.
  */
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
@@ -54,6 +55,7 @@ struct pregrant_queue {
 
 	u64 tx_packets, tx_bytes, tx_dropped;
 	u64 rx_packets, rx_bytes, rx_dropped;
+	u64 rx_counters[PREGRANT_COUNTERS]; /* as of the last poll */
 };
 
 struct pregrant_device {
@@ -66,11 +68,20 @@ struct pregrant_device {
 
 	struct mutex control;
 	struct delayed_work work;
-	struct list_head channels; /* under `control` */
+	struct list_head channels; /* under `control`, as are the front and these */
+	bool gone, closed;
+
+	struct mutex lending;
 	unsigned int lent; /* queues; 0: not connected */
-	bool open, running, gone, anew;
+	bool open, running;
+
+	/* From any context. */
+	u32 takes; /* what the back takes unfinished */
+	u64 kept_pages;
+	unsigned int anew; /* begin again, with so many queues; 0: no */
 	unsigned long failed; /* bit 0: the back broke the protocol */
 	unsigned int connects;
+	bool mc_again; /* an address could not be asked for */
 };
 
 /* device.c */
@@ -89,11 +100,14 @@ void pregrant_end(struct pregrant_device *dev);
 struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int max_queues);
 void pregrant_netdev_free(struct pregrant_device *dev);
 void pregrant_multicast_all(struct pregrant_device *dev);
+void pregrant_multicast_rest(struct pregrant_device *dev);
 
 /* queue.c */
 int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index);
 void pregrant_queue_free(struct pregrant_queue *queue);
 void pregrant_queue_drop_kept(struct pregrant_queue *queue);
+bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], bool wanted);
+void pregrant_queue_tx_counters(struct pregrant_queue *queue, u64 to[PREGRANT_COUNTERS]);
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
 
 /* frame.c: what pk_skb_new adds to. */

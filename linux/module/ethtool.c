@@ -48,25 +48,23 @@ static void strings(struct net_device *netdev, u32 set, u8 *to)
 static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u64 *to)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	unsigned int k;
+	unsigned int k, i;
 
-	mutex_lock(&dev->control);
-	*to++ = dev->connects;
+	*to++ = READ_ONCE(dev->connects);
 	*to++ = atomic64_read(&pregrant_grants);
 	*to++ = atomic64_read(&pregrant_grants_ended);
 	*to++ = atomic_read(&pregrant_atomic_allocations);
-	*to++ = dev->front ? pregrant_front_kept_pages(dev->front) : 0;
-	/* A poller's counters are its own. */
-	pregrant_pause(dev);
+	*to++ = READ_ONCE(dev->kept_pages);
+	mutex_lock(&dev->lending);
 	for (k = 0; k < dev->max_queues; k++, to += 2 * PREGRANT_COUNTERS) {
 		memset(to, 0, 2 * PREGRANT_COUNTERS * sizeof(*to));
 		if (k >= dev->lent)
 			continue;
-		pregrant_tx_counters(dev->queues[k].tx, to);
-		pregrant_rx_counters(dev->queues[k].rx, to + PREGRANT_COUNTERS);
+		pregrant_queue_tx_counters(&dev->queues[k], to);
+		for (i = 0; i < PREGRANT_COUNTERS; i++)
+			to[PREGRANT_COUNTERS + i] = READ_ONCE(dev->queues[k].rx_counters[i]);
 	}
-	pregrant_resume(dev);
-	mutex_unlock(&dev->control);
+	mutex_unlock(&dev->lending);
 }
 
 static void get_channels(struct net_device *netdev, struct ethtool_channels *channels)
@@ -74,7 +72,7 @@ static void get_channels(struct net_device *netdev, struct ethtool_channels *cha
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	channels->max_combined = dev->max_queues;
-	channels->combined_count = dev->lent ? dev->lent : dev->settings.queues;
+	channels->combined_count = READ_ONCE(dev->lent) ?: READ_ONCE(dev->settings.queues);
 }
 
 /* The front closes and begins anew with so many; the interface stays. */
@@ -84,10 +82,7 @@ static int set_channels(struct net_device *netdev, struct ethtool_channels *chan
 
 	if (!channels->combined_count || channels->rx_count || channels->tx_count || channels->other_count)
 		return -EINVAL;
-	mutex_lock(&dev->control);
-	dev->settings.queues = channels->combined_count;
-	dev->anew = true;
-	mutex_unlock(&dev->control);
+	WRITE_ONCE(dev->anew, channels->combined_count);
 	pregrant_wake_control(dev);
 	return 0;
 }

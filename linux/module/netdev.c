@@ -13,11 +13,11 @@ static int pregrant_open(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
-	mutex_lock(&dev->control);
+	mutex_lock(&dev->lending);
 	dev->open = true;
 	netif_tx_stop_all_queues(netdev); /* until it is live */
 	pregrant_resume(dev);
-	mutex_unlock(&dev->control);
+	mutex_unlock(&dev->lending);
 	return 0;
 }
 
@@ -26,13 +26,13 @@ static int pregrant_stop(struct net_device *netdev)
 	struct pregrant_device *dev = netdev_priv(netdev);
 	unsigned int k;
 
-	mutex_lock(&dev->control);
+	mutex_lock(&dev->lending);
 	pregrant_pause(dev);
 	/* Nobody would free them: their sockets and connections are not to wait. */
 	for (k = 0; k < dev->lent; k++)
 		pregrant_queue_drop_kept(&dev->queues[k]);
 	dev->open = false;
-	mutex_unlock(&dev->control);
+	mutex_unlock(&dev->lending);
 	return 0;
 }
 
@@ -57,12 +57,8 @@ static void pregrant_stats(struct net_device *netdev, struct rtnl_link_stats64 *
 static netdev_features_t pregrant_fix_features(struct net_device *netdev, netdev_features_t features)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	u32 takes = 0;
+	u32 takes = READ_ONCE(dev->lent) ? READ_ONCE(dev->takes) : 0;
 
-	mutex_lock(&dev->control);
-	if (dev->lent)
-		takes = pregrant_front_takes(dev->front);
-	mutex_unlock(&dev->control);
 	if (!(takes & PREGRANT_TAKES_IPV6_CSUM))
 		features &= ~(NETIF_F_IPV6_CSUM | NETIF_F_TSO6);
 	if (!(takes & PREGRANT_TAKES_GSO))
@@ -73,12 +69,11 @@ static netdev_features_t pregrant_fix_features(struct net_device *netdev, netdev
 /* By the first queue. */
 static bool ask_multicast(struct pregrant_device *dev, const unsigned char *mac, bool wanted)
 {
-	struct netdev_queue *txq = netdev_get_tx_queue(dev->netdev, 0);
-	bool asked;
+	bool asked = pregrant_queue_multicast(&dev->queues[0], mac, wanted);
 
-	__netif_tx_lock(txq, smp_processor_id());
-	asked = dev->running && pregrant_tx_multicast(dev->queues[0].tx, mac, wanted);
-	__netif_tx_unlock(txq);
+	/* Once answers have made room. */
+	if (!asked && wanted)
+		WRITE_ONCE(dev->mc_again, true);
 	return asked;
 }
 
@@ -117,16 +112,20 @@ void pregrant_multicast_all(struct pregrant_device *dev)
 	netif_addr_unlock_bh(dev->netdev);
 }
 
-/* A back that takes no large segments may take no frames of several slots either. */
+/* What there was no room for. */
+void pregrant_multicast_rest(struct pregrant_device *dev)
+{
+	netif_addr_lock_bh(dev->netdev);
+	pregrant_set_rx_mode(dev->netdev);
+	netif_addr_unlock_bh(dev->netdev);
+}
+
+/* Frames of several slots are not for every back. */
 static int pregrant_change_mtu(struct net_device *netdev, int mtu)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	bool takes;
 
-	mutex_lock(&dev->control);
-	takes = !dev->lent || pregrant_front_takes(dev->front) & PREGRANT_TAKES_GSO;
-	mutex_unlock(&dev->control);
-	if (mtu > ETH_DATA_LEN && !takes)
+	if (mtu > ETH_DATA_LEN && READ_ONCE(dev->lent) && !(READ_ONCE(dev->takes) & PREGRANT_TAKES_SG))
 		return -EINVAL;
 	netdev->mtu = mtu;
 	return 0;

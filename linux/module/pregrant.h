@@ -84,6 +84,7 @@ void pregrant_front_free(struct pregrant_front *front);
 /* What a back takes unfinished. */
 #define PREGRANT_TAKES_IPV6_CSUM 1
 #define PREGRANT_TAKES_GSO 2
+#define PREGRANT_TAKES_SG 4
 
 /* Its live queues, each as two halves, which are used without the front; they come back before it changes any. */
 struct pregrant_tx;

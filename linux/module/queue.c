@@ -159,12 +159,48 @@ static int poll_tx(struct pregrant_queue *queue, int budget)
 		return 0;
 	WRITE_ONCE(queue->tx_event, false);
 	ret = reclaim(queue, budget);
+	if (ret > 0 && READ_ONCE(queue->dev->mc_again))
+		pregrant_wake_control(queue->dev);
 	if (ret >= 0)
 		ret = arm_tx(queue, budget);
 	if (netif_tx_queue_stopped(txq) && has_room(queue))
 		netif_tx_wake_queue(txq);
 	__netif_tx_unlock(txq);
 	return ret;
+}
+
+/* With BH off. False: not now. */
+bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], bool wanted)
+{
+	struct netdev_queue *txq = txq_of(queue);
+	bool asked;
+
+	__netif_tx_lock(txq, smp_processor_id());
+	asked = READ_ONCE(queue->dev->running) && pregrant_tx_multicast(queue->tx, mac, wanted);
+	/* Its answer makes room for the next wish: no frame may come that asks for an event. */
+	if (asked && !queue->tx_armed && arm_tx(queue, 0) < 0)
+		pregrant_fail(queue->dev);
+	__netif_tx_unlock(txq);
+	return asked;
+}
+
+/* Its queue is lent, and stays so. */
+void pregrant_queue_tx_counters(struct pregrant_queue *queue, u64 to[PREGRANT_COUNTERS])
+{
+	__netif_tx_lock_bh(txq_of(queue));
+	pregrant_tx_counters(queue->tx, to);
+	__netif_tx_unlock_bh(txq_of(queue));
+}
+
+/* The poll's own, for others to read. */
+static void show_rx_counters(struct pregrant_queue *queue)
+{
+	u64 now[PREGRANT_COUNTERS];
+	unsigned int i;
+
+	pregrant_rx_counters(queue->rx, now);
+	for (i = 0; i < PREGRANT_COUNTERS; i++)
+		WRITE_ONCE(queue->rx_counters[i], now[i]);
 }
 
 static int poll(struct napi_struct *napi, int budget)
@@ -184,6 +220,7 @@ static int poll(struct napi_struct *napi, int budget)
 	if (tx >= 0)
 		frames = pregrant_rx_receive(queue->rx, &received, budget);
 	pregrant_deliver(queue, &received);
+	show_rx_counters(queue);
 	if (tx >= 0 && frames >= 0 && frames < budget)
 		work = pregrant_rx_arm(queue->rx);
 	if (tx < 0 || frames < 0 || work < 0) {

@@ -20,6 +20,8 @@ use pregrant::DomId;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
+use pregrant::platform::{Clock, Platform};
+use pregrant::xenbus::XenbusState;
 
 /// The back broke the protocol, or the device failed: EIO.
 pub const FAULT: i32 = -5;
@@ -31,7 +33,17 @@ pub struct Front {
     vif: FrontVif<Kernel>,
     /// The halves of its queues, which C uses.
     handed_out: Vec<(*mut Tx, *mut Rx)>,
+    /// Where a step failed: when the next is tried; 0: none did.
+    tries_at_ns: u64,
+    pause_ns: u64,
+    /// xenstore is to hear of a restart first.
+    restarts: bool,
+    closes: bool,
 }
+
+/// After a step that failed. It doubles until the vif is live.
+const PAUSE_NS: u64 = 250_000_000;
+const PAUSE_MAX_NS: u64 = 4_000_000_000;
 
 /// What a module's parameters say: `struct pregrant_settings`.
 #[repr(C)]
@@ -86,6 +98,10 @@ pub unsafe extern "C" fn pregrant_front_new(
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
         handed_out: Vec::new(),
+        tries_at_ns: 0,
+        pause_ns: PAUSE_NS,
+        restarts: false,
+        closes: false,
     });
     let Front { bus, vif, .. } = &mut *front;
     if let Err(e) = vif.succeed(bus) {
@@ -96,13 +112,24 @@ pub unsafe extern "C" fn pregrant_front_new(
 
 /// Reads the back's state and takes what steps it allows. 0: nothing new; 1: live, or live again
 /// with another back; 2: not live any more; 3: its queues are to be taken back, and then it is to
-/// be asked again; below 0: failed, and closing.
+/// be asked again; below 0: failed, and tried again later.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_step(front: &mut Front) -> i32 {
+    if front.p.clock().now_ns() < front.tries_at_ns {
+        return 0;
+    }
+    front.tries_at_ns = 0;
+    if front.restarts {
+        if let Err(e) = front.vif.restart(&mut front.bus) {
+            return front.failed(&e);
+        }
+        front.restarts = false;
+    }
     let Front { p, bus, vif, .. } = front;
     let was_live = vif.is_live();
     match vif.step(p, bus) {
         Ok(FrontStep::Live | FrontStep::Renewed) => {
+            front.pause_ns = PAUSE_NS;
             say_connected(vif);
             1
         }
@@ -114,11 +141,28 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> i32 {
                 0
             }
         }
-        Err(e) => {
-            log::warn(format_args!("{e}"));
-            let _ = vif.close(bus, None);
-            FAULT
+        Err(e) => front.failed(&e),
+    }
+}
+
+impl Front {
+    /// Memory, xenstore or keys: not for good, unlike a fault. The log has it once.
+    #[cold]
+    #[inline(never)]
+    fn failed(&mut self, e: &dyn core::fmt::Display) -> i32 {
+        if self.closes {
+            return FAULT;
         }
+        if self.pause_ns == PAUSE_NS {
+            log::warn(format_args!("{e}: tries again"));
+        }
+        // At 4 a part of the step may be done. Elsewhere the same step can be taken again.
+        if self.restarts || self.vif.state() == XenbusState::Connected {
+            self.restarts = self.vif.restart(&mut self.bus).is_err();
+        }
+        self.tries_at_ns = self.p.clock().now_ns() + self.pause_ns;
+        self.pause_ns = (self.pause_ns * 2).min(PAUSE_MAX_NS);
+        FAULT
     }
 }
 
@@ -186,11 +230,12 @@ pub extern "C" fn pregrant_front_is_live(front: &Front) -> bool {
     front.vif.is_live()
 }
 
-/// Bit 0: the back takes blank checksums of IPv6, too; bit 1: large segments.
+/// Bit 0: the back takes blank checksums of IPv6, too; bit 1: large segments; bit 2:
+/// frames of several slots.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     let takes = front.vif.takes();
-    u32::from(takes.csum) | u32::from(takes.gso) << 1
+    u32::from(takes.csum) | u32::from(takes.gso) << 1 | u32::from(front.vif.takes_sg()) << 2
 }
 
 /// Live queues.
@@ -209,13 +254,21 @@ pub extern "C" fn pregrant_front_ports(front: &Front, queue: u32, ports: &mut [u
 /// When it is to be stepped again whatever happens, by `pk_now_ns`; 0: not.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
-    front.vif.begins_at_ns().unwrap_or(0)
+    match front.tries_at_ns {
+        0 => front.vif.begins_at_ns().unwrap_or(0),
+        at => at,
+    }
 }
 
 /// Begins to close for good. Go on with steps until it [is](pregrant_front_is_closed).
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_close(front: &mut Front) {
+    front.closes = true;
+    front.tries_at_ns = 0;
     let Front { bus, vif, .. } = front;
+    if core::mem::take(&mut front.restarts) {
+        let _ = vif.restart(bus);
+    }
     let _ = vif.close(bus, None);
 }
 
