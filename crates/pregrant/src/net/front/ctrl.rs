@@ -5,10 +5,10 @@
 //!   add_grefs, del_grefs --list--^                         '--list--> statuses()
 //! ```
 //! Used once the back is connected. Keys and tables travel in one page of our own, lists of
-//! references in another one that the back may write to; both are granted from set-up to disconnect
-//! and written only while no request is under way. What a back may do: answer what was not asked (a
-//! fault: the device is closed), any status, any number, or never; send events without answers, which
-//! count as spurious; write anything to the list.
+//! references in another one that the back may write to; both are granted from set-up to
+//! disconnect and written only while no request is under way. What a back may do: answer what was
+//! not asked (a fault: the device is closed), any status, any number, or never; send events
+//! without answers, which count as spurious; write anything to the list.
 
 use super::regions::{Granted, Grants, Region, Regions};
 use crate::error::{PeerFault, PlatformError};
@@ -73,7 +73,10 @@ impl<P: Platform> CtrlFront<P> {
         let ring = FrontRing::new(ring);
         let keys = CtrlKeys { ring: ring_grants.first(), channel };
         let statuses = vec![0; GREF_LIST_MAX + 1].into_boxed_slice();
-        Ok((Self { ring, ring_grants, chan, page, list, pending: None, next_id: 1, found: false, statuses }, keys))
+        Ok((
+            Self { ring, ring_grants, chan, page, list, pending: None, next_id: 1, found: false, statuses },
+            keys,
+        ))
     }
 
     /// Asks. The answer comes from [`answer`](Self::answer).

@@ -142,7 +142,8 @@ impl<P: Platform> TxFront<P> {
             slots: TxSlots::new(ring, n),
             chain,
             busy: Vec::with_capacity(n as usize),
-            multicast_ids: Vec::with_capacity(MCAST_LIST_MAX), // a wish may come where nobody sleeps
+            // A wish may come where nobody sleeps.
+            multicast_ids: Vec::with_capacity(MCAST_LIST_MAX),
             multicast_refused: 0,
             sent_on: SentOn::default(),
             own: None,
