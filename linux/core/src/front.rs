@@ -160,8 +160,8 @@ impl Front {
         if self.restarts || self.vif.state() == XenbusState::Connected {
             self.restarts = self.vif.restart(&mut self.bus).is_err();
         }
-        self.tries_at_ns = self.p.clock().now_ns() + self.pause_ns;
-        self.pause_ns = (self.pause_ns * 2).min(PAUSE_MAX_NS);
+        self.tries_at_ns = self.p.clock().now_ns().saturating_add(self.pause_ns);
+        self.pause_ns = self.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
         FAULT
     }
 }

@@ -99,7 +99,8 @@ impl<P: Platform> CtrlFront<P> {
         if self.pending.is_some() || !self.page.bytes().copy_in(0, key) {
             return Err(NotAsked);
         }
-        self.ask(p, CtrlType::SetHashKey, [self.page.refs()[0].0, key.len() as u32, 0])
+        let gref = self.page.refs().first().ok_or(NotAsked)?.0;
+        self.ask(p, CtrlType::SetHashKey, [gref, key.len() as u32, 0])
     }
 
     /// Asks for these queues in the table from entry `first` on.
@@ -131,7 +132,7 @@ impl<P: Platform> CtrlFront<P> {
                 return Err(NotAsked);
             }
         }
-        let gref = self.list.refs()[0].0;
+        let gref = self.list.refs().first().ok_or(NotAsked)?.0;
         self.ask(p, msg_type, [queue, gref, entries.len() as u32])
     }
 
