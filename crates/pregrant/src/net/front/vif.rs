@@ -456,11 +456,15 @@ impl<P: Platform> FrontVif<P> {
                 if !taken.any() {
                     self.refused(path);
                 }
-                if taken != shared {
-                    self.queues[i].give_up(path, taken, p, &mut self.regions);
+                if taken != shared
+                    && let Some(queue) = self.queues.get_mut(i)
+                {
+                    queue.give_up(path, taken, p, &mut self.regions);
                 }
             }
-            self.queues[i].go_live(p, &mut self.regions, &back)?;
+            if let Some(queue) = self.queues.get_mut(i) {
+                queue.go_live(p, &mut self.regions, &back)?;
+            }
         }
         self.release_unneeded(p);
         self.set_live(true);

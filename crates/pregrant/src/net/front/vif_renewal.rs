@@ -36,7 +36,8 @@ impl<P: Platform> FrontVif<P> {
         back: &BackFeatures,
         i: usize,
     ) -> Result<Vec<Shared>, FrontError<B::Error>> {
-        let (queue, n) = (&self.queues[i], self.queues.len());
+        let n = self.queues.len();
+        let Some(queue) = self.queues.get(i) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
         each_path!(Path => {
             let shared = queue.shared(Path::NAME);
