@@ -137,6 +137,7 @@ fn what_a_front_set_outlives_its_back() {
     let (pages, mut first) = (Pages::new(1), back(BackFeatures::default()));
     first.keep_control(kept(&pages));
     connect((&g, &mut front, &mut fb), (&h, &mut first, &mut bb));
+    assert!(front.takes_multicast());
     assert!(matches!(steerings(&h, &mut first)[..], [None, None]), "as the port likes");
     assert!(steerings(&h, &mut first).is_empty(), "said once");
     assert_eq!(received((&g, &mut front), (&h, &mut first)), [], "none was named");
@@ -322,7 +323,7 @@ fn nothing_of_it_without_the_backs_offer() {
     };
     let mut vif = back(old);
     connect((&g, &mut front, &mut fb), (&h, &mut vif, &mut bb));
-    assert!(front.is_live() && front.ctrl().is_none());
+    assert!(front.is_live() && front.ctrl().is_none() && !front.takes_multicast());
     assert!(!fb.own.borrow().contains_key("ctrl-ring-ref"));
     assert_eq!(fb.own.borrow()["request-multicast-control"], "0");
     fb.own.borrow_mut().insert("request-multicast-control".into(), "1".into());

@@ -121,6 +121,8 @@ pub struct FrontVif<P: Platform> {
     pub(crate) takes: Offloads,
     /// It takes frames over several slots.
     pub(super) takes_sg: bool,
+    /// It filters multicast, as it was asked to.
+    pub(super) takes_multicast: bool,
     /// Of the back, as of the last set-up.
     pub(super) asked: Asked,
     /// The back is being asked to keep pages mapped.
@@ -154,6 +156,7 @@ impl<P: Platform> FrontVif<P> {
             not_offered: Vec::new(),
             takes: Offloads::default(),
             takes_sg: true,
+            takes_multicast: false,
             asked: Asked::default(),
             announcement: None,
             announced: Vec::new(),
@@ -200,7 +203,11 @@ impl<P: Platform> FrontVif<P> {
                     }
                     (true, true) if core::mem::take(&mut self.was_away) => {
                         self.waits_since_ns = None;
-                        return self.renew(p, bus);
+                        let renewed = self.renew(p, bus);
+                        if renewed.is_err() {
+                            self.set_live(false); // a part of it may be done
+                        }
+                        return renewed;
                     }
                     (true, false) => {
                         self.was_away = self.live;
@@ -319,6 +326,7 @@ impl<P: Platform> FrontVif<P> {
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
         let plans = plans(&self.asked.smaller(&back), orders);
         let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
+        self.takes_multicast = self.config.multicast_control;
         self.take_limits(&back);
         if let Some(own) = &mut self.own {
             own.equip(&mut self.queues);
@@ -340,7 +348,7 @@ impl<P: Platform> FrontVif<P> {
         };
         let mut request = FrontRequest {
             sg: self.config.sg,
-            multicast_control: self.config.multicast_control && back.multicast_control,
+            multicast_control: self.takes_multicast,
             headroom: if back.xdp_headroom { self.config.headroom } else { 0 },
             ctrl,
             ..FrontRequest::new(keys)
@@ -673,6 +681,12 @@ impl<P: Platform> FrontVif<P> {
     /// Whether the back takes frames over several slots.
     pub fn takes_sg(&self) -> bool {
         self.takes_sg
+    }
+
+    /// Whether the back offers to filter multicast and was asked to: only such a one may be
+    /// [told](Self::multicast) of addresses.
+    pub fn takes_multicast(&self) -> bool {
+        self.takes_multicast
     }
 
     /// What the back takes unfinished; the rest is to be finished before it is sent.

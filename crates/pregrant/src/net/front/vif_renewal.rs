@@ -83,6 +83,7 @@ impl<P: Platform> FrontVif<P> {
         let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
         self.queues.iter_mut().for_each(|q| q.tx_mut().limit(limits));
         self.takes_sg = back.sg;
+        self.takes_multicast &= back.multicast_control;
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 
