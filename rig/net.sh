@@ -131,6 +131,11 @@ frames() {
 	_who=$1 _to=$2; shift 2
 	ASK_SECONDS=${FRAMES_SECONDS:-240} ask "$_who" "pregrant frames --to $_to $*" || fail "frames of $_who to $_to: $ANSWER"
 }
+# counted METRIC [LABEL]: what `pregrant top` has of it, all other labels together.
+counted() {
+	pregrant top --prometheus - | awk -v name="pregrant_$1_total" -v label="$2" \
+		'index($1, name "{") == 1 && (label == "" || index($1, label)) { sum += $2 } END { printf "%d", sum }'
+}
 # rate: of a line of results, frames a second.
 rate() { sed 's/.* s, \([0-9]*\) frames.*/\1/'; }
 

@@ -6,11 +6,6 @@ frames_serve
 FRAMES=${FRAMES:-100000} KILLS=${KILLS:-10} ONLY=${ONLY:-}
 wanted() { case ":$ONLY:" in "::" | *":$(echo "$1" | tr -d ' '):"*) return 0 ;; *) return 1 ;; esac; }
 
-# counted METRIC [LABEL]: what `pregrant top` has of it, all other labels together.
-counted() {
-	pregrant top --prometheus - | awk -v name="pregrant_$1_total" -v label="$2" \
-		'index($1, name "{") == 1 && (label == "" || index($1, label)) { sum += $2 } END { printf "%d", sum }'
-}
 # mapped: pages of guests that the back has mapped, as its kernel counts them.
 mapped() {
 	_pages=0

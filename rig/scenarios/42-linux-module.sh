@@ -1,4 +1,4 @@
-# shows: the kernel module of linux/ in a guest: on Linux's netback and on `pregrant back` by each of its paths, ping, IPv6, TCP and numbered frames; unbound and bound live with xen-netfront; TCP lives over a back that closes three times; after an unload no grant is left
+# shows: the kernel module of linux/ in a guest: on Linux's netback and on `pregrant back` by each of its paths (as the back counts frames), ping, IPv6, TCP and numbered frames; unbound and bound live with xen-netfront; TCP lives over a back that closes three times; after an unload no grant is left
 # seconds: 300
 # module: yes
 bridge
@@ -19,6 +19,30 @@ trial() {
 module() {
 	ask one "insmod /rig/pregrant.ko path=$1 && addresses 2" || { ask one dmesg; fail "the module does not load"; }
 	ask one "within 20 grep -q 1 /sys/class/net/eth0/carrier" || { ask one "dmesg | tail -n 40"; fail "$1: not connected"; }
+}
+# by PATH rx|tx: frames that went so, as the back counts them; by copy those that no other path has.
+by() {
+	_dir="dir=\"$2\""
+	_staged=$(counted queue_staged_frames "$_dir") _mapped=$(counted queue_gref_mapped_frames "$_dir")
+	_persistent=$(counted queue_persistent_frames "$_dir")
+	case $1 in
+	staging) echo $_staged ;;
+	gref-mapping) echo $_mapped ;;
+	persistent) echo $_persistent ;;
+	copy) echo $(($(counted queue_frames "$_dir") - _staged - _mapped - _persistent)) ;;
+	esac
+}
+# carried PATH: of frames each way nine of ten go by it.
+carried() {
+	_tx=$(by "$1" tx) _rx=$(by "$1" rx) _all_tx=$(counted queue_frames 'dir="tx"') _all_rx=$(counted queue_frames 'dir="rx"')
+	frames one 10.9.0.1 --count 2000
+	pings 10.9.0.2 100 0.01 || fail "$1: of 100 pings $LOST lost"
+	_all_tx=$(($(counted queue_frames 'dir="tx"') - _all_tx)) _all_rx=$(($(counted queue_frames 'dir="rx"') - _all_rx))
+	_tx=$(($(by "$1" tx) - _tx)) _rx=$(($(by "$1" rx) - _rx))
+	[ $_all_tx -ge 2000 ] && [ $_all_rx -ge 100 ] || fail "$1: the back counts $_all_tx frames from the guest, $_all_rx to it"
+	[ $((_tx * 10)) -ge $((_all_tx * 9)) ] || fail "$1: of $_all_tx frames from the guest $_tx by this path"
+	[ $((_rx * 10)) -ge $((_all_rx * 9)) ] || fail "$1: of $_all_rx frames to the guest $_rx by this path"
+	note "$1: of $_all_tx frames from the guest $_tx, of $_all_rx to it $_rx by this path"
 }
 # moved FROM TO: the vif, live, to another driver.
 moved() {
@@ -79,6 +103,7 @@ id=$(xl domid one)
 for path in copy staging gref-mapping persistent; do
 	module "$path queues=1"
 	trial "module on pregrant back, $path"
+	carried "$path"
 	unload
 done
 # Loaded and unloaded under pings: the guest's grants are then as before.
