@@ -31,7 +31,7 @@ unsafe impl Sync for Kernel {}
 pub struct Region {
     base: NonNull<u8>,
     pages: usize,
-    refs: Vec<GrantRef>,
+    pub refs: Vec<GrantRef>,
 }
 // SAFETY: the memory is the region's alone, whichever thread has it.
 unsafe impl Send for Region {}
@@ -42,6 +42,27 @@ unsafe impl SharedBytes for Region {
     }
     fn len(&self) -> usize {
         self.pages * PAGE_SIZE
+    }
+}
+
+impl Region {
+    /// A page of it.
+    pub fn page(&self, page: usize) -> Result<*mut u8, PlatformError> {
+        if page >= self.pages {
+            return Err(PlatformError { op: "grant a page that is not there", code: -22 });
+        }
+        // SAFETY: inside the region.
+        Ok(unsafe { self.base.as_ptr().add(page * PAGE_SIZE) })
+    }
+
+    /// The kernel's again, where no grant names it any more.
+    pub fn free(self) -> Result<(), InUse<Self>> {
+        if !self.refs.is_empty() {
+            return Err(InUse(self));
+        }
+        // SAFETY: of `pages`, and nobody uses it any more.
+        unsafe { shim::pk_free_pages(self.base.as_ptr(), self.pages) };
+        Ok(())
     }
 }
 
@@ -87,7 +108,7 @@ impl Clock for Kernel {
 }
 
 /// Zeroed pages.
-fn pages(n: usize) -> Result<Region, PlatformError> {
+pub fn pages(n: usize) -> Result<Region, PlatformError> {
     // SAFETY: null where there are none.
     let base = NonNull::new(unsafe { shim::pk_pages(n) });
     let base = base.ok_or(PlatformError { op: "allocate pages to grant", code: NO_MEMORY })?;
@@ -95,11 +116,7 @@ fn pages(n: usize) -> Result<Region, PlatformError> {
 }
 
 fn grant(to: DomId, region: &Region, page: usize, acc: Access) -> Result<GrantRef, PlatformError> {
-    if page >= region.pages {
-        return Err(PlatformError { op: "grant a page that is not there", code: -22 });
-    }
-    // SAFETY: inside the region.
-    let at = unsafe { region.base.as_ptr().add(page * PAGE_SIZE) };
+    let at = region.page(page)?;
     // SAFETY: a page of ours.
     match unsafe { shim::pk_grant(to.0, at, acc == Access::ReadOnly) } {
         gref if gref > 0 => Ok(GrantRef(gref as u32)),
@@ -134,12 +151,7 @@ unsafe impl GrantPool for Kernel {
     }
     fn release(&self, mut region: Region) -> Result<(), InUse<Region>> {
         region.refs.retain(|gref| !end(*gref));
-        if !region.refs.is_empty() {
-            return Err(InUse(region));
-        }
-        // SAFETY: of `pages`, and no grant names it any more.
-        unsafe { shim::pk_free_pages(region.base.as_ptr(), region.pages) };
-        Ok(())
+        region.free()
     }
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = Region>> {
         Some(self)

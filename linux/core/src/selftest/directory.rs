@@ -61,7 +61,7 @@ impl DeviceBus for MapBus {
         Ok(true)
     }
     fn report(&mut self, text: &str) -> Result<(), &'static str> {
-        log::warn(format_args!("selftest: an end says: {text}"));
+        log::warn(core::ptr::null_mut(), format_args!("selftest: an end says: {text}"));
         Ok(())
     }
     fn reported(&mut self) -> Result<Option<String>, &'static str> {

@@ -1,6 +1,7 @@
 //! Two domains in one kernel's memory: a grant is a place in a table, a map the granter's own
 //! memory. Event channels go nowhere: the test polls.
 
+use crate::platform::{Region, pages};
 use crate::shim;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,7 +19,6 @@ use spin::Mutex;
 /// As in Xen, no grant has one of the first numbers.
 const RESERVED: usize = 8;
 
-#[derive(Clone, Copy)]
 struct Grant {
     page: usize,
     to: DomId,
@@ -64,6 +64,17 @@ impl Table {
         }
     }
 
+    /// A grant that `by` may use in that way.
+    fn usable(&mut self, by: DomId, gref: GrantRef, write: bool) -> Result<&mut Grant, GrantStatus> {
+        match self.grants.get_mut(gref.0 as usize) {
+            Some(Some(g)) if g.to != by || write && g.acc == Access::ReadOnly => {
+                Err(GrantStatus::PERMISSION_DENIED)
+            }
+            Some(Some(g)) => Ok(g),
+            _ => Err(GrantStatus::BAD_GNTREF),
+        }
+    }
+
     /// Grants that have not ended.
     pub fn left(&self) -> usize {
         self.grants.iter().flatten().count()
@@ -80,30 +91,6 @@ impl Table {
 pub struct Domain {
     pub table: Arc<Mutex<Table>>,
     pub number: DomId,
-}
-
-/// Granted memory.
-pub struct Region {
-    base: NonNull<u8>,
-    pages: usize,
-    refs: Vec<GrantRef>,
-}
-// SAFETY: the memory is the region's alone.
-unsafe impl Send for Region {}
-// SAFETY: pages of the kernel's until the region is dropped.
-unsafe impl SharedBytes for Region {
-    fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-    fn len(&self) -> usize {
-        self.pages * PAGE_SIZE
-    }
-}
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: of `region`; `release` drops none that is mapped.
-        unsafe { shim::pk_free_pages(self.base.as_ptr(), self.pages) }
-    }
 }
 
 /// The other's memory.
@@ -134,19 +121,6 @@ impl Drop for Map {
                 g.mapped -= 1;
             }
         }
-    }
-}
-
-fn region(pages: usize) -> Result<Region, PlatformError> {
-    // SAFETY: null where there are none.
-    let base = NonNull::new(unsafe { shim::pk_pages(pages) });
-    let base = base.ok_or(PlatformError { op: "allocate pages", code: -12 })?;
-    Ok(Region { base, pages, refs: Vec::new() })
-}
-
-impl Region {
-    fn page(&self, k: usize) -> usize {
-        self.base.as_ptr() as usize + k * PAGE_SIZE
     }
 }
 
@@ -183,10 +157,9 @@ impl Clock for Domain {
 unsafe impl GrantPool for Domain {
     type Region = Region;
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
-        let mut region = region(refs.len())?;
-        let mut table = self.table.lock();
+        let mut region = pages(refs.len())?;
         for (k, r) in refs.iter_mut().enumerate() {
-            *r = table.put(Grant { page: region.page(k), to, acc, mapped: 0 });
+            *r = self.grant(to, &region, k, acc)?;
         }
         region.refs = refs.to_vec();
         Ok(region)
@@ -194,7 +167,7 @@ unsafe impl GrantPool for Domain {
     fn release(&self, mut region: Region) -> Result<(), InUse<Region>> {
         let mut table = self.table.lock();
         region.refs.retain(|r| !table.end(*r));
-        if region.refs.is_empty() { Ok(()) } else { Err(InUse(region)) }
+        region.free()
     }
     fn per_frame(&self) -> Option<&dyn GrantTable<Region = Region>> {
         Some(self)
@@ -203,11 +176,12 @@ unsafe impl GrantPool for Domain {
 
 impl GrantTable for Domain {
     type Region = Region;
-    fn pages(&self, pages: usize) -> Result<Region, PlatformError> {
-        region(pages)
+    fn pages(&self, n: usize) -> Result<Region, PlatformError> {
+        pages(n)
     }
     fn grant(&self, to: DomId, r: &Region, page: usize, acc: Access) -> Result<GrantRef, PlatformError> {
-        Ok(self.table.lock().put(Grant { page: r.page(page), to, acc, mapped: 0 }))
+        let page = r.page(page)? as usize;
+        Ok(self.table.lock().put(Grant { page, to, acc, mapped: 0 }))
     }
     fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
         if self.table.lock().end(gref) { Ok(()) } else { Err(InUse(gref)) }
@@ -222,10 +196,7 @@ unsafe impl PeerMem for Domain {
         let mut first = 0;
         for (i, r) in refs.iter().enumerate() {
             let bad = |status| MapError { index: Some(i), status };
-            let g = table.grants.get(r.0 as usize).copied().flatten().ok_or(bad(GrantStatus::BAD_GNTREF))?;
-            if g.to != self.number || acc == Access::ReadWrite && g.acc == Access::ReadOnly {
-                return Err(bad(GrantStatus::PERMISSION_DENIED));
-            }
+            let g = table.usable(self.number, *r, acc == Access::ReadWrite).map_err(bad)?;
             if i == 0 {
                 first = g.page;
             } else if g.page != first + i * PAGE_SIZE {
@@ -257,10 +228,11 @@ unsafe impl PeerMem for Domain {
                 LocalBytes::FromPeer(b) => b.len(),
                 LocalBytes::ToPeer(b) => b.len(),
             };
-            op.status = match table.grants.get(op.gref.0 as usize).copied().flatten() {
+            let write = matches!(local, LocalBytes::ToPeer(_));
+            op.status = match table.usable(self.number, op.gref, write) {
                 _ if offset + len > PAGE_SIZE || at > room || len > room - at => GrantStatus::BAD_COPY_ARG,
-                None => GrantStatus::BAD_GNTREF,
-                Some(g) => {
+                Err(status) => status,
+                Ok(g) => {
                     let shared = (g.page + offset) as *mut u8;
                     match &mut local {
                         // SAFETY: both lie in their ranges (checked above), and are two.

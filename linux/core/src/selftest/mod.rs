@@ -1,5 +1,6 @@
 //! Both ends of a vif in this kernel: the handshake, and frames each way by each path that the
-//! front may ask for. Every byte of every frame is compared; afterwards no grant may be left.
+//! front may ask for. Every byte of every frame is compared; afterwards no grant may be left. A frame
+//! that goes by another path than the one that was asked for is a failure.
 //!
 //! ```text
 //!   front domain --TX, frame k filled by k--> back domain: Counterpart compares
@@ -9,6 +10,7 @@
 mod directory;
 mod domains;
 
+use crate::front::{Settings, config};
 use crate::log;
 use crate::shim;
 use alloc::boxed::Box;
@@ -17,9 +19,10 @@ use directory::{MapBus, directory};
 use domains::{Domain, Table};
 use pregrant::DomId;
 use pregrant::net::back::{BackVif, Polled, VifConfig};
-use pregrant::net::front::{FrontConfig, FrontVif, Granting};
-use pregrant::net::path::staging::list::DataLen;
-use pregrant::net::path::staging::wanted::Buffers;
+use pregrant::net::front::{FrontConfig, FrontVif};
+use pregrant::net::path::PathName;
+use pregrant::net::stats::DirStats;
+use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use spin::Mutex;
 
@@ -29,37 +32,68 @@ const GUEST: DomId = DomId(5);
 const HOST: DomId = DomId(0);
 /// Steps after which two ends are connected, or closed.
 const STEPS: u32 = 8;
+/// Slots of a ring of one page: each has a page of its own.
+const RING_SLOTS: u64 = 256;
+const NO_DEVICE: shim::Device = core::ptr::null_mut();
 /// Questions for which 512 pages and more are named to a back.
 const QUESTIONS: u32 = 2000;
 
 /// A vif of the test.
 struct Trial {
-    name: &'static str,
-    config: FrontConfig,
+    path: PathName,
+    /// Bytes of a staging buffer, where the path has such.
+    data_len: u32,
+    /// Bytes of a frame.
     len: usize,
     /// One in so many of the frames that are asked for.
     share: u64,
 }
 
 fn trials() -> [Trial; 7] {
-    let plain =
-        FrontConfig { staging: Buffers::NONE, granting: Granting::Standing, ..FrontConfig::default() };
-    let staged = |len| {
-        let len = DataLen::new(len);
-        FrontConfig { staging: Buffers::of(len, len), ..plain }
-    };
-    let gref = FrontConfig { gref_mapping: true, ..plain };
-    let persistent = FrontConfig { persistent: true, ..plain };
-    let trial = |name, config, len, share| Trial { name, config, len, share };
+    use PathName as P;
+    let trial = |path, data_len, len, share| Trial { path, data_len, len, share };
     [
-        trial("copy", plain, 64, 1),
-        trial("staging", staged(256), 64, 1),
-        trial("staging", staged(2048), 1514, 1),
-        trial("gref-mapping", gref, 64, 1),
-        trial("persistent", persistent, 64, 1),
-        trial("copy", plain, 60_000, 100),
-        trial("gref-mapping", gref, 60_000, 100),
+        trial(P::Copy, 2048, 64, 1),
+        trial(P::Staging, 256, 64, 1),
+        trial(P::Staging, 2048, 1514, 1),
+        trial(P::GrefMapping, 2048, 64, 1),
+        trial(P::Persistent, 2048, 64, 1),
+        trial(P::Copy, 2048, 60_000, 100),
+        trial(P::GrefMapping, 2048, 60_000, 100),
     ]
+}
+
+impl Trial {
+    /// As the module asks for such a path.
+    #[inline(never)]
+    fn config(&self) -> Result<FrontConfig> {
+        let path = self.path.name().as_bytes();
+        let settings = Settings {
+            path: path.as_ptr(),
+            path_len: path.len(),
+            queues: 1,
+            ring_order: 0,
+            data_len: self.data_len,
+            multicast: false,
+        };
+        config(path, &settings).ok_or("the module knows no such path")
+    }
+
+    /// Of a direction's frames, as the back counts them, those that went by another path.
+    fn others(&self, stats: &DirStats) -> u64 {
+        let by = match self.path {
+            PathName::Staging => stats.staging,
+            PathName::GrefMapping => stats.gref_mapping,
+            PathName::Persistent => stats.persistent,
+            _ => stats.granted,
+        };
+        stats.frames - by
+    }
+
+    /// That many may: a back maps a page when it first sees it, for the next frame.
+    fn others_max(&self) -> u64 {
+        if self.path == PathName::Persistent { RING_SLOTS } else { 0 }
+    }
 }
 
 fn word(k: u64, i: usize) -> u64 {
@@ -244,40 +278,42 @@ impl Ends {
     }
 }
 
-fn now_ns() -> u64 {
-    // SAFETY: it reads a clock.
-    unsafe { shim::pk_now_ns() }
-}
-
 #[inline(never)]
 fn play(trial: &Trial, frames: u64) -> Result<()> {
-    let Trial { name, config, len, share } = trial;
-    let n = (frames / share).max(1);
-    let mut ends = Ends::new(*config, *len);
+    let len = trial.len;
+    let n = (frames / trial.share).max(1);
+    let mut ends = Ends::new(trial.config()?, len);
     ends.steps()?;
     ends.announce()?;
-    let (tx, rx) = ends.back.path_names(0);
     let before = ends.table.lock().ops();
-    let begun = now_ns();
+    let start = ends.guest.now_ns();
     let wrong_tx = ends.tx(n)?;
-    let between = now_ns();
+    let between = ends.guest.now_ns();
     let wrong_rx = ends.rx(n)?;
-    let over = now_ns();
+    let over = ends.guest.now_ns();
     let after = ends.table.lock().ops();
+    let (tx, rx) = ends.back.stats(0);
+    let others = trial.others(&tx).max(trial.others(&rx));
     ends.front.close(&mut ends.front_bus, None).map_err(|_| "the front does not close")?;
     ends.steps()?;
     let table = ends.table.clone();
     drop(ends);
     let left = table.lock().left();
-    log::info(format_args!(
-        "selftest {name} ({tx}, {rx}), {len} B: {n} frames each way, {wrong_tx} and {wrong_rx} wrong or lost, \
-         {} and {} ns each, {} copies, {} maps, {left} grants left",
-        (between - begun) / n,
-        (over - between) / n,
-        after.copies - before.copies,
-        after.maps - before.maps,
-    ));
+    log::info(
+        NO_DEVICE,
+        format_args!(
+            "selftest {}, {len} B: {n} frames each way, {wrong_tx} and {wrong_rx} wrong or lost, at most {others} by \
+             another path, {} and {} ns each, {} copies, {} maps, {left} grants left",
+            trial.path,
+            (between - start) / n,
+            (over - between) / n,
+            after.copies - before.copies,
+            after.maps - before.maps,
+        ),
+    );
     match (wrong_tx + wrong_rx, left) {
+        (0, 0) if others > trial.others_max() => Err("frames went by another path"),
+        (0, 0) if tx.frames < n || rx.frames < n => Err("the back counts fewer frames"),
         (0, 0) => Ok(()),
         (0, _) => Err("grants are left"),
         _ => Err("frames are wrong or lost"),
@@ -289,7 +325,7 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
 pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
     for trial in trials() {
         if let Err(e) = play(&trial, frames) {
-            log::warn(format_args!("selftest {}, {} B, failed: {e}", trial.name, trial.len));
+            log::warn(NO_DEVICE, format_args!("selftest {}, {} B, failed: {e}", trial.path, trial.len));
             return -22;
         }
     }
