@@ -66,10 +66,10 @@ void pregrant_resume(struct pregrant_device *dev)
 /* Under `control`: the front gives its queues away. */
 static void lend(struct pregrant_device *dev)
 {
-	unsigned int n = min(pregrant_front_queues(dev->front), dev->max_queues), k;
+	unsigned int n, k;
 
-	pregrant_channels_meet(dev, n);
-	pregrant_front_lend(dev->front);
+	pregrant_channels_meet(dev);
+	n = min(pregrant_front_lend(dev->front), dev->max_queues);
 	mutex_lock(&dev->lending);
 	for (k = 0; k < n; k++) {
 		pregrant_queue_drop_kept(&dev->queues[k]);
@@ -107,7 +107,11 @@ static void take_back(struct pregrant_device *dev)
 	WRITE_ONCE(dev->lent, 0);
 	mutex_unlock(&dev->lending);
 	pregrant_front_take_back(dev->front);
-	/* A fault is this connection's, not the next one's. Nobody is there any more who finds one. */
+}
+
+/* Under `control`: after a fault, whoever found it. */
+static void heed_fault(struct pregrant_device *dev)
+{
 	if (test_and_clear_bit(0, &dev->failed))
 		close_for_good(dev);
 }
@@ -115,8 +119,10 @@ static void take_back(struct pregrant_device *dev)
 /* Under `control`. As far as the back's state allows now. */
 static void follow(struct pregrant_device *dev)
 {
-	if (pregrant_front_step(dev->front) == PREGRANT_RECALL) {
+	if (pregrant_front_step(dev->front)) {
 		take_back(dev);
+		/* It is this connection's, not the next one's. */
+		heed_fault(dev);
 		pregrant_front_step(dev->front);
 	}
 }
@@ -145,8 +151,7 @@ static void step(struct pregrant_device *dev)
 	unsigned int was = dev->lent;
 	bool connected;
 
-	if (test_and_clear_bit(0, &dev->failed))
-		close_for_good(dev);
+	heed_fault(dev);
 	follow(dev);
 	if (pregrant_front_is_live(dev->front) && pregrant_front_turn(dev->front) < 0) {
 		close_for_good(dev);
@@ -173,6 +178,20 @@ static void step(struct pregrant_device *dev)
 	pregrant_multicast_all(dev);
 }
 
+/* Under `control`: `ethtool -L`. A back that broke the protocol gets no other chance by it. */
+static void begin_anew(struct pregrant_device *dev, unsigned int queues)
+{
+	if (dev->front)
+		heed_fault(dev);
+	if (dev->closed)
+		return;
+	WRITE_ONCE(dev->settings.queues, queues);
+	netif_carrier_off(dev->netdev);
+	pregrant_end(dev);
+	if (pregrant_begin(dev))
+		netdev_err(dev->netdev, "cannot begin anew\n");
+}
+
 void pregrant_control_work(struct work_struct *work)
 {
 	struct pregrant_device *dev = container_of(to_delayed_work(work), struct pregrant_device, work);
@@ -182,13 +201,8 @@ void pregrant_control_work(struct work_struct *work)
 	mutex_lock(&dev->control);
 	if (!dev->gone) {
 		queues = xchg(&dev->anew, 0);
-		if (queues) {
-			WRITE_ONCE(dev->settings.queues, queues);
-			netif_carrier_off(dev->netdev);
-			pregrant_end(dev);
-			if (pregrant_begin(dev))
-				netdev_err(dev->netdev, "cannot begin anew\n");
-		}
+		if (queues)
+			begin_anew(dev, queues);
 		if (dev->front)
 			step(dev);
 		if (xchg(&dev->mc_again, false))
@@ -209,7 +223,6 @@ void pregrant_control_work(struct work_struct *work)
 /* Under `control`: a front by the settings. */
 int pregrant_begin(struct pregrant_device *dev)
 {
-	dev->closed = false;
 	dev->front = pregrant_front_new(dev, dev->xbdev->otherend_id, &dev->settings);
 	return dev->front ? 0 : -EINVAL;
 }

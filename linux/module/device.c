@@ -59,6 +59,7 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	};
 	mutex_init(&dev->control);
 	mutex_init(&dev->lending);
+	ratelimit_state_init(&dev->says, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	INIT_DELAYED_WORK(&dev->work, pregrant_control_work);
 	INIT_LIST_HEAD(&dev->channels);
 	dev->queues = kvcalloc(max, sizeof(*dev->queues), GFP_KERNEL);

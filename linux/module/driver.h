@@ -19,6 +19,7 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
+#include <linux/ratelimit.h>
 #include <linux/skbuff.h>
 #include <linux/workqueue.h>
 #include <xen/xenbus.h>
@@ -52,6 +53,7 @@ struct pregrant_queue {
 	u32 kept_head, kept_tail, kept_mask;
 	u32 requests; /* sent so far */
 	bool tx_armed;
+	bool mc_refused; /* an address could not be asked for: there was no room */
 
 	u64 tx_packets, tx_bytes, tx_dropped;
 	u64 rx_packets, rx_bytes, rx_dropped;
@@ -81,7 +83,8 @@ struct pregrant_device {
 	unsigned int anew; /* begin again, with so many queues; 0: no */
 	unsigned long failed; /* bit 0: the back broke the protocol */
 	unsigned int connects;
-	bool mc_again; /* an address could not be asked for */
+	struct ratelimit_state says; /* the core's lines */
+	bool mc_again; /* addresses that were refused are to be asked for */
 };
 
 /* device.c */
@@ -119,7 +122,7 @@ struct pregrant_received {
 void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received);
 
 /* events.c */
-void pregrant_channels_meet(struct pregrant_device *dev, unsigned int queues);
+void pregrant_channels_meet(struct pregrant_device *dev);
 
 /* grants.c */
 extern atomic64_t pregrant_grants, pregrant_grants_ended;

@@ -75,13 +75,15 @@ static void get_channels(struct net_device *netdev, struct ethtool_channels *cha
 	channels->combined_count = READ_ONCE(dev->lent) ?: READ_ONCE(dev->settings.queues);
 }
 
-/* The front closes and begins anew with so many; the interface stays. */
+/* The front closes and begins anew with so many; the interface stays. Not where the back broke the protocol. */
 static int set_channels(struct net_device *netdev, struct ethtool_channels *channels)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	if (!channels->combined_count || channels->rx_count || channels->tx_count || channels->other_count)
 		return -EINVAL;
+	if (READ_ONCE(dev->closed))
+		return -EIO;
 	WRITE_ONCE(dev->anew, channels->combined_count);
 	pregrant_wake_control(dev);
 	return 0;

@@ -83,13 +83,13 @@ void pk_channel_unmask(struct pregrant_channel *chan, bool idle)
 }
 
 /* The queues are live: their events are for their NAPIs. Before they are lent. */
-void pregrant_channels_meet(struct pregrant_device *dev, unsigned int queues)
+void pregrant_channels_meet(struct pregrant_device *dev)
 {
 	struct pregrant_channel *chan;
 	unsigned int k;
 	u32 ports[2];
 
-	for (k = 0; k < queues; k++) {
+	for (k = 0; k < dev->max_queues; k++) {
 		pregrant_front_ports(dev->front, k, ports);
 		list_for_each_entry(chan, &dev->channels, list) {
 			if (chan->port != ports[0] && chan->port != ports[1])

@@ -4,18 +4,23 @@
 #include <linux/kernel.h>
 #include <linux/ktime.h>
 #include <linux/printk.h>
+#include <linux/ratelimit.h>
 
-#include "pregrant.h"
+#include "driver.h"
 
-/* What a back can cause to be said comes in bursts, not for ever. */
-void pk_log(u32 level, const char *text, size_t len)
+/* What a back can cause to be said comes in bursts, not for ever, and takes no other device's lines. */
+void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len)
 {
 	int n = min_t(size_t, len, 256);
 
-	if (level <= 4)
-		pr_warn_ratelimited("pregrant: %.*s\n", n, text);
+	if (!dev)
+		pr_info("pregrant: %.*s\n", n, text);
+	else if (!__ratelimit(&dev->says))
+		return;
+	else if (level <= 4)
+		netdev_warn(dev->netdev, "%.*s\n", n, text);
 	else
-		pr_info_ratelimited("pregrant: %.*s\n", n, text);
+		netdev_info(dev->netdev, "%.*s\n", n, text);
 }
 
 /* A mistake of the core's. Nothing that it holds can be trusted any more. */

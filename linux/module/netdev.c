@@ -67,24 +67,21 @@ static netdev_features_t pregrant_fix_features(struct net_device *netdev, netdev
 }
 
 /* By the first queue. */
-static bool ask_multicast(struct pregrant_device *dev, const unsigned char *mac, bool wanted)
+static bool ask_multicast(struct net_device *netdev, const unsigned char *mac, bool wanted)
 {
-	bool asked = pregrant_queue_multicast(&dev->queues[0], mac, wanted);
+	struct pregrant_device *dev = netdev_priv(netdev);
 
-	/* Once answers have made room. */
-	if (!asked && wanted)
-		WRITE_ONCE(dev->mc_again, true);
-	return asked;
+	return pregrant_queue_multicast(&dev->queues[0], mac, wanted);
 }
 
 static int add_multicast(struct net_device *netdev, const unsigned char *mac)
 {
-	return ask_multicast(netdev_priv(netdev), mac, true) ? 0 : -EAGAIN;
+	return ask_multicast(netdev, mac, true) ? 0 : -EAGAIN;
 }
 
 static int remove_multicast(struct net_device *netdev, const unsigned char *mac)
 {
-	ask_multicast(netdev_priv(netdev), mac, false);
+	ask_multicast(netdev, mac, false);
 	return 0;
 }
 
@@ -93,11 +90,12 @@ static int forget_multicast(struct net_device *netdev, const unsigned char *mac)
 	return 0;
 }
 
+/* A back that did not offer to filter may take a wish for a fault. */
 static void pregrant_set_rx_mode(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
-	if (dev->settings.multicast)
+	if (READ_ONCE(dev->takes) & PREGRANT_TAKES_MULTICAST)
 		__dev_mc_sync(netdev, add_multicast, remove_multicast);
 }
 
@@ -108,7 +106,7 @@ void pregrant_multicast_all(struct pregrant_device *dev)
 		return;
 	netif_addr_lock_bh(dev->netdev);
 	__dev_mc_unsync(dev->netdev, forget_multicast);
-	__dev_mc_sync(dev->netdev, add_multicast, remove_multicast);
+	pregrant_set_rx_mode(dev->netdev);
 	netif_addr_unlock_bh(dev->netdev);
 }
 

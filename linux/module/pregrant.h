@@ -25,7 +25,7 @@ void *pk_pages(size_t n);
 void pk_free_pages(void *at, size_t n);
 
 /* log.c */
-void pk_log(u32 level, const char *text, size_t len);
+void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len);
 void pk_panic(const char *text, size_t len);
 u64 pk_now_ns(void);
 
@@ -65,15 +65,11 @@ struct pregrant_settings {
 };
 struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
 					  const struct pregrant_settings *settings);
-int pregrant_front_step(struct pregrant_front *front);
-/* What a step came to. */
-#define PREGRANT_LIVE 1
-#define PREGRANT_GONE 2
-#define PREGRANT_RECALL 3
+/* True: its queues are to be taken back, and then it is to be asked again. */
+bool pregrant_front_step(struct pregrant_front *front);
 int pregrant_front_turn(struct pregrant_front *front);
 bool pregrant_front_is_live(const struct pregrant_front *front);
 u32 pregrant_front_takes(const struct pregrant_front *front);
-u32 pregrant_front_queues(const struct pregrant_front *front);
 void pregrant_front_ports(const struct pregrant_front *front, u32 queue, u32 ports[2]);
 u64 pregrant_front_begins_at(const struct pregrant_front *front);
 void pregrant_front_close(struct pregrant_front *front);
@@ -85,6 +81,7 @@ void pregrant_front_free(struct pregrant_front *front);
 #define PREGRANT_TAKES_IPV6_CSUM 1
 #define PREGRANT_TAKES_GSO 2
 #define PREGRANT_TAKES_SG 4
+#define PREGRANT_TAKES_MULTICAST 8 /* names of the multicast addresses that are wanted */
 
 /* Its live queues, each as two halves, which are used without the front; they come back before it changes any. */
 struct pregrant_tx;

@@ -16,6 +16,9 @@
 
 #include "driver.h"
 
+/* Between two times that refused addresses are asked for again. */
+#define MULTICAST_PAUSE (HZ / 10)
+
 static struct netdev_queue *txq_of(struct pregrant_queue *queue)
 {
 	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
@@ -30,6 +33,12 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 
 	if (n <= 0)
 		return n;
+	/* Answers may have made room for what was refused. Not at once: a back may answer frames and no address. */
+	if (unlikely(queue->mc_refused)) {
+		queue->mc_refused = false;
+		WRITE_ONCE(queue->dev->mc_again, true);
+		queue_delayed_work(pregrant_control, &queue->dev->work, MULTICAST_PAUSE);
+	}
 	answered = queue->requests - pregrant_tx_in_flight(queue->tx);
 	while (queue->kept_head != queue->kept_tail) {
 		struct pregrant_kept *kept = &queue->kept[queue->kept_head & queue->kept_mask];
@@ -159,8 +168,6 @@ static int poll_tx(struct pregrant_queue *queue, int budget)
 		return 0;
 	WRITE_ONCE(queue->tx_event, false);
 	ret = reclaim(queue, budget);
-	if (ret > 0 && READ_ONCE(queue->dev->mc_again))
-		pregrant_wake_control(queue->dev);
 	if (ret >= 0)
 		ret = arm_tx(queue, budget);
 	if (netif_tx_queue_stopped(txq) && has_room(queue))
@@ -169,14 +176,17 @@ static int poll_tx(struct pregrant_queue *queue, int budget)
 	return ret;
 }
 
-/* With BH off. False: not now. */
+/* With BH off. False: not now; answers are to make room first. */
 bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], bool wanted)
 {
 	struct netdev_queue *txq = txq_of(queue);
-	bool asked;
+	bool asked = false;
 
 	__netif_tx_lock(txq, smp_processor_id());
-	asked = READ_ONCE(queue->dev->running) && pregrant_tx_multicast(queue->tx, mac, wanted);
+	if (READ_ONCE(queue->dev->running)) {
+		asked = pregrant_tx_multicast(queue->tx, mac, wanted);
+		queue->mc_refused = wanted && !asked;
+	}
 	/* Its answer makes room for the next wish: no frame may come that asks for an event. */
 	if (asked && !queue->tx_armed && arm_tx(queue, 0) < 0)
 		pregrant_fail(queue->dev);
@@ -257,6 +267,7 @@ void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 		dev_kfree_skb_any(queue->kept[queue->kept_head++ & queue->kept_mask].skb);
 	queue->requests = 0;
 	queue->tx_armed = false;
+	queue->mc_refused = false;
 	netdev_tx_reset_queue(txq_of(queue));
 }
 

@@ -1,6 +1,5 @@
 //! A device's keys and states, by the kernel's own client of xenstore.
 
-use crate::log;
 use crate::shim;
 use alloc::string::String;
 use alloc::vec;
@@ -129,8 +128,7 @@ impl DeviceBus for KernelBus {
         Ok(true) // a back's key
     }
     fn report(&mut self, text: &str) -> Result<(), BusError> {
-        log::warn(format_args!("{text}"));
-        // SAFETY: a text of that length.
+        // SAFETY: a text of that length. The kernel's log has it too.
         done("say why", unsafe { shim::pk_error_write(self.0, text.as_ptr(), text.len()) }).map(drop)
     }
     fn reported(&mut self) -> Result<Option<String>, BusError> {

@@ -120,7 +120,7 @@ pub extern "C" fn pregrant_tx_in_flight(tx: &Tx) -> u32 {
 pub extern "C" fn pregrant_tx_reclaim(tx: &mut Tx) -> i32 {
     match tx.half.reclaim(&tx.p, 1) {
         Ok(n) => n as i32,
-        Err(fault) => fault_of(&fault),
+        Err(fault) => fault_of(tx.p.device, &fault),
     }
 }
 
@@ -130,7 +130,7 @@ pub extern "C" fn pregrant_tx_reclaim(tx: &mut Tx) -> i32 {
 pub extern "C" fn pregrant_tx_arm(tx: &mut Tx, ahead: u32) -> i32 {
     match tx.half.final_check(&tx.p, ahead) {
         Ok(work) => i32::from(work),
-        Err(fault) => fault_of(&fault),
+        Err(fault) => fault_of(tx.p.device, &fault),
     }
 }
 
@@ -206,7 +206,7 @@ impl Sink for Skbs {
 pub unsafe extern "C" fn pregrant_rx_receive(rx: &mut Rx, to: *mut c_void, most: u32) -> i32 {
     match rx.half.recv(&rx.p, &mut Skbs { to, most: most as usize }, 1) {
         Ok(n) => n as i32,
-        Err(fault) => fault_of(&fault),
+        Err(fault) => fault_of(rx.p.device, &fault),
     }
 }
 
@@ -216,6 +216,6 @@ pub unsafe extern "C" fn pregrant_rx_receive(rx: &mut Rx, to: *mut c_void, most:
 pub extern "C" fn pregrant_rx_arm(rx: &mut Rx) -> i32 {
     match rx.half.final_check(&rx.p) {
         Ok(work) => i32::from(work),
-        Err(fault) => fault_of(&fault),
+        Err(fault) => fault_of(rx.p.device, &fault),
     }
 }

@@ -36,7 +36,7 @@ pub struct Front {
     /// Where a step failed: when the next is tried; 0: none did.
     tries_at_ns: u64,
     pause_ns: u64,
-    /// xenstore is to hear of a restart first.
+    /// It begins again from its end: a part of the failed step may be done.
     restarts: bool,
     closes: bool,
 }
@@ -48,16 +48,16 @@ const PAUSE_MAX_NS: u64 = 4_000_000_000;
 /// What a module's parameters say: `struct pregrant_settings`.
 #[repr(C)]
 pub struct Settings {
-    path: *const u8,
-    path_len: usize,
-    queues: u32,
-    ring_order: u32,
-    data_len: u32,
-    multicast: bool,
+    pub path: *const u8,
+    pub path_len: usize,
+    pub queues: u32,
+    pub ring_order: u32,
+    pub data_len: u32,
+    pub multicast: bool,
 }
 
 /// The configuration of a path's name. None: there is no such path.
-fn config(path: &[u8], settings: &Settings) -> Option<FrontConfig> {
+pub fn config(path: &[u8], settings: &Settings) -> Option<FrontConfig> {
     let plain = FrontConfig {
         staging: Buffers::NONE,
         granting: Granting::Standing,
@@ -105,64 +105,56 @@ pub unsafe extern "C" fn pregrant_front_new(
     });
     let Front { bus, vif, .. } = &mut *front;
     if let Err(e) = vif.succeed(bus) {
-        log::warn(format_args!("{e}"));
+        log::warn(device, format_args!("{e}"));
     }
     Box::into_raw(front)
 }
 
-/// Reads the back's state and takes what steps it allows. 0: nothing new; 1: live, or live again
-/// with another back; 2: not live any more; 3: its queues are to be taken back, and then it is to
-/// be asked again; below 0: failed, and tried again later.
+/// Reads the back's state and takes what steps it allows; one that fails is tried again later.
+/// True: its queues are to be taken back, and then it is to be asked again.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_step(front: &mut Front) -> i32 {
+pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
     if front.p.clock().now_ns() < front.tries_at_ns {
-        return 0;
+        return false;
     }
     front.tries_at_ns = 0;
     if front.restarts {
         if let Err(e) = front.vif.restart(&mut front.bus) {
-            return front.failed(&e);
+            front.failed(&e);
+            return false;
         }
         front.restarts = false;
     }
     let Front { p, bus, vif, .. } = front;
-    let was_live = vif.is_live();
     match vif.step(p, bus) {
         Ok(FrontStep::Live | FrontStep::Renewed) => {
             front.pause_ns = PAUSE_NS;
-            say_connected(vif);
-            1
+            say_connected(p.device, vif);
         }
-        Ok(FrontStep::Recall) => 3,
-        Ok(FrontStep::Waiting | FrontStep::Closed) => {
-            if was_live && !vif.is_live() {
-                2
-            } else {
-                0
-            }
-        }
+        Ok(FrontStep::Recall) => return true,
+        Ok(FrontStep::Waiting | FrontStep::Closed) => {}
         Err(e) => front.failed(&e),
     }
+    false
 }
 
 impl Front {
     /// Memory, xenstore or keys: not for good, unlike a fault. The log has it once.
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, e: &dyn core::fmt::Display) -> i32 {
+    fn failed(&mut self, e: &dyn core::fmt::Display) {
         if self.closes {
-            return FAULT;
+            return;
         }
         if self.pause_ns == PAUSE_NS {
-            log::warn(format_args!("{e}: tries again"));
+            log::warn(self.p.device, format_args!("{e}: tries again"));
         }
-        // At 4 a part of the step may be done. Elsewhere the same step can be taken again.
-        if self.restarts || self.vif.state() == XenbusState::Connected {
-            self.restarts = self.vif.restart(&mut self.bus).is_err();
-        }
+        // A vif that is live is left alone: the back's state could not be read. Before 4 the same
+        // step can be taken again.
+        let (at, live) = (self.vif.state(), self.vif.is_live());
+        self.restarts |= !live && matches!(at, XenbusState::Connected | XenbusState::Closing);
         self.tries_at_ns = self.p.clock().now_ns().saturating_add(self.pause_ns);
         self.pause_ns = self.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);
-        FAULT
     }
 }
 
@@ -208,19 +200,20 @@ pub unsafe extern "C" fn pregrant_front_take_back(front: &mut Front) {
 }
 
 #[inline(never)]
-fn say_connected(vif: &FrontVif<Kernel>) {
+fn say_connected(device: shim::Device, vif: &FrontVif<Kernel>) {
     let (tx, rx) = vif.queue(0).map_or((None, None), |q| q.staging_lens());
     let staging = tx.or(rx).map_or(0, |len| len.value());
-    log::info(format_args!(
+    let said = format_args!(
         "connected: {} queue(s), staging buffers of {staging} bytes, persistent {}",
         vif.nr_queues(),
         vif.persists(),
-    ));
+    );
+    log::info(device, said);
     for missing in vif.not_offered() {
-        log::info(format_args!("{missing}"));
+        log::info(device, format_args!("{missing}"));
     }
     if let Some(e) = vif.shortage() {
-        log::warn(format_args!("less than was asked for: {e}"));
+        log::warn(device, format_args!("less than was asked for: {e}"));
     }
 }
 
@@ -230,21 +223,17 @@ pub extern "C" fn pregrant_front_is_live(front: &Front) -> bool {
     front.vif.is_live()
 }
 
-/// Bit 0: the back takes blank checksums of IPv6, too; bit 1: large segments; bit 2:
-/// frames of several slots.
+/// Bit 0: the back takes blank checksums of IPv6, too; bit 1: large segments; bit 2: frames of
+/// several slots; bit 3: wishes for multicast addresses.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     let takes = front.vif.takes();
-    u32::from(takes.csum) | u32::from(takes.gso) << 1 | u32::from(front.vif.takes_sg()) << 2
+    let (sg, multicast) = (front.vif.takes_sg(), front.vif.takes_multicast());
+    u32::from(takes.csum) | u32::from(takes.gso) << 1 | u32::from(sg) << 2 | u32::from(multicast) << 3
 }
 
-/// Live queues.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_queues(front: &Front) -> u32 {
-    front.vif.nr_queues() as u32
-}
-
-/// The ports of a queue's channels; the second is 0 where there is one for both directions.
+/// The ports of a queue's channels; the second is 0 where there is one for both directions, both
+/// are where there is no such queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_ports(front: &Front, queue: u32, ports: &mut [u32; 2]) {
     let channels = front.vif.queue(queue as usize).map(|q| q.channels(&front.p));
@@ -298,30 +287,32 @@ pub unsafe extern "C" fn pregrant_front_free(front: *mut Front) {
     drop(unsafe { Box::from_raw(front) });
 }
 
-/// Goes on with what the back is asked on the control ring. 1: it is being asked; below 0: a fault.
+/// Goes on with what the back is asked on the control ring. Below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_turn(front: &mut Front) -> i32 {
+    let device = front.p.device;
     loop {
         let was_announcing = front.vif.is_announcing();
         match front.vif.turn(&front.p) {
             Ok(true) => {
                 if was_announcing && !front.vif.is_announcing() {
-                    log::info(format_args!("the back keeps {} pages mapped", front.vif.gref_pages(0)));
+                    let pages = front.vif.gref_pages(0);
+                    log::info(device, format_args!("the back keeps {pages} pages mapped"));
                 }
             }
             Ok(false) => match front.vif.final_check_ctrl(&front.p) {
                 Ok(true) => {}
-                Ok(false) => return i32::from(front.vif.is_announcing()),
-                Err(fault) => return fault_of(&fault),
+                Ok(false) => return 0,
+                Err(fault) => return fault_of(device, &fault),
             },
-            Err(fault) => return fault_of(&fault),
+            Err(fault) => return fault_of(device, &fault),
         }
     }
 }
 
 #[cold]
 #[inline(never)]
-pub fn fault_of(fault: &dyn core::fmt::Display) -> i32 {
-    log::warn(format_args!("the back broke the protocol: {fault}"));
+pub fn fault_of(device: shim::Device, fault: &dyn core::fmt::Display) -> i32 {
+    log::warn(device, format_args!("the back broke the protocol: {fault}"));
     FAULT
 }

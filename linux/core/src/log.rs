@@ -1,4 +1,4 @@
-//! Lines of the kernel's log.
+//! Lines of the kernel's log, each with its device; the self-test has none.
 
 use crate::shim;
 use core::fmt::{self, Write};
@@ -16,21 +16,21 @@ impl Default for Line {
 }
 
 /// A warning: KERN_WARNING.
-pub fn warn(args: fmt::Arguments<'_>) {
-    say(4, args);
+pub fn warn(device: shim::Device, args: fmt::Arguments<'_>) {
+    say(device, 4, args);
 }
 
 /// What an administrator may like to know: KERN_INFO.
-pub fn info(args: fmt::Arguments<'_>) {
-    say(6, args);
+pub fn info(device: shim::Device, args: fmt::Arguments<'_>) {
+    say(device, 6, args);
 }
 
 #[inline(never)]
-fn say(level: u32, args: fmt::Arguments<'_>) {
+fn say(device: shim::Device, level: u32, args: fmt::Arguments<'_>) {
     let mut line = Line::default();
     let _ = line.write_fmt(args);
-    // SAFETY: the line's bytes.
-    unsafe { shim::pk_log(level, line.text.as_ptr(), line.len) }
+    // SAFETY: the line's bytes; the device lives, or is null.
+    unsafe { shim::pk_log(device, level, line.text.as_ptr(), line.len) }
 }
 
 impl Line {

@@ -21,7 +21,7 @@ unsafe extern "C" {
     pub fn pk_free_pages(at: *mut u8, n: usize);
 
     // log.c
-    pub fn pk_log(level: u32, text: *const u8, len: usize);
+    pub fn pk_log(d: Device, level: u32, text: *const u8, len: usize);
     pub fn pk_panic(text: *const u8, len: usize);
     pub fn pk_now_ns() -> u64;
 
