@@ -37,9 +37,7 @@ pub fn make(w: &Workspace) -> Result<(), String> {
 fn build(w: &Workspace, mdbook: &str) -> Result<(), String> {
     let read = |path: &str| fs::read_to_string(w.root().join(path)).map_err(|e| format!("{path}: {e}"));
     let book = w.target().join("book");
-    if book.exists() {
-        fs::remove_dir_all(&book).map_err(|e| format!("{}: {e}", book.display()))?;
-    }
+    workspace::empty_dir(&book)?;
     let put = |path: &str, bytes: &[u8]| write_new(&book.join(path), bytes);
     let summary = from_the_root(&read(SUMMARY)?, |folder| pages_of(w.root(), folder))?;
     put("book.toml", read(SETTINGS)?.as_bytes())?;

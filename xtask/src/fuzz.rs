@@ -83,7 +83,7 @@ struct Running {
 }
 
 /// How long a target may take to notice that its time is over.
-const STATUS_EVERY: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(10);
 
 impl Running {
     fn log(&self) -> Log {
@@ -101,7 +101,7 @@ impl Running {
                 let pid = self.child.id().to_string();
                 let asked = Command::new("kill").args(["-USR1", &pid]).stderr(Stdio::null()).status();
                 asked.map_err(|e| format!("kill: {e}"))?;
-                self.until = Some(now + STATUS_EVERY);
+                self.until = Some(now + GRACE);
             }
             Some(_) => {}
         }
@@ -148,7 +148,7 @@ pub fn fuzz(w: &Workspace, plan: &Plan) -> Result<(), String> {
                     let log = one.log();
                     if status.success() {
                         println!("{}", log.row(&one.name));
-                        idle.extend(log.check_log(&one.name, plan.seconds).err());
+                        idle.extend(log.check(&one.name, plan.seconds).err());
                     } else {
                         print!("{:14} {status}\n{}", one.name, finding(&one.name, &one.log, log.text()));
                         found.push(one.name);

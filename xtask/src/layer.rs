@@ -167,8 +167,12 @@ fn workers(w: &Workspace) -> Result<(), String> {
 /// The longest test, longer: `test` plays a hundred deaths. With the whole workspace nothing is
 /// built again.
 fn deaths(w: &Workspace) -> Result<(), String> {
-    let mut cargo = w.cargo(&["test", "--workspace", "--test", "restart", "--", "either_end_is_killed"]);
-    run(cargo.env("PREGRANT_ROUNDS", "1000"))
+    const TEST: &str = "either_end_is_killed";
+    let mut cargo = w.cargo(&["test", "--workspace", "--test", "restart", "--", TEST]);
+    cargo.env("PREGRANT_ROUNDS", "1000");
+    let mut tally = Tally::default();
+    tally.run_aloud(cargo)?;
+    if tally.passed() == 0 { Err(format!("no test has {TEST} in its name")) } else { Ok(()) }
 }
 
 fn loom(w: &Workspace) -> Result<(), String> {

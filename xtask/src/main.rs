@@ -29,6 +29,7 @@
 //! line counts them.
 
 mod book;
+mod console;
 mod figures;
 mod fuzz;
 mod layer;

@@ -100,6 +100,16 @@ impl Tally {
         result
     }
 
+    /// Runs one command, whose output is printed as it comes, and counts.
+    pub fn run_aloud(&mut self, command: Command) -> Result<(), String> {
+        self.run(command, &mut |line| println!("{line}"))
+    }
+
+    /// Tests that passed.
+    pub fn passed(&self) -> u64 {
+        self.passed
+    }
+
     /// Runs a command, whose output is printed line by line, and counted. What stands without a
     /// line for [`silence::LONGEST`] is ended.
     fn run(&mut self, mut command: Command, print: &mut dyn FnMut(&str)) -> Result<(), String> {
@@ -110,9 +120,9 @@ impl Tally {
             let (out, to) = io::pipe()?;
             let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
             drop(command); // it holds the pipe's other end
-            let (counted, lines) = mpsc::channel();
+            let (to, lines) = mpsc::channel();
             std::thread::spawn(move || {
-                BufReader::new(out).split(b'\n').try_for_each(|line| counted.send(line).map_err(drop))
+                BufReader::new(out).split(b'\n').try_for_each(|line| to.send(line).map_err(drop))
             });
             loop {
                 match lines.recv_timeout(silence::LONGEST) {

@@ -7,7 +7,7 @@
 //! Whether they work, sandbox and all, shows in the rig's scenario `56-units`.
 
 use crate::tool;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, empty_dir};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -81,9 +81,7 @@ fn name(unit: &Path) -> String {
 /// A file system with the units, those that they name, and programs of the right names.
 fn make_root(w: &Workspace, units: &[PathBuf]) -> Result<PathBuf, String> {
     let root = w.target().join("units");
-    if root.exists() {
-        fs::remove_dir_all(&root).map_err(|e| format!("{}: {e}", root.display()))?;
-    }
+    empty_dir(&root)?;
     let copy = |from: &Path, to: PathBuf| -> Result<(), String> {
         let folder = to.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;

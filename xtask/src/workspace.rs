@@ -55,6 +55,12 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), String> {
     std::fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))
 }
 
+/// Makes a folder that is empty; an error names it.
+pub fn empty_dir(dir: &Path) -> Result<(), String> {
+    let cleared = if dir.exists() { std::fs::remove_dir_all(dir) } else { Ok(()) };
+    cleared.and_then(|()| std::fs::create_dir_all(dir)).map_err(|e| format!("{}: {e}", dir.display()))
+}
+
 /// Runs it to its end; an error says what was run and how it ended.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let shown = show(command);

@@ -87,7 +87,7 @@ impl Log {
 
     /// Whether a target fuzzed in `seconds`; else what it did instead. Shorter times than the
     /// floor's have none but 1.
-    pub(super) fn check_log(&self, name: &str, seconds: u64) -> Result<(), String> {
+    pub(super) fn check(&self, name: &str, seconds: u64) -> Result<(), String> {
         let floor = FLOORS.iter().find(|(n, _)| *n == name).map_or(FLOOR, |(_, floor)| *floor);
         let floor = if seconds < FLOOR_SECONDS { 1 } else { floor };
         match self.beyond() {
@@ -123,21 +123,21 @@ mod tests {
         let row = log.row("back_tx");
         let words: Vec<_> = row.split_whitespace().collect();
         assert_eq!(words, ["back_tx", "512", "26383", "655", "1907", "7661", "511"]);
-        assert_eq!(log.check_log("back_tx", 30), Ok(()));
+        assert_eq!(log.check("back_tx", 30), Ok(()));
     }
 
     #[test]
     fn a_run_that_only_played_what_was_kept_is_none() {
         // All of its time went to the kept inputs; by time alone it passed.
         let corpus_only = DONE.replace("units: 26895", "units: 512");
-        let why = Log::new(corpus_only.as_str()).check_log("back_tx", 30).unwrap_err();
+        let why = Log::new(corpus_only.as_str()).check("back_tx", 30).unwrap_err();
         assert!(why.contains("back_tx: 0 executions beyond"), "{why}");
-        assert!(Log::new(corpus_only).check_log("back_tx", 1).is_err());
+        assert!(Log::new(corpus_only).check("back_tx", 1).is_err());
         let few = Log::new(DONE.replace("units: 26895", "units: 515"));
-        assert!(few.check_log("back_tx", 30).is_err());
-        assert_eq!(few.check_log("back_tx", 1), Ok(()));
+        assert!(few.check("back_tx", 30).is_err());
+        assert_eq!(few.check("back_tx", 1), Ok(()));
         for unfinished in ["", "#512\tINITED cov: 1", "stat::number_of_executed_units: 26895\n"] {
-            assert!(Log::new(unfinished).check_log("back_tx", 30).is_err(), "{unfinished:?}");
+            assert!(Log::new(unfinished).check("back_tx", 30).is_err(), "{unfinished:?}");
         }
     }
 

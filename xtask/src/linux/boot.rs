@@ -2,13 +2,13 @@
 //! kernel must not.
 
 use super::kbuild::Headers;
+use crate::console::Console;
 use crate::rig;
 use crate::tool;
 use crate::workspace::{Workspace, show, write};
-use std::io::{BufRead, BufReader};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Longer than a boot under emulation, with all frames, on a busy machine.
@@ -26,7 +26,8 @@ mount -t proc proc /proc
 insmod /pregrant_selftest.ko frames=$(sed 's/.*frames=//' /proc/cmdline)
 echo SELFTEST $?
 rmmod pregrant_selftest || echo FAIL: the self-test module stays
-[ ! -e /pregrant.ko ] || { insmod /pregrant.ko && echo FAIL: a front without Xen; }
+[ -e /pregrant.ko ] || echo FAIL: no module
+insmod /pregrant.ko && echo FAIL: a front without Xen
 echo TAINT $(cat /proc/sys/kernel/tainted)
 poweroff -f
 ";
@@ -45,13 +46,17 @@ pub(super) fn play(
     }
     let init = w.target().join("linux/init");
     write(&init, INIT)?;
-    let chmod = w.program("chmod").arg("755").arg(&init).status();
-    chmod.map_err(|e| format!("chmod: {e}"))?;
+    let runs = std::fs::set_permissions(&init, Permissions::from_mode(0o755));
+    runs.map_err(|e| format!("{}: {e}", init.display()))?;
     let files = [&[init], modules].concat();
     let plain = rig::plain(w, release, &files)?;
     if plain.version != headers.version {
+        let remedy = match &headers.root {
+            Some(root) => format!("remove {}", root.display()),
+            None => "apt-get update, and install linux-headers-amd64".into(),
+        };
         return Err(format!(
-            "the headers are those of {}, and Debian's kernel is {}: apt-get update, and install linux-headers-amd64",
+            "the headers are those of {}, and Debian's kernel is {}: {remedy}",
             headers.version, plain.version
         ));
     }
@@ -62,25 +67,15 @@ pub(super) fn play(
     qemu.arg(format!("console=ttyS0 loglevel=7 panic=-1 nokaslr frames={frames}"));
     println!("$ {}", show(&qemu));
     let start = Instant::now();
-    let child = qemu.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
-    let mut machine = Machine(child.map_err(|e| format!("qemu-system-x86_64 does not start: {e}"))?);
-    let console = machine.0.stdout.take().ok_or("QEMU without a console")?;
-    let (lines, said) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
-            if lines.send(String::from_utf8_lossy(&line).trim_end().to_string()).is_err() {
-                return;
-            }
-        }
-    });
+    let console = Console::start(&mut qemu)?;
     let mut log = Vec::new();
-    while let Ok(line) = said.recv_timeout(PATIENCE.saturating_sub(start.elapsed())) {
+    while let Ok(line) = console.line(PATIENCE.saturating_sub(start.elapsed())) {
         if line.contains("pregrant") {
             println!("linux: {line}");
         }
         log.push(line);
     }
-    drop(machine);
+    drop(console);
     let verdict = verdict(&log);
     if verdict.is_err() {
         log.iter().rev().take(60).rev().for_each(|line| println!("       | {line}"));
@@ -102,16 +97,6 @@ fn verdict(log: &[String]) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// The emulator; ended on drop.
-struct Machine(Child);
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[cfg(test)]

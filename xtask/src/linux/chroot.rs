@@ -5,7 +5,7 @@
 use super::kbuild::{Headers, newest};
 use crate::rig;
 use crate::tool;
-use crate::workspace::{Workspace, run, write};
+use crate::workspace::{Workspace, empty_dir, run, write};
 use std::path::Path;
 
 /// The headers of Debian `number`, below `dir`, which is there too under its own name.
@@ -14,9 +14,7 @@ pub(super) fn headers(w: &Workspace, number: &str, dir: &Path) -> Result<Headers
     let root = dir.join(format!("debian-{number}"));
     let done = root.join(".made");
     if !done.exists() {
-        if root.exists() {
-            std::fs::remove_dir_all(&root).map_err(|e| format!("{}: {e}", root.display()))?;
-        }
+        empty_dir(&root)?;
         let (sources, codename) = rig::sources(w, number)?;
         let list = dir.join(format!("debian-{number}.list"));
         write(&list, sources)?;

@@ -3,7 +3,7 @@
 //! Whatever warns fails: gcc, modpost, and objtool, which checks Rust's objects as it does at
 //! C's.
 
-use crate::workspace::{Workspace, read, run, show};
+use crate::workspace::{Workspace, empty_dir, read, run, show};
 use std::path::{Path, PathBuf};
 
 /// The modules that kbuild makes.
@@ -38,8 +38,13 @@ pub(super) fn newest(root: &Path) -> Result<PathBuf, String> {
     let kernels = std::fs::read_dir(&modules).map_err(|e| format!("{}: {e}", modules.display()))?;
     let mut built: Vec<PathBuf> = kernels.flatten().map(|k| k.path().join("build")).collect();
     built.retain(|build| build.is_symlink() || build.is_dir());
-    built.sort();
+    built.sort_by_cached_key(|build| numbers(&build.to_string_lossy()));
     built.pop().ok_or("no kernel's headers are installed: apt-get install linux-headers-amd64".to_string())
+}
+
+/// The numbers in a name: 6.1.0-9 is older than 6.1.0-56.
+fn numbers(name: &str) -> Vec<u64> {
+    name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
 /// Builds the modules in `dir`. Their paths.
@@ -50,10 +55,7 @@ pub(super) fn build(
     dir: &Path,
 ) -> Result<Vec<PathBuf>, String> {
     let place = |e: std::io::Error| format!("{}: {e}", dir.display());
-    if dir.exists() {
-        std::fs::remove_dir_all(dir).map_err(place)?;
-    }
-    std::fs::create_dir_all(dir).map_err(place)?;
+    empty_dir(dir)?;
     let sources =
         std::fs::read_dir(w.root().join("linux/module")).map_err(place)?.flatten().map(|f| f.path());
     for file in sources.filter(|path| path.is_file()).chain(objects.iter().cloned()) {
@@ -85,10 +87,26 @@ pub(super) fn build(
         print!("{said}");
         return Err(warned.map_or("kbuild failed".into(), |line| format!("kbuild warns: {line}")));
     }
-    Ok(MODULES.map(|name| dir.join(name)).into_iter().filter(|ko| ko.exists()).collect())
+    let made = MODULES.map(|name| dir.join(name));
+    match made.iter().find(|module| !module.exists()) {
+        Some(missing) => Err(format!("kbuild made no {}", missing.display())),
+        None => Ok(made.into()),
+    }
 }
 
 /// Without the debugger's part, for a small initial file system.
 pub(super) fn strip(w: &Workspace, module: &Path) -> Result<(), String> {
     run(w.program("strip").arg("--strip-debug").arg(module))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::numbers;
+
+    #[test]
+    fn the_newest_kernel_is_the_one_with_the_highest_numbers() {
+        let mut kernels = ["6.1.0-56-amd64", "6.12.1-amd64", "6.1.0-9-amd64", "6.9.7-amd64"];
+        kernels.sort_by_key(|name| numbers(name));
+        assert_eq!(kernels, ["6.1.0-9-amd64", "6.1.0-56-amd64", "6.9.7-amd64", "6.12.1-amd64"]);
+    }
 }

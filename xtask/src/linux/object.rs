@@ -10,7 +10,7 @@
 
 use super::frames;
 use crate::tool;
-use crate::workspace::{Workspace, output, run};
+use crate::workspace::{Workspace, empty_dir, output, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,10 +37,7 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     let (core, target) = (w.root().join(CORE), dir.join("core"));
     let library = target.join(TARGET).join("release/libpregrant_linux.a");
     let objects = dir.join("objects");
-    if objects.exists() {
-        std::fs::remove_dir_all(&objects).map_err(|e| format!("{}: {e}", objects.display()))?;
-    }
-    std::fs::create_dir_all(&objects).map_err(|e| format!("{}: {e}", objects.display()))?;
+    empty_dir(&objects)?;
     let ours = members(w, &library)?;
     run(w.program("ar").current_dir(&objects).arg("x").arg(&library).args(&ours))?;
     let of_ours = ours.iter().map(|name| objects.join(name)).collect::<Vec<_>>();
@@ -88,11 +85,7 @@ fn link(w: &Workspace, core: &Path, objects: &[PathBuf], roots: &[&str], to: &Pa
     let mut ld = w.program("ld");
     ld.args(["-r", "--gc-sections", "-e", entry]).args(roots.iter().flat_map(|root| ["-u", root]));
     ld.arg("-T").arg(core.join("merge.lds")).arg("-o").arg(to).args(objects);
-    let ended = ld.output().map_err(|e| format!("ld: {e}"))?;
-    match ended.status.success() {
-        true => Ok(()),
-        false => Err(format!("ld: {}", String::from_utf8_lossy(&ended.stderr))),
-    }
+    output(&mut ld).map(drop)
 }
 
 /// What a kernel could not load, or would be harmed by.

@@ -15,11 +15,12 @@ use super::Rig;
 use super::combination::Kind;
 use super::image::images;
 use super::scenario::{Machine, Play};
+use crate::console::Console;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::process::Command;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 /// Until dom0 plays its first scenario.
@@ -50,21 +51,8 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
     std::fs::create_dir_all(logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let mut log = File::create(&log_path).map_err(|e| format!("{}: {e}", log_path.display()))?;
     let names: Vec<String> = plays.iter().map(Play::name).collect();
-    let mut qemu = Qemu::start(rig, machine, &names)?;
+    let mut console = Console::start(&mut qemu(rig, machine, &names))?;
     let start = Instant::now();
-    let (lines, console) = mpsc::channel();
-    let out = qemu.0.stdout.take().ok_or("QEMU without a console")?;
-    std::thread::spawn(move || {
-        let mut out = BufReader::new(out);
-        let mut line = Vec::new();
-        while out.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-            let text = String::from_utf8_lossy(&line).trim_end().to_string();
-            if lines.send(text).is_err() {
-                return;
-            }
-            line.clear();
-        }
-    });
 
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut tail = Vec::new();
@@ -72,7 +60,7 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
     let slower = if machine.icount { COUNTING } else { 1 };
     let mut patience = BOOT * slower;
     let ended = loop {
-        let line = match console.recv_timeout(patience) {
+        let line = match console.line(patience) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => break format!("silent for {} s: hung", patience.as_secs()),
             Err(RecvTimeoutError::Disconnected) => break "the machine ended before its time".to_string(),
@@ -101,9 +89,9 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
                 if let Some((play, began, notes)) = playing.take() {
                     let status = rest.rsplit(' ').next().unwrap_or_default();
                     let passed = status == "0";
-                    let action = if passed { "ok  " } else { "FAIL" };
+                    let verdict = if passed { "ok  " } else { "FAIL" };
                     println!(
-                        "{action} {:24} {:6.1} s  {}",
+                        "{verdict} {:24} {:6.1} s  {}",
                         play.name(),
                         began.elapsed().as_secs_f64(),
                         play.scenario.shows
@@ -121,8 +109,8 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
         }
     };
     // Dom0 powers off by itself; a machine that hangs is ended.
-    qemu.end(if ended.is_empty() { Duration::from_secs(20) } else { Duration::ZERO });
-    while let Ok(line) = console.recv_timeout(Duration::from_millis(200)) {
+    console.end(if ended.is_empty() { Duration::from_secs(20) } else { Duration::ZERO });
+    while let Ok(line) = console.line(Duration::from_millis(200)) {
         let _ = writeln!(log, "{:8.2} {line}", start.elapsed().as_secs_f64());
     }
     if !ended.is_empty() {
@@ -141,73 +129,48 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
     Ok(outcomes)
 }
 
-/// The emulator; ended on drop.
-struct Qemu(Child);
-
-impl Qemu {
-    fn start(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Result<Self, String> {
-        let images = images(rig);
-        let (dom0_image, first) = match machine.boot.as_str() {
-            SYSTEMD => (images.systemd, "systemd.log_target=console systemd.show_status=no "),
-            _ => (images.dom0, ""),
-        };
-        // One that counts has one processor: with more, which of them runs when would be the
-        // emulator's choice.
-        let (cpus, accel) =
-            if machine.icount { ("1", "tcg,thread=single") } else { ("2", "tcg,thread=multi") };
-        // A PVH dom0 wants an IOMMU for what it gives devices of its memory; the older chipset has
-        // none.
-        let (kind, chipset): (_, &[&str]) = match rig.combination.kind {
-            Kind::Pv => ("", &["-machine", "pc"]),
-            Kind::Pvh => (" dom0=pvh", &["-machine", "q35", "-device", "amd-iommu"]),
-        };
-        let xen = format!(
-            "console=com1 com1=115200,8n1 dom0_mem=640M,max:640M dom0_max_vcpus={cpus} spec-ctrl=no xpti=no pv-l1tf=no \
-             gnttab_max_frames=64{kind}"
-        );
-        let dom0 = format!(
-            "console=hvc0 quiet loglevel=4 panic=-1 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr \
-             {first}rig.play={} {}",
-            names.join(","),
-            rig.settings.join(" ")
-        );
-        let mut command = Command::new("qemu-system-x86_64");
-        // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and
-        // newer models do not boot.
-        command.args(["-accel", accel, "-cpu", "qemu64,+rdrand,+svm,+npt"]).args(chipset);
-        if machine.icount {
-            // An instruction is a nanosecond; while nothing runs the clock goes to the next timer
-            // at once.
-            command.args(["-icount", "shift=0,sleep=off"]);
-        }
-        if let Some(plugin) = &rig.plugin {
-            command.args(["-plugin", plugin]);
-        }
-        command.args(["-smp", cpus, "-m", "1536", "-nodefaults", "-display", "none", "-no-reboot"]);
-        command.args(["-serial", "stdio"]).arg("-kernel").arg(&images.xen).args(["-append", &xen]);
-        // QEMU separates modules by commas: those in arguments are doubled.
-        let modules =
-            format!("{} {},{}", images.kernel.display(), dom0.replace(',', ",,"), dom0_image.display());
-        command.arg("-initrd").arg(modules);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        command.spawn().map(Self).map_err(|e| format!("qemu-system-x86_64 does not start: {e}"))
+/// The emulator, with what it boots.
+fn qemu(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Command {
+    let images = images(rig);
+    let (dom0_image, first) = match machine.boot.as_str() {
+        SYSTEMD => (images.systemd, "systemd.log_target=console systemd.show_status=no "),
+        _ => (images.dom0, ""),
+    };
+    // One that counts has one processor: with more, which of them runs when would be the
+    // emulator's choice.
+    let (cpus, accel) = if machine.icount { ("1", "tcg,thread=single") } else { ("2", "tcg,thread=multi") };
+    // A PVH dom0 wants an IOMMU for what it gives devices of its memory; the older chipset has
+    // none.
+    let (kind, chipset): (_, &[&str]) = match rig.combination.kind {
+        Kind::Pv => ("", &["-machine", "pc"]),
+        Kind::Pvh => (" dom0=pvh", &["-machine", "q35", "-device", "amd-iommu"]),
+    };
+    let xen = format!(
+        "console=com1 com1=115200,8n1 dom0_mem=640M,max:640M dom0_max_vcpus={cpus} spec-ctrl=no xpti=no pv-l1tf=no \
+         gnttab_max_frames=64{kind}"
+    );
+    let dom0 = format!(
+        "console=hvc0 quiet loglevel=4 panic=-1 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr \
+         {first}rig.play={} {}",
+        names.join(","),
+        rig.settings.join(" ")
+    );
+    let mut command = Command::new("qemu-system-x86_64");
+    // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and
+    // newer models do not boot.
+    command.args(["-accel", accel, "-cpu", "qemu64,+rdrand,+svm,+npt"]).args(chipset);
+    if machine.icount {
+        // An instruction is a nanosecond; while nothing runs the clock goes to the next timer
+        // at once.
+        command.args(["-icount", "shift=0,sleep=off"]);
     }
-
-    fn end(&mut self, patience: Duration) {
-        let until = Instant::now() + patience;
-        while Instant::now() < until {
-            if self.0.try_wait().is_ok_and(|s| s.is_some()) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    if let Some(plugin) = &rig.plugin {
+        command.args(["-plugin", plugin]);
     }
-}
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        self.end(Duration::ZERO);
-    }
+    command.args(["-smp", cpus, "-m", "1536", "-nodefaults", "-display", "none", "-no-reboot"]);
+    command.args(["-serial", "stdio"]).arg("-kernel").arg(&images.xen).args(["-append", &xen]);
+    // QEMU separates modules by commas: those in arguments are doubled.
+    let modules = format!("{} {},{}", images.kernel.display(), dom0.replace(',', ",,"), dom0_image.display());
+    command.arg("-initrd").arg(modules);
+    command
 }

@@ -4,6 +4,7 @@ use super::Rig;
 use super::packages;
 use super::release::Release;
 use super::stand_in;
+use crate::workspace::empty_dir;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -128,9 +129,7 @@ impl Unpacked {
 /// Makes them all. `modules`: the guests', of our own.
 pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> Result<(), String> {
     let dir = rig.dir.join("image");
-    if dir.exists() {
-        fs::remove_dir_all(&dir).map_err(|e| at(&dir, e))?;
-    }
+    empty_dir(&dir)?;
     let (of_dom0, of_guests) =
         (Unpacked::of(rig, rig.combination.dom0)?, Unpacked::of(rig, rig.combination.guests)?);
     let guest = Tree::new(&of_guests, dir.join("guest"))?;
@@ -409,7 +408,8 @@ pub(super) fn pack(dir: &Path, to: &Path) -> Result<(), String> {
     }
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
+/// Copies a file to where no folder need be.
+pub(super) fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let folder = to.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).map_err(|e| at(folder, e))?;
     fs::copy(from, to).map(drop).map_err(|e| at(from, e))

@@ -14,7 +14,7 @@ use super::Rig;
 use super::image::at;
 use super::release::Release;
 use crate::tool;
-use crate::workspace::run;
+use crate::workspace::{empty_dir, run};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
@@ -63,10 +63,7 @@ pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
         wanted = apt.wanted(release)?;
     }
     for dir in [&debs, &root] {
-        if dir.exists() {
-            fs::remove_dir_all(dir).map_err(|e| at(dir, e))?;
-        }
-        fs::create_dir_all(dir).map_err(|e| at(dir, e))?;
+        empty_dir(dir)?;
     }
     println!("rig: fetching {} packages of Debian {}", wanted.len(), release.number);
     // The sandbox user of apt may not write here.

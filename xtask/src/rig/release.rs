@@ -91,8 +91,13 @@ impl Release {
         RELEASES.iter().find(|release| release.number.to_string() == number)
     }
 
+    /// The same; an error names those that there are.
+    pub(super) fn asked_for(number: &str) -> Result<&'static Self, String> {
+        Self::numbered(number).ok_or_else(|| format!("no Debian {number}; there are {}", Self::known()))
+    }
+
     /// The numbers of all.
-    pub(super) fn known() -> String {
+    fn known() -> String {
         RELEASES.map(|release| release.number.to_string()).join(", ")
     }
 

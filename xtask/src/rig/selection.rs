@@ -66,9 +66,7 @@ impl Selection {
 }
 
 fn release(option: &str, number: Option<&&str>) -> Result<&'static Release, String> {
-    number
-        .and_then(|number| Release::numbered(number))
-        .ok_or_else(|| format!("{option} takes the number of a Debian release: {}", Release::known()))
+    Release::asked_for(number.unwrap_or(&"?")).map_err(|e| format!("{option} takes a release's number: {e}"))
 }
 
 /// Dom0's kernel passes such a word on to its first process, and that one to the scenarios.

@@ -17,8 +17,8 @@ type Module = Vec<String>;
 
 /// One line for each pair.
 pub fn check(sources: &[Source]) -> Vec<String> {
-    let checked_at = sources.iter().filter(|s| FOLDERS.iter().any(|folder| s.path.starts_with(folder)));
-    let files: BTreeMap<Module, (&str, Vec<Token>)> = checked_at
+    let checked = sources.iter().filter(|s| FOLDERS.iter().any(|folder| s.path.starts_with(folder)));
+    let files: BTreeMap<Module, (&str, Vec<Token>)> = checked
         .filter_map(|s| Some((module_of(&s.path)?, (s.path.as_str(), before_tests(tokens(&s.text))))))
         .collect();
     let passed_on: BTreeMap<Module, Module> =

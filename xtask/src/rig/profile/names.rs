@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn dom0s_names_are_all_there_or_it_is_notified() {
+    fn dom0s_names_are_all_there_or_it_is_reported() {
         // printf 'ffffffff81000000 a.part.0\nffffffffc0000000 b [tun]\n' | gzip | base64
         let packed = "H4sIAAAAAAACA0tLgwALQwMwUEjUK0gsKtEz4IJKpCUbQGWSFKJLSvNiuQAxVNUxMwAAAA==";
         let found = of_kernel(packed).unwrap();

@@ -78,10 +78,7 @@ impl Said {
             let base = (begin + code.offset).checked_sub(code.at + offset)?;
             Some((by.clone(), (base, code.at + code.len)))
         };
-        let found = self
-            .code_maps
-            .iter()
-            .map(|code_maps| place(code_maps).ok_or_else(|| format!("no map: {code_maps:?}")));
+        let found = self.code_maps.iter().map(|map| place(map).ok_or_else(|| format!("no map: {map:?}")));
         found.collect()
     }
 }
