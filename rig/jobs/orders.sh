@@ -31,7 +31,7 @@ small_frames() {
 while :; do
 	order=$(xenstore-read data/do 2>/dev/null)
 	if [ -z "$order" ]; then
-		# Whoever counts this guest's instructions makes that file.
+		# A count of this guest's instructions makes that file.
 		if [ -e /tmp/rarely ]; then sleep 2; else sleep 0.1; fi
 		continue
 	fi
