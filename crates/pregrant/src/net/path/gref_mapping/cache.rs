@@ -26,6 +26,7 @@ use super::working_set::{CacheMode, WorkingSet};
 use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -116,7 +117,7 @@ pub struct GrefCache {
     /// Granted, and not told to this back.
     again: Vec<u32>,
     leaving: Vec<u32>,
-    ending: Vec<u32>,
+    ending: VecDeque<u32>,
     asked: Option<Ask>,
     /// What the request under way is about.
     list: Vec<u32>,
@@ -136,7 +137,7 @@ impl GrefCache {
             wanted: Vec::with_capacity(places),
             again: Vec::with_capacity(places),
             leaving: Vec::with_capacity(ADDS_AT_ONCE),
-            ending: Vec::with_capacity(places),
+            ending: VecDeque::with_capacity(places),
             asked: None,
             list: Vec::with_capacity(ADDS_AT_ONCE),
             stats: CacheStats::default(),
@@ -157,8 +158,7 @@ impl GrefCache {
         for list in [&mut self.again, &mut self.leaving, &mut self.list] {
             list.clear();
         }
-        for place in 0..self.entries.len() {
-            let entry = &mut self.entries[place];
+        for (place, entry) in self.entries.iter_mut().enumerate() {
             let is_announced =
                 matches!(entry.state, State::Again | State::Asked | State::Added | State::Leaving);
             if is_announced && self.clock.page(place).is_some() {
@@ -176,15 +176,16 @@ impl GrefCache {
             return None;
         }
         self.working_set.record_use(page);
-        if let Some(place) = self.clock.find(page) {
-            let entry = &self.entries[place];
-            if entry.state == State::Added {
-                self.clock.touch(place);
-                self.stats.hits += 1;
-                return Some((place as u32, entry.gref));
+        match self.clock.find(page) {
+            Some(place) => {
+                if let Some(&Entry { gref, state: State::Added, .. }) = self.entries.get(place) {
+                    self.clock.touch(place);
+                    self.stats.hits += 1;
+                    return Some((place as u32, gref));
+                }
             }
-        } else if self.capacity > 0 {
-            self.want(page);
+            None if self.capacity > 0 => self.want(page),
+            None => {}
         }
         self.stats.misses += 1;
         None
@@ -196,7 +197,7 @@ impl GrefCache {
         if self.clock.len() < self.capacity
             && let Some(place) = self.clock.insert(page)
         {
-            self.entries[place] = EMPTY;
+            self.set(place as u32, EMPTY);
             self.wanted.push(place as u32);
             return;
         }
@@ -208,11 +209,12 @@ impl GrefCache {
         }
         let entries = &self.entries;
         let may_go = |place: usize| {
-            let Entry { state, in_flight, dels, .. } = entries[place];
-            state == State::Added && in_flight == 0 && dels < DELS_MAX
+            entries.get(place).is_some_and(|Entry { state, in_flight, dels, .. }| {
+                *state == State::Added && *in_flight == 0 && *dels < DELS_MAX
+            })
         };
         if let Some(place) = self.clock.unused(may_go) {
-            self.entries[place].state = State::Leaving;
+            self.set_state(place as u32, State::Leaving);
             self.leaving.push(place as u32);
             self.stats.evictions += 1;
         }
@@ -221,19 +223,40 @@ impl GrefCache {
     /// A frame is sent from the page there.
     #[inline(always)]
     pub fn sent(&mut self, place: u32) {
-        self.entries[place as usize].in_flight += 1;
+        if let Some(entry) = self.entries.get_mut(place as usize) {
+            entry.in_flight += 1;
+        }
     }
 
     /// The request of such a frame was answered.
     #[inline(always)]
     pub fn answered(&mut self, place: u32) {
-        let in_flight = &mut self.entries[place as usize].in_flight;
-        *in_flight = in_flight.saturating_sub(1);
+        if let Some(entry) = self.entries.get_mut(place as usize) {
+            entry.in_flight = entry.in_flight.saturating_sub(1);
+        }
     }
 
     /// Whether a request that names this page has no answer yet: its bytes are not to be changed.
     pub fn is_in_flight(&self, page: usize) -> bool {
-        self.clock.find(page).is_some_and(|place| self.entries[place].in_flight > 0)
+        self.clock.find(page).is_some_and(|place| self.entry(place as u32).in_flight > 0)
+    }
+
+    /// What is known of a place.
+    #[inline(always)]
+    fn entry(&self, place: u32) -> Entry {
+        self.entries.get(place as usize).copied().unwrap_or(EMPTY)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, place: u32, to: Entry) {
+        if let Some(entry) = self.entries.get_mut(place as usize) {
+            *entry = to;
+        }
+    }
+
+    #[inline(always)]
+    fn set_state(&mut self, place: u32, state: State) {
+        self.set(place, Entry { state, ..self.entry(place) });
     }
 
     /// A frame was copied.
@@ -279,7 +302,7 @@ impl GrefCache {
             let Some(page) = self.clock.page(place as usize) else { continue };
             match grant(page) {
                 Some(gref) => {
-                    self.entries[place as usize] = Entry { gref, state: State::Asked, ..EMPTY };
+                    self.set(place, Entry { gref, state: State::Asked, ..EMPTY });
                     self.list.push(place);
                     list.push(GrefEntry { gref: gref.0, flags: GREF_READONLY, status: 0 });
                 }
@@ -293,10 +316,10 @@ impl GrefCache {
             self.asked = Some(Ask::Add);
         } else if !self.leaving.is_empty() {
             core::mem::swap(&mut self.list, &mut self.leaving);
-            for &place in &self.list {
-                let entry = &mut self.entries[place as usize];
-                entry.state = State::Asked;
-                list.push(GrefEntry { gref: entry.gref.0, flags: 0, status: 0 });
+            for k in 0..self.list.len() {
+                let Some(&place) = self.list.get(k) else { break };
+                self.set_state(place, State::Asked);
+                list.push(GrefEntry { gref: self.entry(place).gref.0, flags: 0, status: 0 });
             }
             self.asked = Some(Ask::Del);
         }
@@ -313,15 +336,14 @@ impl GrefCache {
         while self.again.len() > room
             && let Some(place) = self.again.pop()
         {
-            self.entries[place as usize].state = State::Ending;
-            self.ending.push(place);
+            self.set_state(place, State::Ending);
+            self.ending.push_back(place);
         }
-        let first = self.again.len().saturating_sub(ADDS_AT_ONCE);
-        for place in self.again.drain(first..) {
-            let entry = &mut self.entries[place as usize];
-            entry.state = State::Asked;
+        for _ in 0..ADDS_AT_ONCE {
+            let Some(place) = self.again.pop() else { break };
+            self.set_state(place, State::Asked);
             self.list.push(place);
-            list.push(GrefEntry { gref: entry.gref.0, flags: GREF_READONLY, status: 0 });
+            list.push(GrefEntry { gref: self.entry(place).gref.0, flags: GREF_READONLY, status: 0 });
         }
     }
 
@@ -330,7 +352,9 @@ impl GrefCache {
         match self.asked.take() {
             Some(Ask::Add) => self.refused(end),
             Some(Ask::Del) => {
-                self.list.iter().for_each(|place| self.entries[*place as usize].state = State::Added)
+                while let Some(place) = self.list.pop() {
+                    self.set_state(place, State::Added);
+                }
             }
             None => {}
         }
@@ -350,7 +374,8 @@ impl GrefCache {
                 let n = self.list.len();
                 let mut taken = 0;
                 for k in added(answer, statuses, n) {
-                    self.entries[self.list[k] as usize].state = State::Added;
+                    let Some(&place) = self.list.get(k) else { continue };
+                    self.set_state(place, State::Added);
                     taken += 1;
                 }
                 self.stats.adds += taken as u64;
@@ -373,13 +398,13 @@ impl GrefCache {
                 let gone = statuses.iter().take(self.list.len()).filter(|status| **status == 0).count();
                 let good = good && gone <= answer.data as usize;
                 for k in 0..self.list.len() {
-                    let place = self.list[k];
+                    let Some(&place) = self.list.get(k) else { break };
                     if good && statuses.get(k) == Some(&0) {
                         self.stats.dels += 1;
                         self.end(place, &mut end);
                     } else {
-                        let entry = &mut self.entries[place as usize];
-                        (entry.state, entry.dels) = (State::Added, entry.dels + 1);
+                        let had = self.entry(place);
+                        self.set(place, Entry { state: State::Added, dels: had.dels + 1, ..had });
                         self.stats.refused += 1;
                     }
                 }
@@ -395,8 +420,8 @@ impl GrefCache {
     /// What is still asked of the list was not added.
     fn refused(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         for k in 0..self.list.len() {
-            let place = self.list[k];
-            if self.entries[place as usize].state == State::Asked {
+            let Some(&place) = self.list.get(k) else { break };
+            if self.entry(place).state == State::Asked {
                 self.end(place, &mut end);
             }
         }
@@ -404,12 +429,12 @@ impl GrefCache {
 
     /// Ends the grant of the page there, or has it ended later.
     fn end(&mut self, place: u32, mut end: impl FnMut(GrantRef) -> bool) {
-        let Entry { gref, in_flight, .. } = self.entries[place as usize];
+        let Entry { gref, in_flight, .. } = self.entry(place);
         if in_flight == 0 && end(gref) {
             self.clock.remove(place as usize);
         } else {
-            self.entries[place as usize].state = State::Ending;
-            self.ending.push(place);
+            self.set_state(place, State::Ending);
+            self.ending.push_back(place);
             self.stats.in_use += 1;
         }
     }
@@ -417,12 +442,12 @@ impl GrefCache {
     /// Tries again, of some.
     fn end_some(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         for _ in 0..self.ending.len().min(DELS_AT_ONCE) {
-            let place = self.ending.remove(0);
-            let Entry { gref, in_flight, .. } = self.entries[place as usize];
+            let Some(place) = self.ending.pop_front() else { break };
+            let Entry { gref, in_flight, .. } = self.entry(place);
             if in_flight == 0 && end(gref) {
                 self.clock.remove(place as usize);
             } else {
-                self.ending.push(place);
+                self.ending.push_back(place);
             }
         }
     }
@@ -431,19 +456,19 @@ impl GrefCache {
     /// can be: call this again.
     pub fn disconnect(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         (self.capacity, self.asked) = (0, None);
-        for list in [&mut self.wanted, &mut self.again, &mut self.leaving, &mut self.ending, &mut self.list] {
+        self.ending.clear();
+        for list in [&mut self.wanted, &mut self.again, &mut self.leaving, &mut self.list] {
             list.clear();
         }
-        for place in 0..self.entries.len() {
+        for (place, entry) in self.entries.iter_mut().enumerate() {
             if self.clock.page(place).is_none() {
                 continue;
             }
-            let entry = &mut self.entries[place];
             if entry.gref == GrantRef::NONE || end(entry.gref) {
                 self.clock.remove(place);
             } else {
                 (entry.state, entry.in_flight) = (State::Ending, 0);
-                self.ending.push(place as u32);
+                self.ending.push_back(place as u32);
             }
         }
     }

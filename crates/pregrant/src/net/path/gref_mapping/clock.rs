@@ -75,7 +75,9 @@ impl Clock {
     /// The page there was used.
     #[inline(always)]
     pub fn touch(&mut self, place: usize) {
-        self.places[place].used = true;
+        if let Some(place) = self.places.get_mut(place) {
+            place.used = true;
+        }
     }
 
     /// The page that has a place.
@@ -85,23 +87,22 @@ impl Clock {
 
     /// Gives a page a place. None: there is none left, or no such page, or it has one.
     pub fn insert(&mut self, page: usize) -> Option<usize> {
-        if self.place_of.get(page) != Some(&NONE) {
-            return None;
-        }
+        let place_of = self.place_of.get_mut(page).filter(|place| **place == NONE)?;
         let place = self.free.pop()?;
-        self.place_of[page] = place;
-        self.places[place as usize] = Place { page: page as u32, used: true };
+        *place_of = place;
+        *self.places.get_mut(place as usize)? = Place { page: page as u32, used: true };
         self.top = self.top.max(place as usize + 1);
         Some(place as usize)
     }
 
     /// The page there has its place no longer.
     pub fn remove(&mut self, place: usize) {
-        if let Some(page) = self.page(place) {
-            self.place_of[page] = NONE;
-            self.places[place].page = NONE;
-            self.free.push(place as u32);
+        let Some(had) = self.places.get_mut(place).filter(|place| place.page != NONE) else { return };
+        if let Some(place_of) = self.place_of.get_mut(had.page as usize) {
+            *place_of = NONE;
         }
+        had.page = NONE;
+        self.free.push(place as u32);
     }
 
     /// Moves the hand to a page that was not used since it passed last, of those that `may_go`.
@@ -110,7 +111,7 @@ impl Clock {
         for _ in 0..STEPS_MAX.min(2 * self.top) {
             let at = self.hand;
             self.hand = if at + 1 < self.top { at + 1 } else { 0 };
-            let place = &mut self.places[at];
+            let place = self.places.get_mut(at)?;
             if place.page == NONE || !may_go(at) {
                 continue;
             }
