@@ -1,6 +1,6 @@
 //! Both ends of a vif in this kernel: the handshake, and frames each way by each path that the
-//! front may ask for. Every byte of every frame is compared; afterwards no grant may be left. A frame
-//! that goes by another path than the one that was asked for is a failure.
+//! front may ask for. Every byte of every frame is compared; afterwards no grant may be left. A
+//! frame that goes by another path than the one that was asked for is a failure.
 //!
 //! ```text
 //!   front domain --TX, frame k filled by k--> back domain: Counterpart compares
