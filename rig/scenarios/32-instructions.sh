@@ -1,4 +1,4 @@
-# shows: what a frame costs dom0 in instructions, by Linux's netback and by `pregrant back` with each way to its tap, and with `pregrant front`: 60 and 1514 bytes, TCP, request and response
+# shows: what a frame costs dom0 in instructions, by Linux's netback and by `pregrant back` with each way to its tap, and with `pregrant front` and the kernel module, whose guest's own count too: 60 and 1514 bytes, TCP, request and response
 # icount: yes
 # workers: 1
 # seconds: 900
@@ -7,8 +7,10 @@ FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
 # WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or module/PATH/WAY, the kernel
 # module of linux/ (WAY may be netback), with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
-# With the module the guest's own instructions count: its loop of orders, which looks ten times a second, rests.
-case "$WAYS" in *module/*) RARELY=1 ;; esac
+# With the module, or OWN=1, the guest's own instructions count: its loop of orders, which looks ten times a second, rests,
+# and its frames are those of a sender that sleeps while the queue is full, which pktgen does not.
+OWN=${OWN:-}
+case "$WAYS" in *module/*) OWN=1 ;; esac
 modprobe -a pktgen vhost_net dummy || fail "dom0 lacks pktgen, vhost_net or dummy"
 bridge
 # A frame for all goes to the newest of a bridge's ports first, as a clone, and itself to the oldest: this one, which drops it at once. For
@@ -28,14 +30,19 @@ meet() {
 	vif=vif$id.0
 	ask "$who" "iperf3 -s -D" || fail "iperf3 does not serve"
 	ask "$who" "modprobe pktgen" || fail "the guest has no pktgen"
-	[ -z "$RARELY" ] || ask "$who" "touch /tmp/rarely"
+	[ -z "$OWN" ] || ask "$who" "touch /tmp/rarely"
 }
 
 # rest SECONDS: without a process, which would be counted.
 rest() { read -t "$1" _nothing <> /run/never || true; }
-# from N: as many frames of the guest's pktgen, which was told before the counting began (from_soon N SIZE).
-from_soon() { [ "$1" = 0 ] || ask "$who" "(sleep $((2 + ${RARELY:-0} * 2)); SIZE=$2 small_frames $1 $mac) > /tmp/frames 2>&1 &"; }
-from() { rest $((5 + ${RARELY:-0} * 4)); }
+# from N: as many frames of the guest's sender, which was told before the counting began (from_soon N SIZE).
+from_soon() {
+	[ "$1" != 0 ] || return 0
+	_sender="SIZE=$2 small_frames $1 $mac"
+	[ -z "$OWN" ] || _sender="datagrams 10.9.0.1 $1 $2"
+	ask "$who" "(sleep 2; $_sender) > /tmp/frames 2>&1 &"
+}
+from() { rest 5; }
 # to N: as many of dom0's pktgen, by the bridge, 200 at once and a pause, so that none finds its queue full (to_soon N SIZE).
 to_soon() {
 	_pktgen=/proc/net/pktgen
@@ -83,6 +90,8 @@ cost() {
 row() {
 	_back=$1 _what=$2 _side=$3 _command=$4 _least=$5 _most=$6 _size=$7
 	for _n in $_least $_most; do
+		# Its loop of orders rests from now on.
+		[ -z "$OWN" ] || ask "$who" true || fail "$who does not answer"
 		[ -z "$_size" ] || ${_command}_soon "$_n" "$_size"
 		_first=$COST
 		cost "$_side" $_command "$_n" || fail "$_back, $_what: $ANSWER"
@@ -104,7 +113,7 @@ rows() {
 	# The first of a kind has caches to fill.
 	both_ways 50
 	for _bytes in 60 1514; do
-		row "$1" "$_bytes B from the guest" rx from 0 "$FRAMES" $_bytes
+		row "$1" "$_bytes B from the guest" rx from $((${OWN:-0} * 200)) $((FRAMES + ${OWN:-0} * 200)) $_bytes
 		came
 	done
 	for _bytes in 60 1514; do

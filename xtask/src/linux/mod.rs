@@ -68,9 +68,9 @@ pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     }
 }
 
-/// The modules, by this machine's headers.
-pub fn modules(w: &Workspace) -> Result<Vec<PathBuf>, String> {
-    Ok(built(w, None, None)?.1)
+/// The modules, by this machine's headers, or by those of another release.
+pub fn modules(w: &Workspace, release: Option<&str>) -> Result<Vec<PathBuf>, String> {
+    Ok(built(w, None, release)?.1)
 }
 
 fn built(

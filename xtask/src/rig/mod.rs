@@ -25,6 +25,7 @@ mod stand_in;
 use crate::tool;
 use crate::workspace::{Workspace, run};
 use combination::Combination;
+use release::Release;
 use scenario::{Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -36,8 +37,8 @@ pub use selection::Selection;
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Examples of pregrant-host that are played inside.
-const EXAMPLES: [&str; 5] =
-    ["conformance", "cycling_back", "domain_time", "misbehaviour", "store_transcript"];
+const EXAMPLES: [&str; 6] =
+    ["conformance", "cycling_back", "datagrams", "domain_time", "misbehaviour", "store_transcript"];
 
 /// Where the rig keeps its things.
 pub(crate) struct Rig<'a> {
@@ -84,7 +85,12 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
     }
     let programs = programs(w, chosen.iter().any(|play| play.icount))?;
     let modules = match chosen.iter().any(|play| play.scenario.module) {
-        true => crate::linux::modules(w)?,
+        // This machine's headers are for what CI plays.
+        true => {
+            let other =
+                (combination.guests != <&Release>::default()).then(|| combination.guests.number.to_string());
+            crate::linux::modules(w, other.as_deref())?
+        }
         false => Vec::new(),
     };
     image::make(&rig, &programs, &modules)?;

@@ -1,0 +1,24 @@
+//! Datagrams to a port where nobody listens: `datagrams IP COUNT BYTES`, each a frame of so many
+//! bytes. While its socket's buffer is full it sleeps, unlike pktgen, so that what a guest executes
+//! for its frames can be counted.
+
+use std::error::Error;
+use std::net::{IpAddr, UdpSocket};
+
+/// The port of "discard".
+const PORT: u16 = 9;
+/// Headers of Ethernet, IPv4 and UDP.
+const HEADERS: usize = 14 + 20 + 8;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args = std::env::args().skip(1).collect::<Vec<_>>();
+    let [to, count, bytes] = args.as_slice() else { return Err("datagrams IP COUNT BYTES".into()) };
+    let (to, count): (IpAddr, u64) = (to.parse()?, count.parse()?);
+    let payload = vec![0; bytes.parse::<usize>()?.saturating_sub(HEADERS)];
+    let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+    for _ in 0..count {
+        // Connected, it would get the answer that nobody listens.
+        socket.send_to(&payload, (to, PORT))?;
+    }
+    Ok(())
+}
