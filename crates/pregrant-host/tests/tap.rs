@@ -19,7 +19,7 @@ use pregrant::port::{
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::net::hotplug::{RUNS_MAX, Service};
-use pregrant_host::drivers::{HotplugConfig, Plugged, PortProvider, Taps};
+use pregrant_host::drivers::{HotplugConfig, Plugged, PortProvider, RemoteSide, Taps};
 use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rustix::net::{

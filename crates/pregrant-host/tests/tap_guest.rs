@@ -26,7 +26,7 @@ use pregrant::xenbus::{Class, DeviceId};
 use rig::model::{Slot, TxModel};
 
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
-use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, Plugged, PortProvider, Taps};
+use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, Plugged, PortProvider, RemoteSide, Taps};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rig::{GUEST, Rig, Way};

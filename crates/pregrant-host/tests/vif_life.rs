@@ -20,9 +20,10 @@ use pregrant::xenstore::{Access, Permission};
 use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::BrokerRecovery;
 use pregrant_host::drivers::registry::LINES_PER_DEVICE;
-use pregrant_host::drivers::{Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider};
+use pregrant_host::drivers::{
+    Backend, BackendConfig, Hotplug, HotplugConfig, Net, NetConfig, PortProvider, RemoteSide,
+};
 use pregrant_host::loopback::Audit;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
@@ -341,39 +342,24 @@ fn a_directory_that_is_written_key_by_key() {
 /// A remote side that cannot make anything.
 struct NoTap;
 
+impl RemoteSide for NoTap {}
 impl PortProvider for NoTap {
-    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
     fn found(&mut self, _: &DeviceId, _: &HotplugConfig, _: bool) -> Result<Notes, String> {
         Err("no tap".into())
     }
     fn connected(&mut self, _: &DeviceId, _: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
         Ok(Vec::new())
     }
-    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
-        Vec::new()
-    }
-    fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 /// Says what the vif's state was when its ports were made.
 struct Asks(Store, Arc<Mutex<Vec<u8>>>);
 
+impl RemoteSide for Asks {}
 impl PortProvider for Asks {
-    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
-    fn found(&mut self, _: &DeviceId, _: &HotplugConfig, _: bool) -> Result<Notes, String> {
-        Ok(Notes::new())
-    }
     fn connected(&mut self, id: &DeviceId, _: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
         *self.1.lock().unwrap() = self.0.read(&format!("{}/state", id.back_dir())).unwrap();
         Err("nothing is behind it".into())
-    }
-    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
-        Vec::new()
-    }
-    fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
-        Ok(())
     }
 }
 

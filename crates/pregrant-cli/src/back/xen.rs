@@ -26,14 +26,13 @@ use pregrant::xenstore::Client;
 use pregrant_host::drivers::net::port_provider::{Notes, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
-use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, Plugged, PortProvider, Taps};
+use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider, RemoteSide, Taps};
 use pregrant_host::linux::KernelBack;
 use pregrant_host::ports::interface::Interface;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::screen;
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -128,8 +127,17 @@ fn let_go(hold: Handover, xs: &mut Client<UnixTransport>) -> Notes {
     hold.let_go(xs).err().map(note).into_iter().collect()
 }
 
+impl RemoteSide for Taken {
+    fn within(&mut self) -> Option<&mut dyn RemoteSide> {
+        Some(&mut *self.inner)
+    }
+}
+
 impl PortProvider for Taken {
-    fn is_kernels(&self, id: &DeviceId) -> bool {
+    fn inner(&mut self) -> Option<&mut dyn PortProvider> {
+        Some(&mut *self.inner)
+    }
+    fn is_kernels(&mut self, id: &DeviceId) -> bool {
         // One that was unbound and is tried again, for its channels are not free yet, is as the
         // kernel left it.
         let taken = self.taken.contains(id);
@@ -172,18 +180,6 @@ impl PortProvider for Taken {
         notes.extend(self.inner.found(id, place, live)?);
         Ok(notes)
     }
-    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
-        self.inner.reserve(id, place, queues, front);
-    }
-    fn release(&mut self, id: &DeviceId) -> usize {
-        self.inner.release(id)
-    }
-    fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
-        self.inner.plug(id, place)
-    }
-    fn unplug(&mut self, id: &DeviceId) -> Plugged {
-        self.inner.unplug(id)
-    }
     fn connected(
         &mut self,
         id: &DeviceId,
@@ -192,30 +188,6 @@ impl PortProvider for Taken {
     ) -> std::result::Result<Vec<Box<dyn FramePort>>, String> {
         self.taken.retain(|taken| taken != id);
         self.inner.connected(id, queues, front)
-    }
-    fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
-        self.inner.readable(id)
-    }
-    fn link(&mut self, id: &DeviceId, up: bool) -> std::result::Result<(), String> {
-        self.inner.link(id, up)
-    }
-    fn closed(&mut self, id: &DeviceId) -> std::result::Result<(), String> {
-        self.inner.closed(id)
-    }
-    fn removed(&mut self, id: &DeviceId) -> std::result::Result<(), String> {
-        self.inner.removed(id)
-    }
-    fn is_ending(&self, id: &DeviceId) -> bool {
-        self.inner.is_ending(id)
-    }
-    fn failures(&mut self) -> Vec<(DeviceId, String)> {
-        self.inner.failures()
-    }
-    fn due(&self) -> Option<Duration> {
-        self.inner.due()
-    }
-    fn turn(&mut self) -> bool {
-        self.inner.turn()
     }
 }
 

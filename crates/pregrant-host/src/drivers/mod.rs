@@ -49,7 +49,7 @@ pub use net::{Net, NetConfig, VifReport};
 pub use poll_controller::Mode;
 pub use recovery::{BrokerRecovery, FileRecovery, Recovery};
 pub use registry::{
-    Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, ServedDevice, WorkerConfig,
+    Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, RemoteSide, ServedDevice, WorkerConfig,
 };
 pub use status::{BackStatus, VifStatus};
 pub use status_publisher::StatusPublisher;

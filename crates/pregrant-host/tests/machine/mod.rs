@@ -31,7 +31,7 @@ use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
     Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, HotplugConfig, Mode, Net, NetConfig,
-    Placement, Plugged, PortProvider, Recovery, Stations, VifReport, WorkerConfig,
+    Placement, Plugged, PortProvider, Recovery, RemoteSide, Stations, VifReport, WorkerConfig,
 };
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
@@ -502,18 +502,24 @@ impl AtSwitch {
     }
 }
 
+impl RemoteSide for AtSwitch {
+    fn is_ending(&mut self, id: &DeviceId) -> bool {
+        self.late.lock().unwrap().under_way.contains(id)
+    }
+    fn failures(&mut self) -> Vec<(DeviceId, String)> {
+        std::mem::take(&mut self.late.lock().unwrap().failures)
+    }
+}
+
 impl PortProvider for AtSwitch {
+    fn inner(&mut self) -> Option<&mut dyn PortProvider> {
+        Some(&mut self.stations)
+    }
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
         if let Some(obstacle) = &self.obstacle {
             obstacle.steps.lock().unwrap().push(("found", *id));
         }
         self.stations.found(id, place, live)
-    }
-    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
-        self.stations.reserve(id, place, queues, front);
-    }
-    fn release(&mut self, id: &DeviceId) -> usize {
-        self.stations.release(id)
     }
     fn connected(
         &mut self,
@@ -532,21 +538,12 @@ impl PortProvider for AtSwitch {
         let ports = self.stations.ports(id, queues, caps).unwrap();
         Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
     }
-    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
-        Vec::new()
-    }
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.links.lock().unwrap().push((*id, up));
         self.answers()
     }
     fn closed(&mut self, _: &DeviceId) -> Result<(), String> {
         self.answers()
-    }
-    fn is_ending(&self, id: &DeviceId) -> bool {
-        self.late.lock().unwrap().under_way.contains(id)
-    }
-    fn failures(&mut self) -> Vec<(DeviceId, String)> {
-        std::mem::take(&mut self.late.lock().unwrap().failures)
     }
     fn unplug(&mut self, _: &DeviceId) -> Plugged {
         self.unplugging.asked.fetch_add(1, Ordering::SeqCst);

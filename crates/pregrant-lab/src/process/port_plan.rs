@@ -9,12 +9,11 @@ use pregrant::DomId;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::drivers::net::port_provider::Notes;
-use pregrant_host::drivers::{HotplugConfig, PortProvider, Stations};
+use pregrant_host::drivers::{HotplugConfig, PortProvider, RemoteSide, Stations};
 use pregrant_host::ports::generator::Generator;
 use pregrant_host::ports::sequence::Head;
 use pregrant_host::ports::sink::{Check, Sink};
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -79,12 +78,7 @@ impl PortPlan {
 pub struct PlannedPorts(pub Rc<RefCell<PortPlan>>);
 
 impl PortProvider for PlannedPorts {
-    fn found(
-        &mut self,
-        id: &DeviceId,
-        place: &HotplugConfig,
-        live: bool,
-    ) -> std::result::Result<Notes, String> {
+    fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
         match &mut *self.0.borrow_mut() {
             PortPlan::Switch(stations, _) => stations.found(id, place, live),
             _ => Ok(Notes::new()),
@@ -106,16 +100,13 @@ impl PortProvider for PlannedPorts {
         id: &DeviceId,
         queues: usize,
         front: Offloads,
-    ) -> std::result::Result<Vec<Box<dyn FramePort>>, String> {
+    ) -> Result<Vec<Box<dyn FramePort>>, String> {
         Ok(self.0.borrow_mut().ports(id, queues, front))
     }
-    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
-        Vec::new()
-    }
-    fn link(&mut self, _: &DeviceId, _: bool) -> std::result::Result<(), String> {
-        Ok(())
-    }
-    fn removed(&mut self, id: &DeviceId) -> std::result::Result<(), String> {
+}
+
+impl RemoteSide for PlannedPorts {
+    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         match &mut *self.0.borrow_mut() {
             PortPlan::Switch(stations, _) => stations.removed(id),
             _ => Ok(()),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   before anything begins   CaptureFile::open     each file can be made; a predecessor may still write to it
-//!   found, plug, ...         handed on to the remote side inside
+//!   found, plug, ...         answered by the remote side inside
 //!   connected                its ports, each within a Pcap; all connects of a vif go into one file
 //!   control turns            what is buffered is written; a failure is logged at the vif's expense, once
 //! ```
@@ -10,18 +10,17 @@
 //! control thread what is buffered, one at a time: a slow disk makes the worker's other vifs slow,
 //! and keeps control from all. A pipe that is full ends the capture.
 
-use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider};
+use super::port_provider::PortProvider;
+use crate::drivers::registry::RemoteSide;
 use crate::ports::pcap::{Capture, Pcap, WHOLE_FRAMES};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
-use rustix::fd::OwnedFd;
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// A file that is open, and as it was before.
 #[derive(Debug)]
@@ -110,6 +109,9 @@ impl Captured {
 }
 
 impl PortProvider for Captured {
+    fn inner(&mut self) -> Option<&mut dyn PortProvider> {
+        Some(&mut *self.inner)
+    }
     fn connected(
         &mut self,
         id: &DeviceId,
@@ -122,6 +124,12 @@ impl PortProvider for Captured {
         let captured = |port| Box::new(Pcap::new(port, &capturing.capture)) as Box<dyn FramePort>;
         Ok(ports.into_iter().map(captured).collect())
     }
+}
+
+impl RemoteSide for Captured {
+    fn within(&mut self) -> Option<&mut dyn RemoteSide> {
+        Some(&mut *self.inner)
+    }
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
         let mut failures = self.inner.failures();
         for Capturing { path, capture, id } in self.vifs.values() {
@@ -132,45 +140,6 @@ impl PortProvider for Captured {
             }
         }
         failures
-    }
-    fn is_kernels(&self, id: &DeviceId) -> bool {
-        self.inner.is_kernels(id)
-    }
-    fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
-        self.inner.found(id, place, live)
-    }
-    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
-        self.inner.reserve(id, place, queues, front);
-    }
-    fn release(&mut self, id: &DeviceId) -> usize {
-        self.inner.release(id)
-    }
-    fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
-        self.inner.plug(id, place)
-    }
-    fn unplug(&mut self, id: &DeviceId) -> Plugged {
-        self.inner.unplug(id)
-    }
-    fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
-        self.inner.readable(id)
-    }
-    fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
-        self.inner.link(id, up)
-    }
-    fn closed(&mut self, id: &DeviceId) -> Result<(), String> {
-        self.inner.closed(id)
-    }
-    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
-        self.inner.removed(id)
-    }
-    fn is_ending(&self, id: &DeviceId) -> bool {
-        self.inner.is_ending(id)
-    }
-    fn due(&self) -> Option<Duration> {
-        self.inner.due()
-    }
-    fn turn(&mut self) -> bool {
-        self.inner.turn()
     }
 }
 

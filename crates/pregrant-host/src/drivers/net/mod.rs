@@ -4,7 +4,7 @@
 //!   vif              one vif that is served      queue  one of its queues, joined with its port: what workers have
 //!   report           what others see of it
 //!   port_provider    what stands behind the vifs of a backend: taps, interfaces of this machine; or stations, a switch
-//!   captured         the same, and some vifs' frames in a file
+//!   capture          the same, and some vifs' frames in a file
 //!   hotplug          the scripts of vifs, run here or by a service that may do more than this process
 //!   frontend         one vif of the own domain
 //! ```
@@ -24,7 +24,7 @@ mod vif;
 pub use report::{SharedMemory, VifReport};
 
 use super::DeviceChoice;
-use super::registry::{DeviceClass, ServedDevice};
+use super::registry::{DeviceClass, RemoteSide, ServedDevice};
 use port_provider::{Hotplug, HotplugConfig, PortProvider, SharedProvider};
 use pregrant::net::back::control_page::CONTROL_BYTES;
 use pregrant::net::back::{BackVif, ControlPage, Vif, VifConfig};
@@ -33,10 +33,9 @@ use pregrant::xenbus::back::{KeptMemory, PreviousState};
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{BackDevice, Class, Device, DeviceId};
 use pregrant::xenstore::{Client, Transport};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::time::Duration;
 use vif::VifInstance;
 
 /// The name of a vif's control page among what is kept of it.
@@ -85,12 +84,12 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
         DeviceChoice::serve(&self.config.chosen, front, handle)
     }
     fn changes_hands(&self, id: &DeviceId) -> bool {
-        self.provider.borrow().is_kernels(id)
+        self.provider.borrow_mut().is_kernels(id)
     }
     fn reserve(&mut self, device: &Device, xs: &mut Client<T>) {
         let id = device.id();
         let mut vif = BackVif::<P>::new(id.front, id.handle, self.config.vif.clone());
-        if self.provider.borrow().is_kernels(&id) {
+        if self.provider.borrow_mut().is_kernels(&id) {
             vif.take_from_kernel();
         }
         let mut bus = StoreBus { device, xs };
@@ -114,25 +113,13 @@ impl<P: Platform, T: Transport + 'static> DeviceClass<P, T> for Net<P> {
         if let Some(page) = kept(CONTROL_PAGE, CONTROL_BYTES).and_then(ControlPage::new) {
             vif.keep_control(page);
         }
-        if self.provider.borrow().is_kernels(id) {
+        if self.provider.borrow_mut().is_kernels(id) {
             vif.take_from_kernel();
         }
         let (provider, warned) = (Rc::clone(&self.provider), Rc::clone(&self.warned));
         Box::new(VifInstance::new(vif, provider, self.config.hotplug, warned))
     }
-    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
-        self.provider.borrow_mut().removed(id)
-    }
-    fn is_ending(&self, id: &DeviceId) -> bool {
-        self.provider.borrow().is_ending(id)
-    }
-    fn failures(&mut self) -> Vec<(DeviceId, String)> {
-        self.provider.borrow_mut().failures()
-    }
-    fn due(&self) -> Option<Duration> {
-        self.provider.borrow().due()
-    }
-    fn turn(&mut self) -> bool {
-        self.provider.borrow_mut().turn()
+    fn remote(&self) -> Option<RefMut<'_, dyn RemoteSide>> {
+        Some(RefMut::map(self.provider.borrow_mut(), |provider| &mut **provider as &mut dyn RemoteSide))
     }
 }

@@ -7,13 +7,13 @@
 //!   front at 4     connected()  one frame port for each queue
 //!   RX slots       link()       the guest takes frames; or no longer, though it is connected
 //!   front at 5     closed()     the ports are dropped
-//!   vif removed    removed()    nothing of it stays
+//!   vif removed    removed()    nothing of it stays (RemoteSide)
 //! ```
 //! A closure that makes ports is a remote side too: one where nothing is to be plugged.
 //!
 //! What a guest may do: nothing here; the keys are the toolstack's.
 
-use crate::drivers::registry::HotplugStep;
+use crate::drivers::registry::{HotplugStep, RemoteSide};
 use pregrant::net::back::BackVif;
 use pregrant::net::mtu::{self, Mtu};
 use pregrant::platform::Platform;
@@ -23,7 +23,6 @@ use pregrant::xenstore::{Client, Transport};
 use rustix::fd::OwnedFd;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// What stands behind all vifs of a backend.
 pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
@@ -109,11 +108,14 @@ pub use crate::drivers::registry::Notes;
 
 /// See the module. None of it writes lines into the log: what failed is said to the backend, which
 /// writes it as long as the vif has lines left.
-pub trait PortProvider {
+pub trait PortProvider: RemoteSide {
+    /// The one that this one stands before: it answers what this one does not.
+    fn inner(&mut self) -> Option<&mut dyn PortProvider> {
+        None
+    }
     /// Whether the kernel's netback serves it, and it is about to be taken from there.
-    fn is_kernels(&self, id: &DeviceId) -> bool {
-        let _ = id;
-        false
+    fn is_kernels(&mut self, id: &DeviceId) -> bool {
+        self.inner().is_some_and(|inner| inner.is_kernels(id))
     }
     /// A vif was found: makes its place. Its front knows nothing of it yet, unless it is `live`:
     /// then it is about to be taken up, and its place is that of a predecessor, or is to be like it
@@ -122,30 +124,29 @@ pub trait PortProvider {
     /// # Errors
     /// In words for the log and the store. The vif is not served.
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
-        let _ = (id, place, live);
-        Ok(Notes::new())
+        self.inner().map_or(Ok(Notes::new()), |inner| inner.found(id, place, live))
     }
     /// A vif that a predecessor left connected is about to be taken up, at once or when its last
     /// owner is gone: frames for its guest are kept from now on. `queues` and `front` are as
     /// [`connected`](Self::connected) will probably have them. Nothing of it is this process' yet.
-    /// Required, as [`link`](Self::link) is.
-    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads);
+    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
+        if let Some(inner) = self.inner() {
+            inner.reserve(id, place, queues, front);
+        }
+    }
     /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in
     /// use goes. Returns how many frames waited there, and are lost.
     fn release(&mut self, id: &DeviceId) -> usize {
-        let _ = id;
-        0
+        self.inner().map_or(0, |inner| inner.release(id))
     }
     /// [`Hotplug::Own`]: begins to plug it in, or goes on with it; asked again until it is over.
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
-        let _ = (id, place);
-        Plugged::Yes
+        self.inner().map_or(Plugged::Yes, |inner| inner.plug(id, place))
     }
     /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the
     /// hotplug, or goes on with it; asked again until it is over. The directory is there still.
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
-        let _ = id;
-        Plugged::Yes
+        self.inner().map_or(Plugged::Yes, |inner| inner.unplug(id))
     }
     /// The front is connected: a port for each of `queues`. `front` is what the guest takes
     /// unfinished.
@@ -159,56 +160,29 @@ pub trait PortProvider {
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String>;
     /// What is readable when the kernel has frames for the guest, by queue, of ports that were just
-    /// made; empty where ports ring their doorbells. Required, as [`link`](Self::link) is.
-    fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd>;
+    /// made; empty where ports ring their doorbells.
+    fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
+        self.inner().map_or_else(Vec::new, |inner| inner.readable(id))
+    }
     /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for
-    /// them. Required: a remote side that stands before another and does not hand it on leaves that
-    /// one without a link.
+    /// them.
     ///
     /// # Errors
     /// In words for the log.
-    fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String>;
+    fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
+        self.inner().map_or(Ok(()), |inner| inner.link(id, up))
+    }
     /// The front is no longer connected; its ports are gone.
     ///
     /// # Errors
     /// In words for the log.
     fn closed(&mut self, id: &DeviceId) -> Result<(), String> {
-        let _ = id;
-        Ok(())
-    }
-    /// The vif is gone.
-    ///
-    /// # Errors
-    /// In words for the log: what stays behind.
-    fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
-        let _ = id;
-        Ok(())
-    }
-    /// Whether something is still under way for a vif that is gone, of which
-    /// [`failures`](Self::failures) may tell.
-    fn is_ending(&self, id: &DeviceId) -> bool {
-        let _ = id;
-        false
-    }
-    /// What failed since the last call while no one asked, for the log: of vifs that are there, and
-    /// of those that [end](Self::is_ending).
-    fn failures(&mut self) -> Vec<(DeviceId, String)> {
-        Vec::new()
-    }
-    /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None:
-    /// never.
-    fn due(&self) -> Option<Duration> {
-        None
-    }
-    /// Between batches, once in a while, and before sleeping. True: frames have come that no one
-    /// checked, so do not sleep.
-    fn turn(&mut self) -> bool {
-        false
+        self.inner().map_or(Ok(()), |inner| inner.closed(id))
     }
 }
 
+impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> RemoteSide for F {}
 impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> PortProvider for F {
-    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
     fn connected(
         &mut self,
         id: &DeviceId,
@@ -216,12 +190,6 @@ impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> PortProvid
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String> {
         Ok(self(id, queues, front))
-    }
-    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
-        Vec::new()
-    }
-    fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
-        Ok(())
     }
 }
 

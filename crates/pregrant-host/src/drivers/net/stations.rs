@@ -14,12 +14,12 @@
 
 use super::port_provider::{HotplugConfig, Notes, PortProvider};
 use crate::drivers::DeviceChoice;
+use crate::drivers::registry::RemoteSide;
 use crate::excerpt::excerpt;
 use crate::ports::switch::{Sources, Switch, SwitchFull, SwitchPort};
 use pregrant::net::headers::MacAddr;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::{DeviceId, KeyValue};
-use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 
 /// Whose guests may send with other addresses than their own: one guest's vifs, or one of them;
@@ -158,14 +158,9 @@ impl PortProvider for Stations {
         let ports = self.ports(id, queues, front).map_err(|e| e.to_string())?;
         Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
     }
+}
 
-    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
-        Vec::new()
-    }
-    fn link(&mut self, _: &DeviceId, _: bool) -> Result<(), String> {
-        Ok(())
-    }
-
+impl RemoteSide for Stations {
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         self.vifs.remove(&(id.front.0, id.handle));
         Ok(())

@@ -18,6 +18,7 @@
 
 use super::hotplug::{Capacity, RUNS_MAX, Run, What};
 use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, usual_name};
+use crate::drivers::registry::RemoteSide;
 use crate::ports::interface::Interface;
 use crate::ports::steering::Steered;
 use crate::ports::tap::{Tap, TapWay};
@@ -268,9 +269,6 @@ impl PortProvider for Taps {
         Ok(Notes::new())
     }
 
-    /// What comes for its guest waits in the predecessor's tap, whose interface stays.
-    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
-
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
         // A former vif's script would undo what this one's does.
         if self.ending.iter().any(|former| former.name == place.name) {
@@ -338,7 +336,9 @@ impl PortProvider for Taps {
     fn closed(&mut self, id: &DeviceId) -> Result<(), String> {
         self.carrier(id, false)
     }
+}
 
+impl RemoteSide for Taps {
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         let stays = |e: io::Error| format!("its interface stays behind: {e}");
         let Some(mut placed) = self.taps.remove(&(id.front.0, id.handle)) else {
@@ -352,7 +352,7 @@ impl PortProvider for Taps {
         placed.tap.persist(false).map_err(stays)
     }
 
-    fn is_ending(&self, id: &DeviceId) -> bool {
+    fn is_ending(&mut self, id: &DeviceId) -> bool {
         self.ending.iter().any(|ending| ending.id == *id) || self.failures.iter().any(|(of, _)| of == id)
     }
 
@@ -360,7 +360,7 @@ impl PortProvider for Taps {
         std::mem::take(&mut self.failures)
     }
 
-    fn due(&self) -> Option<Duration> {
+    fn due(&mut self) -> Option<Duration> {
         (!self.ending.is_empty()).then_some(SCRIPT_CHECK)
     }
 

@@ -2,12 +2,13 @@
 //! it is asked.
 //!
 //! ```text
-//!   DeviceClass   one for each class: makes its devices, and has what they share (a switch, scripts that run)
+//!   DeviceClass   one for each class: makes its devices, and has what they share
+//!   RemoteSide    what stands behind them all: a switch, scripts that run
 //!   ServedDevice  one for each device: its handshake (AnyBack) joined with what stands behind it
 //!   ServedQueue   one for each queue of a connected device: what moves, in a worker's thread or in this one
 //!   AnyBack       `xenbus::Back` of any class, over a connection to xenstore
 //! ```
-//! The registry calls the first two, in the control thread, and no queue. A worker calls queues:
+//! The registry calls the first three, in the control thread, and no queue. A worker calls queues:
 //! one call by table for each active queue and round, and none for each frame.
 //!
 //! What a guest may do is each class's to say. Lines that a guest can cause go through the
@@ -26,6 +27,7 @@ use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
 use rustix::fd::BorrowedFd;
 use std::any::Any;
+use std::cell::RefMut;
 use std::time::Duration;
 
 /// Lines for the log about a device.
@@ -68,33 +70,46 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     }
     /// A device that was found. `kept` is memory of it that outlives the process.
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
+    /// What stands behind its devices and outlives them; None: nothing.
+    fn remote(&self) -> Option<RefMut<'_, dyn RemoteSide>> {
+        None
+    }
+}
+
+/// What stands behind all devices of a class (taps, scripts that run): what is asked of it while no
+/// device is at hand. One that stands before another says so in [`within`](Self::within), and has
+/// what it does not answer itself answered there.
+pub trait RemoteSide {
+    /// The one that this one stands before.
+    fn within(&mut self) -> Option<&mut dyn RemoteSide> {
+        None
+    }
     /// A device is gone that no one here has served, or serves still: nothing of it stays.
     ///
     /// # Errors
     /// In words for the log: what stays behind.
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
-        let _ = id;
-        Ok(())
+        self.within().map_or(Ok(()), |within| within.removed(id))
     }
     /// Whether something is still under way for a device that is gone, of which
     /// [`failures`](Self::failures) may tell.
-    fn is_ending(&self, id: &DeviceId) -> bool {
-        let _ = id;
-        false
+    fn is_ending(&mut self, id: &DeviceId) -> bool {
+        self.within().is_some_and(|within| within.is_ending(id))
     }
-    /// What failed since the last call while no one asked.
+    /// What failed since the last call while no one asked, for the log: of devices that are there,
+    /// and of those that [end](Self::is_ending).
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
-        Vec::new()
+        self.within().map_or_else(Vec::new, |within| within.failures())
     }
     /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None:
     /// never.
-    fn due(&self) -> Option<Duration> {
-        None
+    fn due(&mut self) -> Option<Duration> {
+        self.within()?.due()
     }
-    /// Between batches, and before sleeping. True: something has come that no one checked, so do
-    /// not sleep.
+    /// Between batches, once in a while, and before sleeping. True: something has come that no one
+    /// checked, so do not sleep.
     fn turn(&mut self) -> bool {
-        false
+        self.within().is_some_and(|within| within.turn())
     }
 }
 

@@ -139,12 +139,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     fn forget_gone(&mut self) -> Result<(), BackendError> {
         let Some(recovery) = self.config.recovery.as_mut().filter(|_| !self.forgot) else { return Ok(()) };
         self.forgot = true;
-        for class in &mut self.classes {
+        for class in &self.classes {
             for id in recovery.kept(&self.platform, class.class(), self.platform.domid()) {
                 let dir = format!("{}/{}/{}", watch_of(id.class), id.front.0, id.handle);
                 if self.xs.read_if_there(&dir)?.is_none() {
                     recovery.forget(&self.platform, &id);
-                    self.device_logs.of(id).failed(Level::Warn, class.removed(&id));
+                    let removed = class.remote().map_or(Ok(()), |mut remote| remote.removed(&id));
+                    self.device_logs.of(id).failed(Level::Warn, removed);
                 }
             }
         }

@@ -47,7 +47,8 @@ mod watch;
 mod worker_sleep;
 
 pub use class::{
-    AnyBack, DeviceClass, Figures, HotplugStep, Notes, Operation, RingFault, ServedDevice, ServedQueue, Trial,
+    AnyBack, DeviceClass, Figures, HotplugStep, Notes, Operation, RemoteSide, RingFault, ServedDevice,
+    ServedQueue, Trial,
 };
 pub use device_log::{ALL_DEVICES, DeviceLog, DeviceLogs, LINES_PER_DEVICE, NEXT_LINE};
 pub use devices::DeviceReport;
@@ -324,7 +325,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     }
 
     fn turn_classes(&mut self) -> bool {
-        self.classes.iter_mut().fold(false, |came, class| class.turn() | came)
+        let remotes = self.classes.iter().filter_map(|class| class.remote());
+        remotes.fold(false, |came, mut remote| remote.turn() | came)
     }
 
     /// Where this thread is the worker: one batch of each active queue, both directions, of every

@@ -281,10 +281,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             }
             let Instance { log, served, .. } = served;
             drop(served);
-            let class = self.classes.iter_mut().find(|c| c.class() == id.class);
-            let is_ending = class.is_some_and(|class| {
-                log.failed(Level::Warn, class.removed(&id));
-                class.is_ending(&id)
+            let class = self.classes.iter().find(|c| c.class() == id.class);
+            let is_ending = class.and_then(|class| class.remote()).is_some_and(|mut remote| {
+                log.failed(Level::Warn, remote.removed(&id));
+                remote.is_ending(&id)
             });
             self.removed += 1;
             if !self.devices.iter().any(|s| s.device.id().front == id.front) {
@@ -305,14 +305,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Writes what classes say of devices that they were not asked about, at their expense, also
     /// where they are gone.
     pub(super) fn report_failures(&mut self) {
-        for (id, why) in self.classes.iter_mut().flat_map(|class| class.failures()) {
+        let remotes = || self.classes.iter().filter_map(|class| class.remote());
+        for (id, why) in remotes().flat_map(|mut remote| remote.failures()) {
             let log = self.ending.iter().find(|log| log.id() == id);
             let log = log.or_else(|| self.logs.get(&id)).cloned();
             log.unwrap_or_else(|| self.device_logs.of(id)).say(Level::Warn, &why);
         }
-        let classes = &self.classes;
         self.ending.retain(|log| {
-            let stays = classes.iter().any(|class| class.is_ending(&log.id()));
+            let stays = remotes().any(|mut remote| remote.is_ending(&log.id()));
             if !stays {
                 log.end();
             }

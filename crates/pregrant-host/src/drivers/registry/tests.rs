@@ -5,7 +5,7 @@ use super::watch::Changed;
 use super::{Backend, BackendConfig};
 use crate::drivers::net::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider};
 use crate::drivers::recovery::{KeptBytes, Recovery};
-use crate::drivers::{Frontend, Net, NetConfig};
+use crate::drivers::{Frontend, Net, NetConfig, RemoteSide};
 use pregrant::DomId;
 use pregrant::net::back::Patience;
 use pregrant::net::front::FrontConfig;
@@ -15,7 +15,6 @@ use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent};
 use pregrant_xenstored::{LocalLink, LocalStore};
-use rustix::fd::OwnedFd;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -64,8 +63,8 @@ impl FramePort for Endless {
     }
 }
 
+impl RemoteSide for NoRoom {}
 impl PortProvider for NoRoom {
-    fn reserve(&mut self, _: &DeviceId, _: &HotplugConfig, _: usize, _: Offloads) {}
     fn found(&mut self, _: &DeviceId, _: &HotplugConfig, live: bool) -> Result<Notes, String> {
         if live { Err("no place".into()) } else { Ok(Notes::new()) }
     }
@@ -74,9 +73,6 @@ impl PortProvider for NoRoom {
     }
     fn connected(&mut self, _: &DeviceId, n: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
         Ok((0..n).map(|_| Box::new(Endless) as Box<dyn FramePort>).collect())
-    }
-    fn readable(&mut self, _: &DeviceId) -> Vec<OwnedFd> {
-        Vec::new()
     }
     fn link(&mut self, _: &DeviceId, up: bool) -> Result<(), String> {
         self.links.borrow_mut().push(up);

@@ -83,7 +83,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     fn due(&self) -> Option<Duration> {
         let hotplugs = self.hotplugs.then_some(HOTPLUG_CHECK);
         let queues = if let WorkerPool::Inline(load) = &self.pool { load.due(&self.platform) } else { None };
-        let classes = self.classes.iter().filter_map(|class| class.due()).min();
+        let classes = self.classes.iter().filter_map(|class| class.remote()?.due()).min();
         let others = [self.throttle_left(), self.control_rings.due(), self.check_due()];
         [hotplugs, queues, classes].into_iter().chain(others).flatten().min()
     }
