@@ -164,8 +164,13 @@ static int __init pregrant_init(void)
 
 static void __exit pregrant_exit(void)
 {
+	s64 left;
+
 	xenbus_unregister_driver(&driver);
 	destroy_workqueue(pregrant_control);
+	left = atomic64_read(&pregrant_grants) - atomic64_read(&pregrant_grants_ended);
+	if (left)
+		pr_warn("pregrant: %lld grants did not end\n", left);
 }
 
 module_init(pregrant_init);

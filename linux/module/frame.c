@@ -2,6 +2,7 @@
 /* Bytes of skbs: the core copies a frame once, between an skb and what is granted. */
 #include <linux/etherdevice.h>
 #include <linux/if_ether.h>
+#include <linux/log2.h>
 #include <linux/version.h>
 
 #include "driver.h"
@@ -62,6 +63,20 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 	return skb;
 }
 
+/* Of pages in one piece where they are to be had: fewer to take and to give back. */
+#define ORDER_MAX 3
+
+/* For what is left of a frame: no more than that, but for its last page. */
+static struct page *pages_for(size_t left)
+{
+	unsigned int order = min_t(unsigned int, left > PAGE_SIZE ? ilog2(left / PAGE_SIZE) : 0, ORDER_MAX);
+	struct page *page = NULL;
+
+	if (order)
+		page = __dev_alloc_pages((GFP_ATOMIC & ~__GFP_DIRECT_RECLAIM) | __GFP_NOWARN | __GFP_NORETRY, order);
+	return page ? page : dev_alloc_pages(0);
+}
+
 /* An skb that ends up shorter than it was to be, for want of memory, is dropped when it is delivered. */
 void pk_skb_append(struct sk_buff *skb, const void *from, size_t len)
 {
@@ -75,17 +90,17 @@ void pk_skb_append(struct sk_buff *skb, const void *from, size_t len)
 			memcpy(__skb_put(skb, n), from, n);
 		} else {
 			frag = info->nr_frags ? &info->frags[info->nr_frags - 1] : NULL;
-			if (!frag || skb_frag_size(frag) == PAGE_SIZE) {
+			if (!frag || skb_frag_size(frag) == page_size(skb_frag_page(frag))) {
 				struct page *page = NULL;
 
 				if (info->nr_frags < MAX_SKB_FRAGS)
-					page = dev_alloc_pages(0);
+					page = pages_for(pregrant_cb(skb)->len - skb->len);
 				if (!page)
 					return;
 				frag = &info->frags[info->nr_frags];
-				skb_add_rx_frag(skb, info->nr_frags, page, 0, 0, PAGE_SIZE);
+				skb_add_rx_frag(skb, info->nr_frags, page, 0, 0, page_size(page));
 			}
-			n = min_t(size_t, len, PAGE_SIZE - skb_frag_size(frag));
+			n = min_t(size_t, len, page_size(skb_frag_page(frag)) - skb_frag_size(frag));
 			memcpy(skb_frag_address(frag) + skb_frag_size(frag), from, n);
 			skb_frag_size_add(frag, n);
 			skb->len += n;

@@ -1,14 +1,18 @@
 //! Datagrams to a port where nobody listens: `datagrams IP COUNT BYTES`, each a frame of so many
-//! bytes. While its socket's buffer is full it sleeps, unlike pktgen, so that what a guest executes
-//! for its frames can be counted.
+//! bytes. It sleeps between two bursts, and while its socket's buffer is full, unlike pktgen, so
+//! that what a guest executes for its frames can be counted.
 
 use std::error::Error;
 use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
 
 /// The port of "discard".
 const PORT: u16 = 9;
 /// Headers of Ethernet, IPv4 and UDP.
 const HEADERS: usize = 14 + 20 + 8;
+/// No queue is shorter than a burst, and a pause is long enough to send one.
+const BURST: u64 = 200;
+const PAUSE: Duration = Duration::from_millis(10);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args = std::env::args().skip(1).collect::<Vec<_>>();
@@ -16,7 +20,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (to, count): (IpAddr, u64) = (to.parse()?, count.parse()?);
     let payload = vec![0; bytes.parse::<usize>()?.saturating_sub(HEADERS)];
     let socket = UdpSocket::bind(("0.0.0.0", 0))?;
-    for _ in 0..count {
+    for k in 0..count {
+        if k % BURST == BURST - 1 {
+            std::thread::sleep(PAUSE);
+        }
         // Connected, it would get the answer that nobody listens.
         socket.send_to(&payload, (to, PORT))?;
     }

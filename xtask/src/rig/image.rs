@@ -55,7 +55,7 @@ const DOM0_MODULES: [&str; 15] = [
     "veth",
     "pktgen",
 ];
-const GUEST_MODULES: [&str; 9] = [
+const GUEST_MODULES: [&str; 10] = [
     "xenfs",
     "xen-evtchn",
     "xen-gntdev",
@@ -65,6 +65,7 @@ const GUEST_MODULES: [&str; 9] = [
     "tun",
     "bridge",
     "pktgen",
+    "netconsole",
 ];
 
 /// What a guest with a disk has besides.
@@ -175,7 +176,16 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     dom0.put_all(&[rig.workspace.root().join("rig/dom0-init")], "")?;
     dom0.rename("dom0-init", "init")?;
     dom0.put_all(&listed(&rig.workspace.root().join("rig/scenarios"))?, "rig/scenarios")?;
-    let scripts = ["say.sh", "domain.sh", "net.sh", "disk.sh", "store.script", "vif-script", "block-script"];
+    let scripts = [
+        "say.sh",
+        "domain.sh",
+        "net.sh",
+        "disk.sh",
+        "module.sh",
+        "store.script",
+        "vif-script",
+        "block-script",
+    ];
     dom0.put_all(&scripts.map(|f| rig.workspace.root().join("rig").join(f)), "rig")?;
     dom0.put_all(&[guest_cpio, disk_cpio, driver_cpio, guest_kernel], "rig")?;
     dom0.put_all(&[rig.workspace.root().join("dist/block-pregrant")], "etc/xen/scripts")?;

@@ -1,0 +1,104 @@
+# The kernel module of linux/ in a guest `one` of dom0's scenarios, 10.9.0.2. Sourced by those, after net.sh.
+
+# trial TEXT: what travels with this driver and back.
+trial() {
+	within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "$1: no answer"
+	pings 10.9.0.2 10 0.1 || fail "$1: of 10 pings $LOST lost"
+	ping -q -c 3 fd09::2 > /run/ping || fail "$1: no IPv6"
+	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+	_down=$(iperf 10.9.0.2) || fail "$1: iperf3 to the guest"
+	_up=$(iperf 10.9.0.2 -R) || fail "$1: iperf3 from the guest"
+	ask one "killall iperf3"
+	both_ways "$1" "$FRAMES"
+	note "$1: TCP to the guest $_down, from it $_up Mbit/s; $_numbered"
+}
+# both_ways TEXT COUNT [ARGUMENT...]: as many numbered frames from the guest, and to it.
+both_ways() {
+	_of=$1 _count=$2; shift 2
+	frames one 10.9.0.1 --count "$_count" "$@"
+	_numbered=$(echo "$ANSWER" | sed 's/, out of order.*;/;/; s/, [0-9.]* Mbit.*//')
+	ask one "pregrant frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve"
+	pregrant frames --to 10.9.0.2 --count "$_count" "$@" > /run/frames_to || { cat /run/frames_to; fail "$_of: frames to the guest"; }
+	ask one 'kill $(cat /tmp/serve)'
+	_numbered="from it $_numbered; to it $(sed 's/, out of order.*;/;/; s/, [0-9.]* Mbit.*//' /run/frames_to | tail -n 1)"
+}
+# segments TEXT VIF: TCP by IPv6, whose segments are longer than a frame.
+segments() {
+	ask one "ethtool -k eth0 | grep -q 'tx-tcp6-segmentation: on' && iperf3 -s -D" || fail "$1: no segments by IPv6"
+	_bytes=$(count "$2" rx bytes) _packets=$(count "$2" rx packets)
+	_up=$(iperf fd09::2 -R) || fail "$1: iperf3 from the guest by IPv6"
+	_bytes=$(($(count "$2" rx bytes) - _bytes)) _packets=$(($(count "$2" rx packets) - _packets))
+	_down=$(iperf fd09::2) || fail "$1: iperf3 to the guest by IPv6"
+	ask one "killall iperf3"
+	[ $((_bytes / _packets)) -gt 3000 ] || fail "$1: segments by IPv6 have $((_bytes / _packets)) bytes"
+	note "$1: IPv6: TCP to the guest $_down, from it $_up Mbit/s by segments of $((_bytes / _packets)) bytes"
+}
+# long TEXT VIF: frames of 9000 bytes.
+long() {
+	for _link in xenbr0 "$2"; do ip link set "$_link" mtu 9000; done
+	ask one "ip link set eth0 mtu 9000 && ping -q -c 3 -s 8900 10.9.0.1" || fail "$1: MTU 9000: $ANSWER"
+	ping -q -c 3 -s 8900 10.9.0.2 > /run/ping || fail "$1: MTU 9000, to the guest"
+	both_ways "$1" "$((FRAMES / 10))" --size 64..8972
+	note "$1: MTU 9000: $_numbered"
+}
+# module PATH [PARAMETER...]: loads it, which takes the device.
+module() {
+	ask one "insmod /rig/pregrant.ko path=$* && addresses 2" || { ask one dmesg; fail "the module does not load"; }
+	ask one "within 20 grep -q 1 /sys/class/net/eth0/carrier" || { ask one "dmesg | tail -n 40"; fail "$1: not connected"; }
+}
+# by PATH rx|tx: frames that went so, as the back counts them; by copy those that no other path has.
+by() {
+	_dir="dir=\"$2\""
+	_staged=$(counted queue_staged_frames "$_dir") _mapped=$(counted queue_gref_mapped_frames "$_dir")
+	_persistent=$(counted queue_persistent_frames "$_dir")
+	case $1 in
+	staging) echo $_staged ;;
+	gref-mapping) echo $_mapped ;;
+	persistent) echo $_persistent ;;
+	copy) echo $(($(counted queue_frames "$_dir") - _staged - _mapped - _persistent)) ;;
+	esac
+}
+# carried PATH: of frames each way nine of ten go by it.
+carried() {
+	_tx=$(by "$1" tx) _rx=$(by "$1" rx) _all_tx=$(counted queue_frames 'dir="tx"') _all_rx=$(counted queue_frames 'dir="rx"')
+	frames one 10.9.0.1 --count 2000
+	pings 10.9.0.2 100 0.01 || fail "$1: of 100 pings $LOST lost"
+	_all_tx=$(($(counted queue_frames 'dir="tx"') - _all_tx)) _all_rx=$(($(counted queue_frames 'dir="rx"') - _all_rx))
+	_tx=$(($(by "$1" tx) - _tx)) _rx=$(($(by "$1" rx) - _rx))
+	[ $_all_tx -ge 2000 ] && [ $_all_rx -ge 100 ] || fail "$1: the back counts $_all_tx frames from the guest, $_all_rx to it"
+	[ $((_tx * 10)) -ge $((_all_tx * 9)) ] || fail "$1: of $_all_tx frames from the guest $_tx by this path"
+	[ $((_rx * 10)) -ge $((_all_rx * 9)) ] || fail "$1: of $_all_rx frames to the guest $_rx by this path"
+	note "$1: of $_all_tx frames from the guest $_tx, of $_all_rx to it $_rx by this path"
+}
+# moved FROM TO: the vif, live, to another driver.
+moved() {
+	ask one "echo vif-0 > /sys/bus/xen/drivers/$1/unbind && echo vif-0 > /sys/bus/xen/drivers/$2/bind" || { ask one "dmesg | tail -n 20"; fail "not moved from $1 to $2"; }
+	ask one "within 20 [ -e /sys/class/net/eth0 ] && addresses 2" || fail "$2 has no interface"
+	ask one "within 20 grep -q 1 /sys/class/net/eth0/carrier" || { ask one "dmesg | tail -n 40"; fail "$2: not connected"; }
+}
+# combined N: it has so many queues.
+combined() { ask one "ethtool -l eth0 | tail -n 1 | grep -q 'Combined:[[:space:]]*$1$'" || fail "not $1 queues"; }
+# well: the guest's kernel has said nothing bad, and no frame asked for memory where nobody may sleep.
+well() {
+	ask one "! dmesg | grep -E 'WARNING|BUG|Oops|Call Trace|does not let go|did not end|broke the protocol'" || fail "the guest's kernel: $ANSWER"
+	ask one "[ \"\$(cat /proc/sys/kernel/tainted)\" = 12288 ]" || fail "the guest's kernel is tainted otherwise"
+}
+# unload: every grant of the module's is ended.
+unload() {
+	ask one "ethtool -S eth0 | grep -q 'atomic_allocations: 0$'" || fail "memory was asked for in atomic context"
+	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || { ask one "dmesg | tail -n 30"; fail "the module stays"; }
+	well
+}
+# transfer [SECONDS]: one TCP connection to the guest, in the background. lives VIF: it is there, and its bytes go on.
+transfer() {
+	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+	iperf3 -J -c 10.9.0.2 -t "${1:-3600}" > /run/live.json &
+	TRANSFER=$!
+}
+lives() {
+	_sent=$(count "$1" tx bytes)
+	within 30 eval '[ $(count '"$1"' tx bytes) -gt $((_sent + 1000000)) ]' && kill -0 $TRANSFER
+}
+end_transfer() { kill -INT $TRANSFER; wait $TRANSFER; ask one "killall iperf3"; }
+# closes_netback ID: the vif, as when its domain is asked to let go of it; the guest's driver answers.
+closes_netback() { xenstore-write "/local/domain/0/backend/vif/$1/0/state" 5; }
