@@ -6,6 +6,7 @@
  * an allocation of Rust's cannot fail. Pages that are granted may be refused; the front goes on
  * with less.
  */
+#include <linux/delay.h>
 #include <linux/gfp.h>
 #include <linux/log2.h>
 #include <linux/mm.h>
@@ -24,6 +25,7 @@ atomic_t pregrant_atomic_allocations = ATOMIC_INIT(0);
 void *pk_alloc(size_t size, size_t align, bool zeroed)
 {
 	gfp_t gfp = GFP_KERNEL | __GFP_NOFAIL | (zeroed ? __GFP_ZERO : 0);
+	void *at;
 
 	if (align > PAGE_SIZE)
 		return NULL;
@@ -39,7 +41,9 @@ void *pk_alloc(size_t size, size_t align, bool zeroed)
 #if LINUX_VERSION_CODE < KERNEL_VERSION(5, 17, 0)
 	gfp &= ~__GFP_NOFAIL; /* vmalloc does not know it yet */
 #endif
-	return kvmalloc(PAGE_ALIGN(size), gfp);
+	while (!(at = kvmalloc(PAGE_ALIGN(size), gfp)))
+		msleep(10);
+	return at;
 }
 
 void pk_free(void *at)

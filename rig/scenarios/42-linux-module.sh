@@ -26,12 +26,11 @@ lives "vif$id.0" || fail "netback closes: the TCP connection is gone"
 end_transfer
 note "moved live to xen-netfront and back; netback closes: one connection lives"
 unload
-
-# The guest stays, and gets another device.
-no_netback
-back
 ask one end
 over one || fail "the guest does not end"
+no_netback
+
+back
 front_guest one 2 vcpus=2
 id=$(xl domid one)
 module auto

@@ -1,8 +1,9 @@
 //! Datagrams to a port where nobody listens: `datagrams IP COUNT BYTES`, each a frame of so many
 //! bytes. It sleeps between two bursts, and while its socket's buffer is full, unlike pktgen, so
-//! that what a guest executes for its frames can be counted.
+//! that what a guest executes for its frames can be counted. `datagrams PORT` prints what comes.
 
 use std::error::Error;
+use std::io::Write;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
@@ -16,7 +17,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args = std::env::args().skip(1).collect::<Vec<_>>();
-    let [to, count, bytes] = args.as_slice() else { return Err("datagrams IP COUNT BYTES".into()) };
+    if let [port] = args.as_slice() {
+        return print(port.parse()?);
+    }
+    let [to, count, bytes] = args.as_slice() else { return Err("datagrams IP COUNT BYTES | PORT".into()) };
     let (to, count): (IpAddr, u64) = (to.parse()?, count.parse()?);
     let payload = vec![0; bytes.parse::<usize>()?.saturating_sub(HEADERS)];
     let socket = UdpSocket::bind(("0.0.0.0", 0))?;
@@ -28,4 +32,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         socket.send_to(&payload, (to, PORT))?;
     }
     Ok(())
+}
+
+fn print(port: u16) -> Result<(), Box<dyn Error>> {
+    let socket = UdpSocket::bind(("0.0.0.0", port))?;
+    let mut came = [0; 2048];
+    loop {
+        let n = socket.recv(&mut came)?;
+        std::io::stdout().write_all(&came[..n])?;
+    }
 }
