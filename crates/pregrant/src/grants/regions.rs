@@ -70,6 +70,8 @@ impl Grants {
     }
 }
 
+const NO_PAGE: PlatformError = PlatformError { op: "grant a page that the region does not have", code: -22 };
+
 /// Pages that are granted, or can be.
 pub struct Granted<P: Platform> {
     region: Region<P>,
@@ -117,13 +119,14 @@ impl<P: Platform> Granted<P> {
     #[inline(always)]
     pub fn grant(&mut self, p: &P, page: usize) -> Result<GrantRef, PlatformError> {
         let grants = &mut self.grants;
+        let gref = grants.refs.get_mut(page).ok_or(NO_PAGE)?;
         if grants.per_frame
-            && grants.refs[page] == GrantRef::NONE
+            && *gref == GrantRef::NONE
             && let Some(table) = p.grants().per_frame()
         {
-            grants.refs[page] = table.grant(grants.to, &self.region, page, grants.acc)?;
+            *gref = table.grant(grants.to, &self.region, page, grants.acc)?;
         }
-        Ok(grants.refs[page])
+        Ok(*gref)
     }
 
     /// Ends a page's grant where grants are per frame. False: the peer still uses it, and the grant
@@ -131,14 +134,16 @@ impl<P: Platform> Granted<P> {
     #[inline(always)]
     #[must_use]
     pub fn settle(&mut self, p: &P, page: usize) -> bool {
-        let grants = &mut self.grants;
-        if !grants.per_frame || grants.refs[page] == GrantRef::NONE {
+        if !self.grants.per_frame {
             return true;
         }
-        match p.grants().per_frame().map(|table| table.revoke(grants.refs[page])) {
+        let Some(gref) = self.grants.refs.get_mut(page).filter(|gref| **gref != GrantRef::NONE) else {
+            return true;
+        };
+        match p.grants().per_frame().map(|table| table.revoke(*gref)) {
             Some(Err(InUse(_))) => false,
             _ => {
-                grants.refs[page] = GrantRef::NONE;
+                *gref = GrantRef::NONE;
                 true
             }
         }

@@ -168,13 +168,13 @@ impl LentPages {
     /// The page with which `slot` was posted.
     #[inline(always)]
     pub fn page(&self, slot: u16) -> u16 {
-        self.of_slot[usize::from(slot)]
+        self.of_slot.get(usize::from(slot)).copied().unwrap_or(NONE)
     }
 
     /// The page with which `slot` is to be posted; None: there is none at present.
     #[inline(always)]
     pub fn page_to_post(&mut self, slot: u16) -> Option<u16> {
-        let page = &mut self.of_slot[usize::from(slot)];
+        let page = self.of_slot.get_mut(usize::from(slot))?;
         if *page == NONE {
             *page = self.spare.pop()?;
         }

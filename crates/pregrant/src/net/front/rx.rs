@@ -225,7 +225,9 @@ impl<P: Platform> RxFront<P> {
                     let start = memory((pages, buffers), path, slot);
                     path.bytes().prefetch_read(start + rsp.offset as usize, rsp.status.min(SHORT) as usize);
                 }
-                run[n] = rsp;
+                if let Some(place) = run.get_mut(n) {
+                    *place = rsp;
+                }
                 n += 1;
             }
             (n, None)
@@ -252,7 +254,7 @@ impl<P: Platform> RxFront<P> {
         to: &mut impl Receiver<P>,
     ) -> Result<usize, PeerFault> {
         let (first, mask) = (self.slot_ahead(at), (self.ring.size() - 1) as u16);
-        let rsps = &self.run[run];
+        let rsps = self.run.get(run).unwrap_or_default();
         let mut longer_than = -1;
         for path in self.chain.paths() {
             let (n, full) = with_path!(path, path => {

@@ -40,13 +40,13 @@ impl RxBuffers {
     /// The buffer with which `slot` was posted.
     #[inline(always)]
     pub fn of(&self, slot: u16) -> u16 {
-        self.of_slot[usize::from(slot)]
+        self.of_slot.get(usize::from(slot)).copied().unwrap_or(NONE)
     }
 
     /// The buffer with which `slot` is to be posted; None: there is none at present.
     #[inline(always)]
     pub fn to_post(&mut self, slot: u16) -> Option<u16> {
-        let buffer = &mut self.of_slot[usize::from(slot)];
+        let buffer = self.of_slot.get_mut(usize::from(slot))?;
         if *buffer == NONE {
             *buffer = self.spare.pop()?;
         }
@@ -63,7 +63,7 @@ impl RxBuffers {
     #[inline(always)]
     pub fn send_on(&mut self, slot: u16) -> u16 {
         self.on_tx += 1;
-        core::mem::replace(&mut self.of_slot[usize::from(slot)], NONE)
+        self.of_slot.get_mut(usize::from(slot)).map_or(NONE, |buffer| core::mem::replace(buffer, NONE))
     }
 
     /// The request that sent `buffer` on was answered.

@@ -87,17 +87,17 @@ impl<P: Platform> TxSlots<P> {
         }
         // All grants first: nothing is on the ring until the whole frame can be.
         let mut reqs = [TxRequest::default(); MAX_FRAME_SLOTS];
-        for (k, at) in (0..len).step_by(PAGE_SIZE).enumerate() {
+        for (k, (at, req)) in (0..len).step_by(PAGE_SIZE).zip(&mut reqs).enumerate() {
             let size = (len - at).min(PAGE_SIZE);
             let id = self.free.take();
             let flags = TXF_MORE_DATA | F::TX_FLAGS;
-            reqs[k] = TxRequest { gref: 0, offset: 0, flags, id, size: size as u16 };
+            *req = TxRequest { gref: 0, offset: 0, flags, id, size: size as u16 };
             if k == 0 && split {
                 continue; // `head` puts it there
             }
             let granted = if slots == 1 || path.carries_all() { path.grant(p, id) } else { Err(NO_PAGES) };
             match granted {
-                Ok(gref) => reqs[k].gref = gref,
+                Ok(gref) => req.gref = gref,
                 Err(e) => return Err((e, reqs.map(|req| req.id), k + 1)),
             }
             let to = path.bytes().piece_mut(path.start(id), size);
@@ -106,15 +106,17 @@ impl<P: Platform> TxSlots<P> {
                 frame.copy_to(at, to);
             }
         }
-        let reqs = &mut reqs[..slots as usize];
-        ahead.iter_mut().for_each(|other| other.head(reqs[0].id, frame));
+        let reqs = reqs.get_mut(..slots as usize).unwrap_or_default();
         if let Some(last) = reqs.last_mut() {
             last.flags = F::TX_FLAGS;
         }
-        reqs[0].size = len as u16;
-        reqs[0].flags |= flags_of(&offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+        if let Some(first) = reqs.first_mut() {
+            ahead.iter_mut().for_each(|other| other.head(first.id, frame));
+            first.size = len as u16;
+            first.flags |= flags_of(&offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+        }
         for (k, req) in reqs.iter().enumerate() {
-            self.in_flight[req.id as usize] = true;
+            self.note_sent(req.id);
             self.ring.push(req);
             if k == 0 && gso {
                 let extra = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
@@ -179,8 +181,10 @@ impl<P: Platform> TxFront<P> {
             return false;
         }
         let id = slots.free.take();
-        slots.in_flight[usize::from(id)] = true;
-        self.sent_on.buffers[usize::from(id)] = buffer;
+        slots.note_sent(id);
+        if let Some(of_id) = self.sent_on.buffers.get_mut(usize::from(id)) {
+            *of_id = buffer;
+        }
         let (gref, flags) = (u32::from(first_id + buffer), flags_of(&offload) | SENT_ON.1);
         slots.ring.push(&TxRequest { gref, offset, flags, id, size: len });
         slots.stats.bytes += u64::from(len);
@@ -301,7 +305,7 @@ impl<P: Platform> TxFront<P> {
         match with_path!(path, path => self.slots.send_long(p, path, ahead, frame)) {
             Ok(sent) => Ok(sent),
             Err((e, ids, n)) => {
-                ids[..n].iter().for_each(|id| self.free_id(p, *id));
+                ids.iter().take(n).for_each(|id| self.free_id(p, *id));
                 Err(e)
             }
         }
@@ -325,7 +329,7 @@ impl<P: Platform> TxFront<P> {
         }
         let id = self.slots.free.take();
         let extra = if wanted { Extra::McastAdd(mac.0) } else { Extra::McastDel(mac.0) };
-        self.slots.in_flight[id as usize] = true;
+        self.slots.note_sent(id);
         self.multicast_ids.push(id);
         self.slots.ring.push(&TxRequest { flags: TXF_EXTRA_INFO, id, ..TxRequest::default() });
         self.slots.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
@@ -393,7 +397,8 @@ impl<P: Platform> TxFront<P> {
     #[inline(always)]
     fn is_multicast(&mut self, id: u16) -> bool {
         if self.sends_on() {
-            let buffer = core::mem::replace(&mut self.sent_on.buffers[usize::from(id)], NO_BUFFER);
+            let of_id = self.sent_on.buffers.get_mut(usize::from(id));
+            let buffer = of_id.map_or(NO_BUFFER, |buffer| core::mem::replace(buffer, NO_BUFFER));
             if buffer != NO_BUFFER {
                 self.sent_on.returned.push(buffer);
             }

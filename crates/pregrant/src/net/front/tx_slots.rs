@@ -40,19 +40,22 @@ impl FreeIds {
     }
     #[inline(always)]
     pub(crate) fn take(&mut self) -> u16 {
-        let id = self.ids[self.head as usize & (self.ids.len() - 1)];
+        let id = self.peek(0);
         self.head = self.head.wrapping_add(1);
         id
     }
     /// The id that will be taken after `ahead` others.
     #[inline(always)]
     pub(crate) fn peek(&self, ahead: u32) -> u16 {
-        self.ids[self.head.wrapping_add(ahead) as usize & (self.ids.len() - 1)]
+        let at = self.head.wrapping_add(ahead) as usize & (self.ids.len() - 1);
+        self.ids.get(at).copied().unwrap_or_default()
     }
     #[inline(always)]
     pub(crate) fn give(&mut self, id: u16) {
-        let mask = self.ids.len() - 1;
-        self.ids[self.tail as usize & mask] = id;
+        let at = self.tail as usize & (self.ids.len() - 1);
+        if let Some(place) = self.ids.get_mut(at) {
+            *place = id;
+        }
         self.tail = self.tail.wrapping_add(1);
     }
 }
@@ -82,6 +85,14 @@ impl<P: Platform> TxSlots<P> {
             places: array::filled(Place::default()),
             stats: DirStats::default(),
             limits: TxLimits::NONE,
+        }
+    }
+
+    /// The request of `id` is on the ring.
+    #[inline(always)]
+    pub(crate) fn note_sent(&mut self, id: u16) {
+        if let Some(in_flight) = self.in_flight.get_mut(usize::from(id)) {
+            *in_flight = true;
         }
     }
 

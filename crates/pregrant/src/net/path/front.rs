@@ -203,7 +203,7 @@ impl<P: Platform> TxSlots<P> {
             let flags = flags_of(offload) | F::TX_FLAGS;
             let req = TxRequest { gref, offset: offset as u16, flags, id, size: len as u16 };
             self.places[n] = Place { at: at as u32, request: req.to_words() };
-            self.in_flight[id as usize] = true;
+            self.note_sent(id);
             bytes += len as u64;
             n += 1;
         }

@@ -177,7 +177,7 @@ impl<P: Platform> SendArea<P> {
 
     #[inline(always)]
     fn note_answer(&mut self, id: u16) {
-        if let Some(number) = self.by_id[usize::from(id)].take() {
+        if let Some(number) = self.by_id.get_mut(usize::from(id)).and_then(Option::take) {
             *self.used.at_mut(number) = Answered(true);
         }
     }
@@ -299,7 +299,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
                 self.prefetch(rounded(next.len()), later.len().min(PREFETCHED));
             }
             slots.free.take();
-            slots.in_flight[id as usize] = true;
+            slots.note_sent(id);
             let flags = TXF_DATA_RING | flags_of(offload) | if gso { TXF_EXTRA_INFO } else { 0 };
             slots.ring.write(used, &TxRequest { gref: place, offset: 0, flags, id, size: len as u16 });
             used += 1;

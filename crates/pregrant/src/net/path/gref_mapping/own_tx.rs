@@ -27,7 +27,8 @@ impl OwnTx {
     /// The request of `id` was answered.
     #[inline(always)]
     pub(crate) fn answered(&mut self, id: u16) {
-        let place = core::mem::replace(&mut self.places[usize::from(id)], NO_PLACE);
+        let of_id = self.places.get_mut(usize::from(id));
+        let place = of_id.map_or(NO_PLACE, |place| core::mem::replace(place, NO_PLACE));
         if place != NO_PLACE {
             self.cache.answered(place);
         }

@@ -65,7 +65,7 @@ impl<P: Platform> TxSlots<P> {
 
     #[inline(always)]
     fn push_own(&mut self, request: &TxRequest, by: PathName) {
-        self.in_flight[usize::from(request.id)] = true;
+        self.note_sent(request.id);
         self.ring.push(request);
         self.stats.bytes += u64::from(request.size);
         self.stats.handed_on_by(by, 1);
