@@ -31,11 +31,10 @@ over one || fail "the guest does not end"
 no_netback
 
 back
-front_guest one 2 vcpus=2
+front_guest one 2
 id=$(xl domid one)
 module auto
 trial "module on pregrant back"
-combined 2
 transfer
 lives "vif$id.0" || fail "no traffic"
 kill -KILL $BACK_PID; wait $BACK_PID
@@ -47,7 +46,7 @@ lives "vif$id.0" || fail "pregrant back ends: the TCP connection is gone"
 end_transfer
 unload
 before=$(tables)
-module auto queues=1
+module auto
 both_ways "loaded again" "$FRAMES"
 unload
 after=$(tables)
