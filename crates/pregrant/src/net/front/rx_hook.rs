@@ -16,7 +16,7 @@
 
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::LentPages;
-use super::receiver::copy_part;
+use super::receiver::{bad_part, copy_part};
 use super::rx::{RxFront, counted, counted_named, memories};
 use super::rx_answers::{Part, blank_newest, fault, offload_of};
 use super::rx_buffers::RxBuffers;
@@ -45,14 +45,31 @@ pub struct Hooked<'a, P: Platform> {
 }
 
 /// A frame where the back put it.
-struct There<'a, P: Platform> {
+trait Place<P: Platform> {
+    /// Its bytes.
+    fn len(&self) -> usize;
+    /// Its bytes from `skip` on, as much as `dst` has room for. All of its parts are checked.
+    /// False: its memory is gone.
+    fn copy(&self, p: &P, slots: &Slots<'_>, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault>;
+    /// Sends the buffer that it is in on, or drops it for want of room on TX. False: it has to be
+    /// copied.
+    fn send_on(&self, slots: &mut Slots<'_>, to: &mut Hooked<'_, P>, frame: &HookFrame) -> bool;
+}
+
+/// In one slot, in the memory of a path that is known.
+struct OneSlot<'a, F> {
+    path: &'a F,
+    part: Part,
+}
+
+/// In several slots, or with extras.
+struct Long<'a, P: Platform> {
     parts: &'a [Part],
     memory: Memory<'a, P>,
-    offload: Offload,
     fault: PeerFault,
 }
 
-/// Whose memory a frame is in.
+/// Whose memory a long frame is in.
 enum Memory<'a, P: Platform> {
     /// The slots': that of the first part, and that of the others.
     Slots(&'a AnyFrontPath<P>, &'a AnyFrontPath<P>),
@@ -115,8 +132,9 @@ impl<P: Platform> RxFront<P> {
                             name => Memory::Named(chain.named_by(name).ok_or(long.fault)?),
                         };
                         let (parts, offload, fault) = (long.parts(), long.offload, long.fault);
-                        let there = There { parts, memory, offload, fault };
-                        Slots { pages, buffers, stats }.hook_long(to, &mut frame, &mut hook, &there)?;
+                        let there = Long { parts, memory, fault };
+                        Slots { pages, buffers, stats }
+                            .hook_long(to, &mut frame, &mut hook, &there, offload)?;
                         seen += 1;
                     }
                     taken += long.used;
@@ -160,9 +178,7 @@ impl<P: Platform> RxFront<P> {
                         // The verdict that is to cost nothing.
                         HookAction::Drop => dropped += 1,
                         action => {
-                            let fault = fault(rsp.offset, rsp.status);
-                            let memory = Memory::Slots(any, any);
-                            let there = There { parts: &[part], memory, offload, fault };
+                            let there = OneSlot { path, part };
                             Slots { pages, buffers, stats }.act(to, frame, &there, action)?;
                             if !to.has_room() {
                                 break;
@@ -193,15 +209,16 @@ impl Slots<'_> {
         to: &mut Hooked<'_, P>,
         frame: &mut HookFrame,
         hook: &mut impl FnMut(&mut HookFrame) -> HookAction,
-        there: &There<'_, P>,
+        there: &Long<'_, P>,
+        offload: Offload,
     ) -> Result<(), PeerFault> {
         let len = there.len();
         let by = match there.memory {
             Memory::Slots(_, rest) => with_path!(rest, path => counted(path)),
             Memory::Named(path) => with_named!(path, path => counted_named(path)),
         };
-        let head = frame.begin(len, there.offload);
-        if !self.copy(to.p, there, 0, head)? {
+        let head = frame.begin(len, offload);
+        if !there.copy(to.p, self, 0, head)? {
             self.stats.errors += 1;
             return Ok(());
         }
@@ -217,61 +234,30 @@ impl Slots<'_> {
         &mut self,
         to: &mut Hooked<'_, P>,
         frame: &HookFrame,
-        there: &There<'_, P>,
+        there: &impl Place<P>,
         action: HookAction,
     ) -> Result<(), PeerFault> {
-        match action {
-            HookAction::Drop => to.stats.dropped += 1,
-            HookAction::Tx if self.send_on(to, frame, there) => {}
-            HookAction::Tx => {
-                let back = &mut to.diverted.back;
-                let is_there = self.put(to.p, back, frame, there)?
-                    && back.len().checked_sub(1).is_some_and(|newest| back.desc(newest).len > 0);
-                if !is_there {
-                    to.stats.unsent += 1;
-                }
+        let (arena, there_is, there_is_not) = match action {
+            HookAction::Drop => {
+                to.stats.dropped += 1;
+                return Ok(());
             }
-            HookAction::Pass => match self.put(to.p, to.out, frame, there)? {
-                true => to.stats.passed += 1,
-                false => to.stats.dropped += 1,
-            },
-            HookAction::Redirect(vif) => match self.put(to.p, to.diverted.to(vif), frame, there)? {
-                true => to.stats.redirected += 1,
-                false => to.stats.dropped += 1,
-            },
+            HookAction::Tx if there.send_on(self, to, frame) => return Ok(()),
+            HookAction::Tx => (&mut to.diverted.back, None, &mut to.stats.unsent),
+            HookAction::Pass => (&mut *to.out, Some(&mut to.stats.passed), &mut to.stats.dropped),
+            HookAction::Redirect(vif) => {
+                (to.diverted.to(vif), Some(&mut to.stats.redirected), &mut to.stats.dropped)
+            }
+        };
+        let is_put = self.put(to.p, arena, frame, there)?;
+        match there_is {
+            Some(count) if is_put => *count += 1,
+            // Counted once it is sent, which a blank one is not.
+            None if is_put && arena.len().checked_sub(1).is_some_and(|newest| arena.desc(newest).len > 0) => {
+            }
+            _ => *there_is_not += 1,
         }
         Ok(())
-    }
-
-    /// Bytes of a frame, from `skip` on as much as `dst` has room for. All of its parts are looked
-    /// at. False: its memory is gone.
-    #[inline(always)]
-    fn copy<P: Platform>(
-        &self,
-        p: &P,
-        there: &There<'_, P>,
-        mut skip: usize,
-        mut dst: &mut [u8],
-    ) -> Result<bool, PeerFault> {
-        let (mut memory, mut all) = (there.memory, true);
-        for part in there.parts {
-            let from = skip.min(part.len.into());
-            let n = dst.len().min(usize::from(part.len) - from);
-            let (now, later) = core::mem::take(&mut dst).split_at_mut(n);
-            (skip, dst) = (skip - from, later);
-            memory = match memory {
-                Memory::Slots(first, rest) => {
-                    let places = (self.pages, &*self.buffers);
-                    with_path!(first, path => copy_part(path, places, *part, from, now)?);
-                    Memory::Slots(rest, rest)
-                }
-                Memory::Named(path) => {
-                    all &= with_named!(path, path => path.copy(p, part, from, now)?);
-                    memory
-                }
-            };
-        }
-        if dst.is_empty() { Ok(all) } else { Err(there.fault) }
     }
 
     /// The frame as the hook left it, into `arena`. False: it is too long now.
@@ -281,7 +267,7 @@ impl Slots<'_> {
         p: &P,
         arena: &mut Arena,
         frame: &HookFrame,
-        there: &There<'_, P>,
+        there: &impl Place<P>,
     ) -> Result<bool, PeerFault> {
         let (len, rest) = (frame.len(), frame.rest());
         if len > MAX_FRAME {
@@ -290,7 +276,7 @@ impl Slots<'_> {
         let Some(room) = arena.room(len, frame.offload) else { return Ok(false) };
         let (head, behind) = room.split_at_mut(len - rest);
         head.copy_from_slice(frame.head());
-        if rest > 0 && !self.copy(p, there, there.len() - rest, behind)? {
+        if rest > 0 && !there.copy(p, self, there.len() - rest, behind)? {
             if let Some(newest) = arena.len().checked_sub(1) {
                 arena.drop_frame(newest);
             }
@@ -301,25 +287,22 @@ impl Slots<'_> {
         Ok(true)
     }
 
-    /// Sends the buffer that the frame is in on, or drops the frame for want of room on TX. False:
-    /// it has to be copied.
+    /// Sends the buffer on that a frame of one part is in.
     #[inline(always)]
-    fn send_on<P: Platform>(
+    fn send_on<P: Platform, F: FrontPath<P>>(
         &mut self,
         to: &mut Hooked<'_, P>,
         frame: &HookFrame,
-        there: &There<'_, P>,
+        path: &F,
+        part: Part,
     ) -> bool {
-        let (Memory::Slots(memory, _), [part]) = (&there.memory, there.parts) else {
-            return false;
-        };
         let len = frame.len();
         let Some(offset) = usize::from(part.offset).checked_add_signed(-frame.grown()) else { return false };
-        if !to.tx.sends_on()
+        if path.buffers() == 0
+            || !to.tx.sends_on()
             || frame.offload.gso_type != 0
             || len < MIN_FRAME
-            || memory.buffers() == 0
-            || offset + len > memory.slot_bytes()
+            || offset + len > path.slot_bytes()
         {
             return false;
         }
@@ -331,8 +314,7 @@ impl Slots<'_> {
         }
         let buffer = self.buffers.of(part.slot);
         if frame.is_changed() {
-            let fits =
-                with_path!(memory, path => path.bytes().copy_in(path.start(buffer) + offset, frame.head()));
+            let fits = path.bytes().copy_in(path.start(buffer) + offset, frame.head());
             debug_assert!(fits, "a buffer lies in its region");
         }
         let sent = to.tx.send_on(buffer, (offset as u16, len as u16), frame.offload);
@@ -344,6 +326,60 @@ impl Slots<'_> {
     }
 }
 
+impl<P: Platform, F: FrontPath<P>> Place<P> for OneSlot<'_, F> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.part.len.into()
+    }
+
+    #[inline(always)]
+    fn copy(&self, _: &P, slots: &Slots<'_>, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {
+        if skip + dst.len() > self.part.len.into() {
+            return Err(bad_part(self.part));
+        }
+        copy_part(self.path, (slots.pages, &*slots.buffers), self.part, skip, dst)?;
+        Ok(true)
+    }
+
+    #[inline(always)]
+    fn send_on(&self, slots: &mut Slots<'_>, to: &mut Hooked<'_, P>, frame: &HookFrame) -> bool {
+        slots.send_on(to, frame, self.path, self.part)
+    }
+}
+
+impl<P: Platform> Place<P> for Long<'_, P> {
+    fn len(&self) -> usize {
+        self.parts.iter().map(|part| usize::from(part.len)).sum()
+    }
+
+    fn copy(&self, p: &P, slots: &Slots<'_>, mut skip: usize, mut dst: &mut [u8]) -> Result<bool, PeerFault> {
+        let (mut memory, mut all) = (self.memory, true);
+        for part in self.parts {
+            let from = skip.min(part.len.into());
+            let n = dst.len().min(usize::from(part.len) - from);
+            let (now, later) = core::mem::take(&mut dst).split_at_mut(n);
+            (skip, dst) = (skip - from, later);
+            memory = match memory {
+                Memory::Slots(first, rest) => {
+                    let places = (slots.pages, &*slots.buffers);
+                    with_path!(first, path => copy_part(path, places, *part, from, now)?);
+                    Memory::Slots(rest, rest)
+                }
+                Memory::Named(path) => {
+                    all &= with_named!(path, path => path.copy(p, part, from, now)?);
+                    memory
+                }
+            };
+        }
+        if dst.is_empty() { Ok(all) } else { Err(self.fault) }
+    }
+
+    fn send_on(&self, slots: &mut Slots<'_>, to: &mut Hooked<'_, P>, frame: &HookFrame) -> bool {
+        let (Memory::Slots(memory, _), [part]) = (self.memory, self.parts) else { return false };
+        with_path!(memory, path => slots.send_on(to, frame, path, *part))
+    }
+}
+
 impl<P: Platform> Clone for Memory<'_, P> {
     #[inline(always)]
     fn clone(&self) -> Self {
@@ -352,13 +388,6 @@ impl<P: Platform> Clone for Memory<'_, P> {
 }
 
 impl<P: Platform> Copy for Memory<'_, P> {}
-
-impl<P: Platform> There<'_, P> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.parts.iter().map(|part| usize::from(part.len)).sum()
-    }
-}
 
 impl<P: Platform> Hooked<'_, P> {
     #[inline(always)]
