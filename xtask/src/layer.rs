@@ -38,6 +38,12 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer { name: "no_std", shows: "the core builds where there is no operating system", run: no_std },
     Layer { name: "arm", shows: "the crates build for Arm, and the core's tests pass there", run: arm },
+    Layer { name: "ninth_path", shows: "a path is its folder and one line", run: ninth_path },
+    Layer {
+        name: "replays",
+        shows: "what the fuzz targets once found stays mended, on stable Rust",
+        run: replays,
+    },
     Layer { name: "workers", shows: "guests that lie, and time, beside two worker threads", run: workers },
     Layer { name: "deaths", shows: "either end is killed a thousand times, and nothing leaks", run: deaths },
     Layer {
@@ -128,9 +134,6 @@ fn arm(w: &Workspace) -> Result<(), String> {
     run(cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"))
 }
 
-/// A suite of the core with a path more, which no other suite has.
-const NINTH_PATH: &[&str] = &["test", "-p", "pregrant", "--features", "ninth-path", "--test", "ninth_path"];
-
 /// What `cargo xtask test` runs, too.
 pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
@@ -140,17 +143,21 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "mke2fs", "e2fsprogs")?;
     tool::debian(w, "fio", "fio")?;
     tool::debian(w, "qemu-img", "qemu-utils")?;
-    run(w.cargo(NINTH_PATH).arg("--no-run"))?;
     let mut commands = suite::all(w)?;
-    commands.push(w.cargo(NINTH_PATH));
     commands.push(w.cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]));
-    let mut replays = w.cargo(&["test", FUZZ]);
-    replays.env("CARGO_TARGET_DIR", w.target());
-    commands.push(replays);
     let mut tally = Tally::default();
     let ended = tally.run_all(commands, suite::at_once());
     println!("All tests: {tally}");
     ended
+}
+
+/// A suite of the core with a path more, which no other suite has: the core is built again for it.
+fn ninth_path(w: &Workspace) -> Result<(), String> {
+    run(&mut w.cargo(&["test", "-p", "pregrant", "--features", "ninth-path", "--test", "ninth_path"]))
+}
+
+fn replays(w: &Workspace) -> Result<(), String> {
+    run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()))
 }
 
 /// Suites of the host that are played once more, on a back with two worker threads. (Those of the
