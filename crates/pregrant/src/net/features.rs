@@ -254,7 +254,7 @@ pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
 /// Whether a back that offers so many queues accepted memory that its front set up for frames, by
 /// its own directory.
 pub fn memory_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
-    // How many queues there are is the front's to say: all places are looked at.
+    // The front says how many queues there are: check all places.
     let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
     let names = || path::KEYS.iter().filter_map(|keys| keys.directions);
     for key in queues.flat_map(|(i, n)| names().map(move |name| queue_prefix(i, n) + name)) {
@@ -618,7 +618,7 @@ mod tests {
         let old = BackFeatures { max_tx_ring_order: 0, ..back.clone() };
         let e = FrontRequest::read(&mut dir(request(2).pairs()), &old).unwrap_err();
         assert!(e.starts_with("queue-1/tx-ring-page-order"), "{e}");
-        // Half a control ring is none at all, and a back without control rings does not look.
+        // Half a control ring is none at all, and a back without control rings does not read it.
         let mut d = dir(request(1).pairs());
         d.0.remove("event-channel-ctrl");
         let e = FrontRequest::read(&mut d, &back).unwrap_err();

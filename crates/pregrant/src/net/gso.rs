@@ -24,7 +24,7 @@ use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 /// options take 40 at most; it sends with none below 48 (TCP_MIN_SND_MSS), as it does since small
 /// ones were used for attacks (CVE-2019-11479).
 pub const MIN_GSO_SIZE: u16 = 48;
-/// The longest headers that are copied into each segment: what Linux looks at to set an IPv6
+/// The longest headers that are copied into each segment: what Linux parses to set an IPv6
 /// checksum up (MAX_IPV6_HDR_LEN).
 pub const HEADERS_MAX: usize = 256;
 
@@ -130,7 +130,7 @@ impl<'a> Segments<'a> {
 }
 
 /// Makes the checksum of frame `i`, a large segment whose sender says that it is finished, blank.
-/// There is no finished one: each segment needs its own, and whoever cuts the frame starts from a
+/// There is no finished one: each segment needs its own, and segmentation starts from a
 /// blank one. Linux does the same, at both ends (`rx_gso_checksum_fixup`). A frame that is refused
 /// is to be dropped, as there.
 #[cold]

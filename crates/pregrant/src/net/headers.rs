@@ -1,4 +1,4 @@
-//! Where the headers of a frame lie: Ethernet, VLAN tags, IPv4, IPv6 with its extension headers,
+//! Where the headers of a frame are: Ethernet, VLAN tags, IPv4, IPv6 with its extension headers,
 //! TCP, UDP.
 //!
 //! ```text
@@ -117,7 +117,7 @@ pub enum IpVersion {
     V6,
 }
 
-/// Where the headers of an IP frame lie. Every offset is inside the frame that was parsed.
+/// Where the headers of an IP frame are. Every offset is inside the frame that was parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpHeaders {
     /// Bytes before the IP header: Ethernet and tags.
@@ -267,7 +267,7 @@ impl IpHeaders {
         self.end - self.l4_at
     }
 
-    /// Where the L4 checksum field of this TCP or UDP packet lies. The field is inside the packet.
+    /// Where the L4 checksum field of this TCP or UDP packet is. The field is inside the packet.
     pub fn checksum_at(&self) -> Result<usize, HeaderFault> {
         if self.fragment {
             return Err(HeaderFault::Fragment);

@@ -26,7 +26,7 @@ impl Mtu {
         self.0
     }
 
-    /// What a front is told: in its own directory, else in its back's.
+    /// The MTU announced to a front: in its own directory, else in its back's.
     ///
     /// # Errors
     /// The store's.

@@ -21,7 +21,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// These took grant operations, as far as nobody says otherwise.
+    /// These took grant operations, unless [`note`](Self::note) says otherwise.
     #[inline(always)]
     pub(crate) fn by_grants(frames: u64) -> Self {
         Self { granted: frames, by: [0; PathName::COUNT] }
@@ -54,7 +54,7 @@ impl Counter {
         }
     }
 
-    /// How many so far.
+    /// The count.
     #[inline(always)]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -5,7 +5,7 @@
 //!           '-- 32 --'
 //!            '-- 32 --'
 //! ```
-//! Four input bits are looked up at once, in a table made from the key. Every input up to
+//! A table made from the key serves four input bits at once. Every input up to
 //! [`INPUT_MAX`] bytes and every key has a hash: nothing here can fail.
 
 use crate::array;

@@ -9,7 +9,7 @@
 //!        214..278 by queue: which change of its table of gref mappings counts (`gref_mapping::page`)
 //!        278 control requests taken and not answered   279..407 four words each, as on the ring
 //! ```
-//! A change is written into the older copy, its checksum last. So whoever dies in the middle leaves
+//! A change is written into the older copy, its checksum last. One that dies in between leaves
 //! the other copy, and a successor takes the newest whose checksum is right. Little-endian, words
 //! of 4 bytes; a change of the layout is a change of the magic.
 //!
@@ -241,7 +241,7 @@ mod tests {
     use crate::net::batch::tx::MulticastAsk;
     use crate::platform::local::Pages;
 
-    /// Every so many words are looked at: Miri takes a second for each look.
+    /// The test checks every so many words: Miri takes a second for each check.
     const EVERY: usize = if cfg!(miri) { 70 } else { 1 };
 
     /// Two states that differ in every part; `n` of the first is 0.

@@ -11,7 +11,7 @@
 //! ([`BackRing::attach_after`]).
 //!
 //! What a guest may do: ask anything, without end. Each request costs it a slot and gets an answer;
-//! nothing is logged, and frames move in between. Indices that lie close the vif.
+//! nothing is logged, and frames move in between. Impossible indices close the vif.
 
 use super::Polled;
 use super::control_state::Control;
@@ -55,9 +55,9 @@ impl<P: Platform> CtrlRing<P> {
         &self.chan
     }
 
-    /// Of a predecessor's ring, before anything else is done with it: has the front notified if
-    /// nobody may have told it of the last answer (R5). Answers are published one by one, each with
-    /// its own notification. A front that takes any event for its answer, as the author of gref
+    /// Of a predecessor's ring, before anything else is done with it: notifies the front if it may
+    /// not have been notified of the last answer (R5). Each answer is published alone, with its
+    /// own notification. A front that takes any event for its answer, as the author of gref
     /// mappings' does, would read its own request.
     pub fn make_good(&self, p: &P) {
         if self.ring.unnotified(1).wanted() {

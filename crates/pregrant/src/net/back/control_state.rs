@@ -40,7 +40,7 @@ pub struct Control {
     last: (u32, CtrlResponse),
     /// `feature-multicast-control`: else no list is kept.
     offers_multicast: bool,
-    /// How often the settings of the hash changed: ports are to be told of each.
+    /// How often the settings of the hash changed: each port has to learn of it.
     steered: u32,
     page: Option<ControlPage>,
     /// The vif's `rate`, where it has one: the toolstack's, and not kept.
@@ -53,7 +53,7 @@ impl Control {
         self.page = Some(page);
     }
 
-    /// Whether the guest was told that it may name multicast addresses.
+    /// Whether the back offered the guest to filter multicast.
     pub fn offer_multicast(&mut self, offered: bool) {
         self.offers_multicast = offered;
     }
@@ -71,7 +71,7 @@ impl Control {
     }
 
     /// A predecessor's connection: what it kept is set. Gives the control ring's index after its
-    /// last answer, and that answer; None: nothing was kept, [`begin`](Self::begin) anew.
+    /// last answer, and that answer; None: nothing was kept, [`begin`](Self::begin) instead.
     #[inline(never)]
     pub fn resume(&mut self) -> Option<(u32, CtrlResponse)> {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
@@ -92,7 +92,7 @@ impl Control {
         GuestSettings { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
     }
 
-    /// Does what a batch's MCAST extras ask; `refused` is told of each that is not done. Kept
+    /// Does what a batch's MCAST extras ask; calls `refused` for each that is not done. Kept
     /// before this returns.
     #[cold]
     pub fn multicast(&mut self, asks: impl Iterator<Item = MulticastAsk>, mut refused: impl FnMut(usize)) {

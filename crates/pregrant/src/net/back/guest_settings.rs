@@ -3,7 +3,7 @@
 //! ```text
 //!   SharedControl --changed--> Wishes, the queue's own copy --> which multicast frames, which hash, which queue
 //! ```
-//! A copy, so that no queue takes a lock for a batch: it is made anew when the number of changes
+//! A copy, so that no queue takes a lock for a batch: it is made again when the number of changes
 //! differs.
 //!
 //! What a guest may do: change its wishes at any rate. Each change costs its own queues a copy of
@@ -29,7 +29,7 @@ pub struct GuestSettings {
 }
 
 impl GuestSettings {
-    /// Whether frames for the guest have to be looked at.
+    /// Whether frames for the guest have to be parsed.
     #[inline(always)]
     pub fn touches_rx(&self) -> bool {
         self.hash.is_on() || self.multicast.filters()

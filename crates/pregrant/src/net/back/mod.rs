@@ -42,6 +42,6 @@ pub use vif::{BackVif, Vif, VifConfig};
 pub enum Polled {
     /// A batch moved: there may be more.
     More,
-    /// Nothing to move: arm and look once more before sleeping.
+    /// Nothing to move: arm, and check once more before sleeping.
     Idle,
 }

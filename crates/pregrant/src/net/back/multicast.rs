@@ -39,7 +39,7 @@ impl MulticastList {
         Self { whole: false, ..Self::default() }
     }
 
-    /// A list with these addresses, as far as there is room.
+    /// A list with as many of these addresses as it has room for.
     pub fn of(addresses: impl Iterator<Item = MacAddr>, whole: bool) -> Self {
         let mut list = Self { whole, ..Self::default() };
         for mac in addresses {

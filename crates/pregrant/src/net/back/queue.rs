@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsiz
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
-/// [`StoreFigures`], written by the queue's owner, for whoever looks.
+/// [`StoreFigures`], written by the queue's owner, read by any thread.
 #[derive(Debug, Default)]
 struct SharedFigures {
     pages: AtomicUsize,
@@ -112,7 +112,7 @@ impl QueueShare {
 }
 
 impl ConfigGeneration for QueueShare {
-    /// From its next batch or turn on the queue has looked.
+    /// The queue applies the change at its next batch or turn.
     fn advance(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
@@ -132,16 +132,16 @@ pub struct BackQueue<P: Platform> {
     share: Arc<QueueShare>,
     /// Pages were given back, and its vif's owner does not know.
     gave_back: bool,
-    /// Orders that it has heard.
+    /// Config generation that it has applied.
     applied: u32,
-    /// Armed while there was no credit: TX asks for no event, and is looked at then, whatever other
+    /// Armed while there was no credit: TX asks for no event, and is polled then, whatever other
     /// queues do meanwhile.
     waits_until: Option<u64>,
     /// While it is armed: when its port, which had no room, is asked again at the latest.
     asks_at: Option<u64>,
 }
 
-/// How long a port that has no room is not asked, if nobody says that it has.
+/// How long a port without room is not checked, unless it says that it has room.
 const PORT_CHECK_NS: u64 = 1_000_000_000;
 
 /// Compiles for what goes from one worker's thread to another's: the queue does, on every platform,
@@ -239,14 +239,14 @@ impl<P: Platform> BackQueue<P> {
         self.rx.poll(p, self.of, chan, port, &self.control)
     }
 
-    /// Requests that it has taken so far, of both rings; the number wraps.
+    /// Requests that the queue has consumed, of both rings; the number wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.tx.requests().wrapping_add(self.rx.requests())
     }
 
-    /// Does what it was ordered to, and looks after what waits: between batches, and before it is
-    /// armed. True: its vif's owner is to look, for its link changed, or it has given pages back.
+    /// Applies a new configuration, and serves what waits: between batches, and before it is armed.
+    /// True: its vif's owner has to check it, for its link changed, or it has given pages back.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         (self.waits_until, self.asks_at) = (None, None);
         if self.tx.chain_mut().waits() || self.share.generation.load(Ordering::Acquire) != self.applied {
@@ -283,7 +283,7 @@ impl<P: Platform> BackQueue<P> {
     /// Before sleeping: arms both rings and their channels. True: there is work. A fault comes with
     /// its direction.
     pub fn arm(&mut self, p: &P) -> Result<bool, (&'static str, PeerFault)> {
-        // One that has to wait for credit is not told of requests, and sleeps until then.
+        // A queue that waits for credit asks for no event, and sleeps until then.
         let until = self.control.credit_deadline_ns();
         self.waits_until = until.filter(|until| !self.tx.is_late() && p.clock().now_ns() < *until);
         let tx = match (until, self.waits_until) {
@@ -297,7 +297,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(tx || rx)
     }
 
-    /// Whether a ring has work for us, of which an event has told or is to tell. Nothing is armed.
+    /// Whether a ring has work for us, announced by an event or about to be. Arms nothing.
     pub fn is_pending(&mut self) -> bool {
         // Who has to wait for credit is not asked for requests.
         let waits = self.credit_deadline_ns().is_some();
@@ -316,7 +316,7 @@ impl<P: Platform> BackQueue<P> {
         self.waits_until.or_else(|| self.control.credit_deadline_ns())
     }
 
-    /// Delivers what `port` holds for the guest, as far as it has slots.
+    /// Delivers the frames that `port` has for the guest, as many as it has slots for.
     pub fn deliver(&mut self, p: &P, port: &mut dyn FramePort) -> Drained {
         let before = self.rx.stats().frames;
         // Others may go on to fill the port: what it holds now is what is owed.

@@ -173,8 +173,8 @@ impl<P: Platform> RxQueue<P> {
         Ok(Polled::More)
     }
 
-    /// Makes its copy of what the guest wants anew, and tells `port` how frames are to be spread
-    /// where that changed.
+    /// Copies the guest's settings again, and tells `port` how to spread frames where that
+    /// changed.
     #[cold]
     pub(super) fn apply_settings(&mut self, control: &SharedControl, port: &mut dyn FramePort) {
         if control.changes() == self.changes {
@@ -196,7 +196,7 @@ impl<P: Platform> RxQueue<P> {
         }
     }
 
-    /// What predecessors took from their ports and lost; None: nobody knows.
+    /// Frames that predecessors took from their ports and lost; None: unknown.
     pub fn inherited(&self) -> Option<InFlight> {
         self.ring.inherited()
     }
@@ -250,8 +250,8 @@ impl<P: Platform> RxQueue<P> {
         self.waiting() > 0 || self.stall.link() != Link::Up
     }
 
-    /// In a control turn: drops what waited too long, and looks whether the guest still takes
-    /// frames. Where it does not, what the port holds goes too, for it is as old.
+    /// In a control turn: drops frames that waited too long, and checks whether the guest still
+    /// posts buffers. If not, drops the port's frames too, for they are as old.
     pub fn turn(&mut self, now_ns: u64, port: &mut dyn FramePort) -> Result<(), PeerFault> {
         let needed = if self.waiting() > 0 { self.wait } else { 0 };
         let free = self.ring.available(self.stall.wanted(needed))?;
@@ -298,18 +298,18 @@ impl<P: Platform> RxQueue<P> {
         self.arena.len() - self.sent
     }
 
-    /// What happened so far.
+    /// The counters, as a copy.
     pub fn stats(&self) -> DirStats {
         self.stats.read()
     }
 
-    /// Requests that were taken from its ring so far; the number wraps.
+    /// Requests consumed from its ring; the number wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
     }
 
-    /// The counters, for whoever wants to look.
+    /// The counters, readable by any thread.
     pub fn live_stats(&self) -> Arc<LiveStats> {
         Arc::clone(&self.stats)
     }

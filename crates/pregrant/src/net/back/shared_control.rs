@@ -2,11 +2,11 @@
 //! its queues.
 //!
 //! ```text
-//!   control ring, keys, rate --lock--> Control --changes--> a queue's RX makes its copy anew (settings)
+//!   control ring, keys, rate --lock--> Control --changes--> a queue's RX copies them again (settings)
 //!   TX of a queue: MCAST extras --lock-->  |
-//!   TX of a queue: credit --try_lock-->    |   taken: nothing moves in this batch, and the worker looks again
+//!   TX of a queue: credit --try_lock-->    |   taken: nothing moves in this batch, and the worker polls again
 //! ```
-//! The data path takes no lock: RX compares a number, TX looks at one flag. A vif with a `rate` has
+//! The data path takes no lock: RX compares a number, TX checks one flag. A vif with a `rate` has
 //! one account for all of its queues; whose worker finds it in use goes on with others and comes
 //! back. A batch with MCAST extras waits, for at most one turn of the same guest's control
 //! requests; the wait counts as that guest's time.
@@ -24,13 +24,12 @@ pub struct SharedControl {
     control: Mutex<Control>,
     changes: AtomicU32,
     limited: AtomicBool,
-    /// Of the credit, for those who only look: 0 is none.
+    /// Of the credit, to be read without the lock: 0 is none.
     until_ns: AtomicU64,
     waits: AtomicU64,
 }
 
-/// [`Control`], for as long as nobody else is to have it; queues know of what was changed
-/// afterwards.
+/// [`Control`], locked; queues learn afterwards of what was changed.
 pub struct ControlGuard<'a> {
     control: MutexGuard<'a, Control>,
     shared: &'a SharedControl,
@@ -57,7 +56,7 @@ impl Drop for ControlGuard<'_> {
 }
 
 impl SharedControl {
-    /// The state, to look at and to change. Not for each batch: queues take it for changed.
+    /// The state, to read and to change. Not for each batch: queues take it for changed.
     pub fn lock(&self) -> ControlGuard<'_> {
         ControlGuard { control: self.control.lock(), shared: self }
     }

@@ -8,8 +8,8 @@
 //!                                  '---- slots for the frame that it stalled at -------'
 //! ```
 //! The vif's link is up while all queues are [`Link::Up`]. What waits for slots expires after 10 s.
-//! Without `feature-rx-notify` nobody says when slots come: then frames wait 30 ms, and no stall is
-//! looked for.
+//! Without `feature-rx-notify` no event says when slots come: then frames wait 30 ms, and no
+//! stall is detected.
 //!
 //! Time is read in control turns, never on the data path, so a frame's age is counted from the
 //! first turn that sees it wait.
@@ -47,7 +47,7 @@ pub enum Link {
     Stalled,
 }
 
-/// What a queue looks like in a control turn.
+/// A queue's state in a control turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueState {
     /// Slots that the guest has posted.
@@ -56,7 +56,7 @@ pub(super) struct QueueState {
     pub(super) needed: u32,
     /// Which burst waits: a number that changes with it.
     pub(super) burst: u64,
-    /// Batches delivered so far.
+    /// Batches delivered.
     pub(super) batches: u64,
 }
 
@@ -104,7 +104,7 @@ impl Stall {
         self.stalls
     }
 
-    /// Slots that are to be there before anything changes; for the look at the ring.
+    /// Slots that are to be there before anything changes; for the check of the ring.
     pub(super) fn wanted(&self, needed: u32) -> u32 {
         if self.link == Link::Up { needed } else { needed.max(self.wanted) }
     }

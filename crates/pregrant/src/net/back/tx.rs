@@ -4,8 +4,8 @@
 //!   ring --take--> TxBatch --fetch--> arena --tx_burst--> port
 //!     ^                      |  what the path does not serve: copy
 //!     +------ answer --------+  (late answers first, in request order)
-//!                                ^          \--tx_zero_copy--> port that takes payload where it lies
-//!                                +----- look, keep ----------'   (its keeper completes, or is told to give up)
+//!                                ^          \--tx_zero_copy--> zero-copy port
+//!                                +-- inspect, hold ------'   (the port completes, or gives up)
 //! ```
 //! One call moves one batch: one index load, one publish, one notify test. The bytes reach the port
 //! before their requests are answered.
@@ -14,7 +14,7 @@
 //! it keeps, when its [`Completions`] has completed them or has given them up, which is asked of it
 //! before a queue ends, however it ends. Until then their requests are not answered, and count as
 //! in flight for a successor. A guest whose port keeps frames for ever has a queue that stands;
-//! nobody else waits. So has one whose port has [no room](FramePort::takes).
+//! no other guest waits. So has one whose port has [no room](FramePort::takes).
 
 use super::Polled;
 use super::credit::Credit;
@@ -237,7 +237,7 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Hands the batch to a port that takes payload where it lies. Returns how many frames it had.
+    /// Hands the batch to a zero-copy port. Returns how many frames it had.
     #[cold]
     #[inline(never)]
     fn pass_on(&mut self, p: &P, of: DomId, port: &mut dyn FramePort, arena: &mut Arena) -> usize {
@@ -291,7 +291,7 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Before sleeping; true: there is work. One whose port has no room is not told of requests.
+    /// Before sleeping; true: there is work. With no room in the port, it asks for no event.
     pub fn final_check(&mut self) -> Result<bool, PeerFault> {
         Ok(self.is_late() || !self.stands && self.ring.final_check(1)?)
     }
@@ -306,29 +306,29 @@ impl<P: Platform> TxQueue<P> {
         self.is_late() || !self.stands && self.ring.available(1) != Ok(0)
     }
 
-    /// Frames that the port may get twice, because a predecessor died; None: nobody knows.
+    /// Frames that the port may get twice, because a predecessor died; None: unknown.
     pub fn inherited(&self) -> Option<InFlight> {
         self.ring.inherited()
     }
 
     /// Whether frames wait for their path, to be answered. Those that wait for the port do not
-    /// count: whoever completes them wakes the worker.
+    /// count: their completion wakes the worker.
     pub fn is_late(&self) -> bool {
         !self.late.is_empty() && !self.keeps
     }
 
-    /// What happened so far.
+    /// The counters, as a copy.
     pub fn stats(&self) -> DirStats {
         self.stats.read()
     }
 
-    /// Requests that were taken from its ring so far; the number wraps.
+    /// Requests consumed from its ring; the number wraps.
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
     }
 
-    /// The counters, for whoever wants to look.
+    /// The counters, readable by any thread.
     pub fn live_stats(&self) -> Arc<LiveStats> {
         Arc::clone(&self.stats)
     }

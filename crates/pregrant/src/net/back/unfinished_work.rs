@@ -18,7 +18,7 @@ pub struct Interrupted {
     pub lost: u32,
     /// So many queues were taking frames from their ports: up to a burst of each is lost besides.
     pub asking: u32,
-    /// Queues without a redo page, of which nobody knows.
+    /// Queues without a redo page: their work is unknown.
     pub unknown: u32,
 }
 

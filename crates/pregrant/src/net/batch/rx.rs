@@ -51,7 +51,7 @@ pub struct FrameHash {
 }
 
 impl FrameHash {
-    /// As the guest is told.
+    /// The extra info that carries it to the guest.
     pub fn extra(self) -> Extra {
         Extra::Hash { hash_type: self.hash_type, algorithm: HASH_ALGORITHM_TOEPLITZ, value: self.value }
     }
@@ -99,7 +99,7 @@ pub struct RxBatch {
     last_ahead: i32,
 }
 
-/// How far a burst is laid out.
+/// How much of a burst is placed.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     /// Frames of it.
@@ -149,7 +149,7 @@ impl RxAccepts {
     }
 
     /// Finishes what came unfinished for a front that cannot; frames that cannot be finished are
-    /// dropped. Returns how many. A port that looks at [`offloads`](Self::offloads) leaves nothing
+    /// dropped. Returns how many. A port that checks [`offloads`](Self::offloads) leaves nothing
     /// to do here.
     #[cold]
     pub fn finish(self, arena: &mut Arena) -> usize {
@@ -206,7 +206,7 @@ pub fn slots_needed(len: usize, room: usize, extras: u32) -> u32 {
 }
 
 impl RxBatch {
-    /// Lays out the frames of `burst` from the first, as far as the guest has posted slots;
+    /// Places the frames of `burst`, from the first, in the slots that the guest has posted;
     /// `hashes` has the hashes of those that have one, or is empty. Returns how many frames of the
     /// burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it
     /// waits for.

@@ -11,8 +11,8 @@
 //! docs/protocol 2.6, which tell three kinds of wrong apart: a frame that is dropped and answered
 //! with ERROR, a failed grant operation (later, by the path), and a fault that closes the device
 //! ([`PeerFault`]). A batch holds at most 64 frames, and no frame is begun without room for the
-//! longest, nor after one with which the batch has [`BATCH_SEGMENTS`]: large segments are cut by
-//! whoever takes the batch, in its sender's time.
+//! longest, nor after one with which the batch has [`BATCH_SEGMENTS`]: the port cuts large
+//! segments, in their sender's time.
 //!
 //! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot
 //! consumed is answered.
@@ -33,7 +33,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Extra infos in one frame at most: more than there are types is nobody's honest frame.
+/// Extra infos in one frame at most: no honest frame has more than there are types.
 const MAX_EXTRAS: usize = 8;
 /// Ring slots that one frame can take.
 const FRAME_SLOTS_MAX: usize = FATAL_SLOTS + MAX_EXTRAS;
@@ -67,8 +67,8 @@ pub trait Claims: Copy {
     fn any(self) -> bool;
     /// The path that claims the request; None: it is an ordinary one.
     fn claim(self, req: &TxRequest) -> Option<Claim>;
-    /// Where the bytes of a claimed frame lie outside of any page, and it has one request: whether
-    /// they can be where that says. None: in a page, as a grant's are.
+    /// Where a claimed frame of one request has its bytes outside of any page: whether they can be
+    /// where the request says. None: in a page, as a grant's are.
     fn is_place(self, claim: Claim, req: &TxRequest) -> Option<bool>;
     /// The flag of an ordinary request that names a shared buffer by its number, in place of a
     /// grant; 0: none does.
@@ -92,8 +92,7 @@ pub const BATCH_SEGMENTS: usize = 512;
 /// Batches that were made, each for a queue's whole life.
 static BATCHES: AtomicU64 = AtomicU64::new(0);
 /// A serial number and a frame's six bits are a token. Four million queues have numbers of their
-/// own, of 2^36 batches each; those of one port, which are what matters, are far from each other in
-/// time.
+/// own, of 2^36 batches each; a number comes again only after all others.
 const SERIAL_MASK: u64 = u64::MAX >> 6;
 const QUEUE_SHIFT: u32 = 36;
 
@@ -148,8 +147,8 @@ pub struct TxBatch {
     /// Frames whose answers must wait until their path
     /// [retires](crate::net::path::BackPath::retire) them.
     pub held: Todo,
-    /// The port takes payload where it lies, and frames as unfinished as this says: a path may
-    /// leave it there. None: it wants private bytes.
+    /// The port takes zero-copy payload, and frames as unfinished as this says: a path may leave
+    /// the payload in its pages. None: the port wants private bytes.
     pub takes: Option<Offloads>,
     /// It takes long frames also where their pages are mapped anyhow
     /// ([`Payload::Named`](crate::port::Payload::Named)).
@@ -162,11 +161,11 @@ pub struct TxBatch {
     claimed: [Todo; CLAIMS],
     /// Frames that failed.
     pub failed: Todo,
-    /// Requests that carry no frame but a wish of the guest's: not to be fetched.
+    /// Requests that carry no frame but a multicast request: not to be fetched.
     pub no_frame: Todo,
     /// Large segments whose checksum is not blank.
     pub unblanked: Todo,
-    /// Frames that nobody can take: answered OKAY, and dropped.
+    /// Frames that no port can take: answered OKAY, and dropped.
     pub unfit: Todo,
     /// Segments into which its frames are to be cut.
     segments: usize,
@@ -205,7 +204,7 @@ impl Default for TxBatch {
 /// What one frame turned out to be.
 enum Outcome {
     Frame(Offload),
-    /// No frame: the guest's wish comes in its place.
+    /// No frame: the guest's multicast request comes in its place.
     Multicast(MulticastAsk),
     /// Answer ERROR on every slot, hand nothing on.
     Drop,
@@ -230,7 +229,7 @@ impl TxBatch {
 
     /// The same, frames of `credit` bytes in all at most; it is less by them afterwards. With the
     /// length of the first frame that is too long for what was left, if that was what ended it: it
-    /// stays on the ring, to be read anew.
+    /// stays on the ring, to be read again.
     pub fn take_within<M: RingMem<Kind = NetTx>>(
         &mut self,
         ring: &mut BackRing<NetTx, M>,
@@ -259,7 +258,7 @@ impl TxBatch {
         arena.clear();
     }
 
-    /// Names frame `i` to whoever keeps or holds it.
+    /// The name of frame `i` for the port or path that has it in flight.
     pub fn token(&self, i: usize) -> Token {
         Token::of(self.serial, i)
     }
@@ -381,7 +380,7 @@ impl TxBatch {
                     offload.gso_type = gso_type;
                     offload.gso_size = size;
                 }
-                // One wish a request.
+                // One multicast request in each TX request.
                 Extra::McastAdd(mac) => refused |= asked.replace(MulticastAsk::Add(MacAddr(mac))).is_some(),
                 Extra::McastDel(mac) => refused |= asked.replace(MulticastAsk::Del(MacAddr(mac))).is_some(),
                 Extra::Hash { .. } | Extra::Xdp { .. } => {}
@@ -485,7 +484,7 @@ impl TxBatch {
         Ok(used)
     }
 
-    /// Answers ERROR to the guest's wish number `k`.
+    /// Answers ERROR to the guest's multicast request number `k`.
     #[cold]
     pub fn refuse(&mut self, k: usize) {
         self.rsps[self.multicast[k].0 as usize].status = RSP_ERROR;

@@ -1,5 +1,5 @@
-//! What whoever owns a vif's front asks for. What it gets is the back's to say too: a wish that the
-//! back does not know costs nothing.
+//! The settings that the owner of a vif's front requests. The back decides too: a request that it
+//! does not know costs nothing.
 
 use super::regions::Granting;
 
@@ -20,7 +20,7 @@ paths!(with_paths {
         pub split_channels: bool = true,
         /// RX pages of each queue beyond its slots, for [frames that are
         /// lent](crate::net::front::FrontQueue::recv_by_reference); at most as many as there are
-        /// slots. A back that keeps pages mapped knows as many as it has slots, unless it was told
+        /// slots. A back that keeps pages mapped keeps as many as it has slots, unless configured
         /// otherwise: with more, some frames come by grant copy.
         pub spare_rx_pages: u32 = 0,
         /// Bytes that the back leaves free ahead of each received frame, for what a hook puts

@@ -9,7 +9,7 @@
 //! ```
 //! What the back may do: change the frame's memory at any time. The closure has a private copy and
 //! nothing else; what it allows and what it changes is that copy. Bytes behind it are copied once,
-//! behind the head, and nobody has looked at them before.
+//! behind the head, and the hook has not read them before.
 
 use super::lent::RX_HEAD_BYTES;
 use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
@@ -70,8 +70,8 @@ impl HookFrame {
         &mut self.bytes[HOOK_ROOM..HOOK_ROOM + head]
     }
 
-    /// The first bytes of the frame: all of it, or 256, as far as none were put ahead or taken
-    /// away.
+    /// The first bytes of the frame: all of it, or 256, less or more those that the hook added or
+    /// removed.
     #[inline(always)]
     pub fn head(&self) -> &[u8] {
         &self.bytes[self.at..self.end]

@@ -9,7 +9,7 @@
 //! token comes back. A token is good once: it has a number that no other one had in its vif.
 //!
 //! What the back may do: write to a page that is lent, which it could keep mapped. So lent bytes
-//! are payload: whoever reads them twice may read two things, and nobody parses them. It cannot
+//! are payload: a second read may give other bytes, so nothing here parses them. It cannot
 //! have a page posted, released or lent twice.
 
 use crate::net::path::{FrontChain, FrontPath};

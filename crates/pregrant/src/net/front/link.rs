@@ -50,8 +50,8 @@ impl<C> Link<C> {
         self.rx_chan.is_some()
     }
 
-    /// Whether frames can travel. No memory hangs on it: who reads it late does no more than write
-    /// to a ring that nobody serves.
+    /// Whether frames can travel. No memory hangs on it: a late reader only writes to a ring
+    /// that no back serves.
     #[inline(always)]
     pub fn is_live(&self) -> bool {
         self.is_live.load(Ordering::Relaxed) != 0

@@ -25,7 +25,7 @@ pub struct QueueMemory<'a, P: Platform> {
     pub p: &'a P,
     /// Where memory comes from.
     pub regions: &'a mut Regions<P>,
-    /// What there is so far.
+    /// The chains built by now: TX, RX.
     pub chains: [FrontChain<P>; 2],
     /// How many requests are to have memory.
     pub slots: [u32; 2],
@@ -38,7 +38,7 @@ pub struct QueueMemory<'a, P: Platform> {
 }
 
 impl<P: Platform> QueueMemory<'_, P> {
-    /// Requests of a direction that have memory in all that it has so far.
+    /// Request ids of a direction that the paths of its chain have memory for.
     pub fn ids(&self, dir: usize) -> u32 {
         let chain = &self.chains[dir];
         if chain.is_empty() { self.slots[dir] } else { chain.ids().min(self.slots[dir]) }

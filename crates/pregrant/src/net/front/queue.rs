@@ -79,7 +79,7 @@ impl<K: RingKind, P: Platform> Direction<K, P> {
     }
 }
 
-/// What a queue has so far, while it is set up.
+/// The parts of a queue that is being set up.
 struct Parts<P: Platform> {
     tx: Option<Direction<NetTx, P>>,
     rx: Option<Direction<NetRx, P>>,

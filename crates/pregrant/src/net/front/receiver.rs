@@ -27,8 +27,8 @@ pub fn memory<P: Platform, F: FrontPath<P>>((pages, buffers): Places<'_>, path: 
     path.start(if F::LENDS { pages.page(slot) } else { buffers.of(slot) })
 }
 
-/// The bytes of a part that [lies in its slot's memory](check). None: that is not in the region,
-/// which cannot be unless a queue goes on after a fault.
+/// The bytes of a part that was [checked](check) to be in its slot's memory. None: it is not in
+/// the region, which cannot be unless a queue goes on after a fault.
 #[inline(always)]
 pub fn piece_in<'a, P: Platform, F: FrontPath<P>>(
     path: &'a F,
@@ -38,8 +38,8 @@ pub fn piece_in<'a, P: Platform, F: FrontPath<P>>(
     path.bytes().piece(memory(places, path, slot) + usize::from(offset), len.into())
 }
 
-/// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in its slot's
-/// memory.
+/// Copies a part from byte `skip` on, as much as `dst` has room for; checks that all of the part is
+/// in its slot's memory.
 #[inline(always)]
 pub fn copy_part<P: Platform, F: FrontPath<P>>(
     path: &F,
@@ -53,7 +53,7 @@ pub fn copy_part<P: Platform, F: FrontPath<P>>(
     if path.bytes().copy_out(start, dst) { Ok(()) } else { Err(bad_part(part)) }
 }
 
-/// A part lies in its slot's memory, of so many bytes.
+/// Checks that a part is in its slot's memory, of so many bytes.
 #[inline(always)]
 pub fn check(slot_bytes: usize, part: Part) -> Result<(), PeerFault> {
     let is_inside = usize::from(part.offset) + usize::from(part.len) <= slot_bytes;
@@ -231,7 +231,7 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
     }
 }
 
-/// Lends what is behind the head. All parts were looked at: a frame is lent whole or not at all.
+/// Lends the payload behind the head. All parts were checked: a frame is lent whole or not at all.
 #[inline(always)]
 fn lend(pages: &mut LentPages, parts: &[Part], i: usize, lent: &mut Lent) {
     let mut head = RX_HEAD_BYTES as u16;

@@ -80,7 +80,7 @@ impl<P: Platform> RxFront<P> {
         }
     }
 
-    /// Posts a request in every free slot, as far as there are pages for them, and publishes them.
+    /// Posts a request in each free slot for which there is a page, and publishes them.
     pub fn post(&mut self, p: &P, chan: &<P::Events as Events>::Chan) -> Result<(), PlatformError> {
         let mut granted = Ok(());
         for _ in 0..self.ring.free() {
@@ -125,7 +125,7 @@ impl<P: Platform> RxFront<P> {
         let before = out.len();
         let taken = self.take(&mut Lending { out, lent }, want);
         if taken.is_err() {
-            // Nobody is told of frames that came before the fault.
+            // The caller does not get the frames that came before the fault.
             for token in lent.forget_from(before) {
                 let known = self.pages.release(token);
                 debug_assert!(known.is_ok(), "it was lent in this call");
@@ -187,8 +187,7 @@ impl<P: Platform> RxFront<P> {
                 continue;
             }
             match self.recv_long(rsp, taken, n, to)? {
-                // The rest of the frame is not there yet: look again, then wait for more than there
-                // is.
+                // The rest of the frame is not there yet: poll again, then wait for more.
                 Long::Cut => match self.ring.available(n + 1)? {
                     more if more > n => n = more,
                     _ => {
@@ -206,7 +205,7 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Reads at most `most` answers from the `at`-th on into `self.run`, up to one that is not
-    /// plain, which is given back too. What does not find room in the arena is read anew by a later
+    /// plain, which is given back too. What finds no room in the arena is read again by a later
     /// call; nothing of it is kept till then. `heads`: of longer frames too the first bytes are
     /// asked for.
     #[inline(always)]
@@ -245,7 +244,7 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
-    /// how far ahead that is. 0: there is no room for the first.
+    /// its offset from the consumer index. Returns 0: there is no room for the first.
     #[inline(always)]
     fn take_some(
         &mut self,
@@ -402,7 +401,7 @@ impl<P: Platform> RxFront<P> {
         self.pages.out()
     }
 
-    /// What happened so far.
+    /// The counters, as a copy.
     pub fn stats(&self) -> DirStats {
         self.stats
     }

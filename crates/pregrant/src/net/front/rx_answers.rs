@@ -3,12 +3,12 @@
 //! ```text
 //!   first answer [extras] [more answers] --LongFrame::read--> parts: slot, offset, length; offload; or that there is no frame
 //! ```
-//! Each answer is copied out of the ring once. Invariant: a frame whose answers are not all there
-//! is read anew by a later call, and nothing of it is kept till then.
+//! Each answer is copied out of the ring once. Invariant: a later call reads again a frame whose
+//! answers are not all there, and nothing of it is kept till then.
 //!
 //! What the back may do: chains without an end, extras that make no sense, a frame that is half in
 //! one memory and half in another that [its responses name](crate::net::path::NamedPath). Each is a
-//! fault. Offsets and lengths are judged where the memory is.
+//! fault. The path that has the memory validates offsets and lengths.
 
 use crate::error::PeerFault;
 use crate::net::gso;
@@ -19,7 +19,7 @@ use crate::wire::netif::{
     Extra, RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
 
-/// Answers that one frame can have: 65535 bytes in slots of one byte are nobody's honest frame.
+/// Answers that one frame can have: no honest frame has 65535 bytes in slots of one byte.
 const MAX_CHAIN: usize = 32;
 
 /// A slot's part of a frame: where in its memory, how much.

@@ -12,7 +12,7 @@
 //! came.
 //!
 //! What the back may do: as in `rx`. Bytes that it changes after the head was copied are its own:
-//! on `Tx` they go to nobody else.
+//! on `Tx` they go back to it alone.
 
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::LentPages;
@@ -77,7 +77,7 @@ enum Memory<'a, P: Platform> {
     Named(&'a AnyNamedPath<P>),
 }
 
-/// Which memory slots have, while frames in it are judged.
+/// The memory of slots, while frames in it pass the hook.
 struct Slots<'a> {
     pages: &'a LentPages,
     buffers: &'a mut RxBuffers,
@@ -147,7 +147,7 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Frames of one slot each, from the first of `run` on, that are in one path's memory. `at`:
-    /// how far ahead that is.
+    /// its offset from the consumer index.
     #[inline(always)]
     fn hook_run(
         &mut self,

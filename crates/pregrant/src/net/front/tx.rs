@@ -38,7 +38,7 @@ pub struct TxFront<P: Platform> {
     pub(crate) chain: FrontChain<P>,
     /// Ids whose page the back has not let go of.
     busy: Vec<u16>,
-    /// Ids of requests that carry a multicast wish and no frame.
+    /// Ids of requests that carry a multicast request and no frame.
     multicast_ids: Vec<u16>,
     multicast_refused: u64,
     sent_on: SentOn,
@@ -144,7 +144,7 @@ impl<P: Platform> TxFront<P> {
             slots: TxSlots::new(ring, n),
             chain,
             busy: Vec::with_capacity(n as usize),
-            // A wish may come where nobody sleeps.
+            // A multicast request may come where no call can allocate.
             multicast_ids: Vec::with_capacity(MCAST_LIST_MAX),
             multicast_refused: 0,
             sent_on: SentOn::default(),
@@ -338,7 +338,7 @@ impl<P: Platform> TxFront<P> {
         true
     }
 
-    /// Multicast wishes on the way, and how many were refused so far.
+    /// Multicast requests in flight, and how many the back has refused.
     pub fn multicast_requests(&self) -> (usize, u64) {
         (self.multicast_ids.len(), self.multicast_refused)
     }
@@ -393,7 +393,7 @@ impl<P: Platform> TxFront<P> {
     }
 
     /// Takes note that the request of `id` was answered, where it sent a received buffer on, or a
-    /// page of the guest's own. True: it carried a multicast wish.
+    /// page of the guest's own. True: it carried a multicast request.
     #[inline(always)]
     fn is_multicast(&mut self, id: u16) -> bool {
         if self.sends_on() {
@@ -435,7 +435,7 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.available(1) != Ok(0)
     }
 
-    /// What happened so far.
+    /// The counters, as a copy.
     pub fn stats(&self) -> DirStats {
         DirStats { most_bytes: self.chain.most(), ..self.slots.stats }
     }

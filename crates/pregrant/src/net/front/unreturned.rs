@@ -3,8 +3,8 @@
 //! ```text
 //!   FrontQueue --end--> Unreturned (frames are read here) --the last token is back--> Regions
 //! ```
-//! They stay granted to their back, as all pages that a vif has, and are nobody else's meanwhile;
-//! nor are they posted again.
+//! They stay granted to their back, as all pages that a vif has; until they are returned no other
+//! vif has them, and they are not posted again.
 
 use super::lent::{LentPages, UnknownToken};
 use super::regions::Regions;

@@ -107,7 +107,7 @@ pub struct FrontVif<P: Platform> {
     pub(crate) own: Option<OwnPages<P>>,
     /// Of queues that are gone.
     unreturned: Vec<Unreturned<P>>,
-    /// Queues that were made so far.
+    /// Queues that have been made.
     made: u16,
     pub(crate) ctrl: Option<CtrlFront<P>>,
     pub(crate) live: bool,
@@ -183,7 +183,7 @@ impl<P: Platform> FrontVif<P> {
         self.live
     }
 
-    /// Looks at the back's state and takes what steps it allows. After an error call
+    /// Reads the back's state and takes what steps it allows. After an error call
     /// [`close`](Self::close), or [`restart`](Self::restart).
     pub fn step<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<FrontStep, FrontError<B::Error>> {
         use XenbusState as S;
@@ -426,8 +426,7 @@ impl<P: Platform> FrontVif<P> {
     ) -> (Vec<QueueKeys>, Option<PlatformError>) {
         let mut keys = Vec::new();
         for _ in 0..n {
-            // The back may keep what it has seen, or was told of: a reference must go on naming its
-            // page.
+            // The back may keep the references that it has seen: each must go on naming its page.
             let granting = self.asked.granting();
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
@@ -492,7 +491,7 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// Asks the back to keep pages mapped, as far as it goes on.
+    /// Asks the back to keep the next pages mapped; stops asking if it cannot or none are left.
     pub(crate) fn ask_next(&mut self, p: &P) {
         let (Some(announcement), Some(ctrl)) = (&self.announcement, &mut self.ctrl) else { return };
         let asked = announcement.ask(p, ctrl);
@@ -592,7 +591,7 @@ impl<P: Platform> FrontVif<P> {
         q.multicast(p, mac, wanted)
     }
 
-    /// Multicast wishes on the way, and how many were refused so far: the back's list is full.
+    /// Multicast requests in flight, and how many the back has refused: its list is full.
     pub fn multicast_requests(&self) -> (usize, u64) {
         self.queues.first().map_or((0, 0), |q| q.tx().multicast_requests())
     }
@@ -637,14 +636,14 @@ impl<P: Platform> FrontVif<P> {
         FrontStep::Recall
     }
 
-    /// Whether frames can travel, for whoever has the queues.
+    /// Sets whether frames can travel, for the owners of the queues.
     pub(super) fn set_live(&mut self, live: bool) {
         self.live = live;
         self.queues.iter().map(|q| &**q.link()).for_each(|link| link.set_live(live));
         self.handed_out.iter().for_each(|link| link.set_live(live));
     }
 
-    /// Queue `i`, to be looked at; None: there is none.
+    /// Queue `i`, to read from; None: there is none.
     #[inline(always)]
     pub fn queue(&self, i: usize) -> Option<&FrontQueue<P>> {
         self.queues.get(i)
@@ -683,8 +682,8 @@ impl<P: Platform> FrontVif<P> {
         self.takes_sg
     }
 
-    /// Whether the back offers to filter multicast and was asked to: only such a one may be
-    /// [told](Self::multicast) of addresses.
+    /// Whether the back offers to filter multicast and was asked to: only then may the front
+    /// [send it addresses](Self::multicast).
     pub fn takes_multicast(&self) -> bool {
         self.takes_multicast
     }
@@ -702,8 +701,8 @@ impl<P: Platform> FrontVif<P> {
         live.or_else(|| self.unreturned.iter().find_map(|pages| pages.piece(token, k)))
     }
 
-    /// Gives lent frames back, of whichever queue, also of one that is gone. The first token that
-    /// names none is told; the others count all the same.
+    /// Gives lent frames back, of whichever queue, also of one that is gone. An error names the
+    /// first unknown token; the others count all the same.
     pub fn release(&mut self, p: &P, tokens: impl IntoIterator<Item = Token>) -> Result<(), UnknownToken> {
         let mut released = Ok(());
         for token in tokens {

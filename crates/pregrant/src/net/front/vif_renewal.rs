@@ -1,5 +1,5 @@
-//! A vif whose rings live on while another back takes them, which may know nothing of what its
-//! predecessor was told.
+//! A vif whose rings live on while another back takes them, which may know no reference that the
+//! front sent to its predecessor.
 //!
 //! ```text
 //!   our state 4 all the while, the back's: 4 --> 1, 2 or another --> 4     (Linux's netback, unbound and bound again)
@@ -70,7 +70,7 @@ impl<P: Platform> FrontVif<P> {
         self.announced.clear();
         self.renews = self.asked.needs_ctrl() && self.ctrl.is_some() && back.ctrl_ring;
         if !self.renews {
-            self.announcement = None; // nobody answers
+            self.announcement = None; // no back answers
         }
         if !self.ctrl.as_ref().is_some_and(CtrlFront::is_pending) {
             self.ask_again(p);
@@ -91,7 +91,7 @@ impl<P: Platform> FrontVif<P> {
     /// now.
     pub(super) fn go_on_renewing(&mut self, p: &P) -> Result<bool, PeerFault> {
         let Some(ctrl) = &mut self.ctrl else { return Ok(false) };
-        // An answer to ours says nothing: which of the two backs gave it, nobody knows. One to the
+        // An answer to ours says nothing: either of the two backs may have given it. One to the
         // owner's is its.
         let is_ours = self.announcement.is_some() || self.own.as_ref().is_some_and(OwnPages::is_asking);
         if ctrl.is_pending() && (!is_ours || ctrl.answer()?.is_none()) {

@@ -124,7 +124,7 @@ pub trait Accept<P: Platform> {
         let _ = (front, queue);
         None
     }
-    /// Takes what the front asks for of a queue, as far as it is good and may be had.
+    /// Accepts a queue's requested lists, those that are valid and can be mapped.
     fn accept(
         &mut self,
         cx: &mut Accepting<'_, P>,

@@ -3,7 +3,7 @@
 //! ```text
 //!   asked both:  "1" both   "tx"   "rx"   "0" neither          asked one:  "1"   "0"
 //! ```
-//! What a peer may do: write any word. One that nobody knows means neither.
+//! What a peer may do: write any word. An unknown word means neither.
 
 /// Which of a queue's two staging lists, or halves of its data ring, are asked for, or were
 /// accepted.
@@ -44,8 +44,8 @@ impl ActiveLists {
         }
     }
 
-    /// What the key says to a front that asked for `asked`. A word that nobody knows means nothing
-    /// was accepted.
+    /// What the key says to a front that asked for `asked`. An unknown word means nothing was
+    /// accepted.
     pub fn parse(text: Option<&str>, asked: Self) -> Self {
         let said = match text.unwrap_or_default().trim_end_matches('\0').trim() {
             "1" => asked,
@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(active.text(asked), text, "{active:?} of {asked:?}");
             assert_eq!(ActiveLists::parse(Some(text), asked), active, "{text} of {asked:?}");
         }
-        // Nothing that was not asked for, and nothing by words that nobody knows.
+        // Nothing that was not asked for, and nothing by unknown words.
         assert_eq!(ActiveLists::parse(Some("rx"), lists(true, false)), ActiveLists::NONE);
         assert_eq!(ActiveLists::parse(Some("tx\0"), both), lists(true, false));
         for text in ["", "2", "TX", "tx rx", "tx,rx", "11", "both"] {

@@ -42,7 +42,7 @@ pub trait Shared {
     fn waits(&self) -> bool;
 }
 
-/// Has a queue look at what there is for it, before its next batch.
+/// Has a queue apply a new configuration before its next batch.
 pub trait ConfigGeneration: Send + Sync {
     /// Once the current batch is over.
     fn advance(&self);

@@ -3,7 +3,7 @@
 use super::{Negotiation, OfPath, PathName};
 
 paths!(with_paths {
-    /// See the module: the fields of paths are what each of them has to be told.
+    /// See the module: each path has a field with its settings.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct PathConfig(Config, config) {
         /// What fetches frames that no memory was shared for before: `map`, or `copy` as for any

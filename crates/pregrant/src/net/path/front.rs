@@ -1,5 +1,5 @@
-//! What a path does at the front: it has memory for a queue's ids, and knows what the back has to
-//! be told of it.
+//! What a path does at the front: it has memory for a queue's ids, and knows what to announce of it
+//! to the back.
 //!
 //! ```text
 //!   TX: frames --send_run--> bytes of ids --grant--> the requests' references       answer --settle--> the id is free
@@ -59,7 +59,7 @@ pub trait FrontPath<P: Platform> {
     fn bytes(&self) -> &Region<P>;
     /// Where the bytes of `id` start in the memory. RX: of a page that is posted, `id` is the page.
     fn start(&self, id: u16) -> usize;
-    /// Where a frame of `len` bytes is put: how far behind the start, which the request says.
+    /// The offset from the start at which a frame of `len` bytes is put, as the request says.
     #[inline(always)]
     fn offset(&self, id: u16, len: usize) -> usize {
         let _ = (id, len);
@@ -162,7 +162,7 @@ pub trait FrontPath<P: Platform> {
 impl<P: Platform> TxSlots<P> {
     /// Frames from the first that fit a slot of `path`, but none of at most `shorter` bytes, and
     /// none that needs an extra info. An error of the platform (no grant to be had) ends the run,
-    /// and is told where it is the first frame's.
+    /// and is returned if it is the first frame's.
     ///
     /// Compiled for each path apart, and called once a run.
     #[inline(never)]

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | [`HoldsFrames`] | what a path does that leaves payload in place |
 //! | [`HeldFrames`] | the parts of a batch's frames, and the frames in flight, of a path whose pages stay mapped |
-//! | [`HeldPages`] | those pages, which go when nobody holds them |
+//! | [`HeldPages`] | those pages, unmapped when no frame holds them |
 //! | [`Standing`] | a path that has both |
 //! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | the chain, as a port sees it; the port, as a queue sees it |
 //!
@@ -20,7 +20,7 @@
 //!
 //! Invariants: a frame is lent whole or not at all, behind a head that has all headers which
 //! anybody is to understand. A page of a held frame is named here until the port completes the
-//! frame, and whoever unmaps pages asks. Nothing is allocated after the first batch for a port that
+//! frame, and unmapping checks that. Nothing is allocated after the first batch for a port that
 //! names payload: a held frame keeps its slots of the ring, whose number bounds them.
 //!
 //! What a guest may do: change the payload at any time; a head, a length or a place it cannot
@@ -46,7 +46,7 @@ pub const HEAD_BYTES: u16 = 128;
 pub const ZERO_COPY_MIN: u32 = 2048;
 
 /// Whether a frame may be lent behind this head to a port that takes frames as unfinished as
-/// `takes`. Whoever finishes or cuts a frame reads headers, and never what a guest can still write;
+/// `takes`. Checksums and segmentation read headers, and never what a guest can still write;
 /// a sum is over all bytes.
 pub fn may_be_zero_copy(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
     let (blank, cut) = (desc.offload.csum_blank, desc.offload.gso_type != 0);
@@ -54,7 +54,7 @@ pub fn may_be_zero_copy(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
     !unfit && (!(blank || cut) || IpHeaders::are_in(head, desc.len as usize))
 }
 
-/// Where some bytes lie: the path's own name of a page, and the first byte there.
+/// Where some bytes are: the path's own name of a page, and the first byte there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// A reference, or which of several mappings.
@@ -122,7 +122,7 @@ pub trait HeldPages {
     fn release(&mut self, page: u32);
 }
 
-/// A path whose payload lies in pages that stay mapped: [`HoldsFrames`] by way of [`HeldFrames`].
+/// A path whose payload is in pages that stay mapped: [`HoldsFrames`] by way of [`HeldFrames`].
 pub trait Standing {
     /// What it lent.
     fn held(&self) -> &HeldFrames;
@@ -284,7 +284,7 @@ impl HeldFrames {
         !self.kept.is_empty()
     }
 
-    /// The port has done with these, `None`: with all; `release` is told of their pages.
+    /// The port has completed these, `None`: all; calls `release` for their pages.
     pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
         let done = &mut self.done;
         let mut end = |kept: Kept| {

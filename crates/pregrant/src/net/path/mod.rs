@@ -14,7 +14,7 @@
 //! | path | who copies | granted | keys |
 //! |---|---|---|---|
 //! | [`copy`] | the back, by grant copy | for each frame, or once | none |
-//! | [`map`] | the back: heads by grant copy, the rest from pages that it maps; or nobody, where the port takes it there | as `copy` | none |
+//! | [`map`] | the back: heads by grant copy, the rest from pages that it maps; or neither, where the port takes it there | as `copy` | none |
 //! | [`persistent`] | both, from and to pages that the back maps at first sight | once | `feature-persistent` |
 //! | [`gref_mapping`] | both, from and to pages that the back maps because the front asked | once | `feature-ctrl-ring`, and messages 8 to 10 |
 //! | [`staging`] | both, from and to pages that the back maps at connect | once | `feature-staging-grants` and its lists |

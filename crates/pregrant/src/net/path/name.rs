@@ -48,7 +48,7 @@ impl PathName {
     }
 }
 
-/// What a chain is, for who looks from elsewhere: as of when its queue connected.
+/// What a chain is, for reports: as of when its queue connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChainNames {
     /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left

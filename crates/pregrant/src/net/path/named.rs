@@ -74,7 +74,7 @@ pub trait NamedPath<P: Platform> {
         true
     }
     /// Receives frames of one slot each, without extras: `rsp`, the first of `answers`, and those
-    /// behind it as far as they are such, and `to` takes them. Returns how many.
+    /// behind it that are such too, until `to` takes no more. Returns how many.
     fn recv_run(
         &mut self,
         answers: Answers<'_, P>,
@@ -83,8 +83,8 @@ pub trait NamedPath<P: Platform> {
     ) -> Result<u32, PeerFault>;
     /// Receives a frame of these parts.
     fn recv_long(&mut self, frame: (&[Part], Offload), to: &mut impl Sink) -> Result<Received, PeerFault>;
-    /// Copies from byte `skip` of a part on as much as `dst` has room for; all of the part is
-    /// looked at. False: it is lost.
+    /// Copies from byte `skip` of a part on as much as `dst` has room for; checks all of the
+    /// part. False: it is lost.
     fn copy(&self, p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault>;
     /// A call begins that receives into an arena.
     fn begin(&mut self) {}

@@ -1,5 +1,5 @@
-//! What a path is to the two ends: types and functions by which whoever goes through the list of
-//! paths offers each, asks for it and takes it.
+//! What a path is to the two ends: types and functions by which a loop over the list of paths
+//! offers each, asks for it and takes it.
 //!
 //! ```text
 //!   back                                            front

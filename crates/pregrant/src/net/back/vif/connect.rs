@@ -1,5 +1,5 @@
-//! How a vif's front is connected: rings mapped, channels bound, lists judged, and the front told
-//! which were taken.
+//! How a vif's front is connected: maps rings, binds channels, validates lists, and writes to
+//! the front which of them are active.
 //!
 //! What a front may do: name any grant and any channel; what cannot be mapped or bound is said with
 //! its key. Rings come first: what passes the bound of its guest's pages (XSA-300) connects
@@ -293,7 +293,7 @@ impl<P: Platform> Vif<P> {
         };
         let mut page = |dir: &str| {
             let page = kept(&format!("{i}/{dir}"), REDO_BYTES).and_then(RedoPage::new);
-            // A new connection's rings start anew: what an old one's last batch left must not be
+            // A new connection's rings start at 0: what an old one's last batch left must not be
             // replayed.
             if let (Begin::Fresh, Some(page)) = (begin, &page) {
                 page.clear();
@@ -303,7 +303,7 @@ impl<P: Platform> Vif<P> {
         let (tx_ring, tx_notify) = BackRing::attach(tx_mem, page("tx"))?;
         let (rx_ring, rx_notify) = BackRing::attach(rx_mem, page("rx"))?;
         // A predecessor may have died between a batch of answers, which is a ring of them at most,
-        // and its notification: a front that waits for one of these has not looked since.
+        // and its notification: a front that waits for one of these still sleeps.
         let live = begin == Begin::Reattach;
         if tx_notify.wanted() || live && tx_ring.unnotified(tx_ring.size()).wanted() {
             p.events().notify(&tx_chan);

@@ -4,10 +4,10 @@
 //!   offer       features of this back                                                       net/features.rs
 //!   connect     the front's keys --> paths accept --> rings, channels (`connect`) --> queues live
 //!   poll_tx/rx  one batch of a queue, both ways                                              the data path
-//!   turn        what the owner looks after between batches: links, rates, control requests   `turn`
+//!   turn        the owner's work between batches: links, rates, control requests            `turn`
 //!   disconnect  nothing stays mapped or bound
 //! ```
-//! What a front may do: write any keys, lie on its rings, vanish. A list that is wrong is refused,
+//! What a front may do: write any keys, any indices, vanish. A list that is wrong is refused,
 //! and its queue goes on with ordinary grants; rings that are wrong close the vif.
 
 mod connect;
@@ -85,7 +85,7 @@ pub struct Vif<P: Platform> {
     bad_rate: Option<String>,
     /// Stalls of former connections.
     past_stalls: u64,
-    /// The link's state that the owner was told of.
+    /// The link's state as the owner knows it.
     link: bool,
 }
 
@@ -134,7 +134,7 @@ impl<P: Platform> BackDevice for Vif<P> {
         with: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
         let connected = self.connect_queues(p, bus, with);
-        // What is connected is let go of when its owner closes it; a part of it is nobody's.
+        // The owner's close releases a complete connection; a partial one is released here.
         if connected.is_err() && self.shares.is_empty() {
             self.take_pages_back(p);
             self.queues.clear();
@@ -345,13 +345,13 @@ impl<P: Platform> Vif<P> {
     /// Serves some control requests: in the owner's control turn, never between frames. A fault:
     /// call [`close`](Back::close) with its text.
     pub fn poll_ctrl(&mut self, p: &P) -> Result<Polled, PeerFault> {
-        // Looked at first: a guest that asks for nothing makes no queue look for changes.
+        // Checked first: a guest without requests makes no queue check for changes.
         if !self.ctrl_is_pending() {
             return Ok(Polled::Idle);
         }
         let Some(ctrl) = &mut self.ctrl else { return Ok(Polled::Idle) };
         let polled = ctrl.poll(p, self.of, self.shares.len(), &mut self.control.lock(), self.grefs.as_mut());
-        // What is here looks at once; workers when they are told.
+        // The vif's own queues apply it at once; workers when they are notified.
         self.queues.iter_mut().for_each(|q| q.apply_config(p));
         polled
     }

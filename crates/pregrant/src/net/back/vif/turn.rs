@@ -1,5 +1,5 @@
-//! What a live vif's owner looks after in control turns: whether the guest takes frames, and what
-//! it may send.
+//! A live vif's control turns: the owner checks whether the guest posts RX buffers, and what it
+//! may send.
 
 use super::super::control_ring::CtrlRing;
 use super::super::credit::{BadRate, Rate};
@@ -25,7 +25,7 @@ impl<P: Platform> Vif<P> {
         Ok(())
     }
 
-    /// Reads the toolstack's [`RATE`] anew: when it changed.
+    /// Reads the toolstack's [`RATE`] again: when it changed.
     pub fn reload_rate<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
         let text = bus.own_text(RATE)?.filter(|text| !text.is_empty());
         let rate = text.as_deref().map_or(Ok(None), Rate::parse);
@@ -44,8 +44,8 @@ impl<P: Platform> Vif<P> {
         self.control.credit_waits()
     }
 
-    /// In a control turn: drops frames for the guest that waited too long, and looks whether it
-    /// still takes any ([`stall`](super::super::stall)). The link's new state, when that changed;
+    /// In a control turn: drops frames for the guest that waited too long, and checks whether it
+    /// still posts buffers ([`stall`](super::super::stall)). The link's new state, when it changed;
     /// true: all queues are ready. A fault: call [`close`](crate::xenbus::Back::close) with its
     /// text.
     pub fn turn(
@@ -66,8 +66,7 @@ impl<P: Platform> Vif<P> {
         (was != link).then_some(link)
     }
 
-    /// Whether any ring has work for us, of which an event has told or is to tell. Nothing is
-    /// armed.
+    /// Whether any ring has work for us, announced by an event or about to be. Arms nothing.
     pub fn is_pending(&mut self) -> bool {
         self.ctrl_is_pending() || self.queues.iter_mut().any(BackQueue::is_pending)
     }

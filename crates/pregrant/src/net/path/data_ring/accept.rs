@@ -1,7 +1,7 @@
 //! Data rings, as a connecting back takes them: each half whole or not at all.
 //!
 //! ```text
-//!   data-ring-ref --map, read, unmap--> index page --judge--> in: mapped read-write     out: mapped read-only
+//!   data-ring-ref --map, read, unmap--> index page --validate--> in: mapped read-write     out: mapped read-only
 //! ```
 //! What a front may do: give any page. What is wrong with it, or with one half, is said with the
 //! key; the other half is served.

@@ -90,8 +90,7 @@ impl ByteArea for Given {
             return;
         };
         if honest {
-            // What was left free ahead of the first is its slot's too; how much that is nobody
-            // says.
+            // The gap ahead of the first is its slot's too; its size is unknown.
             let used = end.saturating_add(u32::from(MAX_HEADROOM)).min(size);
             self.places = Places::resumed(size, from.wrapping_add(end), used);
         } else {

@@ -182,7 +182,7 @@ impl<P: Platform> SendArea<P> {
         }
     }
 
-    /// Frees the oldest places, as far as their requests are answered.
+    /// Frees the oldest places whose requests are answered.
     #[inline(always)]
     fn free_places(&mut self) {
         if let Some(head) = self.used.forget(|answered| answered.0) {
@@ -355,8 +355,7 @@ impl<P: Platform> RecvArea<P> {
         copy_out_around(self.granted.bytes(), self.size as usize, place & (self.size as usize - 1), dst)
     }
 
-    /// The pieces of what lies at a place: one, or two around the end. None: it does not lie in the
-    /// half.
+    /// The pieces at a place: one, or two around the end. None: the place is outside of the half.
     #[inline(always)]
     fn around(&self, place: usize, len: usize) -> Option<(Piece<'_>, Option<Piece<'_>>)> {
         let (bytes, size) = (self.granted.bytes(), self.size as usize);
@@ -413,7 +412,7 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
             (used, bytes) = (used + 1, bytes + len as u64);
             match next {
                 Some(next) if used < most && is_plain(next) && next.flags & RXF_DATA_RING != 0 => rsp = next,
-                _ => break, // what is no such frame is read anew, nothing of it is kept
+                _ => break, // any other frame is read again, nothing of it is kept
             }
         }
         answers.stats.bytes += bytes;
@@ -451,8 +450,8 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
 }
 
 impl<P: Platform> RecvArea<P> {
-    /// Of a part, from byte `skip` on as much as `dst` has room for; all of the part lies in the
-    /// ring.
+    /// Copies a part from byte `skip` on, as much as `dst` has room for; checks that all of the
+    /// part is in the ring.
     fn copy_piece(&self, part: &Part, skip: usize, dst: &mut [u8]) -> Result<(), PeerFault> {
         match self.piece(part.offset, part.len as i16) {
             Some((place, _)) if self.copy_out(place + skip, dst) => Ok(()),

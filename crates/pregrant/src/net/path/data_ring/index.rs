@@ -1,11 +1,11 @@
-//! The index page of a queue's area: written by the front, read once and judged by the back
+//! The index page of a queue's area: written by the front, read once and validated by the back
 //! (docs/protocol 4.5.1).
 //!
 //! ```text
 //!   | ring_order | in: 2^(order-1) references, or zeros | out: as many |       a half of zeros is not wanted
 //! ```
-//! Each half is judged by itself. What a front may do: change the page while it is read. The copy
-//! is what is judged.
+//! Each half is validated by itself. What a front may do: change the page while it is read. The
+//! copy is validated.
 
 use crate::shm::SharedBytes;
 use crate::units::GrantRef;

@@ -42,14 +42,14 @@ pub const PIECE_MAX: usize = 32704;
 /// coming by then.
 pub const PREFETCHED: usize = 1024;
 
-/// Pages of a queue's area, as the exponent of 2, where nobody says: the bytes of a full ring, both
+/// Default order of a queue's area, as a power of 2 of pages: the bytes of a full ring, both
 /// ways, in frames of up to 2048.
 pub const DEFAULT_ORDER: u32 = 8;
 
 /// Of a data ring that there is no memory for, a quarter is tried, and a quarter of that.
 const SMALLER: [u32; 3] = [0, 2, 4];
 
-/// Copies `src` into a half of `size` bytes at `at`, around its end. False: it does not lie in it.
+/// Copies `src` into a half of `size` bytes at `at`, around its end. False: `at` is outside of it.
 #[inline(always)]
 #[must_use]
 pub fn copy_in_around(half: &impl SharedBytes, size: usize, at: usize, src: &[u8]) -> bool {
@@ -60,7 +60,7 @@ pub fn copy_in_around(half: &impl SharedBytes, size: usize, at: usize, src: &[u8
     half.copy_in(at, to_end) && (rest.is_empty() || half.copy_in(0, rest))
 }
 
-/// Copies out of a half of `size` bytes at `at`, around its end. False: it does not lie in it.
+/// Copies out of a half of `size` bytes at `at`, around its end. False: `at` is outside of it.
 #[inline(always)]
 #[must_use]
 pub fn copy_out_around(half: &impl SharedBytes, size: usize, at: usize, dst: &mut [u8]) -> bool {

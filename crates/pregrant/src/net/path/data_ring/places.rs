@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         /// Whatever is asked for and freed, in order: no piece has a byte that an older one still
-        /// has, pieces lie one behind the other around the end, and room is refused only where
+        /// has, pieces follow each other around the end, and room is refused only where
         /// there is none.
         #[test]
         #[cfg_attr(miri, ignore = "arithmetic, a byte at a time")]

@@ -5,7 +5,7 @@
 //! slots whose references have the [mark](RX_FOREIGN); of an RX frame whose other slots have none,
 //! the next path serves these. What a front may do: change bytes while they are copied (the copy is
 //! what counts); name frames that it does not have (an ERROR for the frame), its rings or its grant
-//! table (its own: they are judged when they are read, whoever wrote them). After a death there is
+//! table (its own: they are validated when they are read). After a death there is
 //! nothing to remember.
 
 use super::claim::CLAIM;

@@ -1,6 +1,6 @@
 //! Requests that name frames of the guest, by a flag.
 //!
-//! What a front may do: name any frame; whether the guest has it is looked at when it is fetched.
+//! What a front may do: name any frame; the fetch checks whether the guest has it.
 //! Where this was not agreed on the flag means nothing.
 
 use crate::net::batch::Claim;

@@ -1,6 +1,6 @@
 //! The front's pages, named by their frames: ordinary pages, and nothing is granted.
 //!
-//! What a back may do: everything, to these pages and to all others. What it answers is judged as
+//! What a back may do: everything, to these pages and to all others. Its answers are validated as
 //! ever.
 
 use crate::error::PlatformError;

@@ -9,7 +9,7 @@
 //!                              '-refused-------------------------------------------------------^
 //! ```
 //! Invariants: a page has one place and one reference; a page of which a frame is in flight makes
-//! way for none; a grant that the back was told of is ended after its DEL was answered, with
+//! way for none; a grant announced to the back is ended after its DEL was answered, with
 //! success for that entry (or its ADD was refused, or the vif closed), and tried again for as long
 //! as the platform says that it is in use. Nothing is allocated after it was made. What makes way
 //! is the [`Clock`]'s to say, and whether anything does the [`WorkingSet`]'s.
@@ -44,7 +44,7 @@ pub const DELS_MAX: u8 = 3;
 enum State {
     /// It is not granted yet.
     Wanted,
-    /// It is granted, and the back is to be told of it.
+    /// It is granted, and waits to be announced to the back.
     Again,
     /// In the request that has no answer yet.
     Asked,
@@ -75,10 +75,10 @@ pub enum Ask {
     Del,
 }
 
-/// What happened so far.
+/// Counters of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Frames that were sent from where they lie.
+    /// Frames that were sent from their own pages.
     pub hits: u64,
     /// Frames whose page the back did not have.
     pub misses: u64,
@@ -108,13 +108,13 @@ pub struct GrefCache {
     clock: Clock,
     entries: Box<[Entry]>,
     working_set: WorkingSet,
-    /// Pages that the back's table has room for, as far as is known.
+    /// Pages that the back's table has room for, by its last answer.
     capacity: usize,
     /// It refused to have so many.
     refused_from: usize,
     /// Places, each in one of these at most.
     wanted: Vec<u32>,
-    /// Granted, and not told to this back.
+    /// Granted, and not announced to this back.
     again: Vec<u32>,
     leaving: Vec<u32>,
     ending: VecDeque<u32>,
@@ -152,7 +152,7 @@ impl GrefCache {
     }
 
     /// Another back has the rings, whose table is taken for empty until the next
-    /// [`begin`](Self::begin): what it was told of it is told again, by the same references.
+    /// [`begin`](Self::begin): what was announced is announced again, by the same references.
     pub fn renew(&mut self) {
         (self.capacity, self.asked) = (0, None);
         for list in [&mut self.again, &mut self.leaving, &mut self.list] {
@@ -168,8 +168,7 @@ impl GrefCache {
         }
     }
 
-    /// A frame lies in this page: the place that the page has, and its reference, where the back
-    /// has it.
+    /// A frame is in this page: returns the page's place, and its reference if the back has it.
     #[inline(always)]
     pub fn lookup(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         if page >= self.clock.pages() {
@@ -326,7 +325,7 @@ impl GrefCache {
         self.asked
     }
 
-    /// What a new back is told of that it has room for; the rest is given up.
+    /// Announces to a new back what it has room for; gives up the rest.
     fn announce_again(&mut self, list: &mut Vec<GrefEntry>) {
         if self.capacity == 0 {
             return; // it has not said yet
@@ -393,8 +392,8 @@ impl GrefCache {
             }
             Some(Ask::Del) => {
                 // Statuses are 0 before, and one that follows the draft writes those alone that
-                // failed. Its data says that it looked; that of one that follows the specification,
-                // how many it let go of.
+                // failed. Its data says how many it checked; by the specification, data says
+                // how many it unmapped.
                 let gone = statuses.iter().take(self.list.len()).filter(|status| **status == 0).count();
                 let good = good && gone <= answer.data as usize;
                 for k in 0..self.list.len() {
@@ -485,7 +484,7 @@ impl GrefCache {
         self.clock.len() - self.wanted.len()
     }
 
-    /// Pages that the back takes, as far as is known.
+    /// Pages that the back takes, by its last answer.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -500,7 +499,7 @@ impl GrefCache {
         self.working_set.mode()
     }
 
-    /// What happened so far.
+    /// The counters, as a copy.
     pub fn stats(&self) -> CacheStats {
         CacheStats { mode_changes: self.working_set.changes(), ..self.stats }
     }

@@ -115,7 +115,7 @@ impl<M> GrefExchange<M> {
         gave
     }
 
-    /// Pages of the table that serve TX, and RX, as of the queue's last look.
+    /// Pages of the table that serve TX, and RX, as of the queue's last check.
     pub fn pages(&self) -> [usize; 2] {
         [0, 1].map(|dir| self.pages[dir].load(Ordering::Relaxed))
     }

@@ -6,16 +6,15 @@
 //!              '-- NOT_SUPPORTED, 0 --> over         '-- refused: half as many, and in the end none
 //! ```
 //! Backs that follow the draft of these messages say of a size what is free, answer an ADD with
-//! success where a part of it failed, and count in its data the entries that they looked at. So GET
+//! success where a part of it failed, and count in its data the entries that they checked. So GET
 //! comes before each ADD, and what was taken is counted by the entries' statuses, which are 0
 //! before. The pages are a static pool: the same reference names the same page from connect to
 //! disconnect, so nothing is ever taken back. Requests carry these references from the first frame
-//! on, told or not: what the back does not have in its table it copies by grant. Where the table is
+//! on, announced or not: the back copies by grant what is not in its table. Where the table is
 //! short, each direction has half of it, or what the other leaves.
 //!
-//! What a back may do: say any size (no more is told than there is), any status, or nothing. The
-//! front believes none of it: it counts what was taken, for whoever looks, and sends the same
-//! frames.
+//! What a back may do: say any size (the front announces no more than it has), any status, or
+//! nothing. The front relies on none of it: it counts accepted pages, and sends the same frames.
 
 use crate::net::front::ctrl::{CtrlFront, NotAsked};
 use crate::platform::Platform;
@@ -43,7 +42,7 @@ pub struct PageAnnouncement {
     queue: usize,
     /// Of the queue, once its size is known.
     entries: Option<Vec<GrefEntry>>,
-    /// Of these, told so far, and how many with the next question.
+    /// Of these, how many were announced, and how many the next request adds.
     announced: usize,
     part: usize,
     /// The back has just said how much room there is for them.
@@ -148,7 +147,7 @@ impl PageAnnouncement {
         &self.taken
     }
 
-    /// By queue: pages that it takes beside these, as far as it says.
+    /// By queue: how many more pages the back says that it takes.
     pub fn room(&self) -> &[usize] {
         &self.room
     }
@@ -156,7 +155,7 @@ impl PageAnnouncement {
 
 /// Entries of an ADD of `n` that the back has taken, as it says. By the specification all or none,
 /// with statuses that are not used; by its draft those with status 0 among the first `data`, which
-/// it looked at.
+/// it checked.
 pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<Item = usize> {
     let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
     let looked_at = match answer.data as usize {
@@ -167,7 +166,7 @@ pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<
     (0..looked_at).filter(|k| statuses.get(*k) == Some(&0))
 }
 
-/// What is told where a table has room for `size` pages: TX for reading, RX for writing.
+/// The entries announced where a table has room for `size` pages: TX for reading, RX for writing.
 fn pool([tx, rx]: [&[GrantRef]; 2], size: usize) -> Vec<GrefEntry> {
     let half = size / 2;
     let nr_tx = tx.len().min(half.max(size.saturating_sub(rx.len())));
@@ -237,14 +236,14 @@ mod tests {
     }
 
     /// The draft: a size is what is free, success has failed entries, data counts those that were
-    /// looked at.
+    /// checked.
     #[test]
     fn a_back_that_follows_the_draft_is_believed_entry_by_entry() {
         let (asked, taken) =
             announced_with(1, 256, 500, 1, &[(0, 768), (0, 512), (0, 100), (0, 100), (0, 0)]);
         let adds = [(0, Some(512)), (0, None), (0, Some(100)), (0, None)];
         assert_eq!((&asked[1..], taken), (&adds[..], Vec::from([511 + 99])));
-        // It looked at a part alone, or says that it took more than it was told of.
+        // It checked a part alone, or says that it took more than was announced.
         assert_eq!(announced_with(0, 8, 8, 1, &[(0, 16), (0, 5)]).1, [5]);
         assert_eq!(announced_with(3, 8, 8, 1, &[(0, 16), (0, 999)]).1, [13]);
         assert_eq!(announced_with(16, 8, 8, 1, &[(0, 16), (0, 16)]).1, [0]);

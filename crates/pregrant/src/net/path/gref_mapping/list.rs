@@ -1,4 +1,4 @@
-//! The list of an ADD or DEL in a page of the guest's: copied once, and the copy is judged
+//! The list of an ADD or DEL in a page of the guest's: copied once, and the copy is validated
 //! (docs/protocol 2.11).
 //!
 //! ```text

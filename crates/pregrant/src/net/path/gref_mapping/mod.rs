@@ -6,16 +6,16 @@
 //!     GET_GREF_MAPPING_SIZE(queue)        -->     how many entries its table has at most
 //!     ADD_GREF_MAPPING(queue, list, n)    -->     maps all of the list, or none        [`list`]
 //!     requests with these references     ===>     memory copy, no grant operation      [`table`], [`back`]
-//!     DEL_GREF_MAPPING(queue, list, n)    -->     unmapped when nobody uses them, a status in each entry
+//!     DEL_GREF_MAPPING(queue, list, n)    -->     unmapped when no frame uses them, a status in each entry
 //! ```
 //! Keys: `feature-ctrl-ring` and the control ring's own. One table for each queue, both directions:
 //! a page that is mapped for reading serves TX, one mapped for writing serves both. What is not in
-//! the table goes by the next path of the chain, so a front needs nobody's word for any page.
+//! the table goes by the next path of the chain, so a front relies on no answer for any page.
 //! Costs: a map for each page once, then a memory copy at each end and no grant operation.
 //!
 //! | file | has |
 //! |---|---|
-//! | `list` | the list of an ADD or a DEL: read once, judged |
+//! | `list` | the list of an ADD or a DEL: read once, validated |
 //! | `table` | a queue's mapped pages |
 //! | `exchange` | what passes between the control thread, which maps and unmaps, and the queue's worker |
 //! | `requests` | what the guest asks for by control requests, and what became of it |
@@ -23,7 +23,7 @@
 //! | `accept` | a table for each queue of a front with a control ring |
 //! | `back` | the path |
 //! | `front` | how a front tells the back of its pages, and goes without where it is refused |
-//! | `cache` | a front's own pages, from which frames are sent where they lie: which the back has, and which it is to have |
+//! | `cache` | a front's own pages, from which frames are sent in place: which the back has, and which it is to have |
 //! | `clock` | which of them was not used for long |
 //! | `working_set` | whether they fit the back's table at all |
 //! | `own_pages` | these pages' grants, and what the back is asked of them |

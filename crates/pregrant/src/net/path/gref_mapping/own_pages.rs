@@ -1,16 +1,16 @@
-//! Pages of the guest's own, from which frames are sent where they lie: grants them, and has the
+//! Pages of the guest's own, from which frames are sent in place: grants them, and has the
 //! back map them.
 //!
 //! ```text
 //!   OwnPages: memory --page of a frame--> cache of each queue (TxFront) --question--> grant, ADD, DEL --> CtrlFront
-//!                                                               <--heard--- answer, statuses <--'
+//!                                                               <--answer--- answer, statuses <--'
 //! ```
 //! A page is granted when the back is about to be asked to map it, never for a frame, and its grant
 //! ends after the back let go of it. What is asked takes a control turn each way; frames travel
 //! meanwhile, copied. The memory is the vif's until all grants have ended: those that a back keeps
 //! in use are kept over connections, and take a place each.
 //!
-//! What a back may do: see [`cache`](super::cache). It reads all of a page that it was told of;
+//! What a back may do: see [`cache`](super::cache). It can read all of an announced page;
 //! nothing else is to be in there.
 
 use super::LIMIT_MAX;
@@ -84,7 +84,7 @@ impl<P: Platform> OwnPages<P> {
         queues.iter_mut().filter_map(|queue| queue.tx_mut().cache_mut()).for_each(GrefCache::renew);
     }
 
-    /// A queue is over: ends its grants, as far as they can be ended.
+    /// A queue has ended: ends those of its grants that can be ended.
     pub fn put(&mut self, p: &P, mut cache: GrefCache) {
         cache.disconnect(|gref| end(p, gref));
         self.asked = None;

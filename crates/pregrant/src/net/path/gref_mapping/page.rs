@@ -6,7 +6,7 @@
 //!                     then two words each: reference, flags
 //! ```
 //! Change number n is written to copy n % 2, whole; it counts once the control page, which has the
-//! answer too, says so. So whoever dies before that leaves the table as it was, and the request on
+//! answer too, says so. So a death before that leaves the table as it was, and the request on
 //! the ring. Number 0 is the empty table and is not written. Little-endian, words of 4 bytes; a
 //! change of the layout is a change of the magic.
 //!

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   GET  ------------------------------------------------------------> answered at once
-//!   ADD  list read, judged --> pages mapped, some in each turn --> to the queue's worker --> kept --> answered
+//!   ADD  list validated --> pages mapped, some in each turn --> to the queue's worker --> kept --> answered
 //!   DEL  list read         --> the worker lets go of them --> unmapped, some in each turn --> statuses, kept --> answered
 //! ```
 //! ADD and DEL take turns: while one is under way, other requests are answered, and those for other
@@ -166,7 +166,7 @@ impl<P: Platform> GrefRequests<P> {
         Some(requests)
     }
 
-    /// What queue `i` is known by: ordered to look whenever there is something for it.
+    /// Sets how queue `i` is notified whenever there is something for it.
     pub fn set_share(&mut self, i: usize, share: Arc<dyn ConfigGeneration>) {
         if let Some(q) = self.queues.get_mut(i) {
             q.share = Some(share);
@@ -241,7 +241,7 @@ impl<P: Platform> GrefRequests<P> {
         self.room
     }
 
-    /// So many from now on, as far as the tables have entries for them. What is there stays.
+    /// At most `pages` from now on, and no more than the tables have entries. Mapped pages stay.
     pub fn set_room(&mut self, pages: usize) {
         self.room = pages.min(self.free());
     }
@@ -298,7 +298,7 @@ impl<P: Platform> GrefRequests<P> {
         None
     }
 
-    /// The first of its queue's: what it asks is judged, and its pages are reserved or marked.
+    /// The first of its queue's: validates the request, and reserves or marks its pages.
     fn begin(&mut self, job: &mut Job<Map<P>>) {
         let q = &mut self.queues[job.queue];
         let n = job.entries.len();
@@ -402,7 +402,7 @@ impl<P: Platform> GrefRequests<P> {
                 q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
                 q.order();
                 q.most = q.most.max(q.added.len());
-                // Nothing is said of it; a front of the draft reads how many were looked at.
+                // Unused by the specification; a front of the draft reads how many were checked.
                 due(CtrlStatus::Success, entries.len() as u32, Some((*queue, q.store())))
             }
             Step::Wanted(going) => {
@@ -439,7 +439,7 @@ impl<P: Platform> GrefRequests<P> {
 }
 
 impl<M> Queue<M> {
-    /// Has the queue look at what there is for it.
+    /// Has the queue apply what there is for it.
     fn order(&self) {
         if let Some(share) = &self.share {
             share.advance();

@@ -1,4 +1,4 @@
-//! TX from pages of the guest's own: frames that lie where the caller wrote them.
+//! TX from pages of the guest's own: frames stay where the caller wrote them.
 //!
 //! ```text
 //!   frame in a page --cache--> hit: its reference -----------------------> ring
@@ -8,7 +8,7 @@
 //! is answered, and the caller's to leave as it is ([`is_in_flight`](GrefCache::is_in_flight)); one
 //! that was copied is the caller's at once. Frames leave in the order in which they were given.
 //!
-//! What the back may do: read all of a page that it was told of, not only the frame, for as long as
+//! What the back may do: read all of an announced page, not only the frame, for as long as
 //! it has it. It is granted for reading alone.
 
 use super::cache::GrefCache;
@@ -73,9 +73,9 @@ impl<P: Platform> TxSlots<P> {
 }
 
 impl<P: Platform> TxFront<P> {
-    /// Writes as many of these frames, which lie in `memory`, to the ring as fit, from the first,
+    /// Writes as many of these frames, which are in `memory`, to the ring as fit, from the first,
     /// and publishes them. Returns how many it took; those that are empty count as taken, and so do
-    /// those that nobody can take, which are dropped. An error of the platform stops it early.
+    /// those that no back can take, which are dropped. An error of the platform stops it early.
     #[inline(always)]
     pub fn send_own(
         &mut self,
@@ -189,7 +189,7 @@ impl<P: Platform> TxFront<P> {
         self.own.as_ref().map(|own| &own.cache)
     }
 
-    /// The same, to be asked for and told of.
+    /// The same, to be changed.
     pub fn cache_mut(&mut self) -> Option<&mut GrefCache> {
         self.own.as_mut().map(|own| &mut own.cache)
     }

@@ -4,9 +4,9 @@
 //!   use_memory --> connect --> memory().copy_in(at, frame), send_own(at, len) --> reclaim --> until it is not held
 //!              <-- take_memory <-- closed
 //! ```
-//! The back can read all of a page from when it was told of it until it let go of it, whatever else
-//! is in there; it cannot write. A caller that changes a page that is [held](FrontVif::is_held)
-//! changes a frame that is on its way, and harms nobody else.
+//! From a page's ADD until the back unmaps it the back can read all of it, whatever else is in
+//! there; it cannot write. A caller that changes a page that is [held](FrontVif::is_held)
+//! changes a frame that is in flight, and harms no other guest.
 
 use super::own_pages::OwnPages;
 use crate::error::PlatformError;
@@ -49,8 +49,8 @@ impl<P: Platform> FrontVif<P> {
         self.own.take().map(OwnPages::into_memory)
     }
 
-    /// Sends frames that lie in the [memory](Self::memory) on queue `i`: from where they are, those
-    /// in a page that the back has, and by a copy the others. Returns how many it took, from the
+    /// Sends frames of the [memory](Self::memory) on queue `i`: in place those in a page that the
+    /// back has, the others by a copy. Returns how many it took, from the
     /// first; those that are empty, or not in the memory, count as taken.
     #[inline(always)]
     pub fn send_own(&mut self, p: &P, i: usize, frames: &[FrameDesc]) -> Result<usize, PlatformError> {

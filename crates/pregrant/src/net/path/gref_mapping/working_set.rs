@@ -68,7 +68,7 @@ impl WorkingSet {
         Self { beside, capacity: 0, window: WINDOW_FRAMES_MIN as u32, frames: 0, misses: 0, mode, changes: 0 }
     }
 
-    /// Begins anew, for a table of so many entries.
+    /// Starts over, for a table of so many entries.
     pub fn begin(&mut self, capacity: usize) {
         self.beside.clear();
         self.capacity = capacity;

@@ -103,7 +103,7 @@ impl<P: Platform> Accept<P> for AcceptGuestCopy<P> {
         queue: usize,
         said: Said<'_>,
     ) -> Result<Accepted<P>, Lost> {
-        // Who was told that there is none reads no list.
+        // A front that knows of no list reads none.
         let asks = cx.queue(queue).guest_copy != RingRequest::None;
         let wanted = said.whole(asks) && (self.allowed || said.is_reattach());
         self.lists.push(if wanted { Self::begin_list(cx, queue) } else { None });

@@ -33,7 +33,7 @@ pub fn lent_pages(slots: u32) -> u32 {
 
 /// Ends what a predecessor lent by this list: the generation behind the one that stands there,
 /// which is returned, of no pages. Before anything is granted, since a grant may get a reference
-/// that the list still has, and a front that copies by it looks at the generation afterwards.
+/// that the list still has, and a front that copies by it checks the generation afterwards.
 pub fn begin(list: &impl SharedBytes) -> u8 {
     let was = list.load_u32(GENERATION).unwrap_or(0) & 0xFF;
     let generation = if was == 255 { 1 } else { was as u8 + 1 };

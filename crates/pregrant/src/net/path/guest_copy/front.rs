@@ -56,7 +56,7 @@ impl<P: Platform> FrontQueue<P> {
     }
 }
 
-/// Whether the piece that this response names lies in a page.
+/// Whether the piece that this response names is in one page.
 #[inline(always)]
 fn is_in_page(rsp: &RxResponse) -> bool {
     u16::try_from(rsp.status).is_ok_and(|len| usize::from(rsp.offset) + usize::from(len) <= PAGE_SIZE)
@@ -110,7 +110,7 @@ impl<P: Platform> BackPages<P> {
     /// A piece of frame `frame` of the arena, to be copied to its byte `at`.
     fn note(&mut self, frame: usize, piece: &Part, at: u32) {
         let generation = generation_of(piece.name);
-        // Another generation's references are not looked at.
+        // Another generation's references are not read.
         let known = self.generation() == u32::from(generation);
         let mut op = self.op(piece, 0, piece.len, at);
         if !known {
@@ -164,7 +164,7 @@ impl<P: Platform> NamedPath<P> for BackPages<P> {
             }
             match answers.read(used) {
                 Some(next) if Self::is_plain(next) => rsp = next,
-                _ => break, // it is read anew, nothing of it is kept
+                _ => break, // it is read again, nothing of it is kept
             }
         }
         Ok(used)

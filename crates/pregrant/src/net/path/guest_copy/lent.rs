@@ -35,12 +35,12 @@ impl<P: Platform> LentRegions<P> {
         self.ended.extend(regions);
     }
 
-    /// Takes back what has ended, as far as the front lets it go.
+    /// Takes back the ended regions that the front has unmapped.
     pub fn take_back(&mut self, p: &P) {
         self.retry(p);
         for region in core::mem::take(&mut self.ended) {
             if let Err(InUse(region)) = p.grants().release(region) {
-                // Frames that it did not fetch are nobody's to read any more.
+                // No reader is left for frames that it did not fetch.
                 region.zero();
                 self.held.push(region);
             }

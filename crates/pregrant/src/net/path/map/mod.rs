@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   frame of 128 bytes or less: left to `copy`
-//!   longer:  | head, 128 bytes | payload ................ |      head: grant copy, private, for whoever parses
+//!   longer:  | head, 128 bytes | payload ................ |      head: grant copy, private, for parsing
 //!                                payload: its pages, mapped in one call for a batch, when a port looks
 //! ```
 //!

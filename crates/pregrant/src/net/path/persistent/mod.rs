@@ -7,8 +7,8 @@
 //!                                                             not there --> grant copy now, mapped for the next time
 //! ```
 //! Keys: `feature-persistent` = "1" in both directories; where either is missing the frames go by
-//! `copy` or `map`. The back maps at most so many pages for each queue and direction (256 unless
-//! told otherwise, the slots of a ring; 0: it does not offer it); frames on pages beyond them go by
+//! `copy` or `map`. The back maps at most so many pages for each queue and direction (256 by
+//! default, the slots of a ring; 0: it does not offer it); frames on pages beyond them go by
 //! grant copy. Costs: a map for each page once, then a memory copy at each end and no grant
 //! operation.
 //!

@@ -1,7 +1,7 @@
 //! Staging lists, as a connecting back takes them: all of a direction's list or nothing of it.
 //!
 //! ```text
-//!   TX list --read, judge, map--> ids 0..T       RX list --> ids T..T+R        a bad one leaves the other alone
+//!   TX list --validate, map--> ids 0..T          RX list --> ids T..T+R        a bad one leaves the other alone
 //! ```
 //! What a front may do: give any list. One that is wrong is refused with a line that names its key;
 //! nothing of it stays mapped.
@@ -60,7 +60,7 @@ impl<P: Platform> Accept<P> for AcceptStaging {
         let revision = cx.front.staging.revision.min(cx.offered.staging.revision);
         let asked = asked(&keys.staging);
         let refused = cx.refused.len();
-        // A front goes on filling the buffers of lists that it was told are taken, and no others:
+        // A front goes on filling the buffers of lists that its back had taken, and no others:
         // that they can be mapped now does not change that.
         let [tx, rx] = lists(cx, queue, said.lists(asked), revision >= APART_SINCE);
         if let (true, Some((queue, dir, why))) = (said.is_reattach(), cx.refused.get(refused)) {
@@ -92,8 +92,8 @@ fn lists<P: Platform>(
     let (refused, left, keys) = (cx.refused.len(), cx.left, cx.queue(queue));
     let none = &DataRequest::None;
     let tx = list(cx, (queue, "tx"), if may.tx { &keys.staging.tx } else { none }, Some(0), left);
-    // Ids go on from TX to RX. Of a TX list that is not taken nobody knows where it ends: the RX
-    // list says where it begins.
+    // Ids go on from TX to RX. The end of a TX list that is not taken is unknown: the RX list
+    // says where it begins.
     let first_rx = match &tx {
         Some(tx) => Some(tx.entries),
         None => (keys.staging.tx == DataRequest::None).then_some(0),

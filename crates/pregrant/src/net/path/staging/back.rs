@@ -224,7 +224,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         self.seen.fill(0);
         let todo = if batch.names { todo & !self.lend(batch, todo, out) } else { todo };
         let mut rest: Todo = 0;
-        // The loop below is too long for the processor to look far ahead: ask for the whole batch's
+        // The loop below is too long for the processor to prefetch ahead: ask for the whole batch's
         // lines first.
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];

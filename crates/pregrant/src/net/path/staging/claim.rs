@@ -1,8 +1,7 @@
 //! Requests that name a received buffer by its number, by a flag: they are the ordinary ones of a
 //! queue that has staging both ways (docs/protocol 3.5).
 //!
-//! What a front may do: name any number; whether there is such a buffer is looked at when it is
-//! fetched.
+//! What a front may do: name any number; the fetch checks whether there is such a buffer.
 
 use crate::net::path::back::RequestClaims;
 

@@ -24,7 +24,7 @@ use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// The place of a buffer that there is not: no memory reaches as far.
+/// The place of an absent buffer: beyond the end of any memory.
 const NOWHERE: usize = usize::MAX / 2;
 
 /// Buffers of one direction, and the list that tells the back of them.
@@ -149,7 +149,7 @@ impl<P: Platform> FrontChain<P> {
         })
     }
 
-    /// Its staging buffers and its pages, to be looked at apart.
+    /// Its staging buffers and its pages, as two values.
     pub fn into_parts(self) -> (Option<StagingArea<P>>, Option<OrdinaryPages<P>>) {
         let (mut staging, mut pages) = (None, None);
         for path in self.into_paths() {

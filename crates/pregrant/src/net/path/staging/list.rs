@@ -1,12 +1,12 @@
-//! The list of staging buffers in shared pages: written by the front, read and judged by the back
+//! The list of staging buffers in shared pages: the front writes, the back validates it
 //! (docs/protocol 3.2).
 //!
 //! ```text
-//!   front: StagingArea --write--> list page   (granted read-only)   --read--> entries --judge--> Accepted
+//!   front: StagingArea --write--> list page   (granted read-only)   --read--> entries --validate--> Accepted
 //! ```
 //! All or nothing: one bad entry and the back ignores the extension for that queue; the vif goes on
-//! with ordinary grants. What a front may do: change the page while it is read. The copy is what is
-//! judged, and it is read once.
+//! with ordinary grants. What a front may do: change the page while it is read. The page is read
+//! once, and the copy validated.
 
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
@@ -141,7 +141,7 @@ pub fn read(pages: &impl SharedBytes, most: usize) -> Vec<StagingEntry> {
 }
 
 /// A list that was found good: which grants to map, once each and in this order, and where each
-/// buffer lies in them.
+/// buffer is in them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accepted {
     /// Distinct grants.
@@ -173,8 +173,8 @@ pub fn validate(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result
             return Err(ListFault::Overlap { entry: w[0].max(w[1]), other: w[0].min(w[1]) });
         }
     }
-    // Grants in the order in which the list first names them: the front's pages are then mapped as
-    // they lie.
+    // Grants in the order in which the list first names them: the front's pages are then mapped in
+    // their own order.
     let mut pages: alloc::collections::BTreeMap<u32, u32> = alloc::collections::BTreeMap::new();
     let mut refs = Vec::new();
     let place = entries

@@ -15,7 +15,7 @@ struct World {
     in_use: BTreeSet<u32>,
     /// No grant is to be had.
     full: bool,
-    /// What the back was told of and did not say that it let go of.
+    /// Announced to the back, which has not said that it unmapped them.
     announced: BTreeSet<u32>,
     /// What it says it has, by page.
     has: BTreeMap<usize, u32>,
