@@ -6,7 +6,7 @@
 //!   vifs      both ends' states and keys, who serves them, on which path                      --+--> findings, in words
 //!   vbds      the same of disks; what a front waits for                                       --+
 //!   device_policy   the devices of the disks, for systemd's unit
-//!   attached  one disk alone, for the toolstack's script: whether its backend has its image
+//!   disk_attachment  one disk alone, for the toolstack's script: whether its backend has its image
 //! ```
 //! It changes nothing. What a guest may do: write anything into its keys; they are shown without
 //! control characters, and cut off.

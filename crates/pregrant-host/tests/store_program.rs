@@ -1,6 +1,6 @@
 //! xenstored on real sockets against the core's slow model: the same random programs as in
-//! `crates/pregrant/tests/store_program.rs`, fewer of them. Here events are sent as they come, and
-//! a domain that is released finds its sockets closed.
+//! `crates/pregrant-xenstored/tests/store_program.rs`, fewer of them. Here events are sent as they
+//! come, and a domain that is released finds its sockets closed.
 
 #[path = "../../pregrant-xenstored/tests/store_model/mod.rs"]
 mod store_model;

@@ -1,8 +1,9 @@
 //! The remote side of a netback: frames in bursts.
 //!
 //! ```text
-//!   guest --TX--> net::back --tx_burst(Burst)-----> port (switch, pcap, sink): private bytes
-//!                          \--tx_zero_copy(ZeroCopyBurst)--> port (tap): private heads, payload where the guest put it
+//!   guest --TX--> net::back --tx_burst(Burst)-----> any port: private bytes
+//!                          \--tx_zero_copy(ZeroCopyBurst)--> port (tap, sink): private heads, payload where the guest
+//!                                                   put it; long frames of a path that keeps pages
 //!   guest <--RX-- net::back <--rx_burst(Arena)---- port
 //! ```
 //!

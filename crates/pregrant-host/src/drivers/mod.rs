@@ -7,7 +7,7 @@
 //!   blk/             what only vbds have: their images (disks/), and the front, as threads use it
 //!   front_device     what the fronts of both have of xenstore
 //!   workload         the queues that one worker serves: those that are active are polled, the others armed
-//!   pool/            the workers: their threads, who has which queue, letters between them and the control thread
+//!   workers/         their threads, who has which queue, commands between them and the control thread
 //!   worker           the one loop: rounds, control when it is due, sleep
 //!   poll_controller  when to check again, and when to sleep: poll, event, adaptive
 //!   wait             how a loop sleeps, and what becomes of a wake-up that is lost

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   xenstore --watch--> control(): find devices, step them      never on the data path
-//!   pool                workers' threads, or none: then round() is one worker's round, in this thread
+//!   workers             their threads, or none: then round() is one worker's round, in this thread
 //!   class   what a class brings: DeviceClass, ServedDevice       devices  one device, and its report
 //!   watch   what an event of xenstore means
 //!   discovery  which devices there are      step  one device is connected, closed, removed or failed

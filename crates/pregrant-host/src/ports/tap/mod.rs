@@ -5,22 +5,22 @@
 //!   guest RX: | virtio_net_hdr, 12 bytes | frame |  <-- a read for each, what the interface sends
 //!
 //!   port --burst--> vhost-net's rings: no system call; few frames for a worker that sleeps: one each --> descriptor
-//!     |--burst--> ring (io_uring: the writes or reads of a burst in one system call) ----------------------^
+//!     |--burst--> uring (io_uring: the writes or reads of a burst in one system call) ----------------------^
 //!     \--neither: one frame a system call------------------------------------------------------------------^
 //! ```
 //! | file | |
 //! |---|---|
 //! | [`port`] | a queue: bursts in, bursts out; which way they take |
 //! | `vhost` | many frames without a system call |
-//! | `ring` | many writes or reads in one system call |
+//! | `uring` | many writes or reads in one system call |
 //! | `inbox` | frames that one call read, and how many the next one asks for |
 //! | `outbox` | frames that one call is to write |
 //! | `gather` | a frame in pieces, some of them its guest's |
 //! | `way` | which way a queue takes |
-//! | `carrier` | what a queue gets for its way |
+//! | `transport` | what a queue gets for its way |
 //! | `probe` | which of them is cheapest here |
 //! | `header` | what is still to be done to a frame |
-//! | `lines` | what it says in the log |
+//! | `tap_log` | what it says in the log |
 //!
 //! The header carries what netif's extras do: a blank checksum and where it goes, segments still to
 //! be cut (TCP over IPv4 and IPv6). So both ends leave that work undone as long as no one needs it.

@@ -1,4 +1,4 @@
-//! Any of the paths, as one type: the one file at the back that knows them all.
+//! Any of the paths at the back, as one type, made from the list `paths!`: nothing to add here.
 //!
 //! ```text
 //!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath,

@@ -1,4 +1,4 @@
-//! Any path's memory at the front, as one type: the one file at the front that knows them all.
+//! Any path's memory at the front, as one type, made from the list `paths!`: nothing to add here.
 
 use super::PathName;
 use super::copy::front::OrdinaryPages;

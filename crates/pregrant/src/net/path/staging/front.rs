@@ -4,7 +4,8 @@
 //! ```text
 //!   page 0: | id 0 | id 1 | ... |   page 1: | ... |        buffers of `len` bytes, as many to a page as fit
 //! ```
-//! Their list has a page for each 512 of them.
+//! Their list has a page for each 512 of them. The loop that fills them is `TxSlots::send_run`
+//! ([`front`](crate::net::path::front)); this says where the bytes of an id are.
 
 use super::keys::{DataKeys, DataRequest, FIRST_SLOTS_SINCE, Lists, SENT_ON_SINCE};
 use super::list::{self, DataLen, LIST_ENTRIES_MAX, colour};
