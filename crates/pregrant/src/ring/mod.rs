@@ -19,19 +19,19 @@
 //! being woken.
 
 mod back;
-mod by_id;
 pub(crate) mod crash;
 mod front;
 mod journal;
+mod journal_by_id;
 mod kind;
 mod memory;
 mod redo;
 mod redo_words;
 
 pub use back::BackRing;
-pub use by_id::{ById, Taken, by_id_words};
 pub use front::FrontRing;
 pub use journal::{Journal, Resumed};
+pub use journal_by_id::{ById, Taken, by_id_words};
 pub use kind::{AnyOrder, Blkif32, Blkif64, NetCtrl, NetRx, NetTx, RingKind, RingMem, Word};
 pub use memory::RingPages;
 pub use redo::{InFlight, REDO_RECORDS, RedoPage};

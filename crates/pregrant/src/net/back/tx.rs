@@ -18,7 +18,7 @@
 
 use super::Polled;
 use super::credit::Credit;
-use super::pending_answers::LateAnswers;
+use super::late_answers::LateAnswers;
 use super::shared_control::SharedControl;
 use crate::error::PeerFault;
 use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
