@@ -1,7 +1,7 @@
 //! An emulator and its console.
 //!
 //! ```text
-//!   QEMU --stdout--> a thread --lines--> whoever plays the machine, with a patience of its own
+//!   QEMU --stdout--> a thread --lines--> the test that plays the machine, with a patience of its own
 //! ```
 //! The machine ends when this is dropped, whatever became of the play.
 

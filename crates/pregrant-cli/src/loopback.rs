@@ -209,7 +209,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
         dir.display(),
         machine::store_socket(dir).display()
     );
-    // Whoever started us may have closed our output: serving goes on.
+    // Our parent may have closed our output: serving goes on.
     let _ = screen::print(text);
     let mut ended = Ended::default();
     loop {

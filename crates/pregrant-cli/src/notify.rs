@@ -30,7 +30,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Whoever started this process, if it wants to know.
+    /// The service manager of this process, if it set NOTIFY_SOCKET.
     pub fn from_environment() -> Self {
         let is_wanted = std::env::var_os("NOTIFY_SOCKET").is_some();
         let watchdog = sd_notify::watchdog_enabled().filter(|_| is_wanted);
@@ -54,7 +54,7 @@ impl Notify {
     }
 
     /// In a control turn: feeds the watchdog, and says what the process does, in a line; asked for
-    /// once a second at most, and told when it is another than before.
+    /// once a second at most, and sent when it has changed.
     pub fn turn(&mut self, now: Instant, text: impl FnOnce() -> String) {
         let is_due =
             |at: Option<Instant>, every| at.is_none_or(|at| now.saturating_duration_since(at) >= every);

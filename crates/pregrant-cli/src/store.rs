@@ -53,7 +53,7 @@ fn serve(socket: PathBuf) -> Result<(), Box<dyn Error>> {
     }
     let mut xenstored = Xenstored::new()?;
     xenstored.listen_unix(&socket)?;
-    // Whoever started us may wait for this line, or may have closed our output: serving goes on.
+    // Our parent may wait for this line, or may have closed our output: serving goes on.
     let _ = writeln!(std::io::stdout(), "xenstored ready on {}", socket.display());
     xenstored.run(Some(stop.as_fd()))?;
     Ok(())

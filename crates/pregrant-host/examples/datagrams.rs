@@ -1,4 +1,4 @@
-//! Datagrams to a port where nobody listens: `datagrams IP COUNT BYTES`, each a frame of so many
+//! Datagrams to a port without a listener: `datagrams IP COUNT BYTES`, each a frame of so many
 //! bytes. It sleeps between two bursts, and while its socket's buffer is full, unlike pktgen, so
 //! that what a guest executes for its frames can be counted. `datagrams PORT` prints what comes.
 
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if k % BURST == BURST - 1 {
             std::thread::sleep(PAUSE);
         }
-        // Connected, it would get the answer that nobody listens.
+        // Connected, it would get ECONNREFUSED.
         socket.send_to(&payload, (to, PORT))?;
     }
     Ok(())

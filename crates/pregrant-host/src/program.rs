@@ -16,7 +16,7 @@ pub fn set_commit(commit: &'static str) {
     let _ = COMMIT.set(commit);
 }
 
-/// The commit that the command told.
+/// The commit that the command set.
 pub fn commit() -> Option<&'static str> {
     COMMIT.get().copied()
 }

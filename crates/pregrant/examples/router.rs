@@ -18,7 +18,7 @@ use pregrant::port::Arena;
 
 const FRAMES: usize = 4000;
 
-/// The next hop's address, of whoever has 10.0.x.y.
+/// The next hop's address, for 10.0.x.y.
 fn mac_of(ip: [u8; 4]) -> [u8; 6] {
     [0x02, 0, 0, 0, ip[2], ip[3]]
 }

@@ -78,7 +78,7 @@ impl Doorbell {
         self.state.compare_exchange(0, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// It sleeps no longer, whoever woke it.
+    /// It sleeps no longer, for whatever reason.
     pub fn awake(&self) {
         self.state.fetch_and(!ASLEEP, Ordering::AcqRel);
     }

@@ -402,7 +402,7 @@ pub enum Payload {
     Named,
 }
 
-/// Names a frame that a port keeps, to whoever lent it: that frame alone, of all queues of the
+/// Names a frame that a port keeps, for the queue that lent it; unique among all queues of the
 /// process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u64);
@@ -427,8 +427,8 @@ const _: () = assert!(BURST_FRAMES == 1 << 6);
 /// A frame that is kept is not answered, nor are those behind it, and its pages stay mapped. A port
 /// that never completes so stops its own guest's queue when the ring is full, and nothing else.
 pub trait Completions: Send + Sync {
-    /// Appends those that are no longer read. Asked once a round; whoever completes one while the
-    /// worker sleeps wakes it as for a frame for the guest.
+    /// Appends those that are no longer read. Asked once a round; a completion while the worker
+    /// sleeps wakes it as a frame for the guest does.
     fn complete(&self, done: &mut Vec<Token>);
     /// The queue ends: returns, soon, when none of them is read any more, nor will be. Their pages
     /// go then; none of them is completed later. Frames that were not sent are lost, as on a link
@@ -601,7 +601,7 @@ pub trait Steering: fmt::Debug + Send + Sync {
     fn queue_of(&self, frame: &[u8]) -> usize;
 }
 
-/// What a vif's ports dropped, for whoever wants to know, in any thread.
+/// What a vif's ports dropped, readable by any thread.
 pub trait DropCounts: Send + Sync {
     /// How it stands.
     fn read(&self) -> Vec<PortDrop>;
@@ -611,9 +611,9 @@ pub trait DropCounts: Send + Sync {
 pub trait FramePort: Send {
     /// What it can take unfinished.
     fn caps(&self) -> Offloads;
-    /// Whether it has room for a burst. Where it has not, the guest's frames stay on its ring, and
-    /// whoever makes room wakes the worker, as for a frame for the guest; it is asked again then,
-    /// and once a second. It says so instead of waiting: a worker has other guests.
+    /// Whether it has room for a burst. Where it has not, the guest's frames stay on its ring; the
+    /// port wakes the worker when it has room, as for a frame for the guest. The worker asks again
+    /// then, and once a second. A port does not wait here: a worker has other guests.
     fn takes(&mut self) -> bool {
         true
     }
@@ -646,7 +646,7 @@ pub trait FramePort: Send {
     /// or its [waker](Self::owned_by) wakes its worker.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
     /// The kernel says that there are frames for the guest: called by who waits for the port's
-    /// descriptor, before it asks for them. A port that was ever told may rely on it, and give none
+    /// descriptor, before it asks for them. Once called, a port may rely on it, and give none
     /// for a few calls after one that found nothing.
     fn became_readable(&mut self) {}
     /// Who counts what it took, or had for the guest, and dropped: of the whole vif, whichever of
@@ -670,8 +670,8 @@ pub trait FramePort: Send {
         let _ = by;
     }
     /// This worker calls the port from now on. A port that comes to have frames outside of a call
-    /// to it wakes its worker by its waker, whoever has them come; one that no one gave to a worker
-    /// has none to wake.
+    /// to it wakes its worker by its waker, from any thread; a port without a worker has none to
+    /// wake.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }

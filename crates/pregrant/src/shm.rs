@@ -195,7 +195,7 @@ fn word_at<S: SharedBytes + ?Sized>(of: &S, at: usize) -> Option<NonNull<AtomicU
     Some(unsafe { of.base().add(at) }.cast())
 }
 
-/// Some bytes of shared memory, for as long as whoever mapped it lends them. Made by
+/// Some bytes of shared memory, for as long as the owner of the mapping lends them. Made by
 /// [`SharedBytes::piece`].
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
@@ -244,7 +244,7 @@ impl<'a> From<&'a mut [u8]> for Piece<'a> {
     }
 }
 
-/// Some bytes of shared memory that are to be written, for as long as whoever mapped it lends them.
+/// Some writable bytes of shared memory, for as long as the owner of the mapping lends them.
 /// Made by [`SharedBytes::piece_mut`].
 #[derive(Debug)]
 pub struct PieceMut<'a> {

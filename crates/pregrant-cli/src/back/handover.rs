@@ -63,7 +63,7 @@ impl Handover {
         std::thread::sleep(ON_THE_WAY);
     }
 
-    /// The guest's frames are read again, by whoever serves it.
+    /// The next backend reads the guest's frames again.
     ///
     /// # Errors
     /// The vif is gone.

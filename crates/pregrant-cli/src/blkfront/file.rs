@@ -40,7 +40,7 @@ const DSYNC: u32 = OFlags::DSYNC.bits();
 pub(super) struct DiskFile {
     disk: Arc<SharedDisk>,
     signalled: Arc<Signalled>,
-    /// Told when the kernel has let go of it.
+    /// Set when the kernel has released it.
     ended: Arc<AtomicBool>,
     began: SystemTime,
 }

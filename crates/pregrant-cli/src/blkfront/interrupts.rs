@@ -2,7 +2,7 @@
 //! take long, whatever the disk does.
 //!
 //! ```text
-//!   begin: number, reply, Interrupt --> waiting --end--> the reply, for whoever has done it
+//!   begin: number, reply, Interrupt --> waiting --end--> the reply, for the caller of `end`
 //!                                          '--signal--> EINTR at once, and its Interrupt is raised: no part of it is asked any more
 //!   signal, before its request has come to begin: kept for it
 //! ```

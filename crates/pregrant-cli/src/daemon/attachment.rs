@@ -113,7 +113,7 @@ impl Attached<Xen> {
         Ok(Some((attached.woken()?, owner)))
     }
 
-    /// Devices for which `had` has words are left to whoever has them.
+    /// Devices for which `had` has a reason are left to their owners.
     pub fn leave(&mut self, had: HadByOthers) {
         self.config.had_by_others = Some(had);
     }

@@ -12,7 +12,7 @@
 //!
 //! One that [waits](Heir) for its predecessor's end holds the lock `NAME.next.lock` and has set the
 //! switch to 0. A predecessor that finds that lock held leaves the switch as it is; else it takes
-//! the lock itself, sets 1, and keeps the lock until its process has ended. So whoever comes then
+//! the lock itself, sets 1, and keeps the lock until its process has ended. So the next backend
 //! sets 0 after that 1, and no device falls to the kernel between two backends of which one waited
 //! for the other.
 
@@ -103,7 +103,7 @@ impl Drop for Heir {
         }
         let lock = (!self.owns).then(|| Lock::take(&lock_path(&self.run_dir, self.serves)));
         if !matches!(lock, Some(Err(_))) && !another_runs(&self.run_dir, self.serves) {
-            let _ = self.kernel.set_autoprobe(true); // as whoever waited before it had it
+            let _ = self.kernel.set_autoprobe(true); // as it is where no backend runs
         }
     }
 }
@@ -311,7 +311,7 @@ mod tests {
         drop(vbds.0);
         assert!(machine.takes_new(), "each left the kernel to the other");
         drop((vifs.1, vbds.1));
-        // Its lock stands until its process has ended: whoever comes sets the switch after it.
+        // Its lock stands until its process has ended: the next one sets the switch after it.
         assert!(machine.heir(Serves::Vbds).is_none());
     }
 

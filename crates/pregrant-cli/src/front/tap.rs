@@ -150,7 +150,7 @@ where
         self.arrivals.take(|_| {});
         if !self.round()? {
             if self.stands {
-                // The vif's ring has frames, for which no one would sleep; and whoever makes room
+                // The vif's ring has frames, for which no one would sleep; and room
                 // in a tap's ring wakes a backend's worker.
                 std::thread::sleep(STANDS);
             } else {

@@ -136,7 +136,7 @@ impl Direct {
         match self.mode.load(Ordering::Acquire) {
             CACHED => true,
             DRAINING => false,
-            // It is marked as busy already, so whoever drains waits for what is added now.
+            // It is marked as busy already, so a drain waits for what is added now.
             _ if submitter.busy.load(Ordering::Relaxed) => true,
             _ => {
                 submitter.busy.store(true, Ordering::SeqCst);

@@ -8,8 +8,8 @@
 //!                  '--Answer::want-------------> it is waited for again, where it has not come meanwhile
 //! ```
 //! Calls are made one after the other, in the order in which they were asked. An answer that was
-//! given up can be wanted again, so that whoever asks the same of a silent file system has one call
-//! there, however often.
+//! given up can be wanted again, so that the same request to a silent file system is one call
+//! there, however often it comes.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -177,7 +177,7 @@ mod tests {
         go.send(()).unwrap();
         dropped.recv().expect("what nobody wants is dropped by the thread");
         assert!(!answer.want() && answer.give_up().is_none());
-        // What came while it was wanted is whoever's who gives it up.
+        // An answer that came while it was wanted goes to the call that gives it up.
         let (answer, go, _dropped) = slow(&thread);
         go.send(()).unwrap();
         while answer.is_pending() {

@@ -1,5 +1,5 @@
-//! The format of an image that is served as raw: whoever names a qcow2 file as a raw
-//! image gives a guest its header.
+//! The format of an image that is served as raw: a qcow2 file configured as raw
+//! gives a guest its header.
 //!
 //! What a guest may do: write such a header on its disk, which is then warned of when the disk is
 //! attached the next time.

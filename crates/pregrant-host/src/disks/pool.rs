@@ -7,7 +7,7 @@
 //!                            '-------- again --------'      behind those that wait
 //! ```
 //! Invariants: a transfer is with one thread at a time, which owns its memory; the threads hold the
-//! open file until their last transfer is done, whoever is gone by then. One that the kernel does
+//! open file until their last transfer is done, even without an owner. One that the kernel does
 //! in many calls keeps no thread from the others.
 
 use super::PATIENCE;

@@ -8,8 +8,8 @@
 //! ```
 //! A discard is given to the kernel in pieces of [`DISCARD_PIECE`] bytes at most, and between two
 //! of them others have their turn: a guest may ask for one of its whole disk, for which the kernel
-//! would hold the image's lock, and a thread of its own or ours, until the last byte of it, whoever
-//! waits or is killed meanwhile.
+//! would hold the image's lock, and a thread of its own or ours, until the last byte of it, also
+//! when its process waits or is killed meanwhile.
 //!
 //! Invariants: a transfer owns the memory that its pieces name ([`Io`]), and that memory stays
 //! where it is when the transfer moves; what the kernel knows of is not touched before it says that
@@ -119,7 +119,7 @@ impl Transfer {
         matches!(self.io.op, IoOp::Discard { .. }) && file.is_device()
     }
 
-    /// What is left of it, for io_uring. Whoever pushes it keeps the transfer, and does not touch
+    /// What is left of it, for io_uring. Its submitter keeps the transfer, and does not touch
     /// it, until the kernel has [ended](Self::ended) it.
     pub(super) fn request(&self, file: &OpenFile) -> squeue::Entry {
         let fd = types::Fd(file.fd().as_raw_fd());

@@ -328,7 +328,7 @@ impl Disk for UringDisk {
 }
 
 impl Drop for UringDisk {
-    /// Whoever drops it has waited as long as is to be waited. A thread keeps memory and open file
+    /// The owner has waited as long as is to be waited. A thread keeps memory and open file
     /// of transfers that are under way still.
     fn drop(&mut self) {
         let Some(mut ring) = self.0.take() else { return };

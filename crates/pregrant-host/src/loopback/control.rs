@@ -36,7 +36,7 @@ impl Control {
         self.ask(&request, || format!("create {} with {} pages", spec.domid, spec.pages)).map(drop)
     }
 
-    /// Destroys a domain, whoever is attached to it.
+    /// Destroys a domain, also one with attached processes.
     ///
     /// # Errors
     /// There is none of this number.

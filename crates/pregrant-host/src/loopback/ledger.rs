@@ -241,8 +241,8 @@ impl Route {
 
 /// Event bits of one attached process or thread.
 ///
-/// Whoever sends sets the pending bit, then the selector bit of its word unless it is masked, then
-/// checks `waiting`. Whoever waits sets `waiting`, then checks the selector. Both have a SeqCst
+/// The sender sets the pending bit, then the selector bit of its word unless it is masked, then
+/// checks `waiting`. The waiter sets `waiting`, then checks the selector. Both have a SeqCst
 /// fence in between, so one of the two sees the other: no wake-up is lost, and no system call is
 /// made while no one sleeps.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 //! A guest may invent source addresses at line rate. Each port therefore owns a fixed share of the
 //! table: a port that has used up its share learns nothing more, and can push out no one else's
 //! addresses. A pinned address (the one that the toolstack gave to a vif) stays at its port,
-//! whoever else claims it. A learnt one stays as long as it is believed, unless the port that
+//! also when another claims it. A learnt one stays as long as it is believed, unless the port that
 //! claims it may take it ([`Claim`]): a frame is enough to claim an address, and would take its
 //! traffic.
 //!

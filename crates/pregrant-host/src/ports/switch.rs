@@ -162,7 +162,7 @@ impl SwitchPort {
     }
 
     /// Says with which addresses the guest may send. Its own, where that is known, is behind this
-    /// port from now on, whoever used it before; of two vifs with one address the later has it.
+    /// port from now on, whichever used it before; of two vifs with one address the later has it.
     pub fn set_sources(&self, sources: Sources) {
         self.shared.fabric.set_sources(self.port, sources);
     }

@@ -7,7 +7,7 @@
 //! ```
 //! One thread, one epoll set. Who may connect to the path is domain 0 and may do anything, so the
 //! socket belongs to its user alone (mode 0600). All other domains come through
-//! [`Xenstored::add_connection`], where whoever made the socket pair vouches for the number.
+//! [`Xenstored::add_connection`], where the maker of the socket pair vouches for the number.
 //!
 //! What a client may do: send anything, never read, connect very often. The server core bounds what
 //! one connection holds; beyond [`MAX_CONNECTIONS`] no more are accepted until one closes. Nothing

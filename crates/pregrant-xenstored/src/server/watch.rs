@@ -3,7 +3,7 @@
 //! ```text
 //!   change at /local/domain/7/device/vif/0/state
 //!     -> watches on that node and on each node above it      (found by the path, cut shorter and shorter)
-//!     -> when a node is removed with all below it: watches on removed nodes too, each told its own path
+//!     -> when a node is removed with all below it: watches on removed nodes too, each with its own path
 //! ```
 //! What a client may do: set very many watches (a quota), and never read its events. Equal events
 //! wait once, and beyond a limit a watch's events are replaced by one that names the watched node:

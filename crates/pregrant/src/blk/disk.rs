@@ -62,8 +62,8 @@ impl DiskFigures {
         }
     }
 
-    /// The same disk with logical sectors of 512 bytes, whoever makes whole sectors of its own of
-    /// them. Those are its physical ones.
+    /// The same disk with logical sectors of 512 bytes, for a disk that makes whole sectors of its
+    /// own of them: the physical ones.
     pub fn in_sectors_of_512(self) -> Self {
         let physical_sector_size = self.physical_sector_size.max(self.sector_size);
         let secure = self.units() == 1;
@@ -86,7 +86,7 @@ pub struct Discard {
     pub alignment: u32,
     /// It can discard so that the data is gone for good.
     pub secure: bool,
-    /// Whole units that were discarded read as zeroes from then on, whoever reads them, until they
+    /// Whole units that were discarded read as zeroes from then on, for all readers, until they
     /// are written.
     pub zeroes: bool,
 }
@@ -404,7 +404,7 @@ pub trait Image: Send {
     /// # Errors
     /// See [`OpenError`]. It is not open then.
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
-    /// What is strange about it, for whoever gave it to its guest; while it is open. None: nothing.
+    /// What is strange about it, for the host's administrator; while it is open. None: nothing.
     fn strange(&self) -> Option<String> {
         None
     }

@@ -28,7 +28,7 @@ pub trait RingMem {
     fn load(&self, w: Word) -> u32;
     /// Stores an index with release order.
     fn store(&self, w: Word, v: u32);
-    /// Asks for the cache lines of `n` slots from `idx` on in the exclusive state: whoever reads a
+    /// Asks for the cache lines of `n` slots from `idx` on in the exclusive state: the reader of a
     /// slot here writes into it next, so that each line crosses between the cores once for each
     /// direction.
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! The redo page: what makes a batch of answers happen once, whoever dies in the middle
+//! The redo page: makes a batch of answers happen once, although a process dies in the middle
 //! (docs/protocol 1.1, R3).
 //!
 //! ```text

@@ -16,7 +16,7 @@
 //!
 //! What the peer may do: put any bits into any slot. Nothing here fails but [`Extra::parse`], for
 //! what both ends of Linux treat as fatal. The limits at the end of this file need the whole frame
-//! and are applied by whoever assembles it.
+//! and are applied where it is assembled.
 
 use super::WireError;
 use core::mem::offset_of;
@@ -208,8 +208,8 @@ pub const RSP_DROPPED: i16 = -2;
 /// `NETIF_RSP_NULL`: the slot carried an extra info.
 pub const RSP_NULL: i16 = 1;
 
-/// `NETTXF_csum_blank`: the checksum field holds the pseudo header's sum; whoever sends the frame
-/// on finishes it.
+/// `NETTXF_csum_blank`: the checksum field holds the pseudo header's sum; the end that sends the
+/// frame on finishes it.
 pub const TXF_CSUM_BLANK: u16 = 0x1;
 /// `NETTXF_data_validated`: the data was verified, or comes straight from this host.
 pub const TXF_DATA_VALIDATED: u16 = 0x2;

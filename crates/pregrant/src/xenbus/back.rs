@@ -41,8 +41,8 @@ pub type KeptMemory<'a> = &'a mut dyn FnMut(&str, usize) -> Option<Box<dyn Share
 pub enum Begin {
     /// New rings: what is kept of old ones is cleared, and the front gets what was accepted.
     Fresh,
-    /// A predecessor's rings: what is kept of them is replayed, what was offered and told then
-    /// still holds. Nothing is written, but for what changed while no one was there to say so.
+    /// A predecessor's rings: what is kept of them is replayed, what was offered then still
+    /// holds. Nothing is written, but for what changed while no one was there to say so.
     Reattach,
 }
 

@@ -150,7 +150,7 @@ pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
 pub struct BackView {
     /// When its front tells of its rings.
     pub handshake: Handshake,
-    /// The toolstack wants the device to stay: nobody wrote another `online` than 1.
+    /// The toolstack wants the device to stay: no `online` other than 1 was written.
     pub online: bool,
     /// The front's rings are mapped and served. A disk's are so at Closing, too, while its front
     /// has not closed.
@@ -201,7 +201,7 @@ pub fn front(own: XenbusState, back: XenbusState, handshake: Handshake, reconnec
     let down = |own| match own {
         Closed => Reaction::Stay,
         Closing => Reaction::Enter(Closed),
-        // Nothing was told to the back yet.
+        // Nothing was announced to the back yet.
         Initialising | Unknown => Reaction::Enter(Closed),
         _ => Reaction::Enter(Closing),
     };
@@ -354,7 +354,7 @@ mod tests {
             // The toolstack's 5 was never heard of, or the front is in use and does not say so.
             assert_eq!(disk(Connected, Connected, online), ([].into(), Reaction::Stay));
         }
-        // It goes on after all, where nobody wants the disk gone.
+        // It goes on after all, if the toolstack does not want the disk gone.
         assert_eq!(disk(Closing, Connected, true), ([Connected].into(), Reaction::Stay));
         assert_eq!(disk(Closing, Connected, false), ([].into(), Reaction::Stay));
         // One that begins again, or with new rings, has closed.

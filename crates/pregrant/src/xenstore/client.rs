@@ -9,7 +9,7 @@
 //!
 //! xenstore itself is trusted with the keys that it keeps, but not with memory: lengths are checked
 //! before anything is reserved, and an answer that the protocol does not allow ends the
-//! connection's use. Whoever may write below a watched node chooses the paths of its events, so one
+//! connection's use. A writer below a watched node chooses the paths of its events, so one
 //! event waits for each watch, whatever was changed: it names the watched node when there were
 //! several. Only where no one but us and the toolstack writes ([`Client::watch_each`]) each path
 //! waits, up to a bound. The *values* come from other domains: parse them as hostile, see
@@ -37,7 +37,7 @@ pub trait Transport {
     /// Sends all of it. A message always comes whole, since `/dev/xen/xenbus` wants it so.
     fn send(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Takes what came, at least one byte, and waits for it as long as told, for ever when `wait`
+    /// Takes what came, at least one byte, and waits for it as long as `wait`, for ever when it
     /// is `None`. `Ok(0)`: nothing came in that time.
     fn recv(&mut self, buf: &mut [u8], wait: Option<Duration>) -> Result<usize, Self::Error>;
 }
@@ -248,8 +248,8 @@ impl<T: Transport> Client<T> {
         self.next_event_where(wait, |_| true)
     }
 
-    /// The next event that the test wants; the others stay where they are, for whoever waits for
-    /// those.
+    /// The next event that the test wants; the others stay for those that
+    /// wait for them.
     pub fn next_event_where(
         &mut self,
         wait: Option<Duration>,

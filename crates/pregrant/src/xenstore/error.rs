@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its xenstore, told with the operation and the path.
+//! Errors between a client and its xenstore, each with the operation and the path.
 
 use super::path::PathError;
 use crate::wire::xs::Errno;

@@ -60,7 +60,7 @@ impl Fabric {
         Some(Arc::clone(&control.view))
     }
 
-    /// The time, as it was last told.
+    /// The time, as it was last set.
     pub fn now_ns(&self) -> u64 {
         self.now_ns.load(Ordering::Relaxed)
     }

@@ -11,7 +11,7 @@
 //! keeps its frames in order. A mailbox is made when a worker first has a frame for the queue.
 //!
 //! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it,
-//! whoever sent it; what was moved on to the arena is one mail more. Spent mail waits for its
+//! from all senders; what was moved on to the arena is one mail more. Spent mail waits for its
 //! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. What waits when
 //! the queue ends is dropped, also by a worker that does not know of the end.
 //!

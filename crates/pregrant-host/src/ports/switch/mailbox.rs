@@ -76,8 +76,8 @@ impl<T> Writer<T> {
         self.len() >= self.shared.slots.len()
     }
 
-    /// Puts `mail` in. Refused: there is no room. Whoever waits for it is to be
-    /// [woken](Waiting::is_over).
+    /// Puts `mail` in. Refused: there is no room. [Wake](Waiting::is_over) a
+    /// waiting reader.
     pub fn post(&mut self, mail: T) -> Result<(), T> {
         if self.is_full() {
             return Err(mail);
@@ -137,7 +137,7 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// The reader found nothing. True: it is to check once more; whoever posts from now on wakes
+    /// The reader found nothing. True: it is to check once more; a post from now on wakes
     /// it. False: it was said before, and it has checked since.
     pub fn begin(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {

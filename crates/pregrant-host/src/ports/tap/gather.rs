@@ -16,7 +16,7 @@ pub struct Vector {
     len: usize,
 }
 
-// SAFETY: an address and a length; whoever has the kernel read there vouches for them
+// SAFETY: an address and a length; the caller that has the kernel read there vouches for them
 // (`Vector::zero_copy`), on any thread.
 unsafe impl Send for Vector {}
 

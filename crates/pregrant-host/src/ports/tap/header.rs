@@ -22,7 +22,7 @@ const VIRTIO_ECN: u8 = 0x80;
 /// headers. None: it claims what its headers do not bear out.
 pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
-    // Whoever cuts a large segment starts from a blank checksum, the kernel too.
+    // Segmentation starts from a blank checksum, the kernel's too.
     if offload.gso_type != 0 && !offload.csum_blank {
         return None;
     }

@@ -178,7 +178,7 @@ impl Ring {
                 // It still has some: wait for those, whatever it lacks.
                 std::thread::yield_now();
             }
-            // Whoever ends the others does not wait for them, so neither do we: they may never end
+            // With `nowait` the caller does not wait for the others, nor do we: they may never end
             // without another.
             wait_for = if self.nowait { open } else { 1 };
         }

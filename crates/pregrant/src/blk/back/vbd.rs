@@ -4,7 +4,7 @@
 //!   offer       what this back takes                                          blk/features.rs
 //!   connect     image opened, and written down (kept_image) --> the front's keys --> rings, channels --> queues live --> figures written, and then state 4
 //!   resize      `sectors` and the state once more: the front checks        also by a successor whose image grew meanwhile
-//!   disconnect  nothing stays mapped or bound, but what the disk still works on: whoever closes it waits for that (under_way)
+//!   disconnect  nothing stays mapped or bound, but what the disk still works on: its closer waits for that (under_way)
 //! ```
 //! Connected is said only after the image is open: a disk that cannot be had is a device that
 //! closes with a line that says why.
@@ -341,7 +341,7 @@ impl<P: Platform> Vbd<P> {
     }
 
     /// Writes down which image this connection's guest has, before anything is done there; or finds
-    /// that it has another, and refuses that, in words. Whoever was refused so is not given the
+    /// that it has another, and refuses that, in words. A refused guest does not get the
     /// other by connecting again: it may have it mounted. A CD drive is, for there that is how its
     /// medium is changed.
     fn check_image(

@@ -5,8 +5,8 @@
 //!   take:   ring --> id --> the place's request --> Answer, bytes out --> pages back to the pile, in the order that keeps the top warm
 //! ```
 //! Invariants: an id is a place and how often it was used: what was answered is not answered again,
-//! whoever has the place now. Each answer is copied out of the ring once and checked against what
-//! was asked.
+//! even if its place is in use again. Each answer is copied out of the ring once and checked
+//! against its request.
 //!
 //! What a back may do: answer ids that were never asked, or twice, or as another operation (a fault
 //! each: the device is closed); say any status (what is neither OKAY nor EOPNOTSUPP is a failure);

@@ -227,7 +227,7 @@ impl<P: Platform> FrontVbd<P> {
                 }
                 S::Closing if self.front.stays() => {
                     came_to = FrontStep::StaysInUse;
-                    // For whoever waits for the detach; a guest may have no place for the text.
+                    // For a toolstack waiting to detach; a guest may have no place for the text.
                     self.reported = bus.report(IN_USE).is_ok();
                 }
                 S::Closing | S::Closed => {
@@ -348,8 +348,8 @@ impl<P: Platform> FrontVbd<P> {
         self.release_unneeded(p);
     }
 
-    /// The tags of requests whose queue went before they were answered: whoever asked does it
-    /// again, or not. The back may have done them.
+    /// The tags of requests whose queue went before they were answered: the caller repeats
+    /// them, or not. The back may have done them.
     pub fn take_lost(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.lost)
     }

@@ -15,7 +15,7 @@
 //! | `shared` | all of it, for a port and for who lends it frames |
 //!
 //! A wake-up of the worker costs three writes. So [`is_asleep`](Vhost::is_asleep) says whether few
-//! frames are better written by whoever has them; none is in the ring then, and order is kept.
+//! frames are better written by their owner; none is in the ring then, and order is kept.
 //! Calls are asked for before our own thread sleeps, and when the ring is full for half of it.
 //!
 //! Payload that is lent goes by reference: its descriptors name the guest's pages, which stay
@@ -363,7 +363,7 @@ impl<D: Worker> Vhost<D> {
         if let Err(violation) = self.tx.reclaim() {
             return self.restart(&violation.into());
         }
-        // Whoever lent them has asked before, and may be about to sleep.
+        // Their lender has asked before, and may be about to sleep.
         self.completed.append(self.tx.completed());
         self.report_completed();
         while let Some((header, frame)) = self.kept.front().and_then(|bytes| bytes.split_first_chunk()) {

@@ -87,7 +87,7 @@ pub struct Addresses {
     pub used: u64,
 }
 
-/// Whether whoever wants to be notified when an index passes `event` is to be notified, now that it
+/// Whether to notify a peer that wants an event when an index passes `event`, now that it
 /// went from `old` to `new`.
 fn passes(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
