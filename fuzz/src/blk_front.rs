@@ -186,7 +186,7 @@ impl Game {
     /// The back maps the rings that its front names.
     fn live(&mut self) {
         self.queues.clear();
-        // The next connection has the same pages, whoever has them mapped.
+        // The next connection has the same pages, even if still mapped.
         self.held.iter_mut().for_each(|(gref, _)| *gref = None);
         let most = BackFeatures { max_queues: u32::MAX, ..BackFeatures::default() };
         let keys = &mut OwnKeys(&mut self.front_bus);

@@ -7,7 +7,7 @@
 //!            |              '-- validated here, with the guest's memory as it is now; the disk's order must be the one that comes
 //!            '-- reads land in the guest's memory, an answer falls due           out, in the requests' order
 //! ```
-//! What the guest's memory has to be is kept beside it, byte by byte: whoever changes it says so
+//! What the guest's memory has to be is kept beside it, byte by byte: each change is recorded
 //! here. The disk keeps no sectors: what it gives for a read is new each time, and what is written
 //! is compared as it comes.
 //!
@@ -160,7 +160,7 @@ pub struct Model {
     reads: u64,
 }
 
-/// The model, whoever has a way to it.
+/// The model, shared by all that have a way to it.
 pub type ModelDisk = SharedDisk<Model>;
 
 impl ModelDisk {

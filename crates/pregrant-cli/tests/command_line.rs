@@ -169,7 +169,7 @@ fn two_demos_at_the_same_time() {
         let json = std::fs::read_to_string(place.0.join("out.jsonl")).expect("JSON lines");
         let lines: Vec<serde_json::Value> =
             json.lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect();
-        // What a killed backend held in its memory is lost with it, and told.
+        // Frames in a killed backend's memory are lost with it, and counted.
         let lost = |l: &&serde_json::Value| l["bench"] != "restart" && l["lost"] != 0;
         assert!(!lines.is_empty() && !lines.iter().any(|l| lost(&l)), "{json}");
         std::fs::remove_file(place.0.join("out.jsonl")).expect("the file");

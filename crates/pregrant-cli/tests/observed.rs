@@ -277,7 +277,7 @@ fn lines_are_for_who_reads_them_and_honest_ends_are_no_warnings() {
     machine.stop();
 }
 
-/// Whoever mistypes a device would wait for it without a word.
+/// A mistyped device would be waited for without a word.
 #[test]
 fn a_device_that_is_not_there_is_said_to_be_missing() {
     let mut machine = Served::start("missing", &["--guest", "5", "--disk", "5=ram:1M"]);

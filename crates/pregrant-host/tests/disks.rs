@@ -583,7 +583,7 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
             said()
         );
     }
-    // Whoever opens it again gets the place described, and the log not once more.
+    // A second open gets the place described, and the log not once more.
     let lines = said().len();
     assert_eq!(lines, 3);
     image.close();
@@ -616,7 +616,7 @@ fn a_device_of_the_same_number_is_another_device() {
     assert_eq!(identity(), before, "one that grew is the same");
     let number = std::fs::metadata(&device.0).unwrap().rdev();
     losetup(&["--detach"]);
-    // Whoever looked for a free one meanwhile has it for a while.
+    // A process that searched for a free one may have it for a while.
     while !Command::new("losetup").arg(&device.0).arg(&second.0).output().unwrap().status.success() {
         std::thread::yield_now();
     }

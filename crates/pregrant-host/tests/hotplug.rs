@@ -1,5 +1,5 @@
-//! The hotplug service: what it runs for a backend, and what it refuses to whoever has the
-//! backend's process.
+//! The hotplug service: what it runs for a backend, and what it refuses to an attacker
+//! in the backend's process.
 
 use pregrant_host::drivers::net::hotplug::{
     Asked, Capacity, REQUEST_BYTES, Request, Run, Service, ServiceError, What,

@@ -363,7 +363,7 @@ impl PortProvider for Asks {
     }
 }
 
-/// Frames that another worker has for a guest that was just told 4 find its port.
+/// Frames that another worker has for a guest that just read 4 find its port.
 fn ports_are_made_before_a_guest_is_notified() {
     let mut machine = Machine::start();
     machine.guest_domain(5);

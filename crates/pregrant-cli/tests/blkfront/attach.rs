@@ -93,7 +93,7 @@ fn xl_s_script_fails_with_the_reason_why_a_disk_is_not_there() {
         assert!(keys.contains(part), "no {part:?} in {keys}");
     }
     assert!(!keys.contains("\nconnected"), "{keys}");
-    // A raw image that is none: it is served, and whoever reads the log knows.
+    // A qcow2 image served as raw: it is served, and the log says so.
     std::fs::write(&image, [&b"QFI\xfb"[..], &[0; 65532]].concat()).expect("it may");
     until_text(|| read(&log), "looks like a qcow2 image");
     let (out, keys) = script(&machine);

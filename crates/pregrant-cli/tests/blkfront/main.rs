@@ -51,7 +51,7 @@ fn can_mount() -> bool {
 /// `pregrant loopback serve` with guest 5, which has a disk.
 struct Machine {
     served: Served,
-    /// Keeps the guest, whoever of its processes ends.
+    /// Keeps the guest, whichever of its processes ends.
     _guest: Loopback,
 }
 

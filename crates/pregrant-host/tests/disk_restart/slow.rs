@@ -313,8 +313,8 @@ pub fn a_disk_that_hangs_holds_no_one_but_its_guest() {
     world.finish(back);
 }
 
-/// A file system that does not answer at all: whoever opens an image there, or asks for its length,
-/// gets an error and goes on.
+/// A file system that does not answer at all: a call that opens an image there, or asks its length,
+/// gets an error, and its caller goes on.
 pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     let Some(mount) = Mount::new("silent") else { return };
     let mut image = FileImage::new(mount.path(), DiskConfig::default());

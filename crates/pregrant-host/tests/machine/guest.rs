@@ -76,7 +76,7 @@ impl Guest {
         self.mac
     }
 
-    /// Takes this address for its own from now on, whoever has it.
+    /// Takes this address for its own from now on, even if another has it.
     pub fn act_as(&mut self, mac: MacAddr) {
         self.mac = mac;
     }

@@ -29,7 +29,7 @@ pub struct Host {
     store: Handle,
     thread: JoinHandle<()>,
     pub toolstack: Client<UnixTransport>,
-    /// Keeps the driver domain, whoever of its processes ends.
+    /// Keeps the driver domain, whichever of its processes ends.
     pub keeper: Loopback,
     /// What there is without guests and backs.
     pub empty: Audit,

@@ -127,7 +127,7 @@ type ByQueue = BTreeMap<(u16, usize), Arc<dyn QueueWaker>>;
 pub struct Wakers(Arc<Mutex<ByQueue>>);
 
 impl Wakers {
-    /// Whoever has this port now is to be woken in this way.
+    /// Sets how the present owner of this port is woken.
     pub fn keep(&self, of: (u16, usize), owner: &PortOwner) {
         self.0.lock().unwrap().insert(of, Arc::clone(&owner.waker));
     }

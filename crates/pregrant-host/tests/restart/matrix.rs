@@ -194,7 +194,7 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// The cell that is played, for whoever says why it ended.
+/// The cell that is played, for the message of a failure.
 static NOW: Mutex<String> = Mutex::new(String::new());
 
 /// Says which cell it is, if any.

@@ -92,7 +92,7 @@ pub fn fronts_come_back() {
     }
 }
 
-/// A front that closes while its back is dead: it waits for whoever comes, a next back or the
+/// A front that closes while its back is dead: it waits for a next back or the
 /// toolstack.
 pub fn a_front_closes_while_its_back_is_dead() {
     for next in ["back", "toolstack", "nobody"] {

@@ -1,5 +1,5 @@
 //! A front that says Closing (5) with its disk in use, as Linux's does up to 5.13: it goes on with
-//! its ring until it says Closed (6), and so does the back, whoever serves it by then.
+//! its ring until it says Closed (6), and so does the back, also a successor.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -90,7 +90,7 @@ fn a_front_in_use_is_served_at_5_until_it_says_6() {
             assert_eq!(world.step_back().unwrap(), over);
             assert_eq!(back_says(&world), "6");
             assert_eq!(world.xen.counts().mapped, 0);
-            // What the toolstack wants gone is not offered again, whoever comes.
+            // No next back offers again what the toolstack wants gone.
             let states: &[_] = if by_toolstack { &["1", "3", "4", "5", "1"] } else { &["1"] };
             for state in states {
                 set(&world, false, "state", state);

@@ -61,7 +61,7 @@ impl Ends {
     }
 }
 
-/// Its bytes would have no offsets: whoever counts them would overflow.
+/// Its bytes would have no offsets: a count of them would overflow.
 #[test]
 fn a_disk_that_is_longer_than_offsets_reach_is_refused() {
     let mut world = World::new(VbdConfig::default(), figures());

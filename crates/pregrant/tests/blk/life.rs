@@ -43,7 +43,7 @@ fn bytes_go_both_ways_on_every_path_in_both_layouts() {
                     .zip(3000 * 512..)
                     .all(|(b, at)| *b == byte(at))
             );
-            // Whoever has an answer may end its grants.
+            // The owner of an answer may end its grants.
             assert_eq!(front.queue_mut(0).unwrap().busy_pages(), 0);
             let counts = world.back.shares()[0].counters.read();
             assert_eq!((counts.reads, counts.writes, counts.answers), (12, 6, 18));
@@ -107,7 +107,7 @@ fn a_successor_notifies_of_what_may_be_untold_alone() {
         front.publish(&world.guest, 0);
         assert_eq!(front.arm(&world.guest), Ok(false), "it sleeps until the answer");
         assert_eq!((events(&mut world), events(&mut world)), (0, 0), "there is none");
-        // Answered, and perhaps not notified; whoever dies next does not know either.
+        // Answered, and perhaps not notified; one that dies next does not know either.
         while front.arm(&world.guest) == Ok(false) {
             world.poll_back();
         }

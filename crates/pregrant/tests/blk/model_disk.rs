@@ -122,7 +122,7 @@ impl Inside {
     }
 }
 
-/// The disk, whoever has a way to it.
+/// The disk, shared by all that have a way to it.
 pub type ModelDisk = SharedDisk<Inside>;
 
 impl ModelDisk {

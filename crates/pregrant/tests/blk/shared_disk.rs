@@ -6,7 +6,7 @@
 //!                                    '-Disk--> Way, lane 1 ---'
 //! ```
 //! A back's process ends in the middle of a call by [`perhaps_die`]: the model is there afterwards,
-//! for whoever comes next.
+//! for the next process.
 
 use pregrant::blk::disk::{Disk, DiskFigures, Done, Image, Io, OpenError, Opening};
 use pregrant::error::PlatformError;
@@ -32,7 +32,7 @@ pub trait Model: Send + 'static {
     fn end(&mut self, lane: usize);
 }
 
-/// The model, whoever has a way to it.
+/// The model, shared by all that have a way to it.
 pub struct SharedDisk<M>(Arc<Mutex<M>>);
 
 impl<M> Clone for SharedDisk<M> {

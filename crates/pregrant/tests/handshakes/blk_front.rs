@@ -372,7 +372,7 @@ fn freebsd_of_one_page_and_of_eight() {
     }
 }
 
-/// FreeBSD before 11 told the back of its limits too, and refuses to let go of a disk that is open:
+/// FreeBSD before 11 wrote its limits for the back too, and refuses to detach an open disk:
 /// it writes a text and stays at 4.
 #[test]
 fn freebsd_of_old_and_in_use() {

@@ -524,7 +524,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Whoever dies when: what the front has not given back is as it came, also where the successor
+    /// After any death: what the front has not given back is as it came, also where the successor
     /// begins to write.
     #[test]
     fn rx_bytes_are_the_front_s_until_it_posts_their_slots_again(steps in steps()) {

@@ -397,7 +397,7 @@ fn a_port_that_never_completes_stops_its_own_queue_alone() {
     rig.assert_empty();
 }
 
-/// Whoever ends a queue has the port give up what it keeps while it is still mapped: drained in
+/// The end of a queue has the port give up what it keeps while it is still mapped: drained in
 /// good order, or dropped after a fault.
 #[test]
 fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
@@ -564,8 +564,8 @@ fn a_port_gets_private_bytes_of_what_it_cannot_hand_on_unfinished() {
     }
 }
 
-/// Where headers are none that can be understood, the frame is whole too, and whoever finishes it
-/// says what is wrong.
+/// Where headers are none that can be understood, the frame is whole too, and its checksum's
+/// completion says what is wrong.
 #[test]
 fn a_blank_checksum_without_headers_is_copied_whole() {
     let rig = Rig::new();

@@ -27,7 +27,7 @@ fn left_by_a_back() -> (FrontVif<LocalDomain>, LocalDomain, MapBus, MapBus) {
 }
 
 /// Linux's netback takes the key away when it is unbound, and waits for it before it says 4 when it
-/// is bound again; its rings are live all the while. Whoever takes over from it goes on with them,
+/// is bound again; its rings are live all the while. A successor goes on with them,
 /// and says 4.
 #[test]
 fn live_rings_at_state_2_are_taken_up() {

@@ -196,7 +196,7 @@ fn answers(of: &[(Taken, u32)]) -> Vec<(Taken, Response)> {
     of.iter().map(|&(taken, n)| (taken, rsp(n))).collect()
 }
 
-/// Whoever takes the ring up does what was taken and not answered, then the rest: each id has one
+/// A successor does what was consumed and not answered, then the rest: each id has one
 /// answer.
 fn finish<K: AnyOrder<Req = Request, Rsp = Response>>(case: Case, survives: &Survives) {
     let mut back = survives.try_attach::<K>().expect("the ring can be taken up");

@@ -8,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 paths!(with_paths {
-    /// See the module. Nothing is asked at first.
+    /// See the module. By default the front requests nothing.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Asked(Wanted, default) {}
 });
@@ -20,7 +20,7 @@ impl Default for Asked {
 }
 
 impl Asked {
-    /// Of such a back. `can_name`: the platform can name this domain's frames.
+    /// What a front requests of this back. `can_name`: the platform can name this domain's frames.
     pub fn of(config: &FrontConfig, back: &BackFeatures, can_name: bool) -> Self {
         let mut asked = Self::start();
         each_path!(Path => {
@@ -54,8 +54,7 @@ impl Asked {
         all
     }
 
-    /// Whether something of it is [kept](Asks::KEPT) as long as there is anything else to be
-    /// done without.
+    /// Whether one of these paths is [given up last](Asks::KEPT).
     pub fn is_kept(&self) -> bool {
         let mut is_kept = false;
         each_path!(Path => {
@@ -64,7 +63,7 @@ impl Asked {
         is_kept
     }
 
-    /// How ordinary pages are granted for it; None: as it comes.
+    /// How the front grants ordinary pages for these paths; None: any way.
     pub fn granting(&self) -> Option<Granting> {
         let mut granting = None;
         each_path!(Path => if granting != Some(Granting::Standing) {
@@ -73,7 +72,7 @@ impl Asked {
         granting
     }
 
-    /// Whether something of it is asked for on the control ring.
+    /// Whether a path sends its request over the control ring.
     pub fn needs_ctrl(&self) -> bool {
         let mut needs = false;
         each_path!(Path => needs |= Path::needs_ctrl(*OfPath::<Path>::path(self)));

@@ -13,7 +13,7 @@ paths!(with_paths {
         pub ring_order: u32 = 0,
         /// How ordinary TX pages are granted.
         pub granting: Granting = Granting::PerFrame,
-        /// Frames over several slots are taken; without it the back drops those that are longer
+        /// The front receives frames over several slots; else the back drops those that are longer
         /// than a page.
         pub sg: bool = true,
         /// Two event channels for each queue, where the back can.

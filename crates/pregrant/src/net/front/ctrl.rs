@@ -154,7 +154,7 @@ impl<P: Platform> CtrlFront<P> {
         self.pending.is_some()
     }
 
-    /// The answer to what was asked, once it is there.
+    /// The back's response to the last request, once it is there.
     pub fn answer(&mut self) -> Result<Option<CtrlResponse>, PeerFault> {
         if self.ring.available(1)? == 0 {
             return Ok(None);

@@ -38,7 +38,7 @@ pub struct HookFrame {
     end: usize,
     /// Bytes of the frame behind the copy.
     rest: usize,
-    /// Bytes that were put ahead of the frame; below 0: taken away.
+    /// Bytes that the hook added ahead of the frame; below 0: removed.
     grown: isize,
     changed: bool,
     /// Checksum and segmentation; a hook that changes what they speak of changes them too.

@@ -59,7 +59,7 @@ impl Lent {
         self.frames = 0;
     }
 
-    /// The tokens of frames from the `from`-th on, which count as lent no longer.
+    /// Marks frames from the `from`-th on as lent no longer; returns their tokens.
     pub(super) fn forget_from(&mut self, from: usize) -> impl Iterator<Item = Token> + use<> {
         let gone = if from < BURST_FRAMES { self.frames & u64::MAX << from } else { 0 };
         self.frames &= !gone;
@@ -116,7 +116,7 @@ impl Lent {
     }
 }
 
-/// What is lent of a page.
+/// The frame that the caller has by reference in a page.
 #[derive(Clone, Copy)]
 struct LentPart {
     /// The token of the frame, where it begins here, and 0 in its other pages and those that are
@@ -136,7 +136,7 @@ pub struct LentPages {
     spare: Vec<u16>,
     /// By page.
     parts: Box<[LentPart]>,
-    /// Frames that are lent.
+    /// Frames that the caller has by reference.
     out: u32,
     number: u64,
 }
@@ -257,7 +257,7 @@ impl LentPages {
         Ok(())
     }
 
-    /// Frames that are lent.
+    /// Frames that the caller has by reference.
     pub fn out(&self) -> u32 {
         self.out
     }

@@ -97,7 +97,7 @@ impl<C> Link<C> {
         }
     }
 
-    /// Whether the events of TX's channel brought no work since this was asked last.
+    /// Whether the events of TX's channel brought no work since the last call.
     pub fn tx_was_spurious(&self) -> bool {
         self.found[0].swap(0, Ordering::Relaxed) == 0
     }

@@ -1,5 +1,5 @@
-//! What a front asked for and does not have, because its back does not offer it or refused it: a
-//! vif goes on without, and its owner says so.
+//! Features that a front requested and its back does not offer or refused: the vif goes on without
+//! them, and its owner logs them.
 //!
 //! What a back may do: offer any lengths; those that are no lengths were left out when its keys
 //! were read.
@@ -10,7 +10,7 @@ use crate::net::path::{Asks, DataLen, Missing, OfPath, PathName};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// One such thing.
+/// One such feature.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotOffered {
     /// Staging buffers of this length.

@@ -37,7 +37,7 @@ use alloc::vec::Vec;
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type Offered<P> = (Chan<P>, EvtchnPort);
 
-/// Cannot be: all memory was taken.
+/// Cannot happen: the paths have all memory.
 const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: -22 };
 
 /// What a queue is made with.
@@ -256,7 +256,7 @@ impl<P: Platform> FrontQueue<P> {
         self.rx.post(p)
     }
 
-    /// Gives the memory back, but for what is lent.
+    /// Returns the memory, but for pages that the caller has by reference.
     #[inline(never)]
     pub fn end(mut self, p: &P, regions: &mut Regions<P>) -> Option<Unreturned<P>> {
         self.rx.rx.chain_mut().give_up_named(p, regions);
@@ -459,7 +459,7 @@ impl<P: Platform> FrontQueue<P> {
         (self.tx, self.rx)
     }
 
-    /// The queue that was [taken apart](Self::into_halves). They come back where they are of two
+    /// The queue that was [split](Self::into_halves). They come back where they are of two
     /// queues.
     #[allow(clippy::type_complexity)]
     pub fn of_halves(

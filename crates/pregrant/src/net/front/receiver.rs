@@ -159,7 +159,7 @@ fn copy_parts<P: Platform, F: FrontPath<P>>(
 pub struct Lending<'a> {
     /// Frames, or their heads.
     pub out: &'a mut Arena,
-    /// Which are lent.
+    /// Which frames the caller gets by reference.
     pub lent: &'a mut Lent,
 }
 

@@ -58,7 +58,7 @@ enum Long {
     Refused,
     /// They say that there is no frame.
     Error(u32),
-    /// It was taken.
+    /// The frame was received.
     Frame(u32),
 }
 
@@ -385,7 +385,7 @@ impl<P: Platform> RxFront<P> {
         self.ring.free() > 0 && !self.buffers.can_post(self.slot_at(self.ring.next_index()))
     }
 
-    /// A received buffer that was sent on is free: the answer to its TX request was taken.
+    /// A received buffer that was sent on is free: TX consumed the answer to its request.
     #[inline(always)]
     pub fn give_back(&mut self, buffer: u16) {
         self.buffers.give_back(buffer);
@@ -396,7 +396,7 @@ impl<P: Platform> RxFront<P> {
         &self.buffers
     }
 
-    /// Frames that are lent.
+    /// Frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         self.pages.out()
     }
@@ -437,7 +437,7 @@ impl<P: Platform> RxFront<P> {
         (self.ring.into_mem(), self.chain)
     }
 
-    /// As [`into_parts`](Self::into_parts), and which of it is lent.
+    /// As [`into_parts`](Self::into_parts), and which pages the caller has by reference.
     pub fn end(self) -> (OwnRing<NetRx, P>, FrontChain<P>, LentPages) {
         (self.ring.into_mem(), self.chain, self.pages)
     }

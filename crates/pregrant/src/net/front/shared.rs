@@ -8,6 +8,6 @@ pub(super) struct Shared {
     pub path: PathName,
     /// In these directions.
     pub shared: ActiveLists,
-    /// Of these, the back has taken it in those.
+    /// The directions in which the back accepted it.
     pub taken: ActiveLists,
 }

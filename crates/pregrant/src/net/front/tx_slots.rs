@@ -44,7 +44,7 @@ impl FreeIds {
         self.head = self.head.wrapping_add(1);
         id
     }
-    /// The id that will be taken after `ahead` others.
+    /// The id that the request after `ahead` others gets.
     #[inline(always)]
     pub(crate) fn peek(&self, ahead: u32) -> u16 {
         let at = self.head.wrapping_add(ahead) as usize & (self.ids.len() - 1);

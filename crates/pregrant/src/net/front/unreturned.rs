@@ -19,7 +19,7 @@ pub struct Unreturned<P: Platform> {
 }
 
 impl<P: Platform> Unreturned<P> {
-    /// None: nothing is lent, and the memory is given back.
+    /// None: the caller has none of the pages, and the memory is returned.
     pub fn or_release(
         chain: FrontChain<P>,
         pages: LentPages,
@@ -29,7 +29,7 @@ impl<P: Platform> Unreturned<P> {
         Self { chain, pages }.release_unlent(p, regions)
     }
 
-    /// None: nothing is lent any more, and the memory is given back.
+    /// None: the caller has returned all pages, and the memory is returned.
     pub fn release_unlent(self, p: &P, regions: &mut Regions<P>) -> Option<Self> {
         if self.pages.out() > 0 {
             return Some(self);
@@ -48,7 +48,7 @@ impl<P: Platform> Unreturned<P> {
         self.pages.release(token)
     }
 
-    /// Frames that are lent.
+    /// Frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         self.pages.out()
     }

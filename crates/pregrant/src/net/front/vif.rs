@@ -83,8 +83,8 @@ pub enum FrontStep {
     Waiting,
     /// The queues are live now.
     Live,
-    /// The queues are live as before, and another back has them: what was asked of the one before,
-    /// on the control ring or of multicast, is to be asked again.
+    /// The queues are live as before, and another back has them: repeat the requests that the
+    /// one before had, on the control ring or for multicast.
     Renewed,
     /// The queues are gone now.
     Closed,
@@ -99,9 +99,9 @@ pub struct FrontVif<P: Platform> {
     config: FrontConfig,
     /// None while they are [handed out](Self::hand_out_queues).
     pub(crate) queues: Vec<FrontQueue<P>>,
-    /// What those that are handed out share with their halves.
+    /// The links of handed-out queues, shared with their halves.
     handed_out: Vec<Arc<QueueLink<P>>>,
-    /// The grants of their pages, as long as the back is asked for these.
+    /// The grants of their pages, while the front announces these to the back.
     handed_out_refs: Vec<[Box<[GrantRef]>; 2]>,
     /// Memory of the guest's that frames are sent from.
     pub(crate) own: Option<OwnPages<P>>,
@@ -111,29 +111,29 @@ pub struct FrontVif<P: Platform> {
     made: u16,
     pub(crate) ctrl: Option<CtrlFront<P>>,
     pub(crate) live: bool,
-    /// What is granted to the back and not in use.
+    /// Memory that is granted to the back and not in use.
     pub(crate) regions: Regions<P>,
-    /// Why the queues are fewer or smaller than wished for.
+    /// Why the queues are fewer or smaller than configured.
     shortage: Option<PlatformError>,
-    /// What was asked for and is not to be had of this back.
+    /// Requested features that this back does not offer or refused.
     not_offered: Vec<NotOffered>,
     /// What the back takes unfinished.
     pub(crate) takes: Offloads,
     /// It takes frames over several slots.
     pub(super) takes_sg: bool,
-    /// It filters multicast, as it was asked to.
+    /// The back filters multicast, on request.
     pub(super) takes_multicast: bool,
-    /// Of the back, as of the last set-up.
+    /// What the front requested of the back at the last set-up.
     pub(super) asked: Asked,
-    /// The back is being asked to keep pages mapped.
+    /// The front is asking the back to keep pages mapped.
     pub(crate) announcement: Option<PageAnnouncement>,
     /// By queue: pages that the back says it keeps so.
     pub(crate) announced: Vec<usize>,
     /// The back left 4 while the queues were live.
     was_away: bool,
-    /// It is at 2 since then.
+    /// The back is at 2 since then.
     waits_since_ns: Option<u64>,
-    /// The back is to be asked from the beginning, once what was asked has its answer.
+    /// Announce all pages again, once the request under way has its answer.
     pub(crate) renews: bool,
 }
 
@@ -533,7 +533,7 @@ impl<P: Platform> FrontVif<P> {
         self.live && (self.renews || self.announcement.is_some())
     }
 
-    /// Pages of queue `i` that the back says it keeps mapped because it was asked to.
+    /// Pages of queue `i` that the back says it keeps mapped on request.
     pub fn gref_pages(&self, i: usize) -> usize {
         self.announced.get(i).copied().unwrap_or(0)
     }
@@ -671,8 +671,8 @@ impl<P: Platform> FrontVif<P> {
         self.shortage
     }
 
-    /// What was asked for and is not to be had of this back, as of the last connect; the vif goes
-    /// on without.
+    /// Requested features that this back does not offer or refused, as of the last connect; the
+    /// vif goes on without.
     pub fn not_offered(&self) -> &[NotOffered] {
         &self.not_offered
     }
@@ -729,7 +729,7 @@ impl<P: Platform> FrontVif<P> {
         Ok(())
     }
 
-    /// Frames that are lent.
+    /// Frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         let gone: u32 = self.unreturned.iter().map(Unreturned::lent).sum();
         gone + self.queues.iter().map(|q| q.rx().lent()).sum::<u32>()

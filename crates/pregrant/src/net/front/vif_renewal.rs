@@ -87,7 +87,7 @@ impl<P: Platform> FrontVif<P> {
         self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 
-    /// Asks for pages from the beginning, once what was asked before has its answer. True: it does
+    /// Announces all pages again, once the request under way has its answer. True: it does
     /// now.
     pub(super) fn go_on_renewing(&mut self, p: &P) -> Result<bool, PeerFault> {
         let Some(ctrl) = &mut self.ctrl else { return Ok(false) };

@@ -61,40 +61,40 @@ pub struct Accepting<'a, P: Platform> {
     pub p: &'a P,
     /// The front's domain.
     pub of: DomId,
-    /// What it was offered.
+    /// What the back offered to it.
     pub offered: &'a BackFeatures,
-    /// What it asks for.
+    /// What the front requests.
     pub front: &'a FrontRequest,
-    /// Pages that may be mapped, or lent.
+    /// How many more pages the back may map, or lend to the front.
     pub left: usize,
-    /// Pages that it was lent by a former connection, and has not let go of.
+    /// Pages that a former connection lent to the front, which still has them mapped.
     pub held: usize,
-    /// What is not taken: queue, direction, why.
+    /// Refused requests: queue, direction, why.
     pub refused: &'a mut Refusals,
 }
 
-/// What is not taken: queue, direction, why.
+/// Refused requests: queue, direction, why.
 pub type Refusals = alloc::vec::Vec<(usize, &'static str, Refusal)>;
 
 impl<'a, P: Platform> Accepting<'a, P> {
-    /// What it asks for of one queue.
+    /// What the front requests for one queue.
     pub fn queue(&self, queue: usize) -> &'a QueueKeys {
         &self.front.queues[queue]
     }
 
-    /// Notes what is not taken.
+    /// Notes a refused request.
     pub fn refuse(&mut self, queue: usize, dir: &'static str, why: Refusal) {
         self.refused.push((queue, dir, why));
     }
 }
 
-/// What is taken of a queue.
+/// What the back accepts of a queue's request.
 pub struct Accepted<P: Platform> {
     /// For TX.
     pub tx: Option<AnyPath<P>>,
     /// For RX.
     pub rx: Option<AnyPath<P>>,
-    /// Pages that this takes of those that are left.
+    /// Pages that this uses of those that are left.
     pub pages: usize,
     /// What the [key](Accept::active_key) is to say; None: nothing.
     pub active: Option<&'static str>,

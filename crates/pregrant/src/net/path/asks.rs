@@ -23,20 +23,20 @@ pub trait Asks: Negotiation {
     /// without.
     const KEPT: bool = false;
 
-    /// What is asked of a back that offers this. `can_name`: the platform can name this domain's
+    /// What the front requests of such a back. `can_name`: the platform can name this domain's
     /// frames.
     fn asked(wanted: Self::Wanted, back: &BackFeatures, can_name: bool) -> Self::Wanted {
         let _ = (wanted, back, can_name);
         Self::Wanted::default()
     }
-    /// What is wanted and cannot be asked for. `alone`: nor need it be, where another path carries
-    /// every frame.
+    /// What the config wants and this back does not offer. `alone`: nor is it needed, where
+    /// another path carries every frame.
     fn missing(wanted: Self::Wanted, asked: Self::Wanted, back: &BackFeatures, alone: bool) -> Vec<Missing> {
         let _ = (back, alone);
         let nothing = Self::Wanted::default();
         if wanted != nothing && asked == nothing { vec![Missing::Path(Self::NAME)] } else { Vec::new() }
     }
-    /// Whether no other path is asked for beside it.
+    /// Whether the front requests no other path beside it.
     fn is_alone(asked: Self::Wanted) -> bool {
         let _ = asked;
         false
@@ -51,7 +51,7 @@ pub trait Asks: Negotiation {
         let _ = asked;
         false
     }
-    /// Whether it is asked for on the control ring.
+    /// Whether the front requests it over the control ring.
     fn needs_ctrl(asked: Self::Wanted) -> bool {
         let _ = asked;
         false
@@ -77,8 +77,8 @@ pub trait Asks: Negotiation {
         Ok(Self::QueueRequest::default())
     }
     /// In which directions the back has taken what a queue (which, of how many) shared with it, by
-    /// its keys. It may be another than the one that was asked, and know nothing of what stands in
-    /// its directory: it has to offer it, too.
+    /// its keys. The back may be a successor that never saw the request: it has to offer the path,
+    /// too.
     fn taken<S: KeySource>(
         keys: &mut S,
         back: &BackFeatures,

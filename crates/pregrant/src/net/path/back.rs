@@ -29,16 +29,15 @@ pub trait ByteArea {
     /// responses in slots that the front has not posted again, with their ring indices, the oldest
     /// first; the next one's index is `next`.
     fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32);
-    /// Frames that found no room since this was asked last, and the most bytes that were in use at
-    /// a time.
+    /// Frames that found no room since the last call, and the most bytes in use at a time.
     fn take_counts(&mut self) -> (u64, u64);
 }
 
 /// Pages that a vif's owner gives to a queue, and wants back.
 pub trait Shared {
-    /// Does what the owner asks, between two batches. True: some are given back.
+    /// Does what the owner requests, between two batches. True: some are given back.
     fn apply_config(&mut self) -> bool;
-    /// Whether it is to do so again, though nothing more is asked.
+    /// Whether to call [`apply_config`](Self::apply_config) again without a new request.
     fn waits(&self) -> bool;
 }
 

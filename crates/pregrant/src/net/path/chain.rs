@@ -113,8 +113,8 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Of a path that may have no room: frames that found none since this was asked last, and the
-    /// most bytes in use at a time.
+    /// Of a path that may have no room: frames that found none since the last call, and the most
+    /// bytes in use at a time.
     #[inline(always)]
     pub fn take_counts(&mut self) -> Option<(u64, u64)> {
         Some(self.room()?.take_counts())

@@ -124,7 +124,7 @@ pub trait HeldPages {
 
 /// A path whose payload is in pages that stay mapped: [`HoldsFrames`] by way of [`HeldFrames`].
 pub trait Standing {
-    /// What it lent.
+    /// The frames that it lent to the port.
     fn held(&self) -> &HeldFrames;
     /// The same, to be changed; and what holds its pages. None: all stay for as long as the path.
     fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>);

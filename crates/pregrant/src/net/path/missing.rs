@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 pub enum Missing {
     /// Buffers of this length.
     DataLen {
-        /// What was asked for.
+        /// What the front requested.
         asked: DataLen,
         /// The lengths that the back has.
         offered: Vec<DataLen>,

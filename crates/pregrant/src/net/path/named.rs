@@ -48,7 +48,7 @@ impl<P: Platform> Answers<'_, P> {
 /// What became of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Received {
-    /// It was taken.
+    /// The frame was received.
     Whole,
     /// The same, but that its bytes come when they are [fetched](NamedPath::fetch).
     Noted,

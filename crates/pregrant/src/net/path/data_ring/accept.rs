@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptDataRing;
 
-/// What is taken of a queue's data ring.
+/// The accepted halves of a queue's data ring.
 struct Area<P: Platform> {
     tx: Option<DataRingPath<P>>,
     rx: Option<DataRingPath<P>>,

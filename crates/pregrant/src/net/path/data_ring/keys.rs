@@ -60,7 +60,7 @@ pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + ACTIVE
 }
 
-/// Why a half of a data ring was not taken.
+/// Why the back refused a half of a data ring.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HalfRefusal {
     /// The key of the index page is of no use.

@@ -96,7 +96,7 @@ pub struct CacheStats {
     pub ungranted: u64,
     /// Grants that were still in use when they were to end, at the first try.
     pub in_use: u64,
-    /// Answers to what was not asked.
+    /// Answers without a request.
     pub unasked: u64,
     /// How often it went over to copying, or came back.
     pub mode_changes: u64,
@@ -269,7 +269,7 @@ impl GrefCache {
         self.asked.is_some()
     }
 
-    /// What is to be asked next, about the entries that `list` is filled with;
+    /// The next request, about the entries that `list` is filled with;
     /// [`take_answer`](Self::take_answer) gets the answer. None: nothing, or there is no answer
     /// yet. `grant` grants a page, `end` ends a grant, and says whether it could.
     pub fn question(
@@ -359,7 +359,7 @@ impl GrefCache {
         }
     }
 
-    /// The answer to what was asked, and what stands in the list.
+    /// Takes the answer to the last request, and the statuses in the list.
     pub fn take_answer(
         &mut self,
         answer: CtrlResponse,
@@ -416,7 +416,7 @@ impl GrefCache {
         self.working_set.begin(capacity);
     }
 
-    /// What is still asked of the list was not added.
+    /// The rest of the list's request was not added.
     fn refused(&mut self, mut end: impl FnMut(GrantRef) -> bool) {
         for k in 0..self.list.len() {
             let Some(&place) = self.list.get(k) else { break };

@@ -25,12 +25,12 @@ use alloc::vec::Vec;
 /// An ADD of fewer entries is not tried again in parts.
 const LEAST_PART: usize = 32;
 
-/// What is to be asked next.
+/// The next control request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question<'a> {
-    /// How large the table of this queue is.
+    /// GET: how large the table of this queue is.
     Size(u32),
-    /// Whether these are taken into the table of this queue.
+    /// ADD: map these into the table of this queue.
     Add(u32, &'a [GrefEntry]),
     /// Nothing.
     Over,
@@ -47,7 +47,7 @@ pub struct PageAnnouncement {
     part: usize,
     /// The back has just said how much room there is for them.
     has_room: bool,
-    /// By queue: pages that were taken.
+    /// By queue: pages that the back mapped.
     taken: Vec<usize>,
     /// By queue: pages that its table has room for beside them, as it says.
     room: Vec<usize>,
@@ -74,7 +74,7 @@ impl PageAnnouncement {
         Self { taken: none.clone(), room: none, over: queues == 0, ..Self::default() }
     }
 
-    /// What is to be asked next.
+    /// The next control request.
     pub fn question(&self) -> Question<'_> {
         let queue = self.queue as u32;
         match &self.entries {
@@ -84,7 +84,7 @@ impl PageAnnouncement {
         }
     }
 
-    /// Asks it. An error: nothing is asked, or it is over.
+    /// Sends that request. An error: one is under way, or none is left.
     pub(crate) fn ask<P: Platform>(&self, p: &P, ctrl: &mut CtrlFront<P>) -> Result<(), NotAsked> {
         match self.question() {
             Question::Size(queue) => ctrl.ask(p, CtrlType::GetGrefMappingSize, [queue, 0, 0]),
@@ -142,7 +142,7 @@ impl PageAnnouncement {
         }
     }
 
-    /// By queue: pages that the back says it has taken.
+    /// By queue: pages that the back says it has mapped.
     pub fn taken(&self) -> &[usize] {
         &self.taken
     }
@@ -153,7 +153,7 @@ impl PageAnnouncement {
     }
 }
 
-/// Entries of an ADD of `n` that the back has taken, as it says. By the specification all or none,
+/// Entries of an ADD of `n` that the back says it has mapped. By the specification all or none,
 /// with statuses that are not used; by its draft those with status 0 among the first `data`, which
 /// it checked.
 pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<Item = usize> {

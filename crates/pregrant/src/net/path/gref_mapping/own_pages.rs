@@ -34,7 +34,7 @@ pub struct OwnPages<P: Platform> {
     idle: Vec<GrefCache>,
     /// The queue whose question has no answer yet.
     asked: Option<usize>,
-    /// The queue that is asked of next.
+    /// The queue whose pages the next request is about.
     next: usize,
     list: Vec<GrefEntry>,
 }

@@ -251,12 +251,12 @@ impl<P: Platform> GrefRequests<P> {
         (self.queues.len() * self.limit).saturating_sub(self.pages())
     }
 
-    /// Requests that are taken and not answered.
+    /// Requests that are consumed and not answered.
     pub fn unanswered(&self) -> impl Iterator<Item = &CtrlRequest> {
         self.jobs.iter().map(|job| &job.request)
     }
 
-    /// Whether another one can be taken.
+    /// Whether another request can be consumed.
     pub fn can_take(&self) -> bool {
         self.jobs.len() < UNANSWERED_MAX
     }

@@ -21,7 +21,7 @@ pub struct Mapped<M> {
     pub map: M,
     /// It is mapped for writing too.
     pub writable: bool,
-    /// It is wanted back: nothing of it is lent any more.
+    /// A DEL wants it: the path lends no payload of it any more.
     pub leaves: bool,
 }
 
@@ -62,12 +62,12 @@ impl<M> GrefTable<M> {
         }
     }
 
-    /// Whether the page of `gref` is held.
+    /// Whether a frame in flight holds the page of `gref`.
     pub fn is_held(&self, gref: GrantRef) -> bool {
         self.store.is_held(gref)
     }
 
-    /// Takes a page out, unless it is held.
+    /// Takes a page out, unless a frame in flight holds it.
     pub fn remove(&mut self, gref: GrantRef) -> Option<M> {
         let at = |unplaced: &Vec<(GrantRef, _)>| unplaced.iter().position(|(r, _)| *r == gref);
         let page = match self.store.remove(gref) {

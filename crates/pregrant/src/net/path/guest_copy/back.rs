@@ -18,7 +18,7 @@ use alloc::vec;
 
 type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
 
-/// The lent pages of one queue.
+/// The pages that the back lends to the guest for one queue.
 pub struct GuestCopyPath<P: Platform> {
     region: Region<P>,
     pages: u32,

@@ -37,7 +37,7 @@ pub fn active_key(i: usize, n: usize) -> String {
     queue_prefix(i, n) + ACTIVE
 }
 
-/// Why no pages are lent to a queue that asks for them.
+/// Why the back lends no pages to a queue that asks for them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LendRefusal {
     /// The key of the list page is of no use.

@@ -38,7 +38,7 @@ pub struct AcceptStaging {
     pub heads: bool,
 }
 
-/// A list that was taken.
+/// A list that the back accepted.
 struct Taken<P: Platform> {
     path: StagingPath<P>,
     entries: u16,

@@ -284,7 +284,7 @@ fn data_keys<S: KeySource>(
     Ok(DataRequest::None)
 }
 
-/// Why a staging list is not taken.
+/// Why the back refuses a staging list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListRefusal {
     /// Its keys are of no use.
