@@ -4,84 +4,41 @@
 
 use crate::pair::ordinary;
 use crate::rig::bus::{MapBus, device};
+use crate::rig::ruled_domain::{RuledDomain, Rules};
 use crate::rig::{GUEST, HOST, TestPort, byte};
 
+use pregrant::GrantRef;
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif, Lent, RxHalf, TxHalf};
 use pregrant::net::path::PathConfig;
-use pregrant::platform::local::{LocalChan, LocalDomain, LocalXen};
-use pregrant::platform::{Access, Events, PeerMem, Platform, ReadySet};
+use pregrant::platform::local::{LocalDomain, LocalXen};
+use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload, Piece, Sink};
 use pregrant::shm::SharedBytes;
-use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
 use std::cell::Cell;
-use std::time::Duration;
 
-/// A guest whose events count how they are allowed again.
-struct Counted {
-    domain: LocalDomain,
+/// How often a guest unmasks its channels.
+#[derive(Default)]
+struct Counts {
     unmasked: Cell<u32>,
     spurious: Cell<u32>,
 }
 
-impl Counted {
+impl Counts {
     /// Since it was asked last: unmasked, and those of them that brought no work.
     fn take(&self) -> (u32, u32) {
         (self.unmasked.take(), self.spurious.take())
     }
 }
 
-impl Events for Counted {
-    type Chan = LocalChan;
-    fn offer(&self, to: DomId) -> Result<(LocalChan, EvtchnPort), PlatformError> {
-        self.domain.offer(to)
-    }
-    fn bind(&self, to: DomId, port: EvtchnPort) -> Result<LocalChan, PlatformError> {
-        self.domain.bind(to, port)
-    }
-    fn adopt(&self, chan: LocalChan) -> Result<LocalChan, PlatformError> {
-        self.domain.adopt(chan)
-    }
-    fn local(&self, chan: &LocalChan) -> EvtchnPort {
-        self.domain.local(chan)
-    }
-    fn notify(&self, chan: &LocalChan) {
-        self.domain.notify(chan);
-    }
-    fn unmask(&self, chan: &LocalChan) {
+impl Rules for Counts {
+    fn unmasks(&self, is_spurious: bool) {
         self.unmasked.set(self.unmasked.get() + 1);
-        self.domain.unmask(chan);
-    }
-    fn unmask_spurious(&self, chan: &LocalChan) {
-        self.spurious.set(self.spurious.get() + 1);
-        self.unmask(chan);
-    }
-    fn wait(&self, ready: &mut ReadySet, max: Option<Duration>) {
-        self.domain.wait(ready, max);
+        self.spurious.set(self.spurious.get() + u32::from(is_spurious));
     }
 }
 
-impl Platform for Counted {
-    type Grants = LocalDomain;
-    type Peer = LocalDomain;
-    type Events = Self;
-    type Clock = LocalDomain;
-    fn domid(&self) -> DomId {
-        self.domain.domid()
-    }
-    fn grants(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn peer(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn events(&self) -> &Self {
-        self
-    }
-    fn clock(&self) -> &LocalDomain {
-        &self.domain
-    }
-}
+type Counted = RuledDomain<Counts>;
 
 /// Takes frames one by one, and is no arena.
 #[derive(Default)]
@@ -119,7 +76,7 @@ struct Halves {
 impl Halves {
     fn new(requested: FrontConfig) -> Self {
         let xen = LocalXen::new();
-        let g = Counted { domain: xen.domain(GUEST.0), unmasked: Cell::new(0), spurious: Cell::new(0) };
+        let g = Counted { domain: xen.domain(GUEST.0), rules: Counts::default() };
         let h = xen.domain(HOST.0);
         let (mut fb, mut bb) = device();
         let paths = PathConfig { guest_copy: true, ..PathConfig::default() };
@@ -131,7 +88,7 @@ impl Halves {
         }
         let queue = front.hand_out_queues().pop().expect("a queue");
         let (tx, rx) = queue.into_halves();
-        g.take();
+        g.rules.take();
         Self { g, h, fb, tx, rx, back, _front: front }
     }
 
@@ -176,7 +133,7 @@ fn an_event_is_spurious_where_it_brought_no_frame() {
                 let what = format!("split {split_channels}, guest-copy {guest_copy}, {way:?}");
                 let check = |halves: &mut Halves, work| {
                     assert_eq!(halves.rx.final_check(&halves.g), Ok(work), "{what}");
-                    halves.g.take()
+                    halves.g.rules.take()
                 };
                 assert_eq!(check(&mut halves, false), (1, 1), "{what}: nothing came");
                 for _ in 0..3 {
@@ -199,7 +156,7 @@ fn an_event_is_spurious_where_it_brought_no_answer() {
     let mut halves = Halves::new(FrontConfig { split_channels: true, ..ordinary() });
     let check = |halves: &mut Halves, work| {
         assert_eq!(halves.tx.final_check(&halves.g, 1), Ok(work));
-        halves.g.take()
+        halves.g.rules.take()
     };
     halves.send();
     assert_eq!(check(&mut halves, false), (1, 1), "nothing is answered");

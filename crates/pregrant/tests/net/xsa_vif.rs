@@ -11,10 +11,8 @@ use pregrant::net::front::Granting;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::staging::wanted::Buffers;
-use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalXen};
-use pregrant::platform::{
-    Access, CopyOp, Events, GrantOps, GrantPool, LocalBytes, MapError, PeerMem, Platform, ReadySet,
-};
+use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
+use pregrant::platform::{Access, GrantPool, MapError, PeerMem};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{NetTx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
@@ -25,11 +23,11 @@ use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
 use pregrant::xenbus::refusal::ConnectError;
-use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
+use pregrant::{GrantRef, PlatformError};
 use rig::bus::{MapBus, connect, device};
+use rig::ruled_domain::{RuledDomain, Rules};
 use rig::{GUEST, HOST, TestPort};
 use std::cell::Cell;
-use std::time::Duration;
 
 /// A guest and its driver domain with one vif.
 struct Pair {
@@ -139,9 +137,8 @@ fn xsa_300_pages_beyond_the_limit_are_not_mapped() {
     assert_eq!(pair.xen.counts().mapped, 0);
 }
 
-/// A driver domain of which one mapping or one binding fails.
-struct Failing {
-    domain: LocalDomain,
+/// One mapping or one binding of a driver domain fails.
+struct FailsOnce {
     maps_till_failure: Cell<u32>,
     binds_till_failure: Cell<u32>,
 }
@@ -153,74 +150,18 @@ fn fails(till: &Cell<u32>) -> bool {
     n == 0
 }
 
-// SAFETY: everything is the domain's.
-#[allow(unsafe_code)]
-unsafe impl PeerMem for Failing {
-    type Map = LocalMap;
-    fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<LocalMap, MapError> {
-        if fails(&self.maps_till_failure) {
-            return Err(MapError { index: Some(refs.len() - 1), status: GrantStatus::NO_SPACE });
+impl Rules for FailsOnce {
+    fn may_map(&self, refs: &[GrantRef]) -> Result<(), MapError> {
+        match fails(&self.maps_till_failure) {
+            true => Err(MapError { index: Some(refs.len() - 1), status: GrantStatus::NO_SPACE }),
+            false => Ok(()),
         }
-        self.domain.map(of, refs, acc)
     }
-    fn unmap(&self, done: &mut Vec<LocalMap>) {
-        self.domain.unmap(done);
-    }
-    fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
-        self.domain.copy(of, local, ops)
-    }
-    fn grant_ops(&self) -> GrantOps {
-        self.domain.grant_ops()
-    }
-}
-
-impl Events for Failing {
-    type Chan = LocalChan;
-    fn offer(&self, to: DomId) -> Result<(LocalChan, EvtchnPort), PlatformError> {
-        self.domain.offer(to)
-    }
-    fn bind(&self, to: DomId, port: EvtchnPort) -> Result<LocalChan, PlatformError> {
-        if fails(&self.binds_till_failure) {
-            return Err(PlatformError { op: "bind, which this test forbids", code: -28 });
+    fn may_bind(&self) -> Result<(), PlatformError> {
+        match fails(&self.binds_till_failure) {
+            true => Err(PlatformError { op: "bind, which this test forbids", code: -28 }),
+            false => Ok(()),
         }
-        self.domain.bind(to, port)
-    }
-    fn adopt(&self, chan: LocalChan) -> Result<LocalChan, PlatformError> {
-        self.domain.adopt(chan)
-    }
-    fn local(&self, chan: &LocalChan) -> EvtchnPort {
-        self.domain.local(chan)
-    }
-    fn notify(&self, chan: &LocalChan) {
-        self.domain.notify(chan);
-    }
-    fn unmask(&self, chan: &LocalChan) {
-        self.domain.unmask(chan);
-    }
-    fn wait(&self, ready: &mut ReadySet, max: Option<Duration>) {
-        self.domain.wait(ready, max);
-    }
-}
-
-impl Platform for Failing {
-    type Grants = LocalDomain;
-    type Peer = Self;
-    type Events = Self;
-    type Clock = LocalDomain;
-    fn domid(&self) -> DomId {
-        self.domain.domid()
-    }
-    fn grants(&self) -> &LocalDomain {
-        &self.domain
-    }
-    fn peer(&self) -> &Self {
-        self
-    }
-    fn events(&self) -> &Self {
-        self
-    }
-    fn clock(&self) -> &LocalDomain {
-        &self.domain
     }
 }
 
@@ -232,13 +173,10 @@ fn xsa_371_a_connect_that_fails_half_way_leaves_nothing_mapped() {
     // Per queue: a list page and its buffers each way, two rings; two channels.
     for (maps, binds) in (0..14).map(|n| (n, u32::MAX)).chain((0..6).map(|n| (u32::MAX, n))) {
         let mut pair = Pair::new();
-        let p = Failing {
-            domain: pair.h.clone(),
-            maps_till_failure: Cell::new(maps),
-            binds_till_failure: Cell::new(binds),
-        };
+        let rules = FailsOnce { maps_till_failure: Cell::new(maps), binds_till_failure: Cell::new(binds) };
+        let p = RuledDomain { domain: pair.h.clone(), rules };
         let mut front = FrontVif::new(HOST, staged(2), false);
-        let mut back: BackVif<Failing> = BackVif::new(GUEST, 0, VifConfig::default());
+        let mut back: BackVif<RuledDomain<FailsOnce>> = BackVif::new(GUEST, 0, VifConfig::default());
         back.step(&p, &mut pair.bb, &mut |_, _| None).expect("keys");
         front.step(&pair.g, &mut pair.fb).expect("an honest back");
         let of_the_front = pair.xen.counts().channels;

@@ -13,6 +13,7 @@ pub mod model;
 pub mod mutator;
 pub mod own_grants;
 pub mod raw_back;
+pub mod ruled_domain;
 
 use self::model::{RxModel, TxModel};
 use pregrant::net::back::{Polled, RxQueue, SharedControl, TxQueue};
