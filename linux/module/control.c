@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
  * The work item that follows the back's state: it may sleep, allocate and talk to xenstore. Frames
- * travel meanwhile, except while the queues' halves go from the front to senders and polls, or back.
+ * travel meanwhile, except while the queues' halves go from the front to senders and polls, or
+ * back.
  * A back that closes, crashes or is restarted costs the carrier and no more: the core goes through
  * the states and is live again, and the interface and its sockets stay. One that breaks the protocol
  * is hostile: the front closes for good.
@@ -109,8 +110,8 @@ static void take_back(struct pregrant_device *dev)
 	pregrant_front_take_back(dev->front);
 }
 
-/* Under `control`: after a fault, whoever found it. */
-static void heed_fault(struct pregrant_device *dev)
+/* Under `control`: after a fault of the back. */
+static void handle_fault(struct pregrant_device *dev)
 {
 	if (test_and_clear_bit(0, &dev->failed))
 		close_for_good(dev);
@@ -122,7 +123,7 @@ static void follow(struct pregrant_device *dev)
 	if (pregrant_front_step(dev->front)) {
 		take_back(dev);
 		/* It is this connection's, not the next one's. */
-		heed_fault(dev);
+		handle_fault(dev);
 		pregrant_front_step(dev->front);
 	}
 }
@@ -151,7 +152,7 @@ static void step(struct pregrant_device *dev)
 	unsigned int was = dev->lent;
 	bool connected;
 
-	heed_fault(dev);
+	handle_fault(dev);
 	follow(dev);
 	if (pregrant_front_is_live(dev->front) && pregrant_front_turn(dev->front) < 0) {
 		close_for_good(dev);
@@ -179,17 +180,17 @@ static void step(struct pregrant_device *dev)
 }
 
 /* Under `control`: `ethtool -L`. A back that broke the protocol gets no other chance by it. */
-static void begin_anew(struct pregrant_device *dev, unsigned int queues)
+static void restart_with(struct pregrant_device *dev, unsigned int queues)
 {
 	if (dev->front)
-		heed_fault(dev);
+		handle_fault(dev);
 	if (dev->closed)
 		return;
 	WRITE_ONCE(dev->settings.queues, queues);
 	netif_carrier_off(dev->netdev);
 	pregrant_end(dev);
 	if (pregrant_begin(dev))
-		netdev_err(dev->netdev, "cannot begin anew\n");
+		netdev_err(dev->netdev, "cannot restart\n");
 }
 
 void pregrant_control_work(struct work_struct *work)
@@ -200,9 +201,9 @@ void pregrant_control_work(struct work_struct *work)
 
 	mutex_lock(&dev->control);
 	if (!dev->gone) {
-		queues = xchg(&dev->anew, 0);
+		queues = xchg(&dev->restart_queues, 0);
 		if (queues)
-			begin_anew(dev, queues);
+			restart_with(dev, queues);
 		if (dev->front)
 			step(dev);
 		if (xchg(&dev->mc_again, false))

@@ -10,8 +10,8 @@
  * The front lends a queue's two halves while frames can travel. They go back when the queues are
  * paused: no sender has the lock then, and no poll runs.
  *
- * Locks: `control`, RTNL, `lending`, the list of addresses, a netdev queue's. Control lets `control` go before it asks
- * for RTNL. It may wait long under `control`, so nobody with RTNL asks for that.
+ * Locks: `control`, RTNL, `lending`, the list of addresses, a netdev queue's. Control releases
+ * `control` before it takes RTNL. It may wait long under `control`: no holder of RTNL takes that.
  */
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
@@ -80,7 +80,7 @@ struct pregrant_device {
 	/* From any context. */
 	u32 takes; /* what the back takes unfinished */
 	u64 kept_pages;
-	unsigned int anew; /* begin again, with so many queues; 0: no */
+	unsigned int restart_queues; /* restart with so many; 0: no */
 	unsigned long failed; /* bit 0: the back broke the protocol */
 	unsigned int connects;
 	struct ratelimit_state says; /* the core's lines */

@@ -75,7 +75,10 @@ static void get_channels(struct net_device *netdev, struct ethtool_channels *cha
 	channels->combined_count = READ_ONCE(dev->lent) ?: READ_ONCE(dev->settings.queues);
 }
 
-/* The front closes and begins anew with so many; the interface stays. Not where the back broke the protocol. */
+/*
+ * The front closes and restarts with so many; the interface stays. Not where the back broke the
+ * protocol.
+ */
 static int set_channels(struct net_device *netdev, struct ethtool_channels *channels)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
@@ -84,7 +87,7 @@ static int set_channels(struct net_device *netdev, struct ethtool_channels *chan
 		return -EINVAL;
 	if (READ_ONCE(dev->closed))
 		return -EIO;
-	WRITE_ONCE(dev->anew, channels->combined_count);
+	WRITE_ONCE(dev->restart_queues, channels->combined_count);
 	pregrant_wake_control(dev);
 	return 0;
 }

@@ -133,7 +133,7 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 		skb_reset_network_header(skb);
 		if (fix)
 			skb->ip_summed = CHECKSUM_PARTIAL;
-		/* Where the sum is to be, for whoever sends the frame on. */
+		/* Where the sum is to be, for the one that sends the frame on. */
 		if ((blank || fix) && skb_checksum_setup(skb, fix)) {
 			queue->rx_dropped++;
 			dev_kfree_skb_any(skb);

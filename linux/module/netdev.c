@@ -90,7 +90,7 @@ static int forget_multicast(struct net_device *netdev, const unsigned char *mac)
 	return 0;
 }
 
-/* A back that did not offer to filter may take a wish for a fault. */
+/* A back that did not offer to filter may take a request for a fault. */
 static void pregrant_set_rx_mode(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);

@@ -83,7 +83,10 @@ void pregrant_front_free(struct pregrant_front *front);
 #define PREGRANT_TAKES_SG 4
 #define PREGRANT_TAKES_MULTICAST 8 /* names of the multicast addresses that are wanted */
 
-/* Its live queues, each as two halves, which are used without the front; they come back before it changes any. */
+/*
+ * Its live queues, each as two halves, which are used without the front; they come back before it
+ * changes any.
+ */
 struct pregrant_tx;
 struct pregrant_rx;
 u32 pregrant_front_lend(struct pregrant_front *front);

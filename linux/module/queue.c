@@ -33,7 +33,10 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 
 	if (n <= 0)
 		return n;
-	/* Answers may have made room for what was refused. Not at once: a back may answer frames and no address. */
+	/*
+	 * Answers may have made room for what was refused. Not at once: a back may answer frames and no
+	 * address.
+	 */
 	if (unlikely(queue->mc_refused)) {
 		queue->mc_refused = false;
 		WRITE_ONCE(queue->dev->mc_again, true);
@@ -60,7 +63,10 @@ static bool has_room(struct pregrant_queue *queue)
 	return pregrant_tx_room(queue->tx) >= PREGRANT_FRAME_SLOTS;
 }
 
-/* Under that lock. An event when half of what is on its way is answered; what is answered already is taken at once. */
+/*
+ * Under that lock. An event when half of what is on its way is answered; what is answered already
+ * is taken at once.
+ */
 static int arm_tx(struct pregrant_queue *queue, int budget)
 {
 	int work;
@@ -187,7 +193,7 @@ bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], boo
 		asked = pregrant_tx_multicast(queue->tx, mac, wanted);
 		queue->mc_refused = wanted && !asked;
 	}
-	/* Its answer makes room for the next wish: no frame may come that asks for an event. */
+	/* Its answer makes room for the next request: no frame may come that asks for an event. */
 	if (asked && !queue->tx_armed && arm_tx(queue, 0) < 0)
 		pregrant_fail(queue->dev);
 	__netif_tx_unlock(txq);

@@ -224,7 +224,7 @@ pub extern "C" fn pregrant_front_is_live(front: &Front) -> bool {
 }
 
 /// Bit 0: the back takes blank checksums of IPv6, too; bit 1: large segments; bit 2: frames of
-/// several slots; bit 3: wishes for multicast addresses.
+/// several slots; bit 3: requests for multicast addresses.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     let takes = front.vif.takes();
