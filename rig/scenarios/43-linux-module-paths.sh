@@ -41,9 +41,12 @@ multicast() {
 }
 # Multicast comes from another of the bridge's ports: netback lets pass what dom0 itself sends.
 modprobe veth || fail "dom0 has no veth"
-ip link add mc0 type veth peer name mc1 && brctl addif xenbr0 mc0 || fail "no veth"
+ip link add mc0 type veth && brctl addif xenbr0 mc0 || fail "no veth"
+# BusyBox's ip gives the other end no name.
+for _link in /sys/class/net/*; do [ "$(cat $_link/ifindex)" != "$(cat /sys/class/net/mc0/iflink)" ] || _peer=${_link##*/}; done
+ip link set "$_peer" name mc1
 for _link in mc0 mc1; do ip link set $_link up; done
-ip addr add 10.8.0.1/24 dev mc1 && ip route add 224.0.0.0/4 dev mc1
+ip addr add 10.8.0.1/24 dev mc1 && ip route add 224.0.0.0/4 dev mc1 || fail "no route for multicast"
 echo 0 > /sys/class/net/xenbr0/bridge/multicast_snooping
 
 netback
