@@ -418,7 +418,7 @@ impl Rounds {
     }
 
     /// No one dies for a while, the mortal guest is gone, all others rest: what is there?
-    fn rest(&mut self, calm: Option<Audit>) -> (Audit, ProcessCounts, ProcessCounts) {
+    fn rest(&mut self, calm: Option<Calm>) -> Calm {
         self.back.kill();
         self.check_life(false);
         self.back_fate = BackFate::Lives;
@@ -461,7 +461,7 @@ impl Rounds {
 
     /// The mortal guest is dead: all others rest, its vif is taken away, and what is left is
     /// counted: by the broker, and what the back's process and this one hold.
-    fn account(&mut self, calm: Option<Audit>) -> (Audit, ProcessCounts, ProcessCounts) {
+    fn account(&mut self, calm: Option<Calm>) -> Calm {
         self.world.remove_vif(GUEST);
         self.wait_for("a rest");
         let mut audit = self.world.broker.audit();
@@ -474,7 +474,7 @@ impl Rounds {
             }
             let made = self.world.other_log.get(Word::Next) >= self.world.other_log.get(Word::Limit);
             // The first time no one knows what it comes to, but it stays so.
-            let calm = calm.map_or(since.elapsed() > SURELY, |calm| audit == calm);
+            let calm = calm.map_or(since.elapsed() > SURELY, |calm| audit == calm.audit);
             let came = self.next == u64::from(self.world.other_log.get(Word::Next));
             if calm && made && came && self.answered == self.sent && self.stream.rests() {
                 break;
@@ -488,7 +488,19 @@ impl Rounds {
             assert_eq!((log.get(Word::Damaged), log.get(Word::Reordered)), (0, 0));
         }
         assert_eq!(self.model.back_state(), XenbusState::Connected);
-        (audit, self.back_counts(), ProcessCounts::now().unwrap())
+        // A back lets go of a dead domain when it next sleeps, which is after it has answered. What
+        // is leaked stays.
+        let since = Instant::now();
+        self.back_counts();
+        let back = loop {
+            std::thread::sleep(SURELY / 4);
+            self.step(false);
+            let back = self.back_counts();
+            if calm.is_none_or(|calm| is_same(back, calm.back)) || since.elapsed() > 10 * SURELY {
+                break back;
+            }
+        };
+        Calm { audit, back, own: ProcessCounts::now().unwrap() }
     }
 
     /// What the back's process holds.
@@ -582,7 +594,7 @@ pub fn either_end_is_killed_again_and_again() {
     let deaths = number("PREGRANT_ROUNDS").map_or(ROUNDS, |n| n as u32);
     println!("PREGRANT_SEED={seed} PREGRANT_ROUNDS={deaths}");
     let mut rounds = Rounds::begin(seed);
-    let mut calm: Option<(Audit, ProcessCounts, ProcessCounts)> = None;
+    let mut calm: Option<Calm> = None;
     // The first death sets the measure: what leaks with each is seen from there on.
     let mut rest_at = 1.min(deaths);
     loop {
@@ -592,15 +604,15 @@ pub fn either_end_is_killed_again_and_again() {
             }
             rounds.step(true);
         }
-        let (audit, back, own) = rounds.rest(calm.map(|(audit, ..)| audit));
-        let (_, first_back, first_own) = *calm.get_or_insert((audit, back, own));
-        assert_same(back, first_back, "back");
-        assert_same(own, first_own, "broker");
+        let now = rounds.rest(calm);
+        let first = *calm.get_or_insert(now);
+        assert_same(now.back, first.back, "back");
+        assert_same(now.own, first.own, "broker");
         if rounds.tally.deaths() >= deaths {
             rounds.outlive(OUTLIVED);
-            let (_, back, own) = rounds.account(Some(audit));
-            assert_same(back, first_back, "back that saw guests die");
-            assert_same(own, first_own, "broker");
+            let now = rounds.account(calm);
+            assert_same(now.back, first.back, "back that saw guests die");
+            assert_same(now.own, first.own, "broker");
             break;
         }
         rest_at = (rest_at + REST.min(deaths.div_ceil(4))).min(deaths);
@@ -611,9 +623,20 @@ pub fn either_end_is_killed_again_and_again() {
     rounds.end();
 }
 
-/// What a process holds is what it held when the same vifs were there.
-fn assert_same(now: ProcessCounts, first: ProcessCounts, whose: &str) {
+/// What is there while no one dies and nothing moves.
+#[derive(Clone, Copy)]
+struct Calm {
+    audit: Audit,
+    back: ProcessCounts,
+    own: ProcessCounts,
+}
+
+/// A process holds what it held when the same vifs were there.
+fn is_same(now: ProcessCounts, first: ProcessCounts) -> bool {
     let most = |counts: ProcessCounts| (counts.fds - counts.eventfds, counts.threads, counts.mappings);
-    let same = most(now) == most(first) && now.eventfds <= first.eventfds + LAZY;
-    assert!(same, "the {whose} holds {now:?}, and held {first:?}");
+    most(now) == most(first) && now.eventfds <= first.eventfds + LAZY
+}
+
+fn assert_same(now: ProcessCounts, first: ProcessCounts, whose: &str) {
+    assert!(is_same(now, first), "the {whose} holds {now:?}, and held {first:?}");
 }
