@@ -16,8 +16,10 @@ use crate::daemon::{DaemonArgs, chosen};
 use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
 use clap::{Args, ValueEnum};
 use pregrant::net::back::VifConfig;
+use pregrant::net::features::BackFeatures;
 use pregrant::net::path::PathConfig;
 use pregrant::net::path::staging::accept::Heads;
+use pregrant::net::path::staging::keys::{ALL_DATA_LENS, Offer};
 use pregrant::net::path::{PathName, gref_mapping, persistent};
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
@@ -90,6 +92,9 @@ pub struct BackArgs {
     /// How to move frames that are neither in staging buffers nor in mapped pages
     #[arg(long, value_name = "PATH", default_value = "copy", value_parser = choice(PATHS, Fallback::name))]
     path: Fallback,
+    /// Lengths of staging buffers to offer, such as 256,2048; off: do not offer staging
+    #[arg(long, value_name = "N,N", default_value = "64,128,256,2048,4096,65535", value_parser = staging_offer)]
+    staging: Offer,
     /// Pages of each queue and direction to keep mapped after first use, for frontends with
     /// feature-persistent; 0: do not offer it
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
@@ -258,8 +263,25 @@ fn classes<P: Platform, T: Transport + 'static>(
         guest_copy,
         ..PathConfig::default()
     };
-    let vif = VifConfig { paths, ..VifConfig::default() };
+    let features = BackFeatures { staging: args.staging.clone(), ..BackFeatures::default() };
+    let vif = VifConfig { features, paths, ..VifConfig::default() };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, provider))]
+}
+
+/// `off`, or lengths of staging buffers.
+fn staging_offer(text: &str) -> std::result::Result<Offer, String> {
+    if text == "off" {
+        return Ok(Offer::NONE);
+    }
+    let mut offer = Offer::all();
+    let lens: std::result::Result<Vec<u32>, _> = text.split(',').map(str::parse).collect();
+    match lens {
+        Ok(lens) if lens.iter().all(|len| ALL_DATA_LENS.contains(len)) => {
+            offer.sizes.retain(|len| lens.contains(&len.value()));
+            Ok(offer)
+        }
+        _ => Err(format!("off, or lengths of {}", ALL_DATA_LENS.map(|n| n.to_string()).join(", "))),
+    }
 }
 
 /// The switch, as a remote side.

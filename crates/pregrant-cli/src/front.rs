@@ -78,6 +78,16 @@ pub struct FrontArgs {
     /// takes the least memory
     #[arg(long, value_name = "N", value_parser = data_len)]
     data_len: Option<DataLen>,
+    /// The same for frames from the guest alone
+    #[arg(long, value_name = "N", value_parser = data_len, conflicts_with = "rx_only")]
+    tx_data_len: Option<DataLen>,
+    /// The same for frames to the guest alone
+    #[arg(long, value_name = "N", value_parser = data_len)]
+    rx_data_len: Option<DataLen>,
+    /// With --path staging: buffers for frames to the guest alone; a frame from it takes a grant
+    /// for each of its pages
+    #[arg(long)]
+    rx_only: bool,
     /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(576..=65521))]
     mtu: Option<u32>,
@@ -139,6 +149,9 @@ const PATHS: &[(PathName, &str)] = &[
     (PathName::Copy, "A grant for each frame, as a guest without Pregrant"),
 ];
 
+/// Options that say something of staging buffers.
+const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only"];
+
 const HOOKS: &[(HookAction, &str)] = &[
     (HookAction::Pass, "Inspect them, and pass them on"),
     (HookAction::Drop, "Drop them"),
@@ -195,8 +208,8 @@ const LINGER: Duration = Duration::from_millis(50);
 /// Runs `pregrant front`.
 pub fn run(args: FrontArgs, given: &Given) -> Result<()> {
     args.check(given)?;
-    let defaults =
-        Defaults { staging: !given.has("path") && !given.has("data-len"), queues: !given.has("queues") };
+    let staging = ["path"].iter().chain(STAGING_OPTIONS).any(|option| given.has(option));
+    let defaults = Defaults { staging: !staging, queues: !given.has("queues") };
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args, defaults),
         None if args.path == PathName::Foreign => Err(NO_FOREIGN.into()),
@@ -240,7 +253,9 @@ impl FrontArgs {
             given.refuse("domain", NO_DOMAIN)?;
         }
         if self.path != PathName::Staging {
-            given.refuse("data-len", format_args!("--path {} has no staging buffers", self.path))?;
+            for option in STAGING_OPTIONS {
+                given.refuse(option, format_args!("--path {} has no staging buffers", self.path))?;
+            }
         }
         Ok(())
     }
@@ -248,7 +263,8 @@ impl FrontArgs {
     /// What to ask of the back; `data_len` where nothing is asked for.
     fn config(&self, data_len: u32) -> FrontConfig {
         let len = self.data_len.or_else(|| DataLen::new(data_len));
-        let len = len.filter(|_| self.path == PathName::Staging);
+        let of = |own: Option<DataLen>| own.or(len).filter(|_| self.path == PathName::Staging);
+        let (tx, rx) = (of(self.tx_data_len).filter(|_| !self.rx_only), of(self.rx_data_len));
         // The station has one queue's worth to say.
         let queues = match (&self.task.tap, self.queues) {
             (None, _) => 1,
@@ -257,7 +273,7 @@ impl FrontArgs {
         };
         FrontConfig {
             queues,
-            staging: Buffers { sent_on: self.hook == Some(HookAction::Tx), ..Buffers::of(len, len) },
+            staging: Buffers { sent_on: self.hook == Some(HookAction::Tx), ..Buffers::of(tx, rx) },
             ring_order: self.ring_pages,
             persistent: self.path == PathName::Persistent,
             gref_mapping: self.path == PathName::GrefMapping,

@@ -87,6 +87,38 @@ fn top(machine: &Served) -> Vec<serde_json::Value> {
     text(&out.stdout).lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
+/// The directions of a vif have staging buffers of their own lengths, or none.
+#[test]
+fn directions_are_staged_apart() {
+    let mut machine = Served::start("apart", &["--guest", "5", "--guest", "6"]);
+    let mut back = Logged::start(&machine, "back", &["back", "--staging", "64,256"]);
+    back.process.line_with("ready");
+    let mut other = Logged::start(&machine, "other", &["front", "--domain", "6", "--data-len", "2048"]);
+    other.process.line_with("address");
+    back.says("vif 0 of domain 6, back in domain 0: connected, 1 queue(s), TX copy, RX copy");
+    for (name, options, [tx, rx]) in [
+        ("both", &["--tx-data-len", "64", "--rx-data-len", "256"][..], [Some(64), Some(256)]),
+        ("rx", &["--data-len", "256", "--rx-only"], [None, Some(256)]),
+    ] {
+        let args = ["front", "--domain", "5", "--ping", "10.0.0.6", "--interval", "0.01"];
+        let mut front = Logged::start(&machine, name, &[&args, options].concat());
+        for _ in 0..100 {
+            front.process.line_with("answer from");
+        }
+        let flows = top(&machine);
+        for (dir, len) in [("tx", tx), ("rx", rx)] {
+            let flow = flows.iter().find(|f| f["front"] == 5 && f["dir"] == dir).expect("a flow");
+            let chain = if len.is_some() { "staging" } else { "copy" };
+            assert_eq!(flow["chains"][0][0], chain, "{flow}");
+            assert_eq!(flow["data_lens"], serde_json::json!(Vec::from_iter(len)), "{flow}");
+        }
+        front.process.stop();
+    }
+    other.process.stop();
+    back.process.stop();
+    machine.stop();
+}
+
 /// What a front that shares memory before frames come is said to cost, by every command and in both
 /// logs: nothing.
 #[test]
