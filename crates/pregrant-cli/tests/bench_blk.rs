@@ -136,3 +136,29 @@ fn a_greedy_guest_has_a_row_of_its_own() {
     // The table's rows are of equal load.
     assert_eq!(table.lines().filter(|line| line.starts_with("copy    ")).count(), 2, "{table}");
 }
+
+/// Disks on files beside those in RAM; the files are gone behind it, and one that was there is
+/// another's.
+#[test]
+fn disks_on_files_are_made_and_removed() {
+    let dir = place("blk-files");
+    let _ = std::fs::remove_dir_all(&dir); // of a run that was ended
+    std::fs::create_dir(&dir).expect("a directory");
+    let disk = dir.join("disk");
+    let image = disk.to_str().expect("a name in letters");
+    let args = ["--path", "copy,persistent", "--dir", "mixed", "--depth", "1,32", "--guests", "1,2"];
+    let (table, lines) = run("blk-image", &[&args[..], &["--image", image]].concat());
+    assert_eq!(lines.len(), 2 * 2 * 2 * 2);
+    for medium in ["ram", "file"] {
+        let of_it = || lines.iter().filter(|line| line["medium"] == medium);
+        assert_eq!(of_it().count(), 8, "{table}");
+        assert!(of_it().map(|line| number(line, "frames")).sum::<f64>() > 0.0, "no request on {medium}");
+    }
+    assert_eq!(std::fs::read_dir(&dir).expect("it is there").count(), 0, "a file is left");
+
+    std::fs::write(&disk, "mine").expect("a file");
+    let out = bench(&args).args(["--image", image]).output().expect("the program starts");
+    assert!(!out.status.success() && text(&out.stderr).contains("File exists"), "{}", text(&out.stderr));
+    assert_eq!(std::fs::read_to_string(&disk).expect("it is there"), "mine");
+    std::fs::remove_dir_all(&dir).expect("its own directory");
+}

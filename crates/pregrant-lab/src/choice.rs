@@ -20,7 +20,8 @@ pub fn choice<T: Copy + Send + Sync + 'static>(
 macro_rules! named {
     ($(#[$about:meta])* pub enum $of:ident { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
         $(#[$about])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        #[derive(serde::Serialize, serde::Deserialize, clap::ValueEnum)]
         pub enum $of { $($(#[$each])* #[serde(rename = $name)] #[value(name = $name)] $value,)* }
 
         impl $of {

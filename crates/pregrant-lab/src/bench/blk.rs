@@ -1,4 +1,4 @@
-//! `pregrant bench blk`: requests to a RAM disk, path by path.
+//! `pregrant bench blk`: requests to disks in RAM and on files, path by path.
 //!
 //! Guests and backend are processes of their own. For each path, number of guests and number of
 //! workers there is a machine, and all of them at once, each asleep while another is measured; rows
@@ -6,6 +6,7 @@
 //! for who is where, and `process/disks` for what guests do.
 
 mod anchors;
+mod medium;
 mod stand;
 mod words;
 
@@ -19,10 +20,12 @@ use crate::record::published;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::usage::Given;
+use medium::{Files, Medium};
 use pregrant::blk::path::PathName;
 use stand::{Most, Plan, Stand};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::path::PathBuf;
 
 /// Arguments of `bench blk`.
 #[derive(Debug, clap::Args)]
@@ -31,9 +34,10 @@ use std::collections::btree_map::Entry;
   pregrant bench blk --size 4096,65536,1048576 --depth 1,8,32 --guests 1 --json out.jsonl
   pregrant bench blk --guests 1,2,4,8,15 --depth 32 --workers 1,2 --repeats 9
   pregrant bench blk --path persistent --guests 1 --depth 32 --anchors
+  pregrant bench blk --path persistent --guests 1 --depth 1,32,256 --image /dev/shm/disk
   pregrant bench blk --guests 4 --depth 256 --greedy 1048576
 
-Each guest has a RAM disk of its own, with all of which its requests deal at random places. Each read is checked against what was
+Each guest has a disk of its own, in RAM and with --image on a file too; its requests are at random places of all of it. Each read is checked against what was
 written last: the number and the generation of each sector, and now and then every byte.
 Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct BlkArgs {
@@ -63,6 +67,10 @@ pub struct BlkArgs {
     /// is what they wait for: 256
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub greedy: Option<u32>,
+    /// Serve disks from files too, as pregrant blkback does: FILE, and for more disks FILE.1,
+    /// FILE.2; they are made, and removed at the end
+    #[arg(long, value_name = "FILE")]
+    pub image: Option<PathBuf>,
     #[command(flatten)]
     pub timing: Timing,
     /// Measure fio's nbd engine on qemu-storage-daemon and fio's io_uring on a file beside, as far
@@ -129,6 +137,7 @@ impl Row {
         record.depth = Some(self.depth as u32);
         record.align = Some(self.align as u32);
         record.guests = Some(guests.into());
+        record.medium = Some(self.plan.medium.name().into());
         record.workers = Some(workers as u32);
         record.mode = self.plan.mode().name().into();
         record.set_spent(&window.guests, &window.back);
@@ -196,9 +205,9 @@ impl Row {
 
     /// In words.
     fn words(&self) -> String {
-        let Plan { path, guests, workers } = self.plan;
+        let Plan { path, medium, guests, workers } = self.plan;
         format!(
-            "{path} {} {} B, depth {}, {guests} guest(s), {workers} worker(s)",
+            "{path} on {medium} {} {} B, depth {}, {guests} guest(s), {workers} worker(s)",
             self.dir, self.size, self.depth
         )
     }
@@ -220,8 +229,8 @@ fn rows(args: &BlkArgs) -> Vec<Row> {
                 for &depth in &args.depth {
                     for &guests in &args.guests {
                         for &workers in &args.workers {
-                            let row = |path, greedy| Row {
-                                plan: Plan { path, guests, workers: workers.into() },
+                            let row = |path, medium, greedy| Row {
+                                plan: Plan { path, medium, guests, workers: workers.into() },
                                 dir,
                                 size: size as usize,
                                 align: align as usize,
@@ -231,9 +240,11 @@ fn rows(args: &BlkArgs) -> Vec<Row> {
                                 records: Repeats::default(),
                             };
                             let greedy = args.greedy.filter(|_| guests > 1).map(|bytes| bytes as usize);
-                            rows.extend(args.path.iter().map(|&path| row(path, None)));
-                            if greedy.is_some() {
-                                rows.extend(args.path.iter().map(|&path| row(path, greedy)));
+                            for medium in Medium::of(args) {
+                                rows.extend(args.path.iter().map(|&path| row(path, medium, None)));
+                                if greedy.is_some() {
+                                    rows.extend(args.path.iter().map(|&path| row(path, medium, greedy)));
+                                }
                             }
                         }
                     }
@@ -249,11 +260,17 @@ fn measure(args: &BlkArgs, run: &mut Run) -> Result<()> {
     let mut rows = rows(args);
     let most = Most::of(rows.iter());
     let mut stands: BTreeMap<Plan, Stand> = BTreeMap::new();
+    let mut made = 0;
     for row in &rows {
         if let Entry::Vacant(place) = stands.entry(row.plan) {
-            let Plan { path, guests, workers } = row.plan;
-            run.progress.show(format_args!("{path}, {guests} guest(s), {workers} worker(s): connecting"));
-            place.insert(Stand::start(row.plan, &most)?);
+            let Plan { path, medium, guests, workers } = row.plan;
+            run.progress
+                .show(format_args!("{path} on {medium}, {guests} guest(s), {workers} worker(s): connecting"));
+            let files = args.image.as_deref().map(|first| Files { first, made });
+            place.insert(Stand::start(row.plan, &most, files)?);
+            if medium == Medium::File {
+                made += usize::from(guests);
+            }
         }
     }
     // In all rows or in none: they are compared.

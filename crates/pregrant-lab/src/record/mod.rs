@@ -132,6 +132,8 @@ record! {
     pub guests: u32,
     /// Bytes that each request begins at a multiple of.
     pub align: u32,
+    /// What its disks are on: `ram` or `file`.
+    pub medium: String,
     /// System calls of the backend for each time that an event woke it (`bench scale` only).
     pub syscalls_a_wakeup: f64,
     /// By guest, what its device took of workers that others wanted too; the greedy one is the last

@@ -8,6 +8,7 @@
 //! moments.
 
 use super::Row;
+use super::medium::{Files, Image, Medium};
 use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
 use crate::process::disks::disks_command::{DiskSetup, DisksCommand, DisksSeen, HANDLE, Load, Rested};
@@ -32,6 +33,8 @@ const DISK_UNIT: u64 = 1 << 20;
 pub struct Plan {
     /// How bytes travel.
     pub path: PathName,
+    /// What the disks are on.
+    pub medium: Medium,
     /// Guests.
     pub guests: u16,
     /// Worker threads of the backend.
@@ -86,6 +89,8 @@ pub struct Stand {
     pub core_placement: CorePlacement,
     /// A guest gives its core away when it has nothing to do.
     pub gives_way: bool,
+    /// Gone with it.
+    _images: Vec<Image>,
 }
 
 /// What was done in some time.
@@ -104,19 +109,21 @@ pub struct Window {
 }
 
 impl Stand {
-    /// With all disks connected, and written once.
-    pub fn start(plan: Plan, most: &Most) -> Result<Self> {
+    /// With all disks connected, and written once; those on files in these.
+    pub fn start(plan: Plan, most: &Most, files: Option<Files<'_>>) -> Result<Self> {
         let core_placement = CorePlacement::of(plan.workers)?;
         let mut testbed = Testbed::start()?;
         // Twice what is in flight: parts of the disk that requests are apart in begin where they
         // are aligned.
         let bytes = (DISKS_BYTES / u64::from(plan.guests)).max(2 * most.in_flight as u64);
         let bytes = bytes.next_multiple_of(DISK_UNIT);
-        let image = format!("ram:{bytes}");
         let fronts: Vec<u16> = (FIRST..).take(plan.guests.into()).collect();
-        for front in &fronts {
+        let mut images = Vec::new();
+        for (n, front) in fronts.iter().enumerate() {
             testbed.large_guest_domain(*front)?;
-            testbed.make_disk(*front, HANDLE, &image)?;
+            let image = plan.medium.image(bytes, files, n)?;
+            testbed.make_disk(*front, HANDLE, image.params())?;
+            images.push(image);
         }
         let back = testbed.process("back", 0, core_placement.back)?;
         let guests = testbed.process("guest", FIRST, core_placement.guest)?;
@@ -134,7 +141,7 @@ impl Stand {
         };
         let gather = ProcessCommand::Disks(DisksCommand::Gather { fronts, setup });
         answer!(ends.ask_guests(gather)?, Report::Done => ());
-        Ok(Self { ends, plan, core_placement, gives_way: false })
+        Ok(Self { ends, plan, core_placement, gives_way: false, _images: images })
     }
 
     /// How the platform did its work, as the backend tells it.

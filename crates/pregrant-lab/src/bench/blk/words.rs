@@ -17,6 +17,7 @@ pub fn table(rows: &[Row]) -> Table {
     let gib = f64::from(1 << 30);
     Table::of(rows.iter().filter(|row| row.greedy.is_none() && row.records.rate().is_some()))
         .left("path", |row| row.plan.path)
+        .left("disk", |row| row.plan.medium)
         .left("dir", |row| row.dir)
         .right("size B", |row| row.size)
         .right("align", |row| row.align)
@@ -36,7 +37,7 @@ pub fn table(rows: &[Row]) -> Table {
         .right("guest CPU ns/req", |row| each(row, |r| r.frontend_cpu_ns))
         .right("back CPU ns/req", |row| each(row, |r| r.backend_cpu_ns))
         .right("published k", |row| or_dash(row.records.first().published.map(|p| figure(p / 1e3))))
-        .grouped(|row| (row.work(), row.plan.guests, row.plan.workers))
+        .grouped(|row| (row.work(), row.plan.medium, row.plan.guests, row.plan.workers))
 }
 
 /// Pairs of rows that differ in their plans alone, as `other` has it.
@@ -54,10 +55,16 @@ fn pairs<'a>(
 /// How the figures came about, and what of them is compared.
 pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, platform: &str) -> String {
     let mut text = format!(
-        "Medians of {} interleaved repeats of {} s; requests at random places of a RAM disk, one for each guest.\n\
+        "Medians of {} interleaved repeats of {} s; requests at random places of a disk, one for each guest{}.\n\
          One guest: it looks for answers all the time, and a worker that finds nothing spins before it sleeps (poll). Several guests, \
          a thread each on one core: each sleeps when its requests are all in flight, and so does the backend when there are none (event).\n",
-        args.timing.repeats, args.timing.seconds
+        args.timing.repeats,
+        args.timing.seconds,
+        if args.image.is_some() {
+            ": in RAM, and on a file by io_uring, past the page cache where it allows that"
+        } else {
+            " in RAM"
+        },
     );
     let mut seen = Vec::new();
     for (plan, stand) in stands {
