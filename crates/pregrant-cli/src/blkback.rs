@@ -105,7 +105,10 @@ const PATHS: &[(PathName, &str)] = &[
 ];
 
 const WAYS: &[(IoWay, &str)] = &[
-    (IoWay::Uring, "io_uring; threads where the kernel has none"),
+    (
+        IoWay::Uring,
+        "io_uring, or threads where the kernel has none; a file in memory (tmpfs) is copied in place",
+    ),
     (IoWay::Threads, "Four threads for each image"),
 ];
 

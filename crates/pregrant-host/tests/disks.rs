@@ -30,7 +30,10 @@ impl Scratch {
     fn new(name: &str, len: u64) -> Self {
         // Not below /tmp: that may be memory, and holes and direct I/O are to be those of a file
         // system.
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        Self::at(Path::new(env!("CARGO_TARGET_TMPDIR")), name, len)
+    }
+
+    fn at(dir: &Path, name: &str, len: u64) -> Self {
         let path = dir.join(format!("disk-{}-{name}", std::process::id()));
         let file = File::create(&path).unwrap();
         file.set_len(len).unwrap();
@@ -227,6 +230,35 @@ fn a_file_is_read_written_flushed_and_has_holes() {
         let text = image.describe().unwrap();
         assert!(text.contains(config.io.name()), "{text}");
         assert!(config.direct || text.contains("page cache"), "{text}");
+    }
+}
+
+/// A worker does the transfers of a file in memory itself; what io_uring or threads do beside them
+/// is discards.
+#[test]
+fn a_file_in_memory_is_read_and_written_in_place() {
+    for (k, config) in ways().into_iter().enumerate() {
+        let scratch = Scratch::at(Path::new("/dev/shm"), &format!("memory{k}"), 1 << 20);
+        let mut image = FileImage::new(&scratch.0, config);
+        let figures = open(&mut image, &WRITABLE).unwrap();
+        let text = image.describe().unwrap();
+        if !text.contains("in memory") {
+            return skip::skip("/dev/shm is not in memory here");
+        }
+        assert_eq!(text.contains("in place"), config.io == IoWay::Uring, "{text}");
+        exercise(&mut image, figures);
+        // Nothing is under way behind a start.
+        let mut disk = image.queue().unwrap();
+        disk.submit(Io { token: 7, op: IoOp::Read, sector: 9, sectors: 1, memory: private(&[1; 512]) });
+        disk.start();
+        let mut done = Vec::new();
+        disk.complete(&mut done);
+        assert!(config.io != IoWay::Uring || done.len() == 1, "{text}");
+        // It ends early.
+        scratch.file().set_len(10 * 512).unwrap();
+        let mut other = image.queue().unwrap();
+        assert_eq!(read(&mut *other, 2000, 512, private), Err(IoError::Failed));
+        assert_eq!(read(&mut *other, 9, 2048, mapped), Err(IoError::Failed), "a part of it is there");
     }
 }
 

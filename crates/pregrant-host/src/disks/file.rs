@@ -23,6 +23,7 @@
 
 use super::direct::{self, Direct};
 use super::file_thread::{Answer, FileThread};
+use super::in_place::{InPlaceDisk, is_in_memory};
 use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};
 use super::pool::Pool;
@@ -75,8 +76,17 @@ struct Opened {
     identity: Option<String>,
     /// The format that its bytes seem to have; they are served as they are.
     format: Option<&'static str>,
+    /// Its file is in memory: workers do its transfers.
+    in_memory: bool,
     /// By threads, from the first queue on, if that is wanted or the kernel has no io_uring.
     pool: Option<Arc<Pool>>,
+}
+
+impl Opened {
+    /// A way of all transfers, made of one that takes any.
+    fn way_of(&self, others: Box<dyn Disk>) -> Box<dyn Disk> {
+        if self.in_memory { Box::new(InPlaceDisk::new(Arc::clone(&self.file), others)) } else { others }
+    }
 }
 
 impl FileImage {
@@ -97,9 +107,17 @@ impl FileImage {
 
     /// How it is open, in words; None: it is not.
     pub fn describe(&self) -> Option<String> {
-        let Opened { file, figures, tail, pool, .. } = self.open.as_ref()?;
-        let how = if file.is_direct() { "direct" } else { "through the page cache" };
-        let way = if pool.is_some() { IoWay::Threads } else { self.config.io };
+        let Opened { file, figures, tail, in_memory, pool, .. } = self.open.as_ref()?;
+        let how = match in_memory {
+            true => "in memory",
+            false if file.is_direct() => "direct",
+            false => "through the page cache",
+        };
+        let way = match (self.config.io, pool) {
+            (IoWay::Uring, _) if *in_memory => "in place",
+            (io, None) => io.name(),
+            _ => IoWay::Threads.name(),
+        };
         let kind = if file.is_device() { "block device" } else { "file" };
         let sectors = match (figures.sector_size, file.sector_size()) {
             (served, own) if served < own => format!(", sectors of {own} bytes served as {served}"),
@@ -181,7 +199,7 @@ impl FileImage {
         let wake = Arc::new(WakeFd::new().map_err(failed("to make a descriptor for a disk"))?);
         if self.config.io == IoWay::Uring && opened.pool.is_none() {
             match UringDisk::new(Arc::clone(&opened.file), Arc::clone(&wake)) {
-                Ok(disk) => return Ok((Box::new(disk), wake)),
+                Ok(disk) => return Ok((opened.way_of(Box::new(disk)), wake)),
                 // LOG: once for each image that is opened.
                 Err(e) => log::info!(
                     "{}: io_uring is unavailable ({e}); using threads for its I/O",
@@ -200,7 +218,9 @@ impl FileImage {
                 opened.pool.insert(pool)
             }
         };
-        Ok((Box::new(pool.queue(Arc::clone(&wake))), wake))
+        let disk = Box::new(pool.queue(Arc::clone(&wake)));
+        let by_worker = self.config.io == IoWay::Uring;
+        Ok((if by_worker { opened.way_of(disk) } else { disk }, wake))
     }
 }
 
@@ -359,7 +379,9 @@ fn open(
     // What is longer than a page no guest can ask for.
     let native_sectors = native_sectors && sector_size <= PAGE_SIZE as u32;
     let served = if native_sectors { own } else { own.in_sectors_of_512() };
+    let in_memory = !is_device && is_in_memory(fd.as_fd());
     let is_direct = config.direct
+        && !in_memory
         && !refused.load(Ordering::Relaxed)
         && direct::go_direct(fd.as_fd(), access, served.sector_size);
     if !is_direct {
@@ -376,7 +398,7 @@ fn open(
     let direct = Direct::new(is_direct, access, refused);
     let file = OpenFile::new(fd, path, kind, !writable, direct, lines);
     let figures = DiskFigures { sectors, ..served };
-    Ok(Opened { file: Arc::new(file), figures, tail, identity, format, pool: None })
+    Ok(Opened { file: Arc::new(file), figures, tail, identity, format, in_memory, pool: None })
 }
 
 /// Whether it is a block device; None: neither that nor a file.

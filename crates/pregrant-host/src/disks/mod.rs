@@ -5,7 +5,8 @@
 //!                                          '--> file:  one open file: lock, length, discards, direct or cached; what may hang: its thread's
 //!                                                 | a way for each queue
 //!                                                 |-- uring:  io_uring; no thread for each request
-//!                                                 '-- pool:   threads, where that is not to be had or not wanted
+//!                                                 |-- pool:   threads, where that is not to be had or not wanted
+//!                                                 '-- in_place: the worker itself, where the file is in memory
 //!                                               transfer: one Io as the kernel takes it, piece by piece
 //! ```
 //! Invariants: all reads and writes of an image go through one open file, which carries its `lock`;
@@ -24,6 +25,7 @@ mod file_thread;
 mod format;
 mod identity;
 mod image;
+mod in_place;
 mod lock;
 mod open_file;
 mod pool;

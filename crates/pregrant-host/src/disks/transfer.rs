@@ -158,6 +158,12 @@ impl Transfer {
         ended
     }
 
+    /// The same of a file whose transfers wait for no other.
+    pub(super) fn perform_here(&mut self, file: &OpenFile) -> Ended {
+        let result = self.call(file);
+        self.ended(file, result)
+    }
+
     /// What is left of it, as a system call.
     fn call(&self, file: &OpenFile) -> Result<usize, Errno> {
         let pieces = &self.pieces.0[self.first..];

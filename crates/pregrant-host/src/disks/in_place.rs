@@ -1,0 +1,80 @@
+//! Transfers of a file in memory (tmpfs), done by the worker itself.
+//!
+//! ```text
+//!   read, write, flush --submit--> waiting --start: one call each--> done --complete--> Done
+//!   discard ------------------------------> another way (io_uring, threads)
+//! ```
+//! No device is waited for, so a call takes as long as its copy. io_uring has a thread of the
+//! kernel do each of these: tmpfs does not say that it answers at once. That thread's wake-up takes
+//! longer than a copy of 4096 bytes.
+//!
+//! Invariants: nothing is under way between two polls but discards, which may take long. The file
+//! is never opened with O_DIRECT, so no transfer waits for another.
+//!
+//! What a guest may do: ask for pages that were swapped out. Its worker waits for the swap device
+//! then, as it does for a page of its own memory.
+
+use super::open_file::OpenFile;
+use super::transfer::{Ended, Pieces, Transfer};
+use pregrant::blk::disk::{Disk, Done, Io, IoOp};
+use rustix::fd::BorrowedFd;
+use rustix::fs::fstatfs;
+use std::sync::Arc;
+
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
+const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Whether an open file is in memory.
+pub(super) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
+    fstatfs(fd).is_ok_and(|fs| IN_MEMORY.contains(&(fs.f_type as u32)))
+}
+
+/// See the module.
+pub(super) struct InPlaceDisk {
+    file: Arc<OpenFile>,
+    waiting: Vec<Transfer>,
+    done: Vec<Done>,
+    /// Lists for pieces.
+    spare: Vec<Pieces>,
+    /// For discards.
+    others: Box<dyn Disk>,
+}
+
+impl InPlaceDisk {
+    pub(super) fn new(file: Arc<OpenFile>, others: Box<dyn Disk>) -> Self {
+        Self { file, waiting: Vec::new(), done: Vec::new(), spare: Vec::new(), others }
+    }
+}
+
+impl Disk for InPlaceDisk {
+    fn submit(&mut self, io: Io) {
+        if matches!(io.op, IoOp::Discard { .. }) {
+            return self.others.submit(io);
+        }
+        self.waiting.push(Transfer::new(io, &self.file, self.spare.pop().unwrap_or_default()));
+    }
+
+    fn start(&mut self) {
+        for mut transfer in self.waiting.drain(..) {
+            let outcome = loop {
+                if let Ended::Over(outcome) = transfer.perform_here(&self.file) {
+                    break outcome;
+                }
+            };
+            let (done, pieces) = transfer.into_done(outcome);
+            self.done.push(done);
+            self.spare.push(pieces);
+        }
+        self.others.start();
+    }
+
+    fn complete(&mut self, done: &mut Vec<Done>) {
+        done.append(&mut self.done);
+        self.others.complete(done);
+    }
+
+    fn wait(&mut self) -> bool {
+        self.start();
+        !self.done.is_empty() || self.others.wait()
+    }
+}
