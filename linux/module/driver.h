@@ -122,6 +122,7 @@ struct pregrant_received {
 void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received);
 
 /* events.c */
+extern atomic_t pregrant_spurious_events;
 void pregrant_channels_meet(struct pregrant_device *dev);
 
 /* grants.c */

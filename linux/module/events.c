@@ -2,8 +2,9 @@
 /*
  * Event channels. An event comes once, and the next when the core has looked at the ring and
  * unmasks the channel: late, so that a back that sends without end costs no more than polls. Where
- * many come with nothing they are said to be spurious, and Xen's interrupts slow them down. Not the
- * first ones: on another processor a poll may take a frame before its event is handled.
+ * many come with nothing they are said to be spurious, and Xen's interrupts slow them down, by a
+ * second at most: so it must not be said of one whose frames a poll took before it was handled,
+ * woken by the queue's other channel, on another processor perhaps.
  */
 #include <linux/interrupt.h>
 #include <linux/slab.h>
@@ -21,8 +22,12 @@ struct pregrant_channel {
 	u32 port;
 	bool is_tx;
 	bool pending; /* an event that was not unmasked */
+	bool early; /* work was found while no event was pending: its event finds none */
 	u32 idle; /* events in a row with which nothing came */
 };
+
+/* How many of all channels were said to be spurious. */
+atomic_t pregrant_spurious_events = ATOMIC_INIT(0);
 
 static irqreturn_t event(int irq, void *data)
 {
@@ -76,10 +81,19 @@ void pk_channel_notify(struct pregrant_channel *chan)
 
 void pk_channel_unmask(struct pregrant_channel *chan, bool idle)
 {
-	if (!READ_ONCE(chan->pending) || !xchg(&chan->pending, false))
+	bool is_spurious;
+
+	if (!READ_ONCE(chan->pending) || !xchg(&chan->pending, false)) {
+		chan->early |= !idle;
 		return;
-	chan->idle = idle ? chan->idle + 1 : 0;
-	xen_irq_lateeoi(chan->irq, chan->idle > IDLE_MAX ? XEN_EOI_FLAG_SPURIOUS : 0);
+	}
+	/* One event is excused by that, not those that follow it. */
+	chan->idle = idle && !chan->early ? chan->idle + 1 : 0;
+	chan->early = false;
+	is_spurious = chan->idle > IDLE_MAX;
+	if (is_spurious)
+		atomic_inc(&pregrant_spurious_events);
+	xen_irq_lateeoi(chan->irq, is_spurious ? XEN_EOI_FLAG_SPURIOUS : 0);
 }
 
 /* The queues are live: their events are for their NAPIs. Before they are lent. */
