@@ -9,6 +9,9 @@
  * An answer may come for the frames in any order; skbs go in the order in which they came, each
  * when so many requests are answered as were sent with it. Its bytes were copied: it is no matter
  * whose answer it is.
+ *
+ * A short frame that is alone on its way is not kept, and no event is asked for its answer, which
+ * the next frame or poll takes: else each answer to a request costs the guest two events.
  */
 #include <linux/etherdevice.h>
 #include <linux/slab.h>
@@ -110,7 +113,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	struct pregrant_queue *queue = &dev->queues[skb_get_queue_mapping(skb)];
 	struct netdev_queue *txq = txq_of(queue);
 	struct pregrant_kept *kept;
-	bool full = false;
+	bool full = false, alone;
 	u32 before, after;
 	int sent = -EMSGSIZE;
 
@@ -119,9 +122,13 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
 	}
-	if (!has_room(queue) && reclaim(queue, 0) < 0)
-		pregrant_fail(dev);
+	/* Where none is armed no event says that something is answered. */
 	before = pregrant_tx_in_flight(queue->tx);
+	if (!has_room(queue) || (before && !queue->tx_armed)) {
+		if (reclaim(queue, 0) < 0)
+			pregrant_fail(dev);
+		before = pregrant_tx_in_flight(queue->tx);
+	}
 	if (skb->len <= PREGRANT_FRAME_MAX && skb->len >= ETH_HLEN)
 		sent = send(queue, skb);
 	if (sent == 0) {
@@ -139,11 +146,18 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
 	}
-	/* Its socket goes on counting it. Connection tracking is not to wait for the back. */
-	nf_reset_ct(skb);
 	queue->tx_packets++;
 	queue->tx_bytes += skb->len;
 	queue->requests += after - before;
+	alone = !before && after == 1 && !netdev_xmit_more();
+	if (alone) {
+		skb_tx_timestamp(skb);
+		pregrant_tx_publish(queue->tx);
+		dev_consume_skb_any(skb);
+		return NETDEV_TX_OK;
+	}
+	/* Its socket goes on counting it. Connection tracking is not to wait for the back. */
+	nf_reset_ct(skb);
 	kept = &queue->kept[queue->kept_tail++ & queue->kept_mask];
 	*kept = (struct pregrant_kept) { .skb = skb, .end = queue->requests, .bytes = skb->len };
 	skb_tx_timestamp(skb);
