@@ -16,6 +16,8 @@
 /* A back that does not let go of a device: then its pages stay granted, and are not used again. */
 #define CLOSE_MS 10000
 #define CLOSE_POLL_MS 10
+/* Where there was no memory. The back's next state makes it shorter. */
+#define SHORTAGE_PAUSE (HZ / 2)
 
 void pregrant_wake_control(struct pregrant_device *dev)
 {
@@ -193,29 +195,60 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 		netdev_err(dev->netdev, "cannot restart\n");
 }
 
+/* For all that the front can allocate in a call. */
+struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev)
+{
+	return pregrant_reserve_begin(dev->max_queues, PREGRANT_SLOTS << dev->settings.ring_order);
+}
+
+/* Under `control`: all is as it was, and is tried again. */
+static void put_off(struct pregrant_device *dev)
+{
+	if (!dev->short_of_memory)
+		xenbus_dev_error(dev->xbdev, -ENOMEM, "no memory to follow the back: tries again");
+	dev->short_of_memory = true;
+	queue_delayed_work(pregrant_control, &dev->work, SHORTAGE_PAUSE);
+}
+
+/* Under `control`, with a reserve. */
+static void control(struct pregrant_device *dev)
+{
+	unsigned int queues = xchg(&dev->restart_queues, 0);
+	u64 at;
+
+	if (dev->short_of_memory)
+		pk_error_remove(dev);
+	dev->short_of_memory = false;
+	if (queues)
+		restart_with(dev, queues);
+	if (dev->front)
+		step(dev);
+	if (xchg(&dev->mc_again, false))
+		pregrant_multicast_rest(dev);
+	WRITE_ONCE(dev->kept_pages, dev->front ? pregrant_front_kept_pages(dev->front) : 0);
+	at = dev->front ? pregrant_front_begins_at(dev->front) : 0;
+	if (at) {
+		u64 now = pk_now_ns();
+		u64 wait = at > now ? div_u64(at - now, NSEC_PER_MSEC) + 1 : 1;
+
+		/* Not where it was woken meanwhile. */
+		queue_delayed_work(pregrant_control, &dev->work, msecs_to_jiffies(wait));
+	}
+}
+
 void pregrant_control_work(struct work_struct *work)
 {
 	struct pregrant_device *dev = container_of(to_delayed_work(work), struct pregrant_device, work);
-	unsigned int queues;
-	u64 at;
+	struct pregrant_reserve *reserve;
 
 	mutex_lock(&dev->control);
 	if (!dev->gone) {
-		queues = xchg(&dev->restart_queues, 0);
-		if (queues)
-			restart_with(dev, queues);
-		if (dev->front)
-			step(dev);
-		if (xchg(&dev->mc_again, false))
-			pregrant_multicast_rest(dev);
-		WRITE_ONCE(dev->kept_pages, dev->front ? pregrant_front_kept_pages(dev->front) : 0);
-		at = dev->front ? pregrant_front_begins_at(dev->front) : 0;
-		if (at) {
-			u64 now = pk_now_ns();
-			u64 wait = at > now ? div_u64(at - now, NSEC_PER_MSEC) + 1 : 1;
-
-			/* Not where it was woken meanwhile. */
-			queue_delayed_work(pregrant_control, &dev->work, msecs_to_jiffies(wait));
+		reserve = pregrant_reserve_for(dev);
+		if (reserve) {
+			control(dev);
+			pregrant_reserve_end(reserve);
+		} else {
+			put_off(dev);
 		}
 	}
 	mutex_unlock(&dev->control);

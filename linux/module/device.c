@@ -42,7 +42,9 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 {
 	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_MAX);
 	struct net_device *netdev = pregrant_netdev_new(xbdev, max);
+	struct pregrant_reserve *reserve;
 	struct pregrant_device *dev;
+	const char *why = "no memory";
 	unsigned int k;
 	int ret = -ENOMEM;
 
@@ -70,13 +72,18 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 		ret |= pregrant_queue_init(&dev->queues[k], dev, k);
 	if (ret)
 		goto failed;
-	ret = pregrant_begin(dev);
-	if (ret) {
-		xenbus_dev_fatal(xbdev, ret, "no path has the name %s", path);
+	ret = -ENOMEM;
+	reserve = pregrant_reserve_for(dev);
+	if (!reserve)
 		goto failed;
-	}
+	ret = pregrant_begin(dev);
+	pregrant_reserve_end(reserve);
+	why = "no path has the name that was given";
+	if (ret)
+		goto failed;
 	dev_set_drvdata(&xbdev->dev, dev);
 	ret = register_netdev(netdev);
+	why = "no interface";
 	if (ret) {
 		pregrant_end(dev);
 		goto failed;
@@ -84,6 +91,7 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	pregrant_wake_control(dev);
 	return 0;
 failed:
+	xenbus_dev_fatal(xbdev, ret, "%s", why);
 	pregrant_netdev_free(dev);
 	return ret;
 }
@@ -99,6 +107,7 @@ static void back_changed(struct xenbus_device *xbdev, enum xenbus_state state)
 static void take_away(struct xenbus_device *xbdev)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
+	struct pregrant_reserve *reserve;
 
 	dev_set_drvdata(&xbdev->dev, NULL);
 	mutex_lock(&dev->control);
@@ -106,9 +115,13 @@ static void take_away(struct xenbus_device *xbdev)
 	mutex_unlock(&dev->control);
 	cancel_delayed_work_sync(&dev->work);
 	unregister_netdev(dev->netdev);
+	/* It goes in any case: where there is no reserve it waits for memory. */
+	reserve = pregrant_reserve_for(dev);
 	mutex_lock(&dev->control);
 	pregrant_end(dev);
 	mutex_unlock(&dev->control);
+	if (reserve)
+		pregrant_reserve_end(reserve);
 	/* An event may have woken it meanwhile. */
 	cancel_delayed_work_sync(&dev->work);
 	pregrant_netdev_free(dev);

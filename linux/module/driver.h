@@ -71,7 +71,7 @@ struct pregrant_device {
 	struct mutex control;
 	struct delayed_work work;
 	struct list_head channels; /* under `control`, as are the front and these */
-	bool gone, closed;
+	bool gone, closed, short_of_memory;
 
 	struct mutex lending;
 	unsigned int lent; /* queues; 0: not connected */
@@ -96,6 +96,7 @@ void pregrant_wake_control(struct pregrant_device *dev);
 void pregrant_fail(struct pregrant_device *dev);
 void pregrant_pause(struct pregrant_device *dev);
 void pregrant_resume(struct pregrant_device *dev);
+struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev);
 int pregrant_begin(struct pregrant_device *dev);
 void pregrant_end(struct pregrant_device *dev);
 

@@ -2,9 +2,9 @@
 /*
  * Memory for the core.
  *
- * Where one may sleep, memory is waited for: the core asks for little, when a device is set up, and
- * an allocation of Rust's cannot fail. Pages that are granted may be refused; the front goes on
- * with less.
+ * An allocation of Rust's cannot fail: what the kernel does not give at once is cut from the reserve
+ * that its caller took. Without one, when a device goes, memory is waited for. Pages that are granted
+ * may be refused; the front goes on with less, or tries again.
  */
 #include <linux/delay.h>
 #include <linux/gfp.h>
@@ -17,51 +17,90 @@
 
 #include "pregrant.h"
 
+#ifndef pregrant_may_allocate
+#define pregrant_may_allocate(kind) true
+#endif
+#ifndef pregrant_note_memory
+#define pregrant_note_memory(n) ((void)0)
+#endif
+
 atomic_t pregrant_atomic_allocations = ATOMIC_INIT(0);
+atomic_t pregrant_memory_waits = ATOMIC_INIT(0);
 
 /* Pages that are one range for the hardware too cost fewer entries of its tables. Not at any price. */
 #define CONTIGUOUS_MAX 64
 
-void *pk_alloc(size_t size, size_t align, bool zeroed)
+static void *wait_for(size_t size, gfp_t zero)
 {
-	gfp_t gfp = GFP_KERNEL | __GFP_NOFAIL | (zeroed ? __GFP_ZERO : 0);
+	gfp_t gfp = GFP_KERNEL | __GFP_NOFAIL | zero;
 	void *at;
 
-	if (align > PAGE_SIZE)
-		return NULL;
-	/* kmalloc aligns what is a power of two by itself. */
-	if (align > ARCH_KMALLOC_MINALIGN && size <= PAGE_SIZE)
-		size = roundup_pow_of_two(max(size, align));
-	if (in_atomic() || irqs_disabled()) {
-		atomic_inc(&pregrant_atomic_allocations);
-		return kmalloc(size, GFP_ATOMIC | (zeroed ? __GFP_ZERO : 0));
-	}
+	atomic_inc(&pregrant_memory_waits);
 	if (size <= PAGE_SIZE)
 		return kmalloc(size, gfp);
 #if LINUX_VERSION_CODE < KERNEL_VERSION(5, 17, 0)
 	gfp &= ~__GFP_NOFAIL; /* vmalloc does not know it yet */
 #endif
-	while (!(at = kvmalloc(PAGE_ALIGN(size), gfp)))
+	while (!(at = kvmalloc(size, gfp)))
 		msleep(10);
+	return at;
+}
+
+static void *allocate(size_t size, size_t align, bool zeroed)
+{
+	gfp_t zero = zeroed ? __GFP_ZERO : 0;
+	void *at = NULL;
+
+	/* kmalloc aligns what is a power of two by itself. */
+	if (size > PAGE_SIZE)
+		size = PAGE_ALIGN(size);
+	else if (align > ARCH_KMALLOC_MINALIGN)
+		size = roundup_pow_of_two(max(size, align));
+	if (in_atomic() || irqs_disabled()) {
+		atomic_inc(&pregrant_atomic_allocations);
+		return kmalloc(size, GFP_ATOMIC | zero);
+	}
+	if (pregrant_may_allocate(PREGRANT_HEAP))
+		at = kvmalloc(size, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN | zero);
+	if (!at)
+		at = pregrant_reserve_cut(size, align, zeroed);
+	return at ? at : wait_for(size, zero);
+}
+
+void *pk_alloc(size_t size, size_t align, bool zeroed)
+{
+	void *at = align <= PAGE_SIZE ? allocate(size, align, zeroed) : NULL;
+
+	if (at)
+		pregrant_note_memory(1);
 	return at;
 }
 
 void pk_free(void *at)
 {
-	kvfree(at);
+	pregrant_note_memory(-1);
+	if (!pregrant_reserve_put(at))
+		kvfree(at);
 }
 
 void *pk_pages(size_t n)
 {
 	void *at = NULL;
 
+	if (!pregrant_may_allocate(PREGRANT_PAGES))
+		return NULL;
 	if (n <= CONTIGUOUS_MAX)
 		at = alloc_pages_exact(n << PAGE_SHIFT, GFP_KERNEL | __GFP_ZERO | __GFP_NORETRY | __GFP_NOWARN);
-	return at ? at : vzalloc(n << PAGE_SHIFT);
+	if (!at)
+		at = vzalloc(n << PAGE_SHIFT);
+	if (at)
+		pregrant_note_memory(1);
+	return at;
 }
 
 void pk_free_pages(void *at, size_t n)
 {
+	pregrant_note_memory(-1);
 	if (is_vmalloc_addr(at))
 		vfree(at);
 	else

@@ -98,9 +98,10 @@ int pk_state_write(struct pregrant_device *dev, u32 state)
 	return xenbus_switch_state(dev->xbdev, state);
 }
 
-int pk_error_write(struct pregrant_device *dev, const char *text, size_t len)
+/* The kernel's log has it too. */
+int pk_error_write(struct pregrant_device *dev, int code, const char *text, size_t len)
 {
-	xenbus_dev_error(dev->xbdev, -EIO, "%.*s", (int)len, text);
+	xenbus_dev_error(dev->xbdev, code, "%.*s", (int)len, text);
 	return 0;
 }
 

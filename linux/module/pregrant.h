@@ -17,12 +17,25 @@ struct pregrant_channel;
 struct pregrant_front;
 struct sk_buff;
 
-/* heap.c. Memory that is asked for where nobody may sleep is counted: it is to stay 0. */
-extern atomic_t pregrant_atomic_allocations;
+/* heap.c. Counted, and to stay 0: memory that is asked for where nobody may sleep, or waited for. */
+extern atomic_t pregrant_atomic_allocations, pregrant_memory_waits;
 void *pk_alloc(size_t size, size_t align, bool zeroed);
 void pk_free(void *at);
 void *pk_pages(size_t n);
 void pk_free_pages(void *at, size_t n);
+/* What the self-test lets fail. */
+enum pregrant_kind { PREGRANT_HEAP = 1, PREGRANT_PAGES = 2, PREGRANT_GRANT = 4, PREGRANT_CHANNEL = 8 };
+
+/*
+ * reserve.c. Memory for what the core allocates until it ends, by the thread that began: take one
+ * around each call of `front_new`, `step`, `turn` and `lend`. NULL: there is none, so do not call.
+ */
+struct pregrant_reserve;
+size_t pregrant_reserve_size(u32 queues, u32 slots);
+struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots);
+size_t pregrant_reserve_end(struct pregrant_reserve *reserve); /* what was taken of it */
+void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed);
+bool pregrant_reserve_put(void *at);
 
 /* log.c */
 void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len);
@@ -48,7 +61,7 @@ int pk_key_write(struct pregrant_device *dev, u32 transaction, const char *key, 
 int pk_transaction_begin(struct pregrant_device *dev, u32 *transaction);
 int pk_transaction_end(struct pregrant_device *dev, u32 transaction, bool abort);
 int pk_state_write(struct pregrant_device *dev, u32 state);
-int pk_error_write(struct pregrant_device *dev, const char *text, size_t len);
+int pk_error_write(struct pregrant_device *dev, int code, const char *text, size_t len);
 int pk_error_remove(struct pregrant_device *dev);
 
 /* frame.c */
@@ -63,6 +76,7 @@ struct pregrant_settings {
 	u32 queues, ring_order, data_len;
 	bool multicast;
 };
+/* NULL: the settings name no path. */
 struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
 					  const struct pregrant_settings *settings);
 /* True: its queues are to be taken back, and then it is to be asked again. */
@@ -118,5 +132,14 @@ void pregrant_rx_counters(const struct pregrant_rx *rx, u64 to[PREGRANT_COUNTERS
 
 /* The self-test, linux/core/src/selftest: 0 where all is right. */
 int pregrant_selftest(u64 frames);
+/* selftest.c: what it lets fail, by a count of what it asks for. */
+void pk_fail(u32 kinds, u64 from, u64 to);
+u64 pk_asked(void);
+bool pk_may_allocate(u32 kind);
+s64 pk_memory(void);
+u32 pk_memory_waits(void);
+size_t pk_reserve_size(u32 queues, u32 slots);
+void *pk_reserve_begin(u32 queues, u32 slots);
+size_t pk_reserve_end(void *reserve);
 
 #endif

@@ -1,5 +1,6 @@
 //! A device's keys and states, by the kernel's own client of xenstore.
 
+use crate::front::FAULT;
 use crate::shim;
 use alloc::string::String;
 use alloc::vec;
@@ -24,6 +25,16 @@ impl fmt::Display for BusError {
         match self {
             Self::Kernel { what, code } => write!(f, "cannot {what}: error {}", -code),
             Self::Bad { key, expected } => write!(f, "the back's {key} is not {expected}"),
+        }
+    }
+}
+
+impl BusError {
+    /// The kernel's number for it.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Kernel { code, .. } => *code,
+            Self::Bad { .. } => FAULT,
         }
     }
 }
@@ -85,6 +96,12 @@ impl KernelBus {
         Ok(())
     }
 
+    /// Says in the device's directory of errors, and in the log, why it does not go on.
+    pub fn report_failure(&self, code: i32, text: &str) {
+        // SAFETY: a text of that length. Where it cannot be written there is the log.
+        let _ = unsafe { shim::pk_error_write(self.0, code, text.as_ptr(), text.len()) };
+    }
+
     fn state(&self, own: bool) -> Result<XenbusState, BusError> {
         Ok(XenbusState::parse(self.read(own, "state")?.as_ref().map(|s| s.as_bytes())))
     }
@@ -129,7 +146,7 @@ impl DeviceBus for KernelBus {
     }
     fn report(&mut self, text: &str) -> Result<(), BusError> {
         // SAFETY: a text of that length. The kernel's log has it too.
-        done("say why", unsafe { shim::pk_error_write(self.0, text.as_ptr(), text.len()) }).map(drop)
+        done("say why", unsafe { shim::pk_error_write(self.0, FAULT, text.as_ptr(), text.len()) }).map(drop)
     }
     fn reported(&mut self) -> Result<Option<String>, BusError> {
         Ok(None) // nobody here asks what a predecessor said

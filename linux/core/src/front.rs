@@ -9,19 +9,22 @@
 //! C keeps these rules. A negative answer is an error code; [`FAULT`] says that the back broke the
 //! protocol, and that the vif is to be closed.
 
-use crate::bus::KernelBus;
+use crate::bus::{BusError, KernelBus};
 use crate::data::{Rx, Tx};
 use crate::log;
 use crate::platform::Kernel;
 use crate::shim;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt::{Display, Write};
 use pregrant::DomId;
+use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::bus::DeviceBus;
 
 /// The back broke the protocol, or the device failed: EIO.
 pub const FAULT: i32 = -5;
@@ -36,6 +39,8 @@ pub struct Front {
     /// Where a step failed: when the next is tried; 0: none did.
     tries_at_ns: u64,
     pause_ns: u64,
+    /// It was said why a step failed.
+    reported: bool,
     /// It begins again from its end: a part of the failed step may be done.
     restarts: bool,
     closes: bool,
@@ -100,6 +105,7 @@ pub unsafe extern "C" fn pregrant_front_new(
         handed_out: Vec::new(),
         tries_at_ns: 0,
         pause_ns: PAUSE_NS,
+        reported: false,
         restarts: false,
         closes: false,
     });
@@ -120,7 +126,7 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
     front.tries_at_ns = 0;
     if front.restarts {
         if let Err(e) = front.vif.restart(&mut front.bus) {
-            front.failed(&e);
+            front.failed(e.code(), &e);
             return false;
         }
         front.restarts = false;
@@ -129,25 +135,39 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
     match vif.step(p, bus) {
         Ok(FrontStep::Live | FrontStep::Renewed) => {
             front.pause_ns = PAUSE_NS;
+            if core::mem::take(&mut front.reported) {
+                let _ = bus.recant(); // a message, no more
+            }
             say_connected(p.device, vif);
         }
         Ok(FrontStep::Recall) => return true,
         Ok(FrontStep::Waiting | FrontStep::Closed) => {}
-        Err(e) => front.failed(&e),
+        Err(e) => front.failed(code_of(&e), &e),
     }
     false
 }
 
+/// The kernel's number for it.
+fn code_of(e: &FrontError<BusError>) -> i32 {
+    match e {
+        FrontError::Keys(e) => e.code(),
+        FrontError::Platform(e) => e.code,
+        FrontError::NoRxCopy => FAULT,
+    }
+}
+
 impl Front {
-    /// Memory, xenstore or keys: not for good, unlike a fault. The log has it once.
+    /// Memory, xenstore or keys: not for good, unlike a fault. It is reported once.
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, e: &dyn core::fmt::Display) {
+    fn failed(&mut self, code: i32, e: &dyn Display) {
         if self.closes {
             return;
         }
-        if self.pause_ns == PAUSE_NS {
-            log::warn(self.p.device, format_args!("{e}: tries again"));
+        if !core::mem::replace(&mut self.reported, true) {
+            let mut line = log::Line::default();
+            let _ = write!(line, "{e}: tries again");
+            self.bus.report_failure(code, line.text());
         }
         // A vif that is live is left alone: the back's state could not be read. Before 4 the same
         // step can be taken again.

@@ -34,6 +34,12 @@ fn say(device: shim::Device, level: u32, args: fmt::Arguments<'_>) {
 }
 
 impl Line {
+    /// What it says.
+    pub fn text(&self) -> &str {
+        let text = self.text.get(..self.len).unwrap_or_default();
+        core::str::from_utf8(text).unwrap_or_default()
+    }
+
     /// The kernel's end, with this as its last word.
     pub fn end_all(&self) -> ! {
         // SAFETY: the line's bytes.

@@ -5,6 +5,12 @@
 
 use core::ffi::c_void;
 
+/// What the self-test lets fail: `enum pregrant_kind`.
+pub const HEAP: u32 = 1;
+pub const PAGES: u32 = 2;
+pub const GRANT: u32 = 4;
+pub const CHANNEL: u32 = 8;
+
 /// A `struct pregrant_device`; null in the self-test.
 pub type Device = *mut c_void;
 /// A `struct pregrant_channel`.
@@ -53,7 +59,7 @@ unsafe extern "C" {
     pub fn pk_transaction_begin(d: Device, transaction: *mut u32) -> i32;
     pub fn pk_transaction_end(d: Device, transaction: u32, abort: bool) -> i32;
     pub fn pk_state_write(d: Device, state: u32) -> i32;
-    pub fn pk_error_write(d: Device, text: *const u8, len: usize) -> i32;
+    pub fn pk_error_write(d: Device, code: i32, text: *const u8, len: usize) -> i32;
     pub fn pk_error_remove(d: Device) -> i32;
 
     // frame.c
@@ -71,4 +77,20 @@ unsafe extern "C" {
     ) -> Skb;
     /// Bytes of one that is not linear.
     pub fn pk_skb_append(skb: Skb, from: *const u8, len: usize);
+
+    // selftest.c
+    /// The `from`-th to the `to`-th of what is asked for of these kinds from here on is not to be
+    /// had.
+    pub fn pk_fail(kinds: u32, from: u64, to: u64);
+    /// So many were asked for since.
+    pub fn pk_asked() -> u64;
+    pub fn pk_may_allocate(kind: u32) -> bool;
+    /// Pieces and ranges that are not freed.
+    pub fn pk_memory() -> i64;
+    pub fn pk_memory_waits() -> u32;
+    pub fn pk_reserve_size(queues: u32, slots: u32) -> usize;
+    /// Null: there is none.
+    pub fn pk_reserve_begin(queues: u32, slots: u32) -> *mut c_void;
+    /// What was taken of it.
+    pub fn pk_reserve_end(reserve: *mut c_void) -> usize;
 }

@@ -6,6 +6,7 @@ use crate::shim;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use pregrant::platform::{
     Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,
@@ -42,7 +43,9 @@ impl Table {
         }
         match self.free.pop() {
             Some(i) => {
-                self.grants[i as usize] = Some(g);
+                if let Some(place) = self.grants.get_mut(i as usize) {
+                    *place = Some(g);
+                }
                 GrantRef(i)
             }
             None => {
@@ -78,6 +81,12 @@ impl Table {
     /// Grants that have not ended.
     pub fn left(&self) -> usize {
         self.grants.iter().flatten().count()
+    }
+
+    /// Room for so many grants: the test's own memory is not to be what a front fails for.
+    pub fn make_room(&mut self, grants: usize) {
+        self.grants.reserve(grants);
+        self.free.reserve(grants);
     }
 
     /// Asked for so far.
@@ -158,10 +167,19 @@ unsafe impl GrantPool for Domain {
     type Region = Region;
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<Region, PlatformError> {
         let mut region = pages(refs.len())?;
+        region.refs.reserve_exact(refs.len());
         for (k, r) in refs.iter_mut().enumerate() {
-            *r = self.grant(to, &region, k, acc)?;
+            match self.grant(to, &region, k, acc) {
+                Ok(gref) => {
+                    *r = gref;
+                    region.refs.push(gref);
+                }
+                Err(e) => {
+                    let _ = self.release(region); // nobody has seen these
+                    return Err(e);
+                }
+            }
         }
-        region.refs = refs.to_vec();
         Ok(region)
     }
     fn release(&self, mut region: Region) -> Result<(), InUse<Region>> {
@@ -180,6 +198,10 @@ impl GrantTable for Domain {
         pages(n)
     }
     fn grant(&self, to: DomId, r: &Region, page: usize, acc: Access) -> Result<GrantRef, PlatformError> {
+        // SAFETY: it counts.
+        if !unsafe { shim::pk_may_allocate(shim::GRANT) } {
+            return Err(PlatformError { op: "grant a page", code: -28 });
+        }
         let page = r.page(page)? as usize;
         Ok(self.table.lock().put(Grant { page, to, acc, mapped: 0 }))
     }
@@ -250,24 +272,44 @@ unsafe impl PeerMem for Domain {
     }
 }
 
+/// Channels that are offered and not closed. One vif is tested at a time.
+pub static CHANNELS: AtomicU32 = AtomicU32::new(0);
+
+/// An end of a channel.
+pub struct Channel {
+    port: EvtchnPort,
+    is_offered: bool,
+}
+impl Drop for Channel {
+    fn drop(&mut self) {
+        CHANNELS.fetch_sub(self.is_offered.into(), Ordering::Relaxed);
+    }
+}
+
 impl Events for Domain {
-    type Chan = EvtchnPort;
-    fn offer(&self, _: DomId) -> Result<(EvtchnPort, EvtchnPort), PlatformError> {
+    type Chan = Channel;
+    fn offer(&self, _: DomId) -> Result<(Channel, EvtchnPort), PlatformError> {
+        // SAFETY: it counts.
+        if !unsafe { shim::pk_may_allocate(shim::CHANNEL) } {
+            return Err(PlatformError { op: "offer an event channel", code: -28 });
+        }
         let mut table = self.table.lock();
         table.ports += 1;
-        Ok((EvtchnPort(table.ports), EvtchnPort(table.ports)))
+        CHANNELS.fetch_add(1, Ordering::Relaxed);
+        let port = EvtchnPort(table.ports);
+        Ok((Channel { port, is_offered: true }, port))
     }
-    fn bind(&self, _: DomId, port: EvtchnPort) -> Result<EvtchnPort, PlatformError> {
-        Ok(port)
+    fn bind(&self, _: DomId, port: EvtchnPort) -> Result<Channel, PlatformError> {
+        Ok(Channel { port, is_offered: false })
     }
-    fn adopt(&self, chan: EvtchnPort) -> Result<EvtchnPort, PlatformError> {
+    fn adopt(&self, chan: Channel) -> Result<Channel, PlatformError> {
         Ok(chan)
     }
-    fn local(&self, chan: &EvtchnPort) -> EvtchnPort {
-        *chan
+    fn local(&self, chan: &Channel) -> EvtchnPort {
+        chan.port
     }
-    fn notify(&self, _: &EvtchnPort) {}
-    fn unmask(&self, _: &EvtchnPort) {}
+    fn notify(&self, _: &Channel) {}
+    fn unmask(&self, _: &Channel) {}
     fn wait(&self, ready: &mut ReadySet, _: Option<Duration>) {
         ready.ports.clear();
     }

@@ -9,6 +9,7 @@
 
 mod directory;
 mod domains;
+mod shortage;
 
 use crate::front::{Settings, config};
 use crate::log;
@@ -172,8 +173,8 @@ fn back() -> Box<BackVif<Domain>> {
     Box::new(BackVif::new(GUEST, 0, VifConfig::default()))
 }
 #[inline(never)]
-fn front(config: FrontConfig) -> Box<FrontVif<Domain>> {
-    Box::new(FrontVif::new(HOST, config, false))
+fn front(config: FrontConfig, reconnect: bool) -> Box<FrontVif<Domain>> {
+    Box::new(FrontVif::new(HOST, config, reconnect))
 }
 #[inline(never)]
 fn arena() -> Box<Arena> {
@@ -182,7 +183,7 @@ fn arena() -> Box<Arena> {
 
 impl Ends {
     #[inline(never)]
-    fn new(config: FrontConfig, len: usize) -> Self {
+    fn new(config: FrontConfig, len: usize, reconnect: bool, [scratch, frames]: [Box<Arena>; 2]) -> Self {
         let table = Arc::new(Mutex::new(Table::default()));
         let [guest, host] = [GUEST, HOST].map(|number| Domain { table: table.clone(), number });
         let (of_front, of_back) = (directory(), directory());
@@ -192,11 +193,11 @@ impl Ends {
             host,
             front_bus: MapBus { own: of_front.clone(), peer: of_back.clone() },
             back_bus: MapBus { own: of_back, peer: of_front },
-            front: front(config),
+            front: front(config, reconnect),
             back: back(),
             port: Counterpart { len, came: 0, wrong: 0, gave: 0 },
-            scratch: arena(),
-            frames: arena(),
+            scratch,
+            frames,
         }
     }
 
@@ -282,7 +283,7 @@ impl Ends {
 fn play(trial: &Trial, frames: u64) -> Result<()> {
     let len = trial.len;
     let n = (frames / trial.share).max(1);
-    let mut ends = Ends::new(trial.config()?, len);
+    let mut ends = Ends::new(trial.config()?, len, false, [arena(), arena()]);
     ends.steps()?;
     ends.announce()?;
     let before = ends.table.lock().ops();
@@ -305,8 +306,8 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
             "selftest {}, {len} B: {n} frames each way, {wrong_tx} and {wrong_rx} wrong or lost, at most {others} by \
              another path, {} and {} ns each, {} copies, {} maps, {left} grants left",
             trial.path,
-            (between - start) / n,
-            (over - between) / n,
+            (between - start).checked_div(n).unwrap_or_default(),
+            (over - between).checked_div(n).unwrap_or_default(),
             after.copies - before.copies,
             after.maps - before.maps,
         ),
@@ -329,5 +330,11 @@ pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
             return -22;
         }
     }
-    0
+    match shortage::play() {
+        Ok(()) => 0,
+        Err(e) => {
+            log::warn(NO_DEVICE, format_args!("selftest of shortages failed: {e}"));
+            -22
+        }
+    }
 }

@@ -1,0 +1,306 @@
+//! Set-ups of a front for which memory, a grant or a channel is not to be had.
+//!
+//! ```text
+//!   n = 0, 1, 2 ... until there is no n-th:
+//!     connect, the n-th is refused (or all from it on) --> an error, or it is live, with less
+//!        --> at once, or after an error by another step: live, frames each way --> closed: nothing is left
+//! ```
+//! Calls of the front are made as the driver makes them: with a reserve, without which none is. A
+//! heap that has nothing at all is no error then, and shows that the reserve is large enough. The
+//! back and the test itself get what they ask for.
+
+use super::*;
+use crate::shim::{CHANNEL, GRANT, HEAP, PAGES};
+use core::sync::atomic::Ordering;
+use domains::CHANNELS;
+use pregrant::net::front::{FrontQueue, FrontStep};
+use pregrant::xenbus::XenbusState;
+
+/// Bytes of a frame, and frames each way.
+const LEN: usize = 64;
+const FRAMES: u64 = 16;
+/// Grants of a queue that the test's table has room for.
+const GRANTS: usize = 4096;
+/// Of a set-up's grants one in so many is refused.
+const GRANT_STRIDE: u64 = 151;
+
+/// A front of the test.
+struct Case {
+    path: &'static [u8],
+    queues: u32,
+    ring_order: u32,
+}
+
+impl Case {
+    #[inline(never)]
+    fn config(&self) -> Result<FrontConfig> {
+        let Self { path, queues, ring_order } = *self;
+        let (path_len, data_len, multicast) = (path.len(), 2048, false);
+        let settings = Settings { path: path.as_ptr(), path_len, queues, ring_order, data_len, multicast };
+        config(path, &settings).ok_or("the module knows no such path")
+    }
+
+    fn slots(&self) -> u32 {
+        (RING_SLOTS as u32) << self.ring_order
+    }
+}
+
+/// What is refused to a front.
+struct Refusal {
+    kinds: u32,
+    from: u64,
+    to: u64,
+    /// The reserve is there in any case.
+    spares_reserve: bool,
+}
+
+impl Refusal {
+    const NONE: Self = Self { kinds: 0, from: 0, to: 0, spares_reserve: true };
+}
+
+/// A front's calls, and what they asked for.
+struct Calls<'a> {
+    case: &'a Case,
+    refusal: Refusal,
+    asked: u64,
+    /// The most that one took of its reserve.
+    most: usize,
+}
+
+impl Calls<'_> {
+    /// Makes one. None: there is no memory for a reserve, and it was not made.
+    fn make<T>(&mut self, call: impl FnOnce() -> T) -> Option<T> {
+        let (queues, slots) = (self.case.queues, self.case.slots());
+        let Refusal { kinds, from, to, spares_reserve } = self.refusal;
+        let (from, to) = (from.saturating_sub(self.asked), to.saturating_sub(self.asked));
+        // SAFETY: it sets what is counted.
+        let refuse = || unsafe { shim::pk_fail(kinds, from, to) };
+        if !spares_reserve {
+            refuse();
+        }
+        // SAFETY: it is ended below, by this thread.
+        let reserve = unsafe { shim::pk_reserve_begin(queues, slots) };
+        if spares_reserve {
+            refuse();
+        }
+        let came = (!reserve.is_null()).then(call);
+        // SAFETY: it reads a number, and ends what was begun.
+        unsafe {
+            self.asked += shim::pk_asked();
+            shim::pk_fail(0, 0, 0);
+            if !reserve.is_null() {
+                self.most = self.most.max(shim::pk_reserve_end(reserve));
+            }
+        }
+        came
+    }
+}
+
+impl Ends {
+    /// Connects. False: it failed, and is to be tried again.
+    #[inline(never)]
+    fn connect(&mut self, calls: &mut Calls<'_>) -> Result<bool> {
+        for _ in 0..2 * STEPS {
+            self.back_step()?;
+            // It was refused a reserve once it was live.
+            if self.front.is_live() {
+                return self.hand_out(calls);
+            }
+            let Self { front, guest, front_bus, .. } = self;
+            let Some(stepped) = calls.make(|| front.step(guest, front_bus).map_err(drop)) else {
+                return Ok(false);
+            };
+            match stepped {
+                Ok(FrontStep::Live) => return self.hand_out(calls),
+                Ok(_) => {}
+                Err(()) => {
+                    // As `front.rs` does.
+                    if matches!(front.state(), XenbusState::Connected | XenbusState::Closing) {
+                        front.restart(front_bus).map_err(|_| "the front does not restart")?;
+                    }
+                    return Ok(false);
+                }
+            }
+        }
+        Err("the front neither connects nor fails")
+    }
+
+    /// Gives the queues away and takes them back, as when frames travel meanwhile; then announces
+    /// pages.
+    #[inline(never)]
+    fn hand_out(&mut self, calls: &mut Calls<'_>) -> Result<bool> {
+        let Self { front, guest, host, back, .. } = self;
+        let handed = calls.make(|| {
+            let halves = front.hand_out_queues().into_iter().map(FrontQueue::into_halves);
+            let queues = halves.filter_map(|(tx, rx)| FrontQueue::of_halves(tx, rx).ok());
+            let queues = queues.collect();
+            front.take_back(queues);
+        });
+        if handed.is_none() {
+            return Ok(false);
+        }
+        for _ in 0..QUESTIONS {
+            back.poll_ctrl(host).map_err(|_| "the back's control ring")?;
+            let Some(turned) = calls.make(|| front.turn(guest)) else { return Ok(false) };
+            if !turned.map_err(|_| "the front's control ring")? && !front.is_announcing() {
+                break;
+            }
+        }
+        Ok(front.is_live())
+    }
+
+    /// Closes, though memory is as short as before: then nothing may be left.
+    #[inline(never)]
+    fn disconnect(&mut self, calls: &mut Calls<'_>) -> Result<()> {
+        calls.refusal.spares_reserve = true;
+        let Self { front, front_bus, .. } = self;
+        let closed = calls.make(|| front.close(front_bus, None).map_err(|_| "the front does not close"));
+        closed.unwrap_or(Err("no reserve to close"))?;
+        for _ in 0..STEPS {
+            self.back_step()?;
+            let Self { front, guest, front_bus, .. } = self;
+            let stepped = calls.make(|| front.step(guest, front_bus).map(drop).map_err(|_| "a closing step"));
+            stepped.unwrap_or(Err("no reserve to step"))?;
+        }
+        if !self.front.is_closed() {
+            return Err("the front is not closed");
+        }
+        let left = self.table.lock().left();
+        match (left, CHANNELS.load(Ordering::Relaxed)) {
+            (0, 0) => Ok(()),
+            (0, _) => Err("channels are left"),
+            _ => Err("grants are left"),
+        }
+    }
+}
+
+/// What came of it.
+struct Outcome {
+    /// There was an error.
+    failed: bool,
+    asked: u64,
+    /// Of the reserve.
+    most: usize,
+}
+
+/// Of a test that is over, for the next.
+type Arenas = Option<[Box<Arena>; 2]>;
+
+/// One front, from its first step to its end. `gives_up`: it closes after an error, else it tries
+/// again.
+#[inline(never)]
+fn attempt(case: &Case, refusal: Refusal, gives_up: bool, arenas: &mut Arenas) -> Result<Outcome> {
+    // Large, and of no interest.
+    let own = arenas.take().unwrap_or_else(|| [arena(), arena()]);
+    // SAFETY: it reads a number.
+    let memory = unsafe { shim::pk_memory() };
+    let (outcome, own) = play_out(case, refusal, gives_up, own)?;
+    *arenas = Some(own);
+    // SAFETY: as above.
+    let left = unsafe { shim::pk_memory() } - memory;
+    if left == 0 { Ok(outcome) } else { Err("memory is left") }
+}
+
+#[inline(never)]
+fn play_out(
+    case: &Case,
+    refusal: Refusal,
+    gives_up: bool,
+    arenas: [Box<Arena>; 2],
+) -> Result<(Outcome, [Box<Arena>; 2])> {
+    let mut ends = Ends::new(case.config()?, LEN, true, arenas);
+    ends.table.lock().make_room((GRANTS * case.queues as usize) << case.ring_order);
+    let mut calls = Calls { case, refusal, asked: 0, most: 0 };
+    let is_live = ends.connect(&mut calls)?;
+    let asked = calls.asked;
+    let is_whole = is_live && ends.front.shortage().is_none();
+    if !is_live && !gives_up {
+        let refusal = core::mem::replace(&mut calls.refusal, Refusal::NONE);
+        if !ends.connect(&mut calls)? {
+            return Err("there is memory again, and the front does not connect");
+        }
+        calls.refusal = refusal;
+    }
+    if is_live || !gives_up {
+        let wrong = ends.tx(FRAMES)? + ends.rx(FRAMES)?;
+        if wrong > 0 {
+            return Err("frames are wrong or lost");
+        }
+    }
+    ends.disconnect(&mut calls)?;
+    Ok((Outcome { failed: !is_whole, asked, most: calls.most }, [ends.scratch, ends.frames]))
+}
+
+/// Each of what a set-up asks for is refused once, `stride` apart, and all from it on. How many
+/// set-ups, and how many of them failed or got less.
+#[inline(never)]
+fn refuse_each(
+    case: &Case,
+    kinds: u32,
+    (stride, from_then_on): (u64, bool),
+    arenas: &mut Arenas,
+) -> Result<(u64, u64)> {
+    let (mut tried, mut failed) = (0, 0);
+    loop {
+        let from = tried * stride;
+        let to = if from_then_on { u64::MAX } else { from + 1 };
+        let refusal = Refusal { kinds, from, to, spares_reserve: from_then_on };
+        let outcome = attempt(case, refusal, tried % 2 == 1, arenas)?;
+        if outcome.asked <= from {
+            return Ok((tried, failed));
+        }
+        (tried, failed) = (tried + 1, failed + u64::from(outcome.failed));
+    }
+}
+
+/// The heap gives nothing: all is the reserve's. How much of it, in a hundred.
+#[inline(never)]
+fn live_by_reserve(case: &Case, arenas: &mut Arenas) -> Result<usize> {
+    let refusal = Refusal { kinds: HEAP, from: 0, to: u64::MAX, spares_reserve: true };
+    let outcome = attempt(case, refusal, false, arenas)?;
+    // SAFETY: it computes.
+    let size = unsafe { shim::pk_reserve_size(case.queues, case.slots()) };
+    match outcome {
+        Outcome { failed: true, .. } => Err("a set-up fails though it has a reserve"),
+        Outcome { most, .. } if most * 2 > size => Err("a reserve is not twice what is taken of it"),
+        Outcome { most, .. } => Ok((most * 100).checked_div(size).unwrap_or_default()),
+    }
+}
+
+/// Plays it all.
+#[inline(never)]
+pub fn play() -> Result<()> {
+    let mut arenas = None;
+    // Each of the largest set-up's takes a while, so there of the heap's one in so many.
+    for (path, stride) in [(&b"auto"[..], 5), (b"persistent", 1)] {
+        let case = Case { path, queues: 1, ring_order: 0 };
+        let kinds = HEAP | PAGES | CHANNEL;
+        let (one, failed_one) = refuse_each(&case, kinds, (stride, false), &mut arenas)?;
+        let (rest, failed_rest) = refuse_each(&case, kinds, (11, true), &mut arenas)?;
+        for from_then_on in [false, true] {
+            refuse_each(&case, PAGES | CHANNEL, (1, from_then_on), &mut arenas)?;
+        }
+        let (grants, failed_grants) = refuse_each(&case, GRANT, (GRANT_STRIDE, false), &mut arenas)?;
+        log::info(
+            NO_DEVICE,
+            format_args!(
+                "selftest of shortages, {}: of {one} set-ups with one refusal {failed_one} had less, of {rest} with \
+                 all from one on {failed_rest}, of {grants} with a grant's {failed_grants}",
+                core::str::from_utf8(path).unwrap_or_default()
+            ),
+        );
+        if failed_one == 0 || failed_rest == 0 || failed_grants == 0 {
+            return Err("no refusal reached a front");
+        }
+    }
+    let mut most = 0;
+    for path in [&b"copy"[..], b"staging", b"gref-mapping", b"persistent", b"auto"] {
+        for (queues, ring_order) in [(1, 0), (8, 0), (1, 4)] {
+            most = most.max(live_by_reserve(&Case { path, queues, ring_order }, &mut arenas)?);
+        }
+    }
+    // SAFETY: it reads a number.
+    let waits = unsafe { shim::pk_memory_waits() };
+    log::info(NO_DEVICE, format_args!("selftest of shortages: {most} % of a reserve at most, {waits} waits"));
+    if waits == 0 { Ok(()) } else { Err("memory was waited for") }
+}
