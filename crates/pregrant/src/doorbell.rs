@@ -15,7 +15,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use alloc::boxed::Box;
 
-/// Some bit may be set, or something else is to be looked for.
+/// Some bit may be set, or there is other work.
 const RUNG: u32 = 1;
 /// The worker is to be woken.
 const ASLEEP: u32 = 2;
@@ -46,7 +46,7 @@ impl Doorbell {
         self.call()
     }
 
-    /// There is something that the worker looks for by itself whenever it is awake. True: as for
+    /// There is work that the worker finds by itself whenever it is awake. True: as for
     /// [`ring`](Self::ring).
     #[must_use]
     pub fn call(&self) -> bool {

@@ -128,7 +128,7 @@ pub struct Arena {
     n: usize,
 }
 
-/// How far an arena is filled; see [`Arena::cursor`].
+/// The fill level of an arena; see [`Arena::cursor`].
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     n: usize,
@@ -271,7 +271,7 @@ impl Arena {
         (BURST_FRAMES - self.n).min(room / len.max(1).next_multiple_of(64))
     }
 
-    /// How far it is filled, to be carried in registers while many frames are placed.
+    /// The fill level, to be carried in registers while many frames are placed.
     #[inline(always)]
     pub fn cursor(&self) -> Cursor {
         // Nothing is added behind what was moved in: that is as long as its owner needed it.
@@ -370,7 +370,7 @@ impl Arena {
         self.frames[i].offload = offload;
     }
 
-    /// Where frame `i` lies.
+    /// The place of frame `i`.
     #[inline(always)]
     pub fn desc(&self, i: usize) -> FrameDesc {
         self.frames[i]
@@ -438,7 +438,7 @@ pub trait Completions: Send + Sync {
 
 /// Who lends the payload of one burst. Frames are numbered as in the burst.
 pub trait PayloadSource {
-    /// Makes payload reachable. Returns a bit for each frame of which that failed.
+    /// Makes payload reachable. Returns a bit for each frame for which that failed.
     fn map_payload(&mut self) -> u64;
     /// Piece `k` of frame `i`, in order; None: there are no more.
     fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>>;
@@ -493,8 +493,8 @@ impl<'a> ZeroCopyBurst<'a> {
         self.arena.desc(i).offload
     }
 
-    /// The private bytes at the front of frame `i`: all of it, or at least its headers as far as
-    /// its offload speaks of them.
+    /// The private bytes at the front of frame `i`: all of it, or at least the headers that its
+    /// offload refers to.
     #[inline(always)]
     pub fn head(&self, i: usize) -> &[u8] {
         let desc = self.arena.desc(i);
@@ -591,7 +591,7 @@ pub struct PortDrop {
     pub dir: &'static str,
     /// Why, in one word for tables and metrics: `queue_full`.
     pub reason: &'static str,
-    /// How many so far.
+    /// Frames dropped for it since the start.
     pub frames: u64,
 }
 
@@ -654,7 +654,7 @@ pub trait FramePort: Send {
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
         None
     }
-    /// What it dropped so far. Never called on the data path.
+    /// Frames dropped since the start. Never called on the data path.
     fn drops(&self) -> Vec<PortDrop> {
         self.drop_counts().map_or_else(Vec::new, |counts| counts.read())
     }

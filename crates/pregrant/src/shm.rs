@@ -434,7 +434,7 @@ unsafe fn copy_across(src: *const u8, dst: *mut u8, len: usize) {
 #[cfg(not(miri))]
 #[inline(always)]
 unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: every block lies inside `0..len` of both sides: the last one of each arm starts at
+    // SAFETY: every block is inside `0..len` of both sides: the last one of each arm starts at
     // `len` less its size.
     unsafe {
         match len {

@@ -108,8 +108,8 @@ impl BackFeatures {
             put(&mut p, MAX_INDIRECT, self.max_indirect_segments);
         }
         put(&mut p, FEATURE_PERSISTENT, self.persistent as u32);
-        // NetBSD's xbd looks for it now and never again, and flushes nothing where it is absent.
-        // What the disk has follows at 4: a flush that it does not know is answered so.
+        // NetBSD's xbd reads it once, now, and never flushes where it is absent. What the disk has
+        // follows at 4: a flush that it does not know is answered so.
         put(&mut p, FLUSH_CACHE, 1);
         p
     }

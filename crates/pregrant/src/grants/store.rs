@@ -100,8 +100,8 @@ impl<M> GrantStore<M> {
         self.purge_excess(out);
     }
 
-    /// Moves those beyond the limit, which were held when it fell, to `out`, as far as they are not
-    /// held any more.
+    /// Moves those beyond the limit, which were held when it fell, to `out`, except those that are
+    /// still held.
     pub fn purge_excess(&mut self, out: &mut Vec<M>) {
         self.purge(self.pages.len().saturating_sub(self.limit), out);
     }

@@ -9,7 +9,7 @@
 //! For unit tests, Miri, fuzzing and examples: it needs no operating system service but threads,
 //! and it is as strict as the loopback (wrong domain, read-only, double unmap, revoke while
 //! mapped). A mapping is the granter's own memory, so one limit: a list can be mapped only if its
-//! pages lie next to each other, as those of one allocation do.
+//! pages are next to each other, as those of one allocation are.
 #![allow(unsafe_code)]
 
 use super::{
@@ -28,7 +28,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 use std::vec::Vec;
 
-/// What happened so far, of the whole machine.
+/// Counts of the whole machine since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LocalCounts {
     /// Pieces of grant copies.
@@ -101,7 +101,7 @@ struct Numbered {
     pages: Pages,
     /// By frame: it is some region's.
     used: Vec<bool>,
-    /// From this frame on none was any region's so far.
+    /// No region has had a frame from this one on.
     fresh: usize,
 }
 
@@ -171,7 +171,7 @@ impl Pages {
     }
 }
 
-// SAFETY: `first + pages` pages lie inside the allocation, which `owner` keeps alive; no one forms
+// SAFETY: `first + pages` pages are inside the allocation, which `owner` keeps alive; no one forms
 // references to it.
 unsafe impl SharedBytes for Pages {
     fn base(&self) -> NonNull<u8> {

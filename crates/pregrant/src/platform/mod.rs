@@ -248,8 +248,9 @@ pub unsafe trait PeerMem {
     fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
         BurstBuffer::heap(bytes)
     }
-    /// What was asked of this handle so far. A map that is dropped counts with the handle that made
-    /// it, one that `unmap` drains with that handle. Read twice a batch: as cheap as three loads.
+    /// Operations requested through this handle. A map that is dropped counts with the handle that
+    /// made it, one that `unmap` drains with that handle. Read twice a batch: as cheap as three
+    /// loads.
     fn grant_ops(&self) -> GrantOps;
 }
 

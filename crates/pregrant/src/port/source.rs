@@ -33,7 +33,7 @@ pub trait Frames: Copy {
     fn get(&self, i: usize) -> Option<Self::Frame<'_>>;
     /// The first `n`, or as many as there are, in their order.
     fn first(&self, n: usize) -> impl Iterator<Item = Self::Frame<'_>>;
-    /// Without the first `n`, of which there are so many.
+    /// Without the first `n`, which exist.
     fn skip(self, n: usize) -> Self;
 }
 

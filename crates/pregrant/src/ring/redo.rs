@@ -76,7 +76,7 @@ pub struct RedoPage<W = RedoWords> {
     words: W,
     /// The pair of words that counts the last batch: 0 or 1.
     pair: usize,
-    /// Frames answered so far, as that pair says.
+    /// Frames answered, as that pair says.
     answered: u32,
     inherited: InFlight,
 }

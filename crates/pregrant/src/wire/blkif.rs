@@ -7,8 +7,9 @@
 //!     DISCARD                             sectors only
 //! ```
 //! C: xen/include/public/io/blkif.h. Little-endian. A 32-bit x86 guest aligns `u64` to 4, so
-//! everything behind the first 4 bytes lies elsewhere, and the slot is shorter; the frontend says
-//! which [`Abi`] it uses in the key `protocol`. Sectors are 512 bytes, whatever the disk's own are.
+//! everything behind the first 4 bytes is at another place, and the slot is shorter; the frontend
+//! says which [`Abi`] it uses in the key `protocol`. Sectors are 512 bytes, whatever the disk's own
+//! are.
 //!
 //! Invariants: decoding never fails, because a request that cannot be served must be answered by
 //! its id. Counts and segments are checked by the methods that hand them out. Pads are written as
@@ -102,7 +103,7 @@ impl Abi {
     pub const fn response_words(self) -> usize {
         4 - self.words_less()
     }
-    /// How many words everything behind the first one lies lower than with [`Abi::X86_64`].
+    /// By how many words everything behind the first one is lower than with [`Abi::X86_64`].
     const fn words_less(self) -> usize {
         match self {
             Self::X86_64 => 0,

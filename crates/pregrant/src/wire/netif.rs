@@ -8,8 +8,8 @@
 //!       |                                                          ^            ^
 //!       +--- more_data ---------------------------------------------+--more_data-+   (extras do not carry it)
 //! ```
-//! C: xen/include/public/io/netif.h. Little-endian. A response lies over the start of its request's
-//! slot.
+//! C: xen/include/public/io/netif.h. Little-endian. A response overwrites the start of its
+//! request's slot.
 //!
 //! Invariants: `from_words` keeps every bit but the pads; `to_words` writes pads as zero. The
 //! checksum flags have **other bits on TX than on RX**.

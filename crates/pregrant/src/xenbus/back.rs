@@ -29,7 +29,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::ops::{Deref, DerefMut};
 
-/// The back's key in which a script says how far it came: empty, "connected" or "error".
+/// The back's key in which a script reports its result: empty, "connected" or "error".
 pub const HOTPLUG_STATUS: &str = "hotplug-status";
 
 /// Memory that outlives this process, and is this device's: by name, of so many bytes at least.
@@ -130,8 +130,8 @@ pub trait BackDevice {
     fn is_handed_out(&self) -> bool {
         false
     }
-    /// Answers what was taken from the guest, delivers what was taken from `ports` and what that
-    /// holds as far as there is room: before [`disconnect`](Self::disconnect), in good order.
+    /// Answers what was taken from the guest, and delivers what was taken from `ports` and what
+    /// that holds while there is room: before [`disconnect`](Self::disconnect), in good order.
     fn drain(&mut self, p: &Self::Platform, ports: &mut Self::Ports) -> Drained;
     /// Lets go of rings, pages and channels.
     fn disconnect(&mut self, p: &Self::Platform);

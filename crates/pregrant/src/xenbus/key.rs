@@ -115,7 +115,7 @@ impl fmt::Display for KeyError {
             Some(seen) => write!(f, "{path} is \"{seen}\", expected {expected}; ")?,
             None => write!(f, "{path} is missing, expected {expected}; ")?,
         }
-        write!(f, "{writer} writes it: look at its driver, or remove and attach the device again")
+        write!(f, "{writer} writes it: check its driver, or remove and attach the device again")
     }
 }
 

@@ -17,7 +17,7 @@ pub enum XenbusState {
     /// No such key, or nothing that is a state.
     #[default]
     Unknown = 0,
-    /// Made by the toolstack; this end has not begun, or begins again.
+    /// Made by the toolstack; this end has not started, or starts again.
     Initialising = 1,
     /// Back: the features are written, the front may go on.
     InitWait = 2,
@@ -110,8 +110,8 @@ pub enum Reaction {
     Remove,
 }
 
-/// Steps that an end takes in one go at most: more than lie between any two states, so that only a
-/// peer that changes its own state all the time gets there.
+/// Steps that an end takes in one go at most: more than there are between any two states, so that
+/// only a peer that changes its own state all the time gets there.
 pub const STEPS_AT_ONCE: u32 = 8;
 
 /// When a device's front tells the back of its rings.

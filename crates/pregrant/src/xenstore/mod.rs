@@ -6,8 +6,8 @@
 //!    └── codec ── path, permission
 //! ```
 //! xenstore is a small tree of keys that all domains of a machine share. A toolstack writes there
-//! what devices a domain shall have; the two ends of a device tell each other there which rings
-//! they use and how far they are ([`crate::xenbus`]). The messages are those of docs/protocol 8.4,
+//! what devices a domain shall have; the two ends of a device write there which rings they use and
+//! their states ([`crate::xenbus`]). The messages are those of docs/protocol 8.4,
 //! [`crate::wire::xs`] has their header.
 //!
 //! [`client::Client`] takes and gives bytes over a [`client::Transport`]. The server is no part of

@@ -153,7 +153,7 @@ impl KeptImage {
         // Against one's own death the compiler is the only danger, as against a signal.
         compiler_fence(Ordering::SeqCst);
         let fits = fits && self.0.store_u32(0, MAGIC);
-        debug_assert!(fits, "a record lies inside of its memory");
+        debug_assert!(fits, "a record is inside its memory");
         compiler_fence(Ordering::SeqCst);
     }
 

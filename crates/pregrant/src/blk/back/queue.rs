@@ -12,9 +12,9 @@
 //! What a predecessor took and did not answer is done once more, before anything else is taken.
 //!
 //! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are
-//! answered), lie with its index (a fault), ask for large transfers on all slots (they wait on the
-//! ring; the budget bounds what is mapped or copied for it), also such as fail at their last page
-//! (what was mapped for one is unmapped before the next is checked, and a poll checks few of
+//! answered), publish a wrong index (a fault), ask for large transfers on all slots (they wait on
+//! the ring; the budget bounds what is mapped or copied for it), also such as fail at their last
+//! page (what was mapped for one is unmapped before the next is checked, and a poll checks few of
 //! them), or are refused when their whole list was read (the same few).
 
 use super::counters::{Counters, Latencies, add};
@@ -310,7 +310,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(())
     }
 
-    /// Requests that it has taken so far; the number wraps.
+    /// Requests taken since the start; the number wraps.
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
     }

@@ -48,8 +48,8 @@ pub struct VbdConfig {
     pub fallback: PathName,
     /// How many pages of each queue may stay mapped once they were seen, where the front persists.
     pub persistent_pages: usize,
-    /// Parts of pages that all requests in flight together may have, over all queues: what is
-    /// copied for them, or mapped as far as the guest's share goes.
+    /// Parts of pages that all requests in flight together may have, over all queues: copied, or
+    /// mapped within the guest's share.
     pub parts_in_flight: usize,
     /// A guest sees the image's own logical sectors, where they are longer than 512
     /// bytes.
@@ -394,14 +394,14 @@ impl<P: Platform> Vbd<P> {
         if let Some(published) = published {
             if published.units() != figures.units() || published.sectors > figures.sectors {
                 return Err(ConnectError::Lost(String::from(
-                    "the image is shorter than its guest was told, or has other sectors",
+                    "the image is shorter than its guest knows, or has other sectors",
                 )));
             }
             // A guest that knows of no cache never flushes one: its writes were on the disk
             // when they were answered.
             if figures.flush && !published.flush || figures.read_only && !published.read_only {
                 return Err(ConnectError::Lost(String::from(
-                    "the image has a cache, or may not be written to, and its guest was told otherwise",
+                    "the image has a cache, or may not be written to, and its guest does not know it",
                 )));
             }
         }

@@ -1,8 +1,8 @@
 //! One queue of the front: ring, pages, and what is in flight.
 //!
 //! ```text
-//!   submit: a place, pages from the pile, bytes in, segments (11, or a list in pages of its own), id --> ring
-//!   take:   ring --> id --> the place's request --> Answer, bytes out --> pages back to the pile, in the order that keeps the top warm
+//!   submit: a place, free pages, bytes in, segments (11, or a list in pages of its own), id --> ring
+//!   take:   ring --> id --> the place's request --> Answer, bytes out --> pages are free again, in the order that keeps the next ones warm
 //! ```
 //! Invariants: an id is a place and how often it was used: what was answered is not answered again,
 //! even if its place is in use again. Each answer is copied out of the ring once and checked
@@ -183,8 +183,8 @@ pub struct QueueConfig {
     pub pages: usize,
     /// How they are granted.
     pub granting: Granting,
-    /// Segments of an indirect request at most, of which the back takes as many, and the pages
-    /// allow what fits; 0: there are none.
+    /// Segments of an indirect request at most: as many as the back takes and the pages have room
+    /// for; 0: there are no such requests.
     pub max_indirect: u32,
 }
 

@@ -127,7 +127,7 @@ pub struct FrontVbd<P: Platform> {
 }
 
 /// What the store says of a disk that does not close yet.
-const IN_USE: &str = "the disk is in use in the guest: it closes once nobody has it open";
+const IN_USE: &str = "the disk is in use in the guest: it closes once no program has it open";
 
 impl<P: Platform> FrontVbd<P> {
     /// A disk whose toolstack's state is 1.

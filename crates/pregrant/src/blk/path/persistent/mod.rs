@@ -2,7 +2,7 @@
 //! first, and the back maps each when it first sees it (docs/protocol 5.2).
 //!
 //! ```text
-//!   front: a page for each part of a request, from the top of a pile; data copied in and out
+//!   front: a page for each part of a request, the one freed last; data copied in and out
 //!   back:  a store by reference for each queue: there --> the disk uses it        not there --> mapped, and kept
 //!                                               store full --> mapped for this request; then the least recently used are let go
 //! ```
