@@ -14,9 +14,9 @@ use std::net::UdpSocket;
 use std::process::Command;
 
 const METHOD: &str = "\
-write  bursts of frames to the tap, 8192 frames in all; the interface receives each and, as nobody listens, drops it
+write  bursts of frames to the tap, 8192 frames in all; the interface receives each and, as no one listens, drops it
 read   a socket fills the interface's queue (256 frames, or 1), then frames are read till it is empty; the reading is timed
-idle   a look at an empty queue
+idle   a check of an empty queue
 CPU time of the one thread, what its system calls do included. Single calls and bursts in turn, 21 times; medians.";
 
 const REPEATS: usize = 21;
@@ -24,7 +24,7 @@ const WRITTEN: usize = 8192;
 const QUEUE: usize = 256;
 const OWN_MAC: [u8; 6] = [0xfe, 0xff, 0xff, 0xff, 0xff, 0xff];
 
-/// What this thread has spent so far: neighbours on its core do not count.
+/// The time that this thread has spent: neighbours on its core do not count.
 fn cpu_ns() -> i64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec * 1_000_000_000 + now.tv_nsec

@@ -349,9 +349,9 @@ fn copy_beside_a_map<M: Machine>(m: &M) -> Case {
     kept.map_or(Ok(()), |region| release(&front, region))
 }
 
-/// Releases a region of which `map` shows a page. Either it comes back, or the platform keeps its
-/// pages to itself (Linux's gntalloc): then no one else gets them. The mapping shows the same bytes
-/// as before.
+/// Releases a region while `map` shows one of its pages. Either it comes back, or the platform
+/// keeps its pages to itself (Linux's gntalloc): then no one else gets them. The mapping shows the
+/// same bytes as before.
 fn still_in_use<F: Platform>(
     front: &F,
     to: DomId,
@@ -438,12 +438,12 @@ fn wrong_domain<M: Machine>(m: &M) -> Case {
 
 fn no_domain<M: Machine>(m: &M) -> Case {
     let (_front, back) = m.pair();
-    let nobody = DomId(0x7000);
-    ensure!(back.peer().map(nobody, &[GrantRef(8)], Access::ReadOnly).is_err(), "mapped from {nobody}");
+    let absent = DomId(0x7000);
+    ensure!(back.peer().map(absent, &[GrantRef(8)], Access::ReadOnly).is_err(), "mapped from {absent}");
     let mut ops = [op(GrantRef(8), 0, 4, 0)];
-    let copied = back.peer().copy(nobody, LocalBytes::FromPeer(&mut [0; 4]), &mut ops);
-    ensure!(copied.is_err() || !ops[0].status.is_okay(), "copied from {nobody}");
-    ensure!(back.events().bind(nobody, EvtchnPort(1)).is_err(), "bound to {nobody}");
+    let copied = back.peer().copy(absent, LocalBytes::FromPeer(&mut [0; 4]), &mut ops);
+    ensure!(copied.is_err() || !ops[0].status.is_okay(), "copied from {absent}");
+    ensure!(back.events().bind(absent, EvtchnPort(1)).is_err(), "bound to {absent}");
     Ok(())
 }
 
@@ -585,7 +585,7 @@ fn bind_refused<M: Machine>(m: &M) -> Case {
     let (front, back) = m.pair();
     ensure!(
         back.events().bind(front.domid(), EvtchnPort(4000)).is_err(),
-        "bound to an end that nobody offered"
+        "bound to an end that was not offered"
     );
     ensure!(back.events().bind(front.domid(), EvtchnPort(u32::MAX)).is_err(), "bound to an impossible end");
     let (near, _remote, port) = bound(&front, &back)?;

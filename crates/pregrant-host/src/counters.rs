@@ -177,7 +177,7 @@ impl Totals {
         tally
     }
 
-    /// What all of them asked for so far.
+    /// The sum of what all of them requested.
     pub fn read(&self) -> Counters {
         let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sum.settle();

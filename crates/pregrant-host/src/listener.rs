@@ -73,7 +73,7 @@ impl Listener {
         }
         // No one can connect before listen, so no one gets in before the mode is set.
         rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(refused("set its mode"))?;
-        let identity = rustix::fs::lstat(path).map(|s| identity(&s)).map_err(refused("look at it"))?;
+        let identity = rustix::fs::lstat(path).map(|s| identity(&s)).map_err(refused("check it"))?;
         rustix::net::listen(&fd, BACKLOG).map_err(refused("listen on it"))?;
         Ok(Self { fd, path: path.into(), identity })
     }
@@ -115,7 +115,7 @@ fn remove_if_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenErr
         |what| move |errno| ListenError::Socket { path: path.into(), what, errno, remedy: remedy(errno) };
     let stat = match rustix::fs::lstat(path) {
         Err(Errno::NOENT) => return Ok(()),
-        other => other.map_err(refused("look at it"))?,
+        other => other.map_err(refused("check it"))?,
     };
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err(ListenError::NotASocket { path: path.into() });

@@ -27,6 +27,7 @@ const VERBS: &[&str] = &[
     "boot",
     "build",
     "change",
+    "check",
     "choose",
     "close",
     "connect",

@@ -42,7 +42,7 @@ const SILENCE: Duration = Duration::from_secs(8);
 enum Play {
     /// Slots, and the index behind them.
     Slots(fn(&[GrantRef]) -> Slots),
-    /// An index that is this far ahead of what was played.
+    /// An index that is this many ahead of the requests played.
     Index(u32),
     /// Events and nothing else.
     Storm,

@@ -50,8 +50,8 @@ pub(super) fn go_direct(fd: BorrowedFd<'_>, access: OFlags, sector_size: u32) ->
     may && fcntl_setfl(fd, access | OFlags::DIRECT).is_ok() && reads(fd, sector_size)
 }
 
-/// The least that can be written to an open file without reading what is around it, as far as that
-/// is known: 512 bytes to 4096.
+/// The least that can be written to an open file without reading the bytes around it, as the system
+/// reports it: 512 bytes to 4096.
 pub(super) fn physical_sector_size(fd: BorrowedFd<'_>) -> u32 {
     let offset = match wants(fd) {
         Wants::Aligned { offset, .. } => Some(offset),

@@ -175,7 +175,7 @@ mod tests {
         let (answer, go, dropped) = slow(&thread);
         assert!(answer.give_up().is_none() && answer.is_pending());
         go.send(()).unwrap();
-        dropped.recv().expect("what nobody wants is dropped by the thread");
+        dropped.recv().expect("an unclaimed result is dropped by the thread");
         assert!(!answer.want() && answer.give_up().is_none());
         // An answer that came while it was wanted goes to the call that gives it up.
         let (answer, go, _dropped) = slow(&thread);

@@ -274,8 +274,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// The kernel never has more of one than a piece, which begins where the last ended, and most
-    /// of which begin at multiples.
+    /// The kernel has one piece of a discard at a time. A piece begins where the last one ended;
+    /// most begin at multiples.
     #[test]
     fn a_discard_is_done_in_pieces() {
         let fd = rustix::fs::memfd_create("pregrant-pieces", rustix::fs::MemfdFlags::CLOEXEC).unwrap();

@@ -6,11 +6,11 @@
 //! `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied seems idle for moments, and
 //! each of them would cost it a long batch of the other's.
 //!
-//! What a request costs also depends on where the pages of a guest happen to lie: guests that do
-//! the same differ by a fifth (`pregrant bench fairness`). So a vif whose requests lately cost
-//! about what is paid for most (`Price`) is charged as those are, and vifs that do the same get as
-//! many frames as each other, also when the worker was away in the middle of a turn. Whoever costs
-//! more or less is charged its time.
+//! What a request costs also depends on which pages a guest has: guests that do the same differ by
+//! a fifth (`pregrant bench fairness`). So a vif whose requests lately cost about what is paid for
+//! most (`Price`) is charged as those are, and vifs that do the same get as many frames as each
+//! other, also when the worker was away in the middle of a turn. A vif whose requests cost more or
+//! less is charged its time.
 //!
 //! ```text
 //!   what a vif's requests cost lately, to the median of all:         ... 2/3 .................. 3/2 ...
@@ -23,7 +23,7 @@
 //! Those who ask for half of all requests move the median, too: others may then be charged up to
 //! 3/2 of their time. Time that a vif did not want is not saved up, but for `CREDIT_NS`.
 
-/// How far a vif may be ahead.
+/// How much a vif may be ahead.
 const LEAD_NS: u64 = 5_000;
 /// How long those who are ahead wait for one that has just become idle.
 const PATIENCE_NS: u64 = 3_000;
@@ -39,7 +39,7 @@ const FORGIVEN_NS: u64 = 200_000;
 /// In 1/256 of a nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 struct Price {
-    /// 0: no turn had a request so far.
+    /// 0: no turn has had a request.
     now: u64,
     /// As of the round's begin: it is the same for all who are served in it, whatever comes before
     /// them.
@@ -87,7 +87,7 @@ struct Paid {
 }
 
 impl Paid {
-    /// Of the last turns, each of which counts a sixteenth less than the next.
+    /// A mean of the last turns: each counts a sixteenth less than the next.
     #[inline]
     fn add(&mut self, turn: Self) {
         self.time = self.time - self.time / 16 + turn.time * 16;
@@ -113,7 +113,7 @@ pub struct Turn {
 pub struct FairScheduler {
     /// Least time among those that are busy, as of the last round.
     floor_ns: u64,
-    /// The same of this round, so far.
+    /// The same of this round, up to now.
     next_floor_ns: u64,
     /// Most time of all.
     top_ns: u64,

@@ -43,8 +43,8 @@ pub enum FrontendError {
     /// The platform failed.
     #[error("{0}")]
     Platform(#[from] PlatformError),
-    /// The back lied.
-    #[error("{device}: the back broke the protocol: {fault}. It is closed; look at the driver domain's log")]
+    /// The back broke the protocol.
+    #[error("{device}: the back broke the protocol: {fault}. It is closed; check the driver domain's log")]
     Fault {
         /// Which.
         device: String,
@@ -169,7 +169,7 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         FrontendError::Connect { device: self.device.id().to_string(), what }
     }
 
-    /// The back lied.
+    /// The back broke the protocol.
     pub fn fault(&self, fault: PeerFault) -> FrontendError {
         FrontendError::Fault { device: self.device.id().to_string(), fault }
     }

@@ -6,8 +6,8 @@
 //!   adaptive  spins for a bounded time first (a spin helps only when it is longer than the gap), then sleeps
 //!             spins in vain: the next 1, 3, 7 ... 63 times it sleeps at once; a spin that paid: it spins each time again
 //! ```
-//! A spin is in vain where frames come seldom, and where whoever sends them waits for the processor
-//! on which we spin.
+//! A spin is in vain where frames come seldom, and where their sender waits for the processor on
+//! which we spin.
 //!
 //! Whatever it does, it checks its control connection once in [`CONTROL_EVERY`]: rounds may take
 //! a microsecond or a thousand, and a new vif beside a busy one is to connect as soon.
@@ -243,7 +243,7 @@ mod tests {
     fn a_busy_loop_sees_control_whatever_its_rounds_take() {
         for micros in [1, 50, 100, 1000] {
             let round = Duration::from_micros(micros);
-            // A check of the clock each 16 rounds, of which the first begins the time.
+            // The clock is read each 16 rounds; the first reading starts the time.
             let bound = CONTROL_EVERY + 32 * round;
             for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
                 let longest = longest(mode, round, |_| true);

@@ -2,7 +2,7 @@
 //! and by scripts.
 //!
 //! ```text
-//!   Backend::reports --> BackStatus --JSON--> StatusSocket --> whoever connects
+//!   Backend::reports --> BackStatus --JSON--> StatusSocket --> any client
 //! ```
 //! Counters of a queue begin when the vif connects, so a reader that sees one fall starts again.
 //! Figures in `process` are of the whole process since its start: they contain set-up and waiting,
@@ -513,7 +513,8 @@ fn path_of(dir: &Path, daemon: &str, domid: u16) -> PathBuf {
     dir.join(format!("{daemon}-{domid}{SUFFIX}"))
 }
 
-/// Which backend of which domain tells its status at a socket of this name; None: none does.
+/// Of a socket of this name: the kind of backend that reports its status there, and its domain;
+/// None: it is none.
 pub fn daemon_of(socket: &Path) -> Option<(&'static str, u16)> {
     let of = |daemon: &'static str| {
         let number =

@@ -6,13 +6,13 @@
 //!                            the bound --work?-- no ----------------------------> go on
 //!                                        yes, and its event does not come ------> counted, go on
 //! ```
-//! The bound is a guard: whoever forgets to notify, to arm or to unmask costs a guest a tenth of a
-//! second and no more (a worker with many armed queues checks a few of them each time, so that
-//! idle ones cost nothing). It would also hide every such mistake from every test. So it counts
-//! ([`Waiter::missed_wakeups`]), and where [`UNBOUNDED`] is set it is lifted: a wait goes on until
-//! it is woken, and one with work whose event does not come ends the process with what it waited
-//! for. A test that hangs at both ends is its own watchdog's business; each end says then what it
-//! waits for.
+//! The bound is a guard: a notification, an arm or an unmask that is forgotten costs a guest a
+//! tenth of a second and no more (a worker with many armed queues checks a few of them each time,
+//! so that idle ones cost nothing). It would also hide every such mistake from every test. So it
+//! counts ([`Waiter::missed_wakeups`]), and where [`UNBOUNDED`] is set it is lifted: a wait goes on
+//! until it is woken, and one with work whose event does not come ends the process with what it
+//! waited for. A test that hangs at both ends is its own watchdog's business; each end says then
+//! what it waits for.
 //!
 //! What a peer may do: show work and not notify. It is served late, and counted as if the mistake
 //! were ours.
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// The environment variable that lifts the bound, when it is `unbounded`.
 pub const UNBOUNDED: &str = "PREGRANT_WAITS";
 
-/// After this long a wait looks for work that it was not woken for.
+/// After this time a wait ends, and the worker checks for work without an event.
 const BOUND: Duration = Duration::from_millis(100);
 /// How long after that an event may still come: its sender may be between showing the work and
 /// reporting it.

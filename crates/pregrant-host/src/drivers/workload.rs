@@ -34,8 +34,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Rounds between two checks of what fired, while others move; fewer where they are long, so that
-/// whoever is armed waits for about `CHECK_WITHIN`. And the least time between two checks, for one
-/// is a system call and rounds may be short.
+/// an armed queue waits for about `CHECK_WITHIN`. That is also the least time between two checks,
+/// since one is a system call and rounds may be short.
 const CHECK_EVERY: u32 = 16;
 const CHECK_WITHIN: Duration = Duration::from_micros(200);
 const CHECK_AGAIN: Duration = Duration::from_micros(100);
@@ -126,7 +126,7 @@ pub struct Workload<P: Platform> {
     ready: ReadySet,
     /// What fired that is of no queue here; None: no one asks.
     unknown: Option<ReadySet>,
-    /// Where the next look for lost wake-ups begins.
+    /// Where the next check for lost wake-ups begins.
     checked: usize,
     returned: Vec<Returned<P>>,
     /// Devices whose owner is to check them.
@@ -163,7 +163,7 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// Keeps what fired that is of no queue here, for whoever serves other rings in this thread
+    /// Keeps channels that fired and are of no queue here, for other rings that this thread serves
     /// ([`take_unknown`](Self::take_unknown)).
     pub fn keeping_unknown(mut self) -> Self {
         self.unknown = Some(ReadySet::default());
@@ -559,8 +559,8 @@ impl<P: Platform> Workload<P> {
         Some(Duration::from_nanos(first.saturating_sub(p.clock().now_ns())))
     }
 
-    /// Whether a guest showed work, of which an event has reported or will report: of some queues,
-    /// others each time; or of `all`. Its queue is active then, whether the event comes or not.
+    /// Whether a guest has published work; an event has reported it, or will. Checks some queues,
+    /// others each time; or `all`. Its queue is active then, whether the event comes or not.
     pub fn is_pending(&mut self, all: bool) -> bool {
         let n = self.slots.len();
         let checks = if all { n } else { n.min(PENDING_CHECKS) };

@@ -3,10 +3,10 @@
 //! ```text
 //!   guest's page --hypercall--> a page that we granted to ourselves --memcpy--> where the piece belongs       (and the other way)
 //! ```
-//! A copy names its near side by an address, and gntdev looks up the page there for each piece: in
-//! a PV domain, where each entry of a page table that is read is translated, some 1600
-//! instructions, more than the rest of the copy. A near side that is a reference it hands on as it
-//! is. So a short piece costs a memcpy instead; longer ones gain nothing by it (decision 0034).
+//! A copy names its local side by an address, and gntdev finds the page there for each piece: in a
+//! PV domain, where each entry of a page table that is read is translated, some 1600 instructions,
+//! more than the rest of the copy. It hands on a local side that is a reference as it is. So a
+//! short piece costs a memcpy instead; longer ones gain nothing by it (decision 0034).
 //!
 //! Memory: [`PAGES`] for each handle that copies, of what gntalloc may grant. Where that gives none
 //! (no module, its limit, no PV domain) pieces go as they always went.
@@ -34,7 +34,7 @@ pub(super) struct Bounce {
     places: Cell<Places>,
 }
 
-/// How far the pages are taken.
+/// How many of the pages are taken.
 #[derive(Clone, Copy, Default, Debug)]
 struct Places {
     used: usize,

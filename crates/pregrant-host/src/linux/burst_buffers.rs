@@ -1,5 +1,5 @@
-//! Buffers for bursts, of pages that we granted to ourselves: no copy to or from one has a page of
-//! ours looked up.
+//! Buffers for bursts, of pages that we granted to ourselves: a copy to or from one needs no
+//! look-up of a local page.
 //!
 //! ```text
 //!   guest's page --hypercall--> the buffer of a burst        both named by reference

@@ -31,8 +31,7 @@ struct Hypercall {
     arg: [u64; 5],
 }
 
-/// What Xen counted of `domid`'s CPU time so far; what it does itself on the domain's behalf is in
-/// it.
+/// The CPU time of `domid` that Xen has counted, its own work on the domain's behalf included.
 ///
 /// # Errors
 /// Not on Xen, not privileged, no such domain, or a Xen whose interface is not known here.

@@ -7,9 +7,9 @@
 //! Which ends are masked is known here: a worker arms all its ends before it sleeps, and mostly one
 //! of them has fired.
 //!
-//! All ends of a handle share one descriptor, of which its thread alone reads; a thread with a
-//! handle of its own gets its own ends' events. A process that dies loses its ends, and Xen makes
-//! the peers' ends unbound, waiting for the same domain.
+//! All ends of a handle share one descriptor, and its thread alone reads it; a thread with a handle
+//! of its own gets its own ends' events. A process that dies loses its ends, and Xen makes the
+//! peers' ends unbound, waiting for the same domain.
 //!
 //! What a peer may do: send at any rate. A port that is masked costs nothing, and is unmasked once
 //! its ring was checked.

@@ -72,9 +72,9 @@ impl Xen {
         })
     }
 
-    /// A handle for another thread: descriptors of its own, of gntdev too. The kernel looks for a
-    /// map in a list by descriptor, with a lock held, so that threads that share one wait for each
-    /// other. A map keeps the one that it was made with.
+    /// A handle for another thread: descriptors of its own, of gntdev too. The kernel has a list of
+    /// maps for each descriptor, and searches it with a lock held, so that threads that share one
+    /// wait for each other. A map keeps the one that it was made with.
     ///
     /// # Errors
     /// `/dev/xen/evtchn` cannot be opened once more.
@@ -99,8 +99,8 @@ impl Xen {
         self.grants.node().map(drop)
     }
 
-    /// What was asked of the platform so far, by this handle and all that came of it or that it
-    /// came of ([`another`](Self::another)), those that are gone included.
+    /// Operations requested by this handle and its relatives by [`another`](Self::another), those
+    /// that are gone included.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }

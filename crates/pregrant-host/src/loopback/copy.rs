@@ -45,7 +45,7 @@ enum Access {
 struct Scratch {
     /// Local bytes; neighbours are one.
     local: Vec<Span>,
-    /// By piece: where its bytes are here and there, and which op of which batch it is.
+    /// By piece: its place at both sides, its batch and its op in that.
     near: Vec<Span>,
     remote: Vec<Span>,
     op: Vec<(u32, u32)>,

@@ -150,7 +150,7 @@ impl LoopbackGrants {
         });
         let first =
             found.ok_or(errno("find free neighbouring pages in the domain's memory", Errno::NOMEM))?;
-        // SAFETY: the run lies inside of the domain's memory, which is mapped while `core` lives.
+        // SAFETY: the run is inside the domain's memory, which is mapped while `core` lives.
         let base = unsafe { core.memory.base().add(first * PAGE_SIZE) };
         let base = Base(base);
         let region = Region { pool: Arc::clone(&self.pool), base, first, pages, grefs: Vec::new() };

@@ -383,7 +383,7 @@ mod tests {
             up.take(|p| v.push(p));
             v
         };
-        assert!(!up.raise(70), "nobody sleeps");
+        assert!(!up.raise(70), "no one sleeps");
         assert!(!up.raise(70));
         assert!(!up.raise(4095));
         assert_eq!(taken(), [70, 4095]);

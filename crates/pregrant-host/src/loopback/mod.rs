@@ -173,8 +173,8 @@ impl Loopback {
         })
     }
 
-    /// What was asked of the platform so far, by this handle and all that came of it or that it
-    /// came of ([`another`](Self::another)), those that are gone included.
+    /// Operations requested by this handle and its relatives by [`another`](Self::another), those
+    /// that are gone included.
     pub fn counters(&self) -> Counters {
         self.totals.read()
     }

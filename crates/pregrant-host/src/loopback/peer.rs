@@ -1,8 +1,8 @@
 //! A domain whose grants this process uses: its memfd, its ledger, its grant table, and who to ask
 //! for its bytes.
 //!
-//! It belongs to a handle, whose thread alone looks it up; its maps and channels, which may be on
-//! other threads, keep it alive.
+//! It belongs to a handle, and only that handle's thread searches for it; its maps and channels,
+//! which may be on other threads, keep it alive.
 
 use super::attachment::Core;
 use super::ledger::{Layout, Ledger, SLOTS};

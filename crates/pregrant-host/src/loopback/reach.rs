@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 
-/// Domains of which one sleep checks whether they died.
+/// Domains that one sleep checks for death.
 const PEERS_A_CHECK: usize = 8;
 
 /// Other domains' memory, and event channels.
@@ -31,7 +31,7 @@ pub struct Reach {
     pub(super) extras: Extras,
     /// By number.
     peers: RefCell<Vec<(DomId, Arc<Peer>)>>,
-    /// Whose death the next sleep looks for.
+    /// The domain that the next sleep checks for death.
     checked: Cell<usize>,
     last_peer: Cell<usize>,
     pub(super) copier: Copier,

@@ -15,8 +15,8 @@
 //! Invariants: a page shows while its count is not 0; counts are this window's own.
 //!
 //! What a peer may do: write its pages. It cannot shrink its memory (sealed). If its machine swaps,
-//! a shown page may be evicted and a touch is then SIGBUS: domains lock their memory as far as they
-//! are allowed.
+//! a shown page may be evicted and a touch is then SIGBUS: domains lock as much of their memory as
+//! they may.
 
 use super::span::Span;
 use super::uffd::Uffd;

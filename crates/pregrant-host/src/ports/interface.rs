@@ -32,7 +32,7 @@ pub struct Interface {
     socket: OwnedFd,
 }
 
-/// `struct ifreq`: a name, and a union of which each call reads or writes the start.
+/// `struct ifreq`: a name, and a union; each call reads or writes the union's start.
 #[repr(C)]
 struct IfReq {
     name: [u8; 16],

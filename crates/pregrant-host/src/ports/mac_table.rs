@@ -8,13 +8,13 @@
 //! traffic.
 //!
 //! ```text
-//!   slot   | address, pinned, port |     one word: who looks one up sees all of it or nothing, and takes no lock
+//!   slot   | address, pinned, port |     one word: a reader sees all of it or nothing, and takes no lock
 //!          | last seen             |     written before the address is
 //! ```
-//! An entry stays in its slot for as long as it is there, so no one who looks for it misses it. A
-//! lock is taken by those who learn an address that is new, or moved, and who pin and forget: how
-//! often a guest can cause that is bounded by its share of the table, and, where it may take
-//! others' addresses, by its turns.
+//! An entry stays in its slot for as long as it is there, so no reader misses it. A lock is taken
+//! by those who learn an address that is new, or moved, and who pin and forget: how often a guest
+//! can cause that is bounded by its share of the table, and, where it may take others' addresses,
+//! by its turns.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

@@ -1,4 +1,4 @@
-//! One descriptor for many ports of which the kernel tells, readable when new frames came.
+//! One descriptor for many ports with descriptors of the kernel's; readable when new frames came.
 //!
 //! ```text
 //!   tap, tap ... --edge--> epoll <-- a worker that sleeps --take--> which ones

@@ -159,7 +159,7 @@ pub fn number(frame: &[u8]) -> Result<u64, Wrong> {
     number_of(frame, frame.len())
 }
 
-/// The same of a frame of `len` bytes, of which `frame` has the first.
+/// The same for a frame of `len` bytes; `frame` has the first of them.
 #[inline(always)]
 pub fn number_of(frame: &[u8], len: usize) -> Result<u64, Wrong> {
     let Some(head) = frame.first_chunk::<MIN_LEN>() else { return Err(Wrong::Foreign) };

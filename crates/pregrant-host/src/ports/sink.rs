@@ -96,7 +96,7 @@ impl Sink {
         Arc::clone(&self.counters)
     }
 
-    /// What it saw so far.
+    /// Counts of what it has received.
     pub fn report(&self) -> SinkReport {
         self.report
     }
@@ -232,7 +232,7 @@ mod tests {
 
         let mut by_number = Sink::new(Check::Number);
         give(&mut by_number, &frames[4]);
-        assert_eq!(by_number.report().damaged, 0, "the pattern is not looked at");
+        assert_eq!(by_number.report().damaged, 0, "the pattern is not checked");
     }
 
     #[test]

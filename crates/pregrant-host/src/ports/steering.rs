@@ -253,8 +253,7 @@ mod tests {
         ports[2].inner.0 = frames(|n| n % 3);
         assert_eq!(all(&mut ports).iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 8], "as they come");
         ports[2].inner.0.clear();
-        // 200 frames, of which the last queue is asked for last: those of the first two were asked
-        // before.
+        // 200 frames. The last queue's are asked for last, after those of the first two.
         ports[0].steer(Some(Arc::new(ByFirst)));
         ports[2].inner.0 = frames(|n| n % 4);
         let got = all(&mut ports);

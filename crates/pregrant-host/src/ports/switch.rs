@@ -16,17 +16,17 @@
 //!
 //! **Copies.** A batch of 2 KiB and more is fetched into memory that the switch gives
 //! ([`FramePort::tx_room`]), and the receiver delivers from that memory: two copies, out of one
-//! guest and into the other. Frames of a batch of which most is for another queue, of one that goes
-//! to all, and of a smaller one are copied once more on the way.
+//! guest and into the other. Frames are copied once more on the way where most of their batch is
+//! for another queue, where the batch goes to all ports, and where it is small.
 //!
 //! **Workers.** Each worker that has ports here has an outbox (`outbox.rs`), and each queue a
 //! mailbox of each worker that sends to it (`inbox.rs`, `mailbox.rs`). A frame takes no lock. A
-//! burst takes that of its worker's outbox, which is not contended; addresses are looked up without
-//! one. [`FramePort::owned_by`] says which worker a handle is at, and which doorbell wakes it.
-//! Handles that no one gave to a worker have an outbox in common, wherever they are called, and are
-//! not woken.
+//! burst takes that of its worker's outbox, which is not contended; the address table is read
+//! without one. [`FramePort::owned_by`] says which worker a handle is at, and which doorbell wakes
+//! it. Handles that no one gave to a worker have an outbox in common, wherever they are called, and
+//! are not woken.
 //!
-//! What a guest may do: forge addresses, as far as its port's [`Sources`] allow; send to everybody,
+//! What a guest may do: forge the addresses that its port's [`Sources`] allow; send to everybody,
 //! but no large segments, for TCP is not for groups; send noise. It costs others no more than their
 //! own queue's room.
 

@@ -75,7 +75,7 @@ struct Peer {
     /// What the server gave for it; sent up to `sent_bytes`.
     output: Vec<u8>,
     sent_bytes: usize,
-    /// What epoll looks for.
+    /// The events that epoll reports.
     interest: EventFlags,
 }
 
@@ -302,8 +302,8 @@ impl Xenstored {
         }
     }
 
-    /// Sends what there is as far as the socket takes it. Closes the connection when it broke or
-    /// was ended.
+    /// Sends as much of the output as the socket takes. Closes the connection when it broke or was
+    /// ended.
     fn flush(&mut self, token: u64) {
         let Some(peer) = self.peers.get_mut(&token) else { return };
         let blocked = loop {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Names the socket, as for Xen's own tools.
 pub const PATH_VARIABLE: &str = "XENSTORED_PATH";
-/// Where xenstore is looked for when the variable is not set.
+/// Where xenstore is expected when the variable is not set.
 pub const PATHS: [&str; 3] = ["/var/run/xenstored/socket", "/dev/xen/xenbus", "/proc/xen/xenbus"];
 
 /// Why xenstore is not reached.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   place      a script of the toolstack's is waited for, where there is one
-//!   try_ahead  the image is opened and closed before the front comes: whoever attached it gets what is wrong with it
+//!   try_ahead  the image is opened and closed before the front comes: the one who attached it gets the error
 //!   connected  the image is open: what it is goes to the log
 //!   lend       queue i and its disk's descriptor go to a worker, as one (`queue`); take_back
 //!   under_way  a disk that is slow: its guest's close waits for it, a second at most
@@ -128,7 +128,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VbdInstance<P> 
 
     fn key_changed(&mut self, _: &Device, log: &DeviceLog) {
         if self.vbd.figures().is_some() {
-            let text = "the toolstack names another image; its guest keeps the one that it has until its front connects anew";
+            let text = "the toolstack names another image; its guest keeps the one that it has until its front connects again";
             log.say(Level::Info, &text);
         }
     }

@@ -163,7 +163,7 @@ mod tests {
         let why = |files: &[(u32, &PathBuf)]| all(files).map(|_| ()).unwrap_err();
         assert_eq!(why(&[(0, &a), (0, &b)]), "vif 5.0 has two capture files; choose one");
         assert!(why(&[(0, &a), (1, &b), (2, &a)]).starts_with(&format!("{}: two vifs", a.display())));
-        assert_eq!(fs::read(&a).unwrap(), [7; 100], "nothing has begun");
+        assert_eq!(fs::read(&a).unwrap(), [7; 100], "nothing has started");
         // What cannot be written says so, and no pipe is waited for.
         let full = PathBuf::from("/dev/full");
         assert!(why(&[(0, &full)]).starts_with("/dev/full: the capture file cannot be made: No space left"));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   predecessor's  reserve()    what comes for its guest waits, before any of them is taken up
-//!   vif found      found()      a tap is made: the toolstack's script looks for it once the back says 2
+//!   vif found      found()      a tap is made: the toolstack's script expects it once the back says 2
 //!   front at 4     connected()  one frame port for each queue
 //!   RX slots       link()       the guest takes frames; or no longer, though it is connected
 //!   front at 5     closed()     the ports are dropped
@@ -93,7 +93,7 @@ pub enum Hotplug {
     None,
 }
 
-/// How far hotplug has come.
+/// The progress of hotplug.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plugged {
     /// It is done.

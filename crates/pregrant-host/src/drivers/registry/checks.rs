@@ -8,8 +8,8 @@
 //!   somebody else's:      the kernel has it, who may let go                each second
 //!   about to close:       what is under way behind it ends (reclaim)        each 20 ms, for as long as its class says
 //! ```
-//! "From each 20 ms on": a check is as far from the one before as an eighth of the time that has
-//! passed since the first, a second at most.
+//! "From each 20 ms on": a check comes after an eighth of the time that has passed since the first,
+//! a second at most.
 //!
 //! What a guest may do: nothing here.
 

@@ -91,8 +91,8 @@ pub trait RemoteSide {
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
         self.within().map_or(Ok(()), |within| within.removed(id))
     }
-    /// Whether something is still under way for a device that is gone, of which
-    /// [`failures`](Self::failures) may tell.
+    /// Whether work for a device that is gone is still under way; [`failures`](Self::failures) may
+    /// report it.
     fn is_ending(&mut self, id: &DeviceId) -> bool {
         self.within().is_some_and(|within| within.is_ending(id))
     }
@@ -210,8 +210,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = (id, log);
     }
 
-    /// Gives the queues of a device that has just connected to whoever serves them, in their order.
-    /// While they are away its handshake says so ([`AnyBack::is_handed_out`]).
+    /// Gives the queues of a device that has just connected to the thread that serves them, in
+    /// their order. While they are away its handshake says so ([`AnyBack::is_handed_out`]).
     fn lend(&mut self) -> Vec<Box<dyn ServedQueue<P>>>;
     /// Takes all of them back, in their order, with event channels that are this handle's again.
     fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>);
@@ -252,8 +252,8 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = p;
         Ok(false)
     }
-    /// Whether the guest showed work that is not of one queue, of which an event has reported or
-    /// will report. Arms nothing.
+    /// Whether the guest has published work that is not of one queue. An event has reported it, or
+    /// will. Arms nothing.
     fn is_pending(&mut self) -> bool {
         false
     }
@@ -320,8 +320,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     fn needs_scratch(&self) -> bool {
         false
     }
-    /// Requests that it has taken so far; the number wraps. A worker compares by them what turns
-    /// cost; by time alone where there are none.
+    /// Requests taken since the start; the number wraps. A worker compares the cost of turns by
+    /// them; by time alone where there are none.
     fn requests(&self) -> u32 {
         0
     }
@@ -339,7 +339,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// # Errors
     /// As for [`poll`](Self::poll).
     fn arm(&mut self, p: &P) -> Result<bool, RingFault>;
-    /// Whether the guest showed work, of which an event has reported or will report. Arms nothing.
+    /// Whether the guest has published work. An event has reported it, or will. Arms nothing.
     fn is_pending(&mut self) -> bool;
     /// When it wants its worker awake though nothing comes from the guest, by the platform's clock.
     /// None: never.

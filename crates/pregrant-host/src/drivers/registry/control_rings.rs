@@ -1,5 +1,5 @@
-//! The rings of devices that are of no queue (a vif's control ring): this thread serves them,
-//! whoever serves the queues.
+//! The rings of devices that are of no queue (a vif's control ring): this thread serves them, and
+//! any thread the queues.
 //!
 //! ```text
 //!            +--------------- its event channel fired, or a check found what no event reported --------------+
@@ -30,7 +30,7 @@ pub(super) struct ControlRings {
     /// They have a turn in each control turn.
     pub(super) active: BTreeSet<DeviceId>,
     paused: BTreeMap<DeviceId, Instant>,
-    /// Where the next look for lost wake-ups begins.
+    /// Where the next check for lost wake-ups begins.
     checked: usize,
     /// No one has asked what fired since control had its last turn.
     pub(super) asks: bool,
@@ -119,8 +119,8 @@ impl ControlRings {
         self.asks = false;
     }
 
-    /// Whether a guest showed work in one that is armed, of which an event has reported or will
-    /// report: of some, others each time; or of `all`. Its ring is active then.
+    /// Whether a guest has published work in one that is armed; an event has reported it, or will.
+    /// Checks some, others each time; or `all`. Its ring is active then.
     pub(super) fn is_pending<P: Platform, T: Transport + 'static>(
         &mut self,
         devices: &mut Devices<P, T>,

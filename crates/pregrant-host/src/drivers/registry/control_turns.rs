@@ -6,8 +6,8 @@
 //!   before sleeping:           each active ring: armed, if it has none
 //! ```
 //! What a guest may do: ask without end. What each connection brings, such as tables that are
-//! filled once, it may ask for; beyond that it is served as far as its account goes
-//! ([`Throttle::work`]), and its device has a line in the log for that, once in a while.
+//! filled once, it may ask for; beyond that it is served within its account ([`Throttle::work`]),
+//! and its device has a line in the log for that, once in a while.
 //!
 //! [`Throttle::work`]: crate::drivers::throttle::Throttle::work
 
@@ -90,7 +90,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if is_to_be_said(&mut served.paused_said, Instant::now()) {
             served.say(
                 Level::Warn,
-                &format_args!("{PAUSED} ({times} time(s) so far)", times = served.ring_pauses),
+                &format_args!("{PAUSED} ({times} time(s) in all)", times = served.ring_pauses),
             );
         }
     }

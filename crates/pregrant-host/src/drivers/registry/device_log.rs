@@ -5,7 +5,7 @@
 //!   backend's own lines ---------------------------------+
 //!   remote side: connected, link, closed, removed --Err(..)--+--> DeviceLog::say --faults (WARN)--> the device's, and all devices'
 //!             failures, also of what is gone  -------+                    '-----the rest-------> the same, of their own
-//!   recovery: a page that cannot be had ---------Err(..)--+     no room: counted, and told with the next line, or at its end
+//!   recovery: a page that cannot be had ---------Err(..)--+     no room: counted, and reported with the next line, or at its end
 //! ```
 //! Remote sides and successions write no lines: they say what went wrong, and the backend writes it
 //! here. A budget fills again with time ([`Lines`]), so a device is never silent for good; and what

@@ -246,8 +246,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Err(why) => Some(why),
         };
         if let (true, Some(why)) = (live, &misplaced) {
-            // Its guest is connected, and would not come back from a close: whoever serves it next
-            // finds it as it is.
+            // Its guest is connected, and would not come back from a close: the next backend finds
+            // it as it is.
             let why = format!("{why}; left connected for the next backend");
             self.hold(id, &why, false);
             return None;

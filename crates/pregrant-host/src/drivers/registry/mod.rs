@@ -19,10 +19,10 @@
 //! ([`BackendConfig::recovery`]); [`Backend::detach`] leaves it so, [`Backend::close_all`] closes
 //! it. What a predecessor closed stays closed until its front comes down.
 //!
-//! What a guest may do: close, vanish, lie, come back again and again. Its own device is closed
-//! with a line that says why (lines of each device are [bounded](DeviceLog)); the others go on. A
-//! guest that writes its state without end is served in turns ([`EVENTS_PER_TURN`]), so that
-//! frames move in between, and then not for a while ([`throttle`]).
+//! What a guest may do: close, vanish, break the protocol, come back again and again. Its own
+//! device is closed with a line that says why (lines of each device are [bounded](DeviceLog)); the
+//! others go on. A guest that writes its state without end is served in turns
+//! ([`EVENTS_PER_TURN`]), so that frames move in between, and then not for a while ([`throttle`]).
 //!
 //! [`throttle`]: crate::drivers::throttle
 
@@ -280,7 +280,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Some(served) => drop(by_fronts.insert(served.device.id())),
                 None => match self.meaning_of(&event) {
                     Changed::Devices => scan = true,
-                    // Whoever else has it may write its state without end.
+                    // Another backend that has it may write its state without end.
                     Changed::State(id) if self.left_alone.contains(&id) => {}
                     Changed::State(id) => scan |= !self.devices.has(&id) && self.serves(&id),
                     Changed::Toolstack(id) => drop(by_toolstack.insert(id)),

@@ -4,7 +4,7 @@
 //! ```text
 //!   found:                 tried before its front comes, until that is decided: it is there, or it is not        (try_ahead)
 //!   about to connect:      it is not there: closed; a front that comes again waits for the next try
-//!   each try later than the one before, as far from it as that was from the first failure, ten seconds at most
+//!   the time since the first failure doubles with each try; ten seconds between two at most
 //!   the log has each reason once, and again after it worked
 //! ```
 //! What a guest may do: connect again and again. It costs a try each ten seconds, and no line.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The first pause.
 const PAUSE_LEAST: Duration = Duration::from_millis(500);
-/// The longest: whoever mends it waits no longer for its effect.
+/// The longest: a repair has its effect within that time.
 const PAUSE_MOST: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -61,8 +61,8 @@ impl Behind {
         *self = Self::default();
     }
 
-    /// It is there, as far as is known without a front. One that comes now may find it otherwise,
-    /// and has not waited for nothing then.
+    /// It is there, as it seems without a front. One that comes now may find it otherwise, and has
+    /// not waited for nothing then.
     pub(super) fn is_there(&mut self) {
         (self.why, self.until, self.ahead, self.undecided) = (None, None, None, false);
     }

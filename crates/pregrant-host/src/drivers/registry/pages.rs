@@ -5,8 +5,8 @@
 //!   bound of a guest  =  the least of each device (rings, what was named at connect, what the guest had mapped by request)
 //!                     +  shares of those that are connected (pages that are kept, or may be asked for)
 //! ```
-//! Invariants: whoever connects has its least as long as that of all fits into the bound. What is
-//! left is shared out evenly among those that are connected; one that requests less leaves the rest
+//! Invariants: each device that connects has its least as long as that of all fits into the bound.
+//! The rest is shared evenly among those that are connected; one that requests less leaves the rest
 //! to the others; no one who requests pages has none while there are some. A device that is not
 //! connected has no part in this.
 //!

@@ -15,8 +15,8 @@ const FRONTS_FOLLOW: Duration = Duration::from_secs(1);
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Stops without closing, at once: answers what was taken from guests, delivers to them what
-    /// was taken from ports and what these hold as far as there are slots, lets go of everything,
-    /// and leaves every vif at the state at which it is, for a successor.
+    /// was taken from ports and what these hold while there are slots, lets go of everything, and
+    /// leaves every vif at the state at which it is, for a successor.
     pub fn detach(&mut self) -> Drained {
         self.reclaim_all();
         let mut drained = Drained::default();

@@ -75,7 +75,7 @@ impl<P: Platform> Stage<P> {
 
     /// Queues have returned, which only those do that were handed out.
     pub(super) fn take_back(&mut self, queues: Vec<Box<dyn ServedQueue<P>>>) {
-        debug_assert!(self.is_handed_out() || queues.is_empty(), "queues that nobody has");
+        debug_assert!(self.is_handed_out() || queues.is_empty(), "queues without an owner");
         if let Place::HandedOut { returned, .. } = &mut self.place {
             returned.extend(queues);
         }

@@ -312,8 +312,8 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     stage.rest();
     let served = |stage: &Stage| stage.backend.reports().iter().map(|r| r.id).collect::<Vec<_>>();
     assert_eq!(served(&stage), [ids[0]]);
-    // Others come and go, and whoever has it writes what it likes: it is not checked for that,
-    // nor written to.
+    // Others come and go, and its backend writes anything: it is not checked for that, nor written
+    // to.
     let state = format!("{}/state", ids[1].back_dir());
     let others = stage.vif(9);
     stage.rest();

@@ -59,7 +59,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         if is_to_be_said(&mut served.throttled_said, now) {
             served.say(
                 Level::Warn,
-                &format_args!("{THROTTLED} ({times} time(s) so far)", times = served.throttled),
+                &format_args!("{THROTTLED} ({times} time(s) in all)", times = served.throttled),
             );
         }
     }

@@ -73,7 +73,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.waiter.missed_wakeups() + self.pool.missed_wakeups()
     }
 
-    /// Whether a guest showed work, of which an event has reported or will report.
+    /// Whether a guest has published work. An event has reported it, or will.
     fn is_pending(&mut self) -> bool {
         self.control_ring_is_pending()
             || self.pool.inline_mut().is_some_and(|load| load.is_pending(is_lifted()))

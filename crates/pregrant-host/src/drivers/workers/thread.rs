@@ -193,7 +193,7 @@ where
         let was_live = self.is_live();
         self.read();
         if !was_live && self.is_live() {
-            // Its first queues: rounds come first, of which one that only polls never has the last.
+            // Its first queues. Rounds come first; one that only polls never ends them.
             return Ok(());
         }
         let work = self.load.arm(&self.p);

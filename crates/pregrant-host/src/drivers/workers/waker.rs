@@ -19,7 +19,7 @@ const WORDS: usize = 16;
 pub struct Waker {
     /// The worker's number.
     pub number: usize,
-    /// Rung by whoever has something for its queues.
+    /// Rung by a thread that has something for its queues.
     pub doorbell: Doorbell,
     /// None: no one but the worker's own thread rings.
     wake: Option<OwnedFd>,
@@ -40,7 +40,7 @@ impl Waker {
         Ok(Arc::new(Self { number, doorbell: Doorbell::new(WORDS), wake: Some(wake) }))
     }
 
-    /// Has it look for what was left, if it sleeps.
+    /// Wakes it, if it sleeps, to fetch what was left.
     pub fn wake(&self) {
         if self.doorbell.call() {
             self.rouse();

@@ -65,7 +65,7 @@ impl Inbox {
         (to, back)
     }
 
-    /// Holds memory for frames that are to wait, of which one is counted at once; false: there is
+    /// Reserves memory for frames that are to wait, and counts the first at once; false: there is
     /// no room.
     pub fn charge(&self, bytes: usize) -> bool {
         let before = self.load.fetch_add(1 << 32 | bytes as u64, Ordering::Relaxed) as u32;

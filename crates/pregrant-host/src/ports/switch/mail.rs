@@ -46,7 +46,7 @@ pub enum Refused {
 /// See the module.
 #[derive(Debug)]
 pub struct Mail {
-    /// Where the frames lie; none while they are moved on, to an arena.
+    /// The frames' bytes; none while they are moved on, to an arena.
     pub bytes: Box<[u8]>,
     /// Of all mail for its reader, in the order in which it was started.
     pub number: u64,
@@ -237,7 +237,7 @@ mod tests {
         let desc = FrameDesc { at: 4090, len: 7, offload: Offload::default() };
         assert_eq!(mail.adopt(desc, all), Err(Refused::Full));
         assert_eq!(mail.adopt(FrameDesc { len: 6, ..desc }, all), Ok(()));
-        assert!(!mail.has_room(1), "what others' frames lie in is not written");
+        assert!(!mail.has_room(1), "memory of others' frames is not written");
     }
 
     #[test]

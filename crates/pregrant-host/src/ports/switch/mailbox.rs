@@ -15,18 +15,18 @@
 //! for mail.
 //!
 //! Invariants: mail is in a slot from [`Writer::post`] on until it is taken or recalled, whatever a
-//! count says: a count that is old makes the reader see less, or read an empty slot. What was
-//! posted before (also by another writer, in another mailbox, as far as one knows of the other) is
-//! seen before: the count is stored with release and loaded with acquire. Loom runs all of it
+//! count says: a count that is old makes the reader see less, or read an empty slot. Mail that was
+//! posted before (also by another writer, in another mailbox, if one knows of the other) is seen
+//! before: the count is stored with release and loaded with acquire. Loom runs all of it
 //! (`crates/pregrant/tests/mailbox_loom.rs`, which compiles this file).
 
 use super::sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence};
 
 struct Shared<T> {
     slots: Box<[Mutex<Option<T>>]>,
-    /// Mail that was posted and not recalled, so far.
+    /// Mail that was posted and not recalled.
     posted: AtomicU32,
-    /// Mail that was taken so far.
+    /// Mail that was taken.
     taken: AtomicU32,
 }
 

@@ -63,7 +63,7 @@ struct Share {
     bytes: usize,
 }
 
-/// What of a burst is for whom, as far as that is known beforehand.
+/// Which bytes of a burst go where, when that is known beforehand.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shares {
     of: [Option<Share>; SHARES],
@@ -145,7 +145,7 @@ impl Out {
         }
     }
 
-    /// Copies a frame into mail. `share`: so many bytes come in this burst, as far as is known.
+    /// Copies a frame into mail. `share`: so many bytes are expected in this burst.
     #[inline(always)]
     fn push(
         &mut self,

@@ -284,8 +284,8 @@ fn large_segments_do_not_go_to_groups() {
     assert_eq!(p[0].stats().gso_to_group, 2);
 }
 
-/// Several receivers of one frame, of which two take it cut only: once is enough, and what was sent
-/// behind it comes behind.
+/// One frame has several receivers, and two take it cut only: cutting it once is enough, and later
+/// frames come later.
 #[test]
 fn a_large_segment_is_cut_in_its_sender_s_memory_and_keeps_its_place() {
     let switch = Switch::new();
@@ -355,7 +355,7 @@ fn queues_of_one_vif_share_its_frames_by_flow() {
     assert_eq!(switch.known_addresses(), 2, "the port lives while one of its queues does");
 }
 
-/// Each flow in the queue that its port's number names; 9 queues, of which there are 2.
+/// Each flow in the queue that its port's number names: 9 queues, though there are only 2.
 #[derive(Debug)]
 struct ByPort;
 

@@ -294,7 +294,7 @@ fn a_moved_batch_is_finished_for_its_reader() {
     assert!(send(&mut from, &mut out, &burst(4, mac(2), mac(1), 1500), NONE).is_some());
     assert_eq!(to.rx_burst(&mut into), 4);
     assert_eq!((to.stats().rx_unfinishable, to.stats().rx_frames), (4, 4));
-    assert_eq!(to.incoming.inbox().bytes(), 0, "a mail of which nothing was left holds nothing");
+    assert_eq!(to.incoming.inbox().bytes(), 0, "a mail without frames holds nothing");
 }
 
 /// Counts how often it was rung, and wakes who sleeps by it.

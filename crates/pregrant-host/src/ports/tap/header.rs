@@ -18,8 +18,8 @@ const VIRTIO_TCPV6: u8 = 4;
 /// `VIRTIO_NET_HDR_GSO_ECN`: congestion was signalled; segmentation is the same.
 const VIRTIO_ECN: u8 = 0x80;
 
-/// The header of a frame of `len` bytes that a guest sent, of which `frame` has the first, with all
-/// headers. None: it claims what its headers do not bear out.
+/// The header of a frame of `len` bytes that a guest sent; `frame` has the first of them, with all
+/// headers. None: its claims do not fit its headers.
 pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
     // Segmentation starts from a blank checksum, the kernel's too.
@@ -84,7 +84,7 @@ mod tests {
     fn header_of(frame: &[u8], offload: Offload) -> Option<[u8; HEADER]> {
         let whole = super::header_of(frame, frame.len(), offload);
         let head = super::header_of(&frame[..frame.len().min(128)], frame.len(), offload);
-        assert_eq!(whole, head, "only headers are looked at");
+        assert_eq!(whole, head, "only headers are read");
         whole
     }
 

@@ -8,8 +8,8 @@
 //! alone, up to [`SLOTS`] where calls come back full; never more than the arena takes of the length
 //! last seen. So frames wait here only where longer ones follow shorter.
 //!
-//! Memory: [`SLOTS`] times 64 KiB, 2 MiB a queue, of which only the pages count into which frames
-//! were read.
+//! Memory: [`SLOTS`] times 64 KiB, 2 MiB a queue of address space; only pages that frames were read
+//! into count as used.
 
 use super::header::HEADER;
 use pregrant::port::{Arena, MAX_FRAME};

@@ -31,8 +31,8 @@
 //! where that is cheaper, and io_uring is there (Linux 5.19, not forbidden by
 //! `kernel.io_uring_disabled` or seccomp); or none, where vhost-net is there. Frames that were read
 //! and found no room wait in the port, 32 at most (by vhost-net 256), and count as
-//! [held](pregrant::port::FramePort::held). A queue takes 2 MiB of address space for them, of which
-//! those pages count into which frames were read, and 128 KiB for frames on their way out; by
+//! [held](pregrant::port::FramePort::held). A queue takes 2 MiB of address space for them, where
+//! only pages that frames were read into count as used, and 128 KiB for frames on their way out; by
 //! vhost-net 1.6 MiB beside.
 //!
 //! Where a path lends payload (`map`), the kernel takes it from the guest's pages: no copy is ours,

@@ -112,7 +112,7 @@ struct Probe {
 impl Probe {
     fn new() -> io::Result<Self> {
         let (fd, name) = made(NAME, 0)?;
-        // No one is to learn of it, as far as that can be said.
+        // It is to send no frames of its own, where that can be set.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         Interface::new(&name)?.set_up(true)?;
         Ok(Self { fd: Arc::new(fd) })

@@ -13,9 +13,9 @@
 //! meanwhile, as many as [`SharedDisk`] lets in. One that the toolstack wants gone is closed once
 //! no one [uses](SharedDisk::begin_use) it, and a flush has covered what was written.
 //!
-//! What the back may do: offer anything, close at any time, answer nothing, lie. A violation ends
-//! the disk, and all that is in hand fails. It comes and goes, and is resized, as often as it
-//! likes: that is a few lines in the log.
+//! What the back may do: offer anything, close at any time, answer nothing, break the protocol. A
+//! violation ends the disk, and all that is in hand fails. It comes and goes, and is resized, as
+//! often as it likes: that is a few lines in the log.
 
 use super::schedule::Schedule;
 use super::shared_disk::{DiskOp, DiskRequest, SharedDisk};
@@ -445,7 +445,7 @@ where
         }
     }
 
-    /// Why it is not connected, as far as that can be seen from here, and what to do.
+    /// Why it is not connected, as this end sees it, and what to do.
     pub fn why_not(&mut self) -> String {
         let FrontDevice { device, xs, .. } = &mut self.end;
         let said = xs.read_if_there(&device.id().error_path(Side::Back)).ok().flatten();

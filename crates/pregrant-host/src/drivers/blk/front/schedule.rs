@@ -73,7 +73,7 @@ struct Piece {
     bytes: Range<u64>,
 }
 
-/// How far a request is.
+/// The step at which a request is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Read,

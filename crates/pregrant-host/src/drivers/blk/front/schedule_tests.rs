@@ -67,7 +67,7 @@ impl Back {
             }
             Asked::Flush => {}
             Asked::Discard { at, len } => {
-                assert!(discard.zeroes, "what is read afterwards nobody promised");
+                assert!(discard.zeroes, "the bytes read afterwards are undefined");
                 whole(at, *len);
                 // Of parts of units something else is read.
                 let (granularity, alignment) = (discard.granularity as usize, discard.alignment as usize);
@@ -311,7 +311,7 @@ impl World {
         }
     }
 
-    /// A change is done, ahead of which so many others were put that are not.
+    /// A change is done; this many others that were put ahead of it are not.
     fn changed(&mut self, ahead: usize, bytes: Range<usize>, value: u8, later: &[(Range<usize>, u8)]) {
         let mut all = vec![(bytes, value)];
         all.extend(later.iter().cloned());

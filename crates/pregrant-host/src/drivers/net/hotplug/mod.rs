@@ -85,8 +85,8 @@ impl Run {
         !matches!(self.how, How::Waits(_))
     }
 
-    /// How far it came. One that has not started does if there is [room](Capacity); one that takes
-    /// too long is ended, and so is one that the service does not take.
+    /// Its progress. One that has not started does if there is [room](Capacity); one that takes too
+    /// long is ended, and so is one that the service does not take.
     pub fn turn(&mut self, room: Capacity) -> Plugged {
         if let How::Waits(since) = self.how {
             match (room, self.begin(room)) {

@@ -11,8 +11,8 @@
 //! or behind them. So there is one text for a request, and a value with a newline in it is a
 //! request that is refused.
 //!
-//! Whoever has the backend's process writes these: [`Request::parse`] takes what is of the right
-//! form and nothing else.
+//! A program that took over the backend's process can write these: [`Request::parse`] takes what is
+//! of the right form and nothing else.
 
 use std::fmt;
 

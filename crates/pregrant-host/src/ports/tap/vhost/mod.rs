@@ -332,9 +332,9 @@ impl<D: Worker> Vhost<D> {
         !self.kept.is_empty()
     }
 
-    /// Where frames are kept back: has those sent for which there is room now. Where some still
-    /// wait, the call comes when half of what is out came back; where none came back for a second,
-    /// as far as this is asked, the worker is stopped. Returns how many frames were refused then.
+    /// Where frames are kept back: sends those for which there is room now. Where some still wait,
+    /// the worker notifies us when half of the frames out came back; where none came back between
+    /// calls for a second, the worker is stopped. Returns how many frames were refused then.
     pub fn go_on(&mut self) -> usize {
         while self.stands() {
             let refused = self.make_room();
@@ -353,8 +353,8 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Takes back what the worker has done with, and has what was kept back sent, as far as there
-    /// is room. Returns how many frames were refused, where the worker had to be stopped.
+    /// Takes back the buffers that the worker has done with, and sends kept frames while there is
+    /// room. Returns how many frames were refused, where the worker had to be stopped.
     fn make_room(&mut self) -> usize {
         if self.device.is_none() {
             return 0;
@@ -376,7 +376,7 @@ impl<D: Worker> Vhost<D> {
         0
     }
 
-    /// Whether no frame came back for a second, as far as this is asked.
+    /// Whether no frame came back between calls for a second.
     fn stands_still(&mut self) -> bool {
         let came = self.tx.nr_back();
         match self.waits {
@@ -388,7 +388,7 @@ impl<D: Worker> Vhost<D> {
         }
     }
 
-    /// As [`send`](Self::send), of a frame of which `pieces` gives what follows its head. The token
+    /// As [`send`](Self::send), of a frame whose bytes behind the head are in `pieces`. The token
     /// is [completed](Self::complete) once no one reads it any more.
     ///
     /// # Safety
@@ -430,8 +430,8 @@ impl<D: Worker> Vhost<D> {
     }
 
     /// Appends the tokens of lent frames that no one reads any more. Where there are others, the
-    /// call comes when half of what is out came back; where none came back for a second, as far as
-    /// this is asked, the worker is stopped. Returns how many frames were refused then.
+    /// worker notifies us when half of the frames out came back; where none came back between calls
+    /// for a second, the worker is stopped. Returns how many frames were refused then.
     pub fn complete(&mut self, done: &mut Vec<Token>) -> usize {
         let mut refused = 0;
         loop {

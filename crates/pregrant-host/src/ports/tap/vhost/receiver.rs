@@ -4,8 +4,9 @@
 //! ```text
 //!   buffer: | header, with the number of buffers | frame ... |   buffer: | ... frame |      each is offered again once it was read
 //! ```
-//! Memory: a buffer for each descriptor, 1 MiB a queue, of which those pages count into which
-//! frames came. A frame that finds no room in an arena waits in its buffers, and those behind it.
+//! Memory: a buffer for each descriptor, 1 MiB a queue of address space; only pages that frames
+//! came into count as used. A frame that finds no room in an arena waits in its buffers, and those
+//! behind it.
 //!
 //! The worker's number of buffers, and its lengths, are checked: a frame is never longer than what
 //! its buffers hold.
@@ -25,7 +26,7 @@ pub const BUFFER: usize = 65 * 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
     Ring(Violation),
-    /// A frame in so many buffers, of which not all came.
+    /// A frame in so many buffers; some did not come.
     Buffers(u16),
     /// So many bytes in one buffer.
     Length(u32),
@@ -41,7 +42,7 @@ impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ring(violation) => violation.fmt(f),
-            Self::Buffers(n) => write!(f, "a frame in {n} buffers, of which not all came"),
+            Self::Buffers(n) => write!(f, "a frame in {n} buffers, some of them missing"),
             Self::Length(n) => write!(f, "{n} bytes in a buffer of {BUFFER}"),
         }
     }
@@ -164,7 +165,7 @@ impl Receiver {
     /// The oldest frame was read: its buffers are offered again, with what is published next.
     fn done(&mut self) {
         for used in self.frame.drain(..) {
-            // SAFETY: the descriptor's own buffer, of which nothing is read any more.
+            // SAFETY: the descriptor's own buffer, and no one reads it any more.
             unsafe { self.ring.push_again(used.head) };
         }
     }

@@ -8,8 +8,7 @@
 //! ```
 //! Once the worker has read a frame, its [`Token`] comes [back](Sender::completed), once.
 //!
-//! Memory: the area, 512 KiB a queue, of which the first lines are enough as long as the worker
-//! keeps up.
+//! Memory: the area, 512 KiB a queue; its first lines are enough as long as the worker keeps up.
 
 use super::virtqueue::{Buffer, Violation, Virtqueue};
 use crate::mapping::Mapping;
@@ -183,7 +182,7 @@ impl Sender {
         }
     }
 
-    /// Frames that came back so far.
+    /// Frames that came back.
     pub fn nr_back(&self) -> u64 {
         self.nr_back
     }

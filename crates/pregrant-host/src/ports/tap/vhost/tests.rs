@@ -28,7 +28,7 @@ thread_local! {
     static MISBEHAVES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
 }
 
-/// Between two checks of a model that no one kicks: far more than a kick takes.
+/// Between two checks of a model that no one kicks: much more than a kick takes.
 const CHECK: Duration = Duration::from_millis(200);
 
 struct Threads {
@@ -159,7 +159,7 @@ fn vhost() -> (Vhost<Threads>, OwnedFd) {
     (Vhost::new(Arc::new(tap), Arc::default()).unwrap(), peer_end)
 }
 
-/// Frame `number`, no byte of which is like its neighbour's.
+/// Frame `number`: no byte of it equals its neighbour.
 fn numbered(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + number * 31 + i / 251) as u8).collect()
 }
@@ -369,13 +369,13 @@ fn a_worker_that_misreports_what_came_is_stopped_and_the_next_one_serves() {
         let mut arena = Arena::new();
         while vhost.stopped.is_none() {
             vhost.receive(&mut arena);
-            assert!(arena.is_empty(), "lie {i}");
+            assert!(arena.is_empty(), "violation {i}");
         }
         rustix::io::write(&peer_end, &frame).unwrap();
         while arena.is_empty() {
             vhost.receive(&mut arena);
         }
-        assert!(arena.burst().frame(0) == numbered(i, 64), "lie {i}");
+        assert!(arena.burst().frame(0) == numbered(i, 64), "violation {i}");
     }
 }
 
@@ -575,8 +575,7 @@ fn frames_that_come_back_in_any_order_free_what_is_theirs() {
 #[test]
 fn pieces_that_follow_each_other_are_one_descriptor() {
     let lent = Lent::new(2);
-    // Three in a row, one behind a gap, one before it, and two of which the second begins where the
-    // first does.
+    // Three in a row, one behind a gap, one before it, and two that begin at the same place.
     let places = [(128, 3968), (4096, 4096), (8192, 100), (12_288, 4096), (4096, 10), (4096, 10)];
     let pieces = places.map(|(at, len)| lent.0.piece(at, len).unwrap());
     // SAFETY: no one has them read.

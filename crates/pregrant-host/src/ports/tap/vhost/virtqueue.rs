@@ -174,8 +174,8 @@ impl Virtqueue {
         self.out.into()
     }
 
-    /// Appends a chain of these buffers, of which those that the device writes come last, to what
-    /// the next [`publish`](Self::publish) shows. None: it is empty, too long, or there is no room.
+    /// Appends a chain of these buffers, those that the device writes last, to what the next
+    /// [`publish`](Self::publish) shows. None: it is empty, too long, or there is no room.
     ///
     /// # Safety
     /// Until the chain came back, or the device was stopped, the memory stays mapped; where the

@@ -287,7 +287,7 @@ fn who_asks_for_half_of_them_is_called_once() {
     let _ = queue.publish();
     let chain = device.take().unwrap();
     device.give(chain.head.into(), 0);
-    assert!(!device.show(), "nobody asked");
+    assert!(!device.show(), "no one asked");
 }
 
 #[test]
