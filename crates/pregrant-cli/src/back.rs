@@ -315,8 +315,8 @@ fn capture_files(args: &BackArgs) -> Result<Vec<CaptureFile>> {
     Ok(args.capture.iter().map(open).collect::<std::result::Result<_, _>>()?)
 }
 
-/// The remote side, captured as far as that is wanted. This process is the domain's only backend:
-/// files of captures are its own.
+/// The remote side, with captures where they are requested. This process is the domain's only
+/// backend: files of captures are its own.
 fn captured(provider: Box<dyn PortProvider>, files: Vec<CaptureFile>) -> Result<Box<dyn PortProvider>> {
     if files.is_empty() {
         return Ok(provider);

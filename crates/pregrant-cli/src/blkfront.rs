@@ -64,10 +64,12 @@ pub struct BlkFrontArgs {
     /// Number of queues, limited by the backend and by grantable memory
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     queues: u32,
-    /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend allows; a page has 32 requests
+    /// Pages of each ring: 1, 2, 4, 8 or 16, or as many as the backend allows; a page has 32
+    /// requests
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
-    /// Pages that one request has at most, as far as the backend allows; up to 11 they need no list
+    /// Pages that one request has at most, or as many as the backend allows; up to 11 they need no
+    /// list
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=INDIRECT_SEGMENTS_MAX as i64))]
     segments: u32,
     /// Grant pages for each request, instead of once for the backend to keep mapped
@@ -160,7 +162,7 @@ impl BlkFrontArgs {
     }
 }
 
-/// The disk's life, from its first look for a backend to its orderly end.
+/// The disk's life, from its first search for a backend to its orderly end.
 fn serve<P: Platform, T: Transport>(
     mut front: BlkFrontend<P, T>,
     args: &BlkFrontArgs,

@@ -95,7 +95,7 @@ pub struct FrontArgs {
     /// processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "tap", conflicts_with_all = ["ping", "serve", "send"])]
     queues: Option<u32>,
-    /// Pages of each ring: 1, 2, 4, 8 or 16, as far as the backend and the memory that can be
+    /// Pages of each ring: 1, 2, 4, 8 or 16, or as many as the backend and the memory that can be
     /// granted allow; a page has 256 slots
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
@@ -291,7 +291,7 @@ impl FrontArgs {
     }
 }
 
-/// The guest's life, from its first look for a backend to its orderly end.
+/// The guest's life, from its first search for a backend to its orderly end.
 fn run_guest<P: Platform, T: Transport>(
     mut guest: Frontend<P, T>,
     args: &FrontArgs,

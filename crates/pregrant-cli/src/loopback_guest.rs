@@ -33,7 +33,7 @@ const LONG_PATIENCE: Duration = Duration::from_secs(30);
 /// Between two checks.
 const CHECK: Duration = Duration::from_millis(5);
 
-/// Which device of which guest, of which machine.
+/// A device of a guest of a machine.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     /// The machine's directory.

@@ -131,7 +131,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) if screen::nobody_reads(&*e) => ExitCode::SUCCESS,
+        Err(e) if screen::has_no_reader(&*e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("{}", log_line.last_words(&format_args!("pregrant: {e}")));
             if e.is::<Usage>() {

@@ -92,7 +92,7 @@ mod tests {
     fn who_does_not_want_to_know_is_asked_for_no_turn() {
         let mut alone = Notify::default();
         alone.ready();
-        alone.turn(Instant::now(), || unreachable!("nobody reads it"));
+        alone.turn(Instant::now(), || unreachable!("no one reads it"));
         assert_eq!(alone.due(), None);
         let wanted = Notify { is_wanted: true, ..Notify::default() };
         assert_eq!(wanted.due(), Some(EVERY));

@@ -20,7 +20,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long backends may take. An idle one looks for readers ten times a second.
+/// How long backends may take. An idle one checks for readers ten times a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a document at most.
 const DOCUMENT_MAX: usize = 16 << 20;
@@ -95,7 +95,7 @@ pub fn read(socket: &Path) -> Result<BackStatus, NoStatus> {
     ask(&[socket.into()]).pop().unwrap_or(Err(NoStatus::Absent))
 }
 
-/// All backends whose sockets are in these directories, of which some may not be there.
+/// All backends whose sockets are in these directories; a directory may be absent.
 ///
 /// # Errors
 /// None of them can be read.

@@ -361,8 +361,7 @@ fn a_stopped_backend_holds_no_guest_up() {
     machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
     back.signal(rustix::process::Signal::STOP);
     drop(fronts);
-    // More guests than a front's patience has seconds, each of which the backend does not let go
-    // of.
+    // More guests than a front's patience has seconds; the backend lets go of none of them.
     let fronts = guests.map(|guest| machine.front(guest, &[]));
     back.signal(rustix::process::Signal::CONT);
     machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
@@ -441,7 +440,7 @@ fn a_machine_removes_nothing_of_others() {
     drop(back); // killed
     assert!(left.exists());
     machine.0.stop();
-    assert!(!left.exists(), "nobody removes it later");
+    assert!(!left.exists(), "it is not removed later");
     assert!(own.iter().chain([&socket]).all(|file| file.exists()), "the machine removed a user's file");
 }
 

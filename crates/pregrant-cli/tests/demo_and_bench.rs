@@ -389,7 +389,7 @@ fn bench_neighbour_has_a_line_for_each_kind_and_load() {
         &[&["bench", "neighbour"], &args[..], &["--seconds", "0.05", "--json", json.path()]].concat(),
     );
     assert!(out.status.success(), "{}", text(&out.stderr));
-    assert!(!text(&out.stderr).contains("WARN"), "faults on purpose are told of: {}", text(&out.stderr));
+    assert!(!text(&out.stderr).contains("WARN"), "faults on purpose are reported: {}", text(&out.stderr));
     let lines = json.lines();
     let kinds: Vec<_> = lines.iter().map(|l| l["neighbour"].as_str().expect("a kind")).collect();
     let once = ["absent", "spinning", "broken", "flipping", "stalled", "greedy-long"];
@@ -455,8 +455,8 @@ fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
     assert!(out.status.success(), "{}", text(&out.stderr));
     assert!(text(&out.stdout).contains("idle CPU, ms in 0.2 s"), "{}", text(&out.stdout));
     let lines = json.lines();
-    // For each number of workers: all machines are idle, of which two have one vif, and then each
-    // repeat has four lines of each number.
+    // For each number of workers: all machines are idle, two of them with one vif; then each repeat
+    // has four lines of each number.
     assert_eq!(lines.len(), 2 * (3 + 2 * 2 * 4));
     for line in &lines {
         let [workers, vifs, busy] = ["workers", "vifs", "busy"].map(|field| number(line, field));
@@ -502,7 +502,7 @@ fn bench_fairness_counts_what_each_guest_gets() {
         let spread =
             (each.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / each.len() as f64).sqrt() / mean;
         assert!((spread - number(line, "spread")).abs() < 1e-9, "{line}");
-        assert!(each.iter().all(|rate| *rate > 0.0), "nobody gets nothing: {line}");
+        assert!(each.iter().all(|rate| *rate > 0.0), "each has a rate: {line}");
     }
     let out = pregrant(&["bench", "fairness", "--path", "map"]);
     assert_eq!(out.status.code(), Some(2));

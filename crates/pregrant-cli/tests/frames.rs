@@ -172,8 +172,8 @@ fn what_is_lost_for_good_fails_the_check_and_so_does_no_one_there() {
     let out = send(relay(server.1, cut, whole), 100, &["--patience", "2"]);
     assert_eq!(out.status.code(), Some(1), "{out:?}");
     assert!(figure(&out, "lost") > 0, "{out:?}");
-    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let out = send(nobody.local_addr().unwrap().port(), 1, &["--patience", "1"]);
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let out = send(silent.local_addr().unwrap().port(), 1, &["--patience", "1"]);
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("frames --serve"), "{out:?}");
 }

@@ -30,11 +30,11 @@ fn one_request_is_one_process() {
     let scripts = dir.join("scripts");
     std::fs::create_dir_all(&scripts).unwrap();
     let script = scripts.join("vif-test");
-    std::fs::write(&script, "#!/bin/sh\necho \"$1 $vif $XENBUS_PATH\" > ${0%/*}/../told\n").unwrap();
+    std::fs::write(&script, "#!/bin/sh\necho \"$1 $vif $XENBUS_PATH\" > ${0%/*}/../ran\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let (answer, out) = ask(&scripts, &script.display().to_string());
     assert_eq!((answer.as_str(), out.status.code()), ("done", Some(0)), "{out:?}");
-    let reported = std::fs::read_to_string(dir.join("told")).unwrap();
+    let reported = std::fs::read_to_string(dir.join("ran")).unwrap();
     assert_eq!(reported, "online vif31.7 /local/domain/0/backend/vif/31/7\n");
 
     let (answer, out) = ask(&scripts, "/bin/sh");

@@ -15,7 +15,7 @@ pub fn choice<T: Copy + Send + Sync + 'static>(
     })
 }
 
-/// An enum each value of which has one name: on the command line, in orders to processes, in
+/// An enum whose values have one name each: on the command line, in orders to processes, in
 /// records.
 macro_rules! named {
     ($(#[$about:meta])* pub enum $of:ident { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {

@@ -365,7 +365,7 @@ fn summary(run: &mut Run, groups: &[[Row; 3]], limits: &[Repeats; 2], repeats: u
         run.print("This process may use one core only: both ends share it, and the figures say little.")?;
     }
     run.print(format_args!(
-        "Medians of {repeats} interleaved repeats of {ROW_SECONDS} s; so few scatter, the range says how far. \"x copy\" is the median of the repeats' ratios, not the ratio of the medians shown. Operations and events a frame are over all repeats: fractions where one serves several frames, or some frames need none. \"staging N\": frames of at most N bytes go through \
+        "Medians of {repeats} interleaved repeats of {ROW_SECONDS} s; so few scatter, the range says how much. \"x copy\" is the median of the repeats' ratios, not the ratio of the medians shown. Operations and events a frame are over all repeats: fractions where one serves several frames, or some frames need none. \"staging N\": frames of at most N bytes go through \
          buffers granted at connect, longer ones by grant copy (65535: all of them). Published: staging grants RFC 2016 \
          and persistent grants RFC 2015, real Xen, other machines."
     ))?;

@@ -41,7 +41,7 @@ impl Error for MachineEnded {}
 /// Why a process on the machine in `dir` failed: that there is no machine any more says more than
 /// what it noticed of that.
 pub fn ended_or(dir: &Path, why: Box<dyn Error>) -> Box<dyn Error> {
-    // Whoever ends it closes the one before the other.
+    // Its owner closes one before the other.
     let store = UnixTransport::connect(store_socket(dir));
     if store.is_err() || Control::connect(&broker_socket(dir)).is_err() {
         return MachineEnded(dir.into()).into();

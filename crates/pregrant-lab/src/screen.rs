@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often something long says how far it is, where standard error is no terminal.
+/// How often a long task reports its progress, where standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Prints a result. An output that no one reads any more is an error of its own kind, which ends
@@ -20,7 +20,7 @@ pub fn print(text: impl Display) -> io::Result<()> {
 }
 
 /// Whether a command's error only says that its reader has gone, as `head` does.
-pub fn nobody_reads(e: &(dyn std::error::Error + 'static)) -> bool {
+pub fn has_no_reader(e: &(dyn std::error::Error + 'static)) -> bool {
     e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
@@ -43,8 +43,7 @@ impl Progress {
         Self { shown: io::stderr().is_terminal(), line_at: Cell::new(Instant::now()) }
     }
 
-    /// The same of what may take minutes: without a terminal, whoever reads the log has a line
-    /// every ten seconds.
+    /// The same for a task of minutes: without a terminal, the log gets a line every ten seconds.
     pub fn show_long(&self, text: impl Display) {
         if self.shown {
             self.show(text);

@@ -271,8 +271,8 @@ impl Process {
         self.report(others)
     }
 
-    /// Waits for its next report, or until it or one of `others` ends: whoever dies first is the
-    /// one to report.
+    /// Waits for its next report, or until it or one of `others` ends: the first to die is the one
+    /// to report.
     pub fn report(&mut self, others: &mut [&mut Process]) -> Result<Report> {
         while self.reports.buffer().is_empty() {
             let mut fds = vec![PollFd::new(self.reports.get_ref(), PollFlags::IN)];

@@ -17,8 +17,7 @@ use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Signals that are kept. One is early for as long as the thread that read its request takes to
-/// look it up.
+/// Signals that are kept. One may come before the thread that read its request has found it.
 const EARLY_MAX: usize = 256;
 
 #[derive(Default)]

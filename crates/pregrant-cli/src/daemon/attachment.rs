@@ -204,7 +204,7 @@ mod tests {
             "xl's in dom0"
         );
         assert!(!removes_directories(driver_domain, true), "xl devd's");
-        assert!(removes_directories(driver_domain, false), "nobody else would");
+        assert!(removes_directories(driver_domain, false), "no one else would");
     }
 
     /// A backend that is started by hand has no folder, and each kind has one of its own.

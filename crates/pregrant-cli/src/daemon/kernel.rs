@@ -13,8 +13,8 @@
 //! One that [waits](Heir) for its predecessor's end holds the lock `NAME.next.lock` and has set the
 //! switch to 0. A predecessor that finds that lock held leaves the switch as it is; else it takes
 //! the lock itself, sets 1, and keeps the lock until its process has ended. So the next backend
-//! sets 0 after that 1, and no device falls to the kernel between two backends of which one waited
-//! for the other.
+//! sets 0 after that 1, and no device falls to the kernel between two backends when the second
+//! waited for the first.
 
 use super::{RUN_DIR, Result, Serves};
 use pregrant::DomId;
@@ -324,12 +324,12 @@ mod tests {
         let heir = machine.heir(Serves::Vifs).unwrap();
         end(first);
         drop(heir);
-        assert!(machine.takes_new(), "nobody keeps it off, and nobody runs");
+        assert!(machine.takes_new(), "no backend keeps it off, and none runs");
     }
 
     #[test]
     fn a_backend_of_another_kind_that_ends_does_not_give_the_kernel_ours() {
-        let machine = Machine::new("looks");
+        let machine = Machine::new("checks");
         let (kept, _lock) = machine.backend(Serves::Vifs);
         machine.kernel(Serves::Vbds).set_autoprobe(true).unwrap();
         kept.check();

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Where backends and fronts of a real Xen have their locks, in which each looks for the others.
+/// Where backends and fronts of a real Xen have their locks; each finds the others by them.
 pub const RUN_DIR: &str = "/run/pregrant";
 /// Worker threads that are taken on Xen without being asked for: more vCPUs than that are seldom
 /// there for one driver domain.

@@ -1,5 +1,5 @@
-//! What is alike of vifs and vbds: who serves them here, where both ends' directories are, and how
-//! far a front is.
+//! Checks that vifs and vbds share: who serves them here, where both ends' directories are, and the
+//! state of a front.
 
 use super::Result;
 use super::finding::{Finding, plain};
@@ -30,7 +30,7 @@ pub struct Words {
     pub correct: &'static str,
 }
 
-/// Where a backend is looked for, and what was found of it.
+/// The place where a backend is expected, and the result.
 pub struct Place<'a> {
     /// Where it has its locks.
     pub run_dir: &'a Path,
@@ -80,9 +80,8 @@ impl Words {
         })
     }
 
-    /// Who serves a device of another domain, by both ends' states: the backend here, of which
-    /// `ours` says more; the kernel; one that does not answer; no one. And what the back has said
-    /// is wrong.
+    /// Who serves a device of another domain, by both ends' states: the backend here, with more in
+    /// `ours`; the kernel; one that does not answer; no one. And what the back has said is wrong.
     pub fn served<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -108,8 +107,8 @@ impl Words {
             vec![Finding::note(format_args!("{name}: {ends}; its backend does not say more (see above)"))]
         } else {
             let left = place.real && FileRecovery::new(place.run_dir).lock_of(&id).exists();
-            let nobody = Finding::wrong(format_args!("{name}: nobody serves it, {ends}"));
-            vec![nobody.then(start((own, front), left))]
+            let unserved = Finding::wrong(format_args!("{name}: no backend serves it, {ends}"));
+            vec![unserved.then(start((own, front), left))]
         };
         if let Some(why) = xs.read_if_there(&id.error_path(Side::Back))? {
             found.push(Finding::wrong(format_args!("{name}: {}", plain(&why))).then(self.correct));
@@ -149,7 +148,7 @@ impl Words {
         Ok(devices)
     }
 
-    /// How far a device of this domain is, by both ends' states.
+    /// The state of a device of this domain, from both ends' states.
     pub fn front<T: Transport>(&self, xs: &mut Client<T>, device: &Device, name: &str) -> Result<Finding> {
         let (own, back) = (device.state(xs)?, device.peer_state(xs)?);
         let line = format!("{name}: front {own}, back {back} in {}", device.peer_domid());

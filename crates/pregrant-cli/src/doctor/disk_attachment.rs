@@ -42,7 +42,7 @@ enum Said {
     Served,
     /// It cannot be had.
     Missing(String),
-    /// That is not decided; by what it has found so far.
+    /// That is not decided; its findings up to now.
     NotYet(String),
     /// It is not served.
     Unknown(String),

@@ -197,7 +197,7 @@ pub mod complete {
         assert!(known >= table.len().min(2), "{known}");
         for ability in table {
             let is_written = |(key, _): &(String, String)| key.rsplit('/').next() == Some(ability.key);
-            assert!(written.iter().flatten().any(is_written), "nobody writes {}", ability.key);
+            assert!(written.iter().flatten().any(is_written), "no end writes {}", ability.key);
         }
     }
 }

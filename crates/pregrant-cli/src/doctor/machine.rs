@@ -111,14 +111,14 @@ fn bridge_netfilter(dir: &Path) -> Option<Finding> {
 fn kernels_netback(loaded: bool, autoprobe: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     if loaded {
-        found.push(Finding::note("the kernel's netback is loaded: it takes every new vif that nobody keeps from it").then(
+        found.push(Finding::note("the kernel's netback is loaded: it takes every new vif that no backend keeps from it").then(
             "to serve all vifs with pregrant, unload it (modprobe -r xen-netback); to serve some, pregrant back --vif DOMID",
         ));
     }
     if !autoprobe {
         found.push(
             Finding::note("the kernel takes no new devices by itself (drivers_autoprobe is 0): a backend runs and hands it what is not its own, or one was killed")
-                .then("if none runs: echo 1 > /sys/bus/xen-backend/drivers_autoprobe, or start one; until then new disks are nobody's either"),
+                .then("if none runs: echo 1 > /sys/bus/xen-backend/drivers_autoprobe, or start one; until then no backend handles new disks"),
         );
     }
     found

@@ -121,8 +121,10 @@ fn counted(vbd: &str, device: &DeviceStatus) -> Vec<Finding> {
     let mut found = Vec::new();
     if failed > 0 {
         found.push(
-            Finding::note(format_args!("{vbd}: {failed} request(s) failed at the image, or for a page that was not to be had"))
-                .then("the backend's log says which; look at the disk behind the image, and at what space it has left"),
+            Finding::note(format_args!(
+                "{vbd}: {failed} request(s) failed at the image, or for a page that was not to be had"
+            ))
+            .then("the backend's log says which; check the disk behind the image, and its free space"),
         );
     }
     if refused > 0 {
@@ -177,7 +179,7 @@ const BACK_KEYS: [Ability; 15] = [
     Ability::flag("feature-barrier", "barriers"),
     Ability::flag("feature-discard", "discards"),
     Ability::value("discard-granularity", "bytes of a discard at least"),
-    Ability::value("discard-alignment", "bytes that the first lies behind"),
+    Ability::value("discard-alignment", "offset of the first one in bytes"),
     Ability::flag("discard-secure", "discards after which nothing is left"),
     Ability::flag("discard-zeroes", "discards after which zeroes are read"),
     Ability::value("multi-queue-max-queues", "queues at most"),
@@ -229,7 +231,7 @@ mod tests {
     fn a_disk_that_no_one_serves_is_wrong_at_both_ends() {
         let (here, guest) = said(&[]);
         has(&here, Rank::Note, "no `pregrant blkback` runs");
-        has(&here, Rank::Wrong, "vbd 5.51712 (xvda): nobody serves it");
+        has(&here, Rank::Wrong, "vbd 5.51712 (xvda): no backend serves it");
         has(&guest, Rank::Wrong, "vbd 51712 (xvda) of this domain (domain 5): front 1 (Initialising)");
     }
 

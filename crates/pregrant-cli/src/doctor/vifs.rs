@@ -73,7 +73,7 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
     let waits = own == XenbusState::InitWait && front == XenbusState::Connected;
     if waits && plugged.as_deref() != Some("connected") {
         let remedy =
-            "look at the script's log; without a toolstack in this domain: pregrant back --hotplug self";
+            "check the script's log; without a toolstack in this domain: pregrant back --hotplug self";
         found.push(Words::waits_for("hotplug script", &vif, plugged, remedy));
     }
     Ok(found)
@@ -138,7 +138,7 @@ fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
         (Some(why), _) => {
             let why = plain(why.as_bytes());
             Finding::note(format_args!("{paths}; {costs}; what its front shares was refused: {why}"))
-                .then("correct the front; it is connected anew when its driver is loaded again")
+                .then("correct the front; it connects again when its driver is loaded again")
         }
         (None, []) => Finding::note(format_args!("{paths}; {costs}, for its front shares no memory before frames come"))
             .then("a front that does: pregrant front, in the guest, with --path staging (the default), persistent or gref-mapping"),
@@ -382,11 +382,14 @@ mod tests {
         let me = format!("process {} runs and does not answer", std::process::id());
         assert!(found[0].rank == Rank::Wrong && found[0].text.contains(&me), "{found:?}");
         assert!(found[0].remedy.as_ref().unwrap().contains("kill -CONT"), "{found:?}");
-        assert!(found[1].rank == Rank::Note && !found[1].text.contains("nobody serves"), "{found:?}");
+        assert!(found[1].rank == Rank::Note && !found[1].text.contains("no backend serves"), "{found:?}");
         assert!(
             absent[0].rank == Rank::Note && absent[0].text.contains("no `pregrant back` runs"),
             "{absent:?}"
         );
-        assert!(absent[1].rank == Rank::Wrong && absent[1].text.contains("nobody serves it"), "{absent:?}");
+        assert!(
+            absent[1].rank == Rank::Wrong && absent[1].text.contains("no backend serves it"),
+            "{absent:?}"
+        );
     }
 }

@@ -5,10 +5,9 @@
 //!                        <--queue i-- TapPort::tx_burst <-- Frontend::recv(i) <-- ring      RX
 //!   link: up while the vif is connected
 //! ```
-//! Blank checksums and uncut segments pass both ways as they are, as far as the back takes them;
-//! what it does not take the kernel finishes before. A frame that was read from the tap is sent,
-//! sooner or later, also to the next back: while the ring is full the tap is not read, and its own
-//! queue drops.
+//! Blank checksums and uncut segments pass both ways as they are, if the back takes them; if not,
+//! the kernel finishes them before. A frame that was read from the tap is sent, sooner or later,
+//! also to the next back: while the ring is full the tap is not read, and its own queue drops.
 //!
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 

@@ -161,7 +161,7 @@ impl Counts {
     }
 }
 
-/// Which direction of which vif, in any process.
+/// A direction of a vif, in any process.
 type Key = (u16, u16, u32, &'static str);
 
 impl Flow {

@@ -77,7 +77,7 @@ pub fn run(args: TopArgs) -> Result<()> {
         Some("-") => {
             let daemons = read(dir)?;
             if daemons.is_empty() {
-                return Err(nobody(dir).into());
+                return Err(no_backend(dir).into());
             }
             Ok(screen::print(prometheus::text(&daemons).trim_end())?)
         }
@@ -127,7 +127,7 @@ fn start(dir: &Path) -> String {
 }
 
 /// No backend runs there.
-fn nobody(dir: &Path) -> String {
+fn no_backend(dir: &Path) -> String {
     if dir == Path::new(RUN_DIR) {
         return format!("no backend runs here ({RUN_DIR} has no status socket); {}", start(dir));
     }
@@ -146,7 +146,7 @@ fn some(dir: &Path) -> Result<Vec<Daemon>> {
     }
     let each: Vec<_> = silent(&daemons).map(|(daemon, why)| format!("{}: {why}", daemon.words())).collect();
     Err(match &each[..] {
-        [] => nobody(dir).into(),
+        [] => no_backend(dir).into(),
         _ => format!("no backend answers in {}: {}", dir.display(), each.join("; ")).into(),
     })
 }
@@ -235,11 +235,11 @@ mod tests {
     fn what_to_do_is_what_helps_there() {
         let (xen, machine) = (Path::new(RUN_DIR), Path::new("/tmp/xen"));
         let of = |dir, kind| unreadable(dir, &io::Error::from(kind));
-        for said in [of(xen, ErrorKind::NotFound), nobody(xen), of(xen, ErrorKind::PermissionDenied)] {
+        for said in [of(xen, ErrorKind::NotFound), no_backend(xen), of(xen, ErrorKind::PermissionDenied)] {
             assert!(said.contains(RUN_DIR) && !said.contains("loopback"), "{said}");
             assert!(said.contains("root"), "{said}");
         }
-        assert!(nobody(machine).contains("pregrant back --loopback /tmp/xen"));
+        assert!(no_backend(machine).contains("pregrant back --loopback /tmp/xen"));
         assert!(of(machine, ErrorKind::NotFound).contains("pregrant loopback serve --dir /tmp/xen"));
         let denied = of(machine, ErrorKind::PermissionDenied);
         assert!(denied.contains("/tmp/xen") && !denied.contains("start"), "{denied}");

@@ -122,7 +122,7 @@ fn of_backs(backs: &[&BackStatus]) -> Vec<Metric> {
         Metric::counter("pregrant_back_notifications_total", "Events sent by the whole process.");
     let mut missed = Metric::counter(
         "pregrant_back_missed_wakeups_total",
-        "Sleeps that ended by their bound with work that no event had told of.",
+        "Sleeps that ended by their bound with work pending and no event for it.",
     );
     let mut carried =
         Metric::gauge("pregrant_back_worker_queues", "Queues that a worker thread of the backend carries.");

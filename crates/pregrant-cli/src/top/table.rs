@@ -82,7 +82,7 @@ pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<Stri
     for back in backs.iter().filter(|back| back.process.missed_wakeups > 0) {
         let (domain, missed) = (back.domain, back.process.missed_wakeups);
         below.push(format!(
-            "domain {domain}: {missed} wake-up(s) missed: work was seen late that no event had told of"
+            "domain {domain}: {missed} wake-up(s) missed: work was seen late, for it came without an event"
         ));
     }
     for vif in backs.iter().flat_map(|back| &back.vifs) {
@@ -358,7 +358,7 @@ vif  dir  back  state      queues  path                      pages  frames/s  bi
 6.1  tx      0  Closed          0                                0         0      0                -             -  0
 6.1  rx      0  Closed          0                                          0      0                -             -  0
 vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\
-domain 0: 2 wake-up(s) missed: work was seen late that no event had told of
+domain 0: 2 wake-up(s) missed: work was seen late, for it came without an event
 vif 5.0 took no frames and lost its link 3 time(s), was held back by its rate 17 time(s)
 vif 5.0 keeps 100 page(s) mapped, may keep 512 (--persistent-grants, --gref-mappings): 5 time(s) one found no place";
         assert_eq!(text, golden);

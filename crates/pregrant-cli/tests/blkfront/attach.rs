@@ -103,7 +103,7 @@ fn xl_s_script_fails_with_the_reason_why_a_disk_is_not_there() {
 
     // Somebody has it who does not let go.
     let holder = File::open(&image).expect("it is there");
-    flock(&holder, FlockOperation::LockExclusive).expect("nobody has it");
+    flock(&holder, FlockOperation::LockExclusive).expect("it is free");
     let mut xs = store(&machine.dir);
     xs.write(&format!("{}/params", ID.back_dir()), format!("aio:{}", image.display())).expect("it may");
     // Once it has the key.
@@ -149,7 +149,7 @@ fn doctor_says_who_has_an_image() {
     }
     let (_back, _) = backend(&machine);
     until_text(said, &held);
-    assert!(waits() && !said().contains("(xvda): nobody serves it"), "{}", said());
+    assert!(waits() && !said().contains("(xvda): no backend serves it"), "{}", said());
     lock(FlockOperation::Unlock);
     while waits() {
         std::thread::sleep(Duration::from_millis(10));

@@ -75,7 +75,7 @@ fn a_hole_of_terabytes_is_asked_for_in_parts_and_nothing_is_read() {
     let file = File::options().read(true).write(true).open(machine.disk()).expect("the disk");
     let begin = 12_345_678_000;
     let end = begin + 5 * TIB / 2;
-    // Data at its edges, half of which stays, and in it.
+    // Data in it, and at its edges, where half of the data stays.
     let places = [begin, begin + TIB, end - 1_000_000, end].map(|at| at - 5000);
     for at in places {
         file.write_all_at(&[7; 10_000], at).expect("a write");

@@ -37,8 +37,8 @@ use std::path::PathBuf;
   pregrant bench blk --path persistent --guests 1 --depth 1,32,256 --image /dev/shm/disk
   pregrant bench blk --guests 4 --depth 256 --greedy 1048576
 
-Each guest has a disk of its own, in RAM and with --image on a file too; its requests are at random places of all of it. Each read is checked against what was
-written last: the number and the generation of each sector, and now and then every byte.
+Each guest has a disk of its own, in RAM and with --image on a file too; its requests are at random places of all of it. Each read is checked against the last
+write: the number and the generation of each sector, and now and then every byte.
 Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct BlkArgs {
     /// Paths, with commas between them
@@ -73,8 +73,8 @@ pub struct BlkArgs {
     pub image: Option<PathBuf>,
     #[command(flatten)]
     pub timing: Timing,
-    /// Measure fio's nbd engine on qemu-storage-daemon and fio's io_uring on a file beside, as far
-    /// as these programs are here
+    /// Measure fio's nbd engine on qemu-storage-daemon and fio's io_uring on a file beside, if
+    /// these programs are here
     #[arg(long)]
     pub anchors: bool,
     #[command(flatten)]

@@ -52,7 +52,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Of this machine, as far as this process may use it.
+    /// Of this machine: those that this process may use.
     pub fn of_machine() -> Result<Self> {
         let cores = crate::limit::cores()?;
         Ok(match &cores[..] {
@@ -101,7 +101,7 @@ pub fn make_room(vifs: usize) -> Result<()> {
 /// The machine.
 pub struct Stand {
     ends: Ends,
-    /// What went wrong so far.
+    /// Failures up to now.
     wrong: Wrong,
 }
 
@@ -213,7 +213,7 @@ impl Stand {
         Ok(Self { ends, wrong: Wrong::default() })
     }
 
-    /// What the backend has used so far.
+    /// The backend's use of the machine up to now.
     pub fn spent(&mut self) -> Result<Spent> {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent))
     }

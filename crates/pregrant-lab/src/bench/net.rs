@@ -177,8 +177,7 @@ named! {
     }
 }
 
-/// Workers at most: each is an attachment, of which a domain has 20, and the control thread has
-/// two.
+/// Workers at most: each is an attachment; a domain has 20, and the control thread takes two.
 const WORKERS_MOST: i64 = 16;
 
 /// A number of queues that the backend offers.
@@ -204,7 +203,7 @@ pub const STATIC_POOL: usize = 512;
 /// One row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What is played, but for how long and of which vif.
+    /// The case, without its time and its vif.
     pub case: Case,
     /// Worker threads of the backend; 0: its one thread serves the queues. The stand has as many.
     pub workers: usize,
@@ -483,7 +482,7 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
                  a worker costs there, not what one is worth.\n";
     }
     text += "Either way one generator writes the head of each frame, 32 bytes with its number, and one checker reads them; the \
-             rest of a frame is moved and not looked at";
+             rest of a frame is moved and not read";
     text += if args.look {
         ", but for a private copy of it that each path makes for the sink (TX). "
     } else {

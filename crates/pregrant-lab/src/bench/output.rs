@@ -73,7 +73,7 @@ pub struct Run {
     json: RecordWriter,
     /// Says what the records do not.
     pub page: Report,
-    /// How far it is.
+    /// Its progress.
     pub progress: Progress,
 }
 

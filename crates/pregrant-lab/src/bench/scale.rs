@@ -9,7 +9,7 @@
 //! So each figure stands beside that of a machine with the first number of vifs, taken within the
 //! same second or two.
 //!
-//! What a guest gets depends on where its pages lie, by a fifth and more. So in each repeat another
+//! A guest's rate depends on which pages it has, by a fifth and more. So in each repeat another
 //! guest is the busy one, and of the machines that the others are held against there are as many as
 //! that takes ([`MOST_BASES`]).
 
@@ -287,7 +287,7 @@ fn method(args: &ScaleArgs, cores: &Cores) -> String {
     format!(
         "Medians of {} repeats of {} s, in turns between machines with {} vifs that are all there at once; \"of {}'s\": against \
          such a machine, repeat by repeat, median and range.\n{}\n\
-         Where its pages lie makes a fifth and more of what a guest gets: in each repeat another guest is the busy one, as far as there are \
+         A guest's rate depends on which pages it has, by a fifth and more: in each repeat another guest is the busy one, if there are \
          others, and there are {} machine(s) with {} vif(s).\n\
          Each vif is a guest's of its own; the guests are one process, whose one thread keeps the ring of the busy one full, or \
          those of all, with frames of {} B in bursts of 64.\n\

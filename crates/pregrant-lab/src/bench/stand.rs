@@ -1,5 +1,5 @@
-//! A machine with one guest and one backend, each on a core of its own; or one for each worker, as
-//! far as there are cores.
+//! A machine with one guest and one backend, each on a core of its own; or one for each worker,
+//! while there are cores.
 
 use super::Result;
 use super::core_placement::CorePlacement;

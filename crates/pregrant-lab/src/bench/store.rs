@@ -6,8 +6,8 @@
 //!  for each connection: DEPTH requests  ─────► xenstored (epoll, one thread)
 //!  for each connection: their answers   ◄─────
 //! ```
-//! What counts is the server's own processor time for an operation: what a core of the server can
-//! do, whoever asks.
+//! The figure is the server's own processor time for an operation: the capacity of one core of the
+//! server, for any client.
 
 use super::Result;
 use super::limit::pair;
@@ -144,7 +144,7 @@ struct Measured {
     server_cpu_ns: u64,
 }
 
-/// Runs rounds for some time. `server_cpu` gives the server's processor time so far.
+/// Runs rounds for some time. `server_cpu` gives the server's processor time up to now.
 fn rounds<W: Way>(
     way: &mut W,
     (op, depth, connections): (Op, u32, u16),

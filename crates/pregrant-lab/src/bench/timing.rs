@@ -56,7 +56,7 @@ pub fn in_turns<R>(
 /// What is said of few repeats.
 pub fn few(repeats: u32) -> &'static str {
     match repeats {
-        0..5 => "So few repeats scatter, the range says how far: --repeats 9 scatters less.\n",
+        0..5 => "So few repeats scatter, the range says how much: --repeats 9 scatters less.\n",
         _ => "",
     }
 }

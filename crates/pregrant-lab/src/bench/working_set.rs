@@ -136,7 +136,7 @@ fn method(rows: &[Row], args: &WorkingSetArgs) -> String {
         }
         Fill::Head => {
             "A buffer is a page of the guest's, with one frame in it. Before each frame the guest writes its head, 32 bytes with its number, as a \
-             kernel that sends a file from where it lies. The rest comes by the front's copy alone, or not at all: it may still be in the backend's \
+             kernel that sends a file from the page cache. The rest comes by the front's copy alone, or not at all: it may still be in the backend's \
              cache, so such rows are the most that sending from buffers can gain. "
         }
     };

@@ -178,7 +178,7 @@ impl Played {
                 figure(self.rested.latency.most_ns as f64 / 1e6)
             ),
             format!(
-                "each read had what was written last; so has all of the disk, {} sectors, every byte looked at",
+                "each read had what was written last; so has all of the disk, {} sectors, every byte checked",
                 self.sectors
             ),
         ]

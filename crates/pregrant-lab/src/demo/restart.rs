@@ -69,7 +69,7 @@ fn pause_of(done: &Done, killed_at_ns: u64) -> Result<Pause> {
         .iter()
         .filter_map(|of| of.iter().map(|a| a.at_ns).find(|at| *at > attach_at_ns))
         .min()
-        .ok_or("no frame came to a guest after the new backend had begun")?;
+        .ok_or("no frame came to a guest after the new backend had started")?;
     let (frames, kill_bucket) = timeline(arrivals, killed_at_ns, first_at_guest);
     Ok(Pause {
         start_ns: attach_at_ns.saturating_sub(killed_at_ns),
@@ -143,7 +143,7 @@ impl Restarted {
             ),
             self.done.summary(),
             format!(
-                "the transfer took {:.2} s; with nobody killed, in act 3, {:.2} s",
+                "the transfer took {:.2} s; without a kill, in act 3, {:.2} s",
                 self.done.sent.seconds, self.undisturbed_s
             ),
         ]

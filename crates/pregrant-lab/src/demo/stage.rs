@@ -76,7 +76,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The server's next report but of how far it is, which is shown.
+    /// The server's next report other than its progress, which is shown.
     pub fn server_report(&mut self) -> Result<Report> {
         loop {
             match self.server.report(&mut [&mut self.back, &mut self.client])? {

@@ -37,7 +37,7 @@ pub struct Measured {
     pub syscalls: u64,
 }
 
-/// The cores that this process may use, the first two of which the measurements take.
+/// The cores that this process may use; the measurements take the first two.
 pub fn cores() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())

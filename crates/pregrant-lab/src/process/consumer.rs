@@ -75,7 +75,7 @@ impl Consumer {
                 return HookAction::Drop; // a mark is not to come back
             }
             if how == RxWay::SendOn {
-                // The addresses, as whoever sends a frame back must.
+                // The addresses, as a sender of replies must.
                 let (to, from) = frame.head_mut()[..12].split_at_mut(6);
                 to.swap_with_slice(from);
             }

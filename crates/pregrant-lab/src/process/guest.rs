@@ -143,7 +143,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     Ok(played)
 }
 
-/// What a guest with a thread of its own has used so far.
+/// The use of a guest with a thread of its own, up to now.
 pub fn spent(guest: &Guest) -> Spent {
     Spent {
         ops: guest.platform().counters(),
@@ -382,8 +382,8 @@ impl<'a> Sender<'a> {
                 self.send_burst(i, self.burst, &mut waiter)?;
             }
             if let Some(rate) = self.rate {
-                // Whoever was kept waiting makes up for one burst and no more: what is not sent
-                // then shows.
+                // A sender that was kept waiting makes up for one burst and no more: the others
+                // show as not sent.
                 let burst = Duration::from_secs_f64((self.sent() - before) as f64 / rate);
                 due = (due + burst).max(Instant::now().checked_sub(burst).unwrap_or(due));
                 while Instant::now() < due {

@@ -98,7 +98,7 @@ fn greedy(vif: &RawVif, size: usize) -> ! {
     }
 }
 
-/// Connects, lies, is closed, and comes again.
+/// Connects, breaks the protocol, is closed, and comes again.
 fn broken(mut vif: RawVif, ready: impl Fn() -> Result<()>) -> Result<Report> {
     let mut reported = false;
     loop {

@@ -213,7 +213,7 @@ impl Echo {
 /// Sends each frame back.
 pub struct EchoPort {
     back: Echo,
-    /// Frames so far.
+    /// Frames up to now.
     nr: u64,
     signals: Presence,
 }

@@ -14,7 +14,7 @@ pub enum Report {
     Done,
     /// It cannot; why.
     Failed(String),
-    /// What happened so far, in words, for the demo.
+    /// The latest events, in words, for the demo.
     Note(String),
     /// A case is over, or single frames of a crowd's first guest are.
     Case(Box<Played>),
@@ -26,7 +26,7 @@ pub enum Report {
     Transfer(Box<Transferred>),
     /// The switch is over.
     Switch(Switched),
-    /// A crowd has sent so many frames so far.
+    /// Frames that a crowd has sent up to now.
     Sent {
         /// By member.
         frames: Vec<u64>,
@@ -35,16 +35,16 @@ pub enum Report {
     },
     /// How the platform does its work, in words.
     Described(String),
-    /// What a crowd's backend has used so far.
+    /// The use of a crowd's backend up to now.
     Spent(Spent),
-    /// What came at it so far.
+    /// The frames that came at it up to now.
     Seen {
         /// What it has used, as of the same moment.
         spent: Spent,
-        /// By member, as far as its vif was ever connected.
+        /// By member; those whose vif was ever connected.
         came: Vec<Came>,
     },
-    /// What was answered to guests with disks so far.
+    /// Answers to guests with disks up to now.
     DisksSeen(DisksSeen),
     /// All of their requests are answered.
     Rested(Box<Rested>),
@@ -168,7 +168,7 @@ pub struct Played {
     pub came: Came,
     /// Frames of the untimed burst: every byte of them was checked.
     pub checked: u64,
-    /// How far apart bursts of the case came to the back's port, while they were counted (beside a
+    /// The time between bursts of the case at the back's port, while they were counted (beside a
     /// neighbour only).
     pub gaps: Option<Latencies>,
     /// The path that was run in the case's direction.

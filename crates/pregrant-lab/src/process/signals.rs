@@ -1,8 +1,8 @@
 //! What the ports of a case tell the loop of the back's process, from whatever threads they are on.
 //!
 //! ```text
-//!   guest --mark--> port: what was counted so far is read here, in the queue's own thread     Spent
-//!                    '--> whoever waits for a mark: ports of other queues (wakers), the control thread (WorkerThreads)
+//!   guest --mark--> port: the counts are read here, in the queue's own thread     Spent
+//!                    '--> those who wait for a mark: ports of other queues (wakers), the control thread (WorkerThreads)
 //! ```
 //! Which mark came decides what a port does with frames. The guest sends a mark when it has the
 //! answers to all before it, and sends on when it has the mark's, so no other queue has frames
@@ -16,7 +16,7 @@ use pregrant_host::ports::sink::SinkCounters;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Marks that came: the untimed burst began, each byte of which is checked;
+/// Marks that came: the untimed burst began, and every byte of it is checked;
 pub const WHOLE: u32 = 1;
 /// the warm-up began,
 pub const WARM_UP: u32 = 2;
@@ -34,7 +34,7 @@ pub struct Signals {
     pub others: Mutex<Vec<Arc<SinkCounters>>>,
     pub made: AtomicU64,
     pub checked: AtomicU64,
-    /// How far apart bursts came, in the time that is counted; one queue's.
+    /// The time between bursts, while they are counted; one queue's.
     pub gaps: Mutex<Option<Histogram<u64>>>,
     /// The vif's ports are gone.
     pub gone: AtomicBool,

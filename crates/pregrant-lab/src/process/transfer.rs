@@ -21,7 +21,7 @@ const SEED: u64 = 0x5eed;
 /// Longest transfer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often the server says how far it is.
+/// How often the server reports its progress.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// How long an end stays after its connection is over.

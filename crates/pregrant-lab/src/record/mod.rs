@@ -109,7 +109,7 @@ record! {
     pub repeated: u64,
     /// Frames that came with a wrong byte: in the head, or anywhere in the untimed burst.
     pub damaged: u64,
-    /// Frames of the untimed burst, each byte of which was checked (`bench net` only).
+    /// Frames of the untimed burst, with every byte checked (`bench net` only).
     pub checked: u64,
     /// What the guest beside the measured ones does (`bench neighbour`, as the next two;
     /// `bench blk` where the last guest is greedy, as the next).
@@ -307,7 +307,7 @@ impl RecordWriter {
         self.path.as_os_str() == "-"
     }
 
-    /// All records so far.
+    /// All records up to now.
     pub fn written(&self) -> &[Record] {
         &self.written
     }

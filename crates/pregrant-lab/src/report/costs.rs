@@ -58,7 +58,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
     let events = ["tx", "rx"].map(|dir| matrix(d, dir, "notifications", |r| r.notifications));
     (!d.net.is_empty()).then(|| {
         html! {
-            p { "A grant operation is a copy, a map or an unmap that the hypervisor does; on Xen each costs far more than the memcpy it replaces. A notification wakes the other end. Both ends are counted, and all repeats." }
+            p { "A grant operation is a copy, a map or an unmap that the hypervisor does; on Xen each costs much more than the memcpy it replaces. A notification wakes the other end. Both ends are counted, and all repeats." }
             div.columns { @for table in grants.into_iter().flatten() { (table) } }
             @if silent { p { "No row sent a notification while it was counted." } }
             @else { div.columns { @for table in events.into_iter().flatten() { (table) } } }

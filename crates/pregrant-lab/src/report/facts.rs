@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::SystemTime;
 
-/// Figures of a machine of which others take more are a loaded machine's; `cargo xtask figures`
-/// measures none such.
+/// Above this share taken by others a machine is a loaded one; `cargo xtask figures` measures on
+/// none such.
 pub const BUSY_MOST: f64 = 0.05;
 
 /// The facts, as the page shows them and as `machine.json` keeps them.

@@ -26,7 +26,7 @@ impl Strip {
         self.buckets.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
 
-    /// The bound below which a share of the frames lies.
+    /// The bound below which a share of the frames is.
     fn below(&self, share: f64) -> Option<f64> {
         let wanted = share * self.frames() as f64;
         let mut seen = 0.0;

@@ -7,7 +7,7 @@
 //!                                                └─ restarts (timeline), others, machine, method
 //! ```
 //!
-//! Beside the page lie the records, the facts, two plots as pictures for a README, and the figures
+//! Beside the page are the records, the facts, two plots as pictures for a README, and the figures
 //! as Markdown.
 //!
 //! From records and facts to the page it is a pure function (`page::page`): old results can be

@@ -54,7 +54,7 @@ pub fn page(records: &[Record], facts: &Facts) -> String {
                         section id=(id) { h2 { (title) } (content) }
                     }
                 }
-                footer { p { "The measurements behind this page lie beside it: records.jsonl, one JSON object a line." } }
+                footer { p { "The measurements behind this page are beside it: records.jsonl, one JSON object a line." } }
             }
         }
     }

@@ -53,7 +53,7 @@ pub fn per_frame(count: u64, frames: u64) -> String {
     if count == 0 { "0".into() } else { small(count as f64 / frames.max(1) as f64) }
 }
 
-/// A number that may be far below 1, never rounded to nothing.
+/// A number that may be much below 1, never rounded to nothing.
 pub fn small(value: f64) -> String {
     match value {
         0.0 => "0".into(),

@@ -30,7 +30,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
     Some(html! {
         @if any_overview {
             h3 { "All sizes" }
-            p { "Both axes are logarithmic. Dashed lines: frames that fill an Ethernet line of 10, 40 and 100 Gbit/s." @if has_published(d) { " Hollow diamonds: figures that others published for the same path and size, on real Xen and other machines; those of RX went through a Linux guest\u{2019}s stack, of which ours has none." } }
+            p { "Both axes are logarithmic. Dashed lines: frames that fill an Ethernet line of 10, 40 and 100 Gbit/s." @if has_published(d) { " Hollow diamonds: figures that others published for the same path and size, on real Xen and other machines; those of RX went through a Linux guest\u{2019}s stack; ours has no such stack." } }
             (legend(&names))
             div.columns { @for plot in overview.into_iter().flatten() { (plot) } }
         }

@@ -58,7 +58,7 @@ impl Scale {
         Percent(if share.is_nan() { 0.0 } else { 100.0 * share.clamp(0.0, 1.0) })
     }
 
-    /// Whether `value` does not lie above the axis.
+    /// Whether `value` is not above the axis.
     pub fn holds(&self, value: f64) -> bool {
         let (Self::Linear { high, .. } | Self::Log { high, .. }) = *self;
         value <= high

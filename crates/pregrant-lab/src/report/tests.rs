@@ -161,7 +161,7 @@ fn drawings_can_be_read_without_eyes() {
         let reported = svg
             .ancestors()
             .any(|n| n.attribute("role") == Some("img") || n.attribute("aria-hidden").is_some());
-        assert!(reported, "{svg:?} is neither told nor hidden");
+        assert!(reported, "{svg:?} is neither described nor hidden");
     }
     for table in elements(&page, "table") {
         let rows = table.descendants().filter(|n| n.tag_name().name() == "tr").count();

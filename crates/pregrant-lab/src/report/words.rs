@@ -57,7 +57,7 @@ pub const LATENCY_METHOD: &str = "For latencies one frame of 64 bytes is in flig
 
 /// How `bench blk` measures.
 pub const BLK_METHOD: &str = "Each guest has a RAM disk of its own, and asks for requests at random places of it; so many are in flight all the \
-    time. One guest looks for its answers all the time; several share one core, and each sleeps when its requests are all in flight, \
+    time. One guest polls for its answers all the time; several share one core, and each sleeps when its requests are all in flight, \
     as the backend does when there are none. Every read is checked against what was written last. Rows take turns within a repeat; \
     bars are medians on a linear axis from 0, whiskers the range of the repeats. Operations, system calls and CPU time are of both \
     ends, for each request. On every path the guest\u{2019}s driver copies data to and from the pages that it grants.";
@@ -68,12 +68,12 @@ pub const LIMIT_METHOD: &str = "The ceilings are measured with no driver in the 
 
 /// How the death of a backend is measured.
 pub const RESTART_METHOD: &str = "For the restart the backend\u{2019}s process is killed with SIGKILL while frames move; a new process attaches to the \
-    same domain and takes up the rings as they lie in the guest\u{2019}s memory.";
+    same domain and takes up the rings as they are in the guest\u{2019}s memory.";
 
 /// How the death of a disk's backend is.
 pub const DISK_RESTART_METHOD: &str = "For the restart of a disk its backend\u{2019}s process is killed with requests in flight, and a new one \
-    takes up the ring; the image is memory that outlives both. The guest knows what it wrote to each sector last, and looks at every \
-    read, and at the end at all of the disk.";
+    takes up the ring; the image is memory that outlives both. The guest knows what it wrote to each sector last, and checks every \
+    read, and at the end all of the disk.";
 
 /// How to read it all.
 pub const CAVEAT: &str = "Compare figures of one run on one machine, and nothing else. A virtual machine shares its cores with others that it \
@@ -85,9 +85,9 @@ pub const CAVEAT: &str = "Compare figures of one run on one machine, and nothing
 /// The modes of waiting.
 pub fn mode(name: &str) -> &'static str {
     match name {
-        "poll" => "both ends look all the time",
+        "poll" => "both ends poll all the time",
         "event" => "both ends sleep until they are notified",
-        "adaptive" => "both ends look for a while, then sleep",
+        "adaptive" => "both ends poll for a while, then sleep",
         _ => "",
     }
 }

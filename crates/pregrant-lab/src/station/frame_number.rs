@@ -1,5 +1,5 @@
-//! A number behind a frame, so that whoever sees the frame on its way can tell a lost one from one
-//! that comes twice.
+//! A number behind a frame, so that an observer on its way can tell a lost frame from a repeated
+//! one.
 //!
 //! ```text
 //!   | Ethernet header | IP packet, as long as its own header says | "PGnr" | number, 8 bytes LE |

@@ -30,9 +30,9 @@ pub struct Pinger {
     next: u16,
     /// Requests without an answer, with the time at which each was sent.
     waiting: VecDeque<(u16, u64)>,
-    /// Requests so far.
+    /// Requests sent.
     pub sent: u64,
-    /// Answers so far.
+    /// Answers received.
     pub answered: u64,
 }
 

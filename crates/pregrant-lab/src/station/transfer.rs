@@ -48,12 +48,12 @@ impl StreamSum {
         self.partial[..rest.len()].copy_from_slice(rest);
     }
 
-    /// Bytes so far.
+    /// Bytes up to now.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sum so far.
+    /// The sum up to now.
     pub fn value(&self) -> u64 {
         let mut last = [0; 8];
         let held = (self.count % 8) as usize;
@@ -129,12 +129,12 @@ impl std::fmt::Display for TransferError {
 
 impl std::error::Error for TransferError {}
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// Not connected yet.
     Waiting,
-    /// So many bytes so far.
+    /// So many bytes up to now.
     Moving(u64),
     /// Over.
     Done(TransferReport),
@@ -447,7 +447,7 @@ mod tests {
             assert_eq!(
                 server.pump(&mut b, now),
                 Ok(Progress::Waiting),
-                "nobody came, and that is no silence"
+                "no one came, and that is no silence"
             );
             b.poll(now);
         }

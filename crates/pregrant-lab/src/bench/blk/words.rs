@@ -56,7 +56,7 @@ fn pairs<'a>(
 pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, platform: &str) -> String {
     let mut text = format!(
         "Medians of {} interleaved repeats of {} s; requests at random places of a disk, one for each guest{}.\n\
-         One guest: it looks for answers all the time, and a worker that finds nothing spins before it sleeps (poll). Several guests, \
+         One guest: it polls for answers all the time, and a worker that finds nothing spins before it sleeps (poll). Several guests, \
          a thread each on one core: each sleeps when its requests are all in flight, and so does the backend when there are none (event).\n",
         args.timing.repeats,
         args.timing.seconds,
@@ -110,7 +110,7 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
         // In a short time on a busy machine a worker may have had no two of them at a time.
         if let (Some(share), Some(dearer)) = (greedy.share(), greedy.dearer(equal)) {
             text += &format!(
-                "; it has {share} of its share, 1/{all}, of the backend's time, of which each takes {dearer} times as much"
+                "; it has {share} of its share, 1/{all}, of the backend's time; each of its requests takes {dearer} times as much"
             );
         }
         text += ".\n";

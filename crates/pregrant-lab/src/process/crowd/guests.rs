@@ -151,7 +151,7 @@ impl Crowd {
 
     /// Single frames of the first one, there and back.
     pub fn echo(&mut self, seconds: f64, mode: Mode) -> Result<Report> {
-        let member = self.members.first_mut().ok_or("there is nobody in the crowd")?;
+        let member = self.members.first_mut().ok_or("the crowd has no guest")?;
         let case = Case { burst: 1, seconds, mode, ..Case::of(Dir::Echo, PathName::Copy) };
         let before = guest::spent(&member.guest);
         let mut played = guest::echo(&mut member.guest, &case)?;

@@ -51,7 +51,7 @@ pub struct Load {
     pub align: usize,
     /// Requests in flight.
     pub depth: usize,
-    /// It sleeps when all of them are; else it looks for answers all the time.
+    /// It sleeps when all of them are; else it polls for answers all the time.
     pub sleeps: bool,
     /// It lets others have its processor for a moment whenever it finds nothing to do.
     pub gives_way: bool,

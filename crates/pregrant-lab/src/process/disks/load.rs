@@ -41,8 +41,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Of a disk with so many sectors, none of which was written yet, for requests of at most
-    /// `most` bytes.
+    /// For a disk with so many sectors, none written yet, and for requests of at most `most` bytes.
     pub fn new(guest: u32, sectors: u64, most: usize) -> Self {
         let filling = |k: usize| (k % SECTOR_BYTES) as u8 ^ ((k % SECTOR_BYTES) >> 3) as u8 ^ guest as u8;
         Self {

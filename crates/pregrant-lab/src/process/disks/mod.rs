@@ -8,7 +8,7 @@
 //! ```
 //! Each guest is a domain of its own. Its thread asks, and sleeps when its requests are all in
 //! flight and none is answered, as a guest's virtual CPU does; or, where it has a core to itself,
-//! looks for answers all the time.
+//! polls for answers all the time.
 //!
 //! [`disks_command`]: what is said. [`guests`]: the process. [`disk_guest`]: one guest. [`load`]:
 //! what it asks, and how it knows that answers are right.
