@@ -72,7 +72,10 @@ fn kept_for_a_guest_that_reads_nothing(name_bytes: usize, changes: usize) -> isi
     }
     for i in 0..Limits::default().watches {
         let own = format!("data\0{i}\0");
-        assert!(events.windows(own.len()).any(|w| w == own.as_bytes()), "watch {i} is told to look");
+        assert!(
+            events.windows(own.len()).any(|w| w == own.as_bytes()),
+            "watch {i} has an event that says to read all"
+        );
     }
     drop((events, out));
     server.disconnect(guest);

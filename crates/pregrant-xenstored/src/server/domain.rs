@@ -4,8 +4,8 @@
 //!   SET_FEATURE ─► (features kept by number) ─► INTRODUCE ─► known: home, quotas, target ─► RELEASE ─► no trace
 //! ```
 //! A domain's number is used again by the next one. So nothing of a released domain stays: its
-//! nodes are removed wherever they are (made domain 0's they would count for no one, and pile up:
-//! XSA-419), and no list of permissions names it any more (XSA-322).
+//! nodes are removed wherever they are (made domain 0's they would count for no one, and
+//! accumulate: XSA-419), and no list of permissions names it any more (XSA-322).
 //!
 //! What a client may do: all of this is domain 0's alone, but to ask for its own features, for a
 //! home's path, and whether a domain is known.
@@ -146,7 +146,7 @@ impl Server {
         self.domains.keys().copied()
     }
 
-    /// The nodes that clients expect in a domain's home, as far as they are missing.
+    /// The nodes that clients expect in a domain's home and that are missing.
     pub(super) fn make_home(&mut self, domid: DomId) {
         let home = path::home(domid);
         let perms = [Permission::new(Access::None, DomId(0)), Permission::new(Access::Read, domid)];

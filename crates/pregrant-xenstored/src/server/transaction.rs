@@ -13,7 +13,7 @@
 //!
 //! What a client may do: keep snapshots for ever (bounded by [`Limits::transactions`]), read and
 //! change very many nodes (bounded by [`Limits::transaction_nodes`] and
-//! [`Limits::transaction_bytes`]), lie about the transaction's number (ENOENT).
+//! [`Limits::transaction_bytes`]), name a transaction that is not its own (ENOENT).
 
 use super::permission::Caller;
 use super::quota::Limits;

@@ -284,7 +284,7 @@ pub(super) fn step() {
 
 #[cfg(test)]
 std::thread_local! {
-    /// [`step`]s of this thread so far.
+    /// [`step`]s of this thread up to now.
     pub(super) static STEPS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
 }
 

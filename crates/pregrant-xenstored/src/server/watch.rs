@@ -1,4 +1,4 @@
-//! Watches: who gets an event of which change, and the events that wait to be read.
+//! Watches: which client gets an event of a change, and the events that wait to be read.
 //!
 //! ```text
 //!   change at /local/domain/7/device/vif/0/state

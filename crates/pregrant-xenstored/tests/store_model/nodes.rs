@@ -44,7 +44,7 @@ impl NodeOp {
     }
 }
 
-/// A change, with the lists of permissions of which one must let a watcher read.
+/// A change, with the lists of permissions; one of them must let a watcher read.
 #[derive(Debug)]
 pub struct Change {
     pub path: String,

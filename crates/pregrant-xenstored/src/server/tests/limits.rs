@@ -100,7 +100,7 @@ fn events_of_a_client_that_does_not_read_are_bounded() {
         assert_eq!(d.ask(&mut s, Rm, format!("/local/domain/7/data/{i}\0").as_bytes()), ok());
     }
     let events = w.events(&mut s);
-    assert_eq!(events.len(), 5, "four, and one that says to look at all of it");
+    assert_eq!(events.len(), 5, "four, and one that says to read all of it");
     assert_eq!(events.last().unwrap(), "/local/domain/7 t");
 }
 

@@ -200,7 +200,7 @@ fn features_are_set_before_a_domain_is_introduced() {
     assert_eq!(d.ask(&mut s, GetFeature, b"\0"), number(b"4"));
     assert_eq!(g.ask(&mut s, GetFeature, b""), number(b"4"), "of itself anyone may ask");
     assert_eq!(d.ask(&mut s, GetFeature, b"9\0"), err("ENOENT"));
-    assert_eq!(d.ask(&mut s, SetFeature, b"7\x000\0"), err("EBUSY"), "it relies on what it was told");
+    assert_eq!(d.ask(&mut s, SetFeature, b"7\x000\0"), err("EBUSY"), "it relies on the first answer");
     assert_eq!(d.ask(&mut s, SetFeature, b"9\x000\0"), ok());
     assert_eq!(d.ask(&mut s, GetFeature, b"9\0"), number(b"0"));
     s.introduce(DomId(9)).unwrap();
@@ -243,7 +243,7 @@ fn quotas_are_the_common_ones_until_they_are_set() {
 
 #[test]
 fn nodes_of_a_released_domain_do_not_pile_up() {
-    // XSA-419: two guests that help each other, one of which is started again and again.
+    // XSA-419: two guests that help each other; one is started again and again.
     let (mut s, mut d, mut g) = server();
     assert_eq!(g.ask(&mut s, SetPerms, b"data\0b7\0"), ok());
     assert_eq!(d.ask(&mut s, Watch, b"/local/domain/7/data\0t\0"), ok());

@@ -15,7 +15,7 @@ fn once_at_registration_then_at_and_below() {
     {
         assert_eq!(d.ask(&mut s, kind, payload), ok());
     }
-    assert_eq!(w.events(&mut s), ["/a/b/c t"], "twice unread is once told; nothing for what changed nothing");
+    assert_eq!(w.events(&mut s), ["/a/b/c t"], "two unread events are one; none where nothing changed");
     assert_eq!(d.ask(&mut s, SetPerms, b"/a/b\0r0\0"), ok());
     assert_eq!(w.events(&mut s), ["/a/b t"]);
     assert_eq!(w.ask(&mut s, Unwatch, b"/a\0u\0"), err("ENOENT"));
@@ -34,7 +34,11 @@ fn a_removed_ancestor_tells_watches_below() {
     }
     w.events(&mut s);
     assert_eq!(d.ask(&mut s, Rm, b"/a\0"), ok());
-    assert_eq!(w.events(&mut s), ["/a t", "/a root", "/a/b/c t"], "who watched what is gone is told so");
+    assert_eq!(
+        w.events(&mut s),
+        ["/a t", "/a root", "/a/b/c t"],
+        "the watcher of a removed node gets an event"
+    );
 }
 
 #[test]
@@ -58,7 +62,7 @@ fn depth_limits_how_far_below() {
     assert_eq!(
         w.events(&mut s),
         ["/a zero", "/a one", "/a/b one"],
-        "each is told of what it can see, made on the way"
+        "each gets an event of what it can see, made on the way"
     );
     assert_eq!(d.ask(&mut s, Write, b"/a/b/c\0w"), ok());
     assert_eq!(w.events(&mut s), [""; 0]);
