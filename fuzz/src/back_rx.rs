@@ -225,8 +225,7 @@ impl Game {
         if bytes.is_empty() || !gso || bytes.len() > PAGE_SIZE && !a.sg {
             return None;
         }
-        // Of a frame of which no one can say what it is, only who takes both versions gets it
-        // blank.
+        // A frame of an unknown protocol is left blank only for a guest that takes both versions.
         let takes_blank = match IpHeaders::parse(&bytes).map(|headers| headers.version) {
             Ok(IpVersion::V4) => a.csum,
             Ok(IpVersion::V6) => a.ipv6_csum,
@@ -287,7 +286,7 @@ impl Game {
             requests.iter().flatten().map(|r| r.id).filter(|id| !seen.insert(*id)).collect();
         let mut written = Written::new([Some(&self.pages.region), self.staged.as_ref().map(|s| &s.region)]);
         for (frame, reqs) in frames.iter().zip(&requests) {
-            let due = self.due.pop_front().expect("a frame that nobody sent");
+            let due = self.due.pop_front().expect("a frame that was not sent");
             self.frame_arrived(frame, reqs, &due, &twice, &mut written);
         }
         // Where pages stay mapped, a frame all of whose pages are there is written before one that

@@ -380,7 +380,7 @@ impl Game {
         };
         let after = self.ring.load(Word::RspProd);
         if polled == Polled::Idle {
-            assert!(frames.is_empty() && !fault, "requests that are not looked at");
+            assert!(frames.is_empty() && !fault, "requests that are not read");
             assert_eq!(after, before);
             return Ok(polled);
         }

@@ -332,7 +332,7 @@ impl Game {
         let (segments, lists) = match request {
             Request::Discard(r) => {
                 let Asked::Discard { sector, sectors, secure } = asked else {
-                    panic!("a discard nobody asked for")
+                    panic!("a discard without a request")
                 };
                 assert_eq!((r.sector, r.nr_sectors, r.flag != 0), (sector, sectors, secure));
                 return none;

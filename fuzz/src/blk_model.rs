@@ -84,8 +84,8 @@ impl fmt::Debug for Active {
 enum Outcome {
     Answer(Due),
     Go(Active),
-    /// A read of which a page is not the back's to use: the disk gets it where its bytes
-    /// are copied, as they are where all of its pages would be more than may be mapped. Else it is
+    /// A read with a page that is not the back's to use: the disk gets it where its bytes are
+    /// copied, as they are where all of its pages would be more than may be mapped. Else it is
     /// answered.
     IfCopied(Active, Due),
 }
@@ -250,7 +250,7 @@ impl Model {
                 Outcome::Go(active) => panic!("taken, and its disk never heard of it: {active:?}"),
             }
         }
-        assert!(this.unstarted.is_empty(), "nobody starts these before the next request");
+        assert!(this.unstarted.is_empty(), "these are not started before the next request");
         std::mem::take(&mut this.due)
     }
 
@@ -423,7 +423,7 @@ impl Model {
         loop {
             let outcome = this.evaluated.as_mut().and_then(VecDeque::pop_front);
             this.seen += 1;
-            match outcome.expect("an order that nobody asked for") {
+            match outcome.expect("an order without a request") {
                 Outcome::Answer(due) => this.due.push(due),
                 Outcome::IfCopied(active, due) if !is_of(io, &active) => {
                     drop(active);
@@ -537,7 +537,7 @@ impl shared_disk::Model for Model {
         self.lanes.len() - 1
     }
     fn wait(&mut self, lane: usize) -> bool {
-        assert!(self.lanes[lane].unstarted.is_empty(), "it sleeps for what nobody has started");
+        assert!(self.lanes[lane].unstarted.is_empty(), "it sleeps for an order that is not started");
         if !self.hangs {
             self.perform_one(lane, 0);
         }

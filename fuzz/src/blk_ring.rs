@@ -106,22 +106,22 @@ impl<S: SharedBytes> BlkRing<S> {
         words.iter().take(n).enumerate().for_each(|(k, word)| self.store(at + 4 * k, *word));
     }
 
-    /// How far requests go.
+    /// The end of the requests.
     pub fn req_prod(&self) -> u32 {
         self.load(REQ_PROD)
     }
 
-    /// Says how far answers go.
+    /// Publishes the end of the answers.
     pub fn show_answers(&self, rsp_prod: u32) {
         self.store(RSP_PROD, rsp_prod);
     }
 
-    /// Says how far requests go.
+    /// Publishes the end of the requests.
     pub fn show(&self, req_prod: u32) {
         self.store(REQ_PROD, req_prod);
     }
 
-    /// How far answers go.
+    /// The end of the answers.
     pub fn rsp_prod(&self) -> u32 {
         self.load(RSP_PROD)
     }

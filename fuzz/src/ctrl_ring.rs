@@ -194,7 +194,7 @@ impl Game {
             }
             assert!(shown <= SLOTS, "an index that cannot be");
             let end = self.ring.load(Word::RspProd);
-            assert_eq!(moved, end != start, "requests that are not looked at");
+            assert_eq!(moved, end != start, "requests that are not read");
             let mut k = 0;
             while self.cons != end {
                 let asked = before[k];

@@ -256,7 +256,7 @@ fn front(tape: &mut Tape<'_>) {
         OrdinaryPages::new(&rig.guest, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::Standing);
     let mut front = RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, pages.ok()), 1);
     front.chain_mut().insert_named(AnyNamedPath::DataRing(within));
-    // No answer so far was one of several for a frame.
+    // Up to here no answer was one of several for a frame.
     let mut whole = true;
     let (mut rsp_prod, mut arena) = (0u32, Arena::new());
     while tape.more(OPS) {

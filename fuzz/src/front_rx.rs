@@ -335,7 +335,7 @@ impl Game {
             if req.flags & TXF_EXTRA_INFO != 0 {
                 let words = self.next_tx().to_words();
                 let Ok((Extra::Gso { size, gso_type }, false)) = Extra::parse_tx(words) else {
-                    panic!("an extra info that nobody asked for")
+                    panic!("an extra info without a request")
                 };
                 gso = (gso_type, size);
                 self.extras_in_flight += 1;
@@ -554,7 +554,7 @@ impl Game {
                 if errors > 0 && !matches!(next, Next::Incomplete) {
                     continue;
                 }
-                assert!(matches!(next, Next::Incomplete), "a frame or a fault that nobody looks at");
+                assert!(matches!(next, Next::Incomplete), "a frame or a fault that is not read");
                 assert_eq!(self.rx.stats().errors, self.rx_errors, "each error is counted once");
                 if self.rx_ring.cons == before {
                     return Ok(());

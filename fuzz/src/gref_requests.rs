@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// Operations of one input at most.
 const OPS: usize = 200;
-/// Pages that lists may name, some of which are lists.
+/// Pages that lists may name; some are lists.
 const PAGES: usize = 16;
 const QUEUES: usize = 2;
 /// Entries of a table.
@@ -272,7 +272,7 @@ impl Game {
                 }
             }
             model.retain(|gref, _| gone.iter().all(|(lost, _)| lost != gref));
-            assert_eq!(table.len(), model.len(), "what nobody added");
+            assert_eq!(table.len(), model.len(), "an entry that was not added");
             let pages = &self.pages;
             let lost = |&(gref, writable): &(u32, bool)| writable && pages.page_of(gref).is_none();
             let readable = |gref| crate::guest_pages::granted(&self.rig, gref, 0, 1).is_some();

@@ -75,7 +75,7 @@ impl Staged {
         (Self { region, list, places, len: bytes, copy_only: len.copy_only() }, buffers)
     }
 
-    /// Where in the region a piece of `len` bytes lies, when the buffer of `id` has it.
+    /// The place in the region of a piece of `len` bytes, when the buffer of `id` has it.
     pub fn place(&self, id: u16, offset: u16, len: usize) -> Option<usize> {
         let place = self.places.get(id as usize)?;
         (offset as usize + len <= self.len).then_some(place + offset as usize)

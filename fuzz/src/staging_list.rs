@@ -23,7 +23,7 @@ pub fn staging_list(data: &[u8]) {
     let pages = tape.one_of(&[1, 1, 2, 3, LIST_PAGES_MAX]);
     let (page, room) = (Pages::new(pages), pages * ENTRIES_PER_PAGE);
 
-    // A good list, as far as its pages go, then bytes of it changed; or bytes as they come.
+    // A good list for its pages, then bytes of it changed; or bytes as they come.
     let entries = usize::from(tape.u16()) % (room + 2);
     let per_page = PAGE_SIZE / usize::from(bytes);
     let good = (0..entries).map(|k| StagingEntry {

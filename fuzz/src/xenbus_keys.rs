@@ -401,7 +401,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
                     failed |= vif.queue_mut(i).unwrap().recv(&rig.guest, &mut arena, 1).is_err();
                     failed |= vif.queue_mut(i).unwrap().reclaim(&rig.guest, 1).is_err();
                 }
-                assert!(!failed, "nobody answered anything");
+                assert!(!failed, "no end answered");
             }
             _ => {
                 if let Err(e) = vif.step(&rig.guest, &mut store.bus()) {

@@ -102,7 +102,7 @@ fn private(bytes: &[u8]) -> IoMemory {
     IoMemory::Private(buffer)
 }
 
-/// The same in three pieces, none of which begins with its page.
+/// The same in three pieces; none begins with its page.
 fn mapped(bytes: &[u8]) -> IoMemory {
     assert!(bytes.len() >= 3 * 512 && bytes.len() <= 3 * 3584);
     let third = bytes.len() / 3 / 512 * 512;
@@ -478,7 +478,7 @@ fn a_device_that_is_used_by_any_other_name_is_not_written_to() {
     let of_kernel = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&device.0).unwrap();
     let why = busy(&device.0);
     assert!(why.contains("mounted"), "{why}");
-    open(&mut image(&device.0), &READ_ONLY).expect("it may be looked at");
+    open(&mut image(&device.0), &READ_ONLY).expect("it may be read");
     drop(of_kernel);
     // Another node of the same device has another lock.
     let node = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("node-{}", std::process::id()));

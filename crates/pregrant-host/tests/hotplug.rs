@@ -91,7 +91,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
 
 /// A script that writes what it was given beside the folder of scripts.
 const REPORTING_SCRIPT: &str =
-    "#!/bin/sh\necho \"$*|$script|$vif|$XENBUS_PATH|$XENBUS_TYPE\" > ${0%/*}/../told\n";
+    "#!/bin/sh\necho \"$*|$script|$vif|$XENBUS_PATH|$XENBUS_TYPE\" > ${0%/*}/../ran\n";
 
 #[test]
 fn a_script_gets_what_the_toolstack_would_give_it() {
@@ -101,7 +101,7 @@ fn a_script_gets_what_the_toolstack_would_give_it() {
         assert_eq!(host.answer(request.encode().as_bytes()), "done");
         let script = &request.script;
         let reported = format!("{what} type_if=vif|{script}|vif5.0|/local/domain/0/backend/vif/5/0|vif\n");
-        assert_eq!(host.read("told"), Some(reported));
+        assert_eq!(host.read("ran"), Some(reported));
     }
     // The interface is gone already: what is undone is undone all the same.
     let gone = Request { what: What::Offline, vif: "vif6.0".into(), ..host.request() };
@@ -147,7 +147,7 @@ fn what_a_backend_in_wrong_hands_asks_for_is_refused() {
     {
         assert!(host.answer(message.as_bytes()).starts_with("failed: refused: "), "{message}");
     }
-    assert_eq!(host.read("told"), None, "nothing was run");
+    assert_eq!(host.read("ran"), None, "nothing was run");
 }
 
 #[test]
@@ -216,11 +216,11 @@ fn a_backend_learns_how_its_script_ended() {
         HotplugConfig { name: request.vif.clone(), dir: request.dir.clone(), ..HotplugConfig::default() };
     let run =
         |script: &str| ended(&mut Run::new(&host.path(script), &place, What::Online, Some(socket.clone())));
-    let nobody = run("scripts/vif-bridge");
-    assert!(matches!(&nobody, Plugged::No(why) if why.contains("pregrant-hotplug.socket")), "{nobody:?}");
+    let refused = run("scripts/vif-bridge");
+    assert!(matches!(&refused, Plugged::No(why) if why.contains("pregrant-hotplug.socket")), "{refused:?}");
     let serving = listening(&socket, host.service.clone(), 3);
     assert_eq!(run("scripts/vif-bridge"), Plugged::Yes);
-    assert!(host.read("told").is_some_and(|reported| reported.starts_with("online ")));
+    assert!(host.read("ran").is_some_and(|reported| reported.starts_with("online ")));
     for (script, why) in [("scripts/fails", "online ended with exit status: 3"), ("outside", "refused")] {
         let plugged = run(script);
         assert!(matches!(&plugged, Plugged::No(text) if text.contains(why)), "{script}: {plugged:?}");
@@ -275,14 +275,14 @@ fn a_script_waits_for_a_service_that_takes_no_more() {
             assert_eq!((waits.turn(Capacity::Free), waits.has_started()), (Plugged::NotYet, false));
         }
         host.service.serve(accept(&listener).unwrap()).unwrap();
-        assert_eq!((taken.turn(Capacity::Free), host.read("told").is_some()), (Plugged::Yes, true));
+        assert_eq!((taken.turn(Capacity::Free), host.read("ran").is_some()), (Plugged::Yes, true));
         for room in [Capacity::None, Capacity::Refused] {
-            assert_eq!((waits.turn(room), waits.has_started()), (Plugged::NotYet, false), "nobody is asked");
+            assert_eq!((waits.turn(room), waits.has_started()), (Plugged::NotYet, false), "no one is asked");
         }
         assert_eq!((waits.turn(Capacity::Free), waits.has_started()), (Plugged::NotYet, true));
-        fs::remove_file(host.dir.join("told")).unwrap();
+        fs::remove_file(host.dir.join("ran")).unwrap();
         host.service.serve(accept(&listener).unwrap()).unwrap();
         assert_eq!(waits.turn(Capacity::Free), Plugged::Yes);
-        assert!(host.read("told").is_some_and(|reported| reported.starts_with(what.as_str())));
+        assert!(host.read("ran").is_some_and(|reported| reported.starts_with(what.as_str())));
     }
 }

@@ -285,7 +285,7 @@ fn entries_that_break_the_rules_are_refused() {
     }
     frame.store(first as u32, Ordering::SeqCst);
     let map = back.peer().map(GUEST, &refs, Access::ReadOnly).unwrap();
-    // While mapped, a new lie changes nothing: the frame that was mapped counts.
+    // While it is mapped, another false entry changes nothing: the frame that was mapped counts.
     frame.store(1, Ordering::SeqCst);
     drop(back.peer().map(GUEST, &refs, Access::ReadWrite).unwrap());
     frame.store(first as u32, Ordering::SeqCst);

@@ -182,7 +182,7 @@ fn end(mut machine: Machine, back: Back, ids: &[DeviceId]) {
 }
 
 /// On a front that has 256 grants for all of its disks, and with vifs of all kinds; where the bound
-/// is far above and far below what they request.
+/// is much above and much below what they request.
 fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
     // 16 disks have a ring page, 16 vifs of two queues four. Lists: 32 pages a queue. Kept: 512
     // pages a queue, and 1408 of a disk.
@@ -266,8 +266,8 @@ fn a_guest_that_names_more_than_it_may_is_refused() {
     end(machine, back, &ids);
 }
 
-/// Six disks, of which three are opened: they keep all of their pages, before and after a
-/// take-over, whatever the others are asked.
+/// Six disks, three of them opened: those keep all of their pages, before and after a take-over,
+/// whatever the others are asked.
 fn disks_that_are_offered_take_nothing() {
     let mut machine = Machine::start();
     let mut back = serving(&machine);

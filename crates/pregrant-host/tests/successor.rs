@@ -31,8 +31,8 @@ fn main() {
 
 const TWO: Workers = Some((2, Placement::Balanced));
 
-/// Frames that wait: fewer than a ring has slots, and far fewer than a queue of the switch has room
-/// for.
+/// Frames that wait: fewer than a ring has slots, and many fewer than a queue of the switch has
+/// room for.
 const WAITING: u64 = 32;
 
 /// Two guests that know each other, and no back any more.

@@ -272,14 +272,14 @@ fn each_way(test: impl Fn(&Tap, TapPort, TapWay) + Send + 'static) {
 
 const PROTOCOL: u16 = 0x88b5;
 
-/// Frame `number` of `len` bytes, no byte of which is like its neighbour's.
+/// Frame `number` of `len` bytes: no byte of it equals its neighbour.
 fn numbered(number: usize, len: usize) -> Vec<u8> {
     let mut frame = [&OWN_MAC[..], &GUEST_MAC, &PROTOCOL.to_be_bytes()].concat();
     frame.extend((0..len - 14).map(|i| (i * 7 + number * 31 + i / 251) as u8));
     frame
 }
 
-/// Lengths short and long, of which some do not fit an outbox.
+/// Lengths short and long; some do not fit an outbox.
 fn mixed(number: usize) -> usize {
     [60, 61, 1514, 2037, 2038, 2039, 64, 5000, 9014, 128][number % 10]
 }
@@ -734,7 +734,7 @@ fn vifs_that_go_at_once_lose_no_script() {
         }
         for handle in 0..VIFS {
             assert!(dir.join(format!("vif9.{handle}")).exists(), "no offline for vif9.{handle}");
-            assert_eq!(taps.is_ending(&vif(handle)), handle == 7, "what it comes to is not told yet");
+            assert_eq!(taps.is_ending(&vif(handle)), handle == 7, "its result is not reported yet");
         }
         let why = format!("{} offline ended with exit status: 1", script.display());
         assert_eq!(taps.failures(), [(vif(7), why)]);

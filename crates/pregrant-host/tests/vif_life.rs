@@ -612,7 +612,7 @@ fn what_a_predecessor_closed_stays_closed() {
     again.connect_honestly();
     again.play(&[Slot::Data(again.request(0, 64))]);
     assert_eq!(again.answers(), [RSP_OKAY]);
-    assert_eq!(machine.error_node(id), None, "what is mended is not told any more");
+    assert_eq!(machine.error_node(id), None, "what is mended is not reported any more");
     drop((guest, honest, again));
     machine.remove_vif(id);
     machine.remove_vif(other);
@@ -621,8 +621,8 @@ fn what_a_predecessor_closed_stays_closed() {
     machine.end();
 }
 
-/// What waits for a guest's slots when the backend is asked to stop is delivered as far as there
-/// are some, and the rest is counted.
+/// Frames that wait for a guest's slots when the backend is asked to stop are delivered while there
+/// are slots, and the rest is counted.
 fn an_orderly_end_delivers_what_there_are_slots_for() {
     /// More than a ring has slots.
     const SENT: u64 = 300;

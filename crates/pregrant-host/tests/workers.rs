@@ -1,6 +1,6 @@
-//! Worker threads: queues go from one to another under traffic while guests come, lie and die, and
-//! every frame arrives once and in its order; what is a vif's or a guest's holds over all workers;
-//! what cannot be served is closed with a line.
+//! Worker threads: queues go from one to another under traffic while guests come, break rules and
+//! die, and every frame arrives once and in its order; what is a vif's or a guest's holds over all
+//! workers; what cannot be served is closed with a line.
 //!
 //! Waits are unbounded here: a wake-up, or a letter to a worker, that is lost ends the process or
 //! hangs the test.
@@ -97,7 +97,7 @@ fn places(carried: &[Carried], id: &DeviceId) -> Vec<usize> {
     carried.iter().map(|worker| worker.of(id)).collect()
 }
 
-/// Frames of one guest that may be on their way: far fewer than any queue between has room for, so
+/// Frames of one guest that may be on their way: many fewer than any queue between has room for, so
 /// that none may be lost.
 const WINDOW: u64 = 48;
 
@@ -107,8 +107,8 @@ struct Station {
     got: AtomicU64,
 }
 
-/// Guests in threads of their own, each of which sends numbered frames to the next, on all of its
-/// queues in turns.
+/// Guests in threads of their own; each sends numbered frames to the next, on all of its queues in
+/// turns.
 struct Circle {
     ids: Vec<DeviceId>,
     queues: usize,
@@ -417,7 +417,7 @@ fn pages_are_bounded_over_all_workers() {
     let calm = machine.broker.audit();
     let ids = [0, 1].map(|handle| machine.make_vif(5, handle));
     let config = FrontConfig { queues: 4, persistent: true, ..ordinary() };
-    // Eight rings, and four buffers for each direction of each queue; a vif may come to need far
+    // Eight rings, and four buffers for each direction of each queue; a vif may come to need many
     // more.
     const LIMIT: usize = 8 + 32;
     back.ask(|backend| backend.config_mut().page_limit = LIMIT);

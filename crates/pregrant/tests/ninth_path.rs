@@ -32,8 +32,8 @@ struct Outcome {
     carried: [bool; 2],
 }
 
-/// Frames both ways, of which each byte is checked, between a front that wants the path and a back
-/// that offers it, if they do.
+/// Frames both ways, with each byte checked, between a front that wants the path and a back that
+/// offers it, if they do.
 fn exchange(wants: bool, offers: bool, limit: usize) -> Outcome {
     let xen = LocalXen::new();
     let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));

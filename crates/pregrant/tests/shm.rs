@@ -1,5 +1,5 @@
-//! The only way to touch shared memory: what lies inside is copied, all of it and nothing beside
-//! it; what does not is refused, and nothing is touched.
+//! The only way to touch shared memory: a range inside is copied, all of it and nothing beside it;
+//! any other is refused, and nothing is touched.
 #![cfg(not(loom))]
 
 use pregrant::platform::local::{LocalXen, Pages};

@@ -98,8 +98,8 @@ pub fn ask(disk: &SharedDisk, op: DiskOp) -> Result<Vec<u8>, IoError> {
     reported.recv().expect("each request is done once")
 }
 
-/// Writes and reads at odd places, of odd lengths, from `at` on as far as the model reaches, which
-/// it keeps; flushes at times.
+/// Writes and reads at odd places, of odd lengths, from `at` to the end of the model, which it
+/// updates; flushes at times.
 pub fn hammer(disk: &SharedDisk, at: u64, model: &mut [u8], ops: u32) {
     let mut random = at | 1;
     let mut next = move |below: usize| {

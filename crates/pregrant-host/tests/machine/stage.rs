@@ -19,7 +19,7 @@ pub struct Stage {
     pub machine: Machine,
     /// What there is without the bad guest's vifs.
     pub calm: Audit,
-    /// Those that it had so far, one after another.
+    /// Those that it has had, one after another.
     pub vifs: u32,
 }
 

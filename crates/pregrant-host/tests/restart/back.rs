@@ -82,8 +82,8 @@ impl FramePort for LogPort {
         self.process.lock().unwrap().frames(frames.frames.len());
         frames.frames.len()
     }
-    /// Where the first of several queues' frames lie, for paths that leave them there; private
-    /// copies of the next one's.
+    /// The place of the frames of the first of several queues, for paths that leave them there;
+    /// private copies of the next one's.
     fn payload(&self) -> Payload {
         if self.queue.is_multiple_of(2) { Payload::ZeroCopy } else { Payload::Private }
     }

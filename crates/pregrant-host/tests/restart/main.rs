@@ -199,7 +199,7 @@ fn rx_goes_on_after_a_crash_at_each_point() {
             }
         }
         let what = format!("{ordinary}, staged {staged}, long {long}, {point}");
-        // Before the death and behind it, as far as there was room.
+        // Before the death and behind it, while there was room.
         assert_eq!(guest.ringed()[1] > 60, ordinary == "data-ring", "{what}: {} in it", guest.ringed()[1]);
         assert_eq!(deaths, 1, "{what}");
         assert!(came.is_sorted_by(|a, b| a < b), "{what}: a frame came twice or late: {came:?}");

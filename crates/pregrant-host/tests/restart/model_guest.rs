@@ -68,7 +68,7 @@ pub struct ModelGuest {
     ringed: [u64; 2],
     /// Of each ring.
     slots: usize,
-    /// RX slots posted so far.
+    /// RX slots posted.
     posted: u64,
 }
 
@@ -291,7 +291,7 @@ impl ModelGuest {
         }
     }
 
-    /// The numbers of the frames that came, every byte of which is right.
+    /// The numbers of the frames that came with every byte right.
     pub fn received(&mut self) -> Vec<u64> {
         let frames = self.rx.frames().unwrap();
         let in_ring = |f: &&RxFrame| f.slots.iter().all(|rsp| rsp.flags & RXF_DATA_RING != 0);

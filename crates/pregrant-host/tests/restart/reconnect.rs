@@ -95,14 +95,14 @@ pub fn fronts_come_back() {
 /// A front that closes while its back is dead: it waits for a next back or the
 /// toolstack.
 pub fn a_front_closes_while_its_back_is_dead() {
-    for next in ["back", "toolstack", "nobody"] {
+    for next in ["back", "toolstack", "none"] {
         let mut world = World::new();
         let mut back = world.back("copy", None);
         let mut traffic = Traffic::new(world.guest(), FrontConfig::default(), true, 0..100);
         back.is_live();
         traffic.step(true);
         back.kill();
-        assert!(!traffic.front.close(Duration::from_millis(20)).unwrap(), "nobody has let go");
+        assert!(!traffic.front.close(Duration::from_millis(20)).unwrap(), "neither has let go");
         assert_eq!(traffic.front.states().unwrap(), (XenbusState::Closing, XenbusState::Connected));
         match next {
             "back" => {

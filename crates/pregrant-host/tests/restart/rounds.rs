@@ -137,8 +137,8 @@ struct Rounds {
     lost: u64,
     /// What those that were asked to stop said of it.
     said_lost: u32,
-    /// Frames that came twice so far, of model and mortal guest, and how many batches the ended
-    /// backs left half done.
+    /// Frames that have come twice, of model and mortal guest, and how many batches the ended backs
+    /// left half done.
     again: u32,
     half_done: u32,
     /// Queues of the mortal guest.
@@ -323,7 +323,7 @@ impl Rounds {
             while !self.back.is_dead() {
                 self.step(true);
             }
-            assert!(self.back.ended_well(), "a back that was told to stop failed");
+            assert!(self.back.ended_well(), "a back that had a request to stop failed");
             self.tally.stopped += 1;
         } else {
             self.back.kill();
@@ -528,7 +528,7 @@ impl Rounds {
         pauses_us.sort_unstable();
         outages.sort_unstable();
         println!(
-            "  {} kills: {} of backs (and {stopped} told to stop), {guests} of guests; {} + {} frames sent, \
+            "  {} kills: {} of backs (and {stopped} asked to stop), {guests} of guests; {} + {} frames sent, \
              {again} twice; {} frames for the model, {} lost ({} at orderly ends); {} bytes of one TCP connection",
             *backs - *stopped + *guests,
             *backs - *stopped,

@@ -23,7 +23,7 @@ pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
             let what = format!("{size} bytes, {point} of batch {batch}");
             let world = World::new();
             world.log.set(Word::Size, size);
-            // One that serves its queues itself: how far it was is known then.
+            // One that serves its queues itself: its progress is known then.
             let mut back = world.back_of("copy", Some(format!("{point}:{batch}")), None);
             let mut traffic = Traffic::new(world.guest(), config, false, 0..0);
             (traffic.size, traffic.sends_on) = (Some(size as usize), true);

@@ -60,7 +60,7 @@ impl ToyFront {
         assert!(self.page.store_u32(AT_WORK, is_at_work.into()));
     }
 
-    /// How many were answered so far.
+    /// How many were answered.
     pub fn answered(&self) -> u32 {
         self.page.load_u32(ANSWERED).unwrap()
     }

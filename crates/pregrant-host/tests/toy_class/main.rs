@@ -1,6 +1,6 @@
-//! A device class is a folder: `vtoy`, of which nothing but this test knows, connects, dies with
-//! its back, is taken up by a successor, is throttled and shows in the status; through the
-//! registry, the worker and the recovery that serve vifs, and beside vifs of the same backend.
+//! A device class is a folder: `vtoy`, which this test alone knows, connects, dies with its back,
+//! is taken up by a successor, is throttled and shows in the status; through the registry, the
+//! worker and the recovery that serve vifs, and beside vifs of the same backend.
 //!
 //! The binary starts itself as `back BROKER DIR`, a backend of both classes that tells its status
 //! in DIR. It is killed with SIGKILL, or ends in good order when its standard input does.

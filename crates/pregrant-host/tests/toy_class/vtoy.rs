@@ -1,5 +1,5 @@
 //! `vtoy`, a class of devices that this test alone knows: its front counts in a page that it
-//! granted, its back says how far it has followed.
+//! granted, its back reports the count that it has reached.
 //!
 //! ```text
 //!   front  device/vtoy/N          ring-ref, event-channel, state           word 0 of the page: asked; word 2: the toy is at work
@@ -33,7 +33,7 @@ pub const VTOY: Class = Class::new("vtoy");
 pub const ASKED: usize = 0;
 pub const ANSWERED: usize = 4;
 pub const AT_WORK: usize = 8;
-/// How far a front may be ahead.
+/// How much a front may be ahead.
 pub const MOST: u32 = 1000;
 
 type Kept = Box<dyn SharedBytes + Send>;
@@ -175,7 +175,7 @@ impl<P: Platform> BackDevice for Toy<P> {
     fn drain(&mut self, p: &P, (): &mut ()) -> Drained {
         let own = || self.counts.own.load(Ordering::Relaxed);
         let before = own();
-        let _ = self.line.as_mut().map(|line| line.follow(p)); // a front that lies gets no answer
+        let _ = self.line.as_mut().map(|line| line.follow(p)); // a violation has no answer
         Drained { delivered: (own() - before) as usize, lost: 0 }
     }
 

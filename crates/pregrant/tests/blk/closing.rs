@@ -178,7 +178,7 @@ fn a_front_that_goes_back_to_4_goes_on_with_its_ring() {
     assert_eq!(world.step_back().unwrap(), BackStep::Waiting);
     assert_eq!(back_says(&world), "4");
     write_and_flush(&mut world, &mut front, 2);
-    assert_eq!(world.xen.counts().since(&before).maps, 0, "nothing was set up anew");
+    assert_eq!(world.xen.counts().since(&before).maps, 0, "nothing was set up again");
     front.end(world);
 }
 

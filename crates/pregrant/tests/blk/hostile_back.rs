@@ -199,7 +199,7 @@ fn xsa_376_403_a_disk_s_pages_show_what_is_asked_and_nothing_else() {
     for granting in [Granting::PerFrame, Granting::Standing] {
         let mut ends = Ends::new(granting);
         ends.ask(&READ, 1);
-        assert_eq!(data_pages(&ends, 0), [[0; 4096]], "a page that nobody has written to");
+        assert_eq!(data_pages(&ends, 0), [[0; 4096]], "a page without a write");
         ends.ask(&Ask::Write { sector: 0, bytes: &[5; 4096 + 512] }, 2);
         let pages = data_pages(&ends, 1);
         assert!(pages[0] == [5; 4096] && pages[1][..512] == [5; 512] && pages[1][512..] == [0; 4096 - 512]);

@@ -51,11 +51,7 @@ fn a_page_is_mapped_once_and_a_full_store_is_no_error() {
     let before = world.back.shares()[0].overflows();
     assert_eq!(front.ask(&mut world, &front.pages_of(OP_WRITE, 8, &[0])), RSP_OKAY);
     let share = &world.back.shares()[0];
-    assert_eq!(
-        (share.kept_pages(), share.overflows()),
-        (20, before),
-        "one goes before others are looked for"
-    );
+    assert_eq!((share.kept_pages(), share.overflows()), (20, before), "one goes before others are searched");
     front.end(world);
 }
 
@@ -97,7 +93,7 @@ fn references_that_meet_are_mapped_once_each() {
     const LIMIT: usize = 20;
     let mut world = world(LIMIT);
     let mut front = RawFront::<Blkif64>::connect(&mut world, 4096);
-    // As in the store: places for four times as many, of which 16 are checked.
+    // As in the store: places for four times as many; 16 of them are checked.
     let start = |gref: u32| (u64::from(gref).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 128;
     let first = start(front.refs[0].0);
     let meet: Vec<usize> = (0..4096).filter(|k| start(front.refs[*k].0) == first).take(LIMIT).collect();

@@ -333,7 +333,7 @@ fn a_journal_that_is_blank_takes_up_nothing_but_an_idle_ring() {
         let mut front = world.front(setting.front);
         world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 512] }).unwrap().0.unwrap();
         world.lose_kept();
-        assert!(world.succeed().expect("nobody waits for an answer"));
+        assert!(world.succeed().expect("no one waits for an answer"));
         // The second of two is answered, over the first.
         world.disk.inside().by_hand = true;
         for tag in 0..2 {

@@ -204,7 +204,7 @@ impl Model for Inside {
         perhaps_die(&mut self.dies_in);
     }
     fn wait(&mut self, lane: usize) -> bool {
-        assert_eq!(self.lanes[lane].unstarted.len(), 0, "it sleeps for what nobody has started");
+        assert_eq!(self.lanes[lane].unstarted.len(), 0, "it sleeps for an order that is not started");
         if !self.lanes[lane].waiting.is_empty() {
             let io = self.lanes[lane].waiting.remove(0);
             self.perform(lane, io);

@@ -123,7 +123,7 @@ impl World {
     /// Polls every queue of the back once.
     pub fn poll_back(&mut self) -> usize {
         let moved = self.back.queues().iter_mut().map(|q| q.poll(&self.host).expect("an honest front")).sum();
-        assert_eq!(self.disk.inside().unstarted(), 0, "nobody starts these before the next request");
+        assert_eq!(self.disk.inside().unstarted(), 0, "these are not started before the next request");
         moved
     }
 

@@ -180,7 +180,7 @@ fn an_image_that_nothing_tells_from_others_is_taken_as_it_is() {
     let (mut world, mut front) = world("/a");
     world.disk.inside().identity = None;
     assert!(world.succeed().unwrap());
-    world.disk.inside().identity = Some("it can be told now".into());
+    world.disk.inside().identity = Some("it is known now".into());
     assert!(world.succeed().unwrap());
     assert!(world.ask(&mut front, &Ask::Flush).unwrap().0.is_ok());
     world.end(front);

@@ -1,5 +1,5 @@
-//! Xen's advisories on block drivers, as far as they are about a back like ours; the number is in
-//! the name (docs/protocol 9).
+//! Those of Xen's advisories on block drivers that concern a back like ours; the number is in the
+//! name (docs/protocol 9).
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -230,7 +230,7 @@ fn xsa_300_what_a_guest_has_mapped_or_copied_is_bounded() {
         for _ in 0..200 {
             world.poll_back();
             let disk = world.disk.inside().waiting();
-            assert!(disk <= 1, "{disk} requests of 255 parts, of which one fits");
+            assert!(disk <= 1, "{disk} requests of 255 parts; one fits");
             assert!(world.xen.counts().most_mapped <= most, "{} of {most}", world.xen.counts().most_mapped);
             world.disk.inside().do_one(0);
             answers += front.answers().len();

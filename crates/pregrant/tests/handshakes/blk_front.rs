@@ -409,7 +409,7 @@ fn freebsd_of_old_and_in_use() {
     ]);
 }
 
-/// NetBSD's xbd: it looks for the features when it attaches, at the back's 2, and writes its keys
+/// NetBSD's xbd: it reads the features when it attaches, at the back's 2, and writes its keys
 /// without checking the back's state.
 #[test]
 fn netbsd() {
@@ -522,8 +522,8 @@ fn mini_os_twice_then_linux() {
     then_each_linux(&[once.clone(), once].concat());
 }
 
-/// GRUB: each key by itself, whatever the back's state, of which any but 2 counts as connected
-/// then. It reads at state 3, never says 4, says 6 without 5, and leaves its keys empty.
+/// GRUB: each key by itself, whatever the back's state; any but 2 counts as connected then. It
+/// reads at state 3, never says 4, says 6 without 5, and leaves its keys empty.
 const fn grub(grant: Grant, protocol: &'static [(&'static str, &'static str)]) -> [Step; 14] {
     [
         Rests(2),

@@ -88,7 +88,7 @@ impl Pair for BlkGuest {
 
     fn grant(&mut self, m: &mut Machine, grant: Grant) -> Vec<(String, u32)> {
         let Grant { queues, order, other: narrow, read_only } = grant;
-        assert!(self.queues.is_empty(), "a table ends before it grants anew");
+        assert!(self.queues.is_empty(), "a table ends before it grants again");
         let mut names = Vec::new();
         let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
         let layout = if narrow { X86_32 } else { X86_64 };

@@ -73,7 +73,7 @@ impl Pair for BlkHost {
     }
 
     fn map(&mut self, m: &mut Machine, keys: &[(&'static str, u32)]) {
-        assert!(self.queues.is_empty(), "a table unmaps before it maps anew");
+        assert!(self.queues.is_empty(), "a table unmaps before it maps again");
         let mut found: Vec<(&str, Vec<GrantRef>)> = Vec::new();
         for (key, n) in keys {
             let (of, name) = key.rsplit_once('/').unwrap_or(("", key));

@@ -133,7 +133,7 @@ fn linux_and_a_front_that_asks_for_all() {
     );
 }
 
-/// FreeBSD's netback: one queue, one channel; flat keys, of which each is needed.
+/// FreeBSD's netback: one queue, one channel; flat keys, and each is needed.
 #[test]
 fn freebsd() {
     play_back(

@@ -66,7 +66,7 @@ impl Pair for NetHost {
     }
 
     fn map(&mut self, m: &mut Machine, keys: &[(&'static str, u32)]) {
-        assert!(self.queues.is_empty(), "a table unmaps before it maps anew");
+        assert!(self.queues.is_empty(), "a table unmaps before it maps again");
         let mut tx = None;
         for (key, n) in keys {
             let ring = || m.host.map(GUEST, &[GrantRef(*n)], Access::ReadWrite).expect("the ring is granted");

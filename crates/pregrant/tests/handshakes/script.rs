@@ -36,7 +36,7 @@ pub enum Step {
     Map(&'static [&'static str]),
     /// Something travels through the rings.
     Io(Io),
-    /// A front takes back its rings and pages, of which our back must have none mapped; a back
+    /// A front takes back its rings and pages; our back must have none of them mapped; a back
     /// unmaps and unbinds ours.
     End,
     /// Our end closes, because its owner wants it.

@@ -297,7 +297,7 @@ fn a_million_bad_requests_are_a_million_answers() {
     g.close();
 }
 
-/// Any request, with data of which half is near what could be right.
+/// Any request; half of its data is near valid values.
 fn any_request(page: u32) -> impl Strategy<Value = CtrlRequest> {
     let word = prop_oneof![
         4 => 0u32..5,
@@ -371,7 +371,7 @@ impl Model {
     }
 }
 
-/// What stands in the page: entries of a table most of which are right, bytes of a key.
+/// The page's content: entries of a table, most of them right, or bytes of a key.
 fn page_words() -> impl Strategy<Value = Vec<u32>> {
     proptest::collection::vec(prop_oneof![30 => 0u32..QUEUES as u32, 1 => any::<u32>()], 128)
 }

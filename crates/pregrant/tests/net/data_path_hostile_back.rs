@@ -236,8 +236,8 @@ fn rx_bytes_up_to_the_end_of_the_buffer_are_taken() {
     }
 }
 
-/// A frame of which the first slot is in a buffer, the others in pages: each part is in its
-/// memory, or it is a fault.
+/// A frame with its first slot in a buffer and the others in pages: each part is in its memory, or
+/// it is a fault.
 #[test]
 fn rx_parts_of_a_frame_that_is_in_two_memories_are_in_theirs() {
     for (first, second, fault) in [

@@ -363,10 +363,10 @@ fn an_add_is_all_or_nothing() {
     let tx = pair.front.queue(0).unwrap().page_refs()[0].last().expect("pages").0;
     for (last, why) in [
         (entry(0, 0), "reference 0"),
-        (entry(4_000_000, 0), "nobody granted it"),
+        (entry(4_000_000, 0), "it is not granted"),
         (entry(refs[0].0, 0), "a stranger's"),
         (entry(tx, 0), "to be written, and granted for reading"),
-        (entry(tx, 2), "a flag that nobody knows"),
+        (entry(tx, 2), "an unknown flag"),
         (good[0], "listed twice"),
     ] {
         // Where it fails at the end, in the middle, and at once.
@@ -576,11 +576,11 @@ fn a_page_in_use_holds_up_nothing_but_its_own_answer() {
     assert_eq!(raw.answers(), [(2, SUCCESS, 0), (4, SUCCESS, 768)]);
     let port = &mut TestPort::default();
     queues[1].poll_rx(&pair.h, port).expect("good slots");
-    assert!(queues[1].turn(&pair.h, port).expect("good slots"), "the control side is told");
+    assert!(queues[1].turn(&pair.h, port).expect("good slots"), "the control side is notified");
     pair.turns();
     assert_eq!(raw.answers(), [(3, SUCCESS, 5)]);
     assert_eq!(pair.mapped(), mapped - 5);
-    assert_eq!(pair.turns(), 0, "nothing to do until the other looks too");
+    assert_eq!(pair.turns(), 0, "nothing to do until the other polls too");
     queues[0].poll_tx(&pair.h, port, &mut Arena::new()).expect("good frames");
     pair.turns();
     assert_eq!(
@@ -610,7 +610,7 @@ fn what_is_unanswered_is_bounded() {
         raw.ask(&pair, id, CtrlType::SetHashAlgorithm, 1, &[]);
     }
     pair.turns();
-    assert_eq!(raw.answers(), [], "what is behind {UNANSWERED_MAX} of them is not looked at");
+    assert_eq!(raw.answers(), [], "requests behind {UNANSWERED_MAX} of them are not read");
     assert_eq!(pair.back.final_check_ctrl(&pair.h), Ok(false), "it may sleep");
     let port = &mut TestPort::default();
     let mut ids = Vec::new();

@@ -34,7 +34,7 @@ use std::cell::{Cell, RefCell};
 /// Both ends, the back with frames for the front.
 struct Lender {
     ends: Pair,
-    /// Frames that were given to the back so far.
+    /// Frames that were given to the back.
     given: usize,
     port: TestPort,
 }

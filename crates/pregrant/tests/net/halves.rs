@@ -154,7 +154,7 @@ fn a_vif_that_is_removed_has_queues_called_back() {
     assert_eq!(pair.xen.counts().grants, 0);
 }
 
-/// Another back has the rings: the vif looks at its queues, which go on afterwards.
+/// Another back has the rings: the vif checks its queues, which go on afterwards.
 #[test]
 fn a_back_that_is_another_has_queues_called_back() {
     let mut pair = Pair::new(ordinary(), VifConfig::default());

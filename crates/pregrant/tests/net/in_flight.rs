@@ -151,7 +151,7 @@ struct Shelf(Mutex<(Vec<Token>, bool)>);
 
 impl Completions for Shelf {
     fn complete(&self, done: &mut Vec<Token>) {
-        let mut shelf = self.0.lock().expect("nobody panics");
+        let mut shelf = self.0.lock().expect("no thread panicked");
         if shelf.1 {
             done.append(&mut shelf.0);
         }
@@ -175,7 +175,7 @@ impl FramePort for KeepingPort {
         let completions: Arc<dyn Completions> = self.0.clone();
         frames.map_payload();
         let kept = (0..frames.len()).filter_map(|i| frames.hold(i, &completions));
-        self.0.0.lock().expect("nobody panics").0.extend(kept);
+        self.0.0.lock().expect("no thread panicked").0.extend(kept);
         frames.len()
     }
     fn rx_burst(&mut self, _: &mut Arena) -> usize {
@@ -210,7 +210,7 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
         assert_eq!(survives.inspect(), known(due));
     }
     assert_eq!(survives.answered(), 0);
-    port.0.0.lock().expect("nobody panics").1 = true;
+    port.0.0.lock().expect("no thread panicked").1 = true;
     back.poll(&rig.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
     assert_eq!((survives.answered(), survives.inspect()), (24, known(0)));
     drop((back, chan));

@@ -121,7 +121,7 @@ impl FramePort for LentPort<'_> {
             if frames.len_of(i) == 0 {
                 continue;
             }
-            assert_eq!(frames.pieces(i).count(), 0, "nothing is to be seen before it is looked at");
+            assert_eq!(frames.pieces(i).count(), 0, "nothing is to be seen before it is mapped");
             assert_eq!(frames.hold(i, &completions), None);
             let (head, offload) = (frames.head(i).to_vec(), frames.offload(i));
             let (len, whole) = (frames.len_of(i), frames.is_whole(i));
@@ -401,8 +401,8 @@ fn a_port_that_never_completes_stops_its_own_queue_alone() {
 /// good order, or dropped after a fault.
 #[test]
 fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
-    struct Looks(Rig, Mutex<Vec<usize>>);
-    impl Completions for Looks {
+    struct Checks(Rig, Mutex<Vec<usize>>);
+    impl Completions for Checks {
         fn complete(&self, _: &mut Vec<Token>) {}
         fn give_up(&self) {
             self.1.lock().unwrap().push(self.0.xen.counts().mapped);
@@ -439,7 +439,7 @@ fn a_queue_that_ends_asks_for_what_is_kept_before_it_unmaps() {
     }
     for drain in if cfg!(miri) { &[false][..] } else { &[true, false] } {
         let rig = Rig::new();
-        let checks = Arc::new(Looks(
+        let checks = Arc::new(Checks(
             Rig { guest: rig.guest.clone(), host: rig.host.clone(), xen: rig.xen.clone() },
             Mutex::default(),
         ));

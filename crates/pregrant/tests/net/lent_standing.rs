@@ -31,7 +31,7 @@ const FRAMES: [&[(usize, u16, u16)]; 5] = [
     &[(1, 96, 4000), (2, 0, 4096), (3, 1, 900)],
     &[(4, 0, 60)],
     &[(5, 0, ZERO_COPY_MIN as u16)],
-    // Its head is in three slots, of which one is empty.
+    // Its head is in three slots; one is empty.
     &[(6, 0, 14), (7, 8, 0), (8, 77, 60), (9, 5, 3000)],
 ];
 const IS_LENT: [bool; 5] = [true, true, false, false, true];
@@ -266,7 +266,7 @@ fn what_is_not_all_there_is_copied() {
     rig.assert_empty();
 }
 
-/// Batches of which now this path lends a frame and now that one: each frame has its own payload.
+/// Two paths lend frames of one batch in turns: each frame has its own payload.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn a_batch_has_nothing_of_the_one_before() {

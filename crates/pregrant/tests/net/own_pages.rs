@@ -373,7 +373,7 @@ fn the_pages_are_announced_to_another_back_again() {
         own.pair.xen.stop_clock(own.pair.xen.counts().maps * 1_000_000_000_000);
         own.pair.connect();
         own.turns();
-        assert_eq!(own.each(0..32), 0, "it is not told of them yet");
+        assert_eq!(own.each(0..32), 0, "it does not know them yet");
         own.turns();
         assert_eq!(own.pair.front.queue(0).unwrap().tx().cache().unwrap().pages(), (27, 32));
         own.each(0..32);

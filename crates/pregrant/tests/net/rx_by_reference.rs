@@ -114,7 +114,7 @@ fn a_frame_over_several_slots_is_lent_whole_or_not_at_all() {
     r.front.post(&r.rig.guest, &r.chans.0).expect("the first slot");
     assert_eq!(r.posted(), SLOTS + 1);
     assert_eq!(r.front.release(token), Ok(()));
-    // One whose last slot lies is a fault, and nothing of it is lent.
+    // One with a wrong last slot is a fault, and nothing of it is lent.
     r.back.answer_rx(answer(3, 0, RXF_MORE_DATA, 4096));
     r.back.answer_rx(answer(4, 4000, 0, 97));
     let fault = PeerFault::BadResponse { offset: 4000, status: 97 };

@@ -608,7 +608,10 @@ fn xsa_376_403_trusted_or_not_the_back_is_shown_nothing_but_frames() {
             assert!(map.copy_out(0, &mut page));
             pages += 1;
             filled += page.iter().filter(|b| **b == 0xa5).count();
-            assert!(page.iter().all(|b| [0, 0xa5].contains(b)), "grant {gref} shows what nobody sent");
+            assert!(
+                page.iter().all(|b| [0, 0xa5].contains(b)),
+                "grant {gref} shows bytes that were not sent"
+            );
         }
         assert_eq!(filled, 900);
         let keys: Vec<_> =

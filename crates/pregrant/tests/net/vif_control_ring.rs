@@ -62,7 +62,7 @@ impl FramePort for Groups {
         Offloads { csum: true, gso: true }
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
-        assert!(frames.iter().next().is_none(), "a wish is no frame");
+        assert!(frames.iter().next().is_none(), "a multicast request is no frame");
         0
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {

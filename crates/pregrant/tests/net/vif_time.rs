@@ -82,7 +82,7 @@ fn each_burst_has_its_own_age() {
 #[test]
 fn without_rx_notify_frames_expire_soon_and_no_queue_stalls() {
     let (_, mut g) = rx(false, false);
-    assert_eq!(g.back.link(), Link::Up, "nobody would say when it is");
+    assert_eq!(g.back.link(), Link::Up, "no event would say when it is");
     for now in [0, 100 * S, 200 * S] {
         give(&mut g, 1);
         turn(&mut g, now);

@@ -245,9 +245,9 @@ fn wrong_indices_of_every_kind() {
                 g.model.publish_index(violation);
                 let fault = PeerFault::ReqProdOverrun { req_prod: violation, req_cons: honest, size: SLOTS };
                 assert_eq!(g.run(), Err(fault));
-                assert_eq!(g.model.rsp_prod(), honest, "nothing is answered for a lie");
+                assert_eq!(g.model.rsp_prod(), honest, "a false index has no answer");
             }
-            // Between the lies the truth is still good: no lie has left a trace.
+            // Between false indices the right one is still good: none has left a trace.
             g.model.publish_index(honest);
             assert_eq!(g.run(), Ok(()));
             assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY]]));

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 struct Gntalloc {
     domain: LocalDomain,
     deferred: RefCell<Vec<LocalRegion>>,
-    /// Pages, of which there are at most `limit` at a time.
+    /// Pages, at most `limit` of them at a time.
     counted: Cell<usize>,
     limit: usize,
     /// Pages that were ever granted.
@@ -349,7 +349,7 @@ fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
             scrawl(&back);
         }
         back.show(4);
-        front.step(&p, &mut fb).expect("it looks at no index of the back's");
+        front.step(&p, &mut fb).expect("it reads no index of the back's");
         assert!(front.is_live());
         scrawl(&back);
         let violation = u32::from_le_bytes([SCRAWL; 4]);
@@ -386,7 +386,7 @@ fn a_front_backs_off_from_a_back_that_cycles() {
             }
         }
     }
-    assert_eq!(connected, 9, "the first, and eight that begin anew");
+    assert_eq!(connected, 9, "the first, and eight that start again");
     // Then two a second.
     for _ in 0..20 {
         let at_ns = front.begins_at_ns().expect("it waits");

@@ -380,7 +380,7 @@ impl DeviceBus for Restless {
     fn peer_state(&mut self) -> Result<XenbusState, String> {
         let check = self.checks.get();
         self.checks.set(check + 1);
-        assert!(check < 1000, "one step looks at the peer's state without end");
+        assert!(check < 1000, "one step reads the peer's state without end");
         const FRONT: [XenbusState; 3] =
             [XenbusState::Initialising, XenbusState::Closing, XenbusState::Closed];
         const BACK: [XenbusState; 2] = [XenbusState::InitWait, XenbusState::Closed];

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Rounds in which a race that is looked for must have been seen; it takes a few dozen, or on one
-/// processor some hundred.
+/// Rounds in which the race must have been seen; it takes a few dozen, or on one processor some
+/// hundred.
 const ROUNDS: usize = 200_000;
 
 /// What two outcomes of a race came to: a test that has seen one of them alone has seen no race.

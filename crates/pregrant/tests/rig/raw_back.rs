@@ -121,7 +121,7 @@ impl Rx {
         self.arena.clear();
         self.front.recv(&mut self.arena, 1)
     }
-    /// Slots that were posted so far.
+    /// Slots that were posted.
     pub fn posted(&self) -> u32 {
         self.back.ring.load(Word::ReqProd)
     }

@@ -107,7 +107,7 @@ fn page_count() -> impl Strategy<Value = usize> {
 /// A producer's index as the consumer knows it, and when the consumer wants to be woken.
 #[derive(Debug)]
 struct Direction {
-    /// Published so far.
+    /// Published entries.
     published: u64,
     /// As the consumer last read it.
     seen: u64,
@@ -469,7 +469,7 @@ fn xsa_155_197_each_word_of_a_ring_is_read_once() {
     let memory = Shifting::new(&[0, 0, 3, 7]);
     let (mut back, _) = BackRing::<NetTx, _>::attach(&memory, None).unwrap();
     assert_eq!(back.available(1), Ok(3));
-    assert_eq!(back.available(3), Ok(3), "known without a look");
+    assert_eq!(back.available(3), Ok(3), "known without a read");
     assert_eq!(back.read(0), TxRequest::from_words([1, 2, 3]));
     assert_eq!(back.read(1), TxRequest::from_words([4, 5, 6]));
     back.consume(2);

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The front must see each answer once, in order, and none missing; a request that is taken again
-//! must still be a request. Nothing is said here of which stores there are: they are those that the
-//! code made, through the traits by which it reaches this memory in production too, and that there
-//! are no others is checked.
+//! must still be a request. This test lists no stores: it has those that the code made, through the
+//! traits by which it reaches this memory in production too, and that there are no others is
+//! checked.
 
 use pregrant::PeerFault;
 use pregrant::platform::local::Pages;

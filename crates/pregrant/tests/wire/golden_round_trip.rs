@@ -10,7 +10,7 @@ use pregrant::wire::xs::{Errno, Header, MsgType};
 use pregrant::wire::{data_ring, ring};
 use proptest::prelude::*;
 
-/// Miri runs a few cases only, and may not look for files of earlier failures.
+/// Miri runs a few cases only, and may not open files of earlier failures.
 fn config() -> ProptestConfig {
     if cfg!(miri) {
         ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() }
