@@ -8,13 +8,13 @@ image() { images; truncate -s "$2M" "/disks/$1"; }
 held_kib() { du -k "/disks/$1" | cut -f 1; }
 
 # vbd TARGET DEVICE [MORE]: a disk in xl's syntax, for guest's disk= and for xl block-attach. Of a `phy` disk with a script xl starts
-# no backend, and does not look at the target. BLOCK_SCRIPT: `pregrant blkback`'s, or the kernel's blkback's.
+# no backend, and does not read the target. BLOCK_SCRIPT: `pregrant blkback`'s, or the kernel's blkback's.
 BLOCK_SCRIPT=/etc/xen/scripts/block-pregrant
 vbd() { echo "format=raw,vdev=$2,access=rw,backendtype=phy,script=$BLOCK_SCRIPT,${3:+$3,}target=$1"; }
 # vbd_number DEVICE: as the store has it.
 vbd_number() { case $1 in xvda) echo 51712 ;; xvdb) echo 51728 ;; xvdc) echo 51744 ;; esac; }
 
-# QUEUES, RING_ORDER: queues of each disk, and pages of a ring as the exponent of 2, at both ends and of whoever's drivers; a queue needs
+# QUEUES, RING_ORDER: queues of each disk, and pages of a ring as the exponent of 2, at both ends, of any drivers; a queue needs
 # a vCPU at both. None: a queue and a page, and what the kernel's drivers take.
 # has_rings NAME DEVICE: the front has written so many.
 has_rings() {

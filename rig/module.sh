@@ -78,7 +78,7 @@ moved() {
 }
 # combined N: it has so many queues.
 combined() { ask one "ethtool -l eth0 | tail -n 1 | grep -q 'Combined:[[:space:]]*$1$'" || fail "not $1 queues"; }
-# well: the guest's kernel has said nothing bad, and no frame asked for memory where nobody may sleep.
+# well: the guest's kernel has said nothing bad, and no frame allocated memory where sleeping is not allowed.
 well() {
 	ask one "! dmesg | grep -E 'WARNING|BUG|Oops|Call Trace|does not let go|did not end|broke the protocol'" || fail "the guest's kernel: $ANSWER"
 	ask one "[ \"\$(cat /proc/sys/kernel/tainted)\" = 12288 ]" || fail "the guest's kernel is tainted otherwise"

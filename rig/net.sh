@@ -71,7 +71,7 @@ ask() {
 	_dir=/local/domain/$(xl domid "$1")/data
 	xenstore-write $_dir/did ""
 	xenstore-write $_dir/do "$2"
-	# Its keys go with it, perhaps before they are looked at.
+	# Its keys go with it, perhaps before they are read.
 	[ "$2" = end ] && return 0
 	within "${ASK_SECONDS:-60}" has_key $_dir/did || return 99
 	ANSWER=$(xenstore-read $_dir/answer 2>/dev/null)

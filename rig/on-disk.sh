@@ -49,7 +49,7 @@ verified_again() {
 	) > /tmp/again 2>&1 &
 }
 verified_last() { touch /tmp/enough; within 180 [ -e /tmp/over ]; cat /tmp/over && grep -q "no error" /tmp/over; }
-# marked DEVICE N: writes N blocks of 4 KiB from the 8th MiB on, each full of its number, each flushed before the store is told.
+# marked DEVICE N: writes N blocks of 4 KiB from the 8th MiB on, each full of its number, each flushed before the key is written.
 marked() {
 	for _n in $(seq "$2"); do
 		yes "block $_n" | head -c 4096 > /tmp/mark

@@ -38,7 +38,7 @@ void pregrant_pause(struct pregrant_device *dev)
 
 	if (!dev->running)
 		return;
-	/* It is looked at under the locks that are taken here. */
+	/* It is read under the locks that are taken here. */
 	WRITE_ONCE(dev->running, false);
 	netif_tx_disable(dev->netdev);
 	for (k = 0; k < dev->lent; k++)
@@ -119,7 +119,7 @@ static void handle_fault(struct pregrant_device *dev)
 		close_for_good(dev);
 }
 
-/* Under `control`. As far as the back's state allows now. */
+/* Under `control`. If the back's state allows it now. */
 static void follow(struct pregrant_device *dev)
 {
 	if (pregrant_front_step(dev->front)) {
@@ -271,7 +271,7 @@ void pregrant_end(struct pregrant_device *dev)
 	take_back(dev);
 	pregrant_front_close(dev->front);
 	for (waited = 0; waited < CLOSE_MS; waited += CLOSE_POLL_MS) {
-		/* Where the directories are gone there is nobody to wait for. */
+		/* Where the directories are gone there is no peer to wait for. */
 		if (!xenbus_exists(XBT_NIL, dev->xbdev->nodename, "state"))
 			pregrant_front_removed(dev->front);
 		pregrant_front_step(dev->front);

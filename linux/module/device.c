@@ -31,9 +31,9 @@ MODULE_PARM_DESC(data_len, "bytes of a staging buffer, a length that the back of
 
 static bool multicast;
 module_param(multicast, bool, 0444);
-MODULE_PARM_DESC(multicast, "have the back leave out multicast that nobody listens to; not with bridges");
+MODULE_PARM_DESC(multicast, "have the back leave out multicast without a listener; not with bridges");
 
-/* As many as a back of Linux offers where nobody says otherwise. */
+/* As many as a back of Linux offers by default. */
 #define QUEUES_MAX 8
 
 struct workqueue_struct *pregrant_control;
@@ -111,7 +111,7 @@ static void take_away(struct xenbus_device *xbdev)
 
 	dev_set_drvdata(&xbdev->dev, NULL);
 	mutex_lock(&dev->control);
-	dev->gone = true; /* nobody changes the interface's carrier any more */
+	dev->gone = true; /* the interface's carrier does not change any more */
 	mutex_unlock(&dev->control);
 	cancel_delayed_work_sync(&dev->work);
 	unregister_netdev(dev->netdev);

@@ -5,7 +5,7 @@
  *   control   one work item a device, under `control`; it may sleep, and has the front
  *   xmit      the stack's senders: a queue's `tx`, under its netdev queue's lock
  *   poll      a queue's NAPI: `rx`, alone; `tx` under that lock. Received skbs go up outside of it
- *   event     an interrupt's handler: it says who is to look
+ *   event     an interrupt's handler: it says who is to poll
  *
  * The front lends a queue's two halves while frames can travel. They go back when the queues are
  * paused: no sender has the lock then, and no poll runs.
@@ -46,12 +46,12 @@ struct pregrant_queue {
 	struct napi_struct napi;
 	struct pregrant_tx *tx; /* lent, or NULL */
 	struct pregrant_rx *rx;
-	bool tx_event; /* answers of TX are to be looked at */
+	bool tx_event; /* answers of TX are to be read */
 
 	/* Of the sender, under the netdev queue's lock. */
 	struct pregrant_kept *kept; /* a ring, as large as the back's can be */
 	u32 kept_head, kept_tail, kept_mask;
-	u32 requests; /* sent so far */
+	u32 requests; /* sent up to now */
 	bool tx_armed;
 	bool mc_refused; /* an address could not be asked for: there was no room */
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Event channels. An event comes once, and the next when the core has looked at the ring and
+ * Event channels. An event comes once, and the next when the core has read the ring and
  * unmasks the channel: late, so that a back that sends without end costs no more than polls. Where
  * many come with nothing they are said to be spurious, and Xen's interrupts slow them down, by a
  * second at most: so it must not be said of one whose frames a poll took before it was handled,

@@ -53,7 +53,7 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 
 		info->gso_size = gso_size;
 		info->gso_type = gso_type == PREGRANT_GSO_TCPV6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4;
-		/* Its headers are whatever the back wrote: the stack looks, and counts its segments. */
+		/* Its headers are whatever the back wrote: the stack parses them, and counts its segments. */
 		info->gso_type |= SKB_GSO_DODGY;
 		info->gso_segs = 0;
 	}

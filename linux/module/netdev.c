@@ -28,7 +28,7 @@ static int pregrant_stop(struct net_device *netdev)
 
 	mutex_lock(&dev->lending);
 	pregrant_pause(dev);
-	/* Nobody would free them: their sockets and connections are not to wait. */
+	/* No event would free them: their sockets and connections are not to wait. */
 	for (k = 0; k < dev->lent; k++)
 		pregrant_queue_drop_kept(&dev->queues[k]);
 	dev->open = false;

@@ -17,7 +17,7 @@ struct pregrant_channel;
 struct pregrant_front;
 struct sk_buff;
 
-/* heap.c. Counted, and to stay 0: memory that is asked for where nobody may sleep, or waited for. */
+/* heap.c. Counted, and to stay 0: allocations where sleeping is not allowed, and those that waited. */
 extern atomic_t pregrant_atomic_allocations, pregrant_memory_waits;
 void *pk_alloc(size_t size, size_t align, bool zeroed);
 void pk_free(void *at);

@@ -99,7 +99,7 @@ static int send(struct pregrant_queue *queue, struct sk_buff *skb)
 	return pregrant_tx_send(queue->tx, skb, skb->len, csum, gso_type, gso_size);
 }
 
-/* Under that lock: somebody is to look whether there is room again. */
+/* Under that lock: a wake-up checks whether there is room again. */
 static void stop_sender(struct pregrant_queue *queue)
 {
 	netif_tx_stop_queue(txq_of(queue));

@@ -31,7 +31,7 @@ small_frames() {
 while :; do
 	order=$(xenstore-read data/do 2>/dev/null)
 	if [ -z "$order" ]; then
-		# A count of this guest's instructions makes that file, and gives an order before each: so none is looked for meanwhile.
+		# A count of this guest's instructions makes that file, and gives an order before each: so none is awaited meanwhile.
 		if [ -e /tmp/rarely ]; then sleep 20; else sleep 0.1; fi
 		continue
 	fi

@@ -2,15 +2,15 @@
  * What dom0 executes between two readings of the clock, and what Xen executes for it: a plugin for QEMU's emulator (TCG).
  *
  *   translated   a block of instructions, once: it gets a counter, by its addresses and its length
- *   executed     each time: the counter of whoever runs is raised
+ *   executed     each time: the counter of the one that runs is raised
  *   marked       an instruction that loads "PREGRANT" (domain_time does): what was counted is written to a file, and all is zero
  *
  * A line of the file is "ADDRESS WHOSE INSTRUCTIONS" of a block, WHOSE being `x` for Xen's while dom0 runs and `d` for dom0's
  * own, kernel and processes; a reading begins with a line "reading GUESTS NOBODYS", with the sums of these.
  *
  * Dom0 and a guest without a processor's help (PV) have the same addresses, and a plugin sees no registers. Who runs is known so: Xen
- * switches in `context_switch`, and what it executes from there on belongs to whom it switches to. That is nobody if `idle_loop` follows,
- * else the owner of the page from which the next instruction comes that is not Xen's. A kernel's own pages lie at one distance from
+ * switches in `context_switch`, and what it executes from there on belongs to whom it switches to. That is no one if `idle_loop` follows,
+ * else the owner of the page from which the next instruction comes that is not Xen's. A kernel's own pages are at one distance from
  * their addresses, another one for each domain, and dom0's is there first. Other pages are theirs who ran when they were first
  * executed; no domain gets a page with code from another one here.
  *
@@ -43,7 +43,7 @@ size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 uint64_t qemu_plugin_insn_vaddr(const struct qemu_plugin_insn *insn);
 void *qemu_plugin_insn_haddr(const struct qemu_plugin_insn *insn);
 
-/* Where Xen lies, and the image of a Linux kernel without its modules. */
+/* The place of Xen, and the image of a Linux kernel without its modules. */
 static const uint64_t XEN = 0xffff82d040000000, XEN_END = 0xffff82d080000000;
 static const uint64_t KERNEL = 0xffffffff80000000, KERNEL_END = 0xffffffffc0000000;
 
@@ -106,7 +106,7 @@ static struct page *page_of(const struct block *block)
 	return page;
 }
 
-/* Whose this is, which is not Xen's; UNKNOWN where that cannot be told yet. */
+/* Whose this is, which is not Xen's; UNKNOWN where that is not known yet. */
 static enum owner owner_of(const struct block *block)
 {
 	if (!block->place)

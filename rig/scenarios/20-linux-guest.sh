@@ -10,7 +10,7 @@ vif=vif$(xl domid one).0
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
 pings fd09::2 5 || fail "IPv6: $LOST of 5 pings lost"
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
-# A mean above a whole frame's 1514 bytes is of uncut segments. How far above depends on the machine: at a few Mbit/s Linux sends two
+# A mean above a whole frame's 1514 bytes is of uncut segments. How much above depends on the machine: at a few Mbit/s Linux sends two
 # segments at a time, which are 2962 bytes.
 GSO=1600
 for way in to from; do

@@ -42,7 +42,7 @@ while [ $round -lt "$ROUNDS" ]; do
 	ops > /run/ops
 	missed=$(pregrant top --prometheus - | awk '/^pregrant_back_missed_wakeups_total/ { print $2 }')
 	# On a busy machine a guest's processor may stand still between a request and its event: that counts too.
-	[ "$missed" = 0 ] || fail "wake-ups missed: ${missed:-not told}"
+	[ "$missed" = 0 ] || fail "wake-ups missed: ${missed:-unknown}"
 	end_back || fail "not given back"
 	sleep 1
 	round=$((round + 1))

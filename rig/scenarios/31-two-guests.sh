@@ -44,7 +44,7 @@ ours() {
 	row "workers-$1"
 	_ticks=$(ticks | tr '\n' ' ')
 	_missed=$(pregrant top --prometheus - | awk '/^pregrant_back_missed_wakeups_total/ { print $2 }')
-	say "$1 workers, ticks of each: $_ticks; wake-ups missed: ${_missed:-not told}"
+	say "$1 workers, ticks of each: $_ticks; wake-ups missed: ${_missed:-unknown}"
 	for _n in $_ticks; do [ "$_n" -gt 20 ] || fail "of $1 workers one did nothing; ticks of each: $_ticks"; done
 	end_back || fail "not given back"
 	sleep 1

@@ -7,16 +7,16 @@ FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
 # WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or module/PATH/WAY, the kernel
 # module of linux/ (WAY may be netback), with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
-# With the module, or OWN=1, the guest's own instructions count: its loop of orders, which looks ten times a second, rests,
+# With the module, or OWN=1, the guest's own instructions count: its loop of orders, which polls ten times a second, rests,
 # and its frames are those of a sender that sleeps while the queue is full, which pktgen does not.
 OWN=${OWN:-}
 case "$WAYS" in *module/*) OWN=1 ;; esac
 modprobe -a pktgen vhost_net dummy || fail "dom0 lacks pktgen, vhost_net or dummy"
 bridge
 # A frame for all goes to the newest of a bridge's ports first, as a clone, and itself to the oldest: this one, which drops it at once. For
-# pktgen waits behind its last frame until nobody has that, and waits by spinning.
+# pktgen waits behind its last frame until no one has that, and waits by spinning.
 ip link add stub0 type dummy && ip link set stub0 up && brctl addif xenbr0 stub0 || fail "no stub0"
-# Whoever a frame wakes runs when the burst is over.
+# A task that a frame wakes runs when the burst is over.
 for _task in /proc/[0-9]*; do
 	[ "$(cat "$_task/comm" 2>/dev/null)" != kpktgend_0 ] || chrt -f -p 1 "${_task##*/}" || fail "kpktgend_0 keeps its policy"
 done
@@ -35,7 +35,7 @@ meet() {
 
 # rest SECONDS: without a process, which would be counted.
 rest() { read -t "$1" _nothing <> /run/never || true; }
-# from N: as many frames of the guest's sender, which was told before the counting began (from_soon N SIZE).
+# from N: as many frames of the guest's sender, which was requested before the counting began (from_soon N SIZE).
 from_soon() {
 	[ "$1" != 0 ] || return 0
 	_sender="SIZE=$2 small_frames $1 $mac"
@@ -63,8 +63,8 @@ tcp_from() { iperf3 -c "$ip" -R -n "$1M" > /run/iperf; }
 tcp_to() { iperf3 -c "$ip" -n "$1M" > /run/iperf; }
 both_ways() { ping -q -c "$1" -i 0.01 -W 5 "$ip" > /run/ping; }
 
-# told NAME: a counter of our process, 0 where there is none. switches: how often the threads that serve the vif went to sleep.
-told() { [ -n "$BACK_PID" ] && pregrant top --prometheus - | awk -v name="pregrant_back_$1" 'index($1, name) == 1 { sum += $2 } END { print sum + 0 }' || echo 0; }
+# counter NAME: a counter of our process, 0 where there is none. switches: how often the threads that serve the vif went to sleep.
+counter() { [ -n "$BACK_PID" ] && pregrant top --prometheus - | awk -v name="pregrant_back_$1" 'index($1, name) == 1 { sum += $2 } END { print sum + 0 }' || echo 0; }
 switches() {
 	for _task in /proc/"${BACK_PID:-none}"/task/* /proc/[0-9]*; do
 		case "$(cat "$_task/comm" 2>/dev/null)" in
@@ -74,7 +74,7 @@ switches() {
 }
 # calls: reads and writes that our process has made, those of events and of a worker that is woken among them; io_uring's are not.
 calls() { [ -n "$BACK_PID" ] && awk '/^sysc[rw]/ { sum += $2 } END { print sum + 0 }' "/proc/$BACK_PID/io" || echo 0; }
-counters() { echo "$(count "$vif" "$1" packets) $(count "$vif" "$1" bytes) $(told grant_operations) $(told system_calls) $(told notifications) $(calls) $(switches)"; }
+counters() { echo "$(count "$vif" "$1" packets) $(count "$vif" "$1" bytes) $(counter grant_operations) $(counter system_calls) $(counter notifications) $(calls) $(switches)"; }
 
 # cost DIR COMMAND...: what that took, in COST: dom0's instructions, the guest's, and counters. DIR: rx is what the guest sends.
 cost() {
@@ -126,16 +126,16 @@ rows() {
 	row "$1" "request and response" rx both_ways 50 $((PINGS + 50))
 }
 
-# With --profile (xtask/src/rig/profile), on the console: the names of what dom0's kernel executes; where the program of our process lies.
+# With --profile (xtask/src/rig/profile), on the console: the names of what dom0's kernel executes; where the program of our process is.
 names() { [ -z "$PROFILE" ] || awk '$2 ~ /^[tTwW]$/ { print $1, $3, $4 }' /proc/kallsyms | gzip | base64 | sed 's/^/RIG names /'; }
-lies() { [ -z "$PROFILE" ] || echo "RIG lies $1 $(grep -m 1 ' r-xp .*/pregrant' "/proc/$BACK_PID/maps")"; }
+placed() { [ -z "$PROFILE" ] || echo "RIG placed $1 $(grep -m 1 ' r-xp .*/pregrant' "/proc/$BACK_PID/maps")"; }
 
 # taken NAME WAY [ARGUMENT...]: the rows of a Linux guest whose vif is taken from netback, and given back.
 taken() {
 	_name=$1 _way=$2; shift 2
 	back --tap-way "$_way" "$@" --take "$id.0" --give-back "$id.0"
 	back_says "vif 0 of domain $id.*connected" || fail "$_name: not taken up"
-	lies "$_name"
+	placed "$_name"
 	rows "$_name"
 	end_back || fail "not given back"
 	BACK_PID=
@@ -152,7 +152,7 @@ fronted() {
 	# Gref mappings are there later than the connection is.
 	back_says "connected, .*TX $(echo "$1" | sed s/gref-mapping/copy/)" || { cat $BACK_LOG; fail "no $1"; }
 	meet two 3
-	lies "front/$1/$2"
+	placed "front/$1/$2"
 	rows "front/$1/$2"
 	[ "$1" != gref-mapping ] || [ "$(mapped_frames)" -ge $((2 * FRAMES)) ] || fail "only $(mapped_frames) frames by gref mappings"
 	end_front two || fail "the front does not end"
@@ -174,7 +174,7 @@ moduled() {
 	front_guest two 3
 	ask two "insmod /rig/pregrant.ko path=$1 && addresses 3 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || fail "the module does not connect"
 	meet two 3
-	[ "$2" = netback ] || lies "module/$1/$2"
+	[ "$2" = netback ] || placed "module/$1/$2"
 	rows "module/$1/$2"
 	ask two "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || fail "the module stays"
 	ask two end

@@ -34,7 +34,7 @@ front one 2 --path staging
 back_says "connected, .*TX staging, RX staging" || { cat $BACK_LOG; fail "no staging"; }
 trial "on pregrant back, staging "
 end_front one || fail "the front does not end"
-# The same vif again: it is brought up anew.
+# The same vif again: it is brought up again.
 front one 2 --path persistent
 back_says "connected, .*TX persistent, RX persistent" || { cat $BACK_LOG; fail "no persistent grants"; }
 trial "on pregrant back, persistent"

@@ -19,7 +19,7 @@ for rw in randread randwrite; do
 	ask one "iops /mnt/disk $rw 4k 16" || fail "fio $rw: $ANSWER"
 	note "$rw of 4 KiB, depth 16: $ANSWER a second"
 done
-# Last, for it is looked at below.
+# Last, for it is checked below.
 ask one "/sbin/mke2fs -q -F -t ext4 /mnt/disk && clean /mnt/disk" || fail "ext4: $ANSWER"
 note "mkfs.ext4 and e2fsck: $ANSWER"
 ask one 'kill $(cat /tmp/blkfront.pid); within 20 eval "! kill -0 $(cat /tmp/blkfront.pid)"; cat /tmp/blkfront.log; [ ! -e /mnt/disk ]' || fail "it does not end: $ANSWER"

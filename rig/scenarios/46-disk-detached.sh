@@ -24,11 +24,11 @@ ASK_SECONDS=200 ask one "verified /mnt/disk 8" || fail "fio after the kill: $ANS
 [ "$(states "$xvda")" = "5 5" ] || fail "front and back at $(states "$xvda")"
 note "and by a successor: $ANSWER"
 ask one 'kill $(cat /tmp/holder)'
-within 20 eval '[ "$(states "$xvda")" = "6 6" ]' || fail "nobody has it open, and it is at $(states "$xvda")"
+within 20 eval '[ "$(states "$xvda")" = "6 6" ]' || fail "no program has it open, and it is at $(states "$xvda")"
 xl block-detach one xvda || { _stores one xvda; fail "xl block-detach of a closed disk"; }
 ask one 'within 20 eval "! kill -0 $(cat /tmp/blkfront.pid)"; cat /tmp/blkfront.log; grep -q "has removed the disk" /tmp/blkfront.log' || fail "blkfront stays: $ANSWER"
 
-# The kernel's front does not refuse any more; whoever has it mounted gets errors.
+# The kernel's front does not refuse any more; programs that have it mounted get errors.
 ask one "modprobe xen-blkfront" || fail "the guest has no blkfront: $ANSWER"
 attach one /disks/two xvdb
 ask one "file_system /dev/xvdb /new && echo dirty > /new/file" || fail "no file system: $ANSWER"

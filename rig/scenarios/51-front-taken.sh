@@ -1,4 +1,4 @@
-# shows: `pregrant front --path gref-mapping` while its back changes: by mapping on `pregrant back`; then Linux's netback takes the live rings, is unbound and bound, is taken from and given back: each time that the back's state left 4 the front asks it anew, and no frame is lost or damaged
+# shows: `pregrant front --path gref-mapping` while its back changes: by mapping on `pregrant back`; then Linux's netback takes the live rings, is unbound and bound, is taken from and given back: each time that the back's state left 4 the front asks it again, and no frame is lost or damaged
 # seconds: 300
 bridge
 frames_serve
@@ -53,7 +53,7 @@ kernel unbind
 kernel bind
 on_bridge
 refused 2
-note "on netback, and on netback unbound and bound: asked anew each time; 2000 frames each, none lost or damaged"
+note "on netback, and on netback unbound and bound: asked again each time; 2000 frames each, none lost or damaged"
 take
 frames one 10.9.0.1 --count 2000
 give

@@ -47,7 +47,7 @@ xenstore-rm $front
 xenstore-rm $back
 gone_from eth1 "vif$id.2"
 note "nodes by hand: connected after hotplug-status, 20 pings, closed to 6, gone"
-# Nodes that make no sense hurt nobody.
+# Nodes that make no sense do no harm.
 xenstore-write /local/domain/0/backend/vif/$id/9/state 1 /local/domain/0/backend/vif/77/x/state 1 \
 	/local/domain/0/backend/vif/78/0/frontend /local/domain/78/device/vif/0
 sleep 1

@@ -26,7 +26,7 @@ for n in 1 2; do
 	mbit=$(iperf 10.9.0.2) || fail "iperf3"
 	note "saved as domain $old, restored as $new: 20 pings of 20, TCP $mbit Mbit/s"
 done
-# It reboots: xl makes a domain anew from the same configuration.
+# It reboots: xl makes a new domain from the same configuration.
 old=$(xl domid one)
 renewed() { _now=$(xl domid one) && [ "$_now" != "$old" ]; }
 ask one "(sleep 1; reboot -f) &"

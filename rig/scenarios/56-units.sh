@@ -9,17 +9,17 @@ cat > /etc/xen/scripts/vif-unit <<'END'
 caps=$(sed -n 's/^CapBnd:[[:space:]]*//p' /proc/self/status)
 # In dom0 xl runs it too. That one has all capabilities, and does nothing here.
 [ "$caps" = 0000000000003000 ] || exit 0
-echo "$1 $vif" >> /run/told
+echo "$1 $vif" >> /run/ran
 /rig/vif-script "$@"
 END
 chmod 755 /etc/xen/scripts/vif-unit
 vif_line() { echo "'mac=00:16:3e:00:00:0$1,bridge=xenbr0,script=/etc/xen/scripts/vif-unit'"; }
-: > /run/told
+: > /run/ran
 # shown KEY: of the backend's unit. pid: its process. status KEY: what the kernel says of that.
 shown() { systemctl show --value -p "$1" pregrant-back; }
 pid() { shown MainPID; }
 status() { sed -n "s/^$1:[[:space:]]*//p" "/proc/$(pid)/status"; }
-said_last() { systemctl status --no-pager pregrant-back 'pregrant-hotplug@*' pregrant-modules 2>&1 | tail -n 40; tail -n 12 $BACK_LOG; cat /run/told; }
+said_last() { systemctl status --no-pager pregrant-back 'pregrant-hotplug@*' pregrant-modules 2>&1 | tail -n 40; tail -n 12 $BACK_LOG; cat /run/ran; }
 
 : > $BACK_LOG
 BACK_FROM=1
@@ -54,7 +54,7 @@ idle=$(idle "$(pid)")
 linux_guest one 2
 vif=vif$(xl domid one).0
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
-grep -q "^online $vif$" /run/told || fail "the script was not run for $vif"
+grep -q "^online $vif$" /run/ran || fail "the script was not run for $vif"
 within 5 eval '[ "$(shown StatusText)" = "vifs: 1, connected: 1" ]' || fail "its status is \"$(shown StatusText)\""
 note "systemctl status: $(shown StatusText); $(grep -o 'one system call per.*' $BACK_LOG | head -n 1)"
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
@@ -64,9 +64,9 @@ inside=$(rates | tr '\n' ' ')
 
 xl network-attach one mac=00:16:3e:00:00:03 bridge=xenbr0 script=/etc/xen/scripts/vif-unit || fail "network-attach"
 second=vif$(xl domid one).1
-within 20 grep -q "^online $second$" /run/told || fail "the script was not run for $second"
+within 20 grep -q "^online $second$" /run/ran || fail "the script was not run for $second"
 xl network-detach one 1 || fail "network-detach"
-within 20 grep -q "^offline $second$" /run/told || fail "what the script did for $second was not undone"
+within 20 grep -q "^offline $second$" /run/ran || fail "what the script did for $second was not undone"
 
 ask one "dmesg > /tmp/before"
 old=$(pid)
@@ -84,7 +84,7 @@ back --hotplug self
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost without the unit"
 note "TCP to the guest and from it, Mbit/s: $inside in the sandbox, $(rates | tr '\n' ' ') without"
 ask one "news" || fail "the guest's kernel said: $ANSWER"
-[ "$(grep -c "^online $vif$" /run/told)" = 1 ] || fail "the script was run again for a vif that stayed"
+[ "$(grep -c "^online $vif$" /run/ran)" = 1 ] || fail "the script was run again for a vif that stayed"
 ask one end
 over one || fail "the guest does not end"
 note "without guests, in 5 s: $idle in the sandbox, $(idle $BACK_PID) without"

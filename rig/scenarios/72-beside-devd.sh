@@ -1,4 +1,4 @@
-# shows: a driver domain that runs `xl devd` and both of our daemons with `--hotplug toolstack`, beside the kernel's netback and blkback for the same guest: devd runs each script once and removes directories; ours serves what it was told, over a kill, and removes none
+# shows: a driver domain that runs `xl devd` and both of our daemons with `--hotplug toolstack`, beside the kernel's netback and blkback for the same guest: devd runs each script once and removes directories; ours serves its devices, over a kill, and removes none
 # seconds: 300
 cat /rig/guest.cpio /rig/driver.cpio > /run/driver.cpio
 guest driver job=orders memory=288 ramdisk=/run/driver.cpio config="driver_domain = 1" || fail "xl create driver"

@@ -27,9 +27,9 @@ misbehave() {
 
 # as_listed: takes lines of ours, and makes of those that are to differ what Linux says. Each has its reason.
 as_listed() {
-	# A fault: Linux serves the vif no more and leaves its state at 4, so that nobody is told. Ours goes to 6 and writes the
+	# A fault: Linux serves the vif no more and leaves its state at 4, so that no one learns of it. Ours goes to 6 and writes the
 	# reason to the store.
-	# A first slot of fewer than 14 bytes: Linux looks at what is left for it once the others are taken off, and answers
+	# A first slot of fewer than 14 bytes: Linux reads what is left for it once the others are taken off, and answers
 	# ERROR; the rule is for the whole frame (netif.h says nothing of the first slot), so ours takes it.
 	# An address that is added twice takes two of the 64 places of Linux's list, and one of ours.
 	# Grant 0 is the console's page, which dom0 may read: Linux sends what is there. To ours 0 names no grant.

@@ -5,7 +5,7 @@ back
 front_guest one 2
 front one 2
 pings 10.9.0.2 5 || fail "$LOST of 5 pings lost"
-# It leaves the vif connected to nobody.
+# It leaves the vif without a peer.
 end_back || fail "the back ends with $?"
 { cycling_back "$(xl domid one)" 200 2>&1; echo $? > /run/status; } | tee /run/cycles
 [ "$(cat /run/status)" = 0 ] || { ask one "tail -n 5 /tmp/front.log; ps | grep 'pregrant front'"; fail "$(tail -n 1 /run/cycles)"; }

@@ -44,7 +44,7 @@ pub const LAYERS: &[Layer] = &[
         shows: "what the fuzz targets once found stays mended, on stable Rust",
         run: replays,
     },
-    Layer { name: "workers", shows: "guests that lie, and time, beside two worker threads", run: workers },
+    Layer { name: "workers", shows: "hostile guests, and time, beside two worker threads", run: workers },
     Layer { name: "deaths", shows: "either end is killed a thousand times, and nothing leaks", run: deaths },
     Layer {
         name: "loom",
@@ -225,7 +225,7 @@ fn miri(w: &Workspace) -> Result<(), String> {
             "gref_mapping::working_set",
         ];
         cargo.arg("--").args(PLAIN.iter().flat_map(|module| ["--skip", *module]));
-        // Isolation is off only so that proptest may look for its seeds.
+        // Isolation is off only so that proptest may read its seeds.
         cargo.env("MIRIFLAGS", "-Zmiri-strict-provenance -Zmiri-disable-isolation");
         cargo.env("PROPTEST_CASES", "4");
         cargo

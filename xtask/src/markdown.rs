@@ -1,5 +1,5 @@
-//! The links and the headings of a Markdown page, as far as this project's pages go: no reference
-//! links, no HTML.
+//! The links and the headings of a Markdown page, of the kinds that this project's pages have: no
+//! reference links, no HTML.
 
 /// `[text](target)`, or `![text](target)`.
 #[derive(Debug, PartialEq, Eq)]

@@ -69,7 +69,7 @@ impl KernelBus {
         // SAFETY: the device lives.
         done("begin a transaction", unsafe { shim::pk_transaction_begin(self.0, &mut t) })?;
         let written = self.write_all(t, pairs, stale);
-        // SAFETY: of the transaction that was begun.
+        // SAFETY: of the transaction that was started.
         let ended = unsafe { shim::pk_transaction_end(self.0, t, written.is_err()) };
         written.and(done("end a transaction", ended).map(drop))
     }
@@ -149,7 +149,7 @@ impl DeviceBus for KernelBus {
         done("say why", unsafe { shim::pk_error_write(self.0, FAULT, text.as_ptr(), text.len()) }).map(drop)
     }
     fn reported(&mut self) -> Result<Option<String>, BusError> {
-        Ok(None) // nobody here asks what a predecessor said
+        Ok(None) // no one here asks what a predecessor said
     }
     fn recant(&mut self) -> Result<(), BusError> {
         // SAFETY: the device lives.

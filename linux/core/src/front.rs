@@ -205,7 +205,7 @@ pub extern "C" fn pregrant_front_rx(front: &Front, queue: u32) -> *mut Rx {
 /// Takes the halves back.
 ///
 /// # Safety
-/// Nobody uses them any more.
+/// No one uses them any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_front_take_back(front: &mut Front) {
     if front.handed_out.is_empty() {
@@ -300,7 +300,8 @@ pub extern "C" fn pregrant_front_kept_pages(front: &Front) -> u64 {
 }
 
 /// # Safety
-/// It is `pregrant_front_new`'s, and used by nobody any more. What is still granted is leaked.
+/// It is `pregrant_front_new`'s, and no one uses it any more. Pages that are still granted are
+/// leaked.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_front_free(front: *mut Front) {
     // SAFETY: the caller's.

@@ -1,5 +1,5 @@
-//! The allocator: C's heap. None of it on the data path; C counts what is asked for where nobody
-//! may sleep, and the figure is to stay 0 (`ethtool -S`, and the self-test).
+//! The allocator: C's heap. None of it on the data path; C counts allocations where sleeping is not
+//! allowed, and the figure is to stay 0 (`ethtool -S`, and the self-test).
 #![allow(unsafe_code)]
 
 use crate::shim;
@@ -18,7 +18,7 @@ unsafe impl GlobalAlloc for KernelHeap {
         unsafe { shim::pk_alloc(l.size(), l.align(), true) }
     }
     unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
-        // SAFETY: the caller's: it is one of ours, and nobody uses it any more.
+        // SAFETY: the caller's: it is one of ours, and no one uses it any more.
         unsafe { shim::pk_free(at) }
     }
 }

@@ -60,7 +60,7 @@ impl Region {
         if !self.refs.is_empty() {
             return Err(InUse(self));
         }
-        // SAFETY: of `pages`, and nobody uses it any more.
+        // SAFETY: of `pages`, and no one uses it any more.
         unsafe { shim::pk_free_pages(self.base.as_ptr(), self.pages) };
         Ok(())
     }
@@ -125,7 +125,7 @@ fn grant(to: DomId, region: &Region, page: usize, acc: Access) -> Result<GrantRe
 }
 
 fn end(gref: GrantRef) -> bool {
-    // SAFETY: a grant of ours, ended by whoever has its number, once.
+    // SAFETY: a grant of ours, ended once, by the owner of its number.
     unsafe { shim::pk_grant_end(gref.0) }
 }
 
@@ -142,7 +142,7 @@ unsafe impl GrantPool for Kernel {
                     region.refs.push(gref);
                 }
                 Err(e) => {
-                    let _ = self.release(region); // nobody has seen these
+                    let _ = self.release(region); // no peer has seen these
                     return Err(e);
                 }
             }

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Runs of the demo by default.
 const RUNS: u32 = 5;
 
-/// A machine of which others take more than this share is not measured.
+/// A machine is not measured when others take more than this share of it.
 const BUSY_MOST: f64 = 0.05;
 /// For so long it is watched before.
 const WATCH: Duration = Duration::from_secs(3);

@@ -122,7 +122,7 @@ fn read(code: &str) -> Vec<Function> {
     let mut places: BTreeMap<u64, String> = BTreeMap::new();
     // By function: where it calls or jumps to, in the object's code.
     let mut targets: Vec<(usize, u64)> = Vec::new();
-    // How much of a function is looked at for its frame: it is made at the beginning.
+    // How much of a function is read for its frame: it is made at the beginning.
     let (mut left, mut calls) = (0, false);
     for line in code.lines() {
         let head = line.strip_suffix(">:").and_then(|line| line.split_once(" <"));

@@ -76,7 +76,7 @@ const DISK_MODULES: [&str; 4] = ["xen-blkfront", "ext4", "crc32c_generic", "fuse
 const DRIVER_MODULES: [&str; 3] = ["xen-netback", "xen-blkback", "loop"];
 
 const SYSTEMD_PROGRAMS: [&str; 2] = ["lib/systemd/systemd", "bin/systemctl"];
-/// What later ones start services by. They look for it, and for units, below /usr alone.
+/// What later ones start services by. They expect it, and units, below /usr alone.
 const SYSTEMD_EXECUTOR: &str = "lib/systemd/systemd-executor";
 /// What units depend on where they do not say otherwise. Nothing else of systemd's is started.
 const SYSTEMD_UNITS: [&str; 8] = [

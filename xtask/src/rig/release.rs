@@ -1,7 +1,7 @@
 //! Debian's releases, and which of their packages run inside.
 //!
 //! ```text
-//!   number  codename   Xen    Linux   files lie
+//!   number  codename   Xen    Linux   files
 //!   12      bookworm   4.17   6.1     below /, /usr and /lib
 //!   13      trixie     4.20   6.12    all below /usr
 //! ```

@@ -4,7 +4,7 @@
 //! ```text
 //!   net/path/NAME/  --> words of NAME --> identifiers of the other files of net/, line by line --> more than EXCEPTIONS allows?
 //! ```
-//! `copy` and `map` are words of the language too, and are not looked for.
+//! `copy` and `map` are words of the language too, and are not searched.
 
 use super::Source;
 use super::pair::before_tests;

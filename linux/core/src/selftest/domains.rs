@@ -89,7 +89,7 @@ impl Table {
         self.free.reserve(grants);
     }
 
-    /// Asked for so far.
+    /// Requested up to now.
     pub fn ops(&self) -> GrantOps {
         self.ops
     }
@@ -257,7 +257,7 @@ unsafe impl PeerMem for Domain {
                 Ok(g) => {
                     let shared = (g.page + offset) as *mut u8;
                     match &mut local {
-                        // SAFETY: both lie in their ranges (checked above), and are two.
+                        // SAFETY: both are in their ranges (checked above), and are two.
                         LocalBytes::FromPeer(b) => unsafe {
                             copy_from_shared(shared, b.as_mut_ptr().add(at), len);
                         },

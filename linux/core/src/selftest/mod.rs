@@ -122,7 +122,7 @@ fn is_frame(frame: &[u8], len: usize, k: u64) -> bool {
     whole && frame.len() == len && chunks.remainder().iter().zip(last).all(|(a, b)| *a == b)
 }
 
-/// The far side of the back.
+/// The port of the back.
 struct Counterpart {
     len: usize,
     /// Frames that came, and those that were not the next one.

@@ -5,7 +5,7 @@
 //!   domain_time, command, domain_time      a row is two of these, a short and a long one: four readings
 //!        |                    |
 //!   rig/profile/count.c                    QEMU's plugin: blocks that were executed since the last reading -> readings
-//!   the boot's log                         rows; names of dom0's kernel; where our process lies
+//!   the boot's log                         rows; names of dom0's kernel; where our process is
 //!   nm                                     names of Xen and of our program
 //!        = by function, the long run less the short one, for each frame that it had more -> groups -> tables.md, functions.tsv
 //! ```
@@ -34,7 +34,7 @@ use table::Counted;
 
 /// Readings of a row.
 const READINGS: usize = 4;
-/// Functions of Xen's that the plugin looks for: where it begins to run another domain, and none.
+/// Functions of Xen's that the plugin finds: where it begins to run another domain, and none.
 const SWITCH: &str = "context_switch";
 const IDLE: &str = "idle_loop";
 

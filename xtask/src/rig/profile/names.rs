@@ -46,7 +46,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Whose an instruction is; `base`: where our program lies, and how long it is.
+    /// Whose an instruction is; `base`: the address of our program, and its length.
     pub(super) fn find(&self, at: u64, is_xen: bool, base: Option<&(u64, u64)>) -> (Group, &str) {
         let (symbols, at) = match base {
             _ if is_xen => (&self.xen, at),
@@ -67,7 +67,7 @@ fn lines_of_xen(rig: &Rig<'_>) -> Result<String, String> {
 }
 
 /// Where a function of Xen's begins; its name is whole, since what the compiler splits off
-/// (`.cold`) lies elsewhere.
+/// (`.cold`) is elsewhere.
 pub(super) fn place_in_xen(rig: &Rig<'_>, function: &str) -> Result<u64, String> {
     let lines = lines_of_xen(rig)?;
     let found = code_symbols(&lines).find(|(_, name)| *name == function);

@@ -3,7 +3,7 @@
 //! ```text
 //!   RIG note WHAT | BY | FRAMES | ...     a row, after its readings
 //!   RIG names BASE64                      names of dom0's kernel, a piece
-//!   RIG lies BY BEGIN-END r-xp OFFSET ... where our program's code lies with this kind of back, as /proc/PID/maps has it
+//!   RIG placed BY BEGIN-END r-xp OFFSET ... where our program's code is with this kind of back, as /proc/PID/maps has it
 //! ```
 
 use super::names::Code;
@@ -58,7 +58,7 @@ impl Said {
             match word {
                 "note" => said.rows.extend(Row::parse(rest)),
                 "names" => said.names.push_str(rest),
-                "lies" => {
+                "placed" => {
                     said.code_maps.extend(rest.split_once(' ').map(|(by, map)| (by.into(), map.into())));
                 }
                 _ => {}
@@ -67,7 +67,7 @@ impl Said {
         said
     }
 
-    /// Where our program lies with each kind of back, and how far its code reaches.
+    /// The place of our program's code with each kind of back, from its begin to its end.
     pub(super) fn places(&self, code: &Code) -> Result<BTreeMap<String, (u64, u64)>, String> {
         let place = |(by, map): &(String, String)| {
             // begin-end r-xp offset ...
@@ -95,7 +95,7 @@ pub(super) mod tests {
     fn the_log_has_rows_and_where_our_process_is() {
         let log = "1.00 RIG note what | by | frames | bytes a frame | dom0's | a | b | c | d | e | f | g\n\
              2.00 (XEN) x RIG note TCP to the guest | burst | 10 | 54000 | 90000 | 1.6 | 5 | 1 | 1 | 1 | 1 | 0\n\
-             3.00 RIG lies burst 7f0000050000-7f0000090000 r-xp 00040000 00:02 7 /usr/bin/pregrant\n\
+             3.00 RIG placed burst 7f0000050000-7f0000090000 r-xp 00040000 00:02 7 /usr/bin/pregrant\n\
              4.00 RIG note remark\n";
         let said = Said::of(log);
         let tcp = Row { bytes_a_frame: 54000.0, accounted: 90000.0, ..row("TCP to the guest", "burst", 0.0) };
