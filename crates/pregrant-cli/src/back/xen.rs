@@ -128,13 +128,13 @@ fn let_go(hold: Handover, xs: &mut Client<UnixTransport>) -> Notes {
 }
 
 impl RemoteSide for Taken {
-    fn within(&mut self) -> Option<&mut dyn RemoteSide> {
+    fn inner_remote(&mut self) -> Option<&mut dyn RemoteSide> {
         Some(&mut *self.inner)
     }
 }
 
 impl PortProvider for Taken {
-    fn inner(&mut self) -> Option<&mut dyn PortProvider> {
+    fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         Some(&mut *self.inner)
     }
     fn is_kernels(&mut self, id: &DeviceId) -> bool {

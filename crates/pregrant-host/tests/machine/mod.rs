@@ -512,7 +512,7 @@ impl RemoteSide for AtSwitch {
 }
 
 impl PortProvider for AtSwitch {
-    fn inner(&mut self) -> Option<&mut dyn PortProvider> {
+    fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         Some(&mut self.stations)
     }
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {

@@ -109,7 +109,7 @@ impl Captured {
 }
 
 impl PortProvider for Captured {
-    fn inner(&mut self) -> Option<&mut dyn PortProvider> {
+    fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         Some(&mut *self.inner)
     }
     fn connected(
@@ -127,7 +127,7 @@ impl PortProvider for Captured {
 }
 
 impl RemoteSide for Captured {
-    fn within(&mut self) -> Option<&mut dyn RemoteSide> {
+    fn inner_remote(&mut self) -> Option<&mut dyn RemoteSide> {
         Some(&mut *self.inner)
     }
     fn failures(&mut self) -> Vec<(DeviceId, String)> {

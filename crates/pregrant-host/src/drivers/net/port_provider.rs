@@ -109,13 +109,13 @@ pub use crate::drivers::registry::Notes;
 /// See the module. None of it writes lines into the log: what failed is said to the backend, which
 /// writes it as long as the vif has lines left.
 pub trait PortProvider: RemoteSide {
-    /// The one that this one stands before: it answers what this one does not.
-    fn inner(&mut self) -> Option<&mut dyn PortProvider> {
+    /// As [`inner_remote`](RemoteSide::inner_remote), for the calls of this trait.
+    fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         None
     }
     /// Whether the kernel's netback serves it, and it is about to be taken from there.
     fn is_kernels(&mut self, id: &DeviceId) -> bool {
-        self.inner().is_some_and(|inner| inner.is_kernels(id))
+        self.inner_provider().is_some_and(|inner| inner.is_kernels(id))
     }
     /// A vif was found: makes its place. Its front knows nothing of it yet, unless it is `live`:
     /// then it is about to be taken up, and its place is that of a predecessor, or is to be like it
@@ -124,29 +124,29 @@ pub trait PortProvider: RemoteSide {
     /// # Errors
     /// In words for the log and the store. The vif is not served.
     fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
-        self.inner().map_or(Ok(Notes::new()), |inner| inner.found(id, place, live))
+        self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.found(id, place, live))
     }
     /// A vif that a predecessor left connected is about to be taken up, at once or when its last
     /// owner is gone: frames for its guest are kept from now on. `queues` and `front` are as
     /// [`connected`](Self::connected) will probably have them. Nothing of it is this process' yet.
     fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
-        if let Some(inner) = self.inner() {
+        if let Some(inner) = self.inner_provider() {
             inner.reserve(id, place, queues, front);
         }
     }
     /// It is connected, or not taken up after all: what was [reserved](Self::reserve) and is not in
     /// use goes. Returns how many frames waited there, and are lost.
     fn release(&mut self, id: &DeviceId) -> usize {
-        self.inner().map_or(0, |inner| inner.release(id))
+        self.inner_provider().map_or(0, |inner| inner.release(id))
     }
     /// [`Hotplug::Own`]: begins to plug it in, or goes on with it; asked again until it is over.
     fn plug(&mut self, id: &DeviceId, place: &HotplugConfig) -> Plugged {
-        self.inner().map_or(Plugged::Yes, |inner| inner.plug(id, place))
+        self.inner_provider().map_or(Plugged::Yes, |inner| inner.plug(id, place))
     }
     /// [`Hotplug::Own`], where this process also takes the vif's directory away: begins to undo the
     /// hotplug, or goes on with it; asked again until it is over. The directory is there still.
     fn unplug(&mut self, id: &DeviceId) -> Plugged {
-        self.inner().map_or(Plugged::Yes, |inner| inner.unplug(id))
+        self.inner_provider().map_or(Plugged::Yes, |inner| inner.unplug(id))
     }
     /// The front is connected: a port for each of `queues`. `front` is what the guest takes
     /// unfinished.
@@ -159,25 +159,32 @@ pub trait PortProvider: RemoteSide {
         queues: usize,
         front: Offloads,
     ) -> Result<Vec<Box<dyn FramePort>>, String>;
-    /// What is readable when the kernel has frames for the guest, by queue, of ports that were just
-    /// made; empty where ports ring their doorbells.
+    /// Descriptors, by queue, that are readable when the kernel has frames for the guest; asked for
+    /// ports that were just made.
+    ///
+    /// The default is none: ports of this process (a switch, a sink) ring the doorbell of their
+    /// worker. A provider whose frames come from the kernel must implement it, or the worker sleeps
+    /// while they wait.
     fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
-        self.inner().map_or_else(Vec::new, |inner| inner.readable(id))
+        self.inner_provider().map_or_else(Vec::new, |inner| inner.readable(id))
     }
     /// Whether the guest takes frames, when that changed: it is connected, and has posted slots for
     /// them.
     ///
+    /// The default does nothing: ports of this process have no carrier, and keep or drop the frames
+    /// of a guest that takes none. A provider with an interface of the kernel's must implement it.
+    ///
     /// # Errors
     /// In words for the log.
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
-        self.inner().map_or(Ok(()), |inner| inner.link(id, up))
+        self.inner_provider().map_or(Ok(()), |inner| inner.link(id, up))
     }
     /// The front is no longer connected; its ports are gone.
     ///
     /// # Errors
     /// In words for the log.
     fn closed(&mut self, id: &DeviceId) -> Result<(), String> {
-        self.inner().map_or(Ok(()), |inner| inner.closed(id))
+        self.inner_provider().map_or(Ok(()), |inner| inner.closed(id))
     }
 }
 

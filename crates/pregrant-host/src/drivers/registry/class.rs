@@ -77,11 +77,11 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
 }
 
 /// What stands behind all devices of a class (taps, scripts that run): what is asked of it while no
-/// device is at hand. One that stands before another says so in [`within`](Self::within), and has
-/// what it does not answer itself answered there.
+/// device is at hand. One that wraps another returns it from [`inner_remote`](Self::inner_remote),
+/// which then answers the calls that the wrapper does not.
 pub trait RemoteSide {
-    /// The one that this one stands before.
-    fn within(&mut self) -> Option<&mut dyn RemoteSide> {
+    /// The one that this one wraps: it answers the calls that this one does not.
+    fn inner_remote(&mut self) -> Option<&mut dyn RemoteSide> {
         None
     }
     /// A device is gone that no one here has served, or serves still: nothing of it stays.
@@ -89,27 +89,27 @@ pub trait RemoteSide {
     /// # Errors
     /// In words for the log: what stays behind.
     fn removed(&mut self, id: &DeviceId) -> Result<(), String> {
-        self.within().map_or(Ok(()), |within| within.removed(id))
+        self.inner_remote().map_or(Ok(()), |inner| inner.removed(id))
     }
     /// Whether work for a device that is gone is still under way; [`failures`](Self::failures) may
     /// report it.
     fn is_ending(&mut self, id: &DeviceId) -> bool {
-        self.within().is_some_and(|within| within.is_ending(id))
+        self.inner_remote().is_some_and(|inner| inner.is_ending(id))
     }
     /// What failed since the last call while no one asked, for the log: of devices that are there,
     /// and of those that [end](Self::is_ending).
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
-        self.within().map_or_else(Vec::new, |within| within.failures())
+        self.inner_remote().map_or_else(Vec::new, |inner| inner.failures())
     }
     /// When it wants another [`turn`](Self::turn), from now, though nothing wakes for it. None:
     /// never.
     fn due(&mut self) -> Option<Duration> {
-        self.within()?.due()
+        self.inner_remote()?.due()
     }
     /// Between batches, once in a while, and before sleeping. True: something has come that no one
     /// checked, so do not sleep.
     fn turn(&mut self) -> bool {
-        self.within().is_some_and(|within| within.turn())
+        self.inner_remote().is_some_and(|inner| inner.turn())
     }
 }
 
