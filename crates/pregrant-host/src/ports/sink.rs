@@ -2,7 +2,7 @@
 //!
 //! Payload that is lent it leaves where it is, unless it is to check every byte. It has nothing
 //! for the guest. Counters are published once per burst, and read by other threads through
-//! [`Sink::counters`] without a lock.
+//! [`CheckingSink::counters`] without a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,14 +73,14 @@ impl SinkCounters {
 
 /// The sink.
 #[derive(Debug, Default)]
-pub struct Sink {
+pub struct CheckingSink {
     check: Check,
     tracker: Tracker,
     report: SinkReport,
     counters: Arc<SinkCounters>,
 }
 
-impl Sink {
+impl CheckingSink {
     /// A sink that expects number 0 first.
     pub fn new(check: Check) -> Self {
         Self { check, ..Self::default() }
@@ -156,7 +156,7 @@ impl Sink {
     }
 }
 
-impl FramePort for Sink {
+impl FramePort for CheckingSink {
     fn caps(&self) -> Offloads {
         Offloads { csum: true, gso: true }
     }
@@ -191,7 +191,7 @@ mod tests {
     fn what_the_generator_makes_arrives_whole() {
         for len in [60, 64, 65, 9000] {
             let mut generator = Generator::new(Head::default(), len);
-            let mut sink = Sink::new(Check::Payload);
+            let mut sink = CheckingSink::new(Check::Payload);
             let mut arena = Arena::new();
             for _ in 0..100 {
                 arena.clear();
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    fn give(sink: &mut Sink, frame: &[u8]) {
+    fn give(sink: &mut CheckingSink, frame: &[u8]) {
         let mut arena = Arena::new();
         assert!(arena.push(frame, Offload::default()));
         sink.tx_burst(&arena.burst());
@@ -218,7 +218,7 @@ mod tests {
         for (seq, f) in frames.iter_mut().enumerate() {
             sequence::fill(f, seq as u64);
         }
-        let mut sink = Sink::new(Check::Payload);
+        let mut sink = CheckingSink::new(Check::Payload);
         give(&mut sink, &frames[0]);
         give(&mut sink, &frames[3]); // 1 and 2 are missing
         give(&mut sink, &frames[1]); // late
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!((r.frames, r.lost, r.reordered, r.duplicated, r.damaged, r.foreign), (4, 1, 1, 1, 1, 1));
         assert_eq!(r.lost_of(6), 3, "2, the damaged 4, and 5 that never came");
 
-        let mut by_number = Sink::new(Check::Number);
+        let mut by_number = CheckingSink::new(Check::Number);
         give(&mut by_number, &frames[4]);
         assert_eq!(by_number.report().damaged, 0, "the pattern is not checked");
     }
@@ -241,7 +241,7 @@ mod tests {
         let mut arena = Arena::new();
         generator.rx_burst(&mut arena);
         arena.drop_frame(5);
-        let mut sink = Sink::new(Check::Number);
+        let mut sink = CheckingSink::new(Check::Number);
         sink.tx_burst(&arena.burst());
         assert_eq!((sink.report().lost, sink.report().foreign), (1, 0));
     }

@@ -14,7 +14,7 @@ use pregrant::net::front::{Diverted, HookAction};
 use pregrant::net::headers::{IpHeaders, MacAddr};
 use pregrant::port::{Arena, BURST_FRAMES};
 use pregrant_host::ports::sequence::{self, Wrong};
-use pregrant_host::ports::sink::Sink;
+use pregrant_host::ports::sink::CheckingSink;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 
@@ -49,7 +49,7 @@ impl Consumer {
         guest: &mut Guest,
         i: usize,
         arena: &mut Arena,
-        sink: &mut Sink,
+        sink: &mut CheckingSink,
         how: RxWay,
     ) -> Result<usize> {
         let Self { diverted, numbers, .. } = self;

@@ -25,7 +25,7 @@ use pregrant_host::drivers::{Frontend, Mode, Rest, Worker};
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::generator::{Filling, Generator};
 use pregrant_host::ports::sequence::{self, Head, Tracker};
-use pregrant_host::ports::sink::{Check, Sink};
+use pregrant_host::ports::sink::{Check, CheckingSink};
 use pregrant_host::xenstored::UnixTransport;
 use std::error::Error;
 use std::path::Path;
@@ -427,7 +427,7 @@ impl<'a> Sender<'a> {
 struct Receiver {
     waiter: Waiter,
     arena: Arena,
-    sinks: Vec<Sink>,
+    sinks: Vec<CheckingSink>,
     rx: RxWay,
     consumer: Consumer,
     lent: Lent,
@@ -491,7 +491,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
         lent: Lent::default(),
         whole: true,
     };
-    receiver.sinks.resize_with(guest.vif().nr_queues(), || Sink::new(Check::Payload));
+    receiver.sinks.resize_with(guest.vif().nr_queues(), || CheckingSink::new(Check::Payload));
     send_mark(guest, mode)?;
     // The untimed burst. The back says on each queue when it is over.
     receiver.take_until(guest, None, 1)?;
@@ -513,7 +513,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     // The back learns that it is over, and says on each queue that nothing comes any more.
     send_mark(guest, mode)?;
     receiver.take_until(guest, None, 2)?;
-    played.came = Came::of(receiver.sinks.iter().map(Sink::report));
+    played.came = Came::of(receiver.sinks.iter().map(CheckingSink::report));
     Ok(played)
 }
 

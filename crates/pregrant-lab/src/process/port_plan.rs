@@ -12,7 +12,7 @@ use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::{HotplugConfig, PortProvider, RemoteSide, Stations};
 use pregrant_host::ports::generator::Generator;
 use pregrant_host::ports::sequence::Head;
-use pregrant_host::ports::sink::{Check, Sink};
+use pregrant_host::ports::sink::{Check, CheckingSink};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,11 +65,11 @@ impl PortPlan {
                 Dir::Tx => Box::new(SinkPort::new(Arc::clone(signals), case.look, case.beside.is_some())),
             },
             Self::Beside { others, .. } => {
-                let sink = Sink::new(Check::Number);
+                let sink = CheckingSink::new(Check::Number);
                 locked(&others.others).push(sink.counters());
                 Box::new(sink)
             }
-            Self::Nothing | Self::Switch(..) | Self::Crowd(_) => Box::new(Sink::new(Check::Number)),
+            Self::Nothing | Self::Switch(..) | Self::Crowd(_) => Box::new(CheckingSink::new(Check::Number)),
         }
     }
 }

@@ -18,13 +18,13 @@ use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload, PortOw
 use pregrant_host::MonotonicClock;
 use pregrant_host::ports::generator::{Filling, Generator};
 use pregrant_host::ports::sequence::Head;
-use pregrant_host::ports::sink::{Check, Sink};
+use pregrant_host::ports::sink::{Check, CheckingSink};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Takes numbered frames.
 pub struct SinkPort {
-    sink: Sink,
+    sink: CheckingSink,
     /// Has private bytes, though it reads heads alone.
     look: bool,
     signals: Presence,
@@ -55,7 +55,7 @@ impl Gaps {
 impl SinkPort {
     /// Of a case; with the time between bursts, if that is wanted.
     pub fn new(signals: Arc<Signals>, look: bool, gaps: bool) -> Self {
-        let sink = Sink::new(Check::Number);
+        let sink = CheckingSink::new(Check::Number);
         locked(&signals.sinks).push(sink.counters());
         let gaps = if gaps { Gaps::new() } else { None };
         Self { sink, look, signals: Presence(signals), gaps }

@@ -9,7 +9,7 @@ use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
-use pregrant_host::ports::sink::{Check, Sink, SinkCounters};
+use pregrant_host::ports::sink::{Check, CheckingSink, SinkCounters};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ impl Hall {
         let sinks = all.entry(id.front.0).or_default();
         sinks.clear();
         let port = || {
-            let sink = Sink::new(Check::Number);
+            let sink = CheckingSink::new(Check::Number);
             sinks.push(sink.counters());
             Box::new(Port { sink, back: None, hall: Arc::clone(self) }) as Box<dyn FramePort>
         };
@@ -49,7 +49,7 @@ impl Hall {
 
 /// One queue's.
 struct Port {
-    sink: Sink,
+    sink: CheckingSink,
     /// Most ports never have any.
     back: Option<Box<Echo>>,
     hall: Arc<Hall>,
