@@ -6,7 +6,7 @@
 
 use crate::net::features::BackFeatures;
 use crate::net::front::FrontConfig;
-use crate::net::path::{Asks, DataLen, Missing, OfPath, PathName};
+use crate::net::path::{Asks, DataLen, OfPath, PathName, PathNotOffered};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -52,8 +52,8 @@ impl NotOffered {
         });
         each_path!(Path => {
             let wanted = *OfPath::<Path>::path(config);
-            let missing = Path::missing(wanted, Path::asked(wanted, back, can_name), back, alone);
-            all.extend(missing.into_iter().map(Self::from));
+            let not_offered = Path::not_offered(wanted, Path::asked(wanted, back, can_name), back, alone);
+            all.extend(not_offered.into_iter().map(Self::from));
         });
         let (asked, offered) = (config.queues, back.max_queues);
         if asked > offered {
@@ -67,12 +67,12 @@ impl NotOffered {
     }
 }
 
-impl From<Missing> for NotOffered {
-    fn from(missing: Missing) -> Self {
-        match missing {
-            Missing::DataLen { asked, offered } => Self::DataLen { asked, offered },
-            Missing::SendingOn => Self::SendingOn,
-            Missing::Path(path) => Self::Path(path),
+impl From<PathNotOffered> for NotOffered {
+    fn from(of_path: PathNotOffered) -> Self {
+        match of_path {
+            PathNotOffered::DataLen { asked, offered } => Self::DataLen { asked, offered },
+            PathNotOffered::SendingOn => Self::SendingOn,
+            PathNotOffered::Path(path) => Self::Path(path),
         }
     }
 }

@@ -55,7 +55,7 @@ enum Long {
     /// They are not all there.
     Cut,
     /// There is no room for it.
-    Refused,
+    NoRoom,
     /// They say that there is no frame.
     Error(u32),
     /// The frame was received.
@@ -195,7 +195,7 @@ impl<P: Platform> RxFront<P> {
                         break;
                     }
                 },
-                Long::Refused => break,
+                Long::NoRoom => break,
                 Long::Error(used) => taken += used,
                 Long::Frame(used) => (taken, frames) = (taken + used, frames + 1),
             }
@@ -325,7 +325,7 @@ impl<P: Platform> RxFront<P> {
             match received {
                 Received::Whole => took_long(stats, frame, by, to.to()),
                 Received::Noted => {}
-                Received::Refused => return Ok(Long::Refused),
+                Received::NoRoom => return Ok(Long::NoRoom),
             }
             return Ok(Long::Frame(frame.used));
         }
@@ -336,7 +336,7 @@ impl<P: Platform> RxFront<P> {
             None => with_path!(path, path => to.take(path, (pages, buffers), frame)?),
         };
         if !taken {
-            return Ok(Long::Refused);
+            return Ok(Long::NoRoom);
         }
         took_long(stats, frame, by, to.to());
         Ok(Long::Frame(frame.used))

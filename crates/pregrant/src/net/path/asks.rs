@@ -6,8 +6,8 @@
 //! What a path says nothing of, it does not need.
 
 use super::active::ActiveLists;
-use super::missing::Missing;
 use super::negotiation::Negotiation;
+use super::not_offered::PathNotOffered;
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::memory::QueueMemory;
@@ -31,10 +31,19 @@ pub trait Asks: Negotiation {
     }
     /// What the config wants and this back does not offer. `alone`: nor is it needed, where
     /// another path carries every frame.
-    fn missing(wanted: Self::Wanted, asked: Self::Wanted, back: &BackFeatures, alone: bool) -> Vec<Missing> {
+    fn not_offered(
+        wanted: Self::Wanted,
+        asked: Self::Wanted,
+        back: &BackFeatures,
+        alone: bool,
+    ) -> Vec<PathNotOffered> {
         let _ = (back, alone);
         let nothing = Self::Wanted::default();
-        if wanted != nothing && asked == nothing { vec![Missing::Path(Self::NAME)] } else { Vec::new() }
+        if wanted != nothing && asked == nothing {
+            vec![PathNotOffered::Path(Self::NAME)]
+        } else {
+            Vec::new()
+        }
     }
     /// Whether the front requests no other path beside it.
     fn is_alone(asked: Self::Wanted) -> bool {

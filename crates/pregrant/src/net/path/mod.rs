@@ -221,13 +221,13 @@ pub mod front;
 pub mod front_chain;
 pub mod held;
 pub mod keys;
-pub mod missing;
 pub mod name;
 pub mod named;
 pub mod negotiation;
 pub mod none;
+pub mod not_offered;
+pub mod path_refusal;
 pub mod refusal;
-pub mod refused;
 pub mod request_keys;
 
 pub use any::{AnyClaims, AnyPath};
@@ -254,16 +254,16 @@ pub use held::HoldsFrames;
 pub use map::back::MapPath;
 pub use name::{ChainNames, FrameCost, PathName};
 pub use named::NamedPath;
+pub use path_refusal::PathRefusal;
 pub use persistent::back::PersistentPath;
 pub use refusal::Refusal;
-pub use refused::Refused;
 pub use staging::back::{StagedBuffers, StagingPath};
 pub use staging::list::DataLen;
 
 pub use asks::Asks;
 pub use config::PathConfig;
-pub use missing::Missing;
 pub use negotiation::{Negotiation, OfPath};
+pub use not_offered::PathNotOffered;
 
 pub use super::stats::Served;
 

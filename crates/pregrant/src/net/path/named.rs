@@ -53,7 +53,7 @@ pub enum Received {
     /// The same, but that its bytes come when they are [fetched](NamedPath::fetch).
     Noted,
     /// There is no room for it.
-    Refused,
+    NoRoom,
 }
 
 /// Such memory of one queue.

@@ -18,7 +18,7 @@ use super::front::FrontPath;
 use super::keys::PathKeys;
 use super::name::{FrameCost, PathName};
 use super::named::NamedPath;
-use super::refused::Refused;
+use super::path_refusal::PathRefusal;
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs};
 use alloc::boxed::Box;
@@ -53,7 +53,7 @@ pub trait Negotiation {
     /// default is nothing.
     type Wanted: Copy + PartialEq + Eq + Debug + Default;
     /// Why a queue goes on without it.
-    type Refusal: Refused;
+    type Refusal: PathRefusal;
     /// Which requests are its own.
     type Claims: RequestClaims;
     /// At the back.

@@ -6,7 +6,7 @@ use super::front::FrontPath;
 use super::keys::KeyPlace;
 use super::name::PathName;
 use super::named::{Answers, NamedPath, Received};
-use super::refused::Refused;
+use super::path_refusal::PathRefusal;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::front::regions::{Granted, Region};
 use crate::net::front::rx_answers::Part;
@@ -38,7 +38,7 @@ impl fmt::Display for NoRefusal {
     }
 }
 
-impl Refused for NoRefusal {
+impl PathRefusal for NoRefusal {
     fn line(&self, _: KeyPlace<'_>) -> String {
         match *self {}
     }

@@ -1,31 +1,32 @@
-//! Why a queue goes on without what its front asked for: each path says it in its own words.
+//! The reason for which a queue goes on without a path that its front requested, for any path. Each
+//! path words its own ([`PathRefusal`]).
 //!
 //! What a front may do: cause any of these, again and again. The owner of the vif limits what is
 //! logged.
 
 use super::keys::KeyPlace;
 use super::negotiation::Negotiation;
-use super::refused::Refused;
+use super::path_refusal::PathRefusal;
 use alloc::string::String;
 use core::fmt;
 
 macro_rules! refusals {
     ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {
-        /// What was refused, and why.
+        /// The path that was refused, and why.
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub enum Refusal {
             $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Refusal),)*
         }
 
         impl Refusal {
-            /// [`Refused::line`].
+            /// [`PathRefusal::line`].
             pub fn line(&self, at: KeyPlace<'_>) -> String {
                 match self {
                     $(Self::$path(why) => why.line(at),)*
                 }
             }
 
-            /// [`Refused::shown`].
+            /// [`PathRefusal::shown`].
             pub fn shown(&self) -> String {
                 match self {
                     $(Self::$path(why) => why.shown(),)*

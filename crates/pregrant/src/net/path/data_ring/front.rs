@@ -436,7 +436,7 @@ impl<P: Platform> NamedPath<P> for RecvArea<P> {
         }
         let pieces = parts.iter().filter_map(around);
         let pieces = pieces.flat_map(|(piece, rest)| core::iter::once(piece).chain(rest));
-        Ok(if to.take(total, offload, pieces) { Received::Whole } else { Received::Refused })
+        Ok(if to.take(total, offload, pieces) { Received::Whole } else { Received::NoRoom })
     }
 
     fn copy(&self, _p: &P, part: &Part, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault> {

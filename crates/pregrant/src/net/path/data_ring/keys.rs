@@ -9,7 +9,7 @@
 //! no vif.
 
 use super::index::IndexFault;
-use crate::net::path::Refused;
+use crate::net::path::PathRefusal;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
@@ -75,7 +75,7 @@ pub enum HalfRefusal {
     TooManyPages(TooManyPages),
 }
 
-impl Refused for HalfRefusal {
+impl PathRefusal for HalfRefusal {
     fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue, dir) = (at.key(INDEX_REF), at.queue, at.dir);
         format!(

@@ -8,7 +8,7 @@
 //! What a peer may do: write anything. What makes no sense means ordinary grants, never no vif.
 
 use crate::error::PlatformError;
-use crate::net::path::Refused;
+use crate::net::path::PathRefusal;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use alloc::format;
 use alloc::string::String;
@@ -31,7 +31,7 @@ pub const KEYS: PathKeys =
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WholeRefusal(pub PlatformError);
 
-impl Refused for WholeRefusal {
+impl PathRefusal for WholeRefusal {
     fn line(&self, at: KeyPlace<'_>) -> String {
         format!("{}/{REQUEST} is not granted, it goes on with ordinary grants: {self}", at.front)
     }

@@ -175,11 +175,11 @@ impl<P: Platform> NamedPath<P> for BackPages<P> {
         (parts, offload): (&[Part], Offload),
         to: &mut impl Sink,
     ) -> Result<Received, PeerFault> {
-        let Some(out) = to.arena() else { return Ok(Received::Refused) }; // cannot be, by `FETCHES`
+        let Some(out) = to.arena() else { return Ok(Received::NoRoom) }; // cannot be, by `FETCHES`
         let i = out.len();
         let total = parts.iter().map(|part| usize::from(part.len)).sum();
         if out.room(total, offload).is_none() {
-            return Ok(Received::Refused);
+            return Ok(Received::NoRoom);
         }
         let mut at = out.desc(i).at;
         for part in parts {

@@ -9,7 +9,7 @@
 //! queue, never no vif.
 
 use crate::error::PlatformError;
-use crate::net::path::Refused;
+use crate::net::path::PathRefusal;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::xenbus::KeyError;
@@ -52,7 +52,7 @@ pub enum LendRefusal {
     Grant(PlatformError),
 }
 
-impl Refused for LendRefusal {
+impl PathRefusal for LendRefusal {
     fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(LIST_REF), at.queue);
         format!("queue {queue} goes on without guest copy, by the list {key}: {self}")

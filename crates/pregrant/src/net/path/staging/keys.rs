@@ -10,7 +10,7 @@
 //! never no vif.
 
 use super::list::{DataLen, LIST_PAGES_MAX, ListFault};
-use crate::net::path::Refused;
+use crate::net::path::PathRefusal;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
@@ -297,7 +297,7 @@ pub enum ListRefusal {
     TooManyPages(TooManyPages),
 }
 
-impl Refused for ListRefusal {
+impl PathRefusal for ListRefusal {
     fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(&format!("{}-data-ref0", at.dir)), at.queue);
         format!(

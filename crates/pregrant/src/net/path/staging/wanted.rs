@@ -5,7 +5,7 @@
 
 use super::keys::{Offer, SENT_ON_SINCE};
 use super::list::DataLen;
-use crate::net::path::Missing;
+use crate::net::path::PathNotOffered;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -44,17 +44,17 @@ impl Buffers {
     }
 
     /// What of it such a back has not. Lengths do not matter where another path is `alone`.
-    pub(super) fn missing(self, offer: &Offer, alone: bool) -> Vec<Missing> {
+    pub(super) fn not_offered(self, offer: &Offer, alone: bool) -> Vec<PathNotOffered> {
         let mut all = Vec::new();
         let lens = [self.tx, self.rx].into_iter().flatten();
         for asked in lens.filter(|len| !alone && !offer.sizes.contains(len)) {
-            let missing = Missing::DataLen { asked, offered: offer.sizes.clone() };
-            if !all.contains(&missing) {
-                all.push(missing);
+            let not_offered = PathNotOffered::DataLen { asked, offered: offer.sizes.clone() };
+            if !all.contains(&not_offered) {
+                all.push(not_offered);
             }
         }
         if self.sent_on && offer.revision < SENT_ON_SINCE {
-            all.push(Missing::SendingOn);
+            all.push(PathNotOffered::SendingOn);
         }
         all
     }

@@ -1,11 +1,11 @@
-//! What each path says of why a queue goes on without it.
+//! The reason for which a queue goes on without a path, as that path words it.
 
 use super::keys::KeyPlace;
 use alloc::string::{String, ToString};
 use core::fmt;
 
-/// Why a path is refused, in its words.
-pub trait Refused: Clone + PartialEq + Eq + fmt::Debug + fmt::Display {
+/// Why a request for a path is refused. [`Refusal`](super::refusal::Refusal) is that of any path.
+pub trait PathRefusal: Clone + PartialEq + Eq + fmt::Debug + fmt::Display {
     /// A line for the log.
     fn line(&self, at: KeyPlace<'_>) -> String;
     /// The reason, as a table of vifs shows it.

@@ -1,12 +1,13 @@
-//! What of a path a front's owner wants and a back does not offer.
+//! The parts of a path that a front's owner wants and a back does not offer.
+//! [`NotOffered`](crate::net::front::NotOffered) has these of all paths, and what is of no path.
 
 use super::DataLen;
 use super::name::PathName;
 use alloc::vec::Vec;
 
-/// One such thing.
+/// One such part.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Missing {
+pub enum PathNotOffered {
     /// Buffers of this length.
     DataLen {
         /// What the front requested.
