@@ -1,15 +1,16 @@
-//! The two halves of a queue: one sends, the other receives, each where its owner is.
+//! The two halves of a queue: one sends, the other receives, and each may be in a thread of its
+//! own.
 //!
 //! ```text
 //!   FrontQueue --into_halves--> TxHalf: queue, publish, reclaim     under the sender's lock
 //!              \               RxHalf: recv                         by its poller, without a lock
 //!               <--of_halves--'
 //! ```
-//! Invariant: the halves share their [`Link`] and nothing else, so neither waits for the other. A
-//! half gives and takes nothing once its vif is not live. Received buffers that are sent on by TX
-//! pass from half to half, so only a whole queue does that.
+//! Invariants: the halves share their [`Link`] and nothing else, so neither waits for the other. A
+//! half moves no frame while its vif is not live. To send received buffers on by TX takes both
+//! halves, so only a whole queue does that.
 //!
-//! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx).
+//! What the back may do: see [`tx`](super::tx), [`rx`](super::rx).
 
 use super::asked::Asked;
 use super::hook::HookStats;

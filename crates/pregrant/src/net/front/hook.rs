@@ -1,5 +1,4 @@
-//! The frame hook: what a guest decides of a frame before anything of it is copied to where frames
-//! go.
+//! The frame hook: a function that decides on a received frame, before the frame is copied.
 //!
 //! ```text
 //!   slot's memory --first 256 bytes--> HookFrame --closure--> Pass      the caller's arena: head as it is now, the rest copied
@@ -7,9 +6,10 @@
 //!                                                             Tx        the same buffer, or a TX slot
 //!                                                             Redirect  Diverted, for another vif
 //! ```
-//! What the back may do: change the frame's memory at any time. The closure has a private copy and
-//! nothing else; what it allows and what it changes is that copy. Bytes behind it are copied once,
-//! behind the head, and the hook has not read them before.
+//! Invariant: the hook gets a private copy of the first bytes. It decides by that copy, and changes
+//! that copy; the bytes behind it are copied once, later, and the hook has not read them.
+//!
+//! What the back may do: change the frame's memory at any time.
 
 use super::lent::RX_HEAD_BYTES;
 use crate::port::{Arena, BURST_FRAMES, Burst, Offload};

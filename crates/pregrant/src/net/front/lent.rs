@@ -1,16 +1,18 @@
-//! The pages of RX slots, and those that a consumer holds.
+//! The pages of RX slots, and which of them a consumer reads in place.
 //!
 //! ```text
 //!   spare --post--> slot --answer--> lent, with a token --release--> spare        slot --answer, copied--> the same slot
 //! ```
-//! A frame that is [received by reference](super::RxFront::recv_by_reference) has private bytes at
-//! its front ([`RX_HEAD_BYTES`]) and the rest in the pages that the back wrote to. Their slots get
-//! other pages, where some are spare; none is posted again, nor is its grant ended, before its
-//! token comes back. A token is good once: it has a number that no other one had in its vif.
+//! A frame that is [received by reference](super::RxFront::recv_by_reference) has its first
+//! [`RX_HEAD_BYTES`] in private memory, and the rest in the pages that the back wrote to. Spare
+//! pages replace these in their slots.
 //!
-//! What the back may do: write to a page that is lent, which it could keep mapped. So lent bytes
-//! are payload: a second read may give other bytes, so nothing here parses them. It cannot
-//! have a page posted, released or lent twice.
+//! Invariants: a lent page is not posted, and its grant does not end, before its token comes back.
+//! A token is good once: its number is used once in the life of a vif.
+//!
+//! What the back may do: write to a lent page, which it may have kept mapped. So lent bytes are
+//! payload, and nothing here parses them: a second read may give other bytes. It cannot have a page
+//! posted, released or lent twice.
 
 use crate::net::path::{FrontChain, FrontPath};
 use crate::platform::Platform;

@@ -1,14 +1,15 @@
-//! What the two halves of a queue share.
+//! The state that the two halves of a queue share: flags, and the channels.
 //!
 //! ```text
 //!   TxHalf: sender, under its lock --sender_waits, live--> Link <--sender_waits, live-- RxHalf: poller
 //!                                    channel of TX  <------'  '------> channel of RX, or the same
 //! ```
-//! Invariants: nothing here is written but flags. A sender that waits for room says so before it
-//! arms its ring, so that a poller whom the answer's event wakes sees it: with one channel the
-//! poller alone hears events, and takes the sender's lock for no other reason.
+//! Invariants: only flags are written here. A sender that waits for room sets `sender_waits` before
+//! it arms its ring, so the poller that the answer's event wakes sees the flag. Where TX and RX
+//! share a channel, only the poller gets events, and it takes the sender's lock only if that flag
+//! is set.
 //!
-//! What the back may do: send events whenever it likes, or never. Checked by loom:
+//! What the back may do: send events at any time, or never. Loom checks all orders:
 //! `tests/halves_loom.rs`.
 
 use crate::sync::{AtomicU32, Ordering};

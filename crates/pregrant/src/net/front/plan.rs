@@ -1,14 +1,15 @@
-//! What a queue is made of, from all that was wished for to the least that works.
+//! The sizes of a queue: a list of plans, from the requested one to the smallest that works. The
+//! first that there is memory for is taken.
 //!
 //! ```text
-//!   wished length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
-//!   all of it with the wished data ring --> with a smaller one --> with none
+//!   requested length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
+//!   all of it with the requested data ring --> with a smaller one --> with none
 //! ```
 //! Memory to grant may be short: Linux's gntalloc has 1024 pages for a whole domain, and two queues
-//! with a page for each slot are more. More queues come before more ids, longer buffers before
-//! shorter ones, and any staging before none.
+//! with a page for each slot need more. The order prefers more queues to more ids, longer buffers
+//! to shorter ones, and any staging to none.
 //!
-//! What a peer may do: offer lengths; at most a few plans are made of them.
+//! What a peer may do: offer lengths. Few plans are made of them.
 
 use super::asked::Asked;
 use alloc::vec::Vec;

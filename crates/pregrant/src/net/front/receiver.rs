@@ -1,13 +1,15 @@
-//! How frames leave the slots' memory: by a copy, or by a copy of their heads.
+//! Two ways in which a received frame leaves its slots' memory: all of it is copied, or its head
+//! is.
 //!
 //! ```text
 //!   parts of a frame --Copying--> a sink, whole
 //!                    --Lending--> an arena: the first bytes; the pages of the rest are lent
 //! ```
-//! Invariant: all parts of a frame are checked before any is given away, so that a sink never has
-//! half of one. An arena is read once the call returned without a fault, so there each part is
-//! checked as it is copied. What the back may do: name offsets and lengths that pass a slot's
-//! memory; each is a fault.
+//! Invariant: all parts of a frame are checked before any goes to a sink, so a sink never has half
+//! a frame. An arena is read only after the call has returned without a fault; there, each part is
+//! checked as it is copied.
+//!
+//! What the back may do: name offsets and lengths beyond a slot's memory. Each is a fault.
 
 use super::lent::{Lent, LentPages, RX_HEAD_BYTES};
 use super::rx_answers::{LongFrame, Part, fault};

@@ -1,14 +1,14 @@
-//! The answers of one received frame: where its parts are, and what is said of it.
+//! Reads the answers of one received frame: its parts, its offload, or that there is no frame.
 //!
 //! ```text
 //!   first answer [extras] [more answers] --LongFrame::read--> parts: slot, offset, length; offload; or that there is no frame
 //! ```
-//! Each answer is copied out of the ring once. Invariant: a later call reads again a frame whose
-//! answers are not all there, and nothing of it is kept till then.
+//! Invariants: each answer is copied out of the ring once for a read. If not all answers of a frame
+//! are there, nothing is kept: a later call reads it from its first answer.
 //!
-//! What the back may do: chains without an end, extras that make no sense, a frame that is half in
-//! one memory and half in another that [its responses name](crate::net::path::NamedPath). Each is a
-//! fault. The path that has the memory validates offsets and lengths.
+//! What the back may do: send chains without an end, invalid extras, or a frame with one part in
+//! its slots and another in memory that [its responses name](crate::net::path::NamedPath). Each is
+//! a fault. The path that has the memory validates offsets and lengths.
 
 use crate::error::PeerFault;
 use crate::net::gso;

@@ -1,17 +1,16 @@
-//! Which staging buffer each RX slot has, where a received one can be sent on by TX
-//! (docs/protocol 3.5).
+//! Assigns staging buffers to RX slots, where TX can send a received buffer on (docs/protocol 3.5).
 //!
 //! ```text
 //!   spare --post--> slot --answer, copied or dropped--> the same slot
 //!     ^              '----answer, sent on--> TX, by its id --answer of TX taken--.
 //!     '--------------------------------------------------------------------------'
 //! ```
-//! Invariant: a buffer is in one place. It has a slot, or is spare, or is on TX;
-//! [`RxBuffers::holds`] counts them. Ids of RX requests are buffers: without a buffer a slot is not
-//! posted. Where nothing is sent on, a slot has the buffer of its number for good.
+//! Invariants: a buffer is in one place: it has a slot, is spare, or is on TX ([`RxBuffers::holds`]
+//! counts them). The id of an RX request is its buffer's number, so a slot without a buffer is not
+//! posted. Where nothing is sent on, a slot always has the buffer of its own number.
 //!
-//! What the back may do: nothing here. It names slots by their place on the ring, and an id of TX
-//! counts once it is known to be in flight ([`tx`](super::tx)).
+//! What the back may do: nothing here. It names RX slots by their place on the ring, and an id of
+//! TX counts once it is known to be in flight ([`tx`](super::tx)).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

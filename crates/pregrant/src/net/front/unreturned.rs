@@ -1,10 +1,10 @@
-//! Pages of a queue that is gone, of which frames are still lent.
+//! Pages of a queue that has ended while a consumer still reads frames in them.
 //!
 //! ```text
 //!   FrontQueue --end--> Unreturned (frames are read here) --the last token is back--> Regions
 //! ```
-//! They stay granted to their back, as all pages that a vif has; until they are returned no other
-//! vif has them, and they are not posted again.
+//! Invariants: they stay granted to their back, as all pages of a vif do. Until they are returned
+//! they are not posted again, and no other vif has them.
 
 use super::lent::{LentPages, UnknownToken};
 use super::regions::Regions;

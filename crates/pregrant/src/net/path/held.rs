@@ -1,5 +1,5 @@
-//! Payload that stays where the guest put it, for a port that takes it there; and the frames that
-//! the port has in flight, which their paths hold.
+//! Zero-copy TX: a path leaves a frame's payload in the guest's pages, the port reads it there, and
+//! the path keeps the pages until the port has completed the frame.
 //!
 //! ```text
 //!   long frame --all slots have pages--> head (128 bytes, private) + parts --map_payload, piece--> port
@@ -8,23 +8,26 @@
 //! ```
 //! | name | is |
 //! |---|---|
-//! | [`HoldsFrames`] | what a path does that leaves payload in place |
-//! | [`HeldFrames`] | the parts of a batch's frames, and the frames in flight, of a path whose pages stay mapped |
+//! | [`HoldsFrames`] | the calls of a path that leaves payload in place |
+//! | [`HeldFrames`] | of a path whose pages stay mapped: the parts of a batch's frames, and the frames in flight |
 //! | [`HeldPages`] | those pages, unmapped when no frame holds them |
 //! | [`Standing`] | a path that has both |
-//! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | the chain, as a port sees it; the port, as a queue sees it |
+//! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | the chain, for a port; the port, for a queue |
 //!
-//! [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and
-//! [`persistent`](super::persistent) have standing pages; each says which page a slot has, and what
-//! that page is called. [`map`](super::map) maps its pages for a batch.
+//! The pages of [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and
+//! [`persistent`](super::persistent) stay mapped. Each of these says which page a slot has, and by
+//! which name. [`map`](super::map) maps its pages for a batch.
 //!
-//! Invariants: a frame is lent whole or not at all, behind a head that has all headers which
-//! anybody is to understand. A page of a held frame is named here until the port completes the
-//! frame, and unmapping checks that. Nothing is allocated after the first batch for a port that
-//! names payload: a held frame keeps its slots of the ring, whose number bounds them.
+//! Invariants:
+//! - A frame is lent whole or not at all. Its head is private, and has all headers that a reader
+//!   may parse.
+//! - The page of a held frame is recorded here until the port completes the frame, and is not
+//!   unmapped before.
+//! - Nothing is allocated after the first batch for a port that takes payload in place. A held
+//!   frame keeps its slots of the ring, so the ring's length bounds the held frames.
 //!
-//! What a guest may do: change the payload at any time; a head, a length or a place it cannot
-//! change. It can name a page twice: both frames have what is there when they are read.
+//! What a guest may do: change the payload at any time, but no head, length or place. It can name a
+//! page twice: both frames then have the bytes that are there when they are read.
 
 use crate::grants::GrantStore;
 use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};

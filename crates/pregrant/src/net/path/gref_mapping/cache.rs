@@ -1,6 +1,6 @@
-//! Which of the guest's own pages the back of one queue has mapped because it was asked to, and
-//! which it is to be asked for: the hash table of buffers and their references that was proposed in
-//! the review of staging grants, with a bound.
+//! The pages of the guest's own memory that the back of one queue keeps mapped: for each its grant
+//! reference and its state. Frames in such pages are sent in place. It is the bounded form of the
+//! hash table of buffers and references that was proposed in the review of staging grants.
 //!
 //! ```text
 //!   page --lookup--> hit: its reference             sent --> in flight --> answered
@@ -8,17 +8,25 @@
 //!        Wanted --granted--> Asked (ADD) --> Added --makes way--> Leaving --> Asked (DEL) --> Ending --its grant ends--> free
 //!                              '-refused-------------------------------------------------------^
 //! ```
-//! Invariants: a page has one place and one reference; a page of which a frame is in flight makes
-//! way for none; a grant announced to the back is ended after its DEL was answered, with
-//! success for that entry (or its ADD was refused, or the vif closed), and tried again for as long
-//! as the platform says that it is in use. Nothing is allocated after it was made. What makes way
-//! is the [`Clock`]'s to say, and whether anything does the [`WorkingSet`]'s.
+//! The [`Clock`] chooses the page that makes way for another. The [`WorkingSet`] decides whether
+//! any page does.
 //!
-//! What a back may do: refuse an ADD, which is asked again of fewer and so shows how many pages it
-//! takes; refuse a DEL or an entry of it, whose page is asked for [`DELS_MAX`] times and then
-//! stays; say that it has let go of what it has mapped (the grant stands, and its place is taken);
-//! never answer. Frames are right in each case: a reference names one page for as long as any
-//! request can carry it. What is answered and was not asked is counted, and changes nothing.
+//! Invariants:
+//! - A page has one place and one reference. The reference names that page as long as any request
+//!   can carry it, so frames are right whatever the back answers.
+//! - A page with a frame in flight does not make way.
+//! - The grant of an announced page ends after the back has answered its DEL with success, has
+//!   refused its ADD, or is disconnected. While the platform says that the grant is in use, ending
+//!   it is tried again.
+//! - Nothing is allocated after `new`.
+//!
+//! What a back may do:
+//! - Refuse an ADD. A shorter one follows, so the cache learns how many pages the back takes.
+//! - Refuse a DEL, or one entry of it. The page is in [`DELS_MAX`] DELs at most; after that it
+//!   stays.
+//! - Claim to have unmapped a page that it has mapped. The grant stays, and its place is not free.
+//! - Never answer. Frames go on, copied or in place.
+//! - Answer without a request. That is counted, and changes nothing.
 
 use super::clock::Clock;
 use super::front::added;

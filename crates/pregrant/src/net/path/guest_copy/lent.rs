@@ -1,12 +1,16 @@
-//! Pages that a vif lent to its guest, when they are to come back.
+//! Takes back the pages that a vif lent to its guest: its queues deliver nothing by them any more,
+//! and the guest may still have them mapped.
 //!
 //! ```text
 //!   GuestCopyPath --nothing is delivered by it--> ended --released--> gone
 //!                                                   '--the guest has them mapped--> held --tried again--> gone
 //! ```
-//! What a front may do: map what it is lent and keep it. Such a page is zeroed and held, counts
-//! among what the guest has mapped (XSA-300), and its release is tried again. Nothing more is lent
-//! to this vif meanwhile: what a guest can hold is what one connection lent.
+//! Invariants: a region is in one of the two lists until its release succeeds. A held region is
+//! zeroed, and goes to no other vif. While one is held, this vif lends nothing more, so the pages
+//! of one connection are the most that a guest can hold.
+//!
+//! What a front may do: map a lent page and keep it. The page then counts among those that the
+//! guest has mapped (XSA-300), and its release is tried again.
 
 use crate::platform::{GrantPool, InUse, Platform};
 use crate::shm::SharedBytes;
