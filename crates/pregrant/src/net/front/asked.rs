@@ -1,4 +1,4 @@
-//! What a front asks of its back: what its owner would like, and the back offers.
+//! The requests of a front to its back: features that its owner wants and the back offers.
 
 use super::config::FrontConfig;
 use super::regions::Granting;

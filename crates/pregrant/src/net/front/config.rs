@@ -1,5 +1,5 @@
-//! The settings that the owner of a vif's front requests. The back decides too: a request that it
-//! does not know costs nothing.
+//! The settings that the owner of a vif's front requests. The back decides too: a back that does
+//! not know a request goes without it, and the vif works.
 
 use super::regions::Granting;
 

@@ -1,9 +1,9 @@
-//! The memory of a queue that is being set up, as each path takes its part of it.
+//! The memory of a queue during its set-up: each path takes its part.
 //!
 //! ```text
-//!   rings --> paths, in the order of the list: buffers, areas, pages of their own --> ordinary pages for what is left
+//!   rings --> paths, in the order of the list: buffers, areas, pages of their own --> ordinary pages for the rest
 //! ```
-//! After an error some of it is there, which the queue gives back.
+//! After an error some of it exists; the queue gives that back.
 
 use super::regions::{Granted, Granting, Regions};
 use crate::error::PlatformError;

@@ -1,13 +1,12 @@
-//! One queue at the front, whole, as long as one loop serves it: rings, paths, channels,
-//! statistics. Its halves can go to two ([`halves`](super::halves)).
+//! One queue at the front, served by one loop: rings, paths, channels, statistics. It can be split
+//! into halves for two loops ([`halves`](super::halves)).
 //!
 //! ```text
 //!   Regions --new--> | TX ring, chain, channel | RX ring, chain, channel | --end--> Regions
 //!                        send, reclaim             recv, release                     what is lent: Unreturned
 //!                              ^------ recv_hooked ------'
 //! ```
-//! What the back may do is said where it does so: [`tx`](super::tx), [`rx`](super::rx),
-//! [`lent`](super::lent).
+//! What the back may do: see [`tx`](super::tx), [`rx`](super::rx), [`lent`](super::lent).
 
 use super::asked::Asked;
 use super::halves::{QueueLink, Rest, RxHalf, TxHalf};

@@ -1,4 +1,5 @@
-//! RX of one queue, at the guest: the back's frames to private memory, or lent where they are.
+//! RX of one queue, at the guest: the back's frames are copied to private memory, or lent where
+//! they are.
 //!
 //! ```text
 //!   post: every free slot gets a request (id = slot number, a page, or no page at all)
@@ -6,13 +7,15 @@
 //!   recv_by_reference: answers --> a copy of the head, the rest stays where it is --> release --> post again
 //! ```
 //!
-//! Which memory a slot's bytes are in follows from the protocol, not from a flag: each path of the
-//! [chain](FrontChain) knows which frames it [holds](FrontPath::holds), and the first that does has
-//! it. A response [names](NamedPath) memory that no slot has by its flags. Bytes are copied to
-//! private memory before anybody parses them, also where a [hook](super::hook) decides. What the
-//! back may do: answer with offsets, lengths or chains that make no sense (faults), or change the
-//! memory while it is copied (the copy is what counts), or while it is lent
-//! ([`lent`](super::lent)).
+//! The protocol decides which memory a frame is in: the first path of the [chain](FrontChain) that
+//! [holds](FrontPath::holds) it has it. A response can also [name](NamedPath) memory that no slot
+//! has, by its flags.
+//!
+//! Invariant: bytes are copied to private memory before anything parses them, also for a
+//! [hook](super::hook).
+//!
+//! What the back may do: answer with invalid offsets, lengths or chains (faults); change the memory
+//! while it is copied (the copy is used) or while it is lent ([`lent`](super::lent)).
 
 use super::lent::{Lent, LentPages, UnknownToken};
 use super::receiver::{Copying, Lending, Places, Receiver, check, memory, piece_in};

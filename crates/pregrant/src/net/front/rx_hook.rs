@@ -1,18 +1,19 @@
-//! RX by way of a [hook](super::hook): what it lets pass is received, the rest is dropped, sent on,
-//! or given to another vif.
+//! RX through a [hook](super::hook): each frame is received, dropped, sent on, or given to another
+//! vif.
 //!
 //! ```text
 //!   answers --first 256 bytes--> HookFrame --verdict--> Pass, Redirect: head and rest to an arena
 //!                                                       Tx: changes back into the buffer, its id on the TX ring
 //!                                                           or head and rest to Diverted::back, and by TxFront as any frame
 //! ```
-//! Which memory a frame is in is known as in [`rx`](super::rx). Invariants: a buffer that is sent
-//! on leaves its slot before its request is on the TX ring, and comes back by the answer to that
-//! alone ([`RxBuffers`](super::rx_buffers)); frames that are sent leave in the order in which they
-//! came.
+//! A frame's memory is found as in [`rx`](super::rx).
 //!
-//! What the back may do: as in `rx`. Bytes that it changes after the head was copied are its own:
-//! on `Tx` they go back to it alone.
+//! Invariants: a buffer that is sent on leaves its slot before its request is on the TX ring, and
+//! comes back only by the answer to that request ([`RxBuffers`](super::rx_buffers)). Frames that
+//! are sent leave in the order in which they came.
+//!
+//! What the back may do: as in `rx`. It can change bytes after the head was copied: on `Tx` they go
+//! back to it alone.
 
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::LentPages;

@@ -1,4 +1,4 @@
-//! TX of one queue, from the guest: frames in private memory to the ring.
+//! TX of one queue, from the guest: frames in private memory go to the ring.
 //!
 //! ```text
 //!   Frames --send--> runs of frames --chain--> memory of a free id, and its reference --push--> ring --publish-->
@@ -6,12 +6,14 @@
 //! ```
 //!
 //! Each path of the [chain](FrontChain) takes the frames that fit one of its slots, or its memory
-//! as long as that has room; the last takes longer ones, slot by slot. A received buffer is sent on
-//! by its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX when its request
-//! was answered; so is a page of the guest's own
-//! ([`tx_own_pages`](crate::net::path::gref_mapping::tx_own_pages)). What the back may do: answer
-//! an id that is not in flight, or too much (faults: the device is closed); never answer (the queue
-//! is full); hold on to a page (its id is not used again until it lets go).
+//! while that has room; the last one takes longer frames, slot by slot. A received buffer is sent
+//! on under its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX when its
+//! request is answered. The same holds for a page of the guest's own
+//! ([`tx_own_pages`](crate::net::path::gref_mapping::tx_own_pages)).
+//!
+//! What the back may do: answer an id that is not in flight, or more than was sent (faults: the
+//! device is closed); never answer (the queue is full); keep a page mapped (its id is not used
+//! again until the page is released).
 
 use super::regions::OwnRing;
 use super::tx_slots::{TxLimits, TxSlots, flags_of};
@@ -312,7 +314,7 @@ impl<P: Platform> TxFront<P> {
     }
 
     /// Asks the back, in a request without a frame, for multicast frames to `mac`, or no longer.
-    /// False: no room now, or too many wishes are on the way. Only where the back offers
+    /// False: no room now, or too many such requests are in flight. Only where the back offers
     /// `feature-multicast-control`.
     pub fn multicast(
         &mut self,

@@ -1,11 +1,12 @@
-//! TX slots of one queue: its ring, and which ids are on it. What each
-//! [path](crate::net::path::FrontPath) sends by.
+//! TX slots of one queue: the ring, and the ids in flight on it. Each
+//! [path](crate::net::path::FrontPath) sends through them.
 //!
 //! ```text
 //!   free ids --take--> request --write, advance--> ring        answer --> in_flight --give--> free ids
 //! ```
-//! Ids are used again in the order in which they came back. What the back may do is said in
-//! [`tx`](super::tx).
+//! Ids are used again in the order in which they came back.
+//!
+//! What the back may do: see [`tx`](super::tx).
 
 use super::regions::OwnRing;
 use crate::array;

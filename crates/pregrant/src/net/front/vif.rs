@@ -360,8 +360,8 @@ impl<P: Platform> FrontVif<P> {
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
-    /// As many queues as are wished for, by the first plan that there is memory for; where there is
-    /// none, as many as the memory allows.
+    /// Creates the requested queues, by the first plan that there is memory for; where memory is
+    /// short for all plans, as many queues as it allows.
     fn make_queues(
         &mut self,
         p: &P,
@@ -665,8 +665,8 @@ impl<P: Platform> FrontVif<P> {
         self.asked.keeps_seen()
     }
 
-    /// Why there are fewer queues, TX ids or shorter staging buffers than wished for; None: it is
-    /// all there.
+    /// Why there are fewer queues, TX ids or shorter staging buffers than requested; None: all are
+    /// there.
     pub fn shortage(&self) -> Option<PlatformError> {
         self.shortage
     }

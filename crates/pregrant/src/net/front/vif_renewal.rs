@@ -1,17 +1,17 @@
-//! A vif whose rings live on while another back takes them, which may know no reference that the
-//! front sent to its predecessor.
+//! A vif goes on with its rings while another back takes them. That back may not know the
+//! references that the front sent to its predecessor.
 //!
 //! ```text
 //!   our state 4 all the while, the back's: 4 --> 1, 2 or another --> 4     (Linux's netback, unbound and bound again)
-//!        what was shared at set-up is not taken any more --> 5, and from the beginning
-//!        it is, or nothing was ----------------------------> live; what was asked since is asked again
+//!        the back refuses what was shared at set-up  ------> 5, and from the beginning
+//!        it accepts it, or nothing was shared -------------> live; later requests are sent again
 //!        the back stays at 2: it waits for a front at 1 ---> 5, and from the beginning
 //! ```
-//! Keys tell a new back of what was shared at set-up: it says in its own which of these it takes,
-//! and frames travel that way or by nothing. What a front asks for later it would not know: pages
-//! that are to stay mapped (GET and ADD again, whatever it kept), and what the vif's owner asked
-//! for, by [`FrontStep::Renewed`]: hash and table on the control ring, multicast addresses. Our own
-//! back's successor keeps all of it, and the state 4 as well.
+//! A new back learns what was shared at set-up from the front's keys. It writes in its own keys
+//! which of that it accepts, and frames use nothing else. It does not know later requests, so these
+//! are sent again: pages that are to stay mapped (GET and ADD), and by [`FrontStep::Renewed`] the
+//! requests of the vif's owner: hash and table on the control ring, multicast addresses. A
+//! successor of our own back keeps all of it, and also state 4.
 //!
 //! What a back may do: leave 4 and come back as often as it likes. Each time costs it as much as
 //! us.

@@ -1,5 +1,5 @@
-//! How a queue comes to have a path when its front connects: the front asks, the path accepts, a
-//! key says what.
+//! How a queue gets its paths when its front connects: the front requests, the path accepts, a key
+//! says which.
 //!
 //! ```text
 //!   front's keys --asks--> accept(Said::Fresh)            --> paths of the chain --> active key: for the front, and a successor
@@ -7,11 +7,11 @@
 //!                                                             behind the rings: lend
 //! ```
 //! Each path has its own [`Accept`]. One loop (`Vif::connect_queues`) asks them all: it reads the
-//! key, counts pages, and writes what is accepted. A front keeps to what the key says. So what a
-//! predecessor accepted is taken again, and nothing else is.
+//! key, counts pages, and writes which are accepted. Invariant: a front uses only the paths that
+//! the key names, so a successor accepts these again and no others.
 //!
-//! What a front may do: ask for anything. What is wrong is refused, with a line that names its key;
-//! the queue goes on without it.
+//! What a front may do: request anything. An invalid request is refused, with a line that names its
+//! key; the queue goes on without that path.
 
 use super::active::ActiveLists;
 use super::any::AnyPath;

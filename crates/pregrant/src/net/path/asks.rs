@@ -1,9 +1,9 @@
-//! What a front asks of its back for a path, and the memory that it takes for it.
+//! The requests of a front to its back for one path, and the memory that they need.
 //!
 //! ```text
-//!   Wanted --asked--> what of it this back offers --take_memory--> a queue's chains, its keys --taken--> what the back has
+//!   Wanted --asked--> the part that this back offers --take_memory--> a queue's chains, its keys --taken--> the part that the back has
 //! ```
-//! What a path says nothing of, it does not need.
+//! Every method has a default, for a path that needs no such request.
 
 use super::active::ActiveLists;
 use super::negotiation::Negotiation;

@@ -1,15 +1,15 @@
-//! What a path does at the back.
+//! A path at the back.
 //!
 //! ```text
-//!   TxBatch --fetch--> arena bytes        what a path does not serve comes back in the Todo,
+//!   TxBatch --fetch--> arena bytes        frames that a path does not serve come back in the Todo,
 //!   burst --deliver--> RX slots           and the next of its [chain](super::Chain) is asked
 //!           retire --> frames whose pages a path held longer than the call
 //!     holds_frames --> payload that it left where the guest put it, for a port that takes it there
 //! ```
 //!
-//! A path is asked once per batch, with a bit per frame. It reads grefs, ids and lengths only from
-//! the batch's private copies, and marks a frame that it cannot fetch as failed. It never touches
-//! the ring: answers are the queue's, in request order.
+//! A path is called once for a batch, with a bit for each frame. It reads grefs, ids and lengths
+//! only from the batch's private copies, and marks a frame that it cannot fetch as failed. It never
+//! touches the ring: the queue answers, in the order of requests.
 
 use super::PageExchange;
 use crate::grants::StoreFigures;

@@ -1,14 +1,16 @@
-//! The paths of one direction of a queue, one after another: what the first does not serve the next
-//! is asked for, and `copy` serves what is left.
+//! The paths of one direction of a queue, in their order: each gets the frames that the one before
+//! did not serve, and `copy` serves the rest.
 //!
 //! ```text
 //!   batch --> staging --rest--> data-ring --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
 //! ```
-//! Their order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Frames
-//! from the guest that say by a flag whose they are go to paths that are asked first. What both
-//! directions of a queue share (a table of mapped pages) has the chain that is at work. Each may
+//! The order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Requests
+//! that name their path by a flag go to paths that are asked first. State that both directions of a
+//! queue share (a table of mapped pages) is with the chain that runs. A path may
 //! [lend](HoldsFrames) a frame's payload, and hold frames longer than the call
-//! ([`BackPath::retire`]): a frame that is lent is one path's alone.
+//! ([`BackPath::retire`]).
+//!
+//! Invariant: one path alone lends a frame.
 
 use super::{
     AnyClaims, AnyPath, BackPath, ByteArea, ChainNames, CopyPath, HoldsFrames, PageExchange, PathName,

@@ -1,4 +1,4 @@
-//! How a back is to serve the paths, as its operator says.
+//! The operator's settings of a back, for each path.
 
 use super::{Negotiation, OfPath, PathName};
 

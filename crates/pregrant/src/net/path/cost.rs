@@ -1,4 +1,4 @@
-//! What frames cost by each path, and which paths are asked first: as each says of itself.
+//! The cost of frames by each path, and the order in which paths are asked: as each path states it.
 
 use super::back::RequestClaims;
 use super::name::{FrameCost, PathName, UnknownPath};

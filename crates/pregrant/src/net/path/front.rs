@@ -1,14 +1,13 @@
-//! What a path does at the front: it has memory for a queue's ids, and knows what to announce of it
-//! to the back.
+//! A path at the front: memory for a queue's ids, and what the requests announce of it to the back.
 //!
 //! ```text
 //!   TX: frames --send_run--> bytes of ids --grant--> the requests' references       answer --settle--> the id is free
 //!   RX: grant --> the request's reference        answer --holds--> which path's memory the frame is in --start--> bytes
 //! ```
-//! A path is asked for runs of frames, so that what is called for a frame is known where it is
-//! compiled. It writes requests to the ring and publishes none. The memory is shared: what a back
-//! wrote there counts as a copy only. RX memory that no slot has, and that a response names by its
-//! flags, is a [`NamedPath`](super::named::NamedPath).
+//! A path is called once for a run of frames, so that the work for each frame is compiled inline.
+//! It writes requests to the ring and does not publish them. The back can write to the memory: only
+//! a copy of it is parsed. RX memory that no slot has, and that a response names by its flags, is a
+//! [`NamedPath`](super::named::NamedPath).
 
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;

@@ -1,12 +1,12 @@
-//! The paths of one direction of a front's queue, one after another: what the first does not carry
-//! goes by the next, and the last carries every frame.
+//! The paths of one direction of a front's queue, in their order: each gets the frames that the one
+//! before did not carry, and the last carries every frame.
 //!
 //! ```text
 //!   frames --> staging --rest--> data ring, TX --rest--> pages       staging of 65535 bytes: nothing is left for the others
 //!                                                                    staging of 4096: the first slot of what goes by pages
 //!   RX: responses that name it by their flags --> data ring, pages of the back's
 //! ```
-//! Only the last one's memory has grants that end with a frame.
+//! Invariant: only the last path's memory has grants that end with a frame.
 
 use super::any_front::{AnyFrontPath, AnyNamedPath};
 use super::copy::front::OrdinaryPages;

@@ -1,5 +1,5 @@
-//! What the keys of paths have in common: their names, by what becomes of them, and where those of
-//! a queue stand. What several paths ask alike is in [`request_keys`](super::request_keys).
+//! The keys of all paths: their names, by their effect, and the directory of a queue's keys.
+//! Requests that several paths share are in [`request_keys`](super::request_keys).
 
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;

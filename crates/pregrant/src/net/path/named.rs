@@ -5,8 +5,10 @@
 //!                             --recv_long-> one over several slots     --copy--> some bytes of it, for a hook
 //! ```
 //! Frames whose responses have none of these flags are in their slots' memory
-//! ([`FrontPath`](super::FrontPath)). What the back may do: name any place; each path judges its
-//! own, and one that cannot be is a fault.
+//! ([`FrontPath`](super::FrontPath)).
+//!
+//! What the back may do: name any place. Each path validates the places of its own frames; an
+//! invalid one is a fault.
 
 use crate::error::PeerFault;
 use crate::net::front::regions::{Granted, OwnRing};

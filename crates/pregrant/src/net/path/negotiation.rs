@@ -1,16 +1,17 @@
-//! What a path is to the two ends: types and functions by which a loop over the list of paths
-//! offers each, asks for it and takes it.
+//! A path as the two ends negotiate it: the types and functions by which one loop over the list of
+//! paths offers, requests and accepts each.
 //!
 //! ```text
 //!   back                                            front
 //!     Config --allow--> Offer --put_offer--> keys --read_offer--> Offer
 //!     Request  <--read_request-- keys  <--put_request--  Request of the vif, QueueRequest of each queue
-//!     acceptor --> paths of a chain (Back)          Wanted --asked--> what of it this back offers
+//!     acceptor --> paths of a chain (Back)          Wanted --asked--> the part that this back offers
 //!                                                   --take_memory--> memory of a chain (Front, Named)
 //!     active key ------------------------------>    taken: in which directions the back has it
 //! ```
-//! Structs that are of all paths ([`BackFeatures`](crate::net::features::BackFeatures) and others)
-//! have a field for each, by the name of its folder. What a path says nothing of, it has not.
+//! Structs of all paths ([`BackFeatures`](crate::net::features::BackFeatures) and others) have a
+//! field for each path, named like its folder. A method that a path does not implement means that
+//! the path has no such part.
 
 use super::accept::Accept;
 use super::back::{BackPath, RequestClaims};

@@ -1,5 +1,5 @@
-//! Memory that a path does not have at the front, claims that it does not make, refusals that do
-//! not happen: types of which there is no value, so that lists of all paths cost nothing for them.
+//! Types without a value: for a path without memory at the front, without claims, or without
+//! refusals. Lists of all paths cost nothing for these.
 
 use super::back::RequestClaims;
 use super::front::FrontPath;

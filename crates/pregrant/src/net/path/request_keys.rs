@@ -1,7 +1,8 @@
-//! A front's requests that several paths make alike: a key of each queue that names one page, from
-//! which the back learns the rest, and a flag for all queues.
+//! Two kinds of requests that several paths share: a key of each queue that names one page, from
+//! which the back learns the rest; and a flag for all queues.
 //!
-//! What a peer may do: write anything. What makes no sense means that the queue goes without.
+//! What a peer may do: write anything. An invalid value means that the queue goes without that
+//! path.
 
 use super::negotiation::{Nothing, Requests};
 use crate::units::{DomId, GrantRef};

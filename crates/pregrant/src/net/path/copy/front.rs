@@ -1,4 +1,4 @@
-//! Ordinary pages as a path: what no other path carries goes by them.
+//! Ordinary pages as a path at the front: they carry the frames that no other path does.
 
 pub use super::pages::OrdinaryPages;
 

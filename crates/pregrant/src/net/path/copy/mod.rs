@@ -1,5 +1,5 @@
-//! `copy`: the back copies each frame by grant copy, a batch in one call. Every front can be served
-//! so; what other paths do not serve ends here.
+//! `copy`: the back copies each frame by grant copy, a batch in one call. It works with every
+//! front, and serves the frames that no other path does.
 //!
 //! ```text
 //!   front: a page for each id, granted for each frame (TX) or once     back: one grant copy for each slot

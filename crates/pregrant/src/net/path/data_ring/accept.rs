@@ -1,9 +1,9 @@
-//! Data rings, as a connecting back takes them: each half whole or not at all.
+//! Accepts data rings of a connecting front: each half whole or not at all.
 //!
 //! ```text
 //!   data-ring-ref --map, read, unmap--> index page --validate--> in: mapped read-write     out: mapped read-only
 //! ```
-//! What a front may do: give any page. What is wrong with it, or with one half, is said with the
+//! What a front may do: give any page. A fault of the page, or of one half, is reported with the
 //! key; the other half is served.
 
 use super::back::DataRingPath;

@@ -5,11 +5,12 @@
 //!   TX   place, size --one memcpy, in two pieces around the end--> arena
 //!   RX   frame --take--> place, memcpy --> response with the place      request i + N taken: response i's bytes are free
 //! ```
-//! TX serves the frames that say that they are in the area ([`claim`](super::claim), whose places
-//! were checked as they were taken from the ring), RX all that it has room for, all slots of a
-//! frame or none. What a front may do: change bytes while they are copied (the copy is what
-//! counts); name bytes of another of its frames, which are its own; never post a slot again, and
-//! find the area full. After a death: [`resume`](ByteArea::resume).
+//! TX serves the frames whose requests say that they are in the area ([`claim`](super::claim) has
+//! checked their places). RX serves the frames that the area has room for, all slots of a frame or
+//! none. After a death: [`resume`](ByteArea::resume).
+//!
+//! What a front may do: change bytes while they are copied (the copy is used); name bytes of
+//! another frame of its own; never post a slot again (its area is full).
 
 use super::claim::CLAIM;
 use super::places::{Places, Used};

@@ -4,9 +4,11 @@
 //!   SendArea   frame --take--> place in `out` --> bytes      answer of its id --settle--> the oldest places are free
 //!   RecvArea   response's place in `in` --copy_out--> private bytes
 //! ```
-//! The index page stays with the queue, each half with its direction. What a back may do: answer
-//! ids in any order (a place is free when those before it are), never answer (the area is full, and
-//! frames go by the next path), name any place (a fault).
+//! The index page stays with the queue, each half with its direction.
+//!
+//! What a back may do: answer ids in any order (a place is free when those before it are), never
+//! answer (the area is full, and frames go by the next path), name any place (an invalid one is a
+//! fault).
 
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, index, rounded};

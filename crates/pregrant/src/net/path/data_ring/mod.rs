@@ -2,15 +2,17 @@
 //! (docs/protocol 4.5).
 //!
 //! ```text
-//!   front: index page, granted --key--> back: reads, judges, maps each half: all of it or nothing      index.rs
+//!   front: index page, granted --key--> back: reads, validates, maps each half: all of it or nothing   index.rs
 //!   TX   frame --place in `out`--> request with the place            answered: the place is free       places.rs
 //!   RX   frame --place in `in` --> response with the place           slot posted again: the place is free
 //! ```
 //! Keys: `feature-data-ring` and `max-data-ring-order` of the back, `data-ring-ref` of the front;
-//! `data-ring-active` of the back says which halves were accepted. Costs: a memory copy at each end
-//! and no grant operation for a frame that finds room, and as many bytes of the area as it has,
-//! rounded up to 64. What finds none goes by the queue's next path, in the end by `copy`. What a
-//! peer may do: change bytes at any time, and name any place; what was copied counts.
+//! `data-ring-active` of the back says which halves were accepted. Costs: a memory copy at each
+//! end, no grant operation, and as many bytes of the area as the frame has, rounded up to 64. A
+//! frame that finds no room goes by the queue's next path, in the end by `copy`.
+//!
+//! What a peer may do: change bytes at any time (the copy is used), and name any place (it is
+//! checked).
 
 pub mod accept;
 pub mod back;

@@ -1,5 +1,4 @@
-//! What the two ends agree on about the path, and what each of them takes for it
-//! ([`Negotiation`]).
+//! How the two ends negotiate `data-ring` ([`Negotiation`]): settings, offer, requests, memory.
 
 use super::{SMALLER, accept, claim, front, keys};
 use crate::error::PlatformError;

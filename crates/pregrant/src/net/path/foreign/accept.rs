@@ -1,10 +1,10 @@
-//! All of a guest, as a connecting back maps it: for each queue, or not at all.
+//! Accepts `foreign`: a connecting back maps all of a guest for each queue, or nothing.
 //!
 //! ```text
 //!   offered, because the operator said so --> request-foreign --> mapped --> foreign-active = 1
 //! ```
-//! What a front may do: ask. It is given nothing that it does not have; the vif's log says that it
-//! is not apart from this back.
+//! What a front may do: request it. It gets no access that it does not have; the vif's log says
+//! that it is not isolated from this back.
 
 use super::back::ForeignPath;
 use super::keys::{ACTIVE, REQUEST, WholeRefusal};

@@ -1,12 +1,13 @@
-//! `foreign` at the back: bytes from and to any frame of a guest, all of which is mapped from
-//! connect to disconnect (docs/protocol 4.6).
+//! `foreign` at the back: bytes from and to any page of a guest that is mapped whole, from connect
+//! to disconnect (docs/protocol 4.6).
 //!
-//! TX serves the frames whose requests say that they name frames ([`claim`](super::claim)), RX the
-//! slots whose references have the [mark](RX_FOREIGN); of an RX frame whose other slots have none,
-//! the next path serves these. What a front may do: change bytes while they are copied (the copy is
-//! what counts); name frames that it does not have (an ERROR for the frame), its rings or its grant
-//! table (its own: they are validated when they are read). After a death there is
-//! nothing to remember.
+//! TX serves the frames whose requests say that they name frames of memory
+//! ([`claim`](super::claim)), RX the slots whose references have the [mark](RX_FOREIGN). The next
+//! path serves the other slots of an RX frame. After a death there is no state to restore.
+//!
+//! What a front may do: change bytes while they are copied (the copy is used); name memory that it
+//! does not have (an ERROR for the frame), its rings or its grant table (its own: they are
+//! validated when they are read).
 
 use super::claim::CLAIM;
 use crate::error::PlatformError;

@@ -1,7 +1,7 @@
-//! The front's pages, named by their frames: ordinary pages, and nothing is granted.
+//! The front's pages, named by their frame numbers: ordinary pages, without grants.
 //!
-//! What a back may do: everything, to these pages and to all others. Its answers are validated as
-//! ever.
+//! What a back may do: anything, to these pages and to all others of the guest. Its answers are
+//! validated as for any path.
 
 use crate::error::PlatformError;
 use crate::net::front::memory::{QueueMemory, RX, TX};

@@ -1,5 +1,4 @@
-//! What the two ends agree on about the path, and what each of them takes for it
-//! ([`Negotiation`]).
+//! How the two ends negotiate `foreign` ([`Negotiation`]): settings, offer, requests, memory.
 
 use super::{ACTIVE, FEATURE, REQUEST, accept, claim, front, keys};
 use crate::error::PlatformError;

@@ -1,5 +1,5 @@
-//! A table of mapped pages for each queue, which its guest fills by control requests: of a front
-//! with a control ring.
+//! Accepts a table of mapped pages for each queue of a front with a control ring. The guest fills
+//! it by control requests.
 
 use super::LIMIT_MAX;
 use super::back::GrefMappingPath;

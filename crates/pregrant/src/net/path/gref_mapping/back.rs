@@ -1,9 +1,13 @@
-//! The back: requests whose references are in the queue's table are copied from or to its pages.
+//! The back: bytes of requests whose references are in the queue's table are copied from or to its
+//! pages.
 //!
-//! A frame of which a slot is not there is left to the next path; of a TX frame those that are
-//! there are fetched here. TX takes any page of the table, RX those that are mapped for writing.
-//! What a front may do: change a page at any time (what was copied counts); post one page for two
-//! RX frames (either may be in it in the end: those whose pages are there are written first).
+//! A frame with a slot that is not in the table goes to the next path; of a TX frame, the slots
+//! that are in the table are fetched here. TX uses any page of the table, RX those that are mapped
+//! for writing.
+//!
+//! What a front may do: change a page at any time (the copy is used); post one page for two RX
+//! frames (either frame may be in it in the end: those whose pages are in the table are written
+//! first).
 
 use super::exchange::GrefExchange;
 use super::table::GrefTable;

@@ -1,13 +1,13 @@
-//! Which pages have a place, of a bounded number of places, and which of them was not used for
-//! long.
+//! A bounded number of places for pages: which page has which, and which was not used for long.
 //!
 //! ```text
 //!   page --place_of--> place: [page 7, used] [page 3] [page 90, used] ...
 //!                                 ^ hand: takes the mark of those that were used, and stops at one that was not
 //! ```
-//! The clock of the textbooks: nearly the least recently used one, by one store for each use and a
-//! few loads for each page that has to go. All memory is allocated when it is made; no peer comes
-//! near it.
+//! This is the clock algorithm: nearly least recently used, for one store at each use and a few
+//! loads for each page that makes way. All memory is allocated by `new`.
+//!
+//! What a peer may do: nothing here.
 
 use alloc::boxed::Box;
 use alloc::vec;

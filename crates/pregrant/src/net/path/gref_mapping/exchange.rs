@@ -1,12 +1,14 @@
-//! What passes between the thread that maps and unmaps a queue's pages, and the queue's worker.
+//! Passes pages between the control thread, which maps and unmaps them, and the queue's worker,
+//! which uses them.
 //!
 //! ```text
 //!   control thread: mapped --Keep--> commands --> table       worker, when it applies settings, between two batches
 //!                 unmapped <--given-- pages <--GiveBack--
 //! ```
-//! The worker moves pages in and out of its table; the system calls are the control thread's. A
-//! lock for as long as a list is taken: once for each ADD or DEL, never for a batch; and once a
-//! turn while a DEL waits for frames that a port keeps. Nothing of its pages is lent meanwhile.
+//! The worker moves pages in and out of its table; the control thread makes the system calls.
+//! Invariant: the lock is held only while a list is taken: once for each ADD or DEL, never for a
+//! batch, and once a turn while a DEL waits for frames that a port holds. Meanwhile no page of the
+//! list is lent.
 
 use super::table::{GrefTable, Mapped};
 use crate::units::GrantRef;

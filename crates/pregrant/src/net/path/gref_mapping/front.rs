@@ -1,20 +1,22 @@
-//! How a front tells the back which of its pages to keep mapped: those that it granted at connect,
-//! queue by queue.
+//! Announces to the back which of the front's pages to keep mapped: those that were granted at
+//! connect, queue by queue.
 //!
 //! ```text
 //!   live --> GET size of queue 0 --> ADD up to 512 pages --> GET --> ADD ... --> GET size of queue 1 ... --> over
 //!              '-- NOT_SUPPORTED, 0 --> over         '-- refused: half as many, and in the end none
 //! ```
-//! Backs that follow the draft of these messages say of a size what is free, answer an ADD with
-//! success where a part of it failed, and count in its data the entries that they checked. So GET
-//! comes before each ADD, and what was taken is counted by the entries' statuses, which are 0
-//! before. The pages are a static pool: the same reference names the same page from connect to
-//! disconnect, so nothing is ever taken back. Requests carry these references from the first frame
-//! on, announced or not: the back copies by grant what is not in its table. Where the table is
-//! short, each direction has half of it, or what the other leaves.
+//! A back that follows the draft of these messages reports as size the free entries, answers an ADD
+//! with success though a part of it failed, and counts in its data the entries that it checked. So
+//! a GET comes before each ADD, and accepted pages are counted by the entries' statuses, which are
+//! 0 before.
 //!
-//! What a back may do: say any size (the front announces no more than it has), any status, or
-//! nothing. The front relies on none of it: it counts accepted pages, and sends the same frames.
+//! Invariants: the pages are a static pool. A reference names the same page from connect to
+//! disconnect, so no page is ever taken back. Requests carry these references from the first frame
+//! on, announced or not: the back copies by grant each page that is not in its table. Where the
+//! table is short, each direction has half of it, and what the other leaves.
+//!
+//! What a back may do: report any size (the front announces only the pages that it has), any
+//! status, or nothing. The front counts accepted pages, and sends the same frames in each case.
 
 use crate::net::front::ctrl::{CtrlFront, NotAsked};
 use crate::platform::Platform;

@@ -1,5 +1,4 @@
-//! What the two ends agree on about the path, and what each of them takes for it
-//! ([`Negotiation`]).
+//! How the two ends negotiate `gref-mapping` ([`Negotiation`]): settings, offer, requests, memory.
 
 use super::{DEFAULT_LIMIT, accept};
 use crate::net::features::BackFeatures;

@@ -1,17 +1,17 @@
-//! Pages of the guest's own, from which frames are sent in place: grants them, and has the
-//! back map them.
+//! Pages of the guest's own memory that frames are sent from in place: this grants them, and has
+//! the back map them.
 //!
 //! ```text
 //!   OwnPages: memory --page of a frame--> cache of each queue (TxFront) --question--> grant, ADD, DEL --> CtrlFront
 //!                                                               <--answer--- answer, statuses <--'
 //! ```
-//! A page is granted when the back is about to be asked to map it, never for a frame, and its grant
-//! ends after the back let go of it. What is asked takes a control turn each way; frames travel
-//! meanwhile, copied. The memory is the vif's until all grants have ended: those that a back keeps
-//! in use are kept over connections, and take a place each.
+//! A page is granted when the back is about to be asked to map it, never for a frame; its grant
+//! ends after the back has unmapped it. A request takes a control turn each way; frames of its page
+//! are copied meanwhile. The memory is the vif's until all grants have ended. Pages that a back
+//! keeps in use stay here over connections, and take a place each.
 //!
-//! What a back may do: see [`cache`](super::cache). It can read all of an announced page;
-//! nothing else is to be in there.
+//! What a back may do: see [`cache`](super::cache). It can read all of an announced page, so put
+//! nothing else there.
 
 use super::LIMIT_MAX;
 use super::cache::{ADDS_AT_ONCE, Ask, GrefCache};

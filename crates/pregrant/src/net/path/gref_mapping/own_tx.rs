@@ -1,5 +1,5 @@
-//! Pages of the guest's own that frames of one queue are sent from: which the back has, and which
-//! requests name them.
+//! Of one queue: the pages of the guest's own memory that the back has, and the requests that name
+//! them.
 
 use super::cache::GrefCache;
 use crate::port::MAX_FRAME;

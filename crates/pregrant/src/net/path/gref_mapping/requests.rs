@@ -1,20 +1,20 @@
-//! What a guest asks of its queues' tables of mapped pages, by control requests 8 to 10
-//! (docs/protocol 2.11), and what became of them.
+//! Executes control requests 8 to 10 of a guest, about its queues' tables of mapped pages
+//! (docs/protocol 2.11).
 //!
 //! ```text
 //!   GET  ------------------------------------------------------------> answered at once
 //!   ADD  list validated --> pages mapped, some in each turn --> to the queue's worker --> kept --> answered
 //!   DEL  list read         --> the worker lets go of them --> unmapped, some in each turn --> statuses, kept --> answered
 //! ```
-//! ADD and DEL take turns: while one is under way, other requests are answered, and those for other
-//! queues go on; those for the same queue wait for it. A list that is of no use is refused at once
-//! where nothing is under way for its queue. Of an ADD all pages are mapped, or none. `Control` and
-//! a [`GrefPage`] for each queue have what outlives the process: the tables, and the requests that
-//! were taken and not answered, which a successor does again from their beginning.
+//! While an ADD or a DEL is under way, requests for other queues go on, and those for the same
+//! queue wait. An invalid list is refused at once where nothing is under way for its queue. All
+//! pages of an ADD are mapped, or none. `Control` and a [`GrefPage`] for each queue keep what
+//! outlives the process: the tables, and the requests without an answer, which a successor executes
+//! again from their beginning.
 //!
-//! What a guest may do: ask without end ([`MAPS_PER_TURN`] and [`UNANSWERED_MAX`] bound a turn and
-//! what waits); have more mapped than its share (refused: the pages count as mapped, XSA-300); take
-//! its list away (INVALID_PARAMETER).
+//! What a guest may do: send requests without end ([`MAPS_PER_TURN`] and [`UNANSWERED_MAX`] bound a
+//! turn and the waiting requests); request more than its share (refused: the pages count as mapped,
+//! XSA-300); revoke its list (INVALID_PARAMETER).
 
 use super::LIMIT_MAX;
 use super::exchange::GrefExchange;

@@ -1,13 +1,13 @@
-//! The pages of one queue that its guest asked to keep mapped.
+//! The pages of one queue that its guest asked to keep mapped, by reference.
 //!
 //! ```text
 //!   gref --locate--> place --at--> Mapped { map, writable }
 //! ```
-//! Owned by the queue, and so by one thread at a time; changed between batches only (`exchange`).
-//! Bounded by what the control side takes in.
+//! Invariants: one thread at a time owns it, with its queue; it changes between batches only
+//! (`exchange`). The control side bounds its length.
 //!
-//! What a guest may do: choose references whose hashes meet. Such pages are mapped, and are served
-//! as if they were not: by the next path.
+//! What a guest may do: choose references with equal hashes. Such pages are mapped, and the next
+//! path serves them, as if they were not.
 
 use crate::grants::GrantStore;
 use crate::net::path::held::HeldPages;

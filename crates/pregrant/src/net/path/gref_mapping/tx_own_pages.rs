@@ -1,15 +1,15 @@
-//! TX from pages of the guest's own: frames stay where the caller wrote them.
+//! TX from pages of the guest's own memory: frames stay where the caller wrote them.
 //!
 //! ```text
 //!   frame in a page --cache--> hit: its reference -----------------------> ring
 //!                         '--> miss, or no single page: copied to a free id --> ring
 //! ```
-//! Nothing of a frame that hits is touched here. Its page is the back's to read until its request
-//! is answered, and the caller's to leave as it is ([`is_in_flight`](GrefCache::is_in_flight)); one
-//! that was copied is the caller's at once. Frames leave in the order in which they were given.
+//! Invariants: a frame that hits is not read here. The caller does not change its page until its
+//! request is answered ([`is_in_flight`](GrefCache::is_in_flight)); the page of a frame that was
+//! copied is the caller's at once. Frames leave in the order in which they were given.
 //!
-//! What the back may do: read all of an announced page, not only the frame, for as long as
-//! it has it. It is granted for reading alone.
+//! What the back may do: read all of an announced page, not only the frame, for as long as it has
+//! it mapped. The page is granted for reading alone.
 
 use super::cache::GrefCache;
 use super::own_tx::OwnTx;

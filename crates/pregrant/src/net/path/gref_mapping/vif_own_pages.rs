@@ -1,12 +1,15 @@
-//! What a vif's owner does with pages of the guest's own: has them sent from, and gets them back.
+//! The calls of a vif's owner about pages of the guest's own memory: to send from them, and to get
+//! them back.
 //!
 //! ```text
 //!   use_memory --> connect --> memory().copy_in(at, frame), send_own(at, len) --> reclaim --> until it is not held
 //!              <-- take_memory <-- closed
 //! ```
-//! From a page's ADD until the back unmaps it the back can read all of it, whatever else is in
-//! there; it cannot write. A caller that changes a page that is [held](FrontVif::is_held)
-//! changes a frame that is in flight, and harms no other guest.
+//! A caller that changes a page that is [held](FrontVif::is_held) changes a frame in flight, and
+//! harms no other guest.
+//!
+//! What the back may do: read all of a page from its ADD until it unmaps it, with anything else
+//! that is in there. It cannot write to it.
 
 use super::own_pages::OwnPages;
 use crate::error::PlatformError;

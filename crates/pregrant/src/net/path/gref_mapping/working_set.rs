@@ -1,19 +1,19 @@
-//! Whether the pages that frames come from fit a table of so many entries: decides if pages of the
-//! table give way to others.
+//! Decides whether pages of a full table make way for others: by whether the pages of the frames
+//! fit a table of that size.
 //!
 //! ```text
 //!   each frame's page --> a table without grants, whose pages change at once --> hits of a window --> Caching or Copying
 //! ```
-//! The table beside is what the real one would be if the back answered in no time, so the choice
-//! depends on the frames and on nothing that a back says or how long it takes; and it says what the
-//! table would do also while nothing gives way. Pages that find it not yet full count for nothing.
+//! The second table is what the real one would be if the back answered in no time. So the choice
+//! depends on the frames alone, and not on the back's answers or their delay, and it can be made
+//! also while no page makes way. Pages that find the second table not yet full do not count.
 //!
-//! Why the numbers. A hit saves one copy of a frame at the front. A page that makes way for another
-//! costs an unmap and a map at the back, a grant made and ended at the front and its part of two
-//! lists: tens of copies. So where one frame in 16 brings another page, that costs more than the
-//! other 15 save; where it is less than one in 32, it is about even or better. Between the two
-//! everything stays as it is, so that a working set of just that size does not go back and forth. A
-//! window is so long that a page of a working set that just fits comes 8 times.
+//! The numbers: a hit saves one copy of a frame at the front. A page that makes way costs an unmap
+//! and a map at the back, a grant made and ended at the front, and its part of two lists: tens of
+//! copies. If one frame in 16 brings another page, that costs more than the other 15 save; below
+//! one in 32 it is about even or better. In between nothing changes, so a working set of just that
+//! size does not go back and forth. In one window, a page of a working set that just fits comes 8
+//! times.
 
 use super::clock::Clock;
 

@@ -1,11 +1,11 @@
-//! Pages of this domain that a connecting back lends to a queue's guest.
+//! Accepts guest copy for a queue: lends pages of this domain to its guest.
 //!
 //! ```text
 //!   guest-copy-ref --map, write, unmap--> list page        rings taken up --> pages lent, named in the list
 //! ```
-//! Every list of the vif has its next generation before the first page is lent: a page may get a
-//! reference that a predecessor lent by. Pages are lent behind what may fail: then they are in a
-//! queue of the vif, from which they can be [taken back](super::lent).
+//! Invariants: every list of the vif has its next generation before the first page is lent, since a
+//! page may get a reference by which a predecessor lent another one. Pages are lent after all steps
+//! that may fail, so they belong to a queue of the vif, which can [take them back](super::lent).
 //!
 //! What a front may do: name any page as its list.
 

@@ -1,9 +1,10 @@
 //! The back's pages that it lends to a queue's guest, one for each slot of the RX ring.
 //!
-//! A page is written when a request of its slot is answered, and is the guest's to read until that
-//! slot is posted again: nothing is remembered of what is out. What a front may do: read its pages
-//! at any time; map and keep one (it is not released then, see
-//! [`into_region`](GuestCopyPath::into_region)); write over the list (its own frames).
+//! Invariant: a page is written when a request of its slot is answered, and the guest may read it
+//! until that slot is posted again. So no list of pages in use is needed.
+//!
+//! What a front may do: read its pages at any time; map and keep one (it is not released then, see
+//! [`into_region`](GuestCopyPath::into_region)); overwrite the list (its own frames suffer).
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of};
 use crate::error::PlatformError;

@@ -1,12 +1,13 @@
-//! What a front knows of its back's pages, which that lends to a queue: the list, and what is to be
-//! copied from them.
+//! The front's copies from pages that its back lends to a queue: the list of these pages, and the
+//! pieces to copy.
 //!
 //! ```text
 //!   response --note--> one piece of a grant copy      all that came --fetch--> the arena
 //! ```
-//! What a back may do: name any page in the list, change it, end its grants, die. The copy fails
-//! then, or its generation is another's, and the frame is dropped. Each reference is read once for
-//! each piece; the hypervisor judges it.
+//! Each reference is read once for each piece, and the hypervisor validates it.
+//!
+//! What a back may do: name any page in the list, change the list, end its grants, die. Then the
+//! copy fails, or the list has another generation, and the frame is dropped.
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of, generation_of};
 use crate::error::{PeerFault, PlatformError};

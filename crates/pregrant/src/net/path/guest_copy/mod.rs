@@ -1,13 +1,13 @@
-//! `guest-copy`, RX: the back lends a page of its own for each slot of the ring, and the guest
-//! copies what comes there, by grant copy, on its own CPU (HP Labs 2007; docs/protocol 4.7).
+//! `guest-copy`, RX: the back lends a page of its own for each slot of the ring. The guest copies
+//! its frames from there by grant copy, on its own CPU (HP Labs 2007; docs/protocol 4.7).
 //!
 //! ```text
 //!   back: burst --memcpy--> lent page of the slot         front: response --grant copy, a call for all--> private memory
 //!                           posted again: the back's
 //! ```
 //! Keys: `feature-guest-copy`, and a list page of the guest's in which the back names its pages.
-//! Costs: no grant operation at the back, one for each slot at the guest. What is lent ends with
-//! the connection, or with the back's process: what was not copied by then is lost.
+//! Costs: no grant operation at the back, one for each slot at the guest. Lent pages end with the
+//! connection, or with the back's process: frames that are not copied by then are lost.
 
 pub mod accept;
 pub mod back;

@@ -1,5 +1,4 @@
-//! What the two ends agree on about the path, and what each of them takes for it
-//! ([`Negotiation`]).
+//! How the two ends negotiate `guest-copy` ([`Negotiation`]): settings, offer, requests, memory.
 
 use super::{FEATURE, LIST_REF, accept, front, keys};
 use crate::error::PlatformError;

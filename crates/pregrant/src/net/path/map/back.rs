@@ -1,12 +1,13 @@
-//! The back: heads by grant copy, pages mapped together and unmapped together.
+//! `map` at the back: heads are copied by grant copy; pages are mapped together and unmapped
+//! together.
 //!
 //! ```text
-//!   fetch --port takes private bytes--> look, copied out  --> retire: unmapped, answered
-//!         \--port takes lent payload--> look, if it does --> settle --+--> retire
-//!                                                                     +--> kept, until complete --> retire
+//!   fetch --port takes private bytes--> map, copied out  --> retire: unmapped, answered
+//!         \--port takes lent payload--> map, if it reads --> settle --+--> retire
+//!                                                                     +--> held, until complete --> retire
 //! ```
-//! The pages of a batch go together: where the port keeps one of its frames, all of them stay
-//! mapped, and unanswered, until it has completed the last.
+//! Invariant: the pages of a batch go together. While the port holds one frame of a batch, all of
+//! its pages stay mapped, and all of its frames unanswered.
 
 use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
 use crate::net::path::held::{HEAD_BYTES, may_be_zero_copy};

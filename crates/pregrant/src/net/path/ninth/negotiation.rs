@@ -1,5 +1,4 @@
-//! What the two ends agree on about the path, and what each of them takes for it
-//! ([`Negotiation`]).
+//! How the two ends negotiate `ninth` ([`Negotiation`]): settings, offer, requests, memory.
 
 use super::back::NinthPath;
 use super::{FEATURE, accept, keys};

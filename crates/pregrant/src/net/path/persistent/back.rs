@@ -1,10 +1,13 @@
-//! The back: pages that it has seen before are copied from or to directly.
+//! `persistent` at the back: bytes are copied directly from or to pages that were mapped at first
+//! use.
 //!
-//! A slot whose page is not there is left to the next path, and its page is mapped for the next
-//! time, a bounded number in each batch. What a front may do: change a page at any time (what was
-//! copied counts); name more pages than the store takes, or such as cannot be mapped (served, or
-//! refused, by `copy`); post one page for two RX frames (either may be in it in the end: those
-//! whose pages are there are written first).
+//! A slot whose page is not mapped goes to the next path; its page is then mapped for the next
+//! time, a bounded number in each batch.
+//!
+//! What a front may do: change a page at any time (the copy is used); name more pages than the
+//! store takes, or pages that cannot be mapped (`copy` serves or refuses these); post one page for
+//! two RX frames (either frame may be in it in the end: those whose pages are mapped are written
+//! first).
 
 use crate::grants::{GrantStore, StoreFigures};
 use crate::net::batch::{RxBatch, Todo, TxBatch, TxSlot, bits};
