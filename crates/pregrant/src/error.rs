@@ -3,8 +3,7 @@
 
 use core::fmt;
 
-/// What a peer did that its protocol forbids. Each of these closes the device (docs/protocol 2.6);
-/// none panics.
+/// A violation of the protocol by a peer. Each closes the device (docs/protocol 2.6); none panics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PeerFault {
@@ -61,9 +60,9 @@ pub enum PeerFault {
     UnknownRequest(u64),
     /// A disk's response names another operation than its request.
     WrongOperation {
-        /// What was asked.
+        /// The request.
         asked: u8,
-        /// What was answered.
+        /// The answer.
         answered: u8,
     },
     /// A response's offset and length pass the end of its buffer.
@@ -117,7 +116,7 @@ impl fmt::Display for PeerFault {
 impl core::error::Error for PeerFault {}
 
 impl PeerFault {
-    /// What a refused extra info means for its device.
+    /// The fault of a refused extra info.
     pub fn from_extra(e: crate::wire::WireError) -> Self {
         match e {
             crate::wire::WireError::Gso { size, gso_type } => Self::BadGso { size, gso_type },
@@ -130,7 +129,7 @@ impl PeerFault {
 /// An operation of the platform (hypervisor, kernel, broker) failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlatformError {
-    /// What was tried, in plain words: "map 3 grants of domain 5".
+    /// The operation, in plain words: "map 3 grants of domain 5".
     pub op: &'static str,
     /// The errno, or a negative grant status.
     pub code: i32,

@@ -15,8 +15,8 @@
 //! A port that says [`Payload::ZeroCopy`] may get a [`ZeroCopyBurst`]: of each frame the first
 //! bytes are a private copy, with all headers that anybody has to understand; the rest is
 //! [pieces](Piece) of memory that its guest can still write. It copies them, hands them on, or
-//! never reads them, and then they are not even mapped. What it hands on beyond the call it
-//! holds ([`ZeroCopyBurst::hold`]), and reports through its [`Completions`].
+//! never reads them, and then they are not even mapped. A frame that it hands on beyond the call it
+//! holds ([`ZeroCopyBurst::hold`]), and completes through its [`Completions`].
 //!
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
 //! two things. It cannot change a head, a length or an offload.
@@ -43,8 +43,7 @@ pub const ARENA_BYTES: usize = 256 * 1024;
 /// A batch of fewer bytes is not worth memory of its own: [`FramePort::tx_room`] is not asked.
 pub const BURST_BYTES_MIN: usize = 2048;
 
-/// What is still to be done to a frame, or known of it: checksum state and segmentation
-/// (docs/protocol 2.7).
+/// The work still to be done on a frame: checksum state and segmentation (docs/protocol 2.7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
     /// The L4 checksum field holds only the pseudo-header's sum: somebody must finish it.
@@ -287,7 +286,7 @@ impl Arena {
         cursor.used = (cursor.used + len + 63) & !63;
     }
 
-    /// What was placed up to `cursor` is in the arena now.
+    /// Adds the frames that were placed up to `cursor` to the arena.
     #[inline(always)]
     pub fn keep(&mut self, cursor: Cursor) {
         debug_assert!(cursor.n <= BURST_FRAMES && cursor.used <= ARENA_BYTES + 63);
@@ -389,7 +388,7 @@ impl Arena {
     }
 }
 
-/// What a port wants of a frame's payload.
+/// A port's requirement for a frame's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Payload {
     /// A private copy.
@@ -487,7 +486,7 @@ impl<'a> ZeroCopyBurst<'a> {
         self.arena.desc(i).len as usize
     }
 
-    /// What is to be done to frame `i`.
+    /// The work to be done on frame `i`.
     #[inline(always)]
     pub fn offload(&self, i: usize) -> Offload {
         self.arena.desc(i).offload
@@ -521,7 +520,7 @@ impl<'a> ZeroCopyBurst<'a> {
         }
     }
 
-    /// What follows the head of frame `i`, in order.
+    /// The pieces behind the head of frame `i`, in order.
     #[inline(always)]
     pub fn pieces(&self, i: usize) -> impl Iterator<Item = Piece<'_>> {
         let zero_copy = self.is_mapped && !self.is_whole(i) && self.len_of(i) != 0;
@@ -575,7 +574,7 @@ impl<'a> ZeroCopyBurst<'a> {
     }
 }
 
-/// What a port can take unfinished. What it cannot is finished in software before.
+/// Offloads that a port can take unfinished. The others are finished in software before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offloads {
     /// Takes frames whose checksum is blank.
@@ -601,7 +600,7 @@ pub trait Steering: fmt::Debug + Send + Sync {
     fn queue_of(&self, frame: &[u8]) -> usize;
 }
 
-/// What a vif's ports dropped, readable by any thread.
+/// Frames that a vif's ports dropped, readable by any thread.
 pub trait DropCounts: Send + Sync {
     /// How it stands.
     fn read(&self) -> Vec<PortDrop>;
@@ -609,7 +608,7 @@ pub trait DropCounts: Send + Sync {
 
 /// The remote side of one queue of a netback.
 pub trait FramePort: Send {
-    /// What it can take unfinished.
+    /// Offloads that it can take unfinished.
     fn caps(&self) -> Offloads;
     /// Whether it has room for a burst. Where it has not, the guest's frames stay on its ring; the
     /// port wakes the worker when it has room, as for a frame for the guest. The worker asks again
@@ -632,7 +631,7 @@ pub trait FramePort: Send {
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.tx_burst(&arena.burst())
     }
-    /// What it wants of payload, always the same. What it gets then depends on the queue's paths.
+    /// Its requirement for payload, always the same. The queue's paths decide the result.
     fn payload(&self) -> Payload {
         Payload::Private
     }
@@ -710,7 +709,7 @@ mod tests {
         assert!(arena.move_out().is_none());
         assert!(arena.push(&[3; 60], Offload::default()));
         assert_eq!(arena.burst().bytes.as_ptr().addr(), base);
-        // What is read in place begins a page, and is a frame like others.
+        // A frame that is read in place begins a page, and is a frame like others.
         arena.free_to_read().unwrap()[..3].copy_from_slice(b"abc");
         arena.came(3, Offload::default());
         let read = arena.burst().frame(1);

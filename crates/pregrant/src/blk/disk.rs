@@ -1,5 +1,4 @@
-//! What a back's disk stands on: something that reads and writes sectors, and says later how it
-//! went.
+//! The disk behind a back: it reads and writes sectors, and reports each result later.
 //!
 //! ```text
 //!   queue --submit(Io)--> Disk ... --complete--> Done: the same Io, and its outcome       in any order
@@ -91,7 +90,7 @@ pub struct Discard {
     pub zeroes: bool,
 }
 
-/// What is to be done.
+/// The operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoOp {
     /// Sectors into memory.
@@ -112,7 +111,7 @@ pub enum IoOp {
 pub struct Io {
     /// The submitter's number for it.
     pub token: u64,
-    /// What is to be done.
+    /// The operation.
     pub op: IoOp,
     /// First sector, of 512 bytes.
     pub sector: u64,
@@ -282,7 +281,7 @@ impl Buffer {
         self.bytes.len() - (Self::ALIGNMENT - 1)
     }
 
-    /// Bytes in use from here on, at most the [capacity](Self::capacity). What was in them stays.
+    /// Bytes in use from here on, at most the [capacity](Self::capacity). Their content stays.
     pub fn set_len(&mut self, len: usize) {
         self.len = len.min(self.capacity());
     }
@@ -359,11 +358,11 @@ pub trait Disk: Send {
     }
 }
 
-/// What is known of an image before it is opened.
+/// An image as it is known before it is opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Opening {
-    /// What the toolstack calls it (`params`), or what a script of its has put in its place; None:
-    /// it says nothing.
+    /// Its name by the toolstack (`params`), or the one that a script has put in its place; None:
+    /// there is none.
     pub params: Option<String>,
     /// Whether its guest may write.
     pub writable: bool,
@@ -404,13 +403,13 @@ pub trait Image: Send {
     /// # Errors
     /// See [`OpenError`]. It is not open then.
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError>;
-    /// What is strange about it, for the host's administrator; while it is open. None: nothing.
+    /// A warning about it for the host's administrator, while it is open. None: there is none.
     fn strange(&self) -> Option<String> {
         None
     }
-    /// What tells it from any other image that its name may lead to, now or later, in words: the
-    /// same each time that this image is opened, by whichever process. While it is open; None:
-    /// nothing does.
+    /// Its identity in words, different from that of any other image that its name may lead to, now
+    /// or later: the same each time that this image is opened, by whichever process. While it is
+    /// open; None: nothing does.
     fn identity(&self) -> Option<String> {
         None
     }
@@ -420,7 +419,7 @@ pub trait Image: Send {
     }
     /// Its guest is connected no longer, and all ways to it are gone: others may have it.
     fn close(&mut self) {}
-    /// A way to it for one queue. What one queue has written, and a flush of any has covered,
-    /// survives.
+    /// A handle for one queue. A write of one queue survives once a flush of any queue has covered
+    /// it.
     fn queue(&mut self) -> Result<Box<dyn Disk>, PlatformError>;
 }

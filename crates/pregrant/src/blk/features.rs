@@ -1,5 +1,5 @@
-//! What the two ends of a disk tell each other through xenstore: one place that writes the keys,
-//! the same place that reads them (docs/protocol 5.4).
+//! The keys by which the two ends of a disk agree in xenstore: one place writes them and reads them
+//! (docs/protocol 5.4).
 //!
 //! ```text
 //!   back's directory at 2:   max-ring-page-order, multi-queue-max-queues, feature-max-indirect-segments, feature-persistent,
@@ -71,7 +71,7 @@ const INFO_CDROM: u32 = 1;
 const INFO_REMOVABLE: u32 = 2;
 const INFO_READ_ONLY: u32 = 4;
 
-/// What a back offers before it knows its disk.
+/// The offer of a back before it knows its disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackFeatures {
     /// `max-ring-page-order`: pages of a ring at most, as the exponent of 2.
@@ -108,13 +108,13 @@ impl BackFeatures {
             put(&mut p, MAX_INDIRECT, self.max_indirect_segments);
         }
         put(&mut p, FEATURE_PERSISTENT, self.persistent as u32);
-        // NetBSD's xbd reads it once, now, and never flushes where it is absent. What the disk has
-        // follows at 4: a flush that it does not know is answered so.
+        // NetBSD's xbd reads it once, now, and never flushes where it is absent. The disk's
+        // features follow at 4: an unknown flush is answered as such.
         put(&mut p, FLUSH_CACHE, 1);
         p
     }
 
-    /// What a front may have of rings.
+    /// The rings that a front may have.
     fn most(&self) -> Most {
         Most { queues: self.max_queues, order: self.max_ring_order }
     }
@@ -161,7 +161,7 @@ pub fn figures_pairs(figures: &DiskFigures, barrier: bool) -> Pairs {
     p
 }
 
-/// What tells a connected guest of another length: Linux's front checks `sectors` when the back's
+/// Notifies a connected guest of another length: Linux's front checks `sectors` when the back's
 /// state is written once more. Both in one transaction: a back that dies between them would leave a
 /// length that no one checks.
 pub fn resized_pairs(sectors: u64, state: XenbusState) -> Pairs {
@@ -228,7 +228,7 @@ pub fn of_front_connection(name: &str) -> bool {
     starts.iter().any(|start| name.starts_with(start))
 }
 
-/// What a front asks for.
+/// The request of a front.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrontRequest {
     /// `protocol`: how it lays out its slots.
@@ -290,8 +290,8 @@ impl FrontRequest {
         Ok(Self { abi, persistent: persistent(keys, offered)?, queues })
     }
 
-    /// What is taken of it, for a successor that [reads it again](Self::read_again): keys of the
-    /// back's directory.
+    /// The accepted part of it, for a successor that [reads it again](Self::read_again): keys of
+    /// the back's directory.
     pub fn accepted_pairs(&self) -> Pairs {
         let mut p = Pairs::new();
         if let [first, ..] = &self.queues[..] {
@@ -302,7 +302,7 @@ impl FrontRequest {
     }
 }
 
-/// What a predecessor left of a connection in the back's directory.
+/// A connection's keys that a predecessor left in the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Accepted {
     /// [`RING_ACTIVE`].

@@ -49,7 +49,7 @@ impl QueueKeys {
     }
 }
 
-/// What a back takes.
+/// The rings that a back takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Most {
     /// Queues.

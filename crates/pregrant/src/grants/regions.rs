@@ -11,17 +11,17 @@
 //! released. The next one gets the same pages with the same grants, zeroed; new ones are granted
 //! only where none of that size and access is there. Where there is no memory for those, as when a
 //! back takes more queues than the last, the idle ones are released, for a bounded number of pages
-//! in the vif's life. What a back can make us grant is therefore what one connection with all of
-//! our requests takes, and that number. Where rings of several pages are requested it may allow
+//! in the vif's life. So a back can make us grant the pages of one connection with all of our
+//! requests, and that number of pages. Where rings of several pages are requested it may allow
 //! fewer each time, and each time half of them: less than twice as much.
 //!
 //! A page goes to no other back (a store has one for its life), and never with more access than it
-//! had: its grant stays as it is. What a back sees of the last connection it was shown then. Where
-//! it still maps a page, it may write to it as soon as it is zeroed, before the vif is connected
-//! and after; but that is what any back may do to any page that it is granted. A front believes
-//! nothing that a ring says: its own indices are private and begin at 0, and each answer is copied
-//! once and checked against what was asked, however many hands wrote it. The worst is a fault or a
-//! damaged frame, of this vif.
+//! had: its grant stays as it is. A back sees in it only bytes that it was shown in the last
+//! connection. Where it still maps a page, it may write to it as soon as it is zeroed, before the
+//! vif is connected and after; but that is what any back may do to any page that it is granted. A
+//! front believes nothing that a ring says: its own indices are private and begin at 0, and each
+//! answer is copied once and checked against what was asked, however many hands wrote it. The worst
+//! is a fault or a damaged frame, of this vif.
 //!
 //! Pages that no back knows of (a plan that memory was too short for) are released at once.
 //! Only before the first connection: references can be guessed, so later ones are put by like all
@@ -93,7 +93,7 @@ impl<P: Platform> Granted<P> {
         (self.region, self.grants)
     }
 
-    /// What [`into_parts`](Self::into_parts) took apart.
+    /// The reverse of [`into_parts`](Self::into_parts).
     pub fn from_parts(region: Region<P>, grants: Grants) -> Self {
         Self { region, grants }
     }
@@ -260,8 +260,8 @@ impl<P: Platform> Regions<P> {
         }
     }
 
-    /// The vif is over: ends all grants. What the back still uses stays, where the platform says
-    /// so; call this again.
+    /// The vif is over: ends all grants. A page that the back still uses stays, where the platform
+    /// says so; call this again.
     pub fn release(&mut self, p: &P) {
         let kept = core::mem::take(&mut self.kept);
         self.kept = kept.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect();

@@ -52,7 +52,7 @@ pub struct LocalCounts {
 }
 
 impl LocalCounts {
-    /// What happened after `before`; and what exists now.
+    /// Operations after `before`; and objects that exist now.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             copies: self.copies - before.copies,
@@ -202,7 +202,7 @@ impl LocalXen {
         LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0 }
     }
 
-    /// What happened, and what exists now.
+    /// Operations, and objects that exist now.
     pub fn counts(&self) -> LocalCounts {
         let s = self.lock();
         LocalCounts {

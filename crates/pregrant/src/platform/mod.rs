@@ -1,4 +1,4 @@
-//! What a machine must offer: memory granted and mapped, event channels, a clock.
+//! The services of a machine: memory granted and mapped, event channels, a clock.
 //!
 //! ```text
 //!        front's side                                back's side

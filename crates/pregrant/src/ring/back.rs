@@ -16,7 +16,7 @@ pub struct BackRing<K, M, J = RedoPage> {
     req_cons: u32,
     /// The front's index, as last read and checked.
     req_prod: u32,
-    /// Next response to write. What stands in the page is only ever stored, never read back.
+    /// Next response to write. The page's copy is only ever stored, never read back.
     rsp_prod: u32,
     journal: Option<J>,
     kind: PhantomData<K>,
@@ -88,7 +88,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         }
         let req_prod = self.mem.load(Word::ReqProd);
         let n = req_prod.wrapping_sub(self.req_cons);
-        // What is taken and not answered still holds its slot; and an index never goes back.
+        // A request that is taken and not answered still has its slot; and an index never goes
+        // back.
         if n > self.size - self.unanswered() || n < cached {
             return Err(PeerFault::ReqProdOverrun { req_prod, req_cons: self.req_cons, size: self.size });
         }
@@ -258,8 +259,8 @@ impl<K: RingKind, M: RingMem<Kind = K>, W: RedoMem> BackRing<K, M, RedoPage<W>> 
         }
     }
 
-    /// What predecessors had in their hands when they ended; None: there is no redo page, and
-    /// no one knows.
+    /// Frames that predecessors were moving when they ended; None: there is no redo page, so this
+    /// is unknown.
     pub fn inherited(&self) -> Option<InFlight> {
         self.journal.as_ref().map(RedoPage::inherited)
     }

@@ -1,5 +1,5 @@
-//! What a back keeps of its ring in memory that outlives it, so that a successor takes the live
-//! ring up (docs/protocol 1.1).
+//! A back's record of its ring in memory that outlives it, by which a successor takes up the live
+//! ring (docs/protocol 1.1).
 //!
 //! ```text
 //!   RedoPage   answers in request order: what was not answered is on the ring still         net

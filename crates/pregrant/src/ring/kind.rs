@@ -1,4 +1,4 @@
-//! What is in the slots: one type per ring of the protocol; and how a ring's words are reached.
+//! The content of slots, one type per ring of the protocol; and the access to a ring's words.
 
 use crate::wire::blkif::{self, Abi};
 use crate::wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
@@ -20,7 +20,7 @@ pub enum Word {
 /// A ring's words. Slots are addressed by free-running index and masked inside, so that no index
 /// can miss.
 pub trait RingMem {
-    /// What the slots hold; their size is its [`SLOT_WORDS`](RingKind::SLOT_WORDS).
+    /// The content of a slot; its size is [`SLOT_WORDS`](RingKind::SLOT_WORDS).
     type Kind: RingKind;
     /// Slots in the ring, a power of two; private, never read from the page.
     fn size(&self) -> u32;
@@ -54,9 +54,9 @@ pub trait RingMem {
 pub trait RingKind {
     /// Words of 4 bytes in a slot.
     const SLOT_WORDS: usize;
-    /// What the front writes.
+    /// A slot that the front writes.
     type Req: Copy;
-    /// What the back writes.
+    /// A slot that the back writes.
     type Rsp: Copy + Default;
     /// A response's words, as memory that outlives the back keeps it.
     type Record: Default + AsRef<[u32]> + AsMut<[u32]>;

@@ -22,10 +22,10 @@
 //! makes it true of whatever was in the page before.
 //!
 //! Words 3 to 10 are for R7, and nothing is replayed by them: a frame is in the back's hands from
-//! where the port gave it or is about to get it until the batch with its answer is intended. What a
-//! successor finds there may reach the port twice (TX), or is lost (RX). Frames are counted with a
-//! batch, in the pair of words 4 to 8 that the batch before does not use, so that the pair whose
-//! index is the ring's counts right wherever the back died.
+//! where the port gave it or is about to get it until the batch with its answer is intended. The
+//! frames that a successor finds there may reach the port twice (TX), or are lost (RX). Frames are
+//! counted with a batch, in the pair of words 4 to 8 that the batch before does not use, so that
+//! the pair whose index is the ring's counts right wherever the back died.
 //!
 //! Private to the back's domain: no peer can write the page, but the ring's indices, with which it
 //! is compared, a peer can, and a predecessor may have died at any instruction.
@@ -59,14 +59,14 @@ fn record<K: RingKind>(k: usize) -> usize {
     RECORDS + size_of::<K::Record>() / 4 * k
 }
 
-/// What a back had in its hands when it ended.
+/// Frames that a back was moving when it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct InFlight {
     /// Frames that no one answered.
     pub frames: u32,
     /// It ended while it asked its port for frames: so many as a burst has may be lost besides.
     pub asking: bool,
-    /// What it and those before it had, since the guest connected.
+    /// Those of it and its predecessors, since the guest connected.
     pub total: u32,
 }
 
@@ -137,7 +137,7 @@ impl<W: RedoMem> RedoPage<W> {
         (self.pair, self.answered, self.inherited) = (pair, answered, inherited);
     }
 
-    /// What the predecessor had in its hands.
+    /// Frames that the predecessor was moving.
     pub(super) fn inherited(&self) -> InFlight {
         self.inherited
     }

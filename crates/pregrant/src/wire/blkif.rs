@@ -296,7 +296,7 @@ impl IndirectRequest {
     }
 }
 
-/// What a frontend put into a slot, by its op.
+/// A frontend's slot, by its op.
 ///
 /// # Trust
 /// Peer data, read once into this copy. [`Request::Other`] is answered with [`RSP_EOPNOTSUPP`].

@@ -1,4 +1,4 @@
-//! What is wrong with bytes of a peer, as text that names the field and the value.
+//! Errors in a peer's bytes, as text that names the field and the value.
 
 use core::fmt;
 

@@ -106,8 +106,8 @@ impl GrantEntryV1 {
 
 /// Guest lets one domain use one page, a part of it, or what another domain granted.
 ///
-/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 bytes. What is in
-/// use stands apart, in the status pages.
+/// C: `union grant_entry_v2`, xen/include/public/grant_table.h. Little-endian. 16 bytes. Usage is
+/// recorded apart, in the status pages.
 ///
 /// ```text
 /// |  0     1  |  2     3  |  4     5   |  6     7  |  8    9   10   11 | 12   13   14   15 |

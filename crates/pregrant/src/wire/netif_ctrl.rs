@@ -107,7 +107,7 @@ impl CtrlResponse {
     }
 }
 
-/// What a control request asks. C: `XEN_NETIF_CTRL_TYPE_*`, xen/include/public/io/netif.h.
+/// The type of a control request. C: `XEN_NETIF_CTRL_TYPE_*`, xen/include/public/io/netif.h.
 ///
 /// The words after each name are `data[0]`, `data[1]`, `data[2]`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

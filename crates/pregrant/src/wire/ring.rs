@@ -25,7 +25,7 @@ pub const RSP_PROD: usize = 8;
 pub const RSP_EVENT: usize = 12;
 /// Offset of the private bytes: zero, never read.
 pub const PRIVATE: usize = 16;
-/// What the front writes into both event indices at set-up: notify at the very first.
+/// The front's first value of both event indices: notify at the very first.
 pub const EVENT_INIT: u32 = 1;
 
 /// How many slots a ring of `bytes` bytes has: the largest power of two that fits behind the

@@ -51,7 +51,7 @@ const _: () = assert!(size_of::<StagingEntry>() == StagingEntry::SIZE);
 impl StagingEntry {
     /// Bytes of an entry.
     pub const SIZE: usize = 8;
-    /// What a front writes behind the last buffer, if the page has room.
+    /// The entry that a front writes behind the last buffer, if the page has room.
     pub const TERMINATOR: Self = Self { id: 0, gref: 0, offset: 0 };
 
     /// From an entry's bytes.

@@ -6,8 +6,8 @@
 //!   +------------------+---------------------------------------+
 //! ```
 //! A reply has the type and the `req_id` of its request, or the type [`MsgType::Error`] and an
-//! error's name as payload. [`MsgType::WatchEvent`] comes unasked, with `req_id` 0. What the
-//! payloads mean is in [`crate::xenstore`].
+//! error's name as payload. [`MsgType::WatchEvent`] comes unasked, with `req_id` 0.
+//! [`crate::xenstore`] has the meaning of the payloads.
 //!
 //! What the peer may do: announce any length (check [`Header::payload_len`] before reserving
 //! memory), use a type that does not exist (answer `ENOSYS`, see [`Errno`]), invent transactions.
@@ -33,7 +33,7 @@ pub const WATCH_EVENT_REQ_ID: u32 = 0;
 /// The other bits (1, 2 and 8) are about ring pages and `DOMID_ANY`, which nothing here offers.
 pub const SERVER_FEATURE_WATCHDEPTH: u32 = 4;
 
-/// What stands before each xenstore message's payload.
+/// The header of each xenstore message.
 ///
 /// C: `struct xsd_sockmsg`, xen/include/public/io/xs_wire.h. Little-endian. 16 bytes.
 ///
@@ -135,7 +135,7 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// What a message asks or tells. C: `enum xsd_sockmsg_type`, xen/include/public/io/xs_wire.h.
+    /// The type of a message. C: `enum xsd_sockmsg_type`, xen/include/public/io/xs_wire.h.
     ///
     /// `|` below is a NUL byte. 20 was removed from the protocol and stays unknown.
     MsgType {
@@ -183,9 +183,9 @@ numbered! {
         ResetWatches = 21, "XS_RESET_WATCHES";
         /// `path|offset|`, answered by a generation and a part of the children's names.
         DirectoryPart = 22, "XS_DIRECTORY_PART";
-        /// What the server can do.
+        /// The server's features.
         GetFeature = 23, "XS_GET_FEATURE";
-        /// What a domain may use of it.
+        /// The features that a domain may use.
         SetFeature = 24, "XS_SET_FEATURE";
         /// A quota's value.
         GetQuota = 25, "XS_GET_QUOTA";

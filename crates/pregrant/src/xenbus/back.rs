@@ -46,7 +46,7 @@ pub enum Begin {
     Reattach,
 }
 
-/// What a class gets when its front is connected.
+/// The arguments of a class when its front is connected.
 pub struct Connect<'a> {
     /// How it begins.
     pub begin: Begin,
@@ -55,11 +55,11 @@ pub struct Connect<'a> {
     /// Of these, pages that it may take so that they do not come back before it closes, unless it
     /// cannot work without them. It does not hold for what a predecessor took.
     pub lasting: usize,
-    /// What outlives the process.
+    /// Memory that outlives the process.
     pub kept: KeptMemory<'a>,
 }
 
-/// What changed while a device is connected.
+/// A change while a device is connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed<'a> {
     /// One of the [front's keys](BackDevice::FRONT_KEYS), perhaps.
@@ -71,12 +71,12 @@ pub enum Changed<'a> {
     Own(&'a str),
 }
 
-/// What an end in good order came to, for the guest.
+/// The result of an orderly end, for the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Drained {
-    /// What was delivered at the last moment: frames, answers.
+    /// Frames or answers that were delivered at the last moment.
     pub delivered: usize,
-    /// What found no room, and is lost with this process.
+    /// Those that found no room, and are lost with this process.
     pub lost: usize,
 }
 
@@ -87,11 +87,11 @@ impl core::ops::AddAssign for Drained {
     }
 }
 
-/// What a class of devices brings to the back's end of one.
+/// A class of devices, as the back's end of one needs it.
 pub trait BackDevice {
     /// Where it runs.
     type Platform: Platform;
-    /// What stands behind it and may hold something for the guest.
+    /// The ports behind it, which may hold something for the guest.
     type Ports: ?Sized;
     /// Which class.
     const CLASS: Class;
@@ -174,7 +174,7 @@ pub trait BackDevice {
     }
 }
 
-/// What a predecessor left of a device.
+/// A device as a predecessor left it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PreviousState {
     /// Nothing that matters.
@@ -192,7 +192,7 @@ fn is_connected<D: BackDevice>(front: XenbusState) -> bool {
         || D::SERVES_CLOSING && front == XenbusState::Closing
 }
 
-/// What [`Back::step`] came to.
+/// The result of [`Back::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BackStep {
     /// Nothing to do until the next watch event.
@@ -291,8 +291,8 @@ impl<D: BackDevice> Back<D> {
         self.paused = paused;
     }
 
-    /// What later connects may have mapped: what it needs, and pages that stay mapped since they
-    /// were seen.
+    /// Pages that later connects may have mapped: those that it needs, and those that stay mapped
+    /// since they were seen.
     pub fn limit_pages(&mut self, pages: usize) {
         self.page_limit = pages;
     }
@@ -319,8 +319,8 @@ impl<D: BackDevice> Back<D> {
         self.state
     }
 
-    /// Checks what a predecessor left, before anything else. What it closed, for a fault or
-    /// because it was asked to, is not opened again behind its back.
+    /// Checks a predecessor's state first. A device that the predecessor closed, for a fault or by
+    /// request, stays closed.
     pub fn inherit<B: DeviceBus>(&mut self, bus: &mut B) -> Result<PreviousState, B::Error> {
         match bus.own_state()? {
             // 8 is 4 with a request of the front's granted.
@@ -468,7 +468,7 @@ impl<D: BackDevice> Back<D> {
                 bus.set_state(S::Closed).map_err(ConnectError::Keys)?;
             }
             self.shut &= is_connected::<D>(front);
-            // What the toolstack wants gone goes all the same.
+            // A device that the toolstack removes goes all the same.
             if self.shut && online {
                 return Ok(came_to);
             }

@@ -8,7 +8,7 @@
 
 /// Connections that may begin in a row.
 const AT_ONCE: u64 = 8;
-/// What one costs, nanoseconds.
+/// The cost of one, in nanoseconds.
 const EACH_NS: u64 = 500_000_000;
 
 /// The turns of one device.

@@ -1,5 +1,5 @@
-//! What a device needs of xenbus: its own state and keys, and its peer's. Implemented by a device
-//! on xenstore ([`Device`]), and by plain maps in tests.
+//! The part of xenbus that a device needs: its own state and keys, and its peer's. Implemented by a
+//! device on xenstore ([`Device`]), and by plain maps in tests.
 
 use super::key_source::{KeySource, Pairs};
 use super::state::XenbusState;
@@ -26,7 +26,7 @@ pub trait DeviceBus: KeySource {
     fn online(&mut self) -> Result<bool, Self::Error>;
     /// Says in the store why this end gives up (`error/device/...`); its peer may read it.
     fn report(&mut self, text: &str) -> Result<(), Self::Error>;
-    /// What was said there last, by this process or a predecessor.
+    /// The last value there, of this process or a predecessor.
     fn reported(&mut self) -> Result<Option<String>, Self::Error>;
     /// Takes it back: the device works.
     fn recant(&mut self) -> Result<(), Self::Error>;

@@ -1,5 +1,5 @@
-//! Keys of a device as typed values. What stands in a key was written by the peer, or by no one: it
-//! is parsed strictly, and what does not fit becomes an error that names everything needed to find
+//! Keys of a device as typed values. The peer wrote a key's value, or no one did: it is parsed
+//! strictly, and a value that does not fit becomes an error that names everything needed to find
 //! the mistake.
 
 use crate::units::{DomId, EvtchnPort, GrantRef};
@@ -10,7 +10,7 @@ use core::fmt;
 
 /// A value that a key can have.
 pub trait KeyValue: Sized {
-    /// What to write instead, for a user who wrote something else.
+    /// A valid value, for a user who wrote an invalid one.
     const EXPECTED: &'static str;
     /// From the key's text.
     fn parse(text: &str) -> Option<Self>;
@@ -80,9 +80,9 @@ impl KeyValue for [u8; 6] {
 pub struct KeyError {
     /// The key, with its whole path.
     pub path: String,
-    /// What stands there, shortened and escaped; `None` when there is no such key.
+    /// The value there, shortened and escaped; `None` when there is no such key.
     pub seen: Option<String>,
-    /// What should.
+    /// The expected value.
     pub expected: &'static str,
     /// The domain that writes the key.
     pub writer: DomId,

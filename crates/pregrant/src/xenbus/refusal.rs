@@ -10,7 +10,7 @@ use crate::wire::grant::GrantStatus;
 use alloc::string::String;
 use core::fmt;
 
-/// What went wrong while a device was connected. The device is closed; others go on.
+/// A failure while a device was connected. The device is closed; others go on.
 #[derive(Debug)]
 pub enum ConnectError<E> {
     /// Keys: missing, garbled, or the store failed. Says path, key and remedy itself.
@@ -41,12 +41,13 @@ pub enum ConnectError<E> {
     Ring(PeerFault),
     /// The rings alone pass what this back maps of one guest.
     TooManyPages(TooManyPages),
-    /// What stands behind the device cannot be had: what it is, and why.
+    /// The backing of the device is unavailable: which, and why.
     Unready(String),
-    /// What stands behind the device cannot be had now, and is waited for: somebody has it; or it
-    /// is not there, and a guest is connected to it. Who, or why, in words.
+    /// The backing of the device is unavailable now, and is awaited: another has it; or it is
+    /// absent, and a guest is connected to it. Who, or why, in words.
     Busy(String),
-    /// What a predecessor accepted, and the front uses, cannot be had again: what it is, and why.
+    /// A feature that a predecessor accepted, and the front uses, cannot be accepted again: which,
+    /// and why.
     Lost(String),
 }
 

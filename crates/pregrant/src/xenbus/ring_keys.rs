@@ -26,7 +26,7 @@ pub const RING_ORDER: &str = "ring-page-order";
 /// Pages of a ring at most, as the exponent of 2.
 pub const MAX_RING_ORDER: u32 = 4;
 
-/// What a back takes, by one of its keys. Garbled means one page.
+/// The pages that a back takes, by one of its keys. Garbled means one page.
 pub fn ring_order<S: KeySource>(keys: &mut S, key: &str) -> Result<u32, S::Error> {
     Ok(keys.text(key)?.as_deref().and_then(decimal).unwrap_or(0).min(MAX_RING_ORDER))
 }

@@ -76,7 +76,7 @@ impl XenbusState {
     }
 }
 
-/// What the kernel's `sscanf(text, "%d", &n)` finds; None where it finds nothing.
+/// The number that the kernel's `sscanf(text, "%d", &n)` finds; None where it finds none.
 fn scan_decimal(text: &[u8]) -> Option<i32> {
     // The kernel's isspace takes Latin-1's hard space too.
     let is_space = |b: &u8| matches!(b, b' ' | b'\t'..=b'\r' | 0xa0);
@@ -98,7 +98,7 @@ impl fmt::Display for XenbusState {
     }
 }
 
-/// What an end does about its peer's state.
+/// An end's step for its peer's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Reaction {
@@ -145,7 +145,7 @@ pub fn back_step(own: XenbusState, target: XenbusState) -> Option<XenbusState> {
     }
 }
 
-/// What a back knows of its device beside both ends' states.
+/// A back's knowledge of its device beside both ends' states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackView {
     /// When its front tells of its rings.
@@ -157,7 +157,7 @@ pub struct BackView {
     pub in_service: bool,
 }
 
-/// What a back does.
+/// The step of a back.
 ///
 /// Once the toolstack wants the device gone it only comes down: rings that are in service stay so
 /// until their front closes, and nothing is offered or connected any more, whatever a front writes.
@@ -195,7 +195,7 @@ pub fn back(own: XenbusState, front: XenbusState, view: BackView) -> Reaction {
     back_step(own, target).map_or(Reaction::Stay, Reaction::Enter)
 }
 
-/// What a front does. `reconnect`: begin again after a close, as Linux's netfront does not.
+/// The step of a front. `reconnect`: begin again after a close, as Linux's netfront does not.
 pub fn front(own: XenbusState, back: XenbusState, handshake: Handshake, reconnect: bool) -> Reaction {
     use XenbusState::*;
     let down = |own| match own {
@@ -370,7 +370,7 @@ mod tests {
     fn what_the_toolstack_wants_gone_goes_from_every_state_and_stays_gone() {
         for handshake in [Handshake::Direct, Handshake::Confirmed] {
             for (own, front) in XenbusState::ALL.into_iter().flat_map(|o| XenbusState::ALL.map(|f| (o, f))) {
-                // What a back never says.
+                // States that a back never has.
                 if matches!(own, Unknown | Initialised | Reconfiguring) {
                     continue;
                 }

@@ -57,9 +57,9 @@ impl<'a> Vif<'a> {
 pub struct Vbd<'a> {
     /// Which; its handle is the number of a block device.
     pub id: DeviceId,
-    /// What the guest's kernel calls it: `xvda`.
+    /// Its name in the guest's kernel: `xvda`.
     pub name: &'a str,
-    /// What the back is to open: `params`.
+    /// The image that the back is to open: `params`.
     pub params: &'a str,
     /// Whether the guest may write.
     pub writable: bool,

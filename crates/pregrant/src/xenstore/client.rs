@@ -48,7 +48,7 @@ pub struct WatchEvent {
     /// The node that changed; relative if the watch was. Right after [`Client::watch`] the watched
     /// node itself.
     pub path: String,
-    /// What the watch was set with.
+    /// The token that the watch was set with.
     pub token: String,
 }
 

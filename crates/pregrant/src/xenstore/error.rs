@@ -5,7 +5,7 @@ use crate::wire::xs::Errno;
 use alloc::string::String;
 use core::fmt;
 
-/// What the client was about to do.
+/// The operation of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Operation {
@@ -95,7 +95,7 @@ pub enum Cause {
 /// A failed operation on xenstore.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct XsError {
-    /// What was tried.
+    /// The operation.
     pub operation: Operation,
     /// On which path, as the caller named it; empty where the operation has none.
     pub path: String,
@@ -139,7 +139,7 @@ impl fmt::Display for XsError {
 
 impl core::error::Error for XsError {}
 
-/// What an error means for the one who asked, with the remedy where there is one.
+/// The meaning of an error for a user, with the remedy where there is one.
 fn meaning(errno: Errno) -> &'static str {
     match errno {
         Errno::Enoent => "no such node, domain or transaction",

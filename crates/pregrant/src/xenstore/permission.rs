@@ -11,7 +11,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What a domain may do with a node.
+/// A domain's access to a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
     /// `n`.
@@ -62,7 +62,7 @@ impl Access {
 pub struct Permission {
     /// The domain that the entry is about.
     pub domid: DomId,
-    /// What it may do; in the first entry, what all unnamed domains may do.
+    /// Its access; in the first entry, that of all unnamed domains.
     pub access: Access,
 }
 

@@ -1,4 +1,4 @@
-//! What a queue has done, for readers on any thread.
+//! Counters of a queue, for readers on any thread.
 
 use super::request::Kind;
 use crate::latency::Latency;

@@ -49,7 +49,7 @@ pub struct ImageRecord {
     pub connection: (u32, u32),
     /// As the toolstack calls it.
     pub name: String,
-    /// What tells it from others ([`Image::identity`](crate::blk::disk::Image::identity)).
+    /// Its identity ([`Image::identity`](crate::blk::disk::Image::identity)).
     pub identity: String,
     /// A successor found another one in its place.
     pub refused: bool,
@@ -133,7 +133,7 @@ impl KeptImage {
         (memory.len() >= KEPT_IMAGE_BYTES).then_some(Self(memory))
     }
 
-    /// What a predecessor wrote to its end; None: nothing.
+    /// The record that a predecessor wrote to its end; None: there is none.
     pub fn load(&self) -> Option<ImageRecord> {
         let mut bytes = vec![0; KEPT_IMAGE_BYTES];
         let (magic, rest) = bytes.split_at_mut(4);

@@ -9,7 +9,8 @@
 //! ```
 //! Invariants: each request that is taken is answered once, by the place that it has; a place is
 //! free again when its last order came back; nothing is answered before its pages are let go of.
-//! What a predecessor took and did not answer is done once more, before anything else is taken.
+//! Requests that a predecessor took and did not answer are executed once more, before any other is
+//! taken.
 //!
 //! What a guest may do: what [`request`](super::request) says of a slot, name ids twice (both are
 //! answered), publish a wrong index (a fault), ask for large transfers on all slots (they wait on
@@ -42,10 +43,10 @@ const BATCH_PARTS: usize = 64;
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
-/// What a queue and its disk's owner know of each other, wherever each of them runs.
+/// State that a queue and its disk's owner share, in whatever threads they run.
 #[derive(Debug)]
 pub struct QueueShare {
-    /// What it has done.
+    /// Its counters.
     pub counters: Counters,
     /// The front's key that names its ring's first page.
     pub ring_key: String,
@@ -160,7 +161,7 @@ impl<P: Platform> Default for Job<P> {
 }
 
 impl<P: Platform> Job<P> {
-    /// What the disk is to do next; None: all is done.
+    /// The disk's next order; None: all are done.
     fn next(&mut self) -> Option<IoOp> {
         let has_parts = !self.parts.is_empty();
         let op = match (self.order.kind, self.step) {
@@ -192,13 +193,13 @@ pub struct BackQueue<P: Platform> {
     share: Arc<QueueShare>,
     jobs: Box<[Job<P>]>,
     free: Vec<u32>,
-    /// What a predecessor took, oldest first.
+    /// Requests that a predecessor took, oldest first.
     redo: VecDeque<(Taken, Request)>,
     answers: Vec<(Taken, Response)>,
     done: Vec<Done>,
-    /// What was taken, and has not been fetched for.
+    /// Requests that were taken and not fetched for.
     first_transfers: Vec<Transfer>,
-    /// What the disk has done, or could not, and is to be delivered.
+    /// Orders that the disk has ended, with success or not, and that are to be delivered.
     ended: Vec<Transfer>,
     list: Vec<u8>,
     /// A barrier that waits for the others, or goes alone.
@@ -223,7 +224,7 @@ pub struct BackQueue<P: Platform> {
 /// Compiles for what goes from one worker's thread to another's.
 const fn goes_to_another_thread<T: Send>() {}
 
-/// What a queue is made of, beside its ring and its channel.
+/// The parts of a queue, beside its ring and its channel.
 pub struct QueueParts<P: Platform> {
     /// The front's key that names its ring's first page.
     pub ring_key: String,
@@ -293,7 +294,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// What its disk's owner knows of it.
+    /// The state that it shares with its disk's owner.
     pub fn share(&self) -> &Arc<QueueShare> {
         &self.share
     }
@@ -331,10 +332,10 @@ impl<P: Platform> BackQueue<P> {
         }
         self.now_ns = None;
         let mut moved = self.collect(p);
-        // What came back is unmapped before others are mapped in its place.
+        // Pages of ended orders are unmapped before others are mapped in their place.
         self.path.settle(p);
         let taken = if self.takes { self.take_batch(p) } else { Ok(0) };
-        // What was taken before a fault is done all the same.
+        // Requests taken before a fault are executed all the same.
         self.fetch(p);
         self.begin_barrier();
         loop {
@@ -349,7 +350,7 @@ impl<P: Platform> BackQueue<P> {
             }
         }
         self.answer(p);
-        // What was taken before the fault is answered all the same.
+        // Requests taken before the fault are answered all the same.
         Ok(moved + taken?)
     }
 
@@ -644,9 +645,9 @@ impl<P: Platform> BackQueue<P> {
         self.chan.is_some() && self.takes && self.barrier.is_none() && self.has_room()
     }
 
-    /// Before sleeping: arms ring and channel. True: there is work. What comes back from the disk
-    /// wakes its owner by itself; before that a queue that is full does not ask for an event of
-    /// requests.
+    /// Before sleeping: arms ring and channel. True: there is work. An order that comes back from
+    /// the disk wakes its owner by itself; before that a queue that is full does not ask for an
+    /// event of requests.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {
         let work = self.can_take() && (!self.redo.is_empty() || self.ring.final_check()?);
         // Last: an event that came since the ring was armed is kept until here.
@@ -672,7 +673,7 @@ impl<P: Platform> BackQueue<P> {
 
     /// Takes no more, and has all that was taken answered, unless the disk hangs: before it is
     /// dropped, in good order. Where no one is to be `patient`, what the disk still works on is
-    /// left. Returns how many it answered. What it did not a successor finds in the journal.
+    /// left. Returns how many it answered. A successor finds the others in the journal.
     pub fn drain(&mut self, p: &P, patient: bool) -> usize {
         let before = self.share.counters.read().answers;
         self.takes = false;

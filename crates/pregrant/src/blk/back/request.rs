@@ -1,4 +1,4 @@
-//! What a guest asks, validated: the one place that decides which requests a disk sees
+//! Validates a guest's requests: the one place that decides which of them a disk sees
 //! (docs/protocol 5.3).
 //!
 //! ```text
@@ -40,7 +40,7 @@ impl Rules {
     }
 }
 
-/// What a disk is to do for a request.
+/// A disk's work for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
     /// Its parts from the disk.
@@ -116,7 +116,7 @@ pub fn answered_op(req: &Request) -> u8 {
 /// for that.
 ///
 /// # Errors
-/// What it is to be answered with at once; `parts` mean nothing then.
+/// The answer to give at once; `parts` mean nothing then.
 pub fn validate(
     req: &Request,
     rules: &Rules,

@@ -39,10 +39,10 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// What a back offers to disks, and how it serves them.
+/// The offer of a back to disks, and how it serves them.
 #[derive(Clone, Copy, Debug)]
 pub struct VbdConfig {
-    /// What is advertised.
+    /// The features that are advertised.
     pub features: BackFeatures,
     /// How the bytes of a front that does not persist travel: `copy` or `map`.
     pub fallback: PathName,
@@ -68,7 +68,7 @@ impl Default for VbdConfig {
     }
 }
 
-/// What became of an image that was [tried](Back::try_image).
+/// The result for an image that was [tried](Back::try_image).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Tried {
     /// It is there, and what is strange about it.
@@ -85,18 +85,18 @@ pub enum Tried {
 /// One disk of domain `of`, with its handshake.
 pub type BackVbd<P> = Back<Vbd<P>>;
 
-/// What a disk is beside its handshake.
+/// A disk, beside its handshake.
 pub struct Vbd<P: Platform> {
     of: DomId,
     config: VbdConfig,
-    /// What this connection's back advertised: we, or a predecessor.
+    /// The features that this connection's back, we or a predecessor, advertised.
     offered: BackFeatures,
     image: Box<dyn Image>,
     /// As its guest knows it; None: it is not connected.
     figures: Option<DiskFigures>,
     /// Its queues; none while they are [handed out](Vbd::hand_out_queues).
     queues: Vec<BackQueue<P>>,
-    /// What is known of each queue, wherever it is; none while it is not connected.
+    /// State shared with each queue, wherever it runs; none while it is not connected.
     shares: Vec<Arc<QueueShare>>,
     /// Pages that all of its queues may keep since they saw them.
     allowed: usize,
@@ -234,8 +234,8 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 
     fn allow_pages(&mut self, p: &P, pages: usize) {
-        // What stays mapped saves more than what is mapped for one request, which can be copied as
-        // well.
+        // Pages that stay mapped save more than pages mapped for one request, which can be copied
+        // as well.
         let (mut left, mut n) = (pages, self.shares.iter().filter(|share| share.keeps()).count());
         for share in self.shares.iter().filter(|share| share.keeps()) {
             let each = (left / n).min(self.config.persistent_pages);
@@ -253,7 +253,7 @@ impl<P: Platform> BackDevice for Vbd<P> {
     }
 }
 
-/// What tells a front of another length. The state is said once more, as it is: the toolstack's 5
+/// Notifies a front of another length. The state is written once more, as it is: the toolstack's 5
 /// stays, and Linux's front would take a 4 that it sees at its own 5 for a new connection.
 fn resized<B: DeviceBus>(bus: &mut B, sectors: u64) -> Result<Pairs, B::Error> {
     let state = match bus.peer_state()? {
@@ -272,7 +272,7 @@ fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
     }
 }
 
-/// What the toolstack, or its script, calls the image; None: it names none.
+/// The image's name by the toolstack or its script; None: it names none.
 fn image_name<B: DeviceBus>(bus: &mut B) -> Result<Option<String>, B::Error> {
     let named = |name: Option<String>| name.filter(|name| !name.is_empty());
     match named(bus.own_text(DEVICE_PATH)?) {
@@ -289,7 +289,7 @@ impl<P: Platform> Vbd<P> {
         bus: &mut B,
         Connect { begin, page_limit, kept, .. }: Connect<'_>,
     ) -> Result<(), ConnectError<B::Error>> {
-        // What a predecessor offered holds for its connection, and for no other.
+        // A predecessor's offer holds for its connection, and for no other.
         self.offered = match begin {
             Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
             Begin::Fresh => self.config.features,
@@ -305,7 +305,7 @@ impl<P: Platform> Vbd<P> {
         };
         let front = front.map_err(ConnectError::Keys)?;
         let native_sectors = match published {
-            // What a guest knows stands.
+            // The values that a guest knows stay valid.
             Some(published) => published.units() > 1,
             // Such a front would count in them where this back counts in 512 bytes, and get other
             // bytes than it asks for.
@@ -503,7 +503,7 @@ impl<P: Platform> Vbd<P> {
         self.needed_pages() + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
     }
 
-    /// What is known of its queues, wherever they are.
+    /// State shared with its queues, wherever they run.
     pub fn shares(&self) -> &[Arc<QueueShare>] {
         &self.shares
     }

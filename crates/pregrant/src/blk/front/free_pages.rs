@@ -63,8 +63,8 @@ impl<P: Platform> FreePages<P> {
         Ok(Some((page, gref)))
     }
 
-    /// Asks for the first cache lines of the next page, which is written to soon. What follows them
-    /// the processor asks for by itself.
+    /// Prefetches the first cache lines of the next page, which is written to soon. The processor
+    /// prefetches the lines behind them by itself.
     #[inline(always)]
     pub fn prefetch_next(&self) {
         if let Some(&page) = self.free.last() {

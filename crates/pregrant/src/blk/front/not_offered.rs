@@ -1,5 +1,5 @@
-//! What a front asked for and does not have: its back offers less, or there is no memory for more
-//! queues. The disk goes on with less, and its owner says so.
+//! Features that a front requested and does not have: its back offers less, or there is no memory
+//! for more queues. The disk goes on with less, and its owner logs it.
 
 use crate::blk::features::BackFeatures;
 use crate::wire::blkif::SEGMENTS_MAX;
@@ -11,28 +11,28 @@ use core::fmt;
 pub enum NotOffered {
     /// So many queues.
     Queues {
-        /// What was asked for.
+        /// The requested number.
         asked: u32,
-        /// What there are.
+        /// The number there is.
         got: u32,
     },
     /// Rings of so many pages.
     RingPages {
-        /// What was asked for.
+        /// The requested number.
         asked: u32,
-        /// What the back takes.
+        /// The number that the back takes.
         offered: u32,
     },
     /// Requests of so many pages.
     Segments {
-        /// What was asked for.
+        /// The requested number.
         asked: u32,
-        /// What the back takes.
+        /// The number that the back takes.
         offered: u32,
     },
 }
 
-/// What a front asks a back for.
+/// The requests of a front to a back.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub queues: u32,
@@ -41,8 +41,8 @@ pub(super) struct Asked {
 }
 
 impl NotOffered {
-    /// What of that is not to be had of a back with these features, with which `queues` queues were
-    /// made.
+    /// The requests that a back with these features does not meet; `queues` queues were made with
+    /// it.
     pub(super) fn by(back: &BackFeatures, asked: Asked, queues: u32) -> Vec<Self> {
         let mut all = Vec::new();
         if asked.queues > queues {

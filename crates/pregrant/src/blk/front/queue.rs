@@ -32,7 +32,7 @@ use alloc::vec::Vec;
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type Ring<K, P> = FrontRing<K, RingPages<K, Region<P>>>;
 
-/// What a disk is asked. Sectors are of 512 bytes.
+/// A request to a disk. Sectors are of 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask<'a> {
     /// So many sectors from here on.
@@ -46,7 +46,7 @@ pub enum Ask<'a> {
     Write {
         /// The first.
         sector: u64,
-        /// What is to be in them.
+        /// The bytes for them.
         bytes: &'a [u8],
     },
     /// The same, behind all that was asked before and ahead of what is asked later, and not to be
@@ -54,7 +54,7 @@ pub enum Ask<'a> {
     Barrier {
         /// The first.
         sector: u64,
-        /// What is to be in them; nothing: the order alone.
+        /// The bytes for them; nothing: the order alone.
         bytes: &'a [u8],
     },
     /// Writes that were answered are not to be lost any more.
@@ -112,7 +112,7 @@ impl From<PlatformError> for NotAsked {
 
 /// An answer.
 pub struct Answer<'a, P: Platform> {
-    /// What was given with the request.
+    /// The tag that was given with the request.
     pub tag: u64,
     /// How it went.
     pub outcome: Result<(), IoError>,
@@ -143,7 +143,7 @@ impl<P: Platform> Answer<'_, P> {
     }
 }
 
-/// What was asked in a place.
+/// The request of a place.
 #[derive(Default)]
 struct Place {
     /// How often the place was used.
@@ -172,7 +172,7 @@ macro_rules! with_ring {
     };
 }
 
-/// What a queue is made of.
+/// The parts of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueConfig {
     /// How slots are laid out.
@@ -448,7 +448,7 @@ impl<P: Platform> FrontQueue<P> {
         self.places.iter().filter(|place| place.in_flight).map(|place| place.tag)
     }
 
-    /// Puts the pages by. What is in flight has no answer any more.
+    /// Puts the pages by. Requests in flight get no answer any more.
     pub fn end(self, p: &P, regions: &mut Regions<P>) {
         let region = with_ring!(self.ring, ring => ring.into_mem().into_pages());
         regions.put(p, crate::grants::regions::Granted::from_parts(region, self.ring_grants));

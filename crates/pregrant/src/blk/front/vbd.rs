@@ -11,9 +11,9 @@
 //! and kept whatever that is.
 //!
 //! What a back may do: offer anything, close at any time, keep pages mapped
-//! ([`regions`](crate::grants::regions)), say another length than there is. What is asked past the
-//! end is the back's to refuse. Requests that are not answered when it closes are
-//! [lost](FrontVbd::take_lost), and said to be.
+//! ([`regions`](crate::grants::regions)), report a wrong length. The back refuses requests past the
+//! end. Requests that are not answered when it closes are [lost](FrontVbd::take_lost), and said to
+//! be.
 
 use super::not_offered::{Asked, NotOffered};
 use super::queue::{Answer, Ask, FrontQueue, NotAsked, QueueConfig};
@@ -30,7 +30,7 @@ use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What a front would like; it gets what the back offers.
+/// The settings that a front requests; it gets those that the back offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontConfig {
     /// Queues.
@@ -66,7 +66,7 @@ impl Default for FrontConfig {
 /// Pages of a queue at least: one request without a list.
 const PAGES_MIN: usize = SEGMENTS_MAX;
 
-/// What went wrong. The disk is to be closed.
+/// A failure. The disk is to be closed.
 #[derive(Debug)]
 pub enum FrontError<E> {
     /// Keys: missing, garbled, or the store failed.
@@ -90,7 +90,7 @@ impl<E> From<PlatformError> for FrontError<E> {
     }
 }
 
-/// What [`FrontVbd::step`] came to.
+/// The result of [`FrontVbd::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrontStep {
     /// Nothing to do until the next watch event.
@@ -112,7 +112,7 @@ pub struct FrontVbd<P: Platform> {
     config: FrontConfig,
     queues: Vec<FrontQueue<P>>,
     figures: Option<DiskFigures>,
-    /// What is granted to the back and not in use.
+    /// Pages that are granted to the back and not in use.
     regions: Regions<P>,
     /// Tags of requests that had no answer when their queue went.
     lost: Vec<u64>,
@@ -122,11 +122,11 @@ pub struct FrontVbd<P: Platform> {
     barrier: bool,
     /// The store has it that the disk is in use.
     reported: bool,
-    /// What was asked for and is not to be had; as of the last set-up.
+    /// Requests that the back does not meet, as of the last set-up.
     not_offered: Vec<NotOffered>,
 }
 
-/// What the store says of a disk that does not close yet.
+/// The text in the store for a disk that does not close yet.
 const IN_USE: &str = "the disk is in use in the guest: it closes once no program has it open";
 
 impl<P: Platform> FrontVbd<P> {
@@ -174,13 +174,13 @@ impl<P: Platform> FrontVbd<P> {
         self.figures.is_some()
     }
 
-    /// What the back says of the disk; None: it is not connected.
+    /// The disk's figures from the back; None: it is not connected.
     pub fn figures(&self) -> Option<&DiskFigures> {
         self.figures.as_ref()
     }
 
-    /// What keeps writes that were answered from being lost: a flush, or an empty barrier where the
-    /// back knows no other. None: it has no cache that it would report.
+    /// The request that makes answered writes durable: a flush, or an empty barrier where the back
+    /// knows no flush. None: it reports no cache.
     pub fn flush_ask(&self) -> Option<Ask<'static>> {
         let figures = self.figures.as_ref()?;
         match (figures.flush, self.barrier) {
@@ -195,8 +195,7 @@ impl<P: Platform> FrontVbd<P> {
         self.persistent
     }
 
-    /// What was asked for and is not to be had of this back, as of the last set-up; the disk goes
-    /// on with less.
+    /// Requests that this back does not meet, as of the last set-up; the disk goes on with less.
     pub fn not_offered(&self) -> &[NotOffered] {
         &self.not_offered
     }
@@ -314,7 +313,7 @@ impl<P: Platform> FrontVbd<P> {
     /// One more queue, with as many pages as there is memory for.
     fn queue(&mut self, p: &P, back: &BackFeatures) -> Result<QueueKeys, PlatformError> {
         let FrontConfig { abi, ring_order, persistent, granting, max_segments, pages, .. } = self.config;
-        // What the back has mapped must go on naming its page.
+        // A reference that the back has mapped must go on naming its page.
         let granting = if persistent { Granting::Standing } else { granting };
         let max_indirect = max_segments.min(back.max_indirect_segments);
         let ring_order = ring_order.min(back.max_ring_order);

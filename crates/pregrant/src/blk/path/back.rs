@@ -1,4 +1,4 @@
-//! What a path does at the back.
+//! A path at the back.
 //!
 //! ```text
 //!   parts (validated) --begin--> IoMemory --fetch, a batch--> the disk, as long as it takes
@@ -17,7 +17,7 @@ use crate::wire::grant::GrantStatus;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// What a platform maps.
+/// A platform's map.
 pub type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
 
 /// Which way the bytes go, as the guest sees it.
@@ -30,7 +30,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// What a back needs of the pages for it.
+    /// The properties that a back needs of its pages.
     pub fn access(self) -> Access {
         match self {
             Self::Read => Access::ReadWrite,
@@ -63,7 +63,7 @@ pub struct Transfer {
     pub good: bool,
 }
 
-/// What a path holds for one request, from [`begin`](BackPath::begin) to [`end`](BackPath::end).
+/// The state of a path for one request, from [`begin`](BackPath::begin) to [`end`](BackPath::end).
 pub struct Held<P: Platform> {
     /// Mapped for it alone; those behind are empty, for the next request's.
     pub(super) maps: Vec<Arc<Option<MapOf<P>>>>,

@@ -6,8 +6,7 @@
 //! | [`map`] | mapped pages, disk | the same | a map and an unmap, of all its pages |
 //! | [`persistent`] | pages that stay mapped, disk | the same | none, once its pages were seen |
 //!
-//! What may not be mapped for the moment, since its guest has no page left for it, goes by copy on
-//! each path (`alone`).
+//! A request goes by copy on each path (`alone`) while its guest has no page left to be mapped.
 //!
 //! A queue has one path ([`any_path`]): `persistent` where both ends say so, else what the operator
 //! chose.

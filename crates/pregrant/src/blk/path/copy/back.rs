@@ -103,7 +103,7 @@ impl CopyPath {
                 };
                 CopyBatch { local, ops }
             });
-            // What it could not try has the status that it had.
+            // An operation that it could not try keeps its status.
             let _ = p.peer().copy_each(of, &mut calls[..there]);
             if there < TOGETHER {
                 break;

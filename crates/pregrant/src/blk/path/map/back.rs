@@ -9,7 +9,7 @@ use crate::platform::{PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use alloc::vec::Vec;
 
-/// What is to be unmapped.
+/// Maps to be unmapped.
 pub struct MapPath<P: Platform> {
     done: Vec<MapOf<P>>,
     /// Of the request at hand.
