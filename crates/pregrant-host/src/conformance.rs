@@ -1,5 +1,5 @@
-//! What every platform must do, as one suite: run on the loopback here, and on real Xen where there
-//! is one.
+//! The duties of every platform, as one suite: run on the loopback here, and on real Xen where
+//! there is one.
 //!
 //! ```text
 //!   Machine::pair -> front's Platform, back's Platform (both in this thread) -> one case -> Ok | Skip | Fail

@@ -1,4 +1,4 @@
-//! What a process has asked of its platform, counted where it happens; the same figures on every
+//! A process's requests to its platform, counted where they happen; the same figures on every
 //! platform.
 //!
 //! ```text
@@ -37,7 +37,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was added since an earlier snapshot.
+    /// The difference to an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -199,7 +199,7 @@ mod tests {
             std::thread::scope(|s| {
                 s.spawn(|| other.grant_copies.add(10));
             });
-            // What a handle handed out goes on counting when the handle is gone.
+            // Objects that a handle gave out go on counting when the handle is gone.
             let map = Arc::clone(&other);
             drop(other);
             map.grant_unmaps.add(2);

@@ -36,11 +36,11 @@ pub enum ListenError {
     Socket {
         /// The socket.
         path: PathBuf,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
-        /// What to do, where that is known.
+        /// The remedy, where it is known.
         remedy: &'static str,
     },
 }

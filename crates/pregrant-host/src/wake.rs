@@ -50,7 +50,7 @@ pub trait WakeOn {
     }
 }
 
-/// What ended a sleep.
+/// The reason for the end of a sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slept {
     /// The caller's own descriptor is readable; others may be too.

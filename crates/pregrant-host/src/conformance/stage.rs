@@ -1,4 +1,5 @@
-//! What the suite's cases stand on: the machine, how a case ends, and what most of them do.
+//! The base of the suite's cases: the machine, the end of a case, and steps that most of them
+//! share.
 
 use pregrant::platform::{Access, CopyOp, Events, GrantPool, Platform, ReadySet};
 use pregrant::shm::SharedBytes;
@@ -7,7 +8,7 @@ use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use std::fmt;
 use std::time::Duration;
 
-/// What the suite runs on.
+/// The machine that the suite runs on.
 pub trait Machine {
     /// The granting side.
     type Front: Platform;
@@ -104,19 +105,19 @@ pub(super) fn read(from: &impl SharedBytes, at: usize, len: usize) -> Vec<u8> {
 /// After this long without an event none is on its way.
 pub(super) const SETTLED: Duration = Duration::from_millis(50);
 
-/// What fired, which it has to, within as long as an emulated machine may take.
+/// The channels that fired: some must, within the time that an emulated machine may take.
 pub(super) fn fired<P: Platform>(p: &P) -> Vec<EvtchnPort> {
     fired_within(p, Duration::from_secs(10))
 }
 
-/// What fired within `patience`.
+/// The channels that fired within `patience`.
 pub(super) fn fired_within<P: Platform>(p: &P, patience: Duration) -> Vec<EvtchnPort> {
     let mut ready = ReadySet::default();
     p.events().wait(&mut ready, Some(patience));
     ready.ports
 }
 
-/// What is pending this moment.
+/// The channels that are pending now.
 pub(super) fn pending<P: Platform>(p: &P) -> Vec<EvtchnPort> {
     fired_within(p, Duration::ZERO)
 }

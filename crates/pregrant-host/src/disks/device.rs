@@ -1,5 +1,5 @@
-//! What a block device says of itself, and its discards: ioctls of the kernel's block layer, and
-//! sysfs; and what a file says by an ioctl.
+//! A block device's properties and its discards, by ioctls of the kernel's block layer and by
+//! sysfs; and a file's generation, by an ioctl.
 
 use pregrant::blk::disk::Discard;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -99,7 +99,7 @@ fn sysfs(number: u64, name: &str) -> Option<u32> {
     sysfs_value(number, name)?.parse().ok()
 }
 
-/// What sysfs has of the block device of this number.
+/// The entries of sysfs for the block device of this number.
 pub(super) fn sysfs_value(number: u64, name: &str) -> Option<String> {
     let at = format!("/sys/dev/block/{}:{}/{name}", major(number), minor(number));
     Some(std::fs::read_to_string(at).ok()?.trim().into())

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What an open file wants of direct I/O.
+/// An open file's requirements for direct I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wants {
     /// Multiples of so many bytes: addresses in memory; places and lengths in the file.
@@ -94,7 +94,7 @@ const CACHED: u8 = 2;
 /// Which way an open file's transfers go. See the module.
 pub(super) struct Direct {
     mode: AtomicU8,
-    /// What the file was opened with, without `O_DIRECT`.
+    /// The flags that the file was opened with, without `O_DIRECT`.
     access: OFlags,
     submitters: Mutex<Vec<Weak<Submitter>>>,
     /// Its image was refused once, however often it is opened.

@@ -9,7 +9,7 @@
 //!   queue       uring or pool, all on the one open file
 //!   close       the open file is gone with the last of its transfers, and the lock with it
 //! ```
-//! What a file system may not answer is asked by a thread of the image's own
+//! Calls that a file system may not answer are made by a thread of the image's own
 //! ([`thread`](super::file_thread)): an image that is not open yet is busy, one whose length is not
 //! known yet has the one that it had.
 //!
@@ -17,7 +17,7 @@
 //! ones of parts. Bytes behind the last whole sector are no guest's, and said to be left out
 //! whenever there are some.
 //!
-//! What can fail is said with the path and what to do. A transfer that fails is the guest's I/O
+//! Failures are reported with the path and the remedy. A transfer that fails is the guest's I/O
 //! error and a line in the log; nothing of it ends this process (who serves ignores SIGXFSZ, which
 //! a file that may not grow sends).
 
@@ -61,7 +61,7 @@ pub struct FileImage {
     lines: Arc<LineBudget>,
 }
 
-/// What an image is opened for.
+/// The purpose for which an image is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct How {
     writable: bool,
@@ -90,7 +90,7 @@ impl Opened {
 }
 
 impl FileImage {
-    /// What is at `path`; nothing is opened yet.
+    /// The file at `path`; nothing is opened yet.
     pub fn new(path: impl Into<PathBuf>, config: DiskConfig) -> Self {
         Self {
             path: path.into(),
@@ -340,8 +340,7 @@ fn open(
     // Before it is opened: to open a watchdog or a tape does something already.
     let expects_device = class_of(stat(path).map_err(unopened)?)?;
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    // What the kernel uses itself, or somebody has through another node, is no one's disk to write
-    // to.
+    // A device that the kernel uses, or that another has through another node, is not written to.
     let alone = if expects_device && writable { OFlags::EXCL } else { OFlags::empty() };
     // Without NONBLOCK a FIFO would hold this thread until somebody writes to it.
     let flags = access | alone | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
@@ -376,7 +375,7 @@ fn open(
         discard,
         ..DiskFigures::of(0)
     };
-    // What is longer than a page no guest can ask for.
+    // No guest can use sectors longer than a page.
     let native_sectors = native_sectors && sector_size <= PAGE_SIZE as u32;
     let served = if native_sectors { own } else { own.in_sectors_of_512() };
     let in_memory = !is_device && is_in_memory(fd.as_fd());
@@ -427,6 +426,6 @@ fn discards(fd: BorrowedFd<'_>, is_device: bool, sector_size: u32, block: u32) -
     // Behind its end there is nothing that could be lost.
     let end = seek(fd, SeekFrom::End(0)).ok()?.next_multiple_of(1 << 20);
     fallocate(fd, HOLE, end, 4096).ok()?;
-    // What a hole freed may be read from the medium still, though no one reads it through the file.
+    // Blocks that a hole freed may be read from the medium still, though not through the file.
     Some(Discard { granularity: block.max(sector_size), alignment: 0, secure: false, zeroes: true })
 }

@@ -79,14 +79,14 @@ impl<T> Place<T> {
     }
 }
 
-/// What a call comes to.
+/// The result of a call.
 pub(super) struct Answer<T> {
     place: Arc<Place<T>>,
     waited: bool,
 }
 
 impl<T> Answer<T> {
-    /// What it came to; None: nothing yet. The first time it waits a moment for it.
+    /// The result; None: there is none yet. The first time it waits a moment for it.
     pub(super) fn wait(&mut self) -> Option<T> {
         let moment = if std::mem::replace(&mut self.waited, true) { Duration::ZERO } else { MOMENT };
         let is_pending = |stage: &mut Stage<T>| matches!(stage, Stage::Asked { .. });
@@ -95,7 +95,7 @@ impl<T> Answer<T> {
         Self::take(&mut stage)
     }
 
-    /// No one waits for it for now. What has come already.
+    /// No one waits for it now. The result, if it has come.
     pub(super) fn give_up(&self) -> Option<T> {
         let mut stage = self.place.lock();
         if let Stage::Asked { wanted } = &mut *stage {

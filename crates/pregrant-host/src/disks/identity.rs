@@ -1,5 +1,5 @@
-//! What tells an image from any other that its path may lead to: the same each time that it is
-//! opened, while this machine runs.
+//! The identity of an image, different from that of any other that its path may lead to: the same
+//! each time that it is opened, while this machine runs.
 //!
 //! | an image | is identified by |
 //! |---|---|

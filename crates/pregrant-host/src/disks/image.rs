@@ -4,8 +4,8 @@
 //! ```text
 //!   NamedImage  with the disk, in the core         ImageFace  with the disk's server: descriptors, words
 //! ```
-//! Which image it is is read again at each connect. What is in memory stays there in between, for
-//! the same name.
+//! The image's identity is read again at each connect. An image in memory stays there in between,
+//! under the same name.
 
 use super::file::FileImage;
 use super::ram::RamImage;
@@ -31,13 +31,13 @@ impl ImageFace {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is open, and how; empty: nothing is.
+    /// The open image, and how it is opened; empty: none is.
     pub fn describe(&self) -> String {
         self.inside().text.clone()
     }
 
-    /// What is readable when transfers of a queue have come back, by queue since the image was
-    /// opened, once. None: they are back as soon as they are submitted.
+    /// Descriptors, by queue, that are readable when transfers have come back; given once after the
+    /// image was opened. None: they are back as soon as they are submitted.
     pub fn take_readable(&self) -> Vec<Option<OwnedFd>> {
         std::mem::take(&mut self.inside().readable)
     }

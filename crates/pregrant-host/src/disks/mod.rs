@@ -1,4 +1,4 @@
-//! What stands behind the disks of guests: RAM, a raw file, a block device.
+//! The images behind guests' disks: RAM, a raw file, a block device.
 //!
 //! ```text
 //!   params, mode --spec--> NamedImage --open--> ram:   memory of this process

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// What came back for one queue.
+/// Transfers that came back for one queue.
 struct Lane {
     done: Mutex<Vec<Done>>,
     wake: Arc<WakeFd>,
@@ -110,7 +110,7 @@ pub(super) struct PoolQueue {
     pool: Arc<Pool>,
     lane: Arc<Lane>,
     in_flight: usize,
-    /// What came back, and was not asked for.
+    /// Transfers that came back and were not fetched.
     here: Vec<Done>,
 }
 
@@ -164,7 +164,7 @@ impl Disk for PoolQueue {
 }
 
 impl Drop for PoolQueue {
-    /// What no thread has started is not done any more. A thread that has a transfer keeps its
+    /// Transfers that no thread has started are dropped. A thread that has a transfer keeps its
     /// memory and the open file until it is done.
     fn drop(&mut self) {
         let mut transfers = lock(&self.pool.0.transfers);

@@ -15,7 +15,7 @@
 //! where it is when the transfer moves; what the kernel knows of is not touched before it says that
 //! it is done. No reference to a guest's pages exists: they are named by address and length.
 //!
-//! What the kernel refuses of direct I/O is given to it again, when it goes through the page cache
+//! Direct I/O that the kernel refuses is submitted again, through the page cache
 //! ([`direct`](super::direct)).
 //!
 //! Bytes go through a buffer of our own (`bounce`) where the kernel cannot reach a guest's pages
@@ -40,7 +40,7 @@ const DISCARD_PIECE: u64 = 256 << 20;
 /// How often a request that did nothing is tried again.
 const TRIES: u8 = 100;
 
-/// What has become of a transfer.
+/// The state of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
     /// It is to be requested again: for what is left.
@@ -119,8 +119,8 @@ impl Transfer {
         matches!(self.io.op, IoOp::Discard { .. }) && file.is_device()
     }
 
-    /// What is left of it, for io_uring. Its submitter keeps the transfer, and does not touch
-    /// it, until the kernel has [ended](Self::ended) it.
+    /// The rest of it, for io_uring. Its submitter keeps the transfer, and does not touch it, until
+    /// the kernel has [ended](Self::ended) it.
     pub(super) fn request(&self, file: &OpenFile) -> squeue::Entry {
         let fd = types::Fd(file.fd().as_raw_fd());
         let pieces = &self.pieces.0[self.first..];
@@ -164,7 +164,7 @@ impl Transfer {
         self.ended(file, result)
     }
 
-    /// What is left of it, as a system call.
+    /// The rest of it, as a system call.
     fn call(&self, file: &OpenFile) -> Result<usize, Errno> {
         let pieces = &self.pieces.0[self.first..];
         let (fd, n) = (file.fd().as_raw_fd(), pieces.len().min(PIECES_MOST) as i32);
@@ -214,7 +214,7 @@ impl Transfer {
             Err(e @ (Errno::INVAL | Errno::OPNOTSUPP)) if moves && self.goes_another_way(file, e) => {
                 Ended::Again
             }
-            // What was found to be there when the image was opened is not there for all of it: no
+            // A feature that was found when the image was opened is not there for all of it: no
             // fault of the disk's.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY | Errno::NOSYS | Errno::PERM)
                 if matches!(self.io.op, IoOp::Discard { .. }) =>

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// Requests of one call, and those that the kernel may have at a time.
 const BATCH: u32 = 128;
 const DEPTH: usize = 2 * BATCH as usize;
-/// What a [`Transfer`] asks of it.
+/// The opcodes that a [`Transfer`] uses.
 const REQUESTS: [u8; 6] = [
     opcode::Read::CODE,
     opcode::Write::CODE,
@@ -184,8 +184,8 @@ impl Ring {
         self.refuse();
     }
 
-    /// What the kernel did not take it never reads: no one enters this ring any more. Threads do
-    /// the rest.
+    /// The kernel never reads requests that it has not taken: no one enters this ring any more.
+    /// Threads do the rest.
     #[cold]
     fn refuse(&mut self) {
         self.refused = true;

@@ -6,7 +6,7 @@
 //! `PATIENCE_NS`: a guest that fills its ring as fast as it is emptied seems idle for moments, and
 //! each of them would cost it a long batch of the other's.
 //!
-//! What a request costs also depends on which pages a guest has: guests that do the same differ by
+//! The cost of a request also depends on which pages a guest has: guests that do the same differ by
 //! a fifth (`pregrant bench fairness`). So a vif whose requests lately cost about what is paid for
 //! most (`Price`) is charged as those are, and vifs that do the same get as many frames as each
 //! other, also when the worker was away in the middle of a turn. A vif whose requests cost more or
@@ -34,9 +34,9 @@ const CREDIT_NS: u64 = 200_000;
 /// the middle of its turn is not its doing.
 const FORGIVEN_NS: u64 = 200_000;
 
-/// What is paid for most requests: a median that follows, by a small step for each turn, smaller
-/// for one of fewer than `FULL_TURN` requests: who takes many short turns has no more weight by it.
-/// In 1/256 of a nanosecond.
+/// The price of most requests: a median that follows, by a small step for each turn, smaller for
+/// one of fewer than `FULL_TURN` requests: who takes many short turns has no more weight by it. In
+/// 1/256 of a nanosecond.
 #[derive(Clone, Copy, Debug, Default)]
 struct Price {
     /// 0: no turn has had a request.
@@ -65,7 +65,7 @@ impl Price {
         }
     }
 
-    /// What so many requests cost by it.
+    /// The cost of so many requests by it.
     #[inline]
     fn of(&self, requests: u64) -> u64 {
         self.charged.saturating_mul(requests)
@@ -104,7 +104,7 @@ pub struct Turn {
     /// How long others have waited for it since.
     idle_ns: u64,
     lately: Paid,
-    /// What its turns took beyond 3/2 of what they were charged, in 1/256 ns.
+    /// The time of its turns beyond 3/2 of what they were charged, in 1/256 ns.
     over: u64,
 }
 
@@ -211,7 +211,7 @@ impl FairScheduler {
 mod tests {
     use super::*;
 
-    /// What a round costs in which no one has anything to do.
+    /// The cost of a round in which no queue has work.
     const CHECK_NS: u64 = 50;
 
     /// Each vif: how long a batch takes, and how long after its end there is another one. Returns
@@ -310,8 +310,7 @@ mod tests {
     }
 
     /// Three guests with full rings, 64 requests of 31 ns a turn, and one that chooses each of its
-    /// turns (time, requests) by all that there is to know. What it gets, in hundredths of its
-    /// fourth.
+    /// turns (time, requests) by all that there is to know. Its time, in hundredths of its fourth.
     fn chosen(mut choose: impl FnMut(&Turn, &Price) -> (u64, u32)) -> u64 {
         let (mut turns, mut now, mut got) = (FairScheduler::default(), 0, [0; 2]);
         let (mut others, mut it) = ([Turn::default(); 3], Turn::default());

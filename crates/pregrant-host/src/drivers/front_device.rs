@@ -133,7 +133,7 @@ impl<P: Platform, T: Transport> FrontDevice<P, T> {
         Ok(Self { platform, device, xs })
     }
 
-    /// What a driver's step is given.
+    /// The arguments of a driver's step.
     pub fn split(&mut self) -> (&P, StoreBus<'_, T>) {
         (&self.platform, StoreBus { device: &self.device, xs: &mut self.xs })
     }

@@ -71,7 +71,7 @@ pub const CONTROL_EVERY: Duration = Duration::from_millis(2);
 /// Rounds with frames after which it checks the clock.
 const BUSY_ROUNDS_TO_CLOCK: u32 = 16;
 
-/// What to do after a round.
+/// The step after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Another round.

@@ -1,5 +1,4 @@
-//! What a backend's process tells others of its devices: one JSON document, read by `pregrant top`
-//! and by scripts.
+//! The status of a backend's devices: one JSON document, read by `pregrant top` and by scripts.
 //!
 //! ```text
 //!   Backend::reports --> BackStatus --JSON--> StatusSocket --> any client
@@ -74,7 +73,7 @@ pub struct BackStatus {
     pub devices: Vec<DeviceStatus>,
 }
 
-/// What a backend older than the field does not say.
+/// The value for a backend older than the field.
 fn yes() -> bool {
     true
 }
@@ -116,12 +115,12 @@ pub struct DeviceStatus {
     /// Pages that it may keep since it saw them.
     #[serde(default)]
     pub pages_allowed: u64,
-    /// What its class says of it: what it is, and how it is served.
+    /// Its kind and service, in words of its class.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
-    /// What its class counts, since it connected.
+    /// Counters of its class, since it connected.
     pub counters: BTreeMap<String, u64>,
-    /// What its class has of it at the moment.
+    /// Gauges of its class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, u64>,
     /// Its requests by what they ask for: a disk's are `read`, `write`, `flush`, `discard`.
@@ -169,7 +168,7 @@ impl DeviceStatus {
         self.connected_s.is_some() && self.state == format!("{:?}", XenbusState::Closing)
     }
 
-    /// What is said of any device, and what its class has measured of it.
+    /// The part of any device, and its class's measurements.
     pub fn new(report: DeviceReport, what: &str, figures: Figures) -> Self {
         let Figures { counters, gauges, operations } = figures;
         let named = |all: Vec<(&str, u64)>| all.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
@@ -196,7 +195,7 @@ impl DeviceStatus {
     }
 }
 
-/// What the whole process asked of its platform.
+/// Requests of the whole process to its platform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessStatus {
     /// Pieces copied by grant.
@@ -269,7 +268,7 @@ pub struct VifStatus {
     pub refused_lists: Vec<String>,
     /// Its queues, by number.
     pub queues: Vec<QueueStatus>,
-    /// What the frame port dropped, by direction and reason; ports do not tell queues apart.
+    /// Frames that the port dropped, by direction and reason; ports do not distinguish queues.
     pub port_drops: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -309,7 +308,7 @@ impl From<StoreFigures> for StoreStatus {
 /// One direction of a queue, since the vif connected.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DirStatus {
-    /// What moves the bytes: the first of `chain`.
+    /// The path that moves the bytes: the first of `chain`.
     pub path: String,
     /// All paths that are asked for a frame, one after another.
     #[serde(default)]

@@ -11,15 +11,15 @@
 //! and from then on costs its neighbours the second's share of the worker's time. Its backend takes
 //! its watches away while it is throttled, so that what is written then costs nothing.
 //!
-//! What is asked on control rings has an account of time of its own, of the same size: a guest
-//! whose steps took long has asked for nothing yet.
+//! Requests on control rings have an account of time of their own, of the same size: a guest whose
+//! steps took long has asked for nothing yet.
 //!
 //! A machine whose steps take long (an emulated one: 5 ms and more) has the first account, a fast
 //! one the second.
 
 use std::time::Duration;
 
-/// What a step costs the first account, which fills with time: four a second.
+/// The price of a step in the first account, which fills with time: four a second.
 const PER_STEP: Duration = Duration::from_millis(250);
 /// Steps that are saved up.
 const STEPS: u32 = 32;
@@ -36,7 +36,7 @@ pub const LONGEST_THROTTLE: Duration = Duration::from_secs(2);
 pub struct Throttle {
     /// When the last step ended, by any clock.
     at: Duration,
-    /// What is spent of each account, in the time that fills it again.
+    /// The spent part of each account, in the time that fills it again.
     steps: Duration,
     time: Duration,
     asked: Duration,
@@ -76,7 +76,7 @@ impl Throttle {
         }
     }
 
-    /// What is spent of an account of time once something took so long.
+    /// The spent part of an account of time once a step took so long.
     fn after(spent: Duration, took: Duration) -> Duration {
         spent.saturating_add(took.saturating_mul(SHARE)).min(TIME * SHARE + LONGEST_THROTTLE)
     }

@@ -16,7 +16,7 @@ use super::poll_controller::{CONTROL_EVERY, Mode, Next, PollController};
 use crate::clock::coarse;
 use std::time::Duration;
 
-/// What a worker does between rounds.
+/// A worker's step between rounds.
 pub trait Rest {
     /// Why it cannot go on.
     type Error;
@@ -41,7 +41,7 @@ pub trait Rest {
     }
 }
 
-/// What a worker does.
+/// The calls of a worker.
 pub trait Work: Rest {
     /// A batch of all that there is. True: something moved.
     ///
@@ -98,7 +98,7 @@ impl Worker {
         self.after(work, moved)
     }
 
-    /// What follows a round in which something `moved`, or nothing: for those whose rounds are
+    /// The step after a round in which something `moved`, or nothing: for those whose rounds are
     /// their own.
     ///
     /// # Errors

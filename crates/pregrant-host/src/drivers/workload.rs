@@ -42,7 +42,7 @@ const CHECK_AGAIN: Duration = Duration::from_micros(100);
 /// A queue that moved nothing for so many rounds, while others move, is armed.
 const IDLE_ROUNDS: u32 = 64;
 
-/// What a worker says to the control thread.
+/// A worker's message to the control thread.
 pub struct Returned<P> {
     /// Whose queues.
     pub id: DeviceId,
@@ -75,9 +75,9 @@ struct Slot<P> {
 struct Group {
     id: DeviceId,
     turn: Turn,
-    /// What it took, and that is not reported yet.
+    /// The time that it took, not reported yet.
     took_ns: u64,
-    /// What it took in all, as counters report it; of its queues at other workers too.
+    /// The time that it took in all, as counters report it; of its queues at other workers too.
     worker_ns: Arc<AtomicU64>,
     slots: Vec<usize>,
     /// Those that are active; the one that is asked first changes.
@@ -124,7 +124,7 @@ pub struct Workload<P: Platform> {
     /// Active slots, for as long as they are gone through.
     listed: Vec<usize>,
     ready: ReadySet,
-    /// What fired that is of no queue here; None: no one asks.
+    /// Channels that fired and are of no queue here; None: no one needs them.
     unknown: Option<ReadySet>,
     /// Where the next check for lost wake-ups begins.
     checked: usize,
@@ -170,8 +170,8 @@ impl<P: Platform> Workload<P> {
         self
     }
 
-    /// Serves a queue of this device from now on; it is active. What the device takes while others
-    /// want this worker is counted in `worker_ns`.
+    /// Serves a queue of this device from now on; it is active. The device's time while others want
+    /// this worker is counted in `worker_ns`.
     pub fn take(
         &mut self,
         p: &P,
@@ -432,7 +432,7 @@ impl<P: Platform> Workload<P> {
         }
     }
 
-    /// What fired that is of no queue here, since the last call.
+    /// Channels that fired since the last call and are of no queue here.
     pub fn take_unknown(&mut self, whose: impl FnOnce(&ReadySet)) {
         if let Some(unknown) = &mut self.unknown {
             whose(unknown);
@@ -492,8 +492,8 @@ impl<P: Platform> Workload<P> {
     /// Arms one, which is active no longer if it has nothing to do.
     fn arm_one(&mut self, p: &P, slot: usize) {
         let Some(Some(entry)) = self.slots.get_mut(slot) else { return };
-        // What has become active since the last round, for its port perhaps, is asked once: rings
-        // do not know of ports.
+        // Queues that have become active since the last round, perhaps by their port, are asked
+        // once: rings do not know of ports.
         let polled = if entry.idle == 0 { entry.queue.poll(p, &mut self.scratch) } else { Ok(false) };
         let armed = polled.and_then(|moved| {
             let changed = entry.queue.turn(p)?;
@@ -607,7 +607,7 @@ impl<P: Platform> Workload<P> {
         &self.waker
     }
 
-    /// What is said where a test waits for it in vain.
+    /// The message of a test that waits for it in vain.
     pub fn describe(&self) -> String {
         let active = self.nr_active();
         format!("frames or slots of {} queue(s), {active} of them active", self.nr_queues())

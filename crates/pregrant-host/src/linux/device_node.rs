@@ -10,9 +10,9 @@ use rustix::io::Errno;
 pub struct NodeError {
     /// The node.
     pub path: &'static str,
-    /// What the kernel said.
+    /// The kernel's error.
     pub errno: Errno,
-    /// What to do, in words.
+    /// The remedy, in words.
     pub remedy: String,
 }
 

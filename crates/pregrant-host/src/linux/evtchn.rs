@@ -39,7 +39,7 @@ pub struct Evtchn {
     tally: Arc<Tally>,
     extras: Extras,
     masked: RefCell<Masked>,
-    /// What a read takes: zeroed once.
+    /// The buffer of a read: zeroed once.
     taken: RefCell<Box<[u8; PORTS_A_READ * 4]>>,
 }
 

@@ -124,7 +124,7 @@ impl Gntdev {
     }
 }
 
-/// What an errno of gntdev stands for.
+/// The grant status that an errno of gntdev stands for.
 fn status_of(errno: Errno) -> GrantStatus {
     match errno {
         Errno::NOMEM | Errno::NOSPC => GrantStatus::NO_SPACE,

@@ -91,7 +91,7 @@ impl DomCtl {
         Self { cmd: 5, version, domid, pad: [0; 3], before: [0; 7], cpu_time: 0, behind: [0; 8] }
     }
 
-    /// What Xen answered, nanoseconds.
+    /// Xen's answer, in nanoseconds.
     pub(super) fn cpu_time(&self) -> u64 {
         self.cpu_time
     }

@@ -54,8 +54,8 @@ impl Control {
         Ok(Audit::from_words(reply.words))
     }
 
-    /// What each domain grants to each other now. Row by row: what changes meanwhile may be missing
-    /// or be there twice.
+    /// The pages that each domain grants to each other now. Row by row: a change meanwhile may be
+    /// missing or be there twice.
     ///
     /// # Errors
     /// The broker has gone.

@@ -1,4 +1,4 @@
-//! What can go wrong between a process and the broker, in words for users.
+//! Failures between a process and the broker, in words for users.
 
 use pregrant::{DomId, PlatformError};
 use rustix::io::Errno;
@@ -45,7 +45,7 @@ pub enum LoopbackError {
     /// The broker said no.
     #[error("the broker at {at} refused to {what}: {source}")]
     Refused {
-        /// What was asked.
+        /// The request.
         what: String,
         /// The broker.
         at: String,

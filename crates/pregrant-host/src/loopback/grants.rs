@@ -44,7 +44,7 @@ pub struct LoopbackGrants {
     cursor: Cell<usize>,
 }
 
-/// What this attachment owns of its domain.
+/// The part of its domain that this attachment owns.
 #[derive(Debug)]
 struct Pool {
     core: Arc<Core>,
@@ -54,7 +54,7 @@ struct Pool {
     left: Mutex<Left>,
 }
 
-/// What regions that were dropped leave for the next allocation.
+/// Pages of dropped regions, for the next allocation.
 #[derive(Debug, Default)]
 struct Left {
     /// Entries that grant nothing any more.

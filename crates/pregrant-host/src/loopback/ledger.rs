@@ -1,4 +1,4 @@
-//! What Xen knows about one domain, in memory that the broker owns and that the domain and its
+//! Xen's knowledge about one domain, in memory that the broker owns and that the domain and its
 //! peers map.
 //!
 //! ```text

@@ -64,7 +64,7 @@ impl Peer {
         Granter { ledger: &self.ledger, table: &self.table }
     }
 
-    /// What is mapped of it. One list of maps at a time: beside the system call that shows or hides
+    /// Its mapped pages. One list of maps at a time: beside the system call that shows or hides
     /// pages the lock is nothing, and no one waits for it but while a queue that maps goes from one
     /// thread to another.
     pub(super) fn maps(&self) -> MutexGuard<'_, Maps> {

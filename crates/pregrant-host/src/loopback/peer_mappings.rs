@@ -1,8 +1,8 @@
-//! What is mapped of a peer; `map` is what changes it.
+//! The mapped pages of a peer; `map` changes them.
 
 use super::window::{Hidden, Window};
 
-/// What one handle has mapped of a peer, and its maps' threads unmap.
+/// The pages of a peer that one handle has mapped, and its maps' threads unmap.
 #[derive(Debug)]
 pub(super) struct Maps {
     /// Made at the first map: a process that only copies needs none.

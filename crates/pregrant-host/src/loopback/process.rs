@@ -1,4 +1,4 @@
-//! What this process holds of the kernel's, for tests that compare before and after.
+//! The kernel's resources that this process has, for tests that compare before and after.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,4 @@
-//! What a process and the broker say to each other: one SEQPACKET message each way, descriptors
-//! beside it.
+//! The messages of a process and the broker: one SEQPACKET message each way, with descriptors.
 //!
 //! ```text
 //!   request  | op u32 | a u32 | b u32 | name length u32 | c u64 | name ... |
@@ -27,7 +26,7 @@ const WORDS: usize = NAME_MAX / 8;
 const REPLY_LEN: usize = 8 + WORDS * 8;
 const FDS_MAX: usize = 4;
 
-/// What is asked.
+/// The request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Op {

@@ -1,4 +1,4 @@
-//! What a handle reaches of other domains: their memory (`map`, `copy`), and the remote ends of its
+//! A handle's access to other domains: their memory (`map`, `copy`), and the remote ends of its
 //! event channels (`events`).
 //!
 //! ```text

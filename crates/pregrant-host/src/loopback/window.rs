@@ -53,7 +53,7 @@ pub(super) struct OneCall {
 }
 
 impl Paging {
-    /// What this kernel offers. `PREGRANT_NO_UFFD=1` asks for the overlay.
+    /// The method that this kernel offers. `PREGRANT_NO_UFFD=1` requests the overlay.
     pub(super) fn probe() -> Self {
         if std::env::var_os("PREGRANT_NO_UFFD").is_some_and(|v| v == "1") {
             return Self::Overlay("PREGRANT_NO_UFFD=1 asks for it".into());
@@ -151,7 +151,7 @@ impl Window {
             let fresh = counts[at..run.end].iter().take_while(|c| **c == 0).count();
             if fresh > 0 {
                 if let Err(e) = self.enter(alias, at, fresh, tally) {
-                    // What was shown before the failure is no one's: hide it again.
+                    // Pages that were shown before the failure are no one's: hide them again.
                     let mut hidden = Hidden::default();
                     hidden.push(self.address(frame, write), 0);
                     for (page, shown) in counts[..at + fresh].iter_mut().enumerate().skip(run.start) {

@@ -19,7 +19,7 @@ use pregrant::port::{Arena, FrameDesc, MAX_FRAME, Offload, Offloads};
 /// Frames start at multiples of this.
 const ALIGN: usize = 64;
 
-/// What became of a frame that was offered.
+/// The result for a frame that was offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Queued {
     /// Frames that are now in the queue; more than one when it was segmented.

@@ -1,7 +1,7 @@
 //! A port that has numbered frames for the guest, as many as are asked for.
 //!
 //! Each burst fills the arena with frames of one size ([`super::sequence`]), numbered from 0
-//! without a gap. What the guest sends is dropped. The counters and the switch to stop it are read
+//! without a gap. Frames of the guest are dropped. The counters and the switch to stop it are read
 //! and set by other threads through [`Generator::control`].
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use pregrant::port::{Arena, Burst, FramePort, MAX_FRAME, Offload, Offloads};
 
 use super::sequence::{Head, MIN_LEN};
 
-/// What another thread may see and say.
+/// Counters and settings for other threads.
 #[derive(Debug)]
 pub struct GeneratorControl {
     made: AtomicU64,

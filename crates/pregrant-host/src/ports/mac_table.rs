@@ -64,7 +64,7 @@ fn number(mac: MacAddr) -> u64 {
     mac.0.iter().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
-/// What a port may do with an address that was learnt at another.
+/// A port's rights to an address that was learnt at another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// Nothing, until it has aged or its port is gone.
@@ -73,7 +73,7 @@ pub enum Claim {
     Moved,
 }
 
-/// What the table makes of a source.
+/// The table's result for a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// It is behind this port.
@@ -134,7 +134,7 @@ impl MacTable {
         let begin = self.secret.hash_one(mac) as usize;
         let mut free = None;
         for i in (0..SLOTS).map(|k| begin.wrapping_add(k) % SLOTS) {
-            // What was written before the entry (when it was seen) is there.
+            // A write before the entry (when it was seen) is visible.
             match self.entries[i].load(Ordering::Acquire) {
                 EMPTY => return Found::Free(free.or(Some(i))),
                 word => match Entry::of(word) {
@@ -151,7 +151,7 @@ impl MacTable {
         entry.pinned || now_ns.saturating_sub(self.seen_ns[i].load(Ordering::Relaxed)) <= AGE_NS
     }
 
-    /// What `claim` on an address comes to, if nothing has to be written for it but a time.
+    /// The result of `claim` on an address, if nothing but a time has to be written for it.
     fn known(&self, mac: u64, port: u16, claim: Claim, now_ns: u64) -> Option<Source> {
         if let Found::At(i, entry) = self.search(mac) {
             if entry.port == port {

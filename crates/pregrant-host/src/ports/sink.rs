@@ -1,4 +1,4 @@
-//! A port that takes numbered frames and says what happened to them on the way.
+//! A port that takes numbered frames and reports losses, repeats and damage.
 //!
 //! Payload that is lent it leaves where it is, unless it is to check every byte. It has nothing
 //! for the guest. Counters are published once per burst, and read by other threads through
@@ -21,7 +21,7 @@ pub enum Check {
     Payload,
 }
 
-/// What the sink saw.
+/// The sink's counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SinkReport {
     /// Numbered frames that came undamaged, repeats included.
@@ -130,7 +130,7 @@ impl CheckingSink {
         self.take_each(burst.iter().map(|(frame, _)| (check(frame), frame.len())));
     }
 
-    /// What each frame of a burst is, and its length: for readers that check frames where they are.
+    /// Takes each frame's check and length: for readers that check frames where they are.
     #[inline(always)]
     pub fn take_each(&mut self, checked: impl Iterator<Item = (Result<u64, Wrong>, usize)>) {
         let (mut frames, mut bytes) = (0, 0);

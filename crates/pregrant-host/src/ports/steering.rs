@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Bytes that may wait for each queue of the guest's.
 pub const QUEUE_BYTES: usize = 512 * 1024;
 
-/// What the ports of one vif share.
+/// State that the ports of one vif share.
 #[derive(Debug, Default)]
 struct Shared {
     by: Option<Arc<dyn Steering>>,
@@ -42,7 +42,7 @@ pub struct Steered<P> {
     queue: usize,
     nr_queues: usize,
     shared: Arc<Mutex<Shared>>,
-    /// What was read and is to be sorted; None until the guest steers.
+    /// Frames that were read and are to be sorted; None until the guest steers.
     read: Option<Box<Arena>>,
 }
 
@@ -63,7 +63,7 @@ impl<P: FramePort> Steered<P> {
     }
 }
 
-/// What the inner ports dropped, and the queues between them.
+/// Frames that the inner ports dropped, and the queues between them.
 struct SteeredDrops {
     inner: Option<Arc<dyn DropCounts>>,
     shared: Arc<Mutex<Shared>>,
@@ -104,7 +104,7 @@ impl<P: FramePort> FramePort for Steered<P> {
                 None => None,
                 Some(queue) => {
                     queue.pop_into(into);
-                    // What came first goes first.
+                    // Frames that came first go first.
                     if !queue.is_empty() {
                         return into.len() - before;
                     }
@@ -263,7 +263,7 @@ mod tests {
             assert_eq!(*got, due);
         }
         assert!(ports.iter().all(|port| port.held() == 0));
-        // What moved is not lost when the guest steers no more.
+        // Frames that were sorted are not lost when the guest steers no more.
         ports[2].inner.0 = frames(|_| 1);
         ports[2].rx_burst(&mut Arena::new());
         assert_eq!(ports[1].held(), 8);

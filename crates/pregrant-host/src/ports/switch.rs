@@ -38,7 +38,7 @@ mod outbox;
 mod stats;
 mod vif;
 
-/// What the mailbox is made of; loom has its own.
+/// The mailbox's primitives; loom has its own.
 mod sync {
     pub use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
     pub use std::sync::{Arc, Mutex, MutexGuard};
@@ -67,7 +67,7 @@ pub struct Switch {
     shared: Arc<Shared>,
 }
 
-/// What its ports have in common.
+/// State that its ports share.
 #[derive(Default)]
 struct Shared {
     fabric: Fabric,
@@ -128,7 +128,7 @@ pub struct SwitchPort {
     counters: Arc<Counters>,
     /// Of the worker that it is at.
     outbox: Arc<Mutex<Outbox>>,
-    /// What the frame under way is cut into.
+    /// The segments of the frame under way.
     cut: CutFrame,
 }
 
@@ -167,7 +167,7 @@ impl SwitchPort {
         self.shared.fabric.set_sources(self.port, sources);
     }
 
-    /// What went through the port, all its queues together.
+    /// Counts of the port's frames, all its queues together.
     pub fn stats(&self) -> SwitchStats {
         self.counters.get()
     }
@@ -232,7 +232,7 @@ impl FramePort for SwitchPort {
         self.shared.fabric.change(self.port, |vif| vif.steering = by);
     }
 
-    /// What it sent through another worker goes before what it sends through this one.
+    /// Frames that it sent through another worker go before those that it sends through this one.
     fn owned_by(&mut self, owner: &PortOwner) {
         // Nor does that one take mail back that has frames of this port: for a moment later mail
         // would be the oldest.

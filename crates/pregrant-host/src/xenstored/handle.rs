@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What another thread wants.
+/// A request of another thread.
 #[derive(Debug)]
 pub enum Command {
     /// Serve this connection for this domain.

@@ -56,9 +56,9 @@ pub enum XenstoredError {
     /// The kernel refused something else.
     #[error("xenstored: cannot {what}: {errno}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -72,7 +72,7 @@ fn system(what: &'static str) -> impl FnOnce(Errno) -> XenstoredError {
 struct Peer {
     fd: OwnedFd,
     conn: ConnId,
-    /// What the server gave for it; sent up to `sent_bytes`.
+    /// The server's output for it; sent up to `sent_bytes`.
     output: Vec<u8>,
     sent_bytes: usize,
     /// The events that epoll reports.

@@ -29,7 +29,7 @@ pub enum TransportError {
     Connect {
         /// The socket or device.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// None of the usual paths exists.

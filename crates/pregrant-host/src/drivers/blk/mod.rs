@@ -5,8 +5,8 @@
 //!   front        one vbd of the own domain: a guest's end
 //! ```
 //! [`Blk`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vbds through it,
-//! as devices of any class. What stands behind a vbd is in [`disks`](crate::disks); which image
-//! that is the toolstack says in the vbd's own directory.
+//! as devices of any class. The image behind a vbd is in [`disks`](crate::disks); the toolstack
+//! names it in the vbd's own directory.
 
 pub mod front;
 mod queue;
@@ -26,7 +26,7 @@ use vbd::VbdInstance;
 /// How vbds are served: those that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct BlkConfig {
-    /// What is offered, and how bytes move.
+    /// The features offered, and how bytes move.
     pub vbd: VbdConfig,
     /// How their images are opened.
     pub disk: DiskConfig,

@@ -1,5 +1,5 @@
-//! One queue of a vbd that is served: its ring, joined with what reports that its disk has done
-//! something. What a worker has of a vbd.
+//! One queue of a vbd that is served: its ring, joined with the descriptor that reports its disk's
+//! progress. A worker serves it.
 //!
 //! ```text
 //!   poll   guest --requests--> disk, disk --what it has done--> guest: one batch each way

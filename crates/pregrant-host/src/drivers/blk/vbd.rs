@@ -42,7 +42,7 @@ pub(super) struct VbdInstance<P: Platform> {
     /// By queue: readable when its disk has done something; none while they are lent.
     readable: Vec<Option<OwnedFd>>,
     awaits_scripts: bool,
-    /// What is strange about its image, and was not logged yet.
+    /// A warning about its image that is not logged yet.
     strange: Option<String>,
 }
 

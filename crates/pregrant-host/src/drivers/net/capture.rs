@@ -81,7 +81,7 @@ pub struct Captured {
 }
 
 impl Captured {
-    /// Captures vifs of `inner`. What was in the files before is gone.
+    /// Captures vifs of `inner`. Overwrites the files.
     ///
     /// # Errors
     /// In words. A file cannot be written, or is there for two vifs, or a vif has two.
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(why(&[(0, &a), (0, &b)]), "vif 5.0 has two capture files; choose one");
         assert!(why(&[(0, &a), (1, &b), (2, &a)]).starts_with(&format!("{}: two vifs", a.display())));
         assert_eq!(fs::read(&a).unwrap(), [7; 100], "nothing has started");
-        // What cannot be written says so, and no pipe is waited for.
+        // A file that cannot be written is an error, and no pipe is waited for.
         let full = PathBuf::from("/dev/full");
         assert!(why(&[(0, &full)]).starts_with("/dev/full: the capture file cannot be made: No space left"));
         let pipe = dir.join("pipe");

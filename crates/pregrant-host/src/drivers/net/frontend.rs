@@ -286,13 +286,12 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         Ok((self.vif.state(), self.end.device.peer_state(&mut self.end.xs)?))
     }
 
-    /// What of its configuration no one asked for: where the back has not got that, the log has no
-    /// warning.
+    /// The default parts of its configuration: where the back lacks them, the log has no warning.
     pub fn set_defaults(&mut self, defaults: Defaults) {
         self.defaults = defaults;
     }
 
-    /// What became of the vif, for the log: its peer and path, and what it could not have.
+    /// The vif's new state, for the log: its peer and path, and requests that failed.
     pub fn log_state(&mut self) {
         let (id, vif) = (self.end.device.id(), &self.vif);
         // LOG: these are of the process' own front, and no guest's.
@@ -300,7 +299,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             self.is_path_due = false;
             return log::info!("{id}: waits for a backend ({})", id.back);
         }
-        // What the back keeps mapped it has not said yet: its answers come while frames travel.
+        // The back has not said yet what it keeps mapped: its answers come while frames travel.
         self.is_path_due = vif.is_announcing();
         let path = if self.is_path_due {
             "ordinary grants until the back has said which pages it keeps mapped (gref-mapping)".to_string()
@@ -374,7 +373,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     }
 }
 
-/// What of a front's configuration no one asked for by name.
+/// The parts of a front's configuration that are defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Defaults {
     /// Staging, and the length of its buffers.

@@ -44,7 +44,7 @@ pub const CONTROL_PAGE: &str = "control";
 /// How vifs are served: those that are found from now on.
 #[derive(Clone, Debug, Default)]
 pub struct NetConfig {
-    /// What is offered, and how frames move.
+    /// The features offered, and how frames move.
     pub vif: VifConfig,
     /// Who runs their hotplug scripts.
     pub hotplug: Hotplug,

@@ -1,5 +1,5 @@
-//! The remote side of a domain's vifs: what stands behind the rings, and how a vif is plugged into
-//! it.
+//! The remote side of a domain's vifs: the ports behind the rings, and how a vif is plugged into
+//! them.
 //!
 //! ```text
 //!   predecessor's  reserve()    what comes for its guest waits, before any of them is taken up
@@ -24,10 +24,10 @@ use rustix::fd::OwnedFd;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What stands behind all vifs of a backend.
+/// The provider of ports for all vifs of a backend.
 pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 
-/// What the toolstack says of a vif's remote side, from the back's directory.
+/// The toolstack's settings of a vif's remote side, from the back's directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HotplugConfig {
     /// The interface's name: `vifname`, else `vif<domid>.<handle>`.
@@ -50,7 +50,7 @@ pub fn usual_name(id: &DeviceId) -> String {
 }
 
 impl HotplugConfig {
-    /// Reads it. What is passed over is noted.
+    /// Reads it. Ignored values are noted.
     ///
     /// # Errors
     /// The store is gone.
@@ -249,7 +249,7 @@ impl HotplugState {
         Ok((if hotplug == Hotplug::Own { Self::Own(place) } else { Self::Done }, notes))
     }
 
-    /// Asks again. What it came to, once it is over.
+    /// Asks again. The result, once it is over.
     pub(super) fn turn(&mut self, provider: &mut dyn PortProvider, id: &DeviceId) -> Option<HotplugStep> {
         let plugged = match self {
             Self::Done => return None,

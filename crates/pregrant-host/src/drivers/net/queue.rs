@@ -1,4 +1,4 @@
-//! One queue of a vif that is served: its rings joined with its port. What a worker has of a vif.
+//! One queue of a vif that is served: its rings joined with its port. A worker serves it.
 //!
 //! ```text
 //!   poll   guest --TX--> port, port --RX--> guest: one batch each way

@@ -1,4 +1,4 @@
-//! What others see of a vif: what is said of any device, and its queues, link and ports.
+//! The public status of a vif: that of any device, and its queues, link and ports.
 
 use super::vif::VifInstance;
 use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
@@ -29,7 +29,7 @@ pub struct VifReport {
     pub credit_waits: u64,
     /// Staging lists that were refused: queue, direction, why.
     pub refused: Vec<(usize, &'static str, String)>,
-    /// What its ports dropped.
+    /// Frames that its ports dropped.
     pub port_drops: Vec<PortDrop>,
 }
 

@@ -272,7 +272,7 @@ mod tests {
         {
             let why = stations.found(&id(5), &place(Some(bad)), false).unwrap_err();
             assert!(why.starts_with("/back/mac is ") && why.is_ascii(), "{why}");
-            // What the line names is taken.
+            // The address in the line is taken.
             let named = why.rsplit(' ').next();
             assert_eq!(stations.found(&id(6), &place(named), false), Ok(Notes::new()), "{why}");
         }

@@ -44,11 +44,11 @@ const FORWARDS: Duration = Duration::from_secs(3);
 /// All taps of a backend.
 pub struct Taps {
     taps: BTreeMap<(u16, u32), Placed>,
-    /// What is left of [`FORWARDS`] for all vifs together: no one is served meanwhile.
+    /// The rest of [`FORWARDS`] for all vifs together: no queue is served meanwhile.
     patience: Duration,
     /// Scripts of vifs that are gone, in the order in which these went.
     ending: Vec<Ending>,
-    /// What became of those that failed.
+    /// The results of those that failed.
     failures: Vec<(DeviceId, String)>,
     /// When the service last took none.
     refused: Option<Instant>,
@@ -250,8 +250,8 @@ impl PortProvider for Taps {
                     plug_in(interface, place)?;
                 }
             }
-            // What comes for a live vif waits in the tap. (Before Linux 5.0 the link cannot
-            // be set; it is up then.)
+            // Frames for a live vif wait in the tap. (Before Linux 5.0 the link cannot be set; it
+            // is up then.)
             let _ = tap.carrier(live);
             Ok(tap)
         };

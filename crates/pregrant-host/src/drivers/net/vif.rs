@@ -89,7 +89,7 @@ impl<P: Platform> VifInstance<P> {
         }
     }
 
-    /// What its ports dropped.
+    /// Frames that its ports dropped.
     pub(super) fn port_drops(&self) -> Vec<PortDrop> {
         self.drops.as_ref().map_or_else(Vec::new, |drops| drops.read())
     }

@@ -1,4 +1,5 @@
-//! What outlives a back of the loopback: kept by the broker, as long as the back's domain lives.
+//! Memory that outlives a back of the loopback: the broker keeps it as long as the back's domain
+//! lives.
 
 use super::{KeptBytes, Recovery, device_of, name};
 use crate::loopback::Loopback;

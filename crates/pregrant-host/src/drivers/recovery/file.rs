@@ -1,4 +1,5 @@
-//! What outlives a back of a real Xen: files below one directory, which processes map and lock.
+//! Memory that outlives a back of a real Xen: files below one directory, which processes map and
+//! lock.
 //!
 //! ```text
 //!   /run/pregrant-back/vif5.0/lock      flock: one owner, until it dies (R6)

@@ -1,13 +1,13 @@
-//! What of a device outlives the backend's process, so that the next one goes on with the live
-//! rings (docs/protocol 1.1).
+//! Memory of a device that outlives the backend's process, so that the next one goes on with the
+//! live rings (docs/protocol 1.1).
 //!
 //! ```text
 //!   vif5.0          the lock: one owner, until it dies or gives the device up (R6)
 //!   vif5.0/0/tx     the redo page of queue 0's TX ring (R3), and so on
 //!   vif5.0/control  the control page: what the guest set by control requests (R4)
 //! ```
-//! What stands behind the number, and how much of it there is, is the class's: here it is names and
-//! bytes.
+//! The class decides what a number stands for, and how many bytes that has: here there are names
+//! and bytes.
 //!
 //! | file | keeps it |
 //! |---|---|

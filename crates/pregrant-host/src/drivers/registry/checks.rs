@@ -1,4 +1,4 @@
-//! What is checked now and then, for no event reports it: what stands behind a device.
+//! Periodic checks of what is behind a device, for changes that no event reports.
 //!
 //! ```text
 //!   connected:            it has changed perhaps (a disk's length)         each second, if its class wants it
@@ -53,8 +53,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.failed_to_connect(id, e);
     }
 
-    /// What stands behind a device is to be tried again: by its front's connect, if there is a
-    /// front that waits, or without one.
+    /// The backing of a device is to be tried again: by its front's connect, if there is a front
+    /// that waits, or without one.
     fn try_behind(&mut self, id: DeviceId, failing: Duration) {
         self.step(id);
         let Some(served) = self.devices.get_mut(&id) else { return };

@@ -1,5 +1,4 @@
-//! What a class of devices brings to a backend: how its devices are made, and what each does when
-//! it is asked.
+//! A class of devices in a backend: how its devices are made, and the calls that each answers.
 //!
 //! ```text
 //!   DeviceClass   one for each class: makes its devices, and has what they share
@@ -70,14 +69,14 @@ pub trait DeviceClass<P: Platform, T: Transport + 'static>: Any {
     }
     /// A device that was found. `kept` is memory of it that outlives the process.
     fn make(&mut self, id: &DeviceId, kept: KeptMemory<'_>) -> Box<dyn ServedDevice<P, T>>;
-    /// What stands behind its devices and outlives them; None: nothing.
+    /// The remote side of its devices, which outlives them; None: there is none.
     fn remote(&self) -> Option<RefMut<'_, dyn RemoteSide>> {
         None
     }
 }
 
-/// What stands behind all devices of a class (taps, scripts that run): what is asked of it while no
-/// device is at hand. One that wraps another returns it from [`inner_remote`](Self::inner_remote),
+/// The remote side of all devices of a class (taps, scripts that run), by the calls that belong to
+/// no present device. One that wraps another returns it from [`inner_remote`](Self::inner_remote),
 /// which then answers the calls that the wrapper does not.
 pub trait RemoteSide {
     /// The one that this one wraps: it answers the calls that this one does not.
@@ -96,8 +95,8 @@ pub trait RemoteSide {
     fn is_ending(&mut self, id: &DeviceId) -> bool {
         self.inner_remote().is_some_and(|inner| inner.is_ending(id))
     }
-    /// What failed since the last call while no one asked, for the log: of devices that are there,
-    /// and of those that [end](Self::is_ending).
+    /// Failures since the last call, for the log: of devices that are there, and of those that
+    /// [end](Self::is_ending).
     fn failures(&mut self) -> Vec<(DeviceId, String)> {
         self.inner_remote().map_or_else(Vec::new, |inner| inner.failures())
     }
@@ -122,7 +121,7 @@ pub struct RingFault {
     pub fault: PeerFault,
 }
 
-/// What a hotplug step came to.
+/// The result of a hotplug step.
 pub enum HotplugStep {
     /// The text for `hotplug-status`, and why it failed if it did.
     In(&'static str, Option<String>),
@@ -130,7 +129,7 @@ pub enum HotplugStep {
     Out(Option<String>),
 }
 
-/// What stands behind a device, as it was [tried](ServedDevice::try_ahead) before its front came.
+/// The backing of a device, as it was [tried](ServedDevice::try_ahead) before its front came.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trial {
     /// There is nothing to be tried.
@@ -143,12 +142,12 @@ pub enum Trial {
     Missing(String),
 }
 
-/// What a class has measured of a device.
+/// The measurements of a class for a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
-    /// What only grows, since it connected.
+    /// Counters that only grow, since it connected.
     pub counters: Vec<(&'static str, u64)>,
-    /// What may fall again: as of now.
+    /// Gauges: as of now.
     pub gauges: Vec<(&'static str, u64)>,
     /// Its requests, by what they ask for.
     pub operations: Vec<Operation>,
@@ -157,7 +156,7 @@ pub struct Figures {
 /// Requests that ask for the same, since the device connected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Operation {
-    /// What they ask for.
+    /// Their requests.
     pub name: &'static str,
     /// Those that were done.
     pub requests: u64,
@@ -201,7 +200,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
     }
     /// It is connected: says so, and how.
     fn connected(&mut self, device: &Device, log: &DeviceLog);
-    /// What a predecessor had in its hands, in words for the log.
+    /// The work that a predecessor left unfinished, in words for the log.
     fn interrupted(&self) -> String {
         String::new()
     }
@@ -262,8 +261,7 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         let _ = (device, log);
     }
 
-    /// Goes on with what is being plugged in by this process, or out. What it came to, once it is
-    /// over.
+    /// Goes on with a hotplug step of this process. The result, once it is over.
     fn plug(&mut self, id: &DeviceId) -> Option<HotplugStep> {
         let _ = id;
         None
@@ -295,11 +293,11 @@ pub trait ServedDevice<P: Platform, T: Transport + 'static>: Any {
         Ok(())
     }
 
-    /// What the status says of it in words: what it is, and how it is served. Empty: nothing.
+    /// Its kind and service, in words for the status. Empty: none.
     fn describe(&self) -> String {
         String::new()
     }
-    /// What the status says of it beside what it says of any device.
+    /// Its part of the status beside that of any device.
     fn figures(&self) -> Figures {
         Figures::default()
     }
@@ -359,8 +357,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     }
     /// The kernel has something for the guest: called before it is polled.
     fn became_readable(&mut self) {}
-    /// What is readable when the kernel has something for the guest, where it has such a
-    /// descriptor.
+    /// The descriptor that is readable when the kernel has something for the guest, where there is
+    /// one.
     fn readable(&self) -> Option<BorrowedFd<'_>> {
         None
     }

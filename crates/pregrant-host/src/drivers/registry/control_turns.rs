@@ -5,9 +5,9 @@
 //!   control(): what fired? --> each active ring: some requests --took t--> its guest's account --empty--> a pause
 //!   before sleeping:           each active ring: armed, if it has none
 //! ```
-//! What a guest may do: ask without end. What each connection brings, such as tables that are
-//! filled once, it may ask for; beyond that it is served within its account ([`Throttle::work`]),
-//! and its device has a line in the log for that, once in a while.
+//! What a guest may do: ask without end. It may make the requests that each connection brings, such
+//! as filling tables once; beyond that it is served within its account ([`Throttle::work`]), and
+//! its device has a line in the log for that, once in a while.
 //!
 //! [`Throttle::work`]: crate::drivers::throttle::Throttle::work
 
@@ -21,7 +21,7 @@ use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// What the log says when a device's ring is paused, once in a while.
+/// The log line for a device whose ring is paused, once in a while.
 const PAUSED: &str = "control ring throttled: the frontend sends too many requests";
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
@@ -52,15 +52,15 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.fault(fault) || !asked.is_empty()
     }
 
-    /// What fired that this thread's worker saw, and is of none of its queues.
+    /// Channels that fired for this thread's worker, and are of none of its queues.
     fn poll_control_rings(&mut self) {
         if let Some(load) = self.pool.inline_mut() {
             load.take_unknown(|ready| self.control_rings.fired(ready));
         }
     }
 
-    /// What fired. A thread that serves no queues asks itself, where it has not slept since it had
-    /// its last turn: while a ring is never empty it does not sleep.
+    /// The channels that fired. A thread that serves no queues asks the platform itself, where it
+    /// has not slept since its last turn: it does not sleep while a ring is never empty.
     fn check_control_rings(&mut self) {
         self.poll_control_rings();
         if self.pool.inline_mut().is_some() {

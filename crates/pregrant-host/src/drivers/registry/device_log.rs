@@ -1,5 +1,4 @@
-//! What the log says of one device: the one place through which every line goes that its guest can
-//! cause.
+//! The log of one device: every line that its guest can cause goes through here.
 //!
 //! ```text
 //!   backend's own lines ---------------------------------+
@@ -14,8 +13,8 @@
 //! of times that somebody else holds it. (`cargo xtask ci tidy` refuses lines in the drivers that
 //! go another way, unless they say why no guest repeats them.)
 //!
-//! What all devices cause together is bounded, too ([`ALL_DEVICES`]); one that was quiet for long
-//! has its first line all the same.
+//! The lines of all devices together are bounded, too ([`ALL_DEVICES`]); a device that was quiet
+//! for long has its first line all the same.
 
 use crate::line_budget::{LineRate, Lines};
 use log::{Level, log};
@@ -32,8 +31,8 @@ pub const LINES_PER_DEVICE: u32 = 16;
 pub const NEXT_LINE: Duration = Duration::from_secs(60);
 /// The same two.
 const ONE_DEVICE: LineRate = LineRate { burst: LINES_PER_DEVICE, each: NEXT_LINE };
-/// What all devices can cause together, of either kind; a backend that begins says two or three
-/// lines of each.
+/// Lines of all devices together, of either kind; a backend that begins says two or three lines of
+/// each.
 pub const ALL_DEVICES: LineRate = LineRate { burst: 8192, each: Duration::from_millis(100) };
 
 /// By what a line is about.
@@ -49,7 +48,7 @@ impl<B> ByKind<B> {
     }
 }
 
-/// What one device may cause of a kind.
+/// The lines of one kind that one device may cause.
 #[derive(Default, Debug)]
 struct Budget {
     lines: Lines,
@@ -65,7 +64,7 @@ impl Budget {
     }
 }
 
-/// What the logs of all devices share.
+/// State that the logs of all devices share.
 #[derive(Clone)]
 pub struct DeviceLogs(Rc<Shared>);
 
@@ -259,8 +258,8 @@ mod tests {
                 written += (0..3).filter(|_| log.take(Level::Warn).is_some()).count() as u64;
             }
         }
-        // What they may write at first, so many in a second, and each of them one after a long
-        // silence.
+        // The lines that they may write at first, so many in a second, and each of them one after a
+        // long silence.
         let silences = hours * 3600 / (NEXT_LINE.as_secs() * u64::from(LINES_PER_DEVICE));
         let most = u64::from(LIARS) * (1 + silences) + u64::from(ALL_DEVICES.burst) + hours * 3600 * 10;
         assert!(written <= most, "{written} of {most}");

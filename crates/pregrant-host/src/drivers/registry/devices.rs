@@ -85,7 +85,7 @@ pub(super) struct Held<P: Platform, T: Transport + 'static> {
     pub(super) made: Option<Box<dyn ServedDevice<P, T>>>,
 }
 
-/// What stands behind a device is somebody's.
+/// Another has the backing of a device.
 #[derive(Clone)]
 pub(super) struct Busy {
     pub(super) since: Instant,
@@ -111,18 +111,18 @@ pub(super) struct Instance<P: Platform, T: Transport + 'static> {
     pub(super) last_failure: Option<String>,
     pub(super) reattached: bool,
     pub(super) connected_at: Option<Instant>,
-    /// What its queues took of workers that others wanted too.
+    /// The time that its queues took of workers that others wanted too.
     pub(super) worker_ns: Arc<AtomicU64>,
     /// Where its queues are.
     pub(super) stage: Stage<P>,
     /// Its front waits, for somebody has what stands behind it: since when, and when that is to be
     /// checked again.
     pub(super) busy: Option<Busy>,
-    /// What else is known of that.
+    /// Whether its backing is there.
     pub(super) behind: Behind,
-    /// Pages that it requested for when they were [shared out](super::shared_pages).
+    /// Pages that it requested when they were [shared out](super::shared_pages).
     pub(super) requested_pages: usize,
-    /// What it knows of its share, since it connected.
+    /// Its share as it was announced, since it connected.
     pub(super) announced_pages: Option<(usize, usize)>,
     /// Its front is not watched before.
     pub(super) throttled_until: Option<Instant>,

@@ -61,7 +61,7 @@ struct Placed<P: Platform, T: Transport + 'static> {
 }
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// What an event means that is no served front's.
+    /// The meaning of an event that is no served front's.
     pub(super) fn meaning_of(&self, event: &WatchEvent) -> Changed {
         // Another token: a front's key, of a device that is not served, or not yet. Its path is as
         // the guest likes.
@@ -267,7 +267,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     fn take_up_placed(&mut self, id: DeviceId, placed: Placed<P, T>) {
         let Placed { device, front_keys, mut served, log, owned, left, live, misplaced } = placed;
-        // What a predecessor took is taken again, whatever part of it would be taken now.
+        // The features that a predecessor accepted are accepted again, whatever a new connection
+        // would get.
         served.back_mut().limit_pages(self.room_for(&id).limit);
         let taken = if live {
             let mut kept = keeper(&mut self.config.recovery, &self.platform, id, log.clone());

@@ -17,7 +17,7 @@
 //! ```
 //! A device that a predecessor left at state 4 is taken up with its live rings
 //! ([`BackendConfig::recovery`]); [`Backend::detach`] leaves it so, [`Backend::close_all`] closes
-//! it. What a predecessor closed stays closed until its front comes down.
+//! it. A device that a predecessor closed stays closed until its front comes down.
 //!
 //! What a guest may do: close, vanish, break the protocol, come back again and again. Its own
 //! device is closed with a line that says why (lines of each device are [bounded](DeviceLog)); the
@@ -128,9 +128,9 @@ pub struct WorkerConfig {
     pub place: Placement,
     /// How they wait.
     pub mode: Mode,
-    /// What each does first, in its thread.
+    /// The first call of each, in its thread.
     pub each_start: EachStart,
-    /// What each does now and then, between batches.
+    /// A periodic call of each, between batches.
     pub each_turn: EachTurn,
 }
 
@@ -140,7 +140,7 @@ pub struct Backend<P: Platform, T: Transport + 'static> {
     xs: Client<T>,
     config: BackendConfig<P>,
     classes: Vec<Box<dyn DeviceClass<P, T>>>,
-    /// What former devices left in the recovery is gone.
+    /// Memory of former devices in the recovery is gone.
     forgot: bool,
     devices: Devices<P, T>,
     /// The log's budget, over all devices.
@@ -343,7 +343,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
 
     /// Before sleeping: arms what this thread serves. True: there is work.
     pub fn arm(&mut self) -> bool {
-        // What came beside a reply since control checked wakes no one.
+        // Events that came beside a reply since the last check of control wake no one.
         let mut work = self.retry_held() | self.xs.has_events();
         work |= self.arm_control_rings();
         work |= self.pool.inline_mut().is_some_and(|load| {
@@ -353,7 +353,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.pump() | work
     }
 
-    /// What is said of all devices, of any class; and what is said beside it of each.
+    /// The status of all devices, of any class; and the part of each class.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceReport, &dyn ServedDevice<P, T>)> {
         let waiting = self.held.iter().filter_map(|(id, held)| {
             // Somebody else's devices are not reported.

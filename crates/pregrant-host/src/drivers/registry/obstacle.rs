@@ -1,5 +1,5 @@
-//! What stands behind a device and cannot be had, as its backend knows it: why, what of that the
-//! log has, and when it is tried again.
+//! An unavailable backing of a device: the reason, whether the log has it, and when it is tried
+//! again.
 //!
 //! ```text
 //!   found:                 tried before its front comes, until that is decided: it is there, or it is not        (try_ahead)
@@ -29,7 +29,7 @@ pub(super) struct Behind {
     ahead: Option<Instant>,
     /// No one knows yet whether it is there.
     undecided: bool,
-    /// What the log has.
+    /// The reason that the log has.
     said: Option<String>,
 }
 

@@ -22,7 +22,7 @@ pub const PAGES_PER_GUEST: usize = 16 * 1024;
 /// Of the bound one page in so many is not taken for long.
 const SPARE: usize = 16;
 
-/// What a device may have mapped that is about to connect.
+/// The pages that a device may have mapped when it connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PageBudget {
     /// All that its guest's other devices can do without.

@@ -16,7 +16,7 @@ struct Device {
     requested: usize,
 }
 
-/// What a device is like when it connects.
+/// A device when it connects.
 #[derive(Clone, Copy, Debug)]
 struct Wants {
     rings: usize,

@@ -101,8 +101,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                         // It would stand still.
                         served.stage.wait_with(Then::Fail(level, why));
                     } else if level < Level::Info {
-                        // What waits for it says so itself; a guest that has ended is
-                        // nothing to report beside.
+                        // Steps that wait for it report that themselves; a guest that has ended
+                        // needs no further line.
                         served.say(Level::Info, &why);
                     }
                 }
@@ -144,7 +144,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 Then::Step => self.run_throttled(id, |backend| backend.step(id)),
                 Then::Fail(level, why) => self.fail_with(id, &why, Some(level)),
                 Then::Fault(fault) => drop(self.fault(Some((id, fault)))),
-                // What waited before it may have connected the device again.
+                // A step that waited before it may have connected the device again.
                 Then::Remove if self.has_returned(&id, Then::Remove) => {
                     self.remove(id);
                     // The toolstack may have made it again meanwhile.
@@ -180,7 +180,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         match served.served.turn(&self.platform, &id, &served.log) {
             Ok(true) => {
                 self.pool.wake_queues(id);
-                // What is done in turns goes on, though its guest shows nothing new.
+                // Work in turns goes on, though its guest shows nothing new.
                 self.control_rings.rouse(id);
             }
             Ok(false) => {}

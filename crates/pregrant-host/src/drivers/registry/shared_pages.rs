@@ -25,7 +25,7 @@ use pregrant::xenstore::Transport;
 const PERSISTENT_PAGES: usize = 2 * PAGES_PER_GUEST;
 
 impl<P: Platform, T: Transport + 'static> Backend<P, T> {
-    /// What a device may have mapped, should it connect now.
+    /// The pages that a device may have mapped, should it connect now.
     pub(super) fn room_for(&self, id: &DeviceId) -> PageBudget {
         let others =
             || self.devices.iter().filter(|s| s.device.id().front == id.front && s.device.id() != *id);
@@ -35,8 +35,8 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         room(self.config.page_limit, least, &requests, 1 + others().filter(|s| may_connect(s)).count())
     }
 
-    /// What a guest's devices have of its pages, beyond their least, is shared out again; and what
-    /// it has left of those of all guests is given to others that were short of them.
+    /// Shares a guest's pages among its devices again, beyond their least; and gives pages of all
+    /// guests that it leaves to others that were short of them.
     pub(super) fn share_pages(&mut self, front: DomId) {
         self.share_out(front, false);
         let is_short = |s: &&Instance<P, T>| {

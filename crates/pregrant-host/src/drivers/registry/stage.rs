@@ -20,7 +20,7 @@ use log::Level;
 use pregrant::platform::Platform;
 use std::time::{Duration, Instant};
 
-/// What is to be done with a device once its queues are here.
+/// The step for a device once its queues are here.
 pub(super) enum Then {
     /// Its front's steps.
     Step,

@@ -1,5 +1,4 @@
-//! What becomes of one device: connected, closed, removed, or failed for something that its guest
-//! did.
+//! The steps of one device: connected, closed, removed, or failed by a fault of its guest.
 //!
 //! A failure closes that device alone, with a line that says why; the store has the same text.
 
@@ -76,7 +75,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     pub(super) fn step(&mut self, id: DeviceId) {
         let is_connected = self.devices.get(&id).is_some_and(|s| s.is_connected());
         let room = (!is_connected).then(|| self.room_for(&id));
-        // What is being unplugged is over, whatever is made in its place.
+        // A device that is being unplugged is over, whatever is made in its place.
         let Some(served) = self.devices.get_mut(&id).filter(|s| !s.served.is_out()) else { return };
         if served.stage.is_draining() {
             return served.stage.wait_with(Then::Step);

@@ -149,7 +149,7 @@ impl Stage {
         while self.backend.control().unwrap() || self.backend.arm() {}
     }
 
-    /// What was asked of xenstore since the last call.
+    /// Requests to xenstore since the last call.
     fn sent(&self) -> String {
         self.sent.take()
     }
@@ -333,7 +333,7 @@ fn a_device_that_somebody_else_has_is_left_alone() {
     stage.rest();
     assert_eq!(served(&stage), [ids[0], ids[1], others]);
     assert_eq!(stage.xs.read(&state).unwrap(), b"2");
-    // What the kernel gets from then on is what it is given.
+    // From then on the kernel gets only devices that are given to it.
     has.set(true);
     stage.vif(11);
     stage.rest();

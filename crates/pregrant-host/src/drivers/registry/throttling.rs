@@ -5,8 +5,7 @@
 //!   run_throttled:  a step, or what a fault comes to; its time is charged --both accounts empty--> watches away, throttled
 //!   wake_throttled: watches set again, which gives an event, and with it the step that was missed
 //! ```
-//! What the toolstack does with a device that is throttled (`online`, its directory) is served at
-//! once.
+//! Changes of a throttled device by the toolstack (`online`, its directory) are served at once.
 //!
 //! What a guest may do: ask for steps without end. It gets a bounded share of the worker's time,
 //! and a line in the log once in a while.
@@ -20,7 +19,7 @@ use pregrant::xenbus::DeviceId;
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};
 
-/// What the log says when a device is throttled, once in a while.
+/// The log line for a device that is throttled, once in a while.
 const THROTTLED: &str = "throttled: the frontend writes its xenstore keys too often";
 /// How soon it says so again of the same device.
 const SAID_AGAIN: Duration = Duration::from_secs(3600);

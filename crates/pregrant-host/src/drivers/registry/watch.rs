@@ -11,7 +11,7 @@ pub(super) fn watch_of(class: Class) -> String {
     format!("backend/{}", class.name())
 }
 
-/// What an event below our own directory means.
+/// The meaning of an event below our own directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Changed {
     /// A device came or went, perhaps.

@@ -73,11 +73,11 @@ impl<P> WorkerHandle<P> {
 /// How threads are made: by number.
 pub type SpawnWorker<P> = Box<dyn FnMut(usize, WorkerContext<P>) -> Result<JoinHandle<()>, String>>;
 
-/// What a new worker is given.
+/// The arguments of a new worker.
 pub struct WorkerContext<P> {
     /// Its own place.
     pub waker: Arc<Waker>,
-    /// What it is to do.
+    /// Commands to it.
     pub commands: Receiver<WorkerCommand<P>>,
     /// Where it answers.
     pub events: Sender<WorkerEvent<P>>,
@@ -163,7 +163,7 @@ impl<P: Platform> WorkerPool<P> {
         }
     }
 
-    /// What workers have said since the last call: queues that came back, devices to be checked.
+    /// Messages of workers since the last call: queues that came back, devices to be checked.
     pub fn pump(&mut self) -> (Vec<Returned<P>>, Vec<DeviceId>) {
         match self {
             Self::Inline(load) => (load.take_returned(), load.take_changed()),

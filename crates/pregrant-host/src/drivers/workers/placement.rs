@@ -51,7 +51,7 @@ impl FromStr for Placement {
     }
 }
 
-/// What a worker carries.
+/// The load of a worker.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Carried {
     /// Queues of each device.

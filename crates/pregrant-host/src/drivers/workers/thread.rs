@@ -58,7 +58,7 @@ impl Drop for WholeProcess {
     }
 }
 
-/// What a worker starts with.
+/// The arguments of a worker's thread.
 pub struct Start<P: Platform> {
     p: P,
     context: WorkerContext<P>,

@@ -62,7 +62,7 @@ impl Waker {
         }
     }
 
-    /// What ends a sleep, where others ring.
+    /// Ends a sleep, where others ring.
     pub fn wakes(&self) -> Option<BorrowedFd<'_>> {
         self.wake.as_ref().map(AsFd::as_fd)
     }

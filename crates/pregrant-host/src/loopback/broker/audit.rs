@@ -1,4 +1,4 @@
-//! What there is at a broker, counted.
+//! Counts of a broker's objects.
 
 /// How much of everything there is; a test compares two of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

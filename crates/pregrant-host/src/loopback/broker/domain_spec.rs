@@ -1,8 +1,8 @@
-//! What a domain is made of.
+//! The parts of a domain.
 
 use pregrant::DomId;
 
-/// What a domain is made of.
+/// The parts of a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainSpec {
     /// Its number.

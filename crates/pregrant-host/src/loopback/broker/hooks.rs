@@ -4,8 +4,8 @@ use crate::xenstored::Handle;
 use pregrant::DomId;
 use rustix::fd::OwnedFd;
 
-/// What the broker tells others. The calls come from its thread or from that of the caller, with
-/// its state locked: they must neither block nor call the broker.
+/// Notifications of the broker to others. The calls come from its thread or from that of the
+/// caller, with its state locked: they must neither block nor call the broker.
 pub struct Hooks {
     /// A process attached: this end of its xenstore connection, bound to its domain. None: there is
     /// no xenstore.

@@ -1,11 +1,11 @@
-//! What all workers know of a switch: its vifs, and which address is behind which.
+//! The part of a switch that all workers share: its vifs, and which address is behind which.
 //!
 //! ```text
 //!   control: add, caps, sources, steer, leave --lock--> a new View, version + 1
 //!   worker:  each burst: is the version mine? -- no, lock --> takes the View       (Outbox::see)
 //! ```
-//! A view is never changed: a burst is forwarded by one. What changed while a burst was under way
-//! holds from the next on; the table of addresses is one for all and always new.
+//! A view is never changed: a burst is forwarded by one. A change while a burst is under way holds
+//! from the next on; the table of addresses is one for all and always new.
 //!
 //! Invariants: an index is used again only after the addresses of the vif that had it are
 //! forgotten, and a view that has the new vif is newer than that. So an address is never believed

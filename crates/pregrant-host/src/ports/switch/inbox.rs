@@ -12,8 +12,8 @@
 //!
 //! Invariants: what waits takes [`QUEUE_BYTES`] at most, counted as the memory that is held for it,
 //! from all senders; what was moved on to the arena is one mail more. Spent mail waits for its
-//! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. What waits when
-//! the queue ends is dropped, also by a worker that does not know of the end.
+//! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. Mail that waits
+//! when the queue ends is dropped, also by a worker that does not know of the end.
 //!
 //! What a guest may do: take no frames. That fills its own queue.
 
@@ -30,7 +30,7 @@ const MAILBOX_SLOTS: usize = QUEUE_BYTES / super::mail::MAIL_BYTES_MIN;
 /// Spent mail that may wait for its worker.
 pub const SPENT_MAX: usize = 8;
 
-/// What senders know of a queue.
+/// The part of a queue that senders share.
 #[derive(Default)]
 pub struct Inbox {
     waiting: Waiting,
@@ -146,7 +146,7 @@ impl Incoming {
         Self { inbox: Arc::clone(inbox), boxes: Vec::new(), current: None, moved: None, has_waker: false }
     }
 
-    /// What senders know.
+    /// The part that senders share.
     pub fn inbox(&self) -> &Inbox {
         &self.inbox
     }

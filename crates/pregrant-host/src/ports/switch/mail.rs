@@ -1,4 +1,4 @@
-//! What is in a mailbox: a burst for one queue, in memory that no one else has.
+//! The content of a mailbox: a burst for one queue, in memory that no one else has.
 //!
 //! ```text
 //!   bytes   | frame | frame |  not this queue's  | frame |  free  |      a power of two, chosen by what was to be put there
@@ -15,7 +15,7 @@ use pregrant::port::{ARENA_BYTES, BURST_FRAMES, FrameDesc, Offload, Offloads};
 
 /// The smallest memory of a mail.
 pub const MAIL_BYTES_MIN: usize = 4096;
-/// What one worker keeps to be filled again.
+/// Spent mail that one worker keeps to be filled again.
 pub const POOL_BYTES: usize = 1024 * 1024;
 
 /// Mail without memory that a worker keeps.

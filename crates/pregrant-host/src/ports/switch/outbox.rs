@@ -1,5 +1,5 @@
-//! What one worker sends with: its mailboxes, one for each queue that it had frames for, and its
-//! memory.
+//! The sending side of one worker: its mailboxes, one for each queue that it had frames for, and
+//! its memory.
 //!
 //! ```text
 //!   a burst:  plan    for each frame: learn the source, find the destination, choose the queue
@@ -56,7 +56,7 @@ enum Way {
     NoPort,
 }
 
-/// What of a burst is for one queue.
+/// The part of a burst for one queue.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     dest: Dest,
@@ -107,7 +107,7 @@ struct Out {
     /// Frames of it that are counted: those that were in it when it was recalled; of a new one, the
     /// first.
     counted: usize,
-    /// What still went into the newest mail when it was posted: the largest frame. 0: nothing does.
+    /// The largest frame that still fitted the newest mail when it was posted. 0: none does.
     room: usize,
     /// How large mail behind the newest is at least, if that still waits.
     next_size: usize,
@@ -551,7 +551,7 @@ impl Outbox {
     }
 }
 
-/// What a burst's copies have in common.
+/// The common part of a burst's copies.
 struct Copied<'a> {
     from: u16,
     bytes: &'a [u8],

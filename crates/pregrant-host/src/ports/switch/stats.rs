@@ -1,10 +1,10 @@
-//! What went through a port of the switch, counted.
+//! Counters of a port of the switch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What went through a port, seen from its guest: TX is what the guest sent.
+        /// Counts of a port's frames, seen from its guest: the guest sends TX.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct SwitchStats {
             $($(#[$doc])* pub $name: u64,)*
@@ -24,7 +24,7 @@ macro_rules! counters {
                 })*
             }
 
-            /// What they are.
+            /// Their values.
             pub fn get(&self) -> SwitchStats {
                 SwitchStats { $($name: self.$name.load(Ordering::Relaxed),)* }
             }

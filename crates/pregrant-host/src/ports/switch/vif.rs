@@ -1,6 +1,6 @@
 //! A vif as the switch knows it: its rules, its queues.
 //!
-//! What of it changes is replaced as a whole ([`fabric`](super::fabric)); its counters and queues
+//! Its variable part is replaced as a whole ([`fabric`](super::fabric)); its counters and queues
 //! are the same ones for as long as it is there, and any worker adds to them.
 
 use super::inbox::Inbox;
@@ -44,7 +44,7 @@ pub struct SwitchFull;
 pub struct Vif {
     /// No other has it, also none that was, or will be, at the same place.
     pub id: u64,
-    /// What its guest takes unfinished.
+    /// Offloads that its guest takes unfinished.
     pub caps: Offloads,
     /// With which addresses it may send.
     pub sources: Sources,
@@ -52,7 +52,7 @@ pub struct Vif {
     pub steering: Option<Arc<dyn Steering>>,
     /// One a queue.
     pub inboxes: Arc<[Arc<Inbox>]>,
-    /// What went through.
+    /// Counts of its frames.
     pub counters: Arc<Counters>,
 }
 

@@ -47,7 +47,7 @@ fn write(to: &mut [u8], plan: Plan) {
     to[HEAD..].fill(plan.seq as u8);
 }
 
-/// What a frame says, when it is whole.
+/// The content of a whole frame.
 fn read(frame: &[u8]) -> (MacAddr, u64) {
     let (_, src) = addresses(frame).unwrap();
     let seq = u64::from_le_bytes(frame[14..HEAD].try_into().unwrap());
@@ -394,7 +394,7 @@ fn frames_of_a_port_that_moves_stay_in_order() {
     assert!(due[3] > 30_100 && to.stats().rx_overflow == 0);
 }
 
-/// What was sent to a port that is gone is not held by those who sent it.
+/// Senders do not hold frames for a port that is gone.
 #[test]
 fn a_port_that_leaves_leaves_no_mail() {
     let switch = Switch::new();
@@ -429,7 +429,7 @@ impl Model {
             port if port != from => return,
             _ => {}
         }
-        // What it says of its own source holds for the frame itself.
+        // The claim on its own source holds for the frame itself.
         let dst = if plan.dst == plan.src { Some(from) } else { dst };
         for (port, waiting) in &mut self.waiting {
             if *port != from && dst.is_none_or(|dst| dst == *port) {
@@ -534,7 +534,7 @@ impl Station {
         self.left -= 1;
     }
 
-    /// What came is in order, and whole. Gaps are what found no room.
+    /// The frames that came are in order, and whole. Gaps are frames that found no room.
     fn receive(&mut self, into: &mut Arena) -> usize {
         into.clear();
         let n = self.port.rx_burst(into);

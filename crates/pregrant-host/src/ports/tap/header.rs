@@ -48,7 +48,7 @@ pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEAD
     Some(header)
 }
 
-/// What is still to be done to a frame that the kernel gave. None: it was not to give such a one.
+/// The work still to be done on a frame of the kernel's. None: such a frame is invalid.
 pub fn offload_of(header: &[u8; HEADER]) -> Option<Offload> {
     let gso_type = match header[1] & !VIRTIO_ECN {
         0 => 0,

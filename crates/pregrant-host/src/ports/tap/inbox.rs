@@ -27,7 +27,7 @@ const LONG: usize = 16 * 1024;
 
 /// Frames that calls for one each bring in a row before a call asks for more.
 const ALONE: usize = 2;
-/// What it asks for first.
+/// Frames that the first of these calls asks for.
 const FIRST: usize = 4;
 
 /// See the module.
@@ -38,7 +38,7 @@ pub struct Inbox {
     came: [(usize, usize); SLOTS],
     popped: usize,
     filled: usize,
-    /// What a call that wants many asks for; 1: none does.
+    /// Frames that a call asks for when it asks for many; 1: no call does.
     many: usize,
     /// The longest that the last call brought.
     longest: usize,

@@ -113,7 +113,7 @@ struct IfReq {
     rest: [u8; 22],
 }
 
-/// What a kernel that refuses means, and what to do.
+/// The meaning of a kernel's refusal, and the remedy.
 fn failed(name: &str, what: &str, e: Errno) -> io::Error {
     let remedy = match e {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module: modprobe tun",

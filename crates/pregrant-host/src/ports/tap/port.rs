@@ -384,7 +384,7 @@ impl FramePort for TapPort {
     }
 }
 
-/// What is readable when frames came for the guest.
+/// The descriptor that is readable when frames came for the guest.
 impl AsFd for TapPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.transport.vhost().map_or(self.fd.as_fd(), |vhost| vhost.readable())
@@ -449,8 +449,8 @@ mod tests {
             IN_PLACE.set(0);
             for burst in 0..40 {
                 for i in came..came + burst % 4 {
-                    // What the kernel says of a frame travels with it; a header of 12 bytes alone
-                    // is none.
+                    // The kernel's header travels with its frame; a header of 12 bytes alone is no
+                    // frame.
                     let header = [2 * (i % 2) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
                     rustix::io::write(&peer_end, &[&header[..], &frame(i)[..length(i).min(65_535)]].concat())
                         .unwrap();
@@ -505,8 +505,8 @@ mod tests {
         }
     }
 
-    /// What a call of many brought and an arena has no room for is there in the next call, whatever
-    /// the last read said.
+    /// Frames that a call of many brought and an arena has no room for are there in the next call,
+    /// whatever the last read said.
     #[test]
     fn frames_that_wait_in_the_port_are_not_skipped() {
         let Some(with) = ring(true) else { return };

@@ -4,7 +4,7 @@
 //! ```text
 //!   pregrant0, a tap of the probe's own <-- 32 frames, each way in turn, until the kernel has them --> the least time of several
 //! ```
-//! What a system call costs depends on the machine: some 100 ns natively, many times that in a PV
+//! The cost of a system call depends on the machine: some 100 ns natively, many times that in a PV
 //! domain, where the hypervisor is between a process and its kernel. A request in a ring costs the
 //! kernel something too, and a worker has to be woken. A vif waits for this: some milliseconds
 //! where calls are dear. The least of several counts: on a busy machine others take their time from
@@ -26,7 +26,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What the interface is called.
+/// The name of the interface.
 const NAME: &str = "pregrant%d";
 /// Tries of each way; the least counts.
 const TRIES: usize = 5;
@@ -66,7 +66,7 @@ pub fn cheapest() -> TapWay {
     })
 }
 
-/// What a frame of a burst costs.
+/// The cost of a frame of a burst.
 #[derive(Debug)]
 struct Costs {
     frame: Duration,
@@ -75,8 +75,8 @@ struct Costs {
 }
 
 impl Costs {
-    /// What a ring reads goes to more memory than what calls read one by one; what vhost's worker
-    /// does, to another cache, perhaps. So each has to be cheaper by a fourth than the one before.
+    /// A ring reads frames into more memory than calls do one by one, and vhost's worker perhaps
+    /// into another cache. So each has to be cheaper by a fourth than the one before.
     fn cheapest(&self) -> TapWay {
         let clearly = |a: Duration, than: Duration| a + a / 4 < than;
         let (mut way, mut least) = (TapWay::Frame, self.frame);
@@ -118,7 +118,7 @@ impl Probe {
         Ok(Self { fd: Arc::new(fd) })
     }
 
-    /// What each way costs; in turn, so that a machine that is busy for a while is so for all of
+    /// The cost of each way; in turn, so that a machine that is busy for a while is so for all of
     /// them.
     fn costs(&self) -> io::Result<Costs> {
         let whole = [&[0; HEADER][..], &FRAME].concat();

@@ -1,5 +1,5 @@
-//! What a tap writes into the log of itself: a budget for each vif, so that one whose rings fail
-//! again and again silences no other.
+//! The log lines of a tap: a budget for each vif, so that one whose rings fail again and again
+//! silences no other.
 //!
 //! What a guest may do: use its own vif's budget up. It lives as long as the vif, and not as a
 //! connection.

@@ -1,4 +1,4 @@
-//! What carries a queue's bursts to its tap and back.
+//! The transport of a queue's bursts to its tap and back.
 
 use super::probe;
 use super::tap_log::TapLines;
@@ -9,7 +9,7 @@ use crate::line_budget::LineBudget;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What carries a queue's bursts.
+/// The transport of a queue's bursts.
 #[derive(Debug)]
 pub enum Transport {
     Vhost(Arc<SharedVhost>),
@@ -32,7 +32,7 @@ impl Transport {
 }
 
 impl TapWay {
-    /// What carries the bursts of this queue, whose header has 12 bytes.
+    /// The transport for this queue, whose header has 12 bytes.
     pub fn transport(self, fd: &Arc<OwnedFd>, lines: &Arc<TapLines>) -> Transport {
         // Each queue of each connection asks.
         static LINES: LineBudget = LineBudget::new();

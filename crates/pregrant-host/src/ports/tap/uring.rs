@@ -120,7 +120,7 @@ impl Ring {
         unsafe { self.carry_out(reads.take(DEPTH)) }
     }
 
-    /// What the last call carried out, in the order in which the kernel did.
+    /// The requests that the last call carried out, in the kernel's order.
     pub fn done(&self) -> &[Done] {
         &self.done
     }
@@ -128,7 +128,7 @@ impl Ring {
     /// One system call for all requests, DEPTH at most; more only where it is interrupted.
     ///
     /// # Safety
-    /// What the requests point to stays, and no one else has it (or changes it, where they read it
+    /// The memory of the requests stays, and no one else has it (or changes it, where they read it
     /// and it is private), until this function returns.
     unsafe fn carry_out(&mut self, requests: impl Iterator<Item = squeue::Entry>) -> io::Result<()> {
         self.done.clear();
@@ -171,7 +171,7 @@ impl Ring {
             if let Err(error) = called
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                // What it did not take it never reads: no one enters this ring any more.
+                // It never reads requests that it has not taken: no one enters this ring any more.
                 if open == self.uring.submission().len() {
                     return Err(error);
                 }

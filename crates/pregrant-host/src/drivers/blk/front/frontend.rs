@@ -404,7 +404,7 @@ where
         self.end.fault(fault)
     }
 
-    /// What became of the disk, for the log.
+    /// The disk's new state, for the log.
     fn log_step(&mut self, step: FrontStep, lost: usize) {
         if step == FrontStep::Live {
             for missing in self.vbd.not_offered() {
@@ -468,7 +468,7 @@ where
         }
     }
 
-    /// What the back said of why it closed the disk, if it did.
+    /// The back's reason for closing the disk, if it gave one.
     fn back_says(&mut self) -> String {
         let at = self.end.device.id().error_path(Side::Back);
         match self.end.xs.read_if_there(&at) {
@@ -479,7 +479,7 @@ where
         }
     }
 
-    /// What the back caused: a few lines, and then how many there were.
+    /// Lines that the back causes: a few, and then their number.
     fn say(&self, text: Arguments<'_>) {
         self.lines.say(Level::Info, format_args!("{}: {text}", self.end.device.id()));
     }

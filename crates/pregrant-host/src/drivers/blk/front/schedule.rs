@@ -25,8 +25,8 @@
 //!
 //! Reads, writes and discards may be done twice, so what a back did not answer is simply asked
 //! again, of the next one; a flush follows the changes that it covers as ever. Sectors of another
-//! size, which only another disk has, fail what is in hand. What a back did not do of a range of
-//! zeroes is done as the next one can.
+//! size, which only another disk has, fail what is in hand. The next back does the part of a range
+//! of zeroes that a back has not done, as it can.
 //!
 //! What a back may do: answer a piece with anything. A damaged read is its user's to find out.
 
@@ -53,7 +53,7 @@ impl Default for Parts {
     }
 }
 
-/// What a piece asks for.
+/// The operation of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PieceOp {
     Read,
@@ -64,7 +64,7 @@ enum PieceOp {
     Zero,
 }
 
-/// What one ring request is to be, or several where it is longer than those can be.
+/// The content of one ring request, or of several where it is longer than one can be.
 #[derive(Debug)]
 struct Piece {
     place: usize,
@@ -88,7 +88,7 @@ struct InHand {
     /// In the order of coming.
     number: u64,
     done: Done,
-    /// What is settled with it: requests, and their weight.
+    /// The requests that are settled with it, and their weight.
     share: (usize, usize),
     /// Where it begins.
     first: Stage,
@@ -96,7 +96,7 @@ struct InHand {
     /// Pieces of this stage without an answer.
     left: usize,
     failed: Option<IoError>,
-    /// What it is about, and the whole sectors that have it.
+    /// Its range, and the whole sectors around that.
     bytes: Range<u64>,
     sectors: Range<u64>,
     /// Whole sectors from byte `buffer_at` of the disk on.
@@ -114,7 +114,7 @@ struct Zeroes {
     /// It is to take no room.
     hole: bool,
     interrupt: Interrupt,
-    /// What was not made a piece yet.
+    /// The part that is not made a piece yet.
     rest: VecDeque<(PieceOp, Range<u64>)>,
 }
 
@@ -230,7 +230,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// What the disk is from now on.
+    /// The disk's figures from now on.
     pub(super) fn set_figures(&mut self, figures: DiskFigures) {
         if self.figures.is_some_and(|before| before.units() != figures.units()) {
             self.fail_all();
@@ -241,7 +241,7 @@ impl Schedule {
         }
     }
 
-    /// What was not asked of ranges of zeroes is to be done in another way.
+    /// The unrequested parts of ranges of zeroes are to be done in another way.
     fn plan_again(&mut self, figures: &DiskFigures) {
         let Self { ready, places, .. } = self;
         ready.retain(|piece| {
@@ -550,7 +550,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// What was asked with this tag has an answer; `copy_out` has the bytes of a read.
+    /// The request with this tag has an answer; `copy_out` has the bytes of a read.
     pub(super) fn answered(
         &mut self,
         tag: u64,

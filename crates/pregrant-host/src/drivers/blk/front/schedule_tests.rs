@@ -17,7 +17,7 @@ fn figures(sector_size: u32, granularity: u32, zeroes: bool) -> DiskFigures {
     DiskFigures { sector_size, discard, ..DiskFigures::of(SECTORS) }
 }
 
-/// What was asked, as the ring has it.
+/// A request, as the ring has it.
 #[derive(Clone, Debug)]
 enum Asked {
     Read { at: usize, len: usize },
@@ -126,7 +126,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// What became of a request: None while it is on its way.
+/// The result of a request: None while it is on its way.
 type Fate = Arc<Mutex<Option<Result<Vec<u8>, IoError>>>>;
 
 struct Way {
@@ -175,7 +175,7 @@ impl World {
         let bytes = if matches!(op, Op::Flush) { 0..0 } else { at..at + len };
         let mut may_be: Vec<Vec<u8>> = Vec::new();
         match op {
-            // What is there, and what is being written.
+            // The bytes there, and those that are being written.
             Op::Read => {
                 may_be = self.model[bytes.clone()].iter().map(|byte| vec![*byte]).collect();
                 let perhaps = may_be.iter_mut().zip(&self.perhaps[bytes.clone()]);
@@ -284,7 +284,7 @@ impl World {
                     assert!(matches!(way.op, Op::Punch) && e == IoError::NotSupported, "an honest back");
                     for at in way.bytes.clone() {
                         let is_put = |way: &Way| !matches!(way.op, Op::Read) && way.bytes.contains(&at);
-                        // What is put behind it may be there already.
+                        // A change that is put behind it may be there already.
                         if self.ways[k..].iter().any(is_put) {
                             self.perhaps[at] = true;
                         } else {
@@ -479,7 +479,7 @@ fn a_range_that_is_interrupted_ends_with_the_parts_that_the_back_has() {
         assert!(schedule.is_ready());
         interrupt.raise();
         assert_eq!(schedule.lost(&[asked[1].0]), 1);
-        // What waits for it goes on behind it.
+        // Requests that wait for it go on behind it.
         let flush = fate_of(&mut schedule, DiskOp::Flush);
         assert_eq!(ask_all(&mut schedule), []);
         for (tag, ..) in &asked[2..] {

@@ -25,10 +25,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 pub const REQUESTS_MAX: usize = 256;
 /// Bytes of them at most.
 pub const BYTES_MAX: usize = 32 << 20;
-/// What is held for a range of zeroes, however long it is: the sectors at its edges.
+/// Memory for a range of zeroes, however long it is: the sectors at its edges.
 const EDGE_BYTES: usize = 2 * PAGE_SIZE;
 
-/// What is to be done. Offsets and lengths are in bytes, wherever sectors begin.
+/// The operation. Offsets and lengths are in bytes, wherever sectors begin.
 pub enum DiskOp {
     /// These bytes are wanted.
     Read {
@@ -41,10 +41,10 @@ pub enum DiskOp {
     Write {
         /// The first.
         at: u64,
-        /// What is to be in them.
+        /// The bytes for them.
         bytes: Vec<u8>,
     },
-    /// What was written before this was asked is not to be lost any more.
+    /// Earlier writes must not be lost any more.
     Flush,
     /// No one needs these any more, and they read as zeroes. A disk whose discarded sectors hold
     /// anything does not support it.
@@ -102,7 +102,7 @@ pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 
 /// One request.
 pub struct DiskRequest {
-    /// What is to be done.
+    /// The operation.
     pub op: DiskOp,
     /// Who gets the result.
     pub done: Done,
@@ -147,7 +147,7 @@ impl SharedDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What its back said last of it; None: it was never connected.
+    /// Its figures as its back said last; None: it was never connected.
     pub fn figures(&self) -> Option<DiskFigures> {
         self.state().figures
     }
@@ -247,7 +247,7 @@ impl SharedDisk {
         state.new.push_back(DiskRequest { op, done });
     }
 
-    /// What ends the loop's sleep.
+    /// Ends the loop's sleep.
     pub(super) fn wakes(&self) -> BorrowedFd<'_> {
         self.waker.wakes().expect("a waker of a thread has a descriptor")
     }

@@ -10,12 +10,12 @@
 //! a backend that may neither run programs nor load modules nor write files asks it for the one
 //! thing that it needs of root.
 //!
-//! What somebody may do who has the backend's process: have scripts run that are below
+//! An attacker who has the backend's process may have scripts run that are below
 //! `/etc/xen/scripts`, with `online` or `offline`, for an interface that is a tap or is not there,
 //! and a vif's directory; 64 at a time, each for a minute. Everything else is refused
 //! ([`Request::parse`], [`Service::check`]), and nothing of what it sends reaches a shell but as a
-//! value in the environment, of letters, digits and `/ . _ -`. What the scripts read from xenstore
-//! is another matter (docs/threat-model.md).
+//! value in the environment, of letters, digits and `/ . _ -`. The values that scripts read from
+//! xenstore are another matter (docs/threat-model.md).
 
 mod request;
 mod script;

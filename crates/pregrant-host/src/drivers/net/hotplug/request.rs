@@ -1,4 +1,4 @@
-//! What a backend asks the hotplug service for: one message of five lines.
+//! A backend's request to the hotplug service: one message of five lines.
 //!
 //! ```text
 //!   pregrant hotplug 1

@@ -7,8 +7,8 @@
 //!   NET_SET_BACKEND tap | -1                    from now on the worker works; not any more, when the call returns
 //! ```
 //! The memory table is one region in which an address is itself: every page of this process, those
-//! that are mapped later too. What the worker touches is said by descriptors, which are written
-//! here alone.
+//! that are mapped later too. Descriptors name the memory that the worker touches, and they are
+//! written here alone.
 
 use super::virtqueue::Virtqueue;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -99,7 +99,7 @@ pub enum Which {
     Tx = 1,
 }
 
-/// What both sides of a ring wake each other with.
+/// The eventfds by which both sides of a ring wake each other.
 #[derive(Debug)]
 pub struct Doors {
     kick: OwnedFd,
@@ -142,7 +142,7 @@ impl Doors {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
-    /// What the worker wakes us by.
+    /// The eventfd by which the worker wakes us.
     pub fn call(&self) -> &Arc<OwnedFd> {
         &self.call
     }
@@ -205,7 +205,7 @@ pub trait Worker: Sized {
 #[derive(Debug)]
 pub struct Device(OwnedFd);
 
-/// What a kernel that refuses means, and what to do.
+/// The meaning of a kernel's refusal, and the remedy.
 fn failed(what: &str, e: Errno) -> io::Error {
     let remedy = match e {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => "load the module: modprobe vhost_net",

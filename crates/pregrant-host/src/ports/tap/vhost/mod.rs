@@ -28,8 +28,9 @@
 //!
 //! Nothing here waits for the worker: it may stand, and our thread has other vifs. Frames that find
 //! no room are [kept back](Vhost::stands), a burst of them, and the guest's others stay on its own
-//! ring until there is room; the call comes when half of what is out came back. What is given all
-//! the same is refused. A queue that ends has the sending ring taken from the worker, at once.
+//! ring until there is room; the worker notifies us when half of the frames out came back. Frames
+//! that are given all the same are refused. A queue that ends has the sending ring taken from the
+//! worker, at once.
 //!
 //! A ring over which the worker says what cannot be, or with which it does not go on for a second
 //! while it is asked, is stopped, what it did not take is written by a call each, and both rings
@@ -575,7 +576,7 @@ impl<D: Worker> Vhost<D> {
 
 impl<D: Worker> Drop for Vhost<D> {
     fn drop(&mut self) {
-        // What did not come back is written by calls.
+        // Frames that did not come back are written by calls.
         self.stop();
     }
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// first lines of all are not in one set.
 pub const BUFFER: usize = 65 * 64;
 
-/// What cannot be.
+/// A violation by the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
     Ring(Violation),
@@ -113,7 +113,7 @@ impl Receiver {
             return Ok(false);
         }
         let mut header = [0; HEADER];
-        // What a buffer had before is never read: it is as short as is said.
+        // A buffer's old bytes are never read: its length is as reported.
         if self.len < HEADER {
             return Err(Wrong::Length(self.len as u32));
         }

@@ -44,7 +44,7 @@ pub struct Sender {
     next: usize,
     /// In the order of their coming.
     sent: VecDeque<Sent>,
-    /// What is lent of them, in that order.
+    /// The lent ones of them, in that order.
     pieces: VecDeque<Vector>,
     /// Frames that are out and lent.
     in_flight: usize,

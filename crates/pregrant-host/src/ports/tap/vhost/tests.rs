@@ -24,7 +24,7 @@ thread_local! {
     static STALLS: Cell<Option<u32>> = const { Cell::new(None) };
     /// Whether there is none.
     static MISSING: Cell<bool> = const { Cell::new(false) };
-    /// What is done to the chains that the next one gives back.
+    /// The change to the chains that the next one gives back.
     static MISBEHAVES: Cell<Option<fn(&mut Model)>> = const { Cell::new(None) };
 }
 
@@ -311,7 +311,7 @@ fn no_one_waits_for_a_worker_that_stands_still() {
     let taken = usize::from(TX_SIZE) + BURST_FRAMES;
     assert_eq!(refused, SENT - taken);
     assert!(vhost.stands() && !vhost.is_asleep());
-    // What is lent finds no room either, and is not held for it.
+    // Lent frames find no room either, and are not held for it.
     let mut done = Vec::new();
     assert_eq!((lent.send(0, &mut vhost), vhost.complete(&mut done)), (1, 0));
     assert_eq!((done, vhost.tx.nr_in_flight()), (vec![Token(0)], 0));

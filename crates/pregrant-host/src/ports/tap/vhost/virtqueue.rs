@@ -18,9 +18,10 @@
 //! Between publishing an index and reading the other side's event index stands a full fence, and so
 //! between an event index and the other's index.
 //!
-//! What the device may do: it is the kernel, which is trusted with our memory, and yet what it says
-//! is checked: an index that is ahead of what is out, a head that is none or came back before is a
-//! [`Violation`], and this ring is over. It can keep a chain for ever: who waits bounds that.
+//! What the device may do: it is the kernel, which is trusted with our memory, and yet its indices
+//! and heads are checked: an index that is ahead of what is out, a head that is none or came back
+//! before is a [`Violation`], and this ring is over. It can keep a chain for ever: who waits bounds
+//! that.
 
 use crate::mapping::Mapping;
 use std::fmt;
@@ -110,10 +111,10 @@ pub struct Virtqueue {
     is_out: Box<[bool]>,
     /// Chains that are out, those not yet published among them.
     out: u16,
-    /// What was pushed, and what of it the device knows.
+    /// Chains that were pushed, and those that the device knows.
     avail: u16,
     published: u16,
-    /// What came back.
+    /// Chains that came back.
     seen: u16,
     /// The device's index, as last read.
     back: u16,

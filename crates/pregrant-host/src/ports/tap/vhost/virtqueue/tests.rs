@@ -28,7 +28,7 @@ pub struct Device {
     /// Chains taken, and given back.
     taken: u16,
     pub given: u16,
-    /// What the driver last got an event of.
+    /// The index of the driver's last event.
     reported: u16,
 }
 
@@ -86,7 +86,7 @@ impl Device {
         }
     }
 
-    /// What a chain has to be read.
+    /// The readable bytes of a chain.
     pub fn read(&self, chain: &Chain) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (at, len) in &chain.readable {
@@ -348,7 +348,7 @@ fn what_a_device_says_that_cannot_be_ends_the_ring_and_nothing_else() {
         }
         assert_eq!(queue.pop(), Err(Violation::Head(0)));
     }
-    // What was not published did not come back.
+    // Chains that were not published did not come back.
     let (mut queue, mut device) = ring(8);
     // SAFETY: no one reads it.
     unsafe { queue.push(one(&queue)) }.unwrap();
