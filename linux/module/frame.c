@@ -7,7 +7,7 @@
 
 #include "driver.h"
 
-/* What is known of a received frame until it goes up. */
+/* A received frame until it goes up. */
 struct pregrant_cb {
 	size_t len;
 };

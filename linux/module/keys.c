@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* A device's directories in xenstore. What the keys mean is the core's. */
+/* A device's directories in xenstore. The core has the meaning of the keys. */
 #include <linux/err.h>
 #include <linux/kernel.h>
 #include <linux/slab.h>

@@ -8,7 +8,7 @@
 
 #include "driver.h"
 
-/* What a back can cause to be said comes in bursts, not for ever, and takes no other device's lines. */
+/* Lines that a back can cause come in bursts, not for ever, and take no other device's lines. */
 void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len)
 {
 	int n = min_t(size_t, len, 256);

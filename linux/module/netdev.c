@@ -53,7 +53,7 @@ static void pregrant_stats(struct net_device *netdev, struct rtnl_link_stats64 *
 	}
 }
 
-/* What the back takes unfinished; the stack finishes the rest. */
+/* Offloads that the back takes unfinished; the stack finishes the rest. */
 static netdev_features_t pregrant_fix_features(struct net_device *netdev, netdev_features_t features)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
@@ -110,7 +110,7 @@ void pregrant_multicast_all(struct pregrant_device *dev)
 	netif_addr_unlock_bh(dev->netdev);
 }
 
-/* What there was no room for. */
+/* The frames that there was no room for. */
 void pregrant_multicast_rest(struct pregrant_device *dev)
 {
 	netif_addr_lock_bh(dev->netdev);

@@ -91,7 +91,7 @@ void pregrant_front_removed(struct pregrant_front *front);
 bool pregrant_front_is_closed(const struct pregrant_front *front);
 u64 pregrant_front_kept_pages(const struct pregrant_front *front);
 void pregrant_front_free(struct pregrant_front *front);
-/* What a back takes unfinished. */
+/* Offloads that a back takes unfinished. */
 #define PREGRANT_TAKES_IPV6_CSUM 1
 #define PREGRANT_TAKES_GSO 2
 #define PREGRANT_TAKES_SG 4

@@ -27,14 +27,14 @@ const CORPUS_BYTES: u64 = 256 * 1024;
 /// Inputs are not longer than this.
 const INPUT_BYTES: u32 = 4096;
 
-/// What the coverage of libFuzzer asks of the compiler (cargo-fuzz gives the same).
+/// The compiler's flags for libFuzzer's coverage (cargo-fuzz gives the same).
 const RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Ccodegen-units=1";
 /// Leaks are counted by the targets themselves; a short quarantine keeps memory in the cache.
 const ASAN_OPTIONS: &str = "detect_leaks=0:quarantine_size_mb=8:malloc_context_size=0";
 
-/// What was asked for on the command line.
+/// The command line.
 pub struct Plan {
     /// Names; none: all.
     targets: Vec<String>,
@@ -234,7 +234,7 @@ fn kept(package: &Path, name: &str) -> Vec<PathBuf> {
     folders.into_iter().filter(|f| f.is_dir()).collect()
 }
 
-/// What was found, and how to see it again.
+/// A find, and how to see it again.
 fn finding(name: &str, path_of_log: &Path, log: &str) -> String {
     let mut shown = Vec::new();
     let mut lines = log.lines();

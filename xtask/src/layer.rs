@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub struct Layer {
     /// As given on the command line.
     pub name: &'static str,
-    /// What a pass shows, in a few words.
+    /// The claim that a pass shows, in a few words.
     pub shows: &'static str,
     /// Runs it; the error is one line.
     pub run: fn(&Workspace) -> Result<(), String>,
@@ -134,7 +134,7 @@ fn arm(w: &Workspace) -> Result<(), String> {
     run(cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"))
 }
 
-/// What `cargo xtask test` runs, too.
+/// Programs that `cargo xtask test` runs, too.
 pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
     tool::debian(w, "gcc", "gcc")?;
@@ -202,8 +202,8 @@ fn loom(w: &Workspace) -> Result<(), String> {
     run(cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"))
 }
 
-/// What Miri runs of the core, each on a core of its own, for Miri has one thread: the unit tests,
-/// and the tests that touch shared memory, at sizes that it finishes.
+/// The core's tests that Miri runs, each on a core of its own, for Miri has one thread: the unit
+/// tests, and the tests that touch shared memory, at sizes that it finishes.
 const MIRI_PARTS: &[&[&str]] =
     &[&["--lib", "--test", "blk"], &["--test", "net", "--test", "ring", "--test", "wire"]];
 

@@ -57,7 +57,7 @@ pub fn links(text: &str) -> Vec<Link<'_>> {
 
 /// The page with other targets of its links, by `target`; None: the link becomes its text.
 pub fn relinked(text: &str, target: impl Fn(&Link<'_>) -> Option<String>) -> String {
-    // What replaces which bytes.
+    // Replacements for ranges of bytes.
     let mut cuts: Vec<(usize, usize, String)> = Vec::new();
     for link in links(text) {
         match target(&link) {

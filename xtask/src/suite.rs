@@ -57,7 +57,7 @@ struct Suite {
     folder: String,
 }
 
-/// What a line of cargo's says of a test program, if it does.
+/// The test program that a line of cargo's names, if it does.
 fn suite(line: &str) -> Option<Suite> {
     let message: Value = serde_json::from_str(line).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;

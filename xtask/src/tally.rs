@@ -1,4 +1,4 @@
-//! What test runners said at their ends, added up: a person reads one line after a dozen binaries.
+//! Adds up the last lines of test runners: a person reads one line after a dozen binaries.
 //!
 //! Two kinds of closing line are known: libtest's `test result: ok. 5 passed; 0 failed; 1 ignored;
 //! ...`, and that of the tests that run themselves one after the other (`harness = false`), `5
@@ -110,8 +110,8 @@ impl Tally {
         self.passed
     }
 
-    /// Runs a command, whose output is printed line by line, and counted. What stands without a
-    /// line for [`silence::LONGEST`] is ended.
+    /// Runs a command, whose output is printed line by line, and counted. A command without a line
+    /// for [`silence::LONGEST`] is ended.
     fn run(&mut self, mut command: Command, print: &mut dyn FnMut(&str)) -> Result<(), String> {
         let shown = crate::workspace::show(&command);
         print(&format!("$ {shown}"));

@@ -56,7 +56,7 @@ pub fn nightly(w: &Workspace, components: &[&str]) -> Result<String, String> {
     Ok(name.into())
 }
 
-/// What `rustc --version` of a toolchain says; empty where there is none.
+/// The output of `rustc --version` of a toolchain; empty where there is none.
 fn version(w: &Workspace, toolchain: &str) -> String {
     let out = w.program("rustup").args(["run", toolchain, "rustc", "--version"]).output();
     out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default()

@@ -105,7 +105,7 @@ fn make_root(w: &Workspace, units: &[PathBuf]) -> Result<PathBuf, String> {
     Ok(root)
 }
 
-/// What `verify` said: a key that it does not know is a line and no failure.
+/// Lines of `verify`: a key that it does not know is a line and no failure.
 fn complaints(succeeded: bool, said: &str) -> Result<(), String> {
     match said.trim() {
         "" if succeeded => Ok(()),

@@ -72,7 +72,7 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// What it prints; an error says how it ended, and what it said of that.
+/// Its output; an error says how it ended, and has its error output.
 pub fn output(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
     let out = command.output().map_err(|e| format!("`{shown}` did not start: {e}"))?;

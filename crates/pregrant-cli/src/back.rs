@@ -6,7 +6,7 @@
 //!   SIGTERM: drain, leave state 4 (or --close: 5, 6)      status socket <-- pregrant top
 //! ```
 //! This thread is the control thread: xenstore, scripts, status. Frames move in workers' threads
-//! (`--workers`). What it has in common with other backends is in [`daemon`](crate::daemon).
+//! (`--workers`). [`daemon`](crate::daemon) has the part that all backends share.
 
 mod handover;
 mod loopback;
@@ -67,7 +67,7 @@ pub struct BackArgs {
     /// backend left connected
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
     give_back: Vec<DeviceChoice>,
-    /// What vifs are connected to: a tap each, or one switch in this process
+    /// Connect vifs to this: a tap each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
     port: Option<Port>,
     /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than
@@ -153,7 +153,7 @@ const PATHS: &[(Fallback, &str)] = &[
     ),
 ];
 
-/// What fetches the frames, or the rests of them, that no other path has.
+/// The path for frames, or the rests of them, that no other path serves.
 #[derive(Clone, Copy, Debug)]
 struct Fallback {
     of: PathName,

@@ -4,8 +4,8 @@
 //!   vbds of all guests <--> Backend <--> images: raw files, block devices, memory         (pregrant_host::disks)
 //! ```
 //! Which image a vbd has is the toolstack's word, in the vbd's directory. Requests move in workers'
-//! threads. What it has in common with other backends is in [`daemon`](crate::daemon); why it is a
-//! process beside `pregrant back` is in decision 0031.
+//! threads. [`daemon`](crate::daemon) has the part that all backends share; decision 0031 says why
+//! it is a process beside `pregrant back`.
 
 use crate::blkfront::ring_order;
 use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};

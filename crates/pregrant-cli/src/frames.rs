@@ -8,8 +8,8 @@
 //! ```
 //! Nothing but UDP sockets: what is between (vifs, bridges, switches) may drop, and then frames
 //! are sent again; it may not lose for good, and never change a byte. A datagram that came damaged
-//! is counted and not acknowledged. What the kernel itself finds damaged (a checksum of UDP or IP)
-//! never comes here, and shows as sent again.
+//! is counted and not acknowledged. Datagrams that the kernel itself finds damaged (a checksum of
+//! UDP or IP) never come here, and show as sent again.
 //!
 //! What others on the network may do: send anything; each address has counters of its own, and what
 //! is no datagram of ours counts as damaged. At most [`receiver::RUNS_MAX`] senders are served at a

@@ -188,7 +188,7 @@ fn interval(text: &str) -> std::result::Result<f64, String> {
 
 /// Where transfers are served.
 const PORT: u16 = 5001;
-/// What their bytes are made from.
+/// The seed of their bytes.
 const SEED: u64 = 0x5eed;
 /// Transfers that are served at a time.
 const TRANSFERS_MAX: usize = 8;
@@ -260,7 +260,7 @@ impl FrontArgs {
         Ok(())
     }
 
-    /// What to ask of the back; `data_len` where nothing is asked for.
+    /// The request to the back; `data_len` where the user asks for nothing.
     fn config(&self, data_len: u32) -> FrontConfig {
         let len = self.data_len.or_else(|| DataLen::new(data_len));
         let of = |own: Option<DataLen>| own.or(len).filter(|_| self.path == PathName::Staging);

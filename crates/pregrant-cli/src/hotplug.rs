@@ -1,7 +1,7 @@
 //! `pregrant hotplug`: runs one hotplug script for a backend that may not do so itself.
 //!
 //! systemd starts it for each connection of `pregrant-hotplug.socket`, with the connection as
-//! standard input. What is asked for is checked here, by a process that the backend has no hand in
+//! standard input. The request is checked here, by a process that the backend does not control
 //! ([`pregrant_host::drivers::net::hotplug`]).
 
 use clap::Args;

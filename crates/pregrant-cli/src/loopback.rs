@@ -158,7 +158,7 @@ pub fn run(args: LoopbackArgs) -> Result<()> {
     }
 }
 
-/// What the toolstack waits for.
+/// The state that the toolstack waits for.
 enum Event {
     Destroyed(DomId),
     Stop,

@@ -1,4 +1,4 @@
-//! What this process reports to systemd, by the crate `sd-notify`: one datagram for each news.
+//! Reports of this process to systemd, by the crate `sd-notify`: one datagram for each change.
 //!
 //! ```text
 //!   READY=1                             the units after it may start: guests are served

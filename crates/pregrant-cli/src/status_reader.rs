@@ -1,5 +1,5 @@
-//! What backends report of themselves, read from their sockets: all at the same time, so that one
-//! that hangs costs the others nothing.
+//! Reads the status of backends from their sockets: all at the same time, so that one that hangs
+//! does not delay the others.
 //!
 //! ```text
 //!   DIR/back-0.status      no socket, or no one listens        Absent: it does not run
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of a document at most.
 const DOCUMENT_MAX: usize = 16 << 20;
 
-/// What to do about a socket, or its directory, that is not for this user.
+/// The remedy for a socket, or its directory, that is not for this user.
 pub const AS_ITS_USER: &str = "run this as root, or as the user whose backend it is";
 
 /// Why there is no status to be had.

@@ -1,5 +1,5 @@
-//! What a command prints: results on standard output, progress on standard error while it is
-//! a terminal.
+//! The output of a command: results on standard output, progress on standard error while it is a
+//! terminal.
 
 use std::cell::Cell;
 use std::fmt::Display;

@@ -119,7 +119,7 @@ impl<'a, T> Columns<'a, T> {
     }
 }
 
-/// What may not be there, as a cell.
+/// An optional value, as a cell.
 pub fn or_dash(of: Option<impl fmt::Display>) -> String {
     of.map_or("-".into(), |of| of.to_string())
 }

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What a report must be; another one is an error.
+/// The expected report; another one is an error.
 macro_rules! answer {
     ($report:expr, $wanted:pat => $value:expr) => {
         match $report {

@@ -1,5 +1,4 @@
-//! What `xl` does on real Xen, for a loopback machine: makes vifs and vbds in xenstore, and removes
-//! them.
+//! The part of `xl` for a loopback machine: makes vifs and vbds in xenstore, and removes them.
 
 use crate::machine::DRIVER;
 use pregrant::DomId;
@@ -31,7 +30,7 @@ pub fn make_vif<T: Transport>(xs: &mut Client<T>, front: DomId, handle: u32) -> 
 /// A disk that a guest is to have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskSpec {
-    /// What its back is to open, as the key `params` has it.
+    /// The image that its back is to open, as the key `params` has it.
     pub params: String,
     /// Whether the guest may write.
     pub writable: bool,
@@ -129,7 +128,7 @@ impl Removal {
     }
 }
 
-/// What a disk was made of.
+/// The properties of a disk as it was made.
 fn disk_of<T: Transport>(xs: &mut Client<T>, id: &DeviceId) -> Result<DiskSpec> {
     let mut text = |key: &str| -> Result<String> {
         let value = xs.read_if_there(&format!("{}/{key}", id.dir(Side::Back)))?;

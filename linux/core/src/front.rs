@@ -50,7 +50,7 @@ pub struct Front {
 const PAUSE_NS: u64 = 250_000_000;
 const PAUSE_MAX_NS: u64 = 4_000_000_000;
 
-/// What a module's parameters say: `struct pregrant_settings`.
+/// The settings from a module's parameters: `struct pregrant_settings`.
 #[repr(C)]
 pub struct Settings {
     pub path: *const u8,

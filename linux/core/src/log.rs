@@ -20,7 +20,7 @@ pub fn warn(device: shim::Device, args: fmt::Arguments<'_>) {
     say(device, 4, args);
 }
 
-/// What an administrator may like to know: KERN_INFO.
+/// Information for an administrator: KERN_INFO.
 pub fn info(device: shim::Device, args: fmt::Arguments<'_>) {
     say(device, 6, args);
 }

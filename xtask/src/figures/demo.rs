@@ -164,7 +164,7 @@ fn rates(records: &[Record], lines: &mut Vec<Value>) {
     }
 }
 
-/// What tells the first row of rates from others.
+/// The key of the first row of rates.
 fn first<'a>(net: &[&'a Record]) -> (String, &'a str, u64) {
     net.first().map_or((String::new(), "", 0), |r| (r.name(), r.text("dir"), r.count("size_bytes")))
 }

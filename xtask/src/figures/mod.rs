@@ -25,7 +25,7 @@ const BUSY_MOST: f64 = 0.05;
 /// For so long it is watched before.
 const WATCH: Duration = Duration::from_secs(3);
 
-/// What is asked for.
+/// The command line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
     runs: u32,

@@ -38,7 +38,7 @@ pub fn page(w: &Workspace) -> Result<String, String> {
     Ok(sections?.iter().fold(HEAD.to_string(), |page, section| page + &markdown(section)))
 }
 
-/// What is wrong with the page in the tree, if something is.
+/// The error in the page in the tree, if there is one.
 pub fn check(w: &Workspace) -> Option<String> {
     let found = fs::read_to_string(w.root().join(PAGE)).map_err(|e| format!("{PAGE}: {e}"));
     match found.and_then(|found| Ok((found, page(w)?))) {

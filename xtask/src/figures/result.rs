@@ -29,7 +29,7 @@ const ORIGIN: &[(&str, &str)] = &[
 pub struct Section {
     /// The heading.
     pub title: String,
-    /// What holds for all of its tables.
+    /// The facts that hold for all of its tables.
     pub note: String,
     /// Where the figures are from.
     pub origin: Vec<String>,

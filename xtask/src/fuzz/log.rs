@@ -1,4 +1,4 @@
-//! What libFuzzer says of a run, and whether that was a run at all.
+//! Reads libFuzzer's output: whether a run was one at all, and its counts.
 //!
 //! ```text
 //!   #614     INITED cov: 2105 ft: 9330 corp: 402/31Kb      the kept inputs are played: 614 executions

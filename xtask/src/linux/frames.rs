@@ -1,4 +1,4 @@
-//! What the functions of an object take of a kernel's stack, and from how many places it can panic.
+//! The stack frames of an object's functions, and the number of places where it can panic.
 //!
 //! ```text
 //!   objdump -d --> function --sub N,%rsp--> bytes, without saved registers      above its limit? it is named

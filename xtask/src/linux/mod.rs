@@ -20,7 +20,7 @@ use crate::workspace::Workspace;
 use kbuild::Headers;
 use std::path::{Path, PathBuf};
 
-/// What is asked for.
+/// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     headers: Option<PathBuf>,

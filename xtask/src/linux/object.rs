@@ -17,11 +17,11 @@ use std::process::Command;
 const TARGET: &str = "x86_64-unknown-none";
 const CORE: &str = "linux/core";
 
-/// What a module's loader takes.
+/// Relocations that a module's loader takes.
 const RELOCATIONS: [&str; 5] =
     ["R_X86_64_64", "R_X86_64_32", "R_X86_64_32S", "R_X86_64_PC32", "R_X86_64_PLT32"];
 
-/// What an object may ask for beside our own C functions and the thunks of indirect branches.
+/// Symbols that an object may need beside our own C functions and the thunks of indirect branches.
 const SYMBOLS: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "__x86_return_thunk"];
 const PREFIXES: [&str; 2] = ["pk_", "__x86_indirect_thunk_"];
 
@@ -88,7 +88,7 @@ fn link(w: &Workspace, core: &Path, objects: &[PathBuf], roots: &[&str], to: &Pa
     output(&mut ld).map(drop)
 }
 
-/// What a kernel could not load, or would be harmed by.
+/// Parts that a kernel could not load, or that would harm it.
 fn check(w: &Workspace, object: &Path) -> Result<(), String> {
     let ask = |program: &str, option: &str| -> Result<String, String> {
         let mut command: Command = w.program(program);

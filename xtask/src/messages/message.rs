@@ -1,6 +1,6 @@
 //! A text that a user may read: a line in the log at warn or error, or what an error says.
 
-/// What becomes of it.
+/// The kind of a text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// It is a line in the log, at warn or error.
@@ -70,7 +70,7 @@ const VERBS: &[&str] = &[
     "write",
 ];
 
-/// What stands between clauses.
+/// The marks between clauses.
 const BREAKS: &[&str] = &["; ", ". ", ": "];
 
 impl Message {

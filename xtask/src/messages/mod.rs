@@ -21,7 +21,7 @@ const PAGE: &str = "docs/messages.md";
 /// Remedies of texts that have none, from the root.
 const TABLE: &str = "docs/messages.toml";
 
-/// What is asked for.
+/// The command line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Remedies of texts that are gone go to the texts that resemble them most.
@@ -59,7 +59,7 @@ pub fn make(w: &Workspace, plan: Plan) -> Result<(), String> {
     }
 }
 
-/// What tidy refuses, one line each.
+/// Offences for tidy, one line each.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     let messages = source::all(w.root())?;
     let table = Table::parse(&read(&w.root().join(TABLE))?)?;

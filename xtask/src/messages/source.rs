@@ -207,7 +207,7 @@ impl File {
         None
     }
 
-    /// What stands between the bracket at `open` and its end.
+    /// The text between the bracket at `open` and its end.
     fn group(&self, open: usize) -> Range<usize> {
         let mut depth = 0_usize;
         for i in open..self.tokens.len() {

@@ -78,7 +78,7 @@ impl Table {
         text
     }
 
-    /// What to do: as the text says itself, else as its own entry says, else as its file's.
+    /// The remedy: the text's own, else that of its entry, else that of its file.
     pub fn remedy<'a>(&'a self, message: &'a Message) -> Option<&'a str> {
         let own = self.entries.iter().find(|entry| !entry.of_file && entry.key == message.text);
         let holds = |entry: &&Entry| entry.of_file && message.path.starts_with(&entry.key);

@@ -68,17 +68,17 @@ const GUEST_MODULES: [&str; 10] = [
     "netconsole",
 ];
 
-/// What a guest with a disk has besides.
+/// Packages for a guest with a disk.
 const DISK_PROGRAMS: [&str; 3] = ["usr/bin/fio", "sbin/mke2fs", "sbin/e2fsck"];
 const DISK_MODULES: [&str; 4] = ["xen-blkfront", "ext4", "crc32c_generic", "fuse"];
 
-/// What a driver domain has besides: the toolstack's daemon, and the kernel's backends.
+/// Packages for a driver domain: the toolstack's daemon, and the kernel's backends.
 const DRIVER_MODULES: [&str; 3] = ["xen-netback", "xen-blkback", "loop"];
 
 const SYSTEMD_PROGRAMS: [&str; 2] = ["lib/systemd/systemd", "bin/systemctl"];
-/// What later ones start services by. They expect it, and units, below /usr alone.
+/// The program by which later ones start services. They expect it, and units, below /usr alone.
 const SYSTEMD_EXECUTOR: &str = "lib/systemd/systemd-executor";
-/// What units depend on where they do not say otherwise. Nothing else of systemd's is started.
+/// The default dependencies of units. Nothing else of systemd's is started.
 const SYSTEMD_UNITS: [&str; 8] = [
     "sysinit.target",
     "basic.target",
@@ -195,8 +195,8 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     systemd(rig, &of_dom0, programs, &out)
 }
 
-/// What a guest with a disk has besides: an archive that dom0 puts behind the guests' own, for
-/// those guests alone.
+/// The additional files of a guest with a disk: an archive that dom0 puts behind the guests' own,
+/// for those guests alone.
 fn disk(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     stand_in::make(&of.root.join(DISK_PROGRAMS[0]), &of.root.join(LIBRARIES[1]))?;
     let tree = Tree::new(of, rig.dir.join("image/disk"))?;
@@ -208,7 +208,8 @@ fn disk(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     Ok(cpio)
 }
 
-/// What a driver domain has besides, as [`disk`]'s: `xl devd`, and the scripts that it runs there.
+/// The additional files of a driver domain, as [`disk`]'s: `xl devd`, and the scripts that it runs
+/// there.
 fn driver(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     let tree = Tree::new(of, rig.dir.join("image/driver"))?;
     tree.xen_programs(&["xl"])?;
@@ -292,8 +293,7 @@ fn unpack_kernel(of: &Unpacked, to: &Path) -> Result<(), String> {
     tool(Command::new("strip").arg(to))
 }
 
-/// What a kernel is packed by, from its first bytes: the ending of such files, and what unpacks
-/// one.
+/// A kernel's packing, from its first bytes: the ending of such files, and what unpacks one.
 fn packer(payload: &[u8]) -> Option<(&'static str, &'static str, &'static [&'static str])> {
     match payload {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(("xz", "xz", &["-dc", "--single-stream"])),

@@ -21,7 +21,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the host runs: program, package.
+/// Programs that the host runs: program, package.
 const TOOLS: [(&str, &str); 8] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("cpio", "cpio"),
@@ -162,8 +162,7 @@ impl<'a> Apt<'a> {
         run(self.command("apt-get").args(["-q", "update"]))
     }
 
-    /// What a command prints; where it prints nothing, what it prints when the lists have been
-    /// fetched.
+    /// The output of a command; where there is none, its output when the lists have been fetched.
     fn ask(&self, program: &str, args: &[&str]) -> Result<String, String> {
         let asked = || self.command(program).args(args).output();
         let said = |out: std::process::Output| String::from_utf8_lossy(&out.stdout).into_owned();

@@ -16,7 +16,7 @@ pub(super) struct Release {
     pub(super) codename: &'static str,
     /// Its Xen, as packages and folders are named.
     pub(super) xen: &'static str,
-    /// What only this one has, or names so.
+    /// Packages that only this one has, or names so.
     own: &'static [&'static str],
 }
 
@@ -59,8 +59,8 @@ const INSIDE: [&str; 24] = [
 ];
 /// Libraries of the last few.
 const MORE: [&str; 1] = ["libmnl0"];
-/// For guests with a disk. What more fio names is put in by [`super::stand_in`]; libblkid1 is
-/// below.
+/// For guests with a disk. [`super::stand_in`] adds the other libraries that fio names; libblkid1
+/// is below.
 const DISK: [&str; 4] = ["e2fsprogs", "libcom-err2", "fio", "libnuma1"];
 /// systemd, with its libraries, where it is dom0's first process.
 const SYSTEMD: [&str; 19] = [
@@ -111,7 +111,7 @@ impl Release {
     }
 }
 
-/// What CI plays, and what is played where nothing is said.
+/// The release that CI plays, and the default.
 impl Default for &'static Release {
     fn default() -> Self {
         &RELEASES[0]

@@ -1,4 +1,4 @@
-//! What is to be played, as the command's arguments say it.
+//! The scenarios to be played, by the command's arguments.
 
 use super::combination::{Combination, Kind};
 use super::release::Release;

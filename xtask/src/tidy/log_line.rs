@@ -5,7 +5,7 @@
 
 use super::token::Token;
 
-/// What runs for guests.
+/// Directories of code that runs for guests.
 const DRIVERS: &[&str] = &[
     "crates/pregrant-host/src/drivers/",
     "crates/pregrant-host/src/linux/",

@@ -1,5 +1,5 @@
-//! Files of the core and of the host that need each other. What a `mod.rs` passes on (`pub use
-//! child::Name`) is needed of the file that has it; tests may name anything.
+//! Files of the core and of the host that need each other. A name that a `mod.rs` passes on (`pub
+//! use child::Name`) is needed of the file that has it; tests may name anything.
 //!
 //! ```text
 //!   imports, by file --re-exports followed to where a name stands--> file -> files --> pairs with arrows both ways
@@ -54,7 +54,7 @@ fn file_of<'a>(
     (1..=path.len()).rev().find_map(|n| files.get_key_value(&path[..n])).map(|(module, _)| module)
 }
 
-/// What `pub use` makes of others' names: ours, and whose it is.
+/// Names that `pub use` passes on: ours, and the file that has it.
 fn re_exports<'a>(module: &'a Module, tokens: &'a [Token]) -> impl Iterator<Item = (Module, Module)> + 'a {
     let starts = (0..tokens.len()).filter(|&at| {
         let before = at.checked_sub(1).map(|b| &tokens[b]);
@@ -66,7 +66,7 @@ fn re_exports<'a>(module: &'a Module, tokens: &'a [Token]) -> impl Iterator<Item
     })
 }
 
-/// What a file names of its child modules, by their bare names.
+/// Child modules that a file names by their bare names.
 fn of_children(
     module: &Module,
     tokens: &[Token],

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// The folder of the pages, from the root.
 pub const FOLDER: &str = "docs/protocol";
 
-/// What citations said before the pages were in the tree.
+/// The form of citations before the pages were in the tree.
 const FORMER: &str = concat!("PROTOCOL", ".md");
 
 /// Sections that are there twice; citations of such as are not there, or that do not stand on one

@@ -15,7 +15,7 @@ pub enum Kind {
     Ident(String),
     /// `::`
     PathSep,
-    /// What a string literal says.
+    /// The text of a string literal.
     Text(String),
     /// Any other character.
     Mark(char),
@@ -35,7 +35,7 @@ impl Token {
         self.ident() == Some(name)
     }
 
-    /// What it says, if it is a string literal.
+    /// Its text, if it is a string literal.
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Text(text) => Some(text),
@@ -120,7 +120,7 @@ fn string(rest: &[char]) -> usize {
     rest.len()
 }
 
-/// What a plain string literal says: its escapes are read, but those of codes.
+/// The text of a plain string literal: its escapes are read, but those of codes.
 fn unescaped(literal: &[char]) -> String {
     let mut said = String::new();
     let mut rest = literal.get(1..literal.len().saturating_sub(1)).unwrap_or_default();

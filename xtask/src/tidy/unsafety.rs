@@ -70,7 +70,7 @@ pub fn check_table(page: &str, sources: &[Source]) -> Vec<String> {
     offences
 }
 
-/// What stands in backticks in the first column of the table.
+/// The places in backticks in the first column of the table.
 fn rows(page: &str) -> impl Iterator<Item = &str> {
     let section = page.split_once(HEADING).map_or("", |(_, below)| below);
     let section = section.split_once("\n## ").map_or(section, |(own, _)| own);

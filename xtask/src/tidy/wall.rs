@@ -75,7 +75,7 @@ const WALLS: &[Wall] = &[
             "pregrant_host::linux",
         ],
     },
-    // What serves devices of any class knows none of them.
+    // Code that serves devices of any class knows none of them.
     Wall { from: "pregrant_host::drivers::registry", never: &ANY_CLASS },
     Wall { from: "pregrant_host::drivers::recovery", never: &ANY_CLASS },
     Wall { from: "pregrant_host::drivers::worker", never: &ANY_CLASS },
@@ -120,13 +120,13 @@ const WALLS: &[Wall] = &[
         ],
     },
     Wall { from: "pregrant_lab::bench", never: &["pregrant_lab::demo"] },
-    // What serves guests measures nothing.
+    // Code that serves guests measures nothing.
     Wall { from: "pregrant_cli::back", never: &MEASURES },
     Wall { from: "pregrant_cli::front", never: &MEASURES },
     Wall { from: "pregrant_cli::blkfront", never: &MEASURES },
 ];
 
-/// What a testbed is made of knows none.
+/// The parts of a testbed know none.
 const ABOVE_STATION: [&str; 6] = [
     "pregrant_lab::process",
     "pregrant_lab::testbed",

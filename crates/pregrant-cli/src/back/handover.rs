@@ -1,5 +1,5 @@
-//! What a guest sends waits in its ring while its vif changes hands between the kernel's netback
-//! and this one.
+//! Keeps a guest's frames waiting in its ring while its vif changes hands between the kernel's
+//! netback and this one.
 //!
 //! ```text
 //!   take:       hold, wait 100 ms | unbind: the interface goes, and answers that are under way to the guest with it
@@ -21,7 +21,7 @@ use std::time::Duration;
 const HELD: &str = "1,100000000";
 /// The toolstack's rate meanwhile; empty: none.
 const KEPT: &str = "pregrant-rate";
-/// What the guest has sent is answered mostly within this time, if it is for somebody near.
+/// Most frames of the guest to a near host are answered within this time.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
 
 /// See the module; [`let_go`](Self::let_go) ends it.
@@ -45,7 +45,7 @@ impl Handover {
         Ok(Self { device, before })
     }
 
-    /// What a process that was killed left.
+    /// Restores a vif after a process that was killed.
     ///
     /// # Errors
     /// xenstore's.

@@ -121,7 +121,7 @@ impl Taken {
     }
 }
 
-/// What the guest sends is read again. Its vif has changed hands whatever xenstore says.
+/// The guest's frames are read again. Its vif has changed hands whatever xenstore says.
 fn let_go(hold: Handover, xs: &mut Client<UnixTransport>) -> Notes {
     let note = |e| (Level::Warn, format!("cannot give the key `rate` the toolstack's value back: {e}"));
     hold.let_go(xs).err().map(note).into_iter().collect()
@@ -304,7 +304,7 @@ fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> 
     Ok(())
 }
 
-/// What is to be said of a vif that changes hands.
+/// Log lines for a vif that changes hands.
 fn log_notes(id: &DeviceId, notes: Notes) {
     for (level, text) in notes {
         // LOG: of a command that ends with it; no vif is served.

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Whether a disk could be mounted there, and if not, what to do. What a process that was killed
-/// left there is put away.
+/// Whether a disk could be mounted there, and if not, the remedy. Unmounts the mount of a process
+/// that was killed.
 pub(super) fn check(mount: &Path) -> Result<()> {
     let shown = mount.display();
     if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {

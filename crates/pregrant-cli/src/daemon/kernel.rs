@@ -7,8 +7,8 @@
 //! ```
 //! `back` and `blkback` share that switch. Each hands on devices of its own kind, and those of no
 //! backend of ours; those of a kind whose backend has run since boot are that one's to hand on,
-//! also while it is being started again. What the kernel has it keeps: such a device is left alone
-//! (`had_by_others` of a backend's configuration).
+//! also while it is being started again. The kernel keeps the devices that it has: they are left
+//! alone (`had_by_others` of a backend's configuration).
 //!
 //! One that [waits](Heir) for its predecessor's end holds the lock `NAME.next.lock` and has set the
 //! switch to 0. A predecessor that finds that lock held leaves the switch as it is; else it takes
@@ -157,7 +157,7 @@ impl KeptOff {
         });
     }
 
-    /// What is to be done now and then.
+    /// Periodic work.
     fn check(&self) {
         // A backend of another kind that ended as this one began has not seen it.
         if self.kernel.autoprobe() {
@@ -166,7 +166,7 @@ impl KeptOff {
         self.hand_on();
     }
 
-    /// What is to be done in control turns so that the kernel gets the devices that are not ours.
+    /// The work in control turns by which the kernel gets the devices that are not ours.
     pub fn watching(kept: &Option<Rc<Self>>) -> Option<(Duration, Box<dyn FnMut()>)> {
         let kept = kept.clone()?;
         let mut checked = Instant::now() - CHECK;
@@ -197,7 +197,7 @@ impl Drop for KeptOff {
                 "cannot set /sys/bus/xen-backend/drivers_autoprobe back to 1, so the kernel probes no new device: {e}"
             );
         }
-        // What came since the last check is not checked again by the kernel.
+        // The kernel does not check again the devices that came since the last check.
         self.hand_on();
     }
 }

@@ -1,5 +1,5 @@
-//! What the commands `back` and `blkback` have in common: one process of a driver domain that
-//! serves devices until it is asked to end.
+//! The common part of the commands `back` and `blkback`: one process of a driver domain that serves
+//! devices until it is asked to end.
 //!
 //! ```text
 //!   attached from an attachment to a Daemon, on the loopback and on Xen
@@ -44,7 +44,7 @@ pub const RUN_DIR: &str = "/run/pregrant";
 /// there for one driver domain.
 const WORKERS_MOST: usize = 4;
 
-/// What a backend's process serves.
+/// The class of devices that a backend's process serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Serves {
     /// Network interfaces: `pregrant back`.
@@ -192,7 +192,7 @@ where
 
 /// A backend with what belongs to its process.
 pub struct Daemon<P: Platform, T: Transport + 'static> {
-    /// What it serves.
+    /// The class that it serves.
     pub serves: Serves,
     /// The backend.
     pub backend: Backend<P, T>,
@@ -204,7 +204,7 @@ pub struct Daemon<P: Platform, T: Transport + 'static> {
     pub stop: Stop,
     /// Who started it.
     pub notify: Notify,
-    /// What else control turns watch, and how often.
+    /// Further checks in control turns, and their interval.
     pub between: Option<(Duration, Box<dyn FnMut()>)>,
 }
 
@@ -214,7 +214,7 @@ where
 {
     /// Serves until a signal, and ends as `close` says.
     pub fn run(&mut self, close: bool) -> Result<()> {
-        // What a predecessor left is taken up in this turn, or waits for its channels.
+        // Devices that a predecessor left are taken up in this turn, or wait for their channels.
         self.control()?;
         self.notify.ready();
         // Its frames and requests are the workers'.
@@ -275,7 +275,7 @@ where
     }
 }
 
-/// What a backend does, in a line.
+/// A backend's work, in a line.
 fn status(class: Class, devices: impl Iterator<Item = DeviceReport>) -> String {
     let (mut all, mut connected) = (0, 0);
     for device in devices {

@@ -63,9 +63,9 @@ fn owner(dir: &Path, serves: Serves) -> String {
     }
 }
 
-/// What makes this process the domain's only backend of its kind.
+/// The lock that makes this process the domain's only backend of its kind.
 pub struct XenOwner {
-    /// What it did while it waited is taken back with it. Dropped before the lock.
+    /// Undoes the steps that it took while it waited. Dropped before the lock.
     heir: Option<Heir>,
     _lock: Lock,
 }

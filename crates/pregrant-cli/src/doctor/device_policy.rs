@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// Where the unit lets it write already.
 const WRITABLE: [&str; 2] = ["/var/lib/xen/images", "/var/lib/libvirt/images"];
 
-/// What a path is.
+/// The kind of file at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Device,

@@ -20,13 +20,13 @@ pub struct Words {
     pub back: &'static str,
     /// Who drives it in a guest.
     pub front: &'static str,
-    /// What to do with a device whose directory is broken.
+    /// The remedy for a device whose directory is broken.
     pub reattach: &'static str,
     /// The kernel's driver that serves it.
     pub kernel: &'static str,
     /// How a device is taken from that, which its number follows.
     pub take: Option<&'static str>,
-    /// What to do when the back has said what is wrong.
+    /// The remedy when the back has reported the error.
     pub correct: &'static str,
 }
 
@@ -36,12 +36,11 @@ pub struct Place<'a> {
     pub run_dir: &'a Path,
     /// On a real Xen, where the kernel may serve devices.
     pub real: bool,
-    /// What it says.
+    /// Its report.
     pub status: &'a std::result::Result<BackStatus, NoStatus>,
 }
 
-/// What is to be done about a device that no one serves here: `left` by a backend that has ended,
-/// or not.
+/// The remedy for a device that no backend serves here: `left` by a backend that has ended, or not.
 pub type Start<'a> = &'a dyn Fn((XenbusState, XenbusState), bool) -> String;
 
 impl Words {

@@ -35,7 +35,7 @@ pub fn one_vbd(text: &str) -> std::result::Result<(u16, u32), String> {
     one.ok_or_else(|| "a guest and its disk's number, as in backend/vbd: 5.51712".into())
 }
 
-/// What a backend's status says of one disk.
+/// A backend's status of one disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Said {
     /// It is there.

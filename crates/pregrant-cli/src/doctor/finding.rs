@@ -21,7 +21,7 @@ pub struct Finding {
     pub rank: Rank,
     /// What.
     pub text: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: Option<String>,
 }
 
@@ -67,8 +67,8 @@ impl Display for Finding {
     }
 }
 
-/// What others wrote, fit to be shown: no control characters, and not without end (then how much
-/// more there is).
+/// Text of others, fit to be shown: no control characters, and of bounded length (with the number
+/// of bytes left out).
 pub fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     excerpt(text.trim_end_matches('\0'), 120)

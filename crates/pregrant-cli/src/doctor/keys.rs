@@ -1,4 +1,4 @@
-//! What xenstore has of a device, as it is shown: whose it is, and what its peer says that it can.
+//! A device's keys in xenstore, as they are shown: its owner, and the features of its peer.
 
 use super::Result;
 use super::finding::plain;
@@ -22,7 +22,7 @@ pub fn who<T: Transport>(xs: &mut Client<T>, guest: DomId) -> String {
 pub struct Ability {
     /// Its name.
     pub key: &'static str,
-    /// What it means, in a few words.
+    /// Its meaning, in a few words.
     pub words: &'static str,
     /// How it says so.
     pub says: Says,
@@ -35,7 +35,7 @@ pub enum Says {
     Flag,
     /// 1: it can not.
     Not,
-    /// What stands there: how much, or which.
+    /// The value there: a number, or a name.
     Value,
     /// It stands there, whatever its value; or in the directory of each queue, where there are
     /// several.
@@ -64,7 +64,8 @@ impl Ability {
     }
 }
 
-/// What the peer has of these, and what not: by the keys' own names, with plain words behind.
+/// Those that the peer has, and those that it lacks: by the keys' own names, with plain words
+/// behind.
 pub fn abilities<T: Transport>(xs: &mut Client<T>, device: &Device, all: &[Ability]) -> Result<String> {
     let (mut has, mut lacks) = (Vec::new(), Vec::new());
     for Ability { key, words, says } in all {

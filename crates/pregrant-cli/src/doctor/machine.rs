@@ -10,7 +10,7 @@ use std::path::Path;
 /// each, and their rings.
 const PAGES_FOR_TWO_QUEUES: u32 = 2 * (2 * 256 + 2) + 4;
 
-/// What is found on this machine.
+/// The findings for this machine.
 pub fn findings() -> Vec<Finding> {
     let mut all = vec![hypervisor(Path::new("/sys/hypervisor"))];
     if all[0].rank == Rank::Wrong {
@@ -65,7 +65,7 @@ fn nodes() -> Vec<Finding> {
     NODES.iter().map(node).collect()
 }
 
-/// What a front in this domain may grant.
+/// The pages that a front in this domain may grant.
 fn gntalloc_limit(limit: Option<&str>) -> Option<Finding> {
     let limit: u32 = limit?.trim().parse().ok()?;
     let text = format!("gntalloc grants at most {limit} pages");

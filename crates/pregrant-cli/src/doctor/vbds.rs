@@ -60,14 +60,14 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
     }
     };
     let mut found = WORDS.served(xs, (id, &vbd), (own, front), place, ours, &start)?;
-    // What a front waits for, which has set up its rings.
+    // The event that a front with rings waits for.
     if own == XenbusState::InitWait && matches!(front, XenbusState::Initialised | XenbusState::Connected) {
         found.extend(waits(xs, &device, &vbd)?);
     }
     Ok(found)
 }
 
-/// What the backend here says of one.
+/// The report of the backend here about one.
 fn served_by_us<T: Transport>(
     xs: &mut Client<T>,
     device: &Device,
@@ -114,7 +114,7 @@ fn waits<T: Transport>(xs: &mut Client<T>, device: &Device, vbd: &str) -> Result
     Ok(Vec::new())
 }
 
-/// What its counters say.
+/// Findings from its counters.
 fn counted(vbd: &str, device: &DeviceStatus) -> Vec<Finding> {
     let count = |name: &str| device.counters.get(name).copied().unwrap_or_default();
     let (failed, refused, overflows) = (count("failed"), count("refused"), count("overflows"));
@@ -164,14 +164,14 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
     Ok(found)
 }
 
-/// What a front may have.
+/// Features of a front.
 const FRONT_KEYS: [Ability; 3] = [
     Ability::flag(FEATURE_PERSISTENT, "pages that stay mapped"),
     Ability::value("multi-queue-num-queues", "queues"),
     Ability::there("ring-page-order", "rings of several pages"),
 ];
 
-/// What a back may have.
+/// Features of a back.
 const BACK_KEYS: [Ability; 15] = [
     Ability::flag(FEATURE_PERSISTENT, "pages that stay mapped"),
     Ability::value("feature-max-indirect-segments", "requests of more than 11 pages"),
@@ -202,7 +202,7 @@ mod tests {
     use pregrant::xenbus::toolstack::Vbd;
     use pregrant_xenstored::LocalStore;
 
-    /// What is said of vbd 5.51712, with these keys in its back's directory (those that begin with
+    /// The findings for vbd 5.51712, with these keys in its back's directory (those that begin with
     /// `/` in the front's).
     fn said(keys: &[(&str, &str)]) -> (Vec<Finding>, Vec<Finding>) {
         let store = LocalStore::new();

@@ -196,7 +196,7 @@ fn offered(vif: &str, values: &[Option<String>]) -> Finding {
     ))
 }
 
-/// What a front may have.
+/// Features of a front.
 const FRONT_KEYS: [Ability; 16] = [
     Ability::flag("feature-sg", "frames over several pages"),
     Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
@@ -216,7 +216,7 @@ const FRONT_KEYS: [Ability; 16] = [
     Ability::there(guest_copy::LIST_REF, "copies received frames itself"),
 ];
 
-/// What a back may have.
+/// Features of a back.
 const BACK_KEYS: [Ability; 20] = [
     Ability::flag("feature-sg", "frames over several pages"),
     Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
@@ -254,7 +254,7 @@ mod tests {
     use pregrant_host::drivers::status::QueueStatus;
     use pregrant_xenstored::LocalStore;
 
-    /// What is said of vif 5.0, whose guest is there or not and has a name or none.
+    /// The findings for vif 5.0, whose guest is there or not and has a name or none.
     fn said(is_there: bool, name: Option<&str>) -> Vec<Finding> {
         let store = LocalStore::new();
         let mut xs = store.client(DomId(0));
@@ -301,8 +301,7 @@ mod tests {
         complete::check(&BACK_KEYS, &[BackFeatures::default().pairs()]);
     }
 
-    /// What is said of a connected vif whose queues go by these chains, and whose front asks for
-    /// this.
+    /// The findings for a connected vif with these chains and this request of its front.
     fn said_of(tx: &[&str], rx: &[&str], data_len: Option<u32>, asks: &[&str]) -> Finding {
         let mut status = sample::status().vifs.remove(0);
         status.queues.truncate(1);

@@ -19,7 +19,7 @@ const DATA: u8 = 1;
 const ACKS: u8 = 2;
 const ACKS_HEADER: usize = 56;
 
-/// What the receiver has seen of a run.
+/// The receiver's counts of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counters {
     /// Different numbers.

@@ -53,7 +53,7 @@ pub(super) fn serve(port: u16) -> Result<()> {
     receiver.print_summary()
 }
 
-/// What came, by sender.
+/// Received datagrams, by sender.
 #[derive(Default)]
 struct Receiver {
     runs: BTreeMap<SocketAddr, Run>,
@@ -112,7 +112,7 @@ impl Receiver {
             return false;
         };
         if run.run != Some(data.run) {
-            // What was damaged before any was whole is the first run's.
+            // Datagrams that were damaged before any was whole are the first run's.
             let damaged = if run.run.is_none() { run.counters.damaged } else { 0 };
             let counters = Counters { damaged, ..Counters::default() };
             *run = Run { run: Some(data.run), counters, turn: self.turn, ..Run::default() };

@@ -21,7 +21,7 @@ const CHECK: Duration = Duration::from_millis(20);
 /// However long, and however often nothing came back.
 const PATIENCE_MOST: Duration = Duration::from_secs(4);
 
-/// What a round trip takes, by the means of RFC 6298: a link that is slow, or has queues, is not
+/// The time of a round trip, by the means of RFC 6298: a link that is slow, or has queues, is not
 /// one that loses.
 #[derive(Default)]
 struct RoundTrip {
@@ -58,7 +58,7 @@ fn is_away(e: &Error) -> bool {
     )
 }
 
-/// What to send.
+/// The datagrams to send.
 pub(super) struct Plan {
     pub(super) to: SocketAddr,
     pub(super) count: u64,

@@ -108,11 +108,11 @@ struct Uplink<'a, P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     tap: Tap,
     arrivals: PortReadiness,
-    /// What it does with frames before the kernel has them.
+    /// Its hook for frames before the kernel has them.
     hook: Option<EchoHook>,
     /// One a queue; none while the vif is not connected.
     ports: Vec<TapPort>,
-    /// What the back takes unfinished, as the kernel knows it.
+    /// Offloads that the back takes unfinished, as the kernel knows them.
     takes: Offloads,
     /// A port had no room in the last round.
     stands: bool,
@@ -237,8 +237,8 @@ where
             self.takes = self.guest.vif().takes();
             self.ports = self.tap.ports(queues, self.takes)?;
             self.ports.iter().try_for_each(|port| self.arrivals.add(port, 0))?;
-            // What waits for the next connection is kept; with fewer queues some has no place any
-            // more.
+            // Frames that wait for the next connection are kept; with fewer queues some have no
+            // place any more.
             self.waiting.resize_with(queues, || Waiting { frames: Arena::new(), sent: 0 });
             self.link(true);
         }

@@ -29,7 +29,7 @@ pub struct Flow {
     pub queues: usize,
     /// `tx` from the guest, `rx` to it.
     pub dir: &'static str,
-    /// What moves the bytes; several, with `/` between them, where queues differ.
+    /// The paths that move the bytes; several, with `/` between them, where queues differ.
     pub path: String,
     /// All paths that are asked for a frame, one after another; by queue where they differ.
     pub chains: Vec<Vec<String>>,
@@ -99,7 +99,7 @@ pub struct Counts {
     pub drops: BTreeMap<String, u64>,
 }
 
-/// What changed from one reading to the next; null where there is nothing to compare.
+/// The change from one reading to the next; null where there is nothing to compare.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Rate {
     /// Between the readings.

@@ -46,7 +46,7 @@ pub struct Rate {
     pub latency_s: Option<f64>,
 }
 
-/// What an operation grew by.
+/// The growth of an operation's counters.
 #[derive(Clone, Copy, Default)]
 struct Grown {
     requests: u64,

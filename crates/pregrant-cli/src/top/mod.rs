@@ -200,7 +200,7 @@ fn show(dir: &Path, args: &TopArgs, stop: &Stop) -> Result<()> {
     }
 }
 
-/// What a terminal of the present size shows.
+/// The view on a terminal of the present size.
 fn picture(before: &[Daemon], now: &[Daemon]) -> Vec<String> {
     let (columns, rows) = Terminal::size();
     table::render(&Rates::between(before, now), columns, rows)

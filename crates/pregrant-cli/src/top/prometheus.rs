@@ -20,7 +20,7 @@ use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{DirStatus, OperationStatus, StoreStatus, VifStatus};
 use std::fmt::Write;
 
-/// What HTTP calls this format.
+/// The name of this format in HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Samples of one metric.
@@ -478,8 +478,8 @@ mod tests {
         exposition::check(&text).unwrap();
     }
 
-    /// What a strict reader of the format takes, two backends of one domain included: no series
-    /// stands there twice.
+    /// A strict reader of the format takes it, with two backends of one domain: no series is there
+    /// twice.
     #[test]
     fn a_strict_reader_takes_it() {
         let text = text(&everything());
@@ -487,7 +487,7 @@ mod tests {
         assert!(families.len() > 40, "{families:?}");
         let kinds: BTreeSet<_> = families.values().map(String::as_str).collect();
         assert_eq!(kinds, ["counter", "gauge", "histogram"].into());
-        // What may fall is no counter.
+        // A value that may fall is no counter.
         for gauge in ["device_kept_pages", "device_in_flight_requests", "device_values", "vif_kept_pages"] {
             assert_eq!(
                 families.get(&format!("pregrant_{gauge}")).map(String::as_str),

@@ -46,7 +46,7 @@ const COLUMNS: [Column; 11] = [
 /// The last one: it may be long, and is cut at the terminal's edge.
 const DROPS: &str = "dropped/s";
 
-/// What is above, in and below the tables; no line is longer than `columns`.
+/// Lines above, in and below the tables; no line is longer than `columns`.
 pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<String> {
     let Rates { daemons, flows, loads } = rates;
     let backs: Vec<&BackStatus> = daemons.iter().filter_map(Daemon::answer).collect();
@@ -119,7 +119,7 @@ pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<Stri
     above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
 }
 
-/// What a backend serves: `2 vif(s)`, `3 vbd(s)`, both.
+/// A backend's devices: `2 vif(s)`, `3 vbd(s)`, both.
 fn serves(back: &BackStatus) -> String {
     let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
     back.devices.iter().for_each(|device| *classes.entry(&device.class).or_default() += 1);
@@ -130,7 +130,7 @@ fn serves(back: &BackStatus) -> String {
     each.join(", ")
 }
 
-/// What each worker carries, where there are several.
+/// The load of each worker, where there are several.
 fn carried(workers: &[usize]) -> String {
     match workers {
         [] | [_] => String::new(),

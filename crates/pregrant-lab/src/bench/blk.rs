@@ -103,7 +103,7 @@ fn align(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// What all repeats of one row share.
+/// The common part of all repeats of one row.
 pub struct Row {
     plan: Plan,
     dir: Dir,
@@ -172,15 +172,15 @@ impl Row {
         self.greedy.is_none() && self.plan == greedy.plan && self.work() == greedy.work()
     }
 
-    /// What each guest that is not greedy has here, to what each has at `equal` load; the median of
+    /// The rate of each guest that is not greedy, relative to that at `equal` load; the median of
     /// the repeats' ratios.
     fn kept(&self, equal: &Row) -> Option<Summary> {
         let all = f64::from(self.plan.guests);
         Some(self.records.ratio(&equal.records)?.per((all - 1.0) / all))
     }
 
-    /// What each guest that is not greedy has of the workers' time, as a part of its share of that;
-    /// the median of the repeats.
+    /// The time of workers for each guest that is not greedy, as a part of its share of that; the
+    /// median of the repeats.
     fn share(&self) -> Option<Summary> {
         let shares = self.records.iter().filter_map(|record| {
             let by_guest = record.guests_worker_ns.as_deref()?;

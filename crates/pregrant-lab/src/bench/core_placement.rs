@@ -40,7 +40,7 @@ impl CorePlacement {
         Self { guest: Some(guest), back: Some(back), workers, nr_workers }
     }
 
-    /// What the back gets; None: it has no workers.
+    /// The cores of the back's workers; None: it has no workers.
     pub fn posts(&self, place: Placement, mode: Mode) -> Option<Posts> {
         let Self { nr_workers: workers, workers: cores, .. } = self;
         (*workers > 0).then(|| Posts { workers: *workers, place, mode, cores: cores.clone() })

@@ -8,7 +8,7 @@
 //! On two cores all workers share the second: what several of them cost shows there, and not what
 //! they gain.
 //!
-//! What came is counted at the backend's ports, between two checks of all of them by its control
+//! Frames are counted at the backend's ports, between two checks of all of them by its control
 //! thread.
 
 use super::Result;
@@ -31,7 +31,7 @@ const WARM_UP: Duration = Duration::from_millis(20);
 /// what outlives a back.
 const DESCRIPTORS_A_VIF: u64 = 16;
 
-/// What a stand is made of.
+/// The parts of a stand.
 pub struct Plan {
     /// Queues of each guest's vif.
     pub queues: Vec<u32>,
@@ -125,16 +125,16 @@ impl Wrong {
     }
 }
 
-/// What came in some time.
+/// The frames that came in some time.
 #[derive(Default)]
 pub struct Window {
     /// That time.
     pub seconds: f64,
     /// By guest.
     pub frames: Vec<u64>,
-    /// What the backend used for it.
+    /// The backend's use for it.
     pub spent: Spent,
-    /// What went wrong.
+    /// Failures.
     pub wrong: Wrong,
 }
 
@@ -161,11 +161,11 @@ impl Wrong {
     }
 }
 
-/// What single frames took, and the backend for them.
+/// The time of single frames, and the backend's use for them.
 pub struct Echoes {
     /// As the guest tells it.
     pub guest: Played,
-    /// What the backend used meanwhile.
+    /// The backend's use meanwhile.
     pub spent: Spent,
 }
 
@@ -222,7 +222,7 @@ impl Stand {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Seen)?, Report::Seen { spent, came } => (spent, came)))
     }
 
-    /// What comes while these send all they can.
+    /// The frames that come while these guests send all they can.
     pub fn send(&mut self, loads: Vec<Load>, seconds: f64) -> Result<Window> {
         answer!(self.ends.ask_guests(ProcessCommand::Send(loads))?, Report::Done => ());
         std::thread::sleep(WARM_UP);

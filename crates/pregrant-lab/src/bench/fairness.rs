@@ -54,9 +54,9 @@ pub struct FairnessArgs {
 }
 
 named! {
-    /// What the last guest does.
+    /// Load of the last guest.
     pub enum Greed {
-        /// What the others do
+        /// Load of the others
         None = "none",
         /// It sends frames of 65535 bytes
         Long = "long",
@@ -77,8 +77,8 @@ struct Row {
     records: Repeats,
 }
 
-/// What those got in one repeat that are not greedy, and the greedy one, if there is one, in frames
-/// a second.
+/// The rates in one repeat, in frames a second: of those that are not greedy, and of the greedy
+/// one, if there is one.
 fn shares(window: &Window, guests: usize, greed: Greed) -> (Vec<f64>, Option<f64>) {
     let rates: Vec<f64> =
         window.frames.iter().map(|frames| *frames as f64 / window.seconds.max(1e-9)).collect();

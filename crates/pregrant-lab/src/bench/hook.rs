@@ -34,7 +34,7 @@ pub struct HookArgs {
     pub output: Output,
 }
 
-/// What a guest does with the frames of a row, and in words.
+/// A guest's action on the frames of a row, and in words.
 const WAYS: [(RxWay, &str); 6] = [
     (RxWay::Stack, "copied, given to smoltcp, dropped there"),
     (RxWay::Allocate, "copied, then to memory of their own, parsed, dropped"),
@@ -44,7 +44,7 @@ const WAYS: [(RxWay, &str); 6] = [
     (RxWay::SendOn, "sent back by a hook, in their buffers"),
 ];
 
-/// What is compared with what.
+/// The rows that are compared.
 const PAIRS: [(RxWay, RxWay); 4] = [
     (RxWay::Hook, RxWay::Stack),
     (RxWay::Hook, RxWay::Allocate),

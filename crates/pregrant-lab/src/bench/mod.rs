@@ -34,14 +34,14 @@ use std::error::Error;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What to measure.
+/// The bench.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Frames through a vif, path by path
     Net(net::NetArgs),
     /// Requests to a disk, path by path
     Blk(blk::BlkArgs),
-    /// What a frame hook of the guest's saves: frames that are dropped, and frames that are sent
+    /// Savings by a frame hook of the guest's: frames that are dropped, and frames that are sent
     /// back
     Hook(hook::HookArgs),
     /// Frames from a guest's own buffers: how many the backend's table has, over the number of
@@ -49,11 +49,11 @@ pub enum BenchCommand {
     WorkingSet(working_set::WorkingSetArgs),
     /// One frame at a time: how long requests and responses take
     Latency(latency::LatencyArgs),
-    /// What a greedy, broken or noisy guest costs another one at the same backend
+    /// Cost of a greedy, broken or noisy guest for another one at the same backend
     Neighbour(neighbour::NeighbourArgs),
-    /// What 1 to 256 vifs cost one backend: one of them busy, all of them, none
+    /// Cost of 1 to 256 vifs for one backend: one of them busy, all of them, none
     Scale(scale::ScaleArgs),
-    /// What each of many equal guests gets, and beside a greedy one
+    /// Shares of many equal guests, also beside a greedy one
     Fairness(fairness::FairnessArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
     Limit(limit::LimitArgs),

@@ -9,8 +9,8 @@
 //!   --workers 2   core 1: also that, and the neighbour's worker (with three cores: core 3)     core 2: the measured guest's
 //! ```
 //! By `copy` the backend has most of the work: its core is the bottleneck, and the guests' core is
-//! idle half of the time. By `staging` a batch is short, and the neighbour's are long. What the
-//! neighbour takes of the guests' core is no fault of the backend: the row `spinning`, a process
+//! idle half of the time. By `staging` a batch is short, and the neighbour's are long. Time of the
+//! guests' core that the neighbour takes is no fault of the backend: the row `spinning`, a process
 //! that uses up the core and has no vif, shows how much that is, and the others are held against
 //! it.
 
@@ -52,8 +52,7 @@ pub struct NeighbourArgs {
     /// guests, 1: one worker does, 2: the neighbour has the other
     #[arg(long, value_delimiter = ',', default_values_t = [0u16], value_parser = clap::value_parser!(u16).range(0..=2))]
     pub workers: Vec<u16>,
-    /// What the measured guest offers in its second rows, in per cent of what is taken from it
-    /// alone
+    /// Load of the measured guest in its second rows, in per cent of its rate alone
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub offer: u32,
     /// Bytes of the measured guest's frames
@@ -72,7 +71,7 @@ const DATA_LEN: u32 = 2048;
 struct Row {
     path: PathName,
     nuisance: Nuisance,
-    /// What it offers, as a part of what is taken from it alone; None: all that it can.
+    /// Its load, as a part of its rate alone; None: all that it can.
     paced: Option<f64>,
     /// Worker threads of the backend.
     workers: usize,
@@ -93,8 +92,8 @@ impl Row {
         (self.path, self.paced, self.workers) == (other.path, other.paced, other.workers)
     }
 
-    /// What the measured guest has a right to, as a part of what it gets beside a neighbour without
-    /// a vif.
+    /// The share that the measured guest has a right to, as a part of its rate beside a neighbour
+    /// without a vif.
     fn fair_share(&self) -> f64 {
         // Beside a neighbour at another worker: all of its own.
         let greedy = self.workers < 2 && matches!(self.nuisance, Nuisance::Greedy | Nuisance::GreedyLong);

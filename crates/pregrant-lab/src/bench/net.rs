@@ -197,7 +197,7 @@ fn data_len(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// What the pages of all ids of a queue take of a table: 256 of each direction.
+/// Entries of a table for the pages of all ids of a queue: 256 of each direction.
 pub const STATIC_POOL: usize = 512;
 
 /// One row of the table.
@@ -234,7 +234,7 @@ impl Row {
         Self::of("net", Case { size, data_len, ..Case::of(dir, path) })
     }
 
-    /// What fetches the rests of frames whose heads come from staging buffers.
+    /// The path for the rests of frames whose heads come from staging buffers.
     pub fn rest(&self) -> Option<PathName> {
         self.heads.then_some(self.case.rest)
     }
@@ -244,7 +244,7 @@ impl Row {
         self.gref_pages.map_or(0, |pages| pages - STATIC_POOL)
     }
 
-    /// What it goes by, as `--path` has it.
+    /// Its path, as `--path` has it.
     pub fn name(&self) -> &'static str {
         NetPath { path: self.path, rest: self.rest() }.name()
     }
@@ -293,7 +293,7 @@ impl Row {
         record.lost = taker.came.lost_of(giver.sent);
         record.checked = Some(taker.checked.min(whole));
         record.grant_copy_bytes = Some(guest.spent.ops.plus(&back.spent.ops).grant_copy_bytes);
-        // What the RFC measured at 260 bytes is the head from its buffer and the rest by map.
+        // At 260 bytes the RFC measured the head from its buffer and the rest by map.
         let by = if self.rest() == Some(PathName::Map) { "staging" } else { self.name() };
         let size = self.size as u64;
         let published = match self.rx {

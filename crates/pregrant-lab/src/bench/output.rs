@@ -68,7 +68,7 @@ fn run(
     outcome
 }
 
-/// What a bench measures into.
+/// The output of a bench.
 pub struct Run {
     json: RecordWriter,
     /// Says what the records do not.

@@ -13,7 +13,7 @@ use super::net::Row;
 use crate::process::process_command::{Case, Dir, RxWay};
 use crate::table::figure;
 
-/// What tells rows apart.
+/// The key of a row.
 #[derive(Clone, Copy, PartialEq)]
 struct Kind {
     name: &'static str,

@@ -232,7 +232,7 @@ fn base_of<'a>(rows: &'a [Row], row: &'a Row) -> &'a Row {
     rows.iter().find(|base| (base.path, base.workers) == (row.path, row.workers)).unwrap_or(row)
 }
 
-/// What tells rows apart.
+/// The key of a row.
 fn columns(rows: &[Row]) -> Columns<'_, Row> {
     Table::of(rows)
         .left("path", |row| row.path)

@@ -118,7 +118,7 @@ fn limits() -> Limits {
     Limits { transactions: 256, ..Limits::default() }
 }
 
-/// What domain 0 asks for before anything is measured: a store that is not empty.
+/// Domain 0's requests before the measurement: the store is not to be empty.
 fn furniture() -> (Vec<Vec<u8>>, usize) {
     let mut chunks = vec![];
     for i in 0..OTHERS {
@@ -136,7 +136,7 @@ fn furniture() -> (Vec<Vec<u8>>, usize) {
     (chunks, OTHERS + 2 * OTHERS_WATCHES)
 }
 
-/// What one row measured once.
+/// One measurement of one row.
 struct Measured {
     ops: u64,
     seconds: f64,
@@ -188,7 +188,7 @@ fn core(connections: u16) -> Result<Core> {
     let dom0 = server.connect(DomId(0));
     for chunk in furniture().0 {
         server.feed(dom0, &chunk);
-        // What waits for domain 0 is thrown away as it comes.
+        // Events for domain 0 are dropped as they come.
         server.take_output(dom0, &mut vec![]);
     }
     let mut conns = vec![];

@@ -1,4 +1,4 @@
-//! What `bench store` asks for, byte by byte, and where it sends it: sockets, or the server's core
+//! The requests of `bench store`, byte by byte, and their target: sockets, or the server's core
 //! alone.
 
 use crate::choice::named;
@@ -14,7 +14,7 @@ pub const VALUE_BYTES: usize = 16;
 pub const CHILDREN: usize = 8;
 
 named! {
-    /// What one operation is.
+    /// One operation.
     pub enum Op {
         /// READ of a value
         Read = "read",
@@ -182,7 +182,7 @@ impl Load {
         Self { op, requests, depth }
     }
 
-    /// What must be there before: requests and the number of their answers.
+    /// Requests that prepare the store, and the number of their answers.
     pub fn set_up(&self) -> (Vec<u8>, usize) {
         let (mut out, mut answers) = (vec![], 0);
         for slot in 0..self.depth {
@@ -230,7 +230,7 @@ impl Load {
         Ok(done)
     }
 
-    /// What is done in the transactions that were just opened.
+    /// Requests in the transactions that were just opened.
     fn in_transactions(&self, opened: &Answers) -> io::Result<Vec<u8>> {
         let mut out = vec![];
         for (slot, (_, payload)) in opened.messages().enumerate() {

@@ -53,7 +53,7 @@ pub fn in_turns<R>(
     Ok(())
 }
 
-/// What is said of few repeats.
+/// The remark on few repeats.
 pub fn few(repeats: u32) -> &'static str {
     match repeats {
         0..5 => "So few repeats scatter, the range says how much: --repeats 9 scatters less.\n",

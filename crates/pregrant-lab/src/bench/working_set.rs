@@ -33,7 +33,7 @@ pub struct WorkingSetArgs {
     /// How often frames come back to a buffer
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Reuse::Uniform, Reuse::Skewed])]
     pub reuse: Vec<Reuse>,
-    /// What the guest writes to a buffer before its frame is sent
+    /// Bytes that the guest writes to a buffer before its frame is sent
     #[arg(long, value_enum, default_value_t = Fill::Whole)]
     pub fill: Fill,
     /// Entries that the backend's table has for them

@@ -65,7 +65,7 @@ pub struct DiskStage {
     _image: ImageFile,
 }
 
-/// What came of it.
+/// The result.
 pub struct Played {
     /// The process that was killed, and its successor.
     pids: [u32; 2],
@@ -129,7 +129,7 @@ impl DiskStage {
         self.ends.back.kill()?;
         progress.show("   waiting for the new backend's first answer");
         self.ends.back = serve(&self.ends.testbed)?;
-        // What was answered between the last check and the kill is no more than a moment's work.
+        // The answers between the last check and the kill are no more than a moment's work.
         let (taken_up, until) = (self.answered()?, Instant::now() + PATIENCE);
         while self.answered()? == taken_up {
             if Instant::now() > until {

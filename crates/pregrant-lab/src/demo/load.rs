@@ -1,5 +1,4 @@
-//! What other programs took of this machine's processors while something was measured: figures of a
-//! loaded machine say little.
+//! Processor time of other programs during a measurement: figures of a loaded machine say little.
 //!
 //! ```text
 //!   /proc/stat: not idle, all processors  -  /proc/self/stat: this process, and its children that have ended  =  others

@@ -30,10 +30,10 @@ const AFTER: u64 = 200;
 /// Buckets after the kill at most, whatever the machine does: a minute.
 const AFTER_MOST: u64 = 60_000;
 
-/// What came of it.
+/// The result.
 pub struct Restarted {
     done: Done,
-    /// What the same transfer took with no one killed.
+    /// The time of the same transfer without a kill.
     undisturbed_s: f64,
     pause: Pause,
     /// The process that was killed, and its successor.

@@ -1,5 +1,5 @@
-//! What this machine can do at best, with no driver in the way: the ceilings that
-//! `pregrant bench limit` prints.
+//! The best that this machine can do without a driver: the ceilings that `pregrant bench limit`
+//! prints.
 //!
 //! | file | measures |
 //! |---|---|
@@ -22,7 +22,7 @@ pub mod memory;
 pub mod remote;
 pub mod wake;
 
-/// What a run counted.
+/// The counts of a run.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Measured {
     /// Lines, copies, pieces or round trips.

@@ -22,7 +22,7 @@ pub const PIECES: usize = 64;
 /// Bytes that the target has: a page for each slot of a ring.
 const TARGET_BYTES: usize = 256 * PAGE;
 const PAGE: usize = 4096;
-/// What the target's memory is filled with.
+/// The byte that fills the target's memory.
 const FILL: u8 = 0x5A;
 
 /// Memory as a guest of the loopback has it: a shared mapping of a memfd.

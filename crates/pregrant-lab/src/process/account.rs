@@ -1,4 +1,4 @@
-//! What the ports of a switch counted, in memory that outlives the back's process.
+//! Counts of a switch's ports, in memory that outlives the back's process.
 //!
 //! ```text
 //!   guest --ring--> CountedPort --seen--> switch --> queue --overflow, left--> CountedPort --ring--> guest
@@ -122,7 +122,7 @@ impl Account {
 pub struct CountedPort {
     port: SwitchPort,
     account: Arc<Account>,
-    /// What of the port's overflow stands in the account.
+    /// The part of the port's overflow that the account has.
     overflow: u64,
 }
 

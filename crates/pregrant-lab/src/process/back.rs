@@ -73,7 +73,7 @@ impl Recovery<Loopback> for RedoSwitch {
 /// The process.
 struct Host {
     backend: LoopbackBackend,
-    /// What stands behind vifs.
+    /// The ports behind vifs.
     port_plan: Rc<RefCell<PortPlan>>,
     redo: Rc<Cell<bool>>,
     worker_threads: Option<Arc<WorkerThreads>>,
@@ -219,7 +219,7 @@ impl Rest for Host {
     fn sleep(&mut self) -> Result<()> {
         if !self.backend.control()? {
             self.backend.sleep(None);
-            // What ended the sleep before this one may still be reported, if this was none.
+            // The event that ended the sleep before may still be reported, if there was no sleep.
             let woken =
                 self.commands.is_some_and(|commands| self.backend.platform().events().woken_by(commands));
             if woken && has_command()? {

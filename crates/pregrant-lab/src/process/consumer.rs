@@ -1,4 +1,4 @@
-//! What a guest of `bench hook` does with frames that came: as a stack would, or by a frame hook.
+//! The consumer of frames in a guest of `bench hook`: as a stack would take them, or a frame hook.
 //!
 //! ```text
 //!   Allocate, Stack:  arena --> memory of their own, headers read        smoltcp
@@ -23,7 +23,7 @@ pub struct Consumer {
     diverted: Diverted,
     numbers: [(Number, usize); BURST_FRAMES],
     stack: GuestStack,
-    /// What a stack would have queued.
+    /// Frames that a stack would have queued.
     backlog: Vec<Box<[u8]>>,
 }
 

@@ -7,7 +7,7 @@
 use pregrant::port::Arena;
 use std::sync::OnceLock;
 
-/// What is done wrong.
+/// A deliberate fault.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault {
     damage: bool,
@@ -21,7 +21,7 @@ const LOST: u64 = 60;
 const REPEATED: u64 = 40;
 
 impl Fault {
-    /// What the environment asks for: nothing, mostly.
+    /// The fault that the environment requests: none, mostly.
     pub fn wanted() -> Self {
         static WANTED: OnceLock<Fault> = OnceLock::new();
         *WANTED.get_or_init(|| {

@@ -95,7 +95,7 @@ pub fn connect(guest: &mut Guest) -> Result<()> {
     if guest.connect(PATIENCE)? { Ok(()) } else { Err(not_connected(guest, PATIENCE)) }
 }
 
-/// What a guest requests, for frames to travel so.
+/// A guest's requests, for frames to travel so.
 pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig {
     let len = data_len.and_then(DataLen::new);
     FrontConfig {
@@ -154,7 +154,7 @@ pub fn spent(guest: &Guest) -> Spent {
     }
 }
 
-/// What a guest waits for.
+/// The event that a guest waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
     /// Frames.
@@ -169,7 +169,7 @@ struct Waiter {
     gives_way: bool,
     /// Of its own accord it wakes then.
     until: Option<Instant>,
-    /// What was waited for did not come in time.
+    /// The event did not come in time.
     late: bool,
     quiet_since: Option<Instant>,
 }
@@ -201,7 +201,7 @@ impl Waiter {
     }
 }
 
-/// What a waiter does between two rounds.
+/// The step of a waiter between two rounds.
 struct Pause<'a> {
     guest: &'a mut Guest,
     what: For,
@@ -423,7 +423,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// What receives: a sink for each queue.
+/// The receiver: a sink for each queue.
 struct Receiver {
     waiter: Waiter,
     arena: Arena,
@@ -504,7 +504,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
     let (began, until) = (spent(guest), Instant::now() + Duration::from_secs_f64(case.seconds));
     let frames = receiver.take_until(guest, Some(until), 0)?;
     let mut played = Played { frames, spent: spent(guest).since(&began), checked, ..Played::default() };
-    // What comes now is not measured.
+    // Frames that come now are not measured.
     receiver.rx = RxWay::Copy;
     let hooked = guest.vif().queue(0).map(FrontQueue::hook_stats).unwrap_or_default();
     if case.rx == RxWay::SendOn && (hooked.sent_on == 0 || hooked.sent_copied + hooked.unsent > 0) {

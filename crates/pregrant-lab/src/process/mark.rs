@@ -1,5 +1,5 @@
-//! What both ends of a case know of its frames: how many are checked whole, and the mark between
-//! what is counted and what is not.
+//! Facts that both ends of a case share: how many frames are checked whole, and the mark between
+//! frames that are counted and those that are not.
 
 use pregrant::port::Burst;
 

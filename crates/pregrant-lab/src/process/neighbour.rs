@@ -134,7 +134,7 @@ struct RawVif {
     tx: RingPages<NetTx, Region>,
     rx: RingPages<NetRx, Region>,
     refs: [GrantRef; 3],
-    /// What slots name.
+    /// The references in slots.
     _page: Region,
     channel: Channel,
     port: pregrant::EvtchnPort,

@@ -98,7 +98,7 @@ impl OwnFrames {
         self.before = cache(guest).map(GrefCache::stats).unwrap_or_default();
     }
 
-    /// What happened since.
+    /// The difference since.
     pub fn played(&self, guest: &Guest) -> CachePlayed {
         let cache = cache(guest);
         let (now, before) = (cache.map(GrefCache::stats).unwrap_or_default(), self.before);

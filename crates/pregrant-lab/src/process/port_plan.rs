@@ -1,4 +1,4 @@
-//! What stands behind the vifs of the back's process: what the last command asked for.
+//! The ports behind the vifs of the back's process, as the last command requested them.
 
 use super::account::{Account, CountedPort};
 use super::crowd::port::Hall;
@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the next vif that connects gets.
+/// The ports of the next vif that connects.
 pub enum PortPlan {
     Nothing,
     Case(Case, Arc<Signals>),

@@ -1,4 +1,4 @@
-//! What the testbed tells its processes: one JSON object a line. What they say is in
+//! Commands of the testbed to its processes: one JSON object a line. Their answers are in
 //! [`report`](super::report).
 
 use super::disks::disks_command::DisksCommand;
@@ -22,7 +22,7 @@ named! {
 }
 
 named! {
-    /// What the guest does with frames that came.
+    /// The guest's action on frames that came.
     pub enum RxWay {
         /// Copies them to private memory
         Copy = "copy",
@@ -65,12 +65,12 @@ pub struct Buffers {
     pub pages: usize,
     /// Which of them is used next.
     pub reuse: Reuse,
-    /// What the guest writes there before each frame is sent.
+    /// The bytes that the guest writes there before each frame is sent.
     pub fill: Fill,
 }
 
 named! {
-    /// What a guest writes to a buffer of its own.
+    /// The bytes that a guest writes to a buffer of its own.
     pub enum Fill {
         /// The whole frame, as a kernel that copies it from a program
         Whole = "whole",
@@ -79,7 +79,7 @@ named! {
     }
 }
 
-/// What has a name, as that.
+/// Named values, as their names.
 pub mod by_name {
     use serde::{Deserialize, Deserializer, Serializer, de};
     use std::fmt::Display;
@@ -119,7 +119,7 @@ pub struct Case {
     pub path: PathName,
     /// Staging's data length for both directions, when the path is `staging`.
     pub data_len: Option<u32>,
-    /// What fetches frames that no other path has, or their rests.
+    /// The path for frames that no other path serves, or their rests.
     #[serde(with = "by_name")]
     pub rest: PathName,
     /// With `staging`: the heads of longer frames come from their buffers.
@@ -141,7 +141,7 @@ pub struct Case {
     pub rate: Option<f64>,
     /// The guest lets others have its processor for a moment whenever it finds nothing to do.
     pub gives_way: bool,
-    /// What another guest does meanwhile, which may have a vif too.
+    /// The work of another guest meanwhile, which may have a vif too.
     pub beside: Option<Nuisance>,
 }
 
@@ -174,7 +174,7 @@ impl Case {
 }
 
 named! {
-    /// What the guest beside the measured one does.
+    /// The work of the guest beside the measured one.
     pub enum Nuisance {
         /// It is not there
         #[value(skip)]
@@ -239,7 +239,7 @@ pub struct Load {
     pub size: usize,
 }
 
-/// What a crowd's backend serves, and how bytes travel.
+/// The devices of a crowd's backend, and how bytes travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Devices {
     /// Vifs; the path is of frames that no staging buffer has.

@@ -1,5 +1,4 @@
-//! What the processes of a testbed say: one JSON object a line, as answers to
-//! [commands](super::process_command).
+//! Answers of a testbed's processes to [commands](super::process_command): one JSON object a line.
 
 use super::disks::disks_command::{DisksSeen, Rested};
 use hdrhistogram::Histogram;
@@ -39,7 +38,7 @@ pub enum Report {
     Spent(Spent),
     /// The frames that came at it up to now.
     Seen {
-        /// What it has used, as of the same moment.
+        /// Its use, as of the same moment.
         spent: Spent,
         /// By member; those whose vif was ever connected.
         came: Vec<Came>,
@@ -50,7 +49,7 @@ pub enum Report {
     Rested(Box<Rested>),
 }
 
-/// What one end has used since it began. Times are CLOCK_MONOTONIC.
+/// The use of one end since it started. Times are CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Spent {
     /// As of when.
@@ -69,7 +68,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// What was used since an earlier moment.
+    /// The use since an earlier moment.
     pub fn since(&self, before: &Self) -> Self {
         let workers =
             self.workers_cpu_ns.iter().zip(&before.workers_cpu_ns).map(|(a, b)| a.saturating_sub(*b));
@@ -134,7 +133,7 @@ pub struct Switched {
     pub attach_at_ns: u64,
     /// When the first frame came to one of this process' ports, or left it.
     pub first_frame_at_ns: u64,
-    /// What the ports counted, those of dead predecessors included.
+    /// Counts of the ports, those of dead predecessors included.
     pub frames: SwitchFrames,
     /// Sleeps that ended by their bound with work pending.
     pub missed_wakeups: u64,

@@ -1,4 +1,4 @@
-//! What the ports of a case tell the loop of the back's process, from whatever threads they are on.
+//! Messages of a case's ports to the loop of the back's process, from whatever threads they are on.
 //!
 //! ```text
 //!   guest --mark--> port: the counts are read here, in the queue's own thread     Spent
@@ -46,7 +46,7 @@ pub struct Signals {
     meter: Meter,
 }
 
-/// What is behind a lock, which no panic leaves half done.
+/// The value behind a lock, which no panic leaves half done.
 pub fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -84,8 +84,8 @@ impl Signals {
         self.meter.wake();
     }
 
-    /// What was used in the time that is counted, and the other guests' frames in it; None: it is
-    /// not over.
+    /// The use in the time that is counted, and the other guests' frames in it; None: it is not
+    /// over.
     pub fn counted(&self) -> Option<(Spent, u64)> {
         let [begin, end] = std::mem::take(&mut *locked(&self.stamps));
         let ((begin, before), (end, after)) = begin.zip(end)?;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The port of the server.
 const PORT: u16 = 5001;
-/// What the bytes are made from.
+/// The seed of the bytes.
 const SEED: u64 = 0x5eed;
 /// Longest transfer.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@
 //!   control thread   commands, xenstore; asleep while frames move, woken by a port's mark      WorkerThreads::wakes
 //!   worker n         its queues; on core cores[n]                                            Backend::employ
 //! ```
-//! Without them the queues are served by the control thread. What a case cost is read by [`Meter`]:
+//! Without them the queues are served by the control thread. [`Meter`] reads the cost of a case:
 //! platform operations of all handles, and CPU time of the whole process, which the kernel gives
 //! exactly. That of one worker among others is as of its last tick or sleep, some milliseconds old
 //! at most.

@@ -17,7 +17,7 @@ use crate::process::report::{Latencies, Played, Spent};
 use pregrant_host::counters::Counters;
 use serde::{Deserialize, Serialize};
 
-/// What a disk goes by whose backend died.
+/// The path of a disk whose backend died.
 pub const DISK_RESTART: &str = "disk-restart";
 
 /// The line: fields that each has, then those that are left out where they say nothing.
@@ -94,8 +94,8 @@ record! {
     pub redo: bool,
     /// Whether the consumer had private copies of whole frames made (`bench net --look`).
     pub look: bool,
-    /// What the guest did with frames that came, where it did not copy them
-    /// (`bench net --rx reference`).
+    /// The guest's action on frames that came, where it did not copy them (`bench net --rx
+    /// reference`).
     pub rx: String,
     /// Worker threads of the backend, where it had some; without, it served its queues in its one
     /// thread.
@@ -111,8 +111,8 @@ record! {
     pub damaged: u64,
     /// Frames of the untimed burst, with every byte checked (`bench net` only).
     pub checked: u64,
-    /// What the guest beside the measured ones does (`bench neighbour`, as the next two;
-    /// `bench blk` where the last guest is greedy, as the next).
+    /// The work of the guest beside the measured ones (`bench neighbour`, as the next two; `bench
+    /// blk` where the last guest is greedy, as the next).
     pub neighbour: String,
     /// Frames a second that it sent.
     pub neighbour_frames_per_s: f64,
@@ -218,7 +218,7 @@ impl Record {
         }
     }
 
-    /// What a record of `bench limit` measured, in words.
+    /// The measurement of a record of `bench limit`, in words.
     pub fn ceiling(&self) -> String {
         let stride = self.stride.unwrap_or(0);
         match &*self.path {
@@ -281,8 +281,7 @@ impl Record {
     }
 }
 
-/// Where JSON lines go: a file, standard output for `-`, or nowhere. What was written is kept for a
-/// report.
+/// Where JSON lines go: a file, standard output for `-`, or nowhere. Records are kept for a report.
 pub struct RecordWriter {
     out: Option<Box<dyn Write>>,
     path: PathBuf,

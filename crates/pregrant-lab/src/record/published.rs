@@ -6,7 +6,7 @@
 use super::Record;
 use crate::table::figure;
 
-/// What became of the frames in a published figure.
+/// The fate of the frames in a published figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// From the guest: domain 0 took them.
@@ -34,7 +34,7 @@ pub struct Published {
     pub queues: u32,
     /// Frames per second.
     pub frames_per_s: f64,
-    /// What became of them.
+    /// Their fate.
     pub end: End,
     /// Where it is from.
     pub source: &'static str,
@@ -110,8 +110,8 @@ pub struct PublishedDisks {
     pub source: &'static str,
 }
 
-/// All of them: NetBSD guests on a Linux back that mapped each page, or kept it. What part were
-/// reads is not said.
+/// All of them: NetBSD guests on a Linux back that mapped each page, or kept it. The part of reads
+/// is not stated.
 pub const PUBLISHED_DISKS: &[PublishedDisks] = &[
     PublishedDisks { path: "map", size_bytes: 4096, guests: 15, requests_per_s: 336_718.0, source: XBD },
     PublishedDisks {
@@ -128,8 +128,8 @@ pub fn find_disks(path: &str, size_bytes: u64, guests: u32) -> Option<&'static P
     PUBLISHED_DISKS.iter().find(|p| (p.path, p.size_bytes, p.guests) == (path, size_bytes, guests))
 }
 
-/// All of them. What the papers call "grant" copies frames of up to 128 B and maps the rest on TX,
-/// and copies on RX: it stands beside `copy` where only a copy is done, and beside `map` elsewhere.
+/// All of them. "Grant" in the papers copies frames of up to 128 B and maps the rest on TX, and
+/// copies on RX: it stands beside `copy` where only a copy is done, and beside `map` elsewhere.
 pub const PUBLISHED: &[Published] = &[
     tx("copy", 64, 1, 1_506_170.0, S2),
     tx("copy", 64, 4, 4_988_563.0, S2),

@@ -1,5 +1,5 @@
-//! What a frame costs beside time: grant operations and notifications, as a table of paths by sizes
-//! with a small bar in each cell, and all counts behind it.
+//! The cost of a frame beside time: grant operations and notifications, as a table of paths by
+//! sizes with a small bar in each cell, and all counts behind it.
 
 use super::digest::{Digest, Row};
 use super::plot::{colour, folded};

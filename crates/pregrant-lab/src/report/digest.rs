@@ -26,7 +26,7 @@ impl<'a> std::ops::Deref for Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// What all of its records share.
+    /// The common part of all of its records.
     pub fn first(&self) -> &'a Record {
         self.records.0[0]
     }
@@ -70,7 +70,7 @@ pub struct Digest<'a> {
     pub restarts: Vec<&'a Record>,
     /// Backends of disks that died.
     pub disk_restarts: Vec<&'a Record>,
-    /// What this page knows nothing more of.
+    /// A record of a kind that this page does not know.
     pub others: Vec<Row<'a>>,
     /// The names of `net` and `latency`, each once, `copy` first: a name's place is its colour and
     /// its mark.

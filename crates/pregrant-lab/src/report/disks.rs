@@ -13,7 +13,7 @@ use crate::record::stats::Summary;
 use crate::table::{Table, figure, or_dash};
 use maud::{Markup, html};
 
-/// What a panel's rows share: direction, size, alignment, depth.
+/// The common part of a panel's rows: direction, size, alignment, depth.
 type Kind<'a> = (&'a str, u64, Option<u32>, Option<u32>);
 
 fn kind<'a>(row: &Row<'a>) -> Kind<'a> {
@@ -112,7 +112,7 @@ fn series(row: &Row) -> usize {
     paths.iter().position(|path| *path == row.first().path).unwrap_or(paths.len())
 }
 
-/// What distinguishes a row from others of its kind.
+/// The key of a row among those of its kind.
 fn name(row: &Row) -> String {
     let r = row.first();
     let parts =

@@ -1,5 +1,5 @@
-//! What a run should say about itself beside its records: the machine, the code, the command. All
-//! of it is optional: old results have none, and the page then says so.
+//! Facts about a run beside its records: the machine, the code, the command. All are optional: old
+//! results have none, and the page then says so.
 
 use pregrant_host::program;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub struct Facts {
     pub date: Option<String>,
     /// Version of this program, with the commit where it is known.
     pub version: Option<String>,
-    /// What was typed.
+    /// The command line.
     pub command: Option<String>,
     /// The share of the processors that other programs took meanwhile, from 0 to 1.
     pub others: Option<f64>,

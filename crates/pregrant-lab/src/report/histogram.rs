@@ -6,7 +6,7 @@ use super::quantity::{duration, duration_tick};
 use super::scale::{Percent, Scale};
 use maud::{Markup, html};
 
-/// What is known of one path's latencies.
+/// The latencies of one path.
 pub struct Strip {
     /// The path.
     pub name: String,

@@ -71,7 +71,7 @@ fn headline(d: &Digest) -> &'static str {
     }
 }
 
-/// What makes the figures worth less.
+/// Remarks that make the figures worth less.
 fn warnings(d: &Digest, facts: &Facts) -> Markup {
     html! {
         @if let Some(why) = &facts.failed {

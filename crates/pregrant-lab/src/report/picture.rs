@@ -18,7 +18,7 @@ const GAP: f64 = 14.0;
 const LINE: f64 = 18.0;
 /// Left of a timeline, for the figures of its axis.
 const AXIS: f64 = 46.0;
-/// What a picture shows of a backend's death, around it; more, where the silence is longer.
+/// The time that a picture shows around a backend's death; more, where the silence is longer.
 const BEFORE_NS: u64 = 20_000_000;
 const AFTER_NS: u64 = 40_000_000;
 

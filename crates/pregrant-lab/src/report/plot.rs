@@ -1,5 +1,5 @@
-//! What every plot is made of: a frame with title and description, marks by series, and its numbers
-//! as a table.
+//! The parts of every plot: a frame with title and description, marks by series, and its numbers as
+//! a table.
 //!
 //! Plots have a height in pixels and no width: positions along x are percentages, so a plot is as
 //! wide as its column and its text never shrinks. Colours are classes (`s0` to `s7`, style.css); a

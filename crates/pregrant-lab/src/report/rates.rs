@@ -60,7 +60,7 @@ fn line_rates(size: u64) -> String {
     format!("Line rates, frames/s: {}", [10.0, 40.0, 100.0].map(rate).join(" · "))
 }
 
-/// What others measured for the same work.
+/// Figures of others for the same work.
 fn published_for(row: &Row) -> Option<(f64, String)> {
     let r = row.first();
     let value = r.published?;
@@ -69,7 +69,7 @@ fn published_for(row: &Row) -> Option<(f64, String)> {
     Some((value, source.into()))
 }
 
-/// What stands at its mark.
+/// The label at its mark.
 fn published_in_words(row: &Row) -> Option<(f64, String)> {
     let (value, source) = published_for(row)?;
     let stack =

@@ -11,7 +11,7 @@ use crate::table::figure;
 pub struct Tile {
     /// The figure with its unit.
     pub figure: String,
-    /// What it is.
+    /// Its name.
     pub of: String,
 }
 

@@ -1,4 +1,4 @@
-//! What holds for every page, checked on the page as a parser sees it.
+//! Rules for every page, checked on the page as a parser sees it.
 
 use super::digest::Digest;
 use super::facts::Facts;

@@ -1,6 +1,6 @@
-//! What the page says in words that do not depend on figures.
+//! Texts of the page that do not depend on figures.
 
-/// What a path does for a frame, in a sentence.
+/// The work of a path for a frame, in a sentence.
 pub fn path(name: &str) -> Option<&'static str> {
     PATHS.iter().find(|(path, _)| *path == name).map(|(_, text)| *text)
 }

@@ -5,8 +5,8 @@
 //!   Frontend --head--> echo request for this address? --no--> Pass
 //!                          '--yes--> Pass, Drop, or Tx: the answer, made in the head, in the buffer that the request came in
 //! ```
-//! What a peer may do: send anything. What is no whole header of an echo request in one fragment,
-//! to this hardware address and from a host's, passes. IP addresses are not checked.
+//! What a peer may do: send anything. A frame passes unless it is a whole echo request in one
+//! fragment, to this hardware address and from a host's. IP addresses are not checked.
 
 use pregrant::net::front::{Diverted, FrontQueue, HookAction, HookFrame, HookStats};
 use pregrant::net::headers::MacAddr;
@@ -79,7 +79,7 @@ fn answer(head: &mut [u8]) {
     head[36..38].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
 }
 
-/// What the hooks of all queues of a vif have said since it connected, in a line.
+/// The verdicts of the hooks of all queues of a vif since it connected, in a line.
 pub struct HookLine(HookStats);
 
 impl HookLine {

@@ -4,7 +4,7 @@
 //! ```text
 //!   | Ethernet header | IP packet, as long as its own header says | "PGnr" | number, 8 bytes LE |
 //! ```
-//! What is behind an IP packet is padding to every stack, and travels with the frame. Not for
+//! Bytes behind an IP packet are padding to every stack, and travel with the frame. Not for
 //! segments that are cut on their way. A sender numbers its frames from 0, as it makes them.
 
 use pregrant_host::ports::sequence::Tracker;

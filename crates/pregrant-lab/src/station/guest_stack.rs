@@ -57,7 +57,7 @@ impl StackConfig {
     }
 }
 
-/// What is between smoltcp and the bursts.
+/// The device between smoltcp and the bursts.
 #[derive(Debug)]
 struct FrameDevice {
     incoming: FrameQueue,

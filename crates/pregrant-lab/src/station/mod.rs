@@ -34,7 +34,7 @@ pub struct Station<P: Platform, T: Transport> {
 struct Ends<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     stack: GuestStack,
-    /// What it does with frames before the stack has them.
+    /// Its hook for frames before the stack has them.
     hook: Option<EchoHook>,
     arena: Arena,
     live: bool,
@@ -139,7 +139,7 @@ where
         Ok(())
     }
 
-    /// What became of the vif, for the log.
+    /// The vif's new state, for the log.
     fn report(&mut self) {
         self.live = self.guest.vif().is_live();
         self.guest.log_state();

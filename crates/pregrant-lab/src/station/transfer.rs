@@ -84,7 +84,7 @@ pub fn pattern(seed: u64, mut at: u64, mut out: &mut [u8]) {
     }
 }
 
-/// What one end counted.
+/// The counts of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransferReport {
     /// Bytes of payload.

@@ -21,8 +21,8 @@ use pregrant::xenstore::path;
 use pregrant::xenstore::permission::{Access, Permission, parse_domid};
 use std::collections::btree_map::Entry;
 
-/// What this server can do beyond the oldest one. The other features are about rings, which it has
-/// none of.
+/// Features of this server beyond the oldest one. The other features are about rings, and it has
+/// none.
 const FEATURES: u32 = SERVER_FEATURE_WATCHDEPTH;
 
 /// Why the server refused something that its own side asked for.
@@ -113,7 +113,7 @@ impl Server {
         let mut doomed = self.tree.find(|node| node.owner() == domid);
         doomed.push(path::home(domid));
         doomed.sort();
-        // What is below another one of these is gone with it when its turn comes.
+        // A node below another one of these is gone with it when its turn comes.
         for at in doomed {
             let perms_of = |at: &str| self.tree.get(at).map(|n| n.perms.clone());
             let readers = [perms_of(&at), path::parent(&at).and_then(perms_of), None];
@@ -170,7 +170,7 @@ impl Server {
         }
     }
 
-    /// What a domain may use.
+    /// The features that a domain may use.
     pub(super) fn limits_of(&self, domid: DomId) -> Limits {
         match self.domains.get(&domid) {
             _ if domid == DomId(0) => self.limits.of_domain_0(),
@@ -179,7 +179,7 @@ impl Server {
         }
     }
 
-    /// What of the server a domain may use, as bits.
+    /// The server's features that a domain may use, as bits.
     pub(super) fn features_of(&self, domid: DomId) -> u32 {
         self.features.get(&domid).copied().unwrap_or(FEATURES)
     }

@@ -51,7 +51,7 @@ pub struct Server {
     connections: BTreeMap<ConnId, Connection>,
     domains: BTreeMap<DomId, Domain>,
     usage: BTreeMap<DomId, Usage>,
-    /// What of the server a domain may use, where that was set.
+    /// The server's features that a domain may use, where that was set.
     features: BTreeMap<DomId, u32>,
     watches: Watches,
     /// Who may see the special paths, by path.

@@ -13,7 +13,7 @@ pub struct Caller {
     pub target: Option<DomId>,
 }
 
-/// What an operation needs.
+/// The access that an operation needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// To see the node.

@@ -102,7 +102,7 @@ impl Limits {
     }
 }
 
-/// What a domain uses now, beside the nodes, which the tree counts.
+/// A domain's usage now, beside the nodes, which the tree counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Watches.

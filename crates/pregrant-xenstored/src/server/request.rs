@@ -1,4 +1,4 @@
-//! What each request does (docs/protocol 8.4).
+//! Executes each request (docs/protocol 8.4).
 
 use super::domain::domids;
 use super::transaction::Transaction;

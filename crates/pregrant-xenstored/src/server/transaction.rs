@@ -130,7 +130,7 @@ impl Transaction {
         for edit in &self.edits {
             view.apply(edit)?;
         }
-        // What came and went in it, no one else ever saw.
+        // No one else ever saw nodes that came and went in it.
         changes.retain_mut(|change| {
             let seen = live.nearest(&change.path).0.max(next.nearest(&change.path).0);
             match &mut change.kind {

@@ -124,7 +124,7 @@ impl Tree {
         (bytes.max(1), node)
     }
 
-    /// What to compare in order to see whether a node changed; `None` when it does not exist.
+    /// The value to compare in order to see whether a node changed; `None` when it does not exist.
     pub fn stamp(&self, path: &str) -> Option<Stamp> {
         self.get(path).map(|n| Stamp { content: n.generation, children: n.children_generation })
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The longest token: with it and the longest path an event fits one message, whatever changes.
 pub const TOKEN_MAX: usize = PAYLOAD_MAX - ABS_PATH_MAX - 2;
 
-/// What a client watches.
+/// A client's watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watch {
     /// The node, absolute, or a special path.

@@ -27,7 +27,7 @@ struct Grant {
     mapped: u32,
 }
 
-/// What both share.
+/// State that both share.
 #[derive(Default)]
 pub struct Table {
     grants: Vec<Option<Grant>>,

@@ -1,4 +1,4 @@
-//! What functions are for: the lines of a profile's tables.
+//! Groups of functions by purpose: the lines of a profile's tables.
 //!
 //! By names, the first rule that fits: the kernel's modules say what they are, and so do the
 //! beginnings of most of its functions.

@@ -38,7 +38,7 @@ const READINGS: usize = 4;
 const SWITCH: &str = "context_switch";
 const IDLE: &str = "idle_loop";
 
-/// What a boot leaves, so that tables can be made of it later.
+/// Files of a boot, from which tables can be made later.
 struct Kept {
     dir: PathBuf,
     readings: PathBuf,

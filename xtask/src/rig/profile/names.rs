@@ -38,7 +38,7 @@ impl Symbols {
     }
 }
 
-/// What runs in dom0, and below it.
+/// The programs in dom0, and below it.
 pub(super) struct Names {
     pub(super) xen: Symbols,
     pub(super) kernel: Symbols,
@@ -77,7 +77,7 @@ pub(super) fn place_in_xen(rig: &Rig<'_>, function: &str) -> Result<u64, String>
 pub(super) fn of_xen(rig: &Rig<'_>) -> Result<Symbols, String> {
     let lines = lines_of_xen(rig)?;
     let named = |(at, name): (u64, &str)| {
-        // What is behind the last one: each processor's first instructions of a system call, and
+        // Code behind the last one: each processor's first instructions of a system call, and
         // others that are written then.
         let name = if name.starts_with("__ctors") { "stubs" } else { group::plain(name) };
         (at, name.to_string(), group::of_xen(name))

@@ -1,4 +1,4 @@
-//! What the console says for a profile: the scenario's rows, and what names the addresses.
+//! The console's lines for a profile: the scenario's rows, and the names of addresses.
 //!
 //! ```text
 //!   RIG note WHAT | BY | FRAMES | ...     a row, after its readings
@@ -40,7 +40,7 @@ impl Row {
     }
 }
 
-/// What the boot's log has of it.
+/// The boot's log of it.
 #[derive(Default)]
 pub(super) struct Said {
     pub(super) rows: Vec<Row>,

@@ -5,7 +5,7 @@ use super::row::Row;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// What others are compared with.
+/// The row that others are compared with.
 const NETBACK: &str = "netback";
 /// Functions that a table shows.
 const TOP: usize = 25;
@@ -22,7 +22,7 @@ impl Counted {
         self.functions.iter().filter(|((of, _), _)| *of == group).map(|(_, n)| n).sum()
     }
 
-    /// What its figures are multiplied with, to be compared with another row's.
+    /// The factor by which its figures are compared with another row's.
     fn scale(&self, other: &Self) -> f64 {
         other.row.unit() / self.row.unit()
     }

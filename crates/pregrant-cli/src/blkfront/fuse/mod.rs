@@ -31,7 +31,7 @@ use std::thread::JoinHandle;
 /// Bytes of one read or write at most; the kernel cuts what is longer. More needs more of its
 /// `fs.fuse.max_pages_limit`.
 const MAX_WRITE: u32 = 1 << 20;
-/// What a request has beside the bytes of a write, and more.
+/// Room for a request's header, beside the bytes of a write.
 const HEADERS: usize = 4096;
 /// Asynchronous requests that the kernel lets wait here: programs' queue depths, and more.
 const MAX_BACKGROUND: u16 = 128;
@@ -39,7 +39,7 @@ const MAX_BACKGROUND: u16 = 128;
 /// The root directory's number.
 pub(super) const ROOT: u64 = 1;
 
-/// What answers requests, on any thread.
+/// Answers requests, on any thread.
 pub(super) trait Serve: Send + Sync + 'static {
     /// Answers now or later.
     fn answer(&self, request: Request<'_>, reply: Reply);
@@ -48,12 +48,12 @@ pub(super) trait Serve: Send + Sync + 'static {
     fn interrupted(&self, unique: u64);
 }
 
-/// What is agreed on with the kernel before anything is asked.
+/// The terms that are negotiated with the kernel before the first request.
 struct Agreement;
 
 impl Filesystem for Agreement {
     fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What the kernel does not have it does without.
+        // The kernel does without features that it lacks.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(MAX_BACKGROUND);

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 /// Of an answer to `open`: no page cache, no `flush` at a close, and writes beside each other.
 const OPEN_FLAGS: u32 = 1 | 1 << 5 | 1 << 6;
 
-/// What a name is of.
+/// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::blkfront) enum Kind {
     Directory,
@@ -27,7 +27,7 @@ impl Kind {
     }
 }
 
-/// What `stat` says of a file. It is root's, and all of its times are one.
+/// The result of `stat` for a file. Root owns it, and all of its times are one.
 pub(in crate::blkfront) struct Attr {
     pub node: u64,
     pub kind: Kind,
@@ -115,7 +115,7 @@ impl Reply {
         self.send(0, &entry.attr(attr).0);
     }
 
-    /// What a file is. The kernel is to ask each time.
+    /// The attributes of a file. The kernel is to ask each time.
     pub(in crate::blkfront) fn attr(mut self, attr: &Attr) {
         self.send(0, &Words::default().u64s(&[0]).u32s(&[0, 0]).attr(attr).0);
     }

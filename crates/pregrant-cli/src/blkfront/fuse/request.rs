@@ -4,7 +4,7 @@
 /// Bytes of the header.
 const HEADER: usize = 40;
 
-/// What is asked.
+/// The operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::blkfront) enum Op<'a> {
     /// Which file has this name?
@@ -49,7 +49,7 @@ pub(in crate::blkfront) enum Op<'a> {
     Interrupt {
         of: u64,
     },
-    /// What no one here knows, or is too short.
+    /// An unknown operation, or one that is too short.
     Other,
 }
 

@@ -6,7 +6,7 @@
 //!   io_uring  fio --ioengine=io_uring ----------------------------------> FILE
 //! ```
 //! FILE is in memory (/dev/shm) where there is such a place. Both are pinned as guests and backends
-//! are: fio to the first core, the server to the second. What is not here is said, and left out.
+//! are: fio to the first core, the server to the second. Absent programs are named, and left out.
 
 use super::{BlkArgs, Dir, Row};
 use crate::bench::Result;
@@ -43,7 +43,7 @@ struct Anchor {
 pub struct Anchors {
     place: Option<Place>,
     all: Vec<Anchor>,
-    /// What is not measured, and why.
+    /// Anchors that are not measured, and why.
     missing: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ fn pinned(program: &str, core: Option<usize>) -> Command {
     command
 }
 
-/// What fio says.
+/// The output of fio.
 struct Fio {
     requests: u64,
     seconds: f64,
@@ -259,7 +259,7 @@ impl Anchors {
         Ok(())
     }
 
-    /// What they came to, and what one guest's `persistent` is to them.
+    /// Their results, and one guest's `persistent` relative to them.
     pub fn table(&self, rows: &[Row]) -> String {
         let gain = |anchor: &Anchor| -> Option<Summary> {
             let row = rows.iter().find(|row| {

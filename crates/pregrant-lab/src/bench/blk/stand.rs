@@ -28,7 +28,7 @@ const DISKS_BYTES: u64 = 256 << 20;
 /// Bytes that a disk's length is a multiple of.
 const DISK_UNIT: u64 = 1 << 20;
 
-/// What a machine is made of.
+/// The parts of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Plan {
     /// How bytes travel.
@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// What a guest's disk must be fit for.
+/// The largest load of a guest's disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Most {
     /// Requests in flight.
@@ -93,7 +93,7 @@ pub struct Stand {
     _images: Vec<Image>,
 }
 
-/// What was done in some time.
+/// The work in some time.
 #[derive(Debug)]
 pub struct Window {
     /// That time.
@@ -104,7 +104,7 @@ pub struct Window {
     pub guests: Spent,
     /// The backend's.
     pub back: Spent,
-    /// What became of them, those before and after that time too.
+    /// Their results, those before and after that time too.
     pub rested: Rested,
 }
 
@@ -156,7 +156,7 @@ impl Stand {
         Ok((answer!(check, Report::DisksSeen(seen) => seen), back))
     }
 
-    /// What is done while all guests keep so many requests in flight.
+    /// The work while all guests keep so many requests in flight.
     pub fn run(&mut self, row: &Row, seconds: f64) -> Result<Window> {
         let load = Load {
             greedy: row.greedy,

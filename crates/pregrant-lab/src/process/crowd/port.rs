@@ -1,5 +1,5 @@
-//! What stands behind a crowd's vifs: a port for each queue that checks the numbers of what comes,
-//! or sends it back.
+//! The ports behind a crowd's vifs: one for each queue, which checks the numbers of frames, or
+//! sends them back.
 
 use crate::process::mark::is_mark;
 use crate::process::ports::Echo;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What ports and the control thread share.
+/// State that ports and the control thread share.
 #[derive(Default)]
 pub struct Hall {
     echoes: AtomicBool,
@@ -28,7 +28,7 @@ impl Hall {
         self.echoes.store(echoes, Ordering::Relaxed);
     }
 
-    /// What came of each guest.
+    /// Counts of each guest's frames.
     pub fn came(&self) -> Vec<Came> {
         locked(&self.sinks).values().map(|queues| Came::of(queues.iter().map(|queue| queue.read()))).collect()
     }

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of the requests that write a disk for the first time, and read all of it.
 const FIRST_BYTES: usize = 64 * 1024;
 
-/// What the process's main thread and all guests share.
+/// State that the process's main thread and all guests share.
 #[derive(Default)]
 pub struct Hall {
     /// They go on asking.
@@ -40,7 +40,7 @@ pub struct Hall {
     pub keeps_times: AtomicBool,
 }
 
-/// What the main thread sees of a guest.
+/// The part of a guest that the main thread sees.
 #[derive(Default)]
 pub struct Count {
     /// Requests that were answered.
@@ -81,7 +81,7 @@ pub struct DiskGuest {
     driver: Driver,
     xs: Client<UnixTransport>,
     contents: Contents,
-    /// What was read, in private memory.
+    /// Bytes that were read, in private memory.
     taken: Vec<u8>,
     waiter: Waiter,
 }

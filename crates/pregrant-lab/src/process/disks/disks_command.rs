@@ -1,4 +1,4 @@
-//! What is said between a bench and the process with the guests of its disks.
+//! Messages between a bench and the process with the guests of its disks.
 
 use crate::choice::named;
 use crate::process::report::{Latencies, Spent};
@@ -12,7 +12,7 @@ pub const HANDLE: u32 = 51712;
 pub const GREEDY_DEPTH: usize = 32;
 
 named! {
-    /// What is asked of a disk.
+    /// A command.
     pub enum Dir {
         /// Reads
         Read = "read",
@@ -23,7 +23,7 @@ named! {
     }
 }
 
-/// What each guest's front is made for.
+/// The sizes that each guest's front is made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DiskSetup {
     /// The same granted pages are used again and again.
@@ -38,7 +38,7 @@ pub struct DiskSetup {
     pub size: usize,
 }
 
-/// What each guest does, until it is asked to rest.
+/// The load of each guest, until it is asked to rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// Reads or writes.
@@ -70,7 +70,7 @@ impl Load {
         Self { dir, size, greedy: None, align, depth, sleeps, gives_way, takes_turns, careless }
     }
 
-    /// What guest `i` of `n` does.
+    /// The load of guest `i` of `n`.
     pub fn of_guest(self, i: usize, n: usize) -> Self {
         match self.greedy {
             Some(size) if i + 1 == n => {
@@ -89,7 +89,7 @@ pub enum DisksCommand {
     Gather {
         /// Who.
         fronts: Vec<u16>,
-        /// What each is made for.
+        /// The sizes that each is made for.
         setup: DiskSetup,
     },
     /// All of them have requests in flight, from now on until they are to rest. Answer: `Done`.
@@ -102,16 +102,16 @@ pub enum DisksCommand {
     Verify,
 }
 
-/// What was answered since the process began.
+/// Answers since the process started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DisksSeen {
     /// Requests, by guest.
     pub requests: Vec<u64>,
-    /// What all guests have used.
+    /// The use of all guests.
     pub spent: Spent,
 }
 
-/// What became of one load's requests.
+/// The results of one load's requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Rested {
     /// Answers that said that a request failed.

@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What a thread is to do.
+/// A thread's task.
 enum Task {
     Run(Load),
     Verify,
 }
 
-/// What a thread says: it is there, or a task is over.
+/// A thread's message: it is there, or a task is over.
 enum Said {
     There(Totals),
     Rested(Box<Rested>),
@@ -129,7 +129,7 @@ impl Guests {
         self.rested()
     }
 
-    /// What all of them say, in sum.
+    /// The sum of their messages.
     fn rested(&mut self) -> Result<Report> {
         let mut sum = Rested::default();
         let mut buckets = BTreeMap::new();

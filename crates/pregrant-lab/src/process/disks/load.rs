@@ -1,4 +1,4 @@
-//! What one guest asks of its disk, and how it knows that what it reads is what it wrote.
+//! The requests of one guest to its disk, and its check that it reads the bytes that it wrote.
 //!
 //! ```text
 //!   disk     [ place 0's part | place 1's part | ... ]     a place has one request in flight at a time, within its part
@@ -16,7 +16,7 @@ pub const WHOLE_EACH: u64 = 64;
 /// Bytes at the beginning of a sector that are its own.
 const HEAD: usize = 16;
 
-/// What was asked in a place.
+/// The request of a place.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// A read, or a write.
@@ -34,7 +34,7 @@ pub struct Contents {
     filled: Vec<u8>,
     random: u64,
     reads: u64,
-    /// What was found in reads.
+    /// Results of checks of reads.
     pub damaged: u64,
     /// Reads that were checked whole.
     pub checked: u64,
@@ -68,7 +68,7 @@ impl Contents {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
     }
 
-    /// What place `place` asks next.
+    /// The next request of place `place`.
     pub fn next(&mut self, place: usize, load: &Load) -> Asked {
         let part = self.sectors() / load.depth.max(1) as u64;
         let (size, align) = ((load.size / SECTOR_BYTES) as u64, (load.align / SECTOR_BYTES) as u64);

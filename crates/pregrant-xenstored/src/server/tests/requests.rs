@@ -1,4 +1,4 @@
-//! What each request answers.
+//! The answer to each request.
 
 use super::*;
 use MsgType::*;

@@ -1,4 +1,4 @@
-//! What a transaction sees, when it conflicts, and what others see of it.
+//! The view of a transaction, its conflicts, and its effects for others.
 
 use super::*;
 use MsgType::*;

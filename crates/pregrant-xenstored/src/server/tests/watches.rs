@@ -1,4 +1,4 @@
-//! What each watch tells.
+//! The events of each watch.
 
 use super::*;
 use MsgType::*;
