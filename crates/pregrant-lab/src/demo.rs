@@ -88,7 +88,7 @@ fn acts(run: &mut Run, start: Instant) -> Result<()> {
     run.print(format_args!("\nDone in {:.0} s.", start.elapsed().as_secs_f64()))
 }
 
-/// The result of an act.
+/// Prints the lines of an act, indented.
 fn indented(run: &Run, lines: Vec<String>) -> Result<()> {
     lines.iter().try_for_each(|line| run.print(format_args!("   {line}")))
 }

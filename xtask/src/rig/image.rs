@@ -68,11 +68,11 @@ const GUEST_MODULES: [&str; 10] = [
     "netconsole",
 ];
 
-/// Packages for a guest with a disk.
+/// A guest with a disk has these besides.
 const DISK_PROGRAMS: [&str; 3] = ["usr/bin/fio", "sbin/mke2fs", "sbin/e2fsck"];
 const DISK_MODULES: [&str; 4] = ["xen-blkfront", "ext4", "crc32c_generic", "fuse"];
 
-/// Packages for a driver domain: the toolstack's daemon, and the kernel's backends.
+/// A driver domain has these besides: modules of the kernel's backends.
 const DRIVER_MODULES: [&str; 3] = ["xen-netback", "xen-blkback", "loop"];
 
 const SYSTEMD_PROGRAMS: [&str; 2] = ["lib/systemd/systemd", "bin/systemctl"];

@@ -45,7 +45,7 @@ impl Handover {
         Ok(Self { device, before })
     }
 
-    /// Restores a vif after a process that was killed.
+    /// The handover that a process that was killed left, if there is one.
     ///
     /// # Errors
     /// xenstore's.

@@ -56,7 +56,7 @@ pub struct FairnessArgs {
 named! {
     /// Load of the last guest.
     pub enum Greed {
-        /// Load of the others
+        /// The load of the others
         None = "none",
         /// It sends frames of 65535 bytes
         Long = "long",

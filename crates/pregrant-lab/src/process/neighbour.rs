@@ -134,7 +134,7 @@ struct RawVif {
     tx: RingPages<NetTx, Region>,
     rx: RingPages<NetRx, Region>,
     refs: [GrantRef; 3],
-    /// The references in slots.
+    /// The page that slots name.
     _page: Region,
     channel: Channel,
     port: pregrant::EvtchnPort,

@@ -156,7 +156,7 @@ impl Stand {
         Ok((answer!(check, Report::DisksSeen(seen) => seen), back))
     }
 
-    /// The work while all guests keep so many requests in flight.
+    /// Measures while all guests keep so many requests in flight.
     pub fn run(&mut self, row: &Row, seconds: f64) -> Result<Window> {
         let load = Load {
             greedy: row.greedy,

@@ -12,7 +12,7 @@ pub const HANDLE: u32 = 51712;
 pub const GREEDY_DEPTH: usize = 32;
 
 named! {
-    /// A command.
+    /// The operations of a load.
     pub enum Dir {
         /// Reads
         Read = "read",

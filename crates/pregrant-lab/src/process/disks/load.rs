@@ -34,7 +34,7 @@ pub struct Contents {
     filled: Vec<u8>,
     random: u64,
     reads: u64,
-    /// Results of checks of reads.
+    /// Errors found in reads.
     pub damaged: u64,
     /// Reads that were checked whole.
     pub checked: u64,
