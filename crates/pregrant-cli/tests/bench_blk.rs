@@ -84,7 +84,7 @@ fn long_requests_anywhere_over_two_queues() {
     }
 }
 
-/// What is not installed is said, and the rest is measured.
+/// Programs that are not installed are named, and the rest is measured.
 #[test]
 fn anchors_that_are_not_here_are_said_to_be_missing() {
     let out = bench(&["--path", "persistent", "--dir", "read", "--depth", "8", "--guests", "1", "--anchors"])
@@ -119,7 +119,8 @@ fn wrong_usage_is_2_and_has_a_hint() {
     }
 }
 
-/// What a guest with long requests costs the others: a second row, in which they alone are counted.
+/// The cost of a guest with long requests for the others: a second row, in which they alone are
+/// counted.
 #[test]
 fn a_greedy_guest_has_a_row_of_its_own() {
     let args = ["--path", "copy,persistent", "--dir", "read", "--depth", "8", "--guests", "1,3"];

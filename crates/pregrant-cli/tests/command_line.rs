@@ -1,5 +1,5 @@
-//! What the command line promises whatever the subcommand: hints, examples, exit codes, and that
-//! commands which run at the same time do not meet and leave nothing.
+//! Promises of the command line for each subcommand: hints, examples, exit codes, and that commands
+//! which run at the same time do not meet and leave nothing.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -179,7 +179,7 @@ fn two_demos_at_the_same_time() {
     }
 }
 
-/// What is for the loopback alone is refused on Xen before anything is opened, with a line that
+/// Options for the loopback alone are refused on Xen before anything is opened, with a line that
 /// says why.
 #[test]
 fn neither_end_maps_a_whole_guest_or_lends_pages_on_xen() {

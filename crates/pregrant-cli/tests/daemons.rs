@@ -82,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// What guest 5 has sent since the back took it up.
+    /// Frames that guest 5 has sent since the back took it up.
     fn sent_by_5(status: &BackStatus) -> u64 {
         let vif = status.vifs.iter().find(|vif| vif.front == 5);
         vif.map_or(0, |vif| vif.queues.iter().map(|q| q.tx.bytes).sum())
@@ -100,7 +100,7 @@ impl Machine {
     }
 }
 
-/// What stands behind `name` in a report, up to the next comma or semicolon.
+/// The text behind `name` in a report, up to the next comma or semicolon.
 fn after<'a>(report: &'a str, name: &str) -> &'a str {
     let rest = report.split_once(name).unwrap_or_else(|| panic!("no {name:?} in {report}")).1;
     rest.split([',', ';']).next().unwrap_or_default()
@@ -208,7 +208,7 @@ fn top_shows_what_travels() {
     let six = machine.front("6", &["--path", "copy"]);
     let mut five = machine.front("5", &["--ping", "10.0.0.6", "--interval", "0.005"]);
     assert!(five.line().starts_with("answer from 10.0.0.6"));
-    // What its workers asked for is the process's too.
+    // The workers' requests count for the process, too.
     let by_queue = |s: &BackStatus| -> u64 {
         let queues = s.vifs.iter().flat_map(|vif| &vif.queues);
         queues.map(|queue| queue.tx.grant_copies + queue.rx.grant_copies).sum()
@@ -370,7 +370,8 @@ fn a_stopped_backend_holds_no_guest_up() {
     machine.end();
 }
 
-/// What a guest grants is counted while it is connected, by what is allowed and what is mapped.
+/// A guest's grants are counted while it is connected: those that may be mapped, and those that
+/// are.
 #[test]
 fn grants_are_counted() {
     let machine = Machine::start("grants");

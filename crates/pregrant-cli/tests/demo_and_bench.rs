@@ -294,7 +294,7 @@ fn bench_working_set_loses_nothing_and_goes_over_to_copying_where_buffers_do_not
     }
 }
 
-/// What workers copied is counted, for any reader.
+/// Copies of workers are counted, for any reader.
 #[test]
 fn bench_net_with_workers_loses_nothing_and_counts_what_all_of_them_do() {
     let json = File::new("net-workers.jsonl");

@@ -34,7 +34,7 @@ impl Drop for Server {
     }
 }
 
-/// What becomes of the `n`-th datagram on its way.
+/// The fate of the `n`-th datagram on its way.
 #[derive(Clone, Copy)]
 enum Fate {
     Whole,

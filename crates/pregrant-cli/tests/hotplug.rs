@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Starts it with a request for `script`. What it answers, and how it ended.
+/// Starts it with a request for `script`. Returns its answer, and how it ended.
 fn ask(scripts: &Path, script: &str) -> (String, Output) {
     let (asker, served) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

@@ -5,7 +5,7 @@
 //! ```text
 //!   guests 5, 6 (in this process): nothing on its way | kill -9 | 32 frames each into the rings | the next backend
 //! ```
-//! What a killed process had in its hands may be lost; here it has nothing, so every frame counts.
+//! Frames that a killed process was moving may be lost; here there are none, so every frame counts.
 
 mod served;
 
@@ -79,7 +79,7 @@ impl Guest {
     }
 }
 
-/// What a backend says of itself, once it has all vifs of the guests.
+/// The status of a backend, once it has all vifs of the guests.
 fn status(machine: &Served) -> BackStatus {
     loop {
         let mut document = Vec::new();

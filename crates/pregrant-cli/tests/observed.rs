@@ -1,5 +1,5 @@
-//! What commands say of devices that are served: `doctor`, `top`, Prometheus' text, the logs of
-//! both ends, and systemd's socket.
+//! The output of commands about devices that are served: `doctor`, `top`, Prometheus' text, the
+//! logs of both ends, and systemd's socket.
 //!
 //! ```text
 //!   loopback serve --dir D      back, blkback, front ... of D: each one's log is a file      doctor, top: checked
@@ -119,8 +119,8 @@ fn directions_are_staged_apart() {
     machine.stop();
 }
 
-/// What a front that shares memory before frames come is said to cost, by every command and in both
-/// logs: nothing.
+/// The cost of a front that shares memory before frames come, by every command and in both logs:
+/// nothing.
 #[test]
 fn what_a_path_shares_is_said_by_everybody() {
     let mut machine = Served::start("shares", &["--guest", "5", "--guest", "6"]);
@@ -229,7 +229,7 @@ fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
     machine.stop();
 }
 
-/// What was asked for by name and is not offered is a warning; what no one asked for is none.
+/// A feature that is requested by name and not offered is a warning; a default one is none.
 #[test]
 fn what_a_back_does_not_offer_is_said_to_who_asked_for_it() {
     let mut machine = Served::start("unmet", &["--guest", "5"]);
@@ -494,7 +494,7 @@ fn the_watchdog_is_fed_while_the_control_thread_turns() {
     }
     assert!(heard.iter().any(|news| news == "READY=1\n"), "{heard:?}");
     back.signal(Signal::STOP);
-    // What was sent before it stopped.
+    // Messages that were sent before it stopped.
     systemd.set_nonblocking(true).expect("a socket");
     let mut news = [0; 256];
     let wait = || {

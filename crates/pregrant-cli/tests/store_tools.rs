@@ -41,7 +41,7 @@ impl Store {
         self.tool(name).args(args).output().unwrap()
     }
 
-    /// What a tool prints when it succeeds.
+    /// The output of a tool that succeeds.
     fn says(&self, name: &str, args: &[&str]) -> String {
         let out = self.run(name, args);
         assert!(out.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&out.stderr));

@@ -1,6 +1,6 @@
-//! What bad input gets: a guest that breaks the protocol, dies or makes a nuisance of itself loses
-//! its own vif or its own extension, with a line that says where and why; two good guests exchange
-//! frames before, meanwhile and after; nothing is left.
+//! The results of bad input: a guest that breaks the protocol, dies or makes a nuisance of itself
+//! loses its own vif or its own extension, with a line that says where and why; two good guests
+//! exchange frames before, meanwhile and after; nothing is left.
 
 mod machine;
 
@@ -478,7 +478,7 @@ fn directories_that_go() {
     stage.end();
 }
 
-/// What the back has mapped cannot be revoked; what it has not can, and then the frame fails alone.
+/// A page that the back has mapped cannot be revoked; another can, and then the frame fails alone.
 fn a_guest_that_takes_its_memory_back() {
     let mut stage = Stage::set();
     let (id, mut guest) = stage.guest();
@@ -565,7 +565,7 @@ fn xsa_392_a_guest_that_takes_no_frames() {
     until(|| sender.front.reclaim(0, 1).unwrap() == 0 && sender.front.vif().in_flight(0) == 0);
     let report = stage.report(id);
     assert_eq!((report.state, report.queues[0].3.frames), (XenbusState::Connected, 0));
-    // What waited comes once there is room for it.
+    // Frames that waited come once there is room for them.
     guest.rx.post(RxRequest { id: 0, gref: guest.page_refs[1].0 });
     guest.notify();
     let mut frames = Vec::new();

@@ -1,6 +1,6 @@
 //! The control ring and multicast control through a whole machine: xenstore, a backend that serves
-//! others too, a switch. What a guest sets is what it gets; a guest that breaks the protocol or
-//! never rests loses its own vif, or nothing.
+//! others too, a switch. A guest gets the settings that it makes; a guest that breaks the protocol
+//! or never rests loses its own vif, or nothing.
 
 mod machine;
 

@@ -1,5 +1,5 @@
-//! What stands behind disks, without a guest: RAM, files, block devices; by io_uring and by
-//! threads; memory of our own and of others.
+//! The images behind disks, without a guest: RAM, files, block devices; by io_uring and by threads;
+//! memory of our own and of others.
 
 #[path = "machine/log_lines.rs"]
 #[allow(dead_code)] // others check through all of them
@@ -154,7 +154,7 @@ fn ways() -> Vec<DiskConfig> {
     all.collect()
 }
 
-/// What any writable disk does.
+/// The duties of any writable disk.
 fn exercise(image: &mut dyn Image, figures: DiskFigures) {
     let mut disk = image.queue().unwrap();
     let mut other = image.queue().unwrap();
@@ -593,7 +593,7 @@ fn bytes_behind_the_last_sector_are_said_to_be_left_out() {
         lines[0].starts_with("WARN: ") && lines[0].contains("does not see the last 300 bytes"),
         "{lines:?}"
     );
-    // What it says to do helps, while it is in use.
+    // Its remedy helps, while it is in use.
     let command = lines[0].split("with 212 zero bytes: ").nth(1).unwrap();
     assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
     let measured = |image: &mut NamedImage| loop {

@@ -171,7 +171,7 @@ fn an_asker_that_goes_or_talks_on_ends_its_script() {
             drop(asker);
         }
         assert!(matches!(serving.join().unwrap(), Err(ServiceError::Gone)));
-        // What it started ends with it.
+        // The script that it started ends with it.
         while is_running(&sleeper) {
             thread::sleep(Duration::from_millis(1));
         }

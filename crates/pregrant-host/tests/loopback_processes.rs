@@ -323,7 +323,7 @@ fn a_back_that_is_killed_leaves_nothing() {
         front.events().notify(&chan);
         let sent = front.counters().notifications;
         back.kill();
-        // What could be revoked of the region was not: every page was mapped.
+        // No page of the region was revoked: every page was mapped.
         rig.settles(before);
 
         front.events().notify(&chan);

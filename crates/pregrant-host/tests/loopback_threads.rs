@@ -208,7 +208,7 @@ fn operations_are_counted_and_cost_the_system_calls_that_they_must() {
     drop(region);
 }
 
-/// What a worker's handle asked for counts as its process', also once that handle is gone.
+/// The requests of a worker's handle count as its process', also once that handle is gone.
 #[test]
 fn a_process_has_asked_for_what_all_of_its_handles_asked_for() {
     let broker = broker();

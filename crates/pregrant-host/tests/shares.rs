@@ -163,7 +163,7 @@ fn take_over(machine: &Machine, back: Back, ids: &[DeviceId]) -> Back {
     back
 }
 
-/// What the backend says of a device, and how many pages it keeps.
+/// The backend's report of a device, and the number of pages that it keeps.
 fn report(back: &Back, id: DeviceId) -> Option<(DeviceReport, u64)> {
     back.ask(move |backend| {
         let found = backend.devices().find(|(report, _)| report.id == id);
@@ -327,7 +327,7 @@ fn what_one_guest_lets_go_of_comes_to_another() {
     end(machine, back, &ids);
 }
 
-/// What a disk may have mapped for single requests is as long as its requests are.
+/// The bound of pages mapped for single requests of a disk follows the requests' length.
 fn a_disk_s_long_requests_raise_its_share() {
     let mut machine = Machine::start();
     let back = serving(&machine);

@@ -54,8 +54,8 @@ fn a_hundred_thousand_events_for_a_socket_that_no_one_reads() {
     (0..EVENTS).for_each(|i| change(&mut xenstored, i));
     let kept = live() - before;
     println!("{kept} bytes kept for a client that reads nothing of {} events", 2 * EVENTS);
-    // What was given to the socket and not taken, what waits in the server, and what had come of
-    // the request.
+    // Bytes given to the socket and not taken, bytes that wait in the server, and the received part
+    // of the request.
     assert!(kept < 512 * 1024, "{kept} bytes are kept");
 
     drop(guest);

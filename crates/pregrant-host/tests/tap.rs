@@ -236,7 +236,7 @@ fn who_forgets_arrivals_is_notified_of_frames_that_no_one_read() {
             !numbers.is_empty()
         };
         let mut arena = Arena::new();
-        // What the stack sends of its own accord goes first, and is no more.
+        // Frames that the stack sends of its own accord go first, and then there are none.
         std::fs::write("/proc/sys/net/ipv6/conf/vif7.0/disable_ipv6", "1").unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         while received() && Instant::now() < until {
@@ -565,7 +565,7 @@ fn a_script_is_run_when_a_vif_comes_and_when_it_goes() {
         taps.turn();
         assert_eq!(said(), "online vif9.0\noffline vif9.0\n");
 
-        // What a predecessor's script did is undone by ours.
+        // Our script undoes the work of a predecessor's.
         taps.found(&id, &place, true).unwrap();
         while taps.unplug(&id) == Plugged::NotYet {
             std::thread::sleep(Duration::from_millis(1));

@@ -121,7 +121,7 @@ fn frames_both_ways_in_pages_that_stay_mapped() {
         life(machine, back, [config; 2], [("gref-mapping", "gref-mapping"); 2]);
         let (config, ring) = (FrontConfig { data_ring: Some(5), ..ordinary() }, ("data-ring", "data-ring"));
         life(machine, back, [config, ordinary()], [ring, ("copy", "copy")]);
-        // What no staging buffer has room for, by two queues.
+        // Frames that no staging buffer has room for, by two queues.
         let mixed = FrontConfig { queues: 2, data_ring: Some(5), ..staging(Some(256), None) };
         life(machine, back, [mixed, FrontConfig { queues: 2, ..config }], [ring; 2]);
     });

@@ -82,7 +82,7 @@ fn serving(machine: &Machine, workers: Workers, recovers: bool) -> Back {
     back
 }
 
-/// What each worker carries, once it is `queues` in all: none is on its way.
+/// The load of each worker, once there are `queues` in all: none is on its way.
 fn carried(back: &Back, queues: usize) -> Vec<Carried> {
     let mut carried = Vec::new();
     until(|| {
@@ -395,7 +395,7 @@ fn a_rate_is_the_whole_vif_s() {
     let began = Instant::now();
     send(&mut guest, EACH);
     let windows = began.elapsed().as_micros() as u64 / WINDOW.as_micros() as u64 + 2;
-    // What a vif may save up: the longest frame always passes one day.
+    // The credit that a vif may save up: the longest frame always passes one day.
     let most = windows * BYTES + 128 * 1024;
     assert!(4 * EACH * 1000 <= most, "{} bytes in {windows} windows", 4 * EACH * 1000);
     let report = back.report(id).unwrap();
@@ -407,8 +407,8 @@ fn a_rate_is_the_whole_vif_s() {
     machine.end();
 }
 
-/// What a guest's idle vif keeps mapped gives way, in another worker's thread, when its other vif
-/// needs it.
+/// Pages that a guest's idle vif keeps mapped give way, in another worker's thread, when its other
+/// vif needs them.
 fn pages_are_bounded_over_all_workers() {
     let mut machine = Machine::start();
     let back = back(&machine, TWO);
@@ -463,7 +463,7 @@ fn a_successor_takes_up_what_workers_had() {
     let circle = Circle::start(&mut machine, &present, &configs);
     for workers in plans {
         circle.flows();
-        // What waits in the switch is the process's own, and goes with it.
+        // Frames that wait in the switch are the process's own, and go with it.
         circle.rest();
         let drained = present.ask(|backend| backend.detach());
         assert_eq!(drained.lost, 0);
@@ -598,7 +598,7 @@ fn pool_in(
     assert_eq!(pool.carried().iter().map(Carried::total).sum::<usize>(), 0);
 }
 
-/// What comes back, once it is so many queues: by number; and why.
+/// The queues that come back, once there are so many: by number; and why.
 fn returned(pool: &mut WorkerPool<Loopback>, queues: usize) -> (Vec<usize>, Vec<String>) {
     let (mut numbers, mut whys) = (Vec::new(), Vec::new());
     while numbers.len() < queues {

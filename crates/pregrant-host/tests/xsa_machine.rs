@@ -88,7 +88,7 @@ fn xsa_43_a_million_bad_requests_are_a_few_lines() {
     end(stage);
 }
 
-/// What is mapped of a guest counts over all of its vifs; another guest's share is its own.
+/// A guest's mapped pages count over all of its vifs; another guest's share is its own.
 fn xsa_300_one_guest_s_vifs_share_its_pages() {
     let mut stage = Stage::set();
     // Rings of two vifs, and buffers of one: 16 pages a direction.
@@ -108,7 +108,7 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     stage.machine.guest_domain(6);
     let third = Guest::connected(&stage.machine, other, config);
     assert_eq!(stage.back.report(other).map(|r| r.queues[0].0), Some("staging"));
-    // What is let go of is there for the other.
+    // Released pages are there for the other.
     first.close();
     second.close();
     let second = Guest::attach(&stage.machine, ids[1], config, false);

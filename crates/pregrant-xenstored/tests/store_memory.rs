@@ -1,6 +1,6 @@
-//! What clients can make xenstored keep: watch events that no one reads, replies that no one reads,
-//! requests that stop halfway. Bytes on the heap are counted, before and after; nothing depends on
-//! time.
+//! Memory that clients can make xenstored keep: watch events that no one reads, replies that no one
+//! reads, requests that stop halfway. Bytes on the heap are counted, before and after; nothing
+//! depends on time.
 #![cfg(not(any(loom, miri)))]
 
 #[path = "../../pregrant/tests/counting/mod.rs"]

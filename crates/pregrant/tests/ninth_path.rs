@@ -57,7 +57,7 @@ fn exchange(wants: bool, offers: bool, limit: usize) -> Outcome {
         assert!(burst.push(&bytes(k), Offload::default()));
         assert_eq!(front.queue_mut(0).unwrap().send(&g, &burst.burst()), Ok(1));
         back.poll_tx(&h, 0, &mut port, &mut scratch).expect("good frames");
-        // What is held is answered by the next call.
+        // Held frames are answered by the next call.
         back.poll_tx(&h, 0, &mut port, &mut scratch).expect("good frames");
         front.queue_mut(0).unwrap().reclaim(&g, 1).expect("good answers");
         assert_eq!(port.took.pop().map(|f| f.0), Some(bytes(k)), "frame {k} from the guest");

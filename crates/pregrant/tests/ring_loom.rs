@@ -18,7 +18,7 @@ use pregrant::ring::{BackRing, FrontRing, NetTx, Notify, RingKind, RingMem, Word
 use pregrant::wire::netif::{RSP_OKAY, TxRequest, TxResponse};
 use std::sync::Arc;
 
-/// What a side's memory leaves out.
+/// The fence that a side's memory leaves out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,

@@ -1,5 +1,5 @@
-//! What is wrong with a disk is said where it is attached: by the toolstack's script, by `doctor`,
-//! by the front that has no disk, and in one line of the backend's log.
+//! An error of a disk is reported where it is attached: by the toolstack's script, by `doctor`, by
+//! the front that has no disk, and in one line of the backend's log.
 
 use crate::back::{ID, make_vbd, store};
 use crate::served::{Process, Served};
@@ -52,7 +52,7 @@ fn programs(dir: &Path, each: &[(&str, String)]) -> PathBuf {
     bin
 }
 
-/// What xl's script does when a disk is attached: how it ended, and what it wrote into the store.
+/// Runs xl's script as for an attached disk: how it ended, and what it wrote into the store.
 fn script(machine: &Machine) -> (Output, String) {
     let written = machine.dir.join("written");
     let bin = programs(

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The disk: xvda of guest 5.
 pub const ID: DeviceId = DeviceId { class: Class::VBD, front: DomId(5), back: DomId(0), handle: 51712 };
 
-/// What a back does next.
+/// The next step of a back.
 pub enum Order {
     /// It ends without a word, and another takes up the live rings.
     Die,
@@ -64,7 +64,7 @@ pub fn store(dir: &Path) -> Client<UnixTransport> {
     Client::new(UnixTransport::connect(dir.join("xenstored.sock")).expect("xenstored"))
 }
 
-/// What a toolstack writes for a disk.
+/// The keys that a toolstack writes for a disk.
 pub fn make_vbd(dir: &Path, mode: &str) {
     let handle = ID.handle.to_string();
     let front = [("backend", ID.back_dir()), ("backend-id", "0".into()), ("device-type", "disk".into())];

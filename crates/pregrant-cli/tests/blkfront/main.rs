@@ -214,7 +214,7 @@ fn a_disk_outlives_backs_that_die_or_close_and_is_what_was_written() {
     assert_eq!(file.read_at(&mut end, SECTORS * 512 + 8 * 512 - 100).expect("a read"), 100);
     assert_eq!((end[0], end[99], end[100]), (7, 7, 0));
 
-    // What O_DSYNC wrote is not in a cache.
+    // Bytes that O_DSYNC wrote are not in a cache.
     let durable = File::options().write(true).custom_flags(0x1000).open(machine.disk()).expect("the disk");
     durable.write_all_at(b"durable", 4096).expect("a write");
     assert_eq!(&disk.inside().platter[4096..4103], b"durable");
@@ -248,7 +248,7 @@ fn a_disk_that_may_not_be_written_to_is_read() {
     assert_eq!(refused.err(), Some(Some(30)), "EROFS");
     let bytes = std::fs::read(machine.disk()).expect("the disk");
     assert!(bytes == disk.inside().cache);
-    // What any program finds there.
+    // The file as any program finds it.
     let names = std::fs::read_dir(machine.mount()).expect("a directory");
     let found: Vec<_> = names
         .map(|entry| entry.expect("an entry"))

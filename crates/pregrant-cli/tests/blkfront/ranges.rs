@@ -49,8 +49,8 @@ fn backend(machine: &Machine) -> Process {
     back
 }
 
-/// What the backend has done of a kind since its disk connected: requests, and their bytes. Once
-/// for each backend: it says the same for a while.
+/// The backend's work of a kind since its disk connected: requests, and their bytes. Once for each
+/// backend: it reports the same for a while.
 fn counted(machine: &Machine) -> impl Fn(&str) -> (u64, u64) {
     let mut text = String::new();
     let mut socket = UnixStream::connect(machine.dir.join("blkback-0.status")).expect("it answers");
@@ -94,7 +94,7 @@ fn a_hole_of_terabytes_is_asked_for_in_parts_and_nothing_is_read() {
         assert!(bytes[..] == expected, "at {at}");
     }
     assert!(image.0.metadata().expect("the image").blocks() < 1000, "it takes room still");
-    // What is to be zeroes only, past the end too.
+    // A range that is to be zeroes only, past the end too.
     let zero = FallocateFlags::ZERO_RANGE;
     rustix::fs::fallocate(&file, zero, begin - 4000, 3000).expect("zeroes");
     let mut bytes = [1; 4000];
@@ -135,7 +135,7 @@ fn a_program_dies_of_a_signal_in_the_middle_of_a_hole() {
         let ended = program.child.wait().expect("it ends");
         assert_eq!(ended.signal(), Some(signal.as_raw()));
     }
-    // What comes behind it is served, once somebody serves.
+    // Requests behind it are served, once a backend serves.
     back.signal(Signal::CONT);
     file.write_all_at(&[8; 4096], TIB).expect("a write");
     let mut bytes = [0; 4096];

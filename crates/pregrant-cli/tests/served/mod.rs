@@ -104,7 +104,7 @@ impl Served {
         command
     }
 
-    /// Ends who serves it. What is left in the folder goes with the test.
+    /// Ends who serves it. The files in the folder go with the test.
     pub fn stop(&mut self) {
         self.serve.take().expect("it runs").stop();
     }

@@ -231,8 +231,8 @@ fn a_guest_keeps_the_image_that_it_had() {
     world.end(back);
 }
 
-/// What was refused of a former disk of this number says nothing of this one, though no back ran
-/// when that one went.
+/// A refusal of a former disk of this number is no refusal of this one, though no back ran when
+/// that one went.
 fn a_disk_that_is_attached_again_has_the_image_that_it_names() {
     let (image, other) = (Image::new(BYTES), Image::new(BYTES));
     let mut world = World::new(&image.0);

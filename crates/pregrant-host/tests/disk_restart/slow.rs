@@ -339,7 +339,7 @@ pub fn an_image_whose_file_system_is_silent_is_busy_and_no_more() {
     while image.sectors() != Some(figures.sectors) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // What is given up is let go of when it comes.
+    // A result that is given up is dropped when it comes.
     image.close();
     mount.file.set_silent(true);
     assert!(matches!(image.open(&how), Err(OpenError::Busy(_))));

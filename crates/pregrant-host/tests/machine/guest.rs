@@ -104,7 +104,7 @@ impl Guest {
             self.front.recv(i, &mut self.into, 1).unwrap();
             self.front.reclaim(i, 1).unwrap();
             for (frame, _) in self.into.burst().iter() {
-                // What a switch floods is not for everybody.
+                // A frame that a switch floods is not for everybody.
                 if frame[..6] == self.mac.0 {
                     got.push((sequence::check(frame).unwrap(), frame.len()));
                 }

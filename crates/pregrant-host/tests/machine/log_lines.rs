@@ -1,4 +1,4 @@
-//! What the library logs, kept for tests to read.
+//! The library's log, kept for tests to read.
 
 use log::{LevelFilter, Log, Metadata, Record};
 use pregrant_host::drivers::registry::{LINES_PER_DEVICE, NEXT_LINE};

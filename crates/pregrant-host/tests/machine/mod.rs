@@ -181,7 +181,7 @@ impl Machine {
         value.map(|v| String::from_utf8_lossy(&v).into_owned())
     }
 
-    /// What the back says about why a vif failed, where `xenstore-ls` shows it.
+    /// The back's reason for a failure of a vif, where `xenstore-ls` shows it.
     pub fn error_node(&mut self, id: DeviceId) -> Option<String> {
         self.key(&id.error_path(Side::Back))
     }
@@ -345,7 +345,7 @@ impl Back {
         answer
     }
 
-    /// What its remote side saw of a vif's link, in order.
+    /// Changes of a vif's link as its remote side saw them, in order.
     pub fn links(&self, id: DeviceId) -> Vec<bool> {
         self.links.lock().unwrap().iter().filter(|(of, _)| *of == id).map(|(_, up)| *up).collect()
     }
@@ -377,7 +377,7 @@ impl Back {
         self.ask(|backend| backend.control().unwrap());
     }
 
-    /// What the backend says of a vif.
+    /// The backend's report of a vif.
     pub fn report(&self, id: DeviceId) -> Option<VifReport> {
         assert_eq!(id.class, Class::VIF);
         self.ask(move |backend| backend.reports().into_iter().find(|r| r.id == id))
@@ -405,7 +405,7 @@ impl Drop for Back {
     }
 }
 
-/// What a remote side saw of links, in order.
+/// Changes of links as a remote side saw them, in order.
 pub type Links = Arc<Mutex<Vec<(DeviceId, bool)>>>;
 
 /// How a remote side unplugs vifs.
@@ -415,7 +415,7 @@ struct Unplugging {
     asked: AtomicU32,
 }
 
-/// What keeps a vif from being taken up at once.
+/// An obstacle that keeps a vif from being taken up at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Its rings are taken up, and its ports take as long to be made as the obstacle is there.
@@ -435,7 +435,7 @@ pub struct Obstacle {
     pub gone: AtomicBool,
     /// How often the vif could not be had.
     pub met: AtomicU32,
-    /// What the remote side was asked, for which vif.
+    /// Calls of the remote side, and their vif.
     pub steps: Mutex<Vec<(&'static str, DeviceId)>>,
 }
 
@@ -479,7 +479,7 @@ impl Recovery<Loopback> for Obstructed {
     }
 }
 
-/// What a remote side has under way for vifs that are gone, and reports.
+/// Work of a remote side for vifs that are gone, and its reports.
 #[derive(Default)]
 struct Late {
     under_way: Vec<DeviceId>,

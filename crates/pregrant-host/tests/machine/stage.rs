@@ -17,7 +17,7 @@ pub struct Stage {
     pub keep: (Loopback, Store),
     pub back: Back,
     pub machine: Machine,
-    /// What there is without the bad guest's vifs.
+    /// The machine's counts without the bad guest's vifs.
     pub calm: Audit,
     /// Those that it has had, one after another.
     pub vifs: u32,

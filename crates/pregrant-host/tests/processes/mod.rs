@@ -31,7 +31,7 @@ pub struct Host {
     pub toolstack: Client<UnixTransport>,
     /// Keeps the driver domain, whichever of its processes ends.
     pub keeper: Loopback,
-    /// What there is without guests and backs.
+    /// The machine's counts without guests and backs.
     pub empty: Audit,
 }
 

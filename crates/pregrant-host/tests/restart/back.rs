@@ -36,7 +36,7 @@ pub const BURST: u32 = 5;
 
 const CAPS: Offloads = Offloads { csum: true, gso: true };
 
-/// What all ports of the process share.
+/// State that all ports of the process share.
 struct Process {
     state: Log,
     began_ns: u64,
@@ -106,7 +106,7 @@ impl FramePort for LogPort {
     }
 }
 
-/// What the back says of its predecessors, before it moves a frame.
+/// The back's report of its predecessors, before it moves a frame.
 fn report_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
     for vif in vifs.iter().filter(|vif| !vif.queues.is_empty()) {
         let Some((_, log)) = logs.iter().find(|(of, _)| *of == vif.id.front) else { continue };
@@ -168,7 +168,7 @@ fn vif_config(words: &str) -> VifConfig {
     VifConfig { features, paths, ..VifConfig::default() }
 }
 
-/// What all queues of [`GUEST`]'s vif counted.
+/// The counts of all queues of [`GUEST`]'s vif.
 fn counted(vifs: &[VifReport]) -> [Counts; 2] {
     let mut counts = [Counts::default(); 2];
     for (_, tx, _, rx) in vifs.iter().filter(|vif| vif.id.front == GUEST).flat_map(|vif| &vif.queues) {
@@ -189,7 +189,7 @@ fn counted(vifs: &[VifReport]) -> [Counts; 2] {
     counts
 }
 
-/// What standard input said.
+/// The command from standard input.
 const LEAVE: u8 = 1;
 const CLOSE: u8 = 2;
 

@@ -217,7 +217,7 @@ fn request_group(front: &mut Front, n: u8, wanted: bool, backs: &mut Backs) {
     }
 }
 
-/// What arrives on each queue, once the port is asked to give.
+/// Frames that arrive on each queue, once the port is asked to give.
 fn frames_of_each_queue(front: &mut Front, backs: &mut Backs) -> [Vec<u8>; QUEUES] {
     let log = &backs.world.log;
     log.set(Word::Limit, log.get(Word::Limit) + 1);
@@ -239,8 +239,8 @@ fn frames_of_each_queue(front: &mut Front, backs: &mut Backs) -> [Vec<u8>; QUEUE
     came
 }
 
-/// What is due on each queue: by the guest's own reckoning, and of the groups the one that is named
-/// at the end.
+/// Frames that are due on each queue: by the guest's own reckoning, and of the groups the one that
+/// is named at the end.
 fn due() -> [Vec<u8>; QUEUES] {
     let mut hash = HashSettings::default();
     let _ = (hash.set_algorithm(1), hash.set_flags(0xF), hash.set_key(&KEY));

@@ -17,7 +17,7 @@ const QUEUES: u32 = 2;
 const ADD: CtrlType = CtrlType::AddGrefMapping;
 const DEL: CtrlType = CtrlType::DelGrefMapping;
 
-/// What the guest asks, and the answer that is due: type, queue, which of the queue's entries,
+/// A request of the guest, and the answer that is due: type, queue, which of the queue's entries,
 /// data.
 const STEPS: [(CtrlType, u32, std::ops::Range<usize>, u32); 6] = [
     (CtrlType::GetGrefMappingSize, 1, 0..0, 768),
@@ -63,7 +63,8 @@ pub fn mapped_pages_outlive_backs_that_die_at_each_point() {
             }
             backs.back.is_live();
             frames_come(&mut front, &mut backs);
-            // What is in the tables shows in what can be taken out: all of it, and nothing else.
+            // The tables' content shows in the pages that can be taken out: all of them, and no
+            // others.
             for (queue, due) in [(0, 512), (1, 40), (0, 0)] {
                 let answer = ask(&mut front, (DEL, queue, &entries[queue as usize][..]), &mut backs);
                 assert_eq!(answer, (0, due), "{what}: pages of queue {queue}");

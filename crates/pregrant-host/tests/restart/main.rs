@@ -182,7 +182,7 @@ fn tx_goes_on_after_a_crash_at_each_point() {
 }
 
 fn rx_goes_on_after_a_crash_at_each_point() {
-    // What a back lent goes with it, however it ends; nothing else does.
+    // Pages that a back lent go with it, however it ends; nothing else does.
     for ((ordinary, staged), long, point) in cases().chain(cases_of(("guest-copy", false))) {
         let world = World::new();
         world.log.set(Word::Size, if long { 5000 } else { 900 });
@@ -301,8 +301,8 @@ fn queues_are_taken_up_one_by_one() {
             let what = format!("{ordinary}, staged {}, {point}", config.staging.tx.is_some());
             assert_eq!(deaths, 1, "{what}");
             back.is_live();
-            // All were made, and are on their way by some queue or lost. What never comes is the
-            // watchdog's.
+            // All were made, and are on their way by some queue or lost. The watchdog reports
+            // frames that never come.
             while traffic.missing(0..600) > u64::from(world.log.get(Word::SaidLost)) {
                 traffic.step(true);
             }
@@ -316,7 +316,7 @@ fn queues_are_taken_up_one_by_one() {
                 again == 0 || (several || point == "after-copy") && again <= at_most,
                 "{what}: {again} twice"
             );
-            // What each queue had from its port.
+            // Frames that each queue had from its port.
             assert!(lost <= u64::from(3 * BURST), "{what}: {lost} lost");
             let said = [Word::SaidTwice, Word::SaidLost].map(|word| u64::from(world.log.get(word)));
             // Another worker may have died between its journal's entry and the frames.

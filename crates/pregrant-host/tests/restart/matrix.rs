@@ -37,7 +37,7 @@ struct Way {
     /// The back's configuration; see `vif_config`.
     back: &'static str,
     front: fn(FrontConfig) -> FrontConfig,
-    /// What frames of this length count as, from the guest and for it.
+    /// The path by which frames of this length count, from the guest and for it.
     by: fn(usize) -> [By; 2],
 }
 
@@ -169,7 +169,7 @@ impl Cell {
         let long = self.len > PAGE_SIZE;
         let [front, back] = self.sg;
         let received = !long || front;
-        // What was not received is not sent on.
+        // A frame that was not received is not sent on.
         [(!long || back) && (!self.sends_on() || received), received]
     }
 
@@ -303,7 +303,7 @@ impl<'a> Stage<'a> {
         self.world.log.get(Word::Next).into()
     }
 
-    /// What the back counted, when it counts no more.
+    /// The back's counts, when they change no more.
     fn counted(&self) -> [Counts; 2] {
         let mut last = self.world.counted();
         loop {
@@ -416,7 +416,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
     if cell.sends_on() {
         may_miss[0] += may_miss[1];
     }
-    // What was on a ring of another queue.
+    // Frames that were on a ring of another queue.
     let due = |traffic: &Traffic| traffic.missing(0..first) > may_miss[1];
     while receives && due(&traffic) {
         traffic.step_and_follow(true);
@@ -426,7 +426,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
         traffic.step_and_follow(true);
     }
     assert_eq!((log.get(Word::Damaged), log.get(Word::Reordered)), (0, 0), "damaged, late");
-    // What cannot be taken came nowhere, and is counted.
+    // A frame that cannot be taken came nowhere, and is counted.
     if !sends {
         assert_eq!(log.account(0..total).0 as u64, total, "frames over several slots from the guest");
     }

@@ -54,7 +54,7 @@ pub fn fronts_come_back() {
             }
             assert_eq!((now.channels, now.maptrack), (0, 0));
             assert!((1..=traffic.front.vif().kept_pages()).contains(&now.grants), "{now:?}");
-            // What else there is is what there was the first time.
+            // The other counts are those of the first time.
             let first = *empty.get_or_insert(now);
             assert!(time == 0 || now == first, "after {time} times: {now:?}, at first {first:?}");
             // Nothing is sent before the next connection: what has a higher number is not to be
@@ -131,7 +131,7 @@ pub fn a_back_dies_while_it_closes() {
         while traffic.numbers.start < 1000 {
             traffic.step(true);
         }
-        // What is on a ring that closes is lost: here nothing is.
+        // Frames on a ring that closes are lost: here there are none.
         while world.log.account(0..traffic.numbers.start).0 > 0 {
             traffic.step(false);
         }

@@ -35,7 +35,7 @@ const REST: u32 = 250;
 const MODEL_FRAMES: u64 = 1500;
 /// Whatever is waited for comes in this time, or never.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the broker counts does not change any more after this time.
+/// The broker's counts do not change any more after this time.
 const SURELY: Duration = Duration::from_millis(300);
 /// Eventfds that a process opens when it first needs them: to wake each of the guests that live
 /// throughout; and the broker one for each place of a worker's handle, of a back that dies and of
@@ -360,7 +360,7 @@ impl Rounds {
 
     /// A back's life is over, by a kill or because it was asked to stop.
     fn check_life(&mut self, stopped: bool) {
-        // What this life repeated: the batches in which its predecessors died (R7), one for each
+        // The repeats of this life: the batches in which its predecessors died (R7), one for each
         // kill, and none for a stop. Known by the frames' numbers, of the model's and of the mortal
         // guest's, whose fronts repeat none themselves.
         let [model, mortal] = [&self.world.other_log, &self.world.log];
@@ -503,7 +503,7 @@ impl Rounds {
         Calm { audit, back, own: ProcessCounts::now().unwrap() }
     }
 
-    /// What the back's process holds.
+    /// The resources of the back's process.
     fn back_counts(&mut self) -> ProcessCounts {
         let state = &self.world.state;
         let asked = state.get(Word::Asked) + 1;
@@ -623,7 +623,7 @@ pub fn either_end_is_killed_again_and_again() {
     rounds.end();
 }
 
-/// What is there while no one dies and nothing moves.
+/// The machine's counts while no one dies and nothing moves.
 #[derive(Clone, Copy)]
 struct Calm {
     audit: Audit,

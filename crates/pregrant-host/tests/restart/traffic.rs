@@ -114,7 +114,7 @@ impl Traffic {
         seen > 0 || front.reclaim(i, 1).unwrap() > 0
     }
 
-    /// What it knows of the frames that came, for another front in its place.
+    /// Its knowledge of the frames that came, for another front in its place.
     pub fn end(self) -> Came {
         let Self { came, next, .. } = self;
         Came { came, next }

@@ -23,9 +23,9 @@ pub const LOGGED: [DomId; 2] = [GUEST, OTHER];
 
 pub struct World {
     host: Host,
-    /// What backs report of themselves, over their deaths.
+    /// Reports of backs, over their deaths.
     pub state: Log,
-    /// What they report of the frames of [`GUEST`].
+    /// Their reports of the frames of [`GUEST`].
     pub log: Log,
     /// The same of [`OTHER`].
     pub other_log: Log,
@@ -165,8 +165,8 @@ pub enum Word {
     Limit,
     /// Bytes of frames for the guest.
     Size,
-    /// What backs said of their predecessors: frames that may have come out twice, and frames that
-    /// are lost.
+    /// Reports of backs about their predecessors: frames that may have come out twice, and frames
+    /// that are lost.
     SaidTwice,
     SaidLost,
     /// Bit `q`: the back's present process took frames out of queue `q`.
@@ -255,7 +255,7 @@ impl Log {
         assert!(self.0.store_u32(word as usize * 4, value));
     }
 
-    /// What [`Word::Counted`] says of TX (0) or RX (1).
+    /// The counts of [`Word::Counted`] for TX (0) or RX (1).
     pub fn counts(&self, dir: usize) -> Counts {
         let at = Word::Counted as usize + dir * COUNTS;
         Counts::of(std::array::from_fn(|k| self.0.load_u32((at + k) * 4).unwrap()))

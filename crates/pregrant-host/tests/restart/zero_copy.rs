@@ -54,7 +54,7 @@ pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
             assert_eq!(deaths, 1, "{what}");
             assert!(lost <= BURST.into(), "{what}: {lost} lost");
             assert_eq!(traffic.missing(0..FRAMES), lost, "{what}: frames for the guest");
-            // What came was sent on, in the buffer that it came in, and arrived.
+            // Each frame was sent on, in the buffer that it came in, and arrived.
             let stats = traffic.front.vif().queue(0).unwrap().hook_stats();
             assert_eq!((stats.sent_on, stats.sent_copied, stats.unsent), (FRAMES - lost, 0, 0), "{what}");
             let account = world.log.account(0..FRAMES);

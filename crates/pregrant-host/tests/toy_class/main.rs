@@ -152,7 +152,7 @@ impl<'a> Back<'a> {
         serde_json::from_slice(&document).unwrap()
     }
 
-    /// What the status says of a toy.
+    /// The status of a toy.
     fn toy(&self, id: DeviceId) -> Option<DeviceStatus> {
         let is_it = |d: &DeviceStatus| (&*d.class, d.front, d.handle) == ("vtoy", id.front.0, id.handle);
         self.status().devices.into_iter().find(is_it)
@@ -256,7 +256,7 @@ fn a_toy_at_work_closes_when_it_is_done_and_holds_no_other() {
     }
     slow.set_state(XenbusState::Closing);
     liar.ask(MOST + 1);
-    // What came before it was seen before it is connected.
+    // The earlier value was seen before it is connected.
     other.connect();
     other.ask(10);
     until(|| other.answered() == 10);

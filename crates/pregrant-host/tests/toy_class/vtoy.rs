@@ -47,7 +47,7 @@ struct Line<P: Platform> {
     counts: Arc<Counts>,
 }
 
-/// What a toy is at the back.
+/// A toy at the back.
 pub struct Toy<P: Platform> {
     of: DomId,
     /// While it is connected, and here.
@@ -56,7 +56,7 @@ pub struct Toy<P: Platform> {
     counts: Arc<Counts>,
 }
 
-/// What the toy and its line know of each other.
+/// State that the toy and its line share.
 #[derive(Default)]
 struct Counts {
     answered: AtomicU32,

@@ -3,7 +3,7 @@
 //! the real one with.
 //!
 //! It answers the same requests and keeps the same events for each connection, in the same order.
-//! What it allows is what docs/protocol says: equal events that wait are one, and beyond a limit a
+//! It allows the behaviour of docs/protocol: equal events that wait are one, and beyond a limit a
 //! watch's events become one that names the watched node.
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -235,7 +235,7 @@ impl Model {
             let follows = t.log[i + 1..].iter().find(is_edit);
             let overwritten = follows.is_some_and(|(p, o, ..)| p == path && matches!(o, NodeOp::Write(_)));
             let mut events = vec![];
-            // What was refused has no effect, even if it were not refused now.
+            // A refused request has no effect, even if it were not refused now.
             let mut scratch = reply.is_err().then(|| next.clone());
             let (tree, clock) = (scratch.as_mut().unwrap_or(&mut next), &mut self.clock);
             let now = nodes::apply(tree, clock, &caller, &mut Seen::new(), path, op, &mut events);
@@ -252,7 +252,7 @@ impl Model {
                 }
             }
         }
-        // What no one else saw comes and goes without a word.
+        // A node that no one else saw comes and goes without an event.
         changes.retain(|c| self.tree.contains_key(&c.path) || next.contains_key(&c.path));
         self.tree = next;
         self.fire(&changes);

@@ -26,7 +26,7 @@ fn set(world: &World, of_back: bool, key: &str, value: &str) {
     bus.own.borrow_mut().insert(key.into(), value.into());
 }
 
-/// What the toolstack writes who wants the disk gone, as libxl does.
+/// The keys by which a toolstack removes a disk, as libxl does.
 fn detach(world: &World) {
     set(world, true, "online", "0");
     set(world, true, "state", "5");
@@ -142,7 +142,7 @@ fn a_successor_takes_up_a_disk_that_is_closing_and_in_use() {
     }
 }
 
-/// What its back closed for a fault stays closed, though the process died before it said 6.
+/// A disk that its back closed for a fault stays closed, though the process died before it said 6.
 #[test]
 fn a_disk_that_its_back_closed_is_not_taken_up() {
     let mut world = World::new(VbdConfig::default(), figures());

@@ -306,8 +306,8 @@ fn a_guest_s_pages_are_bounded() {
     }
 }
 
-/// What a queue would have mapped is its slots times the segments of its requests; the first long
-/// one makes that more.
+/// A queue's bound of mapped pages is its slots times the segments of its requests; the first long
+/// one raises it.
 #[test]
 fn a_long_request_makes_a_queue_wish_for_more() {
     let setting = Setting::of(PathName::Map, Abi::X86_64);

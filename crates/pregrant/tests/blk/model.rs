@@ -26,12 +26,12 @@ const CELL: usize = 8 * 512;
 const CELLS: usize = SECTORS as usize / 8;
 /// Cells that are asked about.
 const USED: usize = 40;
-/// What a cell has that was never written.
+/// The content of a cell that was never written.
 const FIRST: u32 = 0;
 
 #[derive(Clone, Debug)]
 struct Cell {
-    /// What was written, the oldest first that may be on the platter.
+    /// Writes, the oldest first that may be on the platter.
     history: Vec<u32>,
     /// Of it, how many are acknowledged.
     acked: usize,
@@ -158,7 +158,7 @@ impl Game {
 
     fn covered(&mut self, snapshot: &[u32]) {
         for (cell, seed) in self.cells.iter_mut().zip(snapshot) {
-            // What a later flush has covered already is not there any more.
+            // Writes that a later flush has covered are not there any more.
             if let Some(at) = cell.history.iter().position(|had| had == seed) {
                 cell.history.drain(..at);
                 cell.acked -= at;

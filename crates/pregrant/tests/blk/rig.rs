@@ -61,7 +61,7 @@ pub struct World {
     pub disk: ModelDisk,
     pub config: VbdConfig,
     pub back: BackVbd<LocalDomain>,
-    /// What outlives the back.
+    /// Memory that outlives the back.
     kept: BTreeMap<String, Pages>,
 }
 
@@ -95,7 +95,7 @@ impl World {
         })
     }
 
-    /// What was kept for a successor is lost: there is new memory, of zeroes.
+    /// The memory for a successor is lost: there is new memory, of zeroes.
     pub fn lose_kept(&mut self) {
         self.kept.clear();
     }

@@ -1,4 +1,4 @@
-//! What a guest may ask, and what never reaches its disk.
+//! Requests that a guest may make, and those that never reach its disk.
 #![cfg(not(miri))]
 
 use crate::raw_front::RawFront;
@@ -194,7 +194,7 @@ fn a_disk_that_fails_is_an_answer_and_no_more() {
                 assert_eq!(front.ask(&mut world, req), status);
             }
         }
-        // What a failed read left in a buffer is no one's.
+        // Bytes that a failed read left in a buffer are undefined.
         let mut page = [0; 4096];
         assert!(front.pages.copy_out(0, &mut page) && page == [0xee; 4096]);
         world.disk.inside().fails = None;

@@ -9,7 +9,7 @@ use Step::*;
 const KEPT: Grant = Grant { read_only: false, ..ONE };
 const NARROW: Grant = Grant { other: true, ..ONE };
 
-/// What a system reads of a disk that the toolstack says may be written to.
+/// The keys that a system reads of a disk that is writable by the toolstack's word.
 const FIGURES: Step = Sees(&[
     ("sectors", Some("4096")),
     ("sector-size", Some("512")),
@@ -91,13 +91,13 @@ fn linux(grant: Grant, keys: Step) -> Vec<Step> {
     ]
 }
 
-/// What comes before Linux, and Linux.
+/// The loaders before Linux, and Linux.
 fn then_linux(before: &[Step], grant: Grant, keys: Step) -> Vec<Step> {
     [before, &linux(grant, keys)].concat()
 }
 
-/// What comes before a kernel must not matter to it, however many rings it makes, and of however
-/// many pages.
+/// A loader before a kernel must not matter to it, however many rings it makes, and of however many
+/// pages.
 fn then_each_linux(before: &[Step]) {
     for (grant, keys) in [(KEPT, LINUX_FLAT), (TWO_PAGES, LINUX_TWO_PAGES), (FOUR, LINUX_FOUR)] {
         play_front(&then_linux(before, grant, keys));

@@ -14,7 +14,7 @@ use pregrant::xenbus::Side;
 use pregrant::{EvtchnPort, GrantRef};
 use std::collections::BTreeMap;
 
-/// What a system's back does with requests. What it did not say it does must not be asked.
+/// The requests that a system's back serves. A request that it does not offer must not come.
 #[derive(Clone, Copy)]
 pub struct Manners {
     /// Segments of an indirect request.

@@ -42,7 +42,7 @@ const LINUX_TWO: Step = Commit(&[
 const SPLIT: Grant = Grant { other: true, ..ONE };
 const SPLIT_TWO: Grant = Grant { queues: 2, ..SPLIT };
 
-/// What Linux's netfront asks of a back before it writes anything.
+/// The keys that Linux's netfront reads of a back before it writes anything.
 const LINUX_ASKS: Step = Sees(&[
     ("feature-rx-copy", Some("1")),
     ("feature-split-event-channels", Some("1")),
@@ -50,8 +50,7 @@ const LINUX_ASKS: Step = Sees(&[
     ("feature-xdp-headroom", Some("1")),
 ]);
 
-/// What its probe does: state 1, until the back is neither closed nor gone; then it connects at the
-/// back's 2.
+/// Its probe: state 1, until the back is neither closed nor gone; then it connects at the back's 2.
 const LINUX_PROBES: [Step; 3] = [State(1), Wait(&[2], &[0, 1, 4, 5, 6]), LINUX_ASKS];
 
 #[test]
@@ -151,7 +150,7 @@ fn linux_3_2() {
     ]);
 }
 
-/// What xenvif writes, for two queues with channels of their own and a control ring: RX first.
+/// The keys of xenvif, for two queues with channels of their own and a control ring: RX first.
 const WINDOWS: Step = Commit(&[
     ("request-rx-copy", "1"),
     ("feature-sg", "1"),

@@ -581,7 +581,7 @@ proptest! {
     }
 }
 
-/// What finds no room goes by copy, is counted, and is in order with the others.
+/// Frames that find no room go by copy, are counted, and are in order with the others.
 #[test]
 fn rx_a_full_half_is_counted_and_frames_go_by_copy() {
     let mut t = Taker::new();
@@ -615,7 +615,8 @@ fn pair(requested: FrontConfig, offered: BackFeatures, page_limit: Option<usize>
     pair
 }
 
-/// What both ends say of queue 0, and how many frames of 1500 bytes go through the ring, TX and RX.
+/// The reports of both ends about queue 0, and how many frames of 1500 bytes go through the ring,
+/// TX and RX.
 fn shows(pair: &mut Pair) -> (ActiveLists, (&'static str, &'static str), [u64; 2]) {
     pair.exchange(1500, 1);
     let Pair { front, back, .. } = pair;

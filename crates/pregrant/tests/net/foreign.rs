@@ -132,7 +132,7 @@ fn tx_frames_that_the_guest_does_not_have_are_errors() {
     assert_eq!(s.play(&[Slot::Data(s.named(0, 0, 13))]), (vec![RSP_ERROR], None), "shorter than a header");
     let stats = s.game.back.stats();
     assert_eq!((stats.foreign, stats.errors, stats.grant_ops.copies), (1, errors + 1, 0));
-    // What crosses its page closes the device, as ever.
+    // A slot that crosses its page closes the device, as ever.
     s.game.model.play(&[Slot::Data(s.named(0, 4000, 100))]);
     assert_eq!(s.game.run(), Err(PeerFault::CrossesPage { offset: 4000, size: 100 }));
     s.close();
@@ -259,7 +259,7 @@ fn shows(pair: &mut Pair) -> ((&'static str, &'static str), [u64; 2], u64) {
 fn both_ends_agree_and_nothing_is_left() {
     let (named, copy) = (("foreign", "foreign"), ("copy", "copy"));
     let queues = FrontConfig { queues: 3, split_channels: false, ..request() };
-    // What the whole of it makes needless is not asked for.
+    // Paths that the whole guest's memory makes needless are not requested.
     let len = DataLen::new(256);
     let all =
         FrontConfig { staging: Buffers::of(len, len), data_ring: Some(3), persistent: true, ..request() };

@@ -484,7 +484,7 @@ fn an_id_that_no_one_sent_frees_no_buffer() {
     }
 }
 
-/// What the back does to a buffer after the hook's check: the hook's head goes on, and to the back
+/// The back changes a buffer after the hook's check: the hook's head goes on, and to the back
 /// alone.
 #[test]
 fn a_back_that_changes_a_buffer_changes_no_verdict() {

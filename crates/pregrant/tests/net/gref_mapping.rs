@@ -269,8 +269,8 @@ fn another_back_is_asked_once_what_was_asked_before_is_answered() {
     pair.close();
 }
 
-/// What was shared at set-up and is not taken any more would be read wrongly: such a vif is closed
-/// and set up again.
+/// Memory that was shared at set-up and is not accepted any more would be read wrongly: such a vif
+/// is closed and set up again.
 #[test]
 fn a_back_that_does_not_take_what_was_shared_is_connected_again() {
     let front = FrontVif::new(HOST, FrontConfig::default(), true);
@@ -404,7 +404,7 @@ fn filling_the_tables_once_is_not_counted() {
     let mut refs = [GrantRef::NONE; 768];
     let region = pair.g.alloc(HOST, Access::ReadWrite, &mut refs).expect("pages");
     let list: Vec<_> = refs.iter().map(|gref| GrefEntry { gref: gref.0, flags: 0, status: 0 }).collect();
-    // What is counted of a request, and all that was done for it.
+    // The counts of a request, and all of its operations.
     let ask = |pair: &mut Pair, msg_type, q, list: &[GrefEntry]| {
         pair.ask(msg_type, q, list);
         let (mut all, mut filling) = (0, 0);
@@ -514,7 +514,7 @@ fn a_del_says_what_it_unmapped() {
     pair.close();
 }
 
-/// What is mapped for reading is not written to.
+/// A page mapped for reading is not written to.
 #[test]
 fn rx_takes_pages_that_are_mapped_for_writing() {
     let mut pair = Pair::new(by_hand(), entries(768));
@@ -749,7 +749,7 @@ fn a_back_that_misreports_its_table() {
     // The sizes and statuses that are answered in turn (with what is added to id and type); pages
     // that the front believes are kept.
     for (answers, reported, fault) in [
-        // What it scribbled over the entries are statuses of entries that failed.
+        // The values that it scribbled over the entries are statuses of entries that failed.
         (&[answer(SUCCESS, u32::MAX), answer(SUCCESS, 7)][..], 0, false),
         (&[answer(SUCCESS, 3), answer(77, 0)], 0, false),
         (&[answer(u32::MAX, 512)], 0, false),

@@ -82,8 +82,8 @@ fn assert_cuts_right((frame, offload): &Frame, count: usize) {
     }
 }
 
-/// What a checksum field holds that is blank: the sum of the pseudo-header, by etherparse's own sum
-/// of the whole.
+/// The content of a blank checksum field: the sum of the pseudo-header, by etherparse's own sum of
+/// the whole.
 fn assert_blank(frame: &[u8], offload: Offload) {
     assert!(offload.csum_blank && offload.csum_ok);
     let mut whole = frame.to_vec();

@@ -265,8 +265,8 @@ fn responses_that_cannot_be_are_faults() {
     }
 }
 
-/// What a hook says of a frame in lent pages, and frames by reference: they are copied, and dropped
-/// when their page is gone.
+/// A hook's frame in lent pages, and frames by reference: they are copied, and dropped when their
+/// page is gone.
 #[test]
 fn a_hook_sees_what_was_copied() {
     let mut lender = Lender::connected(request(), serving(true));
@@ -312,8 +312,8 @@ fn a_hook_sees_what_was_copied() {
     lender.ends.close();
 }
 
-/// What was answered and not copied is lost with its back, is counted, and nothing else is: the
-/// next one lends pages of its own.
+/// Frames that were answered and not copied are lost with their back, are counted, and no others
+/// are: the next one lends pages of its own.
 #[test]
 fn a_successor_lends_again_and_what_was_lent_is_lost() {
     let mut lender = Lender::connected(request(), serving(true));
@@ -515,8 +515,8 @@ impl FramePort for Held {
     }
 }
 
-/// What a back delivers when it stops in good order outlives it, and so is not in pages that end
-/// with it.
+/// Frames that a back delivers in an orderly stop outlive it, and so are not in pages that end with
+/// it.
 #[test]
 fn what_is_delivered_at_the_last_moment_is_not_lost() {
     let ring = FrontConfig { data_ring: Some(8), ..request() };
@@ -540,8 +540,8 @@ fn what_is_delivered_at_the_last_moment_is_not_lost() {
     }
 }
 
-/// What was noted before a fault was for that call's arena: a caller that goes on gets nothing of
-/// it in another.
+/// Frames that were noted before a fault were for that call's arena: a caller that goes on gets
+/// none of them in another.
 #[test]
 fn pieces_of_a_call_that_failed_are_not_fetched_later() {
     let mut lender = Lender::connected(request(), serving(true));

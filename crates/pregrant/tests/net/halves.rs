@@ -147,7 +147,7 @@ fn a_vif_that_is_removed_has_queues_called_back() {
     assert!(!pair.front.is_live() && !pair.front.is_closed());
     assert_eq!(pair.front.removed(&pair.g), FrontStep::Closed);
     assert_eq!(pair.front.nr_queues(), 0);
-    // What the back has mapped is released when that lets go.
+    // Pages that the back has mapped are released when it unmaps them.
     pair.back.close(&pair.h, &mut pair.bb, None).expect("a map");
     pair.front.step(&pair.g, &mut pair.fb).expect("a map");
     assert!(pair.front.is_closed());

@@ -1,5 +1,5 @@
-//! What a successor finds in the redo page at the moments at which a back may die with frames in
-//! its hands (docs/protocol 1.1, R7): when the port is given them, when it is asked for some, and
+//! The redo page as a successor finds it at the moments at which a back may die with frames in its
+//! hands (docs/protocol 1.1, R7): when the port is given them, when it is asked for some, and
 //! afterwards.
 //!
 //! ```text
@@ -218,8 +218,8 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
     survives.release(&rig);
 }
 
-/// What the port was asked for, what waits, and what the port has left: lost with the back until it
-/// is answered.
+/// Frames requested of the port, frames that wait, and frames left in the port: lost with the back
+/// until they are answered.
 #[test]
 fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     let rig = Rig::new();

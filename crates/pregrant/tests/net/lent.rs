@@ -26,7 +26,7 @@ use rig::{GUEST, Rig, TxGame, Way};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What the port does with lent payload.
+/// The port's use of lent payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
     Skip,
@@ -356,7 +356,7 @@ fn kept_frames_are_answered_late_and_in_order() {
     run(&mut g, &rig, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (4, 0));
     g.model.finish().unwrap();
-    // What no one keeps, and what was completed, means nothing.
+    // Tokens that no one holds, and completed ones, mean nothing.
     port.shelf.done.lock().unwrap().extend([Token(0), Token(77), Token(u64::MAX)]);
     play(&mut g, FRAMES[0], 0, None);
     run(&mut g, &rig, &mut port).unwrap();

@@ -186,8 +186,8 @@ fn kept_frames_are_answered_late_one_by_one() {
     }
 }
 
-/// What a kept frame has is mapped until it is done with, whatever the store's limit, or the guest,
-/// says meanwhile.
+/// Pages of a held frame are mapped until it is completed, whatever the store's limit, or the
+/// guest, says meanwhile.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]
 fn pages_of_a_kept_frame_stay() {

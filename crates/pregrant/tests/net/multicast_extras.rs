@@ -1,4 +1,4 @@
-//! What a guest requests beside its frames, on every way: multicast addresses in extra infos on TX
+//! A guest's requests beside its frames, on every way: multicast addresses in extra infos on TX
 //! (docs/protocol 2.8), and on RX only the frames that it named, with the hashes that it asked for
 //! (2.5, 2.11).
 #![cfg(not(miri))] // Miri has data_path_race
@@ -259,7 +259,7 @@ fn a_hashed_frame_waits_for_all_of_its_slots() {
         }
         assert_eq!((g.back.final_check(), g.run()), (Ok(true), Ok(())));
         assert_eq!(g.model.frames().expect("by the rules").len(), 1);
-        // What waits is what was hashed when it came from the port.
+        // Frames that wait were hashed when they came from the port.
         post(g, 2);
         assert_eq!(g.run(), Ok(()));
         assert_eq!(g.model.frames().expect("by the rules")[0].extras, [HASH]);

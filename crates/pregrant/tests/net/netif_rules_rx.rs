@@ -1,6 +1,5 @@
-//! What the back does with a guest's RX requests, played by the model front on every way: answers
-//! in the places of their requests, frames that wait for slots, requests that name what is not
-//! there.
+//! The back's answers to a guest's RX requests, played by the model front on every way: answers in
+//! the places of their requests, frames that wait for slots, requests that name what is not there.
 #![cfg(not(miri))] // Miri has data_path_race
 
 use crate::rig;

@@ -89,7 +89,7 @@ impl Pair {
             assert!(burst.push(&bytes(k), Offload::default()));
             assert_eq!(self.front.queue_mut(0).unwrap().send(&self.g, &burst.burst()), Ok(1));
             self.back.poll_tx(&self.h, 0, &mut port, &mut scratch).expect("good frames");
-            // What is held is answered by the next call.
+            // Held frames are answered by the next call.
             self.back.poll_tx(&self.h, 0, &mut port, &mut scratch).expect("good frames");
             self.front.queue_mut(0).unwrap().reclaim(&self.g, 1).expect("good answers");
             assert_eq!(port.took.pop().map(|f| f.0), Some(bytes(k)), "frame {k} from the guest");
@@ -153,8 +153,8 @@ fn without_one_of_the_keys_frames_go_as_ever() {
     }
 }
 
-/// What is beyond the store's limit, and what is longer than a staging buffer, is served by the
-/// next of the chain.
+/// Pages beyond the store's limit, and frames longer than a staging buffer, are served by the next
+/// of the chain.
 #[test]
 fn what_does_not_fit_goes_to_the_next_path() {
     let mut pair = Pair::new(Offers { limit: 20, ..Offers::default() });
@@ -202,7 +202,7 @@ fn the_bound_of_a_guest_s_pages_holds() {
     }
 }
 
-/// What all queues need comes before what any of them only keeps.
+/// Pages that all queues need come before pages that any of them only keeps.
 #[test]
 fn lists_come_before_pages_that_are_kept() {
     let len = DataLen::new(256);
@@ -252,8 +252,8 @@ fn succeed(pair: &mut Pair, features: BackFeatures) {
     assert_eq!(taken.ok(), Some(true));
 }
 
-/// What a predecessor offered holds while its rings live. A front that reconnects is offered
-/// what the back that runs can, whatever was offered before.
+/// A predecessor's offer holds while its rings live. A front that reconnects gets the offer of the
+/// back that runs, whatever was offered before.
 #[test]
 fn a_successor_offers_its_own_to_the_next_connection() {
     let with = |on: bool| BackFeatures {
@@ -294,9 +294,9 @@ fn a_successor_offers_its_own_to_the_next_connection() {
     }
 }
 
-/// What a back did not offer it does not do, whatever its front says: the front of 2015 says
-/// `feature-persistent` to every back, and keeps that promise only where the back said it, too. Nor
-/// does a successor that would.
+/// A back does not use a feature that it did not offer, whatever its front says: the front of 2015
+/// says `feature-persistent` to every back, and keeps that promise only where the back said it,
+/// too. Nor does a successor that would.
 #[test]
 fn a_front_s_key_alone_turns_nothing_on() {
     for offered in [false, true] {

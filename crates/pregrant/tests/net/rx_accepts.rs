@@ -1,5 +1,5 @@
-//! What a guest takes unfinished, as its frames are made ready for it and as ports see it:
-//! each of the 32 sets of keys, with each kind of frame.
+//! Offloads that a guest takes, as its frames are finished for it and as ports see them: each of
+//! the 32 sets of keys, with each kind of frame.
 #![cfg(not(miri))]
 
 use etherparse::{PacketBuilder, VlanId};
@@ -41,7 +41,7 @@ fn tagged(tags: u8, v6: bool, blank: bool) -> Vec<u8> {
     frame
 }
 
-/// What becomes of one frame: None, it is dropped.
+/// The fate of one frame: None, it is dropped.
 fn finished(accepts: RxAccepts, frame: &[u8], offload: Offload) -> Option<(Vec<u8>, Offload)> {
     let mut arena = Arena::new();
     assert!(arena.push(frame, offload));

@@ -515,7 +515,7 @@ fn a_back_that_is_asked_to_takes_a_long_frame_s_head_from_its_buffer_and_the_res
         let mut arena = Arena::new();
         assert!(arena.push(&frame, Offload::default()) && arena.push(&frame[..256], Offload::default()));
         assert_eq!(ends.front.send(&rig.guest, &ends.front_chan, &arena.burst()), Ok(2));
-        // What only the buffer has, only its reader gets.
+        // Bytes that only the buffer has, only its reader gets.
         let area = ends.front.chain().staging().expect("a staging area");
         assert!(area.bytes().copy_in(area.start(0), &[0xee; 100]));
         let (mut port, control) = (TestPort::default(), SharedControl::default());

@@ -189,8 +189,7 @@ fn a_kernel_back_that_follows_ours_is_not_taken_for_ours() {
 
 #[test]
 fn lists_count_only_where_the_connected_back_offers_their_length() {
-    // What the back that is connected says of its lengths, and whether the front may believe the
-    // key beside it.
+    // The connected back's key of its lengths, and whether the front may believe the key beside it.
     for (sizes, believed) in [(None, false), (Some("64;128"), false), (Some("64;256"), true)] {
         let xen = LocalXen::new();
         let (g, h) = (xen.domain(GUEST.0), xen.domain(HOST.0));

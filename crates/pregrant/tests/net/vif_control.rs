@@ -279,7 +279,7 @@ fn one_direction_s_bad_list_leaves_the_other_alone() {
             let staged = (5 * u64::from(tx.is_some()), 5 * u64::from(rx.is_some()));
             assert_eq!(staged_each_way((&g, &mut front), (&h, &mut vif)), staged);
 
-            // What a predecessor said holds, though the list could be taken now.
+            // A predecessor's refusal holds, though the list could be taken now.
             if let Some(list) = list {
                 fb.own.borrow_mut().insert(bad_key, list);
             }

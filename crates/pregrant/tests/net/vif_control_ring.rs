@@ -202,7 +202,7 @@ fn what_a_front_set_outlives_its_back() {
     assert_eq!((counts.grants, counts.mapped, counts.channels), (0, 0, 0));
 }
 
-/// What became of a request when a back died.
+/// The state of a request when a back died.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Died {
     /// None was asked, since the last answer was taken.

@@ -1,5 +1,5 @@
-//! What a back does as time passes: frames that wait for slots expire, guests that take none stall,
-//! a guest with a rate waits for its credit (docs/protocol 6). Time is the test's.
+//! The back's actions as time passes: frames that wait for slots expire, guests that take none
+//! stall, a guest with a rate waits for its credit (docs/protocol 6). Time is the test's.
 #![cfg(not(miri))]
 
 use crate::rig;
@@ -38,7 +38,7 @@ fn post(g: &mut RxGame, n: u16) {
     }
 }
 
-/// What a worker does: a round, then a control turn.
+/// A worker's step: a round, then a control turn.
 fn turn(g: &mut RxGame, now_ns: u64) {
     assert_eq!(g.run(), Ok(()));
     assert_eq!(g.back.turn(now_ns, &mut g.port), Ok(()));
@@ -241,7 +241,7 @@ fn the_link_is_up_when_all_queues_are_ready() {
         got.clear();
     }
     assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(Some(true)));
-    // What is taken up was up, and one that closes has none.
+    // A vif that is taken up was up, and one that closes has no link.
     pair.back.close(&pair.h, &mut pair.bb, None).expect("plain maps");
     assert!(!pair.back.link_is_up() && pair.back.deadline_ns().is_none());
     assert_eq!(pair.back.turn(&pair.h, &mut pair.ports), Ok(None));
@@ -330,7 +330,7 @@ fn a_garbled_rate_is_none_and_is_reported() {
     assert_eq!(Pair::connected(1, "1000,50000").back.bad_rate(), None);
 }
 
-/// What a frame costs is what its first request claims, whatever becomes of it.
+/// A frame costs the credit that its first request claims, whatever becomes of it.
 #[test]
 fn refused_frames_cost_credit_too() {
     let rig = Rig::new();

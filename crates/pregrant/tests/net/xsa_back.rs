@@ -63,8 +63,8 @@ fn slots() -> impl Strategy<Value = Vec<[u32; 3]>> {
 }
 
 proptest! {
-    /// What is validated and what is used come from one read: no slot is read twice, and each that
-    /// is consumed was.
+    /// Validated and used values come from one read: no slot is read twice, and each that is
+    /// consumed was read.
     #[test]
     fn xsa_155_197_tx_slots_are_read_once(slots in slots()) {
         let memory = Counting::<NetTx>::new(slots);

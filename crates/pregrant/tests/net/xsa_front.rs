@@ -165,9 +165,9 @@ fn xsa_216_pads_of_requests_are_zero() {
     }
 }
 
-/// What a back sees of the front's memory is the frames that were sent, and zeroes. This front
-/// treats every back as one that is not to be trusted: application memory is never granted, so
-/// `trusted` = 0 changes nothing.
+/// A back sees in the front's memory only the frames that were sent, and zeroes. This front treats
+/// every back as one that is not to be trusted: application memory is never granted, so `trusted` =
+/// 0 changes nothing.
 #[test]
 fn xsa_376_403_shared_pages_show_frames_and_nothing_else() {
     const SECRET: u8 = 0x5E;

@@ -222,8 +222,8 @@ fn xsa_396_a_back_that_cycles_gets_one_connection_s_pages() {
     }
 }
 
-/// What one vif may release for other pages, in its life (net/front/regions.rs), and the plans of
-/// the connection that comes to that: twelve are more than there are.
+/// The pages that one vif may release for others, in its life (net/front/regions.rs), and the plans
+/// of the connection that comes to that: twelve are more than there are.
 fn spare(limit: usize) -> usize {
     8192 + 12 * limit
 }
@@ -326,8 +326,8 @@ fn xsa_396_pages_come_back_with_the_access_that_they_had_and_to_no_one_else() {
     assert_eq!(hoarder.pages_with(SCRAWL), hoarder.maps.values().filter(|(_, writable)| *writable).count());
 }
 
-/// A page that the back has kept from its last connection may be its ring in this one. What it
-/// writes there before and after the vif is connected breaks the protocol like any other write.
+/// A page that the back has kept from its last connection may be its ring in this one. Its writes
+/// there before and after the vif is connected break the protocol like any other write.
 #[test]
 fn a_ring_that_is_written_to_through_an_old_mapping_is_a_fault_at_most() {
     for before in [true, false] {

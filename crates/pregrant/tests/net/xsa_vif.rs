@@ -99,7 +99,7 @@ fn ordinary() -> FrontConfig {
     FrontConfig { staging: Buffers::NONE, split_channels: false, ..FrontConfig::default() }
 }
 
-/// Two queues with 2 ring pages and 16 buffer pages a direction each. What passes the limit is
+/// Two queues with 2 ring pages and 16 buffer pages a direction each. Pages past the limit are
 /// never mapped: a queue goes on with ordinary grants, a vif whose rings alone pass it is closed.
 #[test]
 fn xsa_300_pages_beyond_the_limit_are_not_mapped() {
@@ -528,7 +528,7 @@ fn two_queues_with_the_same_grants_harm_their_guest_alone() {
 }
 
 /// A full list page has no terminator: the list goes on in the next page that is named, and ends
-/// where there is none. What is behind is not mapped, and its ids have no buffer.
+/// where there is none. Entries behind are not mapped, and their ids have no buffer.
 #[test]
 fn more_entries_than_the_named_pages_hold_are_not_taken() {
     const OCTETS: u32 = 64;
@@ -567,8 +567,7 @@ fn more_entries_than_the_named_pages_hold_are_not_taken() {
     }
 }
 
-/// What a connection that ends leaves of single-frame grants: nothing, whatever the back did to the
-/// last frames.
+/// A connection that ends leaves no single-frame grants, whatever the back did to the last frames.
 #[test]
 fn xsa_374_frames_in_flight_at_a_fault_are_given_back() {
     for granting in [Granting::PerFrame, Granting::Standing] {

@@ -20,7 +20,7 @@ use pregrant::wire::netif::{
 use std::collections::VecDeque;
 use std::fmt;
 
-/// What a back did wrong. `index` is the free-running ring index of the answer.
+/// A back's violation. `index` is the free-running ring index of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ModelFault {
     /// `rsp_prod` passes what was asked, or went backwards.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// hundred.
 const ROUNDS: usize = 200_000;
 
-/// What two outcomes of a race came to: a test that has seen one of them alone has seen no race.
+/// Counts of the two outcomes of a race: a test that has seen one of them alone has seen no race.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Outcomes {
     /// The peer was slower.

@@ -12,7 +12,7 @@ pub struct OwnGrants<G> {
 }
 
 impl<G> OwnGrants<G> {
-    /// What makes the grants gets the domain, which has those of the machine.
+    /// The function that makes the grants gets the domain, which has those of the machine.
     pub fn new(domain: LocalDomain, make: impl FnOnce(LocalDomain) -> G) -> Self {
         Self { grants: make(domain.clone()), domain }
     }

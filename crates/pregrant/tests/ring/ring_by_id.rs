@@ -43,7 +43,7 @@ enum Place {
     Journal(usize),
 }
 
-/// What outlives a back. What backs store there is kept in its order.
+/// Memory that outlives a back. Stores of backs are kept in their order.
 #[derive(Clone)]
 struct Survives {
     ring: Pages,

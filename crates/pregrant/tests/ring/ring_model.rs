@@ -151,7 +151,7 @@ impl Direction {
     }
 }
 
-/// What a ring is, said simply.
+/// A ring, modelled simply.
 #[derive(Debug)]
 struct Model {
     size: u64,

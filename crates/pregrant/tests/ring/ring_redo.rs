@@ -71,8 +71,8 @@ enum Place {
 /// A store that a back made.
 type Store = (Place, u32);
 
-/// What outlives a back: the ring's page and the redo page. What backs store there is kept in its
-/// order.
+/// Memory that outlives a back: the ring's page and the redo page. Stores of backs are kept in
+/// their order.
 struct Survives {
     ring: Pages,
     redo: Pages,
@@ -213,7 +213,7 @@ impl Survives {
     }
 }
 
-/// What a redo page may hold when a back begins.
+/// The content of a redo page when a back begins.
 #[derive(Clone, Copy, Debug)]
 enum Old {
     /// Zeroed: the file is new.
@@ -310,7 +310,7 @@ fn every_death<K: Sample>(case: Case) {
         let frames = BEHIND + HELD + (done - resumed);
         assert_eq!(second.inherited(), Some(InFlight { frames, asking: false, total: frames }));
         survives.at_each_death(&found, &attach, |made| {
-            // What the second was counting when it died may be counted again, and is never
+            // Frames that the second was counting when it died may be counted again, and are never
             // forgotten.
             let third = survives.attach::<K>().0.inherited().expect("a redo page");
             assert!((frames..=2 * frames).contains(&third.total) && third.frames <= frames, "{third:?}");
@@ -444,7 +444,7 @@ fn answers_that_were_never_asked_are_not_replayed() {
     assert!(survives.words() == before, "a refused ring is left as it was");
 }
 
-/// What a back has in its hands is what came in and was not answered, whatever became of the backs
+/// A back is moving the frames that came in and were not answered, whatever became of the backs
 /// before.
 #[test]
 fn a_successor_finds_what_its_predecessor_had_in_its_hands() {

@@ -1,5 +1,5 @@
-//! What a test says that needs something which this machine has not. The tests of the other crates
-//! have it by its path.
+//! The message of a test that needs something which this machine lacks. The tests of the other
+//! crates have it by its path.
 
 use std::fmt::Display;
 
