@@ -374,7 +374,7 @@ pub fn play<P: Platform, T: Transport>(
     let Some(until) = vifs.first().map(|(vif, ..)| vif.now(SILENCE)) else { return Ok(()) };
     for (vif, case, asked, got) in &mut vifs {
         *got = vif.answers(xs, *asked, until)?;
-        // The truth in place of a lying index would be another lie.
+        // The right value in place of a false index would be false, too.
         if !matches!(case.play, Play::Index(_)) {
             vif.play_good();
         }

@@ -113,7 +113,7 @@ const WORKERS: [&str; 2] = ["1", "2"];
 /// Who dies, or goes in good order, while frames are on their way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    Nobody,
+    Neither,
     /// At any point of a batch, or between two; another one takes the live rings up.
     BackIsKilled,
     /// Another one in the same domain starts from the beginning.
@@ -123,7 +123,7 @@ enum End {
 }
 
 const ENDS: [End; 5] =
-    [End::Nobody, End::BackIsKilled, End::FrontDies, End::FrontClosesAndOpens, End::BackClosesAndOpens];
+    [End::Neither, End::BackIsKilled, End::FrontDies, End::FrontClosesAndOpens, End::BackClosesAndOpens];
 
 fn levels() -> [usize; 6] {
     [WAYS.len(), SIZES.len(), QUEUES.len(), SG.len(), WORKERS.len(), ENDS.len()]
@@ -342,11 +342,11 @@ fn play(cell: &Cell, dice: &mut Dice) {
     }
     // Of those that were made before: how many may be missing.
     let mut may_miss = [0; 2];
-    if ![End::Nobody, End::BackIsKilled].contains(&cell.end) {
+    if ![End::Neither, End::BackIsKilled].contains(&cell.end) {
         may_miss = [in_flight(&traffic), traffic.missing(0..first)];
     }
     match cell.end {
-        End::Nobody => {}
+        End::Neither => {}
         End::BackIsKilled if crashes => {}
         End::BackIsKilled => stage.back.kill(),
         End::FrontDies | End::FrontClosesAndOpens => {
@@ -433,7 +433,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
     if !receives {
         assert_eq!(traffic.missing(0..total), total, "frames over several slots for the guest");
     }
-    if cell.end == End::Nobody {
+    if cell.end == End::Neither {
         let whole = |counts: &[Counts; 2]| {
             [sends, receives].into_iter().zip(counts).enumerate().all(|(dir, (taken, counts))| {
                 // Those from the guest were dropped there already.
@@ -451,7 +451,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
         assert_eq!(dropped, due, "dropped by the guest");
     }
     // Elsewhere frames came before the back knew all.
-    let exact = cell.end == End::Nobody;
+    let exact = cell.end == End::Neither;
     for (dir, (taken, counts)) in [sends, receives].into_iter().zip(counts).enumerate() {
         if taken {
             assert_by((cell.way.by)(cell.len)[dir], counts, exact);

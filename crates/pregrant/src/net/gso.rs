@@ -20,8 +20,8 @@ use super::headers::{HeaderFault, IpHeaders, IpVersion};
 use crate::port::{Arena, FrameDesc, Offload};
 use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
-/// The least payload of a segment. Linux accepts no MSS below 88 (TCP_MIN_MSS), of which TCP
-/// options take 40 at most; it sends with none below 48 (TCP_MIN_SND_MSS), as it does since small
+/// The least payload of a segment. Linux accepts no MSS below 88 (TCP_MIN_MSS), and TCP options
+/// take 40 of that at most; it sends with none below 48 (TCP_MIN_SND_MSS), as it does since small
 /// ones were used for attacks (CVE-2019-11479).
 pub const MIN_GSO_SIZE: u16 = 48;
 /// The longest headers that are copied into each segment: what Linux parses to set an IPv6

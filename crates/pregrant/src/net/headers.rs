@@ -151,7 +151,7 @@ impl IpHeaders {
         Self::parse_head(frame, frame.len())
     }
 
-    /// The same for a frame of `len` bytes of which `frame` has the first. Headers that are not all
+    /// The same for a frame of `len` bytes; `frame` has the first of them. Headers that are not all
     /// there are truncated.
     pub fn parse_head(frame: &[u8], len: usize) -> Result<Self, HeaderFault> {
         let mut ethertype = be16(frame, 12).ok_or(HeaderFault::Truncated)?;

@@ -130,7 +130,7 @@ fn back(
     assert_eq!(ring.unanswered(), 0);
 }
 
-/// Rewrites slots by words and frames by bytes, never the indices: what a lying index does is in
+/// Rewrites slots by words and frames by bytes, never the indices: a false index is in
 /// `ring_model`.
 fn scribble(ring: &Pages, frames: &Pages, stop: &AtomicBool) -> u32 {
     let (mut state, mut rounds) = (0x9e37_79b9u32, 0);

@@ -140,7 +140,7 @@ impl ControlPage {
         encode(&mut self.words, self.sequence, (multicast, hash), last, grefs);
         let put = |i: usize| {
             let fits = self.memory.store_u32(self.next * COPY_BYTES + i * 4, self.words[i]);
-            debug_assert!(fits, "a copy lies inside of the page");
+            debug_assert!(fits, "a copy is inside the page");
         };
         for i in (0..WORDS).filter(|i| *i != CHECKSUM) {
             put(i);

@@ -58,8 +58,8 @@ impl Control {
         self.offers_multicast = offered;
     }
 
-    /// A connection whose guest has set nothing, or of which nothing is known any more: the list
-    /// says which. `rsp_prod` is the control ring's. What the page had is overwritten.
+    /// A connection whose guest has set nothing, or whose settings are lost: the list says which.
+    /// `rsp_prod` is the control ring's. What the page had is overwritten.
     #[inline(never)]
     pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
         self.multicast = multicast;

@@ -6,7 +6,7 @@
 //! A copy, so that no queue takes a lock for a batch: it is made again when the number of changes
 //! differs.
 //!
-//! What a guest may do: change its wishes at any rate. Each change costs its own queues a copy of
+//! What a guest may do: change its settings at any rate. Each change costs its own queues a copy of
 //! some hundred bytes.
 
 use super::hash::{HashSettings, HashSteering};

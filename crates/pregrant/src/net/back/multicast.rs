@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(wants(&list), [true; 4]);
         let mut lost = MulticastList::lost();
         lost.request(true);
-        assert_eq!(wants(&lost), [true; 4], "nobody knows what was named");
+        assert_eq!(wants(&lost), [true; 4], "the named addresses are lost");
     }
 
     #[test]

@@ -199,14 +199,14 @@ impl<P: Platform> TxQueue<P> {
             let (todo, short) =
                 self.batch.take_within(&mut self.ring, arena, self.claims, &mut credit.left)?;
             match short {
-                // A window has begun, and nothing was taken yet.
+                // A window has started, and nothing was taken yet.
                 Some(size) if !credit.is_short(size, clock.now_ns()) && self.batch.nr_frames == 0 => {}
                 _ => return Ok(todo),
             }
         }
     }
 
-    /// Has the batch's wishes done, before anything of it is answered.
+    /// Executes the batch's multicast requests, before anything of it is answered.
     #[cold]
     fn ask(&mut self, control: &SharedControl) {
         let mut refused = 0u64;

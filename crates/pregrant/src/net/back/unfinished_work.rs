@@ -30,7 +30,10 @@ impl fmt::Display for Interrupted {
             write!(f, " (and what it was just taking from {asking} port(s), a burst at most)")?;
         }
         if *unknown > 0 {
-            write!(f, "; {unknown} queue(s) had no redo page, and nobody knows what these repeat or lost")?;
+            write!(
+                f,
+                "; {unknown} queue(s) had no redo page, and their repeated or lost frames are unknown"
+            )?;
         }
         Ok(())
     }

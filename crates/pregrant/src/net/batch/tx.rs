@@ -10,7 +10,7 @@
 //! Each request is copied out of the ring once; the copies are validated by the rules of
 //! docs/protocol 2.6, which tell three kinds of wrong apart: a frame that is dropped and answered
 //! with ERROR, a failed grant operation (later, by the path), and a fault that closes the device
-//! ([`PeerFault`]). A batch holds at most 64 frames, and no frame is begun without room for the
+//! ([`PeerFault`]). A batch holds at most 64 frames, and no frame is started without room for the
 //! longest, nor after one with which the batch has [`BATCH_SEGMENTS`]: the port cuts large
 //! segments, in their sender's time.
 //!
@@ -153,7 +153,7 @@ pub struct TxBatch {
     /// It takes long frames also where their pages are mapped anyhow
     /// ([`Payload::Named`](crate::port::Payload::Named)).
     pub names: bool,
-    /// Frames of which only [`heads`](Self::heads) bytes are in the arena.
+    /// Frames with only [`heads`](Self::heads) bytes in the arena.
     pub zero_copy: Todo,
     /// Bytes at the front of a lent frame that are.
     pub heads: [u16; BURST_FRAMES],
@@ -169,7 +169,7 @@ pub struct TxBatch {
     pub unfit: Todo,
     /// Segments into which its frames are to be cut.
     segments: usize,
-    /// These wishes, each with its answer in [`TxBatch::rsps`].
+    /// These multicast requests, each with its answer in [`TxBatch::rsps`].
     pub multicast: Vec<(u16, MulticastAsk)>,
 }
 

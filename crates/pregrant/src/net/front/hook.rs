@@ -189,7 +189,7 @@ impl Diverted {
         self.redirected.has_room() && self.back.has_room()
     }
 
-    /// The arena of frames for `vif`, of which one is about to be added.
+    /// The arena of frames for `vif`; one is about to be added.
     #[inline(always)]
     pub(super) fn to(&mut self, vif: u32) -> &mut Arena {
         if let Some(to) = self.to.get_mut(self.redirected.len()) {

@@ -316,7 +316,7 @@ impl Slots<'_> {
         let buffer = self.buffers.of(part.slot);
         if frame.is_changed() {
             let fits = path.bytes().copy_in(path.start(buffer) + offset, frame.head());
-            debug_assert!(fits, "a buffer lies in its region");
+            debug_assert!(fits, "a buffer is in its region");
         }
         let sent = to.tx.send_on(buffer, (offset as u16, len as u16), frame.offload);
         if sent {

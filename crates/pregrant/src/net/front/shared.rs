@@ -1,4 +1,5 @@
-//! What a queue shared with its back for a path.
+//! The memory of one path that a queue shared with its back: in which directions, and which the
+//! back accepted.
 
 use crate::net::features::ActiveLists;
 use crate::net::path::PathName;

@@ -103,7 +103,7 @@ impl<P: Platform> TxSlots<P> {
                 Err(e) => return Err((e, reqs.map(|req| req.id), k + 1)),
             }
             let to = path.bytes().piece_mut(path.start(id), size);
-            debug_assert!(to.is_some(), "a slot lies in its region");
+            debug_assert!(to.is_some(), "a slot is in its region");
             if let Some(to) = to {
                 frame.copy_to(at, to);
             }
@@ -154,8 +154,8 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// The back takes received buffers, the first of which has this id in the queue's lists
-    /// (docs/protocol 3.5).
+    /// The back takes received buffers; the first has this id in the queue's lists (docs/protocol
+    /// 3.5).
     pub fn allow_send_on(&mut self, first_id: u16) {
         let n = self.slots.in_flight.len();
         self.sent_on = SentOn {

@@ -158,7 +158,7 @@ pub(crate) fn fill<M: RingMem<Kind = NetTx>, B: SharedBytes, F: Frames>(
             bytes.prefetch_write(next.at as usize, frame.len().min(1024));
         }
         let to = bytes.piece_mut(place.at as usize, frame.len());
-        debug_assert!(to.is_some(), "a slot lies in its region");
+        debug_assert!(to.is_some(), "a slot is in its region");
         if let Some(to) = to {
             frame.copy_to(0, to);
         }

@@ -5,12 +5,13 @@
 //!         ^                                                                       | back at 5 or 6
 //!         +------------------- 6 Closed <----------- 5 Closing <-----------------+
 //! ```
-//! Every step is taken in [`FrontVif::step`], which the owner calls when a watch fired; none runs
-//! on the data path. RX requests are posted, and staging is used, only once the back is connected
-//! and has said which lists it accepted. What a back may do: offer anything, accept nothing, close
-//! at any time, keep pages mapped. A front that reconnects offers it the same pages again
-//! ([`regions`](super::regions)), not without pause ([`backoff`](crate::xenbus::backoff)). Frames
-//! that are on the rings when the back closes are lost, as on any Ethernet whose cable is pulled.
+//! Invariants: every step is taken in [`FrontVif::step`], which the owner calls when a watch fired;
+//! none runs on the data path. RX requests are posted, and staging is used, only once the back is
+//! connected and has said which lists it accepted. A front that reconnects offers the same pages
+//! again ([`regions`](super::regions)), after a pause ([`backoff`](crate::xenbus::backoff)).
+//!
+//! What a back may do: offer anything, accept nothing, close at any time, keep pages mapped. Frames
+//! that are on the rings when the back closes are lost, as on an Ethernet whose cable is pulled.
 
 use super::asked::Asked;
 use super::config::FrontConfig;

@@ -78,7 +78,7 @@ struct Part {
 #[derive(Debug)]
 struct Kept {
     token: Token,
-    /// A page of each of its parts.
+    /// A page for each of its parts.
     pages: [u32; DROP_SLOTS],
     nr_pages: usize,
 }
@@ -103,7 +103,7 @@ pub struct HeldFrames {
 /// What a path does that leaves payload where the guest put it ([`TxBatch::zero_copy`]) for a
 /// port that takes it there.
 pub trait HoldsFrames<P: Platform> {
-    /// Makes the payload of the batch's frames reachable. Returns those of which it is not.
+    /// Makes the payload of the batch's frames reachable. Returns the frames for which that failed.
     fn map_payload(&mut self, p: &P, of: DomId) -> Todo;
     /// As [`PayloadSource::hold`](crate::port::PayloadSource::hold). None too where the frame is
     /// another path's.
@@ -178,8 +178,8 @@ impl Default for HeldFrames {
 }
 
 impl HeldFrames {
-    /// Lends those frames of `todo` that are long enough, of which nothing is fetched and all slots
-    /// have a place; and returns them. `copy` copies what is at a place.
+    /// Lends those frames of `todo` that are long enough, not fetched in part, and have a place for
+    /// each slot; returns them. `copy` copies what is at a place.
     #[cold]
     #[inline(never)]
     pub fn lend(

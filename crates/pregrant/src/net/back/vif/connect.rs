@@ -72,7 +72,8 @@ impl<P: Platform> Vif<P> {
         Ok((connected_queues(bus)? as usize, RxAccepts::read(bus)?.offloads()))
     }
 
-    /// Maps rings, binds channels, judges staging lists and data rings; says which were accepted.
+    /// Maps rings, binds channels, validates staging lists and data rings; says which were
+    /// accepted.
     pub(super) fn connect_queues<B: DeviceBus>(
         &mut self,
         p: &P,

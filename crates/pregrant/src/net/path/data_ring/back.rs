@@ -180,7 +180,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
                 let place = (place as usize + ahead) & (self.size - 1);
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
                 let fits = copy_in_around(&self.map, self.size, place, from);
-                debug_assert!(fits, "a place lies in its half");
+                debug_assert!(fits, "a place is in its half");
                 given.used.note(batch.first_index.wrapping_add(slot.rsp.into()), given.places.head());
                 let rsp = &mut batch.rsps[slot.rsp as usize];
                 rsp.offset = (place / PLACE_BYTES) as u16;

@@ -150,7 +150,7 @@ impl<P: Platform> SendArea<P> {
         let place = self.places.take(len)?;
         let to_end = len.min(self.places.size() as usize - place as usize);
         let there = self.granted.bytes().piece_mut(place as usize, to_end);
-        debug_assert!(there.is_some(), "a place lies in its half");
+        debug_assert!(there.is_some(), "a place is in its half");
         if let Some(to) = there {
             frame.copy_to(0, to);
         }

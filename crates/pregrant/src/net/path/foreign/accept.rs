@@ -43,7 +43,7 @@ impl<P: Platform> AcceptForeign<P> {
             Lost(format!("its guest names frames to a predecessor that mapped all of its memory, and {why}"))
         };
         if !self.allowed {
-            return Err(lost(&"this back was not told to do so (--path foreign)"));
+            return Err(lost(&"this back does not run with --path foreign"));
         }
         if !asks {
             return Err(lost(&format_args!("does not ask for it any more ({REQUEST})")));

@@ -39,7 +39,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Of pages 0 to `pages`, so many of which have a place.
+    /// For pages 0 to `pages`; so many of them have a place.
     pub fn new(pages: usize, places: usize) -> Self {
         Self {
             place_of: vec![NONE; pages].into_boxed_slice(),

@@ -30,7 +30,7 @@ pub struct GrefExchange<M> {
     commands: Mutex<Vec<PageCommand<M>>>,
     /// What the last GiveBack came to, until it is taken.
     given: Mutex<Option<Vec<M>>>,
-    /// A GiveBack waits for frames of which a port has the pages.
+    /// A GiveBack waits for frames whose pages a port has.
     waits: AtomicBool,
     has_given: AtomicBool,
     /// Of the table, as the worker left it: TX, RX.
@@ -82,7 +82,7 @@ impl<M> GrefExchange<M> {
     }
 
     /// The worker, between two batches: does what it was asked. True: something is given back. All
-    /// of a list goes together; one of which a page is held, and what was asked after it, waits.
+    /// of a list goes together; a list with a held page, and later requests, wait.
     pub fn apply(&self, table: &mut GrefTable<M>) -> bool {
         let mut commands = mem::take(&mut *self.commands.lock()).into_iter();
         let (mut gave, mut waits) = (false, false);

@@ -63,7 +63,7 @@ impl GrefPage {
         let entries: Vec<_> = entries.take(LIMIT_MAX).map(|(gref, flags)| [gref, u32::from(flags)]).collect();
         let put = |i: usize, word: u32| {
             let fits = self.memory.store_u32(copy(version) + i * 4, word);
-            debug_assert!(fits, "a copy lies inside of its memory");
+            debug_assert!(fits, "a copy is inside its memory");
         };
         put(0, MAGIC);
         put(1, version);

@@ -56,7 +56,7 @@ impl<P: Platform> TxSlots<P> {
         let copied = memory
             .piece(desc.at as usize, len)
             .is_some_and(|frame| path.bytes().copy_piece_in(path.start(id) + offset, frame));
-        debug_assert!(copied, "a frame lies in the memory, and a slot in its region");
+        debug_assert!(copied, "a frame is in the memory, and a slot in its region");
         let gref = if F::GRANTS { gref } else { 0 };
         let (offset, flags) = (offset as u16, flags_of(&desc.offload) | F::TX_FLAGS);
         self.push_own(&TxRequest { gref, offset, flags, id, size: len as u16 }, F::NAME);
@@ -165,7 +165,7 @@ impl<P: Platform> TxFront<P> {
         let mut scratch = core::mem::take(&mut own.scratch);
         let frame = FrameDesc { at: 0, ..*desc };
         let copied = memory.copy_out(desc.at as usize, &mut scratch[..desc.len as usize]);
-        debug_assert!(copied, "a frame lies in the memory");
+        debug_assert!(copied, "a frame is in the memory");
         let sent = self.send_some(p, &Burst { bytes: &scratch, frames: &[frame] });
         if let Some(own) = &mut self.own {
             own.scratch = scratch;

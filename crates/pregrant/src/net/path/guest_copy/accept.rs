@@ -24,7 +24,7 @@ use crate::xenbus::refusal::TooManyPages;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// A list page, mapped no longer than it is written, and the generation that was begun there.
+/// A list page, mapped no longer than it is written, and the generation that was started there.
 type PageList<P> = (<<P as Platform>::Peer as PeerMem>::Map, u8);
 
 /// See the module.

@@ -46,7 +46,7 @@ pub fn begin(list: &impl SharedBytes) -> u8 {
 
 impl<P: Platform> GuestCopyPath<P> {
     /// Lends pages to domain `to`, and names them in its list page, in which this generation was
-    /// [begun](begin).
+    /// [started](begin).
     pub fn lend(
         p: &P,
         to: DomId,
@@ -100,7 +100,7 @@ impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
                 let at = page(slot.rsp) as usize * PAGE_SIZE + usize::from(slot.offset);
                 let fits = self.region.copy_in(at, from);
-                debug_assert!(fits, "a piece lies in its page");
+                debug_assert!(fits, "a piece is in its page");
                 batch.rsps[slot.rsp as usize].flags |= self.flags;
             }
         }

@@ -34,7 +34,7 @@ pub struct BackPages<P: Platform> {
     list: Granted<P>,
     of: DomId,
     ops: Vec<CopyOp>,
-    /// Of each: which frame of the arena, and of which generation.
+    /// Of each: its frame of the arena, and its generation.
     whose: Vec<(u16, u8)>,
 }
 

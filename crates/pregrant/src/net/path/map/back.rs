@@ -33,7 +33,7 @@ struct Part {
     at: u32,
 }
 
-/// A batch of which the port keeps frames.
+/// A batch with frames that the port holds.
 struct Kept<M> {
     serial: u64,
     /// Those that it has not completed.
@@ -189,7 +189,7 @@ impl<P: Platform> MapPath<P> {
         }
     }
 
-    /// Fails the frames of which a page could not be mapped.
+    /// Fails the frames with a page that could not be mapped.
     fn fail_bad(&self, batch: &mut TxBatch, out: &mut Arena) {
         for &k in &self.bad {
             let part = self.parts[k as usize];
@@ -244,8 +244,8 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         let whole = self.own & !batch.zero_copy & !batch.failed;
         if whole != 0 {
             self.copy_out(p, of, whole, batch, out);
-            // Also those that are lent: the port may never look, and must not have had what is
-            // answered with ERROR.
+            // Also those that are lent: the port may never read them, and must not have a frame
+            // that is answered with ERROR.
             self.fail_bad(batch, out);
         }
         batch.zero_copy &= !batch.failed;
