@@ -3,7 +3,7 @@
 //!
 //! In the rig with `--icount` a nanosecond is an instruction, of the domain or of Xen for it. With
 //! `--profile` QEMU's plugin (`rig/profile/count.c`) writes down what was executed since the last
-//! reading: it looks for an instruction that loads `MARK`.
+//! reading: it waits for an instruction that loads `MARK`.
 
 use pregrant::DomId;
 use pregrant_host::linux::domain_time;

@@ -46,7 +46,7 @@ struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// Sends what the stack made, as far as there is room; the rest goes first the next time.
+    /// Sends the frames of the stack while there is room; the rest goes first the next time.
     fn flush(&mut self) -> Result<()> {
         self.front.queue_mut(0).expect("a live vif").reclaim(self.guest, 1)?;
         self.gone += self
