@@ -154,8 +154,8 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// The back takes received buffers; the first has this id in the queue's lists (docs/protocol
-    /// 3.5).
+    /// The back takes received buffers; the first has this id in the queue's lists
+    /// (docs/protocol 3.5).
     pub fn allow_send_on(&mut self, first_id: u16) {
         let n = self.slots.in_flight.len();
         self.sent_on = SentOn {

@@ -9,7 +9,7 @@ use crate::net::path::accept::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::none::NoMemory;
-use crate::net::path::{Asks, PathNotOffered, Negotiation, PathName, StagingPath};
+use crate::net::path::{Asks, Negotiation, PathName, PathNotOffered, StagingPath};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs};
 use alloc::boxed::Box;
@@ -76,7 +76,12 @@ impl Asks for Staging {
     fn asked(wanted: Buffers, back: &BackFeatures, _can_name: bool) -> Buffers {
         wanted.offered_by(&back.staging)
     }
-    fn not_offered(wanted: Buffers, _asked: Buffers, back: &BackFeatures, alone: bool) -> Vec<PathNotOffered> {
+    fn not_offered(
+        wanted: Buffers,
+        _asked: Buffers,
+        back: &BackFeatures,
+        alone: bool,
+    ) -> Vec<PathNotOffered> {
         wanted.not_offered(&back.staging, alone)
     }
     fn smaller(asked: Buffers, back: &BackFeatures) -> Vec<Buffers> {
