@@ -256,10 +256,10 @@ impl Game {
         if self.step() && self.back.is_connected() {
             self.set("state", "4");
             let mut model = self.disk.lock();
-            model.figures_told = *self.back.figures().expect("it is connected");
+            model.known_figures = *self.back.figures().expect("it is connected");
             model.barrier = self.front_bus.peer.borrow()["feature-barrier"] == "1";
             model.max_indirect = self.config.features.max_indirect_segments as u16;
-            assert_eq!(model.figures_told.sectors, model.image.sectors);
+            assert_eq!(model.known_figures.sectors, model.image.sectors);
             drop(model);
             assert_eq!(self.back.queues().len(), if odd { self.back.queues().len() } else { n_queues });
             self.lanes = self.disk.lock().last_lanes(self.back.queues().len());
@@ -657,14 +657,14 @@ impl Game {
         } else {
             self.back.resize(&mut self.back_bus, sectors).expect("a store");
         }
-        self.disk.lock().figures_told.sectors = sectors;
-        self.is_told();
+        self.disk.lock().known_figures.sectors = sectors;
+        self.is_notified();
     }
 
     /// The guest sees how long its disk is.
-    fn is_told(&self) {
-        let figures_told = self.front_bus.peer.borrow()["sectors"].clone();
-        assert_eq!(figures_told, self.disk.lock().figures_told.sectors.to_string());
+    fn is_notified(&self) {
+        let known_figures = self.front_bus.peer.borrow()["sectors"].clone();
+        assert_eq!(known_figures, self.disk.lock().known_figures.sectors.to_string());
     }
 
     /// The back ends, in good order or not, and another one is there; its image may have changed.
@@ -702,8 +702,8 @@ impl Game {
         self.disk.lock().dies_in = None;
         self.back = fresh(self.config, self.page_limit, &self.disk);
         assert_eq!(self.rig.xen.counts().mapped, 0, "a dead back has nothing mapped");
-        let figures_told = self.disk.lock().figures_told.sectors;
-        let sectors = figures_told.saturating_add_signed(grows);
+        let known_figures = self.disk.lock().known_figures.sectors;
+        let sectors = known_figures.saturating_add_signed(grows);
         self.disk.lock().image.sectors = sectors;
         for queue in &mut self.queues {
             queue.again = queue.open.len();
@@ -713,16 +713,16 @@ impl Game {
         let up = back.reattach(&rig.host, back_bus, &mut |name, bytes| keep(kept, name, bytes));
         let is_up = up.as_ref().is_ok_and(|up| *up);
         let lied = self.names_ring() || self.queues.iter().any(|q| q.lying);
-        assert!(is_up == (sectors >= figures_told) || lied && !is_up, "{up:?}");
+        assert!(is_up == (sectors >= known_figures) || lied && !is_up, "{up:?}");
         if !self.check_step(up) {
             return self.disconnect();
         }
         let n = self.queues.len();
         let mut model = self.disk.lock();
-        model.figures_told.sectors = sectors;
+        model.known_figures.sectors = sectors;
         self.lanes = model.last_lanes(n);
         drop(model);
-        self.is_told();
+        self.is_notified();
     }
 
     /// A queue that sleeps is woken by what it waits for: a request, or its disk.

@@ -134,7 +134,7 @@ pub struct Model {
     /// What the image is.
     pub image: DiskFigures,
     /// What the guest knows.
-    pub figures_told: DiskFigures,
+    pub known_figures: DiskFigures,
     pub barrier: bool,
     pub max_indirect: u16,
     pub path: PathName,
@@ -170,7 +170,7 @@ impl ModelDisk {
         assert!(region.copy_out(0, &mut memory));
         Self::of(Model {
             image,
-            figures_told: image,
+            known_figures: image,
             barrier: false,
             max_indirect: 0,
             path,
@@ -333,20 +333,20 @@ impl Model {
 
     #[allow(clippy::type_complexity)] // one use
     fn outcome(&self, request: &Request) -> Result<(Vec<IoOp>, bool, u64, u64, Vec<Part>), i16> {
-        let units = u64::from(self.figures_told.sector_size) / SECTOR_BYTES as u64;
+        let units = u64::from(self.known_figures.sector_size) / SECTOR_BYTES as u64;
         let on_disk = |sector: u64, n: u64| {
             let end = u128::from(sector) + u128::from(n);
             n > 0
                 && sector.is_multiple_of(units)
                 && n.is_multiple_of(units)
-                && end <= self.figures_told.sectors.into()
+                && end <= self.known_figures.sectors.into()
         };
         let (op, sector, segments) = match request {
             Request::Other { .. } => return Err(RSP_EOPNOTSUPP),
             Request::Discard(r) => {
                 let secure = r.flag & DISCARD_SECURE != 0;
-                let can = self.figures_told.discard.is_some_and(|d| !secure || d.secure)
-                    && !self.figures_told.read_only;
+                let can = self.known_figures.discard.is_some_and(|d| !secure || d.secure)
+                    && !self.known_figures.read_only;
                 return match (can, on_disk(r.sector, r.nr_sectors)) {
                     (false, _) => Err(RSP_EOPNOTSUPP),
                     (_, false) => Err(RSP_ERROR),
@@ -374,8 +374,8 @@ impl Model {
             }
         };
         let alone = op == OP_WRITE_BARRIER;
-        if alone && !(self.barrier && self.figures_told.flush)
-            || op == OP_FLUSH_DISKCACHE && !self.figures_told.flush
+        if alone && !(self.barrier && self.known_figures.flush)
+            || op == OP_FLUSH_DISKCACHE && !self.known_figures.flush
         {
             return Err(RSP_EOPNOTSUPP);
         }
@@ -400,7 +400,7 @@ impl Model {
             parts.push(Part { gref: segment.gref, page: self.page(segment.gref, reads), at, len });
             total += last - first + 1;
         }
-        let wrong = !reads && self.figures_told.read_only || !on_disk(sector, total);
+        let wrong = !reads && self.known_figures.read_only || !on_disk(sector, total);
         // Where a read is copied, its pages are checked when there are bytes.
         if wrong || !reads && parts.iter().any(|part| part.page.is_none()) {
             return Err(RSP_ERROR);
@@ -522,7 +522,7 @@ impl Model {
 
 impl shared_disk::Model for Model {
     fn open(&mut self, how: &Opening) -> Result<DiskFigures, OpenError> {
-        assert!(how.writable || self.figures_told.read_only, "the toolstack lets its guest write");
+        assert!(how.writable || self.known_figures.read_only, "the toolstack lets its guest write");
         assert!(self.lanes.iter().all(|lane| lane.gone), "it is opened while somebody has a way to it");
         Ok(if how.native_sectors { self.image } else { self.image.in_sectors_of_512() })
     }

@@ -47,7 +47,7 @@ void *qemu_plugin_insn_haddr(const struct qemu_plugin_insn *insn);
 static const uint64_t XEN = 0xffff82d040000000, XEN_END = 0xffff82d080000000;
 static const uint64_t KERNEL = 0xffffffff80000000, KERNEL_END = 0xffffffffc0000000;
 
-enum owner { UNKNOWN, NOBODY, DOM0, GUEST, OWNERS };
+enum owner { UNKNOWN, NO_ONE, DOM0, GUEST, OWNERS };
 
 struct block {
 	uint64_t at;    /* as the machine addresses it */
@@ -70,7 +70,7 @@ static struct page *pages[BUCKETS];
 static FILE *out;
 static uint64_t at_switch, at_idle;
 /* Who runs; UNKNOWN from a switch on until it shows, and the blocks that were executed meanwhile. */
-static enum owner runs = NOBODY;
+static enum owner runs = NO_ONE;
 static struct block *switching[SWITCH_MOST];
 static size_t switching_len;
 /* Of dom0's kernel, from its addresses to this process's. */
@@ -147,7 +147,7 @@ static void executed(unsigned int cpu, void *data)
 	} else if (block->at == at_switch) {
 		runs = UNKNOWN;
 	} else if (block->at == at_idle) {
-		settle(NOBODY);
+		settle(NO_ONE);
 	}
 	if (runs != UNKNOWN)
 		block->times[runs]++;
@@ -165,7 +165,7 @@ static void marked(unsigned int cpu, void *data)
 	for (struct block *b = newest; b; b = b->newer)
 		for (int owner = 0; owner < OWNERS; owner++)
 			sums[owner] += b->times[owner] * b->length;
-	fprintf(out, "reading %" PRIu64 " %" PRIu64 "\n", sums[GUEST], sums[NOBODY]);
+	fprintf(out, "reading %" PRIu64 " %" PRIu64 "\n", sums[GUEST], sums[NO_ONE]);
 	for (struct block *b = newest; b; b = b->newer) {
 		if (b->times[DOM0])
 			fprintf(out, "%" PRIx64 " %c %" PRIu64 "\n", b->at, b->is_xen ? 'x' : 'd', b->times[DOM0] * b->length);

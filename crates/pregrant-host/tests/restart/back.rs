@@ -211,7 +211,7 @@ pub fn play(ordinary: &str, path: &Path) {
     let spread = ordinary == "spread";
     let process = Arc::new(Mutex::new(Process { state: Log::open(&platform, BACK), began_ns }));
     let logs = LOGGED.map(|of| (of, Arc::new(Mutex::new(Log::open(&platform, of)))));
-    let told_of = logs.clone();
+    let report_logs = logs.clone();
     let watched = [BACK, LOGGED[0], LOGGED[1]].map(|of| Log::open(&platform, of));
     let switch = Switch::new();
     let wakers = Wakers::default();
@@ -249,7 +249,7 @@ pub fn play(ordinary: &str, path: &Path) {
     }
     let waker = doorbell_of(watched, wakers);
     backend.platform().events().also_wake_on(waker.as_fd()).unwrap();
-    let mut serving = Serving { backend, waker, state, end: Arc::clone(&end), told_of };
+    let mut serving = Serving { backend, waker, state, end: Arc::clone(&end), report_logs };
     Worker::new(Mode::Adaptive).run(&mut serving).unwrap();
     let Serving { mut backend, state, .. } = serving;
     let drained = if end.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
@@ -262,7 +262,7 @@ struct Serving {
     waker: UnixStream,
     state: Log,
     end: Arc<AtomicU8>,
-    told_of: [(DomId, Arc<Mutex<Log>>); 2],
+    report_logs: [(DomId, Arc<Mutex<Log>>); 2],
 }
 
 impl Rest for Serving {
@@ -279,7 +279,7 @@ impl Rest for Serving {
     fn control(&mut self) -> Result<(), BackendError> {
         self.backend.control()?;
         let state = &self.state;
-        report_predecessors(&self.told_of, &self.backend.reports());
+        report_predecessors(&self.report_logs, &self.backend.reports());
         if state.get(Word::Stage) == 1 && self.backend.nr_live() > 0 {
             state.set(Word::Stage, 2);
             println!("live");

@@ -5,7 +5,7 @@
 //!   control ring --ask--> Control { multicast, hash } --commit--> ControlPage      then the ring is answered
 //!             '--> GrefRequests --tables--> GrefPage, which counts as the control page says
 //!   TX extras ---------->        |
-//!                                '--> Wishes, a copy for each queue's RX: which frames, which hash, which queue
+//!                                '--> GuestSettings, a copy for each queue's RX: which frames, which hash, which queue
 //! ```
 //! Order: the state changes; the page has it; the guest hears of it. The page has also the last
 //! answer of the control ring, so that request and answer are one step: a successor finds either

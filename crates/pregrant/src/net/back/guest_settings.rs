@@ -1,7 +1,7 @@
-//! What a guest wants of the frames that it gets, as one RX queue knows it.
+//! A guest's settings for the frames to it, as one RX queue knows them.
 //!
 //! ```text
-//!   SharedControl --changed--> Wishes, the queue's own copy --> which multicast frames, which hash, which queue
+//!   SharedControl --changed--> GuestSettings, the queue's own copy --> which multicast frames, which hash, which queue
 //! ```
 //! A copy, so that no queue takes a lock for a batch: it is made again when the number of changes
 //! differs.

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pages_are_told_of_where_there_is_room() {
+    fn all_pages_are_announced_where_there_is_room() {
         let (asked, taken) = announced(256, 256, 2, &[(0, 768), (0, 0), (0, 512), (0, 512)]);
         assert_eq!(asked, [(0, None), (0, Some(512)), (1, None), (1, Some(512))]);
         assert_eq!(taken, [512, 512]);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_told_in_parts_and_given_up_in_the_end() {
+    fn what_is_refused_is_announced_in_parts_and_given_up_in_the_end() {
         let refuse = (2, 0);
         let size = (0, 512);
         let each = |answers: &[(u32, u32)]| -> Vec<_> { answers.iter().flat_map(|a| [size, *a]).collect() };

@@ -269,7 +269,7 @@ fn what_the_back_keeps_is_never_ended_and_never_asked_for_without_end() {
 }
 
 #[test]
-fn another_back_is_told_of_the_same_pages_by_the_same_references() {
+fn another_back_gets_the_same_pages_by_the_same_references() {
     for (takes, frames_are_out) in [(PLACES, false), (PLACES, true), (5, false), (5, true), (0, true)] {
         let mut world = World::new(PLACES);
         (0..PLACES).for_each(|page| _ = world.frame(page));
