@@ -175,7 +175,7 @@ unsafe impl GrantPool for Domain {
                     region.refs.push(gref);
                 }
                 Err(e) => {
-                    let _ = self.release(region); // nobody has seen these
+                    let _ = self.release(region); // no peer has seen these
                     return Err(e);
                 }
             }

@@ -84,7 +84,7 @@ impl Calls<'_> {
             refuse();
         }
         let came = (!reserve.is_null()).then(call);
-        // SAFETY: it reads a number, and ends what was begun.
+        // SAFETY: it reads a number, and ends what was started.
         unsafe {
             self.asked += shim::pk_asked();
             shim::pk_fail(0, 0, 0);
