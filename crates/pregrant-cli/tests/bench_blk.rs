@@ -147,12 +147,11 @@ fn disks_on_files_are_made_and_removed() {
     std::fs::create_dir(&dir).expect("a directory");
     let disk = dir.join("disk");
     let image = disk.to_str().expect("a name in letters");
-    let args = ["--path", "copy,persistent", "--dir", "mixed", "--depth", "1,32", "--guests", "1,2"];
+    let args = ["--path", "persistent", "--dir", "mixed", "--depth", "8", "--guests", "2"];
     let (table, lines) = run("blk-image", &[&args[..], &["--image", image]].concat());
-    assert_eq!(lines.len(), 2 * 2 * 2 * 2);
     for medium in ["ram", "file"] {
         let of_it = || lines.iter().filter(|line| line["medium"] == medium);
-        assert_eq!(of_it().count(), 8, "{table}");
+        assert_eq!(of_it().count(), 1, "{table}");
         assert!(of_it().map(|line| number(line, "frames")).sum::<f64>() > 0.0, "no request on {medium}");
     }
     assert_eq!(std::fs::read_dir(&dir).expect("it is there").count(), 0, "a file is left");
