@@ -262,9 +262,11 @@ impl Anchors {
     /// Their results, and one guest's `persistent` relative to them.
     pub fn table(&self, rows: &[Row]) -> String {
         let gain = |anchor: &Anchor| -> Option<Summary> {
-            let row = rows.iter().find(|row| {
+            // A disk on a file too, where there is one.
+            let row = rows.iter().rev().find(|row| {
                 let plan = row.plan;
-                (plan.path, plan.guests, plan.workers) == (PathName::Persistent, 1, 1)
+                row.greedy.is_none()
+                    && (plan.path, plan.guests, plan.workers) == (PathName::Persistent, 1, 1)
                     && (row.dir, row.size, row.align, row.depth)
                         == (anchor.dir, anchor.size as usize, 4096, anchor.depth.into())
             })?;
