@@ -221,34 +221,39 @@ pub fn run(args: BlkArgs, given: &Given) -> Result<()> {
     args.output.run(|run| measure(&args, run))
 }
 
+/// The work of each row: bytes, alignment, direction, depth.
+fn works(args: &BlkArgs) -> impl Iterator<Item = (u32, u32, Dir, u16)> {
+    let with_depths =
+        move |(size, align, dir)| args.depth.iter().map(move |&depth| (size, align, dir, depth));
+    let with_dirs = move |(size, align)| args.dir.iter().map(move |&dir| (size, align, dir));
+    let with_aligns = move |&size| args.align.iter().map(move |&align| (size, align));
+    args.size.iter().flat_map(with_aligns).flat_map(with_dirs).flat_map(with_depths)
+}
+
+/// The machines of one path: what their disks are on, guests, workers.
+fn machines(args: &BlkArgs) -> impl Iterator<Item = (Medium, u16, u16)> {
+    let with_media = move |(guests, workers)| Medium::of(args).map(move |medium| (medium, guests, workers));
+    let with_workers = move |&guests| args.workers.iter().map(move |&workers| (guests, workers));
+    args.guests.iter().flat_map(with_workers).flat_map(with_media)
+}
+
 fn rows(args: &BlkArgs) -> Vec<Row> {
     let mut rows = Vec::new();
-    for &size in &args.size {
-        for &align in &args.align {
-            for &dir in &args.dir {
-                for &depth in &args.depth {
-                    for &guests in &args.guests {
-                        for &workers in &args.workers {
-                            let row = |path, medium, greedy| Row {
-                                plan: Plan { path, medium, guests, workers: workers.into() },
-                                dir,
-                                size: size as usize,
-                                align: align as usize,
-                                depth: depth.into(),
-                                greedy,
-                                is_compared: args.greedy.is_some() && guests > 1,
-                                records: Repeats::default(),
-                            };
-                            let greedy = args.greedy.filter(|_| guests > 1).map(|bytes| bytes as usize);
-                            for medium in Medium::of(args) {
-                                rows.extend(args.path.iter().map(|&path| row(path, medium, None)));
-                                if greedy.is_some() {
-                                    rows.extend(args.path.iter().map(|&path| row(path, medium, greedy)));
-                                }
-                            }
-                        }
-                    }
-                }
+    for (size, align, dir, depth) in works(args) {
+        for (medium, guests, workers) in machines(args) {
+            let is_compared = args.greedy.is_some() && guests > 1;
+            let greedy = args.greedy.filter(|_| is_compared).map(|bytes| bytes as usize);
+            for greedy in [None].into_iter().chain(greedy.map(Some)) {
+                rows.extend(args.path.iter().map(|&path| Row {
+                    plan: Plan { path, medium, guests, workers: workers.into() },
+                    dir,
+                    size: size as usize,
+                    align: align as usize,
+                    depth: depth.into(),
+                    greedy,
+                    is_compared,
+                    records: Repeats::default(),
+                }));
             }
         }
     }
