@@ -152,8 +152,7 @@ impl Transfer {
     /// is the thread's.
     pub(super) fn perform(&mut self, file: &OpenFile, submitter: &Submitter) -> Ended {
         file.wait_to_begin(submitter);
-        let result = self.call(file);
-        let ended = self.ended(file, result);
+        let ended = self.perform_here(file);
         file.idle(submitter);
         ended
     }
