@@ -171,7 +171,7 @@ fn workers(w: &Workspace) -> Result<(), String> {
     run(cargo.env("PREGRANT_TEST_WORKERS", "2"))
 }
 
-/// The longest test, longer: `test` plays forty deaths. With the whole workspace nothing is
+/// The longest test, longer: `test` plays a hundred deaths. With the whole workspace nothing is
 /// built again.
 fn deaths(w: &Workspace) -> Result<(), String> {
     const TEST: &str = "either_end_is_killed";

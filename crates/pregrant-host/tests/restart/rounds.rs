@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Deaths, where `PREGRANT_ROUNDS` says nothing. The layer `deaths` plays a thousand.
-const ROUNDS: u32 = 40;
+const ROUNDS: u32 = 100;
 /// Frames of the model that wait for their answers, nearly: more than a batch, so that a back which
 /// repeats more than one is seen; the model has buffers for 128.
 const IN_FLIGHT: u64 = 120;
