@@ -185,6 +185,9 @@ impl BackArgs {
                     .refuse(option, "--give-back without --take gives vifs away at once, and serves none")?;
             }
         }
+        if self.path.heads && self.staging == Offer::NONE {
+            given.refuse("path", "there are no heads without staging buffers (--staging off)")?;
+        }
         let at_switch = self.daemon.loopback.is_some() || self.port == Some(Port::Switch);
         if !at_switch {
             let why = "a tap's guest sends with any address, unless this machine's bridge or its packet filter says otherwise \

@@ -208,8 +208,8 @@ const LINGER: Duration = Duration::from_millis(50);
 /// Runs `pregrant front`.
 pub fn run(args: FrontArgs, given: &Given) -> Result<()> {
     args.check(given)?;
-    let staging = ["path"].iter().chain(STAGING_OPTIONS).any(|option| given.has(option));
-    let defaults = Defaults { staging: !staging, queues: !given.has("queues") };
+    let chosen = ["path"].iter().chain(STAGING_OPTIONS).any(|option| given.has(option));
+    let defaults = Defaults { staging: !chosen, queues: !given.has("queues") };
     match &args.loopback {
         Some(dir) => loopback::run(dir, &args, defaults),
         None if args.path == PathName::Foreign => Err(NO_FOREIGN.into()),
@@ -256,6 +256,9 @@ impl FrontArgs {
             for option in STAGING_OPTIONS {
                 given.refuse(option, format_args!("--path {} has no staging buffers", self.path))?;
             }
+        }
+        if self.rx_data_len.is_some() && (self.rx_only || self.tx_data_len.is_some()) {
+            given.refuse("data-len", "both directions have lengths of their own")?;
         }
         Ok(())
     }

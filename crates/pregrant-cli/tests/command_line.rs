@@ -202,6 +202,8 @@ fn options_without_effect_are_refused() {
         ("front --data-len 100", "as 64 or 128"),
         ("front --path copy --rx-only", "--rx-only has no effect: --path copy has no staging buffers"),
         ("front --rx-only --tx-data-len 64", "cannot be used with"),
+        ("front --data-len 64 --rx-data-len 64 --rx-only", "--data-len has no effect: both directions"),
+        ("back --staging off --path staging+copy", "--path has no effect: there are no heads without"),
         ("back --staging 256,300", "off, or lengths of 64, 128, 256"),
         ("front --path copy --data-len 256", "--data-len has no effect: --path copy has no staging buffers"),
         ("front --tap x --address 10.0.0.1", "cannot be used with"),
