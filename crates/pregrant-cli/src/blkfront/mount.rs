@@ -129,7 +129,7 @@ where
     type Error = Box<dyn Error>;
 
     fn sleep(&mut self) -> Result<()> {
-        Ok(self.front.sleep(None)?)
+        Ok(self.front.sleep_unless(None, || self.ended.load(Ordering::Acquire))?)
     }
 
     /// Follows the backend's state, and obeys a signal.

@@ -1,12 +1,15 @@
 //! A guest with a disk, in a thread of the test; and what works on that disk.
 
-use crate::world::{GUEST, VBD, World, client};
+use crate::BYTES;
+use crate::world::{GUEST, Image, VBD, World, client};
 use pregrant::blk::disk::IoError;
 use pregrant::blk::front::FrontConfig;
 use pregrant::platform::Platform;
 use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
-use pregrant_host::drivers::{BlkFrontend, FrontendError, SharedDisk};
+use pregrant_host::drivers::{BlkFrontend, FrontendError, SharedDisk, wait};
+use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, mpsc};
@@ -37,10 +40,7 @@ impl Guest {
         let dirty = Arc::new(AtomicBool::new(false));
         let is_dirty = Arc::clone(&dirty);
         let thread = std::thread::spawn(move || {
-            let xs = client(&platform);
-            platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
-            let mut front = BlkFrontend::new(platform, xs, VBD, config).unwrap();
-            assert!(front.connect(GUARD).unwrap());
+            let mut front = connected(platform, config);
             report.send(Arc::clone(front.disk())).unwrap();
             while orders.load(Ordering::Acquire) == 0 {
                 if !front.round().unwrap() {
@@ -89,6 +89,37 @@ impl Guest {
         self.disk.wake();
         self.thread.join().unwrap()
     }
+}
+
+/// The guest's disk, connected.
+fn connected(platform: Loopback, config: FrontConfig) -> BlkFrontend<Loopback, UnixTransport> {
+    let xs = client(&platform);
+    platform.events().also_wake_on(xs.transport().as_fd()).unwrap();
+    let mut front = BlkFrontend::new(platform, xs, VBD, config).unwrap();
+    assert!(front.connect(GUARD).unwrap());
+    front
+}
+
+/// A thread that says that it is over, and wakes the loop: before the loop asks, or just after. A
+/// loop that misses it sleeps for ever.
+pub fn the_end_of_the_loop_is_not_slept_over() {
+    let image = Image::new(BYTES);
+    let world = World::new(&image.0);
+    let back = world.back("uring", "persistent", None);
+    let mut front = connected(world.broker.attach(GUEST).unwrap(), FrontConfig::default());
+    wait::lift_bounds();
+    let disk = Arc::clone(front.disk());
+    for _ in 0..3 {
+        disk.wake();
+        front.sleep_unless(None, || true).unwrap();
+        let just_after = || {
+            disk.wake();
+            false
+        };
+        front.sleep_unless(None, just_after).unwrap();
+    }
+    drop(front);
+    world.end(back);
 }
 
 /// Has one thing done, and waits for it.

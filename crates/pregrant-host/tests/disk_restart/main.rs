@@ -38,7 +38,7 @@ fn main() {
     {
         return back::play(Path::new(socket), io, path);
     }
-    let tests: [(&str, fn()); 18] = [
+    let tests: [(&str, fn()); 19] = [
         ("a_disk_in_use_outlives_its_detach", closing::a_disk_in_use_outlives_its_detach),
         (
             "what_was_written_is_flushed_before_a_disk_goes",
@@ -78,6 +78,7 @@ fn main() {
         ("a_guest_is_notified_of_another_length", a_guest_is_notified_of_another_length),
         ("a_discard_reaches_the_file", a_discard_reaches_the_file),
         ("a_guest_that_dies_leaves_nothing_mapped", a_guest_that_dies_leaves_nothing_mapped),
+        ("the_end_of_the_loop_is_not_slept_over", guest::the_end_of_the_loop_is_not_slept_over),
     ];
     let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
     std::thread::spawn(watch);

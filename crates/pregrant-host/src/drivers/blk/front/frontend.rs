@@ -294,12 +294,22 @@ where
 
     /// Sleeps until there may be something to do, and at most until `due`: arms all queues first.
     pub fn sleep(&mut self, due: Option<Duration>) -> Result<(), FrontendError> {
+        self.sleep_unless(due, || false)
+    }
+
+    /// The same, but not if `over` is true. A thread that makes it true and then
+    /// [wakes](SharedDisk::wake) this one is never missed.
+    pub fn sleep_unless(
+        &mut self,
+        due: Option<Duration>,
+        over: impl FnOnce() -> bool,
+    ) -> Result<(), FrontendError> {
+        // In this order: what comes after is seen by the checks below, or wakes.
+        self.disk.check();
         // A round may have done what it stayed for: control, which follows, closes it.
-        if self.vbd.stays() && !self.is_in_use()? {
+        if over() || self.vbd.stays() && !self.is_in_use()? {
             return Ok(());
         }
-        // In this order: what comes after is seen by the round below, or wakes.
-        self.disk.check();
         if self.round()? || self.arm()? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }
