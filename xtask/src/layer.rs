@@ -160,14 +160,15 @@ fn replays(w: &Workspace) -> Result<(), String> {
     run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()))
 }
 
-/// Suites of the host that are played once more, on a back with two worker threads. (Those of the
-/// core with such a name come along: with the whole workspace nothing is built again.)
+/// Files of the host's suite `backend` that are played once more, on a back with two worker
+/// threads.
 const WITH_WORKERS: &[&str] =
-    &["bad_guests", "control_ring", "misbehaviour", "shares", "vif_time", "xsa_machine"];
+    &["bad_guests::", "control_ring::", "misbehaviour::", "shares::", "vif_time::", "xsa_machine::"];
 
+/// With the whole workspace nothing is built again.
 fn workers(w: &Workspace) -> Result<(), String> {
-    let mut cargo = w.cargo(&["test", "--workspace", "--no-fail-fast"]);
-    cargo.args(WITH_WORKERS.iter().flat_map(|suite| ["--test", suite]));
+    let mut cargo = w.cargo(&["test", "--workspace", "--test", "backend", "--"]);
+    cargo.args(WITH_WORKERS);
     run(cargo.env("PREGRANT_TEST_WORKERS", "2"))
 }
 

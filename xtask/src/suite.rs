@@ -15,13 +15,12 @@ use std::process::{Command, Stdio};
 /// The longest suites, in seconds of two cores: they start first. The others follow in the order of
 /// their names.
 const LONGEST: &[&str] = &[
+    "backend",        // 150
     "restart",        // 110
     "net",            // 50
     "demo_and_bench", // 50
     "blkfront",       // 50
-    "bad_guests",     // 40
     "daemons",        // 30
-    "shares",         // 30
     "disk_restart",   // 30
     "observed",       // 27
     "pregrant_host",  // 20

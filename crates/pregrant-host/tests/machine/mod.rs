@@ -55,9 +55,12 @@ pub type Store = Client<UnixTransport>;
 /// The backend under test.
 pub type LoopbackBackend = Backend<Loopback, UnixTransport>;
 
-/// Runs tests one after the other, since each counts what the whole process holds. The first
-/// argument that is no option selects by name.
-pub fn run(tests: &[(&str, fn())]) {
+/// A test, and its name.
+pub type Test = (&'static str, fn());
+
+/// Runs the tests of these files one after the other, since each counts what the whole process
+/// holds. Arguments that are no options select by parts of `file::name`.
+pub fn run(files: &[(&str, &[Test])]) {
     log_lines::capture();
     pregrant_host::drivers::wait::lift_bounds();
     static FINISHED: AtomicUsize = AtomicUsize::new(0);
@@ -73,10 +76,14 @@ pub fn run(tests: &[(&str, fn())]) {
         eprintln!("watchdog: a test hangs; the name printed last is the one");
         std::process::exit(101);
     });
-    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
+    let selected: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let before = ProcessCounts::now().unwrap();
     let mut passed = 0;
-    for (name, test) in tests.iter().filter(|(name, _)| name.contains(&filter)) {
+    for (file, (name, test)) in files.iter().flat_map(|(file, tests)| tests.iter().map(move |t| (file, t))) {
+        let name = format!("{file}::{name}");
+        if !selected.is_empty() && !selected.iter().any(|part| name.contains(part.as_str())) {
+            continue;
+        }
         println!("test {name} ...");
         test();
         assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");

@@ -12,7 +12,7 @@ mod vtoy;
 
 use front::ToyFront;
 use machine::guest::{Guest, exchange, ordinary};
-use machine::{BACK, Machine, until};
+use machine::{BACK, Machine, Test, until};
 use pregrant::DomId;
 use pregrant::platform::Platform;
 use pregrant::xenbus::toolstack::{self, Vif};
@@ -43,14 +43,15 @@ fn main() {
     {
         return serve(Path::new(broker), Path::new(dir));
     }
-    machine::run(&[
+    const TESTS: &[Test] = &[
         ("a_toy_outlives_its_back_beside_vifs", a_toy_outlives_its_back_beside_vifs),
         ("a_toy_s_front_is_bounded", a_toy_s_front_is_bounded),
         (
             "a_toy_at_work_closes_when_it_is_done_and_holds_no_other",
             a_toy_at_work_closes_when_it_is_done_and_holds_no_other,
         ),
-    ]);
+    ];
+    machine::run(&[("toy_class", TESTS)]);
 }
 
 /// A back of both classes.

@@ -7,8 +7,7 @@
 //! ```
 //! Frames that a killed process was moving may be lost; here there are none, so every frame counts.
 
-mod served;
-
+use crate::served::{Process, Served};
 use pregrant::DomId;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
@@ -20,7 +19,6 @@ use pregrant_host::ports::sequence::{self, Head};
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::machine::{broker_socket, store_of};
 use pregrant_lab::toolstack;
-use served::{Process, Served};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;

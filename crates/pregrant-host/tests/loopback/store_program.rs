@@ -2,9 +2,8 @@
 //! `crates/pregrant-xenstored/tests/store_program.rs`, fewer of them. Here events are sent as they
 //! come, and a domain that is released finds its sockets closed.
 
-#[path = "../../pregrant-xenstored/tests/store_model/mod.rs"]
-mod store_model;
-
+use crate::store_model::Reply;
+use crate::store_model::program::{LIMITS, Store, program, run};
 use pregrant::DomId;
 use pregrant::wire::xs::MsgType;
 use pregrant::xenstore::codec::{self, Message, Parser};
@@ -14,8 +13,6 @@ use proptest::test_runner::FileFailurePersistence;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
-use store_model::Reply;
-use store_model::program::{LIMITS, Store, program, run};
 
 struct Client {
     socket: UnixStream,

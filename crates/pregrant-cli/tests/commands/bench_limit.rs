@@ -1,14 +1,11 @@
 //! `pregrant bench limit` as a user runs it: with the second process that it reads from, and its
 //! JSON lines.
 
-use std::process::{Command, Output, Stdio};
+use crate::{PREGRANT, pregrant};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-fn pregrant(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pregrant")).args(args).output().unwrap()
-}
 
 #[test]
 fn every_row_and_repeat_is_a_json_line() {
@@ -52,7 +49,7 @@ fn wrong_usage_is_exit_2_and_a_file_that_cannot_be_written_exit_1() {
 
 #[test]
 fn a_target_that_is_killed_is_a_failure_that_says_so() {
-    let child = Command::new(env!("CARGO_BIN_EXE_pregrant"))
+    let child = Command::new(PREGRANT)
         .args(["bench", "limit", "--seconds", "0.05", "--repeats", "1000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

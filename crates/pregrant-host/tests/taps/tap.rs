@@ -5,11 +5,8 @@
 //!   this test (as the guest, 10.77.0.2) <--TapPort--> interface vif7.0, 10.77.0.1 <--> a socket of the same namespace
 //! ```
 
-mod netns;
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
-use netns::{BOTH, GUEST_MAC, apart, ip};
+use crate::netns::{BOTH, GUEST_MAC, apart, ip};
+use crate::skip::{skip, skip_for_kernel};
 use pregrant::DomId;
 use pregrant::net::checksum;
 use pregrant::platform::local::Pages;
@@ -25,7 +22,6 @@ use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
 };
-use skip::{skip, skip_for_kernel};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd};

@@ -1,12 +1,9 @@
 //! The loopback passes the conformance suite, with each way of mapping, and leaves nothing behind.
 
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
+use crate::skip::skip;
 use pregrant::DomId;
 use pregrant_host::conformance::{self, CaseStatus, Machine};
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback};
-use skip::skip;
 
 const FRONT: DomId = DomId(5);
 const BACK: DomId = DomId(0);

@@ -1,17 +1,9 @@
 //! `--report` and `pregrant report` as a user runs them: which files come, what they say, and where
 //! errors go.
 
+use crate::{pregrant, text};
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
-
-fn pregrant(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pregrant")).args(args).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// A folder of one test, gone at the end.
 struct Place(PathBuf);

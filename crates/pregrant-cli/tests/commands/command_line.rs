@@ -1,19 +1,10 @@
 //! Promises of the command line for each subcommand: hints, examples, exit codes, and that commands
 //! which run at the same time do not meet and leave nothing.
 
+use crate::{PREGRANT, pregrant, text};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-
-const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
-
-fn pregrant(args: &[&str]) -> Output {
-    Command::new(PREGRANT).args(args).output().expect("the program starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use std::process::{Command, Stdio};
 
 /// The subcommands that a help text lists.
 fn listed(help: &str) -> Vec<String> {

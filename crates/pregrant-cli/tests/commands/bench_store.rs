@@ -1,13 +1,9 @@
 //! `pregrant bench store` as a user runs it: rows for sockets and for the core alone, as a table
 //! and as JSON lines.
 
+use crate::pregrant;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
-
-fn pregrant(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pregrant")).args(args).output().unwrap()
-}
 
 #[test]
 fn every_operation_is_answered_over_sockets_and_by_the_core() {

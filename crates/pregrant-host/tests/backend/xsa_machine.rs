@@ -1,13 +1,11 @@
 //! Xen's security advisories that need a whole machine: processes' resources, event channels,
 //! xenstore, a log. A hostile guest beside two that go on. docs/threat-model.md has the table.
 
-mod machine;
-
-use machine::guest::{Guest, exchange, ordinary, staging};
-use machine::model::Slot;
-use machine::raw_guest::RawGuest;
-use machine::stage::{BAD, Stage};
-use machine::{Store, log_lines, mac, until};
+use crate::machine::guest::{Guest, exchange, ordinary, staging};
+use crate::machine::model::Slot;
+use crate::machine::raw_guest::RawGuest;
+use crate::machine::stage::{BAD, Stage};
+use crate::machine::{Store, Test, log_lines, mac, until};
 use pregrant::net::front::FrontConfig;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::XenbusState;
@@ -17,16 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-fn main() {
-    machine::run(&[
-        ("xsa_43_a_million_bad_requests_are_a_few_lines", xsa_43_a_million_bad_requests_are_a_few_lines),
-        ("xsa_300_one_guest_s_vifs_share_its_pages", xsa_300_one_guest_s_vifs_share_its_pages),
-        ("xsa_300_pages_that_are_kept_count_too", xsa_300_pages_that_are_kept_count_too),
-        ("xsa_331_channels_that_close_under_load", xsa_331_channels_that_close_under_load),
-        ("xsa_332_an_event_storm_with_empty_rings", xsa_332_an_event_storm_with_empty_rings),
-        ("xsa_349_state_flips_while_no_one_listens", xsa_349_state_flips_while_no_one_listens),
-    ]);
-}
+pub const TESTS: &[Test] = &[
+    ("xsa_43_a_million_bad_requests_are_a_few_lines", xsa_43_a_million_bad_requests_are_a_few_lines),
+    ("xsa_300_one_guest_s_vifs_share_its_pages", xsa_300_one_guest_s_vifs_share_its_pages),
+    ("xsa_300_pages_that_are_kept_count_too", xsa_300_pages_that_are_kept_count_too),
+    ("xsa_331_channels_that_close_under_load", xsa_331_channels_that_close_under_load),
+    ("xsa_332_an_event_storm_with_empty_rings", xsa_332_an_event_storm_with_empty_rings),
+    ("xsa_349_state_flips_while_no_one_listens", xsa_349_state_flips_while_no_one_listens),
+];
 
 /// The bad guest has done all that it can, and nothing came of it.
 fn end(mut stage: Stage) {

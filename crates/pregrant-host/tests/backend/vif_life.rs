@@ -1,12 +1,10 @@
 //! Vifs from their coming to their end, as two guests and a backend live it: what was negotiated is
 //! what frames take, and when it is over nothing is left.
 
-mod machine;
-
-use machine::guest::{Guest, exchange, ordinary, staging};
-use machine::model::Slot;
-use machine::raw_guest::RawGuest;
-use machine::{BACK, Back, Machine, Plan, Store, log_lines, net, until};
+use crate::machine::guest::{Guest, exchange, ordinary, staging};
+use crate::machine::model::Slot;
+use crate::machine::raw_guest::RawGuest;
+use crate::machine::{BACK, Back, Machine, Plan, Store, Test, log_lines, net, until};
 use pregrant::DomId;
 use pregrant::net::back::Drained;
 use pregrant::net::features::BackFeatures;
@@ -27,39 +25,34 @@ use pregrant_host::loopback::Audit;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-fn main() {
-    machine::run(&[
-        ("frames_both_ways_by_copy_and_by_map", frames_both_ways_by_copy_and_by_map),
-        ("frames_both_ways_in_pages_that_stay_mapped", frames_both_ways_in_pages_that_stay_mapped),
-        ("frames_both_ways_in_any_page_of_the_guest", frames_both_ways_in_any_page_of_the_guest),
-        ("each_data_length_each_direction", each_data_length_each_direction),
-        ("one_or_two_channels", one_or_two_channels),
-        ("two_queues", two_queues),
-        ("a_back_without_staging", a_back_without_staging),
-        ("a_front_comes_back", a_front_comes_back),
-        ("the_toolstack_takes_a_vif_away", the_toolstack_takes_a_vif_away),
-        ("a_closed_vif_is_taken_away_at_once", a_closed_vif_is_taken_away_at_once),
-        ("a_directory_that_is_written_key_by_key", a_directory_that_is_written_key_by_key),
-        ("a_live_vif_without_a_far_side_stays_as_it_is", a_live_vif_without_a_far_side_stays_as_it_is),
-        ("ports_are_made_before_a_guest_is_notified", ports_are_made_before_a_guest_is_notified),
-        ("a_driver_domain_takes_the_directories_away", a_driver_domain_takes_the_directories_away),
-        (
-            "what_the_toolstack_does_costs_no_front_its_hearing",
-            what_the_toolstack_does_costs_no_front_its_hearing,
-        ),
-        ("a_directory_stays_until_its_vif_is_unplugged", a_directory_stays_until_its_vif_is_unplugged),
-        (
-            "what_fails_when_a_vif_is_gone_is_logged_at_its_expense",
-            what_fails_when_a_vif_is_gone_is_logged_at_its_expense,
-        ),
-        ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
-        ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
-        (
-            "an_orderly_end_delivers_what_there_are_slots_for",
-            an_orderly_end_delivers_what_there_are_slots_for,
-        ),
-    ]);
-}
+pub const TESTS: &[Test] = &[
+    ("frames_both_ways_by_copy_and_by_map", frames_both_ways_by_copy_and_by_map),
+    ("frames_both_ways_in_pages_that_stay_mapped", frames_both_ways_in_pages_that_stay_mapped),
+    ("frames_both_ways_in_any_page_of_the_guest", frames_both_ways_in_any_page_of_the_guest),
+    ("each_data_length_each_direction", each_data_length_each_direction),
+    ("one_or_two_channels", one_or_two_channels),
+    ("two_queues", two_queues),
+    ("a_back_without_staging", a_back_without_staging),
+    ("a_front_comes_back", a_front_comes_back),
+    ("the_toolstack_takes_a_vif_away", the_toolstack_takes_a_vif_away),
+    ("a_closed_vif_is_taken_away_at_once", a_closed_vif_is_taken_away_at_once),
+    ("a_directory_that_is_written_key_by_key", a_directory_that_is_written_key_by_key),
+    ("a_live_vif_without_a_far_side_stays_as_it_is", a_live_vif_without_a_far_side_stays_as_it_is),
+    ("ports_are_made_before_a_guest_is_notified", ports_are_made_before_a_guest_is_notified),
+    ("a_driver_domain_takes_the_directories_away", a_driver_domain_takes_the_directories_away),
+    (
+        "what_the_toolstack_does_costs_no_front_its_hearing",
+        what_the_toolstack_does_costs_no_front_its_hearing,
+    ),
+    ("a_directory_stays_until_its_vif_is_unplugged", a_directory_stays_until_its_vif_is_unplugged),
+    (
+        "what_fails_when_a_vif_is_gone_is_logged_at_its_expense",
+        what_fails_when_a_vif_is_gone_is_logged_at_its_expense,
+    ),
+    ("a_backend_ends_and_another_serves", a_backend_ends_and_another_serves),
+    ("what_a_predecessor_closed_stays_closed", what_a_predecessor_closed_stays_closed),
+    ("an_orderly_end_delivers_what_there_are_slots_for", an_orderly_end_delivers_what_there_are_slots_for),
+];
 
 const LENGTHS: [usize; 6] = [60, 64, 257, 1514, 4097, 65535];
 

@@ -1,18 +1,15 @@
 //! `bench blk` as a user runs it: what it prints, writes and returns.
 
+use crate::{PREGRANT, text};
 use std::path::PathBuf;
 use std::process::Command;
 
 /// No wait of it is ended by its bound: a wake-up that is lost ends the process.
 fn bench(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pregrant"));
+    let mut command = Command::new(PREGRANT);
     command.args(["bench", "blk", "--seconds", "0.03", "--repeats", "1"]).args(args);
     command.env("PREGRANT_WAITS", "unbounded");
     command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A place of this test's own.

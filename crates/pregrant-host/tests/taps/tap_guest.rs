@@ -6,14 +6,9 @@
 //!   front --ring--> TxQueue --> vif7.0 --bridge--> vif8.0, whose guest takes nothing unfinished: the kernel cuts
 //! ```
 
-mod netns;
-#[path = "../../pregrant/tests/rig/mod.rs"]
-mod rig;
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
+use crate::netns::{BOTH, GUEST_MAC, apart_without_ipv6 as apart, ip};
+use crate::rig::model::{Slot, TxModel};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
-use netns::{BOTH, GUEST_MAC, apart_without_ipv6 as apart, ip};
 use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::front::Granting;
 use pregrant::net::path::{AnyPath, MapPath};
@@ -23,14 +18,13 @@ use pregrant::ring::{BackRing, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{TXF_MORE_DATA, TxRequest};
 use pregrant::xenbus::{Class, DeviceId};
-use rig::model::{Slot, TxModel};
 
+use crate::rig::{GUEST, Rig, Way};
+use crate::skip::skip;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, Plugged, PortProvider, RemoteSide, Taps};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
-use rig::{GUEST, Rig, Way};
-use skip::skip;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,8 @@
 //! One guest with many devices, disks and vifs: each has its share of what one guest may have
 //! mapped, and none costs another its share before it connects.
 
-mod machine;
-
-use machine::guest::{Guest, exchange, ordinary, staging};
-use machine::{BACK, Back, Machine, Plan, Store, until};
+use crate::machine::guest::{Guest, exchange, ordinary, staging};
+use crate::machine::{BACK, Back, Machine, Plan, Store, Test, until};
 use pregrant::DomId;
 use pregrant::blk::front::{Ask, FrontConfig as DiskConfig, FrontVbd};
 use pregrant::net::front::{FrontConfig, FrontVif};
@@ -19,16 +17,14 @@ use std::path::{Path, PathBuf};
 
 const GUEST: u16 = 5;
 
-fn main() {
-    machine::run(&[
-        ("sixteen_disks_and_sixteen_vifs_of_one_guest", sixteen_disks_and_sixteen_vifs_of_one_guest),
-        ("a_guest_that_names_more_than_it_may_is_refused", a_guest_that_names_more_than_it_may_is_refused),
-        ("disks_that_are_offered_take_nothing", disks_that_are_offered_take_nothing),
-        ("what_one_guest_lets_go_of_comes_to_another", what_one_guest_lets_go_of_comes_to_another),
-        ("a_disk_s_long_requests_raise_its_share", a_disk_s_long_requests_raise_its_share),
-        ("a_vif_s_store_fills_again_after_a_take_over", a_vif_s_store_fills_again_after_a_take_over),
-    ]);
-}
+pub const TESTS: &[Test] = &[
+    ("sixteen_disks_and_sixteen_vifs_of_one_guest", sixteen_disks_and_sixteen_vifs_of_one_guest),
+    ("a_guest_that_names_more_than_it_may_is_refused", a_guest_that_names_more_than_it_may_is_refused),
+    ("disks_that_are_offered_take_nothing", disks_that_are_offered_take_nothing),
+    ("what_one_guest_lets_go_of_comes_to_another", what_one_guest_lets_go_of_comes_to_another),
+    ("a_disk_s_long_requests_raise_its_share", a_disk_s_long_requests_raise_its_share),
+    ("a_vif_s_store_fills_again_after_a_take_over", a_vif_s_store_fills_again_after_a_take_over),
+];
 
 /// Image files that go with their test.
 struct Images(Vec<PathBuf>);

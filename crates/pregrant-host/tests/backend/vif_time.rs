@@ -2,26 +2,22 @@
 //! that goes, and a rate changes while frames travel. Each rule, to the nanosecond,
 //! is tested in the core.
 
-mod machine;
-
-use machine::guest::{Guest, ordinary};
-use machine::model::Slot;
-use machine::raw_guest::RawGuest;
-use machine::{Back, Machine, log_lines, mac, net, run, until};
+use crate::machine::guest::{Guest, ordinary};
+use crate::machine::model::Slot;
+use crate::machine::raw_guest::RawGuest;
+use crate::machine::{Back, Machine, Test, log_lines, mac, net, until};
 use pregrant::DomId;
 use pregrant::net::back::Patience;
 use pregrant::wire::netif::{RSP_OKAY, RxRequest};
 use pregrant::xenbus::XenbusState;
 
-fn main() {
-    run(&[
-        (
-            "xsa_392_a_guest_that_takes_no_frames_loses_its_link",
-            xsa_392_a_guest_that_takes_no_frames_loses_its_link,
-        ),
-        ("a_rate_is_known_at_any_time", a_rate_is_known_at_any_time),
-    ]);
-}
+pub const TESTS: &[Test] = &[
+    (
+        "xsa_392_a_guest_that_takes_no_frames_loses_its_link",
+        xsa_392_a_guest_that_takes_no_frames_loses_its_link,
+    ),
+    ("a_rate_is_known_at_any_time", a_rate_is_known_at_any_time),
+];
 
 fn xsa_392_a_guest_that_takes_no_frames_loses_its_link() {
     let mut machine = Machine::start();

@@ -1,14 +1,10 @@
 //! Xen's own tools (Debian: xenstore-utils) against `pregrant store serve`.
 
-#[path = "../../pregrant/tests/skip/mod.rs"]
-mod skip;
-
-use skip::skip;
+use crate::PREGRANT;
+use crate::skip::skip;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-
-const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
 
 /// A running server.
 struct Store {

@@ -5,12 +5,10 @@
 //! Waits are unbounded here: a wake-up, or a letter to a worker, that is lost ends the process or
 //! hangs the test.
 
-mod machine;
-
-use machine::guest::{Guest, exchange, ordinary, staging};
-use machine::model::Slot;
-use machine::raw_guest::RawGuest;
-use machine::{Back, Machine, Plan, Workers, log_lines, until};
+use crate::machine::guest::{Guest, exchange, ordinary, staging};
+use crate::machine::model::Slot;
+use crate::machine::raw_guest::RawGuest;
+use crate::machine::{self, Back, Machine, Plan, Test, Workers, log_lines, until};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;
@@ -34,26 +32,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-fn main() {
-    machine::run(&[
-        ("queues_move_between_two_workers", || queues_move(Some((2, Placement::Balanced)), 1)),
-        ("queues_move_between_three_workers", || queues_move(Some((3, Placement::Balanced)), 2)),
-        ("each_vif_has_a_worker_of_its_own", || queues_move(Some((1, Placement::Own)), 3)),
-        ("a_rate_is_the_whole_vif_s", a_rate_is_the_whole_vif_s),
-        ("pages_are_bounded_over_all_workers", pages_are_bounded_over_all_workers),
-        ("a_successor_takes_up_what_workers_had", a_successor_takes_up_what_workers_had),
-        (
-            "a_channel_that_is_lost_on_the_way_closes_its_vif",
-            a_channel_that_is_lost_on_the_way_closes_its_vif,
-        ),
-        ("no_letter_is_lost", no_letter_is_lost),
-        ("who_is_left_is_placed_evenly", who_is_left_is_placed_evenly),
-        ("a_queue_that_a_worker_cannot_have_comes_back", a_queue_that_a_worker_cannot_have_comes_back),
-        ("queues_without_any_worker_come_back", queues_without_any_worker_come_back),
-        ("a_worker_that_only_polls_arms_nothing", a_worker_that_only_polls_arms_nothing),
-        ("events_that_the_kernel_dropped_are_made_good", events_that_the_kernel_dropped_are_made_good),
-    ]);
-}
+pub const TESTS: &[Test] = &[
+    ("queues_move_between_two_workers", || queues_move(Some((2, Placement::Balanced)), 1)),
+    ("queues_move_between_three_workers", || queues_move(Some((3, Placement::Balanced)), 2)),
+    ("each_vif_has_a_worker_of_its_own", || queues_move(Some((1, Placement::Own)), 3)),
+    ("a_rate_is_the_whole_vif_s", a_rate_is_the_whole_vif_s),
+    ("pages_are_bounded_over_all_workers", pages_are_bounded_over_all_workers),
+    ("a_successor_takes_up_what_workers_had", a_successor_takes_up_what_workers_had),
+    ("a_channel_that_is_lost_on_the_way_closes_its_vif", a_channel_that_is_lost_on_the_way_closes_its_vif),
+    ("no_letter_is_lost", no_letter_is_lost),
+    ("who_is_left_is_placed_evenly", who_is_left_is_placed_evenly),
+    ("a_queue_that_a_worker_cannot_have_comes_back", a_queue_that_a_worker_cannot_have_comes_back),
+    ("queues_without_any_worker_come_back", queues_without_any_worker_come_back),
+    ("a_worker_that_only_polls_arms_nothing", a_worker_that_only_polls_arms_nothing),
+    ("events_that_the_kernel_dropped_are_made_good", events_that_the_kernel_dropped_are_made_good),
+];
 
 const TWO: Workers = Some((2, Placement::Balanced));
 

@@ -2,14 +2,12 @@
 //! loses its own vif or its own extension, with a line that says where and why; two good guests
 //! exchange frames before, meanwhile and after; nothing is left.
 
-mod machine;
-
-use machine::guest::{Guest, ordinary};
-use machine::model::Slot;
-use machine::obstructed::Obstructed;
-use machine::raw_guest::{Keys, RawGuest};
-use machine::stage::{BAD, Stage};
-use machine::{BACK, Store, log_lines, mac, until};
+use crate::machine::guest::{Guest, ordinary};
+use crate::machine::model::Slot;
+use crate::machine::obstructed::Obstructed;
+use crate::machine::raw_guest::{Keys, RawGuest};
+use crate::machine::stage::{BAD, Stage};
+use crate::machine::{BACK, Store, Test, log_lines, mac, until};
 use pregrant::net::headers::MacAddr;
 use pregrant::platform::{Access, GrantPool, InUse, Platform};
 use pregrant::shm::SharedBytes;
@@ -28,34 +26,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if let [child, broker] = args.as_slice()
-        && child == "child"
-    {
-        return play_until_killed(Path::new(broker));
-    }
-    machine::run(&[
-        ("keys_of_no_use", keys_of_no_use),
-        ("grants_and_channels_that_are_not_there", grants_and_channels_that_are_not_there),
-        ("staging_of_no_use", staging_of_no_use),
-        ("xsa_39_90_rings_that_break_the_protocol", xsa_39_90_rings_that_break_the_protocol),
-        ("frames_whose_pages_are_gone", frames_whose_pages_are_gone),
-        ("xsa_350_states_at_random", xsa_350_states_at_random),
-        ("xsa_350_a_state_that_never_rests", xsa_350_a_state_that_never_rests),
-        ("directories_that_go", directories_that_go),
-        ("a_guest_that_takes_its_memory_back", a_guest_that_takes_its_memory_back),
-        ("xsa_392_a_guest_that_takes_no_frames", xsa_392_a_guest_that_takes_no_frames),
-        ("a_guest_that_sends_as_another", a_guest_that_sends_as_another),
-        ("guests_that_die", guests_that_die),
-        ("xsa_43_ten_thousand_bad_connects", xsa_43_ten_thousand_bad_connects),
-        ("xsa_43_reconnects_of_which_everything_complains", xsa_43_reconnects_of_which_everything_complains),
-        (
-            "a_guest_that_steps_without_end_is_served_now_and_again",
-            a_guest_that_steps_without_end_is_served_now_and_again,
-        ),
-    ]);
-}
+pub const TESTS: &[Test] = &[
+    ("keys_of_no_use", keys_of_no_use),
+    ("grants_and_channels_that_are_not_there", grants_and_channels_that_are_not_there),
+    ("staging_of_no_use", staging_of_no_use),
+    ("xsa_39_90_rings_that_break_the_protocol", xsa_39_90_rings_that_break_the_protocol),
+    ("frames_whose_pages_are_gone", frames_whose_pages_are_gone),
+    ("xsa_350_states_at_random", xsa_350_states_at_random),
+    ("xsa_350_a_state_that_never_rests", xsa_350_a_state_that_never_rests),
+    ("directories_that_go", directories_that_go),
+    ("a_guest_that_takes_its_memory_back", a_guest_that_takes_its_memory_back),
+    ("xsa_392_a_guest_that_takes_no_frames", xsa_392_a_guest_that_takes_no_frames),
+    ("a_guest_that_sends_as_another", a_guest_that_sends_as_another),
+    ("guests_that_die", guests_that_die),
+    ("xsa_43_ten_thousand_bad_connects", xsa_43_ten_thousand_bad_connects),
+    ("xsa_43_reconnects_of_which_everything_complains", xsa_43_reconnects_of_which_everything_complains),
+    (
+        "a_guest_that_steps_without_end_is_served_now_and_again",
+        a_guest_that_steps_without_end_is_served_now_and_again,
+    ),
+];
 
 impl Stage {
     /// A new vif of the bad guest, its front not started.
@@ -585,7 +575,7 @@ fn xsa_392_a_guest_that_takes_no_frames() {
 const MORTAL: DeviceId = DeviceId { class: Class::VIF, front: DomId(7), back: BACK, handle: 0 };
 
 /// A child: connects, and sends until it is killed.
-fn play_until_killed(broker: &Path) {
+pub fn play_until_killed(broker: &Path) {
     let platform = Loopback::attach(broker, MORTAL.front).unwrap();
     let fd = platform.take_store_fd().unwrap();
     let mut guest = RawGuest::over(platform, Store::new(UnixTransport::new(fd).unwrap()), MORTAL);

@@ -8,26 +8,19 @@
 //! The obstacle stays until guest 5's frames are answered, so a worker has served it before vif 6
 //! is had, always.
 
-mod machine;
-
-use machine::guest::{Guest, exchange, ordinary};
-use machine::{Back, Kind, Machine, Obstacle, Plan, Workers, log_lines, until};
+use crate::machine::guest::{Guest, exchange, ordinary};
+use crate::machine::{Back, Kind, Machine, Obstacle, Plan, Test, Workers, log_lines, until};
 use pregrant::net::front::FrontConfig;
 use pregrant::xenbus::DeviceId;
 use pregrant_host::drivers::Placement;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-fn main() {
-    machine::run(&[
-        ("no_frame_is_lost_while_another_vif_is_taken_up", || no_frame_is_lost(Kind::Slow)),
-        ("no_frame_is_lost_while_another_vif_is_held", || no_frame_is_lost(Kind::Held)),
-        (
-            "what_waits_for_a_vif_that_another_has_is_reported",
-            what_waits_for_a_vif_that_another_has_is_reported,
-        ),
-    ]);
-}
+pub const TESTS: &[Test] = &[
+    ("no_frame_is_lost_while_another_vif_is_taken_up", || no_frame_is_lost(Kind::Slow)),
+    ("no_frame_is_lost_while_another_vif_is_held", || no_frame_is_lost(Kind::Held)),
+    ("what_waits_for_a_vif_that_another_has_is_reported", what_waits_for_a_vif_that_another_has_is_reported),
+];
 
 const TWO: Workers = Some((2, Placement::Balanced));
 

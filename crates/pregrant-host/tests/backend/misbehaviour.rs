@@ -2,17 +2,13 @@
 //! our back makes of each. There the lines are compared with those of Linux's netback; here with
 //! what they are to be.
 
-mod machine;
-
-#[path = "../examples/misbehaviour/cases.rs"]
+#[path = "../../examples/misbehaviour/cases.rs"]
 mod cases;
 
-use machine::{BACK, Back, Machine, until};
+use crate::machine::{BACK, Back, Machine, Test, until};
 use pregrant::DomId;
 
-fn main() {
-    machine::run(&[("each_case_has_its_answers", each_case_has_its_answers)]);
-}
+pub const TESTS: &[Test] = &[("each_case_has_its_answers", each_case_has_its_answers)];
 
 fn each_case_has_its_answers() {
     let mut machine = Machine::start();

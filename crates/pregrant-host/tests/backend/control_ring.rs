@@ -2,11 +2,9 @@
 //! others too, a switch. A guest gets the settings that it makes; a guest that breaks the protocol
 //! or never rests loses its own vif, or nothing.
 
-mod machine;
-
-use machine::guest::{Guest, Traffic, ordinary};
-use machine::raw_guest::RawGuest;
-use machine::{BACK, Back, Machine, log_lines, until};
+use crate::machine::guest::{Guest, Traffic, ordinary};
+use crate::machine::raw_guest::RawGuest;
+use crate::machine::{BACK, Back, Machine, Test, log_lines, until};
 use pregrant::GrantRef;
 use pregrant::net::front::{FrontConfig, Granting};
 use pregrant::net::headers::MacAddr;
@@ -19,17 +17,15 @@ use pregrant::xenbus::XenbusState;
 use pregrant_host::drivers::registry::LINES_PER_DEVICE;
 use pregrant_host::loopback::{Channel, Region};
 
-fn main() {
-    machine::run(&[
-        ("xsa_39_a_control_ring_that_breaks_the_protocol", xsa_39_a_control_ring_that_breaks_the_protocol),
-        ("xsa_43_a_million_requests_and_a_quiet_log", xsa_43_a_million_requests_and_a_quiet_log),
-        ("a_ring_that_is_never_empty_is_paused", a_ring_that_is_never_empty_is_paused),
-        ("tables_are_filled_without_a_pause", tables_are_filled_without_a_pause),
-        ("half_a_control_ring", half_a_control_ring),
-        ("groups_as_the_guest_wants_them", groups_as_the_guest_wants_them),
-        ("queues_as_the_guest_wants_them", queues_as_the_guest_wants_them),
-    ]);
-}
+pub const TESTS: &[Test] = &[
+    ("xsa_39_a_control_ring_that_breaks_the_protocol", xsa_39_a_control_ring_that_breaks_the_protocol),
+    ("xsa_43_a_million_requests_and_a_quiet_log", xsa_43_a_million_requests_and_a_quiet_log),
+    ("a_ring_that_is_never_empty_is_paused", a_ring_that_is_never_empty_is_paused),
+    ("tables_are_filled_without_a_pause", tables_are_filled_without_a_pause),
+    ("half_a_control_ring", half_a_control_ring),
+    ("groups_as_the_guest_wants_them", groups_as_the_guest_wants_them),
+    ("queues_as_the_guest_wants_them", queues_as_the_guest_wants_them),
+];
 
 /// The bad guest's domain.
 const BAD: u16 = 5;

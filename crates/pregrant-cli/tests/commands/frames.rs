@@ -5,12 +5,11 @@
 //!   frames --to <--> relay (one datagram in so many is spoiled) <--> frames --serve
 //! ```
 
+use crate::PREGRANT;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
-
-const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
 
 /// `frames --serve` on a port that the kernel chose; ended on drop.
 struct Server(Child, u16);

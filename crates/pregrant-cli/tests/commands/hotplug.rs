@@ -1,6 +1,7 @@
 //! `pregrant hotplug` as systemd starts it: a request on standard input, an answer there, an exit
 //! code for the journal.
 
+use crate::PREGRANT;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -15,7 +16,7 @@ fn ask(scripts: &Path, script: &str) -> (String, Output) {
         "pregrant hotplug 1\nwhat=online\nscript={script}\nvif=vif31.7\ndir=/local/domain/0/backend/vif/31/7\n"
     );
     send(&asker, request.as_bytes(), SendFlags::NOSIGNAL).unwrap();
-    let mut program = Command::new(env!("CARGO_BIN_EXE_pregrant"));
+    let mut program = Command::new(PREGRANT);
     program.args(["hotplug", "--scripts"]).arg(scripts).stdin(Stdio::from(served));
     let out = program.output().unwrap();
     drop(program); // its end of the socket
@@ -43,7 +44,7 @@ fn one_request_is_one_process() {
     assert!(out.status.code() == Some(1) && error.contains("refused: /bin/sh"), "{out:?}");
 
     // By hand it has no one to serve.
-    let mut by_hand = Command::new(env!("CARGO_BIN_EXE_pregrant"));
+    let mut by_hand = Command::new(PREGRANT);
     let out = by_hand.arg("hotplug").stdin(Stdio::null()).output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(out.status.code() == Some(1) && error.contains("pregrant-hotplug.socket"), "{error}");

@@ -1,0 +1,27 @@
+//! `pregrant` as a user runs it, a file for each of its smaller commands.
+
+mod bench_blk;
+mod bench_limit;
+mod bench_store;
+mod command_line;
+mod frames;
+mod hotplug;
+mod killed_backend;
+mod report;
+#[path = "../served/mod.rs"]
+mod served;
+#[path = "../../../pregrant/tests/skip/mod.rs"]
+mod skip;
+mod store_tools;
+
+use std::process::{Command, Output};
+
+const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
+
+fn pregrant(args: &[&str]) -> Output {
+    Command::new(PREGRANT).args(args).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

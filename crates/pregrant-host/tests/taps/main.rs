@@ -1,0 +1,10 @@
+//! Taps of the kernel as ports: by themselves, and with a guest behind them.
+
+#[path = "../netns/mod.rs"]
+mod netns;
+#[path = "../../../pregrant/tests/rig/mod.rs"]
+mod rig;
+#[path = "../../../pregrant/tests/skip/mod.rs"]
+mod skip;
+mod tap;
+mod tap_guest;
