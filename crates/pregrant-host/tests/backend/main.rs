@@ -1,8 +1,8 @@
-//! Whole machines in one process: broker, xenstored, a backend in a thread, guests that are good and
-//! guests that are not (`machine`).
+//! Whole machines in one process: broker, xenstored, a backend in a thread, guests that are good
+//! and guests that are not (`machine`).
 //!
 //! ```text
-//!   backend [NAME ...]      tests whose `file::name` has one of these in it, one after the other
+//!   backend [NAME ...]    tests whose `file::name` has one of these in it, one after the other
 //! ```
 //! One program, for the machine is built once; each test counts what the whole process holds.
 
