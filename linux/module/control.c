@@ -15,6 +15,7 @@
 
 /* A back that does not let go of a device: then its pages stay granted, and are not used again. */
 #define CLOSE_MS 10000
+#define GONE_MS 1000
 #define CLOSE_POLL_MS 10
 /* Where there was no memory. The back's next state makes it shorter. */
 #define SHORTAGE_PAUSE (HZ / 2)
@@ -264,15 +265,18 @@ int pregrant_begin(struct pregrant_device *dev)
 /* Under `control`: the front closes, and its memory is the kernel's again. */
 void pregrant_end(struct pregrant_device *dev)
 {
+	bool is_gone = false;
 	unsigned int waited;
 
 	if (!dev->front)
 		return;
 	take_back(dev);
+	clear_bit(0, &dev->failed); /* of a connection that is over */
 	pregrant_front_close(dev->front);
-	for (waited = 0; waited < CLOSE_MS; waited += CLOSE_POLL_MS) {
-		/* Where the directories are gone there is no peer to wait for. */
-		if (!xenbus_exists(XBT_NIL, dev->xbdev->nodename, "state"))
+	for (waited = 0; waited < (is_gone ? GONE_MS : CLOSE_MS); waited += CLOSE_POLL_MS) {
+		/* The toolstack took it: the back lets go soon, or not at all. */
+		is_gone = is_gone || pregrant_is_gone(dev);
+		if (is_gone)
 			pregrant_front_removed(dev->front);
 		pregrant_front_step(dev->front);
 		if (pregrant_front_is_closed(dev->front))

@@ -10,8 +10,8 @@
  * The front lends a queue's two halves while frames can travel. They go back when the queues are
  * paused: no sender has the lock then, and no poll runs.
  *
- * Locks: `control`, RTNL, `lending`, the list of addresses, a netdev queue's. Control releases
- * `control` before it takes RTNL. It may wait long under `control`: no holder of RTNL takes that.
+ * Locks: `control` or RTNL, never both: control may wait long, for the back. Then `lending` or that
+ * of xenstore's transactions, the list of addresses, a netdev queue's.
  */
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
@@ -113,6 +113,9 @@ void pregrant_queue_drop_kept(struct pregrant_queue *queue);
 bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], bool wanted);
 void pregrant_queue_tx_counters(struct pregrant_queue *queue, u64 to[PREGRANT_COUNTERS]);
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
+
+/* keys.c */
+bool pregrant_is_gone(struct pregrant_device *dev); /* its directory is */
 
 /* frame.c: what pk_skb_new adds to. */
 struct pregrant_received {

@@ -2,6 +2,7 @@
 /* A device's directories in xenstore. The core has the meaning of the keys. */
 #include <linux/err.h>
 #include <linux/kernel.h>
+#include <linux/mutex.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 
@@ -75,27 +76,86 @@ int pk_key_write(struct pregrant_device *dev, u32 transaction, const char *key, 
 	return ret;
 }
 
+/* One at a time: a domain may have ten, which the vifs of a guest would exceed. From begin to end. */
+static DEFINE_MUTEX(transactions);
+
 int pk_transaction_begin(struct pregrant_device *dev, u32 *transaction)
 {
 	struct xenbus_transaction t;
-	int ret = xenbus_transaction_start(&t);
+	int ret;
 
-	*transaction = t.id;
+	mutex_lock(&transactions);
+	ret = xenbus_transaction_start(&t);
+	if (ret)
+		mutex_unlock(&transactions);
+	else
+		*transaction = t.id;
 	return ret;
 }
 
 int pk_transaction_end(struct pregrant_device *dev, u32 transaction, bool abort)
 {
-	return xenbus_transaction_end(of(transaction), abort);
+	int ret = xenbus_transaction_end(of(transaction), abort);
+
+	mutex_unlock(&transactions);
+	return ret;
 }
 
-/* xenbus writes no state into a directory that is gone, nor one that it believes to be there: the toolstack may have
- * written another.
+/* Transactions that others disturb are tried so often. */
+#define STATE_TRIES 100
+
+/* -ENOENT: the directory is gone, and is not to come back by this. */
+static int write_state(struct pregrant_device *dev, u32 state)
+{
+	const char *dir = dev->xbdev->nodename;
+	char *was;
+	int ret, ended;
+	u32 t;
+
+	ret = pk_transaction_begin(dev, &t);
+	if (ret)
+		return ret;
+	was = xenbus_read(of(t), dir, "state", NULL);
+	if (IS_ERR(was)) {
+		ret = PTR_ERR(was);
+	} else {
+		ret = xenbus_printf(of(t), dir, "state", "%u", state);
+		kfree(was);
+	}
+	ended = pk_transaction_end(dev, t, ret != 0);
+	return ret ? ret : ended;
+}
+
+/*
+ * Not by xenbus_switch_state, which says nothing where it fails, and writes none that it believes to
+ * be there: the toolstack may have written another. xenbus itself reads xbdev->state. Where xenstore
+ * has 1 and that has not, a kernel may take the device away: so 1 is noted before it is written, and
+ * any other state afterwards.
  */
 int pk_state_write(struct pregrant_device *dev, u32 state)
 {
-	dev->xbdev->state = XenbusStateUnknown;
-	return xenbus_switch_state(dev->xbdev, state);
+	enum xenbus_state before = dev->xbdev->state;
+	unsigned int tries = STATE_TRIES;
+	int ret;
+
+	if (state == XenbusStateInitialising)
+		dev->xbdev->state = state;
+	do
+		ret = write_state(dev, state);
+	while (ret == -EAGAIN && --tries);
+	dev->xbdev->state = ret ? before : state;
+	/* Of a device that is gone: its removal follows. */
+	return ret == -ENOENT ? 0 : ret;
+}
+
+bool pregrant_is_gone(struct pregrant_device *dev)
+{
+	char *state = xenbus_read(XBT_NIL, dev->xbdev->nodename, "state", NULL);
+
+	if (IS_ERR(state))
+		return PTR_ERR(state) == -ENOENT;
+	kfree(state);
+	return false;
 }
 
 /* The kernel's log has it too. */

@@ -24,7 +24,13 @@ void pk_free(void *at);
 void *pk_pages(size_t n);
 void pk_free_pages(void *at, size_t n);
 /* What the self-test lets fail. */
-enum pregrant_kind { PREGRANT_HEAP = 1, PREGRANT_PAGES = 2, PREGRANT_GRANT = 4, PREGRANT_CHANNEL = 8 };
+enum pregrant_kind {
+	PREGRANT_HEAP = 1,
+	PREGRANT_PAGES = 2,
+	PREGRANT_GRANT = 4,
+	PREGRANT_CHANNEL = 8,
+	PREGRANT_STATE = 16, /* to write one */
+};
 
 /*
  * reserve.c. Memory for what the core allocates until it ends, by the thread that began: take one

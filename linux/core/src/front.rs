@@ -41,6 +41,8 @@ pub struct Front {
     pause_ns: u64,
     /// It was said why a step failed.
     reported: bool,
+    /// It was not seen yet where a predecessor left the device.
+    succeeds: bool,
     /// It begins again from its end: a part of the failed step may be done.
     restarts: bool,
     closes: bool,
@@ -98,7 +100,7 @@ pub unsafe extern "C" fn pregrant_front_new(
     // SAFETY: the caller's.
     let path = unsafe { core::slice::from_raw_parts(settings.path, settings.path_len) };
     let Some(config) = config(path, settings) else { return core::ptr::null_mut() };
-    let mut front = Box::new(Front {
+    let front = Box::new(Front {
         p: Kernel { device },
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
@@ -106,13 +108,10 @@ pub unsafe extern "C" fn pregrant_front_new(
         tries_at_ns: 0,
         pause_ns: PAUSE_NS,
         reported: false,
+        succeeds: true,
         restarts: false,
         closes: false,
     });
-    let Front { bus, vif, .. } = &mut *front;
-    if let Err(e) = vif.succeed(bus) {
-        log::warn(device, format_args!("{e}"));
-    }
     Box::into_raw(front)
 }
 
@@ -124,22 +123,18 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
         return false;
     }
     front.tries_at_ns = 0;
-    if front.restarts {
-        if let Err(e) = front.vif.restart(&mut front.bus) {
-            front.failed(e.code(), &e);
-            return false;
-        }
-        front.restarts = false;
+    if let Err(e) = front.begin_step() {
+        front.failed(e.code(), &e);
+        return false;
     }
     let Front { p, bus, vif, .. } = front;
     match vif.step(p, bus) {
         Ok(FrontStep::Live | FrontStep::Renewed) => {
-            front.pause_ns = PAUSE_NS;
-            if core::mem::take(&mut front.reported) {
-                let _ = bus.recant(); // a message, no more
-            }
             say_connected(p.device, vif);
+            front.went_on();
         }
+        // What failed once it was live is over, too.
+        Ok(FrontStep::Waiting) if vif.is_live() => front.went_on(),
         Ok(FrontStep::Recall) => return true,
         Ok(FrontStep::Waiting | FrontStep::Closed) => {}
         Err(e) => front.failed(code_of(&e), &e),
@@ -157,11 +152,33 @@ fn code_of(e: &FrontError<BusError>) -> i32 {
 }
 
 impl Front {
+    /// States that are to be written first.
+    fn begin_step(&mut self) -> Result<(), BusError> {
+        if self.succeeds {
+            self.vif.succeed(&mut self.bus)?;
+            self.succeeds = false;
+        }
+        if self.restarts {
+            self.vif.restart(&mut self.bus)?;
+            self.restarts = false;
+        }
+        Ok(())
+    }
+
+    /// It is live, and no step is to be tried again.
+    fn went_on(&mut self) {
+        self.pause_ns = PAUSE_NS;
+        if core::mem::take(&mut self.reported) {
+            let _ = self.bus.recant(); // a message, no more
+        }
+    }
+
     /// Memory, xenstore or keys: not for good, unlike a fault. It is reported once.
     #[cold]
     #[inline(never)]
     fn failed(&mut self, code: i32, e: &dyn Display) {
         if self.closes {
+            self.tries_at_ns = self.p.clock().now_ns().saturating_add(PAUSE_NS);
             return;
         }
         if !core::mem::replace(&mut self.reported, true) {
@@ -274,16 +291,18 @@ pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
 pub extern "C" fn pregrant_front_close(front: &mut Front) {
     front.closes = true;
     front.tries_at_ns = 0;
+    front.succeeds = false;
     let Front { bus, vif, .. } = front;
-    if core::mem::take(&mut front.restarts) {
-        let _ = vif.restart(bus);
-    }
-    let _ = vif.close(bus, None);
+    // Where the state cannot be written now the next step writes it.
+    let was_closed = vif.state() == XenbusState::Closed;
+    let written = vif.close(bus, None);
+    front.restarts |= !was_closed && written.is_err();
 }
 
 /// The directories are gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_removed(front: &mut Front) {
+    front.restarts = false;
     front.vif.removed(&front.p);
 }
 

@@ -10,6 +10,7 @@ pub const HEAP: u32 = 1;
 pub const PAGES: u32 = 2;
 pub const GRANT: u32 = 4;
 pub const CHANNEL: u32 = 8;
+pub const STATE: u32 = 16;
 
 /// A `struct pregrant_device`; null in the self-test.
 pub type Device = *mut c_void;

@@ -1,6 +1,7 @@
 //! Xenstore's two directories of a vif, as plain maps.
 
 use crate::log;
+use crate::shim;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -28,6 +29,8 @@ fn write_state(to: &Directory, digit: &str) {
 pub struct MapBus {
     pub own: Directory,
     pub peer: Directory,
+    /// The test may let a write of its state fail.
+    pub may_fail: bool,
 }
 
 fn state(of: &Directory) -> XenbusState {
@@ -55,6 +58,10 @@ impl DeviceBus for MapBus {
         Ok(self.own.lock().get(key).cloned())
     }
     fn set_state(&mut self, state: XenbusState) -> Result<(), &'static str> {
+        // SAFETY: it counts.
+        if self.may_fail && !unsafe { shim::pk_may_allocate(shim::STATE) } {
+            return Err("the state cannot be written");
+        }
         write_state(&self.own, state.digit());
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Set-ups of a front for which memory, a grant or a channel is not to be had.
+//! Set-ups of a front for which memory, a grant or a channel is not to be had, or whose state cannot
+//! be written.
 //!
 //! ```text
 //!   n = 0, 1, 2 ... until there is no n-th:
@@ -10,7 +11,7 @@
 //! back and the test itself get what they ask for.
 
 use super::*;
-use crate::shim::{CHANNEL, GRANT, HEAP, PAGES};
+use crate::shim::{CHANNEL, GRANT, HEAP, PAGES, STATE};
 use core::sync::atomic::Ordering;
 use domains::CHANNELS;
 use pregrant::net::front::{FrontQueue, FrontStep};
@@ -280,6 +281,7 @@ pub fn play() -> Result<()> {
         for from_then_on in [false, true] {
             refuse_each(&case, PAGES | CHANNEL, (1, from_then_on), &mut arenas)?;
         }
+        let (_, failed_states) = refuse_each(&case, STATE, (1, false), &mut arenas)?;
         let (grants, failed_grants) = refuse_each(&case, GRANT, (GRANT_STRIDE, false), &mut arenas)?;
         log::info(
             NO_DEVICE,
@@ -289,7 +291,7 @@ pub fn play() -> Result<()> {
                 core::str::from_utf8(path).unwrap_or_default()
             ),
         );
-        if failed_one == 0 || failed_rest == 0 || failed_grants == 0 {
+        if [failed_one, failed_rest, failed_grants, failed_states].contains(&0) {
             return Err("no refusal reached a front");
         }
     }
