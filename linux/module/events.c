@@ -32,9 +32,11 @@ atomic_t pregrant_spurious_events = ATOMIC_INIT(0);
 static irqreturn_t event(int irq, void *data)
 {
 	struct pregrant_channel *chan = data;
-	struct pregrant_queue *queue = READ_ONCE(chan->queue);
+	struct pregrant_queue *queue;
 
+	/* In this order: the poll that follows pregrant_channels_meet sees `pending`, or this the queue. */
 	smp_store_mb(chan->pending, true);
+	queue = smp_load_acquire(&chan->queue);
 	if (queue) {
 		if (chan->is_tx)
 			WRITE_ONCE(queue->tx_event, true);
@@ -109,7 +111,7 @@ void pregrant_channels_meet(struct pregrant_device *dev)
 			if (chan->port != ports[0] && chan->port != ports[1])
 				continue;
 			chan->is_tx = chan->port == ports[0];
-			WRITE_ONCE(chan->queue, &dev->queues[k]);
+			smp_store_release(&chan->queue, &dev->queues[k]);
 		}
 	}
 }
