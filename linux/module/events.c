@@ -8,6 +8,7 @@
  */
 #include <linux/interrupt.h>
 #include <linux/slab.h>
+#include <asm/xen/hypercall.h>
 #include <xen/events.h>
 
 #include "driver.h"
@@ -47,6 +48,27 @@ static irqreturn_t event(int irq, void *data)
 	return IRQ_HANDLED;
 }
 
+/*
+ * Not by xenbus_alloc_evtchn, which where there is none closes the device: the core goes on with
+ * fewer queues.
+ */
+static int alloc_port(struct pregrant_device *dev, u32 *port)
+{
+	struct evtchn_alloc_unbound alloc = { .dom = DOMID_SELF, .remote_dom = dev->xbdev->otherend_id };
+	int ret = HYPERVISOR_event_channel_op(EVTCHNOP_alloc_unbound, &alloc);
+
+	*port = alloc.port;
+	return ret;
+}
+
+static void close_port(u32 port)
+{
+	struct evtchn_close close = { .port = port };
+
+	if (HYPERVISOR_event_channel_op(EVTCHNOP_close, &close))
+		pr_warn("pregrant: event channel %u does not close\n", port);
+}
+
 struct pregrant_channel *pk_channel_offer(struct pregrant_device *dev, u32 *port)
 {
 	struct pregrant_channel *chan = kzalloc(sizeof(*chan), GFP_KERNEL);
@@ -54,16 +76,19 @@ struct pregrant_channel *pk_channel_offer(struct pregrant_device *dev, u32 *port
 	if (!chan)
 		return NULL;
 	chan->dev = dev;
-	if (xenbus_alloc_evtchn(dev->xbdev, &chan->port))
+	if (alloc_port(dev, &chan->port))
 		goto no_port;
+	/* In two steps: where the first fails the port is still ours; where the second does it is closed. */
+	if (bind_evtchn_to_irq_lateeoi(chan->port) < 0) {
+		close_port(chan->port);
+		goto no_port;
+	}
 	chan->irq = bind_evtchn_to_irqhandler_lateeoi(chan->port, event, 0, dev->netdev->name, chan);
 	if (chan->irq < 0)
-		goto no_irq;
+		goto no_port;
 	list_add_tail(&chan->list, &dev->channels);
 	*port = chan->port;
 	return chan;
-no_irq:
-	xenbus_free_evtchn(dev->xbdev, chan->port);
 no_port:
 	kfree(chan);
 	return NULL;
