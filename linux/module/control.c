@@ -53,7 +53,7 @@ void pregrant_resume(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	if (dev->running || !dev->open || !dev->lent)
+	if (dev->running || !dev->open || !dev->lent || READ_ONCE(dev->closed))
 		return;
 	dev->running = true;
 	for (k = 0; k < dev->lent; k++) {
@@ -87,12 +87,22 @@ static void lend(struct pregrant_device *dev)
 	mutex_unlock(&dev->lending);
 }
 
-/* Under `control`. */
+/*
+ * Under `control`. Pages stay with the back until it closes, which may be never: so skbs, whose
+ * sockets would wait for it, do not.
+ */
 static void close_for_good(struct pregrant_device *dev)
 {
+	unsigned int k;
+
 	if (!dev->closed)
 		netdev_err(dev->netdev, "closed until it is bound again\n");
-	dev->closed = true;
+	mutex_lock(&dev->lending);
+	WRITE_ONCE(dev->closed, true);
+	pregrant_pause(dev);
+	for (k = 0; k < dev->lent; k++)
+		pregrant_queue_drop_kept(&dev->queues[k]);
+	mutex_unlock(&dev->lending);
 	pregrant_front_close(dev->front);
 }
 
