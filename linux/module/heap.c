@@ -92,7 +92,7 @@ void *pk_pages(size_t n)
 	if (n <= CONTIGUOUS_MAX)
 		at = alloc_pages_exact(n << PAGE_SHIFT, GFP_KERNEL | __GFP_ZERO | __GFP_NORETRY | __GFP_NOWARN);
 	if (!at)
-		at = vzalloc(n << PAGE_SHIFT);
+		at = __vmalloc(n << PAGE_SHIFT, GFP_KERNEL | __GFP_ZERO | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
 	if (at)
 		pregrant_note_memory(1);
 	return at;
