@@ -33,13 +33,39 @@ segments() {
 	[ $((_bytes / _packets)) -gt 3000 ] || fail "$1: segments by IPv6 have $((_bytes / _packets)) bytes"
 	note "$1: IPv6: TCP to the guest $_down, from it $_up Mbit/s by segments of $((_bytes / _packets)) bytes"
 }
-# long TEXT VIF: frames of 9000 bytes.
+# long TEXT VIF: frames of 9000 bytes, and a few of 60000.
 long() {
 	for _link in xenbr0 "$2"; do ip link set "$_link" mtu 9000; done
 	ask one "ip link set eth0 mtu 9000 && ping -q -c 3 -s 8900 10.9.0.1" || fail "$1: MTU 9000: $ANSWER"
 	ping -q -c 3 -s 8900 10.9.0.2 > /run/ping || fail "$1: MTU 9000, to the guest"
 	both_ways "$1" "$((FRAMES / 10))" --size 64..8972
 	note "$1: MTU 9000: $_numbered"
+	# The longest: a frame is 15 requests.
+	for _link in xenbr0 "$2"; do ip link set "$_link" mtu 65517; done
+	ask one "ip link set eth0 mtu 65517" || fail "$1: MTU 65517: $ANSWER"
+	both_ways "$1" 50 --size 60000
+	note "$1: MTU 65517, 60000 bytes: $_numbered"
+	for _link in xenbr0 "$2"; do ip link set "$_link" mtu 9000; done
+	ask one "ip link set eth0 mtu 9000"
+}
+# attached TEXT: a second vif, which comes and goes while frames of the first travel.
+attached() {
+	_dom0=vif$(xl domid one).1
+	ask one "rm -f /tmp/stop; (until [ -e /tmp/stop ]; do pregrant frames --to 10.9.0.1 --count 500 || exit; done; echo whole) > /tmp/beside 2>&1 & echo"
+	xl network-attach one mac=00:16:3e:00:00:12 bridge=xenbr0 script=/rig/vif-script || fail "$1: xl network-attach"
+	ask one "within 20 [ -e /sys/class/net/eth1 ] && ip link set eth1 up && ip addr add 10.9.1.2/24 dev eth1" || { ask one "dmesg | tail -n 20"; fail "$1: no second vif"; }
+	ask one "ethtool -i eth1 | grep -q 'driver: pregrant' && within 20 grep -q 1 /sys/class/net/eth1/carrier" || { ask one "dmesg | tail -n 20"; fail "$1: the second vif is not connected"; }
+	ip addr add 10.9.1.1/24 dev xenbr0
+	within 10 ping -q -c 1 -W 5 10.9.1.2
+	pings 10.9.1.2 20 0.1 || fail "$1: of 20 pings by the second vif $LOST lost"
+	[ "$(count "$_dom0" rx packets)" -ge 20 ] || fail "$1: they did not come through $_dom0"
+	ip addr del 10.9.1.1/24 dev xenbr0
+	xl network-detach one 1 || fail "$1: xl network-detach"
+	ask one "within 20 [ ! -e /sys/class/net/eth1 ]" || { ask one "dmesg | tail -n 20"; fail "$1: the second vif stays"; }
+	within 10 [ ! -e "/sys/class/net/$_dom0" ] || fail "$1: dom0 keeps $_dom0"
+	ask one "touch /tmp/stop; within 60 grep -q whole /tmp/beside" || { ask one "tail -n 3 /tmp/beside"; fail "$1: frames of the first vif meanwhile: $ANSWER"; }
+	ask one "grep -c 'lost 0' /tmp/beside"
+	note "$1: a second vif attached and detached live, 20 pings by it; meanwhile $((ANSWER * 500)) frames by the first, none lost"
 }
 # module PATH [PARAMETER...]: loads it, which takes the device.
 module() {

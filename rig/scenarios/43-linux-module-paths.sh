@@ -1,4 +1,4 @@
-# shows: the kernel module of linux/ on netback and on `pregrant back` by each of its paths (as the back counts frames), beside xen-netfront: numbered frames both ways, iperf3 both ways by IPv4 and IPv6 with its segments, MTU 1500 and 9000, 1 and 2 queues; netconsole, and multicast that the back leaves out
+# shows: the kernel module of linux/ on netback and on `pregrant back` by each of its paths (as the back counts frames), beside xen-netfront: numbered frames both ways, iperf3 both ways by IPv4 and IPv6 with its segments, MTU 1500, 9000 and 65517, 1 and 2 queues; a vif attached and detached live; netconsole, and multicast that the back leaves out
 # seconds: 900
 # module: yes
 . /rig/module.sh
@@ -61,6 +61,7 @@ multicast "module on netback"
 combined 2
 both_ways "module on netback, 2 queues" "$FRAMES"
 note "module on netback, 2 queues: $_numbered"
+attached "module on netback"
 ask one "modprobe xen-netfront" || fail "no xen-netfront"
 moved pregrant vif
 trial "xen-netfront on netback, the vif moved live"
@@ -101,6 +102,7 @@ ask one "ethtool -L eth0 combined 1" || fail "ethtool -L: $ANSWER"
 ask one "within 20 eval 'ethtool -S eth0 | grep -q \"connects: 2\" && grep -q 1 /sys/class/net/eth0/carrier'" || fail "it does not connect again"
 combined 1
 both_ways "one queue by ethtool -L" 2000
+attached "module on pregrant back"
 unload
 ! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
 ask one end
