@@ -71,8 +71,10 @@ void pregrant_resume(struct pregrant_device *dev)
 static void lend(struct pregrant_device *dev)
 {
 	unsigned int n, k;
+	u32 slots[2];
 
 	pregrant_channels_meet(dev);
+	pregrant_front_slots(dev->front, slots);
 	n = min(pregrant_front_lend(dev->front), dev->max_queues);
 	mutex_lock(&dev->lending);
 	for (k = 0; k < n; k++) {
@@ -81,6 +83,7 @@ static void lend(struct pregrant_device *dev)
 		dev->queues[k].rx = pregrant_front_rx(dev->front, k);
 		memset(dev->queues[k].rx_counters, 0, sizeof(dev->queues[k].rx_counters));
 	}
+	memcpy(dev->slots, slots, sizeof(slots));
 	WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
 	WRITE_ONCE(dev->lent, n);
 	WRITE_ONCE(dev->connects, dev->connects + 1);

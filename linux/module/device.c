@@ -19,7 +19,7 @@ MODULE_PARM_DESC(path, "how frames travel: auto, staging, gref-mapping, persiste
 
 static unsigned int queues;
 module_param(queues, uint, 0444);
-MODULE_PARM_DESC(queues, "queues of a device at most; 0: one for each processor, 8 at most");
+MODULE_PARM_DESC(queues, "queues of a device, 64 at most; 0: one for each processor, 4 at most");
 
 static unsigned int pages = 1;
 module_param(pages, uint, 0444);
@@ -27,20 +27,46 @@ MODULE_PARM_DESC(pages, "pages of each ring: 1, 2, 4, 8 or 16, where the back ta
 
 static unsigned int data_len = 2048;
 module_param(data_len, uint, 0444);
-MODULE_PARM_DESC(data_len, "bytes of a staging buffer, a length that the back offers");
+MODULE_PARM_DESC(data_len, "bytes of a staging buffer: a power of two from 16 to 4096, or 65535; one that the back offers");
 
 static bool multicast;
 module_param(multicast, bool, 0444);
 MODULE_PARM_DESC(multicast, "have the back leave out multicast without a listener; not with bridges");
 
-/* As many as a back of Linux offers by default. */
-#define QUEUES_MAX 8
+/* By default: ten such devices fit a guest's grants, where Xen gives it 64 pages of them. */
+#define QUEUES_DEFAULT 4
+/* A reserve of memory is taken for each. */
+#define QUEUES_MAX 64
 
 struct workqueue_struct *pregrant_control;
 
+static struct pregrant_settings settings(void)
+{
+	return (struct pregrant_settings) {
+		.path = path, .path_len = strlen(path), .queues = queues, .ring_order = ilog2(pages),
+		.data_len = data_len, .multicast = multicast,
+	};
+}
+
+static bool parameters_are_good(void)
+{
+	struct pregrant_settings given;
+
+	if (!pages || pages > 1 << PREGRANT_ORDER_MAX || !is_power_of_2(pages)) {
+		pr_warn("pregrant: pages is none of 1, 2, 4, 8 and 16\n");
+		return false;
+	}
+	if (queues > QUEUES_MAX) {
+		pr_warn("pregrant: queues is above %u\n", QUEUES_MAX);
+		return false;
+	}
+	given = settings();
+	return pregrant_front_check(&given);
+}
+
 static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 {
-	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_MAX);
+	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_DEFAULT);
 	struct net_device *netdev = pregrant_netdev_new(xbdev, max);
 	struct pregrant_reserve *reserve;
 	struct pregrant_device *dev;
@@ -55,10 +81,8 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	dev = netdev_priv(netdev);
 	dev->netdev = netdev;
 	dev->xbdev = xbdev;
-	dev->settings = (struct pregrant_settings) {
-		.path = path, .path_len = strlen(path), .queues = max, .ring_order = ilog2(pages),
-		.data_len = data_len, .multicast = multicast,
-	};
+	dev->settings = settings();
+	dev->settings.queues = max;
 	mutex_init(&dev->control);
 	mutex_init(&dev->lending);
 	ratelimit_state_init(&dev->says, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
@@ -78,7 +102,7 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 		goto failed;
 	ret = pregrant_begin(dev);
 	pregrant_reserve_end(reserve);
-	why = "no path has the name that was given";
+	why = "no front";
 	if (ret)
 		goto failed;
 	dev_set_drvdata(&xbdev->dev, dev);
@@ -161,10 +185,10 @@ static int __init pregrant_init(void)
 {
 	int ret;
 
+	if (!parameters_are_good())
+		return -EINVAL;
 	if (!xen_domain() || !xen_has_pv_nic_devices())
 		return -ENODEV;
-	if (!pages || pages > 1 << PREGRANT_ORDER_MAX || !is_power_of_2(pages))
-		return -EINVAL;
 	/* Not while the guest is saved: xenbus reads its devices' paths again then. */
 	pregrant_control = alloc_workqueue("pregrant", WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!pregrant_control)

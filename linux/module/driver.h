@@ -75,6 +75,7 @@ struct pregrant_device {
 
 	struct mutex lending;
 	unsigned int lent; /* queues; 0: not connected */
+	u32 slots[2]; /* of their rings, TX and RX */
 	bool open, running;
 
 	/* From any context. */

@@ -94,12 +94,19 @@ static int set_channels(struct net_device *netdev, struct ethtool_channels *chan
 	return 0;
 }
 
+/* As connected; before, as configured. */
 static void ringparam(struct net_device *netdev, struct ethtool_ringparam *ring)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	ring->rx_max_pending = ring->tx_max_pending = PREGRANT_SLOTS << PREGRANT_ORDER_MAX;
 	ring->rx_pending = ring->tx_pending = PREGRANT_SLOTS << dev->settings.ring_order;
+	mutex_lock(&dev->lending);
+	if (dev->lent) {
+		ring->tx_pending = dev->slots[0];
+		ring->rx_pending = dev->slots[1];
+	}
+	mutex_unlock(&dev->lending);
 }
 
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 17, 0)

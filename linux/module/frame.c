@@ -19,8 +19,8 @@ static struct pregrant_cb *pregrant_cb(struct sk_buff *skb)
 
 void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 {
-	/* It cannot fail: the core asks for no more than the skb said it has. */
-	if (skb_copy_bits(skb, at, to, len))
+	/* It cannot fail: the core asks for no more than the skb said it has. No byte of before is sent. */
+	if (WARN_ON_ONCE(skb_copy_bits(skb, at, to, len)))
 		memset(to, 0, len);
 }
 

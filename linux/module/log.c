@@ -13,7 +13,9 @@ void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len
 {
 	int n = min_t(size_t, len, 256);
 
-	if (!dev)
+	if (!dev && level <= 4)
+		pr_warn("pregrant: %.*s\n", n, text);
+	else if (!dev)
 		pr_info("pregrant: %.*s\n", n, text);
 	else if (!__ratelimit(&dev->says))
 		return;

@@ -82,7 +82,9 @@ struct pregrant_settings {
 	u32 queues, ring_order, data_len;
 	bool multicast;
 };
-/* NULL: the settings name no path. */
+/* False: no front can have these; the log says why. */
+bool pregrant_front_check(const struct pregrant_settings *settings);
+/* NULL: the settings are such. */
 struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
 					  const struct pregrant_settings *settings);
 /* True: its queues are to be taken back, and then it is to be asked again. */
@@ -91,6 +93,7 @@ int pregrant_front_turn(struct pregrant_front *front);
 bool pregrant_front_is_live(const struct pregrant_front *front);
 u32 pregrant_front_takes(const struct pregrant_front *front);
 void pregrant_front_ports(const struct pregrant_front *front, u32 queue, u32 ports[2]);
+void pregrant_front_slots(const struct pregrant_front *front, u32 slots[2]);
 u64 pregrant_front_begins_at(const struct pregrant_front *front);
 void pregrant_front_close(struct pregrant_front *front);
 void pregrant_front_removed(struct pregrant_front *front);

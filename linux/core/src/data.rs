@@ -15,6 +15,7 @@ use pregrant::net::front::{RxHalf, TxHalf};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::stats::DirStats;
 use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
+use pregrant::shm::copy_from_shared;
 
 /// A sender's half.
 pub struct Tx {
@@ -188,11 +189,16 @@ impl Sink for Skbs {
             }
             return true;
         }
-        // SAFETY: private memory of `len` bytes.
-        let mut to = unsafe { core::slice::from_raw_parts_mut(linear, len) };
-        for piece in pieces {
-            let copied = piece.copy_out(to);
-            to = to.get_mut(copied..).unwrap_or_default();
+        let mut left = len;
+        for (from, n) in pieces.map(|piece| piece.as_raw()) {
+            let n = n.min(left);
+            // SAFETY: from a piece of memory that is mapped, to what is left of the skb's `len`
+            // bytes, which no one has written before.
+            unsafe {
+                copy_from_shared(from, linear, n);
+                linear = linear.add(n);
+            }
+            left -= n;
         }
         true
     }

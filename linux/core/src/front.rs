@@ -63,8 +63,15 @@ pub struct Settings {
     pub multicast: bool,
 }
 
-/// The configuration of a path's name. None: there is no such path.
-pub fn config(path: &[u8], settings: &Settings) -> Option<FrontConfig> {
+/// Staging buffers of such a length: `data_len` of the module's parameters.
+fn buffers(len: u32) -> Result<Buffers, &'static str> {
+    let len = DataLen::new(len).filter(|_| len.is_power_of_two() || len == 65_535);
+    let len = len.ok_or("data_len is no power of two from 16 to 4096, nor 65535")?;
+    Ok(Buffers::of(Some(len), Some(len)))
+}
+
+/// The configuration of a path's name, or why there is none.
+pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static str> {
     let plain = FrontConfig {
         staging: Buffers::NONE,
         granting: Granting::Standing,
@@ -73,21 +80,35 @@ pub fn config(path: &[u8], settings: &Settings) -> Option<FrontConfig> {
         multicast_control: settings.multicast,
         ..FrontConfig::default()
     };
-    let len = DataLen::new(settings.data_len);
-    let staged = FrontConfig { staging: Buffers::of(len, len), ..plain };
-    Some(match path {
+    let staged = FrontConfig { staging: buffers(settings.data_len)?, ..plain };
+    Ok(match path {
         b"copy" => plain,
         b"staging" => staged,
         b"gref-mapping" => FrontConfig { gref_mapping: true, ..plain },
         b"persistent" => FrontConfig { persistent: true, ..plain },
         // Each back takes what it knows.
         b"auto" => FrontConfig { gref_mapping: true, ..staged },
-        _ => return None,
+        _ => return Err("path is none of auto, staging, gref-mapping, persistent and copy"),
     })
 }
 
+/// Whether there can be a front by these settings. Where not the kernel's log has the reason.
+///
+/// # Safety
+/// The settings' path is as long as they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
+    // SAFETY: the caller's.
+    let path = unsafe { core::slice::from_raw_parts(settings.path, settings.path_len) };
+    let config = config(path, settings);
+    if let Err(why) = &config {
+        log::warn(core::ptr::null_mut(), format_args!("{why}"));
+    }
+    config.is_ok()
+}
+
 /// A front for `device`, a `struct pregrant_device`, whose back is in domain `back`. Null: the
-/// settings name no path.
+/// settings do not [pass](pregrant_front_check).
 ///
 /// # Safety
 /// The settings' path is as long as they say; `device` outlives the front.
@@ -99,7 +120,7 @@ pub unsafe extern "C" fn pregrant_front_new(
 ) -> *mut Front {
     // SAFETY: the caller's.
     let path = unsafe { core::slice::from_raw_parts(settings.path, settings.path_len) };
-    let Some(config) = config(path, settings) else { return core::ptr::null_mut() };
+    let Ok(config) = config(path, settings) else { return core::ptr::null_mut() };
     let front = Box::new(Front {
         p: Kernel { device },
         bus: KernelBus(device),
@@ -275,6 +296,13 @@ pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
 pub extern "C" fn pregrant_front_ports(front: &Front, queue: u32, ports: &mut [u32; 2]) {
     let channels = front.vif.queue(queue as usize).map(|q| q.channels(&front.p));
     *ports = channels.map_or([0; 2], |(tx, rx)| [tx.0, rx.map_or(0, |port| port.0)]);
+}
+
+/// Slots of the rings of its first queue, TX and RX, which are those of all; 0: it is not live.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_slots(front: &Front, slots: &mut [u32; 2]) {
+    let rings = front.vif.queue(0).map(|q| [q.tx().ring_size(), q.rx().ring_size()]);
+    *slots = rings.unwrap_or_default();
 }
 
 /// When it is to be stepped again whatever happens, by `pk_now_ns`; 0: not.

@@ -195,7 +195,9 @@ pub struct Channel {
 }
 // SAFETY: C's functions take a channel from any thread.
 unsafe impl Send for Channel {}
-// SAFETY: and from several at a time: to notify and to unmask are Xen's calls, of one number.
+// SAFETY: several may notify at a time. To unmask changes what C counts, without a lock: each
+// channel has one that does it, a queue's half (`TxHalf` and `RxHalf::final_check`: TX's only where
+// it has a channel of its own), or control.
 unsafe impl Sync for Channel {}
 impl Drop for Channel {
     fn drop(&mut self) {

@@ -19,7 +19,7 @@ const TAINT: &str = "TAINT 12288";
 const BAD: [&str; 7] =
     ["WARNING:", "BUG:", "Oops", "Call Trace", "unable to handle", "Kernel panic - ", "stack guard"];
 
-/// The first process. A driver without Xen must say no.
+/// The first process. A driver without Xen must say no, and to parameters that are none.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -28,6 +28,7 @@ echo SELFTEST $?
 rmmod pregrant_selftest || echo FAIL: the self-test module stays
 [ -e /pregrant.ko ] || echo FAIL: no module
 insmod /pregrant.ko && echo FAIL: a front without Xen
+insmod /pregrant.ko data_len=1000 && echo FAIL: a front with any buffers
 echo TAINT $(cat /proc/sys/kernel/tainted)
 poweroff -f
 ";
@@ -91,7 +92,12 @@ fn verdict(log: &[String]) -> Result<(), String> {
     if let Some(line) = log.iter().find(bad) {
         return Err(format!("the kernel says: {line}"));
     }
-    for wanted in ["SELFTEST 0", TAINT, "selftest passed, 0 atomic allocations, 0 waits for memory"] {
+    for wanted in [
+        "SELFTEST 0",
+        "selftest passed, 0 atomic allocations, 0 waits for memory",
+        "data_len is no power of two",
+        TAINT,
+    ] {
         if !log.iter().any(|line| line.contains(wanted)) {
             return Err(format!("the machine did not say {wanted:?}"));
         }
@@ -109,11 +115,12 @@ mod tests {
             "SELFTEST 0",
             "TAINT 12288",
             "[ 1.0] pregrant: selftest passed, 0 atomic allocations, 0 waits for memory",
+            "[ 2.0] pregrant: data_len is no power of two",
         ];
         let log = |lines: &[&str]| lines.iter().map(|line| line.to_string()).collect::<Vec<_>>();
         assert_eq!(verdict(&log(&good)), Ok(()));
         assert!(verdict(&log(&good[..2])).is_err());
         assert!(verdict(&log(&[&good[..], &["[ 2.0] WARNING: CPU: 0 PID: 1"]].concat())).is_err());
-        assert!(verdict(&log(&["SELFTEST 0", "TAINT 12800", good[2]])).is_err());
+        assert!(verdict(&log(&["SELFTEST 0", "TAINT 12800", good[2], good[3]])).is_err());
     }
 }

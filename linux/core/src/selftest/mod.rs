@@ -77,7 +77,7 @@ impl Trial {
             data_len: self.data_len,
             multicast: false,
         };
-        config(path, &settings).ok_or("the module knows no such path")
+        config(path, &settings)
     }
 
     /// Of a direction's frames, as the back counts them, those that went by another path.
