@@ -81,6 +81,8 @@ struct State {
     handles: u32,
     /// Of domains whose frames have numbers: all of their memory.
     numbered: HashMap<DomId, Numbered>,
+    /// Grants that a domain may have, where that is bounded.
+    grants_most: HashMap<DomId, usize>,
     counts: LocalCounts,
     /// Lists of maps that are over, for the next: mapping allocates nothing once there was as much
     /// of it.
@@ -221,6 +223,11 @@ impl LocalXen {
         self.lock().numbered.entry(domid).or_insert_with(memory);
     }
 
+    /// Lets a domain have so many grants and no more, those that it has included.
+    pub fn limit_grants(&self, domid: DomId, most: usize) {
+        self.lock().grants_most.insert(domid, most);
+    }
+
     /// Stops the machine's clock here; a test moves it by calling this again.
     pub fn stop_clock(&self, now_ns: u64) {
         self.lock().clock_ns = Some(now_ns);
@@ -311,14 +318,25 @@ impl LocalDomain {
         Ok(LocalRegion { pages, refs: Vec::new(), frames: Some(Arc::new(frames)) })
     }
 
-    fn grant_page(&self, s: &mut State, to: DomId, pages: Pages, acc: Access) -> GrantRef {
+    fn grant_page(
+        &self,
+        s: &mut State,
+        to: DomId,
+        pages: Pages,
+        acc: Access,
+    ) -> Result<GrantRef, PlatformError> {
+        if let Some(&most) = s.grants_most.get(&self.domid)
+            && s.grants.keys().filter(|(domid, _)| *domid == self.domid).count() >= most
+        {
+            return Err(PlatformError { op: "find a free entry in the grant table", code: -28 });
+        }
         let gref = s.free_refs.entry(self.domid).or_default().pop().unwrap_or_else(|| {
             let next = s.next_ref.entry(self.domid).or_insert(GrantRef::FIRST_FREE.0);
             *next += 1;
             GrantRef(*next - 1)
         });
         s.grants.insert((self.domid, gref), Grant { to, acc, pages, mapped: 0 });
-        gref
+        Ok(gref)
     }
 
     fn end_grant(&self, s: &mut State, gref: GrantRef) -> bool {
@@ -357,8 +375,18 @@ unsafe impl GrantPool for LocalDomain {
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
         let region = self.region(refs.len())?;
         let mut s = self.xen.lock();
-        for (i, r) in refs.iter_mut().enumerate() {
-            *r = self.grant_page(&mut s, to, region.pages.page(i), acc);
+        for i in 0..refs.len() {
+            match self.grant_page(&mut s, to, region.pages.page(i), acc) {
+                Ok(gref) => refs[i] = gref,
+                Err(e) => {
+                    for gref in &refs[..i] {
+                        let ended = self.end_grant(&mut s, *gref);
+                        debug_assert!(ended, "no one knows of it");
+                    }
+                    drop(s); // the region's frames take the lock
+                    return Err(e);
+                }
+            }
         }
         Ok(LocalRegion { refs: refs.to_vec(), ..region })
     }
@@ -387,7 +415,7 @@ impl GrantTable for LocalDomain {
         page: usize,
         acc: Access,
     ) -> Result<GrantRef, PlatformError> {
-        Ok(self.grant_page(&mut self.xen.lock(), to, region.pages.page(page), acc))
+        self.grant_page(&mut self.xen.lock(), to, region.pages.page(page), acc)
     }
     fn revoke(&self, gref: GrantRef) -> Result<(), InUse<GrantRef>> {
         if self.end_grant(&mut self.xen.lock(), gref) { Ok(()) } else { Err(InUse(gref)) }

@@ -17,19 +17,19 @@ use pregrant::xenbus::bus::OwnKeys;
 use proptest::prelude::*;
 
 /// A tag, and how it went.
-type Taken = (u64, Result<(), IoError>);
+pub type Taken = (u64, Result<(), IoError>);
 
-struct Ends {
-    guest: LocalDomain,
-    host: LocalDomain,
-    front: FrontQueue<LocalDomain>,
-    ring: RingPages<Blkif64, LocalMap>,
-    xen: LocalXen,
-    regions: Regions<LocalDomain>,
+pub struct Ends {
+    pub guest: LocalDomain,
+    pub host: LocalDomain,
+    pub front: FrontQueue<LocalDomain>,
+    pub ring: RingPages<Blkif64, LocalMap>,
+    pub xen: LocalXen,
+    pub regions: Regions<LocalDomain>,
 }
 
 impl Ends {
-    fn new(granting: Granting) -> Self {
+    pub fn new(granting: Granting) -> Self {
         let xen = LocalXen::new();
         let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let mut regions = Regions::new(HOST);
@@ -39,24 +39,28 @@ impl Ends {
         Self { guest, host, front, ring, xen, regions }
     }
 
+    fn submit(&mut self, ask: &Ask<'_>, tag: u64) -> Result<(), NotAsked> {
+        self.front.submit(&self.guest, &mut self.regions, ask, tag)
+    }
+
     fn ask(&mut self, ask: &Ask<'_>, tag: u64) {
-        self.front.submit(&self.guest, ask, tag).unwrap();
+        self.submit(ask, tag).unwrap();
         self.front.publish(&self.guest);
     }
 
     /// Puts an answer at this index.
-    fn answer(&self, at: u32, rsp: Response) {
+    pub fn answer(&self, at: u32, rsp: Response) {
         Blkif64::write_rsp(&self.ring, at, &rsp);
         self.ring.store(Word::RspProd, at.wrapping_add(1));
     }
 
-    fn take(&mut self) -> Result<Vec<Taken>, PeerFault> {
+    pub fn take(&mut self) -> Result<Vec<Taken>, PeerFault> {
         let mut taken = Vec::new();
         self.front.take(&self.guest, |a| taken.push((a.tag, a.outcome)))?;
         Ok(taken)
     }
 
-    fn id(&self, at: u32) -> u64 {
+    pub fn id(&self, at: u32) -> u64 {
         Blkif64::read_req(&self.ring, at).id()
     }
 }
@@ -165,12 +169,12 @@ fn xsa_396_a_page_that_is_still_mapped_is_not_used_again() {
     assert_eq!(ends.take(), Ok(vec![(1, Ok(()))]));
     assert_eq!(ends.front.busy_pages(), 1);
     let mut asked = 0;
-    while ends.front.submit(&ends.guest, &READ, 2) != Err(NotAsked::Full) {
+    while ends.submit(&READ, 2) != Err(NotAsked::Full) {
         asked += 1;
     }
     assert_eq!(asked, 31);
     drop(kept);
-    assert_eq!(ends.front.submit(&ends.guest, &READ, 2), Ok(()));
+    assert_eq!(ends.submit(&READ, 2), Ok(()));
     assert_eq!(ends.front.busy_pages(), 0);
     let Ends { guest, host: _, front, ring, xen, mut regions } = ends;
     drop(ring);
@@ -257,11 +261,11 @@ fn xsa_457_failures_of_a_disk_leak_neither_pages_nor_places() {
             assert_eq!(ends.take().unwrap().len(), 1);
             // The next one is too long, and takes nothing.
             let too_long = Ask::Read { sector: 0, sectors: 8 * 1000 };
-            assert_eq!(ends.front.submit(&ends.guest, &too_long, 0), Err(NotAsked::Length));
+            assert_eq!(ends.submit(&too_long, 0), Err(NotAsked::Length));
         }
         assert_eq!((ends.front.room(), ends.front.busy_pages()), (room, 0));
         let mut asked = 0;
-        while ends.front.submit(&ends.guest, &READ, 2) != Err(NotAsked::Full) {
+        while ends.submit(&READ, 2) != Err(NotAsked::Full) {
             asked += 1;
         }
         assert_eq!(asked, 32, "all of its pages");
@@ -289,7 +293,7 @@ proptest! {
                         2 => Ask::Flush,
                         _ => Ask::Read { sector: id, sectors: 160 },
                     };
-                    if ends.front.submit(&ends.guest, &ask, next).is_ok() {
+                    if ends.submit(&ask, next).is_ok() {
                         open.insert(next);
                         next += 1;
                         ends.front.publish(&ends.guest);

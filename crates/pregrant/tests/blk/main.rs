@@ -13,6 +13,7 @@ mod rig;
 
 mod closing;
 mod front_keys;
+mod front_pages;
 mod hostile_back;
 mod kept_pages;
 mod life;

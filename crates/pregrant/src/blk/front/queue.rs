@@ -94,7 +94,8 @@ impl Ask<'_> {
 /// Why a disk was not asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotAsked {
-    /// No slot or no page is free: take answers first.
+    /// No slot or no page is free: take answers first, and ask again, for no more than
+    /// [`most_bytes`](FrontQueue::most_bytes).
     Full,
     /// It is longer than a request can be, is of no bytes, or of parts of sectors.
     Length,
@@ -117,7 +118,7 @@ pub struct Answer<'a, P: Platform> {
     /// How it went.
     pub outcome: Result<(), IoError>,
     pages: &'a [u32],
-    bytes: &'a Region<P>,
+    free_pages: &'a FreePages<P>,
     len: usize,
 }
 
@@ -136,7 +137,7 @@ impl<P: Platform> Answer<'_, P> {
     pub fn copy_out(&self, to: &mut [u8]) -> usize {
         let n = self.len.min(to.len());
         for (page, chunk) in self.pages.iter().zip(to[..n].chunks_mut(PAGE_SIZE)) {
-            let copied = self.bytes.copy_out(*page as usize * PAGE_SIZE, chunk);
+            let copied = self.free_pages.copy_out(*page, chunk);
             debug_assert!(copied, "a page of our own");
         }
         n
@@ -179,12 +180,12 @@ pub struct QueueConfig {
     pub abi: Abi,
     /// Pages of the ring, as the exponent of 2.
     pub ring_order: u32,
-    /// Pages for data and lists.
+    /// Pages for data and lists at most.
     pub pages: usize,
     /// How they are granted.
     pub granting: Granting,
-    /// Segments of an indirect request at most: as many as the back takes and the pages have room
-    /// for; 0: there are no such requests.
+    /// Segments of an indirect request at most, as many as the back takes; 0: there are no such
+    /// requests.
     pub max_indirect: u32,
 }
 
@@ -217,15 +218,12 @@ impl<P: Platform> FrontQueue<P> {
                 return Err(e);
             }
         };
-        // No longer than all of its pages together: what fits never would be no use. Each list page
-        // of them serves for 512 others.
-        let data_pages = free_pages.count() - free_pages.count().div_ceil(SEGMENTS_PER_INDIRECT_PAGE + 1);
-        let max_indirect = (config.max_indirect as usize).min(data_pages);
+        let max_indirect = config.max_indirect as usize;
         let (chan, port) = match p.events().offer(regions.to()) {
             Ok(offered) => offered,
             Err(e) => {
                 regions.put(p, ring);
-                regions.put(p, free_pages.into_granted());
+                free_pages.end(p, regions);
                 return Err(e);
             }
         };
@@ -250,9 +248,10 @@ impl<P: Platform> FrontQueue<P> {
         ))
     }
 
-    /// Bytes of a request at most.
+    /// Bytes of a request at most. Fewer than before, where the platform refused more pages.
     pub fn most_bytes(&self) -> usize {
-        self.max_indirect.max(SEGMENTS_MAX) * PAGE_SIZE
+        // No longer than all of its pages together: what fits never would be no use.
+        self.max_indirect.min(self.free_pages.segments_most()).max(SEGMENTS_MAX) * PAGE_SIZE
     }
 
     /// Requests that can be asked now, if there are pages for them.
@@ -265,14 +264,25 @@ impl<P: Platform> FrontQueue<P> {
         self.places.len() - self.free.len()
     }
 
+    /// Pages for data and lists that it has taken.
+    pub fn pages(&self) -> usize {
+        self.free_pages.count()
+    }
+
     /// Pages that came back while the back still used them.
     pub fn busy_pages(&self) -> usize {
         self.free_pages.busy()
     }
 
     /// Writes a request; the back sees it with the next [`publish`](Self::publish). `tag` comes
-    /// back with the answer.
-    pub fn submit(&mut self, p: &P, ask: &Ask<'_>, tag: u64) -> Result<(), NotAsked> {
+    /// back with the answer. Pages that it needs and are not there yet come from `regions`.
+    pub fn submit(
+        &mut self,
+        p: &P,
+        regions: &mut Regions<P>,
+        ask: &Ask<'_>,
+        tag: u64,
+    ) -> Result<(), NotAsked> {
         let len = ask.len();
         let takes_none = matches!(ask, Ask::Flush | Ask::Discard { .. })
             || matches!(ask, Ask::Barrier { bytes, .. } if bytes.is_empty());
@@ -289,9 +299,13 @@ impl<P: Platform> FrontQueue<P> {
         if self.free_pages.busy() > 0 {
             self.free_pages.recheck(p);
         }
-        let Some(&at) = self.free.last().filter(|_| self.free_pages.free() >= nr_data + nr_lists) else {
-            return Err(NotAsked::Full);
-        };
+        let Some(&at) = self.free.last() else { return Err(NotAsked::Full) };
+        if self.free_pages.free() < nr_data + nr_lists {
+            self.free_pages.grow(p, regions, nr_data + nr_lists);
+            if self.free_pages.free() < nr_data + nr_lists {
+                return Err(NotAsked::Full);
+            }
+        }
         self.refs.clear();
         self.refs.resize(nr_data + nr_lists, GrantRef::NONE);
         let refs = &mut self.refs[..];
@@ -314,7 +328,7 @@ impl<P: Platform> FrontQueue<P> {
             Ask::Read { .. } | Ask::Flush | Ask::Discard { .. } => &[][..],
         };
         for (page, chunk) in place.pages.iter().zip(bytes.chunks(PAGE_SIZE)) {
-            let copied = self.free_pages.bytes().copy_in(*page as usize * PAGE_SIZE, chunk);
+            let copied = self.free_pages.copy_in(*page, chunk);
             debug_assert!(copied, "a page of our own");
         }
         if !bytes.is_empty() {
@@ -349,8 +363,7 @@ impl<P: Platform> FrontQueue<P> {
                     let (all, _) = entries.as_chunks_mut::<{ Segment::SIZE }>();
                     (first..last).zip(&mut *all).for_each(|(k, entry)| *entry = segment(k).to_bytes());
                     let entries = &entries[..(last - first) * Segment::SIZE];
-                    let copied =
-                        self.free_pages.bytes().copy_in(place.pages[list] as usize * PAGE_SIZE, entries);
+                    let copied = self.free_pages.copy_in(place.pages[list], entries);
                     debug_assert!(copied, "a page of our own");
                 }
                 let mut grefs = [0; INDIRECT_PAGES_MAX];
@@ -407,7 +420,7 @@ impl<P: Platform> FrontQueue<P> {
             };
             place.in_flight = false;
             let len = if outcome.is_ok() { place.len } else { 0 };
-            each(Answer { tag: place.tag, outcome, pages: &place.pages, bytes: free_pages.bytes(), len });
+            each(Answer { tag: place.tag, outcome, pages: &place.pages, free_pages, len });
             place.pages.drain(..).rev().for_each(|page| free_pages.give_back(p, page));
             free.push(at);
         }
@@ -452,6 +465,6 @@ impl<P: Platform> FrontQueue<P> {
     pub fn end(self, p: &P, regions: &mut Regions<P>) {
         let region = with_ring!(self.ring, ring => ring.into_mem().into_pages());
         regions.put(p, crate::grants::regions::Granted::from_parts(region, self.ring_grants));
-        regions.put(p, self.free_pages.into_granted());
+        self.free_pages.end(p, regions);
     }
 }

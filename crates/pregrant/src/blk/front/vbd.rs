@@ -23,7 +23,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::grants::regions::{Granting, Regions};
 use crate::platform::{Clock, Platform};
 use crate::units::DomId;
-use crate::wire::blkif::{Abi, SEGMENTS_MAX};
+use crate::wire::blkif::Abi;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::front::{Front, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
@@ -45,7 +45,8 @@ pub struct FrontConfig {
     pub granting: Granting,
     /// Segments of a request at most, where the back takes indirect ones; up to 11 go without.
     pub max_segments: u32,
-    /// Pages of each queue for data and lists; fewer where memory is short.
+    /// Pages of each queue for data and lists at most. They are granted as requests need them, and
+    /// stay; fewer where memory is short.
     pub pages: usize,
 }
 
@@ -62,9 +63,6 @@ impl Default for FrontConfig {
         }
     }
 }
-
-/// Pages of a queue at least: one request without a list.
-const PAGES_MIN: usize = SEGMENTS_MAX;
 
 /// A failure. The disk is to be closed.
 #[derive(Debug)]
@@ -310,25 +308,17 @@ impl<P: Platform> FrontVbd<P> {
         bus.publish(&request.pairs(), of_front_connection).map_err(FrontError::Keys)
     }
 
-    /// One more queue, with as many pages as there is memory for.
+    /// One more queue.
     fn queue(&mut self, p: &P, back: &BackFeatures) -> Result<QueueKeys, PlatformError> {
         let FrontConfig { abi, ring_order, persistent, granting, max_segments, pages, .. } = self.config;
         // A reference that the back has mapped must go on naming its page.
         let granting = if persistent { Granting::Standing } else { granting };
         let max_indirect = max_segments.min(back.max_indirect_segments);
         let ring_order = ring_order.min(back.max_ring_order);
-        let mut pages = pages.max(PAGES_MIN);
-        loop {
-            let config = QueueConfig { abi, ring_order, pages, granting, max_indirect };
-            match FrontQueue::new(p, &mut self.regions, config) {
-                Ok((queue, ring, channel)) => {
-                    self.queues.push(queue);
-                    return Ok(QueueKeys::new(ring, channel));
-                }
-                Err(e) if pages == PAGES_MIN => return Err(e),
-                Err(_) => pages = (pages / 2).max(PAGES_MIN),
-            }
-        }
+        let config = QueueConfig { abi, ring_order, pages, granting, max_indirect };
+        let (queue, ring, channel) = FrontQueue::new(p, &mut self.regions, config)?;
+        self.queues.push(queue);
+        Ok(QueueKeys::new(ring, channel))
     }
 
     /// One that never comes back has no use for pages that are not in use.
@@ -365,7 +355,15 @@ impl<P: Platform> FrontVbd<P> {
 
     /// [`FrontQueue::submit`] on queue `i`.
     pub fn submit(&mut self, p: &P, i: usize, ask: &Ask<'_>, tag: u64) -> Result<(), NotAsked> {
-        self.queue_mut(i).ok_or(NotAsked::Closed)?.submit(p, ask, tag)
+        let is_live = self.is_live();
+        let Self { queues, regions, .. } = self;
+        let queue = queues.get_mut(i).filter(|_| is_live).ok_or(NotAsked::Closed)?;
+        queue.submit(p, regions, ask, tag)
+    }
+
+    /// [`FrontQueue::most_bytes`] of queue `i`; 0: it is not live.
+    pub fn most_bytes(&self, i: usize) -> usize {
+        self.queues.get(i).filter(|_| self.is_live()).map_or(0, FrontQueue::most_bytes)
     }
 
     /// [`FrontQueue::publish`] on queue `i`.

@@ -183,10 +183,9 @@ where
                 asked += 1;
                 continue;
             }
-            let Some(queue) = vbd.queue_mut(i) else { break };
-            let submitted = schedule.ask_first(queue.most_bytes(), |ask, tag| {
+            let submitted = schedule.ask_first(vbd.most_bytes(i), |ask, tag| {
                 let flush = flush.as_ref().filter(|_| *ask == Ask::Flush);
-                queue.submit(&end.platform, flush.unwrap_or(ask), tag)
+                vbd.submit(&end.platform, i, flush.unwrap_or(ask), tag)
             });
             *next_queue = (i + 1) % queues;
             match submitted {
