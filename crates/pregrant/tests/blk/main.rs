@@ -18,6 +18,7 @@ mod hostile_back;
 mod kept_pages;
 mod life;
 mod model;
+mod own_pages;
 mod race;
 mod rules;
 mod same_image;

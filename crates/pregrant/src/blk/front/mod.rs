@@ -8,9 +8,11 @@
 
 pub mod free_pages;
 mod not_offered;
+pub mod own_pages;
 pub mod queue;
 pub mod vbd;
 
 pub use not_offered::NotOffered;
+pub use own_pages::OwnAsk;
 pub use queue::{Answer, Ask, FrontQueue, NotAsked};
 pub use vbd::{FrontConfig, FrontError, FrontStep, FrontVbd};

@@ -4,6 +4,8 @@
 //!   submit: a place, free pages, bytes in, segments (11, or a list in pages of its own), id --> ring
 //!   take:   ring --> id --> the place's request --> Answer, bytes out --> pages are free again, in the order that keeps the next ones warm
 //! ```
+//! Requests from memory of the guest's own are [`own_pages`](super::own_pages)'.
+//!
 //! Invariants: an id is a place and how often it was used: what was answered is not answered again,
 //! even if its place is in use again. Each answer is copied out of the ring once and checked
 //! against its request.
@@ -14,10 +16,11 @@
 //! are not granted to anybody else).
 
 use super::free_pages::FreePages;
+use super::own_pages::{OwnAsk, REFUSED, end_grants};
 use crate::blk::disk::{IoError, SECTOR_BYTES};
 use crate::error::{PeerFault, PlatformError};
 use crate::grants::regions::{Granting, Region, Regions};
-use crate::platform::{Access, Events, Platform};
+use crate::platform::{Access, Events, GrantPool, Platform};
 use crate::ring::{AnyOrder, Blkif32, Blkif64, FrontRing, Notify, RingPages};
 use crate::shm::SharedBytes;
 use crate::units::{EvtchnPort, GrantRef, PAGE_SIZE};
@@ -123,7 +126,7 @@ pub struct Answer<'a, P: Platform> {
 }
 
 impl<P: Platform> Answer<'_, P> {
-    /// Bytes that were read.
+    /// Bytes that were read. Those of a request from memory of the guest's own are there.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -135,7 +138,7 @@ impl<P: Platform> Answer<'_, P> {
 
     /// Copies them out, as many as there are in both; the rest of `to` stays. Returns how many.
     pub fn copy_out(&self, to: &mut [u8]) -> usize {
-        let n = self.len.min(to.len());
+        let n = self.len.min(to.len()).min(self.pages.len() * PAGE_SIZE);
         for (page, chunk) in self.pages.iter().zip(to[..n].chunks_mut(PAGE_SIZE)) {
             let copied = self.free_pages.copy_out(*page, chunk);
             debug_assert!(copied, "a page of our own");
@@ -154,9 +157,72 @@ struct Place {
     tag: u64,
     /// Bytes to be read.
     len: usize,
-    /// Of data, in order; then those of its list.
+    /// Of data, in order, unless it is in the guest's own; then those of its list.
     pages: Vec<u32>,
     nr_lists: usize,
+    /// Grants of the guest's own pages.
+    own: Vec<GrantRef>,
+    /// How it went, while the back still uses some of these.
+    outcome: Option<Result<(), IoError>>,
+}
+
+/// The data of a request.
+#[derive(Clone, Copy)]
+struct Extent {
+    sector: u64,
+    /// Of its first byte in its first page.
+    offset: usize,
+    /// Bytes.
+    len: usize,
+    nr_pages: usize,
+    nr_lists: usize,
+}
+
+impl Extent {
+    fn new(sector: u64, offset: usize, len: usize) -> Self {
+        let nr_pages = (offset + len).div_ceil(PAGE_SIZE);
+        let is_indirect = nr_pages > SEGMENTS_MAX;
+        let nr_lists = if is_indirect { nr_pages.div_ceil(SEGMENTS_PER_INDIRECT_PAGE) } else { 0 };
+        Self { sector, offset, len, nr_pages, nr_lists }
+    }
+
+    /// The `k`-th page of it.
+    fn segment(&self, k: usize, gref: GrantRef) -> Segment {
+        let from = if k == 0 { self.offset } else { 0 };
+        let to = (self.offset + self.len - k * PAGE_SIZE).min(PAGE_SIZE);
+        Segment {
+            gref: gref.0,
+            first_sect: (from / SECTOR_BYTES) as u8,
+            last_sect: (to / SECTOR_BYTES - 1) as u8,
+        }
+    }
+}
+
+impl Place {
+    /// It has a request now; returns its id.
+    #[inline(always)]
+    fn begin(&mut self, at: u32, (op, tag): (u8, u64), extent: &Extent) -> u64 {
+        self.turn = self.turn.wrapping_add(1);
+        self.in_flight = true;
+        (self.op, self.tag, self.nr_lists) = (op, tag, extent.nr_lists);
+        self.len = if op == OP_READ { extent.len } else { 0 };
+        u64::from(self.turn) << 32 | u64::from(at)
+    }
+
+    /// Tells how it went; its pages are free then.
+    #[inline(always)]
+    fn finish<P: Platform>(
+        &mut self,
+        p: &P,
+        free_pages: &mut FreePages<P>,
+        outcome: Result<(), IoError>,
+        each: &mut impl FnMut(Answer<'_, P>),
+    ) {
+        let len = if outcome.is_ok() { self.len } else { 0 };
+        let pages = &self.pages[..self.pages.len() - self.nr_lists];
+        each(Answer { tag: self.tag, outcome, pages, free_pages, len });
+        self.pages.drain(..).rev().for_each(|page| free_pages.give_back(p, page));
+    }
 }
 
 enum Slots<P: Platform> {
@@ -197,8 +263,12 @@ pub struct FrontQueue<P: Platform> {
     free_pages: FreePages<P>,
     places: Box<[Place]>,
     free: Vec<u32>,
-    /// Of the request at hand.
+    /// Of the request at hand: its data, then its list.
     refs: Vec<GrantRef>,
+    /// Places whose answers wait until the back lets go of the guest's own pages.
+    waiting: Vec<u32>,
+    /// Grants of these that no place has.
+    left: Vec<GrantRef>,
     max_indirect: usize,
 }
 
@@ -242,7 +312,18 @@ impl<P: Platform> FrontQueue<P> {
         let places = (0..size).map(|_| Place::default()).collect();
         let free = (0..size).rev().collect();
         Ok((
-            Self { ring, ring_grants, chan, free_pages, places, free, refs: Vec::new(), max_indirect },
+            Self {
+                ring,
+                ring_grants,
+                chan,
+                free_pages,
+                places,
+                free,
+                refs: Vec::new(),
+                waiting: Vec::new(),
+                left: Vec::new(),
+                max_indirect,
+            },
             refs,
             port,
         ))
@@ -262,6 +343,17 @@ impl<P: Platform> FrontQueue<P> {
     /// Requests without an answer.
     pub fn in_flight(&self) -> usize {
         self.places.len() - self.free.len()
+    }
+
+    /// Requests that are answered, and whose answers wait until the back lets go of the guest's own
+    /// pages: [take](Self::take) again after a while.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Grants of the guest's own pages.
+    pub fn own_grants(&self) -> usize {
+        self.left.len() + self.places.iter().map(|place| place.own.len()).sum::<usize>()
     }
 
     /// Pages for data and lists that it has taken.
@@ -286,43 +378,20 @@ impl<P: Platform> FrontQueue<P> {
         let len = ask.len();
         let takes_none = matches!(ask, Ask::Flush | Ask::Discard { .. })
             || matches!(ask, Ask::Barrier { bytes, .. } if bytes.is_empty());
-        let is_indirect = len > SEGMENTS_MAX * PAGE_SIZE;
-        if (len == 0) != takes_none
-            || !len.is_multiple_of(SECTOR_BYTES)
-            || len > self.most_bytes()
-            || is_indirect && ask.op() == OP_WRITE_BARRIER
-        {
+        let sector = match *ask {
+            Ask::Read { sector, .. } | Ask::Write { sector, .. } | Ask::Barrier { sector, .. } => sector,
+            Ask::Flush | Ask::Discard { .. } => 0,
+        };
+        if (len == 0) != takes_none || !len.is_multiple_of(SECTOR_BYTES) || len > self.most_bytes() {
             return Err(NotAsked::Length);
         }
-        let nr_data = len.div_ceil(PAGE_SIZE);
-        let nr_lists = if is_indirect { nr_data.div_ceil(SEGMENTS_PER_INDIRECT_PAGE) } else { 0 };
-        if self.free_pages.busy() > 0 {
-            self.free_pages.recheck(p);
-        }
-        let Some(&at) = self.free.last() else { return Err(NotAsked::Full) };
-        if self.free_pages.free() < nr_data + nr_lists {
-            self.free_pages.grow(p, regions, nr_data + nr_lists);
-            if self.free_pages.free() < nr_data + nr_lists {
-                return Err(NotAsked::Full);
-            }
+        let extent = Extent::new(sector, 0, len);
+        if extent.nr_lists > 0 && ask.op() == OP_WRITE_BARRIER {
+            return Err(NotAsked::Length);
         }
         self.refs.clear();
-        self.refs.resize(nr_data + nr_lists, GrantRef::NONE);
-        let refs = &mut self.refs[..];
+        let at = self.take_pages(p, regions, extent.nr_pages + extent.nr_lists)?;
         let place = &mut self.places[at as usize];
-        place.pages.clear();
-        for gref in refs.iter_mut() {
-            match self.free_pages.take(p) {
-                Ok(Some((page, of))) => {
-                    place.pages.push(page);
-                    *gref = of;
-                }
-                failed => {
-                    place.pages.drain(..).rev().for_each(|page| self.free_pages.give_back(p, page));
-                    return Err(failed.map_or_else(NotAsked::Platform, |_| NotAsked::Full));
-                }
-            }
-        }
         let bytes = match ask {
             Ask::Write { bytes, .. } | Ask::Barrier { bytes, .. } => bytes,
             Ask::Read { .. } | Ask::Flush | Ask::Discard { .. } => &[][..],
@@ -334,20 +403,7 @@ impl<P: Platform> FrontQueue<P> {
         if !bytes.is_empty() {
             self.free_pages.prefetch_next(); // for the next write
         }
-        place.turn = place.turn.wrapping_add(1);
-        place.in_flight = true;
-        (place.op, place.tag, place.nr_lists) = (ask.op(), tag, nr_lists);
-        place.len = if ask.op() == OP_READ { len } else { 0 };
-        let id = u64::from(place.turn) << 32 | u64::from(at);
-        let segment = |k: usize| Segment {
-            gref: refs[k].0,
-            first_sect: 0,
-            last_sect: ((len - k * PAGE_SIZE).min(PAGE_SIZE) / SECTOR_BYTES - 1) as u8,
-        };
-        let sector = match *ask {
-            Ask::Read { sector, .. } | Ask::Write { sector, .. } | Ask::Barrier { sector, .. } => sector,
-            Ask::Flush | Ask::Discard { .. } => 0,
-        };
+        let id = place.begin(at, (ask.op(), tag), &extent);
         let req = match *ask {
             Ask::Discard { sector, sectors, secure } => Request::Discard(DiscardRequest {
                 flag: if secure { DISCARD_SECURE } else { 0 },
@@ -356,31 +412,109 @@ impl<P: Platform> FrontQueue<P> {
                 sector,
                 nr_sectors: sectors,
             }),
-            _ if is_indirect => {
-                for (list, first) in (nr_data..).zip((0..nr_data).step_by(SEGMENTS_PER_INDIRECT_PAGE)) {
-                    let last = nr_data.min(first + SEGMENTS_PER_INDIRECT_PAGE);
-                    let mut entries = [0; PAGE_SIZE];
-                    let (all, _) = entries.as_chunks_mut::<{ Segment::SIZE }>();
-                    (first..last).zip(&mut *all).for_each(|(k, entry)| *entry = segment(k).to_bytes());
-                    let entries = &entries[..(last - first) * Segment::SIZE];
-                    let copied = self.free_pages.copy_in(place.pages[list], entries);
-                    debug_assert!(copied, "a page of our own");
-                }
-                let mut grefs = [0; INDIRECT_PAGES_MAX];
-                grefs.iter_mut().zip(&refs[nr_data..]).for_each(|(to, gref)| *to = gref.0);
-                let (op, nr_segments) = (ask.op(), nr_data as u16);
-                Request::Indirect(IndirectRequest { op, nr_segments, handle: 0, id, sector, grefs })
-            }
-            _ => {
-                let mut seg = [Segment::default(); SEGMENTS_MAX];
-                (0..nr_data).for_each(|k| seg[k] = segment(k));
-                let (op, nr_segments) = (ask.op(), nr_data as u8);
-                Request::ReadWrite(RwRequest { op, nr_segments, handle: 0, id, sector, seg })
-            }
+            _ => self.request(at, id, &extent),
         };
         self.free.pop();
         with_ring!(&mut self.ring, ring => ring.push(&req));
         Ok(())
+    }
+
+    /// As [`submit`](Self::submit), for bytes in `memory`, which is the guest's own.
+    pub fn submit_own(
+        &mut self,
+        p: &P,
+        regions: &mut Regions<P>,
+        memory: &Region<P>,
+        ask: &OwnAsk,
+        tag: u64,
+    ) -> Result<(), NotAsked> {
+        let table = p.grants().per_frame().ok_or(REFUSED)?;
+        let pages = ask.pages(memory.len()).ok_or(NotAsked::Length)?;
+        let extent = Extent::new(ask.sector, ask.at % PAGE_SIZE, ask.len());
+        if extent.nr_pages > self.max_indirect.max(SEGMENTS_MAX) {
+            return Err(NotAsked::Length);
+        }
+        end_grants(p, &mut self.left);
+        self.refs.clear();
+        self.refs.resize(extent.nr_pages, GrantRef::NONE);
+        let at = self.take_pages(p, regions, extent.nr_lists)?;
+        let place = &mut self.places[at as usize];
+        for (gref, page) in self.refs.iter_mut().zip(pages) {
+            match table.grant(regions.to(), memory, page, ask.access()) {
+                Ok(of) => *gref = of,
+                Err(e) => {
+                    // References can be guessed: one may be in use.
+                    end_grants(p, &mut place.own);
+                    self.left.append(&mut place.own);
+                    place.pages.drain(..).rev().for_each(|page| self.free_pages.give_back(p, page));
+                    return Err(e.into());
+                }
+            }
+            place.own.push(*gref);
+        }
+        let op = if ask.reads { OP_READ } else { OP_WRITE };
+        let id = place.begin(at, (op, tag), &extent);
+        let req = self.request(at, id, &extent);
+        self.free.pop();
+        with_ring!(&mut self.ring, ring => ring.push(&req));
+        Ok(())
+    }
+
+    /// The next place, with `n` free pages, whose grants follow in `refs`. The place stays free.
+    #[inline(always)]
+    fn take_pages(&mut self, p: &P, regions: &mut Regions<P>, n: usize) -> Result<u32, NotAsked> {
+        if self.free_pages.busy() > 0 {
+            self.free_pages.recheck(p);
+        }
+        let Some(&at) = self.free.last() else { return Err(NotAsked::Full) };
+        if self.free_pages.free() < n {
+            self.free_pages.grow(p, regions, n);
+            if self.free_pages.free() < n {
+                return Err(NotAsked::Full);
+            }
+        }
+        let place = &mut self.places[at as usize];
+        place.pages.clear();
+        for _ in 0..n {
+            match self.free_pages.take(p) {
+                Ok(Some((page, of))) => {
+                    place.pages.push(page);
+                    self.refs.push(of);
+                }
+                failed => {
+                    place.pages.drain(..).rev().for_each(|page| self.free_pages.give_back(p, page));
+                    return Err(failed.map_or_else(NotAsked::Platform, |_| NotAsked::Full));
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    /// The request of a place that [has one now](Place::begin), with its list written.
+    #[inline(always)]
+    fn request(&self, at: u32, id: u64, extent: &Extent) -> Request {
+        let (place, refs) = (&self.places[at as usize], &self.refs[..]);
+        let Extent { sector, nr_pages, nr_lists, .. } = *extent;
+        let segment = |k: usize| extent.segment(k, refs[k]);
+        if nr_lists == 0 {
+            let mut seg = [Segment::default(); SEGMENTS_MAX];
+            (0..nr_pages).for_each(|k| seg[k] = segment(k));
+            let (op, nr_segments) = (place.op, nr_pages as u8);
+            return Request::ReadWrite(RwRequest { op, nr_segments, handle: 0, id, sector, seg });
+        }
+        let lists = &place.pages[place.pages.len() - nr_lists..];
+        for (list, first) in lists.iter().zip((0..nr_pages).step_by(SEGMENTS_PER_INDIRECT_PAGE)) {
+            let last = nr_pages.min(first + SEGMENTS_PER_INDIRECT_PAGE);
+            let mut entries = [0; PAGE_SIZE];
+            let (all, _) = entries.as_chunks_mut::<{ Segment::SIZE }>();
+            (first..last).zip(&mut *all).for_each(|(k, entry)| *entry = segment(k).to_bytes());
+            let copied = self.free_pages.copy_in(*list, &entries[..(last - first) * Segment::SIZE]);
+            debug_assert!(copied, "a page of our own");
+        }
+        let mut grefs = [0; INDIRECT_PAGES_MAX];
+        grefs.iter_mut().zip(&refs[nr_pages..]).for_each(|(to, gref)| *to = gref.0);
+        let (op, nr_segments) = (place.op, nr_pages as u16);
+        Request::Indirect(IndirectRequest { op, nr_segments, handle: 0, id, sector, grefs })
     }
 
     /// Shows the back all that was submitted.
@@ -393,6 +527,7 @@ impl<P: Platform> FrontQueue<P> {
     /// Takes the answers that are there; `each` is called for each of them. Returns how many. A
     /// fault: the disk is to be closed.
     pub fn take(&mut self, p: &P, mut each: impl FnMut(Answer<'_, P>)) -> Result<usize, PeerFault> {
+        let mut answered = if self.waiting.is_empty() { 0 } else { self.take_waiting(p, &mut each) };
         let n = with_ring!(&mut self.ring, ring => ring.available(1))?;
         with_ring!(&self.ring, ring => ring.prefetch(n));
         let mut next = self.next_answer(n);
@@ -419,12 +554,39 @@ impl<P: Platform> FrontQueue<P> {
                 _ => Err(IoError::Failed),
             };
             place.in_flight = false;
-            let len = if outcome.is_ok() { place.len } else { 0 };
-            each(Answer { tag: place.tag, outcome, pages: &place.pages, free_pages, len });
-            place.pages.drain(..).rev().for_each(|page| free_pages.give_back(p, page));
+            if !place.own.is_empty() {
+                end_grants(p, &mut place.own);
+                if !place.own.is_empty() {
+                    place.outcome = Some(outcome);
+                    self.waiting.push(at);
+                    continue;
+                }
+            }
+            place.finish(p, free_pages, outcome, &mut each);
             free.push(at);
+            answered += 1;
         }
-        Ok(n as usize)
+        Ok(answered)
+    }
+
+    /// Those answers that waited for the back, and do not any more.
+    #[cold]
+    fn take_waiting(&mut self, p: &P, each: &mut impl FnMut(Answer<'_, P>)) -> usize {
+        let Self { waiting, places, free_pages, free, .. } = self;
+        let before = waiting.len();
+        waiting.retain(|&at| {
+            let place = &mut places[at as usize];
+            end_grants(p, &mut place.own);
+            if !place.own.is_empty() {
+                return true;
+            }
+            if let Some(outcome) = place.outcome.take() {
+                place.finish(p, free_pages, outcome, each);
+            }
+            free.push(at);
+            false
+        });
+        before - waiting.len()
     }
 
     /// Copies the next answer out of the ring; None: none of the `left` is left.
@@ -458,13 +620,18 @@ impl<P: Platform> FrontQueue<P> {
 
     /// Tags of what was asked and has no answer, oldest places first.
     pub fn unanswered(&self) -> impl Iterator<Item = u64> {
-        self.places.iter().filter(|place| place.in_flight).map(|place| place.tag)
+        self.places.iter().filter(|place| place.in_flight || place.outcome.is_some()).map(|place| place.tag)
     }
 
-    /// Puts the pages by. Requests in flight get no answer any more.
-    pub fn end(self, p: &P, regions: &mut Regions<P>) {
+    /// Puts the pages by. Requests in flight get no answer any more. Returns the grants of the
+    /// guest's own pages that the back still uses.
+    pub fn end(self, p: &P, regions: &mut Regions<P>) -> Vec<GrantRef> {
+        let mut left = self.left;
+        left.extend(self.places.iter().flat_map(|place| &place.own));
+        end_grants(p, &mut left);
         let region = with_ring!(self.ring, ring => ring.into_mem().into_pages());
         regions.put(p, crate::grants::regions::Granted::from_parts(region, self.ring_grants));
         self.free_pages.end(p, regions);
+        left
     }
 }

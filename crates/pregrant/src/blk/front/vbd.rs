@@ -16,13 +16,14 @@
 //! be.
 
 use super::not_offered::{Asked, NotOffered};
+use super::own_pages::{OwnAsk, REFUSED, end_grants};
 use super::queue::{Answer, Ask, FrontQueue, NotAsked, QueueConfig};
 use crate::blk::disk::DiskFigures;
 use crate::blk::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection, read_figures};
 use crate::error::{PeerFault, PlatformError};
-use crate::grants::regions::{Granting, Regions};
+use crate::grants::regions::{Granting, Region, Regions};
 use crate::platform::{Clock, Platform};
-use crate::units::DomId;
+use crate::units::{DomId, GrantRef};
 use crate::wire::blkif::Abi;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::front::{Front, lets_go};
@@ -112,6 +113,10 @@ pub struct FrontVbd<P: Platform> {
     figures: Option<DiskFigures>,
     /// Pages that are granted to the back and not in use.
     regions: Regions<P>,
+    /// The guest's own, for requests without a copy.
+    memory: Option<Region<P>>,
+    /// Grants of it that a back uses though its queue is gone.
+    left: Vec<GrantRef>,
     /// Tags of requests that had no answer when their queue went.
     lost: Vec<u64>,
     /// Both ends keep pages; as of the last connect.
@@ -136,6 +141,8 @@ impl<P: Platform> FrontVbd<P> {
             queues: Vec::new(),
             figures: None,
             regions: Regions::new(to),
+            memory: None,
+            left: Vec::new(),
             lost: Vec::new(),
             persistent: false,
             barrier: false,
@@ -270,13 +277,16 @@ impl<P: Platform> FrontVbd<P> {
 
     /// Whether the disk is closed and all of its memory is our own again.
     pub fn is_closed(&self) -> bool {
-        self.state() == XenbusState::Closed && self.queues.is_empty() && self.regions.is_empty()
+        self.state() == XenbusState::Closed
+            && self.queues.is_empty()
+            && self.regions.is_empty()
+            && self.left.is_empty()
     }
 
     /// Whether a disk that does not reconnect has pages that the back uses though they are not in
     /// use: [`step`](Self::step) tries again to get them back.
     pub fn awaits_release(&self) -> bool {
-        !self.front.reconnects() && !self.regions.is_empty()
+        !self.front.reconnects() && !(self.regions.is_empty() && self.left.is_empty())
     }
 
     /// When a disk that waits before it restarts wants its next [`step`](Self::step), by the
@@ -323,6 +333,7 @@ impl<P: Platform> FrontVbd<P> {
 
     /// One that never comes back has no use for pages that are not in use.
     fn release_unneeded(&mut self, p: &P) {
+        end_grants(p, &mut self.left);
         if !self.front.reconnects() {
             self.regions.release(p);
         }
@@ -332,7 +343,7 @@ impl<P: Platform> FrontVbd<P> {
         self.figures = None;
         for q in core::mem::take(&mut self.queues) {
             self.lost.extend(q.unanswered());
-            q.end(p, &mut self.regions);
+            self.left.extend(q.end(p, &mut self.regions));
         }
         self.release_unneeded(p);
     }
@@ -359,6 +370,33 @@ impl<P: Platform> FrontVbd<P> {
         let Self { queues, regions, .. } = self;
         let queue = queues.get_mut(i).filter(|_| is_live).ok_or(NotAsked::Closed)?;
         queue.submit(p, regions, ask, tag)
+    }
+
+    /// Requests can have bytes in `memory` from now on, which are pages of a
+    /// [`GrantTable`](crate::platform::GrantTable): see [`own_pages`](super::own_pages). Returns
+    /// the memory before it; no back is to use that any more
+    /// ([`is_memory_free`](Self::is_memory_free)).
+    pub fn use_memory(&mut self, memory: Option<Region<P>>) -> Option<Region<P>> {
+        core::mem::replace(&mut self.memory, memory)
+    }
+
+    /// Whether no request has a page of that memory, and no back uses any.
+    pub fn is_memory_free(&self) -> bool {
+        self.left.is_empty() && self.queues.iter().all(|q| q.own_grants() == 0)
+    }
+
+    /// That memory.
+    pub fn memory(&self) -> Option<&Region<P>> {
+        self.memory.as_ref()
+    }
+
+    /// [`FrontQueue::submit_own`] on queue `i`.
+    pub fn submit_own(&mut self, p: &P, i: usize, ask: &OwnAsk, tag: u64) -> Result<(), NotAsked> {
+        let is_live = self.is_live();
+        let Self { queues, regions, memory, .. } = self;
+        let queue = queues.get_mut(i).filter(|_| is_live).ok_or(NotAsked::Closed)?;
+        let memory = memory.as_ref().filter(|_| !self.config.persistent).ok_or(REFUSED)?;
+        queue.submit_own(p, regions, memory, ask, tag)
     }
 
     /// [`FrontQueue::most_bytes`] of queue `i`; 0: it is not live.
