@@ -14,8 +14,10 @@ mod xen;
 
 use crate::daemon::{DaemonArgs, chosen};
 use crate::front::{NO_FOREIGN, NO_GUEST_COPY};
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use pregrant::net::back::VifConfig;
+use pregrant::net::batch::Thresholds;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::PathConfig;
 use pregrant::net::path::staging::accept::Heads;
@@ -103,6 +105,18 @@ pub struct BackArgs {
     /// DEL_GREF_MAPPING); 0: answer these with NOT_SUPPORTED
     #[arg(long, value_name = "PAGES", default_value_t = gref_mapping::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=gref_mapping::LIMIT_MAX as i64))]
     gref_mappings: u32,
+    /// With --path map and staging+map: copy frames of at most so many bytes, instead of mapping
+    /// them
+    #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.copy_below, value_parser = threshold())]
+    copy_below: u32,
+    /// Let a tap read frames of more than so many bytes where they are, if their pages are mapped
+    /// (staging, persistent, gref-mapping); shorter ones are copied; 65535: copy all
+    #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold(), conflicts_with = "loopback")]
+    lend_from: u32,
+}
+
+fn threshold() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(i64::from(Thresholds::LEAST)..=i64::from(u16::MAX))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -197,6 +211,11 @@ impl BackArgs {
         if self.port == Some(Port::Switch) {
             given.refuse("tap-way", "--port switch has no taps")?;
             given.refuse("hotplug-socket", "--port switch has no interfaces that a script would plug in")?;
+            given
+                .refuse("lend-from", "a switch gets copies of all frames; a tap reads them where they are")?;
+        }
+        if self.path.of != PathName::Map {
+            given.refuse("copy-below", format_args!("--path {} maps no frames", self.path.name()))?;
         }
         if matches!(self.hotplug, Some(HotplugBy::Toolstack | HotplugBy::None)) {
             given.refuse("hotplug-socket", "this process runs scripts with --hotplug self alone")?;
@@ -257,8 +276,10 @@ fn classes<P: Platform, T: Transport + 'static>(
     let (persistent, gref_mapping) = (args.persistent_grants as usize, args.gref_mappings as usize);
     let (foreign, guest_copy) = (fallback == PathName::Foreign, fallback == PathName::GuestCopy);
     let fallback = if foreign || guest_copy { PathName::Copy } else { fallback };
+    let thresholds = Thresholds { copy_below: args.copy_below, lend_from: args.lend_from };
     let paths = PathConfig {
         fallback,
+        thresholds,
         staging: Heads { heads },
         persistent,
         gref_mapping,

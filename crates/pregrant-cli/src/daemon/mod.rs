@@ -130,7 +130,8 @@ impl DaemonArgs {
     }
 }
 
-const MODES: &[(Mode, &str)] = &[
+/// How a loop waits.
+pub const MODES: &[(Mode, &str)] = &[
     (Mode::Adaptive, "Spin for a short time, then sleep"),
     (Mode::Event, "Sleep at once"),
     (Mode::Poll, "Never sleep; uses a whole core"),

@@ -66,6 +66,11 @@ where
         Self { ends, worker: Worker::new(Mode::Adaptive) }
     }
 
+    /// How it waits; adaptive, where no one says.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.worker = Worker::new(mode);
+    }
+
     /// Nanoseconds, on the clock of the stack.
     pub fn now_ns(&self) -> u64 {
         self.ends.now_ns()

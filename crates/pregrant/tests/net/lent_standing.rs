@@ -8,8 +8,9 @@
 use crate::lent::{Act, LentPort, bytes_of, headers, play, run};
 use crate::rig;
 
+use pregrant::net::batch::Thresholds;
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
-use pregrant::net::path::held::{HEAD_BYTES, ZERO_COPY_MIN};
+use pregrant::net::path::held::HEAD_BYTES;
 use pregrant::net::path::{
     AnyPath, Chain, FrontPath, GrefMappingPath, MapPath, PersistentPath, StagingPath, TX_ORDER,
 };
@@ -30,7 +31,7 @@ const FRAMES: [&[(usize, u16, u16)]; 5] = [
     &[(0, 0, 4096)],
     &[(1, 96, 4000), (2, 0, 4096), (3, 1, 900)],
     &[(4, 0, 60)],
-    &[(5, 0, ZERO_COPY_MIN as u16)],
+    &[(5, 0, Thresholds::USUAL.lend_from as u16)],
     // Its head is in three slots; one is empty.
     &[(6, 0, 14), (7, 8, 0), (8, 77, 60), (9, 5, 3000)],
 ];

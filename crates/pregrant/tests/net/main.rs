@@ -39,6 +39,7 @@ mod rx_by_reference;
 mod spurious;
 mod staging_path;
 mod stale_keys;
+mod thresholds;
 mod unwanted;
 mod vif_control;
 mod vif_control_ring;

@@ -21,7 +21,7 @@ use super::credit::Credit;
 use super::late_answers::LateAnswers;
 use super::shared_control::SharedControl;
 use crate::error::PeerFault;
-use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, bits};
+use crate::net::batch::{BATCH_SLOTS, Thresholds, Todo, TxBatch, bits};
 use crate::net::gso;
 use crate::net::path::{AnyClaims, Chain};
 use crate::net::stats::{DirStats, LiveStats};
@@ -111,6 +111,11 @@ impl<P: Platform> TxQueue<P> {
             stands: false,
             completed: Vec::new(),
         }
+    }
+
+    /// Sets up to which length its frames are copied.
+    pub fn set_thresholds(&mut self, thresholds: Thresholds) {
+        self.batch.thresholds = thresholds;
     }
 
     /// Moves one batch from domain `of` to `port`, by way of `arena` (scratch, shared by the

@@ -9,9 +9,11 @@
 //! [`rx`].
 
 pub mod rx;
+pub mod thresholds;
 pub mod tx;
 
 pub use rx::{FrameHash, RxBatch, RxFrame, RxSlot};
+pub use thresholds::Thresholds;
 pub use tx::{Claim, Claims, TxBatch, TxFrame, TxSlot};
 
 /// One bit for each frame of a batch. A full batch is `!0`.

@@ -17,7 +17,7 @@
 //! What a peer may do: send any slots. The worst is a fault, or a batch of errors. Every slot
 //! consumed is answered.
 
-use super::{BATCH_SLOTS, Todo, mask};
+use super::{BATCH_SLOTS, Thresholds, Todo, mask};
 use crate::array;
 use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
@@ -153,6 +153,8 @@ pub struct TxBatch {
     /// It takes long frames also where their pages are mapped anyhow
     /// ([`Payload::Named`](crate::port::Payload::Named)).
     pub names: bool,
+    /// Which frames are copied, of all batches.
+    pub thresholds: Thresholds,
     /// Frames with only [`heads`](Self::heads) bytes in the arena.
     pub zero_copy: Todo,
     /// Bytes at the front of a lent frame that are.
@@ -188,6 +190,7 @@ impl Default for TxBatch {
             held: 0,
             takes: None,
             names: false,
+            thresholds: Thresholds::USUAL,
             zero_copy: 0,
             heads: [0; BURST_FRAMES],
             claimed: [0; CLAIMS],

@@ -1,6 +1,7 @@
 //! The operator's settings of a back, for each path.
 
 use super::{Negotiation, OfPath, PathName};
+use crate::net::batch::Thresholds;
 
 paths!(with_paths {
     /// See the module: each path has a field with its settings.
@@ -9,6 +10,8 @@ paths!(with_paths {
         /// What fetches frames that no memory was shared for before: `map`, or `copy` as for any
         /// other.
         pub fallback: PathName = PathName::Copy,
+        /// Which frames are copied where they need not be.
+        pub thresholds: Thresholds = Thresholds::USUAL,
     }
 });
 

@@ -30,7 +30,7 @@
 //! page twice: both frames then have the bytes that are there when they are read.
 
 use crate::grants::GrantStore;
-use crate::net::batch::{BATCH_SLOTS, Todo, TxBatch, TxSlot, bits};
+use crate::net::batch::{BATCH_SLOTS, Thresholds, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
@@ -41,12 +41,7 @@ use alloc::vec::Vec;
 
 /// Bytes of each frame that are copied and never lent: the headers (Linux's
 /// `XEN_NETBACK_TX_COPY_LEN`).
-pub const HEAD_BYTES: u16 = 128;
-
-/// Shorter frames are copied: each piece costs a virtqueue's worker some 180 instructions, as many
-/// as it takes to copy 1440 bytes (`cargo xtask rig 32 --profile`: `vhost_get_vq_desc`,
-/// `translate_desc`).
-pub const ZERO_COPY_MIN: u32 = 2048;
+pub const HEAD_BYTES: u16 = Thresholds::LEAST as u16;
 
 /// Whether a frame may be lent behind this head to a port that takes frames as unfinished as
 /// `takes`. Checksums and segmentation read headers, and never what a guest can still write;
@@ -201,7 +196,7 @@ impl HeldFrames {
         let takes = batch.takes.unwrap_or_default();
         for i in bits(todo) {
             let desc = out.desc(i);
-            if desc.len <= ZERO_COPY_MIN {
+            if desc.len <= batch.thresholds.lend_from {
                 continue;
             }
             let (first, start) = (self.parts.len(), desc.at as usize);

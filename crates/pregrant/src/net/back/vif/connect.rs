@@ -166,7 +166,8 @@ impl<P: Platform> Vif<P> {
         paths: QueuePaths<P>,
         ring_pages: usize,
     ) -> BackQueue<P> {
-        let tx = TxQueue::new(tx, Chain::new(TX_ORDER, paths.tx));
+        let mut tx = TxQueue::new(tx, Chain::new(TX_ORDER, paths.tx));
+        tx.set_thresholds(self.config.paths.thresholds);
         let rx = RxQueue::in_room_of(p, rx, Chain::new(RX_ORDER, paths.rx), self.accepts);
         let control = Arc::clone(&self.control);
         BackQueue::new(self.of, tx, rx, chans, control, ring_pages + paths.pages)

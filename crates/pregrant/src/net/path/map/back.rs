@@ -219,7 +219,7 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         (self.own, self.maps_done, self.apart) = (0, false, false);
         self.serial = batch.serial;
         for i in bits(todo) {
-            if out.desc(i).len <= u32::from(HEAD_BYTES) {
+            if out.desc(i).len <= batch.thresholds.copy_below {
                 rest |= 1 << i;
             } else {
                 self.plan(i, batch, out);

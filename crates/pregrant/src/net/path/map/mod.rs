@@ -2,7 +2,7 @@
 //! port reads them, as Linux's netback does for TX. RX is `copy`'s.
 //!
 //! ```text
-//!   frame of 128 bytes or less: left to `copy`
+//!   frame of 128 bytes or less (`Thresholds::copy_below`): left to `copy`
 //!   longer:  | head, 128 bytes | payload ................ |      head: grant copy, private, for parsing
 //!                                payload: its pages, mapped in one call for a batch, when a port reads it
 //! ```
