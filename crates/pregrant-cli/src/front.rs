@@ -13,9 +13,10 @@ mod loopback;
 mod tap;
 mod xen;
 
+use crate::daemon::MODES;
 use crate::loopback::{NO_DOMAIN, guest_domid};
 use crate::stop::Stop;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pregrant::DomId;
 use pregrant::net::features::MAX_RING_ORDER;
 use pregrant::net::front::Granting;
@@ -27,7 +28,7 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{PathName, data_ring};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Defaults, Frontend, FrontendError};
+use pregrant_host::drivers::{Defaults, Frontend, FrontendError, Mode};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
@@ -99,10 +100,17 @@ pub struct FrontArgs {
     /// granted allow; a page has 256 slots
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
+    /// How to wait for work
+    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
+    mode: Mode,
     /// Run a frame hook on echo requests, before the stack or the kernel gets them; prints a
     /// summary on exit
     #[arg(long, value_name = "ACTION", value_parser = choice(HOOKS, action_name))]
     hook: Option<HookAction>,
+    /// With --tap: whether frames to the guest's kernel are copied first, or read by it in the
+    /// pages that the backend wrote to, but for their heads
+    #[arg(long, value_name = "WAY", default_value = "copy", requires = "tap", conflicts_with_all = ["ping", "serve", "send", "hook"])]
+    rx: RxWay,
     #[command(flatten)]
     task: Task,
     /// With --ping: end after so many requests
@@ -148,6 +156,15 @@ const PATHS: &[(PathName, &str)] = &[
     (PathName::GuestCopy, "This end copies received frames out of the backend's pages (loopback only)"),
     (PathName::Copy, "A grant for each frame, as a guest without Pregrant"),
 ];
+
+/// How frames reach the guest's kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum RxWay {
+    /// Copied, then written
+    Copy,
+    /// Written from the pages, by writev or io_uring; with vhost-net copied
+    Reference,
+}
 
 /// Options that say something of staging buffers.
 const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only"];
@@ -252,6 +269,11 @@ impl FrontArgs {
         if self.loopback.is_none() {
             given.refuse("domain", NO_DOMAIN)?;
         }
+        // A buffer is its slot's for good.
+        if [PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&self.path) {
+            let why = format_args!("frames by --path {} come in no pages, so that all are copied", self.path);
+            given.refuse("rx", why)?;
+        }
         if self.path != PathName::Staging {
             for option in STAGING_OPTIONS {
                 given.refuse(option, format_args!("--path {} has no staging buffers", self.path))?;
@@ -307,7 +329,7 @@ where
     let mac: Option<[u8; 6]> = device.get_own(guest.xs(), "mac").map_err(FrontendError::from)?;
     let mac = mac.ok_or_else(|| format!("{}/mac is missing; attach the vif again", device.own_dir()))?;
     if let Some(name) = &args.task.tap {
-        return tap::run(guest, name, (mac, args.mtu), args.hook, stop);
+        return tap::run(guest, name, (mac, args.mtu), args, stop);
     }
     let domid = guest.platform().domid();
     let address = args.address(domid);
@@ -316,6 +338,7 @@ where
     (config.prefix_len, config.mtu, config.seed) = (16, args.mtu.unwrap_or(MTU) as usize, now_ns);
     let hook = args.hook.map(|action| EchoHook::new(MacAddr(mac), action));
     let mut station = Station::hooked(guest, GuestStack::new(&config, now_ns), hook);
+    station.set_mode(args.mode);
     let _ = screen::print(format_args!("{domid}: address {address}"));
     let done = match (args.task.ping, args.task.send) {
         (Some(to), _) => ping(&mut station, to, args, stop),

@@ -153,6 +153,31 @@ fn a_transfer_outlives_its_backends() {
     machine.end();
 }
 
+/// A front that never sleeps asks for no event; one that sleeps at once gets one each time.
+#[test]
+fn a_front_waits_as_its_mode_says() {
+    let machine = Machine::start("modes");
+    let back = machine.back(&[]);
+    let six = machine.front("6", &[]);
+    // Frames to guest 5, and events with which the back notified it of them.
+    let to_5 = |status: &BackStatus| {
+        let vif = status.vifs.iter().find(|vif| vif.front == 5 && vif.connected_s.is_some());
+        let queues = vif.iter().flat_map(|vif| &vif.queues);
+        queues.fold((0, 0), |(frames, events), q| (frames + q.rx.frames, events + q.rx.notifications))
+    };
+    for (mode, sleeps) in [("poll", false), ("event", true)] {
+        let five = machine.front("5", &["--mode", mode, "--ping", "10.0.0.6", "--interval", "0.002"]);
+        let seen = machine.status_when(|status| to_5(status).0 > 400);
+        let (frames, events) = to_5(&seen);
+        assert_eq!(events > 10, sleeps, "{mode}: {events} events for {frames} frames");
+        five.stop();
+        machine.status_when(|status| to_5(status).0 == 0);
+    }
+    six.stop();
+    back.stop();
+    machine.end();
+}
+
 /// Whatever threads do the work, and also when one of them has ended.
 #[test]
 fn the_process_counts_what_all_of_its_workers_did() {

@@ -11,16 +11,16 @@
 //!
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 
-use super::{CLOSE_PATIENCE, MTU, Result};
+use super::{CLOSE_PATIENCE, FrontArgs, MTU, Result, RxWay};
 use crate::stop::Stop;
-use pregrant::net::front::{FrontStep, HookAction};
+use pregrant::net::front::{FrontStep, Lent};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::mtu::Mtu;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort, Offloads};
 use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Frontend, FrontendError, Mode, Rest, Work, Worker};
+use pregrant_host::drivers::{Frontend, FrontendError, Rest, Work, Worker};
 use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort};
 use pregrant_host::wake::WakeOn;
@@ -38,7 +38,7 @@ pub(super) fn run<P: Platform, T: Transport>(
     mut guest: Frontend<P, T>,
     name: &str,
     (mac, mtu): ([u8; 6], Option<u32>),
-    hook: Option<HookAction>,
+    args: &FrontArgs,
     stop: &Stop,
 ) -> Result<()>
 where
@@ -63,7 +63,7 @@ where
     }
     let arrivals = PortReadiness::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
-    let hook = hook.map(|action| EchoHook::new(MacAddr(mac), action));
+    let hook = args.hook.map(|action| EchoHook::new(MacAddr(mac), action));
     let (ports, waiting) = (Vec::new(), Vec::new());
     let mut uplink = Uplink {
         guest,
@@ -76,10 +76,12 @@ where
         stands: false,
         waiting,
         came: Arena::new(),
+        lends: args.rx == RxWay::Reference,
+        lent: Lent::default(),
     };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
-    let done = Worker::new(Mode::Adaptive).run(&mut uplink);
+    let done = Worker::new(args.mode).run(&mut uplink);
     uplink.link(false);
     let Uplink { mut guest, hook, .. } = uplink;
     if hook.is_some() {
@@ -120,6 +122,10 @@ struct Uplink<'a, P: Platform, T: Transport> {
     waiting: Vec<Waiting>,
     /// Frames on their way to the kernel.
     came: Arena,
+    /// It reads them in the pages in which they came.
+    lends: bool,
+    /// Those.
+    lent: Lent,
 }
 
 /// Frames that were read from the tap.
@@ -195,10 +201,11 @@ where
             let came = match &mut self.hook {
                 _ if !takes => 0,
                 Some(hook) => hook.recv(&mut self.guest, i, &mut self.came)?,
+                None if self.lends => self.guest.recv_by_reference(i, &mut self.came, &mut self.lent, 1)?,
                 None => self.guest.recv(i, &mut self.came, 1)?,
             };
             if came > 0 {
-                port.tx_burst(&self.came.burst());
+                self.guest.hand_on(&mut self.came, &mut self.lent, port);
                 moved = true;
             }
             self.guest.reclaim(i, 1)?;

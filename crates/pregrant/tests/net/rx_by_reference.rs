@@ -2,6 +2,7 @@
 //! until a token comes back.
 #![cfg(not(miri))]
 
+use crate::lent::{Act, LentPort};
 use crate::rig;
 
 use pregrant::net::back::{BackVif, VifConfig};
@@ -212,6 +213,42 @@ fn bytes(number: u64, len: usize) -> Vec<u8> {
 
 fn config(persistent: bool, spare_rx_pages: u32) -> FrontConfig {
     FrontConfig { staging: Buffers::NONE, persistent, spare_rx_pages, ..FrontConfig::default() }
+}
+
+/// A port that takes payload in place has it from the pages; one that would keep it has a copy. The
+/// frames are back in their queue afterwards.
+#[test]
+fn frames_that_are_handed_on_are_read_where_they_are() {
+    for (persistent, act) in [(false, Act::Copy), (true, Act::Copy), (false, Act::Skip), (true, Act::Keep)] {
+        let mut pair = Pair::new(config(persistent, 0), false);
+        let mut port = LentPort { named: true, ..LentPort::new(act) };
+        let (mut came, mut lent) = (Arena::new(), Lent::default());
+        for turn in 0..300 {
+            let (first, lens) = (pair.sent, [60, 256, 257, 1500, 9000]);
+            lens.into_iter().for_each(|len| pair.give(len));
+            came.clear();
+            lent.clear();
+            let queue = pair.front.queue_mut(0).unwrap();
+            let n = queue.recv_by_reference(&pair.g, &mut came, &mut lent, 1).expect("good answers");
+            assert_eq!((n, lent.frames()), (5, 0b11100), "{turn}");
+            assert_eq!(pair.front.hand_on(&pair.g, &mut came, &mut lent, &mut port), 5);
+            assert_eq!((pair.front.lent(), lent.frames()), (0, 0), "{turn}");
+            assert_eq!(port.shelf.kept.lock().unwrap().len(), 0, "nothing is kept");
+            for ((seen, len), number) in port.seen.drain(..).zip(lens).zip(first..) {
+                let whole = bytes(number, len);
+                assert_eq!((seen.len, seen.whole), (len, len <= HEAD));
+                assert!(seen.head == whole[..len.min(HEAD)], "{turn}: {len}");
+                assert!(act == Act::Skip || seen.bytes == whole, "{turn}: {len}");
+            }
+            // With nothing by reference it is a burst as any.
+            pair.give(60);
+            came.clear();
+            let queue = pair.front.queue_mut(0).unwrap();
+            assert_eq!(queue.recv_by_reference(&pair.g, &mut came, &mut lent, 1), Ok(1));
+            assert_eq!(pair.front.hand_on(&pair.g, &mut came, &mut lent, &mut port), 1);
+            assert_eq!((port.seen.len(), port.private.pop()), (0, Some(bytes(first + 5, 60))));
+        }
+    }
 }
 
 /// Frames come and go back in any order, and what is held is never written over; where nothing is

@@ -19,7 +19,7 @@ use pregrant::net::front::{
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Platform;
-use pregrant::port::{Arena, Burst, Token};
+use pregrant::port::{Arena, Burst, FramePort, Token};
 use pregrant::xenbus::{Class, Device, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};
@@ -210,6 +210,11 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     ) -> Result<usize, FrontendError> {
         lent.clear();
         self.on_queue(i, |p, queue| queue.recv_by_reference(p, out, lent, want))
+    }
+
+    /// See [`FrontVif::hand_on`].
+    pub fn hand_on(&mut self, came: &mut Arena, lent: &mut Lent, port: &mut dyn FramePort) -> usize {
+        self.vif.hand_on(&self.end.platform, came, lent, port)
     }
 
     /// Asks `hook` what is to become of the frames of queue `i`, and does it; see

@@ -14,6 +14,7 @@ pub mod asked;
 pub mod config;
 pub mod ctrl;
 pub mod halves;
+mod handed_on;
 pub mod hook;
 pub mod lent;
 pub mod link;
