@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
   pregrant bench net --path copy,staging --dir tx,rx --size 64,1500
   pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
   pregrant bench net --path staging --size 64 --redo on,off --repeats 9
+  pregrant bench net --path copy,staging --size 64 --burst 1,2,4,8,16,32,64
   pregrant bench net --path map,persistent --dir tx --size 1500 --look --queues 2 --workers 1,2
   pregrant bench net --path copy,staging,staging+copy,staging+map --dir tx --size 256,260 --look
 
@@ -69,9 +70,9 @@ pub struct NetArgs {
     /// `persistent`, `gref-mapping` and `foreign`
     #[arg(long, value_delimiter = ',', default_value = "copy")]
     pub rx: Vec<RxWay>,
-    /// Frames in a burst at most
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub burst: u32,
+    /// Frames in a burst at most, with commas between the numbers
+    #[arg(long, value_delimiter = ',', default_values_t = [64u32], value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub burst: Vec<u32>,
     /// Repeats of each row, interleaved
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
@@ -371,12 +372,12 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
                             heads: rest.is_some(),
                             ..Row::new(path, dir, size as usize, args.data_len).case
                         };
-                        rows.extend(
-                            args.workers.iter().map(|&workers| Row {
+                        for &workers in &args.workers {
+                            rows.extend(args.burst.iter().map(|&burst| Row {
                                 workers: workers.into(),
-                                ..Row::of("net", case.clone())
-                            }),
-                        );
+                                ..Row::of("net", Case { burst: burst as usize, ..case.clone() })
+                            }));
+                        }
                     }
                 }
             }
@@ -403,11 +404,11 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     // In all rows or in none: they are compared.
     let gives_way = stands.values().any(|stand| stand.core_placement().shares_guests_core());
     stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
-    let &NetArgs { repeats, seconds, burst, mode, queues, .. } = args;
-    let words = |row: &Row| format!("{} {} {} B", row.name(), row.dir, row.size);
+    let &NetArgs { repeats, seconds, mode, queues, .. } = args;
+    let words = |row: &Row| format!("{} {} {} B, bursts of {}", row.name(), row.dir, row.size, row.burst);
     in_turns(run, repeats, &mut rows, words, |run, row| {
         let stand = stands.get_mut(&row.workers).ok_or("no stand with so many workers")?;
-        run.write(row.measure(stand, seconds, burst, mode, queues)?)?;
+        run.write(row.measure(stand, seconds, row.burst as u32, mode, queues)?)?;
         run.page.platform(&row.platform);
         Ok(())
     })?;
@@ -446,6 +447,7 @@ fn table(rows: &[Row]) -> Table {
         })
         .right("size B", |row| row.size)
         .right("data len", |row| or_dash(row.data_len))
+        .right("burst", |row| row.burst)
         .left("redo", |row| if row.redo { Redo::On } else { Redo::Off })
         .left("workers", |row| or_dash(Some(row.workers).filter(|n| *n > 0)))
         .ranged("M frames/s", 1e6, |row| row.records.rate())
@@ -465,8 +467,8 @@ fn table(rows: &[Row]) -> Table {
 
 fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Stand>) -> String {
     let mut text = format!(
-        "Medians of {} interleaved repeats of {} s, {} mode, {} queue(s), bursts of {}.\n",
-        args.repeats, args.seconds, args.mode, args.queues, args.burst
+        "Medians of {} interleaved repeats of {} s, {} mode, {} queue(s).\n",
+        args.repeats, args.seconds, args.mode, args.queues
     );
     let mut gives_way = false;
     for stand in stands {

@@ -22,12 +22,13 @@ struct Kind {
     redo: bool,
     rx: RxWay,
     workers: usize,
+    burst: usize,
 }
 
 impl Kind {
     fn of(row: &Row) -> Self {
-        let Case { dir, size, redo, rx, .. } = row.case;
-        Self { name: row.name(), dir, size, redo, rx, workers: row.workers }
+        let Case { dir, size, redo, rx, burst, .. } = row.case;
+        Self { name: row.name(), dir, size, redo, rx, workers: row.workers, burst }
     }
 }
 
@@ -45,14 +46,17 @@ fn paired(
 /// All of them, a line each.
 pub fn in_words(rows: &[Row]) -> String {
     let mut text = String::new();
+    let differ = rows.iter().any(|row| row.burst != rows[0].burst);
+    let bursts = |row: &Row| if differ { format!(" in bursts of {}", row.burst) } else { String::new() };
     let line = |row: &Row, other: &Row, with: &str, than: &str| {
         let factor = row.records.ratio(&other.records);
         factor.map_or(String::new(), |factor| {
             format!(
-                "{with}, {} {} {} B moves {factor} times the frames {than}.\n",
+                "{with}, {} {} {} B{} moves {factor} times the frames {than}.\n",
                 row.name(),
                 row.dir,
-                row.size
+                row.size,
+                bursts(row)
             )
         })
     };
