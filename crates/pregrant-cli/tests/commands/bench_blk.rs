@@ -69,6 +69,25 @@ fn each_path_does_its_own_operations_and_no_other() {
     }
 }
 
+/// From the guest's own pages, on both paths that can; the back's operations are the same.
+#[test]
+fn requests_from_the_guest_s_own_pages_are_rows_of_their_own() {
+    let args = ["--buffers", "pool,own", "--dir", "mixed", "--size", "4096,65536", "--align", "512"];
+    let (table, lines) = run("blk-own", &[&args[..], &["--depth", "8", "--guests", "1"]].concat());
+    let own = |line: &&serde_json::Value| line["own_pages"] == true;
+    assert_eq!((lines.len(), lines.iter().filter(own).count()), ((3 + 2) * 2, 2 * 2));
+    for line in lines.iter().filter(own) {
+        let [copies, maps] = ["grant_copies", "grant_maps"].map(|field| number(line, field));
+        // `map` copies lists; some of those of requests that are counted no more.
+        let lists = 2.0 * number(line, "frames") + 100.0;
+        let right = if line["path"] == "copy" { maps == 0.0 } else { copies <= lists };
+        assert!(right && line["path"] != "persistent", "{line}");
+    }
+    for part in ["copy, own pages", "map, own pages", "times map with own pages"] {
+        assert!(table.contains(part), "{part} is missing in:\n{table}");
+    }
+}
+
 #[test]
 fn long_requests_anywhere_over_two_queues() {
     let args = ["--path", "copy,persistent", "--dir", "mixed", "--size", "1048576", "--align", "512"];

@@ -14,7 +14,7 @@ use super::Result;
 use super::output::{Output, Run};
 use super::timing::{Timing, in_turns};
 use crate::choice::choice;
-use crate::process::disks::disks_command::{Dir, GREEDY_DEPTH};
+use crate::process::disks::disks_command::{Buffers, Dir, GREEDY_DEPTH};
 use crate::record::Record;
 use crate::record::published;
 use crate::record::repeats::Repeats;
@@ -44,6 +44,10 @@ pub struct BlkArgs {
     /// Paths, with commas between them
     #[arg(long, value_delimiter = ',', default_values_t = PathName::ALL, value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
+    /// Whose pages requests have: the front's, which it copies to and from, or the guest's own,
+    /// granted for each request; both to see what the copy costs. Not with `persistent`
+    #[arg(long, value_delimiter = ',', default_values_t = [Buffers::Pool])]
+    pub buffers: Vec<Buffers>,
     /// Reads, writes, or as many of these as of those
     #[arg(long, value_delimiter = ',', default_values_t = [Dir::Read, Dir::Write])]
     pub dir: Vec<Dir>,
@@ -124,7 +128,7 @@ impl Row {
     /// One repeat.
     fn measure(&mut self, stand: &mut Stand, seconds: f64) -> Result<&Record> {
         let window = stand.run(self, seconds)?;
-        let Plan { path, guests, workers, .. } = self.plan;
+        let Plan { path, guests, workers, buffers, .. } = self.plan;
         let mut record = Record::new("blk", path.name(), self.dir.name(), self.size as u64);
         let counted = window.requests.len() - usize::from(self.greedy.is_some());
         record.count(window.requests[..counted].iter().sum(), window.seconds);
@@ -138,6 +142,7 @@ impl Row {
         record.align = Some(self.align as u32);
         record.guests = Some(guests.into());
         record.medium = Some(self.plan.medium.name().into());
+        record.own_pages = (buffers == Buffers::Own).then_some(true);
         record.workers = Some(workers as u32);
         record.mode = self.plan.mode().name().into();
         record.set_spent(&window.guests, &window.back);
@@ -205,7 +210,8 @@ impl Row {
 
     /// In words.
     fn words(&self) -> String {
-        let Plan { path, medium, guests, workers } = self.plan;
+        let Plan { medium, guests, workers, .. } = self.plan;
+        let path = self.plan.path_name();
         format!(
             "{path} on {medium} {} {} B, depth {}, {guests} guest(s), {workers} worker(s)",
             self.dir, self.size, self.depth
@@ -213,10 +219,25 @@ impl Row {
     }
 }
 
+impl BlkArgs {
+    /// Paths, and whose pages requests have on each.
+    fn paths(&self) -> impl Iterator<Item = (PathName, Buffers)> {
+        let own = |path| path != PathName::Persistent;
+        self.path.iter().flat_map(move |&path| {
+            let buffers = self.buffers.iter().filter(move |&&buffers| buffers == Buffers::Pool || own(path));
+            buffers.map(move |&buffers| (path, buffers))
+        })
+    }
+}
+
 /// Runs the benchmark.
 pub fn run(args: BlkArgs, given: &Given) -> Result<()> {
     if args.guests.iter().all(|&guests| guests == 1) {
         given.refuse("greedy", "a guest that is alone takes nothing of others (--guests)")?;
+    }
+    if args.path.iter().all(|&path| path == PathName::Persistent) {
+        given
+            .refuse("buffers", "with persistent a reference goes on naming its page, which is the front's")?;
     }
     args.output.run(|run| measure(&args, run))
 }
@@ -244,8 +265,8 @@ fn rows(args: &BlkArgs) -> Vec<Row> {
             let is_compared = args.greedy.is_some() && guests > 1;
             let greedy = args.greedy.filter(|_| is_compared).map(|bytes| bytes as usize);
             for greedy in [None].into_iter().chain(greedy.map(Some)) {
-                rows.extend(args.path.iter().map(|&path| Row {
-                    plan: Plan { path, medium, guests, workers: workers.into() },
+                rows.extend(args.paths().map(|(path, buffers)| Row {
+                    plan: Plan { path, buffers, medium, guests, workers: workers.into() },
                     dir,
                     size: size as usize,
                     align: align as usize,
@@ -268,7 +289,7 @@ fn measure(args: &BlkArgs, run: &mut Run) -> Result<()> {
     let mut made = 0;
     for row in &rows {
         if let Entry::Vacant(place) = stands.entry(row.plan) {
-            let Plan { path, medium, guests, workers } = row.plan;
+            let Plan { path, medium, guests, workers, .. } = row.plan;
             run.progress
                 .show(format_args!("{path} on {medium}, {guests} guest(s), {workers} worker(s): connecting"));
             let files = args.image.as_deref().map(|first| Files { first, made });

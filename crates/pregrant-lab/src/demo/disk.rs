@@ -10,7 +10,7 @@
 //! process however that ends.
 
 use super::Result;
-use crate::process::disks::disks_command::{Dir, DiskSetup, DisksCommand, HANDLE, Load, Rested};
+use crate::process::disks::disks_command::{Buffers, Dir, DiskSetup, DisksCommand, HANDLE, Load, Rested};
 use crate::process::process_command::{Devices, Posts, ProcessCommand};
 use crate::process::report::Report;
 use crate::record::{DISK_RESTART, Record};
@@ -98,7 +98,8 @@ impl DiskStage {
         let guests = testbed.process("guest", GUEST, None)?;
         let mut stage = Self { ends: Ends { back, guests, testbed }, _image: image };
         let (depth, pages) = (DEPTH as u32, DEPTH * SIZE / PAGE_SIZE);
-        let setup = DiskSetup { persistent: true, queues: 1, depth, pages, size: SIZE };
+        let setup =
+            DiskSetup { persistent: true, queues: 1, depth, pages, size: SIZE, buffers: Buffers::Pool };
         answer!(stage.ask(DisksCommand::Gather { fronts: vec![GUEST], setup })?, Report::Done => ());
         Ok(stage)
     }

@@ -134,6 +134,8 @@ record! {
     pub align: u32,
     /// What its disks are on: `ram` or `file`.
     pub medium: String,
+    /// Its requests were in pages of its own (`bench blk --buffers own`).
+    pub own_pages: bool,
     /// System calls of the backend for each time that an event woke it (`bench scale` only).
     pub syscalls_a_wakeup: f64,
     /// By guest, what its device took of workers that others wanted too; the greedy one is the last

@@ -162,8 +162,9 @@ fn shape(r: &Record) -> impl PartialEq + '_ {
 
 /// Whether two records are repeats of one measurement.
 fn same(a: &Record, b: &Record) -> bool {
-    let ends =
-        |r: &Record| (r.data_len, r.burst, r.depth, r.stride, r.copies, r.guests, r.align, r.medium.clone());
+    let ends = |r: &Record| {
+        (r.data_len, r.burst, r.depth, r.stride, r.copies, r.guests, r.align, r.medium.clone(), r.own_pages)
+    };
     (&a.bench, &a.path, &a.dir) == (&b.bench, &b.path, &b.dir) && shape(a) == shape(b) && ends(a) == ends(b)
 }
 

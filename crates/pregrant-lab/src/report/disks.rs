@@ -115,18 +115,22 @@ fn series(row: &Row) -> usize {
 /// The key of a row among those of its kind.
 fn name(row: &Row) -> String {
     let r = row.first();
-    let parts =
-        [Some(r.path.clone()), r.guests.map(|n| some(n, "guest")), r.workers.map(|n| some(n, "worker"))];
+    let parts = [
+        Some(r.path.clone()),
+        r.own_pages.map(|_| "own pages".into()),
+        r.guests.map(|n| some(n, "guest")),
+        r.workers.map(|n| some(n, "worker")),
+    ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// How many times as many as another path does for the same guests.
 fn gain(d: &Digest, row: &Row, path: &str) -> Option<Summary> {
     let same = |r: &Record| (r.guests, r.workers, r.queues);
-    let base = d
-        .blk
-        .iter()
-        .find(|b| b.first().path == path && kind(b) == kind(row) && same(b.first()) == same(row.first()))?;
+    let base =
+        d.blk.iter().filter(|b| b.first().own_pages.is_none()).find(|b| {
+            b.first().path == path && kind(b) == kind(row) && same(b.first()) == same(row.first())
+        })?;
     row.ratio(base)
 }
 

@@ -11,7 +11,9 @@ use super::Row;
 use super::medium::{Files, Image, Medium};
 use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
-use crate::process::disks::disks_command::{DiskSetup, DisksCommand, DisksSeen, HANDLE, Load, Rested};
+use crate::process::disks::disks_command::{
+    Buffers, DiskSetup, DisksCommand, DisksSeen, HANDLE, Load, Rested,
+};
 use crate::process::process_command::{Devices, ProcessCommand};
 use crate::process::report::{Report, Spent};
 use crate::testbed::{Ends, Testbed, answer};
@@ -33,6 +35,8 @@ const DISK_UNIT: u64 = 1 << 20;
 pub struct Plan {
     /// How bytes travel.
     pub path: PathName,
+    /// Whose pages requests have.
+    pub buffers: Buffers,
     /// What the disks are on.
     pub medium: Medium,
     /// Guests.
@@ -45,6 +49,14 @@ impl Plan {
     /// Queues of each disk: each worker has some of one guest's, and else whole guests.
     pub fn queues(&self) -> u32 {
         if usize::from(self.guests) < self.workers { self.workers as u32 } else { 1 }
+    }
+
+    /// Its path, and whose pages requests have, in words.
+    pub fn path_name(&self) -> String {
+        match self.buffers {
+            Buffers::Pool => self.path.to_string(),
+            Buffers::Own => format!("{}, own pages", self.path),
+        }
     }
 
     /// Many guests share a processor: each sleeps when its requests are all in flight, and so does
@@ -138,6 +150,7 @@ impl Stand {
             depth: most.depth as u32,
             pages: most.in_flight.div_ceil(pregrant::PAGE_SIZE) + most.depth,
             size: most.size,
+            buffers: plan.buffers,
         };
         let gather = ProcessCommand::Disks(DisksCommand::Gather { fronts, setup });
         answer!(ends.ask_guests(gather)?, Report::Done => ());

@@ -3,6 +3,7 @@
 use super::stand::{Plan, Stand};
 use super::{BlkArgs, Row};
 use crate::bench::timing::few;
+use crate::process::disks::disks_command::Buffers;
 use crate::process::disks::load::WHOLE_EACH;
 use crate::record::Record;
 use crate::record::published::{PUBLISHED_DISKS, in_full};
@@ -16,7 +17,7 @@ pub fn table(rows: &[Row]) -> Table {
     let each = |row: &Row, count: fn(&Record) -> u64| figure(row.records.each(count));
     let gib = f64::from(1 << 30);
     Table::of(rows.iter().filter(|row| row.greedy.is_none() && row.records.rate().is_some()))
-        .left("path", |row| row.plan.path)
+        .left("path", |row| row.plan.path_name())
         .left("disk", |row| row.plan.medium)
         .left("dir", |row| row.dir)
         .right("size B", |row| row.size)
@@ -79,8 +80,8 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
     }
     text += &format!(
         "Latency: from when a request was written to the ring until its answer was taken, median and 99 of 100. Operations, system calls and \
-         events of both ends over all repeats: fractions where one serves several. On every path the front copies its data to and from \
-         granted pages. Each read is checked: number and generation of every sector, and in one of {WHOLE_EACH} reads every byte; all disks \
+         events of both ends over all repeats: fractions where one serves several. The front copies its data to and from \
+         granted pages, but where these are the guest's own. Each read is checked: number and generation of every sector, and in one of {WHOLE_EACH} reads every byte; all disks \
          were written whole before.\nPlatform: {platform}.\n"
     );
     text += few(args.timing.repeats);
@@ -96,6 +97,8 @@ pub fn method(rows: &[Row], args: &BlkArgs, stands: &BTreeMap<Plan, Stand>, plat
     for base in [PathName::Map, PathName::Copy] {
         let to_base = |plan: Plan| (plan.path == PathName::Persistent).then_some(Plan { path: base, ..plan });
         text += &compared(&to_base, &|gain| format!("{gain} times {base}"));
+        let to_own = |plan: Plan| to_base(plan).map(|plan| Plan { buffers: Buffers::Own, ..plan });
+        text += &compared(&to_own, &|gain| format!("{gain} times {base} with own pages"));
     }
     for greedy in rows.iter().filter(|row| row.greedy.is_some()) {
         let equal = rows.iter().find(|row| row.is_equal_load_of(greedy));

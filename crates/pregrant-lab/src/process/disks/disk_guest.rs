@@ -1,14 +1,15 @@
 //! One guest of `bench blk`: its domain, its disk, and the thread that uses it.
 
-use super::disks_command::{DiskSetup, HANDLE, Load, Rested};
+use super::disks_command::{Buffers, DiskSetup, HANDLE, Load, Rested};
 use super::load::{Asked, Contents};
 use crate::process::Result;
 use crate::process::report::Latencies;
 use hdrhistogram::Histogram;
 use pregrant::DomId;
 use pregrant::blk::disk::{IoError, SECTOR_BYTES};
-use pregrant::blk::front::{Ask, FrontConfig, FrontVbd, NotAsked};
-use pregrant::platform::{Clock, Platform};
+use pregrant::blk::front::{Ask, FrontConfig, FrontVbd, NotAsked, OwnAsk};
+use pregrant::platform::{Clock, GrantPool, Platform};
+use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{Abi, SEGMENTS_MAX};
 use pregrant::wire::ring::ring_size;
 use pregrant::xenbus::bus::StoreBus;
@@ -28,6 +29,8 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for a handshake, or for answers.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at answers that wait for the back to let go of pages.
+const RECHECK: Duration = Duration::from_millis(1);
 /// Bytes of the requests that write a disk for the first time, and read all of it.
 const FIRST_BYTES: usize = 64 * 1024;
 
@@ -83,6 +86,8 @@ pub struct DiskGuest {
     contents: Contents,
     /// Bytes that were read, in private memory.
     taken: Vec<u8>,
+    /// Bytes from one place's buffer to the next, where they are the guest's own.
+    own: Option<usize>,
     waiter: Waiter,
 }
 
@@ -112,10 +117,29 @@ impl DiskGuest {
         let vbd = FrontVbd::new(device.peer_domid(), config, false);
         let contents = Contents::new(front.0.into(), 0, most);
         let driver = Driver { platform, device, vbd };
-        let mut disk_guest = Self { driver, xs, contents, taken: vec![0; most], waiter: Waiter::default() };
+        let (taken, own, waiter) = (vec![0; most], None, Waiter::default());
+        let mut disk_guest = Self { driver, xs, contents, taken, own, waiter };
         disk_guest.connect(setup)?;
         disk_guest.write_all()?;
+        if setup.buffers == Buffers::Own {
+            disk_guest.own_buffers(setup)?;
+        }
         Ok(disk_guest)
+    }
+
+    /// Gives the front a buffer for each place, filled.
+    fn own_buffers(&mut self, setup: &DiskSetup) -> Result<()> {
+        let each = setup.size.next_multiple_of(PAGE_SIZE);
+        let grants = self.driver.platform.grants();
+        let table = grants.per_frame().ok_or("the platform grants no single pages")?;
+        let memory = table.pages(setup.depth as usize * each / PAGE_SIZE)?;
+        for place in 0..setup.depth as usize {
+            let copied = memory.copy_in(place * each, &self.contents.filling()[..setup.size]);
+            debug_assert!(copied, "a place has a buffer");
+        }
+        self.driver.vbd.use_memory(Some(memory));
+        self.own = Some(each);
+        Ok(())
     }
 
     fn connect(&mut self, setup: &DiskSetup) -> Result<()> {
@@ -216,6 +240,8 @@ impl DiskGuest {
         let (damaged, checked) = (self.contents.damaged, self.contents.checked);
         let missed = self.waiter.missed_wakeups();
         let mut places = vec![Place::default(); load.depth];
+        // Reads of this batch that are in the guest's own buffers.
+        let mut came = Vec::with_capacity(load.depth);
         let mut free: Vec<Vec<u32>> = vec![Vec::with_capacity(load.depth); queues];
         (0..load.depth as u32).rev().for_each(|place| free[place as usize % queues].push(place));
         let (mut in_flight, mut quiet_since) = (0usize, None);
@@ -226,7 +252,7 @@ impl DiskGuest {
             }
             let mut moved = false;
             for (queue, free) in free.iter_mut().enumerate() {
-                let Self { driver: Driver { platform, vbd, .. }, contents, taken, .. } = self;
+                let Self { driver: Driver { platform, vbd, .. }, contents, taken, own, .. } = self;
                 let keeps_times = hall.keeps_times.load(Ordering::Relaxed);
                 let mut now_ns = None;
                 let answered = vbd.take(platform, queue, |answer| {
@@ -238,11 +264,24 @@ impl DiskGuest {
                     if answer.outcome.is_err() {
                         rested.failed += 1;
                     } else if place.asked.reads && !(load.careless && contents.passes_over()) {
-                        let n = answer.copy_out(taken);
-                        contents.read(place.asked.sector, &taken[..n]);
+                        if own.is_some() {
+                            came.push((answer.tag as usize, answer.len()));
+                        } else {
+                            let n = answer.copy_out(taken);
+                            contents.read(place.asked.sector, &taken[..n]);
+                        }
                     }
                     free.push(answer.tag as u32);
                 })?;
+                if let (Some(each), Some(memory)) = (*own, vbd.memory()) {
+                    for (at, len) in came.drain(..) {
+                        let get = |from: usize, to: &mut [u8]| {
+                            let copied = memory.copy_out(at * each + from, to);
+                            debug_assert!(copied, "it was asked for");
+                        };
+                        contents.read_in_place(places[at].asked.sector, len, get);
+                    }
+                }
                 if answered > 0 {
                     in_flight -= answered;
                     let sum = count.requests.load(Ordering::Relaxed) + answered as u64;
@@ -256,12 +295,25 @@ impl DiskGuest {
                 while let Some(&at) = free.last() {
                     let asked = contents.next(at as usize, load);
                     let Asked { reads, sector } = asked;
-                    let ask = if reads {
-                        Ask::Read { sector, sectors: (load.size / SECTOR_BYTES) as u32 }
+                    let sectors = (load.size / SECTOR_BYTES) as u32;
+                    let submitted = if let Some(each) = *own {
+                        let begin = at as usize * each;
+                        if let (false, Some(memory)) = (reads, vbd.memory()) {
+                            let put = |k: usize, head: &[u8]| {
+                                let copied = memory.copy_in(begin + k, head);
+                                debug_assert!(copied, "a place has a buffer");
+                            };
+                            contents.write_heads(sector, load.size, put);
+                        }
+                        let ask = OwnAsk { reads, sector, sectors, at: begin };
+                        vbd.submit_own(platform, queue, &ask, at.into())
+                    } else if reads {
+                        vbd.submit(platform, queue, &Ask::Read { sector, sectors }, at.into())
                     } else {
-                        Ask::Write { sector, bytes: contents.write(sector, load.size) }
+                        let bytes = contents.write(sector, load.size);
+                        vbd.submit(platform, queue, &Ask::Write { sector, bytes }, at.into())
                     };
-                    if let Err(e) = vbd.submit(platform, queue, &ask, at.into()) {
+                    if let Err(e) = submitted {
                         return Err(self.driver.failed(not_asked(&e)));
                     }
                     places[at as usize] = Place { asked, at_ns: now_ns };
@@ -308,7 +360,10 @@ impl DiskGuest {
         let what = |driver: &Driver| format!("{}: a guest waits for its disk's answers", driver.device.id());
         // A ring that is broken is found to be when its answers are taken.
         let pending = |driver: &mut Driver| driver.arm().unwrap_or(true);
-        self.waiter.sleep(&mut self.driver, |driver| driver.platform.events(), pending, &what, None);
+        let waits = (0..self.driver.vbd.nr_queues())
+            .any(|i| self.driver.vbd.queue_mut(i).is_some_and(|q| q.waiting() > 0));
+        let due = waits.then_some(RECHECK);
+        self.waiter.sleep(&mut self.driver, |driver| driver.platform.events(), pending, &what, due);
         if self.xs.has_events() || self.driver.platform.events().woken_by_any() {
             while self.xs.next_event(Some(Duration::ZERO))?.is_some() {}
             self.control()?;

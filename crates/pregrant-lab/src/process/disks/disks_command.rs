@@ -36,6 +36,18 @@ pub struct DiskSetup {
     pub pages: usize,
     /// Bytes of the longest request.
     pub size: usize,
+    /// Whose pages requests have.
+    pub buffers: Buffers,
+}
+
+named! {
+    /// Whose pages a request has.
+    pub enum Buffers {
+        /// The front's: it copies
+        Pool = "pool",
+        /// The guest's own, granted for each request: nothing is copied
+        Own = "own",
+    }
 }
 
 /// The load of each guest, until it is asked to rest.

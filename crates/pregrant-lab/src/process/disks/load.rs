@@ -40,6 +40,15 @@ pub struct Contents {
     pub checked: u64,
 }
 
+/// The beginning of a sector.
+fn head(number: u64, generation: u32, guest: u32) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(&number.to_le_bytes());
+    head[8..12].copy_from_slice(&generation.to_le_bytes());
+    head[12..].copy_from_slice(&guest.to_le_bytes());
+    head
+}
+
 impl Contents {
     /// For a disk with so many sectors, none written yet, and for requests of at most `most` bytes.
     pub fn new(guest: u32, sectors: u64, most: usize) -> Self {
@@ -93,11 +102,23 @@ impl Contents {
             (sector..).zip(filled).zip(&mut self.generations[sector as usize..])
         {
             *generation += 1;
-            bytes[..8].copy_from_slice(&number.to_le_bytes());
-            bytes[8..12].copy_from_slice(&generation.to_le_bytes());
-            bytes[12..HEAD].copy_from_slice(&self.guest.to_le_bytes());
+            bytes[..HEAD].copy_from_slice(&head(number, *generation, self.guest));
         }
         &self.filled[..len]
+    }
+
+    /// The same for a buffer that is filled already: `put` gets the heads, each with its offset.
+    pub fn write_heads(&mut self, sector: u64, len: usize, mut put: impl FnMut(usize, &[u8])) {
+        let generations = &mut self.generations[sector as usize..][..len / SECTOR_BYTES];
+        for ((number, k), generation) in (sector..).zip(0..).zip(generations) {
+            *generation += 1;
+            put(k * SECTOR_BYTES, &head(number, *generation, self.guest));
+        }
+    }
+
+    /// What a buffer is filled with, but for heads.
+    pub fn filling(&self) -> &[u8] {
+        &self.filled
     }
 
     /// Whether what was read is one of those that are not checked, where few are.
@@ -113,6 +134,20 @@ impl Contents {
         let whole = self.reads.is_multiple_of(WHOLE_EACH);
         self.checked += u64::from(whole);
         self.damaged += u64::from(!self.is_right(sector, bytes, whole));
+    }
+
+    /// As [`read`](Self::read), where they are: `get` copies bytes out, from an offset on.
+    pub fn read_in_place(&mut self, sector: u64, len: usize, mut get: impl FnMut(usize, &mut [u8])) {
+        self.reads += 1;
+        let whole = self.reads.is_multiple_of(WHOLE_EACH);
+        self.checked += u64::from(whole);
+        let mut bytes = [0; SECTOR_BYTES];
+        let part = if whole { SECTOR_BYTES } else { HEAD };
+        let is_right = (sector..).zip((0..len).step_by(SECTOR_BYTES)).all(|(number, at)| {
+            get(at, &mut bytes[..part]);
+            self.is_right(number, &bytes, whole)
+        });
+        self.damaged += u64::from(!is_right);
     }
 
     /// Whether these sectors are as they were written last: their heads, or the `whole` of them.
@@ -188,6 +223,22 @@ mod tests {
         }
         let reads = asked.iter().filter(|asked| asked.reads).count();
         assert!((1500..2500).contains(&reads), "{reads} reads of 4000");
+    }
+
+    /// With heads alone put to a buffer that is filled, it is as a write's; and is read there.
+    #[test]
+    fn a_buffer_that_is_filled_needs_heads_alone() {
+        let (mut whole, mut heads) = (Contents::new(9, 64, 4096), Contents::new(9, 64, 4096));
+        let mut buffer = heads.filling().to_vec();
+        for _ in 0..2 * WHOLE_EACH {
+            heads.write_heads(8, 4096, |at, head| buffer[at..at + head.len()].copy_from_slice(head));
+            assert_eq!(buffer, whole.write(8, 4096));
+            heads.read_in_place(8, 4096, |at, to| to.copy_from_slice(&buffer[at..at + to.len()]));
+        }
+        assert_eq!((heads.checked, heads.damaged), (2, 0));
+        buffer[512] ^= 1;
+        heads.read_in_place(8, 4096, |at, to| to.copy_from_slice(&buffer[at..at + to.len()]));
+        assert_eq!(heads.damaged, 1);
     }
 
     #[test]
