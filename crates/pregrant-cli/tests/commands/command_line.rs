@@ -61,6 +61,7 @@ fn every_subcommand_explains_itself() {
         "bench net",
         "bench latency",
         "bench limit",
+        "bench peers",
         "bench scale",
         "bench fairness",
         "bench store",

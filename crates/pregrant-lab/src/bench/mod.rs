@@ -20,6 +20,8 @@ pub(crate) mod neighbour;
 pub(crate) mod net;
 pub(crate) mod output;
 mod pairs;
+pub(crate) mod peers;
+mod program;
 pub(crate) mod scale;
 pub(crate) mod stand;
 pub(crate) mod store;
@@ -55,6 +57,8 @@ pub enum BenchCommand {
     Scale(scale::ScaleArgs),
     /// Shares of many equal guests, also beside a greedy one
     Fairness(fairness::FairnessArgs),
+    /// The same frames through DPDK's memif and vhost-user, in turns
+    Peers(peers::PeersArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
     Limit(limit::LimitArgs),
     /// Operations a second of xenstored, over sockets and of its core alone
@@ -75,6 +79,7 @@ pub fn run(command: BenchCommand, given: &Given) -> Result<()> {
         BenchCommand::Neighbour(args) => args.lines.run(|run| neighbour::measure(&args, run)),
         BenchCommand::Scale(args) => args.lines.run(|run| scale::measure(&args, run)),
         BenchCommand::Fairness(args) => args.lines.run(|run| fairness::measure(&args, run)),
+        BenchCommand::Peers(args) => args.output.run(|run| peers::measure(&args, run)),
         BenchCommand::Limit(args) => args.output.run(|run| limit::measure(&args, run)),
         BenchCommand::Store(args) => args.lines.run(|run| store::measure(&args, run)),
         BenchCommand::LimitTarget => limit::run_target(),

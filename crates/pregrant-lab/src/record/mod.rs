@@ -169,6 +169,9 @@ record! {
     pub cache_mode: String,
     /// Pages that made way for others.
     pub evictions: u64,
+    /// Lines a second through a bare ring on the same cores, just before and just after (`bench
+    /// peers` only).
+    pub ring_per_s: [f64; 2],
     /// A backend that died in the middle (`bench` is `restart`).
     pub pause: Pause,
 }

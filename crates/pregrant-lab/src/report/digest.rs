@@ -58,7 +58,7 @@ pub const SHORT: u64 = 64;
 /// All records of a report, by what they are.
 #[derive(Debug, Default)]
 pub struct Digest<'a> {
-    /// `bench net`.
+    /// `bench net` and `bench peers`.
     pub net: Vec<Row<'a>>,
     /// `bench blk`.
     pub blk: Vec<Row<'a>>,
@@ -82,7 +82,7 @@ impl<'a> Digest<'a> {
     pub fn of(records: &'a [Record]) -> Self {
         let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
         let mut digest = Self {
-            net: rows(records.iter().filter(is(&["net"]))),
+            net: rows(records.iter().filter(is(&["net", "peers"]))),
             blk: rows(records.iter().filter(is(&["blk"])).filter(|r| r.neighbour.is_none())),
             latency: rows(records.iter().filter(is(&["latency"]))),
             limit: rows(records.iter().filter(is(&["limit"]))),
@@ -90,7 +90,7 @@ impl<'a> Digest<'a> {
             disk_restarts: records.iter().filter(is(&[DISK_RESTART])).collect(),
             ..Self::default()
         };
-        let known = is(&["net", "blk", "latency", "limit", DISK_RESTART]);
+        let known = is(&["net", "peers", "blk", "latency", "limit", DISK_RESTART]);
         digest.others = rows(records.iter().filter(|r| !known(r) && r.pause.is_none()));
         // A latency is shown with others of its mode; a rate with all others of its size.
         name_by(&mut digest.net, true);

@@ -12,6 +12,7 @@ use super::{BlkArgs, Dir, Row};
 use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
 use crate::bench::output::Run;
+use crate::bench::program::{is_there, pinned};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
@@ -154,20 +155,6 @@ impl Place {
         }
         Fio::read(&out.stdout)
     }
-}
-
-/// Whether a program is installed.
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
-}
-
-/// A program on one core.
-fn pinned(program: &str, core: Option<usize>) -> Command {
-    let Some(core) = core else { return Command::new(program) };
-    let mut command = Command::new("taskset");
-    command.arg("-c").arg(core.to_string()).arg(program);
-    command
 }
 
 /// The output of fio.

@@ -286,7 +286,7 @@ impl<P: Platform> FrontVbd<P> {
     /// Whether a disk that does not reconnect has pages that the back uses though they are not in
     /// use: [`step`](Self::step) tries again to get them back.
     pub fn awaits_release(&self) -> bool {
-        !self.front.reconnects() && !(self.regions.is_empty() && self.left.is_empty())
+        !(self.front.reconnects() || self.regions.is_empty() && self.left.is_empty())
     }
 
     /// When a disk that waits before it restarts wants its next [`step`](Self::step), by the

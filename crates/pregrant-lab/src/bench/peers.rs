@@ -1,0 +1,263 @@
+//! `pregrant bench peers`: frames through our paths and through DPDK's memif and vhost-user, in
+//! turns on the same two cores.
+//!
+//! ```text
+//!   ring | staging tx 64 B | ring | memif tx 64 B | ring | vhost-user tx 64 B | ring | staging rx ...      a repeat
+//! ```
+//! Machines that are shared have phases: the cores are far from each other for some time, or slow.
+//! A bare ring before and after each row says which phase it had. Rows of one repeat are compared
+//! only where their rings were alike.
+
+mod huge_pages;
+mod testpmd;
+
+use super::net::{PATHS, Row};
+use super::output::{Output, Run};
+use super::stand::Stand;
+use super::timing::{few, seconds};
+use super::{Result, limit};
+use crate::choice::{choice, named};
+use crate::limit::lines::{self, Copies};
+use crate::process::process_command::Dir;
+use crate::record::Record;
+use crate::record::repeats::Repeats;
+use crate::record::stats::Summary;
+use crate::table::{Table, or_dash};
+use pregrant::net::path::PathName;
+use pregrant_host::drivers::Mode;
+use std::time::Duration;
+use testpmd::Pair;
+
+/// How long a ring runs.
+const RING: Duration = Duration::from_millis(50);
+/// Rings are alike when they differ by no more than this.
+const ALIKE: f64 = 0.2;
+/// The longest frame that a buffer of memif or vhost-user has room for here.
+const LONGEST: i64 = 1514;
+
+/// Arguments of `bench peers`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  pregrant bench peers
+  pregrant bench peers --size 1500 --dir rx --repeats 9 --json peers.jsonl
+
+It needs dpdk-testpmd (Debian: apt install dpdk-dev librte-net-memif23 librte-net-vhost23 librte-net-virtio23) and huge pages, which it
+asks for and never sets up. Peers that cannot be measured are named, with the reason.
+Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
+pub struct PeersArgs {
+    /// Paths, with commas between them
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Staging], value_parser = choice(PATHS, PathName::name))]
+    pub path: Vec<PathName>,
+    /// The others
+    #[arg(long, value_delimiter = ',', default_values_t = [Peer::Memif, Peer::VhostUser])]
+    pub peer: Vec<Peer>,
+    /// Directions, as the guest sees them
+    #[arg(long, value_delimiter = ',', default_values_t = [Dir::Tx, Dir::Rx])]
+    pub dir: Vec<Dir>,
+    /// Bytes of a frame, headers included
+    #[arg(long, value_delimiter = ',', default_values_t = [64u32, 256, 1500], value_parser = clap::value_parser!(u32).range(60..=LONGEST))]
+    pub size: Vec<u32>,
+    /// Seconds of each row and repeat
+    #[arg(long, default_value_t = 0.3, value_parser = seconds)]
+    pub seconds: f64,
+    /// Repeats of each row, interleaved
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+named! {
+    /// What ours is measured beside.
+    pub enum Peer {
+        /// DPDK's memif; the guest is its client
+        Memif = "memif",
+        /// DPDK's vhost-user, split rings; the guest is virtio-user
+        VhostUser = "vhost-user",
+    }
+}
+
+/// What a row measures.
+enum By {
+    Ours(Box<Row>),
+    Peer(Peer),
+}
+
+/// One row.
+struct Line {
+    by: By,
+    dir: Dir,
+    size: u32,
+    records: Repeats,
+}
+
+impl Line {
+    fn name(&self) -> &'static str {
+        match &self.by {
+            By::Ours(row) => row.name(),
+            By::Peer(peer) => peer.name(),
+        }
+    }
+
+    /// Whether this is a peer's row of the same frames.
+    fn is_peer_of(&self, other: &Self) -> bool {
+        matches!(self.by, By::Peer(_)) && (self.dir, self.size) == (other.dir, other.size)
+    }
+}
+
+/// Runs the benchmark.
+pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
+    let cores = limit::pair(&crate::limit::cores()?)?;
+    if cores[0] == cores[1] {
+        return Err("this process may use one core only, and a ring needs two (taskset, cpuset)".into());
+    }
+    let mut missing = Vec::new();
+    let mut pairs = Vec::new();
+    for &peer in &args.peer {
+        match Pair::start(peer, cores) {
+            Ok(pair) => pairs.push((peer, pair)),
+            Err(e) => missing.push(format!("{peer}: {e}")),
+        }
+    }
+    let mut lines = Vec::new();
+    for &size in &args.size {
+        for &dir in &args.dir {
+            let line = |by| Line { by, dir, size, records: Repeats::default() };
+            for &path in &args.path {
+                // A frame fits its staging buffer, as it fits the others' buffers.
+                let data_len = if size <= 256 { 256 } else { 2048 };
+                let Row { case, .. } = Row::new(path, dir, size as usize, data_len);
+                lines.push(line(By::Ours(Box::new(Row::of("peers", case)))));
+            }
+            lines.extend(pairs.iter().map(|(peer, _)| line(By::Peer(*peer))));
+        }
+    }
+    let mut stand = Stand::start()?;
+    let ring = || -> Result<f64> {
+        let lines = lines::hand_over(cores, 256, 32, Copies::None, RING)?;
+        Ok(lines.frames as f64 / lines.seconds)
+    };
+    let mut before = ring()?;
+    for repeat in 1..=args.repeats {
+        for line in &mut lines {
+            run.progress.show(format_args!(
+                "repeat {repeat} of {}: {} {} {} B",
+                args.repeats,
+                line.name(),
+                line.dir,
+                line.size
+            ));
+            let mut record = match &mut line.by {
+                By::Ours(row) => row.measure(&mut stand, args.seconds, 64, Mode::Poll, 1)?.clone(),
+                By::Peer(peer) => {
+                    let pair = pairs.iter_mut().find(|(of, _)| of == peer);
+                    let (_, pair) = pair.ok_or("a peer that was not started")?;
+                    let (frames, seconds) = pair.play(line.dir, line.size, args.seconds)?;
+                    let mut record = Record::new("peers", peer.name(), line.dir.name(), line.size.into());
+                    record.count(frames, seconds);
+                    Record { platform: "host".into(), ..record }
+                }
+            };
+            let after = ring()?;
+            record.ring_per_s = Some([before, after]);
+            before = after;
+            run.write(line.records.push(record))?;
+        }
+    }
+    run.print(table(&lines))?;
+    run.print(format_args!(
+        "Medians of {} interleaved repeats of {} s, poll mode, one queue; guest on core {}, the other end on core {}. \
+         testpmd: txonly into rxonly, frames counted by the receiver; memif with rings of 1024 and buffers of 2048, vhost-user with \
+         rings of 256.\nring M/s: lines a second through a bare ring before and after the row. A repeat in which the rings of two rows \
+         differ by more than {} % is not compared; in brackets, how many were.\n{}",
+        args.repeats,
+        args.seconds,
+        cores[0],
+        cores[1],
+        ALIKE * 100.0,
+        few(args.repeats)
+    ))?;
+    for what in &missing {
+        run.print(format_args!("Not measured: {what}."))?;
+    }
+    Ok(())
+}
+
+/// Whether two records had the same phase of the machine.
+fn alike(a: &Record, b: &Record) -> bool {
+    let rings = [a, b].map(|r| r.ring_per_s.unwrap_or_default());
+    let (least, most) =
+        rings.iter().flatten().fold((f64::MAX, 0.0), |(least, most), ring| (ring.min(least), ring.max(most)));
+    least > 0.0 && most <= least * (1.0 + ALIKE)
+}
+
+/// The ratios of one row to another, in repeats of like phase.
+fn ratios(line: &Line, base: &Line) -> Vec<f64> {
+    let repeats = line.records.iter().zip(base.records.iter());
+    let same = repeats.filter(|(a, b)| alike(a, b) && b.frames_per_s > 0.0);
+    same.map(|(a, b)| a.frames_per_s / b.frames_per_s).collect()
+}
+
+/// Of ours: times the better of the peers.
+fn times_the_better(lines: &[Line], line: &Line) -> Option<String> {
+    let By::Ours(_) = line.by else { return None };
+    let peers = lines.iter().filter(|other| other.is_peer_of(line));
+    let better = peers.max_by(|a, b| {
+        let rate = |line: &Line| line.records.rate().map_or(0.0, |rate| rate.median);
+        rate(a).total_cmp(&rate(b))
+    })?;
+    let all = ratios(line, better);
+    let of = format!("({} of {})", all.len(), line.records.0.len());
+    Some(Summary::of(&all).map_or(format!("- {of}"), |times| format!("{times} {of}")))
+}
+
+fn table(lines: &[Line]) -> Table {
+    let ring = |line: &Line, at: usize| line.records.summary(|r| r.ring_per_s.unwrap_or_default()[at]);
+    Table::of(lines)
+        .left("by", Line::name)
+        .left("dir", |line| line.dir)
+        .right("size B", |line| line.size)
+        .ranged("M frames/s", 1e6, |line| line.records.rate())
+        .median("Gbit/s", 1e9, |line| line.records.summary(|r| r.bits_per_s))
+        .median("ring M/s before", 1e6, |line| ring(line, 0))
+        .median("after", 1e6, |line| ring(line, 1))
+        .left("times the better peer", |line| or_dash(times_the_better(lines, line)))
+        .grouped(|line| (line.size, line.dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(by: By, rates: &[(f64, f64)]) -> Line {
+        let record = |&(frames_per_s, ring): &(f64, f64)| Record {
+            frames_per_s,
+            ring_per_s: Some([ring, ring * 1.1]),
+            ..Record::default()
+        };
+        Line { by, dir: Dir::Tx, size: 64, records: Repeats(rates.iter().map(record).collect()) }
+    }
+
+    #[test]
+    fn rows_of_unlike_phases_are_not_compared() {
+        let row = Row::new(PathName::Staging, Dir::Tx, 64, 256);
+        let ours = By::Ours(Box::new(row));
+        let lines = [
+            line(ours, &[(40.0, 50.0), (30.0, 50.0), (40.0, 50.0)]),
+            line(By::Peer(Peer::Memif), &[(20.0, 52.0), (20.0, 20.0), (10.0, 50.0)]),
+            line(By::Peer(Peer::VhostUser), &[(1.0, 50.0); 3]),
+        ];
+        assert_eq!(times_the_better(&lines, &lines[0]).unwrap(), "3.00 (2.00..4.00) (2 of 3)");
+        assert_eq!(times_the_better(&lines, &lines[1]), None);
+        assert!(table(&lines).to_string().contains("2 of 3"));
+    }
+
+    #[test]
+    fn a_ring_that_changed_meanwhile_is_like_none() {
+        let record = |ring_per_s| Record { ring_per_s: Some(ring_per_s), ..Record::default() };
+        let [steady, changed] = [[50.0, 55.0], [50.0, 90.0]].map(record);
+        assert!(alike(&steady, &steady));
+        assert!(!alike(&steady, &changed) && !alike(&changed, &changed));
+        assert!(!alike(&steady, &Record::default()), "no ring");
+    }
+}
