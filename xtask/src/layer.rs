@@ -59,7 +59,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "linux",
-        shows: "the kernel module builds, and both ends of a vif work in Debian's kernel",
+        shows: "the kernel module builds, and both ends of a vif work in Debian's kernels",
         run: crate::linux::layer,
     },
     Layer {

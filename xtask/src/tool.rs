@@ -152,7 +152,7 @@ fn on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-fn is_root(w: &Workspace) -> bool {
+pub fn is_root(w: &Workspace) -> bool {
     w.program("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0")
 }
 

@@ -19,6 +19,7 @@ use crate::tool;
 use crate::workspace::Workspace;
 use kbuild::Headers;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct Selection {
 
 /// Frames of the self-test where nothing is said.
 const FRAMES: u64 = 1_000_000;
+/// The other release whose kernel the layer plays, with fewer frames.
+const OTHER: (&str, u64) = ("13", 20_000);
 
 impl Selection {
     /// From a command line.
@@ -61,7 +64,7 @@ impl Selection {
 /// Builds, and plays the self-test where that is selected.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     let release = selection.release.as_deref();
-    let (headers, modules) = built(w, selection.headers.as_deref(), release)?;
+    let (headers, modules) = built(w, selection.headers.as_deref(), release, &objects(w)?)?;
     match selection.frames {
         Some(frames) => boot::play(w, &headers, release, &modules, frames),
         None => Ok(()),
@@ -70,29 +73,40 @@ pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
 
 /// The modules, by this machine's headers, or by those of another release.
 pub fn modules(w: &Workspace, release: Option<&str>) -> Result<Vec<PathBuf>, String> {
-    Ok(built(w, None, release)?.1)
+    Ok(built(w, None, release, &objects(w)?)?.1)
+}
+
+/// Rust's part, which is the same for each kernel.
+fn objects(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    tool::debian(w, "ld", "binutils")?;
+    let dir = place(w);
+    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    object::build(w, &dir)
+}
+
+fn place(w: &Workspace) -> PathBuf {
+    w.target().join("linux")
 }
 
 fn built(
     w: &Workspace,
     headers: Option<&Path>,
     release: Option<&str>,
+    objects: &[PathBuf],
 ) -> Result<(Headers, Vec<PathBuf>), String> {
-    for (program, package) in [("make", "make"), ("gcc", "gcc"), ("ld", "binutils"), ("modinfo", "kmod")] {
+    for (program, package) in [("make", "make"), ("gcc", "gcc"), ("modinfo", "kmod")] {
         tool::debian(w, program, package)?;
     }
     if headers.is_none() && release.is_none() {
         tool::debian_headers(w)?;
     }
-    let dir = w.target().join("linux");
-    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let dir = place(w);
     let headers = match release {
         Some(number) => chroot::headers(w, number, &dir)?,
         None => Headers::find(headers)?,
     };
-    let objects = object::build(w, &dir)?;
     let place = headers.root.as_ref().unwrap_or(&dir).join(&headers.version);
-    let modules = kbuild::build(w, &headers, &objects, &place)?;
+    let modules = kbuild::build(w, &headers, objects, &place)?;
     for module in &modules {
         kbuild::strip(w, module)?;
         let bytes = std::fs::metadata(module).map_or(0, |file| file.len());
@@ -103,8 +117,19 @@ fn built(
 
 /// The layer.
 pub fn layer(w: &Workspace) -> Result<(), String> {
-    object::lint(w, &w.target().join("linux"))?;
-    make(w, &Selection { frames: Some(FRAMES), ..Selection::default() })
+    object::lint(w, &place(w))?;
+    let objects = objects(w)?;
+    for (release, frames) in [(None, FRAMES), (Some(OTHER.0), OTHER.1)] {
+        if release.is_some() && !tool::is_root(w) && !tool::in_ci() {
+            println!("note: chroot wants root: not for Debian {}", OTHER.0);
+            continue;
+        }
+        let start = Instant::now();
+        let (headers, modules) = built(w, None, release, &objects)?;
+        boot::play(w, &headers, release, &modules, frames)?;
+        println!("linux: {} took {} s", headers.version, start.elapsed().as_secs());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
