@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Both ends of a vif within this kernel, without Xen: frames each way by each path, every byte of
+ * Both ends of a vif within this kernel, without Xen: skbs each way by each path, every byte of
  * them compared; then set-ups in which memory, a grant or a channel is not to be had. Loading it
  * plays it; a failure is that of loading.
  */
@@ -18,7 +18,8 @@ static atomic64_t memory = ATOMIC64_INIT(0);
 #define pregrant_may_allocate(kind) pk_may_allocate(kind)
 #define pregrant_note_memory(n) atomic64_add(n, &memory)
 
-/* kbuild gives an object to one module; this one needs the core's heap and log as the driver does. */
+/* kbuild gives an object to one module; this one needs the core's heap, log and skbs as the driver does. */
+#include "frame.c"
 #include "heap.c"
 #include "log.c"
 #include "reserve.c"
@@ -71,6 +72,62 @@ void *pk_reserve_begin(u32 queues, u32 slots)
 size_t pk_reserve_end(void *reserve)
 {
 	return pregrant_reserve_end(reserve);
+}
+
+/* Bytes of the first piece: the others' are in pages, as in what the stack sends. */
+#define TEST_HEAD 128
+
+struct sk_buff *pk_test_skb(const void *from, size_t len)
+{
+	size_t head = min_t(size_t, len, TEST_HEAD);
+	int err;
+	struct sk_buff *skb = alloc_skb_with_frags(head, len - head, 0, &err, GFP_KERNEL);
+
+	if (!skb)
+		return NULL;
+	skb_put(skb, head);
+	skb->data_len = len - head;
+	skb->len += len - head;
+	if (!skb_store_bits(skb, 0, from, len))
+		return skb;
+	kfree_skb(skb);
+	return NULL;
+}
+
+void pk_test_free(struct sk_buff *skb)
+{
+	consume_skb(skb);
+}
+
+void *pk_test_received(void)
+{
+	static struct napi_struct napi;
+	static struct pregrant_received received = { .napi = &napi };
+
+	__skb_queue_head_init(&received.skbs);
+	return &received;
+}
+
+int pk_test_next(void *received, void *to, size_t room)
+{
+	struct sk_buff *skb = __skb_dequeue(&((struct pregrant_received *)received)->skbs);
+	bool whole;
+	int len;
+
+	if (!skb)
+		return -ENOENT;
+	len = skb->len;
+	whole = len == pregrant_cb(skb)->len && len <= room && !skb_copy_bits(skb, 0, to, len);
+	consume_skb(skb);
+	return whole ? len : 0;
+}
+
+void pk_test_softirq(bool on)
+{
+	if (on)
+		local_bh_disable();
+	else
+		local_bh_enable();
 }
 
 static unsigned long frames = 1000000;

@@ -49,10 +49,10 @@ impl Rx {
 
 /// An skb that is to be sent.
 #[derive(Clone, Copy)]
-struct Frame {
-    skb: shim::Skb,
-    len: usize,
-    offload: Offload,
+pub struct Frame {
+    pub skb: shim::Skb,
+    pub len: usize,
+    pub offload: Offload,
 }
 
 impl Source for Frame {
@@ -159,9 +159,9 @@ fn counters(s: DirStats) -> [u64; 8] {
 }
 
 /// A `struct pregrant_received`, which skbs are added to.
-struct Skbs {
-    to: *mut c_void,
-    most: usize,
+pub struct Skbs {
+    pub to: *mut c_void,
+    pub most: usize,
 }
 
 impl Sink for Skbs {

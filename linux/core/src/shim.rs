@@ -89,6 +89,15 @@ unsafe extern "C" {
     /// Pieces and ranges that are not freed.
     pub fn pk_memory() -> i64;
     pub fn pk_memory_waits() -> u32;
+    /// An skb with these bytes, in pieces. Null: there is none.
+    pub fn pk_test_skb(from: *const u8, len: usize) -> Skb;
+    pub fn pk_test_free(skb: Skb);
+    /// A `struct pregrant_received`, empty.
+    pub fn pk_test_received() -> *mut c_void;
+    /// The bytes of its next skb: how many; 0 where they are not whole; below 0: there is none.
+    pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
+    /// From here on nothing may sleep, or again.
+    pub fn pk_test_softirq(on: bool);
     pub fn pk_reserve_size(queues: u32, slots: u32) -> usize;
     /// Null: there is none.
     pub fn pk_reserve_begin(queues: u32, slots: u32) -> *mut c_void;

@@ -4,22 +4,25 @@
 //!
 //! ```text
 //!   front domain --TX, frame k filled by k--> back domain: Counterpart compares
-//!                <--RX, frame k filled by k-- Counterpart; the test compares
+//!    skbs, halves <--RX, frame k filled by k-- Counterpart; the test compares
 //! ```
 
 mod directory;
 mod domains;
 mod shortage;
+mod skbs;
 
 use crate::front::{Settings, config};
 use crate::log;
 use crate::shim;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
 use directory::{MapBus, directory};
 use domains::{Domain, Table};
 use pregrant::DomId;
-use pregrant::net::back::{BackVif, Polled, VifConfig};
+use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::PathName;
 use pregrant::net::stats::DirStats;
@@ -165,7 +168,8 @@ struct Ends {
     back: Box<BackVif<Domain>>,
     port: Counterpart,
     scratch: Box<Arena>,
-    frames: Box<Arena>,
+    /// Of one frame.
+    bytes: Vec<u8>,
 }
 
 #[inline(never)]
@@ -183,7 +187,7 @@ fn arena() -> Box<Arena> {
 
 impl Ends {
     #[inline(never)]
-    fn new(config: FrontConfig, len: usize, reconnect: bool, [scratch, frames]: [Box<Arena>; 2]) -> Self {
+    fn new(config: FrontConfig, len: usize, reconnect: bool, scratch: Box<Arena>) -> Self {
         let table = Arc::new(Mutex::new(Table::default()));
         let [guest, host] = [GUEST, HOST].map(|number| Domain { table: table.clone(), number });
         let (of_front, of_back) = (directory(), directory());
@@ -197,7 +201,7 @@ impl Ends {
             back: back(),
             port: Counterpart { len, came: 0, wrong: 0, gave: 0 },
             scratch,
-            frames,
+            bytes: vec![0; len],
         }
     }
 
@@ -229,61 +233,13 @@ impl Ends {
         }
         if self.front.is_live() { Ok(()) } else { Err("the vif is not live") }
     }
-
-    /// `n` frames to the back. How many were wrong or lost.
-    #[inline(never)]
-    fn tx(&mut self, n: u64) -> Result<u64> {
-        let Self { guest, host, front, back, port, scratch, frames, .. } = self;
-        let mut sent = 0;
-        while sent < n {
-            frames.clear();
-            while frames.has_room() && sent + (frames.len() as u64) < n {
-                let k = sent + frames.len() as u64;
-                fill(frames.room(port.len, Offload::default()).ok_or("no room for a frame")?, k);
-            }
-            let burst = frames.burst();
-            let mut done = 0;
-            while done < burst.frames.len() {
-                let queue = front.queue_mut(0).ok_or("the vif is not live")?;
-                done += queue.send(guest, &burst.skip(done)).map_err(|_| "a frame is refused")?;
-                while back.poll_tx(host, 0, port, scratch).map_err(|_| "a fault of the front, TX")?
-                    == Polled::More
-                {}
-                queue.reclaim(guest, 1).map_err(|_| "a fault of the back, TX")?;
-            }
-            sent += done as u64;
-        }
-        Ok(port.wrong + n - port.came)
-    }
-
-    /// At least `n` frames from the back. How many were wrong.
-    #[inline(never)]
-    fn rx(&mut self, n: u64) -> Result<u64> {
-        let Self { guest, host, front, back, port, frames, .. } = self;
-        let (mut came, mut wrong) = (0, 0);
-        while came < n {
-            let _ = back.poll_rx(host, 0, port).map_err(|_| "a fault of the front, RX")?;
-            let queue = front.queue_mut(0).ok_or("the vif is not live")?;
-            loop {
-                frames.clear();
-                if queue.recv(guest, &mut **frames, 1).map_err(|_| "a fault of the back, RX")? == 0 {
-                    break;
-                }
-                for (frame, _) in frames.burst().iter() {
-                    wrong += u64::from(!is_frame(frame, port.len, came));
-                    came += 1;
-                }
-            }
-        }
-        Ok(wrong)
-    }
 }
 
 #[inline(never)]
 fn play(trial: &Trial, frames: u64) -> Result<()> {
     let len = trial.len;
     let n = (frames / trial.share).max(1);
-    let mut ends = Ends::new(trial.config()?, len, false, [arena(), arena()]);
+    let mut ends = Ends::new(trial.config()?, len, false, arena());
     ends.steps()?;
     ends.announce()?;
     let before = ends.table.lock().ops();

@@ -189,18 +189,18 @@ struct Outcome {
 }
 
 /// Of a test that is over, for the next.
-type Arenas = Option<[Box<Arena>; 2]>;
+type Spare = Option<Box<Arena>>;
 
 /// One front, from its first step to its end. `gives_up`: it closes after an error, else it tries
 /// again.
 #[inline(never)]
-fn attempt(case: &Case, refusal: Refusal, gives_up: bool, arenas: &mut Arenas) -> Result<Outcome> {
+fn attempt(case: &Case, refusal: Refusal, gives_up: bool, spare: &mut Spare) -> Result<Outcome> {
     // Large, and of no interest.
-    let own = arenas.take().unwrap_or_else(|| [arena(), arena()]);
+    let own = spare.take().unwrap_or_else(arena);
     // SAFETY: it reads a number.
     let memory = unsafe { shim::pk_memory() };
     let (outcome, own) = play_out(case, refusal, gives_up, own)?;
-    *arenas = Some(own);
+    *spare = Some(own);
     // SAFETY: as above.
     let left = unsafe { shim::pk_memory() } - memory;
     if left == 0 { Ok(outcome) } else { Err("memory is left") }
@@ -211,9 +211,9 @@ fn play_out(
     case: &Case,
     refusal: Refusal,
     gives_up: bool,
-    arenas: [Box<Arena>; 2],
-) -> Result<(Outcome, [Box<Arena>; 2])> {
-    let mut ends = Ends::new(case.config()?, LEN, true, arenas);
+    arena: Box<Arena>,
+) -> Result<(Outcome, Box<Arena>)> {
+    let mut ends = Ends::new(case.config()?, LEN, true, arena);
     ends.table.lock().make_room((GRANTS * case.queues as usize) << case.ring_order);
     let mut calls = Calls { case, refusal, asked: 0, most: 0 };
     let is_live = ends.connect(&mut calls)?;
@@ -233,7 +233,7 @@ fn play_out(
         }
     }
     ends.disconnect(&mut calls)?;
-    Ok((Outcome { failed: !is_whole, asked, most: calls.most }, [ends.scratch, ends.frames]))
+    Ok((Outcome { failed: !is_whole, asked, most: calls.most }, ends.scratch))
 }
 
 /// Each of what a set-up asks for is refused once, `stride` apart, and all from it on. How many
@@ -243,14 +243,14 @@ fn refuse_each(
     case: &Case,
     kinds: u32,
     (stride, from_then_on): (u64, bool),
-    arenas: &mut Arenas,
+    spare: &mut Spare,
 ) -> Result<(u64, u64)> {
     let (mut tried, mut failed) = (0, 0);
     loop {
         let from = tried * stride;
         let to = if from_then_on { u64::MAX } else { from + 1 };
         let refusal = Refusal { kinds, from, to, spares_reserve: from_then_on };
-        let outcome = attempt(case, refusal, tried % 2 == 1, arenas)?;
+        let outcome = attempt(case, refusal, tried % 2 == 1, spare)?;
         if outcome.asked <= from {
             return Ok((tried, failed));
         }
@@ -260,9 +260,9 @@ fn refuse_each(
 
 /// The heap gives nothing: all is the reserve's. How much of it, in a hundred.
 #[inline(never)]
-fn live_by_reserve(case: &Case, arenas: &mut Arenas) -> Result<usize> {
+fn live_by_reserve(case: &Case, spare: &mut Spare) -> Result<usize> {
     let refusal = Refusal { kinds: HEAP, from: 0, to: u64::MAX, spares_reserve: true };
-    let outcome = attempt(case, refusal, false, arenas)?;
+    let outcome = attempt(case, refusal, false, spare)?;
     // SAFETY: it computes.
     let size = unsafe { shim::pk_reserve_size(case.queues, case.slots()) };
     match outcome {
@@ -275,18 +275,18 @@ fn live_by_reserve(case: &Case, arenas: &mut Arenas) -> Result<usize> {
 /// Plays it all.
 #[inline(never)]
 pub fn play() -> Result<()> {
-    let mut arenas = None;
+    let mut spare = None;
     // Each of the largest set-up's takes a while, so there of the heap's one in so many.
     for (path, stride) in [(&b"auto"[..], 5), (b"persistent", 1)] {
         let case = Case { path, queues: 1, ring_order: 0 };
         let kinds = HEAP | PAGES | CHANNEL;
-        let (one, failed_one) = refuse_each(&case, kinds, (stride, false), &mut arenas)?;
-        let (rest, failed_rest) = refuse_each(&case, kinds, (11, true), &mut arenas)?;
+        let (one, failed_one) = refuse_each(&case, kinds, (stride, false), &mut spare)?;
+        let (rest, failed_rest) = refuse_each(&case, kinds, (11, true), &mut spare)?;
         for from_then_on in [false, true] {
-            refuse_each(&case, PAGES | CHANNEL, (1, from_then_on), &mut arenas)?;
+            refuse_each(&case, PAGES | CHANNEL, (1, from_then_on), &mut spare)?;
         }
-        let (_, failed_states) = refuse_each(&case, STATE, (1, false), &mut arenas)?;
-        let (grants, failed_grants) = refuse_each(&case, GRANT, (GRANT_STRIDE, false), &mut arenas)?;
+        let (_, failed_states) = refuse_each(&case, STATE, (1, false), &mut spare)?;
+        let (grants, failed_grants) = refuse_each(&case, GRANT, (GRANT_STRIDE, false), &mut spare)?;
         log::info(
             NO_DEVICE,
             format_args!(
@@ -302,7 +302,7 @@ pub fn play() -> Result<()> {
     let mut most = 0;
     for path in [&b"copy"[..], b"staging", b"gref-mapping", b"persistent", b"auto"] {
         for (queues, ring_order) in [(1, 0), (8, 0), (1, 4)] {
-            most = most.max(live_by_reserve(&Case { path, queues, ring_order }, &mut arenas)?);
+            most = most.max(live_by_reserve(&Case { path, queues, ring_order }, &mut spare)?);
         }
     }
     // SAFETY: it reads a number.

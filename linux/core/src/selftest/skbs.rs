@@ -1,0 +1,148 @@
+//! Frames as the driver moves them: a queue as two halves, and skbs of this kernel's by `frame.c`.
+//!
+//! ```text
+//!   bytes --skb, in pieces--> TxHalf: queue, publish, reclaim, final_check --> back: Counterpart compares
+//!   bytes, compared <--skb-- RxHalf: recv, final_check                     <-- Counterpart
+//! ```
+//! Halves are called as in the kernel, where nothing may sleep: memory that one asks for is
+//! counted.
+
+use super::{Ends, Result, fill, is_frame};
+use crate::data::{Frame, Skbs};
+use crate::selftest::domains::Domain;
+use crate::shim;
+use alloc::boxed::Box;
+use alloc::vec::IntoIter;
+use pregrant::net::back::Polled;
+use pregrant::net::front::{FrontQueue, RxHalf, TxHalf};
+use pregrant::port::Offload;
+
+/// Frames until the back is shown some, and received at once at most.
+const AT_ONCE: u64 = 64;
+/// Requests of the longest frame.
+const FRAME_SLOTS: u32 = 17;
+
+const FAULT: &str = "a fault of the back";
+
+/// A vif's queues: the first as halves.
+pub struct Halves {
+    tx: Box<TxHalf<Domain>>,
+    rx: Box<RxHalf<Domain>>,
+    rest: IntoIter<FrontQueue<Domain>>,
+}
+
+/// An skb that is sent.
+struct Skb(shim::Skb);
+
+impl Drop for Skb {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and was copied.
+        unsafe { shim::pk_test_free(self.0) }
+    }
+}
+
+/// Calls what must not sleep, as softirqs must not.
+fn softirq<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: it ends below.
+    unsafe { shim::pk_test_softirq(true) };
+    let came = call();
+    // SAFETY: as it was.
+    unsafe { shim::pk_test_softirq(false) };
+    came
+}
+
+impl Ends {
+    /// Gives the front's queues away.
+    fn halves(&mut self) -> Result<Halves> {
+        let mut rest = self.front.hand_out_queues().into_iter();
+        let (tx, rx) = rest.next().ok_or("the vif is not live")?.into_halves();
+        Ok(Halves { tx, rx, rest })
+    }
+
+    fn whole(&mut self, halves: Halves) -> Result<()> {
+        let Halves { tx, rx, rest } = halves;
+        let first = FrontQueue::of_halves(tx, rx).map_err(|_| "the halves are of two queues")?;
+        self.front.take_back(core::iter::once(first).chain(rest).collect());
+        Ok(())
+    }
+
+    /// `n` frames to the back. How many were wrong or lost.
+    #[inline(never)]
+    pub fn tx(&mut self, n: u64) -> Result<u64> {
+        let mut halves = self.halves()?;
+        for k in 0..n {
+            fill(&mut self.bytes, k);
+            // SAFETY: bytes of that length.
+            let skb = Skb(unsafe { shim::pk_test_skb(self.bytes.as_ptr(), self.bytes.len()) });
+            if skb.0.is_null() {
+                return Err("no skb");
+            }
+            let frame = Frame { skb: skb.0, len: self.bytes.len(), offload: Offload::default() };
+            if halves.tx.room() < FRAME_SLOTS {
+                self.serve(&mut halves.tx)?;
+            }
+            match softirq(|| halves.tx.queue(&self.guest, &frame)) {
+                Ok(1) => {}
+                Ok(_) => return Err("there is no room for a frame"),
+                Err(_) => return Err("a frame is refused"),
+            }
+            if k % AT_ONCE == AT_ONCE - 1 || k + 1 == n {
+                self.serve(&mut halves.tx)?;
+            }
+        }
+        self.whole(halves)?;
+        Ok(self.port.wrong + n - self.port.came)
+    }
+
+    /// Shows the back what was queued, and takes its answers.
+    fn serve(&mut self, tx: &mut TxHalf<Domain>) -> Result<()> {
+        let Self { guest, host, back, port, scratch, .. } = self;
+        softirq(|| tx.publish(guest));
+        while back.poll_tx(host, 0, port, scratch).map_err(|_| "a fault of the front, TX")? == Polled::More {}
+        softirq(|| {
+            tx.reclaim(guest, 1).map_err(|_| FAULT)?;
+            loop {
+                let ahead = tx.front().in_flight() / 2 + 1;
+                if !tx.final_check(guest, ahead).map_err(|_| FAULT)? {
+                    return Ok(());
+                }
+                tx.reclaim(guest, 1).map_err(|_| FAULT)?;
+            }
+        })
+    }
+
+    /// At least `n` frames from the back. How many were wrong.
+    #[inline(never)]
+    pub fn rx(&mut self, n: u64) -> Result<u64> {
+        let mut halves = self.halves()?;
+        let (mut came, mut wrong, len) = (0, 0, self.port.len);
+        // SAFETY: it makes an empty list.
+        let to = unsafe { shim::pk_test_received() };
+        while came < n {
+            let _ =
+                self.back.poll_rx(&self.host, 0, &mut self.port).map_err(|_| "a fault of the front, RX")?;
+            loop {
+                let (rx, guest) = (&mut halves.rx, &self.guest);
+                let mut skbs = Skbs { to, most: AT_ONCE as usize };
+                let got = softirq(|| rx.recv(guest, &mut skbs, 1)).map_err(|_| FAULT)?;
+                while let Some(frame) = self.next(to) {
+                    wrong += u64::from(!is_frame(frame, len, came));
+                    came += 1;
+                }
+                let (rx, guest) = (&mut halves.rx, &self.guest);
+                if got == 0 && !softirq(|| rx.final_check(guest)).map_err(|_| FAULT)? {
+                    break;
+                }
+            }
+        }
+        self.whole(halves)?;
+        Ok(wrong)
+    }
+
+    /// The bytes of the next skb of a list. None: it is empty.
+    fn next(&mut self, list: *mut core::ffi::c_void) -> Option<&[u8]> {
+        // SAFETY: a list of `pk_test_received`, and bytes of that length.
+        let len = unsafe { shim::pk_test_next(list, self.bytes.as_mut_ptr(), self.bytes.len()) };
+        self.bytes.get(..usize::try_from(len).ok()?)
+    }
+}
