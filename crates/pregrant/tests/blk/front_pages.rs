@@ -98,7 +98,7 @@ fn a_queue_never_has_more_pages_than_its_bound() {
             assert_eq!(until_refused(&mut world, &mut front, 88), (32, NotAsked::Full));
             assert_eq!(pages(&mut front), 32 * 11);
         }
-        assert!(world.xen.counts().grants <= RING + bound.next_multiple_of(STEP_PAGES));
+        assert!(world.xen.counts().grants <= RING + bound);
         for _ in 0..20 {
             until_refused(&mut world, &mut front, 8);
         }

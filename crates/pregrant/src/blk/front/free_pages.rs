@@ -23,8 +23,8 @@ use alloc::vec::Vec;
 
 /// Bytes of a page that are asked for ahead.
 const PREFETCHED_BYTES: usize = 1024;
-/// Pages that come at once. All steps are alike, so that the next connection finds them again
-/// ([`Regions`]); of the last one those beyond the bound are not used.
+/// Pages that come at once, but for the rest of the bound. Steps are alike, so that the next
+/// connection finds them again ([`Regions`]).
 pub const STEP_PAGES: usize = 16;
 /// Requests that go without more pages after a refusal: to ask is a system call.
 pub const REFUSALS: u32 = 1024;
@@ -64,7 +64,8 @@ impl<P: Platform> FreePages<P> {
 
     fn step(&mut self, p: &P, regions: &mut Regions<P>) -> Result<(), PlatformError> {
         let first = self.count() as u32;
-        self.steps.push(regions.take(p, Access::ReadWrite, STEP_PAGES, self.granting)?);
+        let n = STEP_PAGES.min(self.most - self.count());
+        self.steps.push(regions.take(p, Access::ReadWrite, n, self.granting)?);
         let count = self.count();
         // All of them come back some time.
         self.free.reserve(count - self.free.len());
