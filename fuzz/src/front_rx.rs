@@ -103,6 +103,8 @@ struct Game {
     rx_ids: [u16; SLOTS as usize],
     /// Buffers that are sent on, by the ids of their requests.
     on_tx: BTreeMap<u16, u16>,
+    /// The first of them has this id in the lists.
+    first_rx: u32,
     diverted: Diverted,
     actions: HookStats,
 }
@@ -162,7 +164,9 @@ impl Game {
             OrdinaryPages::new(&rig.guest, regions, Access::ReadWrite, n, Granting::Standing).expect("pages")
         };
         let rx_pages = (!rx_way.copy_only()).then(rx_pages);
-        let tx_area = staging(&rig, tx_way, Access::ReadOnly, SLOTS);
+        // More ids than the ring has slots.
+        let longer = if how & 8 != 0 { SLOTS / 2 } else { 0 };
+        let tx_area = staging(&rig, tx_way, Access::ReadOnly, SLOTS + longer);
         let more = if how & 4 != 0 { SLOTS / 8 } else { 0 };
         let rx_area = staging(&rig, rx_way, Access::ReadWrite, SLOTS + more);
         let sends_on = more > 0 && tx_area.is_some() && rx_area.is_some();
@@ -187,12 +191,13 @@ impl Game {
             lent: Vec::new(),
             rx_ids: std::array::from_fn(|slot| slot as u16),
             on_tx: BTreeMap::new(),
+            first_rx: SLOTS + longer,
             diverted: Diverted::new(),
             actions: HookStats::default(),
             rig,
         };
         if sends_on {
-            game.tx.allow_send_on(SLOTS as u16);
+            game.tx.allow_send_on((SLOTS + longer) as u16);
         }
         game
     }
@@ -319,7 +324,7 @@ impl Game {
                 assert!(!held, "the page of id {} is used again, and the back still has it", req.id);
             }
             if req.flags & TXF_STAGING_BUFFER != 0 {
-                let buffer = u16::try_from(req.gref - SLOTS).expect("an RX buffer");
+                let buffer = u16::try_from(req.gref - self.first_rx).expect("an RX buffer");
                 let twice = self.on_tx.values().any(|other| *other == buffer);
                 assert!(!twice && self.tx.sends_on(), "buffer {buffer} is sent on twice");
                 self.on_tx.insert(req.id, buffer);

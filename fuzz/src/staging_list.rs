@@ -6,7 +6,9 @@
 //! shares no byte with another.
 
 use crate::tape::Tape;
-use pregrant::net::path::staging::list::{self as staging_list, DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX};
+use pregrant::net::path::staging::list::{
+    self as staging_list, DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LONG_LIST_MAX, LONG_LIST_PAGES_MAX,
+};
 use pregrant::platform::local::Pages;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
@@ -20,7 +22,7 @@ pub fn staging_list(data: &[u8]) {
     let Some(len) = DataLen::new(if len == 0 { u32::from(tape.u16()) } else { len }) else { return };
     let first_id = tape.one_of(&[0, 0, 256, 512, u16::MAX, u16::MAX - 100]);
     let bytes = len.buffer_bytes();
-    let pages = tape.one_of(&[1, 1, 2, 3, LIST_PAGES_MAX]);
+    let pages = tape.one_of(&[1, 1, 2, 3, LIST_PAGES_MAX, LIST_PAGES_MAX, LONG_LIST_PAGES_MAX]);
     let (page, room) = (Pages::new(pages), pages * ENTRIES_PER_PAGE);
 
     // A good list for its pages, then bytes of it changed; or bytes as they come.
@@ -54,7 +56,7 @@ pub fn staging_list(data: &[u8]) {
     let rest = tape.rest();
     assert!(page.copy_in(0, &rest[..rest.len().min(page.len())]));
 
-    for most in [LIST_ENTRIES_MAX, ENTRIES_PER_PAGE, 256, 1, 0] {
+    for most in [LONG_LIST_MAX, LIST_ENTRIES_MAX, ENTRIES_PER_PAGE, 256, 1, 0] {
         let read = staging_list::read(&page, most);
         assert!(read.len() <= most);
         let mut raw = [0; 8];

@@ -41,7 +41,7 @@ const PAGES: usize = 16;
 const CHANNELS: usize = 4;
 
 /// Keys that either end reads, and some that it does not.
-const KEYS: [&str; 42] = [
+const KEYS: [&str; 43] = [
     "tx-ring-ref",
     "rx-ring-ref",
     "event-channel",
@@ -78,6 +78,7 @@ const KEYS: [&str; 42] = [
     "backend",
     "rx-data-ref1",
     "staging-grants-revision",
+    "staging-grants-max-pages",
     "tx-ring-page-order",
     "rx-ring-page-order",
     "tx-ring-ref0",
@@ -354,6 +355,8 @@ fn hostile_back(tape: &mut Tape<'_>) {
             tx: DataLen::new(tape.one_of(&[256, 65535])),
             rx: DataLen::new(tape.one_of(&[256, 65535])),
             sent_on: true,
+            buffers: 600,
+            max_pages: 0,
         },
         granting: tape.one_of(&[Granting::PerFrame, Granting::Standing]),
         sg: true,

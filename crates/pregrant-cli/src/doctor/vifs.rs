@@ -217,7 +217,7 @@ const FRONT_KEYS: [Ability; 16] = [
 ];
 
 /// Features of a back.
-const BACK_KEYS: [Ability; 20] = [
+const BACK_KEYS: [Ability; 21] = [
     Ability::flag("feature-sg", "frames over several pages"),
     Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
     Ability::flag("feature-gso-tcpv6", "uncut TCP over IPv6"),
@@ -232,6 +232,7 @@ const BACK_KEYS: [Ability; 20] = [
     Ability::value("max-rx-ring-page-order", "RX rings of several pages: the exponent of 2"),
     Ability::flag("feature-staging-grants", "staging buffers, granted once"),
     Ability::value("staging-grants-sizes", "bytes of a staging buffer"),
+    Ability::value("staging-grants-max-pages", "pages of staging lists that are longer than rings"),
     Ability::value("staging-grants-revision", "rules of staging that it knows"),
     Ability::flag(persistent::FEATURE, "keeps pages mapped that it has seen"),
     Ability::flag(data_ring::keys::FEATURE, "data rings"),

@@ -25,7 +25,7 @@ pub(super) fn run(dir: &Path, args: &FrontArgs, defaults: Defaults) -> Result<()
         |_| Ok(args.vif),
         |platform, xs, vif| {
             platform.events().also_wake_on(stop.as_fd())?;
-            let mut guest = Frontend::new(platform, xs, vif, args.config(DATA_LEN), true)?;
+            let mut guest = Frontend::new(platform, xs, vif, args.config(DATA_LEN, None), true)?;
             guest.set_defaults(defaults);
             Ok(guest)
         },

@@ -16,7 +16,7 @@ use crate::stop::Stop;
 use pregrant::platform::Platform;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::drivers::{Defaults, Frontend};
-use pregrant_host::linux::Xen;
+use pregrant_host::linux::{Gntalloc, Xen};
 use pregrant_host::wake::WakeOn;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -51,7 +51,8 @@ pub(super) fn run(args: &FrontArgs, defaults: Defaults) -> Result<()> {
     platform.ready_for_front()?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
     platform.events().also_wake_on(stop.as_fd())?;
-    let mut guest = Frontend::new(platform, xs, args.vif, args.config(DATA_LEN), true)?;
+    let config = args.config(DATA_LEN, Gntalloc::limit());
+    let mut guest = Frontend::new(platform, xs, args.vif, config, true)?;
     guest.set_defaults(defaults);
     run_guest(guest, args, &stop)
 }

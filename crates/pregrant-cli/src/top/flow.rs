@@ -35,6 +35,8 @@ pub struct Flow {
     pub chains: Vec<Vec<String>>,
     /// Bytes of a frame that fit a staging buffer; several where queues differ.
     pub data_lens: Vec<u32>,
+    /// How many of them a queue has.
+    pub buffers: Vec<u32>,
     /// Pages that stay mapped since they were seen, all queues together; null where none do.
     pub store: Option<StoreStatus>,
     /// The tables of pages that the guest has had mapped, all queues together, of both directions;
@@ -168,12 +170,14 @@ impl Flow {
     fn new(back: &BackStatus, vif: &VifStatus, dir: &'static str) -> Self {
         let queues = vif.queues.iter().map(|q| if dir == "tx" { &q.tx } else { &q.rx });
         let mut total = Counts::default();
-        let (mut paths, mut chains, mut data_lens) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut paths, mut chains) = (BTreeSet::new(), BTreeSet::new());
+        let (mut data_lens, mut buffers) = (BTreeSet::new(), BTreeSet::new());
         for queue in queues.clone() {
             total.add(queue);
             paths.insert(queue.path.as_str());
             chains.insert(queue.chain.clone());
             data_lens.extend(queue.data_len);
+            buffers.extend(queue.buffers);
         }
         if let Some(drops) = vif.port_drops.get(dir) {
             total.drop(drops);
@@ -191,6 +195,7 @@ impl Flow {
             path: paths.into_iter().collect::<Vec<_>>().join("/"),
             chains: chains.into_iter().collect(),
             data_lens: data_lens.into_iter().collect(),
+            buffers: buffers.into_iter().collect(),
             store: all_stores(queues.map(|q| q.store)),
             gref_table: all_stores(vif.queues.iter().map(|q| q.gref_table)),
             mapped_pages: vif.mapped_pages,

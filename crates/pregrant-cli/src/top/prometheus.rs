@@ -364,6 +364,10 @@ fn of_queues(backs: &[&BackStatus]) -> Vec<Metric> {
         "pregrant_queue_data_len_bytes",
         "Bytes of a frame that fit a staging buffer; there is no sample where there are no buffers.",
     );
+    let mut buffers = Metric::gauge(
+        "pregrant_queue_staging_buffers",
+        "Staging buffers of a queue; there is no sample where there are none.",
+    );
     let mut stores = Stores::default();
     for_vifs(backs, |vif_labels, vif| {
         for (queue, status) in vif.queues.iter().enumerate() {
@@ -383,6 +387,9 @@ fn of_queues(backs: &[&BackStatus]) -> Vec<Metric> {
                 if let Some(len) = status.data_len {
                     data_len.sample(&dir_labels, len);
                 }
+                if let Some(n) = status.buffers {
+                    buffers.sample(&dir_labels, n);
+                }
                 if let Some(store) = &status.store {
                     stores.sample(&[&dir_labels[..], &[("store", "persistent")]].concat(), store);
                 }
@@ -399,7 +406,7 @@ fn of_queues(backs: &[&BackStatus]) -> Vec<Metric> {
         }
     });
     let counted = plain.into_iter().map(|(metric, _)| metric).chain([ops, drops]);
-    counted.chain([chain, data_len]).chain(stores.0).collect()
+    counted.chain([chain, data_len, buffers]).chain(stores.0).collect()
 }
 
 /// Pages that stay mapped, by the store that they are in: its fill, the most that there was, its

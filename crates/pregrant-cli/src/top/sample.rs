@@ -14,6 +14,7 @@ fn dir(path: &str, frames: u64, drops: [(&str, u64); 2]) -> DirStatus {
         path: path.into(),
         chain: if path == "copy" { vec!["copy".into()] } else { vec![path.into(), "copy".into()] },
         data_len: (path == "staging").then_some(256),
+        buffers: (path == "staging").then_some(1024),
         store: (path == "persistent").then_some(StoreStatus {
             pages: 200,
             most: 256,

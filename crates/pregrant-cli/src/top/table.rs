@@ -215,14 +215,16 @@ const IN_FLIGHT: &str = "in_flight";
 /// The gauge of pages that stay mapped since they were seen.
 const KEPT_PAGES: &str = "kept_pages";
 
-/// All paths of a direction, in their order, staging with the length of its buffers; by queue where
-/// they differ.
+/// All paths of a direction, in their order, staging with the length of its buffers and how many a
+/// queue has; by queue where they differ.
 fn path(flow: &Flow) -> String {
     if flow.chains.iter().all(Vec::is_empty) {
         return plain(&flow.path);
     }
-    let lens: Vec<_> = flow.data_lens.iter().map(u32::to_string).collect();
+    let [lens, counts] =
+        [&flow.data_lens, &flow.buffers].map(|all| all.iter().map(u32::to_string).collect::<Vec<_>>());
     let name = |path: &String| match path.starts_with("staging") {
+        true if !counts.is_empty() => format!("{path} {} * {}", counts.join("/"), lens.join("/")),
         true if !lens.is_empty() => format!("{path} {}", lens.join("/")),
         _ => path.clone(),
     };
@@ -351,12 +353,12 @@ mod tests {
         let golden = "\
 domain 0, back: process 4711, 36 s, 2 vif(s), 2 workers with 2 and 0 queues, loopback
 domain 1, blkback: ?no answer
-vif  dir  back  state      queues  path                      pages  frames/s  bit/s  grant ops/frame  events/frame  dropped/s
----  ---  ----  ---------  ------  ------------------------  -----  --------  -----  ---------------  ------------  ----------------
-5.0  tx      0  Connected       2  copy / staging 256, copy   1000     1.23M   790M            0.000         0.010  0
-5.0  rx      0  Connected       2  copy / staging 256, copy                0      0                -             -  queue_full 1.50k
-6.1  tx      0  Closed          0                                0         0      0                -             -  0
-6.1  rx      0  Closed          0                                          0      0                -             -  0
+vif  dir  back  state      queues  path                             pages  frames/s  bit/s  grant ops/frame  events/frame  dropped/s
+---  ---  ----  ---------  ------  -------------------------------  -----  --------  -----  ---------------  ------------  ----------------
+5.0  tx      0  Connected       2  copy / staging 1024 * 256, copy   1000     1.23M   790M            0.000         0.010  0
+5.0  rx      0  Connected       2  copy / staging 1024 * 256, copy                0      0                -             -  queue_full 1.50k
+6.1  tx      0  Closed          0                                       0         0      0                -             -  0
+6.1  rx      0  Closed          0                                                 0      0                -             -  0
 vif 6.1 was closed 2 time(s), last: its \"ring\"?lied ?[31m\\
 domain 0: 2 wake-up(s) missed: work was seen late, for it came without an event
 vif 5.0 took no frames and lost its link 3 time(s), was held back by its rate 17 time(s)
@@ -452,19 +454,19 @@ vtoy 5.0     0  Closed           -         -            -        -      -       
     /// Heads from staging buffers, and one path behind another, are to be seen.
     #[test]
     fn a_chain_is_shown_in_its_order() {
-        let of = |chain: &[&str], len| {
+        let of = |chain: &[&str], len: Option<u32>| {
             let mut status = sample::status();
             status.vifs[0].queues.truncate(1);
             let tx = &mut status.vifs[0].queues[0].tx;
             tx.path = chain[0].into();
             tx.chain = chain.iter().map(|path| (*path).into()).collect();
-            tx.data_len = len;
+            (tx.data_len, tx.buffers) = (len, len.map(|_| 512));
             path(&flow::flows(&[], &[status])[0])
         };
-        assert_eq!(of(&["staging", "copy"], Some(256)), "staging 256, copy");
-        assert_eq!(of(&["staging+copy", "copy"], Some(256)), "staging+copy 256, copy");
+        assert_eq!(of(&["staging", "copy"], Some(256)), "staging 512 * 256, copy");
+        assert_eq!(of(&["staging+copy", "copy"], Some(256)), "staging+copy 512 * 256, copy");
         assert_eq!(of(&["gref-mapping", "map", "copy"], None), "gref-mapping, map, copy");
-        assert_eq!(of(&["staging"], Some(65535)), "staging 65535");
+        assert_eq!(of(&["staging"], Some(65535)), "staging 512 * 65535");
     }
 
     #[test]

@@ -316,6 +316,9 @@ pub struct DirStatus {
     /// Bytes of a frame that fit a staging buffer; null where there are none.
     #[serde(default)]
     pub data_len: Option<u32>,
+    /// How many of them there are; null where there are none.
+    #[serde(default)]
+    pub buffers: Option<u32>,
     /// Pages that stay mapped since they were seen; null where none do.
     #[serde(default)]
     pub store: Option<StoreStatus>,
@@ -377,6 +380,7 @@ impl DirStatus {
             path: path.into(),
             chain: Vec::new(),
             data_len: None,
+            buffers: None,
             store: None,
             frames: stats.frames,
             bytes: stats.bytes,
@@ -403,7 +407,8 @@ impl DirStatus {
     fn with_memory(self, shared: &SharedMemory, dir: usize) -> Self {
         Self {
             chain: shared.chains[dir].iter().map(|path| (*path).into()).collect(),
-            data_len: shared.data_lens[dir],
+            data_len: shared.buffers[dir].map(|buffers| buffers.data_len),
+            buffers: shared.buffers[dir].map(|buffers| buffers.count),
             store: shared.kept[dir].map(Into::into),
             ..self
         }

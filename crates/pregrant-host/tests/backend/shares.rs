@@ -19,6 +19,7 @@ const GUEST: u16 = 5;
 
 pub const TESTS: &[Test] = &[
     ("sixteen_disks_and_sixteen_vifs_of_one_guest", sixteen_disks_and_sixteen_vifs_of_one_guest),
+    ("sixteen_vifs_of_one_guest_have_long_lists", sixteen_vifs_of_one_guest_have_long_lists),
     ("a_guest_that_names_more_than_it_may_is_refused", a_guest_that_names_more_than_it_may_is_refused),
     ("disks_that_are_offered_take_nothing", disks_that_are_offered_take_nothing),
     ("what_one_guest_lets_go_of_comes_to_another", what_one_guest_lets_go_of_comes_to_another),
@@ -234,6 +235,36 @@ fn sixteen_disks_and_sixteen_vifs_of_one_guest() {
         guest.close();
         end(machine, back, &disks.into_iter().chain(vifs).collect::<Vec<_>>());
     }
+}
+
+/// Each of them has as many staging buffers as a back offers, and the rings of more have room.
+fn sixteen_vifs_of_one_guest_have_long_lists() {
+    let mut machine = Machine::start();
+    let back = serving(&machine);
+    machine.guest_domain(GUEST);
+    let mut ids: Vec<_> = (0..16).map(|handle| machine.make_vif(GUEST, handle)).collect();
+    let mut guest = Kernel::new(&machine);
+    let mut config = staging(Some(2048), Some(2048));
+    config.staging.buffers = 1024;
+    ids.iter().for_each(|id| guest.vif(id, config));
+    guest.connect();
+    let lists = |guest: &Kernel| -> Vec<_> {
+        guest.vifs.iter().map(|(_, vif)| vif.queue(0).unwrap().staging_buffers()).collect()
+    };
+    assert_eq!(lists(&guest), [(896, 896); 16]);
+    let needed = |id: &DeviceId| report(&back, *id).unwrap().0.pages_needed;
+    assert_eq!(ids.iter().map(needed).sum::<usize>(), 16 * (2 + 896));
+    // Those that come later have fewer buffers or none, and are served.
+    for handle in 16..18 {
+        let id = machine.make_vif(GUEST, handle);
+        guest.vif(&id, config);
+        ids.push(id);
+    }
+    guest.connect();
+    let all = ids.iter().map(needed).sum::<usize>();
+    assert!(all <= 16 * 1024, "{all}: {:?}", lists(&guest));
+    guest.close();
+    end(machine, back, &ids);
 }
 
 /// More rings than the bound has pages: the last of them is refused, and the others are served.

@@ -65,7 +65,14 @@ fn staging(config: FrontConfig, len: u32) -> FrontConfig {
     FrontConfig { staging: Buffers::of(len, len), ..config }
 }
 
-/// The same, and received ones are sent on.
+/// More of them than a ring has slots: each rests before it is written again.
+fn pooled(config: FrontConfig) -> FrontConfig {
+    let mut config = staging(config, 2048);
+    config.staging.buffers = 700;
+    config
+}
+
+/// Received ones are sent on.
 fn sending_on(config: FrontConfig) -> FrontConfig {
     let mut config = staging(config, 2048);
     config.staging.sent_on = true;
@@ -89,6 +96,7 @@ const WAYS: &[Way] = &[
     Way { name: "persistent", back: "copy", front: |c| FrontConfig { persistent: true, ..c }, by: |_| [By::Persistent; 2] },
     Way { name: "gref-mapping", back: "copy", front: |c| FrontConfig { gref_mapping: true, ..c }, by: |_| [By::GrefMapping; 2] },
     Way { name: "staging 65535", back: "copy", front: |c| staging(c, 65535), by: |_| [By::Staging; 2] },
+    Way { name: "staging, 700 buffers", back: "copy", front: pooled, by: |len| [within(len, 2048, By::Copy); 2] },
     Way { name: "staging 256", back: "copy", front: |c| staging(c, 256), by: |len| [within(len, 256, By::Copy); 2] },
     Way { name: "staging+map", back: "map,heads", front: |c| staging(c, 256), by: |len| [By::Map, By::Copy].map(|by| within(len, 256, by)) },
     Way { name: "staging+copy", back: "heads", front: |c| staging(c, 256), by: |len| [within(len, 256, By::Copy); 2] },

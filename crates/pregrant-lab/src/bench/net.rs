@@ -10,7 +10,7 @@ use super::timing::{Bursts, few, in_turns, seconds};
 use super::{Result, pairs};
 use crate::choice::{choice, named};
 use crate::process::mark::whole_frames;
-use crate::process::process_command::{Case, Dir, RxWay};
+use crate::process::process_command::{Case, Dir, RING_SLOTS, RxWay};
 use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
@@ -58,6 +58,10 @@ pub struct NetArgs {
     /// Bytes of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
     #[arg(long, default_value_t = 256, value_parser = data_len)]
     pub data_len: u32,
+    /// Staging buffers of each direction and queue, with commas between them; as many as the ring
+    /// has slots, 256, at least
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RING_SLOTS], value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=16384))]
+    pub buffers: Vec<u32>,
     /// Whether the backend keeps redo pages, which let rings survive its crash; both to compare
     #[arg(long, value_delimiter = ',', default_values_t = [Redo::On])]
     pub redo: Vec<Redo>,
@@ -273,6 +277,7 @@ impl Row {
         let mut record = Record::new(self.bench, self.name(), self.dir.name(), self.size as u64);
         record.set_ends(&guest, &back, self.workers);
         record.data_len = self.data_len.map(u64::from);
+        record.staging_buffers = Some(self.staging_buffers).filter(|n| *n > RING_SLOTS);
         record.queues = queues;
         record.redo = Some(self.redo);
         record.look = self.look.then_some(true);
@@ -333,6 +338,7 @@ impl NetArgs {
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         if !self.path.iter().any(|path| path.path == PathName::Staging) {
             given.refuse("data-len", "no path that is measured has staging buffers")?;
+            given.refuse("buffers", "no path that is measured has staging buffers")?;
         }
         if !self.dir.contains(&Dir::Tx) {
             given.refuse("look", "it is for --dir tx")?;
@@ -361,6 +367,7 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
         for &dir in &args.dir {
             for &NetPath { path, rest } in args.path.iter().filter(|path| path.serves(dir)) {
                 let look = args.look && dir == Dir::Tx;
+                let buffers = if path == PathName::Staging { &args.buffers[..] } else { &[0] };
                 let in_pages = dir == Dir::Rx && NetPath::of(path).comes_in_pages();
                 for &rx in args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages) {
                     for &redo in &args.redo {
@@ -372,10 +379,13 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
                             heads: rest.is_some(),
                             ..Row::new(path, dir, size as usize, args.data_len).case
                         };
-                        for &workers in &args.workers {
-                            rows.extend(args.burst.iter().map(|&burst| Row {
+                        let counts =
+                            buffers.iter().flat_map(|&n| args.burst.iter().map(move |&burst| (n, burst)));
+                        for (staging_buffers, burst) in counts {
+                            let case = Case { staging_buffers, burst: burst as usize, ..case.clone() };
+                            rows.extend(args.workers.iter().map(|&workers| Row {
                                 workers: workers.into(),
-                                ..Row::of("net", Case { burst: burst as usize, ..case.clone() })
+                                ..Row::of("net", case.clone())
                             }));
                         }
                     }
@@ -405,7 +415,10 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     let gives_way = stands.values().any(|stand| stand.core_placement().shares_guests_core());
     stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
     let &NetArgs { repeats, seconds, mode, queues, .. } = args;
-    let words = |row: &Row| format!("{} {} {} B, bursts of {}", row.name(), row.dir, row.size, row.burst);
+    let words = |row: &Row| {
+        let Case { dir, size, burst, staging_buffers, .. } = row.case;
+        format!("{} {dir} {size} B, bursts of {burst}, {staging_buffers} buffers", row.name())
+    };
     in_turns(run, repeats, &mut rows, words, |run, row| {
         let stand = stands.get_mut(&row.workers).ok_or("no stand with so many workers")?;
         run.write(row.measure(stand, seconds, row.burst as u32, mode, queues)?)?;
@@ -448,6 +461,7 @@ fn table(rows: &[Row]) -> Table {
         .right("size B", |row| row.size)
         .right("data len", |row| or_dash(row.data_len))
         .right("burst", |row| row.burst)
+        .right("buffers", |row| or_dash(Some(row.staging_buffers).filter(|n| *n > 0)))
         .left("redo", |row| if row.redo { Redo::On } else { Redo::Off })
         .left("workers", |row| or_dash(Some(row.workers).filter(|n| *n > 0)))
         .ranged("M frames/s", 1e6, |row| row.records.rate())

@@ -5,12 +5,13 @@
 //! | redo | the redo page, that lets rings survive their backend |
 //! | heads | where the head of a frame comes from that is longer than its staging buffer |
 //! | workers | one worker thread, or several |
+//! | buffers | one for each slot, or more, which rest before they are written again |
 //! | by reference | whether the guest copies what it receives |
 //!
 //! A factor is the median of the repeats' ratios: rows of one repeat had the same machine.
 
 use super::net::Row;
-use crate::process::process_command::{Case, Dir, RxWay};
+use crate::process::process_command::{Case, Dir, RING_SLOTS, RxWay};
 use crate::table::figure;
 
 /// The key of a row.
@@ -23,12 +24,13 @@ struct Kind {
     rx: RxWay,
     workers: usize,
     burst: usize,
+    buffers: u32,
 }
 
 impl Kind {
     fn of(row: &Row) -> Self {
-        let Case { dir, size, redo, rx, burst, .. } = row.case;
-        Self { name: row.name(), dir, size, redo, rx, workers: row.workers, burst }
+        let Case { dir, size, redo, rx, burst, staging_buffers: buffers, .. } = row.case;
+        Self { name: row.name(), dir, size, redo, rx, workers: row.workers, burst, buffers }
     }
 }
 
@@ -67,7 +69,7 @@ pub fn in_words(rows: &[Row]) -> String {
         text += &line(on, off, "With the redo page", than);
     }
     let heads = |row: &Row, kind: Kind| {
-        row.rest().filter(|_| row.has_heads()).map(|rest| Kind { name: rest.name(), ..kind })
+        row.rest().filter(|_| row.has_heads()).map(|rest| Kind { name: rest.name(), buffers: 0, ..kind })
     };
     for (headed, whole) in paired(rows, heads) {
         let bytes = |row: &Row| figure(row.records.each(|r| r.grant_copy_bytes.unwrap_or(0)));
@@ -89,6 +91,12 @@ pub fn in_words(rows: &[Row]) -> String {
     for (several, one) in paired(rows, workers) {
         let than = "that it moves with one: the median of the repeats' ratios";
         text += &line(several, one, &format!("With {} workers", several.workers), than);
+    }
+    let more =
+        |_: &Row, kind: Kind| (kind.buffers > RING_SLOTS).then_some(Kind { buffers: RING_SLOTS, ..kind });
+    for (many, few) in paired(rows, more) {
+        let than = "that it moves with one for each slot: the median of the repeats' ratios";
+        text += &line(many, few, &format!("With {} buffers", many.case.staging_buffers), than);
     }
     let rx = |_: &Row, kind: Kind| (kind.rx == RxWay::Reference).then_some(Kind { rx: RxWay::Copy, ..kind });
     for (lent, copied) in paired(rows, rx) {

@@ -112,6 +112,9 @@ fn disks(path: DiskPath) -> Blk<Loopback> {
     Blk::new(config)
 }
 
+/// Pages of staging buffers that a measured vif may have: as many as any row asks for.
+const STAGING_PAGES: u32 = 8192;
+
 impl Host {
     /// For what the first command asks.
     fn new(args: &ProcessArgs, first: &ProcessCommand) -> Result<Self> {
@@ -316,6 +319,7 @@ impl Host {
         self.configure(case.path, case.rest);
         if let Some(net) = self.backend.class_mut::<Net<Loopback>>() {
             net.config.vif.paths.staging.heads = case.heads;
+            net.config.vif.features.staging.max_pages = STAGING_PAGES;
             net.config.vif.paths.gref_mapping = case.gref_pages.unwrap_or(DEFAULT_LIMIT);
         }
         let mut played = Played::default();

@@ -7,7 +7,7 @@ use super::disks::guests::Guests;
 use super::fault::Fault;
 use super::mark::{mark, whole_frames};
 use super::own_frames::{OwnFrames, equip, written};
-use super::process_command::{Case, Dir, ProcessCommand, RxWay};
+use super::process_command::{Case, Dir, ProcessCommand, RING_SLOTS, RxWay};
 use super::report::{Came, Latencies, Played, Report, Spent};
 use super::{ProcessArgs, Result, next_command, send_report};
 use crate::cpu_time;
@@ -115,12 +115,21 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let mut config = config(case.path, case.data_len, case.queues);
     config.staging.sent_on = case.rx == RxWay::SendOn;
+    config.staging.buffers = if case.staging_buffers > RING_SLOTS { case.staging_buffers } else { 0 };
     let mut guest = attach(&args.broker, args.domid, case.handle, config)?;
     if let Some(buffers) = case.buffers {
         equip(&mut guest, buffers)?;
     }
     connect(&mut guest)?;
     let staged = guest.vif().staging_accepted(0);
+    let buffers = guest.vif().queue(0).map_or((0, 0), FrontQueue::staging_buffers);
+    if staged && buffers.0.min(buffers.1) < case.staging_buffers {
+        return Err(format!(
+            "{} staging buffers were asked for, and {buffers:?} are there",
+            case.staging_buffers
+        )
+        .into());
+    }
     if case.data_len.is_some() != staged {
         return Err(format!(
             "staging with data length {:?} was asked for, and {}",

@@ -96,6 +96,9 @@ pub mod by_name {
     }
 }
 
+/// Slots of a ring, and staging buffers of a direction at least.
+pub const RING_SLOTS: u32 = 256;
+
 /// One vif's life: connect, move numbered frames for so long, close.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
@@ -119,6 +122,8 @@ pub struct Case {
     pub path: PathName,
     /// Staging's data length for both directions, when the path is `staging`.
     pub data_len: Option<u32>,
+    /// Staging buffers of each direction and queue, where more than the ring has slots.
+    pub staging_buffers: u32,
     /// The path for frames that no other path serves, or their rests.
     #[serde(with = "by_name")]
     pub rest: PathName,
@@ -158,6 +163,7 @@ impl Case {
             mode: Mode::Adaptive,
             path,
             data_len: None,
+            staging_buffers: 0,
             rest: path,
             heads: false,
             queues: 1,

@@ -86,6 +86,8 @@ record! {
     sometimes:
     /// Bytes that were moved by grant copies (`bench net` only).
     pub grant_copy_bytes: u64,
+    /// Staging buffers of each direction, where there were more than slots (`bench net` only).
+    pub staging_buffers: u32,
     /// Bytes from one slot to the next.
     pub stride: u64,
     /// How often each byte is copied.

@@ -163,7 +163,18 @@ fn shape(r: &Record) -> impl PartialEq + '_ {
 /// Whether two records are repeats of one measurement.
 fn same(a: &Record, b: &Record) -> bool {
     let ends = |r: &Record| {
-        (r.data_len, r.burst, r.depth, r.stride, r.copies, r.guests, r.align, r.medium.clone(), r.own_pages)
+        (
+            r.data_len,
+            r.staging_buffers,
+            r.burst,
+            r.depth,
+            r.stride,
+            r.copies,
+            r.guests,
+            r.align,
+            r.medium.clone(),
+            r.own_pages,
+        )
     };
     (&a.bench, &a.path, &a.dir) == (&b.bench, &b.path, &b.dir) && shape(a) == shape(b) && ends(a) == ends(b)
 }
@@ -195,6 +206,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
     let redo = differs(&|r| format!("{:?}", r.redo));
     let look = differs(&|r| format!("{:?}", r.look));
     let rx = differs(&|r| format!("{:?}", r.rx));
+    let buffers = differs(&|r| format!("{:?}", r.staging_buffers));
     let platforms = differs(&|r| r.platform.clone());
     for row in rows {
         let r = row.first();
@@ -214,6 +226,7 @@ fn name_by(rows: &mut [Row], by_mode: bool) {
         also(redo, if r.redo == Some(false) { "no redo page" } else { "redo page" }.into());
         also(look, if r.look == Some(true) { "whole frames read" } else { "heads read" }.into());
         also(rx, if r.rx.is_some() { "by reference" } else { "copied by the guest" }.into());
+        also(buffers, r.staging_buffers.map_or("a buffer for each slot".into(), |n| some(n, "buffer")));
         also(platforms, r.platform.clone());
         row.name = name;
     }

@@ -38,6 +38,7 @@ mod rx_accepts;
 mod rx_by_reference;
 mod spurious;
 mod staging_path;
+mod staging_pool;
 mod stale_keys;
 mod thresholds;
 mod unwanted;

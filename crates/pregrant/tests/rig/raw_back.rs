@@ -59,10 +59,14 @@ pub struct Tx {
 
 impl Tx {
     pub fn new(way: Way) -> Self {
+        Self::with(way, SLOTS)
+    }
+    /// Where there are staging buffers, so many of them.
+    pub fn with(way: Way, buffers: u32) -> Self {
         let rig = Rig::new();
         let (front_ring, ring) = rig.ring::<NetTx>();
         let chans = rig.channel();
-        let area = rig.stage(way, Access::ReadOnly, 0).map(|(area, _)| area);
+        let area = rig.stage_some(way, Access::ReadOnly, 0, buffers).map(|(area, _)| area);
         let pages = rig.ordinary(way, Access::ReadOnly, Granting::PerFrame);
         let front = TxFront::new(FrontRing::new(front_ring), FrontChain::new(area, pages));
         Self { rig, front, back: RawBack { ring, rsp_prod: 0 }, chans, burst: Arena::new() }

@@ -11,6 +11,7 @@
 //! [`Net`] is a [`DeviceClass`]: the registry, the worker and the recovery serve vifs through it,
 //! as devices of any class.
 
+pub mod buffer_pool;
 pub mod capture;
 pub mod frontend;
 pub mod hotplug;

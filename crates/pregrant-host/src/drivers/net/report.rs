@@ -3,6 +3,7 @@
 use super::vif::VifInstance;
 use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
 use pregrant::grants::StoreFigures;
+use pregrant::net::path::BufferNames;
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
 use pregrant::port::PortDrop;
@@ -39,7 +40,7 @@ pub struct SharedMemory {
     /// The paths, as they are shown, in the order in which they are asked.
     pub chains: [Vec<&'static str>; 2],
     /// Bytes of a frame that fit a staging buffer; None: there are none.
-    pub data_lens: [Option<u32>; 2],
+    pub buffers: [Option<BufferNames>; 2],
     /// Pages that stay mapped since they were seen; None: none do.
     pub kept: [Option<StoreFigures>; 2],
     /// The table of pages that the guest has had mapped, for both directions; None: there is none.
@@ -66,7 +67,7 @@ impl VifReport {
         };
         let shared = |i| SharedMemory {
             chains: [0, 1].map(|dir| s.vif.chain(i, dir)),
-            data_lens: s.vif.data_lens(i),
+            buffers: s.vif.buffers(i),
             kept: s.vif.kept(i),
             gref_table: s.vif.gref_table(i),
         };

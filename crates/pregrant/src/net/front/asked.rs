@@ -63,6 +63,18 @@ impl Asked {
         is_kept
     }
 
+    /// Whether a path asks for [more than frames need](Asks::is_extra).
+    pub fn is_extra(&self) -> bool {
+        let mut is_extra = false;
+        each_path!(Path => is_extra |= Path::is_extra(*OfPath::<Path>::path(self)));
+        is_extra
+    }
+
+    /// The same without that, of such a back.
+    pub fn without_extra(self, back: &BackFeatures) -> Self {
+        self.smaller(back).into_iter().find(|asked| !asked.is_extra()).unwrap_or(self)
+    }
+
     /// How the front grants ordinary pages for these paths; None: any way.
     pub fn granting(&self) -> Option<Granting> {
         let mut granting = None;

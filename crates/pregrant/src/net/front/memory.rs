@@ -27,6 +27,8 @@ pub struct QueueMemory<'a, P: Platform> {
     pub regions: &'a mut Regions<P>,
     /// The chains built by now: TX, RX.
     pub chains: [FrontChain<P>; 2],
+    /// Queues of the vif.
+    pub queues: u32,
     /// How many requests are to have memory.
     pub slots: [u32; 2],
     /// Ordinary pages beyond these.

@@ -2,7 +2,7 @@
 //! first that there is memory for is taken.
 //!
 //! ```text
-//!   requested length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
+//!   more buffers than slots --> requested length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
 //!   all of it with the requested data ring --> with a smaller one --> with none
 //! ```
 //! Memory to grant may be short: Linux's gntalloc has 1024 pages for a whole domain, and two queues
@@ -33,8 +33,15 @@ pub fn plans(asked: &[Asked], orders: (u32, u32)) -> Vec<Plan> {
     let orders = if orders == (0, 0) { Vec::from([orders]) } else { Vec::from([orders, (0, 0)]) };
     let mut plans = Vec::new();
     for &asked in asked {
-        for &(tx_order, rx_order) in &orders {
-            plans.extend([1, 2].map(|tx_share| Plan { asked, tx_share, tx_order, rx_order }));
+        // More than frames need: with all that they do, or not at all.
+        let is_extra = asked.is_extra();
+        for &(tx_order, rx_order) in orders.iter().take(if is_extra { 1 } else { orders.len() }) {
+            let plan = |tx_share| Plan { asked, tx_share, tx_order, rx_order };
+            if is_extra {
+                plans.extend([plan(1)]);
+            } else {
+                plans.extend([1, 2].map(plan));
+            }
         }
     }
     plans
@@ -55,7 +62,8 @@ mod tests {
     #[test]
     fn plans_get_smaller_and_end_without_staging() {
         let sizes: Vec<DataLen> = [64, 65535, 256, 2048, 256].into_iter().filter_map(DataLen::new).collect();
-        let back = BackFeatures { staging: Offer { sizes, revision: 3 }, ..BackFeatures::default() };
+        let back =
+            BackFeatures { staging: Offer { sizes, revision: 3, max_pages: 0 }, ..BackFeatures::default() };
         let plans = |tx, rx, orders, data_ring| {
             let asked = Asked { staging: Buffers::of(tx, rx), data_ring, ..Asked::default() };
             plans(&asked.smaller(&back), orders)

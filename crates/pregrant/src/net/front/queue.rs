@@ -42,6 +42,8 @@ const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings"
 /// What a queue is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
+    /// Of the vif, with this one.
+    pub queues: u32,
     /// Its memory.
     pub plan: Plan,
     /// A channel for each direction.
@@ -102,6 +104,7 @@ impl<P: Platform> Parts<P> {
             p,
             regions,
             chains: Default::default(),
+            queues: config.queues,
             slots: [tx.ring.size() / tx_share, rx.ring.size()],
             spare: [0, config.spare],
             granting: config.granting,
@@ -194,7 +197,7 @@ impl<P: Platform> FrontQueue<P> {
             asked: config.plan.asked,
             granting: config.granting[TX],
             spare: config.spare,
-            ids: [tx.chain.ids(), rx.ring.size()],
+            ids: [tx.chain.ids().min(tx.ring.size()), rx.ring.size()],
             hooked: HookStats::default(),
         };
         let tx = TxFront::new(FrontRing::new(tx.ring), tx.chain);
@@ -238,10 +241,6 @@ impl<P: Platform> FrontQueue<P> {
     ) -> Result<(), PlatformError> {
         self.tx.tx.chain_mut().go_live(back);
         self.rx.rx.chain_mut().go_live(back);
-        let [tx, rx] = [self.tx.tx.chain(), self.rx.rx.chain()].map(FrontChain::sent_on);
-        if tx > 0 && rx > self.rx.rx.ring_size() {
-            self.tx.tx.allow_send_on(tx as u16);
-        }
         let Rest { ids: [tx_ids, rx_slots], granting, spare, .. } = self.rx.rest;
         if !self.tx.tx.chain().is_whole() {
             let pages = OrdinaryPages::new(p, regions, ACCESS[TX], tx_ids, granting)?;
@@ -251,6 +250,12 @@ impl<P: Platform> FrontQueue<P> {
             let n = rx_slots + spare;
             let pages = OrdinaryPages::new(p, regions, ACCESS[RX], n, Granting::Standing)?;
             self.rx.rx.append(pages);
+        }
+        self.tx.tx.settle_ids();
+        self.rx.rx.settle_buffers();
+        let [tx, rx] = [self.tx.tx.chain(), self.rx.rx.chain()].map(FrontChain::sent_on);
+        if tx > 0 && rx > self.rx.rx.ring_size() {
+            self.tx.tx.allow_send_on(tx as u16);
         }
         self.rx.post(p)
     }

@@ -70,7 +70,7 @@ impl<P: Platform> RxFront<P> {
     /// those that are lent. `tag` is no other queue's of this vif.
     pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
         let pages = LentPages::new(ring.size(), chain.pages().map_or(0, FrontPath::ids), tag);
-        let buffers = RxBuffers::new(ring.size(), chain.buffers());
+        let buffers = RxBuffers::new(ring.size(), chain.buffers(), chain.buffers_rest());
         Self {
             ring,
             chain,
@@ -81,6 +81,11 @@ impl<P: Platform> RxFront<P> {
             long: Box::default(),
             stats: DirStats::default(),
         }
+    }
+
+    /// The paths are those that frames go by: before the first slot is posted.
+    pub(super) fn settle_buffers(&mut self) {
+        self.buffers = RxBuffers::new(self.ring.size(), self.chain.buffers(), self.chain.buffers_rest());
     }
 
     /// Posts a request in each free slot for which there is a page, and publishes them.

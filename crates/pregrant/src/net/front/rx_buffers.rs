@@ -1,39 +1,59 @@
-//! Assigns staging buffers to RX slots, where TX can send a received buffer on (docs/protocol 3.5).
+//! Assigns staging buffers to RX slots, where there are more buffers than slots: each rests before
+//! it is written again, or TX can send a received one on (docs/protocol 3.2, 3.5).
 //!
 //! ```text
-//!   spare --post--> slot --answer, copied or dropped--> the same slot
+//!   spare --post--> slot --answer, copied or dropped--> the same slot, or spare
 //!     ^              '----answer, sent on--> TX, by its id --answer of TX taken--.
 //!     '--------------------------------------------------------------------------'
 //! ```
+//! Those that rest are posted in the order in which they came back, so the posted ones move through
+//! all; else the one that came back last is posted first, and a slot keeps its buffer.
+//!
 //! Invariants: a buffer is in one place: it has a slot, is spare, or is on TX ([`RxBuffers::holds`]
 //! counts them). The id of an RX request is its buffer's number, so a slot without a buffer is not
-//! posted. Where nothing is sent on, a slot always has the buffer of its own number.
+//! posted. Where there are no more buffers than slots, a slot always has the one of its own number.
 //!
 //! What the back may do: nothing here. It names RX slots by their place on the ring, and an id of
 //! TX counts once it is known to be in flight ([`tx`](super::tx)).
 
+use super::tx_slots::{NO_ID, table};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// No buffer.
-const NONE: u16 = u16::MAX;
+const NONE: u16 = NO_ID;
 
 /// The buffers of one RX ring.
 pub struct RxBuffers {
     /// By slot: its buffer.
     of_slot: Box<[u16]>,
-    /// Those that no slot has, the one that came back last on top.
-    spare: Vec<u16>,
+    /// Those that no slot has, in a ring of a power of two of places: all buffers have room.
+    spare: Box<[u16]>,
+    head: u32,
+    tail: u32,
+    /// Each is to rest: one that was answered is spare, and the one that came back first is posted.
+    rest: bool,
     /// Buffers that are on TX.
     on_tx: u32,
 }
 
 impl RxBuffers {
     /// Each of `slots` has the buffer of its number; the others of `buffers` are spare.
-    pub fn new(slots: u32, buffers: u32) -> Self {
-        let mut spare = Vec::with_capacity(buffers.max(slots) as usize);
-        spare.extend((slots..buffers).map(|buffer| buffer as u16));
-        Self { of_slot: (0..slots as u16).collect(), spare, on_tx: 0 }
+    /// Where they are to `rest`, a slot has another each time it is posted.
+    pub fn new(slots: u32, buffers: u32, rest: bool) -> Self {
+        let (mut of_slot, mut spare) = (table(slots), table(buffers.max(slots).next_power_of_two()));
+        of_slot.iter_mut().zip(0..slots).for_each(|(place, buffer)| *place = buffer as u16);
+        spare.iter_mut().zip(slots..buffers).for_each(|(place, buffer)| *place = buffer as u16);
+        let tail = buffers.saturating_sub(slots);
+        Self { of_slot, spare, head: 0, tail, rest, on_tx: 0 }
+    }
+
+    #[inline(always)]
+    fn put_by(&mut self, buffer: u16) {
+        let at = self.tail as usize & (self.spare.len() - 1);
+        if let Some(place) = self.spare.get_mut(at) {
+            *place = buffer;
+        }
+        self.tail = self.tail.wrapping_add(1);
     }
 
     /// The buffer with which `slot` was posted.
@@ -45,17 +65,34 @@ impl RxBuffers {
     /// The buffer with which `slot` is to be posted; None: there is none at present.
     #[inline(always)]
     pub fn to_post(&mut self, slot: u16) -> Option<u16> {
-        let buffer = self.of_slot.get_mut(usize::from(slot))?;
-        if *buffer == NONE {
-            *buffer = self.spare.pop()?;
+        let before = self.of_slot.get(usize::from(slot)).copied()?;
+        if before != NONE && !self.rest {
+            return Some(before);
         }
-        Some(*buffer)
+        if self.head == self.tail {
+            return (before != NONE).then_some(before);
+        }
+        // The one that came back last is warm.
+        let next = if self.rest { self.head } else { self.tail.wrapping_sub(1) };
+        let buffer = self.spare.get(next as usize & (self.spare.len() - 1)).copied()?;
+        if self.rest {
+            self.head = self.head.wrapping_add(1);
+        } else {
+            self.tail = next;
+        }
+        if let Some(of_slot) = self.of_slot.get_mut(usize::from(slot)) {
+            *of_slot = buffer;
+        }
+        if before != NONE {
+            self.put_by(before);
+        }
+        Some(buffer)
     }
 
     /// Whether `slot` could be posted.
     #[inline(always)]
     pub fn can_post(&self, slot: u16) -> bool {
-        self.of(slot) != NONE || !self.spare.is_empty()
+        self.of(slot) != NONE || self.head != self.tail
     }
 
     /// The buffer of `slot`, which was answered, goes to TX.
@@ -69,7 +106,7 @@ impl RxBuffers {
     #[inline(always)]
     pub fn give_back(&mut self, buffer: u16) {
         self.on_tx -= 1;
-        self.spare.push(buffer);
+        self.put_by(buffer);
     }
 
     /// Buffers that are on TX.
@@ -80,17 +117,18 @@ impl RxBuffers {
     /// Buffers with a slot, spare ones, and those on TX.
     pub fn holds(&self) -> [usize; 3] {
         let with_slot = self.of_slot.iter().filter(|buffer| **buffer != NONE).count();
-        [with_slot, self.spare.len(), self.on_tx as usize]
+        [with_slot, self.tail.wrapping_sub(self.head) as usize, self.on_tx as usize]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn a_buffer_is_in_one_place() {
-        let mut buffers = RxBuffers::new(4, 5);
+        let mut buffers = RxBuffers::new(4, 5, false);
         assert_eq!((buffers.holds(), buffers.of(2)), ([4, 1, 0], 2));
         assert_eq!(buffers.to_post(2), Some(2), "it has one");
         assert_eq!(buffers.send_on(2), 2);
@@ -102,5 +140,15 @@ mod tests {
         assert_eq!((buffers.to_post(0), buffers.of(0)), (Some(2), 2));
         buffers.give_back(0);
         assert_eq!((buffers.holds(), buffers.on_tx()), ([4, 1, 0], 0));
+    }
+
+    #[test]
+    fn those_that_are_posted_move_through_all() {
+        let mut buffers = RxBuffers::new(2, 5, true);
+        let posted: Vec<_> = (0..12).filter_map(|k| buffers.to_post(k % 2)).collect();
+        assert_eq!(posted, [2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3], "the one that rested longest");
+        assert_eq!(buffers.holds(), [2, 3, 0]);
+        let mut fixed = RxBuffers::new(2, 2, true);
+        assert_eq!([0, 1, 0, 1].map(|slot| fixed.to_post(slot)), [0, 1, 0, 1].map(Some));
     }
 }

@@ -16,7 +16,7 @@
 //! again until the page is released).
 
 use super::regions::OwnRing;
-use super::tx_slots::{TxLimits, TxSlots, flags_of};
+use super::tx_slots::{TxLimits, TxSlots, flags_of, room};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::front::Sent;
@@ -137,21 +137,25 @@ const NO_PAGES: PlatformError =
     PlatformError { op: "send a frame that needs ordinary pages, without any", code: -22 };
 
 impl<P: Platform> TxFront<P> {
-    /// A queue over a ring that was just initialised. There are as many ids as have memory, a power
-    /// of two; fewer than the ring has slots where memory is short.
-    pub fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, chain: FrontChain<P>) -> Self {
-        let n = chain.ids().min(ring.size());
-        debug_assert!(n.is_power_of_two());
+    /// A queue over a ring that was just initialised. There are as many ids as have memory: fewer
+    /// than the ring has slots where memory is short, more where there are more buffers.
+    pub fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, mut chain: FrontChain<P>) -> Self {
+        let ids = chain.serve_ids(ring.size());
         Self {
-            slots: TxSlots::new(ring, n),
+            slots: TxSlots::new(ring, ids),
             chain,
-            busy: Vec::with_capacity(n as usize),
+            busy: room(ids.at_once),
             // A multicast request may come where no call can allocate.
-            multicast_ids: Vec::with_capacity(MCAST_LIST_MAX),
+            multicast_ids: room(MCAST_LIST_MAX as u32),
             multicast_refused: 0,
             sent_on: SentOn::default(),
             own: None,
         }
+    }
+
+    /// The paths are those that frames go by: before the first is sent.
+    pub(super) fn settle_ids(&mut self) {
+        self.slots.set_ids(self.chain.serve_ids(self.slots.ring.size()));
     }
 
     /// The back takes received buffers; the first has this id in the queue's lists

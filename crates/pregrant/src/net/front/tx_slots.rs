@@ -4,7 +4,8 @@
 //! ```text
 //!   free ids --take--> request --write, advance--> ring        answer --> in_flight --give--> free ids
 //! ```
-//! Ids are used again in the order in which they came back.
+//! Ids are used again in the order in which they came back: with more ids than slots, memory rests
+//! before it is written again.
 //!
 //! What the back may do: see [`tx`](super::tx).
 
@@ -19,24 +20,61 @@ use crate::units::PAGE_SIZE;
 use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TxRequest};
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 
 /// Frames up to this length have the buffers of the whole burst prefetched before the first is
 /// filled; longer ones have the next two.
 pub const SHORT: usize = 256;
 
+/// How many ids a queue has, and how many of them can be on their way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ids {
+    /// All of them.
+    pub all: u32,
+    /// Those that memory of every path is there for.
+    pub at_once: u32,
+}
+
 /// Ids that are free, first come first served.
 pub struct FreeIds {
+    /// A ring of a power of two of places.
     ids: Box<[u16]>,
     head: u32,
     tail: u32,
+    /// So many are never taken: more buffers than can be on their way.
+    resting: u32,
 }
 
+/// So many places for ids, which have none yet.
+#[inline(never)]
+pub(crate) fn table(n: u32) -> Box<[u16]> {
+    vec![NO_ID; n as usize].into_boxed_slice()
+}
+
+/// Room for so many ids.
+pub(crate) fn room(n: u32) -> Vec<u16> {
+    let mut room = table(n).into_vec();
+    room.clear();
+    room
+}
+
+/// Of a place without one.
+pub(crate) const NO_ID: u16 = u16::MAX;
+
 impl FreeIds {
-    pub(crate) fn new(n: u32) -> Self {
-        Self { ids: (0..n as u16).collect(), head: 0, tail: n }
+    pub(crate) fn new(Ids { all, at_once }: Ids) -> Self {
+        let mut ids = table(all.next_power_of_two());
+        ids.iter_mut().zip(0..all).for_each(|(place, id)| *place = id as u16);
+        Self { ids, head: 0, tail: all, resting: all.saturating_sub(at_once) }
     }
+    /// Those that can be taken.
     #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
+        self.known().wrapping_sub(self.resting)
+    }
+    /// Those whose turn is known.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> u32 {
         self.tail.wrapping_sub(self.head)
     }
     #[inline(always)]
@@ -76,17 +114,27 @@ pub struct TxSlots<P: Platform> {
 }
 
 impl<P: Platform> TxSlots<P> {
-    /// All of the first `n` ids are free.
-    pub(crate) fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, n: u32) -> Self {
-        Self {
+    /// All ids are free.
+    pub(crate) fn new(ring: FrontRing<NetTx, OwnRing<NetTx, P>>, ids: Ids) -> Self {
+        let mut slots = Self {
             ring,
-            free: FreeIds::new(n),
-            in_flight: vec![false; n as usize].into_boxed_slice(),
+            free: FreeIds { ids: Box::default(), head: 0, tail: 0, resting: 0 },
+            in_flight: Box::default(),
             extras_in_flight: 0,
             places: array::filled(Place::default()),
             stats: DirStats::default(),
             limits: TxLimits::NONE,
-        }
+        };
+        slots.set_ids(ids);
+        slots
+    }
+
+    /// There are these ids, of which none is in flight.
+    #[inline(never)]
+    pub(crate) fn set_ids(&mut self, ids: Ids) {
+        debug_assert!(!self.in_flight.contains(&true));
+        self.free = FreeIds::new(ids);
+        self.in_flight = vec![false; ids.all as usize].into_boxed_slice();
     }
 
     /// The request of `id` is on the ring.
@@ -175,5 +223,35 @@ pub(crate) fn flags_of(offload: &Offload) -> u16 {
         TXF_DATA_VALIDATED
     } else {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::VecDeque;
+
+    #[test]
+    fn an_id_rests_until_all_others_had_their_turn() {
+        for (all, at_once) in [(4, 4), (5, 4), (8, 4), (1000, 256)] {
+            let mut ids = FreeIds::new(Ids { all, at_once });
+            let mut away = VecDeque::new();
+            for turn in 0..5 * all {
+                while ids.len() > 0 {
+                    assert_eq!(ids.peek(0), ids.take_one(&mut away));
+                }
+                assert_eq!((away.len() as u32, ids.known()), (at_once, all - at_once));
+                let id = away.pop_front().unwrap_or_default();
+                assert_eq!(u32::from(id), turn % all);
+                ids.give(id);
+            }
+        }
+    }
+
+    impl FreeIds {
+        fn take_one(&mut self, away: &mut VecDeque<u16>) -> u16 {
+            away.push_back(self.take());
+            away.back().copied().unwrap_or_default()
+        }
     }
 }

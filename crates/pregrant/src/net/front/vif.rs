@@ -134,6 +134,8 @@ pub struct FrontVif<P: Platform> {
     was_away: bool,
     /// The back is at 2 since then.
     waits_since_ns: Option<u64>,
+    /// The back refused more than frames need: ask it for no more than that, once.
+    modest: bool,
     /// Announce all pages again, once the request under way has its answer.
     pub(crate) renews: bool,
 }
@@ -163,6 +165,7 @@ impl<P: Platform> FrontVif<P> {
             announced: Vec::new(),
             was_away: false,
             waits_since_ns: None,
+            modest: false,
             renews: false,
         }
     }
@@ -199,8 +202,8 @@ impl<P: Platform> FrontVif<P> {
                         return Ok(self.recall());
                     }
                     (true, true) if !self.live => {
-                        self.go_live(p, bus)?;
-                        return Ok(FrontStep::Live);
+                        let is_live = self.go_live(p, bus)?;
+                        return Ok(if is_live { FrontStep::Live } else { FrontStep::Waiting });
                     }
                     (true, true) if core::mem::take(&mut self.was_away) => {
                         self.waits_since_ns = None;
@@ -322,6 +325,9 @@ impl<P: Platform> FrontVif<P> {
         self.not_offered = NotOffered::by(&back, &self.config, can_name);
         self.tear_down(p);
         self.asked = Asked::of(&self.config, &back, can_name);
+        if core::mem::take(&mut self.modest) {
+            self.asked = self.asked.without_extra(&back);
+        }
         let split = self.config.split_channels && back.split_channels;
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
@@ -382,7 +388,9 @@ impl<P: Platform> FrontVif<P> {
                 self.shortage = shortage;
                 return Ok(keys);
             };
-            shortage.get_or_insert(e);
+            if !plan.asked.is_extra() {
+                shortage.get_or_insert(e);
+            }
             if keys.len() > best.map_or(0, |(queues, _)| queues) {
                 best = Some((keys.len(), *plan));
             }
@@ -432,7 +440,7 @@ impl<P: Platform> FrontVif<P> {
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
             self.made = self.made.wrapping_add(1);
-            let config = QueueConfig { plan, split, granting, spare, tag: self.made };
+            let config = QueueConfig { queues: n, plan, split, granting, spare, tag: self.made };
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
                     self.queues.push(queue);
@@ -454,13 +462,19 @@ impl<P: Platform> FrontVif<P> {
         }
     }
 
-    /// The back is connected: reads what it accepted, and posts RX.
-    fn go_live<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
+    /// The back is connected: reads what it accepted, and posts RX. False: where it refused more
+    /// than frames need, the front begins again with less.
+    fn go_live<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<bool, FrontError<B::Error>> {
         let n = self.queues.len();
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
         for i in 0..n {
             // First what goes: memory may be short.
             for Shared { path, shared, taken } in self.shared(bus, &back, i)? {
+                if taken != shared && self.asked.is_extra() && self.front.reconnects() {
+                    self.modest = true;
+                    self.front.restart(bus).map_err(FrontError::Keys)?;
+                    return Ok(false);
+                }
                 if !taken.any() {
                     self.refused(path);
                 }
@@ -481,7 +495,7 @@ impl<P: Platform> FrontVif<P> {
         self.announcement =
             (self.asked.needs_ctrl() && self.ctrl.is_some()).then(|| PageAnnouncement::new(n));
         self.ask_next(p);
-        Ok(())
+        Ok(true)
     }
 
     /// The back did not take what was shared for this path, of one queue or more.

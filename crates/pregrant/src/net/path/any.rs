@@ -8,7 +8,7 @@
 use super::PageExchange;
 use super::back::{BackPath, ByteArea, RequestClaims, Shared};
 use super::held::HoldsFrames;
-use super::name::PathName;
+use super::name::{BufferNames, PathName};
 use super::negotiation::Negotiation;
 use crate::grants::StoreFigures;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
@@ -115,7 +115,7 @@ impl<P: Platform> AnyPath<P> {
     }
 
     /// [`BackPath::buffers`].
-    pub fn buffers(&self) -> Option<(u32, bool)> {
+    pub fn buffers(&self) -> Option<BufferNames> {
         with_back!(self, path => BackPath::<P>::buffers(path))
     }
 

@@ -70,6 +70,11 @@ impl<P: Platform> AnyFrontPath<P> {
         with_path!(self, path => FrontPath::<P>::ids(path))
     }
 
+    /// [`FrontPath::serve_ids`].
+    pub fn serve_ids(&mut self, n: u32) -> bool {
+        with_path!(self, path => FrontPath::<P>::serve_ids(path, n))
+    }
+
     /// [`FrontPath::slot_bytes`].
     #[inline(always)]
     pub fn slot_bytes(&self) -> usize {
@@ -117,6 +122,11 @@ impl<P: Platform> AnyFrontPath<P> {
     /// [`FrontPath::buffers`].
     pub fn buffers(&self) -> u32 {
         with_path!(self, path => FrontPath::<P>::buffers(path))
+    }
+
+    /// [`FrontPath::buffers_rest`].
+    pub fn buffers_rest(&self) -> bool {
+        with_path!(self, path => FrontPath::<P>::buffers_rest(path))
     }
 
     /// [`FrontPath::is_sent_on`].

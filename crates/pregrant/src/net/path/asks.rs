@@ -23,6 +23,11 @@ pub trait Asks: Negotiation {
     /// without.
     const KEPT: bool = false;
 
+    /// Whether this is more memory than frames need, which is given up before any that they do.
+    fn is_extra(asked: Self::Wanted) -> bool {
+        let _ = asked;
+        false
+    }
     /// What the front requests of such a back. `can_name`: the platform can name this domain's
     /// frames.
     fn asked(wanted: Self::Wanted, back: &BackFeatures, can_name: bool) -> Self::Wanted {

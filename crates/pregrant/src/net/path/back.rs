@@ -15,7 +15,7 @@ use super::PageExchange;
 use crate::grants::StoreFigures;
 use crate::net::batch::{Claim, RxBatch, Todo, TxBatch};
 use crate::net::path::held::HoldsFrames;
-use crate::net::path::name::PathName;
+use crate::net::path::name::{BufferNames, PathName};
 use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
@@ -119,9 +119,8 @@ pub trait BackPath<P: Platform> {
     fn serves_all(&self) -> bool {
         false
     }
-    /// Bytes of a frame that fit one of its buffers, and whether heads of longer frames come from
-    /// there; None: it has none.
-    fn buffers(&self) -> Option<(u32, bool)> {
+    /// Its buffers; None: it has none.
+    fn buffers(&self) -> Option<BufferNames> {
         None
     }
     /// What it fills until nothing fits, where that is of its own kind.

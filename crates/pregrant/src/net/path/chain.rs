@@ -130,11 +130,9 @@ impl<P: Platform> Chain<P> {
     /// What it is.
     pub fn names(&self) -> ChainNames {
         let copy = (!self.ahead.iter().any(AnyPath::serves_all)).then_some(COPY);
-        let buffers = self.ahead.iter().find_map(AnyPath::buffers);
         ChainNames {
             paths: self.ahead.iter().map(AnyPath::name).chain(copy).collect(),
-            data_len: buffers.map(|(len, _)| len),
-            heads: buffers.is_some_and(|(_, heads)| heads),
+            buffers: self.ahead.iter().find_map(AnyPath::buffers),
         }
     }
 

@@ -49,6 +49,11 @@ pub trait FrontPath<P: Platform> {
 
     /// Ids that have memory.
     fn ids(&self) -> u32;
+    /// TX: `n` ids share its memory, of which as many as have memory are in flight at a time.
+    /// False: it cannot serve so many.
+    fn serve_ids(&mut self, n: u32) -> bool {
+        n <= self.ids()
+    }
     /// Bytes that one id has; 0: it has none of its own.
     fn slot_bytes(&self) -> usize;
     /// Whether it carries frames of any length, over several slots where they are long; else those
@@ -134,6 +139,10 @@ pub trait FrontPath<P: Platform> {
     fn buffers(&self) -> u32 {
         0
     }
+    /// RX: whether there are more of them than slots, so that each rests before it is used again.
+    fn buffers_rest(&self) -> bool {
+        false
+    }
     /// Whether a buffer in which a frame was received may be sent on by TX, as both ends know.
     fn is_sent_on(&self) -> bool {
         false
@@ -215,7 +224,7 @@ impl<P: Platform> TxSlots<P> {
         if let Some(last) = n.checked_sub(1).and_then(|last| frames.get(last))
             && last.len() <= SHORT
         {
-            for k in 0..self.free.len().min(n as u32) {
+            for k in 0..self.free.known().min(n as u32) {
                 let (id, len) = (self.free.peek(k), last.len());
                 path.bytes().prefetch_write(path.start(id) + path.offset(id, len), len);
             }

@@ -15,6 +15,7 @@ use super::name::PathName;
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Regions};
+use crate::net::front::tx_slots::Ids;
 use crate::platform::Platform;
 use alloc::vec::Vec;
 
@@ -53,6 +54,20 @@ impl<P: Platform> FrontChain<P> {
     /// Ids that have memory in all of it: as many requests can be in flight.
     pub fn ids(&self) -> u32 {
         self.paths.iter().map(AnyFrontPath::ids).min().unwrap_or(0)
+    }
+
+    /// TX: how many ids a ring of so many slots has. More than those that have memory in all of it,
+    /// where a path has memory for more and the others serve them.
+    pub fn serve_ids(&mut self, slots: u32) -> Ids {
+        let at_once = self.ids().min(slots);
+        let most = self.paths.iter().map(AnyFrontPath::ids).max().unwrap_or(0);
+        let serves = |path: &mut AnyFrontPath<P>, n| path.serve_ids(n);
+        if most > slots && self.paths.iter_mut().all(|path| serves(path, most)) {
+            return Ids { all: most, at_once };
+        }
+        let all_serve = self.paths.iter_mut().all(|path| serves(path, at_once));
+        debug_assert!(all_serve, "each has memory for so many");
+        Ids { all: at_once, at_once }
     }
 
     /// Whether it carries every frame.
@@ -196,6 +211,11 @@ impl<P: Platform> FrontChain<P> {
     /// Buffers that stay with their slots; 0: there are none.
     pub fn buffers(&self) -> u32 {
         self.paths.iter().map(AnyFrontPath::buffers).max().unwrap_or(0)
+    }
+
+    /// Whether there are more than slots, so that each rests before it is used again.
+    pub fn buffers_rest(&self) -> bool {
+        self.paths.iter().any(AnyFrontPath::buffers_rest)
     }
 
     /// So many of them, which TX may send on; 0: none.

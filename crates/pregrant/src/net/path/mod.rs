@@ -252,7 +252,7 @@ pub use guest_copy::back::GuestCopyPath;
 pub use guest_copy::lent::LentRegions;
 pub use held::HoldsFrames;
 pub use map::back::MapPath;
-pub use name::{ChainNames, FrameCost, PathName};
+pub use name::{BufferNames, ChainNames, FrameCost, PathName};
 pub use named::NamedPath;
 pub use path_refusal::PathRefusal;
 pub use persistent::back::PersistentPath;

@@ -54,9 +54,18 @@ pub struct ChainNames {
     /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left
     /// for it.
     pub paths: Vec<PathName>,
-    /// Bytes of a frame that fit a staging buffer; None: there are none.
-    pub data_len: Option<u32>,
-    /// The heads of longer frames come from their buffers.
+    /// Staging buffers; None: there are none.
+    pub buffers: Option<BufferNames>,
+}
+
+/// Buffers of a path, as they are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BufferNames {
+    /// How many.
+    pub count: u32,
+    /// Bytes of a frame that fit one.
+    pub data_len: u32,
+    /// The heads of longer frames come from there.
     pub heads: bool,
 }
 
@@ -67,7 +76,7 @@ impl ChainNames {
         let rest = if self.paths.contains(&PathName::Map) { PathName::Map } else { PathName::Copy };
         let in_use = self.paths.iter().filter(|path| mapped || **path != PathName::GrefMapping);
         let name = |path: &PathName| match path {
-            PathName::Staging if self.heads => rest.behind_heads(),
+            PathName::Staging if self.buffers.is_some_and(|buffers| buffers.heads) => rest.behind_heads(),
             path => path.name(),
         };
         in_use.map(name).collect()

@@ -27,7 +27,9 @@ use crate::grants::StoreFigures;
 use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::path::accept::Refusals;
-use crate::net::path::{GrefRequests, LentRegions, Negotiation, OfPath, PathConfig, PathName, Refusal};
+use crate::net::path::{
+    BufferNames, GrefRequests, LentRegions, Negotiation, OfPath, PathConfig, PathName, Refusal,
+};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, FramePort, Offloads};
@@ -387,7 +389,12 @@ impl<P: Platform> Vif<P> {
 
     /// Bytes of a frame that fit a staging buffer of queue `i`: TX, RX; None: there are none.
     pub fn data_lens(&self, i: usize) -> [Option<u32>; 2] {
-        [0, 1].map(|dir| self.shares[i].chains[dir].data_len)
+        self.buffers(i).map(|buffers| Some(buffers?.data_len))
+    }
+
+    /// Staging buffers of queue `i`: TX, RX.
+    pub fn buffers(&self, i: usize) -> [Option<BufferNames>; 2] {
+        [0, 1].map(|dir| self.shares[i].chains[dir].buffers)
     }
 
     /// What became of pages of queue `i` that stay mapped since they were seen: TX, RX; None: none

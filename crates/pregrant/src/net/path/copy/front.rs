@@ -2,6 +2,7 @@
 
 pub use super::pages::OrdinaryPages;
 
+use super::pages_of_ids::PagesOfIds;
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Region};
 use crate::net::path::{FrontPath, PathName};
@@ -29,17 +30,35 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
     fn bytes(&self) -> &Region<P> {
         self.granted.bytes()
     }
+    fn serve_ids(&mut self, n: u32) -> bool {
+        self.of_ids = (n > self.count).then(|| PagesOfIds::new(n, self.count));
+        true
+    }
     #[inline(always)]
     fn start(&self, id: u16) -> usize {
-        usize::from(id) * PAGE_SIZE
+        let page = self.of_ids.as_ref().map_or(id, |pages| pages.of(id));
+        usize::from(page) * PAGE_SIZE
     }
     #[inline(always)]
     fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
-        Ok(self.granted.grant(p, usize::from(id))?.0)
+        let Self { granted, of_ids, .. } = self;
+        let page = of_ids.as_mut().map_or(id, |pages| pages.take(id));
+        match granted.grant(p, usize::from(page)) {
+            Ok(gref) => Ok(gref.0),
+            Err(e) => {
+                of_ids.iter_mut().for_each(|pages| pages.give_back(id));
+                Err(e)
+            }
+        }
     }
     #[inline(always)]
     fn settle(&mut self, p: &P, id: u16) -> bool {
-        self.granted.settle(p, usize::from(id))
+        let Some(pages) = &mut self.of_ids else { return self.granted.settle(p, usize::from(id)) };
+        let settled = self.granted.settle(p, usize::from(pages.of(id)));
+        if settled {
+            pages.give_back(id);
+        }
+        settled
     }
     #[inline(always)]
     fn pages(&self) -> Option<&OrdinaryPages<P>> {

@@ -1,16 +1,19 @@
 //! Ordinary pages of a queue, one per id: granted for each frame where the platform can grant its
 //! own pages, else a standing pool (with Linux's gntalloc an allocation *is* the grant).
 
+use super::pages_of_ids::PagesOfIds;
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Regions};
 use crate::platform::{Access, GrantPool, Platform};
 use crate::units::GrantRef;
 
-/// One page for each id.
+/// One page for each id, or for each that is in flight.
 pub struct OrdinaryPages<P: Platform> {
     pub(super) granted: Granted<P>,
     /// Those that ids have; there may be more.
     pub(super) count: u32,
+    /// TX: where there are more ids than pages.
+    pub(super) of_ids: Option<PagesOfIds>,
 }
 
 impl<P: Platform> OrdinaryPages<P> {
@@ -22,7 +25,7 @@ impl<P: Platform> OrdinaryPages<P> {
         n: u32,
         granting: Granting,
     ) -> Result<Self, PlatformError> {
-        Ok(Self { granted: regions.take(p, acc, n as usize, granting)?, count: n })
+        Ok(Self { granted: regions.take(p, acc, n as usize, granting)?, count: n, of_ids: None })
     }
 
     /// The grants of the ids' pages, where they stand.

@@ -10,7 +10,7 @@ use super::back::{StagedBuffers, StagingPath};
 use super::keys::{
     APART_SINCE, DataKeys, DataRequest, FIRST_SLOTS_SINCE, ListRefusal, SENT_ON_SINCE, active_key, asked,
 };
-use super::list::{self as staging_list, LIST_ENTRIES_MAX, ListFault};
+use super::list::{self as staging_list, ListFault};
 use crate::net::features::FrontRequest;
 use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::active::ActiveLists;
@@ -145,7 +145,7 @@ fn take<P: Platform>(
     // Mapped no longer than they are read, and as many as keys can name: not counted with what the
     // guest has mapped.
     let list = p.peer().map(of, &data.list_refs, Access::ReadOnly).map_err(ListRefusal::Map)?;
-    let entries = staging_list::read(&list, LIST_ENTRIES_MAX);
+    let entries = staging_list::read(&list, cx.offered.staging.longest_list().1);
     drop(list);
     let first_id = first_id.or(entries.first().map(|e| e.id)).unwrap_or(0);
     let list = staging_list::validate(&entries, first_id, data.len).map_err(ListRefusal::Fault)?;

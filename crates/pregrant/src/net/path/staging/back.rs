@@ -21,7 +21,7 @@
 use super::list::colour;
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
-use crate::net::path::{BackPath, HoldsFrames, PathName};
+use crate::net::path::{BackPath, BufferNames, HoldsFrames, PathName};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
@@ -215,8 +215,9 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         self.buffers.copy_only
     }
 
-    fn buffers(&self) -> Option<(u32, bool)> {
-        Some((self.data_len(), self.has_heads()))
+    fn buffers(&self) -> Option<BufferNames> {
+        let count = self.buffers.place.len() as u32;
+        Some(BufferNames { count, data_len: self.data_len(), heads: self.has_heads() })
     }
 
     #[inline(never)]

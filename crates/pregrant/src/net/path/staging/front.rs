@@ -36,6 +36,10 @@ pub struct StagingArea<P: Platform> {
     /// By id: where the buffer starts in the region (no division on the data path).
     places: Box<[u32]>,
     first_slots: bool,
+    /// There are more than slots need.
+    rest: bool,
+    /// The front wants to send received buffers on, and the back takes them.
+    may_send_on: bool,
     sent_on: bool,
 }
 
@@ -50,7 +54,7 @@ impl<P: Platform> StagingArea<P> {
         entries: u32,
         first_id: u16,
     ) -> Result<Self, PlatformError> {
-        let per_page = (PAGE_SIZE / len.buffer_bytes() as usize) as u32;
+        let per_page = len.buffers_in_page();
         let buffers = regions.take(p, acc, entries.div_ceil(per_page) as usize, Granting::Standing)?;
         let list_pages = (entries as usize).div_ceil(ENTRIES_PER_PAGE);
         let list = match regions.take(p, Access::ReadOnly, list_pages, Granting::Standing) {
@@ -63,7 +67,16 @@ impl<P: Platform> StagingArea<P> {
         let bytes = len.buffer_bytes() as u32;
         let places =
             (0..entries).map(|id| id / per_page * PAGE_SIZE as u32 + id % per_page * bytes).collect();
-        let area = Self { buffers, list, len, places, first_slots: false, sent_on: false };
+        let area = Self {
+            buffers,
+            list,
+            len,
+            places,
+            first_slots: false,
+            rest: false,
+            may_send_on: false,
+            sent_on: false,
+        };
         let list_entries = (0..entries).map(|id| {
             let place = area.start(id as u16);
             StagingEntry {
@@ -115,15 +128,17 @@ pub(super) fn take_buffers<P: Platform>(
     asked: Buffers,
     queue: &mut QueueMemory<'_, P>,
 ) -> Result<Lists, PlatformError> {
-    let mut first_id = 0;
+    let (mut first_id, slots) = (0, queue.slots);
     let mut requests = [DataRequest::None, DataRequest::None];
     for (dir, len) in [(TX, asked.tx), (RX, asked.rx)] {
         let Some(len) = len else { continue };
         // Those that are sent on stay away until they are answered: as many as can be on TX.
-        let spare = if dir == RX && asked.sent_on { first_id } else { 0 };
-        let entries = (queue.slots[dir] + spare).min(LIST_ENTRIES_MAX as u32);
+        let spare = if dir == RX && asked.sent_on { first_id.min(slots[TX]) } else { 0 };
+        let least = (slots[dir] + spare).min(LIST_ENTRIES_MAX as u32);
+        let entries = asked.entries(len, least, queue.queues);
         let (p, regions) = (queue.p, &mut *queue.regions);
-        let area = StagingArea::new(p, regions, ACCESS[dir], len, entries, first_id as u16)?;
+        let mut area = StagingArea::new(p, regions, ACCESS[dir], len, entries, first_id as u16)?;
+        (area.may_send_on, area.rest) = (asked.sent_on, entries > least);
         first_id = entries;
         requests[dir] = DataRequest::Keys(DataKeys { list_refs: area.list_refs().to_vec(), len });
         queue.chains[dir].insert(AnyFrontPath::Staging(area));
@@ -168,6 +183,11 @@ impl<P: Platform> FrontQueue<P> {
     pub fn staging_lens(&self) -> (Option<DataLen>, Option<DataLen>) {
         let of = |chain: &FrontChain<P>| chain.staging().map(StagingArea::data_len);
         (of(self.tx().chain()), of(self.rx().chain()))
+    }
+
+    /// Staging buffers, TX and RX; 0: ordinary grants.
+    pub fn staging_buffers(&self) -> (u32, u32) {
+        (self.tx().chain().buffers(), self.rx().chain().buffers())
     }
 }
 
@@ -237,10 +257,13 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     }
     fn go_live(&mut self, back: &BackFeatures) {
         self.set_first_slots(back.staging.revision >= FIRST_SLOTS_SINCE);
-        self.sent_on = back.staging.revision >= SENT_ON_SINCE;
+        self.sent_on = self.may_send_on && back.staging.revision >= SENT_ON_SINCE;
     }
     fn buffers(&self) -> u32 {
         self.entries()
+    }
+    fn buffers_rest(&self) -> bool {
+        self.rest
     }
     fn is_sent_on(&self) -> bool {
         self.sent_on

@@ -2,14 +2,15 @@
 //! its lists were accepted.
 //!
 //! ```text
-//!   back's directory:   feature-staging-grants = "1", staging-grants-sizes = "64;128;...", staging-grants-revision = "2"
-//!   front's directory:  the first and the last of these, and beside its rings' keys {tx,rx}-data-ref%u, {tx,rx}-data-len
+//!   back's directory:   feature-staging-grants = "1", staging-grants-sizes = "64;128;...", staging-grants-revision = "3",
+//!                       staging-grants-max-pages = "896"
+//!   front's directory:  the first and the third of these, and beside its rings' keys {tx,rx}-data-ref%u, {tx,rx}-data-len
 //!   back's directory:   staging-grants-active = "1", "tx", "rx" or "0", at the same relative place
 //! ```
 //! What a peer may do: write anything. What makes no sense means no staging for that direction,
 //! never no vif.
 
-use super::list::{DataLen, LIST_PAGES_MAX, ListFault};
+use super::list::{DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LONG_LIST_MAX, LONG_LIST_PAGES_MAX, ListFault};
 use crate::net::path::PathRefusal;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::{KeyPlace, PathKeys};
@@ -40,6 +41,14 @@ pub const ACTIVE: &str = "staging-grants-active";
 /// revision 1.
 pub const REVISION_KEY: &str = "staging-grants-revision";
 
+/// The back's key: pages that the buffers of all lists of a vif may take together, where these are
+/// longer than the rings; absent: none is longer (docs/protocol 3.2).
+pub const MAX_PAGES: &str = "staging-grants-max-pages";
+
+/// What our back offers there unless it is configured otherwise: a share of what one guest may have
+/// mapped that sixteen of its vifs can have, beside their rings.
+pub const MAX_PAGES_OFFERED: u32 = 896;
+
 /// The rules that we know. Both ends go by the lower of their revisions.
 pub const STAGING_REVISION: u32 = 3;
 
@@ -54,7 +63,7 @@ pub const SENT_ON_SINCE: u32 = 3;
 
 /// All of them.
 pub const KEYS: PathKeys = PathKeys {
-    offers: &[FEATURE, SIZES, REVISION_KEY],
+    offers: &[FEATURE, SIZES, REVISION_KEY, MAX_PAGES],
     active: &[ACTIVE],
     directions: Some(ACTIVE),
     front: &[FEATURE, REVISION_KEY],
@@ -67,16 +76,27 @@ pub struct Offer {
     pub sizes: Vec<DataLen>,
     /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where staging is not offered.
     pub revision: u32,
+    /// [`MAX_PAGES`]; 0: no list is longer than its ring.
+    pub max_pages: u32,
 }
 
 impl Offer {
     /// Nothing.
-    pub const NONE: Self = Self { sizes: Vec::new(), revision: 1 };
+    pub const NONE: Self = Self { sizes: Vec::new(), revision: 1, max_pages: 0 };
 
     /// [All lengths](ALL_DATA_LENS), by all rules.
     pub fn all() -> Self {
         let sizes = ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect();
-        Self { sizes, revision: STAGING_REVISION }
+        Self { sizes, revision: STAGING_REVISION, max_pages: MAX_PAGES_OFFERED }
+    }
+
+    /// Pages of a list, and entries, that count.
+    pub(super) fn longest_list(&self) -> (usize, usize) {
+        if self.max_pages == 0 {
+            (LIST_PAGES_MAX, LIST_ENTRIES_MAX)
+        } else {
+            (LONG_LIST_PAGES_MAX, LONG_LIST_MAX)
+        }
     }
 }
 
@@ -115,7 +135,7 @@ impl Lists {
 }
 
 /// Writes what a back offers; no sizes: nothing.
-pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision }: &Offer) {
+pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision, max_pages }: &Offer) {
     if sizes.is_empty() {
         return;
     }
@@ -123,6 +143,9 @@ pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision }: &Offer) {
     let sizes: Vec<String> = sizes.iter().map(|l| l.value().to_string()).collect();
     put(p, SIZES, sizes.join(";"));
     put(p, REVISION_KEY, revision);
+    if *max_pages > 0 {
+        put(p, MAX_PAGES, max_pages);
+    }
 }
 
 /// Reads it.
@@ -131,7 +154,8 @@ pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<Offer, S::Error> 
         return Ok(Offer::NONE);
     }
     let sizes = keys.text(SIZES)?.as_deref().map(parse_sizes).unwrap_or_default();
-    Ok(Offer { sizes, revision: revision(keys)? })
+    let max_pages = keys.text(MAX_PAGES)?.as_deref().and_then(decimal).unwrap_or(0);
+    Ok(Offer { sizes, revision: revision(keys)?, max_pages })
 }
 
 /// Writes what a front asks for.
@@ -158,8 +182,8 @@ pub(super) fn read_requests<S: KeySource>(
     }
     let mut lists = Vec::with_capacity(queues.len());
     for at in queues {
-        let tx = data_keys(keys, at, "tx", &offered.sizes)?;
-        lists.push(Lists { tx, rx: data_keys(keys, at, "rx", &offered.sizes)? });
+        let tx = data_keys(keys, at, "tx", offered)?;
+        lists.push(Lists { tx, rx: data_keys(keys, at, "rx", offered)? });
     }
     Ok((Request { revision: revision(keys)? }, lists))
 }
@@ -249,8 +273,9 @@ fn data_keys<S: KeySource>(
     keys: &mut S,
     at: &str,
     dir: &str,
-    offered: &[DataLen],
+    offered: &Offer,
 ) -> Result<DataRequest, S::Error> {
+    let (pages_max, _) = offered.longest_list();
     let places: &[&str] = if at.is_empty() { &["", "queue-0/"] } else { &[at] };
     for at in places {
         let len_key = format!("{at}{dir}-data-len");
@@ -262,12 +287,12 @@ fn data_keys<S: KeySource>(
         }
         let bad = |key, value, expected| Ok(DataRequest::Bad { key, value, expected });
         let len = text.as_deref().and_then(decimal).and_then(DataLen::new);
-        let Some(len) = len.filter(|l| offered.contains(l)) else {
+        let Some(len) = len.filter(|l| offered.sizes.contains(l)) else {
             return bad(len_key, text, "one of the back's staging-grants-sizes");
         };
         let mut list_refs = Vec::new();
         let mut next = first;
-        while list_refs.len() < LIST_PAGES_MAX
+        while list_refs.len() < pages_max
             && let Some(text) = next
         {
             let Some(r) = decimal(&text) else {

@@ -37,6 +37,10 @@ impl DataLen {
     pub fn buffer_bytes(self) -> u16 {
         self.0.min(PAGE_SIZE as u32) as u16
     }
+    /// Buffers of one page.
+    pub fn buffers_in_page(self) -> u32 {
+        PAGE_SIZE as u32 / u32::from(self.buffer_bytes())
+    }
     /// Every slot of a frame is staged, so that no ordinary grant is ever needed.
     pub fn copy_only(self) -> bool {
         self.0 > PAGE_SIZE as u32
@@ -58,6 +62,13 @@ pub const LIST_PAGES_MAX: usize = 8;
 
 /// Entries that so many hold.
 pub const LIST_ENTRIES_MAX: usize = LIST_PAGES_MAX * ENTRIES_PER_PAGE;
+
+/// The same of a list that is longer than its ring, which the back has to offer: the ids of both
+/// directions together are 16 bits.
+pub const LONG_LIST_MAX: usize = 32767;
+
+/// Pages that hold so many.
+pub const LONG_LIST_PAGES_MAX: usize = LONG_LIST_MAX.div_ceil(ENTRIES_PER_PAGE);
 
 /// What is wrong with a list. `entry` counts from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -73,6 +73,9 @@ impl Negotiation for Staging {
 
 impl Asks for Staging {
     const KEPT: bool = true;
+    fn is_extra(asked: Buffers) -> bool {
+        asked.buffers > 0
+    }
     fn asked(wanted: Buffers, back: &BackFeatures, _can_name: bool) -> Buffers {
         wanted.offered_by(&back.staging)
     }

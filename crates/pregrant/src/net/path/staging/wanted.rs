@@ -4,7 +4,7 @@
 //! were read, and a few are tried where memory is short.
 
 use super::keys::{Offer, SENT_ON_SINCE};
-use super::list::DataLen;
+use super::list::{DataLen, LONG_LIST_MAX};
 use crate::net::path::PathNotOffered;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,22 +25,31 @@ pub struct Buffers {
     /// room for: 4096 for slots and spare ones. Where none is left for those (RX rings of 16 pages)
     /// nothing is sent on; [`sends_on`](crate::net::front::TxFront::sends_on) says it.
     pub sent_on: bool,
+    /// Buffers of each direction and queue, where the back takes more than the ring has slots
+    /// (docs/protocol 3.2); 0, or fewer than slots: one for each slot.
+    pub buffers: u32,
+    /// Pages that the lists of all queues may take together where they are longer than the rings:
+    /// a back's offer, which an owner leaves at 0.
+    pub max_pages: u32,
 }
 
 impl Buffers {
     /// None.
-    pub const NONE: Self = Self { tx: None, rx: None, sent_on: false };
+    pub const NONE: Self = Self { tx: None, rx: None, sent_on: false, buffers: 0, max_pages: 0 };
 
     /// Of these lengths.
     pub const fn of(tx: Option<DataLen>, rx: Option<DataLen>) -> Self {
-        Self { tx, rx, sent_on: false }
+        Self { tx, rx, ..Self::NONE }
     }
 
     /// What of it such a back has.
     pub(super) fn offered_by(self, offer: &Offer) -> Self {
         let offered = |len: Option<DataLen>| len.filter(|len| offer.sizes.contains(len));
         let sent_on = self.sent_on && offer.revision >= SENT_ON_SINCE;
-        Self { tx: offered(self.tx), rx: offered(self.rx), sent_on }
+        let (tx, rx) = (offered(self.tx), offered(self.rx));
+        let more = self.buffers > 0 && (tx, rx) != (None, None);
+        let max_pages = if more { offer.max_pages } else { 0 };
+        Self { tx, rx, sent_on, max_pages, buffers: if max_pages > 0 { self.buffers } else { 0 } }
     }
 
     /// What of it such a back has not. Lengths do not matter where another path is `alone`.
@@ -59,12 +68,23 @@ impl Buffers {
         all
     }
 
-    /// These, then with shorter ones of the lengths that a back knows, then none.
+    /// How many in a list of one direction, where `least` are needed, of a vif with so many
+    /// `queues`: as many as are wanted, within the pages that the back offers.
+    pub(super) fn entries(self, len: DataLen, least: u32, queues: u32) -> u32 {
+        let lists = [self.tx, self.rx].into_iter().flatten().count() as u32 * queues;
+        let pages = self.max_pages.checked_div(lists).unwrap_or(0);
+        let most = pages.saturating_mul(len.buffers_in_page()).min(LONG_LIST_MAX as u32);
+        least.max(self.buffers.min(most))
+    }
+
+    /// These, then no more of them than slots, then with shorter ones of the lengths that a back
+    /// knows, then none.
     pub(super) fn smaller(self, offered: &[DataLen]) -> Vec<Self> {
         let longest = self.tx.max(self.rx);
         if longest.is_none() {
             return vec![self];
         }
+        let few = Self { buffers: 0, max_pages: 0, ..self };
         let mut lens: Vec<Option<DataLen>> = offered
             .iter()
             .filter(|len| Some(**len) < longest && !len.copy_only())
@@ -74,7 +94,11 @@ impl Buffers {
         lens.dedup();
         lens.reverse();
         lens.truncate(SHORTER_MAX);
-        let lens = [longest].into_iter().chain(lens).chain([None]);
-        lens.map(|len| Self { tx: self.tx.min(len), rx: self.rx.min(len), ..self }).collect()
+        let first = [longest, longest].into_iter().skip(usize::from(few == self));
+        let lens = first.chain(lens).chain([None]);
+        let few_of = |len| Self { tx: self.tx.min(len), rx: self.rx.min(len), ..few };
+        let mut all: Vec<_> = lens.map(few_of).collect();
+        all.iter_mut().take(1).for_each(|first| *first = self);
+        all
     }
 }

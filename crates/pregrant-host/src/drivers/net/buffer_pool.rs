@@ -1,0 +1,64 @@
+//! How many staging buffers a direction of a queue has, where no one says.
+//!
+//! ```text
+//!   the private cache of a core (sysfs) * 2 / bytes of a buffer
+//! ```
+//! Buffers that stay in the private caches of both ends' cores go from one to the other at each
+//! touch. With more than these hold, first in, first out, a line is in the cache that all cores
+//! share before it is used again. Where the pages that a domain can grant are few (Linux's
+//! gntalloc), a vif leaves most of them to others.
+
+use pregrant::PAGE_SIZE;
+use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
+
+/// Bytes of buffers where the machine does not say how large its caches are.
+const UNKNOWN: u64 = 4 << 20;
+/// Of what a domain can grant, the buffers of a vif have one page in so many.
+const SHARE: u64 = 4;
+
+/// See the module. The vif has so many `lists`, in a domain that can grant so many pages (None: no
+/// one says).
+pub fn buffers(len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
+    let bytes = text.ok().and_then(|text| bytes_of(&text)).map_or(UNKNOWN, |cache| 2 * cache);
+    within(bytes, len, lists, grantable)
+}
+
+fn within(bytes: u64, len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
+    let share = grantable.map_or(u64::MAX, |pages| pages / SHARE / u64::from(lists.max(1)));
+    let bytes = bytes.min(share.saturating_mul(PAGE_SIZE as u64));
+    (bytes / u64::from(len.buffer_bytes())).min(LONG_LIST_MAX as u64) as u32
+}
+
+/// `1024K`, as sysfs has it.
+fn bytes_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (number, unit) = match text.strip_suffix('K') {
+        Some(number) => (number, 1 << 10),
+        None => (text.strip_suffix('M')?, 1 << 20),
+    };
+    number.parse::<u64>().ok().filter(|n| (1..=1 << 20).contains(n)).map(|n| n * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_s_size_in_words() {
+        assert_eq!(bytes_of("1024K\n"), Some(1 << 20));
+        assert_eq!(bytes_of("2M"), Some(2 << 20));
+        for text in ["", "K", "-1K", "0K", "1024", "99999999999999K", "x"] {
+            assert_eq!(bytes_of(text), None, "{text}");
+        }
+        let len = |n| DataLen::new(n).expect("a length");
+        assert!(buffers(len(65535), 2, None) >= 16 && buffers(len(16), 2, None) <= LONG_LIST_MAX as u32);
+    }
+    #[test]
+    fn others_have_most_of_what_can_be_granted() {
+        let of = |len, lists, grantable| within(2 << 20, DataLen::new(len).unwrap(), lists, grantable);
+        assert_eq!([2048, 256, 65535].map(|len| of(len, 2, None)), [1024, 8192, 512]);
+        assert_eq!([1024, 4096, 1 << 20].map(|pages| of(65535, 2, Some(pages))), [128, 512, 512]);
+        assert_eq!((of(65535, 16, Some(4096)), of(64, 0, Some(0)), of(16, 2, None)), (64, 0, 32767));
+    }
+}
