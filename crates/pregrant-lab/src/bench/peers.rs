@@ -18,13 +18,15 @@ use super::timing::{few, seconds};
 use super::{Result, limit};
 use crate::choice::{choice, named};
 use crate::limit::lines::{self, Copies};
-use crate::process::process_command::Dir;
+use crate::process::process_command::{Dir, RING_SLOTS};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::table::{Table, or_dash};
 use pregrant::net::path::PathName;
+use pregrant::net::path::staging::list::DataLen;
 use pregrant_host::drivers::Mode;
+use pregrant_host::drivers::net::buffer_pool;
 use std::time::Duration;
 use testpmd::Pair;
 
@@ -32,6 +34,8 @@ use testpmd::Pair;
 const RING: Duration = Duration::from_millis(50);
 /// Rings are alike when they differ by no more than this.
 const ALIKE: f64 = 0.2;
+/// Staging buffers of a direction at most: ids number those of both.
+const BUFFERS_MAX: u32 = 16384;
 /// The longest frame that a buffer of memif or vhost-user has room for here.
 const LONGEST: i64 = 1514;
 
@@ -57,6 +61,9 @@ pub struct PeersArgs {
     /// Bytes of a frame, headers included
     #[arg(long, value_delimiter = ',', default_values_t = [64u32, 256, 1500], value_parser = clap::value_parser!(u32).range(60..=LONGEST))]
     pub size: Vec<u32>,
+    /// Staging buffers of each direction; without it as many as hold twice a core's private cache
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
+    pub buffers: Option<u32>,
     /// Seconds of each row and repeat
     #[arg(long, default_value_t = 0.3, value_parser = seconds)]
     pub seconds: f64,
@@ -126,7 +133,12 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
             for &path in &args.path {
                 // A frame fits its staging buffer, as it fits the others' buffers.
                 let data_len = if size <= 256 { 256 } else { 2048 };
-                let Row { case, .. } = Row::new(path, dir, size as usize, data_len);
+                let Row { mut case, .. } = Row::new(path, dir, size as usize, data_len);
+                if path == PathName::Staging {
+                    let len = DataLen::new(data_len).ok_or("no length of a staging buffer")?;
+                    let usual = || buffer_pool::buffers(len, 2, None).clamp(RING_SLOTS, BUFFERS_MAX);
+                    case.staging_buffers = args.buffers.unwrap_or_else(usual);
+                }
                 lines.push(line(By::Ours(Box::new(Row::of("peers", case)))));
             }
             lines.extend(pairs.iter().map(|(peer, _)| line(By::Peer(*peer))));
@@ -217,6 +229,7 @@ fn table(lines: &[Line]) -> Table {
         .left("by", Line::name)
         .left("dir", |line| line.dir)
         .right("size B", |line| line.size)
+        .right("buffers", |line| or_dash(line.records.first().staging_buffers))
         .ranged("M frames/s", 1e6, |line| line.records.rate())
         .median("Gbit/s", 1e9, |line| line.records.summary(|r| r.bits_per_s))
         .median("ring M/s before", 1e6, |line| ring(line, 0))
