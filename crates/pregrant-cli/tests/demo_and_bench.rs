@@ -192,6 +192,23 @@ fn bench_net_loses_nothing_and_counts_what_its_paths_do() {
     }
 }
 
+/// Bursts of several lengths are rows of their own, and pairs are of the same length.
+#[test]
+fn bench_net_has_a_row_for_each_length_of_bursts() {
+    let json = File::new("net-bursts.jsonl");
+    let args = ["bench", "net", "--path", "staging", "--dir", "tx", "--size", "64", "--redo", "on,off"];
+    let more = ["--burst", "1,8,64", "--seconds", "0.05", "--repeats", "1", "--json", json.path()];
+    let out = pregrant(&[&args[..], &more].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let bursts: Vec<_> = json.lines().iter().map(|l| (l["burst"].as_u64(), l["redo"].as_bool())).collect();
+    let all = [true, false].map(|redo| [1, 8, 64].map(|burst| (Some(burst), Some(redo))));
+    assert_eq!(bursts, all.concat());
+    for burst in [1, 8, 64] {
+        let said = format!("With the redo page, staging tx 64 B in bursts of {burst} moves");
+        assert!(text(&out.stdout).contains(&said), "{}", text(&out.stdout));
+    }
+}
+
 /// The proposal's own length: what the buffer has is moved by no grant operation, and the rest is.
 #[test]
 fn bench_net_takes_heads_from_buffers_and_only_the_rest_by_grants() {
