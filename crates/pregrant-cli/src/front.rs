@@ -95,7 +95,7 @@ pub struct FrontArgs {
     /// least, and within what the backend takes; auto: as many as twice the private cache of a
     /// processor holds, so that the two ends do not hand the same lines to and fro, and on Xen in
     /// a quarter of what gntalloc grants
-    #[arg(long, value_name = "N", default_value = "256", value_parser = buffer_count)]
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = buffer_count)]
     buffers: BufferCount,
     /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(576..=65521))]
