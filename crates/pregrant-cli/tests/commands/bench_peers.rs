@@ -30,4 +30,7 @@ fn peers_that_are_not_there_are_named_and_ours_are_measured() {
         assert!(line["bench"] == "peers" && line["lost"] == 0 && line["frames"].as_u64() > Some(0), "{line}");
         assert!(rings.len() == 2 && rings.iter().all(|ring| ring.as_f64() > Some(0.0)), "{line}");
     }
+    // This path has TX alone.
+    let said = run(&["--path", "map", "--json", "-"]);
+    assert!(said.lines().count() == 1 && said.contains("\"tx\""), "{said}");
 }

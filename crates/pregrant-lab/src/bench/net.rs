@@ -10,7 +10,7 @@ use super::timing::{Bursts, few, in_turns, seconds};
 use super::{Result, pairs};
 use crate::choice::{choice, named};
 use crate::process::mark::whole_frames;
-use crate::process::process_command::{Case, Dir, RING_SLOTS, RxWay};
+use crate::process::process_command::{BUFFERS_MAX, Case, Dir, RING_SLOTS, RxWay};
 use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
@@ -60,7 +60,7 @@ pub struct NetArgs {
     pub data_len: u32,
     /// Staging buffers of each direction and queue, with commas between them; as many as the ring
     /// has slots, 256, at least
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RING_SLOTS], value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=16384))]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RING_SLOTS], value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
     pub buffers: Vec<u32>,
     /// Whether the backend keeps redo pages, which let rings survive its crash; both to compare
     #[arg(long, value_delimiter = ',', default_values_t = [Redo::On])]
@@ -137,7 +137,7 @@ impl NetPath {
 
     /// RX is copied by a back that maps TX, as Linux's does, and there it has the buffers' heads by
     /// no other way. It lends pages for RX alone.
-    fn serves(self, dir: Dir) -> bool {
+    pub fn serves(self, dir: Dir) -> bool {
         match dir {
             Dir::Tx => self.path != PathName::GuestCopy,
             _ => self.path != PathName::Map && self.rest.is_none(),

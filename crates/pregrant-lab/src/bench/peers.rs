@@ -11,14 +11,14 @@
 mod huge_pages;
 mod testpmd;
 
-use super::net::{PATHS, Row};
+use super::net::{NetPath, PATHS, Row};
 use super::output::{Output, Run};
 use super::stand::Stand;
-use super::timing::{few, seconds};
+use super::timing::{few, in_turns, seconds};
 use super::{Result, limit};
 use crate::choice::{choice, named};
 use crate::limit::lines::{self, Copies};
-use crate::process::process_command::{Dir, RING_SLOTS};
+use crate::process::process_command::{BUFFERS_MAX, Dir, RING_SLOTS};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
@@ -30,12 +30,12 @@ use pregrant_host::drivers::net::buffer_pool;
 use std::time::Duration;
 use testpmd::Pair;
 
+/// Frames in a burst of ours at most.
+const BURST: u32 = 64;
 /// How long a ring runs.
 const RING: Duration = Duration::from_millis(50);
 /// Rings are alike when they differ by no more than this.
 const ALIKE: f64 = 0.2;
-/// Staging buffers of a direction at most: ids number those of both.
-const BUFFERS_MAX: u32 = 16384;
 /// The longest frame that a buffer of memif or vhost-user has room for here.
 const LONGEST: i64 = 1514;
 
@@ -130,7 +130,7 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
     for &size in &args.size {
         for &dir in &args.dir {
             let line = |by| Line { by, dir, size, records: Repeats::default() };
-            for &path in &args.path {
+            for &path in args.path.iter().filter(|&&path| NetPath::of(path).serves(dir)) {
                 // A frame fits its staging buffer, as it fits the others' buffers.
                 let data_len = if size <= 256 { 256 } else { 2048 };
                 let Row { mut case, .. } = Row::new(path, dir, size as usize, data_len);
@@ -150,32 +150,28 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
         Ok(lines.frames as f64 / lines.seconds)
     };
     let mut before = ring()?;
-    for repeat in 1..=args.repeats {
-        for line in &mut lines {
-            run.progress.show(format_args!(
-                "repeat {repeat} of {}: {} {} {} B",
-                args.repeats,
-                line.name(),
-                line.dir,
-                line.size
-            ));
-            let mut record = match &mut line.by {
-                By::Ours(row) => row.measure(&mut stand, args.seconds, 64, Mode::Poll, 1)?.clone(),
-                By::Peer(peer) => {
-                    let pair = pairs.iter_mut().find(|(of, _)| of == peer);
-                    let (_, pair) = pair.ok_or("a peer that was not started")?;
-                    let (frames, seconds) = pair.play(line.dir, line.size, args.seconds)?;
-                    let mut record = Record::new("peers", peer.name(), line.dir.name(), line.size.into());
-                    record.count(frames, seconds);
-                    Record { platform: "host".into(), ..record }
-                }
-            };
-            let after = ring()?;
-            record.ring_per_s = Some([before, after]);
-            before = after;
-            run.write(line.records.push(record))?;
-        }
-    }
+    let words = |line: &Line| format!("{} {} {} B", line.name(), line.dir, line.size);
+    in_turns(run, args.repeats, &mut lines, words, |run, line| {
+        let mut record = match &mut line.by {
+            By::Ours(row) => {
+                let record = row.measure(&mut stand, args.seconds, BURST, Mode::Poll, 1)?.clone();
+                run.page.platform(&row.platform);
+                record
+            }
+            By::Peer(peer) => {
+                let pair = pairs.iter_mut().find(|(of, _)| of == peer);
+                let (_, pair) = pair.ok_or("a peer that was not started")?;
+                let (frames, seconds) = pair.play(line.dir, line.size, args.seconds)?;
+                let mut record = Record::new("peers", peer.name(), line.dir.name(), line.size.into());
+                record.count(frames, seconds);
+                Record { platform: "host".into(), ..record }
+            }
+        };
+        let after = ring()?;
+        record.ring_per_s = Some([before, after]);
+        before = after;
+        run.write(line.records.push(record))
+    })?;
     run.print(table(&lines))?;
     run.print(format_args!(
         "Medians of {} interleaved repeats of {} s, poll mode, one queue; guest on core {}, the other end on core {}. \

@@ -98,6 +98,8 @@ pub mod by_name {
 
 /// Slots of a ring, and staging buffers of a direction at least.
 pub const RING_SLOTS: u32 = 256;
+/// Staging buffers of a direction at most: ids number those of both.
+pub const BUFFERS_MAX: u32 = 16384;
 
 /// One vif's life: connect, move numbered frames for so long, close.
 #[derive(Clone, Debug, Serialize, Deserialize)]
