@@ -383,12 +383,7 @@ fn xsa_350_states_at_random() {
         }
     }
     // It comes to rest, and a front that behaves from now on is served.
-    guest.set_state(XenbusState::Closed);
-    guest.wait_back(&[XenbusState::Closed]);
-    guest.set_state(XenbusState::Initialising);
-    guest.connect_honestly();
-    guest.play(&[Slot::Data(guest.request(0, 64))]);
-    assert_eq!(guest.answers(), [RSP_OKAY]);
+    guest.is_served_from_now_on();
     let lines = log_lines::with(&id.to_string());
     assert!(lines.len() <= log_lines::most_of_a_device(began), "{lines:?}");
     // Garbage is no state.

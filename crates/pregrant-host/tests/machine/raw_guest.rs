@@ -8,7 +8,7 @@ use pregrant::net::path::staging::list as staging_list;
 use pregrant::platform::{Access, Events, GrantPool, Platform};
 use pregrant::ring::{NetRx, NetTx, RingPages};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::netif::TxRequest;
+use pregrant::wire::netif::{RSP_OKAY, TxRequest};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::xenbus::{Device, DeviceId, Side, XenbusState};
 use pregrant::{EvtchnPort, GrantRef};
@@ -128,6 +128,16 @@ impl RawGuest {
     pub fn connect_honestly(&mut self) {
         self.connect(&self.keys());
         self.wait_back(&[XenbusState::Connected]);
+    }
+
+    /// Comes to rest, and begins again as an honest front does: its first frame is answered.
+    pub fn is_served_from_now_on(&mut self) {
+        self.set_state(XenbusState::Closed);
+        self.wait_back(&[XenbusState::Closed]);
+        self.set_state(XenbusState::Initialising);
+        self.connect_honestly();
+        self.play(&[Slot::Data(self.request(0, 64))]);
+        assert_eq!(self.answers(), [RSP_OKAY]);
     }
 
     /// Writes the own state.
