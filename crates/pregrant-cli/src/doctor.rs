@@ -25,8 +25,9 @@ use clap::Args;
 use finding::{Finding, Rank};
 use pregrant::xenbus::device::own_domid;
 use pregrant::xenstore::Client;
+use pregrant_host::loopback::Control;
 use pregrant_host::xenstored::UnixTransport;
-use pregrant_lab::machine::store_socket;
+use pregrant_lab::machine::{broker_socket, store_socket};
 use pregrant_lab::screen;
 use std::error::Error;
 use std::path::PathBuf;
@@ -73,7 +74,11 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     }
     let mut findings = Vec::new();
     let store = match &args.loopback {
-        Some(dir) => UnixTransport::connect(store_socket(dir)),
+        Some(dir) => {
+            let tables = Control::connect(&broker_socket(dir)).and_then(|control| control.grant_tables());
+            findings.extend(tables.map(|t| Finding::ok(format_args!("loopback, grant tables {}", t.name()))));
+            UnixTransport::connect(store_socket(dir))
+        }
         None => {
             findings.extend(machine::findings());
             if findings.iter().any(|f| f.rank == Rank::Wrong) {

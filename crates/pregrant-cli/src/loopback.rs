@@ -13,7 +13,8 @@ use pregrant::DomId;
 use pregrant::xenstore::Client;
 use pregrant_host::disks::ImageSpec;
 use pregrant_host::drivers::status;
-use pregrant_host::loopback::{Control, DomainSpec, GrantSummary, LoopbackError};
+use pregrant_host::loopback::{Control, DomainSpec, GrantSummary, GrantTableVersion, LoopbackError};
+use pregrant_lab::choice::choice;
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::machine::{self, DRIVER, Machine};
 use pregrant_lab::screen;
@@ -54,6 +55,7 @@ enum LoopbackCommand {
   pregrant front --loopback /tmp/xen --domain 5
   XENSTORED_PATH=/tmp/xen/xenstored.sock xenstore-ls
 
+Grant tables v2 have no grants of a part of a page or of another domain's grant, and half as many entries: 16384 a domain.
 The directory is made, for this user alone, and removed at the end if it was. Domains end with this process. A guest's
 domain also ends with the last process in it; it is made again at once, with its vifs.")]
     Serve {
@@ -66,6 +68,9 @@ domain also ends with the last process in it; it is made again at once, with its
         /// with ,r behind it the guest only reads (may be repeated: xvda, xvdb ...)
         #[arg(long = "disk", value_name = "DOMID=IMAGE[,r]", value_parser = disk_of_guest)]
         disks: Vec<(u16, DiskSpec)>,
+        /// The domains' grant tables
+        #[arg(long, default_value = "v1", value_parser = choice(TABLES, GrantTableVersion::name))]
+        grant_table: GrantTableVersion,
     },
     /// Make a guest with one vif on a running machine; a guest that is there gets one vif more, or
     /// the disks that are named
@@ -97,8 +102,8 @@ domain also ends with the last process in it; it is made again at once, with its
   pregrant loopback grants --dir /tmp/xen
   pregrant loopback grants --dir /tmp/xen --domain 5 --json
 
-in use: mapped, or copied at this moment. ended: the granting process has ended, and the other domain still maps the
-page; it is freed once that lets go of it.")]
+in use: mapped, or copied at this moment. ended: the granting process has ended (table v2: or only the grant), and the
+other domain still maps the page; it is freed once that lets go of it.")]
     Grants {
         #[command(flatten)]
         place: Place,
@@ -110,6 +115,12 @@ page; it is freed once that lets go of it.")]
         json: bool,
     },
 }
+
+/// The kinds of grant tables.
+const TABLES: &[(GrantTableVersion, &str)] = &[
+    (GrantTableVersion::V1, "as Linux guests use them: who uses a page is noted in the grant itself"),
+    (GrantTableVersion::V2, "use apart from the grant: ends without compare and exchange, or late"),
+];
 
 /// Which machine.
 #[derive(Args, Debug)]
@@ -151,7 +162,9 @@ fn disk_of_guest(text: &str) -> std::result::Result<(u16, DiskSpec), String> {
 /// Runs `pregrant loopback`.
 pub fn run(args: LoopbackArgs) -> Result<()> {
     match args.command {
-        LoopbackCommand::Serve { place, guests, disks } => serve(&place.dir, &guests, &disks),
+        LoopbackCommand::Serve { place, guests, disks, grant_table } => {
+            serve(&place.dir, &guests, &disks, grant_table)
+        }
         LoopbackCommand::Attach { place, guest, disks } => attach(&place.dir, DomId(guest), &disks),
         LoopbackCommand::Detach { place, guest } => detach(&place.dir, DomId(guest)),
         LoopbackCommand::Grants { place, domain, json } => grants(&place.dir, domain, json),
@@ -164,7 +177,7 @@ enum Event {
     Stop,
 }
 
-fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
+fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)], table: GrantTableVersion) -> Result<()> {
     if let Some((guest, _)) = disks.iter().find(|(guest, _)| !guests.contains(guest)) {
         return Err(
             format!("--disk {guest}=...: there is no such guest; name it, too: --guest {guest}").into()
@@ -187,7 +200,7 @@ fn serve(dir: &Path, guests: &[u16], disks: &[(u16, DiskSpec)]) -> Result<()> {
         }
     })?;
     let mut place = MachineDir::make(dir)?;
-    let mut machine = Machine::start(dir, move |domid| {
+    let mut machine = Machine::start_with(dir, table, move |domid| {
         let _ = events_out.send(Event::Destroyed(domid));
     })?;
     place.started = true;
@@ -358,23 +371,26 @@ fn grants(dir: &Path, domain: Option<u16>, json: bool) -> Result<()> {
         ("domain", Align::Left),
         ("grants to", Align::Left),
         ("access", Align::Left),
+        ("table", Align::Left),
         ("entries", Align::Right),
         ("in use", Align::Right),
         ("ended", Align::Right),
     ];
     let mut table = Table::new(&columns);
-    for GrantSummary { from, to, readonly, granted, in_use, ended } in rows {
+    for GrantSummary { from, to, readonly, granted, in_use, ended, table: version } in rows {
         let access = if readonly { "read" } else { "read, write" };
         let counts = [granted, in_use, ended].map(|n| n.to_string());
-        table.row([from.to_string(), to.to_string(), access.into()].into_iter().chain(counts));
+        let kinds = [from.to_string(), to.to_string(), access.into(), version.name().into()];
+        table.row(kinds.into_iter().chain(counts));
     }
     Ok(screen::print(table)?)
 }
 
 fn json_line(row: &GrantSummary) -> serde_json::Value {
-    let GrantSummary { from, to, readonly, granted, in_use, ended } = row;
+    let GrantSummary { from, to, readonly, granted, in_use, ended, table } = row;
     serde_json::json!({
-        "domain": from.0, "to": to.0, "readonly": readonly, "entries": granted, "in_use": in_use, "ended": ended,
+        "domain": from.0, "to": to.0, "readonly": readonly, "table": table.name(), "entries": granted, "in_use": in_use,
+        "ended": ended,
     })
 }
 

@@ -9,7 +9,7 @@
 
 use pregrant::DomId;
 use pregrant::xenstore::Client;
-use pregrant_host::loopback::{Broker, Control, DomainSpec, Hooks, Loopback};
+use pregrant_host::loopback::{Broker, Control, DomainSpec, GrantTableVersion, Hooks, Loopback};
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -71,9 +71,18 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// As [`start_with`](Self::start_with), with grant tables of version 1.
+    pub fn start(dir: &Path, destroyed: impl Fn(DomId) + Send + 'static) -> Result<Self> {
+        Self::start_with(dir, GrantTableVersion::V1, destroyed)
+    }
+
     /// Starts broker and xenstored, with domain 0 as the driver domain. `destroyed` is called for
     /// each domain that has ended, after xenstore has forgotten it; it must not block.
-    pub fn start(dir: &Path, destroyed: impl Fn(DomId) + Send + 'static) -> Result<Self> {
+    pub fn start_with(
+        dir: &Path,
+        table: GrantTableVersion,
+        destroyed: impl Fn(DomId) + Send + 'static,
+    ) -> Result<Self> {
         let mut server = Xenstored::new()?;
         server.listen_unix(store_socket(dir))?;
         server.introduce(DRIVER).ok(); // domain 0 may be known from the start
@@ -91,6 +100,7 @@ impl Machine {
         });
         let hooks = Hooks { destroyed, ..known };
         let broker = Broker::start(Some(&broker_socket(dir)), hooks)?;
+        broker.use_grant_tables(table);
         broker.create_domain(DomainSpec::driver(DRIVER))?;
         let xs = Client::new(UnixTransport::connect(store_socket(dir))?);
         Ok(Self { broker, store, store_thread: Some(store_thread), xs })

@@ -3,6 +3,7 @@
 use super::broker::{Audit, DomainSpec, GrantSummary};
 use super::error::LoopbackError;
 use super::protocol::{DURABLE, Op, Reply, Request};
+use super::table::GrantTableVersion;
 use pregrant::DomId;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -52,6 +53,16 @@ impl Control {
     pub fn audit(&self) -> Result<Audit, LoopbackError> {
         let reply = self.ask(&Request::new(Op::Audit, 0, 0, 0), || "count what there is".into())?;
         Ok(Audit::from_words(reply.words))
+    }
+
+    /// Which grant tables the domains have.
+    ///
+    /// # Errors
+    /// The broker has gone, or is of another version.
+    pub fn grant_tables(&self) -> Result<GrantTableVersion, LoopbackError> {
+        let reply = self.ask(&Request::new(Op::GrantTables, 0, 0, 0), || "name its grant tables".into())?;
+        let version = GrantTableVersion::from_word(reply.words[0]);
+        version.ok_or_else(|| LoopbackError::Version { at: self.at.clone() })
     }
 
     /// The pages that each domain grants to each other now. Row by row: a change meanwhile may be

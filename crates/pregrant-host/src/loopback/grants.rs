@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   grant:  frame -> (flags, domid) in one store with release order
-//!   revoke: (flags, domid) -> 0 by one exchange, only while neither reading nor writing is set
+//!   revoke: by the rules of the table's version (table.rs), only while the page is not in use
 //! ```
 //!
 //! Pages and entries of the table belong to one attached process or thread each (the owners in the
@@ -17,15 +17,15 @@ use super::attachment::Core;
 use super::error::errno;
 use super::ledger::{Active, RESERVED};
 use super::protocol::{Op, Request};
+use super::table::{Busy, Table};
 use crate::mapping::Base;
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1};
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, Ordering, fence};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Entries of the table that are taken at a time.
@@ -88,33 +88,18 @@ impl Pool {
         }
     }
 
-    /// Ends a grant. False: the peer still uses it.
-    fn end(&self, gref: u32) -> bool {
-        let word = self.core.memory.u32(gref as usize * GrantEntryV1::SIZE);
-        let mut seen = word.load(Ordering::Relaxed);
-        loop {
-            if GrantEntryV1::from_words([seen, 0]).in_use() {
-                return false;
-            }
-            match word.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => seen = now,
-            }
-        }
-        // Whatever the owner does with the page next comes after the end of the grant.
-        fence(Ordering::SeqCst);
-        true
+    fn table(&self) -> Table<'_> {
+        Table::new(&self.core.memory, &self.core.ledger)
     }
 
     /// Revokes what can be, which comes to `free`, and frees the pages if nothing is left granted.
-    fn give_back(&self, (first, pages, grefs): (usize, usize, &mut Vec<u32>), free: &mut Vec<u32>) -> bool {
-        grefs.retain(|&gref| {
-            let ended = self.end(gref);
-            if ended {
-                free.push(gref);
-            }
-            !ended
-        });
+    fn give_back(
+        &self,
+        (first, pages, grefs): (usize, usize, &mut Vec<u32>),
+        free: &mut Vec<u32>,
+        busy: Busy,
+    ) -> bool {
+        self.table().end_all(grefs, busy, |gref| free.push(gref));
         let granted = &self.granted[first..first + pages];
         let done = grefs.is_empty() && granted.iter().all(|n| n.load(Ordering::Relaxed) == 0);
         if done {
@@ -220,20 +205,16 @@ impl LoopbackGrants {
 
     fn make_grant(&self, to: DomId, frame: usize, acc: Access) -> Result<u32, PlatformError> {
         let gref = self.take_gref()?;
-        let readonly = if acc == Access::ReadOnly { GTF_READONLY } else { 0 };
-        let entry = GrantEntryV1 { flags: GTF_PERMIT_ACCESS | readonly, domid: to.0, frame: frame as u32 };
-        let [head, frame_word] = entry.to_words();
-        let at = gref as usize * GrantEntryV1::SIZE;
-        let memory = &self.pool.core.memory;
-        memory.u32(at + 4).store(frame_word, Ordering::Relaxed);
-        memory.u32(at).store(head, Ordering::Release);
+        self.pool.table().grant(gref, to, frame as u32, acc == Access::ReadOnly);
         Ok(gref)
     }
 
     fn retry_parked(&self) {
         let parked = std::mem::take(&mut self.pool.left().parked);
         for (first, pages, mut grefs) in parked {
-            if !self.pool.give_back((first, pages, &mut grefs), &mut self.free.borrow_mut()) {
+            let freed =
+                self.pool.give_back((first, pages, &mut grefs), &mut self.free.borrow_mut(), Busy::EndLate);
+            if !freed {
                 self.pool.left().parked.push((first, pages, grefs));
             }
         }
@@ -261,7 +242,7 @@ unsafe impl GrantPool for LoopbackGrants {
         // Entries of another handle's go back there.
         let own = Arc::ptr_eq(&region.pool, &self.pool);
         let freed =
-            if own { region.give_back(&mut self.free.borrow_mut()) } else { region.give_back_there() };
+            if own { region.give_back(&mut self.free.borrow_mut(), Busy::Stand) } else { region.give_back_there(Busy::Stand) };
         if !freed {
             return Err(InUse(region));
         }
@@ -305,7 +286,7 @@ impl GrantTable for LoopbackGrants {
         let Some((frame_of, frame)) = frame.and_then(|entry| entry.map(|frame| (entry, frame))) else {
             panic!("gref {gref} is revoked, but this process did not grant it", gref = gref.0);
         };
-        if !self.pool.end(gref.0) {
+        if !self.pool.table().end(gref.0) {
             return Err(InUse(gref));
         }
         *frame_of = None;
@@ -322,14 +303,14 @@ impl Region {
         self.pages = 0;
     }
 
-    fn give_back(&mut self, free: &mut Vec<u32>) -> bool {
-        self.pool.give_back((self.first, self.pages, &mut self.grefs), free)
+    fn give_back(&mut self, free: &mut Vec<u32>, busy: Busy) -> bool {
+        self.pool.give_back((self.first, self.pages, &mut self.grefs), free, busy)
     }
 
     /// As [`give_back`](Self::give_back), on whatever thread, for the handle that it came from.
-    fn give_back_there(&mut self) -> bool {
+    fn give_back_there(&mut self, busy: Busy) -> bool {
         let mut free = Vec::new();
-        let freed = self.give_back(&mut free);
+        let freed = self.give_back(&mut free, busy);
         self.pool.left().free.append(&mut free);
         freed
     }
@@ -345,7 +326,7 @@ impl Drop for Region {
         if self.pages == 0 {
             return;
         }
-        if !self.give_back_there() {
+        if !self.give_back_there(Busy::EndLate) {
             let grefs = std::mem::take(&mut self.grefs);
             self.pool.left().parked.push((self.first, self.pages, grefs));
         }

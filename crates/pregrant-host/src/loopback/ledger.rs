@@ -21,6 +21,7 @@
 //! What a peer may do: this is a development platform, not a security boundary; a hostile process
 //! could write here. It can confuse accounts, never this process' memory.
 
+use super::table::GrantTableVersion;
 use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
 use rustix::fd::AsFd;
@@ -51,9 +52,25 @@ pub(super) struct Layout {
     pub(super) pages: usize,
     /// Entries of its grant table.
     pub(super) grants: usize,
+    /// Which kind of table that is.
+    pub(super) version: GrantTableVersion,
 }
 
 impl Layout {
+    /// The broker's words.
+    pub(super) fn from_words([pages, grants, version]: [u64; 3]) -> Option<Self> {
+        let version = GrantTableVersion::from_word(version)?;
+        Some(Self { pages: pages as usize, grants: grants as usize, version })
+    }
+    /// For [`from_words`](Self::from_words).
+    pub(super) fn to_words(self) -> [u64; 3] {
+        [self.pages as u64, self.grants as u64, self.version.to_word()]
+    }
+    /// Pages of the grant table.
+    #[inline(always)]
+    pub(super) fn table_frames(self) -> usize {
+        self.grants / self.version.entries_per_page()
+    }
     fn frames(self) -> usize {
         ACTIVE + self.grants * 8
     }
@@ -369,7 +386,7 @@ mod tests {
     use super::*;
 
     fn ledger() -> Ledger {
-        let layout = Layout { pages: 16, grants: 512 };
+        let layout = Layout { pages: 16, grants: 512, version: GrantTableVersion::V1 };
         let fd = crate::mapping::sealed_memfd("test", layout.len()).unwrap();
         Ledger::open(fd, layout).unwrap()
     }

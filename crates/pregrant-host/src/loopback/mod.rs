@@ -10,8 +10,8 @@
 //!        '----------------- shared ------------------'------------------'
 //! ```
 //!
-//! A **domain** is an object of the broker, with its memory (a sealed memfd, the real v1 grant
-//! table in its first pages), its event channels and its **ledger** (what the hypervisor knows: who
+//! A **domain** is an object of the broker, with its memory (a sealed memfd, a real grant table, v1
+//! or v2, in its first pages), its event channels and its **ledger** (what the hypervisor knows: who
 //! uses which grant, pending events). A process, or a thread, **attaches** to a domain with
 //! [`Loopback::attach`] and is then a [`Platform`]. When it dies, however it dies, the broker
 //! undoes what it held.
@@ -40,6 +40,7 @@ mod process;
 mod protocol;
 mod reach;
 mod span;
+mod table;
 mod uffd;
 mod window;
 
@@ -52,6 +53,7 @@ pub use map::PeerMap;
 pub use persist::{Owned, Persistent};
 pub use process::ProcessCounts;
 pub use reach::Reach;
+pub use table::GrantTableVersion;
 
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Totals};
@@ -139,12 +141,13 @@ impl Loopback {
             Errno::PIPE => LoopbackError::Gone { at: at.clone() },
             source => LoopbackError::Refused { what: format!("attach to {domid}"), at: at.clone(), source },
         })?;
-        let [pages, grants, slot, ..] = reply.words;
+        let [slot, pages, grants, version, ..] = reply.words;
         let mut fds = reply.fds.into_iter();
         let (Some(memory), Some(ledger), Some(upcall)) = (fds.next(), fds.next(), fds.next()) else {
             return Err(LoopbackError::Version { at });
         };
-        let layout = Layout { pages: pages as usize, grants: grants as usize };
+        let layout = Layout::from_words([pages, grants, version]);
+        let layout = layout.ok_or_else(|| LoopbackError::Version { at: at.clone() })?;
         let slot = usize::try_from(slot).ok().filter(|s| *s < SLOTS);
         let slot = slot.ok_or_else(|| LoopbackError::Version { at: at.clone() })?;
         let memory = Mapping::new(memory, layout.pages * PAGE_SIZE).step("map the domain's memory")?;
@@ -192,11 +195,20 @@ impl Loopback {
 
     /// How copies and mappings are done here, for results: a figure without it means nothing.
     pub fn describe(&self) -> String {
+        let table = match self.grant_table() {
+            GrantTableVersion::V1 => "",
+            GrantTableVersion::V2 => "; grant table: v2",
+        };
         format!(
-            "loopback; grant copy: {}; grant map: {}",
+            "loopback; grant copy: {}; grant map: {}{table}",
             self.reach.copier.describe(),
             self.core.paging.describe()
         )
+    }
+
+    /// Which grant tables the machine's domains have.
+    pub fn grant_table(&self) -> GrantTableVersion {
+        self.core.ledger.layout().version
     }
 }
 

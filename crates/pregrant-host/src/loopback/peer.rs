@@ -11,7 +11,6 @@ use super::pins::Granter;
 use super::protocol::{Op, Request};
 use crate::line_budget::LineBudget;
 use crate::mapping::Mapping;
-use pregrant::wire::grant::V1_PER_PAGE;
 use pregrant::{DomId, PAGE_SIZE};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -45,7 +44,7 @@ impl Peer {
         layout: Layout,
     ) -> Result<Self, Errno> {
         let ledger = Ledger::open(ledger, layout)?;
-        let table = Mapping::new(&memory, layout.grants / V1_PER_PAGE * PAGE_SIZE)?;
+        let table = Mapping::new(&memory, layout.table_frames() * PAGE_SIZE)?;
         Ok(Self {
             core,
             domid,

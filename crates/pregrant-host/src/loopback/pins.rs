@@ -2,12 +2,12 @@
 //! undo that.
 //!
 //! ```text
-//!   lock the active entry (names us)  ->  flags |= reading[, writing]  ->  frame  ->  unlock with our pin (map)
-//!                                                                                 ->  stay locked (copy)
-//!   ...                               ->  flags of the pins that are left          ->  unlock
+//!   lock the active entry (names us)  ->  check the entry, mark it  ->  frame  ->  unlock with our pin (map)
+//!                                                                              ->  stay locked (copy)
+//!   ...                               ->  marks of the pins that are left      ->  unlock
 //! ```
 //!
-//! The lock makes set and clear of the flags one step, for two workers of a domain as for one. A
+//! The lock makes set and clear of the marks one step, for two workers of a domain as for one. A
 //! copy keeps it until its batch is done, which saves an atomic operation a piece; it therefore
 //! never waits for a second lock while it holds one: [`PinError::Busy`] tells it to finish what it
 //! has first. The broker undoes the part of a dead process: [`sweep`].
@@ -15,16 +15,16 @@
 //! Loopback distinguishes what Xen answers with `general_error` alone: another domain's grant or a
 //! write to a read-only one is `permission_denied`, an entry that grants nothing is `bad_gntref`.
 //!
-//! What a peer may do: write anything into its table at any time. Each word is read once; the
-//! exchange is tried four times, as in Xen, then fails.
+//! What the entry itself gets, and in which order, is the [`table`](super::table)'s: of version 2 it
+//! gets nothing, for there the active entry is the status.
+//!
+//! What a peer may do: write anything into its table at any time. Each word is read once.
 
-use super::ledger::{Active, Layout, Ledger};
+use super::ledger::{Active, Ledger};
+use super::table::{Head, Table};
 use crate::mapping::Mapping;
 use pregrant::DomId;
-use pregrant::wire::grant::{
-    GTF_PERMIT_ACCESS, GTF_READING, GTF_READONLY, GTF_TYPE_MASK, GTF_WRITING, GrantEntryV1, GrantStatus,
-    V1_PER_PAGE,
-};
+use pregrant::wire::grant::GrantStatus;
 use std::sync::atomic::Ordering;
 
 /// The granting domain as the hypervisor sees it.
@@ -59,21 +59,27 @@ pub(super) struct Held {
     before: Active,
 }
 
-impl Granter<'_> {
+impl<'a> Granter<'a> {
+    /// Its table.
+    #[inline(always)]
+    pub(super) fn table(&self) -> Table<'a> {
+        Table::new(self.table, self.ledger)
+    }
+
     /// All entries of the table, for counts.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
         (0..self.ledger.layout().grants as u32).map_while(|gref| {
             let active = Active(self.ledger.active(gref)?.load(Ordering::Acquire));
-            let word = self.table.u32(gref as usize * GrantEntryV1::SIZE).load(Ordering::Acquire);
-            Some(Entry { gref, active, grant: GrantEntryV1::from_words([word, 0]) })
+            let head = self.table().head(gref);
+            Some(Entry { gref, active, head, in_use: self.table().says_in_use(head) })
         })
     }
 
     /// Takes a grant into use for a copy. Returns its frame.
     #[inline]
     pub(super) fn hold(&self, gref: u32, user: User, write: bool) -> Result<(u32, Held), PinError> {
-        let before = self.lock(gref, user)?;
-        match self.set_in_use(gref, user.domid, write, before) {
+        let before = self.lock_to_use(gref, user, write)?;
+        match self.table().begin_use(gref, user.domid, write, before) {
             Ok(frame) => Ok((frame, Held { gref, before })),
             Err(status) => {
                 self.settle(gref, before);
@@ -90,8 +96,8 @@ impl Granter<'_> {
 
     /// Records a mapping: the grant stays in use until [`unpin`](Self::unpin). Returns its frame.
     pub(super) fn pin(&self, gref: u32, user: User, write: bool) -> Result<u32, PinError> {
-        let before = self.lock(gref, user)?;
-        let (after, result) = match self.set_in_use(gref, user.domid, write, before) {
+        let before = self.lock_to_use(gref, user, write)?;
+        let (after, result) = match self.table().begin_use(gref, user.domid, write, before) {
             Ok(frame) => {
                 self.ledger.frame(gref).store(frame, Ordering::Relaxed);
                 let pins = before.0 | Active::pin(user.slot, write) | u64::from(user.domid.0);
@@ -108,6 +114,13 @@ impl Granter<'_> {
         let before = self.lock(gref, user)?;
         self.settle(gref, Active(before.0 & !Active::pin(user.slot, write)));
         Ok(())
+    }
+
+    /// As [`lock`](Self::lock), for a use that the entry allows at first sight.
+    #[inline]
+    fn lock_to_use(&self, gref: u32, user: User, write: bool) -> Result<Active, PinError> {
+        self.table().allows(gref, user.domid, write).map_err(PinError::Status)?;
+        self.lock(gref, user)
     }
 
     #[inline]
@@ -129,55 +142,10 @@ impl Granter<'_> {
             .map_err(|_| PinError::Busy)
     }
 
-    /// Checks the entry and sets reading and writing in it. Only under the lock.
-    #[inline]
-    fn set_in_use(&self, gref: u32, user: DomId, write: bool, before: Active) -> Result<u32, GrantStatus> {
-        let at = gref as usize * GrantEntryV1::SIZE;
-        let word = self.table.u32(at);
-        let wanted = if write { GTF_READING | GTF_WRITING } else { GTF_READING };
-        let mut seen = word.load(Ordering::Relaxed);
-        let mut tries = 0;
-        loop {
-            let entry = GrantEntryV1::from_words([seen, 0]);
-            if entry.flags & GTF_TYPE_MASK != GTF_PERMIT_ACCESS {
-                return Err(GrantStatus::BAD_GNTREF);
-            }
-            if entry.domid != user.0 || (write && entry.flags & GTF_READONLY != 0) {
-                return Err(GrantStatus::PERMISSION_DENIED);
-            }
-            let next = seen | u32::from(wanted);
-            if next == seen {
-                break;
-            }
-            match word.compare_exchange(seen, next, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(_) if tries == 3 => return Err(GrantStatus::GENERAL_ERROR),
-                Err(now) => seen = now,
-            }
-            tries += 1;
-        }
-        let frame = if before.pinned() {
-            self.ledger.frame(gref).load(Ordering::Relaxed)
-        } else {
-            self.table.u32(at + 4).load(Ordering::Relaxed)
-        };
-        let Layout { pages, grants } = self.ledger.layout();
-        let inside = (frame as usize) < pages && frame as usize >= grants / V1_PER_PAGE;
-        if inside { Ok(frame) } else { Err(GrantStatus::BAD_PAGE) }
-    }
-
-    /// Leaves in the entry's flags what `after` needs, and unlocks with it.
+    /// Leaves in the entry what `after` needs, and unlocks with it.
     #[inline]
     fn settle(&self, gref: u32, after: Active) {
-        let stale = match (after.pinned(), after.written()) {
-            (false, _) => GTF_READING | GTF_WRITING,
-            (true, false) => GTF_WRITING,
-            (true, true) => 0,
-        };
-        let word = self.table.u32(gref as usize * GrantEntryV1::SIZE);
-        if word.load(Ordering::Relaxed) & u32::from(stale) != 0 {
-            word.fetch_and(!u32::from(stale), Ordering::SeqCst);
-        }
+        self.table().end_use(gref, after);
         if let Some(entry) = self.ledger.active(gref) {
             entry.store(after.unlocked().0, Ordering::Release);
         }
@@ -235,18 +203,20 @@ pub(super) struct Entry {
     pub(super) gref: u32,
     /// Who holds it.
     pub(super) active: Active,
-    /// To whom it grants what. The frame is not read.
-    pub(super) grant: GrantEntryV1,
+    /// To whom it grants what.
+    pub(super) head: Head,
+    /// Whether it says that it is in use.
+    in_use: bool,
 }
 
 impl Entry {
     /// Whether it grants anything.
     pub(super) fn grants(&self) -> bool {
-        self.grant.flags & GTF_TYPE_MASK != 0
+        self.head.grants()
     }
 
     /// Whether somebody maps or copies it.
     pub(super) fn is_in_use(&self) -> bool {
-        self.active != Active::NONE || self.grants() && self.grant.flags & (GTF_READING | GTF_WRITING) != 0
+        self.active != Active::NONE || self.in_use
     }
 }

@@ -18,7 +18,7 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 
 /// Both ends must have the same: the ledger's layout is part of it.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Longest name of a persistent region.
 pub(super) const NAME_MAX: usize = 64;
 const REQUEST_MAX: usize = 24 + NAME_MAX;
@@ -30,12 +30,13 @@ const FDS_MAX: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Op {
-    /// a: version, b: domid, c: pid. Reply: pages, grants, slot; fds: memory, ledger, upcall[,
-    /// store].
+    /// a: version, b: domid, c: pid. Reply: slot, pages, grants, version of the grant table; fds:
+    /// memory, ledger, upcall[, store].
     Attach = 1,
     /// c: where the domain's memory is mapped; ends the attachment's set-up.
     Mapped,
-    /// b: domid. Reply: pages, grants, pid, address; fds: memory, ledger.
+    /// b: domid. Reply: pid, address, pages, grants, version of the grant table; fds: memory,
+    /// ledger.
     Peer,
     /// b: domid, a: slot. fds: that slot's eventfd.
     Upcall,
@@ -68,6 +69,8 @@ pub(super) enum Op {
     /// b: domid, a: which. Reply: the fields of that [`super::GrantSummary`], in their order; past
     /// the domain's last, the first of the next one; ENOENT past the last of all.
     Grants,
+    /// Reply: the version of the grant tables.
+    GrantTables,
 }
 
 /// High bit of [`Op::Create`]'s number of pages.
@@ -78,7 +81,7 @@ impl Op {
         use Op::*;
         [
             Attach, Mapped, Peer, Upcall, Offer, Bind, Close, Persist, Own, Disown, Forget, Reclaim, Create,
-            Destroy, Audit, Persisted, Another, Grants,
+            Destroy, Audit, Persisted, Another, Grants, GrantTables,
         ]
         .into_iter()
         .find(|op| *op as u32 == raw)

@@ -105,17 +105,18 @@ impl Reach {
                     // Died this moment; the reply may be its namesake's.
                     return Err(Errno::NOENT);
                 }
-                peer.saw(now, reply.words[2] as i32, reply.words[3]);
+                peer.saw(now, reply.words[0] as i32, reply.words[1]);
             }
             return Ok(at);
         }
         let reply = self.core.call(&asked)?;
-        let layout = Layout { pages: reply.words[0] as usize, grants: reply.words[1] as usize };
+        let [pid, address, pages, grants, version, ..] = reply.words;
+        let layout = Layout::from_words([pages, grants, version]).ok_or(Errno::PROTO)?;
         let [memory, ledger]: [OwnedFd; 2] = reply.fds.try_into().map_err(|_| Errno::PROTO)?;
         let peer = Peer::open(Arc::clone(&self.core), of, memory, ledger, layout)?;
         // A change after the reply shows as another incarnation: 0 is none, so it is asked once
         // more.
-        peer.saw(0, reply.words[2] as i32, reply.words[3]);
+        peer.saw(0, pid as i32, address);
         let at = place.unwrap_or_else(|at| at);
         peers.insert(at, (of, Arc::new(peer)));
         Ok(at)

@@ -5,7 +5,9 @@ use pregrant::platform::{Access, CopyOp, Events, GrantPool, InUse, LocalBytes, P
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef};
-use pregrant_host::loopback::{Audit, Broker, Channel, DomainSpec, Hooks, Loopback, PeerMap};
+use pregrant_host::loopback::{
+    Audit, Broker, Channel, DomainSpec, GrantTableVersion, Hooks, Loopback, PeerMap,
+};
 use pregrant_host::wake::WakeOn;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -18,7 +20,12 @@ const BACK: DomId = DomId(0);
 const GUEST: DomId = DomId(5);
 
 fn broker() -> Broker {
+    broker_with(GrantTableVersion::V1)
+}
+
+fn broker_with(table: GrantTableVersion) -> Broker {
     let broker = Broker::start(None, Hooks::default()).unwrap();
+    broker.use_grant_tables(table);
     broker.create_domain(DomainSpec::driver(BACK)).unwrap();
     broker.create_domain(DomainSpec::guest(GUEST)).unwrap();
     broker
@@ -38,8 +45,12 @@ fn settles(broker: &Broker, wanted: Audit) {
 /// goes: no copy fails, no page is ever free for the front meanwhile, and nothing stays in use.
 #[test]
 fn xsa_406_workers_share_grants() {
-    const ROUNDS: usize = 3000;
-    let broker = broker();
+    GrantTableVersion::ALL.into_iter().for_each(workers_share_grants);
+}
+
+fn workers_share_grants(version: GrantTableVersion) {
+    let rounds = if version == GrantTableVersion::V1 { 3000 } else { 1000 };
+    let broker = broker_with(version);
     let front = broker.attach(GUEST).unwrap();
     let mut refs = [GrantRef::NONE; 4];
     let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
@@ -55,7 +66,7 @@ fn xsa_406_workers_share_grants() {
         let worker = |seed: usize| {
             let back = broker.attach(BACK).unwrap();
             let mut maps = Vec::new();
-            for round in 0..ROUNDS {
+            for round in 0..rounds {
                 let page = |i: usize| (i * seed + round) % 4;
                 let mut ops: Vec<CopyOp> = (0..12)
                     .map(|i| CopyOp {
@@ -107,8 +118,11 @@ fn xsa_406_workers_share_grants() {
         matches!(front.grants().release(region), Err(InUse(_))),
         "the holder's mapping went with the others"
     );
+    // Dropped while it is in use, it is granted until the next look; of version 2 not even that.
+    let grants = if version == GrantTableVersion::V1 { 4 } else { 0 };
+    assert_eq!(broker.audit().grants, grants);
     drop((held, holder));
-    settles(&broker, Audit { domains: 2, attachments: 1, grants: 4, ..Audit::default() });
+    settles(&broker, Audit { domains: 2, attachments: 1, grants, ..Audit::default() });
     // The region that came back from the failed release, and was dropped, is free at the next
     // allocation.
     let DomainSpec { pages, grant_frames, .. } = DomainSpec::guest(GUEST);
@@ -258,7 +272,11 @@ fn a_descriptor_wakes_a_waiter() {
 /// A peer writes whatever it likes into its table: frames outside of its memory, the table itself.
 #[test]
 fn entries_that_break_the_rules_are_refused() {
-    let broker = broker();
+    GrantTableVersion::ALL.into_iter().for_each(entries_are_refused);
+}
+
+fn entries_are_refused(version: GrantTableVersion) {
+    let broker = broker_with(version);
     let front = broker.attach(GUEST).unwrap();
     let back = broker.attach(BACK).unwrap();
     let mut refs = [GrantRef::NONE; 1];
@@ -266,31 +284,97 @@ fn entries_that_break_the_rules_are_refused() {
     // The table is the first page of the domain: reached from the region, as a hostile guest
     // reaches it.
     let first = region.first_frame();
-    let entry = 8 * refs[0].0 as usize;
-    // SAFETY: the domain's whole memory is mapped, the region is its page `first`; the entry is
-    // aligned.
-    let frame = unsafe {
-        let table = region.base().as_ptr().sub(first * 4096);
-        &*table.add(entry + 4).cast::<std::sync::atomic::AtomicU32>()
+    let (entry, frame) = match version {
+        GrantTableVersion::V1 => (8 * refs[0].0 as usize, 4),
+        GrantTableVersion::V2 => (16 * refs[0].0 as usize, 8),
+    };
+    let word = |at: usize| {
+        // SAFETY: the domain's whole memory is mapped, the region is its page `first`; the entry is
+        // aligned.
+        unsafe {
+            let table = region.base().as_ptr().sub(first * 4096);
+            &*table.add(entry + at).cast::<AtomicU32>()
+        }
+    };
+    let (head, frame, upper) = (word(0), word(frame), word(frame + 4));
+    let refused = |status: GrantStatus, what: &str| {
+        let map = back.peer().map(GUEST, &refs, Access::ReadOnly);
+        assert_eq!(map.unwrap_err().status, status, "{what}");
+        let mut ops = [CopyOp { gref: refs[0], offset: 0, len: 4, at: 0, status: GrantStatus::OKAY }; 9];
+        back.peer().copy(GUEST, LocalBytes::FromPeer(&mut [0; 4]), &mut ops).unwrap();
+        assert!(ops.iter().all(|op| op.status == status), "{what}: {ops:?}");
     };
     let DomainSpec { pages, grant_frames, .. } = DomainSpec::guest(GUEST);
     for violation in [0, grant_frames - 1, pages as u32, u32::MAX] {
         frame.store(violation, Ordering::SeqCst);
-        let map = back.peer().map(GUEST, &refs, Access::ReadOnly);
-        assert_eq!(map.unwrap_err().status, GrantStatus::BAD_PAGE, "frame {violation}");
-        let mut ops =
-            [CopyOp { gref: refs[0], offset: 0, len: 4, at: 0, status: GrantStatus::GENERAL_ERROR }; 9];
-        back.peer().copy(GUEST, LocalBytes::FromPeer(&mut [0; 4]), &mut ops).unwrap();
-        assert!(ops.iter().all(|op| op.status == GrantStatus::BAD_PAGE), "frame {violation}: {ops:?}");
+        refused(GrantStatus::BAD_PAGE, &format!("frame {violation}"));
     }
     frame.store(first as u32, Ordering::SeqCst);
+    // Types of other grants, and the domid that it has for another, for each flag and domid at a
+    // time. Of version 2 there are more, which the loopback has not.
+    let stood = head.load(Ordering::SeqCst);
+    let mut wrong = vec![
+        (stood & !3, GrantStatus::BAD_GNTREF),
+        (stood & !3 | 2, GrantStatus::BAD_GNTREF),
+        (stood + (1 << 16), GrantStatus::PERMISSION_DENIED),
+    ];
+    if version == GrantTableVersion::V2 {
+        wrong.push((stood | 3, GrantStatus::GENERAL_ERROR)); // transitive
+        wrong.push((stood | 0x100, GrantStatus::GENERAL_ERROR)); // a part of the page
+        upper.store(1, Ordering::SeqCst);
+        refused(GrantStatus::BAD_PAGE, "a frame beyond 2^32");
+        upper.store(0, Ordering::SeqCst);
+    }
+    for (word, status) in wrong {
+        head.store(word, Ordering::SeqCst);
+        refused(status, &format!("word {word:#x}"));
+    }
+    head.store(stood, Ordering::SeqCst);
     let map = back.peer().map(GUEST, &refs, Access::ReadOnly).unwrap();
     // While it is mapped, another false entry changes nothing: the frame that was mapped counts.
     frame.store(1, Ordering::SeqCst);
     drop(back.peer().map(GUEST, &refs, Access::ReadWrite).unwrap());
     frame.store(first as u32, Ordering::SeqCst);
+    // Nor does one that says that it has ended, or is another's: it is in use until it is unmapped.
+    for word in [0, stood + (1 << 16)] {
+        head.store(word, Ordering::SeqCst);
+        drop(back.peer().map(GUEST, &refs, Access::ReadWrite));
+        assert_eq!(broker.audit().maptrack, 1);
+    }
+    head.store(stood, Ordering::SeqCst);
     drop(map);
+    assert_eq!(broker.audit().maptrack, 0);
     front.grants().release(region).map_err(|_| "still in use").unwrap();
+}
+
+/// Of version 2: pages that are dropped while they are mapped are granted no more, and stay what
+/// they are until they are unmapped. Those that are only asked for stand.
+#[test]
+fn a_grant_that_ends_late_is_no_grant_meanwhile() {
+    let broker = broker_with(GrantTableVersion::V2);
+    let front = broker.attach(GUEST).unwrap();
+    let back = broker.attach(BACK).unwrap();
+    let mut refs = [GrantRef::NONE; 3];
+    let region = front.grants().alloc(BACK, Access::ReadWrite, &mut refs).unwrap();
+    let map = back.peer().map(GUEST, &refs[1..2], Access::ReadWrite).unwrap();
+    let Err(InUse(region)) = front.grants().release(region) else { panic!("mapped, and released") };
+    assert!(region.copy_in(4096, b"kept"));
+    let again = back.peer().map(GUEST, &refs[1..2], Access::ReadOnly).unwrap();
+    assert!(back.peer().map(GUEST, &refs[..1], Access::ReadOnly).is_err(), "it was not in use");
+    drop((region, again));
+    let refused = back.another().unwrap().peer().map(GUEST, &refs[1..2], Access::ReadOnly);
+    assert_eq!(refused.unwrap_err().status, GrantStatus::BAD_GNTREF);
+    assert_eq!((broker.audit().grants, broker.audit().maptrack), (0, 1));
+    // No one else gets the page.
+    let DomainSpec { pages, grant_frames, .. } = DomainSpec::guest(GUEST);
+    let table = front.grants().per_frame().unwrap();
+    assert!(table.pages(pages - grant_frames as usize).is_err());
+    let mut bytes = [0; 4];
+    assert!(map.copy_out(0, &mut bytes) && &bytes == b"kept");
+    drop(map);
+    drop(table.pages(pages - grant_frames as usize).unwrap());
+    drop((front, back));
+    settles(&broker, Audit { domains: 1, ..Audit::default() });
 }
 
 #[test]
@@ -319,11 +403,15 @@ impl Drop for SetOnDrop<'_> {
 /// sees nothing of what the page is used for.
 #[test]
 fn xsa_396_a_mapping_between_check_and_revoke() {
+    GrantTableVersion::ALL.into_iter().for_each(a_mapping_between_check_and_revoke);
+}
+
+fn a_mapping_between_check_and_revoke(version: GrantTableVersion) {
     const SHARED: u32 = 0x1111_1111;
     const PRIVATE: u32 = 0x5EC2_E75E;
     /// How often the two must meet.
     const MEETINGS: u32 = 200;
-    let broker = broker();
+    let broker = broker_with(version);
     let front = broker.attach(GUEST).unwrap();
     let table = front.grants().per_frame().unwrap();
     let page = table.pages(1).unwrap();

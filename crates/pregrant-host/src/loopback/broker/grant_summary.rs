@@ -2,7 +2,8 @@
 //! of a real Xen, in a line.
 
 use super::super::ledger::ZOMBIE;
-use super::super::pins::{Entry, Granter};
+use super::super::pins::Granter;
+use super::super::table::GrantTableVersion;
 use pregrant::DomId;
 use pregrant::wire::grant::GTF_READONLY;
 use std::collections::BTreeMap;
@@ -21,36 +22,42 @@ pub struct GrantSummary {
     pub granted: u64,
     /// Those of them that `to` maps or copies this moment.
     pub in_use: u64,
-    /// Those of them whose process has ended, and that `to` still uses: they are free once it does
-    /// not.
+    /// Those of them that have ended, or whose process has, and that `to` still uses: they are free
+    /// once it does not.
     pub ended: u64,
+    /// The table that they are in.
+    pub table: GrantTableVersion,
 }
 
 impl GrantSummary {
     /// Those of one domain, by the other and by what they allow.
     pub(super) fn of(from: DomId, granter: Granter<'_>) -> Vec<Self> {
+        let table = granter.ledger.layout().version;
         let mut by: BTreeMap<(u16, bool), Self> = BTreeMap::new();
-        for entry in granter.entries().filter(Entry::grants) {
-            let (to, readonly) = (DomId(entry.grant.domid), entry.grant.flags & GTF_READONLY != 0);
-            let none = Self { from, to, readonly, granted: 0, in_use: 0, ended: 0 };
+        // One that has ended is an entry still while somebody maps it.
+        for entry in granter.entries().filter(|entry| entry.grants() || entry.active.pinned()) {
+            let to = if entry.active.pinned() { entry.active.domid() } else { entry.head.domid };
+            let (to, readonly) = (DomId(to), entry.head.flags & GTF_READONLY != 0);
+            let none = Self { from, to, readonly, granted: 0, in_use: 0, ended: 0, table };
             let summary = by.entry((to.0, readonly)).or_insert(none);
             summary.granted += 1;
             summary.in_use += u64::from(entry.is_in_use());
             let owner = granter.ledger.grant_owner(entry.gref).load(Ordering::Relaxed);
-            summary.ended += u64::from(owner == ZOMBIE);
+            summary.ended += u64::from(owner == ZOMBIE || !entry.grants());
         }
         by.into_values().collect()
     }
 
-    pub(in crate::loopback) fn to_words(self) -> [u64; 6] {
-        let Self { from, to, readonly, granted, in_use, ended } = self;
-        [from.0.into(), to.0.into(), readonly.into(), granted, in_use, ended]
+    pub(in crate::loopback) fn to_words(self) -> [u64; 7] {
+        let Self { from, to, readonly, granted, in_use, ended, table } = self;
+        [from.0.into(), to.0.into(), readonly.into(), granted, in_use, ended, table.to_word()]
     }
 
     pub(in crate::loopback) fn from_words(
-        [from, to, readonly, granted, in_use, ended, ..]: [u64; 8],
+        [from, to, readonly, granted, in_use, ended, table, ..]: [u64; 8],
     ) -> Self {
         let [from, to] = [from, to].map(|word| DomId(u16::try_from(word).unwrap_or(u16::MAX)));
-        Self { from, to, readonly: readonly != 0, granted, in_use, ended }
+        let table = GrantTableVersion::from_word(table).unwrap_or_default();
+        Self { from, to, readonly: readonly != 0, granted, in_use, ended, table }
     }
 }

@@ -16,8 +16,8 @@ use super::hooks::Hooks;
 use crate::loopback::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
 use crate::loopback::pins::{self, Granter, User};
 use crate::loopback::protocol::{DURABLE, Op, Reply, Request, VERSION};
+use crate::loopback::table::{Busy, GrantTableVersion};
 use crate::mapping::{Mapping, sealed_memfd};
-use pregrant::wire::grant::{GTF_READING, GTF_WRITING, GrantEntryV1, V1_PER_PAGE};
 use pregrant::{DomId, PAGE_SIZE};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
@@ -74,23 +74,17 @@ impl Domain {
     /// Frees grants and pages of dead processes that no peer uses any more.
     fn reclaim(&self) {
         let layout = self.ledger.layout();
+        let table = self.granter().table();
+        let is_zombie = |gref: &u32| self.ledger.grant_owner(*gref).load(Ordering::Acquire) == ZOMBIE;
+        let mut zombies: Vec<u32> = (0..layout.grants as u32).filter(is_zombie).collect();
+        table.end_all(&mut zombies, Busy::EndLate, |gref| {
+            self.ledger.grant_owner(gref).store(0, Ordering::Release);
+        });
         let mut kept = vec![false; layout.pages];
-        for gref in 0..layout.grants as u32 {
-            if self.ledger.grant_owner(gref).load(Ordering::Acquire) != ZOMBIE {
-                continue;
-            }
-            let at = gref as usize * GrantEntryV1::SIZE;
-            let seen = self.table.u32(at).load(Ordering::Acquire);
-            let in_use = seen & u32::from(GTF_READING | GTF_WRITING) != 0;
-            let free = !in_use
-                && self.table.u32(at).compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-            if free {
-                self.ledger.grant_owner(gref).store(0, Ordering::Release);
-            } else {
-                for frame in [self.table.u32(at + 4), self.ledger.frame(gref)] {
-                    if let Some(keep) = kept.get_mut(frame.load(Ordering::Relaxed) as usize) {
-                        *keep = true;
-                    }
+        for gref in zombies {
+            for frame in [table.frame(gref), self.ledger.frame(gref)] {
+                if let Some(keep) = kept.get_mut(frame.load(Ordering::Relaxed) as usize) {
+                    *keep = true;
                 }
             }
         }
@@ -124,17 +118,24 @@ pub(super) struct Machine {
     /// Connections that were asked for, and wait to be served.
     fresh: Vec<OwnedFd>,
     hooks: Hooks,
+    /// Of the domains that are created from now on.
+    version: GrantTableVersion,
 }
 
 impl Machine {
     pub(super) fn new(hooks: Hooks) -> Self {
         Self {
+            version: GrantTableVersion::default(),
             domains: BTreeMap::new(),
             attached: HashMap::new(),
             unswept: Vec::new(),
             fresh: Vec::new(),
             hooks,
         }
+    }
+
+    pub(super) fn use_grant_tables(&mut self, version: GrantTableVersion) {
+        self.version = version;
     }
 
     pub(super) fn create(&mut self, spec: DomainSpec) -> Result<(), Errno> {
@@ -149,7 +150,8 @@ impl Machine {
         if self.domains.contains_key(&domid.0) {
             return Err(Errno::EXIST);
         }
-        let layout = Layout { pages, grants: grant_frames as usize * V1_PER_PAGE };
+        let version = self.version;
+        let layout = Layout { pages, grants: grant_frames as usize * version.entries_per_page(), version };
         let memory = sealed_memfd(&format!("pregrant-domain-{}", domid.0), pages * PAGE_SIZE)?;
         let ledger_fd = sealed_memfd(&format!("pregrant-ledger-{}", domid.0), layout.len())?;
         let ledger = Ledger::open(&ledger_fd, layout)?;
@@ -284,6 +286,7 @@ impl Machine {
                 Ok(Reply::default())
             }
             Op::Destroy => self.destroy(domid.map_err(|_| Errno::INVAL)?).map(|()| Reply::default()),
+            Op::GrantTables => Ok(Reply::new([self.version.to_word()], Vec::new())),
             Op::Audit => Ok(Reply::new(self.audit().to_words(), Vec::new())),
             Op::Grants => {
                 let from = domid.map_err(|_| Errno::INVAL)?;
@@ -335,8 +338,8 @@ impl Machine {
         }
         domain.slots[slot] = Some(Attachment { pid: pid as u32, address: 0, leaving: false });
         self.attached.insert(conn, User { domid, slot });
-        let Layout { pages, grants } = domain.ledger.layout();
-        Ok(Reply::new([pages as u64, grants as u64, slot as u64], fds))
+        let [pages, grants, version] = domain.ledger.layout().to_words();
+        Ok(Reply::new([slot as u64, pages, grants, version], fds))
     }
 
     fn answer_attached(&mut self, user: User, request: &Request) -> Result<Reply, Errno> {
@@ -354,10 +357,10 @@ impl Machine {
                 let domain = self.domains.get(&target()?.0).ok_or(Errno::NOENT)?;
                 let living = domain.slots.iter().flatten().find(|a| a.address != 0 && !a.leaving);
                 let (pid, address) = living.map_or((0, 0), |a| (a.pid, a.address));
-                let Layout { pages, grants } = domain.ledger.layout();
+                let [pages, grants, version] = domain.ledger.layout().to_words();
                 let fds =
                     vec![domain.memory.try_clone().map_err(os)?, domain.ledger_fd.try_clone().map_err(os)?];
-                Ok(Reply::new([pages as u64, grants as u64, u64::from(pid), address], fds))
+                Ok(Reply::new([u64::from(pid), address, pages, grants, version], fds))
             }
             Op::Upcall => {
                 let domain = self.domains.get_mut(&target()?.0).ok_or(Errno::NOENT)?;
@@ -442,7 +445,9 @@ impl Machine {
                 self.sweep();
                 Ok(Reply::default())
             }
-            Op::Attach | Op::Create | Op::Destroy | Op::Audit | Op::Grants => Err(Errno::INVAL),
+            Op::Attach | Op::Create | Op::Destroy | Op::Audit | Op::Grants | Op::GrantTables => {
+                Err(Errno::INVAL)
+            },
         }
     }
 

@@ -25,6 +25,7 @@ pub use hooks::{DomainHook, Hooks, StoreHook};
 
 use super::error::{LoopbackError, Step};
 use super::protocol::{Reply, Request};
+use super::table::GrantTableVersion;
 use crate::line_budget::LineBudget;
 use machine::{ConnId, Machine};
 use pregrant::DomId;
@@ -82,6 +83,11 @@ impl Broker {
     /// Where it listens.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
+    }
+
+    /// Which grant tables the domains have that are created from now on.
+    pub fn use_grant_tables(&self, version: GrantTableVersion) {
+        self.lock().machine.use_grant_tables(version);
     }
 
     /// Creates a domain.
