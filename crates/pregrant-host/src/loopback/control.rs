@@ -2,8 +2,8 @@
 
 use super::broker::{Audit, DomainSpec, GrantSummary};
 use super::error::LoopbackError;
+use super::grant_table_version::GrantTableVersion;
 use super::protocol::{DURABLE, Op, Reply, Request};
-use super::table::GrantTableVersion;
 use pregrant::DomId;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;

@@ -241,8 +241,11 @@ unsafe impl GrantPool for LoopbackGrants {
     fn release(&self, mut region: Region) -> Result<(), InUse<Region>> {
         // Entries of another handle's go back there.
         let own = Arc::ptr_eq(&region.pool, &self.pool);
-        let freed =
-            if own { region.give_back(&mut self.free.borrow_mut(), Busy::Stand) } else { region.give_back_there(Busy::Stand) };
+        let freed = if own {
+            region.give_back(&mut self.free.borrow_mut(), Busy::Stand)
+        } else {
+            region.give_back_there(Busy::Stand)
+        };
         if !freed {
             return Err(InUse(region));
         }

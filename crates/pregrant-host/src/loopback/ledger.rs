@@ -21,7 +21,7 @@
 //! What a peer may do: this is a development platform, not a security boundary; a hostile process
 //! could write here. It can confuse accounts, never this process' memory.
 
-use super::table::GrantTableVersion;
+use super::grant_table_version::GrantTableVersion;
 use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
 use rustix::fd::AsFd;

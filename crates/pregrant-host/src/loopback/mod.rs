@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A **domain** is an object of the broker, with its memory (a sealed memfd, a real grant table, v1
-//! or v2, in its first pages), its event channels and its **ledger** (what the hypervisor knows: who
-//! uses which grant, pending events). A process, or a thread, **attaches** to a domain with
+//! or v2, in its first pages), its event channels and its **ledger** (what the hypervisor knows:
+//! who uses which grant, pending events). A process, or a thread, **attaches** to a domain with
 //! [`Loopback::attach`] and is then a [`Platform`]. When it dies, however it dies, the broker
 //! undoes what it held.
 //!
@@ -29,6 +29,7 @@ mod control;
 mod copy;
 mod error;
 mod events;
+mod grant_table_version;
 mod grants;
 mod ledger;
 mod map;
@@ -48,12 +49,12 @@ pub use broker::{Audit, Broker, DomainHook, DomainSpec, GrantSummary, Hooks, Sto
 pub use control::Control;
 pub use error::LoopbackError;
 pub use events::Channel;
+pub use grant_table_version::GrantTableVersion;
 pub use grants::{LoopbackGrants, Region};
 pub use map::PeerMap;
 pub use persist::{Owned, Persistent};
 pub use process::ProcessCounts;
 pub use reach::Reach;
-pub use table::GrantTableVersion;
 
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Totals};

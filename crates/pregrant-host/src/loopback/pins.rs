@@ -15,8 +15,8 @@
 //! Loopback distinguishes what Xen answers with `general_error` alone: another domain's grant or a
 //! write to a read-only one is `permission_denied`, an entry that grants nothing is `bad_gntref`.
 //!
-//! What the entry itself gets, and in which order, is the [`table`](super::table)'s: of version 2 it
-//! gets nothing, for there the active entry is the status.
+//! What is marked in the entry itself, and in which order, is the [`table`](super::table)'s: of
+//! version 2 nothing, for there the active entry is the status.
 //!
 //! What a peer may do: write anything into its table at any time. Each word is read once.
 

@@ -80,8 +80,25 @@ impl Op {
     fn from_u32(raw: u32) -> Option<Self> {
         use Op::*;
         [
-            Attach, Mapped, Peer, Upcall, Offer, Bind, Close, Persist, Own, Disown, Forget, Reclaim, Create,
-            Destroy, Audit, Persisted, Another, Grants, GrantTables,
+            Attach,
+            Mapped,
+            Peer,
+            Upcall,
+            Offer,
+            Bind,
+            Close,
+            Persist,
+            Own,
+            Disown,
+            Forget,
+            Reclaim,
+            Create,
+            Destroy,
+            Audit,
+            Persisted,
+            Another,
+            Grants,
+            GrantTables,
         ]
         .into_iter()
         .find(|op| *op as u32 == raw)

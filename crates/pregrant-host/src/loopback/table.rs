@@ -17,77 +17,19 @@
 //! What a peer may do: write anything into its own table at any time; each word is read once. It
 //! cannot write a status.
 
+mod head;
+mod sync;
 mod v1;
 mod v2;
 
-/// The primitives of version 2; loom has its own, with a fence for what it does not model.
-mod sync {
-    pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(super) use head::Head;
 
-    /// A SeqCst exchange comes before a SeqCst load behind it as it is.
-    #[inline(always)]
-    pub fn ordered_as_seq_cst() {}
-}
-
+use super::grant_table_version::GrantTableVersion;
 use super::ledger::{Active, Ledger};
 use crate::mapping::Mapping;
-use pregrant::wire::grant::{
-    GTF_PERMIT_ACCESS, GTF_READONLY, GTF_SUB_PAGE, GTF_TRANSITIVE, GTF_TYPE_MASK, GrantEntryV1, GrantEntryV2,
-    GrantStatus, V1_PER_PAGE, V2_PER_PAGE,
-};
-use pregrant::{DomId, GrantRef};
+use pregrant::DomId;
+use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1, GrantStatus};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-/// Which grant tables the domains of a machine have.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum GrantTableVersion {
-    /// Version 1, as Linux guests use it.
-    #[default]
-    V1,
-    /// Version 2: use is recorded apart from the grant.
-    V2,
-}
-
-impl GrantTableVersion {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::V1, Self::V2];
-
-    /// As options and results have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::V1 => "v1",
-            Self::V2 => "v2",
-        }
-    }
-
-    /// Entries in a page of the table.
-    pub fn entries_per_page(self) -> usize {
-        match self {
-            Self::V1 => V1_PER_PAGE,
-            Self::V2 => V2_PER_PAGE,
-        }
-    }
-
-    pub(super) fn to_word(self) -> u64 {
-        match self {
-            Self::V1 => 1,
-            Self::V2 => 2,
-        }
-    }
-
-    pub(super) fn from_word(word: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.to_word() == word)
-    }
-
-    /// Where an entry begins, and where its frame is in it.
-    #[inline(always)]
-    fn place(self, gref: u32) -> (usize, usize) {
-        match self {
-            Self::V1 => (gref as usize * GrantEntryV1::SIZE, 4),
-            Self::V2 => (gref as usize * GrantEntryV2::SIZE, 8),
-        }
-    }
-}
 
 /// What becomes of a grant that is in use when it is to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,47 +46,6 @@ pub(super) enum Busy {
 pub(super) struct Table<'a> {
     memory: &'a Mapping,
     ledger: &'a Ledger,
-}
-
-/// What an entry says at one moment, but its frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Head {
-    pub(super) flags: u16,
-    pub(super) domid: u16,
-}
-
-impl Head {
-    #[inline(always)]
-    fn of(word: u32) -> Self {
-        let GrantEntryV1 { flags, domid, .. } = GrantEntryV1::from_words([word, 0]);
-        Self { flags, domid }
-    }
-
-    /// Whether it grants anything.
-    pub(super) fn grants(self) -> bool {
-        self.flags & GTF_TYPE_MASK != 0
-    }
-
-    /// Whether `user` may use the page like this.
-    #[inline(always)]
-    fn allows(self, user: DomId, write: bool) -> Result<(), GrantStatus> {
-        if self.flags & GTF_TYPE_MASK != GTF_PERMIT_ACCESS {
-            return Err(GrantStatus::BAD_GNTREF);
-        }
-        if self.domid != user.0 || (write && self.flags & GTF_READONLY != 0) {
-            return Err(GrantStatus::PERMISSION_DENIED);
-        }
-        Ok(())
-    }
-
-    /// The same of version 2, which has more kinds.
-    #[inline(always)]
-    fn allows_whole(self, user: DomId, write: bool) -> Result<(), GrantStatus> {
-        if self.flags & GTF_TYPE_MASK == GTF_TRANSITIVE || self.flags & GTF_SUB_PAGE != 0 {
-            return Err(GrantStatus::GENERAL_ERROR);
-        }
-        self.allows(user, write)
-    }
 }
 
 impl<'a> Table<'a> {
@@ -195,8 +96,9 @@ impl<'a> Table<'a> {
         let [head, frame] = entry.to_words();
         if self.version() == GrantTableVersion::V2 {
             let (entry, frame) = self.version().place(gref);
-            self.memory.u32(entry + 4).store(0, Ordering::Relaxed); // no part of a page
-            self.memory.u32(entry + frame + 4).store(0, Ordering::Relaxed); // upper half of the frame
+            // Not a part of a page, and the upper half of the frame.
+            self.memory.u32(entry + 4).store(0, Ordering::Relaxed);
+            self.memory.u32(entry + frame + 4).store(0, Ordering::Relaxed);
         }
         self.frame(gref).store(frame, Ordering::Relaxed);
         self.word(gref).store(head, Ordering::Release);
@@ -247,7 +149,7 @@ impl<'a> Table<'a> {
             GrantTableVersion::V2 if self.status(gref).is_none() => Err(GrantStatus::BAD_GNTREF),
             GrantTableVersion::V2 => {
                 Head::of(self.word(gref).load(Ordering::Relaxed)).allows_whole(user, write)
-            },
+            }
         }
     }
 
@@ -297,5 +199,3 @@ impl<'a> Table<'a> {
         self.version() == GrantTableVersion::V1 && head.grants() && v1::in_use(head.flags)
     }
 }
-
-const _: () = assert!(GrantRef::FIRST_FREE.0 < V2_PER_PAGE as u32);

@@ -13,6 +13,7 @@ pub(crate) mod blk;
 pub(crate) mod core_placement;
 pub(crate) mod crowd;
 pub(crate) mod fairness;
+pub(crate) mod grant;
 pub(crate) mod hook;
 pub(crate) mod latency;
 pub(crate) mod limit;
@@ -61,6 +62,8 @@ pub enum BenchCommand {
     Peers(peers::PeersArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
     Limit(limit::LimitArgs),
+    /// Time to grant, copy and revoke, by each version of the loopback's grant table
+    Grant(grant::GrantArgs),
     /// Operations a second of xenstored, over sockets and of its core alone
     Store(store::StoreArgs),
     /// The process that `bench limit` reads from
@@ -81,6 +84,7 @@ pub fn run(command: BenchCommand, given: &Given) -> Result<()> {
         BenchCommand::Fairness(args) => args.lines.run(|run| fairness::measure(&args, run)),
         BenchCommand::Peers(args) => args.output.run(|run| peers::measure(&args, run)),
         BenchCommand::Limit(args) => args.output.run(|run| limit::measure(&args, run)),
+        BenchCommand::Grant(args) => args.lines.run(|run| grant::measure(&args, run)),
         BenchCommand::Store(args) => args.lines.run(|run| store::measure(&args, run)),
         BenchCommand::LimitTarget => limit::run_target(),
     }

@@ -38,11 +38,7 @@ struct Granted {
 
 impl Granted {
     fn new() -> Arc<Self> {
-        Arc::new(Self {
-            head: AtomicU32::new(PERMIT),
-            status: AtomicU64::new(0),
-            page: UnsafeCell::new(0),
-        })
+        Arc::new(Self { head: AtomicU32::new(PERMIT), status: AtomicU64::new(0), page: UnsafeCell::new(0) })
     }
 
     /// Xen's side, once. Whether the page was used.

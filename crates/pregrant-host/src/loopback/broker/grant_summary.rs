@@ -1,9 +1,9 @@
 //! The grants of one domain to another, counted by what they allow: what `xl debug-keys g` prints
 //! of a real Xen, in a line.
 
+use super::super::grant_table_version::GrantTableVersion;
 use super::super::ledger::ZOMBIE;
 use super::super::pins::Granter;
-use super::super::table::GrantTableVersion;
 use pregrant::DomId;
 use pregrant::wire::grant::GTF_READONLY;
 use std::collections::BTreeMap;

@@ -13,10 +13,11 @@ use super::channels::{Channel, Channels, State};
 use super::domain_spec::DomainSpec;
 use super::grant_summary::GrantSummary;
 use super::hooks::Hooks;
+use crate::loopback::grant_table_version::GrantTableVersion;
 use crate::loopback::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
 use crate::loopback::pins::{self, Granter, User};
 use crate::loopback::protocol::{DURABLE, Op, Reply, Request, VERSION};
-use crate::loopback::table::{Busy, GrantTableVersion};
+use crate::loopback::table::Busy;
 use crate::mapping::{Mapping, sealed_memfd};
 use pregrant::{DomId, PAGE_SIZE};
 use rustix::event::EventfdFlags;
@@ -447,7 +448,7 @@ impl Machine {
             }
             Op::Attach | Op::Create | Op::Destroy | Op::Audit | Op::Grants | Op::GrantTables => {
                 Err(Errno::INVAL)
-            },
+            }
         }
     }
 

@@ -24,8 +24,8 @@ pub use grant_summary::GrantSummary;
 pub use hooks::{DomainHook, Hooks, StoreHook};
 
 use super::error::{LoopbackError, Step};
+use super::grant_table_version::GrantTableVersion;
 use super::protocol::{Reply, Request};
-use super::table::GrantTableVersion;
 use crate::line_budget::LineBudget;
 use machine::{ConnId, Machine};
 use pregrant::DomId;

@@ -7,7 +7,7 @@
 //! ```
 //! Both are exchanges of the same word, so one of them comes first and the other sees it.
 
-use super::Head;
+use super::head::Head;
 use pregrant::DomId;
 use pregrant::wire::grant::{GTF_READING, GTF_WRITING, GrantStatus};
 use std::sync::atomic::{AtomicU32, Ordering, fence};

@@ -1,0 +1,57 @@
+//! The two versions of grant tables, and where their entries are.
+
+use pregrant::GrantRef;
+use pregrant::wire::grant::{GrantEntryV1, GrantEntryV2, V1_PER_PAGE, V2_PER_PAGE};
+
+/// Which grant tables the domains of a machine have.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum GrantTableVersion {
+    /// Version 1, as Linux guests use it.
+    #[default]
+    V1,
+    /// Version 2: use is recorded apart from the grant.
+    V2,
+}
+
+impl GrantTableVersion {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V1, Self::V2];
+
+    /// As options and results have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+        }
+    }
+
+    /// Entries in a page of the table.
+    pub fn entries_per_page(self) -> usize {
+        match self {
+            Self::V1 => V1_PER_PAGE,
+            Self::V2 => V2_PER_PAGE,
+        }
+    }
+
+    pub(super) fn to_word(self) -> u64 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+
+    pub(super) fn from_word(word: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|version| version.to_word() == word)
+    }
+
+    /// Where an entry begins, and where its frame is in it.
+    #[inline(always)]
+    pub(super) fn place(self, gref: u32) -> (usize, usize) {
+        match self {
+            Self::V1 => (gref as usize * GrantEntryV1::SIZE, 4),
+            Self::V2 => (gref as usize * GrantEntryV2::SIZE, 8),
+        }
+    }
+}
+
+const _: () = assert!(GrantRef::FIRST_FREE.0 < V2_PER_PAGE as u32);
