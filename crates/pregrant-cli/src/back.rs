@@ -27,7 +27,7 @@ use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::net::stations::{Spoofing, Stations};
 use pregrant_host::drivers::{
-    CaptureFile, Captured, DeviceChoice, DeviceClass, Hotplug, Net, NetConfig, PortProvider,
+    CaptureFile, Captured, DeviceChoice, DeviceClass, Hotplug, Net, NetConfig, PortProvider, RxContext,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::ports::tap::TapWay;
@@ -72,6 +72,10 @@ pub struct BackArgs {
     /// Connect vifs to this: a tap each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
     port: Option<Port>,
+    /// At a switch, in whose turn frames of one guest go into the ring of another one that the same
+    /// worker serves (other workers' always in the receiver's)
+    #[arg(long, value_name = "CONTEXT", default_value = "worker", value_parser = choice(CONTEXTS, RxContext::name))]
+    rx_context: RxContext,
     /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than
     /// its vif's `mac`; may be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]|all", value_parser = whose)]
@@ -149,6 +153,11 @@ const WAYS: &[(TapWay, &str)] = &[
     (TapWay::Frame, "A system call for each frame"),
 ];
 
+const CONTEXTS: &[(RxContext, &str)] = &[
+    (RxContext::Worker, "The receiver's: they wait in its queue"),
+    (RxContext::Same, "The sender's: they go on at once, and it pays for the time"),
+];
+
 const PATHS: &[(Fallback, &str)] = &[
     (Fallback { of: PathName::Copy, heads: false }, "Batched grant copy"),
     (Fallback { of: PathName::Map, heads: false }, "Map and unmap, as Linux's netback does"),
@@ -207,6 +216,10 @@ impl BackArgs {
             let why = "a tap's guest sends with any address, unless this machine's bridge or its packet filter says otherwise \
                        (it is for --port switch)";
             given.refuse("allow-mac-spoofing", why)?;
+            given.refuse(
+                "rx-context",
+                "a tap's guest sends to this machine's kernel (it is for --port switch)",
+            )?;
         }
         if self.port == Some(Port::Switch) {
             given.refuse("tap-way", "--port switch has no taps")?;
@@ -245,8 +258,9 @@ impl BackArgs {
 }
 
 /// Runs `pregrant back`.
-pub fn run(args: BackArgs, given: &Given) -> Result<()> {
+pub fn run(mut args: BackArgs, given: &Given) -> Result<()> {
     args.check(given)?;
+    args.daemon.rx_context = args.rx_context;
     match &args.daemon.loopback {
         Some(dir) => loopback::run(dir, &args),
         None if args.path.of == PathName::Foreign => Err(NO_FOREIGN.into()),

@@ -123,7 +123,7 @@ fn a_transfer_outlives_its_backends() {
     back.child.kill().expect("it lives");
     back.child.wait().expect("it is dead");
     assert_eq!((machine.state(5), machine.state(6)), ("4".into(), "4".into()));
-    let back = machine.back(&[]);
+    let back = machine.back(&["--rx-context", "same"]);
     let status = machine.status_when(|s| Machine::sent_by_5(s) > SOME);
     assert!(status.vifs.iter().all(|vif| vif.reattached), "{status:?}");
     assert_eq!(status.pid, back.child.id());

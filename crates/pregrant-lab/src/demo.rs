@@ -8,7 +8,7 @@
 mod disk;
 mod load;
 mod restart;
-mod stage;
+pub(crate) mod stage;
 
 use crate::bench::latency;
 use crate::bench::limit::Ceiling;

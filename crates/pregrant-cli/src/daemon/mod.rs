@@ -25,7 +25,8 @@ use pregrant::xenstore::Transport;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::status::{blk_socket_path, socket_path};
 use pregrant_host::drivers::{
-    Backend, DeviceChoice, DeviceReport, Mode, Placement, Rest, StatusPublisher, Work, Worker, WorkerConfig,
+    Backend, DeviceChoice, DeviceReport, Mode, Placement, Rest, RxContext, StatusPublisher, Work, Worker,
+    WorkerConfig,
 };
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
@@ -118,6 +119,9 @@ pub struct DaemonArgs {
     /// Which worker gets a device's queues
     #[arg(long, value_name = "PLACE", default_value = "balanced", value_parser = choice(PLACES, Placement::name))]
     pub place: Placement,
+    /// Set by who serves vifs.
+    #[arg(skip)]
+    pub rx_context: RxContext,
 }
 
 impl DaemonArgs {
@@ -182,6 +186,7 @@ where
     let config = WorkerConfig {
         workers: count,
         place: args.place,
+        rx_context: args.rx_context,
         mode: args.mode,
         each_start: Arc::new(|_| {}),
         each_turn,

@@ -56,3 +56,4 @@ pub use status_publisher::StatusPublisher;
 pub use status_socket::StatusSocket;
 pub use worker::{Rest, Work, Worker};
 pub use workers::placement::Placement;
+pub use workers::rx_context::RxContext;

@@ -12,6 +12,10 @@
 //! nothing (now and then a busy worker checks what fired). Where the worker never sleeps (poll),
 //! nothing is armed and all stay active.
 //!
+//! A queue whose port has frames for another queue here rings that one's doorbell. With
+//! [`RxContext::Same`] what was rung for gets a batch at once, at the expense of the device whose
+//! turn it is.
+//!
 //! A device's queues here have one account of time together ([`FairScheduler`]), and take turns in
 //! being first.
 //!
@@ -21,6 +25,7 @@
 use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
 use super::wait::PENDING_CHECKS;
+use super::workers::rx_context::RxContext;
 use super::workers::waker::{QueueDoorbell, Waker};
 use crate::ports::port_readiness::PortReadiness;
 use pregrant::PlatformError;
@@ -92,6 +97,28 @@ impl Group {
     }
 }
 
+/// What was rung for in some queue's turn.
+struct Rung<'a, P> {
+    waker: &'a Waker,
+    slots: &'a mut [Option<Slot<P>>],
+}
+
+impl<P: Platform> Rung<'_, P> {
+    /// A batch for each of them, which are to be active then: those that took it all, too, since
+    /// who rang them rings no more. With a fault comes the group that it is of.
+    fn deliver(self, p: &P, delivered: &mut Vec<usize>) -> Result<(), (usize, RingFault)> {
+        let (slots, bits) = (self.slots.len(), self.waker.doorbell.bits());
+        let first = delivered.len();
+        self.waker.doorbell.take(|slot| delivered.extend((slot..slots).step_by(bits)));
+        for slot in &delivered[first..] {
+            if let Some(Some(entry)) = self.slots.get_mut(*slot) {
+                entry.queue.deliver(p).map_err(|e| (entry.group, e))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// See the module.
 pub struct Workload<P: Platform> {
     waker: Arc<Waker>,
@@ -121,6 +148,9 @@ pub struct Workload<P: Platform> {
     /// It arms and sleeps now and then; one that only polls arms nothing.
     sleeps: bool,
     scratch: Arena,
+    rx_context: RxContext,
+    /// Queues that got a batch in another's turn, and are to be active.
+    delivered: Vec<usize>,
     /// Active slots, for as long as they are gone through.
     listed: Vec<usize>,
     ready: ReadySet,
@@ -154,6 +184,8 @@ impl<P: Platform> Workload<P> {
             checked_at: Instant::now(),
             sleeps: false,
             scratch: Arena::nowhere(),
+            rx_context: RxContext::default(),
+            delivered: Vec::new(),
             listed: Vec::new(),
             ready: ReadySet::default(),
             unknown: None,
@@ -167,6 +199,12 @@ impl<P: Platform> Workload<P> {
     /// ([`take_unknown`](Self::take_unknown)).
     pub fn keeping_unknown(mut self) -> Self {
         self.unknown = Some(ReadySet::default());
+        self
+    }
+
+    /// Frames go from one queue here to another in this context.
+    pub fn delivering(mut self, rx_context: RxContext) -> Self {
+        self.rx_context = rx_context;
         self
     }
 
@@ -313,7 +351,7 @@ impl<P: Platform> Workload<P> {
             self.check_while_busy(p);
         }
         let mut moved = false;
-        let mut fault = None;
+        let (mut fault, mut broken) = (None, None);
         // With one device there is nothing to share, and no clock to read.
         let mut since = (self.busy.len() > 1).then(Instant::now);
         if let Some(now) = since {
@@ -338,6 +376,13 @@ impl<P: Platform> Workload<P> {
                         if since.is_some() {
                             requests += entry.queue.requests().wrapping_sub(before);
                         }
+                        if self.rx_context == RxContext::Same {
+                            let rung = Rung { waker: &self.waker, slots: &mut self.slots };
+                            if let Err(of_another) = rung.deliver(p, &mut self.delivered) {
+                                broken = Some(of_another);
+                                break;
+                            }
+                        }
                     }
                     Ok(false) => entry.idle += 1,
                     Err(e) => {
@@ -358,8 +403,16 @@ impl<P: Platform> Workload<P> {
                 None => {}
             }
         }
+        if !self.delivered.is_empty() {
+            let delivered = std::mem::take(&mut self.delivered);
+            delivered.iter().for_each(|slot| self.activate(*slot));
+            self.delivered = delivered;
+            self.delivered.clear();
+        }
         // One a round: that device is not here in the next, where another's turn comes.
-        if let Some((id, fault)) = fault {
+        let id_of = |at: usize| self.groups.get(at).and_then(Option::as_ref).map(|group| group.id);
+        let broken = broken.and_then(|(at, fault)| Some((id_of(at)?, fault)));
+        if let Some((id, fault)) = fault.or(broken) {
             self.return_all(id, Some(fault));
         }
         moved

@@ -5,7 +5,7 @@ use pregrant::blk::back::VbdConfig;
 use pregrant::platform::Platform;
 use pregrant_host::disks::DiskConfig;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, Mode, Placement, WorkerConfig,
+    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, Mode, Placement, RxContext, WorkerConfig,
 };
 use pregrant_host::loopback::Loopback;
 use pregrant_host::wake::WakeOn;
@@ -46,6 +46,7 @@ pub fn play(socket: &Path, io: &str, path: &str) {
     let workers = WorkerConfig {
         workers: 2,
         place: Placement::Balanced,
+        rx_context: RxContext::default(),
         mode: Mode::Adaptive,
         each_start: Arc::new(|_| {}),
         each_turn: Arc::new(|| {}),

@@ -31,7 +31,7 @@ use pregrant_host::drivers::net::port_provider::Notes;
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
     Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, HotplugConfig, Mode, Net, NetConfig,
-    Placement, Plugged, PortProvider, Recovery, RemoteSide, Stations, VifReport, WorkerConfig,
+    Placement, Plugged, PortProvider, Recovery, RemoteSide, RxContext, Stations, VifReport, WorkerConfig,
 };
 use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
@@ -588,6 +588,7 @@ fn serve(
         let workers = WorkerConfig {
             workers,
             place,
+            rx_context: RxContext::default(),
             mode: Mode::Event,
             each_start: Arc::new(|_| {}),
             each_turn: Arc::new(|| {}),

@@ -15,8 +15,8 @@ use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, PortOwner, Queu
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Placement, Rest, VifReport,
-    Work, Worker, WorkerConfig,
+    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Placement, Rest, RxContext,
+    VifReport, Work, Worker, WorkerConfig,
 };
 use pregrant_host::loopback::{Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
@@ -241,6 +241,7 @@ pub fn play(ordinary: &str, path: &Path) {
             .start_workers(WorkerConfig {
                 workers,
                 place: Placement::Balanced,
+                rx_context: RxContext::default(),
                 mode: Mode::Adaptive,
                 each_start: Arc::new(|_| {}),
                 each_turn,

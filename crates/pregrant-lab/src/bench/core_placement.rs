@@ -10,7 +10,7 @@
 //! shares the guest's.
 
 use crate::process::process_command::Posts;
-use pregrant_host::drivers::{Mode, Placement};
+use pregrant_host::drivers::{Mode, Placement, RxContext};
 use std::io;
 
 /// See the module.
@@ -43,7 +43,13 @@ impl CorePlacement {
     /// The cores of the back's workers; None: it has no workers.
     pub fn posts(&self, place: Placement, mode: Mode) -> Option<Posts> {
         let Self { nr_workers: workers, workers: cores, .. } = self;
-        (*workers > 0).then(|| Posts { workers: *workers, place, mode, cores: cores.clone() })
+        (*workers > 0).then(|| Posts {
+            workers: *workers,
+            place,
+            rx_context: RxContext::Worker,
+            mode,
+            cores: cores.clone(),
+        })
     }
 
     /// Whether the guest shares its core with a worker, so that one of them runs at a time.

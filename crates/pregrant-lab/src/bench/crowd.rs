@@ -17,7 +17,7 @@ use crate::process::report::{Came, Played, Report, Spent};
 use crate::record::Record;
 use crate::testbed::{Ends, Testbed, answer};
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::{Mode, Placement};
+use pregrant_host::drivers::{Mode, Placement, RxContext};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 
@@ -35,8 +35,10 @@ const DESCRIPTORS_A_VIF: u64 = 16;
 pub struct Plan {
     /// Queues of each guest's vif.
     pub queues: Vec<u32>,
-    /// Worker threads of the backend.
+    /// Worker threads of the backend; not where each guest has its own.
     pub workers: usize,
+    /// Which of them gets a guest's queues.
+    pub place: Placement,
     /// How they wait.
     pub mode: Mode,
     /// How frames travel.
@@ -205,8 +207,9 @@ impl Stand {
         let back = testbed.process("back", 0, cores.workers.first().copied())?;
         let guests = testbed.process("guest", FIRST, cores.guests)?;
         let mut ends = Ends { back, guests, testbed };
-        let Plan { workers, mode, path, .. } = *plan;
-        let posts = Posts { workers, place: Placement::Balanced, mode, cores: cores.workers.clone() };
+        let Plan { workers, place, mode, path, .. } = *plan;
+        let rx_context = RxContext::Worker;
+        let posts = Posts { workers, place, rx_context, mode, cores: cores.workers.clone() };
         answer!(ends.ask_back(ProcessCommand::Serve(posts, Devices::Vifs(path)))?, Report::Done => ());
         let data_len = (path == PathName::Staging).then_some(DATA_LEN);
         answer!(ends.ask_guests(ProcessCommand::Gather { members, path, data_len })?, Report::Done => ());

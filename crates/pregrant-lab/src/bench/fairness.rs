@@ -16,11 +16,12 @@ use super::timing::{Timing, in_turns};
 use crate::choice::{choice, named};
 use crate::process::process_command::Load;
 use crate::record::Record;
+use crate::record::published;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::table::{Table, figure, or_dash};
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::Mode;
+use pregrant_host::drivers::{Mode, Placement};
 
 /// Arguments of `bench fairness`.
 #[derive(Debug, clap::Args)]
@@ -28,6 +29,7 @@ use pregrant_host::drivers::Mode;
 #[command(after_help = "Examples:
   pregrant bench fairness
   pregrant bench fairness --guests 32 --greedy none --workers 1,2 --seconds 5 --json out.jsonl
+  pregrant bench fairness --guests 4 --greedy none --workers 2 --place fixed,balanced,own
 
 Spread: the standard deviation of what the guests got, over their mean, in one run. At equal load it is to be below 0.5 %.
 Beside a greedy guest each of the others is to keep what it had: 1 in the column \"kept\".")]
@@ -41,6 +43,10 @@ pub struct FairnessArgs {
     /// Worker threads of the backend, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [1u16], value_parser = clap::value_parser!(u16).range(1..=16))]
     pub workers: Vec<u16>,
+    /// Which worker gets a guest's queues, with commas between the placements; own: one for each
+    /// guest, whatever --workers says
+    #[arg(long, value_delimiter = ',', default_values = ["balanced"], value_parser = choice(PLACES, Placement::name))]
+    pub place: Vec<Placement>,
     /// The guests' path
     #[arg(long, default_value_t = PathName::Copy, value_parser = choice(SENDERS_PATHS, PathName::name))]
     pub path: PathName,
@@ -65,6 +71,12 @@ named! {
     }
 }
 
+const PLACES: &[(Placement, &str)] = &[
+    (Placement::Fixed, "by the guest's number, as netback before 2013"),
+    (Placement::Balanced, "the one that carries least"),
+    (Placement::Own, "a thread for each guest, as netback since 2013"),
+];
+
 /// Queues of a guest that has several.
 const GREEDY_QUEUES: u32 = 4;
 /// Bytes of long frames.
@@ -72,7 +84,9 @@ const LONG: usize = 65535;
 
 struct Row {
     guests: u16,
+    /// 0: a thread for each guest.
     workers: u16,
+    place: Placement,
     greed: Greed,
     records: Repeats,
 }
@@ -137,6 +151,7 @@ impl Row {
         record.burst = 64;
         record.mode = Mode::Adaptive.name().into();
         record.workers = Some(self.workers.into());
+        record.place = Some(self.place.name().into());
         // The one with several queues is there in all rows, and silent in most.
         record.vifs = Some(u32::from(self.guests) + 1);
         record.busy = Some(self.guests.into());
@@ -154,16 +169,16 @@ pub fn measure(args: &FairnessArgs, run: &mut Run) -> Result<()> {
     make_room(args.guests.iter().max().map_or(0, |n| usize::from(*n) + 1))?;
     let cores = Cores::of_machine()?;
     let mut rows = Vec::new();
-    for &workers in &args.workers {
+    for (place, workers) in teams(args) {
         for &guests in &args.guests {
-            let row = |&greed| Row { guests, workers, greed, records: Repeats::default() };
+            let row = |&greed| Row { guests, workers, place, greed, records: Repeats::default() };
             let mut group: Vec<Row> = args.greedy.iter().map(row).collect();
-            run.progress.show(format_args!("{guests} guests connect, {workers} worker(s)"));
+            run.progress.show(format_args!("{guests} guests connect, {workers} worker(s), {place}"));
             let mut queues = vec![1; guests.into()];
             queues.push(GREEDY_QUEUES);
-            let plan = Plan { queues, workers: workers.into(), mode: Mode::Adaptive, path: args.path };
+            let plan = Plan { queues, workers: workers.into(), place, mode: Mode::Adaptive, path: args.path };
             let mut stand = Stand::start(&plan, &cores)?;
-            let words = |row: &Row| format!("{guests} guests, {workers} worker(s), {}", row.greed);
+            let words = |row: &Row| format!("{guests} guests, {workers} worker(s), {place}, {}", row.greed);
             in_turns(run, args.timing.repeats, &mut group, words, |run, row| {
                 run.write(row.measure(&mut stand, args)?)
             })?;
@@ -174,8 +189,21 @@ pub fn measure(args: &FairnessArgs, run: &mut Run) -> Result<()> {
     run.print(method(args, &cores))
 }
 
+/// The backend's workers: own ones of the guests once, whatever numbers there are.
+fn teams(args: &FairnessArgs) -> Vec<(Placement, u16)> {
+    let of = |place: &Placement| match place {
+        Placement::Own => vec![(Placement::Own, 0)],
+        place => args.workers.iter().map(|workers| (*place, *workers)).collect(),
+    };
+    args.place.iter().flat_map(of).collect()
+}
+
 fn table(rows: &[Row]) -> Table {
-    let group = |row: &Row| (row.workers, row.guests);
+    let group = |row: &Row| (row.place.name(), row.workers, row.guests);
+    let published = |row: &Row| {
+        let equal = row.greed == Greed::None;
+        or_dash(equal.then(|| published::find_width(row.place.name(), row.guests)).flatten().map(figure))
+    };
     let kept = |row: &Row| -> Option<Summary> {
         let equal = rows.iter().find(|base| group(base) == group(row) && base.greed == Greed::None)?;
         let kept = || row.records.ratio_of(&equal.records, |r| mean(others(r)));
@@ -193,12 +221,14 @@ fn table(rows: &[Row]) -> Table {
         or_dash(row.records.summary(part).map(|part| format!("{:.0}", part.median * 100.0)))
     };
     Table::of(rows.iter().filter(|row| row.records.rate().is_some()))
-        .right("workers", |row| row.workers)
+        .left("place", |row| row.place)
+        .right("workers", |row| or_dash((row.workers > 0).then_some(row.workers)))
         .right("guests", |row| row.guests)
         .left("greedy", |row| row.greed)
         .ranged("sum, M frames/s", 1e6, |row| row.records.summary(sum))
         .ranged("spread, %", 0.01, |row| row.records.summary(|r| r.spread.unwrap_or(0.0)))
         .median("most-least, %", 0.01, |row| row.records.summary(|r| width(others(r))))
+        .right("published", published)
         .ranged("kept", 1.0, kept)
         .right("greedy M/s", |row| or_dash(greedy(row)))
         .right("CPU by worker, %", |row| {
@@ -216,6 +246,8 @@ fn method(args: &FairnessArgs, cores: &Cores) -> String {
          (queues).\n\
          Spread: standard deviation over mean of the frames that the guests got in one repeat, without the greedy one; most-least: the \
          widest difference, over the same mean.\n\
+         Published: most-least of 4 guests, four threads of netback with a fixed share of the vifs, and a thread a vif (W. Liu, xen-devel, \
+         2013).\n\
          Kept: what each of the others had, to what each guest had at equal load, repeat by repeat. The backend shares its time by vif: 1 is \
          a fair share.",
         args.timing.repeats,

@@ -9,6 +9,7 @@
 //!   timing: how long, how often, in turns
 //! ```
 
+pub(crate) mod between;
 pub(crate) mod blk;
 pub(crate) mod core_placement;
 pub(crate) mod crowd;
@@ -58,6 +59,9 @@ pub enum BenchCommand {
     Scale(scale::ScaleArgs),
     /// Shares of many equal guests, also beside a greedy one
     Fairness(fairness::FairnessArgs),
+    /// A transfer from guest to guest through the switch, delivered in the sender's turn or in the
+    /// receiver's
+    Between(between::BetweenArgs),
     /// The same frames through DPDK's memif and vhost-user, in turns
     Peers(peers::PeersArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
@@ -82,6 +86,7 @@ pub fn run(command: BenchCommand, given: &Given) -> Result<()> {
         BenchCommand::Neighbour(args) => args.lines.run(|run| neighbour::measure(&args, run)),
         BenchCommand::Scale(args) => args.lines.run(|run| scale::measure(&args, run)),
         BenchCommand::Fairness(args) => args.lines.run(|run| fairness::measure(&args, run)),
+        BenchCommand::Between(args) => args.lines.run(|run| between::measure(&args, run)),
         BenchCommand::Peers(args) => args.output.run(|run| peers::measure(&args, run)),
         BenchCommand::Limit(args) => args.output.run(|run| limit::measure(&args, run)),
         BenchCommand::Grant(args) => args.lines.run(|run| grant::measure(&args, run)),

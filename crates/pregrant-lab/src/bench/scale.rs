@@ -25,7 +25,7 @@ use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::table::{Columns, Table, figure};
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::Mode;
+use pregrant_host::drivers::{Mode, Placement};
 use std::time::Duration;
 
 /// Arguments of `bench scale`.
@@ -168,6 +168,7 @@ fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut R
         let plan = Plan {
             queues: vec![1; row.vifs.into()],
             workers: row.workers.into(),
+            place: Placement::Balanced,
             mode: Mode::Event,
             path: row.path,
         };

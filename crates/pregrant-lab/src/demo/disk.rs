@@ -19,7 +19,7 @@ use crate::table::figure;
 use crate::testbed::{Ends, Process, Testbed, answer};
 use pregrant::PAGE_SIZE;
 use pregrant::blk::path::PathName;
-use pregrant_host::drivers::{Mode, Placement};
+use pregrant_host::drivers::{Mode, Placement, RxContext};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -81,7 +81,13 @@ pub struct Played {
 
 fn serve(testbed: &Testbed) -> Result<Process> {
     let mut back = testbed.process("back", 0, None)?;
-    let posts = Posts { workers: WORKERS, place: Placement::Balanced, mode: MODE, cores: Vec::new() };
+    let posts = Posts {
+        workers: WORKERS,
+        place: Placement::Balanced,
+        rx_context: RxContext::Worker,
+        mode: MODE,
+        cores: Vec::new(),
+    };
     let serve = ProcessCommand::Serve(posts, Devices::Disks(PathName::Persistent));
     answer!(back.ask(&serve, &mut [])?, Report::Done => ());
     Ok(back)

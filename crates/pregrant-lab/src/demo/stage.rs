@@ -6,7 +6,7 @@ use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferr
 use crate::screen::Progress;
 use crate::table::figure;
 use crate::testbed::{Process, Testbed, answer};
-use pregrant_host::drivers::{Mode, Placement};
+use pregrant_host::drivers::{Mode, Placement, RxContext};
 
 /// The guests.
 pub const CLIENT: u16 = 5;
@@ -33,17 +33,26 @@ pub struct Stage {
 
 /// A backend that serves its queues as `pregrant back` does.
 pub fn backend(testbed: &Testbed) -> Result<Process> {
+    backend_with(testbed, RxContext::default())
+}
+
+fn backend_with(testbed: &Testbed, rx_context: RxContext) -> Result<Process> {
     let (place, mode) = (Placement::default(), Mode::Adaptive);
-    testbed.back(None, Some(Posts { workers: WORKERS, place, mode, cores: Vec::new() }))
+    testbed.back(None, Some(Posts { workers: WORKERS, place, rx_context, mode, cores: Vec::new() }))
 }
 
 impl Stage {
     /// Starts them; there are no vifs yet.
     pub fn start() -> Result<Self> {
+        Self::start_with(RxContext::default())
+    }
+
+    /// The same with a backend that delivers frames in this context.
+    pub fn start_with(rx_context: RxContext) -> Result<Self> {
         let testbed = Testbed::start()?;
         testbed.guest_domain(CLIENT)?;
         testbed.guest_domain(SERVER)?;
-        let back = backend(&testbed)?;
+        let back = backend_with(&testbed, rx_context)?;
         let client = testbed.process("guest", CLIENT, None)?;
         let server = testbed.process("guest", SERVER, None)?;
         Ok(Self { testbed, back, client, server, progress: Progress::new() })

@@ -15,6 +15,7 @@ use super::report::{Came, Latencies, Played, Report, Spent, Switched};
 use super::signals::{Signals, WARM_UP, locked};
 use super::worker_threads::{Meter, WorkerThreads};
 use super::{LoopbackBackend, ProcessArgs, Result, has_command, next_command, send_report};
+use crate::cpu_time;
 use pregrant::DomId;
 use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::path::PathName;
@@ -355,7 +356,7 @@ impl Host {
             worker_threads.serve(&switch);
         }
         *port_plan.borrow_mut() = PortPlan::Switch(Stations::at(&switch), Arc::clone(&account));
-        let before = backend.removed();
+        let (before, cpu_before_ns) = (backend.removed(), cpu_time::of_process());
         backend.control()?;
         // For `pregrant top`, beside the broker's socket; a testbed goes on without. Only here: in
         // a case no one would answer who asks, and it would wake without end.
@@ -381,6 +382,7 @@ impl Host {
             first_frame_at_ns: account.first_frame_at_ns(),
             frames: account.frames(),
             missed_wakeups: backend.missed_wakeups(),
+            cpu_ns: cpu_time::of_process() - cpu_before_ns,
         })
     }
 }

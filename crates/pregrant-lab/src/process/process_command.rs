@@ -5,7 +5,7 @@ use super::disks::disks_command::DisksCommand;
 use crate::choice::named;
 use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::{Mode, Placement};
+use pregrant_host::drivers::{Mode, Placement, RxContext};
 use serde::{Deserialize, Serialize};
 
 named! {
@@ -222,6 +222,9 @@ pub struct Posts {
     /// Which of them gets a queue.
     #[serde(with = "by_name")]
     pub place: Placement,
+    /// In whose time frames go from one guest's queue to another's.
+    #[serde(with = "by_name")]
+    pub rx_context: RxContext,
     /// How they wait.
     #[serde(with = "by_name")]
     pub mode: Mode,

@@ -137,6 +137,8 @@ pub struct Switched {
     pub frames: SwitchFrames,
     /// Sleeps that ended by their bound with work pending.
     pub missed_wakeups: u64,
+    /// CPU time of the process, while it served.
+    pub cpu_ns: u64,
 }
 
 /// Frames at the ports of a switch.

@@ -53,6 +53,7 @@ impl WorkerThreads {
         backend.start_workers(pregrant_host::drivers::WorkerConfig {
             workers: posts.workers,
             place: posts.place,
+            rx_context: posts.rx_context,
             mode: posts.mode,
             each_start: Arc::new(move |number| {
                 let core = (!cores.is_empty()).then(|| cores[number % cores.len()]);

@@ -99,6 +99,10 @@ record! {
     /// The guest's action on frames that came, where it did not copy them (`bench net --rx
     /// reference`).
     pub rx: String,
+    /// In whose turn frames went from guest to guest (`bench between` only).
+    pub rx_context: String,
+    /// Which worker got a guest's queues (`bench fairness` only).
+    pub place: String,
     /// Worker threads of the backend, where it had some; without, it served its queues in its one
     /// thread.
     pub workers: u32,

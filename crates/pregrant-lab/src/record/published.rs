@@ -95,6 +95,20 @@ const fn rx(
     Published { path, dir: "rx", size_bytes, queues, frames_per_s, end: End::Stack, source }
 }
 
+/// Throughputs of equal guests in Mbit/s, by the placement here whose scheme netback had (W. Liu,
+/// xen-netback: switch to NAPI + kthread 1:1 model, xen-devel, 2013).
+const SHARES: &[(&str, [f64; 4])] =
+    &[("fixed", [1899.14, 2280.43, 1963.33, 1893.47]), ("own", [2027.89, 2025.95, 2018.57, 2016.23])];
+
+/// The published difference between the most and the least of so many guests, in per cent of their
+/// mean.
+pub fn find_width(place: &str, guests: u16) -> Option<f64> {
+    let (_, shares) =
+        SHARES.iter().find(|(of, shares)| *of == place && shares.len() == usize::from(guests))?;
+    let (least, most) = shares.iter().fold((f64::MAX, f64::MIN), |(a, b), s| (a.min(*s), b.max(*s)));
+    Some((most - least) / shares.iter().sum::<f64>() * shares.len() as f64 * 100.0)
+}
+
 /// A published sum of requests per second, of many guests with a disk each.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PublishedDisks {
@@ -265,6 +279,13 @@ mod tests {
         assert_eq!(find_disks("persistent", 4096, 15).unwrap().requests_per_s, 686_010.0);
         assert_eq!(find_disks("copy", 4096, 15), None);
         assert_eq!(in_full("hearsay"), None);
+    }
+
+    #[test]
+    fn widths_are_those_of_the_published_throughputs() {
+        let width = |place| find_width(place, 4).map(|width| format!("{width:.1}"));
+        assert_eq!(["fixed", "own", "balanced"].map(width), [Some("19.3".into()), Some("0.6".into()), None]);
+        assert_eq!(find_width("own", 32), None);
     }
 
     #[test]

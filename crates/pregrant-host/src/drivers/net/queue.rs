@@ -55,6 +55,11 @@ impl<P: Platform> ServedQueue<P> for VifQueue<P> {
         }
     }
 
+    fn deliver(&mut self, p: &P) -> Result<bool, RingFault> {
+        let rx = self.queue.poll_rx(p, &mut *self.port).map_err(|e| self.fault("rx", e))?;
+        Ok(rx == Polled::More)
+    }
+
     fn needs_scratch(&self) -> bool {
         true
     }

@@ -314,6 +314,14 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// # Errors
     /// A ring broke its protocol: the device is closed.
     fn poll(&mut self, p: &P, scratch: &mut Arena) -> Result<bool, RingFault>;
+    /// One batch of what waits for the guest, in another queue's turn. True: there may be more.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    fn deliver(&mut self, p: &P) -> Result<bool, RingFault> {
+        let _ = p;
+        Ok(false)
+    }
     /// Whether its [`poll`](Self::poll) uses what it is given.
     fn needs_scratch(&self) -> bool {
         false

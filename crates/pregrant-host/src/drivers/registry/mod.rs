@@ -59,6 +59,7 @@ use super::recovery::Recovery;
 use super::throttle::Throttle;
 use super::wait::Waiter;
 use super::workers::placement::{Carried, Placement};
+use super::workers::rx_context::RxContext;
 use super::workers::thread::{self, EachStart, EachTurn, Start};
 use super::workers::waker::Waker;
 use super::workers::{Threads, WorkerPool};
@@ -126,6 +127,8 @@ pub struct WorkerConfig {
     pub workers: usize,
     /// Which of them gets a queue.
     pub place: Placement,
+    /// In whose time frames go from one guest's queue to another's.
+    pub rx_context: RxContext,
     /// How they wait.
     pub mode: Mode,
     /// The first call of each, in its thread.
@@ -228,7 +231,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Waker::of_thread(usize::MAX).map_err(|e| format!("no descriptor for the control thread: {e}"))?;
         let wakes = waker.wakes().map(|fd| self.platform.events().also_wake_on(fd));
         wakes.transpose().map_err(|e| e.to_string())?;
-        let WorkerConfig { workers, place, mode, each_start, each_turn } = workers;
+        let WorkerConfig { workers, place, rx_context, mode, each_start, each_turn } = workers;
         // A first handle now: what the platform has to say against several comes before any thread.
         let spare = self.platform.another().map_err(|e| e.to_string())?;
         let spare = Mutex::new(spare);
@@ -238,7 +241,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             let (each_start, each_turn) = (Arc::clone(&each_start), Arc::clone(&each_turn));
             let named = std::thread::Builder::new().name(format!("worker {number}"));
             let start = Start::new(p, post)?;
-            let started = move || thread::run(start, mode, &*each_start, each_turn);
+            let started = move || thread::run(start, (mode, rx_context), &*each_start, each_turn);
             named.spawn(started).map_err(|e| e.to_string())
         };
         self.pool = WorkerPool::Threads(Threads::new(workers, place, waker, Box::new(spawn))?);

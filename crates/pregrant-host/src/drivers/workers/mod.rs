@@ -19,6 +19,7 @@
 //! steps are.
 
 pub mod placement;
+pub mod rx_context;
 pub mod thread;
 pub mod waker;
 

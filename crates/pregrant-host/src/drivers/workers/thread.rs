@@ -8,6 +8,7 @@
 //!
 //! What a guest may do: to the thread, nothing; to its queues, what each path says.
 
+use super::rx_context::RxContext;
 use super::waker::Waker;
 use super::{WorkerCommand, WorkerContext, WorkerEvent};
 use crate::drivers::poll_controller::Mode;
@@ -82,15 +83,19 @@ where
 }
 
 /// Serves until it is asked to stop.
-pub fn run<P: Platform>(start: Start<P>, mode: Mode, each_start: &dyn Fn(usize), each_turn: EachTurn)
-where
+pub fn run<P: Platform>(
+    start: Start<P>,
+    (mode, rx_context): (Mode, RxContext),
+    each_start: &dyn Fn(usize),
+    each_turn: EachTurn,
+) where
     P::Events: WakeOn,
 {
     let _whole = WholeProcess;
     let Start { p, context, doorbell } = start;
     each_start(context.waker.number);
     let WorkerContext { waker, commands, events, control, missed_wakeups } = context;
-    let load = Workload::new(Arc::clone(&waker));
+    let load = Workload::new(Arc::clone(&waker)).delivering(rx_context);
     let mut thread = Thread {
         p,
         load,
