@@ -8,7 +8,6 @@
 mod disk;
 mod load;
 mod restart;
-pub(crate) mod stage;
 
 use crate::bench::latency;
 use crate::bench::limit::Ceiling;
@@ -20,6 +19,7 @@ use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
+use crate::stage::{CLIENT, SERVER, Stage, TRANSFER_BYTES};
 use crate::table::{Table, figure};
 use crate::testbed::Testbed;
 use disk::DiskStage;
@@ -29,7 +29,6 @@ use pregrant::xenbus::XenbusState;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::Mode;
 use pregrant_host::xenstored::UnixTransport;
-use stage::{CLIENT, SERVER, Stage, TRANSFER_BYTES};
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;

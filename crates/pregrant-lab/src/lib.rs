@@ -51,6 +51,7 @@ pub mod process;
 pub(crate) mod record;
 pub mod report;
 pub mod screen;
+pub(crate) mod stage;
 pub mod station;
 pub mod table;
 mod testbed;

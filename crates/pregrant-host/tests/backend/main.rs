@@ -11,6 +11,7 @@ mod control_ring;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod misbehaviour;
+mod rx_context;
 mod shares;
 mod successor;
 mod vif_life;
@@ -31,6 +32,7 @@ fn main() {
         ("bad_guests", bad_guests::TESTS),
         ("control_ring", control_ring::TESTS),
         ("misbehaviour", misbehaviour::TESTS),
+        ("rx_context", rx_context::TESTS),
         ("shares", shares::TESTS),
         ("successor", successor::TESTS),
         ("vif_life", vif_life::TESTS),

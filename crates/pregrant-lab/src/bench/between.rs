@@ -8,9 +8,9 @@ use super::Result;
 use super::output::{Lines, Run};
 use super::timing::{few, in_turns};
 use crate::choice::choice;
-use crate::demo::stage::{DATA_LEN, MTU, Stage, TRANSFER_BYTES, WORKERS};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
+use crate::stage::{DATA_LEN, MTU, Stage, TRANSFER_BYTES, WORKERS};
 use crate::table::{Table, figure, or_dash};
 use pregrant_host::drivers::RxContext;
 

@@ -13,10 +13,10 @@
 //! old one is gone; none waits in advance.
 
 use super::Result;
-use super::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
 use crate::process::process_command::ProcessCommand;
 use crate::process::report::{Arrival, Report};
 use crate::record::{Pause, Record};
+use crate::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
 use crate::table::figure;
 use crate::testbed::answer;
 use pregrant::platform::Clock;

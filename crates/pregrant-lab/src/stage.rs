@@ -1,12 +1,14 @@
 //! Two guests that talk TCP through a backend's switch, as often as is asked.
 
-use super::Result;
 use crate::process::process_command::{Posts, ProcessCommand, Transfer};
 use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
 use crate::screen::Progress;
 use crate::table::figure;
 use crate::testbed::{Process, Testbed, answer};
 use pregrant_host::drivers::{Mode, Placement, RxContext};
+use std::error::Error;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The guests.
 pub const CLIENT: u16 = 5;
