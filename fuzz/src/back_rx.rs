@@ -18,6 +18,7 @@ use pregrant::net::batch::tx::MulticastAsk;
 use pregrant::net::checksum;
 use pregrant::net::features::RxAccepts;
 use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, addresses};
+use pregrant::net::path::staging::back::RxHeads;
 use pregrant::net::path::{AnyPath, CopyPath, PersistentPath, StagingPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion};
 use pregrant::platform::{Access, Events, GrantPool};
@@ -58,6 +59,7 @@ struct Game {
     chans: (LocalChan, LocalChan),
     pages: GuestPages,
     staged: Option<Staged>,
+    heads: RxHeads,
     accepts: RxAccepts,
     control: SharedControl,
     port: crate::rig::TestPort,
@@ -96,12 +98,18 @@ impl Game {
         let (front_ring, back_ring) = rig.ring::<NetRx>();
         let chans = rig.channel();
         let way = tape.below(4);
+        let mut heads = RxHeads::InPage;
         let (staged, path) = match way {
             0 => (None, AnyPath::Copy(CopyPath::default())),
             1 => (None, AnyPath::Persistent(PersistentPath::new(tape.below(PAGES + 1), Access::ReadWrite))),
             _ => {
                 let (staged, buffers) = Staged::new(&rig, tape, Access::ReadWrite);
-                (Some(staged), AnyPath::Staging(StagingPath::new(buffers)))
+                heads = match bits & 128 {
+                    0 if way == 3 => RxHeads::InBoth,
+                    0 => RxHeads::InPage,
+                    _ => RxHeads::InBuffer,
+                };
+                (Some(staged), AnyPath::Staging(StagingPath::new(buffers).with_rx_heads(heads, false)))
             }
         };
         let ring_memory = front_ring.into_pages();
@@ -118,6 +126,7 @@ impl Game {
             chans,
             pages,
             staged,
+            heads,
             accepts,
             control,
             port: crate::rig::TestPort::default(),
@@ -319,23 +328,40 @@ impl Game {
         let staged = self.staged.as_ref().filter(|s| is_staged(s));
         let pieces: Vec<&[u8]> = bytes.chunks(PAGE_SIZE).collect();
         assert_eq!(pieces.len(), frame.slots.len(), "slots for {} bytes", bytes.len());
+        // Bytes of a longer frame that are in the first slot's buffer, or there too.
+        let heads = self.staged.as_ref().filter(|_| staged.is_none() && self.heads != RxHeads::InPage);
+        let head = heads.map_or(0, |s| s.len.min(pieces[0].len()));
+        let in_buffer = heads.and_then(|s| s.place(reqs[0].id, 0, head)).map(|at| (1, at));
+        let only = if self.heads == RxHeads::InBuffer { head } else { 0 };
         // Where each piece should be: in which memory, and from which byte on.
         let places: Vec<Option<(usize, usize)>> = frame
             .slots
             .iter()
             .zip(reqs)
             .zip(&pieces)
-            .map(|((slot, req), piece)| match staged {
+            .enumerate()
+            .map(|(k, ((slot, req), piece))| match staged {
                 Some(s) => s.place(req.id, slot.offset, piece.len()).map(|at| (1, at)),
+                None if k == 0 && only > 0 && in_buffer.is_none() => None,
+                None if k == 0 && only == piece.len() => Some((0, 0)),
                 None => self.pages.page_of(req.gref).map(|page| (0, page * PAGE_SIZE + slot.offset as usize)),
             })
             .collect();
+        let behind = |k: usize, (memory, at): (usize, usize)| match k {
+            0 => ((memory, at + only), &pieces[0][only..]),
+            _ => ((memory, at), pieces[k]),
+        };
         if frame.failed() {
-            let repeated = staged.is_some() && reqs.iter().any(|r| twice.contains(&r.id));
+            let needed = staged.is_some() || only > 0;
+            let repeated = needed && reqs.iter().any(|r| twice.contains(&r.id));
+            written.maybe(in_buffer, head);
             assert!(places.contains(&None) || repeated, "a frame failed without a reason");
             assert!(frame.slots.iter().all(|s| s.status < 0), "ERROR on every slot");
             // Those pieces that came first may have been written.
-            places.iter().zip(&pieces).for_each(|(place, piece)| written.maybe(*place, piece.len()));
+            for (k, place) in places.iter().enumerate() {
+                let part = place.map(|place| behind(k, place));
+                written.maybe(part.map(|part| part.0), part.map_or(0, |part| part.1.len()));
+            }
             return;
         }
         assert_eq!(&frame.extras, extras);
@@ -350,7 +376,14 @@ impl Game {
                 flags |= if extras.is_empty() { 0 } else { RXF_EXTRA_INFO };
             }
             assert_eq!((slot.flags, slot.status as usize), (flags, pieces[k].len()));
-            written.piece(place.expect("a frame arrived where it could not"), pieces[k]);
+            let (place, piece) = behind(k, place.expect("a frame arrived where it could not"));
+            written.piece(place, piece);
+        }
+        match in_buffer {
+            // Of those that have one id one has it.
+            _ if only == 0 && twice.contains(&reqs[0].id) => written.maybe(in_buffer, head),
+            Some(place) => written.piece(place, &pieces[0][..head]),
+            None => {}
         }
     }
 

@@ -168,7 +168,10 @@ impl Game {
         let longer = if how & 8 != 0 { SLOTS / 2 } else { 0 };
         let tx_area = staging(&rig, tx_way, Access::ReadOnly, SLOTS + longer);
         let more = if how & 4 != 0 { SLOTS / 8 } else { 0 };
-        let rx_area = staging(&rig, rx_way, Access::ReadWrite, SLOTS + more);
+        let mut rx_area = staging(&rig, rx_way, Access::ReadWrite, SLOTS + more);
+        if let Some(area) = &mut rx_area {
+            area.set_rx_heads(how & 16 != 0);
+        }
         let sends_on = more > 0 && tx_area.is_some() && rx_area.is_some();
         let mut game = Self {
             tx: TxFront::new(
@@ -726,6 +729,7 @@ impl Game {
         let staging = self.rx.chain().staging();
         let fits = |area: &&StagingArea<_>| pieces.len() == 1 && headroom + total <= area.slot_bytes();
         let staged = staging.filter(|area| area.data_len().copy_only() || fits(area));
+        let heads = staging.filter(|area| staged.is_none() && area.holds_heads());
         let (mut bytes, mut behind_head) = (Vec::new(), Vec::new());
         for (index, rsp) in pieces {
             let slot = (index & (SLOTS - 1)) as usize;
@@ -733,6 +737,13 @@ impl Game {
             let limit = staged.map_or(PAGE_SIZE, |area| area.slot_bytes());
             if offset + len > limit {
                 return None;
+            }
+            // Its first bytes as far as a buffer has them.
+            let (mut offset, mut len) = (offset, len);
+            if let Some(area) = heads.filter(|_| bytes.is_empty() && *index == pieces[0].0) {
+                let head = area.slot_bytes().saturating_sub(offset).min(len);
+                bytes.extend(bytes_of(area.bytes(), area.start(self.rx_ids[slot]) + offset, head));
+                (offset, len) = (offset + head, len - head);
             }
             let gref = self.rx_grefs[slot];
             bytes.extend(match (staged, self.rx_pages.get(&gref)) {
@@ -743,6 +754,9 @@ impl Game {
             if staged.is_none() && len > 0 && bytes.len() > RX_HEAD_BYTES {
                 behind_head.push(gref);
             }
+        }
+        if heads.is_some() {
+            behind_head.clear(); // it is copied
         }
         let mut offload = offload;
         if offload.gso_type != 0 && !offload.csum_blank {

@@ -41,7 +41,7 @@ const PAGES: usize = 16;
 const CHANNELS: usize = 4;
 
 /// Keys that either end reads, and some that it does not.
-const KEYS: [&str; 43] = [
+const KEYS: [&str; 44] = [
     "tx-ring-ref",
     "rx-ring-ref",
     "event-channel",
@@ -85,6 +85,7 @@ const KEYS: [&str; 43] = [
     "tx-ring-ref1",
     "max-tx-ring-page-order",
     "max-rx-ring-page-order",
+    "staging-grants-rx-heads",
 ];
 
 /// The store with one device, and the hostile end's connection to it.
@@ -356,7 +357,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
             rx: DataLen::new(tape.one_of(&[256, 65535])),
             sent_on: true,
             buffers: 600,
-            max_pages: 0,
+            ..Buffers::NONE
         },
         granting: tape.one_of(&[Granting::PerFrame, Granting::Standing]),
         sg: true,

@@ -197,7 +197,7 @@ fn offered(vif: &str, values: &[Option<String>]) -> Finding {
 }
 
 /// Features of a front.
-const FRONT_KEYS: [Ability; 16] = [
+const FRONT_KEYS: [Ability; 17] = [
     Ability::flag("feature-sg", "frames over several pages"),
     Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
     Ability::flag("feature-gso-tcpv6", "uncut TCP over IPv6"),
@@ -210,6 +210,7 @@ const FRONT_KEYS: [Ability; 16] = [
     Ability::there("ctrl-ring-ref", "a control ring"),
     Ability::flag("feature-staging-grants", "staging buffers, granted once"),
     Ability::value("staging-grants-revision", "rules of staging that it knows"),
+    Ability::flag("staging-grants-rx-heads", "heads of long received frames in staging buffers"),
     Ability::flag(persistent::FEATURE, "pages granted once, to be kept mapped"),
     Ability::there(data_ring::keys::INDEX_REF, "a data ring"),
     Ability::flag(foreign::REQUEST, "lets all of its memory be mapped"),
@@ -217,7 +218,7 @@ const FRONT_KEYS: [Ability; 16] = [
 ];
 
 /// Features of a back.
-const BACK_KEYS: [Ability; 21] = [
+const BACK_KEYS: [Ability; 22] = [
     Ability::flag("feature-sg", "frames over several pages"),
     Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
     Ability::flag("feature-gso-tcpv6", "uncut TCP over IPv6"),
@@ -234,6 +235,7 @@ const BACK_KEYS: [Ability; 21] = [
     Ability::value("staging-grants-sizes", "bytes of a staging buffer"),
     Ability::value("staging-grants-max-pages", "pages of staging lists that are longer than rings"),
     Ability::value("staging-grants-revision", "rules of staging that it knows"),
+    Ability::flag("staging-grants-rx-heads", "heads of long received frames in staging buffers"),
     Ability::flag(persistent::FEATURE, "keeps pages mapped that it has seen"),
     Ability::flag(data_ring::keys::FEATURE, "data rings"),
     Ability::value(data_ring::keys::MAX_ORDER, "pages of one: the exponent of 2"),

@@ -469,7 +469,7 @@ mod tests {
             ipv6_csum: false,
             persistent: true,
             foreign: n == 3,
-            staging: staging::Request { revision: n.min(STAGING_REVISION) },
+            staging: staging::Request { revision: n.min(STAGING_REVISION), rx_heads: n & 1 == 1 },
             headroom: 256 * (n % 2) as u16,
             multicast_control: n == 2,
             ctrl: (n < 4).then_some(CtrlKeys { ring: GrantRef(90 + n), channel: EvtchnPort(91) }),

@@ -6,6 +6,7 @@ use crate::rig;
 
 use pregrant::net::back::{Polled, RxQueue, SharedControl};
 use pregrant::net::features::RxAccepts;
+use pregrant::net::path::staging::back::RxHeads;
 use pregrant::net::path::{AnyPath, Chain, FrontPath, PersistentPath, RX_ORDER, StagingPath};
 use pregrant::platform::{Access, GrantPool};
 use pregrant::port::Offload;
@@ -23,6 +24,7 @@ proptest! {
     fn what_is_answered_okay_is_in_its_memory(
         limit in 1usize..300,
         // A path whose pages are mapped to be read leaves all frames to the next one.
+        heads in proptest::sample::select(&[RxHeads::InPage, RxHeads::InBoth, RxHeads::InBuffer][..]),
         acc in prop_oneof![4 => Just(Access::ReadWrite), 1 => Just(Access::ReadOnly)],
         rounds in prop::collection::vec((prop::collection::vec((0u16..256, 0u8..20), 1..60), prop::collection::vec(1usize..9000, 1..30)), 1..8),
     ) {
@@ -39,7 +41,7 @@ proptest! {
         let _ro = rig.guest.alloc(HOST, Access::ReadOnly, &mut ro).unwrap();
         let (ring, _) = BackRing::attach(back_ring, None).unwrap();
         let mut back = RxQueue::new(ring, Chain::new(RX_ORDER, vec![
-            AnyPath::Staging(StagingPath::new(buffers.unwrap())),
+            AnyPath::Staging(StagingPath::new(buffers.unwrap()).with_rx_heads(heads, false)),
             AnyPath::Persistent(PersistentPath::new(limit, acc)),
         ]), RxAccepts::ALL);
         let (mut port, control) = (TestPort::default(), SharedControl::default());
@@ -73,15 +75,25 @@ proptest! {
                     let want = frames.pop_front().unwrap();
                     let mut at = 0;
                     let staged = want.len() <= 256;
-                    for rsp in &fr.slots {
+                    for (k, rsp) in fr.slots.iter().enumerate() {
                         let req = asked.pop_front().unwrap();
                         prop_assert_eq!(req.id, rsp.id);
                         let n = if fr.failed() { continue } else { rsp.status as usize };
-                        let key = if staged { (true, u32::from(req.id)) } else { (false, req.gref) };
-                        let mut v = vec![0u8; 2];
-                        v[..].copy_from_slice(&rsp.offset.to_le_bytes());
-                        v.extend_from_slice(&want[at..at + n]);
-                        last.insert(key, v);
+                        let mut put = |staged, from: usize, to: usize| {
+                            let key = if staged { (true, u32::from(req.id)) } else { (false, req.gref) };
+                            let offset = rsp.offset + (from - at) as u16;
+                            last.insert(key, [&offset.to_le_bytes()[..], &want[from..to]].concat());
+                        };
+                        // Of a long frame's first slot the bytes ahead of the buffer's end.
+                        let head = if k == 0 && !staged { n.min(256) } else { 0 };
+                        match heads {
+                            _ if staged => put(true, at, at + n),
+                            RxHeads::InBuffer if head > 0 => {
+                                put(true, at, at + head);
+                                put(false, at + head, at + n);
+                            }
+                            _ => put(false, at, at + n),
+                        }
                         at += n;
                     }
                     if !fr.failed() { prop_assert_eq!(at, want.len()); }

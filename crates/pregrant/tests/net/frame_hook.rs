@@ -8,10 +8,11 @@ use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::hook::HOOK_ROOM;
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, HookAction, HookFrame, HookStats};
+use pregrant::net::path::staging::accept::Heads;
 use pregrant::net::path::staging::keys::Offer;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::staging::wanted::Buffers;
-use pregrant::net::path::{AnyPath, FrontPath, StagingPath};
+use pregrant::net::path::{AnyPath, FrontPath, PathConfig, StagingPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload};
@@ -77,7 +78,9 @@ impl Stand {
         let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let mut buses = device();
         let mut front = FrontVif::new(HOST, config, false);
-        let mut back = BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() });
+        let staging = Heads { heads: features.staging.rx_heads };
+        let paths = PathConfig { staging, ..PathConfig::default() };
+        let mut back = BackVif::new(GUEST, 0, VifConfig { features, paths, ..VifConfig::default() });
         connect((&guest, &mut front, &mut buses.0), (&host, &mut back, &mut buses.1));
         assert!(front.is_live());
         Self {
@@ -235,7 +238,11 @@ fn any_actions() {
     let lens = [60, 64, 255, 256, 257, 1500, 1514, 2048, 4096, 4097, 65535];
     let of = |staging| FrontConfig { staging, ..FrontConfig::default() };
     let (plain, len) = (of(Buffers::NONE), DataLen::new(2048));
+    let mut heads = revision(3);
+    heads.staging.rx_heads = true;
     for (k, (config, features, sends_on)) in [
+        (config(256), heads.clone(), true),
+        (FrontConfig { headroom: 256, ..config(2048) }, heads, true),
         (config(256), revision(3), true),
         (config(2048), revision(3), true),
         (FrontConfig { headroom: 256, ..config(2048) }, revision(3), true),

@@ -23,7 +23,7 @@ fn queue(channels: ChannelKeys) -> QueueKeys {
 #[test]
 fn an_empty_value_is_no_value() {
     let plain = FrontRequest::new(vec![queue(ChannelKeys::Single(EvtchnPort(3)))]);
-    let plain = FrontRequest { staging: Request { revision: 1 }, ..plain };
+    let plain = FrontRequest { staging: Request { revision: 1, rx_heads: false }, ..plain };
     let list = DataKeys { list_refs: vec![GrantRef(40)], len: DataLen::new(256).unwrap() };
     let split = ChannelKeys::Split { tx: EvtchnPort(4), rx: EvtchnPort(5) };
     let long = QueueKeys {

@@ -37,6 +37,7 @@ mod raw_ring;
 mod rx_accepts;
 mod rx_by_reference;
 mod spurious;
+mod staging_heads;
 mod staging_path;
 mod staging_pool;
 mod stale_keys;

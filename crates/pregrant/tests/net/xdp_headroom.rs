@@ -109,6 +109,11 @@ fn staged_frames_have_it_in_their_buffers() {
         (Way::Staging(4096), 3841, false),
         (Way::FirstSlots, 3841, false),
         (Way::FirstSlots, 9000, false),
+        (Way::Heads(2048), 1792, true),
+        (Way::Heads(2048), 1793, false),
+        (Way::Heads(2048), 9000, false),
+        (Way::Heads(256), 60, false),
+        (Way::Heads(128), 9000, false),
     ] {
         let rig = Rig::new();
         let mut ends = rig.rx(way, Granting::Standing, 0, false);

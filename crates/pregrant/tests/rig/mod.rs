@@ -24,6 +24,7 @@ use pregrant::net::front::{Regions, RxFront, TxFront};
 use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::data_ring::front::DataArea;
 use pregrant::net::path::data_ring::index::IndexPage;
+use pregrant::net::path::staging::back::RxHeads;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{
@@ -54,7 +55,7 @@ pub enum Way {
     Persistent(usize),
     /// Through staging buffers of this data length.
     Staging(u32),
-    /// The same, and the head of a longer frame too (TX).
+    /// The same, and the head of a longer frame too.
     Heads(u32),
     /// Through staging buffers of 4096 bytes, and the first slot of a longer frame too.
     FirstSlots,
@@ -164,6 +165,7 @@ impl Rig {
         let mut area = StagingArea::new(&self.guest, &mut Regions::new(HOST), acc, len, n, first_id)
             .expect("staging buffers");
         area.set_first_slots(way == Way::FirstSlots);
+        area.set_rx_heads(matches!(way, Way::Heads(_)));
         let list = self.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
         let entries = staging_list::read(&list, n as usize);
         let list = staging_list::validate(&entries, first_id, len).expect("our own list");
@@ -214,10 +216,14 @@ impl Rig {
             (Way::Persistent(limit), _) => AnyPath::Persistent(PersistentPath::new(limit, acc)),
             (Way::Staging(_), Some(buffers)) => AnyPath::Staging(StagingPath::new(buffers)),
             (Way::Heads(_), Some(buffers)) => {
-                AnyPath::Staging(StagingPath::new(buffers).with_heads(acc == Access::ReadOnly))
+                let path = StagingPath::new(buffers);
+                AnyPath::Staging(match acc {
+                    Access::ReadOnly => path.with_heads(true),
+                    Access::ReadWrite => path.with_rx_heads(RxHeads::InBuffer, false),
+                })
             }
             (Way::FirstSlots, Some(buffers)) => {
-                AnyPath::Staging(StagingPath::new(buffers).with_first_slots(true))
+                AnyPath::Staging(StagingPath::new(buffers).with_rx_heads(RxHeads::InPage, true))
             }
             (Way::Staging(_) | Way::Heads(_) | Way::FirstSlots, None) => panic!("staging without buffers"),
         }

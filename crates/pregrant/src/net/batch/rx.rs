@@ -66,6 +66,8 @@ pub struct RxFrame {
     pub first_slot: u16,
     /// Its pieces.
     pub nr_slots: u16,
+    /// Its first bytes that are delivered, and are left out of its first piece.
+    pub head: u16,
 }
 
 /// Up to 64 frames with the slots that they go to.
@@ -305,7 +307,8 @@ impl RxBatch {
             rise &= ahead > last;
             last = ahead;
             let len = desc.len as u16;
-            self.frames[frame] = RxFrame { frame: used as u16, first_slot: slot as u16, nr_slots: 1 };
+            self.frames[frame] =
+                RxFrame { frame: used as u16, first_slot: slot as u16, nr_slots: 1, head: 0 };
             self.slots[slot] =
                 RxSlot { id: req.id, gref: req.gref, offset: 0, len, at: desc.at, rsp: rsp as u16 };
             self.rsps[rsp] =
@@ -353,6 +356,7 @@ impl RxBatch {
             frame: at.used as u16,
             first_slot: self.nr_slots as u16,
             nr_slots: (need - extras) as u16,
+            head: 0,
         };
         self.nr_frames += 1;
         let mut from = desc.at;
@@ -408,6 +412,29 @@ impl RxBatch {
     #[inline(always)]
     pub fn todo(&self) -> Todo {
         mask(self.nr_frames)
+    }
+
+    /// So many of the first bytes of frame `i`, at most its first piece, are delivered: the paths
+    /// behind deliver the rest.
+    #[inline(always)]
+    pub fn delivered_head(&mut self, i: usize, bytes: u16) {
+        let slot = &mut self.slots[self.frames[i].first_slot as usize];
+        debug_assert!(bytes <= slot.len && self.frames[i].head == 0);
+        slot.offset += bytes;
+        slot.at += u32::from(bytes);
+        slot.len -= bytes;
+        self.frames[i].head = bytes;
+    }
+
+    /// Takes that back, for a path that delivers the whole frame; returns how many bytes they were.
+    #[cold]
+    pub fn whole_again(&mut self, i: usize) -> u16 {
+        let bytes = core::mem::take(&mut self.frames[i].head);
+        let slot = &mut self.slots[self.frames[i].first_slot as usize];
+        slot.offset -= bytes;
+        slot.at -= u32::from(bytes);
+        slot.len += bytes;
+        bytes
     }
 
     /// Answers ERROR on every slot of frame `i`.

@@ -157,8 +157,10 @@ mod tests {
         );
         assert_eq!(said(&plain, &foreign)[1], "the back does not offer foreign");
         let sizes = [64, 65535].into_iter().filter_map(DataLen::new).collect();
-        let some =
-            BackFeatures { staging: Offer { sizes, revision: 3, max_pages: 0 }, ..BackFeatures::default() };
+        let some = BackFeatures {
+            staging: Offer { sizes, revision: 3, max_pages: 0, rx_heads: false },
+            ..BackFeatures::default()
+        };
         let asked = FrontConfig { staging: Buffers::of(len, None), ..FrontConfig::default() };
         assert_eq!(said(&some, &asked), ["the back has no staging buffers of 2048 bytes; it has 64, 65535"]);
     }

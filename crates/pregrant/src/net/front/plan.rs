@@ -62,8 +62,10 @@ mod tests {
     #[test]
     fn plans_get_smaller_and_end_without_staging() {
         let sizes: Vec<DataLen> = [64, 65535, 256, 2048, 256].into_iter().filter_map(DataLen::new).collect();
-        let back =
-            BackFeatures { staging: Offer { sizes, revision: 3, max_pages: 0 }, ..BackFeatures::default() };
+        let back = BackFeatures {
+            staging: Offer { sizes, revision: 3, max_pages: 0, rx_heads: false },
+            ..BackFeatures::default()
+        };
         let plans = |tx, rx, orders, data_ring| {
             let asked = Asked { staging: Buffers::of(tx, rx), data_ring, ..Asked::default() };
             plans(&asked.smaller(&back), orders)

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The protocol decides which memory a frame is in: the first path of the [chain](FrontChain) that
-//! [holds](FrontPath::holds) it has it. A response can also [name](NamedPath) memory that no slot
-//! has, by its flags.
+//! [holds](FrontPath::holds) it has it; one before it may have its
+//! [head](FrontPath::holds_heads). A response can also [name](NamedPath) memory that no slot has,
+//! by its flags.
 //!
 //! Invariant: bytes are copied to private memory before anything parses them, also for a
 //! [hook](super::hook).
@@ -29,7 +30,7 @@ use crate::net::path::named::{Answers, Received};
 use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontChain, FrontPath, NamedPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, Piece, Sink, Token};
+use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Sink, Token};
 use crate::ring::{FrontRing, NetRx};
 use crate::shm::SharedBytes;
 use crate::wire::netif::{RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
@@ -123,7 +124,7 @@ impl<P: Platform> RxFront<P> {
     /// As [`recv`](Self::recv), but of frames in pages that are longer than `RX_HEAD_BYTES` no
     /// more than these are copied: the rest is read where it is ([`piece`](Self::piece)) until it
     /// is [released](Self::release). Frames in staging buffers are copied, since a buffer is its
-    /// slot's for good; so are those whose first slot is in one.
+    /// slot's for good; so are those whose head is in one.
     pub fn recv_by_reference(
         &mut self,
         out: &mut Arena,
@@ -166,12 +167,13 @@ impl<P: Platform> RxFront<P> {
         }
         self.cut = 0;
         let (mut taken, mut frames) = (0, 0);
+        let heads = self.chain.paths().first().is_some_and(AnyFrontPath::holds_heads);
         self.ring.prefetch(n.min(BURST_FRAMES as u32));
         while taken < n && to.to().takes() > 0 {
             // The common case, one slot and no extras: a run of answers is read, their memory's
             // lines asked for, and then the frames are copied.
             let most = ((n - taken) as usize).min(to.to().takes()).min(BURST_FRAMES);
-            let (run, long) = self.plain_run(taken, most, false);
+            let (run, long) = self.plain_run(taken, most, heads);
             let mut done = 0;
             while done < run {
                 match self.take_some(taken + done as u32, done..run, to)? {
@@ -263,8 +265,8 @@ impl<P: Platform> RxFront<P> {
         let (first, mask) = (self.slot_ahead(at), (self.ring.size() - 1) as u16);
         let rsps = self.run.get(run).unwrap_or_default();
         let mut longer_than = -1;
-        for path in self.chain.paths() {
-            let (n, full) = with_path!(path, path => {
+        for any in self.chain.paths() {
+            let (n, full) = with_path!(any, path => {
                 let (mut n, mut full) = (0, false);
                 for rsp in rsps {
                     let len = rsp.status as u16;
@@ -287,7 +289,13 @@ impl<P: Platform> RxFront<P> {
             if n > 0 || full {
                 return Ok(n);
             }
-            longer_than = path.slot_bytes() as i32;
+            if any.holds_heads()
+                && let Some(rest) = self.chain.paths().last()
+            {
+                let (memory, places) = ((any, rest), (&self.pages, &self.buffers));
+                return take_split_run(memory, places, (first, mask), rsps, to.to(), &mut self.stats);
+            }
+            longer_than = any.slot_bytes() as i32;
         }
         Err(rsps.first().map_or(PeerFault::TooManySlots, |rsp| fault(rsp.offset, rsp.status)))
     }
@@ -337,10 +345,12 @@ impl<P: Platform> RxFront<P> {
             }
             return Ok(Long::Frame(frame.used));
         }
-        let (split, path) = memories(chain, frame)?;
+        let (heads, path) = memories(chain, frame)?;
         let by = with_path!(path, path => counted(path));
-        let taken = match split {
-            Some(first) => take_split(first, path, (pages, buffers), to.to(), frame)?,
+        let taken = match heads {
+            Some(first) => {
+                take_split((first, path), (pages, buffers), to.to(), frame.parts(), frame.offload)?
+            }
             None => with_path!(path, path => to.take(path, (pages, buffers), frame)?),
         };
         if !taken {
@@ -459,17 +469,20 @@ pub(super) fn counted_named<P: Platform, F: NamedPath<P>>(_: &F) -> PathName {
     F::NAME
 }
 
-/// Whose memory a frame is in; before that, whose its first part is in, where that is another's.
+/// Whose memory a frame is in; before that, whose its first part is in, where that may be
+/// another's: its parts are split there.
 pub(super) fn memories<'a, P: Platform>(
     chain: &'a FrontChain<P>,
-    frame: &LongFrame,
+    frame: &mut LongFrame,
 ) -> Result<(Option<&'a AnyFrontPath<P>>, &'a AnyFrontPath<P>), PeerFault> {
     let (bytes, nr) = (frame.headroom + frame.total, frame.parts().len());
     let holds = |path: &AnyFrontPath<P>| with_path!(path, path => path.holds(bytes, nr));
     let k = chain.paths().iter().position(holds).ok_or(frame.fault)?;
     let (ahead, rest) = chain.paths().split_at(k);
     let path = rest.first().ok_or(frame.fault)?;
-    Ok((ahead.iter().find(|other| nr > 1 && other.takes_first()), path))
+    let Some(heads) = ahead.iter().find(|other| other.holds_heads()) else { return Ok((None, path)) };
+    frame.parts().first().map_or(Ok(()), |part| check(path.slot_bytes(), *part))?;
+    Ok((Some(if frame.split_head(heads.slot_bytes()) { heads } else { path }), path))
 }
 
 /// Such a frame was taken.
@@ -481,17 +494,51 @@ fn took_long(stats: &mut DirStats, frame: &LongFrame, by: PathName, to: &mut imp
     }
 }
 
-/// Gives a frame whose first slot is in the memory of `first`, the others in that of `rest`.
+/// Frames of one slot each that are longer than a slot of `first`, which has their first bytes.
+/// Returns how many; 0: there is no room for the first.
+#[inline(never)]
+fn take_split_run<P: Platform>(
+    (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
+    places: Places<'_>,
+    (slot, mask): (u16, u16),
+    rsps: &[RxResponse],
+    to: &mut impl Sink,
+    stats: &mut DirStats,
+) -> Result<usize, PeerFault> {
+    let (end, slot_bytes, mut n) = (first.slot_bytes(), rest.slot_bytes(), 0);
+    for rsp in rsps {
+        let (len, offload) = (rsp.status as u16, offload_of(rsp.flags));
+        if usize::from(len) <= end {
+            break;
+        }
+        let slot = slot.wrapping_add(n as u16) & mask;
+        let part = Part { slot, offset: rsp.offset, len, ..Part::default() };
+        check(slot_bytes, part)?;
+        let (ahead, parts, nr) = match part.split(end) {
+            Some((head, behind)) => (first, [head, behind], 2),
+            None => (rest, [part; 2], 1),
+        };
+        if !take_split((ahead, rest), places, to, parts.get(..nr).unwrap_or_default(), offload)? {
+            break;
+        }
+        stats.bytes += u64::from(len);
+        n += 1;
+    }
+    stats.handed_on_by(with_path!(rest, path => counted(path)), n as u64);
+    Ok(n)
+}
+
+/// Gives a frame whose first part is in the memory of `first`, the others in that of `rest`.
 fn take_split<P: Platform>(
-    first: &AnyFrontPath<P>,
-    rest: &AnyFrontPath<P>,
+    (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
     places: Places<'_>,
     to: &mut impl Sink,
-    frame: &LongFrame,
+    parts: &[Part],
+    offload: Offload,
 ) -> Result<bool, PeerFault> {
-    let parts =
-        || frame.parts().iter().enumerate().map(|(k, part)| (if k == 0 { first } else { rest }, *part));
+    let total = parts.iter().map(|part| usize::from(part.len)).sum();
+    let parts = || parts.iter().enumerate().map(|(k, part)| (if k == 0 { first } else { rest }, *part));
     parts().try_for_each(|(path, part)| check(path.slot_bytes(), part))?;
     let pieces = parts().filter_map(|(path, part)| with_path!(path, path => piece_in(path, places, part)));
-    Ok(to.take(frame.total, frame.offload, pieces))
+    Ok(to.take(total, offload, pieces))
 }

@@ -36,10 +36,23 @@ pub struct Part {
     pub name: u16,
 }
 
+impl Part {
+    /// Its bytes ahead of byte `end` of its slot, and those behind. None: there are none ahead.
+    #[inline(always)]
+    pub fn split(self, end: usize) -> Option<(Self, Self)> {
+        let ahead = end.checked_sub(self.offset.into()).filter(|n| *n > 0)?;
+        let head = self.len.min(ahead as u16);
+        let behind = Self { offset: self.offset + head, len: self.len - head, ..self };
+        Some((Self { len: head, ..self }, behind))
+    }
+}
+
 /// A frame of several slots, with extras, or an error, as its answers have it.
 pub struct LongFrame {
-    parts: [Part; MAX_CHAIN],
-    nr: usize,
+    /// The head, where it is in another memory, ahead of those of the slots.
+    parts: [Part; 1 + MAX_CHAIN],
+    from: usize,
+    end: usize,
     /// Answers.
     pub used: u32,
     /// Bytes.
@@ -57,8 +70,9 @@ pub struct LongFrame {
 impl Default for LongFrame {
     fn default() -> Self {
         Self {
-            parts: [Part::default(); MAX_CHAIN],
-            nr: 0,
+            parts: [Part::default(); 1 + MAX_CHAIN],
+            from: 1,
+            end: 1,
             used: 0,
             total: 0,
             headroom: 0,
@@ -105,7 +119,7 @@ impl LongFrame {
             used += 1;
             extra = more;
         }
-        let parts = &mut self.parts;
+        let [_, parts @ ..] = &mut self.parts;
         let mut nr = 0;
         let mut error = false;
         let mut rsp = first;
@@ -143,19 +157,32 @@ impl LongFrame {
         if !error && parts.iter().take(nr).any(|part| part.name != parts[0].name) {
             return Err(fault);
         }
-        (self.nr, self.used, self.total, self.headroom) = (nr, used, total, headroom);
+        (self.from, self.end, self.used, self.total, self.headroom) = (1, 1 + nr, used, total, headroom);
         (self.offload, self.error, self.fault) = (offload, error, fault);
         Ok(true)
     }
 
+    /// Its first part is in another memory than the rest as far as byte `end` of the slot: two
+    /// parts then, or one if all of it is. False: nothing of it is.
+    pub fn split_head(&mut self, end: usize) -> bool {
+        let [ahead, first, ..] = &mut self.parts;
+        let Some((head, behind)) = first.split(end) else { return false };
+        if behind.len == 0 {
+            *first = head;
+        } else {
+            (*ahead, *first, self.from) = (head, behind, 0);
+        }
+        true
+    }
+
     /// Where its bytes are, in order.
     pub fn parts(&self) -> &[Part] {
-        self.parts.get(..self.nr).unwrap_or_default()
+        self.parts.get(self.from..self.end).unwrap_or_default()
     }
 
     /// How its responses [name](Part::name) its memory.
     pub fn name(&self) -> u16 {
-        self.parts[0].name
+        self.parts[1].name
     }
 }
 

@@ -195,6 +195,21 @@ impl<P: Platform> RxFront<P> {
             if n > 0 {
                 return Ok(n);
             }
+            if any.holds_heads()
+                && let (Some(rest), Some(rsp)) = (chain.paths().last(), rsps.first())
+            {
+                let part =
+                    Part { slot: first, offset: rsp.offset, len: rsp.status as u16, ..Part::default() };
+                let (fault, offload) = (fault(rsp.offset, rsp.status), offload_of(rsp.flags));
+                let mut slots = Slots { pages, buffers, stats };
+                let (parts, ahead) = match part.split(any.slot_bytes()) {
+                    Some((head, behind)) => ([head, behind], any),
+                    None => ([Part { len: 0, ..part }, part], rest),
+                };
+                let there = Long { parts: &parts, memory: Memory::Slots(ahead, rest), fault };
+                slots.hook_long(to, frame, hook, &there, offload)?;
+                return Ok(1);
+            }
             longer_than = any.slot_bytes() as i32;
         }
         Err(rsps.first().map_or(PeerFault::TooManySlots, |rsp| fault(rsp.offset, rsp.status)))

@@ -93,6 +93,12 @@ impl<P: Platform> AnyFrontPath<P> {
         with_path!(self, path => FrontPath::<P>::takes_first(path))
     }
 
+    /// [`FrontPath::holds_heads`].
+    #[inline(always)]
+    pub fn holds_heads(&self) -> bool {
+        with_path!(self, path => FrontPath::<P>::holds_heads(path))
+    }
+
     /// [`FrontPath::head`].
     #[inline(always)]
     pub fn head(&mut self, id: u16, frame: &impl Source) {

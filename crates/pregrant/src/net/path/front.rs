@@ -88,10 +88,16 @@ pub trait FrontPath<P: Platform> {
     /// TX: no more answers are there for now, after some were.
     #[inline(always)]
     fn all_answered(&mut self) {}
-    /// Whether the first slot of a frame over several is in this memory, though another path
+    /// TX: whether the first slot of a frame over several is in this memory, though another path
     /// carries the others.
     #[inline(always)]
     fn takes_first(&self) -> bool {
+        false
+    }
+    /// RX: whether the first bytes of a longer frame, which another path carries, are here: as many
+    /// as are ahead of byte [`slot_bytes`](Self::slot_bytes) in its first slot.
+    #[inline(always)]
+    fn holds_heads(&self) -> bool {
         false
     }
     /// TX: a longer frame, which another path carries, begins with `id`.

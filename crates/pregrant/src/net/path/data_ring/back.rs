@@ -162,14 +162,19 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         for i in bits(todo) {
             let f = batch.frames[i];
             let slots = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
-            let pieces = &batch.slots[slots.clone()];
-            let bytes: usize = pieces.iter().map(|slot| ahead + rounded(slot.len.into())).sum();
             // Of some another path has the first slot: the rest of them follows it.
-            if pieces.iter().any(|slot| slot.len == 0) {
+            if batch.slots[slots.clone()].iter().any(|slot| slot.len == 0) {
                 rest |= 1 << i;
                 continue;
             }
+            // What is here is here as a whole.
+            let head = if f.head > 0 { batch.whole_again(i) } else { 0 };
+            let pieces = &batch.slots[slots.clone()];
+            let bytes: usize = pieces.iter().map(|slot| ahead + rounded(slot.len.into())).sum();
             if !given.places.has_room(bytes) || !given.used.has_room(pieces.len() as u32) {
+                if head > 0 {
+                    batch.delivered_head(i, head);
+                }
                 given.full += 1;
                 rest |= 1 << i;
                 continue;

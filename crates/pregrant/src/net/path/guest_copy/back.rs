@@ -94,6 +94,9 @@ impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
                 rest |= 1 << i;
                 continue;
             }
+            if batch.frames[i].head > 0 {
+                batch.whole_again(i); // what is here is here as a whole
+            }
             let f = batch.frames[i];
             for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
                 let slot = batch.slots[k];

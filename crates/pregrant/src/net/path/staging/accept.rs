@@ -6,7 +6,7 @@
 //! What a front may do: give any list. One that is wrong is refused with a line that names its key;
 //! nothing of it stays mapped.
 
-use super::back::{StagedBuffers, StagingPath};
+use super::back::{RxHeads, StagedBuffers, StagingPath};
 use super::keys::{
     APART_SINCE, DataKeys, DataRequest, FIRST_SLOTS_SINCE, ListRefusal, SENT_ON_SINCE, active_key, asked,
 };
@@ -27,7 +27,7 @@ use alloc::string::String;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heads {
     /// Whether the head of a frame that is longer than a staging buffer is taken from there, and
-    /// only the rest by grants.
+    /// put there for a front that knows it, and only the rest goes by grants.
     pub heads: bool,
 }
 
@@ -76,7 +76,14 @@ impl<P: Platform> Accept<P> for AcceptStaging {
                 None => path,
             })
         });
-        let rx = rx.map(|rx| AnyPath::Staging(rx.path.with_first_slots(revision >= FIRST_SLOTS_SINCE)));
+        let rx_heads = match &cx.front.staging {
+            said if said.rx_heads && cx.offered.staging.rx_heads => RxHeads::InBuffer,
+            // The proposal's own front, which knows no revision, may read them from either.
+            said if said.revision == 1 => RxHeads::InBoth,
+            _ => RxHeads::InPage,
+        };
+        let first_slots = revision >= FIRST_SLOTS_SINCE;
+        let rx = rx.map(|rx| AnyPath::Staging(rx.path.with_rx_heads(rx_heads, first_slots)));
         Ok(Accepted { tx, rx, pages, active: asked.any().then(|| active.text(asked)) })
     }
 }

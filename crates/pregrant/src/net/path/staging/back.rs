@@ -12,8 +12,8 @@
 //! from exactly one of the two. A frame longer than a buffer has its first bytes in both; with
 //! [heads](StagingPath::with_heads) they are taken from here. RX: a frame of at most N bytes, with
 //! what is left free ahead of them, goes into the buffer of its slot's id, a longer one into the
-//! granted pages of its slots; where N is 65535 every slot is staged, and where it is 4096 each
-//! frame's first one ([`with_first_slots`](StagingPath::with_first_slots)). What the front may do:
+//! granted pages of its slots, but for its [head](RxHeads); where N is 65535 every slot is staged.
+//! What the front may do:
 //! change a buffer while it is copied (the copy is what counts), or name an id that is not in the
 //! list or twice in a batch (answered with ERROR), or one that is posted on RX at the moment (it
 //! sends what the back puts there for that same guest).
@@ -45,6 +45,19 @@ pub struct StagedBuffers<M> {
     pub copy_only: bool,
 }
 
+/// RX: where the first bytes of a frame are that is longer than a buffer. They are those of its
+/// first page that are ahead of byte N.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RxHeads {
+    /// In the page, as the rest.
+    #[default]
+    InPage,
+    /// In the page, and in the slot's buffer too: where the front reads them is unknown.
+    InBoth,
+    /// In the slot's buffer.
+    InBuffer,
+}
+
 /// Longer frames are left to the hardware's own prefetcher.
 const SHORT: u16 = 256;
 
@@ -56,7 +69,7 @@ pub struct StagingPath<P: Platform> {
     /// A bit for each id of the list.
     seen: Box<[u64]>,
     heads: bool,
-    first_slots: bool,
+    rx_heads: RxHeads,
     held: HeldFrames,
 }
 
@@ -69,7 +82,7 @@ impl<P: Platform> StagingPath<P> {
             received: None,
             seen,
             heads: false,
-            first_slots: false,
+            rx_heads: RxHeads::InPage,
             held: HeldFrames::default(),
         }
     }
@@ -87,12 +100,17 @@ impl<P: Platform> StagingPath<P> {
         if self.received.is_some() { TXF_STAGING_BUFFER } else { 0 }
     }
 
-    /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as
-    /// both ends must know. RX; on TX each slot says where it is.
+    /// RX: where heads are, as both ends must know; on TX each slot says where it is.
+    /// `first_slots`: both know that of a buffer of 4096 bytes.
     #[must_use]
-    pub fn with_first_slots(self, both_know: bool) -> Self {
-        let first_slots = both_know && !self.buffers.copy_only && usize::from(self.buffers.len) == PAGE_SIZE;
-        Self { first_slots, ..self }
+    pub fn with_rx_heads(self, heads: RxHeads, first_slots: bool) -> Self {
+        let is_page = usize::from(self.buffers.len) == PAGE_SIZE;
+        let rx_heads = match heads {
+            _ if self.buffers.copy_only => RxHeads::InPage,
+            _ if first_slots && is_page => RxHeads::InBuffer,
+            heads => heads,
+        };
+        Self { rx_heads, ..self }
     }
 
     /// Whether the first bytes of a frame that is longer than a buffer are taken from there
@@ -109,7 +127,8 @@ impl<P: Platform> StagingPath<P> {
 
     /// Whether heads of longer frames [come from here](Self::with_heads).
     pub fn has_heads(&self) -> bool {
-        self.heads && !self.buffers.copy_only
+        let is_rx = self.rx_heads == RxHeads::InBuffer && usize::from(self.buffers.len) < PAGE_SIZE;
+        (self.heads || is_rx) && !self.buffers.copy_only
     }
 
     /// Which mapping a place is in.
@@ -188,6 +207,25 @@ impl<M> StagedBuffers<M> {
         let offset = usize::from(offset);
         (offset + len <= usize::from(self.len)).then_some(place + offset)
     }
+}
+
+/// RX: puts the head of a frame that is longer than a buffer there. None: it has no such; otherwise
+/// how many bytes. `seen` has the ids of the batch, or is not needed.
+#[inline(always)]
+fn put_head<M: SharedBytes>(
+    buffers: &StagedBuffers<M>,
+    seen: Option<&mut [u64]>,
+    slot: RxSlot,
+    bytes: &[u8],
+) -> Option<u16> {
+    let n = slot.len.min(buffers.len.saturating_sub(slot.offset));
+    if n == 0 {
+        return Some(0);
+    }
+    let place = *buffers.place.get(slot.id as usize)? as usize + usize::from(slot.offset);
+    let is_first = seen.is_none_or(|seen| first_use(seen, slot.id));
+    let from = bytes.get(slot.at as usize..)?.get(..usize::from(n))?;
+    (is_first && buffers.map.copy_in(place, from)).then_some(n)
 }
 
 /// Where a slot's bytes are, in a buffer of either list: one of RX is named, and not that of a
@@ -282,41 +320,46 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
 
     #[inline(never)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
-        let buffers = &*self.buffers;
+        let Self { buffers, seen, rx_heads, .. } = self;
+        let buffers = &**buffers;
         let limit = buffers.len as usize;
         let headroom = usize::from(batch.headroom);
+        let heads = *rx_heads != RxHeads::InPage;
         let mut rest: Todo = 0;
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            if slot.len <= SHORT
+            if (slot.len <= SHORT || heads)
                 && let Some(&place) = buffers.place.get(slot.id as usize)
             {
                 let at = place as usize + place_in(headroom, slot, limit);
-                buffers.map.prefetch_write(at, slot.len as usize);
+                buffers.map.prefetch_write(at, slot.len.min(SHORT) as usize);
             }
         }
         let rising = batch.ids_rise;
         if !rising {
-            self.seen.fill(0);
+            seen.fill(0);
         }
         for i in bits(todo) {
             let whole = frames.frames[batch.frames[i].frame as usize].len as usize;
             let f = batch.frames[i];
-            let mut staged = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
-            let long = headroom + whole > limit && !buffers.copy_only;
-            if long {
+            if headroom + whole > limit && !buffers.copy_only {
                 rest |= 1 << i;
-                if !self.first_slots || f.nr_slots < 2 {
-                    continue;
+                if heads {
+                    let slot = batch.slots[f.first_slot as usize];
+                    match put_head(buffers, (!rising).then_some(&mut **seen), slot, frames.bytes) {
+                        Some(n) if *rx_heads == RxHeads::InBuffer => batch.delivered_head(i, n),
+                        None if *rx_heads == RxHeads::InBuffer => batch.fail(i),
+                        _ => {}
+                    }
                 }
-                staged.end = staged.start + 1;
+                continue;
             }
-            for k in staged {
+            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
                 let slot = batch.slots[k];
                 let len = slot.len as usize;
                 let offset = place_in(headroom, slot, limit);
                 let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
-                let copied = (rising || first_use(&mut self.seen, slot.id))
+                let copied = (rising || first_use(seen, slot.id))
                     && match buffers.place.get(slot.id as usize) {
                         Some(&place) => buffers.map.copy_in(place as usize + offset, from),
                         None => false,
@@ -327,9 +370,6 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 }
                 batch.rsps[slot.rsp as usize].offset = offset as u16;
                 debug_assert!(batch.rsps[slot.rsp as usize].status >= RSP_OKAY && offset + len <= PAGE_SIZE);
-                if long {
-                    batch.slots[k].len = 0; // nothing of it is left for the paths behind
-                }
             }
         }
         rest & !batch.failed

@@ -36,6 +36,9 @@ pub struct StagingArea<P: Platform> {
     /// By id: where the buffer starts in the region (no division on the data path).
     places: Box<[u32]>,
     first_slots: bool,
+    /// RX: the heads of longer frames are here. They may be, and are.
+    may_rx_heads: bool,
+    rx_heads: bool,
     /// There are more than slots need.
     rest: bool,
     /// The front wants to send received buffers on, and the back takes them.
@@ -73,6 +76,8 @@ impl<P: Platform> StagingArea<P> {
             len,
             places,
             first_slots: false,
+            may_rx_heads: false,
+            rx_heads: false,
             rest: false,
             may_send_on: false,
             sent_on: false,
@@ -107,6 +112,11 @@ impl<P: Platform> StagingArea<P> {
             both_know && !self.len.copy_only() && usize::from(self.len.buffer_bytes()) == PAGE_SIZE;
     }
 
+    /// RX: whether heads of longer frames are here, as both ends must know.
+    pub fn set_rx_heads(&mut self, both_know: bool) {
+        self.rx_heads = both_know && !self.len.copy_only();
+    }
+
     /// Bytes of shared memory that the buffers and their list take.
     pub fn memory_bytes(&self) -> usize {
         self.buffers.bytes().len() + self.list.bytes().len()
@@ -139,6 +149,7 @@ pub(super) fn take_buffers<P: Platform>(
         let (p, regions) = (queue.p, &mut *queue.regions);
         let mut area = StagingArea::new(p, regions, ACCESS[dir], len, entries, first_id as u16)?;
         (area.may_send_on, area.rest) = (asked.sent_on, entries > least);
+        area.may_rx_heads = dir == RX && asked.rx_heads;
         first_id = entries;
         requests[dir] = DataRequest::Keys(DataKeys { list_refs: area.list_refs().to_vec(), len });
         queue.chains[dir].insert(AnyFrontPath::Staging(area));
@@ -241,6 +252,10 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     fn takes_first(&self) -> bool {
         self.first_slots
     }
+    #[inline(always)]
+    fn holds_heads(&self) -> bool {
+        self.rx_heads || self.first_slots
+    }
     /// The grants describe the whole frame; its first N bytes are in the first id's buffer too, for
     /// a back that splits headers off (docs/protocol 3.3). Or they are there alone, if this path
     /// [takes them](FrontPath::takes_first).
@@ -257,6 +272,7 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     }
     fn go_live(&mut self, back: &BackFeatures) {
         self.set_first_slots(back.staging.revision >= FIRST_SLOTS_SINCE);
+        self.set_rx_heads(self.may_rx_heads && back.staging.rx_heads);
         self.sent_on = self.may_send_on && back.staging.revision >= SENT_ON_SINCE;
     }
     fn buffers(&self) -> u32 {

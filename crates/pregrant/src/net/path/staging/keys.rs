@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   back's directory:   feature-staging-grants = "1", staging-grants-sizes = "64;128;...", staging-grants-revision = "3",
-//!                       staging-grants-max-pages = "896"
-//!   front's directory:  the first and the third of these, and beside its rings' keys {tx,rx}-data-ref%u, {tx,rx}-data-len
+//!                       staging-grants-max-pages = "896", staging-grants-rx-heads = "1"
+//!   front's directory:  the first, the third and the last of these, and beside its rings' keys {tx,rx}-data-ref%u, {tx,rx}-data-len
 //!   back's directory:   staging-grants-active = "1", "tx", "rx" or "0", at the same relative place
 //! ```
 //! What a peer may do: write anything. What makes no sense means no staging for that direction,
@@ -45,6 +45,10 @@ pub const REVISION_KEY: &str = "staging-grants-revision";
 /// longer than the rings; absent: none is longer (docs/protocol 3.2).
 pub const MAX_PAGES: &str = "staging-grants-max-pages";
 
+/// The back's key, with --path staging+copy or staging+map: the heads of longer RX frames are in
+/// their buffers, for a front that writes the same (docs/protocol 3.3).
+pub const RX_HEADS: &str = "staging-grants-rx-heads";
+
 /// What our back offers there unless it is configured otherwise: a share of what one guest may have
 /// mapped that sixteen of its vifs can have, beside their rings.
 pub const MAX_PAGES_OFFERED: u32 = 896;
@@ -63,10 +67,10 @@ pub const SENT_ON_SINCE: u32 = 3;
 
 /// All of them.
 pub const KEYS: PathKeys = PathKeys {
-    offers: &[FEATURE, SIZES, REVISION_KEY, MAX_PAGES],
+    offers: &[FEATURE, SIZES, REVISION_KEY, MAX_PAGES, RX_HEADS],
     active: &[ACTIVE],
     directions: Some(ACTIVE),
-    front: &[FEATURE, REVISION_KEY],
+    front: &[FEATURE, REVISION_KEY, RX_HEADS],
 };
 
 /// What a back offers.
@@ -78,16 +82,18 @@ pub struct Offer {
     pub revision: u32,
     /// [`MAX_PAGES`]; 0: no list is longer than its ring.
     pub max_pages: u32,
+    /// [`RX_HEADS`].
+    pub rx_heads: bool,
 }
 
 impl Offer {
     /// Nothing.
-    pub const NONE: Self = Self { sizes: Vec::new(), revision: 1, max_pages: 0 };
+    pub const NONE: Self = Self { sizes: Vec::new(), revision: 1, max_pages: 0, rx_heads: false };
 
     /// [All lengths](ALL_DATA_LENS), by all rules.
     pub fn all() -> Self {
         let sizes = ALL_DATA_LENS.iter().filter_map(|&n| DataLen::new(n)).collect();
-        Self { sizes, revision: STAGING_REVISION, max_pages: MAX_PAGES_OFFERED }
+        Self { sizes, revision: STAGING_REVISION, max_pages: MAX_PAGES_OFFERED, rx_heads: false }
     }
 
     /// Pages of a list, and entries, that count.
@@ -111,11 +117,13 @@ impl Default for Offer {
 pub struct Request {
     /// [`REVISION_KEY`], at most [`STAGING_REVISION`]; 1 where it wants no staging.
     pub revision: u32,
+    /// [`RX_HEADS`].
+    pub rx_heads: bool,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Self { revision: STAGING_REVISION }
+        Self { revision: STAGING_REVISION, rx_heads: false }
     }
 }
 
@@ -135,7 +143,7 @@ impl Lists {
 }
 
 /// Writes what a back offers; no sizes: nothing.
-pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision, max_pages }: &Offer) {
+pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision, max_pages, rx_heads }: &Offer) {
     if sizes.is_empty() {
         return;
     }
@@ -146,6 +154,9 @@ pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision, max_pages }: &Of
     if *max_pages > 0 {
         put(p, MAX_PAGES, max_pages);
     }
+    if *rx_heads {
+        put(p, RX_HEADS, 1);
+    }
 }
 
 /// Reads it.
@@ -155,7 +166,7 @@ pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<Offer, S::Error> 
     }
     let sizes = keys.text(SIZES)?.as_deref().map(parse_sizes).unwrap_or_default();
     let max_pages = keys.text(MAX_PAGES)?.as_deref().and_then(decimal).unwrap_or(0);
-    Ok(Offer { sizes, revision: revision(keys)?, max_pages })
+    Ok(Offer { sizes, revision: revision(keys)?, max_pages, rx_heads: flag(keys, RX_HEADS)? })
 }
 
 /// Writes what a front asks for.
@@ -163,8 +174,10 @@ pub(super) fn put_requests(p: &mut Pairs, request: Request, queues: &[(&str, &Li
     if !queues.iter().any(|(_, lists)| lists.has_keys()) {
         return;
     }
-    put(p, FEATURE, 1);
-    put(p, REVISION_KEY, request.revision);
+    let rx_heads = request.rx_heads.then_some((RX_HEADS, 1));
+    for (key, value) in [(FEATURE, 1), (REVISION_KEY, request.revision)].into_iter().chain(rx_heads) {
+        put(p, key, value);
+    }
     for (at, lists) in queues {
         put_request(p, at, "tx", &lists.tx);
         put_request(p, at, "rx", &lists.rx);
@@ -178,14 +191,17 @@ pub(super) fn read_requests<S: KeySource>(
     queues: &[&str],
 ) -> Result<(Request, Vec<Lists>), S::Error> {
     if offered.sizes.is_empty() || !flag(keys, FEATURE)? {
-        return Ok((Request { revision: 1 }, queues.iter().map(|_| Lists::default()).collect()));
+        return Ok((
+            Request { revision: 1, rx_heads: false },
+            queues.iter().map(|_| Lists::default()).collect(),
+        ));
     }
     let mut lists = Vec::with_capacity(queues.len());
     for at in queues {
         let tx = data_keys(keys, at, "tx", offered)?;
         lists.push(Lists { tx, rx: data_keys(keys, at, "rx", offered)? });
     }
-    Ok((Request { revision: revision(keys)? }, lists))
+    Ok((Request { revision: revision(keys)?, rx_heads: flag(keys, RX_HEADS)? }, lists))
 }
 
 /// Writes what a front asks for of a queue in one direction.

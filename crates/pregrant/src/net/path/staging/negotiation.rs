@@ -43,6 +43,9 @@ impl Negotiation for Staging {
     fn offer() -> keys::Offer {
         keys::Offer::all()
     }
+    fn allow(config: &Self::Config, offer: &mut keys::Offer) {
+        offer.rx_heads = config.heads;
+    }
     fn put_offer(offer: &keys::Offer, pairs: &mut Pairs) {
         keys::put_offer(pairs, offer);
     }
@@ -89,6 +92,9 @@ impl Asks for Staging {
     }
     fn smaller(asked: Buffers, back: &BackFeatures) -> Vec<Buffers> {
         asked.smaller(&back.staging.sizes)
+    }
+    fn request_of(asked: Buffers) -> keys::Request {
+        keys::Request { rx_heads: asked.rx_heads, ..keys::Request::default() }
     }
     fn take_memory<P: Platform>(
         asked: Buffers,

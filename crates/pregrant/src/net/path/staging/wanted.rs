@@ -31,11 +31,15 @@ pub struct Buffers {
     /// Pages that the lists of all queues may take together where they are longer than the rings:
     /// a back's offer, which an owner leaves at 0.
     pub max_pages: u32,
+    /// Heads of longer RX frames are in their buffers: a back's offer, which an owner leaves at
+    /// false.
+    pub rx_heads: bool,
 }
 
 impl Buffers {
     /// None.
-    pub const NONE: Self = Self { tx: None, rx: None, sent_on: false, buffers: 0, max_pages: 0 };
+    pub const NONE: Self =
+        Self { tx: None, rx: None, sent_on: false, buffers: 0, max_pages: 0, rx_heads: false };
 
     /// Of these lengths.
     pub const fn of(tx: Option<DataLen>, rx: Option<DataLen>) -> Self {
@@ -49,7 +53,8 @@ impl Buffers {
         let (tx, rx) = (offered(self.tx), offered(self.rx));
         let more = self.buffers > 0 && (tx, rx) != (None, None);
         let max_pages = if more { offer.max_pages } else { 0 };
-        Self { tx, rx, sent_on, max_pages, buffers: if max_pages > 0 { self.buffers } else { 0 } }
+        let buffers = if max_pages > 0 { self.buffers } else { 0 };
+        Self { tx, rx, sent_on, max_pages, buffers, rx_heads: offer.rx_heads && rx.is_some() }
     }
 
     /// What of it such a back has not. Lengths do not matter where another path is `alone`.
