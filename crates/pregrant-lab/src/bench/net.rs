@@ -135,12 +135,12 @@ impl NetPath {
         ![PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&self.path)
     }
 
-    /// RX is copied by a back that maps TX, as Linux's does, and there it has the buffers' heads by
-    /// no other way. It lends pages for RX alone.
+    /// RX is copied by a back that maps TX, as Linux's does: with heads that is `staging+copy`. It
+    /// lends pages for RX alone.
     pub fn serves(self, dir: Dir) -> bool {
         match dir {
             Dir::Tx => self.path != PathName::GuestCopy,
-            _ => self.path != PathName::Map && self.rest.is_none(),
+            _ => ![Some(self.path), self.rest].contains(&Some(PathName::Map)),
         }
     }
 }
