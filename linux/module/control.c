@@ -81,6 +81,7 @@ static void lend(struct pregrant_device *dev)
 		pregrant_queue_drop_kept(&dev->queues[k]);
 		dev->queues[k].tx = pregrant_front_tx(dev->front, k);
 		dev->queues[k].rx = pregrant_front_rx(dev->front, k);
+		pregrant_pieces_begin(&dev->queues[k]);
 		memset(dev->queues[k].rx_counters, 0, sizeof(dev->queues[k].rx_counters));
 	}
 	memcpy(dev->slots, slots, sizeof(slots));

@@ -33,6 +33,10 @@ static bool multicast;
 module_param(multicast, bool, 0444);
 MODULE_PARM_DESC(multicast, "have the back leave out multicast without a listener; not with bridges");
 
+static unsigned int lend_from = 4096;
+module_param(lend_from, uint, 0444);
+MODULE_PARM_DESC(lend_from, "bytes of a frame whose pages are granted for it, in place of a copy; 65536: none");
+
 /* By default: ten such devices fit a guest's grants, where Xen gives it 64 pages of them. */
 #define QUEUES_DEFAULT 4
 /* A reserve of memory is taken for each. */
@@ -83,6 +87,7 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	dev->xbdev = xbdev;
 	dev->settings = settings();
 	dev->settings.queues = max;
+	dev->lend_from = lend_from;
 	mutex_init(&dev->control);
 	mutex_init(&dev->lending);
 	ratelimit_state_init(&dev->says, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);

@@ -26,8 +26,8 @@
 
 #include "pregrant.h"
 
-/* Slots of the longest frame, and its extra info. */
-#define PREGRANT_FRAME_SLOTS (16 + 1)
+/* Slots of the longest frame: its head, its pieces, its extra info. */
+#define PREGRANT_FRAME_SLOTS (1 + PREGRANT_PIECES_MAX + 1)
 #define PREGRANT_FRAME_MAX 65535
 #define PREGRANT_MTU_MAX (PREGRANT_FRAME_MAX - 18)
 #define PREGRANT_ORDER_MAX 4
@@ -38,6 +38,18 @@ struct pregrant_kept {
 	struct sk_buff *skb;
 	u32 end; /* requests that were sent when it was */
 	u32 bytes;
+};
+
+/* Of an skb, in one page. */
+struct pregrant_page_piece {
+	struct page *page;
+	u16 offset, len;
+};
+
+/* One that is granted to the back; by its request's id. */
+struct pregrant_piece {
+	struct sk_buff *skb; /* NULL: none has this id */
+	u32 gref;
 };
 
 struct pregrant_queue {
@@ -53,9 +65,12 @@ struct pregrant_queue {
 	u32 kept_head, kept_tail, kept_mask;
 	u32 requests; /* sent up to now */
 	bool tx_armed;
+	bool lends; /* frames may be in pieces */
+	struct pregrant_piece *pieces;
+	u32 pieces_out;
 	bool mc_refused; /* an address could not be asked for: there was no room */
 
-	u64 tx_packets, tx_bytes, tx_dropped;
+	u64 tx_packets, tx_bytes, tx_dropped, tx_in_pieces;
 	u64 rx_packets, rx_bytes, rx_dropped;
 	u64 rx_counters[PREGRANT_COUNTERS]; /* as of the last poll */
 };
@@ -66,6 +81,7 @@ struct pregrant_device {
 	struct pregrant_front *front;
 	struct pregrant_settings settings;
 	unsigned int max_queues;
+	u32 lend_from; /* bytes of a frame whose pages are granted, not copied */
 	struct pregrant_queue *queues;
 
 	struct mutex control;
@@ -115,6 +131,15 @@ bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], boo
 void pregrant_queue_tx_counters(struct pregrant_queue *queue, u64 to[PREGRANT_COUNTERS]);
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
 
+/* pieces.c */
+int pregrant_pieces_init(struct pregrant_queue *queue, u32 ids);
+void pregrant_pieces_free(struct pregrant_queue *queue);
+void pregrant_pieces_begin(struct pregrant_queue *queue);
+bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk_buff *skb);
+int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u32 csum, u32 gso_type, u32 gso_size);
+void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned int *packets, unsigned int *bytes);
+void pregrant_pieces_drop(struct pregrant_queue *queue);
+
 /* keys.c */
 bool pregrant_is_gone(struct pregrant_device *dev); /* its directory is */
 
@@ -124,6 +149,7 @@ struct pregrant_received {
 	struct sk_buff_head skbs;
 	unsigned int dropped;
 };
+unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page_piece to[PREGRANT_PIECES_MAX]);
 void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received);
 
 /* events.c */

@@ -12,6 +12,7 @@ static const char *const counters[PREGRANT_COUNTERS] = {
 };
 static const char *const of_all[] = {
 	"connects", "grants", "grants_ended", "atomic_allocations", "memory_waits", "spurious_events", "kept_pages",
+	"tx_in_pieces",
 };
 
 static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
@@ -57,6 +58,9 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	*to++ = atomic_read(&pregrant_memory_waits);
 	*to++ = atomic_read(&pregrant_spurious_events);
 	*to++ = READ_ONCE(dev->kept_pages);
+	for (k = 0, *to = 0; k < dev->max_queues; k++)
+		*to += READ_ONCE(dev->queues[k].tx_in_pieces);
+	to++;
 	mutex_lock(&dev->lending);
 	for (k = 0; k < dev->max_queues; k++, to += 2 * PREGRANT_COUNTERS) {
 		memset(to, 0, 2 * PREGRANT_COUNTERS * sizeof(*to));

@@ -24,6 +24,36 @@ void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 		memset(to, 0, len);
 }
 
+/* Its fragments, page by page. 0: they are more, or no pages of ours. */
+unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page_piece to[PREGRANT_PIECES_MAX])
+{
+	const struct skb_shared_info *info = skb_shinfo(skb);
+	unsigned int n = 0, k;
+
+	if (skb_has_frag_list(skb))
+		return 0;
+	for (k = 0; k < info->nr_frags; k++) {
+		const skb_frag_t *frag = &info->frags[k];
+		size_t at = skb_frag_off(frag), left = skb_frag_size(frag);
+		struct page *page = skb_frag_page(frag);
+
+		if (!page)
+			return 0;
+		page += at / PAGE_SIZE;
+		at %= PAGE_SIZE;
+		while (left) {
+			size_t len = min_t(size_t, left, PAGE_SIZE - at);
+
+			if (n == PREGRANT_PIECES_MAX)
+				return 0;
+			to[n++] = (struct pregrant_page_piece) { .page = page++, .offset = at, .len = len };
+			left -= len;
+			at = 0;
+		}
+	}
+	return n;
+}
+
 /* Longer frames have their headers in the skb, and the rest in pages: memory in one piece is scarce. */
 #define LINEAR_MAX 2048
 #define HEAD 256

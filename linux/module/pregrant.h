@@ -124,6 +124,21 @@ u32 pregrant_tx_room(const struct pregrant_tx *tx);
 u32 pregrant_tx_in_flight(const struct pregrant_tx *tx);
 int pregrant_tx_reclaim(struct pregrant_tx *tx);
 int pregrant_tx_arm(struct pregrant_tx *tx, u32 ahead);
+/*
+ * The same of a frame whose last bytes are pages that the caller has granted to the back; `ids` are
+ * the pieces'. Other answers than 1: the grants are the caller's still.
+ */
+struct pregrant_granted_piece {
+	u32 gref;
+	u16 offset, len;
+};
+#define PREGRANT_PIECES_MAX 17
+int pregrant_tx_send_pieces(struct pregrant_tx *tx, struct sk_buff *skb, size_t len, u32 csum, u32 gso_type,
+			    u32 gso_size, const struct pregrant_granted_piece *pieces, u32 n, u16 *ids);
+/* How many ids pieces may have; 0: this back takes none. */
+u32 pregrant_tx_piece_ids(const struct pregrant_tx *tx);
+/* A piece that is answered, after each `reclaim` until it is below 0: there is none. */
+int pregrant_tx_answered_piece(struct pregrant_tx *tx);
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
 /* A receiver's half: its NAPI's alone. */
 int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most);
@@ -147,6 +162,7 @@ u64 pk_asked(void);
 bool pk_may_allocate(u32 kind);
 s64 pk_memory(void);
 u32 pk_memory_waits(void);
+u32 pk_test_pieces(const struct sk_buff *skb, void **pages, u16 *offsets, u16 *lens);
 struct sk_buff *pk_test_skb(const void *from, size_t len);
 void pk_test_free(struct sk_buff *skb);
 void *pk_test_received(void);

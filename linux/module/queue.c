@@ -3,7 +3,8 @@
  * A queue's two directions.
  *
  *   xmit: skb --copied--> the back; the skb is kept until its requests are answered, so that a
- *         socket's and the queue's limits (TCP small queues, BQL) count what is on its way
+ *         socket's and the queue's limits (TCP small queues, BQL) count what is on its way. Long
+ *         ones go in pieces (pieces.c)
  *   poll: answers of TX free skbs and wake senders; received frames become skbs and go up
  *
  * An answer may come for the frames in any order; skbs go in the order in which they came, each
@@ -45,6 +46,8 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 		WRITE_ONCE(queue->dev->mc_again, true);
 		queue_delayed_work(pregrant_control, &queue->dev->work, MULTICAST_PAUSE);
 	}
+	if (queue->pieces_out)
+		pregrant_pieces_answered(queue, budget, &packets, &bytes);
 	answered = queue->requests - pregrant_tx_in_flight(queue->tx);
 	while (queue->kept_head != queue->kept_tail) {
 		struct pregrant_kept *kept = &queue->kept[queue->kept_head & queue->kept_mask];
@@ -85,7 +88,8 @@ static int arm_tx(struct pregrant_queue *queue, int budget)
 	return work;
 }
 
-static int send(struct pregrant_queue *queue, struct sk_buff *skb)
+/* In pieces where it may, else by a copy. */
+static int send(struct pregrant_queue *queue, struct sk_buff *skb, bool *in_pieces)
 {
 	u32 csum = 0, gso_type = 0, gso_size = 0;
 
@@ -95,6 +99,13 @@ static int send(struct pregrant_queue *queue, struct sk_buff *skb)
 	if (skb_is_gso(skb)) {
 		gso_size = skb_shinfo(skb)->gso_size;
 		gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 : PREGRANT_GSO_TCPV4;
+	}
+	if (pregrant_goes_in_pieces(queue, skb)) {
+		int sent = pregrant_send_in_pieces(queue, skb, csum, gso_type, gso_size);
+
+		*in_pieces = sent == 1;
+		if (sent >= 0)
+			return sent;
 	}
 	return pregrant_tx_send(queue->tx, skb, skb->len, csum, gso_type, gso_size);
 }
@@ -113,7 +124,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	struct pregrant_queue *queue = &dev->queues[skb_get_queue_mapping(skb)];
 	struct netdev_queue *txq = txq_of(queue);
 	struct pregrant_kept *kept;
-	bool full = false, alone;
+	bool full = false, in_pieces = false, alone;
 	u32 before, after;
 	int sent = -EMSGSIZE;
 
@@ -130,7 +141,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		before = pregrant_tx_in_flight(queue->tx);
 	}
 	if (skb->len <= PREGRANT_FRAME_MAX && skb->len >= ETH_HLEN)
-		sent = send(queue, skb);
+		sent = send(queue, skb, &in_pieces);
 	if (sent == 0) {
 		/* It is stopped before it can be full: the vif is not live any more, or connects again. */
 		stop_sender(queue);
@@ -158,8 +169,10 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	}
 	/* Its socket goes on counting it. Connection tracking is not to wait for the back. */
 	nf_reset_ct(skb);
-	kept = &queue->kept[queue->kept_tail++ & queue->kept_mask];
-	*kept = (struct pregrant_kept) { .skb = skb, .end = queue->requests, .bytes = skb->len };
+	if (!in_pieces) {
+		kept = &queue->kept[queue->kept_tail++ & queue->kept_mask];
+		*kept = (struct pregrant_kept) { .skb = skb, .end = queue->requests, .bytes = skb->len };
+	}
 	skb_tx_timestamp(skb);
 	if (!has_room(queue)) {
 		stop_sender(queue);
@@ -267,17 +280,19 @@ static int poll(struct napi_struct *napi, int budget)
 int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index)
 {
 	u32 slots = PREGRANT_SLOTS << dev->settings.ring_order;
+	int ret;
 
 	queue->dev = dev;
 	queue->index = index;
 	queue->kept = kvcalloc(slots, sizeof(*queue->kept), GFP_KERNEL);
 	queue->kept_mask = slots - 1;
+	ret = pregrant_pieces_init(queue, slots);
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 1, 0)
 	netif_napi_add(dev->netdev, &queue->napi, poll);
 #else
 	netif_napi_add(dev->netdev, &queue->napi, poll, NAPI_POLL_WEIGHT);
 #endif
-	return queue->kept ? 0 : -ENOMEM;
+	return queue->kept ? ret : -ENOMEM;
 }
 
 /* The skbs of what is on its way. The queue is paused; a back that goes on answers it all the same. */
@@ -285,6 +300,7 @@ void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 {
 	while (queue->kept_head != queue->kept_tail)
 		dev_kfree_skb_any(queue->kept[queue->kept_head++ & queue->kept_mask].skb);
+	pregrant_pieces_drop(queue);
 	queue->requests = 0;
 	queue->tx_armed = false;
 	queue->mc_refused = false;
@@ -294,5 +310,6 @@ void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 void pregrant_queue_free(struct pregrant_queue *queue)
 {
 	netif_napi_del(&queue->napi);
+	pregrant_pieces_free(queue);
 	kvfree(queue->kept);
 }

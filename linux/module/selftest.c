@@ -94,6 +94,19 @@ struct sk_buff *pk_test_skb(const void *from, size_t len)
 	return NULL;
 }
 
+u32 pk_test_pieces(const struct sk_buff *skb, void **pages, u16 *offsets, u16 *lens)
+{
+	struct pregrant_page_piece at[PREGRANT_PIECES_MAX];
+	unsigned int n = pregrant_skb_pieces(skb, at), k;
+
+	for (k = 0; k < n; k++) {
+		pages[k] = page_address(at[k].page);
+		offsets[k] = at[k].offset;
+		lens[k] = at[k].len;
+	}
+	return n;
+}
+
 void pk_test_free(struct sk_buff *skb)
 {
 	consume_skb(skb);

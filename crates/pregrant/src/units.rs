@@ -12,6 +12,7 @@ pub struct DomId(pub u16);
 
 /// An index into the granting domain's grant table (`grant_ref_t`,
 /// xen/include/public/grant_table.h).
+#[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct GrantRef(pub u32);
 

@@ -11,7 +11,7 @@ use crate::platform::Kernel;
 use crate::shim;
 use alloc::boxed::Box;
 use core::ffi::c_void;
-use pregrant::net::front::{RxHalf, TxHalf};
+use pregrant::net::front::{GrantedPiece, RxHalf, TxHalf};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::stats::DirStats;
 use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
@@ -86,16 +86,61 @@ pub unsafe extern "C" fn pregrant_tx_send(
     gso_type: u32,
     gso_size: u32,
 ) -> i32 {
-    let offload = Offload {
-        csum_blank: csum & 1 != 0,
-        csum_ok: csum & 2 != 0,
-        gso_type: gso_type as u8,
-        gso_size: gso_size as u16,
-    };
+    let offload = offload_of(csum, gso_type, gso_size);
     match tx.half.queue(&tx.p, &Frame { skb, len, offload }) {
         Ok(n) => n as i32,
         Err(e) => e.code,
     }
+}
+
+#[inline(always)]
+fn offload_of(csum: u32, gso_type: u32, gso_size: u32) -> Offload {
+    Offload {
+        csum_blank: csum & 1 != 0,
+        csum_ok: csum & 2 != 0,
+        gso_type: gso_type as u8,
+        gso_size: gso_size as u16,
+    }
+}
+
+/// The same of an skb whose last bytes are these `n` pieces, which C has granted: `ids` gets the
+/// ids of their requests. Not 1: the back sees none of it.
+///
+/// # Safety
+/// The skb has `len` bytes; there are `n` pieces, and room for as many ids.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_tx_send_pieces(
+    tx: &mut Tx,
+    skb: shim::Skb,
+    len: usize,
+    csum: u32,
+    gso_type: u32,
+    gso_size: u32,
+    pieces: *const GrantedPiece,
+    n: u32,
+    ids: *mut u16,
+) -> i32 {
+    let frame = Frame { skb, len, offload: offload_of(csum, gso_type, gso_size) };
+    // SAFETY: the caller's; `GrantedPiece` is C's `struct pregrant_granted_piece`.
+    let (pieces, ids) = unsafe {
+        (core::slice::from_raw_parts(pieces, n as usize), core::slice::from_raw_parts_mut(ids, n as usize))
+    };
+    match tx.half.queue_pieces(&tx.p, &frame, pieces, ids) {
+        Ok(queued) => i32::from(queued),
+        Err(e) => e.code,
+    }
+}
+
+/// How many ids pieces may have; 0: this back takes none.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_piece_ids(tx: &Tx) -> u32 {
+    if tx.half.front().takes_pieces() { tx.half.front().ids() } else { 0 }
+}
+
+/// The id of a piece that is answered; below 0: there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_answered_piece(tx: &mut Tx) -> i32 {
+    tx.half.answered_piece().map_or(-1, i32::from)
 }
 
 /// Shows the back what was sent.

@@ -92,6 +92,8 @@ unsafe extern "C" {
     /// An skb with these bytes, in pieces. Null: there is none.
     pub fn pk_test_skb(from: *const u8, len: usize) -> Skb;
     pub fn pk_test_free(skb: Skb);
+    /// Its pieces, 17 at most: where their pages are, and where they are there. 0: it has none.
+    pub fn pk_test_pieces(skb: Skb, pages: *mut *mut u8, offsets: *mut u16, lens: *mut u16) -> u32;
     /// A `struct pregrant_received`, empty.
     pub fn pk_test_received() -> *mut c_void;
     /// The bytes of its next skb: how many; 0 where they are not whole; below 0: there is none.

@@ -42,6 +42,7 @@ mod staging_path;
 mod staging_pool;
 mod stale_keys;
 mod thresholds;
+mod tx_pieces;
 mod unwanted;
 mod vif_control;
 mod vif_control_ring;

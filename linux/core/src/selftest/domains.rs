@@ -102,6 +102,13 @@ pub struct Domain {
     pub number: DomId,
 }
 
+impl Domain {
+    /// Grants the page at this address, which is no region's, for reading.
+    pub fn lend(&self, to: DomId, page: usize) -> GrantRef {
+        self.table.lock().put(Grant { page, to, acc: Access::ReadOnly, mapped: 0 })
+    }
+}
+
 /// The other's memory.
 pub struct Map {
     table: Arc<Mutex<Table>>,

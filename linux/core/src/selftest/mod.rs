@@ -51,11 +51,14 @@ struct Trial {
     len: usize,
     /// One in so many of the frames that are asked for.
     share: u64,
+    /// To the back they go in pieces: the back copies them by grants, whatever the path.
+    in_pieces: bool,
 }
 
-fn trials() -> [Trial; 7] {
+fn trials() -> [Trial; 9] {
     use PathName as P;
-    let trial = |path, data_len, len, share| Trial { path, data_len, len, share };
+    let trial = |path, data_len, len, share| Trial { path, data_len, len, share, in_pieces: false };
+    let pieces = |path, len, share| Trial { in_pieces: true, ..trial(path, 2048, len, share) };
     [
         trial(P::Copy, 2048, 64, 1),
         trial(P::Staging, 256, 64, 1),
@@ -64,6 +67,8 @@ fn trials() -> [Trial; 7] {
         trial(P::Persistent, 2048, 64, 1),
         trial(P::Copy, 2048, 60_000, 100),
         trial(P::GrefMapping, 2048, 60_000, 100),
+        pieces(P::Copy, 1514, 10),
+        pieces(P::Staging, 60_000, 100),
     ]
 }
 
@@ -86,6 +91,7 @@ impl Trial {
     /// Of a direction's frames, as the back counts them, those that went by another path.
     fn others(&self, stats: &DirStats) -> u64 {
         let by = match self.path {
+            _ if self.in_pieces => stats.granted,
             PathName::Staging => stats.staging,
             PathName::GrefMapping => stats.gref_mapping,
             PathName::Persistent => stats.persistent,
@@ -244,7 +250,7 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     ends.announce()?;
     let before = ends.table.lock().ops();
     let start = ends.guest.now_ns();
-    let wrong_tx = ends.tx(n)?;
+    let wrong_tx = ends.tx(n, trial.in_pieces)?;
     let between = ends.guest.now_ns();
     let wrong_rx = ends.rx(n)?;
     let over = ends.guest.now_ns();

@@ -4,23 +4,29 @@
 //!   bytes --skb, in pieces--> TxHalf: queue, publish, reclaim, final_check --> back: Counterpart compares
 //!   bytes, compared <--skb-- RxHalf: recv, final_check                     <-- Counterpart
 //! ```
+//! In pieces: the pages of an skb are granted, and their grants end when the pieces are answered.
 //! Halves are called as in the kernel, where nothing may sleep: memory that one asks for is
 //! counted.
 
-use super::{Ends, Result, fill, is_frame};
+use super::{Ends, HOST, Result, fill, is_frame};
 use crate::data::{Frame, Skbs};
 use crate::selftest::domains::Domain;
 use crate::shim;
 use alloc::boxed::Box;
-use alloc::vec::IntoIter;
+use alloc::vec;
+use alloc::vec::{IntoIter, Vec};
+use pregrant::GrantRef;
 use pregrant::net::back::Polled;
-use pregrant::net::front::{FrontQueue, RxHalf, TxHalf};
+use pregrant::net::front::{FrontQueue, GrantedPiece, PIECES_MAX, RxHalf, TxHalf};
+use pregrant::platform::GrantTable;
 use pregrant::port::Offload;
 
 /// Frames until the back is shown some, and received at once at most.
 const AT_ONCE: u64 = 64;
 /// Requests of the longest frame.
-const FRAME_SLOTS: u32 = 17;
+const FRAME_SLOTS: u32 = PIECES_MAX as u32 + 2;
+/// Ids that pieces can have.
+const IDS: usize = 256;
 
 const FAULT: &str = "a fault of the back";
 
@@ -38,6 +44,64 @@ impl Drop for Skb {
     fn drop(&mut self) {
         // SAFETY: it is ours, and was copied.
         unsafe { shim::pk_test_free(self.0) }
+    }
+}
+
+/// Skbs whose pages the back has.
+struct LentSkbs {
+    skbs: Vec<Skb>,
+    /// By id of a piece.
+    grefs: Vec<Option<GrantRef>>,
+}
+
+impl LentSkbs {
+    fn new() -> Self {
+        Self { skbs: Vec::with_capacity(IDS), grefs: vec![None; IDS] }
+    }
+
+    /// Sends it in pieces. False: no room.
+    fn send(&mut self, guest: &Domain, tx: &mut TxHalf<Domain>, frame: &Frame, skb: Skb) -> Result<bool> {
+        let (mut pages, mut offsets, mut lens) =
+            ([core::ptr::null_mut(); PIECES_MAX], [0; PIECES_MAX], [0; PIECES_MAX]);
+        // SAFETY: room for as many as there can be.
+        let n = unsafe {
+            shim::pk_test_pieces(skb.0, pages.as_mut_ptr(), offsets.as_mut_ptr(), lens.as_mut_ptr())
+        };
+        let mut pieces = [GrantedPiece { gref: GrantRef::NONE, offset: 0, len: 0 }; PIECES_MAX];
+        for (piece, ((page, offset), len)) in pieces.iter_mut().zip(pages.into_iter().zip(offsets).zip(lens))
+        {
+            *piece = GrantedPiece { gref: GrantRef::NONE, offset, len };
+            if !page.is_null() {
+                piece.gref = guest.lend(HOST, page as usize);
+            }
+        }
+        let pieces = pieces.get(..n as usize).ok_or("too many pieces")?;
+        let mut ids = [0; PIECES_MAX];
+        match softirq(|| tx.queue_pieces(guest, frame, pieces, &mut ids)) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(_) => return Err("a frame in pieces is refused"),
+        }
+        for (id, piece) in ids.into_iter().zip(pieces) {
+            let place = self.grefs.get_mut(usize::from(id)).ok_or("an id that is none")?;
+            if place.replace(piece.gref).is_some() {
+                return Err("an id is out twice");
+            }
+        }
+        self.skbs.push(skb);
+        Ok(true)
+    }
+
+    /// The back has answered all that there was.
+    fn end(&mut self, guest: &Domain, tx: &mut TxHalf<Domain>) -> Result<()> {
+        while let Some(id) = tx.answered_piece() {
+            let gref = self.grefs.get_mut(usize::from(id)).and_then(Option::take);
+            if guest.revoke(gref.ok_or("an answer to no piece")?).is_err() {
+                return Err("the back keeps a piece");
+            }
+        }
+        self.skbs.clear();
+        if self.grefs.iter().any(Option::is_some) { Err("a piece has no answer") } else { Ok(()) }
     }
 }
 
@@ -68,8 +132,8 @@ impl Ends {
 
     /// `n` frames to the back. How many were wrong or lost.
     #[inline(never)]
-    pub fn tx(&mut self, n: u64) -> Result<u64> {
-        let mut halves = self.halves()?;
+    pub fn tx(&mut self, n: u64, in_pieces: bool) -> Result<u64> {
+        let (mut halves, mut lent) = (self.halves()?, LentSkbs::new());
         for k in 0..n {
             fill(&mut self.bytes, k);
             // SAFETY: bytes of that length.
@@ -80,14 +144,22 @@ impl Ends {
             let frame = Frame { skb: skb.0, len: self.bytes.len(), offload: Offload::default() };
             if halves.tx.room() < FRAME_SLOTS {
                 self.serve(&mut halves.tx)?;
+                lent.end(&self.guest, &mut halves.tx)?;
             }
-            match softirq(|| halves.tx.queue(&self.guest, &frame)) {
-                Ok(1) => {}
-                Ok(_) => return Err("there is no room for a frame"),
-                Err(_) => return Err("a frame is refused"),
+            if in_pieces {
+                if !lent.send(&self.guest, &mut halves.tx, &frame, skb)? {
+                    return Err("there is no room for a frame in pieces");
+                }
+            } else {
+                match softirq(|| halves.tx.queue(&self.guest, &frame)) {
+                    Ok(1) => {}
+                    Ok(_) => return Err("there is no room for a frame"),
+                    Err(_) => return Err("a frame is refused"),
+                }
             }
             if k % AT_ONCE == AT_ONCE - 1 || k + 1 == n {
                 self.serve(&mut halves.tx)?;
+                lent.end(&self.guest, &mut halves.tx)?;
             }
         }
         self.whole(halves)?;

@@ -19,11 +19,12 @@ use super::link::Link;
 use super::regions::{Granted, Granting, Grants};
 use super::rx::RxFront;
 use super::tx::TxFront;
+use super::tx_pieces::GrantedPiece;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, FrameDesc, Frames, Offload, Piece, Sink, Token};
+use crate::port::{Arena, FrameDesc, Frames, Offload, Piece, Sink, Source, Token};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -52,6 +53,23 @@ impl<P: Platform> TxHalf<P> {
     #[inline(always)]
     pub fn queue(&mut self, p: &P, frames: &impl Frames) -> Result<usize, PlatformError> {
         if self.link.is_live() { self.tx.queue(p, frames) } else { Ok(0) }
+    }
+
+    /// The same of a frame in pieces; see [`TxFront::queue_pieces`].
+    pub fn queue_pieces(
+        &mut self,
+        p: &P,
+        frame: &impl Source,
+        pieces: &[GrantedPiece],
+        ids: &mut [u16],
+    ) -> Result<bool, PlatformError> {
+        if self.link.is_live() { self.tx.queue_pieces(p, frame, pieces, ids) } else { Ok(false) }
+    }
+
+    /// See [`TxFront::answered_piece`].
+    #[inline(always)]
+    pub fn answered_piece(&mut self) -> Option<u16> {
+        self.tx.answered_piece()
     }
 
     /// Shows the back what was [queued](Self::queue).

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
-//!       pages of the guest's own -> tx.send_own
+//!       pages of the guest's own -> tx.send_own; granted by the caller -> tx.queue_pieces
 //!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release
 //!                                                 -> hook -> Arena, nothing, tx, or another vif
 //! ```
@@ -30,6 +30,7 @@ pub mod rx_buffers;
 pub mod rx_hook;
 mod shared;
 pub mod tx;
+pub mod tx_pieces;
 pub mod tx_slots;
 mod unreturned;
 pub mod vif;
@@ -46,4 +47,5 @@ pub use queue::FrontQueue;
 pub use regions::{Granting, Regions};
 pub use rx::RxFront;
 pub use tx::TxFront;
+pub use tx_pieces::{GrantedPiece, PIECES_MAX};
 pub use vif::{FrontStep, FrontVif};

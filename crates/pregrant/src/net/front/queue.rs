@@ -18,6 +18,7 @@ use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::rx::RxFront;
 use super::rx_hook::Hooked;
 use super::tx::TxFront;
+use super::tx_pieces::GrantedPiece;
 use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, BackFeatures, ChannelKeys, QueueKeys};
@@ -26,7 +27,7 @@ use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::{AnyFrontPath, Asks, FrontChain, OfPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Sink, Token};
+use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Sink, Source, Token};
 use crate::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages};
 use crate::units::{EvtchnPort, GrantRef};
 use alloc::boxed::Box;
@@ -257,6 +258,9 @@ impl<P: Platform> FrontQueue<P> {
         if tx > 0 && rx > self.rx.rx.ring_size() {
             self.tx.tx.allow_send_on(tx as u16);
         }
+        if !self.rx.rest.asked.keeps_seen() {
+            self.tx.tx.allow_pieces();
+        }
         self.rx.post(p)
     }
 
@@ -290,6 +294,24 @@ impl<P: Platform> FrontQueue<P> {
     #[inline(always)]
     pub fn publish(&mut self, p: &P) {
         self.tx.publish(p);
+    }
+
+    /// See [`TxHalf::queue_pieces`].
+    #[inline(always)]
+    pub fn queue_pieces(
+        &mut self,
+        p: &P,
+        frame: &impl Source,
+        pieces: &[GrantedPiece],
+        ids: &mut [u16],
+    ) -> Result<bool, PlatformError> {
+        self.tx.queue_pieces(p, frame, pieces, ids)
+    }
+
+    /// See [`TxFront::answered_piece`].
+    #[inline(always)]
+    pub fn answered_piece(&mut self) -> Option<u16> {
+        self.tx.answered_piece()
     }
 
     /// Sends frames from pages of the guest's own; see [`TxFront::send_own`].

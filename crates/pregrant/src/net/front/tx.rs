@@ -9,13 +9,15 @@
 //! while that has room; the last one takes longer frames, slot by slot. A received buffer is sent
 //! on under its own id ([`allow_send_on`](TxFront::allow_send_on)), and is free for RX when its
 //! request is answered. The same holds for a page of the guest's own
-//! ([`tx_own_pages`](crate::net::path::gref_mapping::tx_own_pages)).
+//! ([`tx_own_pages`](crate::net::path::gref_mapping::tx_own_pages)), and for one that the caller
+//! grants for a frame ([`tx_pieces`](super::tx_pieces)).
 //!
 //! What the back may do: answer an id that is not in flight, or more than was sent (faults: the
 //! device is closed); never answer (the queue is full); keep a page mapped (its id is not used
 //! again until the page is released).
 
 use super::regions::OwnRing;
+use super::tx_pieces::Pieces;
 use super::tx_slots::{TxLimits, TxSlots, flags_of, room};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
@@ -44,6 +46,7 @@ pub struct TxFront<P: Platform> {
     multicast_ids: Vec<u16>,
     multicast_refused: u64,
     sent_on: SentOn,
+    pub(super) pieces: Pieces,
     pub(crate) own: Option<Box<OwnTx>>,
 }
 
@@ -149,6 +152,7 @@ impl<P: Platform> TxFront<P> {
             multicast_ids: room(MCAST_LIST_MAX as u32),
             multicast_refused: 0,
             sent_on: SentOn::default(),
+            pieces: Pieces::default(),
             own: None,
         }
     }
@@ -350,7 +354,7 @@ impl<P: Platform> TxFront<P> {
     }
 
     #[inline(always)]
-    fn free_id(&mut self, p: &P, id: u16) {
+    pub(super) fn free_id(&mut self, p: &P, id: u16) {
         if self.chain.settle(p, id) {
             self.slots.free.give(id);
         } else {
@@ -372,7 +376,8 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.prefetch(n);
         // Requests that carry more than a frame's copy are known by their ids; mostly there are
         // none.
-        let are_special = self.sends_on() || self.own.is_some() || !self.multicast_ids.is_empty();
+        let are_special =
+            self.sends_on() || self.own.is_some() || self.pieces.any_out() || !self.multicast_ids.is_empty();
         for k in 0..n {
             let rsp = self.slots.ring.read(k);
             if rsp.status == RSP_NULL {
@@ -398,8 +403,8 @@ impl<P: Platform> TxFront<P> {
         Ok(n)
     }
 
-    /// Takes note that the request of `id` was answered, where it sent a received buffer on, or a
-    /// page of the guest's own. True: it carried a multicast request.
+    /// Takes note that the request of `id` was answered, where it sent a received buffer on, a
+    /// piece, or a page of the guest's own. True: it carried a multicast request.
     #[inline(always)]
     fn is_multicast(&mut self, id: u16) -> bool {
         if self.sends_on() {
@@ -409,6 +414,7 @@ impl<P: Platform> TxFront<P> {
                 self.sent_on.returned.push(buffer);
             }
         }
+        self.pieces.take_answer(id);
         if let Some(own) = &mut self.own {
             own.answered(id);
         }
@@ -444,6 +450,11 @@ impl<P: Platform> TxFront<P> {
     /// The counters, as a copy.
     pub fn stats(&self) -> DirStats {
         DirStats { most_bytes: self.chain.most(), ..self.slots.stats }
+    }
+
+    /// How many ids its requests have.
+    pub fn ids(&self) -> u32 {
+        self.slots.in_flight.len() as u32
     }
 
     /// Slots of its ring.

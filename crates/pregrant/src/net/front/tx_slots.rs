@@ -51,6 +51,12 @@ pub(crate) fn table(n: u32) -> Box<[u16]> {
     vec![NO_ID; n as usize].into_boxed_slice()
 }
 
+/// A flag for each of so many ids, not set.
+#[inline(never)]
+pub(crate) fn flags(n: u32) -> Box<[bool]> {
+    vec![false; n as usize].into_boxed_slice()
+}
+
 /// Room for so many ids.
 pub(crate) fn room(n: u32) -> Vec<u16> {
     let mut room = table(n).into_vec();
@@ -134,7 +140,7 @@ impl<P: Platform> TxSlots<P> {
     pub(crate) fn set_ids(&mut self, ids: Ids) {
         debug_assert!(!self.in_flight.contains(&true));
         self.free = FreeIds::new(ids);
-        self.in_flight = vec![false; ids.all as usize].into_boxed_slice();
+        self.in_flight = flags(ids.all);
     }
 
     /// The request of `id` is on the ring.

@@ -1,0 +1,207 @@
+//! TX frames whose payload stays where it is: in pages that the caller grants for the frame, as
+//! Linux's fragments of an skb are.
+//!
+//! ```text
+//!   head   --copied--> page of an id ----.
+//!   pieces, granted by the caller --------+--> a request each --> ring
+//!   caller: ends the grant <--answered_piece-- answer
+//! ```
+//! Such a frame is an ordinary one of several slots, which every back with `feature-sg` takes. A
+//! piece's id is known to be in flight until its request is answered; only then does the caller end
+//! the grant, and use the page again once it has ended.
+//!
+//! Not where the back keeps the pages that it saw mapped ([`Asked::keeps_seen`]): a reference names
+//! another page the next time. Nor where the first slot or all of a frame is in a staging buffer.
+//!
+//! [`Asked::keeps_seen`]: super::asked::Asked::keeps_seen
+//!
+//! What the back may do: read all of a granted page, not only the piece; keep it mapped after its
+//! answer (the caller waits for the grant's end); answer an id twice (a fault: the device is
+//! closed).
+
+use super::tx::TxFront;
+use super::tx_slots::{TxSlots, flags, flags_of, room};
+use crate::error::PlatformError;
+use crate::net::path::{AnyFrontPath, FrontPath};
+use crate::platform::Platform;
+use crate::port::{MAX_FRAME, Source};
+use crate::shm::SharedBytes;
+use crate::units::{GrantRef, PAGE_SIZE};
+use crate::wire::netif::{Extra, NR_SLOTS_MIN, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// Pieces that a frame can have: its head takes a slot, too.
+pub const PIECES_MAX: usize = NR_SLOTS_MIN - 1;
+
+/// A part of a frame in a page that the caller has granted to the back, for reading. 8 bytes: the
+/// reference, the offset, the length.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrantedPiece {
+    /// The page's.
+    pub gref: GrantRef,
+    /// Where it starts in the page.
+    pub offset: u16,
+    /// Its bytes, at least 1: the piece ends in its page.
+    pub len: u16,
+}
+
+impl GrantedPiece {
+    fn is_in_a_page(&self) -> bool {
+        self.len > 0 && usize::from(self.offset) + usize::from(self.len) <= PAGE_SIZE
+    }
+}
+
+/// The ids whose requests are pieces.
+#[derive(Default)]
+pub(super) struct Pieces {
+    /// By id; empty: the queue takes none.
+    are_out: Box<[bool]>,
+    out: u32,
+    answered: Vec<u16>,
+}
+
+impl Pieces {
+    /// Whether a request that is in flight is one.
+    #[inline(always)]
+    pub(super) fn any_out(&self) -> bool {
+        self.out > 0
+    }
+
+    /// The request of `id` was answered.
+    #[inline(always)]
+    pub(super) fn take_answer(&mut self, id: u16) {
+        let is_out = self.are_out.get_mut(usize::from(id));
+        if is_out.is_some_and(core::mem::take) {
+            self.out -= 1;
+            self.answered.push(id);
+        }
+    }
+
+    #[inline(always)]
+    fn sent(&mut self, id: u16) {
+        if let Some(is_out) = self.are_out.get_mut(usize::from(id)) {
+            *is_out = true;
+            self.out += 1;
+        }
+    }
+}
+
+/// A frame that is none for this: it can be sent by copies.
+const NOT_IN_PIECES: PlatformError =
+    PlatformError { op: "send a frame in pieces that are no such", code: -22 };
+
+impl<P: Platform> TxSlots<P> {
+    /// Writes the requests. There is room. An error: the id, which is to be freed, and nothing is
+    /// on the ring.
+    fn send_pieces<F: FrontPath<P>>(
+        &mut self,
+        p: &P,
+        path: &mut F,
+        ahead: &mut [AnyFrontPath<P>],
+        (frame, head): (&impl Source, usize),
+        (pieces, ids): (&[GrantedPiece], &mut [u16]),
+    ) -> Result<(), (PlatformError, u16)> {
+        let (len, offload) = (frame.len(), *frame.offload());
+        let id = self.free.take();
+        let gref = path.grant(p, id).map_err(|e| (e, id))?;
+        let to = path.bytes().piece_mut(path.start(id), head);
+        debug_assert!(to.is_some(), "a slot is in its region");
+        if let Some(to) = to {
+            frame.copy_to(0, to);
+        }
+        ahead.iter_mut().for_each(|other| other.head(id, frame));
+        let gso = offload.gso_type != 0;
+        let extra = if gso { TXF_EXTRA_INFO } else { 0 };
+        let flags = F::TX_FLAGS | flags_of(&offload) | TXF_MORE_DATA | extra;
+        self.note_sent(id);
+        self.ring.push(&TxRequest { gref, offset: 0, flags, id, size: len as u16 });
+        if gso {
+            let extra = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
+            self.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
+            self.extras_in_flight += 1;
+        }
+        let mut left = pieces.len();
+        for (piece, of_piece) in pieces.iter().zip(ids) {
+            let id = self.free.take();
+            (*of_piece, left) = (id, left - 1);
+            self.note_sent(id);
+            let GrantedPiece { gref, offset, len } = *piece;
+            let flags = if left > 0 { TXF_MORE_DATA } else { 0 };
+            self.ring.push(&TxRequest { gref: gref.0, offset, flags, id, size: len });
+        }
+        self.stats.bytes += len as u64;
+        self.stats.handed_on_by(F::NAME, 1);
+        Ok(())
+    }
+}
+
+fn grants_of<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
+    F::GRANTS
+}
+
+impl<P: Platform> TxFront<P> {
+    /// Frames may be in pieces, if the chain allows it: before the first is sent, of a back that
+    /// keeps no page mapped because it saw it.
+    pub fn allow_pieces(&mut self) {
+        let paths = self.chain.paths();
+        let grants = paths.last().is_some_and(|last| with_path!(last, path => grants_of::<P, _>(path)));
+        if grants && !paths.iter().any(AnyFrontPath::takes_first) {
+            let n = self.ids();
+            self.pieces = Pieces { are_out: flags(n), out: 0, answered: room(n) };
+        }
+    }
+
+    /// Whether they may.
+    #[inline(always)]
+    pub fn takes_pieces(&self) -> bool {
+        !self.pieces.are_out.is_empty() && self.slots.limits.sg
+    }
+
+    /// Writes a frame to the ring whose last bytes are these pieces, of which `ids` gets the ids;
+    /// those before them are copied, at most a page. The next [`publish`](Self::publish) shows it.
+    /// False: no room now.
+    ///
+    /// # Errors
+    /// Nothing is on the ring, and the frame can be sent by [copies](Self::queue): it is none of
+    /// this kind, or no page for its head can be granted.
+    pub fn queue_pieces(
+        &mut self,
+        p: &P,
+        frame: &impl Source,
+        pieces: &[GrantedPiece],
+        ids: &mut [u16],
+    ) -> Result<bool, PlatformError> {
+        let (len, gso_type) = (frame.len(), frame.offload().gso_type);
+        let carried = pieces.iter().map(|piece| usize::from(piece.len)).sum();
+        let head = len.checked_sub(carried).filter(|head| (1..=PAGE_SIZE).contains(head));
+        let fits = self.takes_pieces()
+            && (1..=PIECES_MAX.min(ids.len())).contains(&pieces.len())
+            && pieces.iter().all(GrantedPiece::is_in_a_page)
+            && len <= MAX_FRAME
+            && self.slots.limits.allow(len, gso_type);
+        let Some(head) = head.filter(|_| fits) else { return Err(NOT_IN_PIECES) };
+        let slots = 1 + pieces.len() as u32;
+        if self.slots.ring.free() < slots + u32::from(gso_type != 0) || self.slots.free.len() < slots {
+            return Ok(false);
+        }
+        let last = self.chain.len().saturating_sub(1);
+        let Some((ahead, path)) = self.chain.split(last) else { return Err(NOT_IN_PIECES) };
+        let parts = (pieces, &mut *ids);
+        let sent = with_path!(path, path => self.slots.send_pieces(p, path, ahead, (frame, head), parts));
+        if let Err((e, id)) = sent {
+            self.free_id(p, id);
+            return Err(e);
+        }
+        ids.iter().take(pieces.len()).for_each(|id| self.pieces.sent(*id));
+        Ok(true)
+    }
+
+    /// The id of a piece whose request was answered: its grant can be ended. To be asked after each
+    /// [`reclaim`](Self::reclaim), before the next frame, which may get the id.
+    #[inline(always)]
+    pub fn answered_piece(&mut self) -> Option<u16> {
+        self.pieces.answered.pop()
+    }
+}
