@@ -96,6 +96,14 @@ carried() {
 	[ $((_rx * 10)) -ge $((_all_rx * 9)) ] || fail "$1: of $_all_rx frames to the guest $_rx by this path"
 	note "$1: of $_all_tx frames from the guest $_tx, of $_all_rx to it $_rx by this path"
 }
+# pieces TEXT PATH: TCP from the guest went in the pages of its skbs, unless the back keeps what it saw mapped.
+pieces() {
+	ask one "ethtool -S eth0 | sed -n 's/ *tx_in_pieces: //p'"
+	case $2 in
+	persistent) [ "$ANSWER" = 0 ] || fail "$1: $ANSWER frames in pieces" ;;
+	*) [ "$ANSWER" -gt 0 ] || fail "$1: no frame in pieces" ;;
+	esac
+}
 # moved FROM TO: the vif, live, to another driver.
 moved() {
 	ask one "echo vif-0 > /sys/bus/xen/drivers/$1/unbind && echo vif-0 > /sys/bus/xen/drivers/$2/bind" || { ask one "dmesg | tail -n 20"; fail "not moved from $1 to $2"; }
@@ -115,15 +123,15 @@ unload() {
 	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || { ask one "dmesg | tail -n 30"; fail "the module stays"; }
 	well
 }
-# transfer [SECONDS]: one TCP connection to the guest, in the background. lives VIF: it is there, and its bytes go on.
+# transfer [SECONDS]: a TCP connection to the guest and one from it, in the background. lives VIF: they are there, and their bytes go on.
 transfer() {
 	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
-	iperf3 -J -c 10.9.0.2 -t "${1:-3600}" > /run/live.json &
+	iperf3 -J --bidir -c 10.9.0.2 -t "${1:-3600}" > /run/live.json &
 	TRANSFER=$!
 }
 lives() {
-	_sent=$(count "$1" tx bytes)
-	within 30 eval '[ $(count '"$1"' tx bytes) -gt $((_sent + 1000000)) ]' && kill -0 $TRANSFER
+	_sent=$(count "$1" tx bytes) _came=$(count "$1" rx bytes)
+	within 30 eval '[ $(count '"$1"' tx bytes) -gt $((_sent + 1000000)) ] && [ $(count '"$1"' rx bytes) -gt $((_came + 1000000)) ]' && kill -0 $TRANSFER
 }
 end_transfer() { kill -INT $TRANSFER; wait $TRANSFER; ask one "killall iperf3"; }
 # closes_netback ID: the vif, as when its domain is asked to let go of it; the guest's driver answers.

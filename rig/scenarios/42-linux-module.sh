@@ -13,6 +13,7 @@ front_guest one 2
 id=$(xl domid one)
 module auto
 trial "module on pregrant back"
+pieces "module on pregrant back" auto
 ask one "ethtool -i eth0; ethtool -l eth0; ethtool -g eth0; ethtool -S eth0" || fail "ethtool: $ANSWER"
 transfer
 lives "vif$id.0" || fail "no traffic"

@@ -54,6 +54,7 @@ front_guest one 2 vcpus=2
 vif=vif$(xl domid one).0
 module auto queues=1
 trial "module on netback"
+pieces "module on netback" auto
 segments "module on netback" $vif
 long "module on netback" $vif
 console "module on netback"
@@ -78,6 +79,7 @@ vif=vif$(xl domid one).0
 for path in $PATHS; do
 	module "$path" queues=1
 	trial "module on pregrant back, $path"
+	pieces "$path" "$path"
 	carried "$path"
 	segments "$path" $vif
 	long "$path" $vif
