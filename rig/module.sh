@@ -67,6 +67,21 @@ attached() {
 	ask one "grep -c 'lost 0' /tmp/beside"
 	note "$1: a second vif attached and detached live, 20 pings by it; meanwhile $((ANSWER * 500)) frames by the first, none lost"
 }
+# many TEXT COUNT PARAMETERS: so many vifs more, which all connect at once when the module is loaded again.
+many() {
+	for _n in $(seq "$2"); do
+		xl network-attach one mac=00:16:3e:00:01:$(printf %02x "$_n") bridge=xenbr0 script=/rig/vif-script || fail "$1: xl network-attach, $_n"
+	done
+	ask one "within 60 eval '[ \$(ls -d /sys/bus/xen/drivers/pregrant/vif-* | wc -l) = $(($2 + 1)) ]'" || fail "$1: of $2 vifs more $ANSWER"
+	ask one 'for d in /sys/bus/xen/drivers/pregrant/vif-*; do echo ${d##*/} > /sys/bus/xen/drivers/pregrant/unbind || exit; done; rmmod pregrant' || fail "$1: the module stays"
+	well
+	ask one "insmod /rig/pregrant.ko $3 && addresses 2 && for d in /sys/class/net/eth*; do ip link set \${d##*/} up || exit; done" || fail "$1: loaded again: $ANSWER"
+	ask one "within 60 eval '[ \$(cat /sys/class/net/eth*/carrier | grep -c 1) = $(($2 + 1)) ]'" || { ask one "dmesg | tail -n 40; cat /sys/class/net/eth*/carrier | grep -c 1"; fail "$1: of $(($2 + 1)) vifs $ANSWER connect"; }
+	pings 10.9.0.2 20 0.1 || fail "$1: of 20 pings beside $2 vifs $LOST lost"
+	for _n in $(seq "$2"); do xl network-detach one "$_n" || fail "$1: xl network-detach, $_n"; done
+	ask one "within 60 eval '[ \$(ls -d /sys/bus/xen/drivers/pregrant/vif-* | wc -l) = 1 ]'" || fail "$1: vifs stay"
+	note "$1: $(($2 + 1)) vifs connect at once; all but one are detached"
+}
 # module PATH [PARAMETER...]: loads it, which takes the device.
 module() {
 	ask one "insmod /rig/pregrant.ko path=$* && addresses 2" || { ask one dmesg; fail "the module does not load"; }

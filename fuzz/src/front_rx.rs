@@ -15,6 +15,7 @@
 //! or not, everything that was granted can be taken back.
 
 use crate::guest_pages::{bytes_of, granted};
+use crate::lent_pages::LentPages;
 use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
 use crate::tape::{self, Tape};
 use pregrant::net::checksum;
@@ -107,6 +108,7 @@ struct Game {
     first_rx: u32,
     diverted: Diverted,
     actions: HookStats,
+    lends: LentPages,
 }
 
 /// What a hook was asked, and said.
@@ -197,10 +199,14 @@ impl Game {
             first_rx: SLOTS + longer,
             diverted: Diverted::new(),
             actions: HookStats::default(),
+            lends: LentPages::new(&rig),
             rig,
         };
         if sends_on {
             game.tx.allow_send_on((SLOTS + longer) as u16);
+        }
+        if how & 16 != 0 {
+            game.tx.allow_pieces();
         }
         game
     }
@@ -224,6 +230,7 @@ impl Game {
             4 => self.hold(tape.below(256)),
             5 => {
                 let n = self.held.len();
+                self.lends.held.pop();
                 if n > 0 {
                     self.held.remove(tape.below(n.min(256)));
                 }
@@ -281,6 +288,13 @@ impl Game {
     }
 
     fn send(&mut self, tape: &mut Tape<'_>) {
+        if self.tx.takes_pieces() && tape.below(2) == 1 {
+            if let Some((frame, offload)) = self.lends.queue(&self.rig, &mut self.tx, tape) {
+                self.tx.publish(&self.rig.guest, &self.chans[0]);
+                self.frame_sent(&frame, offload);
+            }
+            return;
+        }
         let lens = [60usize, 14, 1, 128, 129, 256, 1514, 4096, 4097, 65535];
         let (len, many, gso) = (tape.one_of(&lens), 1 + tape.below(8), tape.below(4) == 3);
         let offload = match gso {
@@ -316,11 +330,11 @@ impl Game {
     /// The frame that the next requests describe, and how it is to be cut.
     fn tx_frame(&mut self) -> (Vec<u8>, (u8, u16)) {
         let (mut bytes, mut gso) = (Vec::new(), (0, 0));
-        let (mut total, mut more) = (None, true);
+        let (mut first, mut more) = (None, true);
         while more {
             let req = self.next_tx();
-            let len = if total.is_none() { usize::from(req.size).min(PAGE_SIZE) } else { req.size.into() };
-            total.get_or_insert(usize::from(req.size));
+            let (is_first, len) = (first.is_none(), usize::from(req.size));
+            first.get_or_insert(req);
             assert!(self.in_flight.insert(req.id, req.gref).is_none(), "id {} is in flight twice", req.id);
             if self.per_frame && req.gref != 0 {
                 let held = self.held.iter().any(|(id, answered, _)| *id == req.id && *answered);
@@ -336,10 +350,9 @@ impl Game {
                 bytes.extend(bytes_of(area.bytes(), area.start(buffer) + req.offset as usize, len));
                 return (bytes, gso);
             }
-            bytes.extend(match (req.gref, self.tx.chain().staging()) {
-                (0, Some(area)) => bytes_of(area.bytes(), area.start(req.id) + req.offset as usize, len),
-                (gref, _) => granted(&self.rig, gref, req.offset, len).expect("a granted page"),
-            });
+            if !is_first {
+                bytes.extend(self.sent_bytes(&req, len));
+            }
             if req.flags & TXF_EXTRA_INFO != 0 {
                 let words = self.next_tx().to_words();
                 let Ok((Extra::Gso { size, gso_type }, false)) = Extra::parse_tx(words) else {
@@ -350,8 +363,17 @@ impl Game {
             }
             more = req.flags & TXF_MORE_DATA != 0;
         }
-        assert_eq!(total, Some(bytes.len()));
-        (bytes, gso)
+        // The first request has the length of all.
+        let first = first.expect("a request");
+        let head = usize::from(first.size).checked_sub(bytes.len()).expect("slots within the frame's length");
+        ([self.sent_bytes(&first, head), bytes].concat(), gso)
+    }
+
+    fn sent_bytes(&self, req: &TxRequest, len: usize) -> Vec<u8> {
+        match (req.gref, self.tx.chain().staging()) {
+            (0, Some(area)) => bytes_of(area.bytes(), area.start(req.id) + req.offset as usize, len),
+            (gref, _) => granted(&self.rig, gref, req.offset, len).expect("a granted page"),
+        }
     }
 
     fn next_tx(&mut self) -> TxRequest {
@@ -387,7 +409,10 @@ impl Game {
             && self.in_flight.get(&req.id) == Some(&req.gref)
             && let Ok(map) = self.rig.host.map(GUEST, &[GrantRef(req.gref)], Access::ReadOnly)
         {
-            self.held.push((req.id, false, map));
+            match self.lends.out.contains_key(&req.id) {
+                true => self.lends.held.push(map),
+                false => self.held.push((req.id, false, map)),
+            }
         }
     }
 
@@ -418,6 +443,7 @@ impl Game {
         while let Some(buffer) = self.tx.returned() {
             self.rx.give_back(buffer);
         }
+        self.lends.answered(&self.rig, &mut self.tx);
         assert_eq!(
             self.rx.buffers().on_tx() as usize,
             self.on_tx.len(),
@@ -773,8 +799,9 @@ impl Game {
 
     fn close(mut self) {
         self.release(usize::MAX);
-        let Self { rig, tx, rx, tx_ring, rx_ring, chans, held, rx_pages, .. } = self;
+        let Self { rig, tx, rx, tx_ring, rx_ring, chans, held, rx_pages, lends, .. } = self;
         drop((held, rx_pages, tx_ring, rx_ring, chans));
+        lends.close(&rig);
         release_front(&rig.guest, tx.into_parts());
         release_front(&rig.guest, rx.into_parts());
         rig.assert_empty();

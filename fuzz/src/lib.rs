@@ -13,6 +13,7 @@
 mod blk_model;
 mod blk_ring;
 mod guest_pages;
+mod lent_pages;
 #[path = "../../crates/pregrant/tests/rig/mod.rs"]
 mod rig;
 #[path = "../../crates/pregrant/tests/blk/shared_disk.rs"]

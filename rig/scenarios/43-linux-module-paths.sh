@@ -1,4 +1,4 @@
-# shows: the kernel module of linux/ on netback and on `pregrant back` by each of its paths (as the back counts frames), beside xen-netfront: numbered frames both ways, iperf3 both ways by IPv4 and IPv6 with its segments, MTU 1500, 9000 and 65517, 1 and 2 queues; a vif attached and detached live; netconsole, and multicast that the back leaves out
+# shows: the kernel module of linux/ on netback and on `pregrant back` by each of its paths (as the back counts frames), beside xen-netfront: numbered frames both ways, iperf3 both ways by IPv4 and IPv6 with its segments, MTU 1500, 9000 and 65517, 1 and 2 queues; a vif attached and detached live, thirteen that connect at once; netconsole, and multicast that the back leaves out
 # seconds: 900
 # module: yes
 . /rig/module.sh
@@ -105,6 +105,7 @@ ask one "within 20 eval 'ethtool -S eth0 | grep -q \"connects: 2\" && grep -q 1 
 combined 1
 both_ways "one queue by ethtool -L" 2000
 attached "module on pregrant back"
+many "module on pregrant back" 12 "path=auto queues=1"
 unload
 ! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
 ask one end
