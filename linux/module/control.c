@@ -53,7 +53,7 @@ void pregrant_resume(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	if (dev->running || !dev->open || !dev->lent || READ_ONCE(dev->closed))
+	if (dev->running || !dev->open || !dev->lent || READ_ONCE(dev->closed) || READ_ONCE(dev->restored))
 		return;
 	dev->running = true;
 	for (k = 0; k < dev->lent; k++) {
@@ -194,6 +194,10 @@ static void step(struct pregrant_device *dev)
 	pregrant_resume(dev);
 	mutex_unlock(&dev->lending);
 	pregrant_multicast_all(dev);
+	/* The network may find this address at another port from here on. */
+	mutex_unlock(&dev->control);
+	netdev_notify_peers(dev->netdev);
+	mutex_lock(&dev->control);
 }
 
 /* Under `control`: `ethtool -L`. A back that broke the protocol gets no other chance by it. */
@@ -208,6 +212,21 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 	pregrant_end(dev);
 	if (pregrant_begin(dev))
 		netdev_err(dev->netdev, "cannot restart\n");
+}
+
+/* Under `control`: the guest was restored, and another back may be at the other end. */
+static void begin_restored(struct pregrant_device *dev)
+{
+	if (dev->front) {
+		take_back(dev);
+		pregrant_front_restored(dev->front);
+		pregrant_front_free(dev->front);
+	}
+	clear_bit(0, &dev->failed);
+	WRITE_ONCE(dev->closed, false);
+	WRITE_ONCE(dev->restored, false);
+	if (pregrant_begin(dev))
+		netdev_err(dev->netdev, "cannot begin again\n");
 }
 
 /* For all that the front can allocate in a call. */
@@ -234,6 +253,8 @@ static void control(struct pregrant_device *dev)
 	if (dev->short_of_memory)
 		pk_error_remove(dev);
 	dev->short_of_memory = false;
+	if (READ_ONCE(dev->restored))
+		begin_restored(dev);
 	if (queues)
 		restart_with(dev, queues);
 	if (dev->front)

@@ -133,6 +133,23 @@ static void back_changed(struct xenbus_device *xbdev, enum xenbus_state state)
 		pregrant_wake_control(dev);
 }
 
+/*
+ * Before tasks and control go on: no frame travels until the front has begun again. The stack keeps
+ * the interface, as when a back has gone.
+ */
+static int restored(struct xenbus_device *xbdev)
+{
+	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
+
+	WRITE_ONCE(dev->restored, true);
+	mutex_lock(&dev->lending);
+	pregrant_pause(dev);
+	mutex_unlock(&dev->lending);
+	netif_carrier_off(dev->netdev);
+	pregrant_wake_control(dev);
+	return 0;
+}
+
 static void take_away(struct xenbus_device *xbdev)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
@@ -180,6 +197,7 @@ static struct xenbus_driver driver = {
 	.probe = probe,
 	.remove = REMOVE,
 	.otherend_changed = back_changed,
+	.resume = restored,
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
 	/* Where a back is late or dead a load does not wait for minutes. */
 	.not_essential = true,

@@ -88,6 +88,7 @@ struct pregrant_device {
 	struct delayed_work work;
 	struct list_head channels; /* under `control`, as are the front and these */
 	bool gone, closed, short_of_memory;
+	bool restored; /* in a new domain: nothing of before is granted */
 
 	struct mutex lending;
 	unsigned int lent; /* queues; 0: not connected */

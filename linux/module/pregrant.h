@@ -97,6 +97,7 @@ void pregrant_front_slots(const struct pregrant_front *front, u32 slots[2]);
 u64 pregrant_front_begins_at(const struct pregrant_front *front);
 void pregrant_front_close(struct pregrant_front *front);
 void pregrant_front_removed(struct pregrant_front *front);
+void pregrant_front_restored(struct pregrant_front *front);
 bool pregrant_front_is_closed(const struct pregrant_front *front);
 u64 pregrant_front_kept_pages(const struct pregrant_front *front);
 void pregrant_front_free(struct pregrant_front *front);

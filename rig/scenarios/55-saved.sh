@@ -1,24 +1,14 @@
 # shows: a guest on `pregrant back` is saved and restored by xl, reboots, crashes, and another begins; on the network each time
 # seconds: 300
+. /rig/saved.sh
 bridge
 back
 linux_guest one 2
 ask one "echo here > /tmp/mark"
 for n in 1 2; do
 	old=$(xl domid one)
-	# The image goes through a pipe and gzip: dom0 has no disk.
-	mkfifo /run/image
-	gzip -1 < /run/image > /run/one.gz & packing=$!
-	xl save one /run/image || fail "xl save"
-	wait $packing
-	within 10 [ ! -e "/sys/class/net/vif$old.0" ] || fail "vif$old.0 stays"
-	say "saved: $(wc -c < /run/one.gz) bytes packed"
-	gzip -dc < /run/one.gz > /run/image & packing=$!
-	xl restore /run/image || fail "xl restore"
-	wait $packing
-	rm /run/image /run/one.gz
+	saved one
 	new=$(xl domid one)
-	[ "$new" != "$old" ] || fail "the same domain"
 	within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "not on the network after xl restore"
 	pings 10.9.0.2 20 0.1 || fail "$LOST of 20 pings lost"
 	ask one "grep here /tmp/mark" || fail "it is not the same guest"

@@ -334,6 +334,13 @@ pub extern "C" fn pregrant_front_removed(front: &mut Front) {
     front.vif.removed(&front.p);
 }
 
+/// The guest was restored: no grant and no channel of before is there. Its queues are
+/// [back](pregrant_front_take_back); afterwards it is to be freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_restored(front: &mut Front) {
+    front.vif.restored(&front.p);
+}
+
 /// Whether all of its memory is the kernel's again.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_is_closed(front: &Front) -> bool {

@@ -182,6 +182,7 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
         "net.sh",
         "disk.sh",
         "module.sh",
+        "saved.sh",
         "store.script",
         "vif-script",
         "block-script",

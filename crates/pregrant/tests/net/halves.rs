@@ -3,9 +3,10 @@
 #![cfg(not(miri))]
 
 use crate::pair::{Pair, ordinary};
-use crate::rig::{HOST, TestPort, byte};
+use crate::rig::bus::device;
+use crate::rig::{GUEST, HOST, TestPort, byte};
 
-use pregrant::net::back::{Polled, VifConfig};
+use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif};
 use pregrant::platform::Platform;
@@ -221,5 +222,26 @@ fn a_front_begins_again_for_a_back_that_stays_at_2() {
         pair.connect();
     }
     assert!(pair.front.is_live(), "front {:?}, back {:?}", pair.front.state(), pair.back.state());
+    pair.exchange(100, 1);
+}
+
+/// Its domain is another one: the back of before has nothing, and neither has the front, which had
+/// lent its queues.
+#[test]
+fn a_restored_guest_has_nothing_granted() {
+    let mut pair = Pair::new(ordinary(), VifConfig::default());
+    pair.front = FrontVif::new(HOST, ordinary(), true);
+    pair.connect();
+    let queues = pair.front.hand_out_queues();
+    drop(std::mem::replace(&mut pair.back, BackVif::new(GUEST, 0, VifConfig::default())));
+    assert_eq!(pair.front.restored(&pair.g), FrontStep::Recall);
+    pair.front.take_back(queues);
+    assert_eq!(pair.front.restored(&pair.g), FrontStep::Closed);
+    let left = pair.xen.counts();
+    assert_eq!((left.grants, left.mapped, left.channels, pair.front.is_closed()), (0, 0, 0, true));
+    // The toolstack makes its directories again, and a front begins.
+    (pair.fb, pair.bb) = device();
+    pair.front = FrontVif::new(HOST, ordinary(), true);
+    pair.connect();
     pair.exchange(100, 1);
 }

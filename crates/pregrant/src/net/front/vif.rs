@@ -274,6 +274,17 @@ impl<P: Platform> FrontVif<P> {
         FrontStep::Closed
     }
 
+    /// The guest was restored, in a new domain: nothing of before is granted, and no channel is
+    /// there. All memory is released, and another front is to be made. Where its queues are handed
+    /// out it comes to [`FrontStep::Recall`], as with [`removed`](Self::removed).
+    pub fn restored(&mut self, p: &P) -> FrontStep {
+        let came_to = self.removed(p);
+        if came_to == FrontStep::Closed {
+            self.regions.release(p);
+        }
+        came_to
+    }
+
     /// Whether the vif is closed and all of its memory is our own again, and no frame is lent.
     /// Never so of one that reconnects and was connected before: it keeps its pages for the next
     /// time.

@@ -1,0 +1,18 @@
+# A guest of dom0's scenarios that is saved and restored by xl. Sourced by those, after net.sh.
+
+# saved NAME: it is another domain afterwards, and its vif went meanwhile.
+saved() {
+	_old=$(xl domid "$1")
+	# The image goes through a pipe and gzip: dom0 has no disk.
+	mkfifo /run/image
+	gzip -1 < /run/image > /run/image.gz & _packing=$!
+	xl save "$1" /run/image || fail "xl save"
+	wait $_packing
+	within 10 [ ! -e "/sys/class/net/vif$_old.0" ] || fail "vif$_old.0 stays"
+	say "saved: $(wc -c < /run/image.gz) bytes packed"
+	gzip -dc < /run/image.gz > /run/image & _packing=$!
+	xl restore /run/image || fail "xl restore"
+	wait $_packing
+	rm /run/image /run/image.gz
+	[ "$(xl domid "$1")" != "$_old" ] || fail "the same domain"
+}
