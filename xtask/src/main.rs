@@ -22,6 +22,9 @@
 //!   cargo xtask linux [selftest] [--headers DIR | --release N] [--frames N]
 //!                               the kernel module of linux/, by the headers of this machine, of DIR or of Debian N;
 //!                               selftest: both ends of a vif in a kernel, in QEMU without Xen
+//!   cargo xtask package guest [--try 11|12|13]
+//!                               pregrant-guest-dkms, a package of the kernel module; --try: installed and removed in
+//!                               such a Debian
 //!   cargo xtask book            docs as one site, target/book/html, by mdBook
 //! ```
 //!
@@ -36,6 +39,7 @@ mod layer;
 mod linux;
 mod markdown;
 mod messages;
+mod package;
 mod rig;
 mod silence;
 mod suite;
@@ -57,6 +61,7 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
        cargo xtask linux [selftest] [--headers DIR | --release 12|13] [--frames N]
+       cargo xtask package guest [--try 11|12|13]...
        cargo xtask messages [--rekey] | cargo xtask book";
 
 fn main() -> ExitCode {
@@ -96,6 +101,10 @@ fn main() -> ExitCode {
         },
         ["linux", args @ ..] => match linux::Selection::parse(args) {
             Ok(selection) => return end(linux::make(&Workspace::find(), &selection)),
+            Err(what) => Err(what),
+        },
+        ["package", args @ ..] => match package::Selection::parse(args) {
+            Ok(selection) => return end(package::make(&Workspace::find(), &selection)),
             Err(what) => Err(what),
         },
         ["book"] => return end(book::make(&Workspace::find())),

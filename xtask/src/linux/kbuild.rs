@@ -47,6 +47,13 @@ fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
 
+/// C's files, and Kbuild.
+pub(super) fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    let dir = w.root().join("linux/module");
+    let files = std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    Ok(files.flatten().map(|file| file.path()).filter(|path| path.is_file()).collect())
+}
+
 /// Builds the modules in `dir`. Their paths.
 pub(super) fn build(
     w: &Workspace,
@@ -56,9 +63,7 @@ pub(super) fn build(
 ) -> Result<Vec<PathBuf>, String> {
     let place = |e: std::io::Error| format!("{}: {e}", dir.display());
     empty_dir(dir)?;
-    let sources =
-        std::fs::read_dir(w.root().join("linux/module")).map_err(place)?.flatten().map(|f| f.path());
-    for file in sources.filter(|path| path.is_file()).chain(objects.iter().cloned()) {
+    for file in sources(w)?.into_iter().chain(objects.iter().cloned()) {
         let to = dir.join(file.file_name().unwrap_or_default());
         std::fs::copy(&file, &to).map_err(place)?;
     }

@@ -76,7 +76,17 @@ pub fn modules(w: &Workspace, release: Option<&str>) -> Result<Vec<PathBuf>, Str
     Ok(built(w, None, release, &objects(w)?)?.1)
 }
 
-/// Rust's part, which is the same for each kernel.
+/// C's part, and Kbuild.
+pub fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    kbuild::sources(w)
+}
+
+/// Rust's part of the driver.
+pub fn front(w: &Workspace) -> Result<PathBuf, String> {
+    objects(w)?.into_iter().next().ok_or("no object of the driver".into())
+}
+
+/// Rust's part, which is the same for each kernel: of the driver, and of the self-test.
 fn objects(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     tool::debian(w, "ld", "binutils")?;
     let dir = place(w);

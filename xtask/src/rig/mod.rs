@@ -30,7 +30,7 @@ use scenario::{Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
 
-pub use plain::{plain, sources};
+pub use plain::{plain, sources, sources_of};
 pub use selection::Selection;
 
 /// The guests' and dom0's C library need not be this machine's: programs are linked statically.

@@ -82,10 +82,10 @@ pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
 }
 
 /// Where packages of a release come from, as a sources.list(5).
-pub(super) fn sources_of(rig: &Rig<'_>, release: &Release) -> Result<String, String> {
+pub(super) fn sources_of(rig: &Rig<'_>, codename: &str) -> Result<String, String> {
     let apt = Apt { rig, lists: None, fresh: Cell::new(false) };
     let own = own_codename()?;
-    Ok(sources(&apt.targets()?, &own, release.codename))
+    Ok(sources(&apt.targets()?, &own, codename))
 }
 
 /// This machine's release.

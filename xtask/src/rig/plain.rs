@@ -22,8 +22,12 @@ pub struct Plain {
 /// Where packages of a release come from: a sources.list(5), and its codename.
 pub fn sources(w: &Workspace, number: &str) -> Result<(String, &'static str), String> {
     let release = Release::asked_for(number)?;
-    let rig = Rig::new(w, &Selection::default());
-    Ok((packages::sources_of(&rig, release)?, release.codename))
+    Ok((sources_of(w, release.codename)?, release.codename))
+}
+
+/// The same of a release that the rig does not play.
+pub fn sources_of(w: &Workspace, codename: &str) -> Result<String, String> {
+    packages::sources_of(&Rig::new(w, &Selection::default()), codename)
 }
 
 /// Debian's kernel, and `files`, the first as its first process.

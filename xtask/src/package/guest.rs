@@ -1,0 +1,70 @@
+//! `pregrant-guest-dkms`: for guests, which need no Rust.
+//!
+//! ```text
+//!   /usr/src/pregrant-guest-VERSION    C of linux/module, front.core, dkms.conf
+//!   /etc/modprobe.d                    pregrant is loaded before xen-netfront
+//!   /usr/share/initramfs-tools/hooks   ... in the initial file system, too
+//! ```
+
+use crate::linux;
+use crate::tool;
+use crate::workspace::{Workspace, empty_dir, read, run, write};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "pregrant-guest-dkms";
+
+/// The version of the workspace.
+fn version(w: &Workspace) -> Result<String, String> {
+    let manifest = read(&w.root().join("Cargo.toml"))?;
+    let line = manifest.lines().find_map(|line| line.strip_prefix("version = "));
+    Ok(line.ok_or("Cargo.toml has no version")?.trim_matches('"').to_string())
+}
+
+/// Builds it.
+pub(super) fn build(w: &Workspace) -> Result<PathBuf, String> {
+    tool::debian(w, "dpkg-deb", "dpkg")?;
+    let version = version(w)?;
+    let dir = w.target().join("package");
+    let root = dir.join("guest");
+    empty_dir(&root)?;
+    let source = format!("usr/src/pregrant-guest-{version}");
+    let put = |from: &Path, to: &str, mode: u32| put(from, &root.join(to), mode, &version);
+    for file in linux::sources(w)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !name.starts_with("selftest") {
+            put(&file, &format!("{source}/{name}"), 0o644)?;
+        }
+    }
+    put(&linux::front(w)?, &format!("{source}/front.core"), 0o644)?;
+    let of = |name: &str| w.root().join("dist/guest").join(name);
+    put(&of("dkms.conf"), &format!("{source}/dkms.conf"), 0o644)?;
+    put(&of("modprobe.conf"), "etc/modprobe.d/pregrant-guest.conf", 0o644)?;
+    put(&of("initramfs-hook"), "usr/share/initramfs-tools/hooks/pregrant-guest", 0o755)?;
+    for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+        put(&w.root().join(licence), &format!("usr/share/doc/{NAME}/{licence}"), 0o644)?;
+    }
+    put(&of("control"), "DEBIAN/control", 0o644)?;
+    for script in ["postinst", "prerm", "postrm"] {
+        put(&of(script), &format!("DEBIAN/{script}"), 0o755)?;
+    }
+    write(&root.join("DEBIAN/conffiles"), "/etc/modprobe.d/pregrant-guest.conf\n")?;
+    let package = dir.join(format!("{NAME}_{version}_amd64.deb"));
+    run(w.program("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(&package))?;
+    println!("package: {}", package.display());
+    Ok(package)
+}
+
+/// Copies a file, with the version where it says so.
+fn put(from: &Path, to: &Path, mode: u32, version: &str) -> Result<(), String> {
+    let said = |e: std::io::Error| format!("{} to {}: {e}", from.display(), to.display());
+    fs::create_dir_all(to.parent().unwrap_or(to)).map_err(said)?;
+    let bytes = fs::read(from).map_err(said)?;
+    let bytes = match String::from_utf8(bytes) {
+        Ok(text) => text.replace("@VERSION@", version).into_bytes(),
+        Err(binary) => binary.into_bytes(),
+    };
+    write(to, bytes)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode)).map_err(said)
+}

@@ -1,0 +1,67 @@
+//! `cargo xtask package`: packages of Debian, made and tried.
+//!
+//! ```text
+//!   guest      pregrant-guest-dkms: the kernel module, its Rust prebuilt, its C built by DKMS
+//!   trial      a release's file system, in which a package is installed and removed
+//! ```
+//! Everything is below `target/package`.
+
+mod guest;
+mod trial;
+
+use crate::workspace::Workspace;
+
+/// The command line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Releases of Debian in which it is tried.
+    releases: Vec<String>,
+}
+
+impl Selection {
+    /// From a command line.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
+        let mut selection = Self::default();
+        let mut args = args.iter();
+        match args.next() {
+            Some(&"guest") => {}
+            _ => return Err("package wants a name: guest".into()),
+        }
+        while let Some(arg) = args.next() {
+            let number = args.next().filter(|_| *arg == "--try");
+            let number = number.ok_or_else(|| format!("package guest knows no {arg:?} like that"))?;
+            if trial::codename(number).is_none() {
+                return Err(format!("--try is of 11, 12 or 13, not {number:?}"));
+            }
+            selection.releases.push((*number).into());
+        }
+        Ok(selection)
+    }
+}
+
+/// Makes the package, and tries it.
+pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
+    let package = guest::build(w)?;
+    for number in &selection.releases {
+        trial::play(w, number, &package)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Selection;
+
+    #[test]
+    fn a_command_line_says_where_to_try() {
+        let releases = vec!["11".to_string(), "13".into()];
+        let parsed = Selection::parse(&["guest", "--try", "11", "--try", "13"]);
+        assert_eq!(parsed, Ok(Selection { releases }));
+        assert_eq!(Selection::parse(&["guest"]), Ok(Selection::default()));
+        for wrong in
+            [&[][..], &["dom0"], &["guest", "--try"], &["guest", "--try", "10"], &["guest", "now", "12"]]
+        {
+            assert!(Selection::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A package in a release of Debian: a file system of its own, made by mmdebstrap, with a kernel and
+//! its headers. It is removed afterwards.
+//!
+//! ```text
+//!   install --> a module for the kernel; in its initial file system; modprobe takes it first
+//!   remove  --> none of these; xen-netfront is there as before
+//! ```
+
+use crate::rig;
+use crate::tool;
+use crate::workspace::{Workspace, empty_dir, run, write};
+use std::path::Path;
+
+/// What such a guest has. DKMS asks for no compiler where nothing is recommended.
+const PACKAGES: &str = "linux-image-amd64,linux-headers-amd64,initramfs-tools,dkms,kmod,gcc,make,libelf-dev";
+
+/// Of a release's number.
+pub(super) fn codename(number: &str) -> Option<&'static str> {
+    match number {
+        "11" => Some("bullseye"),
+        "12" => Some("bookworm"),
+        "13" => Some("trixie"),
+        _ => None,
+    }
+}
+
+/// In the file system: what has to be so after each step. A line that fails ends it.
+const CHECKS: &str = r#"set -e
+kernel=$(ls /lib/modules | sort -V | tail -n 1)
+alias=xen:vif
+first() { modprobe --show-depends -S "$kernel" $alias 2>&1 | sed -n 's,.*/\([^/ ]*\)\.ko.*,\1,p' | tr - _ | head -n 1; }
+in_initrd() { lsinitramfs "/boot/initrd.img-$kernel" | grep -c "/$1\.ko" || true; }
+say() { echo "package: kernel $kernel, $1: $alias loads $(first) first; initial file system: $(in_initrd pregrant) pregrant, $(in_initrd xen-netfront) xen-netfront"; }
+echo xen-netfront >> /etc/initramfs-tools/modules
+update-initramfs -u -k all > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }
+say before
+[ "$(first)" = xen_netfront ]
+dpkg -i /tmp/package.deb > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }
+say installed
+[ "$(first)" = pregrant ] && [ "$(in_initrd pregrant)" = 1 ] && [ "$(in_initrd xen-netfront)" = 1 ]
+modinfo -k "$kernel" pregrant | grep -E '^(filename|vermagic)'
+dpkg -r pregrant-guest-dkms > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }
+say removed
+[ "$(first)" = xen_netfront ] && [ "$(in_initrd pregrant)" = 0 ] && ! modinfo -k "$kernel" pregrant > /dev/null 2>&1
+dpkg -P pregrant-guest-dkms > /dev/null
+[ ! -e /etc/modprobe.d/pregrant-guest.conf ]
+"#;
+
+/// Tries it in Debian `number`.
+pub(super) fn play(w: &Workspace, number: &str, package: &Path) -> Result<(), String> {
+    if !tool::is_root(w) {
+        return Err("a package is tried as root, for chroot".into());
+    }
+    tool::debian(w, "mmdebstrap", "mmdebstrap")?;
+    let codename = codename(number).ok_or("no such release")?;
+    let dir = w.target().join("package").join(format!("debian-{number}"));
+    empty_dir(&dir)?;
+    let (list, checks) = (dir.join("sources.list"), dir.join("checks"));
+    write(&list, rig::sources_of(w, codename)?)?;
+    write(&checks, CHECKS)?;
+    let copy = |from: &Path, to: &str| format!("--customize-hook=cp '{}' \"$1{to}\"", from.display());
+    let mut mmdebstrap = w.program("mmdebstrap");
+    mmdebstrap.args(["--quiet", "--variant=minbase", "--aptopt=APT::Install-Recommends \"false\""]);
+    mmdebstrap.arg(format!("--include={PACKAGES}"));
+    mmdebstrap.args([copy(package, "/tmp/package.deb"), copy(&checks, "/tmp/checks")]);
+    mmdebstrap.arg("--customize-hook=chroot \"$1\" sh /tmp/checks");
+    // Nothing of it is kept.
+    run(mmdebstrap.args(["--format=null", codename, "-"]).arg(&list))?;
+    println!("package: tried in Debian {number}");
+    Ok(())
+}
