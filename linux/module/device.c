@@ -134,7 +134,7 @@ static void back_changed(struct xenbus_device *xbdev, enum xenbus_state state)
 }
 
 /*
- * Before tasks and control go on: no frame travels until the front has begun again. The stack keeps
+ * Before tasks and control go on: no frame travels until another front has started. The stack keeps
  * the interface, as when a back has gone.
  */
 static int restored(struct xenbus_device *xbdev)
@@ -228,7 +228,8 @@ static void __exit pregrant_exit(void)
 
 	xenbus_unregister_driver(&driver);
 	destroy_workqueue(pregrant_control);
-	left = atomic64_read(&pregrant_grants) - atomic64_read(&pregrant_grants_ended);
+	left = atomic64_read(&pregrant_grants) - atomic64_read(&pregrant_grants_ended) -
+	       atomic64_read(&pregrant_grants_deferred);
 	if (left)
 		pr_warn("pregrant: %lld grants did not end\n", left);
 }

@@ -158,7 +158,7 @@ extern atomic_t pregrant_spurious_events;
 void pregrant_channels_meet(struct pregrant_device *dev);
 
 /* grants.c */
-extern atomic64_t pregrant_grants, pregrant_grants_ended;
+extern atomic64_t pregrant_grants, pregrant_grants_ended, pregrant_grants_deferred;
 
 /* ethtool.c */
 extern const struct ethtool_ops pregrant_ethtool;

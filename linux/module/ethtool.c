@@ -11,8 +11,8 @@ static const char *const counters[PREGRANT_COUNTERS] = {
 	"frames", "bytes", "staged", "granted", "persistent", "errors", "dropped", "events_sent",
 };
 static const char *const of_all[] = {
-	"connects", "grants", "grants_ended", "atomic_allocations", "memory_waits", "spurious_events", "kept_pages",
-	"tx_in_pieces",
+	"connects", "grants", "grants_ended", "grants_deferred", "atomic_allocations", "memory_waits",
+	"spurious_events", "kept_pages", "tx_in_pieces",
 };
 
 static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
@@ -54,6 +54,7 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	*to++ = READ_ONCE(dev->connects);
 	*to++ = atomic64_read(&pregrant_grants);
 	*to++ = atomic64_read(&pregrant_grants_ended);
+	*to++ = atomic64_read(&pregrant_grants_deferred);
 	*to++ = atomic_read(&pregrant_atomic_allocations);
 	*to++ = atomic_read(&pregrant_memory_waits);
 	*to++ = atomic_read(&pregrant_spurious_events);

@@ -10,6 +10,8 @@
 /* How many there were, of all devices: ethtool -S shows that frames cost none. */
 atomic64_t pregrant_grants = ATOMIC64_INIT(0);
 atomic64_t pregrant_grants_ended = ATOMIC64_INIT(0);
+/* Those that the kernel ends, when the back has let go. */
+atomic64_t pregrant_grants_deferred = ATOMIC64_INIT(0);
 
 int pk_grant(u16 to, void *at, bool readonly)
 {

@@ -61,6 +61,7 @@ static void end_grant(struct pregrant_queue *queue, grant_ref_t gref)
 		atomic64_inc(&pregrant_grants_ended);
 		return;
 	}
+	atomic64_inc(&pregrant_grants_deferred);
 	queue->lends = false;
 	/* It takes a reference to the page until the grant has ended. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)

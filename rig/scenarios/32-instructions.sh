@@ -162,7 +162,7 @@ fronted() {
 	BACK_PID=
 }
 
-# moduled PATH[,PARAMETER...] WAY: those of a guest with the kernel module.
+# moduled PATH[+PARAMETER...] WAY: those of a guest with the kernel module.
 moduled() {
 	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
 	if [ "$2" = netback ]; then
@@ -172,7 +172,7 @@ moduled() {
 		back --tap-way "$2"
 	fi
 	front_guest two 3
-	ask two "insmod /rig/pregrant.ko path=$(echo $1 | tr , ' ') && addresses 3 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || fail "the module does not connect"
+	ask two "insmod /rig/pregrant.ko path=$(echo $1 | tr + " ") && addresses 3 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || fail "the module does not connect"
 	meet two 3
 	[ "$2" = netback ] || placed "module/$1/$2"
 	rows "module/$1/$2"

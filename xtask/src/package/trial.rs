@@ -1,5 +1,5 @@
-//! A package in a release of Debian: a file system of its own, made by mmdebstrap, with a kernel and
-//! its headers. It is removed afterwards.
+//! A package in a release of Debian: a file system of its own, made by mmdebstrap, with a kernel
+//! and its headers. Nothing of it is kept.
 //!
 //! ```text
 //!   install --> a module for the kernel; in its initial file system; modprobe takes it first

@@ -19,74 +19,16 @@
 //! answer (the caller waits for the grant's end); answer an id twice (a fault: the device is
 //! closed).
 
+use super::pieces::{GrantedPiece, PIECES_MAX, Pieces};
 use super::tx::TxFront;
-use super::tx_slots::{TxSlots, flags, flags_of, room};
+use super::tx_slots::{TxSlots, flags_of};
 use crate::error::PlatformError;
 use crate::net::path::{AnyFrontPath, FrontPath};
 use crate::platform::Platform;
 use crate::port::{MAX_FRAME, Source};
 use crate::shm::SharedBytes;
-use crate::units::{GrantRef, PAGE_SIZE};
-use crate::wire::netif::{Extra, NR_SLOTS_MIN, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-
-/// Pieces that a frame can have: its head takes a slot, too.
-pub const PIECES_MAX: usize = NR_SLOTS_MIN - 1;
-
-/// A part of a frame in a page that the caller has granted to the back, for reading. 8 bytes: the
-/// reference, the offset, the length.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct GrantedPiece {
-    /// The page's.
-    pub gref: GrantRef,
-    /// Where it starts in the page.
-    pub offset: u16,
-    /// Its bytes, at least 1: the piece ends in its page.
-    pub len: u16,
-}
-
-impl GrantedPiece {
-    fn is_in_a_page(&self) -> bool {
-        self.len > 0 && usize::from(self.offset) + usize::from(self.len) <= PAGE_SIZE
-    }
-}
-
-/// The ids whose requests are pieces.
-#[derive(Default)]
-pub(super) struct Pieces {
-    /// By id; empty: the queue takes none.
-    are_out: Box<[bool]>,
-    out: u32,
-    answered: Vec<u16>,
-}
-
-impl Pieces {
-    /// Whether a request that is in flight is one.
-    #[inline(always)]
-    pub(super) fn any_out(&self) -> bool {
-        self.out > 0
-    }
-
-    /// The request of `id` was answered.
-    #[inline(always)]
-    pub(super) fn take_answer(&mut self, id: u16) {
-        let is_out = self.are_out.get_mut(usize::from(id));
-        if is_out.is_some_and(core::mem::take) {
-            self.out -= 1;
-            self.answered.push(id);
-        }
-    }
-
-    #[inline(always)]
-    fn sent(&mut self, id: u16) {
-        if let Some(is_out) = self.are_out.get_mut(usize::from(id)) {
-            *is_out = true;
-            self.out += 1;
-        }
-    }
-}
+use crate::units::PAGE_SIZE;
+use crate::wire::netif::{Extra, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
 
 /// A frame that is none for this: it can be sent by copies.
 const NOT_IN_PIECES: PlatformError =
@@ -148,15 +90,14 @@ impl<P: Platform> TxFront<P> {
         let paths = self.chain.paths();
         let grants = paths.last().is_some_and(|last| with_path!(last, path => grants_of::<P, _>(path)));
         if grants && !paths.iter().any(AnyFrontPath::takes_first) {
-            let n = self.ids();
-            self.pieces = Pieces { are_out: flags(n), out: 0, answered: room(n) };
+            self.pieces = Pieces::of_ids(self.ids());
         }
     }
 
     /// Whether they may.
     #[inline(always)]
     pub fn takes_pieces(&self) -> bool {
-        !self.pieces.are_out.is_empty() && self.slots.limits.sg
+        self.pieces.are_taken() && self.slots.limits.sg
     }
 
     /// Writes a frame to the ring whose last bytes are these pieces, of which `ids` gets the ids;
@@ -202,6 +143,6 @@ impl<P: Platform> TxFront<P> {
     /// [`reclaim`](Self::reclaim), before the next frame, which may get the id.
     #[inline(always)]
     pub fn answered_piece(&mut self) -> Option<u16> {
-        self.pieces.answered.pop()
+        self.pieces.answered()
     }
 }
