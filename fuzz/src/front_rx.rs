@@ -16,6 +16,7 @@
 
 use crate::guest_pages::{bytes_of, granted};
 use crate::lent_pages::LentPages;
+use crate::raw_ring::RawRing;
 use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
 use crate::tape::{self, Tape};
 use pregrant::net::checksum;
@@ -31,7 +32,7 @@ use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, MAX_FRAME, Offload, Token};
-use pregrant::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, RingPages, Word};
+use pregrant::ring::{FrontRing, NetRx, NetTx, RingKind, RingMem, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_DATA_RING, RXF_DATA_VALIDATED,
@@ -47,36 +48,6 @@ const OPS: usize = 200;
 const HOOKED: u8 = 0xFF;
 /// Answers of one frame, and its extra infos, at most: more is no one's honest frame.
 const CHAIN: usize = 32;
-
-/// The back's end of a ring in the hands of the tape.
-struct RawRing<K> {
-    mem: RingPages<K, LocalMap>,
-    /// The front's own answers up to here were taken.
-    cons: u32,
-    /// The back's own index.
-    rsp_prod: u32,
-    /// The index shown is not the back's own, or was not: from now on only that nothing breaks is
-    /// checked.
-    lied: bool,
-}
-
-impl<K: RingKind> RawRing<K> {
-    fn new(mem: RingPages<K, LocalMap>, start: u32) -> Self {
-        Self { mem, cons: start, rsp_prod: start, lied: false }
-    }
-    fn show(&self) {
-        self.mem.store(Word::RspProd, self.rsp_prod);
-    }
-    fn show_wrong_index(&mut self, tape: &mut Tape<'_>) {
-        let by = tape.one_of(&[1u32, 256, 257, 0x8000_0000, u32::MAX]) ^ u32::from(tape.u8());
-        self.mem.store(Word::RspProd, self.rsp_prod.wrapping_add(by));
-        self.lied = true;
-    }
-    /// Requests without an answer.
-    fn asked(&self) -> u32 {
-        self.mem.load(Word::ReqProd).wrapping_sub(self.rsp_prod)
-    }
-}
 
 struct Game {
     rig: Rig,
@@ -205,7 +176,7 @@ impl Game {
         if sends_on {
             game.tx.allow_send_on((SLOTS + longer) as u16);
         }
-        if how & 16 != 0 {
+        if how & 32 != 0 {
             game.tx.allow_pieces();
         }
         game

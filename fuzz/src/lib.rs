@@ -14,6 +14,7 @@ mod blk_model;
 mod blk_ring;
 mod guest_pages;
 mod lent_pages;
+mod raw_ring;
 #[path = "../../crates/pregrant/tests/rig/mod.rs"]
 mod rig;
 #[path = "../../crates/pregrant/tests/blk/shared_disk.rs"]
