@@ -22,6 +22,7 @@ use clap::{Args, ValueEnum};
 use pregrant::DomId;
 use pregrant::net::features::MAX_RING_ORDER;
 use pregrant::net::front::Granting;
+use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
 use pregrant::net::front::{FrontConfig, HookAction};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::keys::ALL_DATA_LENS;
@@ -30,7 +31,7 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{PathName, data_ring};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Defaults, Frontend, FrontendError, Mode};
+use pregrant_host::drivers::{Defaults, Frontend, FrontendError, Mode, RxCoalescing};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
@@ -119,6 +120,14 @@ pub struct FrontArgs {
     /// pages that the backend wrote to, but for their heads
     #[arg(long, value_name = "WAY", default_value = "copy", requires = "tap", conflicts_with_all = ["ping", "serve", "send", "hook"])]
     rx: RxWay,
+    /// With --rx reference: bytes of a longer frame that are copied; all headers of one with a blank
+    /// checksum, or of a large segment
+    #[arg(long, value_name = "N", default_value_t = RX_HEAD_BYTES as u32, value_parser = clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64))]
+    rx_head: u32,
+    /// How many frames to wait for before waking, 100 us at most: off, a number, or load: as many as
+    /// came last
+    #[arg(long, value_name = "N", default_value_t = RxCoalescing::Off)]
+    rx_coalesce: RxCoalescing,
     #[command(flatten)]
     task: Task,
     /// With --ping: end after so many requests
@@ -282,6 +291,12 @@ impl FrontArgs {
             let why = format_args!("frames by --path {} come in no pages, so that all are copied", self.path);
             given.refuse("rx", why)?;
         }
+        if self.rx != RxWay::Reference {
+            given.refuse("rx-head", "it is for --rx reference")?;
+        }
+        if self.mode == Mode::Poll {
+            given.refuse("rx-coalesce", "--mode poll asks for no events")?;
+        }
         if self.path != PathName::Staging {
             for option in STAGING_OPTIONS {
                 given.refuse(option, format_args!("--path {} has no staging buffers", self.path))?;
@@ -339,6 +354,7 @@ fn run_guest<P: Platform, T: Transport>(
 where
     P::Events: WakeOn,
 {
+    guest.set_rx_coalescing(args.rx_coalesce);
     let device = guest.device().clone();
     let mac: Option<[u8; 6]> = device.get_own(guest.xs(), "mac").map_err(FrontendError::from)?;
     let mac = mac.ok_or_else(|| format!("{}/mac is missing; attach the vif again", device.own_dir()))?;

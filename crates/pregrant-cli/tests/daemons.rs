@@ -115,7 +115,7 @@ fn a_transfer_outlives_its_backends() {
     const SOME: u64 = 4 << 20;
     let machine = Machine::start("outlives");
     let mut back = machine.back(&[]);
-    let mut server = machine.front("6", &["--serve"]);
+    let mut server = machine.front("6", &["--serve", "--rx-coalesce", "load"]);
     let client = machine.front("5", &["--send", "10.0.0.6", "--bytes", "512M"]);
 
     // Killed in mid-transfer: the next one takes up both vifs, on their live rings.

@@ -77,7 +77,7 @@ where
         waiting,
         came: Arena::new(),
         lends: args.rx == RxWay::Reference,
-        lent: Lent::default(),
+        lent: Lent::with_head(args.rx_head as usize),
     };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));

@@ -43,6 +43,7 @@ pub use front_device::FrontendError;
 pub use net::capture::{CaptureFile, Captured};
 pub use net::frontend::{Defaults, Frontend};
 pub use net::port_provider::{Hotplug, HotplugConfig, Plugged, PortProvider};
+pub use net::rx_coalescing::RxCoalescing;
 pub use net::stations::Stations;
 pub use net::taps::Taps;
 pub use net::{Net, NetConfig, VifReport};

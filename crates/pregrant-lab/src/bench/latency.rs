@@ -11,7 +11,7 @@ use crate::process::process_command::{Case, Dir};
 use crate::record::Record;
 use crate::table::{Table, figure};
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::Mode;
+use pregrant_host::drivers::{Mode, RxCoalescing};
 
 /// Staging's data length here.
 const DATA_LEN: u32 = 256;
@@ -22,6 +22,7 @@ const DATA_LEN: u32 = 256;
 #[command(after_help = "Examples:
   pregrant bench latency
   pregrant bench latency --path staging --mode event --seconds 2
+  pregrant bench latency --mode event --rx-coalesce off,32,load
 
 Request: from the guest's stamp before it sends to the stamp at the backend's port. Response: from there to the
 guest's stamp after it received. One frame of 64 B in flight.")]
@@ -32,6 +33,10 @@ pub struct LatencyArgs {
     /// How both ends wait, with commas between the modes
     #[arg(long, value_delimiter = ',', default_values = ["poll", "event"], value_parser = choice(MODES, Mode::name))]
     pub mode: Vec<Mode>,
+    /// With event: how many frames a guest that sleeps waits for, 100 us at most: off, a number, or
+    /// load, with commas between them
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RxCoalescing::Off])]
+    pub rx_coalesce: Vec<RxCoalescing>,
     /// Seconds of each row
     #[arg(long, default_value_t = 0.5, value_parser = seconds)]
     pub seconds: f64,
@@ -42,9 +47,19 @@ pub struct LatencyArgs {
 /// Measures one row: a record for each direction, whose `frames_per_s` is the rate of frames there
 /// and back.
 pub fn measure(stand: &mut Stand, path: PathName, mode: Mode, seconds: f64) -> Result<[Record; 2]> {
+    measure_coalesced(stand, path, mode, RxCoalescing::Off, seconds)
+}
+
+fn measure_coalesced(
+    stand: &mut Stand,
+    path: PathName,
+    mode: Mode,
+    rx_coalescing: RxCoalescing,
+    seconds: f64,
+) -> Result<[Record; 2]> {
     let data_len = (path == PathName::Staging).then_some(DATA_LEN);
     let (guest, back) =
-        stand.play(Case { burst: 1, seconds, mode, data_len, ..Case::of(Dir::Echo, path) })?;
+        stand.play(Case { burst: 1, seconds, mode, data_len, rx_coalescing, ..Case::of(Dir::Echo, path) })?;
     let [request, response] = guest.latency.as_ref().ok_or("the guest did not measure a latency")?;
     Ok([("tx", request), ("rx", response)].map(|(dir, took)| {
         let mut r = Record::new("latency", path.name(), dir, 64);
@@ -54,6 +69,7 @@ pub fn measure(stand: &mut Stand, path: PathName, mode: Mode, seconds: f64) -> R
         r.mode = mode.name().into();
         r.data_len = data_len.map(u64::from);
         r.depth = Some(1);
+        r.rx_coalesce = (rx_coalescing != RxCoalescing::Off).then(|| rx_coalescing.to_string());
         r.set_latencies(took);
         r
     }))
@@ -65,6 +81,7 @@ pub fn table(rows: &[[Record; 2]]) -> Table {
     Table::of(rows)
         .left("path", |[tx, _]| &tx.path)
         .left("mode", |[tx, _]| &tx.mode)
+        .right("coalesced", |[tx, _]| tx.rx_coalesce.as_deref().unwrap_or("off"))
         .right("request us, median", |[tx, _]| us(tx.latency_p50_ns))
         .right("99 %", |[tx, _]| us(tx.latency_p99_ns))
         .right("response us, median", |[_, rx]| us(rx.latency_p50_ns))
@@ -79,9 +96,12 @@ pub fn measure_all(args: &LatencyArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &mode in &args.mode {
         for &path in &args.path {
-            let row = measure(&mut stand, path, mode, args.seconds)?;
-            row.iter().try_for_each(|record| run.write(record))?;
-            rows.push(row);
+            let coalescings = if mode == Mode::Poll { &[RxCoalescing::Off] } else { &args.rx_coalesce[..] };
+            for &coalescing in coalescings {
+                let row = measure_coalesced(&mut stand, path, mode, coalescing, args.seconds)?;
+                row.iter().try_for_each(|record| run.write(record))?;
+                rows.push(row);
+            }
         }
     }
     run.print(table(&rows))

@@ -18,8 +18,9 @@ use crate::table::{Table, figure, or_dash};
 use crate::usage::{Given, Usage};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::CacheMode;
+use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::{Mode, Placement};
+use pregrant_host::drivers::{Mode, Placement, RxCoalescing};
 use std::collections::BTreeMap;
 
 /// Arguments of `bench net`.
@@ -29,6 +30,8 @@ use std::collections::BTreeMap;
   pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
   pregrant bench net --path staging --size 64 --redo on,off --repeats 9
   pregrant bench net --path copy,staging --size 64 --burst 1,2,4,8,16,32,64
+  pregrant bench net --path copy --dir rx --size 1500 --rx reference --rx-head 14,64,200,256
+  pregrant bench net --path copy --dir rx --size 1500 --mode event --rx-coalesce off,32,load
   pregrant bench net --path map,persistent --dir tx --size 1500 --look --queues 2 --workers 1,2
   pregrant bench net --path copy,staging,staging+copy,staging+map --dir tx --size 256,260 --look
 
@@ -74,6 +77,14 @@ pub struct NetArgs {
     /// `persistent`, `gref-mapping` and `foreign`
     #[arg(long, value_delimiter = ',', default_value = "copy")]
     pub rx: Vec<RxWay>,
+    /// With --rx reference: bytes of a longer frame that the guest copies, with commas between the
+    /// numbers; of less than 64 it copies as much again before it reads the frame's number
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RX_HEAD_BYTES as u32], value_parser = rx_head())]
+    pub rx_head: Vec<u32>,
+    /// RX, with --mode event or adaptive: how many frames a guest that sleeps waits for, 100 us at
+    /// most: off, a number, or load, with commas between them
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RxCoalescing::Off])]
+    pub rx_coalesce: Vec<RxCoalescing>,
     /// Frames in a burst at most, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [64u32], value_parser = clap::value_parser!(u32).range(1..=64))]
     pub burst: Vec<u32>,
@@ -185,6 +196,11 @@ named! {
 /// Workers at most: each is an attachment; a domain has 20, and the control thread takes two.
 const WORKERS_MOST: i64 = 16;
 
+/// Bytes of a frame's head.
+fn rx_head() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64)
+}
+
 /// A number of queues that the backend offers.
 fn queues(text: &str) -> std::result::Result<u32, String> {
     let most = BackFeatures::default().max_queues;
@@ -282,6 +298,9 @@ impl Row {
         record.redo = Some(self.redo);
         record.look = self.look.then_some(true);
         record.rx = (self.rx != RxWay::Copy).then(|| self.rx.name().into());
+        record.rx_head = Some(self.rx_head as u32).filter(|head| *head != RX_HEAD_BYTES as u32);
+        record.rx_coalesce =
+            (self.rx_coalescing != RxCoalescing::Off).then(|| self.rx_coalescing.to_string());
         if let (Some(buffers), table, Some(cache)) = (self.buffers, self.table(), guest.cache) {
             if cache.capacity > table || cache.hits + cache.copied != guest.frames {
                 return Err(format!("a table of {table} and {} frames: {cache:?}", guest.frames).into());
@@ -349,7 +368,15 @@ impl NetArgs {
             given.refuse("rx", "no path that is measured brings frames in pages, so that all are copied")?;
         }
         if !self.dir.contains(&Dir::Rx) {
-            given.refuse("rx", "it is for --dir rx")?;
+            ["rx", "rx-head", "rx-coalesce"]
+                .into_iter()
+                .try_for_each(|option| given.refuse(option, "it is for --dir rx"))?;
+        }
+        if !self.rx.contains(&RxWay::Reference) {
+            given.refuse("rx-head", "it is for --rx reference")?;
+        }
+        if self.mode == Mode::Poll {
+            given.refuse("rx-coalesce", "a guest that polls asks for no events (--mode event)")?;
         }
         Ok(())
     }
@@ -361,6 +388,14 @@ pub fn run(args: NetArgs, given: &Given) -> Result<()> {
     args.output.run(|run| measure(&args, run))
 }
 
+/// How a guest receives, by way, head and coalescing.
+fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoalescing)> {
+    let heads = if rx == RxWay::Reference { &args.rx_head[..] } else { &[RX_HEAD_BYTES as u32] };
+    let coalescings = if dir == Dir::Rx { &args.rx_coalesce[..] } else { &[RxCoalescing::Off] };
+    let all = heads.iter().flat_map(|&head| coalescings.iter().map(move |&c| (rx, head as usize, c)));
+    all.collect()
+}
+
 fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &size in &args.size {
@@ -369,12 +404,15 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
                 let look = args.look && dir == Dir::Tx;
                 let buffers = if path == PathName::Staging { &args.buffers[..] } else { &[0] };
                 let in_pages = dir == Dir::Rx && NetPath::of(path).comes_in_pages();
-                for &rx in args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages) {
+                let ways = args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages);
+                for (rx, rx_head, rx_coalescing) in ways.flat_map(|&rx| receptions(args, dir, rx)) {
                     for &redo in &args.redo {
                         let case = Case {
                             redo: redo == Redo::On,
                             look,
                             rx,
+                            rx_head,
+                            rx_coalescing,
                             rest: rest.unwrap_or(path),
                             heads: rest.is_some(),
                             ..Row::new(path, dir, size as usize, args.data_len).case
@@ -455,12 +493,16 @@ fn table(rows: &[Row]) -> Table {
         .left("path", Row::name)
         .left("dir", |row| match row.rx {
             RxWay::Copy => row.dir.to_string(),
+            RxWay::Reference if row.rx_head < RX_HEAD_BYTES => {
+                format!("{} by reference, head {}", row.dir, row.rx_head)
+            }
             RxWay::Reference => format!("{} by reference", row.dir),
             other => format!("{}, {other}", row.dir),
         })
         .right("size B", |row| row.size)
         .right("data len", |row| or_dash(row.data_len))
         .right("burst", |row| row.burst)
+        .right("coalesced", |row| row.rx_coalescing)
         .right("buffers", |row| or_dash(Some(row.staging_buffers).filter(|n| *n > 0)))
         .left("redo", |row| if row.redo { Redo::On } else { Redo::Off })
         .left("workers", |row| or_dash(Some(row.workers).filter(|n| *n > 0)))

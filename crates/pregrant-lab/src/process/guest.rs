@@ -121,6 +121,7 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
         equip(&mut guest, buffers)?;
     }
     connect(&mut guest)?;
+    guest.set_rx_coalescing(case.rx_coalescing);
     let staged = guest.vif().staging_accepted(0);
     let buffers = guest.vif().queue(0).map_or((0, 0), FrontQueue::staging_buffers);
     if staged && buffers.0.min(buffers.1) < case.staging_buffers {
@@ -162,6 +163,9 @@ pub fn spent(guest: &Guest) -> Spent {
         ..Spent::default()
     }
 }
+
+/// Bytes of each frame that are read: its headers and number.
+const READ_BYTES: usize = 64;
 
 /// The event that a guest waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -440,6 +444,8 @@ struct Receiver {
     rx: RxWay,
     consumer: Consumer,
     lent: Lent,
+    /// A lent frame's number is not all in its head.
+    reads_more: bool,
     /// Every byte is checked.
     whole: bool,
 }
@@ -469,6 +475,11 @@ impl Receiver {
                 if n > 0 {
                     if self.whole {
                         self.lent.copy(&mut self.arena, |token, k| guest.vif().piece(token, k));
+                    } else if self.reads_more {
+                        for i in 0..self.arena.len() {
+                            let piece = |token, k| guest.vif().piece(token, k);
+                            self.lent.read_more(&mut self.arena, i, READ_BYTES, piece);
+                        }
                     }
                     if !matches!(rx, RxWay::Hook | RxWay::SendOn) {
                         sink.take(&self.arena.burst());
@@ -497,7 +508,8 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
         sinks: Vec::new(),
         rx: case.rx,
         consumer: Consumer::new(),
-        lent: Lent::default(),
+        lent: Lent::with_head(case.rx_head),
+        reads_more: case.rx_head < READ_BYTES,
         whole: true,
     };
     receiver.sinks.resize_with(guest.vif().nr_queues(), || CheckingSink::new(Check::Payload));

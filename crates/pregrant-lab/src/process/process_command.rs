@@ -4,8 +4,9 @@
 use super::disks::disks_command::DisksCommand;
 use crate::choice::named;
 use pregrant::blk::path::PathName as DiskPath;
+use pregrant::net::front::lent::RX_HEAD_BYTES;
 use pregrant::net::path::PathName;
-use pregrant_host::drivers::{Mode, Placement, RxContext};
+use pregrant_host::drivers::{Mode, Placement, RxCoalescing, RxContext};
 use serde::{Deserialize, Serialize};
 
 named! {
@@ -140,6 +141,11 @@ pub struct Case {
     pub look: bool,
     /// RX: what the guest does with frames.
     pub rx: RxWay,
+    /// RX by reference: bytes of a longer frame that are copied at first.
+    pub rx_head: usize,
+    /// How many frames a guest that sleeps waits for.
+    #[serde(with = "by_name")]
+    pub rx_coalescing: RxCoalescing,
     /// TX: frames are in these, and sent from there; None: they are copied to the vif's.
     pub buffers: Option<Buffers>,
     /// Entries of the queue's table of references; None: as many as a backend has.
@@ -172,6 +178,8 @@ impl Case {
             redo: true,
             look: false,
             rx: RxWay::Copy,
+            rx_head: RX_HEAD_BYTES,
+            rx_coalescing: RxCoalescing::Off,
             buffers: None,
             gref_pages: None,
             rate: None,

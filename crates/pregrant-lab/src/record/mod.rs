@@ -99,6 +99,12 @@ record! {
     /// The guest's action on frames that came, where it did not copy them (`bench net --rx
     /// reference`).
     pub rx: String,
+    /// Bytes of a frame by reference that were copied at first, where those are not the usual 256
+    /// (`bench net` only).
+    pub rx_head: u32,
+    /// How many frames a sleeping guest waited for, unless it was the next (`bench net` and `bench
+    /// latency` only).
+    pub rx_coalesce: String,
     /// In whose turn frames went from guest to guest (`bench between` only).
     pub rx_context: String,
     /// Which worker got a guest's queues (`bench fairness` only).

@@ -14,7 +14,7 @@ use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, BURST_FRAMES, Offload, Token};
 use pregrant::ring::{NetRx, RingKind};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};
+use pregrant::wire::netif::{RXF_CSUM_BLANK, RXF_DATA_VALIDATED, RXF_MORE_DATA, RxResponse};
 use pregrant::{PAGE_SIZE, PeerFault};
 use rig::bus::{MapBus, connect, device};
 use rig::raw_back::Rx;
@@ -63,6 +63,41 @@ fn a_head_is_private_and_the_rest_is_read_where_the_back_put_it() {
         assert!(r.front.piece(token, 0).is_none());
         r.close();
     }
+}
+
+/// A head as short as the caller says; of a frame whose checksum is blank, the usual one. What is
+/// wanted later comes from where the back put it, as far as the frame goes.
+#[test]
+fn a_head_is_as_short_as_was_asked_for() {
+    for head in [14, 200] {
+        let mut r = Rx::new(Way::Copy);
+        let mut lent = Lent::with_head(head);
+        r.back.answer_rx(answer(0, 64, 0, 1000));
+        r.back.answer_rx(answer(1, 0, RXF_CSUM_BLANK | RXF_DATA_VALIDATED, 1000));
+        r.back.answer_rx(answer(2, 0, 0, head as i16));
+        assert_eq!(take(&mut r, &mut lent), Ok(3));
+        assert_eq!((lent.frames(), lent.heads()[0], lent.heads()[1]), (0b11, head as u16, HEAD as u16));
+        let token = lent.token(0).expect("a long frame is lent");
+        let rest = 1000 - head;
+        assert_eq!(r.front.piece(token, 0).map(|piece| piece.len()), Some(rest));
+        assert_eq!(&r.arena.burst().frame(0)[..head], &vec![1; head][..]);
+        // The back goes on writing: what is read later is what it has then.
+        assert!(r.pages().copy_in(0, &[9; PAGE_SIZE]));
+        for upto in [head - 1, 300, 5000] {
+            let front = &r.front;
+            lent.read_more(&mut r.arena, 0, upto, |token, k| front.piece(token, k));
+            let now = upto.clamp(head, 1000);
+            let frame = r.arena.burst().frame(0);
+            assert_eq!((&frame[..head], &frame[head..now]), (&vec![1; head][..], &vec![9; now - head][..]));
+        }
+        lent.tokens().for_each(|token| assert_eq!(r.front.release(token), Ok(())));
+        r.close();
+    }
+    let [least, most] = [0, 5000].map(Lent::with_head);
+    assert_eq!(
+        [format!("{least:?}"), format!("{most:?}")],
+        [14, 256].map(|n| format!("{:?}", Lent::with_head(n)))
+    );
 }
 
 #[test]

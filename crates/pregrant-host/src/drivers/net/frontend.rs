@@ -8,6 +8,7 @@
 //! guest gets that as a state or an error.
 
 use crate::drivers::front_device::{CLOSING_RETRY, FrontDevice, FrontendError, RETRY};
+use crate::drivers::net::rx_coalescing::{RX_DELAY, RxCoalescing};
 use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
 use pregrant::net::features::ActiveLists;
@@ -35,6 +36,9 @@ pub struct Frontend<P: Platform, T: Transport> {
     end: FrontDevice<P, T>,
     vif: FrontVif<P>,
     waiter: Waiter,
+    coalescing: RxCoalescing,
+    /// Frames that had come when it slept last.
+    came: u64,
     defaults: Defaults,
     /// The log does not have yet how frames travel: the back has still to say which pages it keeps
     /// mapped.
@@ -57,7 +61,8 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
             vif.succeed(&mut end.split().1)?;
         }
         let (waiter, defaults) = (Waiter::default(), Defaults::default());
-        Ok(Self { end, vif, waiter, defaults, is_path_due: false })
+        let coalescing = RxCoalescing::default();
+        Ok(Self { end, vif, waiter, coalescing, came: 0, defaults, is_path_due: false })
     }
 
     /// The platform.
@@ -241,14 +246,39 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     /// Before sleeping: arms all queues for RX, and for TX answers where somebody waits for them.
     /// True: there is work.
     pub fn arm(&mut self, tx_too: bool) -> Result<bool, FrontendError> {
+        self.arm_ahead(tx_too, 1)
+    }
+
+    fn arm_ahead(&mut self, tx_too: bool, ahead: u32) -> Result<bool, FrontendError> {
         let mut work = match self.vif.final_check_ctrl(&self.end.platform) {
             Ok(work) => work,
             Err(fault) => return Err(self.fault(fault)),
         };
         for i in 0..self.vif.nr_queues() {
-            work |= self.on_queue(i, |p, queue| queue.final_check(p, tx_too))?;
+            work |= self.on_queue(i, |p, queue| queue.final_check_ahead(p, tx_too, ahead))?;
         }
         Ok(work)
+    }
+
+    /// From now on a sleep waits for so many frames; see [`rx_coalescing`](super::rx_coalescing).
+    pub fn set_rx_coalescing(&mut self, coalescing: RxCoalescing) {
+        self.coalescing = coalescing;
+    }
+
+    /// Frames that came, on all queues of this connection.
+    fn frames_that_came(&self) -> u64 {
+        let queues = (0..self.vif.nr_queues()).filter_map(|i| self.vif.queue(i));
+        queues.map(|queue| queue.stats().1.frames).sum()
+    }
+
+    /// The answer that a sleep waits for.
+    fn ahead(&mut self) -> u32 {
+        if self.coalescing == RxCoalescing::Off {
+            return 1;
+        }
+        let came = self.frames_that_came();
+        let before = std::mem::replace(&mut self.came, came);
+        self.coalescing.ahead(came.saturating_sub(before))
     }
 
     /// Sleeps until there may be something to do, and at most until `due`: arms all queues first,
@@ -257,12 +287,14 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
     where
         P::Events: WakeOn,
     {
-        if self.arm(tx_too)? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
+        let ahead = self.ahead();
+        if self.arm_ahead(tx_too, ahead)? || self.end.xs.has_events() || due == Some(Duration::ZERO) {
             return Ok(());
         }
         // No event says when a back lets go of pages.
         let retry = self.vif.awaits_release().then_some(RETRY);
-        let due = [due, self.begins_in(), retry].into_iter().flatten().min();
+        let delay = (ahead > 1).then_some(RX_DELAY);
+        let due = [due, self.begins_in(), retry, delay].into_iter().flatten().min();
         let mut waiter = std::mem::take(&mut self.waiter);
         let what = |front: &Self| {
             let (id, answers) = (front.end.device.id(), if tx_too { "answers, " } else { "" });

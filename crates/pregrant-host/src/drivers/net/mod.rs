@@ -18,6 +18,7 @@ pub mod hotplug;
 pub mod port_provider;
 mod queue;
 mod report;
+pub mod rx_coalescing;
 pub mod stations;
 pub mod taps;
 mod vif;

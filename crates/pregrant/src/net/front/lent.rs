@@ -4,7 +4,7 @@
 //!   spare --post--> slot --answer--> lent, with a token --release--> spare        slot --answer, copied--> the same slot
 //! ```
 //! A frame that is [received by reference](super::RxFront::recv_by_reference) has its first
-//! [`RX_HEAD_BYTES`] in private memory, and the rest in the pages that the back wrote to. Spare
+//! [`RX_HEAD_BYTES`], or as many as the caller [says](Lent::with_head), in private memory, and the rest in the pages that the back wrote to. Spare
 //! pages replace these in their slots.
 //!
 //! Invariants: a lent page is not posted, and its grant does not end, before its token comes back.
@@ -16,7 +16,7 @@
 
 use crate::net::path::{FrontChain, FrontPath};
 use crate::platform::Platform;
-use crate::port::{Arena, BURST_FRAMES, Piece, Token};
+use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Token};
 use crate::shm::SharedBytes;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -25,6 +25,9 @@ use core::fmt;
 
 /// Bytes of a lent frame that are copied: all headers. Frames that are no longer are copied whole.
 pub const RX_HEAD_BYTES: usize = 256;
+
+/// Fewest bytes that are copied: the Ethernet header.
+pub const RX_HEAD_LEAST: usize = 14;
 
 /// No page.
 const NONE: u16 = u16::MAX;
@@ -47,15 +50,54 @@ pub struct Lent {
     frames: u64,
     heads: [u16; BURST_FRAMES],
     tokens: [Token; BURST_FRAMES],
+    /// Bytes that are copied of the next.
+    head: u16,
 }
 
 impl Default for Lent {
     fn default() -> Self {
-        Self { frames: 0, heads: [0; BURST_FRAMES], tokens: [Token(0); BURST_FRAMES] }
+        let head = RX_HEAD_BYTES as u16;
+        Self { frames: 0, heads: [0; BURST_FRAMES], tokens: [Token(0); BURST_FRAMES], head }
     }
 }
 
 impl Lent {
+    /// Frames of which only so many bytes are copied, [`RX_HEAD_LEAST`] to [`RX_HEAD_BYTES`]: for
+    /// who reads more of a few alone ([`read_more`](Self::read_more)). Of a frame with a blank
+    /// checksum, or a large segment, all headers are copied.
+    pub fn with_head(bytes: usize) -> Self {
+        Self { head: bytes.clamp(RX_HEAD_LEAST, RX_HEAD_BYTES) as u16, ..Self::default() }
+    }
+
+    /// Bytes that are copied of a frame that is longer.
+    #[inline(always)]
+    pub(super) fn head_of(&self, offload: Offload) -> usize {
+        let has_work = offload.csum_blank || offload.gso_type != 0;
+        if has_work { RX_HEAD_BYTES } else { self.head.into() }
+    }
+
+    /// Copies what follows the head of frame `i`, as far as its `upto`-th byte, to where the frame
+    /// of `out` has room for it; [`piece`](super::RxFront::piece) has it still.
+    pub fn read_more<'a>(
+        &self,
+        out: &mut Arena,
+        i: usize,
+        upto: usize,
+        piece: impl Fn(Token, usize) -> Option<Piece<'a>>,
+    ) {
+        let Some(token) = self.token(i) else { return };
+        let desc = out.desc(i);
+        let mut at = desc.at as usize + usize::from(self.heads[i]);
+        let end = desc.at as usize + upto.min(desc.len as usize);
+        let mut k = 0;
+        while at < end
+            && let Some(piece) = piece(token, k)
+        {
+            at += piece.copy_out(&mut out.bytes_mut()[at..end]);
+            k += 1;
+        }
+    }
+
     /// For an arena that was cleared.
     pub fn clear(&mut self) {
         self.frames = 0;
@@ -111,9 +153,9 @@ impl Lent {
     }
 
     #[inline(always)]
-    pub(super) fn note(&mut self, i: usize, token: Token) {
+    pub(super) fn note(&mut self, i: usize, token: Token, head: usize) {
         self.frames |= 1 << i;
-        self.heads[i] = RX_HEAD_BYTES as u16;
+        self.heads[i] = head as u16;
         self.tokens[i] = token;
     }
 }

@@ -447,7 +447,13 @@ impl<P: Platform> FrontQueue<P> {
     /// Before sleeping: arms RX, and (`tx_too`: somebody waits for room or for the end of what was
     /// sent) TX answers; else the back need not wake us for them. True: there is work.
     pub fn final_check(&mut self, p: &P, tx_too: bool) -> Result<bool, PeerFault> {
-        let rx = self.rx.rx.final_check(1)?;
+        self.final_check_ahead(p, tx_too, 1)
+    }
+
+    /// The same, with an event for the `ahead`-th RX answer from here: for who wakes by itself
+    /// before long, since fewer may come.
+    pub fn final_check_ahead(&mut self, p: &P, tx_too: bool, ahead: u32) -> Result<bool, PeerFault> {
+        let rx = self.rx.rx.final_check(ahead)?;
         let tx_too = tx_too || self.rx.rx.wants_buffer();
         let tx = tx_too && self.tx.tx.in_flight() > 0 && self.tx.tx.final_check(1)?;
         // Last: an event that came since the rings were armed is kept until here.

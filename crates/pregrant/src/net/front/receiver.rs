@@ -182,7 +182,8 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
         offload: Offload,
     ) -> Result<bool, PeerFault> {
         let Part { slot, offset, len, .. } = part;
-        if !F::LENDS || usize::from(len) <= RX_HEAD_BYTES {
+        let head = self.lent.head_of(offload);
+        if !F::LENDS || usize::from(len) <= head {
             return Copying(&mut *self.out).take_one(path, (pages, buffers), part, offload);
         }
         // In one slot, so no large segment, whose checksum could be to be made blank.
@@ -193,13 +194,18 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
         let i = self.out.len();
         let start = memory((pages, buffers), path, slot) + from;
         let Some(to) = self.out.room(len.into(), offload) else { return Ok(false) };
-        let copied =
-            to.first_chunk_mut::<RX_HEAD_BYTES>().is_some_and(|head| path.bytes().copy_out(start, head));
+        // A length that is known is copied in fewer steps.
+        let copied = match head {
+            RX_HEAD_BYTES => {
+                to.first_chunk_mut::<RX_HEAD_BYTES>().is_some_and(|to| path.bytes().copy_out(start, to))
+            }
+            _ => to.get_mut(..head).is_some_and(|to| path.bytes().copy_out(start, to)),
+        };
         if !copied {
             return Err(bad_part(part));
         }
-        let head = RX_HEAD_BYTES as u16;
-        self.lent.note(i, pages.lend(slot, offset + head, len - head));
+        let copied = head as u16;
+        self.lent.note(i, pages.lend(slot, offset + copied, len - copied), head);
         Ok(true)
     }
 
@@ -213,14 +219,15 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
         let (parts, total, offload) = (frame.parts(), frame.total, frame.offload);
         // A checksum that is to be made blank is the whole frame's.
         let is_blank = offload.gso_type == 0 || offload.csum_blank;
-        if !F::LENDS || total <= RX_HEAD_BYTES || !is_blank {
+        let head_bytes = self.lent.head_of(offload);
+        if !F::LENDS || total <= head_bytes || !is_blank {
             return Copying(&mut *self.out).take(path, (pages, buffers), frame);
         }
         let slot_bytes = path.slot_bytes();
         parts.iter().try_for_each(|part| check(slot_bytes, *part))?;
         let i = self.out.len();
         let Some(to) = self.out.room(total, offload) else { return Ok(false) };
-        let mut head = &mut to[..RX_HEAD_BYTES];
+        let mut head = &mut to[..head_bytes];
         for part in parts {
             let Some(piece) = piece_in(path, (pages, buffers), *part).filter(|_| !head.is_empty()) else {
                 break;
@@ -228,15 +235,15 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
             let copied = piece.copy_out(head);
             head = &mut head[copied..];
         }
-        lend(pages, parts, i, self.lent);
+        lend(pages, parts, (i, head_bytes), self.lent);
         Ok(true)
     }
 }
 
 /// Lends the payload behind the head. All parts were checked: a frame is lent whole or not at all.
 #[inline(always)]
-fn lend(pages: &mut LentPages, parts: &[Part], i: usize, lent: &mut Lent) {
-    let mut head = RX_HEAD_BYTES as u16;
+fn lend(pages: &mut LentPages, parts: &[Part], (i, head_bytes): (usize, usize), lent: &mut Lent) {
+    let mut head = head_bytes as u16;
     let mut last = None;
     for &Part { slot, offset, len, .. } in parts {
         let copied = head.min(len);
@@ -249,7 +256,7 @@ fn lend(pages: &mut LentPages, parts: &[Part], i: usize, lent: &mut Lent) {
             Some(page) => pages.lend_more(page, slot, offset, len),
             None => {
                 let page = pages.page(slot);
-                lent.note(i, pages.lend(slot, offset, len));
+                lent.note(i, pages.lend(slot, offset, len), head_bytes);
                 page
             }
         });
