@@ -120,12 +120,12 @@ pub struct FrontArgs {
     /// pages that the backend wrote to, but for their heads
     #[arg(long, value_name = "WAY", default_value = "copy", requires = "tap", conflicts_with_all = ["ping", "serve", "send", "hook"])]
     rx: RxWay,
-    /// With --rx reference: bytes of a longer frame that are copied; all headers of one with a blank
-    /// checksum, or of a large segment
+    /// With --rx reference: bytes of a longer frame that are copied; all headers of one with a
+    /// blank checksum, or of a large segment
     #[arg(long, value_name = "N", default_value_t = RX_HEAD_BYTES as u32, value_parser = clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64))]
     rx_head: u32,
-    /// How many frames to wait for before waking, 100 us at most: off, a number, or load: as many as
-    /// came last
+    /// How many frames to wait for before waking, 100 us at most: off, a number, or load: as many
+    /// as came last
     #[arg(long, value_name = "N", default_value_t = RxCoalescing::Off)]
     rx_coalesce: RxCoalescing,
     #[command(flatten)]

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_got_nothing_waits_for_the_next_frame_and_others_as_they_were_told() {
+    fn who_got_nothing_waits_for_the_next_frame() {
         for (text, of_0, of_1, of_9, of_200) in
             [("off", 1, 1, 1, 1), ("32", 1, 32, 32, 32), ("load", 1, 1, 9, 32)]
         {

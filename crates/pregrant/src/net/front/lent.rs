@@ -4,8 +4,8 @@
 //!   spare --post--> slot --answer--> lent, with a token --release--> spare        slot --answer, copied--> the same slot
 //! ```
 //! A frame that is [received by reference](super::RxFront::recv_by_reference) has its first
-//! [`RX_HEAD_BYTES`], or as many as the caller [says](Lent::with_head), in private memory, and the rest in the pages that the back wrote to. Spare
-//! pages replace these in their slots.
+//! [`RX_HEAD_BYTES`], or as many as the caller [says](Lent::with_head), in private memory, and the
+//! rest in the pages that the back wrote to. Spare pages replace these in their slots.
 //!
 //! Invariants: a lent page is not posted, and its grant does not end, before its token comes back.
 //! A token is good once: its number is used once in the life of a vif.
