@@ -43,7 +43,7 @@ impl LentPages {
             true => Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 },
             false => Offload::default(),
         };
-        let mut frame: Vec<u8> = (0..1 + tape.below(200)).map(|at| (at * 3) as u8).collect();
+        let mut frame: Vec<u8> = (0..14 + tape.below(200)).map(|at| (at * 3) as u8).collect();
         let mut pieces = Vec::new();
         let free = |page: &usize| !self.out.contains_key(&(*page as u16));
         for page in (0..SLOTS as usize).filter(free).take(1 + tape.below(PIECES_MAX)) {

@@ -17,6 +17,8 @@
 #define CLOSE_MS 10000
 #define GONE_MS 1000
 #define CLOSE_POLL_MS 10
+/* Behind the carrier, which the stack follows by a work item of its own: until then nothing is sent. */
+#define ANNOUNCE_PAUSE HZ
 /* Where there was no memory. The back's next state makes it shorter. */
 #define SHORTAGE_PAUSE (HZ / 2)
 
@@ -84,6 +86,9 @@ static void lend(struct pregrant_device *dev)
 		pregrant_pieces_begin(&dev->queues[k]);
 		memset(dev->queues[k].rx_counters, 0, sizeof(dev->queues[k].rx_counters));
 	}
+	/* Those that the front has no more. */
+	for (; k < dev->max_queues; k++)
+		pregrant_pieces_drop(&dev->queues[k]);
 	memcpy(dev->slots, slots, sizeof(slots));
 	WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
 	WRITE_ONCE(dev->lent, n);
@@ -194,7 +199,20 @@ static void step(struct pregrant_device *dev)
 	pregrant_resume(dev);
 	mutex_unlock(&dev->lending);
 	pregrant_multicast_all(dev);
-	/* The network may find this address at another port from here on. */
+	dev->announce_at = jiffies + ANNOUNCE_PAUSE ?: 1;
+	queue_delayed_work(pregrant_control, &dev->work, ANNOUNCE_PAUSE);
+}
+
+/* Under `control`: the network may find this address at another port since it connected. */
+static void announce(struct pregrant_device *dev)
+{
+	unsigned long now = jiffies;
+
+	if (time_before(now, dev->announce_at)) {
+		queue_delayed_work(pregrant_control, &dev->work, dev->announce_at - now);
+		return;
+	}
+	dev->announce_at = 0;
 	mutex_unlock(&dev->control);
 	netdev_notify_peers(dev->netdev);
 	mutex_lock(&dev->control);
@@ -217,13 +235,10 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 /* Under `control`: the guest was restored, and another back may be at the other end. */
 static void begin_restored(struct pregrant_device *dev)
 {
-	if (dev->front) {
-		take_back(dev);
-		pregrant_front_restored(dev->front);
-		pregrant_front_free(dev->front);
-	}
-	clear_bit(0, &dev->failed);
+	pregrant_end(dev);
 	WRITE_ONCE(dev->closed, false);
+	WRITE_ONCE(dev->lends_none, false);
+	dev->pieces_kept = 0;
 	WRITE_ONCE(dev->restored, false);
 	if (pregrant_begin(dev))
 		netdev_err(dev->netdev, "cannot begin again\n");
@@ -259,6 +274,8 @@ static void control(struct pregrant_device *dev)
 		restart_with(dev, queues);
 	if (dev->front)
 		step(dev);
+	if (dev->announce_at && dev->lent)
+		announce(dev);
 	if (xchg(&dev->mc_again, false))
 		pregrant_multicast_rest(dev);
 	WRITE_ONCE(dev->kept_pages, dev->front ? pregrant_front_kept_pages(dev->front) : 0);
@@ -297,17 +314,12 @@ int pregrant_begin(struct pregrant_device *dev)
 	return dev->front ? 0 : -EINVAL;
 }
 
-/* Under `control`: the front closes, and its memory is the kernel's again. */
-void pregrant_end(struct pregrant_device *dev)
+/* Under `control`: until the back has let go, or for so long. */
+static void wait_for_close(struct pregrant_device *dev)
 {
 	bool is_gone = false;
 	unsigned int waited;
 
-	if (!dev->front)
-		return;
-	take_back(dev);
-	clear_bit(0, &dev->failed); /* of a connection that is over */
-	pregrant_front_close(dev->front);
 	for (waited = 0; waited < (is_gone ? GONE_MS : CLOSE_MS); waited += CLOSE_POLL_MS) {
 		/* The toolstack took it: the back lets go soon, or not at all. */
 		is_gone = is_gone || pregrant_is_gone(dev);
@@ -318,9 +330,29 @@ void pregrant_end(struct pregrant_device *dev)
 			break;
 		msleep(CLOSE_POLL_MS);
 	}
+}
+
+/* Under `control`: the front closes, and its memory is the kernel's again. */
+void pregrant_end(struct pregrant_device *dev)
+{
+	unsigned int k;
+
+	if (!dev->front)
+		return;
+	take_back(dev);
+	clear_bit(0, &dev->failed); /* of a connection that is over */
+	if (READ_ONCE(dev->restored)) {
+		/* The directory is the next front's. */
+		pregrant_front_restored(dev->front);
+	} else {
+		pregrant_front_close(dev->front);
+		wait_for_close(dev);
+	}
 	if (!pregrant_front_is_closed(dev->front))
 		netdev_warn(dev->netdev, "the back does not let go: %llu pages stay granted\n",
 			    pregrant_front_kept_pages(dev->front));
 	pregrant_front_free(dev->front);
 	dev->front = NULL;
+	for (k = 0; k < dev->max_queues; k++)
+		pregrant_pieces_drop(&dev->queues[k]);
 }

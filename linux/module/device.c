@@ -230,6 +230,8 @@ static void __exit pregrant_exit(void)
 	destroy_workqueue(pregrant_control);
 	left = atomic64_read(&pregrant_grants) - atomic64_read(&pregrant_grants_ended) -
 	       atomic64_read(&pregrant_grants_deferred);
+	if (atomic64_read(&pregrant_grants_deferred))
+		pr_info("pregrant: %lld grants were left to the kernel\n", atomic64_read(&pregrant_grants_deferred));
 	if (left)
 		pr_warn("pregrant: %lld grants did not end\n", left);
 }

@@ -82,11 +82,14 @@ struct pregrant_device {
 	struct pregrant_settings settings;
 	unsigned int max_queues;
 	u32 lend_from; /* bytes of a frame whose pages are granted, not copied */
+	u32 pieces_kept; /* pages that backs had when their rings were over */
+	bool lends_none; /* no more of them */
 	struct pregrant_queue *queues;
 
 	struct mutex control;
 	struct delayed_work work;
 	struct list_head channels; /* under `control`, as are the front and these */
+	unsigned long announce_at; /* jiffies; 0: no */
 	bool gone, closed, short_of_memory;
 	bool restored; /* in a new domain: nothing of before is granted */
 
@@ -139,6 +142,7 @@ void pregrant_pieces_begin(struct pregrant_queue *queue);
 bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk_buff *skb);
 int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u32 csum, u32 gso_type, u32 gso_size);
 void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned int *packets, unsigned int *bytes);
+void pregrant_pieces_orphan(struct pregrant_queue *queue);
 void pregrant_pieces_drop(struct pregrant_queue *queue);
 
 /* keys.c */

@@ -37,7 +37,8 @@ unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page
 		size_t at = skb_frag_off(frag), left = skb_frag_size(frag);
 		struct page *page = skb_frag_page(frag);
 
-		if (!page)
+		/* Not one that is mapped of another guest's: it is not ours to grant. */
+		if (!page || PageForeign(page))
 			return 0;
 		page += at / PAGE_SIZE;
 		at %= PAGE_SIZE;

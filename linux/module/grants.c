@@ -7,7 +7,7 @@
 
 #include "driver.h"
 
-/* How many there were, of all devices: ethtool -S shows that frames cost none. */
+/* How many there were, of all devices: ethtool -S shows that copied frames cost none. */
 atomic64_t pregrant_grants = ATOMIC64_INIT(0);
 atomic64_t pregrant_grants_ended = ATOMIC64_INIT(0);
 /* Those that the kernel ends, when the back has let go. */

@@ -7,9 +7,10 @@
  *        fragments  --a grant and a request a page----> the back
  *        answers    --> the grants end --> with the last one the skb is freed
  *
- * A page that the back still has then stays allocated until its grant ends: the kernel's grant table
- * sees to it. Such a back gets no more of them while it is connected. All is under the netdev
- * queue's lock, or while the queue is paused.
+ * A grant ends when its request is answered, or when its ring is over: earlier its number could be
+ * another page's while the request is still on the ring. A page that the back has in spite of its
+ * answer stays allocated until it lets go: the kernel's grant table sees to it, and such a back gets
+ * no more of them. All is under the netdev queue's lock, or while the queue is paused.
  */
 #include <linux/etherdevice.h>
 #include <linux/slab.h>
@@ -19,9 +20,13 @@
 
 #include "driver.h"
 
+/* Pages that a device may leave to the kernel when rings are over: a back that keeps them gets no more. */
+#define KEPT_MAX 256
+
 /* In the control buffer of an skb that is on its way. */
 struct pregrant_tx_cb {
 	unsigned int left; /* pieces without an answer */
+	bool counts; /* in the queue's limit of bytes */
 };
 
 static struct pregrant_tx_cb *tx_cb(struct sk_buff *skb)
@@ -40,12 +45,14 @@ void pregrant_pieces_free(struct pregrant_queue *queue)
 	kvfree(queue->pieces);
 }
 
-/* It has just been lent. */
+/* It has just been lent. Where its ring is another one, the one of before is over. */
 void pregrant_pieces_begin(struct pregrant_queue *queue)
 {
 	u32 ids = pregrant_tx_piece_ids(queue->tx);
 
-	queue->lends = ids && ids <= queue->kept_mask + 1;
+	if (!pregrant_tx_pieces_out(queue->tx))
+		pregrant_pieces_drop(queue);
+	queue->lends = ids && ids <= queue->kept_mask + 1 && !READ_ONCE(queue->dev->lends_none);
 }
 
 /* An skb that others send, too, has one control buffer for all of them. */
@@ -55,20 +62,21 @@ bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk
 	       skb_headlen(skb) >= ETH_HLEN && skb_headlen(skb) <= PAGE_SIZE;
 }
 
-static void end_grant(struct pregrant_queue *queue, grant_ref_t gref)
+/* False: the back has the page still. */
+static bool end_grant(grant_ref_t gref)
 {
 	if (likely(gnttab_try_end_foreign_access(gref))) {
 		atomic64_inc(&pregrant_grants_ended);
-		return;
+		return true;
 	}
 	atomic64_inc(&pregrant_grants_deferred);
-	queue->lends = false;
 	/* It takes a reference to the page until the grant has ended. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)
 	gnttab_end_foreign_access(gref, NULL);
 #else
 	gnttab_end_foreign_access(gref, 1, 0);
 #endif
+	return false;
 }
 
 /* As pregrant_tx_send. Not 1: nothing is lent. */
@@ -96,10 +104,10 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 	sent = pregrant_tx_send_pieces(queue->tx, skb, skb->len, csum, gso_type, gso_size, granted, n, ids);
 	if (sent != 1) {
 		for (k = 0; k < n; k++)
-			end_grant(queue, granted[k].gref);
+			end_grant(granted[k].gref);
 		return sent;
 	}
-	tx_cb(skb)->left = n;
+	*tx_cb(skb) = (struct pregrant_tx_cb) { .left = n, .counts = true };
 	for (k = 0; k < n; k++)
 		queue->pieces[ids[k]] = (struct pregrant_piece) { .skb = skb, .gref = granted[k].gref };
 	queue->pieces_out += n;
@@ -108,11 +116,10 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 }
 
 /* Its skb, where it was the last piece of it. */
-static struct sk_buff *end_piece(struct pregrant_queue *queue, struct pregrant_piece *piece)
+static struct sk_buff *take_piece(struct pregrant_queue *queue, struct pregrant_piece *piece)
 {
 	struct sk_buff *skb = piece->skb;
 
-	end_grant(queue, piece->gref);
 	piece->skb = NULL;
 	queue->pieces_out--;
 	return --tx_cb(skb)->left ? NULL : skb;
@@ -125,26 +132,57 @@ void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned
 
 	while ((id = pregrant_tx_answered_piece(queue->tx)) >= 0) {
 		struct pregrant_piece *piece = &queue->pieces[id & queue->kept_mask];
-		/* Dropped meanwhile, it has none. */
-		struct sk_buff *skb = piece->skb ? end_piece(queue, piece) : NULL;
+		struct sk_buff *skb;
 
+		if (WARN_ON_ONCE(!piece->skb))
+			continue;
+		/* It has answered, and not let go: no other back does so. */
+		if (!end_grant(piece->gref)) {
+			WRITE_ONCE(queue->dev->lends_none, true);
+			queue->lends = false;
+		}
+		skb = take_piece(queue, piece);
 		if (!skb)
 			continue;
-		++*packets;
-		*bytes += skb->len;
+		if (tx_cb(skb)->counts) {
+			++*packets;
+			*bytes += skb->len;
+		}
 		napi_consume_skb(skb, budget);
 	}
 }
 
-/* Of what is on its way: a back that goes on finds no grant, and answers that it does not. */
-void pregrant_pieces_drop(struct pregrant_queue *queue)
+/* They may be on their way for long: no socket waits for them, and no limit counts them. */
+void pregrant_pieces_orphan(struct pregrant_queue *queue)
 {
 	u32 id;
 
 	for (id = 0; queue->pieces_out && id <= queue->kept_mask; id++) {
-		struct pregrant_piece *piece = &queue->pieces[id];
+		struct sk_buff *skb = queue->pieces[id].skb;
 
-		if (piece->skb)
-			dev_kfree_skb_any(end_piece(queue, piece));
+		if (skb) {
+			skb_orphan(skb);
+			tx_cb(skb)->counts = false;
+		}
+	}
+}
+
+/* Their ring is over. */
+void pregrant_pieces_drop(struct pregrant_queue *queue)
+{
+	struct pregrant_device *dev = queue->dev;
+	u32 id;
+
+	for (id = 0; queue->pieces_out && id <= queue->kept_mask; id++) {
+		struct pregrant_piece *piece = &queue->pieces[id];
+		struct sk_buff *skb;
+
+		if (!piece->skb)
+			continue;
+		if (!end_grant(piece->gref) && ++dev->pieces_kept >= KEPT_MAX)
+			WRITE_ONCE(dev->lends_none, true);
+		skb = take_piece(queue, piece);
+		if (skb)
+			dev_kfree_skb_any(skb);
 	}
 }

@@ -138,6 +138,8 @@ int pregrant_tx_send_pieces(struct pregrant_tx *tx, struct sk_buff *skb, size_t 
 			    u32 gso_size, const struct pregrant_granted_piece *pieces, u32 n, u16 *ids);
 /* How many ids pieces may have; 0: this back takes none. */
 u32 pregrant_tx_piece_ids(const struct pregrant_tx *tx);
+/* Requests of pieces without an answer; 0 on a new ring. */
+u32 pregrant_tx_pieces_out(const struct pregrant_tx *tx);
 /* A piece that is answered, after each `reclaim` until it is below 0: there is none. */
 int pregrant_tx_answered_piece(struct pregrant_tx *tx);
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);

@@ -35,6 +35,9 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 	unsigned int packets = 0, bytes = 0;
 	u32 answered;
 
+	/* Also those before a fault. */
+	if (n && queue->pieces_out)
+		pregrant_pieces_answered(queue, budget, &packets, &bytes);
 	if (n <= 0)
 		return n;
 	/*
@@ -46,8 +49,6 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 		WRITE_ONCE(queue->dev->mc_again, true);
 		queue_delayed_work(pregrant_control, &queue->dev->work, MULTICAST_PAUSE);
 	}
-	if (queue->pieces_out)
-		pregrant_pieces_answered(queue, budget, &packets, &bytes);
 	answered = queue->requests - pregrant_tx_in_flight(queue->tx);
 	while (queue->kept_head != queue->kept_tail) {
 		struct pregrant_kept *kept = &queue->kept[queue->kept_head & queue->kept_mask];
@@ -300,7 +301,7 @@ void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 {
 	while (queue->kept_head != queue->kept_tail)
 		dev_kfree_skb_any(queue->kept[queue->kept_head++ & queue->kept_mask].skb);
-	pregrant_pieces_drop(queue);
+	pregrant_pieces_orphan(queue);
 	queue->requests = 0;
 	queue->tx_armed = false;
 	queue->mc_refused = false;

@@ -21,6 +21,8 @@ kill -KILL $BACK_PID; wait $BACK_PID
 back
 lives "vif$id.0" || fail "pregrant back is killed: the TCP connection is gone"
 end_back || fail "the back ends with $?"
+# While no back answers: requests stay on the ring, and so do their pages.
+ask one "ip link set eth0 down && ip link set eth0 up" || fail "the link: $ANSWER"
 back
 lives "vif$id.0" || fail "pregrant back ends: the TCP connection is gone"
 end_transfer

@@ -9,6 +9,7 @@ FRAMES=${FRAMES:-2000}
 
 # restored TEXT
 restored() {
+	_before=$(tables)
 	module auto
 	transfer
 	lives "vif$(xl domid one).0" || fail "$1: no traffic"
@@ -20,8 +21,10 @@ restored() {
 	saved one
 	within 20 ping -q -c 1 -W 5 10.9.0.2 || { ask one "dmesg | tail -n 20"; fail "$1: not on the network after the second time"; }
 	pings 10.9.0.2 20 0.1 || fail "$1: $LOST of 20 pings lost after the second time"
-	note "$1: saved and restored twice: one connection lives; $_numbered"
 	unload
+	# Of another domain now: how many, and not whose.
+	_after=$(tables)
+	note "$1: saved and restored twice: one connection lives; $_numbered; grants before: $_before; after: $_after"
 }
 
 netback

@@ -137,6 +137,12 @@ pub extern "C" fn pregrant_tx_piece_ids(tx: &Tx) -> u32 {
     if tx.half.front().takes_pieces() { tx.half.front().ids() } else { 0 }
 }
 
+/// Requests of pieces that are not answered, or whose answer was not asked for.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_pieces_out(tx: &Tx) -> u32 {
+    tx.half.front().pieces_out()
+}
+
 /// The id of a piece that is answered; below 0: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_answered_piece(tx: &mut Tx) -> i32 {

@@ -4,6 +4,7 @@
 //!   /usr/src/pregrant-guest-VERSION    C of linux/module, front.core, dkms.conf
 //!   /etc/modprobe.d                    pregrant is loaded before xen-netfront
 //!   /usr/share/initramfs-tools/hooks   ... in the initial file system, too
+//!   /etc/kernel/header_postinst.d      ... where headers come later than their kernel
 //! ```
 
 use crate::linux;
@@ -42,6 +43,7 @@ pub(super) fn build(w: &Workspace) -> Result<PathBuf, String> {
     put(&of("dkms.conf"), &format!("{source}/dkms.conf"), 0o644)?;
     put(&of("modprobe.conf"), "etc/modprobe.d/pregrant-guest.conf", 0o644)?;
     put(&of("initramfs-hook"), "usr/share/initramfs-tools/hooks/pregrant-guest", 0o755)?;
+    put(&of("header-hook"), "etc/kernel/header_postinst.d/pregrant-guest", 0o755)?;
     for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
         put(&w.root().join(licence), &format!("usr/share/doc/{NAME}/{licence}"), 0o644)?;
     }
@@ -49,7 +51,10 @@ pub(super) fn build(w: &Workspace) -> Result<PathBuf, String> {
     for script in ["postinst", "prerm", "postrm"] {
         put(&of(script), &format!("DEBIAN/{script}"), 0o755)?;
     }
-    write(&root.join("DEBIAN/conffiles"), "/etc/modprobe.d/pregrant-guest.conf\n")?;
+    write(
+        &root.join("DEBIAN/conffiles"),
+        "/etc/modprobe.d/pregrant-guest.conf\n/etc/kernel/header_postinst.d/pregrant-guest\n",
+    )?;
     let package = dir.join(format!("{NAME}_{version}_amd64.deb"));
     run(w.program("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(&package))?;
     println!("package: {}", package.display());

@@ -30,20 +30,30 @@ kernel=$(ls /lib/modules | sort -V | tail -n 1)
 alias=xen:vif
 first() { modprobe --show-depends -S "$kernel" $alias 2>&1 | sed -n 's,.*/\([^/ ]*\)\.ko.*,\1,p' | tr - _ | head -n 1; }
 in_initrd() { lsinitramfs "/boot/initrd.img-$kernel" | grep -c "/$1\.ko" || true; }
-say() { echo "package: kernel $kernel, $1: $alias loads $(first) first; initial file system: $(in_initrd pregrant) pregrant, $(in_initrd xen-netfront) xen-netfront"; }
+there() { modinfo -k "$kernel" pregrant > /dev/null 2>&1 && echo there || echo none; }
+# is WHAT WANTED FOUND
+is() { [ "$2" = "$3" ] || { echo "package: $1: $3, not $2"; exit 1; }; }
+quietly() { "$@" > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }; }
+# state WHEN FIRST PREGRANT MODULE: what modprobe takes first, whether the initial file system has it, and there is a module.
+state() {
+	echo "package: kernel $kernel, $1: $alias loads $(first) first; initial file system: $(in_initrd pregrant) pregrant, $(in_initrd xen-netfront) xen-netfront"
+	is "$1, first" "$2" "$(first)"
+	is "$1, pregrant in the initial file system" "$3" "$(in_initrd pregrant)"
+	is "$1, xen-netfront there" 1 "$(in_initrd xen-netfront)"
+	is "$1, module" "$4" "$(there)"
+}
 echo xen-netfront >> /etc/initramfs-tools/modules
-update-initramfs -u -k all > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }
-say before
-[ "$(first)" = xen_netfront ]
-dpkg -i /tmp/package.deb > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }
-say installed
-[ "$(first)" = pregrant ] && [ "$(in_initrd pregrant)" = 1 ] && [ "$(in_initrd xen-netfront)" = 1 ]
+quietly update-initramfs -u -k all
+state before xen_netfront 0 none
+quietly dpkg -i /tmp/package.deb
+state installed pregrant 1 there
 modinfo -k "$kernel" pregrant | grep -E '^(filename|vermagic)'
-dpkg -r pregrant-guest-dkms > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }
-say removed
-[ "$(first)" = xen_netfront ] && [ "$(in_initrd pregrant)" = 0 ] && ! modinfo -k "$kernel" pregrant > /dev/null 2>&1
-dpkg -P pregrant-guest-dkms > /dev/null
-[ ! -e /etc/modprobe.d/pregrant-guest.conf ]
+quietly dpkg -i /tmp/package.deb
+state "installed again" pregrant 1 there
+quietly dpkg -r pregrant-guest-dkms
+state removed xen_netfront 0 none
+quietly dpkg -P pregrant-guest-dkms
+is purged "" "$(ls /etc/modprobe.d /etc/kernel/header_postinst.d | grep pregrant)"
 "#;
 
 /// Tries it in Debian `number`.

@@ -177,6 +177,7 @@ fn what_is_no_such_frame_is_refused() {
         &[piece(1, 4096)], // beyond its page
         &[piece(u16::MAX, 1)],
         &[piece(0, 900)],                  // the head would be longer than a page
+        &[piece(0, 4096), piece(0, 1050)], // the head would be shorter than its addresses
         &[piece(0, 4096), piece(0, 1060)], // no head
         &[piece(0, 4096), piece(0, 4096)], // more than the frame
         &[piece(0, 60); PIECES_MAX + 1],

@@ -37,6 +37,7 @@ pub struct Table {
 }
 
 impl Table {
+    #[inline(never)]
     fn put(&mut self, g: Grant) -> GrantRef {
         if self.grants.len() < RESERVED {
             self.grants.resize_with(RESERVED, || None);

@@ -13,7 +13,7 @@ use crate::data::{Frame, Skbs};
 use crate::selftest::domains::Domain;
 use crate::shim;
 use alloc::boxed::Box;
-use alloc::vec;
+
 use alloc::vec::{IntoIter, Vec};
 use pregrant::GrantRef;
 use pregrant::net::back::Polled;
@@ -56,7 +56,7 @@ struct LentSkbs {
 
 impl LentSkbs {
     fn new() -> Self {
-        Self { skbs: Vec::with_capacity(IDS), grefs: vec![None; IDS] }
+        Self { skbs: Vec::new(), grefs: core::iter::repeat_n(None, IDS).collect() }
     }
 
     /// Sends it in pieces. False: no room.

@@ -61,6 +61,11 @@ impl Pieces {
         self.answered.pop()
     }
 
+    /// Those that are out, or whose answers were not asked for.
+    pub(super) fn out(&self) -> u32 {
+        self.out + self.answered.len() as u32
+    }
+
     /// Whether a request that is in flight is one.
     #[inline(always)]
     pub(super) fn any_out(&self) -> bool {

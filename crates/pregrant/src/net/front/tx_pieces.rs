@@ -28,7 +28,7 @@ use crate::platform::Platform;
 use crate::port::{MAX_FRAME, Source};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
-use crate::wire::netif::{Extra, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
+use crate::wire::netif::{Extra, MIN_FRAME, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
 
 /// A frame that is none for this: it can be sent by copies.
 const NOT_IN_PIECES: PlatformError =
@@ -101,7 +101,8 @@ impl<P: Platform> TxFront<P> {
     }
 
     /// Writes a frame to the ring whose last bytes are these pieces, of which `ids` gets the ids;
-    /// those before them are copied, at most a page. The next [`publish`](Self::publish) shows it.
+    /// those before them are copied, at least an Ethernet
+    /// header and at most a page. The next [`publish`](Self::publish) shows it.
     /// False: no room now.
     ///
     /// # Errors
@@ -116,7 +117,7 @@ impl<P: Platform> TxFront<P> {
     ) -> Result<bool, PlatformError> {
         let (len, gso_type) = (frame.len(), frame.offload().gso_type);
         let carried = pieces.iter().map(|piece| usize::from(piece.len)).sum();
-        let head = len.checked_sub(carried).filter(|head| (1..=PAGE_SIZE).contains(head));
+        let head = len.checked_sub(carried).filter(|head| (MIN_FRAME..=PAGE_SIZE).contains(head));
         let fits = self.takes_pieces()
             && (1..=PIECES_MAX.min(ids.len())).contains(&pieces.len())
             && pieces.iter().all(GrantedPiece::is_in_a_page)
@@ -137,6 +138,11 @@ impl<P: Platform> TxFront<P> {
         }
         ids.iter().take(pieces.len()).for_each(|id| self.pieces.sent(*id));
         Ok(true)
+    }
+
+    /// Pieces whose requests have no answer, or one that was not asked for yet.
+    pub fn pieces_out(&self) -> u32 {
+        self.pieces.out()
     }
 
     /// The id of a piece whose request was answered: its grant can be ended. To be asked after each

@@ -86,7 +86,7 @@ impl<P: Platform> StagingArea<P> {
             let place = area.start(id as u16);
             StagingEntry {
                 id: first_id + id as u16,
-                gref: area.buffers.refs()[place / PAGE_SIZE].0,
+                gref: area.buffers.refs().get(place / PAGE_SIZE).map_or(GrantRef::NONE.0, |gref| gref.0),
                 offset: (place % PAGE_SIZE) as u16,
             }
         });

@@ -168,7 +168,7 @@ pub fn validate(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result
     }
     let bytes = len.buffer_bytes() as usize;
     let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_unstable_by_key(|&i| (entries[i].gref, entries[i].offset));
+    order.sort_unstable_by_key(|&i| entries.get(i).map(|e| (e.gref, e.offset)));
     for (entry, e) in entries.iter().enumerate() {
         let expected = first_id.wrapping_add(entry as u16);
         if e.id != expected {
