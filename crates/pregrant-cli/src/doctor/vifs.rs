@@ -294,14 +294,20 @@ mod tests {
             guest_copy: Some(GrantRef(9)).into(),
             ..QueueKeys::new(GrantRef(8), GrantRef(9), ChannelKeys::Single(EvtchnPort(1)))
         };
-        let front = |queues| FrontRequest {
-            foreign: true,
-            headroom: 256,
-            ctrl: Some(CtrlKeys { ring: GrantRef(9), channel: EvtchnPort(2) }),
-            ..FrontRequest::new(vec![queue.clone(); queues])
+        let front = |queues| {
+            let mut front = FrontRequest {
+                foreign: true,
+                headroom: 256,
+                ctrl: Some(CtrlKeys { ring: GrantRef(9), channel: EvtchnPort(2) }),
+                ..FrontRequest::new(vec![queue.clone(); queues])
+            };
+            front.staging.rx_heads = true;
+            front
         };
         complete::check(&FRONT_KEYS, &[front(1).pairs(), front(2).pairs()]);
-        complete::check(&BACK_KEYS, &[BackFeatures::default().pairs()]);
+        let mut back = BackFeatures::default();
+        back.staging.rx_heads = true;
+        complete::check(&BACK_KEYS, &[back.pairs()]);
     }
 
     /// The findings for a connected vif with these chains and this request of its front.
