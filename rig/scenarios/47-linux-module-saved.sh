@@ -9,7 +9,7 @@ FRAMES=${FRAMES:-2000}
 
 # restored TEXT
 restored() {
-	_before=$(tables)
+	_first=$(tables)
 	module auto
 	transfer
 	lives "vif$(xl domid one).0" || fail "$1: no traffic"
@@ -24,7 +24,7 @@ restored() {
 	unload
 	# Of another domain now: how many, and not whose.
 	_after=$(tables)
-	note "$1: saved and restored twice: one connection lives; $_numbered; grants before: $_before; after: $_after"
+	note "$1: saved and restored twice: one connection lives; $_numbered; before: $_first; after: $_after"
 }
 
 netback
