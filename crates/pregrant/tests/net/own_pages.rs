@@ -10,6 +10,8 @@ use crate::rig;
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{CacheMode, CacheStats, FrontConfig, FrontStep, FrontVif};
+use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantPool, PeerMem};
 use pregrant::port::{Arena, FrameDesc, Offload};
@@ -145,16 +147,16 @@ fn frames_go_from_where_they_are() {
                     own.send(q, page * PAGE_SIZE + offset, len);
                 }
             }
-            // Over two pages, and over several: copied.
+            // Over two pages, and over several.
             own.send(q, 4000, 97);
             own.send(q, 3 * PAGE_SIZE + 5, 9000);
             let took = own.pair.xen.counts().since(&before);
             assert_eq!((took.copies, took.maps, took.unmaps), (0, 0, 0));
             let stats = own.pair.front.queue(q).unwrap().tx().cache().unwrap().stats();
-            assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (800, 200, 202));
+            assert_eq!((stats.hits, stats.misses, stats.copied_to_pool), (802, 200, 200));
             assert_eq!((stats.adds, stats.dels, stats.evictions, stats.mode_changes), (200, 0, 0, 0));
             let (front, back) = (own.pair.front.queue(q).unwrap().stats().0, own.pair.back.stats(q).0);
-            assert_eq!((front.frames, front.gref_mapping, back.gref_mapping), (1002, 800, 1002));
+            assert_eq!((front.frames, front.gref_mapping, back.gref_mapping), (1002, 802, 1002));
         }
         own.close();
     }
@@ -179,9 +181,135 @@ fn what_is_no_frame_of_the_memory_is_dropped() {
         let after = own.pair.front.queue(0).unwrap().stats().0;
         assert_eq!((after.dropped - before.dropped, after.frames - before.frames), (dropped, 0), "{desc:?}");
     }
-    // One that is to be cut has an extra info, and is copied.
+    // One that is to be cut has an extra info; the back has no page of it yet.
     assert_eq!(own.pair.front.send_own(&own.pair.g, 0, &[desc(0, 3000, 1)]), Ok(1));
     assert_eq!((own.stats().copied_to_pool, own.pair.front.in_flight(0)), (1, 2));
+    own.close();
+}
+
+/// A frame over several pages, or one that is to be cut, has a slot for each page: by its reference
+/// where the back has the page, else by a copy of that page's bytes alone.
+#[test]
+fn frames_over_pages_go_from_where_the_back_has_them() {
+    let gso = Offload { gso_type: 1, gso_size: 1448, csum_blank: true, csum_ok: true };
+    for had in [(0..40).collect::<Vec<_>>(), vec![0], vec![1], vec![0, 2, 16], vec![30]] {
+        let mut own = Own::new(announcing(), entries(768), 40);
+        own.each(had.iter().copied());
+        own.turns();
+        let copies = own.pair.xen.counts().copies;
+        for (at, len) in [
+            (0, 60),
+            (4000, 97),
+            (4095, 60),
+            (0, 8192),
+            (100, 9000),
+            (4095, 65_535),
+            (0, 65_535),
+            (1, 65_535),
+        ] {
+            for offload in [Offload::default(), gso] {
+                let (desc, bytes) = own.write(at, len);
+                let pages = at / PAGE_SIZE..(at + len).div_ceil(PAGE_SIZE);
+                let before = (own.stats(), own.pair.front.queue(0).unwrap().stats().0);
+                let desc = FrameDesc { offload, ..desc };
+                assert_eq!(own.pair.front.send_own(&own.pair.g, 0, &[desc]), Ok(1));
+                let (by, all) = (own.stats(), pages.clone().all(|page| had.contains(&page)));
+                let some = pages.clone().any(|page| had.contains(&page));
+                let what = format!("{len} at {at}, {offload:?}, {had:?}");
+                let counted = (by.hits - before.0.hits, by.copied_to_pool - before.0.copied_to_pool);
+                assert_eq!(counted, (u64::from(some), u64::from(!some)), "{what}");
+                let stats = own.pair.front.queue(0).unwrap().stats().0;
+                assert_eq!(stats.gref_mapping - before.1.gref_mapping, u64::from(all), "{what}");
+                let extra = u32::from(offload.gso_type != 0);
+                let slots = if some { pages.len() } else { len.div_ceil(PAGE_SIZE) };
+                assert_eq!(own.pair.front.in_flight(0), slots as u32 + extra, "{what}");
+                for page in pages.clone() {
+                    assert_eq!(own.pair.front.is_held(page), had.contains(&page), "{what}: {page}");
+                }
+                let mut port = TestPort::default();
+                while own.pair.back.poll_tx(&own.pair.h, 0, &mut port, &mut Arena::new()) == Ok(Polled::More)
+                {
+                }
+                assert!(port.took == [(bytes, offload)], "{what}");
+                own.pair.front.queue_mut(0).unwrap().reclaim(&own.pair.g, 1).expect("good answers");
+                assert!(!pages.into_iter().any(|page| own.pair.front.is_held(page)));
+            }
+        }
+        assert_eq!(own.pair.xen.counts().copies, copies, "no grant copy");
+        own.close();
+    }
+}
+
+/// A back that takes heads from staging buffers finds them there, though the frame goes by
+/// reference.
+#[test]
+fn heads_are_in_staging_buffers_too() {
+    for heads in [false, true] {
+        let staging = Buffers::of(DataLen::new(256), None);
+        let mut config = entries(768);
+        config.paths.staging.heads = heads;
+        let mut own = Own::new(FrontConfig { staging, ..announcing() }, config, 20);
+        own.each(0..20);
+        own.turns();
+        let before = own.stats().hits;
+        for (at, len) in [(0, 60), (0, 257), (100, 1514), (4000, 300), (4095, 20_000)] {
+            own.send(0, at, len);
+        }
+        assert_eq!(own.stats().hits - before, 5);
+        own.close();
+    }
+}
+
+/// A ring without room for all of a frame's slots takes none of them.
+#[test]
+fn a_frame_over_pages_is_sent_whole_or_not_at_all() {
+    let mut own = Own::new(announcing(), entries(768), 40);
+    own.each(0..40);
+    own.turns();
+    let (desc, bytes) = own.write(4095, 65_535);
+    let mut sent = 0;
+    while own.pair.front.send_own(&own.pair.g, 0, &[desc]) == Ok(1) {
+        sent += 1;
+    }
+    assert_eq!((sent, own.pair.front.in_flight(0)), (15, 15 * 17));
+    assert!(own.took(0).iter().all(|took| *took == bytes));
+    own.pair.front.queue_mut(0).unwrap().reclaim(&own.pair.g, 1).expect("good answers");
+    assert!((0..40).all(|page| !own.pair.front.is_held(page)));
+    own.close();
+}
+
+/// Without scatter-gather a frame has one slot, wherever it is.
+#[test]
+fn without_sg_a_frame_over_two_pages_is_copied() {
+    let config =
+        VifConfig { features: BackFeatures { sg: false, ..BackFeatures::default() }, ..entries(768) };
+    let mut own = Own::new(announcing(), config, 4);
+    own.each(0..4);
+    own.turns();
+    let before = own.stats();
+    own.send(0, 4000, 1500);
+    assert_eq!((own.stats().hits, own.stats().copied_to_pool), (before.hits, before.copied_to_pool + 1));
+    own.close();
+}
+
+/// The grant table has no free entry: the page that was not used for the longest is let go of, and
+/// its entry serves the next page.
+#[test]
+fn a_full_grant_table_lets_the_oldest_page_go() {
+    let mut own = Own::new(announcing(), entries(POOL + 20), 40);
+    own.each(0..8);
+    own.turns();
+    own.pair.xen.limit_grants(GUEST, own.pair.xen.counts().grants);
+    for page in 8..12 {
+        assert_eq!(own.each([page]), 0);
+        own.turns();
+        assert!(own.stats().ungranted > 0, "no entry is free");
+        assert_eq!(own.each([page]), 0, "not yet granted");
+        own.turns();
+        assert_eq!(own.each([page]), 1, "by an entry that another page had");
+    }
+    let stats = own.stats();
+    assert_eq!((stats.evictions, stats.dels, stats.adds), (4, 4, 12), "{stats:?}");
     own.close();
 }
 

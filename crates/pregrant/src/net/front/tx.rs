@@ -73,6 +73,13 @@ impl<P: Platform> TxSlots<P> {
         }
     }
 
+    /// The extra info of a frame that is to be cut, behind its first request.
+    pub(crate) fn push_gso(&mut self, offload: &Offload) {
+        let extra = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
+        self.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
+        self.extras_in_flight += 1;
+    }
+
     /// One frame over slots of `path`, the last one or one that it fits a slot of, with an extra
     /// info where it is to be cut. False: no room now; else the ids that are to be freed, where it
     /// failed.
@@ -124,9 +131,7 @@ impl<P: Platform> TxSlots<P> {
             self.note_sent(req.id);
             self.ring.push(req);
             if k == 0 && gso {
-                let extra = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
-                self.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
-                self.extras_in_flight += 1;
+                self.push_gso(&offload);
             }
         }
         self.stats.bytes += len as u64;
@@ -354,7 +359,7 @@ impl<P: Platform> TxFront<P> {
     }
 
     #[inline(always)]
-    pub(super) fn free_id(&mut self, p: &P, id: u16) {
+    pub(crate) fn free_id(&mut self, p: &P, id: u16) {
         if self.chain.settle(p, id) {
             self.slots.free.give(id);
         } else {

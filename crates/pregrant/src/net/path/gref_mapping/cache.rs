@@ -86,11 +86,11 @@ pub enum Ask {
 /// Counters of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Frames that were sent from their own pages.
+    /// Frames that were sent from their own pages, all of their bytes or some.
     pub hits: u64,
     /// Frames whose page the back did not have.
     pub misses: u64,
-    /// Frames that were copied into the static pool: misses, and those that no single page holds.
+    /// Frames that were copied into the static pool as a whole.
     pub copied_to_pool: u64,
     /// Pages that made way for others.
     pub evictions: u64,
@@ -100,7 +100,7 @@ pub struct CacheStats {
     pub dels: u64,
     /// Pages of requests that it refused, by ADD or DEL.
     pub refused: u64,
-    /// Grants that could not be made: the grant table is full.
+    /// Grants that could not be made, as the grant table is full: another page makes way.
     pub ungranted: u64,
     /// Grants that were still in use when they were to end, at the first try.
     pub in_use: u64,
@@ -182,20 +182,33 @@ impl GrefCache {
         if page >= self.clock.pages() {
             return None;
         }
+        let found = self.lookup_part(page);
+        self.looked_up(found.is_some());
+        found
+    }
+
+    /// The same of one page of a frame over several, which is not counted.
+    #[inline(always)]
+    pub fn lookup_part(&mut self, page: usize) -> Option<(u32, GrantRef)> {
         self.working_set.record_use(page);
         match self.clock.find(page) {
             Some(place) => {
                 if let Some(&Entry { gref, state: State::Added, .. }) = self.entries.get(place) {
                     self.clock.touch(place);
-                    self.stats.hits += 1;
                     return Some((place as u32, gref));
                 }
             }
             None if self.capacity > 0 => self.want(page),
             None => {}
         }
-        self.stats.misses += 1;
         None
+    }
+
+    /// Counts a frame whose pages were looked up: whether it goes from one of them.
+    #[inline(always)]
+    pub fn looked_up(&mut self, is_hit: bool) {
+        self.stats.hits += u64::from(is_hit);
+        self.stats.misses += u64::from(!is_hit);
     }
 
     /// A page that has no place.
@@ -208,6 +221,11 @@ impl GrefCache {
             self.wanted.push(place as u32);
             return;
         }
+        self.make_way();
+    }
+
+    /// The page that was not used for the longest leaves.
+    fn make_way(&mut self) {
         if self.working_set.mode() == CacheMode::Copying
             || self.leaving.len() == DELS_AT_ONCE
             || self.asked == Some(Ask::Del)
@@ -316,6 +334,7 @@ impl GrefCache {
                 None => {
                     self.clock.remove(place as usize);
                     self.stats.ungranted += 1;
+                    self.make_way(); // its entry of the grant table is for the next one
                 }
             }
         }

@@ -6,14 +6,14 @@ use crate::port::MAX_FRAME;
 use alloc::boxed::Box;
 use alloc::vec;
 
-const NO_PLACE: u32 = u32::MAX;
+pub(crate) const NO_PLACE: u32 = u32::MAX;
 
 /// See the module.
 pub struct OwnTx {
     pub(crate) cache: GrefCache,
     /// By id of the request: the page's place, or [`NO_PLACE`].
-    pub(crate) places: Box<[u32]>,
-    /// For frames that no single page holds.
+    places: Box<[u32]>,
+    /// For frames over several pages, none of which the back has.
     pub(crate) scratch: Box<[u8]>,
 }
 
@@ -22,6 +22,14 @@ impl OwnTx {
     pub(crate) fn new(cache: GrefCache, ids: usize) -> Self {
         let places = vec![NO_PLACE; ids].into_boxed_slice();
         Self { cache, places, scratch: vec![0; MAX_FRAME].into_boxed_slice() }
+    }
+
+    /// The request of `id` is about the page at `place`.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, id: u16, place: u32) {
+        if let Some(of_id) = self.places.get_mut(usize::from(id)) {
+            *of_id = place;
+        }
     }
 
     /// The request of `id` was answered.

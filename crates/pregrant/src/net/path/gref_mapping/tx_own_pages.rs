@@ -1,29 +1,81 @@
 //! TX from pages of the guest's own memory: frames stay where the caller wrote them.
 //!
 //! ```text
-//!   frame in a page --cache--> hit: its reference -----------------------> ring
-//!                         '--> miss, or no single page: copied to a free id --> ring
+//!   frame in a page --cache--> hit: its reference ---------> ring
+//!                         '--> miss: copied to a free id --> ring
+//!   over several pages, or to be cut: a slot for each page, by its reference or copied
 //! ```
-//! Invariants: a frame that hits is not read here. The caller does not change its page until its
-//! request is answered ([`is_in_flight`](GrefCache::is_in_flight)); the page of a frame that was
-//! copied is the caller's at once. Frames leave in the order in which they were given.
+//! Invariants: bytes of a page that hits are not read here. The caller does not change its page
+//! until its request is answered ([`is_in_flight`](GrefCache::is_in_flight)); the page of a frame
+//! that was copied is the caller's at once. Frames leave in the order in which they were given.
 //!
 //! What the back may do: read all of an announced page, not only the frame, for as long as it has
 //! it mapped. The page is granted for reading alone.
 
 use super::cache::GrefCache;
-use super::own_tx::OwnTx;
+use super::own_tx::{NO_PLACE, OwnTx};
 use crate::error::PlatformError;
 use crate::net::front::regions::Region;
 use crate::net::front::tx::TxFront;
 use crate::net::front::tx_slots::{TxSlots, flags_of};
 use crate::net::path::{AnyFrontPath, FrontPath, PathName};
 use crate::platform::{Events, Platform};
-use crate::port::{Burst, FrameDesc, MAX_FRAME};
-use crate::shm::SharedBytes;
+use crate::port::{Burst, FrameDesc, MAX_FRAME, Offload, Source};
+use crate::shm::{PieceMut, SharedBytes};
 use crate::units::PAGE_SIZE;
-use crate::wire::netif::TxRequest;
+use crate::wire::netif::{TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
 use alloc::boxed::Box;
+
+/// Slots of the longest frame, from anywhere in a page.
+const PARTS_MAX: usize = MAX_FRAME.div_ceil(PAGE_SIZE) + 1;
+
+/// A frame's bytes in one page.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    at: usize,
+    len: usize,
+    /// The page's, or [`NO_PLACE`]: the bytes are copied.
+    place: u32,
+    gref: u32,
+    id: u16,
+    offset: usize,
+    flags: u16,
+}
+
+/// A frame in the guest's memory.
+struct InMemory<'a, P: Platform> {
+    memory: &'a Region<P>,
+    desc: &'a FrameDesc,
+}
+
+impl<P: Platform> Clone for InMemory<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for InMemory<'_, P> {}
+
+impl<P: Platform> Source for InMemory<'_, P> {
+    fn len(&self) -> usize {
+        self.desc.len as usize
+    }
+    fn offload(&self) -> &Offload {
+        &self.desc.offload
+    }
+    fn copy_to(&self, at: usize, to: PieceMut<'_>) {
+        let (mut from, mut to, mut some) = (self.desc.at as usize + at, to, [0; 256]);
+        while !to.is_empty() {
+            let n = to.len().min(some.len());
+            let bytes = some.get_mut(..n).unwrap_or_default();
+            let copied = self.memory.copy_out(from, bytes);
+            debug_assert!(copied, "a frame is in the memory");
+            let (now, later) = to.split_at(n);
+            now.copy_in(bytes);
+            (from, to) = (from + n, later);
+        }
+    }
+}
 
 /// Bytes of the next slot that are asked for ahead, as for other frames.
 const AHEAD_BYTES: usize = 1024;
@@ -61,6 +113,61 @@ impl<P: Platform> TxSlots<P> {
         let (offset, flags) = (offset as u16, flags_of(&desc.offload) | F::TX_FLAGS);
         self.push_own(&TxRequest { gref, offset, flags, id, size: len as u16 }, F::NAME);
         Ok(())
+    }
+
+    /// Gives each part an id, and copies those that the back has no page of to slots of `path`. The
+    /// error is of the last of so many that have an id. There is room.
+    fn copy_parts<F: FrontPath<P>>(
+        &mut self,
+        p: &P,
+        path: &mut F,
+        memory: &Region<P>,
+        parts: &mut [Part],
+    ) -> (PathName, Option<(PlatformError, usize)>) {
+        for (k, part) in parts.iter_mut().enumerate() {
+            part.id = self.free.take();
+            part.offset = part.at % PAGE_SIZE;
+            if part.place != NO_PLACE {
+                continue;
+            }
+            match path.grant(p, part.id) {
+                Ok(gref) => part.gref = if F::GRANTS { gref } else { 0 },
+                Err(e) => return (F::NAME, Some((e, k + 1))),
+            }
+            part.offset = 0;
+            part.flags = F::TX_FLAGS;
+            let copied = memory
+                .piece(part.at, part.len)
+                .is_some_and(|bytes| path.bytes().copy_piece_in(path.start(part.id), bytes));
+            debug_assert!(copied, "a frame is in the memory, and a slot in its region");
+        }
+        (F::NAME, None)
+    }
+
+    /// Writes the requests of such a frame.
+    fn push_parts(&mut self, parts: &[Part], desc: &FrameDesc, by: PathName) {
+        let gso = desc.offload.gso_type != 0;
+        for (k, part) in parts.iter().enumerate() {
+            let more = if k + 1 < parts.len() { TXF_MORE_DATA } else { 0 };
+            let mut request = TxRequest {
+                gref: part.gref,
+                offset: part.offset as u16,
+                flags: part.flags | more,
+                id: part.id,
+                size: part.len as u16,
+            };
+            if k == 0 {
+                request.size = desc.len as u16;
+                request.flags |= flags_of(&desc.offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+            }
+            self.note_sent(request.id);
+            self.ring.push(&request);
+            if k == 0 && gso {
+                self.push_gso(&desc.offload);
+            }
+        }
+        self.stats.bytes += u64::from(desc.len);
+        self.stats.handed_on_by(by, 1);
     }
 
     #[inline(always)]
@@ -120,13 +227,17 @@ impl<P: Platform> TxFront<P> {
         }
         let (page, offset) = (at / PAGE_SIZE, at % PAGE_SIZE);
         let in_page = offset + len <= PAGE_SIZE && desc.offload.gso_type == 0;
+        if !in_page && let Some(sent) = self.queue_parts(p, memory, desc)? {
+            return Ok(sent);
+        }
         if in_page
             && let Some(own) = &mut self.own
             && let Some((place, gref)) = own.cache.lookup(page)
         {
             let id = self.slots.free.take();
-            own.places[usize::from(id)] = place;
             own.cache.sent(place);
+            own.note(id, place);
+            self.show_head(id, memory, desc);
             let (offset, size, flags) = (offset as u16, len as u16, flags_of(&desc.offload));
             self.slots.push_own(&TxRequest { gref: gref.0, offset, flags, id, size }, PathName::GrefMapping);
             return Ok(true);
@@ -136,6 +247,79 @@ impl<P: Platform> TxFront<P> {
             own.cache.copied();
         }
         Ok(taken)
+    }
+
+    /// A frame over several pages, or one that is to be cut, of which the back has a page. None: it
+    /// has none of them. False: no room now.
+    #[inline(never)]
+    fn queue_parts(
+        &mut self,
+        p: &P,
+        memory: &Region<P>,
+        desc: &FrameDesc,
+    ) -> Result<Option<bool>, PlatformError> {
+        let (at, end) = (desc.at as usize, (desc.at + desc.len) as usize);
+        let Some(own) = &mut self.own else { return Ok(None) };
+        let n = end.div_ceil(PAGE_SIZE) - at / PAGE_SIZE;
+        let gso = desc.offload.gso_type != 0;
+        if n > 1 && !self.slots.limits.sg {
+            return Ok(None);
+        }
+        if self.slots.ring.free() < n as u32 + u32::from(gso) || self.slots.free.len() < n as u32 {
+            return Ok(Some(false));
+        }
+        let mut parts = [Part::default(); PARTS_MAX];
+        let mut hit = false;
+        for (k, part) in parts.iter_mut().take(n).enumerate() {
+            let page = at / PAGE_SIZE + k;
+            part.at = at.max(page * PAGE_SIZE);
+            part.len = end.min((page + 1) * PAGE_SIZE) - part.at;
+            (part.place, part.gref) =
+                own.cache.lookup_part(page).map_or((NO_PLACE, 0), |(place, gref)| (place, gref.0));
+            if part.place != NO_PLACE {
+                hit = true;
+                own.cache.sent(part.place); // before the next page makes it leave
+            }
+        }
+        own.cache.looked_up(hit);
+        let parts = parts.get_mut(..n).unwrap_or_default();
+        let Some((_, last)) = self.chain.split(self.chain.len().saturating_sub(1)).filter(|_| hit) else {
+            return Ok(None);
+        };
+        // All grants first: nothing is on the ring until the whole frame can be.
+        let (by, failed) = with_path!(last, path => self.slots.copy_parts(p, path, memory, parts));
+        let in_place = || parts.iter().filter(|part| part.place != NO_PLACE);
+        if let Some((e, taken)) = failed {
+            if let Some(own) = &mut self.own {
+                in_place().for_each(|part| own.cache.answered(part.place));
+            }
+            parts.iter().take(taken).for_each(|part| self.free_id(p, part.id));
+            return Err(e);
+        }
+        if let Some(own) = &mut self.own {
+            in_place().for_each(|part| own.note(part.id, part.place));
+        }
+        if let Some(first) = parts.first() {
+            self.show_head(first.id, memory, desc);
+        }
+        let by = if parts.iter().all(|part| part.place != NO_PLACE) { PathName::GrefMapping } else { by };
+        self.slots.push_parts(parts, desc, by);
+        Ok(Some(true))
+    }
+
+    /// The paths before the last see the head of a longer frame, which begins with `id`.
+    #[inline(always)]
+    fn show_head(&mut self, id: u16, memory: &Region<P>, desc: &FrameDesc) {
+        let last = self.chain.len().saturating_sub(1);
+        if last > 0
+            && let Some((ahead, _)) = self.chain.split(last)
+        {
+            let frame: InMemory<'_, P> = InMemory { memory, desc };
+            ahead
+                .iter_mut()
+                .filter(|path| frame.len() > path.slot_bytes())
+                .for_each(|path| path.head(id, &frame));
+        }
     }
 
     #[inline(always)]
