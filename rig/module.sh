@@ -111,11 +111,11 @@ carried() {
 	[ $((_rx * 10)) -ge $((_all_rx * 9)) ] || fail "$1: of $_all_rx frames to the guest $_rx by this path"
 	note "$1: of $_all_tx frames from the guest $_tx, of $_all_rx to it $_rx by this path"
 }
-# pieces TEXT PATH: TCP from the guest went in the pages of its skbs, unless the back keeps what it saw mapped.
+# pieces TEXT PATH: TCP from the guest went in the pages of its skbs, unless the back keeps pages mapped.
 pieces() {
 	ask one "ethtool -S eth0 | sed -n 's/ *tx_in_pieces: //p'"
 	case $2 in
-	persistent) [ "$ANSWER" = 0 ] || fail "$1: $ANSWER frames in pieces" ;;
+	persistent|gref-mapping|mapped) [ "$ANSWER" = 0 ] || fail "$1: $ANSWER frames in pieces" ;;
 	*) [ "$ANSWER" -gt 0 ] || fail "$1: no frame in pieces" ;;
 	esac
 }

@@ -79,6 +79,7 @@ static void lend(struct pregrant_device *dev)
 	pregrant_front_slots(dev->front, slots);
 	n = min(pregrant_front_lend(dev->front), dev->max_queues);
 	mutex_lock(&dev->lending);
+	WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
 	for (k = 0; k < n; k++) {
 		pregrant_queue_drop_kept(&dev->queues[k]);
 		dev->queues[k].tx = pregrant_front_tx(dev->front, k);
@@ -90,7 +91,6 @@ static void lend(struct pregrant_device *dev)
 	for (; k < dev->max_queues; k++)
 		pregrant_pieces_drop(&dev->queues[k]);
 	memcpy(dev->slots, slots, sizeof(slots));
-	WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
 	WRITE_ONCE(dev->lent, n);
 	WRITE_ONCE(dev->connects, dev->connects + 1);
 	mutex_unlock(&dev->lending);
@@ -262,7 +262,7 @@ static void put_off(struct pregrant_device *dev)
 /* Under `control`, with a reserve. */
 static void control(struct pregrant_device *dev)
 {
-	unsigned int queues = xchg(&dev->restart_queues, 0);
+	unsigned int queues = xchg(&dev->restart_queues, 0), k;
 	u64 at;
 
 	if (dev->short_of_memory)
@@ -274,6 +274,12 @@ static void control(struct pregrant_device *dev)
 		restart_with(dev, queues);
 	if (dev->front)
 		step(dev);
+	/* It may have taken our pages meanwhile. */
+	if (dev->lent) {
+		WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
+		for (k = 0; k < dev->lent; k++)
+			pregrant_pieces_allow(&dev->queues[k]);
+	}
 	if (dev->announce_at && dev->lent)
 		announce(dev);
 	if (xchg(&dev->mc_again, false))

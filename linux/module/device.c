@@ -33,9 +33,9 @@ static bool multicast;
 module_param(multicast, bool, 0444);
 MODULE_PARM_DESC(multicast, "have the back leave out multicast without a listener; not with bridges");
 
-static unsigned int lend_from = 4096;
+static unsigned int lend_from;
 module_param(lend_from, uint, 0444);
-MODULE_PARM_DESC(lend_from, "bytes of a frame whose pages are granted for it, in place of a copy; 65536: none");
+MODULE_PARM_DESC(lend_from, "bytes of a frame whose pages are granted for it, not copied; 65536: none; 0: 4096, none where the back maps pages");
 
 /* By default: ten such devices fit a guest's grants, where Xen gives it 64 pages of them. */
 #define QUEUES_DEFAULT 4

@@ -65,7 +65,7 @@ struct pregrant_queue {
 	u32 kept_head, kept_tail, kept_mask;
 	u32 requests; /* sent up to now */
 	bool tx_armed;
-	bool lends; /* frames may be in pieces */
+	bool may_lend, lends; /* frames may be in pieces; and are */
 	struct pregrant_piece *pieces;
 	u32 pieces_out;
 	bool mc_refused; /* an address could not be asked for: there was no room */
@@ -81,7 +81,7 @@ struct pregrant_device {
 	struct pregrant_front *front;
 	struct pregrant_settings settings;
 	unsigned int max_queues;
-	u32 lend_from; /* bytes of a frame whose pages are granted, not copied */
+	u32 lend_from; /* bytes of a frame whose pages are granted, not copied; 0: by what the back does */
 	u32 pieces_kept; /* pages that backs had when their rings were over */
 	bool lends_none; /* no more of them */
 	struct pregrant_queue *queues;
@@ -139,6 +139,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
 int pregrant_pieces_init(struct pregrant_queue *queue, u32 ids);
 void pregrant_pieces_free(struct pregrant_queue *queue);
 void pregrant_pieces_begin(struct pregrant_queue *queue);
+void pregrant_pieces_allow(struct pregrant_queue *queue);
 bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk_buff *skb);
 int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u32 csum, u32 gso_type, u32 gso_size);
 void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned int *packets, unsigned int *bytes);

@@ -23,6 +23,9 @@
 /* Pages that a device may leave to the kernel when rings are over: a back that keeps them gets no more. */
 #define KEPT_MAX 256
 
+/* Shorter frames are copied: one or two slots by themselves. */
+#define LEND_FROM 4096
+
 /* In the control buffer of an skb that is on its way. */
 struct pregrant_tx_cb {
 	unsigned int left; /* pieces without an answer */
@@ -52,13 +55,26 @@ void pregrant_pieces_begin(struct pregrant_queue *queue)
 
 	if (!pregrant_tx_pieces_out(queue->tx))
 		pregrant_pieces_drop(queue);
-	queue->lends = ids && ids <= queue->kept_mask + 1 && !READ_ONCE(queue->dev->lends_none);
+	queue->may_lend = ids && ids <= queue->kept_mask + 1;
+	pregrant_pieces_allow(queue);
+}
+
+/*
+ * Unless it is asked for, not where the back has our pages mapped, or may soon: it would copy by
+ * grants what it can read.
+ */
+void pregrant_pieces_allow(struct pregrant_queue *queue)
+{
+	const struct pregrant_device *dev = queue->dev;
+	bool maps = READ_ONCE(dev->takes) & PREGRANT_TAKES_MAPPINGS;
+
+	WRITE_ONCE(queue->lends, queue->may_lend && !READ_ONCE(dev->lends_none) && (dev->lend_from || !maps));
 }
 
 /* An skb that others send, too, has one control buffer for all of them. */
 bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk_buff *skb)
 {
-	return queue->lends && skb->len >= queue->dev->lend_from && skb_is_nonlinear(skb) && !skb_shared(skb) &&
+	return READ_ONCE(queue->lends) && skb->len >= (queue->dev->lend_from ?: LEND_FROM) && skb_is_nonlinear(skb) && !skb_shared(skb) &&
 	       skb_headlen(skb) >= ETH_HLEN && skb_headlen(skb) <= PAGE_SIZE;
 }
 
@@ -139,7 +155,7 @@ void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned
 		/* It has answered, and not let go: no other back does so. */
 		if (!end_grant(piece->gref)) {
 			WRITE_ONCE(queue->dev->lends_none, true);
-			queue->lends = false;
+			WRITE_ONCE(queue->lends, false);
 		}
 		skb = take_piece(queue, piece);
 		if (!skb)

@@ -106,6 +106,7 @@ void pregrant_front_free(struct pregrant_front *front);
 #define PREGRANT_TAKES_GSO 2
 #define PREGRANT_TAKES_SG 4
 #define PREGRANT_TAKES_MULTICAST 8 /* names of the multicast addresses that are wanted */
+#define PREGRANT_TAKES_MAPPINGS 16 /* our pages, which it keeps mapped */
 
 /*
  * Its live queues, each as two halves, which are used without the front; they come back before it

@@ -13,7 +13,7 @@ front_guest one 2
 id=$(xl domid one)
 module auto
 trial "module on pregrant back"
-pieces "module on pregrant back" auto
+pieces "module on pregrant back" mapped
 ask one "ethtool -i eth0; ethtool -l eth0; ethtool -g eth0; ethtool -S eth0" || fail "ethtool: $ANSWER"
 transfer
 lives "vif$id.0" || fail "no traffic"
@@ -30,6 +30,10 @@ unload
 before=$(tables)
 module auto
 both_ways "loaded again" "$FRAMES"
+unload
+module auto lend_from=4096
+trial "long frames in their own pages"
+pieces "long frames in their own pages" auto
 unload
 after=$(tables)
 [ "$before" = "$after" ] || fail "grants before the second load: $before; after: $after"

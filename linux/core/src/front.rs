@@ -282,12 +282,15 @@ pub extern "C" fn pregrant_front_is_live(front: &Front) -> bool {
 }
 
 /// Bit 0: the back takes blank checksums of IPv6, too; bit 1: large segments; bit 2: frames of
-/// several slots; bit 3: requests for multicast addresses.
+/// several slots; bit 3: requests for multicast addresses; bit 4: it keeps our
+/// pages mapped, or is asked to.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     let takes = front.vif.takes();
     let (sg, multicast) = (front.vif.takes_sg(), front.vif.takes_multicast());
-    u32::from(takes.csum) | u32::from(takes.gso) << 1 | u32::from(sg) << 2 | u32::from(multicast) << 3
+    let maps = front.vif.is_announcing() || front.vif.gref_pages(0) > 0;
+    let offloads = u32::from(takes.csum) | u32::from(takes.gso) << 1;
+    offloads | u32::from(sg) << 2 | u32::from(multicast) << 3 | u32::from(maps) << 4
 }
 
 /// The ports of a queue's channels; the second is 0 where there is one for both directions, both
