@@ -134,6 +134,9 @@ fn frames_go_both_ways_and_no_one_finishes_their_checksums() {
     apart(|| {
         let Some((mut tap, ports)) = network(1, BOTH) else { return };
         drop(ports);
+        // Once: a child that another test forks has each socket until it executes its program.
+        let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         for way in [TapWay::Frame, TapWay::Burst, TapWay::Vhost] {
             tap.set_way(way);
             let mut ports = tap.ports(1, BOTH).unwrap();
@@ -145,8 +148,6 @@ fn frames_go_both_ways_and_no_one_finishes_their_checksums() {
                 }
                 continue;
             }
-            let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
-            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             // One, which is a call's, and so many that they go through a ring, where there is one.
             for n in [1, 40] {
                 let mut arena = Arena::new();
