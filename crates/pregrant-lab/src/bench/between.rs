@@ -8,8 +8,8 @@ use super::Result;
 use super::output::{Lines, Run};
 use super::timing::{few, in_turns};
 use crate::choice::choice;
-use crate::record::Record;
 use crate::record::repeats::Repeats;
+use crate::record::{Between, Of, Record};
 use crate::stage::{DATA_LEN, MTU, Stage, TRANSFER_BYTES, WORKERS};
 use crate::table::{Table, figure, or_dash};
 use pregrant_host::drivers::RxContext;
@@ -52,7 +52,7 @@ impl Row {
         record.data_len = Some(DATA_LEN.into());
         record.mode = "adaptive".into();
         record.workers = Some(WORKERS as u32);
-        record.rx_context = Some(self.context.name().into());
+        record.of = Of::Between(Between { rx_context: self.context.name().into() });
         record.backend_cpu_ns = done.switched.cpu_ns;
         record.notifications = done.sent.notifications + done.received.notifications;
         (record.lost, record.repeated) = (lost, Some(repeated));

@@ -15,10 +15,10 @@ use super::output::{Output, Run};
 use super::timing::{Timing, in_turns};
 use crate::choice::choice;
 use crate::process::disks::disks_command::{Buffers, Dir, GREEDY_DEPTH};
-use crate::record::Record;
 use crate::record::published;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
+use crate::record::{Disk, Of, Record};
 use crate::usage::Given;
 use medium::{Files, Medium};
 use pregrant::blk::path::PathName;
@@ -132,17 +132,21 @@ impl Row {
         let mut record = Record::new("blk", path.name(), self.dir.name(), self.size as u64);
         let counted = window.requests.len() - usize::from(self.greedy.is_some());
         record.count(window.requests[..counted].iter().sum(), window.seconds);
-        record.neighbour = self.greedy.map(|bytes| format!("greedy, {bytes} B"));
-        record.neighbour_frames_per_s =
-            self.greedy.map(|_| window.requests[counted..].iter().sum::<u64>() as f64 / window.seconds);
         let by_guest = || window.back.devices_ns.iter().map(|(_, ns)| *ns).collect();
-        record.guests_worker_ns = self.is_compared.then(by_guest);
+        record.of = Of::Disk(Disk {
+            guests: guests.into(),
+            align: Some(self.align as u32),
+            medium: Some(self.plan.medium.name().into()),
+            own_pages: (buffers == Buffers::Own).then_some(true),
+            neighbour: self.greedy.map(|bytes| format!("greedy, {bytes} B")),
+            neighbour_frames_per_s: self
+                .greedy
+                .map(|_| window.requests[counted..].iter().sum::<u64>() as f64 / window.seconds),
+            guests_worker_ns: self.is_compared.then(by_guest),
+            before: None,
+        });
         record.queues = self.plan.queues();
         record.depth = Some(self.depth as u32);
-        record.align = Some(self.align as u32);
-        record.guests = Some(guests.into());
-        record.medium = Some(self.plan.medium.name().into());
-        record.own_pages = (buffers == Buffers::Own).then_some(true);
         record.workers = Some(workers as u32);
         record.mode = self.plan.mode().name().into();
         record.set_spent(&window.guests, &window.back);
@@ -188,7 +192,7 @@ impl Row {
     /// median of the repeats.
     fn share(&self) -> Option<Summary> {
         let shares = self.records.iter().filter_map(|record| {
-            let by_guest = record.guests_worker_ns.as_deref()?;
+            let by_guest = record.of.disk()?.guests_worker_ns.as_deref()?;
             let (_, others) = by_guest.split_last()?;
             let (all, others) = (by_guest.iter().sum::<u64>(), others.iter().sum::<u64>());
             let fair = (by_guest.len() - 1) as f64 / by_guest.len() as f64;
@@ -202,8 +206,9 @@ impl Row {
     fn dearer(&self, equal: &Row) -> Option<Summary> {
         // The greedy one is no part of either.
         self.records.ratio_of(&equal.records, |record| {
-            let by_guest = record.guests_worker_ns.as_deref().unwrap_or_default();
-            let counted = by_guest.len().saturating_sub(usize::from(record.neighbour.is_some()));
+            let by_guest =
+                record.of.disk().and_then(|disk| disk.guests_worker_ns.as_deref()).unwrap_or_default();
+            let counted = by_guest.len().saturating_sub(usize::from(record.is_beside_greedy()));
             by_guest.iter().take(counted).sum::<u64>() as f64 / record.frames.max(1) as f64
         })
     }

@@ -183,7 +183,6 @@ impl Echoes {
         record.count(guest.frames, guest.spent.seconds());
         record.set_spent(&guest.spent, &self.spent);
         record.depth = Some(1);
-        record.syscalls_a_wakeup = Some(self.a_wakeup(self.spent.ops.syscalls));
         Wrong {
             lost: guest.came.missing,
             repeated: guest.came.wrong,

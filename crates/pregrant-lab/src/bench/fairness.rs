@@ -15,10 +15,10 @@ use super::output::{Lines, Run};
 use super::timing::{Timing, in_turns};
 use crate::choice::{choice, named};
 use crate::process::process_command::Load;
-use crate::record::Record;
 use crate::record::published;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
+use crate::record::{Fairness, Of, Record};
 use crate::table::{Table, figure, or_dash};
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::{Mode, Placement};
@@ -105,7 +105,11 @@ fn shares(window: &Window, guests: usize, greed: Greed) -> (Vec<f64>, Option<f64
 }
 
 fn others(record: &Record) -> &[f64] {
-    record.guests_frames_per_s.as_deref().unwrap_or_default()
+    record.of.fairness().map_or(&[], |of| &of.guests_frames_per_s)
+}
+
+fn greedy(record: &Record) -> Option<f64> {
+    record.of.fairness()?.neighbour_frames_per_s
 }
 
 fn mean(others: &[f64]) -> f64 {
@@ -128,7 +132,7 @@ fn width(others: &[f64]) -> f64 {
 
 /// Of all guests, in sum.
 fn sum(record: &Record) -> f64 {
-    others(record).iter().sum::<f64>() + record.neighbour_frames_per_s.unwrap_or(0.0)
+    others(record).iter().sum::<f64>() + greedy(record).unwrap_or(0.0)
 }
 
 impl Row {
@@ -151,15 +155,17 @@ impl Row {
         record.burst = 64;
         record.mode = Mode::Adaptive.name().into();
         record.workers = Some(self.workers.into());
-        record.place = Some(self.place.name().into());
-        // The one with several queues is there in all rows, and silent in most.
-        record.vifs = Some(u32::from(self.guests) + 1);
-        record.busy = Some(self.guests.into());
-        record.neighbour = Some(self.greed.name().into());
-        record.neighbour_frames_per_s = greedy;
         window.set(&mut record);
-        record.spread = Some(spread(&others));
-        record.guests_frames_per_s = Some(others);
+        record.of = Of::Fairness(Fairness {
+            place: self.place.name().into(),
+            // The one with several queues is there in all rows, and silent in most.
+            vifs: u32::from(self.guests) + 1,
+            busy: self.guests.into(),
+            neighbour: self.greed.name().into(),
+            neighbour_frames_per_s: greedy,
+            spread: spread(&others),
+            guests_frames_per_s: others,
+        });
         Ok(self.records.push(record))
     }
 }
@@ -209,8 +215,8 @@ fn table(rows: &[Row]) -> Table {
         let kept = || row.records.ratio_of(&equal.records, |r| mean(others(r)));
         (row.greed != Greed::None).then(kept).flatten()
     };
-    let greedy = |row: &Row| -> Option<String> {
-        let greedy = row.records.summary(|r| r.neighbour_frames_per_s.unwrap_or(f64::NAN))?.median;
+    let rate = |row: &Row| -> Option<String> {
+        let greedy = row.records.summary(|r| greedy(r).unwrap_or(f64::NAN))?.median;
         Some(if greedy < 1e5 { format!("{:.4}", greedy / 1e6) } else { figure(greedy / 1e6) })
     };
     let worker = |row: &Row, w: usize| {
@@ -226,11 +232,11 @@ fn table(rows: &[Row]) -> Table {
         .right("guests", |row| row.guests)
         .left("greedy", |row| row.greed)
         .ranged("sum, M frames/s", 1e6, |row| row.records.summary(sum))
-        .ranged("spread, %", 0.01, |row| row.records.summary(|r| r.spread.unwrap_or(0.0)))
+        .ranged("spread, %", 0.01, |row| row.records.summary(|r| spread(others(r))))
         .median("most-least, %", 0.01, |row| row.records.summary(|r| width(others(r))))
         .right("published", published)
         .ranged("kept", 1.0, kept)
-        .right("greedy M/s", |row| or_dash(greedy(row)))
+        .right("greedy M/s", |row| or_dash(rate(row)))
         .right("CPU by worker, %", |row| {
             (0..usize::from(row.workers)).map(|w| worker(row, w)).collect::<Vec<_>>().join(" ")
         })
@@ -270,11 +276,9 @@ mod tests {
         assert!((width(&others) - 100.0 / 125.0).abs() < 1e-9);
         let (others, greedy) = shares(&window(&[200, 200, 200, 4, 0]), 4, Greed::Long);
         assert_eq!((spread(&others), width(&others), greedy), (0.0, 0.0, Some(2.0)));
-        let record = Record {
-            neighbour_frames_per_s: greedy,
-            guests_frames_per_s: Some(others),
-            ..Record::new("fairness", "copy", "tx", 64)
-        };
+        let of =
+            Fairness { neighbour_frames_per_s: greedy, guests_frames_per_s: others, ..Fairness::default() };
+        let record = Record { of: Of::Fairness(of), ..Record::new("fairness", "copy", "tx", 64) };
         assert_eq!(sum(&record), 302.0);
         let (others, greedy) = shares(&window(&[200, 200, 200, 0, 800]), 4, Greed::Queues);
         assert_eq!((mean(&others), greedy), (100.0, Some(400.0)));

@@ -11,7 +11,7 @@ use super::Result;
 use super::limit::pair;
 use super::output::{Lines, Run};
 use super::timing::{Timing, few, in_turns};
-use crate::choice::choice;
+use crate::choice::{choice, named};
 use crate::limit::{cores, pin};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
@@ -55,31 +55,21 @@ const TABLES: &[(GrantTableVersion, &str)] = &[
 const BACK: DomId = DomId(0);
 const GUEST: DomId = DomId(5);
 
-/// What is timed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Op {
-    /// A page is granted.
-    Grant,
-    /// Bytes of it are copied, in a batch.
-    Copy,
-    /// Its grant ends, alone.
-    Revoke,
-    /// It ends with all of its region's.
-    Release,
+named! {
+    /// What is timed.
+    pub enum Op {
+        /// A page is granted.
+        Grant = "grant",
+        /// Bytes of it are copied, in a batch.
+        Copy = "copy",
+        /// Its grant ends, alone.
+        Revoke = "revoke",
+        /// It ends with all of its region's.
+        Release = "release",
+    }
 }
 
 const OPS: [Op; 4] = [Op::Grant, Op::Copy, Op::Revoke, Op::Release];
-
-impl Op {
-    fn name(self) -> &'static str {
-        match self {
-            Op::Grant => "grant",
-            Op::Copy => "copy",
-            Op::Revoke => "revoke",
-            Op::Release => "release",
-        }
-    }
-}
 
 /// Time of each op of [`OPS`], and how often it was done.
 #[derive(Clone, Copy, Default)]

@@ -7,7 +7,7 @@
 use super::Result;
 use super::net::{Row, in_poll_mode, platform};
 use super::output::{Output, Run};
-use super::timing::{Bursts, few};
+use super::timing::{Bursts, Timing, few};
 use crate::process::process_command::{Case, Dir, RxWay};
 use crate::record::published;
 use crate::table::{Table, figure};
@@ -18,6 +18,7 @@ const DATA_LEN: u32 = 2048;
 
 /// Arguments of `bench hook`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("seconds", |a| a.default_value("0.5")), mut_arg("repeats", |a| a.default_value("3")))]
 #[command(after_help = "Examples:
   pregrant bench hook
   pregrant bench hook --size 64 --repeats 9 --json out.jsonl
@@ -81,7 +82,7 @@ fn table(rows: &[Row]) -> Table {
 }
 
 fn method(rows: &[Row], args: &HookArgs) -> String {
-    let Bursts { seconds, burst, repeats } = args.bursts;
+    let Bursts { burst, timing: Timing { seconds, repeats } } = args.bursts;
     let mut text = format!(
         "Medians of {repeats} interleaved repeats of {seconds} s, poll mode, one queue, bursts of {burst}, staging buffers of {DATA_LEN} bytes.\n",
     );

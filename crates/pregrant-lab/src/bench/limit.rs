@@ -11,9 +11,9 @@ use super::timing::Timing;
 use crate::limit::lines::{self, Copies};
 use crate::limit::remote::{self, Target};
 use crate::limit::{self, Measured, memory, wake};
-use crate::record::Record;
 use crate::record::published::line_rate;
 use crate::record::repeats::Repeats;
+use crate::record::{Limit, Of, Record};
 use crate::table::{Table, figure, or_dash};
 use std::io;
 use std::process::Command;
@@ -80,19 +80,20 @@ impl Row {
 
     /// The record of this row with nothing counted yet.
     fn record(self, burst: u32) -> Record {
-        let host = |path, size, burst, copies| Record {
+        let sized = |path, size, burst, stride, copies| Record {
             burst,
             platform: "host".into(),
-            copies: Some(copies),
+            of: Of::Limit(Limit { stride, copies }),
             ..Record::new("limit", path, "tx", size as u64)
         };
+        let host = |path, size, burst, copies| sized(path, size, burst, None, copies);
         match self {
             Row::Lines { stride, copies } => {
                 let (path, times) = match copies {
                     Copies::None => ("lines", 0),
                     Copies::Both => ("lines-copied", 2),
                 };
-                Record { stride: Some(stride as u64), ..host(path, lines::LINE, burst, times) }
+                sized(path, lines::LINE, burst, Some(stride as u64), times)
             }
             Row::Memory { size } => host("memcpy", size, 1, 1),
             Row::Remote { size } => host("process-vm-readv", size, remote::PIECES as u32, 1),
@@ -260,10 +261,11 @@ mod tests {
     fn the_headline_is_the_first_row_and_unmistakable() {
         let headline = ROWS[0].record(32);
         assert_eq!((headline.path.as_str(), headline.size_bytes), ("lines", 64));
-        assert_eq!((headline.stride, headline.copies), (Some(256), Some(0)));
+        let lines = Some(&Limit { stride: Some(256), copies: 0 });
+        assert_eq!(headline.of.limit(), lines);
         let same = ROWS.iter().filter(|r| {
             let r = r.record(32);
-            (r.size_bytes, r.stride, r.copies) == (64, Some(256), Some(0))
+            (r.size_bytes, r.of.limit()) == (64, lines)
         });
         assert_eq!(same.count(), 1);
     }

@@ -22,9 +22,9 @@ use super::stand::Stand;
 use super::timing::{Timing, in_turns};
 use crate::choice::choice;
 use crate::process::process_command::{Case, Dir, Nuisance};
-use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
+use crate::record::{Neighbour, Of, Record};
 use crate::table::{Table, figure, or_dash};
 use clap::ValueEnum;
 use pregrant::net::path::PathName;
@@ -118,10 +118,13 @@ impl Row {
         record.mode = "adaptive".into();
         record.lost = back.came.lost_of(guest.sent);
         let gaps = back.gaps.as_ref().ok_or("the back did not measure gaps")?;
-        (record.longest_gap_ns, record.gap_p99_ns) = (Some(gaps.most_ns), Some(gaps.p99_ns));
-        record.neighbour = Some(self.nuisance.name().into());
-        record.neighbour_frames_per_s = Some(back.others as f64 / back.spent.seconds().max(1e-9));
-        record.offered_per_s = rate;
+        record.of = Of::Neighbour(Neighbour {
+            neighbour: self.nuisance.name().into(),
+            neighbour_frames_per_s: back.others as f64 / back.spent.seconds().max(1e-9),
+            longest_gap_ns: gaps.most_ns,
+            gap_p99_ns: gaps.p99_ns,
+            offered_per_s: rate,
+        });
         Ok(self.records.push(record))
     }
 }
@@ -180,22 +183,23 @@ fn table(rows: &[Row]) -> Table {
         let base = rows.iter().find(|r| r.nuisance == Nuisance::Spinning && r.is_like(row))?;
         row.records.ratio(&base.records)
     };
-    let longest = |row: &Row| row.records.middle(|r| r.longest_gap_ns);
+    let of = |row: &Row, figure: fn(&Neighbour) -> f64| {
+        row.records.summary(|r| r.of.neighbour().map_or(f64::NAN, figure))
+    };
+    let longest = |row: &Row| of(row, |of| of.longest_gap_ns as f64);
     Table::of(rows.iter().filter(|row| of_spinning(row).is_some()))
         .left("path", |row| row.path)
         .left("workers", |row| or_dash(Some(row.workers).filter(|n| *n > 0)))
         .left("offered", |row| row.paced.map_or("all".into(), |part| format!("{:.0} %", part * 100.0)))
         .left("neighbour", |row| row.nuisance)
         .ranged("M frames/s", 1e6, |row| row.records.rate())
-        .median("neighbour's M/s", 1e6, |row| {
-            row.records.summary(|r| r.neighbour_frames_per_s.unwrap_or(f64::NAN))
-        })
+        .median("neighbour's M/s", 1e6, |row| of(row, |of| of.neighbour_frames_per_s))
         .ranged("of spinning", 1.0, of_spinning)
         .right("fair share", |row| figure(row.fair_share()))
         .right("of fair share", |row| {
             or_dash(of_spinning(row).map(|of| figure(of.median / row.fair_share())))
         })
-        .median("gap us, 99 %", 1e3, |row| row.records.middle(|r| r.gap_p99_ns))
+        .median("gap us, 99 %", 1e3, |row| of(row, |of| of.gap_p99_ns as f64))
         .median("longest gap ms", 1e6, longest)
         .right("(most)", |row| or_dash(longest(row).map(|gap| format!("({})", figure(gap.max / 1e6)))))
         .grouped(|row| (row.path, row.paced.is_some(), row.workers))

@@ -6,14 +6,14 @@
 
 use super::output::{Output, Run};
 use super::stand::Stand;
-use super::timing::{Bursts, few, in_turns, seconds};
+use super::timing::{Bursts, Timing, few, in_turns};
 use super::{Result, pairs};
 use crate::choice::{choice, named};
 use crate::process::mark::whole_frames;
 use crate::process::process_command::{BUFFERS_MAX, Case, Dir, RING_SLOTS, RxWay};
-use crate::record::Record;
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
+use crate::record::{Net, Of, Record, WorkingSet};
 use crate::table::{Table, figure, or_dash};
 use crate::usage::{Given, Usage};
 use pregrant::net::features::BackFeatures;
@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 
 /// Arguments of `bench net`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("seconds", |a| a.default_value("0.5")), mut_arg("repeats", |a| a.default_value("3")))]
 #[command(after_help = "Examples:
   pregrant bench net --path copy,staging --dir tx,rx --size 64,1500
   pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
@@ -55,9 +56,6 @@ pub struct NetArgs {
     /// thread
     #[arg(long, value_delimiter = ',', default_values_t = [0u16], value_parser = clap::value_parser!(u16).range(0..=WORKERS_MOST))]
     pub workers: Vec<u16>,
-    /// Seconds of each row and repeat
-    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
-    pub seconds: f64,
     /// Bytes of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
     #[arg(long, default_value_t = 256, value_parser = data_len)]
     pub data_len: u32,
@@ -88,9 +86,8 @@ pub struct NetArgs {
     /// Frames in a burst at most, with commas between the numbers
     #[arg(long, value_delimiter = ',', default_values_t = [64u32], value_parser = clap::value_parser!(u32).range(1..=64))]
     pub burst: Vec<u32>,
-    /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
+    #[command(flatten)]
+    pub timing: Timing,
     /// How both ends wait
     #[arg(long, default_value = "poll", value_parser = choice(MODES, Mode::name))]
     pub mode: Mode,
@@ -293,31 +290,37 @@ impl Row {
         let mut record = Record::new(self.bench, self.name(), self.dir.name(), self.size as u64);
         record.set_ends(&guest, &back, self.workers);
         record.data_len = self.data_len.map(u64::from);
-        record.staging_buffers = Some(self.staging_buffers).filter(|n| *n > RING_SLOTS);
         record.queues = queues;
-        record.redo = Some(self.redo);
-        record.look = self.look.then_some(true);
-        record.rx = (self.rx != RxWay::Copy).then(|| self.rx.name().into());
-        record.rx_head = Some(self.rx_head as u32).filter(|head| *head != RX_HEAD_BYTES as u32);
+        let mut of = Net {
+            staging_buffers: Some(self.staging_buffers).filter(|n| *n > RING_SLOTS),
+            redo: self.redo,
+            look: self.look.then_some(true),
+            rx: (self.rx != RxWay::Copy).then(|| self.rx.name().into()),
+            rx_head: Some(self.rx_head as u32).filter(|head| *head != RX_HEAD_BYTES as u32),
+            grant_copy_bytes: guest.spent.ops.plus(&back.spent.ops).grant_copy_bytes,
+            set: None,
+        };
         record.rx_coalesce =
             (self.rx_coalescing != RxCoalescing::Off).then(|| self.rx_coalescing.to_string());
         if let (Some(buffers), table, Some(cache)) = (self.buffers, self.table(), guest.cache) {
             if cache.capacity > table || cache.hits + cache.copied != guest.frames {
                 return Err(format!("a table of {table} and {} frames: {cache:?}", guest.frames).into());
             }
-            record.buffers = Some(buffers.pages as u32);
-            record.reuse = Some(buffers.reuse.name().into());
-            record.table = Some(table as u32);
-            record.hit_rate = Some(cache.hits as f64 / guest.frames.max(1) as f64);
-            record.cache_mode =
-                Some(if cache.copying { CacheMode::Copying } else { CacheMode::Caching }.name().into());
-            record.evictions = Some(cache.evictions);
+            let mode = if cache.copying { CacheMode::Copying } else { CacheMode::Caching };
+            of.set = Some(WorkingSet {
+                buffers: buffers.pages as u32,
+                reuse: buffers.reuse.name().into(),
+                table: table as u32,
+                hit_rate: cache.hits as f64 / guest.frames.max(1) as f64,
+                cache_mode: mode.name().into(),
+                evictions: cache.evictions,
+            });
         }
+        record.of = Of::Net(of);
         record.burst = burst;
         record.mode = mode.name().into();
         record.lost = taker.came.lost_of(giver.sent);
         record.checked = Some(taker.checked.min(whole));
-        record.grant_copy_bytes = Some(guest.spent.ops.plus(&back.spent.ops).grant_copy_bytes);
         // At 260 bytes the RFC measured the head from its buffer and the rest by map.
         let by = if self.rest() == Some(PathName::Map) { "staging" } else { self.name() };
         let size = self.size as u64;
@@ -452,7 +455,7 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     // In all rows or in none: they are compared.
     let gives_way = stands.values().any(|stand| stand.core_placement().shares_guests_core());
     stands.values_mut().for_each(|stand| stand.gives_way = gives_way);
-    let &NetArgs { repeats, seconds, mode, queues, .. } = args;
+    let &NetArgs { timing: Timing { repeats, seconds }, mode, queues, .. } = args;
     let words = |row: &Row| {
         let Case { dir, size, burst, staging_buffers, .. } = row.case;
         format!("{} {dir} {size} B, bursts of {burst}, {staging_buffers} buffers", row.name())
@@ -470,7 +473,7 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
 /// Rows that all have the same stand, poll mode and one queue.
 pub fn in_poll_mode(
     run: &mut Run,
-    &Bursts { seconds, burst, repeats }: &Bursts,
+    &Bursts { burst, timing: Timing { seconds, repeats } }: &Bursts,
     rows: &mut [Row],
     words: impl Fn(&Row) -> String,
 ) -> Result<()> {
@@ -509,7 +512,7 @@ fn table(rows: &[Row]) -> Table {
         .ranged("M frames/s", 1e6, |row| row.records.rate())
         .median("Gbit/s", 1e9, |row| row.records.summary(|r| r.bits_per_s))
         .right("grant ops/frame", |row| figure(row.records.each(Record::grant_ops)))
-        .right("B by grant copy", |row| figure(row.records.each(|r| r.grant_copy_bytes.unwrap_or(0))))
+        .right("B by grant copy", |row| figure(row.records.each(|r| r.grant_copy_bytes())))
         .right("syscalls/frame", |row| figure(row.records.each(|r| r.syscalls)))
         .right("events/frame", |row| figure(row.records.each(|r| r.notifications)))
         .right("lost", |row| row.records.sum(|r| r.lost))
@@ -524,7 +527,7 @@ fn table(rows: &[Row]) -> Table {
 fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Stand>) -> String {
     let mut text = format!(
         "Medians of {} interleaved repeats of {} s, {} mode, {} queue(s).\n",
-        args.repeats, args.seconds, args.mode, args.queues
+        args.timing.repeats, args.timing.seconds, args.mode, args.queues
     );
     let mut gives_way = false;
     for stand in stands {
@@ -547,7 +550,7 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
         ". Where a path can leave it where the guest put it, it is not even mapped (`map`, TX; --look has it copied). "
     };
     text += "Before each row, untimed, 64 to 512 whole frames go the same way, and every byte of them is checked.\n";
-    text += &(platform(rows) + few(args.repeats));
+    text += &(platform(rows) + few(args.timing.repeats));
     text += "Operations, system calls and events a frame are over all repeats: fractions where one serves several.\n";
     text += &pairs::in_words(rows);
     text +=

@@ -72,7 +72,7 @@ pub fn in_words(rows: &[Row]) -> String {
         row.rest().filter(|_| row.has_heads()).map(|rest| Kind { name: rest.name(), buffers: 0, ..kind })
     };
     for (headed, whole) in paired(rows, heads) {
-        let bytes = |row: &Row| figure(row.records.each(|r| r.grant_copy_bytes.unwrap_or(0)));
+        let bytes = |row: &Row| figure(row.records.each(|r| r.grant_copy_bytes()));
         let than = format!(
             "of {}, and {} bytes of each by grant copy where that has {}: the median of the repeats' ratios",
             whole.name(),
@@ -109,15 +109,16 @@ pub fn in_words(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
     use crate::record::repeats::Repeats;
+    use crate::record::{Net, Of, Record};
     use pregrant::net::path::PathName;
 
     fn row(rest: Option<PathName>, size: usize, rate: u64) -> Row {
         let path = if rest.is_some() { PathName::Staging } else { PathName::Copy };
         let mut record = Record::new("net", "", "tx", size as u64);
         record.count(rate, 1.0);
-        record.grant_copy_bytes = Some(if rest.is_some() && size <= 256 { 0 } else { rate * 4 });
+        let grant_copy_bytes = if rest.is_some() && size <= 256 { 0 } else { rate * 4 };
+        record.of = Of::Net(Net { grant_copy_bytes, ..Net::default() });
         let row = Row { records: Repeats(vec![record]), ..Row::new(path, Dir::Tx, size, 256) };
         let (rest, heads) = (rest.unwrap_or(path), rest.is_some());
         Row { case: Case { rest, heads, ..row.case.clone() }, ..row }

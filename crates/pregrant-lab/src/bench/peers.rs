@@ -14,14 +14,14 @@ mod testpmd;
 use super::net::{NetPath, PATHS, Row};
 use super::output::{Output, Run};
 use super::stand::Stand;
-use super::timing::{few, in_turns, seconds};
+use super::timing::{Timing, few, in_turns};
 use super::{Result, limit};
 use crate::choice::{choice, named};
 use crate::limit::lines::{self, Copies};
 use crate::process::process_command::{BUFFERS_MAX, Dir, RING_SLOTS};
-use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
+use crate::record::{Of, Peers, Record};
 use crate::table::{Table, or_dash};
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
@@ -41,6 +41,7 @@ const LONGEST: i64 = 1514;
 
 /// Arguments of `bench peers`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("seconds", |a| a.default_value("0.3")))]
 #[command(after_help = "Examples:
   pregrant bench peers
   pregrant bench peers --size 1500 --dir rx --repeats 9 --json peers.jsonl
@@ -64,12 +65,8 @@ pub struct PeersArgs {
     /// Staging buffers of each direction; without it as many as hold twice a core's private cache
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
     pub buffers: Option<u32>,
-    /// Seconds of each row and repeat
-    #[arg(long, default_value_t = 0.3, value_parser = seconds)]
-    pub seconds: f64,
-    /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
+    #[command(flatten)]
+    pub timing: Timing,
     #[command(flatten)]
     pub output: Output,
 }
@@ -151,24 +148,24 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
     };
     let mut before = ring()?;
     let words = |line: &Line| format!("{} {} {} B", line.name(), line.dir, line.size);
-    in_turns(run, args.repeats, &mut lines, words, |run, line| {
+    in_turns(run, args.timing.repeats, &mut lines, words, |run, line| {
         let mut record = match &mut line.by {
             By::Ours(row) => {
-                let record = row.measure(&mut stand, args.seconds, BURST, Mode::Poll, 1)?.clone();
+                let record = row.measure(&mut stand, args.timing.seconds, BURST, Mode::Poll, 1)?.clone();
                 run.page.platform(&row.platform);
                 record
             }
             By::Peer(peer) => {
                 let pair = pairs.iter_mut().find(|(of, _)| of == peer);
                 let (_, pair) = pair.ok_or("a peer that was not started")?;
-                let (frames, seconds) = pair.play(line.dir, line.size, args.seconds)?;
+                let (frames, seconds) = pair.play(line.dir, line.size, args.timing.seconds)?;
                 let mut record = Record::new("peers", peer.name(), line.dir.name(), line.size.into());
                 record.count(frames, seconds);
                 Record { platform: "host".into(), ..record }
             }
         };
         let after = ring()?;
-        record.ring_per_s = Some([before, after]);
+        record.of = Of::Peers(Peers { ring_per_s: [before, after], ours: record.net().cloned() });
         before = after;
         run.write(line.records.push(record))
     })?;
@@ -178,12 +175,12 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
          testpmd: txonly into rxonly, frames counted by the receiver; memif with rings of 1024 and buffers of 2048, vhost-user with \
          rings of 256.\nring M/s: lines a second through a bare ring before and after the row. A repeat in which the rings of two rows \
          differ by more than {} % is not compared; in brackets, how many were.\n{}",
-        args.repeats,
-        args.seconds,
+        args.timing.repeats,
+        args.timing.seconds,
         cores[0],
         cores[1],
         ALIKE * 100.0,
-        few(args.repeats)
+        few(args.timing.repeats)
     ))?;
     for what in &missing {
         run.print(format_args!("Not measured: {what}."))?;
@@ -191,9 +188,13 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
     Ok(())
 }
 
+fn ring_per_s(record: &Record) -> [f64; 2] {
+    record.of.peers().map_or([0.0; 2], |of| of.ring_per_s)
+}
+
 /// Whether two records had the same phase of the machine.
 fn alike(a: &Record, b: &Record) -> bool {
-    let rings = [a, b].map(|r| r.ring_per_s.unwrap_or_default());
+    let rings = [a, b].map(ring_per_s);
     let (least, most) =
         rings.iter().flatten().fold((f64::MAX, 0.0), |(least, most), ring| (ring.min(least), ring.max(most)));
     least > 0.0 && most <= least * (1.0 + ALIKE)
@@ -220,12 +221,12 @@ fn times_the_better(lines: &[Line], line: &Line) -> Option<String> {
 }
 
 fn table(lines: &[Line]) -> Table {
-    let ring = |line: &Line, at: usize| line.records.summary(|r| r.ring_per_s.unwrap_or_default()[at]);
+    let ring = |line: &Line, at: usize| line.records.summary(|r| ring_per_s(r)[at]);
     Table::of(lines)
         .left("by", Line::name)
         .left("dir", |line| line.dir)
         .right("size B", |line| line.size)
-        .right("buffers", |line| or_dash(line.records.first().staging_buffers))
+        .right("buffers", |line| or_dash(line.records.first().net().and_then(|net| net.staging_buffers)))
         .ranged("M frames/s", 1e6, |line| line.records.rate())
         .median("Gbit/s", 1e9, |line| line.records.summary(|r| r.bits_per_s))
         .median("ring M/s before", 1e6, |line| ring(line, 0))
@@ -241,7 +242,7 @@ mod tests {
     fn line(by: By, rates: &[(f64, f64)]) -> Line {
         let record = |&(frames_per_s, ring): &(f64, f64)| Record {
             frames_per_s,
-            ring_per_s: Some([ring, ring * 1.1]),
+            of: Of::Peers(Peers { ring_per_s: [ring, ring * 1.1], ours: None }),
             ..Record::default()
         };
         Line { by, dir: Dir::Tx, size: 64, records: Repeats(rates.iter().map(record).collect()) }
@@ -263,7 +264,8 @@ mod tests {
 
     #[test]
     fn a_ring_that_changed_meanwhile_is_like_none() {
-        let record = |ring_per_s| Record { ring_per_s: Some(ring_per_s), ..Record::default() };
+        let record =
+            |ring_per_s| Record { of: Of::Peers(Peers { ring_per_s, ours: None }), ..Record::default() };
         let [steady, changed] = [[50.0, 55.0], [50.0, 90.0]].map(record);
         assert!(alike(&steady, &steady));
         assert!(!alike(&steady, &changed) && !alike(&changed, &changed));

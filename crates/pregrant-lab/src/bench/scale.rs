@@ -17,12 +17,12 @@ use super::Result;
 use super::crowd::{Cores, DATA_LEN, Plan, Stand, Window, make_room};
 use super::net::PATHS;
 use super::output::{Lines, Run};
-use super::timing::seconds;
+use super::timing::{Timing, seconds};
 use crate::choice::choice;
 use crate::process::process_command::Load;
-use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
+use crate::record::{Of, Record, Scale};
 use crate::table::{Columns, Table, figure};
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::{Mode, Placement};
@@ -30,6 +30,7 @@ use std::time::Duration;
 
 /// Arguments of `bench scale`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("seconds", |a| a.default_value("0.1")))]
 #[command(after_help = "Examples:
   pregrant bench scale
   pregrant bench scale --vifs 1,64 --workers 1 --path copy --repeats 21 --json out.jsonl
@@ -50,15 +51,11 @@ pub struct ScaleArgs {
     /// Bytes of a frame
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(60..=65535))]
     pub size: u32,
-    /// Seconds of each row and repeat
-    #[arg(long, default_value_t = 0.1, value_parser = seconds)]
-    pub seconds: f64,
     /// Seconds for which all are idle
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub idle: f64,
-    /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
+    #[command(flatten)]
+    pub timing: Timing,
     #[command(flatten)]
     pub lines: Lines,
 }
@@ -87,14 +84,13 @@ struct Row {
 
 impl Row {
     /// A record with what all of the row's have.
-    fn record(&self, args: &ScaleArgs, dir: &str, busy: u16) -> Record {
+    fn record(&self, args: &ScaleArgs, dir: &str, busy: u16, syscalls_a_wakeup: Option<f64>) -> Record {
         let mut record = Record::new("scale", &self.path.to_string(), dir, args.size.into());
         record.data_len = (self.path == PathName::Staging).then_some(DATA_LEN.into());
         record.burst = 64;
         record.mode = Mode::Event.name().into();
         record.workers = Some(self.workers.into());
-        record.vifs = Some(self.vifs.into());
-        record.busy = Some(busy.into());
+        record.of = Of::Scale(Scale { vifs: self.vifs.into(), busy: busy.into(), syscalls_a_wakeup });
         record
     }
 
@@ -102,20 +98,21 @@ impl Row {
     fn measure(&mut self, stand: &mut Stand, args: &ScaleArgs, run: &mut Run) -> Result<()> {
         let (size, repeat) = (args.size as usize, self.one.0.len());
         let load = |member| Load { member, size };
-        let busy = repeat * usize::from(self.vifs) / args.repeats.max(1) as usize;
+        let busy = repeat * usize::from(self.vifs) / args.timing.repeats.max(1) as usize;
         let sent = |window: &Window, busy| {
-            let mut record = self.record(args, "tx", busy);
+            let mut record = self.record(args, "tx", busy, None);
             window.set(&mut record);
             record
         };
-        let one = sent(&stand.send(vec![load(busy)], args.seconds)?, 1);
-        let echoes = stand.echo(args.seconds)?;
-        let all = stand.send((0..usize::from(self.vifs)).map(load).collect(), args.seconds)?;
+        let one = sent(&stand.send(vec![load(busy)], args.timing.seconds)?, 1);
+        let echoes = stand.echo(args.timing.seconds)?;
+        let all = stand.send((0..usize::from(self.vifs)).map(load).collect(), args.timing.seconds)?;
         let all = sent(&all, self.vifs);
         let [request, response] =
             echoes.guest.latency.as_ref().ok_or("the guest did not measure a latency")?;
+        let syscalls = Some(echoes.a_wakeup(echoes.spent.ops.syscalls));
         let [request, response] = [("tx", request), ("rx", response)].map(|(dir, took)| {
-            let mut record = Record { size_bytes: 64, burst: 1, ..self.record(args, dir, 1) };
+            let mut record = Record { size_bytes: 64, burst: 1, ..self.record(args, dir, 1, syscalls) };
             echoes.set(&mut record);
             record.set_latencies(took);
             record
@@ -130,8 +127,10 @@ impl Row {
 
 /// Runs the benchmark.
 pub fn measure(args: &ScaleArgs, run: &mut Run) -> Result<()> {
-    let first =
-        args.vifs.first().map_or(0, |&vifs| (bases(vifs, args.repeats) - 1) as usize * usize::from(vifs));
+    let first = args
+        .vifs
+        .first()
+        .map_or(0, |&vifs| (bases(vifs, args.timing.repeats) - 1) as usize * usize::from(vifs));
     make_room(first + args.vifs.iter().map(|n| usize::from(*n)).sum::<usize>())?;
     let cores = Cores::of_machine()?;
     let mut rows = Vec::new();
@@ -172,7 +171,7 @@ fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut R
             mode: Mode::Event,
             path: row.path,
         };
-        let stands = if i == 0 { bases(row.vifs, args.repeats) } else { 1 };
+        let stands = if i == 0 { bases(row.vifs, args.timing.repeats) } else { 1 };
         machines.push((0..stands).map(|_| Stand::start(&plan, cores)).collect::<Result<_>>()?);
     }
     run.progress.show(format_args!("{}, {} worker(s): idle", group[0].path, group[0].workers));
@@ -190,7 +189,7 @@ fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut R
         for (stand, (price, began)) in stands.iter_mut().zip(&mut started) {
             let spent = stand.spent()?.since(&began);
             let cpu_ns = spent.cpu_ns.saturating_sub(price.cpu_ns);
-            let mut record = Record { repeat: row.idle.len() as u32, ..row.record(args, "tx", 0) };
+            let mut record = Record { repeat: row.idle.len() as u32, ..row.record(args, "tx", 0, None) };
             record.count(0, spent.seconds());
             record.set_ops(spent.ops);
             record.backend_cpu_ns = cpu_ns;
@@ -200,14 +199,14 @@ fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut R
             row.idle.push([cpu_ns as f64, syscalls as f64]);
         }
     }
-    for repeat in 0..args.repeats as usize {
+    for repeat in 0..args.timing.repeats as usize {
         for (stands, row) in machines.iter_mut().zip(&mut *group) {
             run.progress.show(format_args!(
                 "{}, {} worker(s), repeat {} of {}: {} vif(s)",
                 row.path,
                 row.workers,
                 repeat + 1,
-                args.repeats,
+                args.timing.repeats,
                 row.vifs
             ));
             let turn = repeat % stands.len();
@@ -226,6 +225,10 @@ fn bases(vifs: u16, repeats: u32) -> u32 {
 /// it.
 fn cost(record: &Record) -> f64 {
     record.backend_cpu_ns as f64 / record.frames.max(1) as f64
+}
+
+fn syscalls_a_wakeup(record: &Record) -> f64 {
+    record.of.scale().and_then(|of| of.syscalls_a_wakeup).unwrap_or(0.0)
 }
 
 /// The row that another is held against.
@@ -260,7 +263,7 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
     let idle_cpu = format!("idle CPU, ms in {} s", args.idle);
     let first = format!("of {}'s", args.vifs[0]);
     let base = |row| base_of(rows, row);
-    let p50 = |r: &Record| r.latency_p50_ns.unwrap_or(0) as f64;
+    let p50 = |r: &Record| r.p50().unwrap_or(0) as f64;
     let woken = |row: &Row| {
         Summary::of_ratios(row.woken_ns.iter().copied().zip(base_of(rows, row).woken_ns.iter().copied()))
     };
@@ -269,12 +272,12 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
     };
     let idle_to_base = |row, what| figure(idle(row, what) / idle(base(row), what).max(1.0));
     columns(rows)
-        .median("request us, median", 1e3, |row| row.requests.middle(|r| r.latency_p50_ns))
-        .median("99 %", 1e3, |row| row.requests.middle(|r| r.latency_p99_ns))
+        .median("request us, median", 1e3, |row| row.requests.middle(Record::p50))
+        .median("99 %", 1e3, |row| row.requests.middle(Record::p99))
         .ranged(&first, 1.0, |row| row.requests.ratio_of(&base(row).requests, p50))
-        .median("response us, median", 1e3, |row| row.responses.middle(|r| r.latency_p50_ns))
-        .median("99 %", 1e3, |row| row.responses.middle(|r| r.latency_p99_ns))
-        .median("syscalls/wake-up", 1.0, |row| row.requests.summary(|r| r.syscalls_a_wakeup.unwrap_or(0.0)))
+        .median("response us, median", 1e3, |row| row.responses.middle(Record::p50))
+        .median("99 %", 1e3, |row| row.responses.middle(Record::p99))
+        .median("syscalls/wake-up", 1.0, |row| row.requests.summary(syscalls_a_wakeup))
         .median("CPU us/wake-up", 1e3, |row| Summary::of(&row.woken_ns))
         .ranged(&first, 1.0, woken)
         .right(&idle_cpu, |row| figure(idle(row, 0) / 1e6))
@@ -297,12 +300,12 @@ fn method(args: &ScaleArgs, cores: &Cores) -> String {
          CPU: of the whole backend, by the kernel's account. Where other processes use the same cores, it says more than frames/s.\n\
          Idle: all vifs connected and nothing moves; all machines at the same time, once; system calls are \
          counted, and nothing else on the machine changes them.",
-        args.repeats,
-        args.seconds,
+        args.timing.repeats,
+        args.timing.seconds,
         args.vifs.iter().map(u16::to_string).collect::<Vec<_>>().join(", "),
         args.vifs[0],
         cores.describe(),
-        bases(args.vifs[0], args.repeats),
+        bases(args.vifs[0], args.timing.repeats),
         args.vifs[0],
         args.size,
     )

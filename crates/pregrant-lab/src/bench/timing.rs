@@ -17,15 +17,11 @@ pub struct Timing {
 /// The arguments of a bench of bursts.
 #[derive(Debug, clap::Args)]
 pub struct Bursts {
-    /// Seconds of each row and repeat
-    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
-    pub seconds: f64,
     /// Frames in a burst at most
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub burst: u32,
-    /// Repeats of each row, interleaved
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
+    #[command(flatten)]
+    pub timing: Timing,
 }
 
 /// A number of seconds that a row can take.

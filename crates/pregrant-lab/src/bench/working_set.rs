@@ -9,16 +9,16 @@
 use super::Result;
 use super::net::{Row, STATIC_POOL, in_poll_mode, platform};
 use super::output::{Output, Run};
-use super::timing::{Bursts, few};
+use super::timing::{Bursts, Timing, few};
 use crate::process::process_command::{Buffers, Case, Dir, Fill, Reuse};
-use crate::record::Record;
 use crate::record::stats::Summary;
+use crate::record::{Record, WorkingSet};
 use crate::table::{Table, figure, or_dash};
 use pregrant::net::path::PathName;
 
 /// Arguments of `bench working-set`.
 #[derive(Debug, clap::Args)]
-#[command(mut_arg("seconds", |a| a.default_value("0.25")))]
+#[command(mut_arg("seconds", |a| a.default_value("0.25")), mut_arg("repeats", |a| a.default_value("3")))]
 #[command(mut_arg("report", |a| a.help("Write a page with the results to this folder, as index.html with the records beside it")))]
 #[command(after_help = "Examples:
   pregrant bench working-set
@@ -104,26 +104,30 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
+fn set(record: &Record) -> Option<&WorkingSet> {
+    record.net()?.set.as_ref()
+}
+
 fn hit_rate(row: &Row) -> String {
-    let hits: f64 = row.records.iter().map(|r| r.hit_rate.unwrap_or(0.0) * r.frames as f64).sum();
+    let hits: f64 = row.records.iter().map(|r| set(r).map_or(0.0, |s| s.hit_rate) * r.frames as f64).sum();
     format!("{:.3}", hits / row.records.sum(|r| r.frames).max(1) as f64)
 }
 
 fn pages_out(row: &Row) -> String {
     let seconds: f64 = row.records.iter().map(|r| r.seconds).sum();
-    let evictions = row.records.sum(|r| r.evictions.unwrap_or(0));
+    let evictions = row.records.sum(|r| set(r).map_or(0, |s| s.evictions));
     figure(evictions as f64 / seconds.max(f64::MIN_POSITIVE))
 }
 
 /// The mode at the end of all repeats, or that it was not the same.
 fn modes<'a>(records: impl Iterator<Item = &'a Record>) -> String {
-    let mut all: Vec<&str> = records.filter_map(|r| r.cache_mode.as_deref()).collect();
+    let mut all: Vec<&str> = records.filter_map(|r| Some(&*set(r)?.cache_mode)).collect();
     all.dedup();
     if all.len() > 1 { "either".into() } else { all.concat() }
 }
 
 fn method(rows: &[Row], args: &WorkingSetArgs) -> String {
-    let Bursts { seconds, burst, repeats } = args.bursts;
+    let Bursts { burst, timing: Timing { seconds, repeats } } = args.bursts;
     let mut text = format!(
         "Medians of {repeats} interleaved repeats of {seconds} s, poll mode, one queue, frames of {} bytes in bursts of {burst}, after \
          150 ms or more that do not count, until the table has what fits; the backend's table has {} entries for buffers.\n",

@@ -13,7 +13,7 @@ use super::Result;
 use crate::process::disks::disks_command::{Buffers, Dir, DiskSetup, DisksCommand, HANDLE, Load, Rested};
 use crate::process::process_command::{Devices, Posts, ProcessCommand};
 use crate::process::report::Report;
-use crate::record::{DISK_RESTART, Record};
+use crate::record::{DISK_RESTART, Disk, Of, Record, Took};
 use crate::screen::Progress;
 use crate::table::figure;
 use crate::testbed::{Ends, Process, Testbed, answer};
@@ -201,14 +201,16 @@ impl Played {
         record.damaged = Some(*damaged);
         record.missed_wakeups = Some(*missed_wakeups);
         record.depth = Some(DEPTH as u32);
-        record.align = Some(SIZE as u32);
-        record.guests = Some(1);
         record.workers = Some(WORKERS as u32);
         record.mode = MODE.name().into();
-        record.latency_p50_ns = Some(latency.p50_ns);
-        record.latency_p99_ns = Some(latency.p99_ns);
-        record.latency_most_ns = Some(latency.most_ns);
-        record.before = Some(self.before);
+        record.took = Some(Took {
+            latency_p50_ns: latency.p50_ns,
+            latency_p99_ns: latency.p99_ns,
+            latency_most_ns: Some(latency.most_ns),
+            latency_histogram: None,
+        });
+        let (align, before) = (Some(SIZE as u32), Some(self.before));
+        record.of = Of::Disk(Disk { guests: 1, align, before, ..Disk::default() });
         record
     }
 }

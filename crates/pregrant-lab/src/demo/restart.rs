@@ -15,7 +15,7 @@
 use super::Result;
 use crate::process::process_command::ProcessCommand;
 use crate::process::report::{Arrival, Report};
-use crate::record::{Pause, Record};
+use crate::record::{Of, Pause, Record, Restart};
 use crate::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
 use crate::table::figure;
 use crate::testbed::answer;
@@ -162,7 +162,7 @@ impl Restarted {
         record.repeated = Some(self.pause.duplicated);
         record.missed_wakeups = Some(done.missed_wakeups());
         record.notifications = done.sent.notifications + done.received.notifications;
-        record.pause = Some(self.pause.clone());
+        record.of = Of::Restart(Restart { pause: self.pause.clone() });
         record
     }
 }

@@ -213,7 +213,9 @@ fn find_by(
 /// Whether a stack took the frames of the figure beside a record, and none those of the record.
 pub fn is_through_stack(r: &Record) -> bool {
     let like = ["stack", "hook"];
-    r.published.is_some() && r.dir == "rx" && !r.rx.as_deref().is_some_and(|way| like.contains(&way))
+    r.published.is_some()
+        && r.dir == "rx"
+        && !r.net().and_then(|net| net.rx.as_deref()).is_some_and(|way| like.contains(&way))
 }
 
 /// The figure beside a record, in millions; marked where [a stack](THROUGH_STACK) took its frames.
@@ -230,6 +232,7 @@ pub fn line_rate(gbit_per_s: f64, size_bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Net, Of};
     use super::*;
 
     #[test]
@@ -256,7 +259,7 @@ mod tests {
         let [stack, xdp] = [find("staging", "rx", 64, 1), find_by_xdp("staging", 64, 1)];
         let [stack, xdp] = [stack, xdp].map(|p| p.map(|p| p.frames_per_s));
         let of = |dir: &str, rx: Option<&str>, published| Record {
-            rx: rx.map(Into::into),
+            of: Of::Net(Net { rx: rx.map(Into::into), ..Net::default() }),
             published,
             ..Record::new("net", "staging", dir, 64)
         };

@@ -4,7 +4,7 @@
 use super::quantity::{distinct, per_frame, some};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
-use crate::record::{DISK_RESTART, Record};
+use crate::record::{DISK_RESTART, Limit, Record};
 use crate::table::figure;
 
 /// The repeats of one measurement.
@@ -52,6 +52,8 @@ impl<'a> Row<'a> {
     }
 }
 
+/// The headline of `bench limit`: single lines handed over.
+pub const LINES: Limit = Limit { stride: Some(256), copies: 0 };
 /// Bytes of the shortest frames.
 pub const SHORT: u64 = 64;
 
@@ -83,15 +85,15 @@ impl<'a> Digest<'a> {
         let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
         let mut digest = Self {
             net: rows(records.iter().filter(is(&["net", "peers"]))),
-            blk: rows(records.iter().filter(is(&["blk"])).filter(|r| r.neighbour.is_none())),
+            blk: rows(records.iter().filter(is(&["blk"])).filter(|r| !r.is_beside_greedy())),
             latency: rows(records.iter().filter(is(&["latency"]))),
             limit: rows(records.iter().filter(is(&["limit"]))),
-            restarts: records.iter().filter(|r| r.pause.is_some()).collect(),
+            restarts: records.iter().filter(|r| r.pause().is_some()).collect(),
             disk_restarts: records.iter().filter(is(&[DISK_RESTART])).collect(),
             ..Self::default()
         };
         let known = is(&["net", "peers", "blk", "latency", "limit", DISK_RESTART]);
-        digest.others = rows(records.iter().filter(|r| !known(r) && r.pause.is_none()));
+        digest.others = rows(records.iter().filter(|r| !known(r) && r.pause().is_none()));
         // A latency is shown with others of its mode; a rate with all others of its size.
         name_by(&mut digest.net, true);
         name_by(&mut digest.latency, false);
@@ -139,7 +141,7 @@ impl<'a> Digest<'a> {
     pub fn lines(&self) -> Option<&Row<'a>> {
         self.limit.iter().find(|row| {
             let r = row.first();
-            (&*r.path, r.size_bytes, r.stride, r.copies) == ("lines", 64, Some(256), Some(0))
+            (&*r.path, r.size_bytes, r.of.limit()) == ("lines", 64, Some(&LINES))
         })
     }
 
@@ -155,28 +157,24 @@ impl<'a> Digest<'a> {
     }
 }
 
+/// Its staging buffers, where they are more than slots.
+fn buffers(r: &Record) -> Option<u32> {
+    r.net()?.staging_buffers
+}
+
 /// The work apart from the path.
 fn shape(r: &Record) -> impl PartialEq + '_ {
-    (r.size_bytes, r.queues, r.workers, &*r.mode, &*r.platform, r.redo, r.look, r.rx.as_deref())
+    let net = r.net().map(|net| (net.redo, net.look, &net.rx));
+    (r.size_bytes, r.queues, r.workers, &*r.mode, &*r.platform, net)
 }
 
 /// Whether two records are repeats of one measurement.
 fn same(a: &Record, b: &Record) -> bool {
-    let ends = |r: &Record| {
-        (
-            r.data_len,
-            r.staging_buffers,
-            r.burst,
-            r.depth,
-            r.stride,
-            r.copies,
-            r.guests,
-            r.align,
-            r.medium.clone(),
-            r.own_pages,
-        )
-    };
-    (&a.bench, &a.path, &a.dir) == (&b.bench, &b.path, &b.dir) && shape(a) == shape(b) && ends(a) == ends(b)
+    fn ends(r: &Record) -> impl PartialEq + '_ {
+        let disk = r.of.disk().map(|disk| (disk.guests, disk.align, &disk.medium, disk.own_pages));
+        (&r.bench, &r.path, &r.dir, r.data_len, r.burst, r.depth, buffers(r), r.of.limit(), disk)
+    }
+    shape(a) == shape(b) && ends(a) == ends(b)
 }
 
 fn rows<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Row<'a>> {
@@ -194,47 +192,44 @@ fn rows<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Row<'a>> {
     groups.into_iter().filter_map(row).collect()
 }
 
+/// What rows may differ in, in words; the mode stands between the two.
+type Part = fn(&Record) -> String;
+const AHEAD: [Part; 3] = [
+    |r| some(r.queues, "queue"),
+    |r| r.workers.map_or("no workers".into(), |n| some(n, "worker")),
+    |r| format!("bursts of {}", r.burst),
+];
+const MODE: Part = |r| r.mode.clone();
+const BEHIND: [Part; 5] = [
+    |r| if r.net().is_some_and(|net| !net.redo) { "no redo page" } else { "redo page" }.into(),
+    |r| if r.net().is_some_and(|net| net.look.is_some()) { "whole frames read" } else { "heads read" }.into(),
+    |r| {
+        if r.net().is_some_and(|net| net.rx.is_some()) { "by reference" } else { "copied by the guest" }
+            .into()
+    },
+    |r| buffers(r).map_or("a buffer for each slot".into(), |n| some(n, "buffer")),
+    |r| r.platform.clone(),
+];
+
 /// Names rows by path and data length, and by what else is not the same in all of them.
 fn name_by(rows: &mut [Row], by_mode: bool) {
-    let differs = |field: &dyn Fn(&Record) -> String| {
-        rows.iter().any(|row| rows.first().is_some_and(|first| field(row.first()) != field(first.first())))
-    };
-    let queues = differs(&|r| r.queues.to_string());
-    let workers = differs(&|r| format!("{:?}", r.workers));
-    let bursts = differs(&|r| r.burst.to_string());
-    let modes = by_mode && differs(&|r| r.mode.clone());
-    let redo = differs(&|r| format!("{:?}", r.redo));
-    let look = differs(&|r| format!("{:?}", r.look));
-    let rx = differs(&|r| format!("{:?}", r.rx));
-    let buffers = differs(&|r| format!("{:?}", r.staging_buffers));
-    let platforms = differs(&|r| r.platform.clone());
+    let Some(first) = rows.first().map(Row::first) else { return };
+    let mode = by_mode.then_some(&MODE);
+    let parts = AHEAD.iter().chain(mode).chain(&BEHIND);
+    let differ = parts.filter(|part| rows.iter().any(|row| part(row.first()) != part(first)));
+    let differ: Vec<&Part> = differ.collect();
     for row in rows {
         let r = row.first();
-        let mut name = r.path.clone();
-        if let Some(len) = r.data_len {
-            name += &format!(" {len}");
-        }
-        let mut also = |differs: bool, text: String| {
-            if differs {
-                name += &format!(", {text}");
-            }
-        };
-        also(queues, some(r.queues, "queue"));
-        also(workers, r.workers.map_or("no workers".into(), |n| some(n, "worker")));
-        also(bursts, format!("bursts of {}", r.burst));
-        also(modes, r.mode.clone());
-        also(redo, if r.redo == Some(false) { "no redo page" } else { "redo page" }.into());
-        also(look, if r.look == Some(true) { "whole frames read" } else { "heads read" }.into());
-        also(rx, if r.rx.is_some() { "by reference" } else { "copied by the guest" }.into());
-        also(buffers, r.staging_buffers.map_or("a buffer for each slot".into(), |n| some(n, "buffer")));
-        also(platforms, r.platform.clone());
-        row.name = name;
+        let len = r.data_len.map(|len| format!(" {len}")).unwrap_or_default();
+        let parts = differ.iter().map(|part| format!(", {}", part(r)));
+        row.name = r.path.clone() + &len + &parts.collect::<String>();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::{Disk, Net, Of, Restart};
 
     fn net(path: &str, data_len: Option<u64>, rate: f64, repeat: u32) -> Record {
         let mut r = Record { data_len, repeat, ..Record::new("net", path, "tx", 64) };
@@ -258,22 +253,28 @@ mod tests {
         assert_eq!(digest.gain(&digest.net[0]), Some(17.5), "compared with copy of another number of queues");
         let workers = [None, Some(1), Some(2)].map(|workers| Record { workers, ..net("copy", None, 9.0, 0) });
         assert_eq!(Digest::of(&workers).series, ["copy, no workers", "copy, 1 worker", "copy, 2 workers"]);
-        let redo = [true, false].map(|on| Record { redo: Some(on), ..net("copy", None, 9.0, 0) });
+        let redo = [true, false].map(|on| Record {
+            of: Of::Net(Net { redo: on, ..Net::default() }),
+            ..net("copy", None, 9.0, 0)
+        });
         assert_eq!(Digest::of(&redo).series, ["copy, redo page", "copy, no redo page"]);
     }
 
     #[test]
     fn records_go_where_they_belong() {
-        let pause = Some(crate::record::Pause::default());
+        let disk = |guests| Record {
+            of: Of::Disk(Disk { guests, ..Disk::default() }),
+            ..Record::new("blk", "map", "read", 4096)
+        };
         let records = [
-            Record { pause, ..Record::new("restart", "staging", "tx", 1514) },
+            Record { of: Of::Restart(Restart::default()), ..Record::new("restart", "staging", "tx", 1514) },
             Record::new(DISK_RESTART, "persistent", "mixed", 4096),
             Record::new("neighbour", "copy", "tx", 64),
-            Record { guests: Some(1), ..Record::new("blk", "map", "read", 4096) },
-            Record { guests: Some(15), ..Record::new("blk", "map", "read", 4096) },
+            disk(1),
+            disk(15),
             Record { lost: 3, ..Record::new("latency", "copy", "tx", 64) },
             Record { lost: 3, ..Record::new("latency", "copy", "rx", 64) },
-            Record { stride: Some(256), copies: Some(0), ..Record::new("limit", "lines", "tx", 64) },
+            Record { of: Of::Limit(LINES), ..Record::new("limit", "lines", "tx", 64) },
         ];
         let d = Digest::of(&records);
         assert_eq!(

@@ -16,9 +16,25 @@ use maud::{Markup, html};
 /// The common part of a panel's rows: direction, size, alignment, depth.
 type Kind<'a> = (&'a str, u64, Option<u32>, Option<u32>);
 
+fn align(r: &Record) -> Option<u32> {
+    r.of.disk()?.align
+}
+
+fn guests(r: &Record) -> Option<u32> {
+    r.of.disk().map(|disk| disk.guests)
+}
+
+fn before(r: &Record) -> Option<u64> {
+    r.of.disk()?.before
+}
+
+fn own_pages(r: &Record) -> Option<bool> {
+    r.of.disk()?.own_pages
+}
+
 fn kind<'a>(row: &Row<'a>) -> Kind<'a> {
     let r = row.first();
-    (&r.dir, r.size_bytes, r.align, r.depth)
+    (&r.dir, r.size_bytes, align(r), r.depth)
 }
 
 /// The section's content; None without `bench blk`.
@@ -56,9 +72,9 @@ pub fn restarts(d: &Digest) -> Option<Markup> {
 /// One of them.
 pub fn restart_in_words(r: &Record) -> String {
     let killed =
-        r.before.map_or(String::new(), |n| format!(" It was killed when {n} of them were answered."));
+        before(r).map_or(String::new(), |n| format!(" It was killed when {n} of them were answered."));
     let longest =
-        r.latency_most_ns.map_or(String::new(), |ns| format!(", the longest took {}", duration(ns as f64)));
+        r.longest().map_or(String::new(), |ns| format!(", the longest took {}", duration(ns as f64)));
     let wrong = match wrong_in(r) {
         0 => "no request failed, and each read had what was written last".into(),
         n => format!("{n} requests failed or read other bytes than were written"),
@@ -76,11 +92,11 @@ fn restart_figures(d: &Digest) -> Table {
     Table::of(d.disk_restarts.iter().copied())
         .left("path", |r| &r.path)
         .right("requests", |r| r.frames)
-        .right("before the kill", |r| or_dash(r.before))
+        .right("before the kill", |r| or_dash(before(r)))
         .right("seconds", |r| figure(r.seconds))
-        .right("median ns", |r| or_dash(r.latency_p50_ns))
-        .right("99 % ns", |r| or_dash(r.latency_p99_ns))
-        .right("longest ns", |r| or_dash(r.latency_most_ns))
+        .right("median ns", |r| or_dash(r.p50()))
+        .right("99 % ns", |r| or_dash(r.p99()))
+        .right("longest ns", |r| or_dash(r.longest()))
         .right("failed or wrong", wrong_in)
         .all()
 }
@@ -117,8 +133,8 @@ fn name(row: &Row) -> String {
     let r = row.first();
     let parts = [
         Some(r.path.clone()),
-        r.own_pages.map(|_| "own pages".into()),
-        r.guests.map(|n| some(n, "guest")),
+        own_pages(r).map(|_| "own pages".into()),
+        guests(r).map(|n| some(n, "guest")),
         r.workers.map(|n| some(n, "worker")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -126,9 +142,9 @@ fn name(row: &Row) -> String {
 
 /// How many times as many as another path does for the same guests.
 fn gain(d: &Digest, row: &Row, path: &str) -> Option<Summary> {
-    let same = |r: &Record| (r.guests, r.workers, r.queues);
+    let same = |r: &Record| (guests(r), r.workers, r.queues);
     let base =
-        d.blk.iter().filter(|b| b.first().own_pages.is_none()).find(|b| {
+        d.blk.iter().filter(|b| own_pages(b.first()).is_none()).find(|b| {
             b.first().path == path && kind(b) == kind(row) && same(b.first()) == same(row.first())
         })?;
     row.ratio(base)
@@ -136,10 +152,10 @@ fn gain(d: &Digest, row: &Row, path: &str) -> Option<Summary> {
 
 fn panel(d: &Digest, number: usize, of: Kind) -> Option<Panel> {
     let (dir, size, _, depth) = of;
-    let anchor = |row: &Row| (row.first().align, kind(row)) == (None, (dir, size, None, depth));
+    let anchor = |row: &Row| (align(row.first()), kind(row)) == (None, (dir, size, None, depth));
     let mut rows: Vec<&Row> = d.blk.iter().filter(|row| kind(row) == of || anchor(row)).collect();
     rows.sort_by_key(|row| {
-        (row.first().guests, row.first().workers.is_none(), row.first().workers, series(row))
+        (guests(row.first()), row.first().workers.is_none(), row.first().workers, series(row))
     });
     let bar = |row: &&Row| {
         let mut figure_of = format!("{}/s", si(row.rate.median));
@@ -162,7 +178,7 @@ fn panel(d: &Digest, number: usize, of: Kind) -> Option<Panel> {
 
 fn known(row: &Row) -> Option<&'static PublishedDisks> {
     let r = row.first();
-    published::find_disks(&r.path, r.size_bytes, r.guests?).filter(|p| Some(p.requests_per_s) == r.published)
+    published::find_disks(&r.path, r.size_bytes, guests(r)?).filter(|p| Some(p.requests_per_s) == r.published)
 }
 
 fn sources(d: &Digest) -> Vec<&'static str> {
@@ -179,7 +195,7 @@ fn figures(d: &Digest) -> Table {
     let first = Table::of(&d.blk)
         .left("dir", |row| &row.first().dir)
         .right("size B", |row| row.first().size_bytes)
-        .right("align B", |row| or_dash(row.first().align))
+        .right("align B", |row| or_dash(align(row.first())))
         .right("depth", |row| or_dash(row.first().depth))
         .left("path", name)
         .left("mode", |row| &row.first().mode)
@@ -188,8 +204,8 @@ fn figures(d: &Digest) -> Table {
         .right("most", |row| k(row.rate.max))
         .median("times copy", 1.0, |row| gain(d, row, "copy"))
         .median("times map", 1.0, |row| gain(d, row, "map"))
-        .right("latency", |row| latency(row, |r| r.latency_p50_ns))
-        .right("99 %", |row| latency(row, |r| r.latency_p99_ns));
+        .right("latency", |row| latency(row, Record::p50))
+        .right("99 %", |row| latency(row, Record::p99));
     costs::each(first)
         .right("requests counted", |row| count(row.sum(|r| r.frames)))
         .right("failed or wrong", |row| row.sum(wrong_in))

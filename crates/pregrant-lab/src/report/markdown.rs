@@ -106,8 +106,8 @@ fn latencies(d: &Digest) -> Option<String> {
         .left("path", |row| &row.name)
         .left("mode", |row| &row.first().mode)
         .left("way", way)
-        .median("median us", 1e3, |row| row.middle(|r| r.latency_p50_ns))
-        .median("99 % us", 1e3, |row| row.middle(|r| r.latency_p99_ns))
+        .median("median us", 1e3, |row| row.middle(Record::p50))
+        .median("99 % us", 1e3, |row| row.middle(Record::p99))
         .right("round trips", |row| row.sum(|r| r.frames))
         .right("events/round trip", |row| row.shown_each(|r| r.notifications))
         .all();
@@ -115,7 +115,7 @@ fn latencies(d: &Digest) -> Option<String> {
 }
 
 fn restarts(d: &Digest) -> Option<String> {
-    let pauses: Vec<&Pause> = d.restarts.iter().filter_map(|r: &&Record| r.pause.as_ref()).collect();
+    let pauses: Vec<&Pause> = d.restarts.iter().filter_map(|r| r.pause()).collect();
     type Time = (&'static str, fn(&Pause) -> u64);
     const TIMES: [Time; 4] = [
         ("startup of the new process", |p| p.start_ns),
@@ -147,8 +147,7 @@ fn disk_restarts(d: &Digest) -> Option<String> {
     let first = d.disk_restarts.first()?;
     let sum =
         |field: fn(&Record) -> u64| d.disk_restarts.iter().map(|r| field(r)).fold(0, u64::saturating_add);
-    let longest: Vec<f64> =
-        d.disk_restarts.iter().filter_map(|r| r.latency_most_ns).map(|ns| ns as f64).collect();
+    let longest: Vec<f64> = d.disk_restarts.iter().filter_map(|r| r.longest()).map(|ns| ns as f64).collect();
     let longest = Summary::of(&longest)?;
     Some(format!(
         "The backend of a disk killed with {} requests of {} bytes in flight, {} time(s). Requests in all: {}; failed: {}; reads with \
@@ -191,7 +190,7 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::DISK_RESTART;
+    use crate::record::{DISK_RESTART, Of, Restart, Took};
 
     fn net(path: &str, rate: u64, repeat: u32) -> Record {
         let copies = if path == "copy" { rate } else { 0 };
@@ -208,10 +207,12 @@ mod tests {
             .collect();
         for silence_ns in [7_000_000, 9_000_000, 8_000_000] {
             let pause = Pause { silence_ns, lost: 1, ..Pause::default() };
-            records.push(Record { pause: Some(pause), ..Record::new("restart", "staging", "tx", 1514) });
+            let of = Of::Restart(Restart { pause });
+            records.push(Record { of, ..Record::new("restart", "staging", "tx", 1514) });
             let latency_most_ns = Some(silence_ns + 3_000_000);
+            let took = Some(Took { latency_most_ns, ..Took::default() });
             let disk = Record::new(DISK_RESTART, "persistent", "mixed", 4096);
-            records.push(Record { frames: 1000, depth: Some(32), latency_most_ns, ..disk });
+            records.push(Record { frames: 1000, depth: Some(32), took, ..disk });
         }
         records
     }

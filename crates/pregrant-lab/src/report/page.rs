@@ -90,7 +90,7 @@ fn restarts(d: &Digest) -> Option<Markup> {
     (!d.restarts.is_empty()).then(|| {
         html! {
             @for (i, record) in d.restarts.iter().enumerate() {
-                @if let Some(pause) = &record.pause {
+                @if let Some(pause) = record.pause() {
                     @let words = timeline::in_words(pause);
                     p { (words) }
                     @if let Some(plot) = timeline::draw(&format!("restart-{i}"), "Frames a second around the death of the backend", &words, pause) {
@@ -107,8 +107,7 @@ fn restarts(d: &Digest) -> Option<Markup> {
 }
 
 fn restart_figures(d: &Digest) -> Table {
-    let pauses: Vec<(&Record, &Pause)> =
-        d.restarts.iter().filter_map(|r| Some((*r, r.pause.as_ref()?))).collect();
+    let pauses: Vec<(&Record, &Pause)> = d.restarts.iter().filter_map(|r| Some((*r, r.pause()?))).collect();
     Table::of(&pauses)
         .left("path", |(r, _)| &r.path)
         .right("silence ns", |(_, p)| p.silence_ns)

@@ -54,7 +54,7 @@ pub fn rates(d: &Digest) -> Option<String> {
 
 /// The backend's death whose pause is the middle one; None where none was recorded over time.
 pub fn restart(d: &Digest) -> Option<String> {
-    let mut pauses: Vec<&Pause> = d.restarts.iter().filter_map(|r| r.pause.as_ref()).collect();
+    let mut pauses: Vec<&Pause> = d.restarts.iter().filter_map(|r| r.pause()).collect();
     pauses.sort_by_key(|p| p.silence_ns);
     let pause = pauses.get(pauses.len() / 2)?;
     let after_ns = AFTER_NS.max(pause.silence_ns.saturating_mul(2));

@@ -49,7 +49,7 @@ pub fn sentences(d: &Digest) -> Vec<String> {
         out.extend(share_of_limit(d, row));
     }
     for record in &d.restarts {
-        if let Some(p) = &record.pause {
+        if let Some(p) = record.pause() {
             out.push(format!(
                 "The backend was killed while frames moved; a new one took up its rings, and the guests noticed a pause of {}.",
                 duration(p.silence_ns.max(p.longest_gap_ns) as f64)
@@ -57,7 +57,7 @@ pub fn sentences(d: &Digest) -> Vec<String> {
         }
     }
     for record in &d.disk_restarts {
-        if let (Some(most), 0) = (record.latency_most_ns, record.lost) {
+        if let (Some(most), 0) = (record.longest(), record.lost) {
             out.push(format!(
                 "The backend of a disk was killed with {} requests in flight: none failed, and the longest took {}.",
                 record.depth.unwrap_or(1),
@@ -114,10 +114,10 @@ fn share_of_limit(d: &Digest, row: &Row) -> Option<String> {
 
 fn waiting(d: &Digest) -> Option<String> {
     let fastest = d.latency.iter().filter(|row| row.first().dir == "tx").min_by(|a, b| {
-        let p50 = |row: &Row| row.middle(|r| r.latency_p50_ns).map_or(f64::INFINITY, |s| s.median);
+        let p50 = |row: &Row| row.middle(Record::p50).map_or(f64::INFINITY, |s| s.median);
         p50(a).total_cmp(&p50(b))
     })?;
-    let p50 = fastest.middle(|r| r.latency_p50_ns)?.median;
+    let p50 = fastest.middle(Record::p50)?.median;
     let Record { size_bytes, mode, .. } = fastest.first();
     Some(format!(
         "A request of {size_bytes} B reaches the backend\u{2019}s port in {} by {} ({mode} mode, median).",
@@ -154,12 +154,12 @@ pub fn tiles(d: &Digest) -> Vec<Tile> {
         let r = row.first();
         tile(gbit(row.bits()), format!("by {}, {} B {}", row.name, r.size_bytes, direction(&r.dir)));
     }
-    if let Some(p) = d.restarts.first().and_then(|r| r.pause.as_ref()) {
+    if let Some(p) = d.restarts.first().and_then(|r| r.pause()) {
         let gap = p.silence_ns.max(p.longest_gap_ns);
         tile(duration(gap as f64), "without frames at a guest when the backend was killed".into());
     }
     let requests = d.latency.iter().filter(|row| row.first().dir == "tx");
-    let p50 = |row: &Row| row.middle(|r| r.latency_p50_ns).map(|s| s.median);
+    let p50 = |row: &Row| row.middle(Record::p50).map(|s| s.median);
     if let Some(row) = requests
         .filter(|r| p50(r).is_some())
         .min_by(|a, b| p50(a).partial_cmp(&p50(b)).unwrap_or(std::cmp::Ordering::Equal))
@@ -178,7 +178,9 @@ pub fn tiles(d: &Digest) -> Vec<Tile> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::digest::LINES;
     use super::*;
+    use crate::record::{Of, Took};
 
     fn net(path: &str, size: u64, rate: u64, copies: u64) -> Record {
         let mut r = Record { grant_copies: copies, ..Record::new("net", path, "tx", size) };
@@ -215,9 +217,9 @@ mod tests {
 
     #[test]
     fn latencies_and_ceilings_have_a_story_of_their_own() {
-        let latency = Record { latency_p50_ns: Some(280), ..Record::new("latency", "staging", "tx", 64) };
-        let mut lines =
-            Record { stride: Some(256), copies: Some(0), ..Record::new("limit", "lines", "tx", 64) };
+        let took = Some(Took { latency_p50_ns: 280, ..Took::default() });
+        let latency = Record { took, ..Record::new("latency", "staging", "tx", 64) };
+        let mut lines = Record { of: Of::Limit(LINES), ..Record::new("limit", "lines", "tx", 64) };
         lines.count(152_000_000, 1.0);
         let text = sentences(&Digest::of(&[latency, lines])).join(" ");
         assert!(

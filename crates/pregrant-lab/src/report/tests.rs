@@ -1,10 +1,10 @@
 //! Rules for every page, checked on the page as a parser sees it.
 
-use super::digest::Digest;
+use super::digest::{Digest, LINES};
 use super::facts::Facts;
 use super::{markdown, page, picture};
 use crate::record::published;
-use crate::record::{DISK_RESTART, Pause, Record};
+use crate::record::{DISK_RESTART, Disk, Of, Pause, Record, Restart, Took};
 use crate::table::figure;
 use roxmltree::{Document, Node};
 use std::collections::BTreeSet;
@@ -19,6 +19,10 @@ fn net(path: &str, dir: &str, size: u64, data_len: Option<u64>, rate: u64, repea
     r
 }
 
+fn took(latency_p50_ns: u64, latency_p99_ns: u64) -> Took {
+    Took { latency_p50_ns, latency_p99_ns, ..Took::default() }
+}
+
 /// One of everything that a page can show.
 fn everything() -> Vec<Record> {
     let mut records = Vec::new();
@@ -28,8 +32,7 @@ fn everything() -> Vec<Record> {
             records.push(net("copy", dir, size, None, 2_456_000 + size + more, repeat));
             records.push(net("staging", dir, size, Some(256), 46_789_000 + size + 10 * more, repeat));
         }
-        let mut lines =
-            Record { stride: Some(256), copies: Some(0), ..Record::new("limit", "lines", "tx", 64) };
+        let mut lines = Record { of: Of::Limit(LINES), ..Record::new("limit", "lines", "tx", 64) };
         lines.count(151_000_000 + more, 1.0);
         records.push(lines);
         let mut neighbour = Record::new("neighbour", "beside a greedy guest", "tx", 64);
@@ -40,8 +43,8 @@ fn everything() -> Vec<Record> {
         let mut r = Record::new("latency", "staging", dir, 64);
         r.count(70_123, 0.2);
         (r.mode, r.data_len) = (mode.into(), Some(256));
-        (r.latency_p50_ns, r.latency_p99_ns) = (Some(281), Some(437));
-        r.latency_histogram = Some(vec![(200, 10), (281, 60_000), (437, 10_000), (98_765, 113)]);
+        let histogram = vec![(200, 10), (281, 60_000), (437, 10_000), (98_765, 113)];
+        r.took = Some(Took { latency_histogram: Some(histogram), ..took(281, 437) });
         records.push(r);
     }
     for (path, guests, rate) in [("map", 1, 400_000), ("persistent", 1, 900_000), ("persistent", 15, 800_123)]
@@ -49,13 +52,12 @@ fn everything() -> Vec<Record> {
         for repeat in 0..3 {
             let mut r = Record {
                 repeat,
-                guests: Some(guests),
+                of: Of::Disk(Disk { guests, align: Some(4096), ..Disk::default() }),
                 workers: Some(1),
                 ..Record::new("blk", path, "read", 4096)
             };
             r.count(rate + 1000 * u64::from(repeat), 1.0);
-            (r.align, r.depth) = (Some(4096), Some(32));
-            (r.latency_p50_ns, r.latency_p99_ns) = (Some(31_000), Some(52_000));
+            (r.depth, r.took) = (Some(32), Some(took(31_000, 52_000)));
             r.published = published::find_disks(path, 4096, guests).map(|p| p.requests_per_s);
             records.push(r);
         }
@@ -72,19 +74,25 @@ fn everything() -> Vec<Record> {
         kill_bucket: 2,
         frames: vec![417, 418, 203, 0, 0, 0, 0, 0, 0, 151, 419],
     };
-    records.push(Record { pause: Some(pause), ..Record::new("restart", "staging", "tx", 1514) });
+    records
+        .push(Record { of: Of::Restart(Restart { pause }), ..Record::new("restart", "staging", "tx", 1514) });
     let mut disk = Record::new(DISK_RESTART, "persistent", "mixed", 4096);
     disk.count(61_217, 0.4);
-    (disk.depth, disk.before) = (Some(32), Some(20_613));
-    (disk.latency_p50_ns, disk.latency_p99_ns) = (Some(131_013), Some(402_017));
-    disk.latency_most_ns = Some(12_340_019);
+    disk.of = Of::Disk(Disk { guests: 1, before: Some(20_613), ..Disk::default() });
+    let took = Took { latency_most_ns: Some(12_340_019), ..took(131_013, 402_017) };
+    (disk.depth, disk.took) = (Some(32), Some(took));
     records.push(disk);
     records
 }
 
 /// The death among them.
 fn restart() -> Record {
-    everything().into_iter().find(|record| record.pause.is_some()).unwrap()
+    everything().into_iter().find(|record| record.pause().is_some()).unwrap()
+}
+
+fn pause_of(record: &mut Record) -> &mut Pause {
+    let Of::Restart(Restart { pause }) = &mut record.of else { panic!("no death") };
+    pause
 }
 
 fn html(records: &[Record], facts: &Facts) -> String {
@@ -187,7 +195,7 @@ fn every_figure_of_every_record_is_there() {
             "neighbour" => wanted.extend(["39.1".into(), r.bench.clone()]),
             _ => {}
         }
-        if let Some(p) = &r.pause {
+        if let Some(p) = r.pause() {
             wanted.extend(
                 [
                     p.start_ns,
@@ -202,7 +210,8 @@ fn every_figure_of_every_record_is_there() {
             );
             wanted.extend(p.frames.iter().map(u64::to_string));
         }
-        wanted.extend([r.latency_most_ns, r.before].into_iter().flatten().map(|n| n.to_string()));
+        let before = r.of.disk().and_then(|disk| disk.before);
+        wanted.extend([r.longest(), before].into_iter().flatten().map(|n| n.to_string()));
         let unit = if r.bench == "blk" { 1e3 } else { 1e6 };
         wanted.extend(r.published.map(|p| figure(p / unit)));
     }
@@ -324,9 +333,9 @@ fn figures_out_of_any_file_make_a_page() {
         (r.frames_per_s, r.bits_per_s, r.seconds) = (odd, odd, odd);
         (r.frames, r.grant_copies, r.size_bytes) =
             (u64::MAX * (i as u64 % 2), u64::MAX, [0, 1, u64::MAX][i % 3]);
-        (r.latency_p50_ns, r.latency_p99_ns) = (Some(0), Some(u64::MAX));
-        r.latency_histogram = Some(vec![(0, u64::MAX), (u64::MAX, u64::MAX), (7, 0)]);
-        if let Some(p) = &mut r.pause {
+        let histogram = vec![(0, u64::MAX), (u64::MAX, u64::MAX), (7, 0)];
+        r.took = Some(Took { latency_histogram: Some(histogram), ..took(0, u64::MAX) });
+        if let Of::Restart(Restart { pause: p }) = &mut r.of {
             (p.start_ns, p.silence_ns, p.attach_ns) = (u64::MAX, 0, u64::MAX);
             (p.bucket_ns, p.kill_bucket) = (u64::MAX, usize::MAX);
             p.frames = vec![u64::MAX; 3];
@@ -403,7 +412,7 @@ fn pictures_stand_alone_too() {
 #[test]
 fn the_picture_shows_the_end_of_a_long_silence() {
     let mut record = restart();
-    let pause = record.pause.as_mut().unwrap();
+    let pause = pause_of(&mut record);
     (pause.silence_ns, pause.kill_bucket) = (90_000_000, 1);
     pause.frames = [vec![7], vec![0; 90], vec![7; 60]].concat();
     let records = [record];
@@ -417,7 +426,7 @@ fn the_death_in_the_picture_is_the_middle_one() {
     let mut records: Vec<Record> = Vec::new();
     for silence_ns in [9_110_000, 3_330_000, 5_550_000] {
         let mut record = restart();
-        record.pause.as_mut().unwrap().silence_ns = silence_ns;
+        pause_of(&mut record).silence_ns = silence_ns;
         records.push(record);
     }
     let shown = picture::restart(&Digest::of(&records)).unwrap();

@@ -20,7 +20,7 @@ pub fn section(d: &Digest) -> Option<Markup> {
         })
         .filter(|(_, plots): &(_, Vec<Markup>)| !plots.is_empty())
         .collect();
-    let histograms = d.latency.iter().any(|row| row.records.iter().any(|r| r.latency_histogram.is_some()));
+    let histograms = d.latency.iter().any(|row| row.iter().any(|r| histogram_of(r).is_some()));
     (!drawn.is_empty()).then(|| {
         html! {
             p {
@@ -52,8 +52,8 @@ fn plot(d: &Digest, mode: &str, dir: &str, name: &str) -> Option<Markup> {
             Some(Strip {
                 name: row.name.clone(),
                 series: d.series_of(&row.name),
-                p50: row.middle(|r| r.latency_p50_ns)?.median,
-                p99: row.middle(|r| r.latency_p99_ns)?.median,
+                p50: row.middle(Record::p50)?.median,
+                p99: row.middle(Record::p99)?.median,
                 buckets: buckets(row),
             })
         })
@@ -70,10 +70,13 @@ fn plot(d: &Digest, mode: &str, dir: &str, name: &str) -> Option<Markup> {
     Some(html! { figure { figcaption { strong { (name) } } (drawn) } })
 }
 
+fn histogram_of(r: &Record) -> Option<&Vec<(u64, u64)>> {
+    r.took.as_ref()?.latency_histogram.as_ref()
+}
+
 /// The repeats' histograms as one.
 fn buckets(row: &Row) -> Vec<(u64, u64)> {
-    let mut all: Vec<(u64, u64)> =
-        row.iter().filter_map(|r| r.latency_histogram.as_ref()).flatten().copied().collect();
+    let mut all: Vec<(u64, u64)> = row.iter().filter_map(histogram_of).flatten().copied().collect();
     all.sort_unstable_by_key(|b| b.0);
     all
 }
@@ -90,8 +93,8 @@ fn figures(d: &Digest) -> Table {
         .left("path", |row| &row.name)
         .left("mode", |row| &row.first().mode)
         .left("way", way)
-        .right("median ns", |row| middle(row, |r| r.latency_p50_ns))
-        .right("99 % ns", |row| middle(row, |r| r.latency_p99_ns))
+        .right("median ns", |row| middle(row, Record::p50))
+        .right("99 % ns", |row| middle(row, Record::p99))
         .right("slowest ns", |row| whole(buckets(row).iter().rev().find(|b| b.1 > 0).map(|b| b.0 as f64)))
         .right("frames", |row| count(row.sum(|r| r.frames)))
         .right("notifications/round trip", |row| row.shown_each(|r| r.notifications))

@@ -13,9 +13,9 @@ use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
 use crate::bench::output::Run;
 use crate::bench::program::{is_there, pinned};
-use crate::record::Record;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
+use crate::record::{Disk, Of, Record, Took};
 use crate::table::Table;
 use pregrant::blk::path::PathName;
 use std::fs::File;
@@ -236,11 +236,12 @@ impl Anchors {
             let mut record = Record::new("blk", &format!("fio-{engine}"), dir.name(), size.into());
             record.count(said.requests, said.seconds);
             record.depth = Some(depth.into());
-            record.guests = Some(1);
+            record.of = Of::Disk(Disk { guests: 1, ..Disk::default() });
             record.platform = "host".into();
             record.mode = "event".into();
             record.frontend_cpu_ns = said.cpu_ns;
-            (record.latency_p50_ns, record.latency_p99_ns) = (Some(said.p50_ns), Some(said.p99_ns));
+            record.took =
+                Some(Took { latency_p50_ns: said.p50_ns, latency_p99_ns: said.p99_ns, ..Took::default() });
             run.write(anchor.records.push(record))?;
         }
         Ok(())
@@ -265,8 +266,8 @@ impl Anchors {
             .right("size B", |anchor| anchor.size)
             .right("depth", |anchor| anchor.depth)
             .ranged("k IOPS", 1e3, |anchor| anchor.records.rate())
-            .median("latency us", 1e3, |anchor| anchor.records.middle(|r| r.latency_p50_ns))
-            .median("99 %", 1e3, |anchor| anchor.records.middle(|r| r.latency_p99_ns))
+            .median("latency us", 1e3, |anchor| anchor.records.middle(Record::p50))
+            .median("99 %", 1e3, |anchor| anchor.records.middle(Record::p99))
             .ranged("persistent, times this", 1.0, gain)
             .all();
         let mut text = t.to_string();

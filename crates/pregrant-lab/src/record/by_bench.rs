@@ -1,0 +1,245 @@
+//! The fields of a record that not all benches have: those of one bench, and times.
+
+use serde::{Deserialize, Serialize};
+
+/// Structs of these fields, and an enum of them with a way to each.
+macro_rules! kinds {
+    ($(#[$about:meta])* $all:ident; $($(#[$of:meta])* $way:ident: $kind:ident { $($always:tt)* } { $($sometimes:tt)* })*) => {
+        $(super::part! { $(#[$of])* $kind { $($always)* } { $($sometimes)* } })*
+
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(untagged)]
+        pub enum $all {
+            $($(#[$of])* $kind($kind),)*
+            /// No more than all have.
+            Nothing {},
+        }
+
+        impl $all {
+            $($(#[$of])* pub fn $way(&self) -> Option<&$kind> {
+                if let Self::$kind(of) = self { Some(of) } else { None }
+            })*
+        }
+    };
+}
+
+kinds! {
+    /// The fields of one bench. A line that is read is the first that has all fields of its own.
+    Of;
+    /// `bench peers`.
+    peers: Peers {
+        /// Lines a second through a bare ring on the same cores, just before and just after.
+        ring_per_s: [f64; 2],
+        /// The row, where it is one of ours.
+        #[serde(flatten)]
+        ours: Option<Net>,
+    } {}
+    /// `bench net`, and what has its rows.
+    net: Net {
+        /// Bytes that were moved by grant copies.
+        grant_copy_bytes: u64,
+        /// Whether the backend kept redo pages.
+        redo: bool,
+        /// A guest's own buffers (`bench working-set` only).
+        #[serde(flatten)]
+        set: Option<WorkingSet>,
+    } {
+        /// Staging buffers of each direction, where there were more than slots.
+        staging_buffers: u32,
+        /// Whether the consumer had private copies of whole frames made (`--look`).
+        look: bool,
+        /// The guest's action on frames that came, where it did not copy them (`--rx reference`).
+        rx: String,
+        /// Bytes of a frame by reference that were copied at first, where those are not the usual
+        /// 256.
+        rx_head: u32,
+    }
+    /// `bench limit`.
+    limit: Limit {
+        /// Bytes from one slot to the next.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stride: Option<u64>,
+        /// How often each byte is copied.
+        copies: u32,
+    } {}
+    /// `bench neighbour`.
+    neighbour: Neighbour {
+        /// The work of the guest beside the measured one.
+        neighbour: String,
+        /// Frames a second that it sent.
+        neighbour_frames_per_s: f64,
+        /// The longest time between two bursts of the measured guest at the backend's port.
+        longest_gap_ns: u64,
+        /// 99 of 100 of these gaps were at most so long.
+        gap_p99_ns: u64,
+    } {
+        /// Frames a second that the measured guest offers; missing: as many as are taken.
+        offered_per_s: f64,
+    }
+    /// `bench fairness`.
+    fairness: Fairness {
+        /// Which worker got a guest's queues.
+        place: String,
+        /// Vifs that are connected, each another guest's.
+        vifs: u32,
+        /// Those of them that send.
+        busy: u32,
+        /// How the last guest is greedy.
+        neighbour: String,
+        /// Frames a second of each guest that is not.
+        guests_frames_per_s: Vec<f64>,
+        /// Their standard deviation over their mean.
+        spread: f64,
+    } {
+        /// Frames a second of the greedy one.
+        neighbour_frames_per_s: f64,
+    }
+    /// `bench scale`.
+    scale: Scale {
+        /// Vifs that are connected, each another guest's.
+        vifs: u32,
+        /// Those of them that send.
+        busy: u32,
+    } {
+        /// System calls of the backend for each time that an event woke it.
+        syscalls_a_wakeup: f64,
+    }
+    /// `bench between`.
+    between: Between {
+        /// In whose turn frames went from guest to guest.
+        rx_context: String,
+    } {}
+    /// `bench blk`, and a disk whose backend died.
+    disk: Disk {
+        /// Guests, each with a disk.
+        guests: u32,
+    } {
+        /// Bytes that each request begins at a multiple of.
+        align: u32,
+        /// What its disks are on: `ram` or `file`.
+        medium: String,
+        /// Its requests were in pages of its own (`--buffers own`).
+        own_pages: bool,
+        /// The work of the last guest, where it is greedy.
+        neighbour: String,
+        /// Its requests a second.
+        neighbour_frames_per_s: f64,
+        /// By guest, what its device took of workers that others wanted too; the greedy one is the
+        /// last (`--greedy` only).
+        guests_worker_ns: Vec<u64>,
+        /// Requests that were answered when the backend was killed (`disk-restart` only).
+        before: u64,
+    }
+    /// A backend of vifs that died.
+    restart: Restart {
+        /// How it went.
+        pause: Pause,
+    } {}
+}
+
+impl Default for Of {
+    fn default() -> Self {
+        Self::Nothing {}
+    }
+}
+
+super::part! {
+    /// A guest's own buffers.
+    WorkingSet {
+        /// Pages of its own that the guest's frames were in.
+        buffers: u32,
+        /// Which of them was used next: `uniform` or `skewed`.
+        reuse: String,
+        /// Entries that the backend's table had for them.
+        table: u32,
+        /// Frames that were sent from where they were, out of all.
+        hit_rate: f64,
+        /// `caching` or `copying`, at the end.
+        cache_mode: String,
+        /// Pages that made way for others.
+        evictions: u64,
+    } {}
+}
+
+super::part! {
+    /// Times of single frames, or requests.
+    Took {
+        /// Half of them took at most so long.
+        latency_p50_ns: u64,
+        /// 99 of 100 took at most so long.
+        latency_p99_ns: u64,
+    } {
+        /// The longest (`disk-restart` only).
+        latency_most_ns: u64,
+        /// All of them: the bucket's upper bound in ns and how many frames fell into it, bounds
+        /// rising.
+        latency_histogram: Vec<(u64, u64)>,
+    }
+}
+
+/// A backend that was killed while frames moved, and the one that took its rings up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pause {
+    /// From the kill to the start of the new process's attach: the old one's end, fork, exec.
+    pub start_ns: u64,
+    /// From the start of the new process's attach to the first frame at one of its ports: the
+    /// pause.
+    pub attach_ns: u64,
+    /// From the kill to the first frame that a guest took from its ring after the new process began
+    /// to attach.
+    pub silence_ns: u64,
+    /// The longest time in which one guest took no frame, from its last one before the kill, or
+    /// later, to its next: TCP may be still for longer than the backend was.
+    #[serde(default)]
+    pub longest_gap_ns: u64,
+    /// Bytes of the transfer that had arrived at the kill.
+    pub bytes_before: u64,
+    /// Frames that the ports saw twice (at most 64 for each kill, docs/protocol 1.1 R7).
+    pub duplicated: u64,
+    /// Frames that were in the switch, or taken from it and not published, and went with the old
+    /// process.
+    pub lost: u64,
+    /// Width of a bucket of the timeline.
+    pub bucket_ns: u64,
+    /// The bucket that begins with the kill.
+    pub kill_bucket: usize,
+    /// Frames that both guests took from their rings in each bucket, from before the kill until
+    /// some time after it.
+    pub frames: Vec<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+
+    #[test]
+    fn a_line_of_any_bench_is_read_as_it_was_written() {
+        let net = Net { redo: true, rx: Some("hook".into()), ..Net::default() };
+        let set = Some(WorkingSet { hit_rate: 0.5, ..WorkingSet::default() });
+        let pause = Pause { frames: vec![1, 0], ..Pause::default() };
+        let all = [
+            Of::Peers(Peers { ring_per_s: [1.0, 2.5], ours: None }),
+            Of::Peers(Peers { ring_per_s: [1.0, 2.5], ours: Some(net.clone()) }),
+            Of::Net(Net { set, ..net.clone() }),
+            Of::Net(net),
+            Of::Limit(Limit { stride: None, copies: 1 }),
+            Of::Neighbour(Neighbour { offered_per_s: Some(7.0), ..Neighbour::default() }),
+            Of::Fairness(Fairness { guests_frames_per_s: vec![1.0, 2.0], ..Fairness::default() }),
+            Of::Scale(Scale { vifs: 8, ..Scale::default() }),
+            Of::Between(Between { rx_context: "same".into() }),
+            Of::Disk(Disk { guests: 2, guests_worker_ns: Some(vec![3, 4]), ..Disk::default() }),
+            Of::Restart(Restart { pause }),
+            Of::default(),
+        ];
+        for of in all {
+            for took in [None, Some(Took { latency_p50_ns: 5, ..Took::default() })] {
+                let (of, workers) = (of.clone(), Some(2));
+                let record = Record { of, took, workers, ..Record::new("any", "copy", "tx", 64) };
+                let line = serde_json::to_string(&record).unwrap();
+                assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record, "{line}");
+            }
+        }
+    }
+}
