@@ -52,6 +52,7 @@ pub mod linux;
 pub mod listener;
 pub mod loopback;
 mod mapping;
+mod named;
 pub mod ports;
 pub mod program;
 #[cfg(test)]

@@ -19,22 +19,11 @@ pub fn choice<T: Copy + Send + Sync + 'static>(
 /// records.
 macro_rules! named {
     ($(#[$about:meta])* pub enum $of:ident { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-        #[derive(serde::Serialize, serde::Deserialize, clap::ValueEnum)]
-        pub enum $of { $($(#[$each])* #[serde(rename = $name)] #[value(name = $name)] $value,)* }
-
-        impl $of {
-            /// As records and the command line have it.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$value => $name,)* }
-            }
-        }
-
-        impl std::fmt::Display for $of {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
+        pregrant::named! {
+            $(#[$about])*
+            #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+            #[derive(serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+            $of { $($(#[$each])* #[serde(rename = $name)] #[value(name = $name)] $value = $name,)* }
         }
     };
 }

@@ -71,6 +71,7 @@ pub mod doorbell;
 pub mod error;
 pub mod grants;
 pub mod latency;
+mod named;
 pub mod net;
 pub mod platform;
 pub mod port;

@@ -40,43 +40,17 @@ pub use image::{ImageFace, NamedImage};
 pub use ram::RamImage;
 pub use spec::{ImageSpec, UnknownImage};
 
-use std::fmt;
-use std::str::FromStr;
+use crate::named::named;
 use std::time::Duration;
 
-/// How transfers reach a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum IoWay {
-    /// io_uring; where the kernel has none, threads.
-    #[default]
-    Uring,
-    /// A pool of threads for each image.
-    Threads,
-}
-
-impl IoWay {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Uring, Self::Threads];
-
-    /// As it is written.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Uring => "uring",
-            Self::Threads => "threads",
-        }
-    }
-}
-
-impl fmt::Display for IoWay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for IoWay {
-    type Err = &'static str;
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|way| way.name() == text).ok_or("uring or threads")
+named! {
+    /// How transfers reach a file.
+    IoWay, "a way" {
+        /// io_uring; where the kernel has none, threads.
+        #[default]
+        Uring = "uring",
+        /// A pool of threads for each image.
+        Threads = "threads",
     }
 }
 

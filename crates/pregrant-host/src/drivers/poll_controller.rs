@@ -12,48 +12,19 @@
 //! Whatever it does, it checks its control connection once in [`CONTROL_EVERY`]: rounds may take
 //! a microsecond or a thousand, and a new vif beside a busy one is to connect as soon.
 
-use std::fmt;
-use std::str::FromStr;
+use crate::named::named;
 use std::time::{Duration, Instant};
 
-/// How a worker waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Mode {
-    /// Never sleeps.
-    Poll,
-    /// Sleeps at once.
-    Event,
-    /// Spins up to [`SPIN`] where that paid lately, then sleeps.
-    #[default]
-    Adaptive,
-}
-
-impl Mode {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Poll, Self::Event, Self::Adaptive];
-
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Poll => "poll",
-            Self::Event => "event",
-            Self::Adaptive => "adaptive",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = || Self::ALL.map(Self::name).join(", ");
-        let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
-        found.ok_or_else(|| format!("{text:?} is not a polling mode; use one of {names}", names = known()))
+named! {
+    /// How a worker waits.
+    Mode, "a polling mode" {
+        /// Never sleeps.
+        Poll = "poll",
+        /// Sleeps at once.
+        Event = "event",
+        /// Spins up to [`SPIN`] where that paid lately, then sleeps.
+        #[default]
+        Adaptive = "adaptive",
     }
 }
 

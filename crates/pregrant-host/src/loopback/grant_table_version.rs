@@ -1,30 +1,21 @@
 //! The two versions of grant tables, and where their entries are.
 
+use crate::named::named;
 use pregrant::GrantRef;
 use pregrant::wire::grant::{GrantEntryV1, GrantEntryV2, V1_PER_PAGE, V2_PER_PAGE};
 
-/// Which grant tables the domains of a machine have.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum GrantTableVersion {
-    /// Version 1, as Linux guests use it.
-    #[default]
-    V1,
-    /// Version 2: use is recorded apart from the grant.
-    V2,
+named! {
+    /// Which grant tables the domains of a machine have.
+    GrantTableVersion, "a version" {
+        /// Version 1, as Linux guests use it.
+        #[default]
+        V1 = "v1",
+        /// Version 2: use is recorded apart from the grant.
+        V2 = "v2",
+    }
 }
 
 impl GrantTableVersion {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::V1, Self::V2];
-
-    /// As options and results have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::V1 => "v1",
-            Self::V2 => "v2",
-        }
-    }
-
     /// Entries in a page of the table.
     pub fn entries_per_page(self) -> usize {
         match self {

@@ -26,84 +26,56 @@ const WORDS: usize = NAME_MAX / 8;
 const REPLY_LEN: usize = 8 + WORDS * 8;
 const FDS_MAX: usize = 4;
 
-/// The request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub(super) enum Op {
-    /// a: version, b: domid, c: pid. Reply: slot, pages, grants, version of the grant table; fds:
-    /// memory, ledger, upcall[, store].
-    Attach = 1,
-    /// c: where the domain's memory is mapped; ends the attachment's set-up.
-    Mapped,
-    /// b: domid. Reply: pid, address, pages, grants, version of the grant table; fds: memory,
-    /// ledger.
-    Peer,
-    /// b: domid, a: slot. fds: that slot's eventfd.
-    Upcall,
-    /// b: for whom. Reply: port.
-    Offer,
-    /// b: domid, a: its port. Reply: port.
-    Bind,
-    /// a: port.
-    Close,
-    /// c: bytes, name. Reply: 1 when fresh; fds: memory.
-    Persist,
-    /// name. Makes the caller its only owner until it disowns it or dies; EBUSY while another is.
-    Own,
-    /// name. Undoes [`Op::Own`].
-    Disown,
-    /// name. Drops a persistent region; what is mapped of it stays until it is unmapped.
-    Forget,
-    /// Checks again for pages and grants of dead processes that peers have let go of.
-    Reclaim,
-    /// b: domid, a: grant frames, c: pages (high bit: survives its processes).
-    Create,
-    /// b: domid.
-    Destroy,
-    /// Reply: the fields of [`super::Audit`], in their order.
-    Audit,
-    /// a: which. Reply: the name of that persistent region, as bytes; ENOENT past the last.
-    Persisted,
-    /// fds: one more connection to the broker, for another thread of the caller's process.
-    Another,
-    /// b: domid, a: which. Reply: the fields of that [`super::GrantSummary`], in their order; past
-    /// the domain's last, the first of the next one; ENOENT past the last of all.
-    Grants,
-    /// Reply: the version of the grant tables.
-    GrantTables,
+pregrant::numbered! {
+    /// The request.
+    Op: u32 {
+        /// a: version, b: domid, c: pid. Reply: slot, pages, grants, version of the grant table;
+        /// fds: memory, ledger, upcall[, store].
+        Attach = 1,
+        /// c: where the domain's memory is mapped; ends the attachment's set-up.
+        Mapped = 2,
+        /// b: domid. Reply: pid, address, pages, grants, version of the grant table; fds: memory,
+        /// ledger.
+        Peer = 3,
+        /// b: domid, a: slot. fds: that slot's eventfd.
+        Upcall = 4,
+        /// b: for whom. Reply: port.
+        Offer = 5,
+        /// b: domid, a: its port. Reply: port.
+        Bind = 6,
+        /// a: port.
+        Close = 7,
+        /// c: bytes, name. Reply: 1 when fresh; fds: memory.
+        Persist = 8,
+        /// name. Makes the caller its only owner until it disowns it or dies; EBUSY while another
+        /// is.
+        Own = 9,
+        /// name. Undoes [`Op::Own`].
+        Disown = 10,
+        /// name. Drops a persistent region; what is mapped of it stays until it is unmapped.
+        Forget = 11,
+        /// Checks again for pages and grants of dead processes that peers have let go of.
+        Reclaim = 12,
+        /// b: domid, a: grant frames, c: pages (high bit: survives its processes).
+        Create = 13,
+        /// b: domid.
+        Destroy = 14,
+        /// Reply: the fields of [`super::Audit`], in their order.
+        Audit = 15,
+        /// a: which. Reply: the name of that persistent region, as bytes; ENOENT past the last.
+        Persisted = 16,
+        /// fds: one more connection to the broker, for another thread of the caller's process.
+        Another = 17,
+        /// b: domid, a: which. Reply: the fields of that [`super::GrantSummary`], in their order;
+        /// past the domain's last, the first of the next one; ENOENT past the last of all.
+        Grants = 18,
+        /// Reply: the version of the grant tables.
+        GrantTables = 19,
+    }
 }
 
 /// High bit of [`Op::Create`]'s number of pages.
 pub(super) const DURABLE: u64 = 1 << 63;
-
-impl Op {
-    fn from_u32(raw: u32) -> Option<Self> {
-        use Op::*;
-        [
-            Attach,
-            Mapped,
-            Peer,
-            Upcall,
-            Offer,
-            Bind,
-            Close,
-            Persist,
-            Own,
-            Disown,
-            Forget,
-            Reclaim,
-            Create,
-            Destroy,
-            Audit,
-            Persisted,
-            Another,
-            Grants,
-            GrantTables,
-        ]
-        .into_iter()
-        .find(|op| *op as u32 == raw)
-    }
-}
 
 /// A question to the broker.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,7 +94,7 @@ impl Request {
 
     fn encode(&self) -> Vec<u8> {
         let mut v = Vec::with_capacity(REQUEST_MAX);
-        for word in [self.op as u32, self.a, self.b, self.name.len() as u32] {
+        for word in [self.op.raw(), self.a, self.b, self.name.len() as u32] {
             v.extend_from_slice(&word.to_le_bytes());
         }
         v.extend_from_slice(&self.c.to_le_bytes());
@@ -137,7 +109,7 @@ impl Request {
             return None;
         }
         Some(Self {
-            op: Op::from_u32(word(0)?)?,
+            op: Op::from_raw(word(0)?)?,
             a: word(4)?,
             b: word(8)?,
             c: u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?),

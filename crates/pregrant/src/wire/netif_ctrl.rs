@@ -107,88 +107,47 @@ impl CtrlResponse {
     }
 }
 
-/// The type of a control request. C: `XEN_NETIF_CTRL_TYPE_*`, xen/include/public/io/netif.h.
-///
-/// The words after each name are `data[0]`, `data[1]`, `data[2]`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u16)]
-pub enum CtrlType {
-    /// `XEN_NETIF_CTRL_TYPE_INVALID`. Always answered with [`CtrlStatus::NotSupported`].
-    Invalid = 0,
-    /// Which of `HASH_TYPE_*` the back can compute.
-    GetHashFlags = 1,
-    /// Mask of `HASH_TYPE_*`; 0 turns hashing off.
-    SetHashFlags = 2,
-    /// Gref, bytes: the key; 0 bytes clear it.
-    SetHashKey = 3,
-    /// How many entries a mapping may have.
-    GetHashMappingSize = 4,
-    /// Entries; 0 means "hash modulo queues".
-    SetHashMappingSize = 5,
-    /// Gref, count, first: `u32` queue numbers.
-    SetHashMapping = 6,
-    /// 0 none, 1 Toeplitz.
-    SetHashAlgorithm = 7,
-    /// Queue: how many grants the back would keep mapped for it, at most.
-    GetGrefMappingSize = 8,
-    /// Queue, gref of the list, count: map all, or none.
-    AddGrefMapping = 9,
-    /// Queue, gref of the list, count: unmap those that are added and idle.
-    DelGrefMapping = 10,
-}
-
-impl CtrlType {
-    /// From the number on the wire; `None` for an unknown one.
-    pub const fn from_raw(raw: u16) -> Option<Self> {
-        Some(match raw {
-            0 => Self::Invalid,
-            1 => Self::GetHashFlags,
-            2 => Self::SetHashFlags,
-            3 => Self::SetHashKey,
-            4 => Self::GetHashMappingSize,
-            5 => Self::SetHashMappingSize,
-            6 => Self::SetHashMapping,
-            7 => Self::SetHashAlgorithm,
-            8 => Self::GetGrefMappingSize,
-            9 => Self::AddGrefMapping,
-            10 => Self::DelGrefMapping,
-            _ => return None,
-        })
-    }
-    /// The number on the wire.
-    pub const fn raw(self) -> u16 {
-        self as u16
+crate::numbered! {
+    /// The type of a control request. C: `XEN_NETIF_CTRL_TYPE_*`, xen/include/public/io/netif.h.
+    ///
+    /// The words after each name are `data[0]`, `data[1]`, `data[2]`.
+    CtrlType: u16 {
+        /// `XEN_NETIF_CTRL_TYPE_INVALID`. Always answered with [`CtrlStatus::NotSupported`].
+        Invalid = 0,
+        /// Which of `HASH_TYPE_*` the back can compute.
+        GetHashFlags = 1,
+        /// Mask of `HASH_TYPE_*`; 0 turns hashing off.
+        SetHashFlags = 2,
+        /// Gref, bytes: the key; 0 bytes clear it.
+        SetHashKey = 3,
+        /// How many entries a mapping may have.
+        GetHashMappingSize = 4,
+        /// Entries; 0 means "hash modulo queues".
+        SetHashMappingSize = 5,
+        /// Gref, count, first: `u32` queue numbers.
+        SetHashMapping = 6,
+        /// 0 none, 1 Toeplitz.
+        SetHashAlgorithm = 7,
+        /// Queue: how many grants the back would keep mapped for it, at most.
+        GetGrefMappingSize = 8,
+        /// Queue, gref of the list, count: map all, or none.
+        AddGrefMapping = 9,
+        /// Queue, gref of the list, count: unmap those that are added and idle.
+        DelGrefMapping = 10,
     }
 }
 
-/// How a control request ended. C: `XEN_NETIF_CTRL_STATUS_*`, xen/include/public/io/netif.h.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u32)]
-pub enum CtrlStatus {
-    /// Done.
-    Success = 0,
-    /// The back does not know the type.
-    NotSupported = 1,
-    /// An argument is out of range, or a list cannot be read.
-    InvalidParameter = 2,
-    /// The key or the mapping is longer than the back keeps.
-    BufferOverflow = 3,
-}
-
-impl CtrlStatus {
-    /// From the number on the wire; `None` for an unknown one.
-    pub const fn from_raw(raw: u32) -> Option<Self> {
-        Some(match raw {
-            0 => Self::Success,
-            1 => Self::NotSupported,
-            2 => Self::InvalidParameter,
-            3 => Self::BufferOverflow,
-            _ => return None,
-        })
-    }
-    /// The number on the wire.
-    pub const fn raw(self) -> u32 {
-        self as u32
+crate::numbered! {
+    /// How a control request ended. C: `XEN_NETIF_CTRL_STATUS_*`, xen/include/public/io/netif.h.
+    CtrlStatus: u32 {
+        /// Done.
+        Success = 0,
+        /// The back does not know the type.
+        NotSupported = 1,
+        /// An argument is out of range, or a list cannot be read.
+        InvalidParameter = 2,
+        /// The key or the mapping is longer than the back keeps.
+        BufferOverflow = 3,
     }
 }
 

@@ -102,25 +102,17 @@ impl Header {
 
 const _: () = assert!(size_of::<Header>() == Header::SIZE);
 
-/// Makes the enum, its way from numbers and its C names from one table, so that they cannot differ.
-macro_rules! numbered {
+/// Numbers and C names from one table, so that they cannot differ.
+macro_rules! xen_numbers {
     ($(#[$outer:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal, $c:literal;)* }) => {
-        $(#[$outer])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u32)]
-        pub enum $name { $(#[doc = concat!("`", $c, "`. ")] $(#[$doc])* $variant = $number,)* }
+        crate::numbered! {
+            $(#[$outer])*
+            $name: u32 { $(#[doc = concat!("`", $c, "`. ")] $(#[$doc])* $variant = $number,)* }
+        }
 
         impl $name {
             /// All of them, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// From the number on the wire; `None` when Xen has no such number.
-            pub const fn from_raw(raw: u32) -> Option<Self> {
-                match raw { $($number => Some(Self::$variant),)* _ => None }
-            }
-
-            /// The number on the wire.
-            pub const fn raw(self) -> u32 { self as u32 }
 
             /// Xen's own name.
             pub const fn name(self) -> &'static str {
@@ -134,7 +126,7 @@ macro_rules! numbered {
     };
 }
 
-numbered! {
+xen_numbers! {
     /// The type of a message. C: `enum xsd_sockmsg_type`, xen/include/public/io/xs_wire.h.
     ///
     /// `|` below is a NUL byte. 20 was removed from the protocol and stays unknown.
@@ -194,101 +186,55 @@ numbered! {
     }
 }
 
-/// An error as xenstore names it on the wire. C: `xsd_errors`, xen/include/public/io/xs_wire.h.
-///
-/// The payload of an [`MsgType::Error`] reply is the name and a NUL; numbers differ between systems
-/// and never travel.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum Errno {
-    /// Malformed request, path or transaction end.
-    Einval,
-    /// The domain lacks the permission.
-    Eacces,
-    /// The same watch exists.
-    Eexist,
-    /// Is a directory.
-    Eisdir,
-    /// No such node.
-    Enoent,
-    /// The server is out of memory.
-    Enomem,
-    /// A quota is used up.
-    Enospc,
-    /// The server failed.
-    Eio,
-    /// The node has children.
-    Enotempty,
-    /// The server does not know the request.
-    Enosys,
-    /// The tree is read-only.
-    Erofs,
-    /// In use.
-    Ebusy,
-    /// The transaction met a conflict: do all of it again.
-    Eagain,
-    /// The domain is connected already.
-    Eisconn,
-    /// Too long for one message; for a directory use [`MsgType::DirectoryPart`].
-    E2big,
-    /// Not allowed for this domain.
-    Eperm,
+crate::named! {
+    /// An error as xenstore names it on the wire. C: `xsd_errors`, xen/include/public/io/xs_wire.h.
+    ///
+    /// The payload of an [`MsgType::Error`] reply is the name and a NUL; numbers differ between
+    /// systems and never travel.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[non_exhaustive]
+    Errno {
+        /// Malformed request, path or transaction end.
+        Einval = "EINVAL",
+        /// The domain lacks the permission.
+        Eacces = "EACCES",
+        /// The same watch exists.
+        Eexist = "EEXIST",
+        /// Is a directory.
+        Eisdir = "EISDIR",
+        /// No such node.
+        Enoent = "ENOENT",
+        /// The server is out of memory.
+        Enomem = "ENOMEM",
+        /// A quota is used up.
+        Enospc = "ENOSPC",
+        /// The server failed.
+        Eio = "EIO",
+        /// The node has children.
+        Enotempty = "ENOTEMPTY",
+        /// The server does not know the request.
+        Enosys = "ENOSYS",
+        /// The tree is read-only.
+        Erofs = "EROFS",
+        /// In use.
+        Ebusy = "EBUSY",
+        /// The transaction met a conflict: do all of it again.
+        Eagain = "EAGAIN",
+        /// The domain is connected already.
+        Eisconn = "EISCONN",
+        /// Too long for one message; for a directory use [`MsgType::DirectoryPart`].
+        E2big = "E2BIG",
+        /// Not allowed for this domain.
+        Eperm = "EPERM",
+    }
 }
 
 impl Errno {
-    /// All of them, in Xen's order.
-    pub const ALL: [Self; 16] = [
-        Self::Einval,
-        Self::Eacces,
-        Self::Eexist,
-        Self::Eisdir,
-        Self::Enoent,
-        Self::Enomem,
-        Self::Enospc,
-        Self::Eio,
-        Self::Enotempty,
-        Self::Enosys,
-        Self::Erofs,
-        Self::Ebusy,
-        Self::Eagain,
-        Self::Eisconn,
-        Self::E2big,
-        Self::Eperm,
-    ];
-
-    /// The name on the wire, without the NUL.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Einval => "EINVAL",
-            Self::Eacces => "EACCES",
-            Self::Eexist => "EEXIST",
-            Self::Eisdir => "EISDIR",
-            Self::Enoent => "ENOENT",
-            Self::Enomem => "ENOMEM",
-            Self::Enospc => "ENOSPC",
-            Self::Eio => "EIO",
-            Self::Enotempty => "ENOTEMPTY",
-            Self::Enosys => "ENOSYS",
-            Self::Erofs => "EROFS",
-            Self::Ebusy => "EBUSY",
-            Self::Eagain => "EAGAIN",
-            Self::Eisconn => "EISCONN",
-            Self::E2big => "E2BIG",
-            Self::Eperm => "EPERM",
-        }
-    }
-
     /// From the payload of an [`MsgType::Error`] reply, with or without its NUL; `None` for any
     /// other bytes.
     pub fn from_payload(payload: &[u8]) -> Option<Self> {
         let name = payload.strip_suffix(b"\0").unwrap_or(payload);
         Self::ALL.into_iter().find(|e| e.name().as_bytes() == name)
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -5,68 +5,45 @@ use crate::wire::xs::Errno;
 use alloc::string::String;
 use core::fmt;
 
-/// The operation of the client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Reading a value.
-    Read,
-    /// Writing a value.
-    Write,
-    /// Creating a node without a value.
-    Mkdir,
-    /// Removing a node and what is below it.
-    Rm,
-    /// Listing the children of a node.
-    Directory,
-    /// Reading permissions.
-    GetPerms,
-    /// Changing permissions.
-    SetPerms,
-    /// Setting a watch.
-    Watch,
-    /// Taking a watch back.
-    Unwatch,
-    /// Taking all watches back.
-    ResetWatches,
-    /// Waiting for a watch to fire.
-    NextEvent,
-    /// Opening a transaction.
-    TransactionStart,
-    /// Closing a transaction.
-    TransactionEnd,
-    /// Asking where a domain's home is.
-    GetDomainPath,
-    /// Making a domain known.
-    Introduce,
-    /// Forgetting a domain.
-    Release,
-    /// Asking whether a domain is known.
-    IsDomainIntroduced,
-}
-
-impl Operation {
-    /// As a user would say it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Mkdir => "mkdir",
-            Self::Rm => "rm",
-            Self::Directory => "directory",
-            Self::GetPerms => "get permissions",
-            Self::SetPerms => "set permissions",
-            Self::Watch => "watch",
-            Self::Unwatch => "unwatch",
-            Self::ResetWatches => "reset watches",
-            Self::NextEvent => "next watch event",
-            Self::TransactionStart => "transaction start",
-            Self::TransactionEnd => "transaction end",
-            Self::GetDomainPath => "get domain path",
-            Self::Introduce => "introduce",
-            Self::Release => "release",
-            Self::IsDomainIntroduced => "is domain introduced",
-        }
+crate::named! {
+    /// The operation of the client.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[non_exhaustive]
+    Operation {
+        /// Reading a value.
+        Read = "read",
+        /// Writing a value.
+        Write = "write",
+        /// Creating a node without a value.
+        Mkdir = "mkdir",
+        /// Removing a node and what is below it.
+        Rm = "rm",
+        /// Listing the children of a node.
+        Directory = "directory",
+        /// Reading permissions.
+        GetPerms = "get permissions",
+        /// Changing permissions.
+        SetPerms = "set permissions",
+        /// Setting a watch.
+        Watch = "watch",
+        /// Taking a watch back.
+        Unwatch = "unwatch",
+        /// Taking all watches back.
+        ResetWatches = "reset watches",
+        /// Waiting for a watch to fire.
+        NextEvent = "next watch event",
+        /// Opening a transaction.
+        TransactionStart = "transaction start",
+        /// Closing a transaction.
+        TransactionEnd = "transaction end",
+        /// Asking where a domain's home is.
+        GetDomainPath = "get domain path",
+        /// Making a domain known.
+        Introduce = "introduce",
+        /// Forgetting a domain.
+        Release = "release",
+        /// Asking whether a domain is known.
+        IsDomainIntroduced = "is domain introduced",
     }
 }
 

@@ -6,48 +6,19 @@
 //! | `balanced` | the one that carries least, when it connects and whenever a device comes or goes | |
 //! | `own` | one of the device's own, for all of its queues | netback since 2013: a thread a vif |
 
+use crate::named::named;
 use pregrant::xenbus::DeviceId;
-use std::fmt;
-use std::str::FromStr;
 
-/// See the module.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Placement {
-    /// By the guest's number.
-    Fixed,
-    /// To the one that carries least.
-    #[default]
-    Balanced,
-    /// A thread for each device.
-    Own,
-}
-
-impl Placement {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Fixed, Self::Balanced, Self::Own];
-
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fixed => "fixed",
-            Self::Balanced => "balanced",
-            Self::Own => "own",
-        }
-    }
-}
-
-impl fmt::Display for Placement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Placement {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = || Self::ALL.map(Self::name).join(", ");
-        let found = Self::ALL.into_iter().find(|place| place.name() == text);
-        found.ok_or_else(|| format!("{text:?} is not a placement; use one of {names}", names = known()))
+named! {
+    /// See the module.
+    Placement, "a placement" {
+        /// By the guest's number.
+        Fixed = "fixed",
+        /// To the one that carries least.
+        #[default]
+        Balanced = "balanced",
+        /// A thread for each device.
+        Own = "own",
     }
 }
 

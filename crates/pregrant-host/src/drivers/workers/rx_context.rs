@@ -8,42 +8,15 @@
 //!
 //! A queue of another worker has its turn there in either case: its ring has one owner.
 
-use std::fmt;
-use std::str::FromStr;
+use crate::named::named;
 
-/// See the module.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum RxContext {
-    /// The sender's turn.
-    Same,
-    /// The receiver's turn.
-    #[default]
-    Worker,
-}
-
-impl RxContext {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Same, Self::Worker];
-
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Same => "same",
-            Self::Worker => "worker",
-        }
-    }
-}
-
-impl fmt::Display for RxContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for RxContext {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|context| context.name() == text);
-        found.ok_or_else(|| format!("{text:?} is no context; use one of same, worker"))
+named! {
+    /// See the module.
+    RxContext, "an RX context" {
+        /// The sender's turn.
+        Same = "same",
+        /// The receiver's turn.
+        #[default]
+        Worker = "worker",
     }
 }

@@ -3,35 +3,17 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// A path.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub enum PathName {
-    /// Batched grant copy.
-    #[default]
-    Copy,
-    /// Map and unmap.
-    Map,
-    /// Pages that stay mapped once they were seen.
-    Persistent,
-}
-
-impl PathName {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Copy, Self::Map, Self::Persistent];
-
-    /// As it is written.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Map => "map",
-            Self::Persistent => "persistent",
-        }
-    }
-}
-
-impl fmt::Display for PathName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+crate::named! {
+    /// A path.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+    PathName {
+        /// Batched grant copy.
+        #[default]
+        Copy = "copy",
+        /// Map and unmap.
+        Map = "map",
+        /// Pages that stay mapped once they were seen.
+        Persistent = "persistent",
     }
 }
 

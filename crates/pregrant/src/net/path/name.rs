@@ -4,32 +4,17 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-macro_rules! named {
+macro_rules! path_names {
     ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {
-        /// A path.
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-        pub enum PathName {
-            $($(#[$doc])* $path,)*
-        }
-
-        impl PathName {
-            /// How many there are.
-            pub const COUNT: usize = [$($name),*].len();
-
-            /// All of them, in the order of the list.
-            pub const ALL: [Self; Self::COUNT] = [$(Self::$path),*];
-
-            /// As it is written.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$path => $name,)*
-                }
-            }
+        crate::named! {
+            /// A path.
+            #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+            PathName { $($(#[$doc])* $path = $name,)* }
         }
     };
 }
 
-paths!(named {});
+paths!(path_names {});
 
 impl Default for PathName {
     fn default() -> Self {
@@ -38,6 +23,9 @@ impl Default for PathName {
 }
 
 impl PathName {
+    /// How many there are.
+    pub const COUNT: usize = Self::ALL.len();
+
     /// How staging is written where the heads of frames longer than a buffer come from their
     /// buffers, and the rest of them by this path.
     pub const fn behind_heads(self) -> &'static str {
@@ -100,12 +88,6 @@ impl FrameCost {
     /// Whether the back's grant operations are the price.
     pub const fn is_by_grants(self) -> bool {
         matches!(self, Self::GrantCopy | Self::MapAndUnmap)
-    }
-}
-
-impl fmt::Display for PathName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

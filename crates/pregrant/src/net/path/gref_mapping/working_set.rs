@@ -26,23 +26,15 @@ const COPY_ABOVE: u32 = 16;
 /// With fewer, pages make way again.
 const CACHE_BELOW: u32 = 32;
 
-/// What becomes of a page that has no place in a full table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CacheMode {
-    /// One that was not used for long makes way for it.
-    Caching,
-    /// Its frames are copied into the static pool; those in pages of the table go on from where
-    /// they are.
-    Copying,
-}
-
-impl CacheMode {
-    /// In words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Caching => "caching",
-            Self::Copying => "copying",
-        }
+crate::named! {
+    /// What becomes of a page that has no place in a full table.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    CacheMode {
+        /// One that was not used for long makes way for it.
+        Caching = "caching",
+        /// Its frames are copied into the static pool; those in pages of the table go on from where
+        /// they are.
+        Copying = "copying",
     }
 }
 

@@ -1,0 +1,22 @@
+//! Enums whose values are written as one word each: on a command line, in a status, in records.
+
+/// Such an enum; `what` it is, with an article, for who writes another word.
+macro_rules! named {
+    ($(#[$about:meta])* $of:ident, $what:literal { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
+        pregrant::named! {
+            $(#[$about])*
+            #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+            $of { $($(#[$each])* $value = $name,)* }
+        }
+
+        impl std::str::FromStr for $of {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                let known = || Self::ALL.map(Self::name).join(", ");
+                let found = Self::ALL.into_iter().find(|value| value.name() == text);
+                found.ok_or_else(|| format!("{text:?} is not {}; use one of {}", $what, known()))
+            }
+        }
+    };
+}
+pub(crate) use named;
