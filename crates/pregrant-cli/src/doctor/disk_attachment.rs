@@ -117,7 +117,7 @@ pub fn wait(run_dir: &Path, domid: DomId, vbd: (u16, u32)) -> Result<()> {
 mod tests {
     use super::*;
     use crate::top::sample;
-    use pregrant_host::drivers::status::DeviceStatus;
+    use pregrant_host::drivers::status::{AnyDeviceStatus, DeviceStatus};
 
     #[test]
     fn a_disk_is_served_missing_or_not_decided() {
@@ -125,8 +125,7 @@ mod tests {
         let said_of = |status: &BackStatus| said(status, (5, 0));
         assert!(matches!(said_of(&status), Said::Unknown(why) if why.contains("4711")));
         status.devices.push(DeviceStatus {
-            state: "InitWait".into(),
-            last_failure: None,
+            any: AnyDeviceStatus { state: "InitWait".into(), last_failure: None, ..sample::device().any },
             ..sample::device()
         });
         assert_eq!(said_of(&status), Said::Served);
@@ -137,9 +136,9 @@ mod tests {
         assert_eq!(said_of(&status), Said::NotYet("process 7 has its lock".into()));
         status.devices[0].is_tried = true;
         assert_eq!(said_of(&status), Said::Missing("process 7 has its lock".into()));
-        (status.devices[0].state, status.devices[0].waits_for) = ("Closed".into(), None);
+        (status.devices[0].any.state, status.devices[0].waits_for) = ("Closed".into(), None);
         assert_eq!(said_of(&status), Said::NotYet("vbd 5.0 is closed".into()));
-        status.devices[0].connected_s = Some(1.0);
+        status.devices[0].any.connected_s = Some(1.0);
         assert_eq!(said_of(&status), Said::Served);
         assert_eq!(one_vbd("5.51712"), Ok((5, 51712)));
         assert!(one_vbd("5").is_err());

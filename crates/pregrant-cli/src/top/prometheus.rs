@@ -479,7 +479,7 @@ mod tests {
     #[test]
     fn labels_are_escaped() {
         let mut daemons = sample::daemons();
-        daemons[0].status.as_mut().unwrap().vifs[1].state = "a\"b\\c\nd".into();
+        daemons[0].status.as_mut().unwrap().vifs[1].any.state = "a\"b\\c\nd".into();
         let text = text(&daemons);
         assert!(text.contains(r#"state="a\"b\\c\nd"} 1"#));
         exposition::check(&text).unwrap();

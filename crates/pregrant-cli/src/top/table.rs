@@ -314,7 +314,6 @@ mod tests {
     use super::super::{flow, sample};
     use super::*;
     use crate::status_reader::NoStatus;
-    use pregrant_host::drivers::status::DeviceStatus;
 
     fn daemons(back: &BackStatus) -> Vec<Daemon> {
         vec![Daemon { name: "back", domain: back.domain, status: Ok(back.clone()) }]
@@ -410,11 +409,13 @@ vtoy 5.0     0  Closed           -         -            -        -      -       
 
     #[test]
     fn a_disk_that_is_in_use_while_it_closes_is_shown() {
-        let closing = DeviceStatus { state: "Closing".into(), ..sample::disk() };
+        let mut closing = sample::disk();
+        closing.any.state = "Closing".into();
         for (connected_s, shown) in [(Some(3.0), " Closing, in use "), (None, " Closing ")] {
             let lines = with(|back| {
                 back.vifs.clear();
-                back.devices = vec![DeviceStatus { connected_s, ..closing.clone() }];
+                closing.any.connected_s = connected_s;
+                back.devices = vec![closing.clone()];
             });
             assert!(lines.iter().any(|line| line.contains(shown)), "{lines:?}");
         }

@@ -20,6 +20,7 @@ use pregrant::net::stats::DirStats;
 use pregrant::xenbus::XenbusState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -78,11 +79,9 @@ fn yes() -> bool {
     true
 }
 
-/// A device that is no vif.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct DeviceStatus {
-    /// Its class, as paths name it.
-    pub class: String,
+/// What is said of any device.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct AnyDeviceStatus {
     /// The guest.
     pub front: u16,
     /// The guest's number of the device.
@@ -91,17 +90,54 @@ pub struct DeviceStatus {
     pub state: String,
     /// Whether the live rings of a predecessor were taken up.
     pub reattached: bool,
-    /// Seconds since it became live; null where it is not.
+    /// Seconds since its queues became live; null where they are not.
     pub connected_s: Option<f64>,
     /// How often it was closed for something that its guest did.
     pub faults: u64,
     /// How often its front was not listened to for a while, since it asked for too many steps, or
     /// its control ring was paused.
+    #[serde(default)]
     pub throttled: u64,
     /// Lines that the log does not have of it, since it caused too many.
+    #[serde(default)]
     pub lines_left_out: u64,
     /// Why it was closed last, also when it is connected again.
     pub last_failure: Option<String>,
+    /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps: rings,
+    /// buffers, and what its guest has had mapped.
+    #[serde(default)]
+    pub pages_needed: u64,
+    /// Pages that it may keep since it saw them, or that its guest may still have mapped.
+    #[serde(default)]
+    pub pages_allowed: u64,
+}
+
+impl From<&DeviceReport> for AnyDeviceStatus {
+    fn from(report: &DeviceReport) -> Self {
+        Self {
+            front: report.id.front.0,
+            handle: report.id.handle,
+            state: format!("{:?}", report.state),
+            reattached: report.reattached,
+            connected_s: report.connected.map(|d| d.as_secs_f64()),
+            faults: report.faults,
+            throttled: report.throttled,
+            lines_left_out: report.lines_left_out,
+            last_failure: report.last_failure.as_deref().map(short),
+            pages_needed: report.pages_needed as u64,
+            pages_allowed: report.pages_allowed as u64,
+        }
+    }
+}
+
+/// A device that is no vif.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Its class, as paths name it.
+    pub class: String,
+    /// As of any.
+    #[serde(flatten)]
+    pub any: AnyDeviceStatus,
     /// Why what stands behind it cannot be had (who has it, or what is missing), where it is not
     /// connected for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,12 +145,6 @@ pub struct DeviceStatus {
     /// Whether that was tried; false: no one knows yet whether it is there.
     #[serde(default = "yes")]
     pub is_tried: bool,
-    /// Pages of its guest that it has mapped, or may have at any moment, whatever it keeps.
-    #[serde(default)]
-    pub pages_needed: u64,
-    /// Pages that it may keep since it saw them.
-    #[serde(default)]
-    pub pages_allowed: u64,
     /// Its kind and service, in words of its class.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
@@ -174,24 +204,28 @@ impl DeviceStatus {
         let named = |all: Vec<(&str, u64)>| all.into_iter().map(|(name, n)| (name.to_string(), n)).collect();
         Self {
             class: report.id.class.name().into(),
-            front: report.id.front.0,
-            handle: report.id.handle,
-            state: format!("{:?}", report.state),
-            reattached: report.reattached,
-            connected_s: report.connected.map(|d| d.as_secs_f64()),
-            faults: report.faults,
-            throttled: report.throttled,
-            lines_left_out: report.lines_left_out,
-            last_failure: report.last_failure.as_deref().map(short),
+            any: (&report).into(),
             waits_for: report.waits_for.as_deref().map(short),
             is_tried: report.is_tried,
-            pages_needed: report.pages_needed as u64,
-            pages_allowed: report.pages_allowed as u64,
             what: short(what),
             counters: named(counters),
             gauges: named(gauges),
             operations: operations.into_iter().map(|op| (op.name.to_string(), op.into())).collect(),
         }
+    }
+}
+
+impl Deref for DeviceStatus {
+    type Target = AnyDeviceStatus;
+    fn deref(&self) -> &AnyDeviceStatus {
+        &self.any
+    }
+}
+
+impl Deref for VifStatus {
+    type Target = AnyDeviceStatus;
+    fn deref(&self) -> &AnyDeviceStatus {
+        &self.any
     }
 }
 
@@ -217,27 +251,9 @@ pub struct ProcessStatus {
 /// One vif.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct VifStatus {
-    /// The guest.
-    pub front: u16,
-    /// The guest's number of the device.
-    pub handle: u32,
-    /// The back's state, as xenbus names it.
-    pub state: String,
-    /// Whether the live rings of a predecessor were taken up.
-    pub reattached: bool,
-    /// Seconds since the queues became live; none are when it is null.
-    pub connected_s: Option<f64>,
-    /// How often it was closed for something that its guest did.
-    pub faults: u64,
-    /// How often its front was not listened to for a while, since it asked for too many steps, or
-    /// its control ring was paused.
-    #[serde(default)]
-    pub throttled: u64,
-    /// Lines that the log does not have of it, since it caused too many.
-    #[serde(default)]
-    pub lines_left_out: u64,
-    /// Why it was closed last, also when it is connected again.
-    pub last_failure: Option<String>,
+    /// As of any device.
+    #[serde(flatten)]
+    pub any: AnyDeviceStatus,
     /// Whether the guest takes frames.
     #[serde(default)]
     pub link: bool,
@@ -250,13 +266,6 @@ pub struct VifStatus {
     /// Pages of its guest that it has mapped: those that it needs, and those that it keeps.
     #[serde(default)]
     pub mapped_pages: u64,
-    /// Of those, pages that are mapped whatever it keeps: rings, buffers, and what its guest has
-    /// had mapped.
-    #[serde(default)]
-    pub pages_needed: u64,
-    /// Pages that it may keep since it saw them, or that its guest may still have mapped.
-    #[serde(default)]
-    pub pages_allowed: u64,
     /// Pages that it keeps since it saw them.
     #[serde(default)]
     pub kept_pages: u64,
@@ -446,37 +455,13 @@ impl From<VifReport> for VifStatus {
         }
         let refused =
             |(queue, dir, why): &(usize, &str, String)| short(&format!("queue {queue} {dir}: {why}"));
-        let DeviceStatus {
-            front,
-            handle,
-            state,
-            reattached,
-            connected_s,
-            faults,
-            throttled,
-            lines_left_out,
-            last_failure,
-            pages_needed,
-            pages_allowed,
-            ..
-        } = DeviceStatus::new(report.device, "", Figures::default());
         Self {
-            front,
-            handle,
-            state,
-            reattached,
-            connected_s,
-            faults,
-            throttled,
-            lines_left_out,
-            last_failure,
+            any: (&report.device).into(),
             link: report.link,
             stalls: report.stalls,
             credit_waits: report.credit_waits,
             refused_lists: report.refused.iter().map(refused).collect(),
             mapped_pages: report.mapped_pages as u64,
-            pages_needed,
-            pages_allowed,
             kept_pages,
             overflows: overflows + refused_pages,
             queues: counted.map(queue).collect(),
