@@ -292,6 +292,14 @@ impl PieceMut<'_> {
     }
 }
 
+impl<'a> From<&'a mut [u8]> for PieceMut<'a> {
+    /// Private bytes, for a writer that takes shared ones too.
+    fn from(bytes: &'a mut [u8]) -> Self {
+        // Borrowed for as long as the piece is, so that no one else reads or writes them.
+        Self { len: bytes.len(), base: NonNull::from(bytes).cast(), of: PhantomData }
+    }
+}
+
 // SAFETY: what is in the box vouches for its range, which stays where it is when the box moves.
 unsafe impl<S: SharedBytes + ?Sized> SharedBytes for alloc::boxed::Box<S> {
     fn base(&self) -> NonNull<u8> {

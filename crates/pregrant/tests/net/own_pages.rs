@@ -9,7 +9,7 @@ use crate::rig;
 
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::front::{CacheMode, CacheStats, FrontConfig, FrontStep, FrontVif};
+use pregrant::net::front::{CacheMode, CacheStats, FrontConfig, FrontStep, FrontVif, HeadedFrame};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::LocalDomain;
@@ -240,6 +240,70 @@ fn frames_over_pages_go_from_where_the_back_has_them() {
     }
 }
 
+/// Headers from elsewhere and payload in the guest's pages are one frame: a slot for the head,
+/// which is copied, and one for each page, as without a head. One that has no page, or a head
+/// longer than a page, is copied as a whole.
+#[test]
+fn a_head_from_elsewhere_goes_before_the_guest_s_pages() {
+    let gso = Offload { gso_type: 1, gso_size: 1448, csum_blank: true, csum_ok: true };
+    for (had, sg) in
+        [((0..40).collect::<Vec<_>>(), true), (vec![1], true), (vec![30], true), (vec![0, 1], false)]
+    {
+        let features = BackFeatures { sg, ..BackFeatures::default() };
+        let mut own = Own::new(announcing(), VifConfig { features, ..entries(768) }, 40);
+        own.each(had.iter().copied());
+        own.turns();
+        let copies = own.pair.xen.counts().copies;
+        for (head, at, len) in [
+            (14, 0, 46),
+            (66, 2000, 1448),
+            (66, 4000, 1448),
+            (60, 0, 0),
+            (66, 0, 60_000),
+            (256, 4095, 65_279),
+            (4096, 100, 9000),
+            (4097, 100, 9000),
+        ] {
+            for offload in [Offload::default(), gso] {
+                if !sg && (head + len > PAGE_SIZE || offload.gso_type != 0) {
+                    continue; // no frame for such a back
+                }
+                let (payload, bytes) = own.write(at, len);
+                let start: Vec<u8> = (0..head).map(|k| (k * 11 + own.number) as u8).collect();
+                let before = (own.stats(), own.pair.front.queue(0).unwrap().stats().0);
+                let frame = HeadedFrame { head: &start, payload: FrameDesc { offload, ..payload } };
+                assert_eq!(own.pair.front.send_headed(&own.pair.g, 0, &[frame]), Ok(1));
+                let pages = if len > 0 { at / PAGE_SIZE..(at + len).div_ceil(PAGE_SIZE) } else { 0..0 };
+                let in_parts = sg && head <= PAGE_SIZE;
+                let some = in_parts && pages.clone().any(|page| had.contains(&page));
+                let all = some && pages.clone().all(|page| had.contains(&page));
+                let what = format!("{len} at {at} behind {head}, {offload:?}, {had:?}");
+                let by = own.stats();
+                let counted = (by.hits - before.0.hits, by.copied_to_pool - before.0.copied_to_pool);
+                assert_eq!(counted, (u64::from(some), u64::from(!some)), "{what}");
+                let stats = own.pair.front.queue(0).unwrap().stats().0;
+                assert_eq!(stats.gref_mapping - before.1.gref_mapping, u64::from(all), "{what}");
+                assert_eq!(stats.bytes - before.1.bytes, (head + len) as u64, "{what}");
+                let extra = u32::from(offload.gso_type != 0);
+                let slots = if some { 1 + pages.len() } else { (head + len).div_ceil(PAGE_SIZE) };
+                assert_eq!(own.pair.front.in_flight(0), slots as u32 + extra, "{what}");
+                for page in pages.clone() {
+                    assert_eq!(own.pair.front.is_held(page), some && had.contains(&page), "{what}: {page}");
+                }
+                let mut port = TestPort::default();
+                while own.pair.back.poll_tx(&own.pair.h, 0, &mut port, &mut Arena::new()) == Ok(Polled::More)
+                {
+                }
+                assert!(port.took == [([start, bytes].concat(), offload)], "{what}");
+                own.pair.front.queue_mut(0).unwrap().reclaim(&own.pair.g, 1).expect("good answers");
+                assert!(!pages.into_iter().any(|page| own.pair.front.is_held(page)));
+            }
+        }
+        assert_eq!(own.pair.xen.counts().copies, copies, "no grant copy");
+        own.close();
+    }
+}
+
 /// A back that takes heads from staging buffers finds them there, though the frame goes by
 /// reference.
 #[test]
@@ -256,6 +320,15 @@ fn heads_are_in_staging_buffers_too() {
             own.send(0, at, len);
         }
         assert_eq!(own.stats().hits - before, 5);
+        for head in [54, 256, 300] {
+            let (payload, bytes) = own.write(4000, 1448);
+            let start: Vec<u8> = (0..head).map(|k| (k * 3) as u8).collect();
+            let frame = HeadedFrame { head: &start, payload };
+            assert_eq!(own.pair.front.send_headed(&own.pair.g, 0, &[frame]), Ok(1));
+            assert_eq!(own.took(0), [[start, bytes].concat()], "behind a head of {head}");
+            own.pair.front.queue_mut(0).unwrap().reclaim(&own.pair.g, 1).expect("good answers");
+        }
+        assert_eq!(own.stats().hits - before, 8);
         own.close();
     }
 }

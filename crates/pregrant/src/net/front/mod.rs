@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
-//!       pages of the guest's own -> tx.send_own; granted by the caller -> tx.queue_pieces
+//!       pages of the guest's own -> tx.send_own, tx.send_headed; granted by the caller -> tx.queue_pieces
 //!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release
 //!                                                 -> hook -> Arena, nothing, tx, or another vif
 //! ```
@@ -37,7 +37,7 @@ mod unreturned;
 pub mod vif;
 mod vif_renewal;
 
-pub use crate::net::path::{CacheMode, CacheStats, GrefCache};
+pub use crate::net::path::{CacheMode, CacheStats, GrefCache, HeadedFrame};
 pub use config::FrontConfig;
 pub use ctrl::CtrlFront;
 pub use halves::{RxHalf, TxHalf};

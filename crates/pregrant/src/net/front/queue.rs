@@ -24,7 +24,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, BackFeatures, ChannelKeys, QueueKeys};
 use crate::net::headers::MacAddr;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{AnyFrontPath, Asks, FrontChain, OfPath, PathName};
+use crate::net::path::{AnyFrontPath, Asks, FrontChain, HeadedFrame, OfPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Sink, Source, Token};
@@ -323,6 +323,16 @@ impl<P: Platform> FrontQueue<P> {
         frames: &[FrameDesc],
     ) -> Result<usize, PlatformError> {
         self.tx.tx.send_own(p, self.tx.link.tx_chan(), memory, frames)
+    }
+
+    /// The same behind heads from elsewhere; see [`TxFront::send_headed`].
+    pub fn send_headed(
+        &mut self,
+        p: &P,
+        memory: &Region<P>,
+        frames: &[HeadedFrame<'_>],
+    ) -> Result<usize, PlatformError> {
+        self.tx.tx.send_headed(p, self.tx.link.tx_chan(), memory, frames)
     }
 
     /// Its TX half.

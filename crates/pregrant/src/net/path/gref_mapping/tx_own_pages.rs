@@ -4,6 +4,7 @@
 //!   frame in a page --cache--> hit: its reference ---------> ring
 //!                         '--> miss: copied to a free id --> ring
 //!   over several pages, or to be cut: a slot for each page, by its reference or copied
+//!   behind a head from elsewhere:     one more slot, for a copy of that
 //! ```
 //! Invariants: bytes of a page that hits are not read here. The caller does not change its page
 //! until its request is answered ([`is_in_flight`](GrefCache::is_in_flight)); the page of a frame
@@ -26,8 +27,17 @@ use crate::units::PAGE_SIZE;
 use crate::wire::netif::{TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest};
 use alloc::boxed::Box;
 
-/// Slots of the longest frame, from anywhere in a page.
-const PARTS_MAX: usize = MAX_FRAME.div_ceil(PAGE_SIZE) + 1;
+/// Slots of the longest frame, from anywhere in a page, behind a head.
+const PARTS_MAX: usize = MAX_FRAME.div_ceil(PAGE_SIZE) + 2;
+
+/// A frame whose headers are private bytes, and whose payload is in the guest's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadedFrame<'a> {
+    /// Its first bytes. They are copied, so that the caller has them back at once.
+    pub head: &'a [u8],
+    /// The others, in the memory; the offload is the whole frame's.
+    pub payload: FrameDesc,
+}
 
 /// A frame's bytes in one page.
 #[derive(Clone, Copy, Default)]
@@ -42,8 +52,9 @@ struct Part {
     flags: u16,
 }
 
-/// A frame in the guest's memory.
+/// A frame in the guest's memory, but for its head.
 struct InMemory<'a, P: Platform> {
+    head: &'a [u8],
     memory: &'a Region<P>,
     desc: &'a FrameDesc,
 }
@@ -58,13 +69,16 @@ impl<P: Platform> Copy for InMemory<'_, P> {}
 
 impl<P: Platform> Source for InMemory<'_, P> {
     fn len(&self) -> usize {
-        self.desc.len as usize
+        self.head.len() + self.desc.len as usize
     }
     fn offload(&self) -> &Offload {
         &self.desc.offload
     }
     fn copy_to(&self, at: usize, to: PieceMut<'_>) {
-        let (mut from, mut to, mut some) = (self.desc.at as usize + at, to, [0; 256]);
+        let (head, rest) = self.head.split_at(at.min(self.head.len()));
+        to.copy_in(rest);
+        let (_, mut to) = to.split_at(rest.len());
+        let (mut from, mut some) = (self.desc.at as usize + at - head.len(), [0; 256]);
         while !to.is_empty() {
             let n = to.len().min(some.len());
             let bytes = some.get_mut(..n).unwrap_or_default();
@@ -115,13 +129,14 @@ impl<P: Platform> TxSlots<P> {
         Ok(())
     }
 
-    /// Gives each part an id, and copies those that the back has no page of to slots of `path`. The
-    /// error is of the last of so many that have an id. There is room.
+    /// Gives each part an id, and copies those that the back has no page of to slots of `path`; the
+    /// first is `head`, where there is one. The error is of the last of so many that have an id.
+    /// There is room.
     fn copy_parts<F: FrontPath<P>>(
         &mut self,
         p: &P,
         path: &mut F,
-        memory: &Region<P>,
+        (head, memory): (&[u8], &Region<P>),
         parts: &mut [Part],
     ) -> (PathName, Option<(PlatformError, usize)>) {
         for (k, part) in parts.iter_mut().enumerate() {
@@ -136,16 +151,18 @@ impl<P: Platform> TxSlots<P> {
             }
             part.offset = 0;
             part.flags = F::TX_FLAGS;
-            let copied = memory
-                .piece(part.at, part.len)
-                .is_some_and(|bytes| path.bytes().copy_piece_in(path.start(part.id), bytes));
+            let to = path.start(part.id);
+            let copied = match memory.piece(part.at, part.len) {
+                _ if k == 0 && !head.is_empty() => path.bytes().copy_in(to, head),
+                bytes => bytes.is_some_and(|bytes| path.bytes().copy_piece_in(to, bytes)),
+            };
             debug_assert!(copied, "a frame is in the memory, and a slot in its region");
         }
         (F::NAME, None)
     }
 
     /// Writes the requests of such a frame.
-    fn push_parts(&mut self, parts: &[Part], desc: &FrameDesc, by: PathName) {
+    fn push_parts(&mut self, parts: &[Part], (len, desc): (usize, &FrameDesc), by: PathName) {
         let gso = desc.offload.gso_type != 0;
         for (k, part) in parts.iter().enumerate() {
             let more = if k + 1 < parts.len() { TXF_MORE_DATA } else { 0 };
@@ -157,7 +174,7 @@ impl<P: Platform> TxSlots<P> {
                 size: part.len as u16,
             };
             if k == 0 {
-                request.size = desc.len as u16;
+                request.size = len as u16;
                 request.flags |= flags_of(&desc.offload) | if gso { TXF_EXTRA_INFO } else { 0 };
             }
             self.note_sent(request.id);
@@ -166,7 +183,7 @@ impl<P: Platform> TxSlots<P> {
                 self.push_gso(&desc.offload);
             }
         }
-        self.stats.bytes += u64::from(desc.len);
+        self.stats.bytes += len as u64;
         self.stats.handed_on_by(by, 1);
     }
 
@@ -191,10 +208,33 @@ impl<P: Platform> TxFront<P> {
         memory: &Region<P>,
         frames: &[FrameDesc],
     ) -> Result<usize, PlatformError> {
+        self.send_each(p, chan, memory, |k| frames.get(k).map(|desc| (&[][..], desc)))
+    }
+
+    /// The same of frames whose heads are elsewhere: the head is copied to the static pool, and the
+    /// payload goes from the pages that the back has, in one frame, where it takes several slots.
+    pub fn send_headed(
+        &mut self,
+        p: &P,
+        chan: &<P::Events as Events>::Chan,
+        memory: &Region<P>,
+        frames: &[HeadedFrame<'_>],
+    ) -> Result<usize, PlatformError> {
+        self.send_each(p, chan, memory, |k| frames.get(k).map(|frame| (frame.head, &frame.payload)))
+    }
+
+    #[inline(always)]
+    fn send_each<'a>(
+        &mut self,
+        p: &P,
+        chan: &<P::Events as Events>::Chan,
+        memory: &Region<P>,
+        frame: impl Fn(usize) -> Option<(&'a [u8], &'a FrameDesc)>,
+    ) -> Result<usize, PlatformError> {
         let mut sent = 0;
         let mut failed = None;
-        while let Some(desc) = frames.get(sent) {
-            match self.queue_own(p, memory, desc) {
+        while let Some((head, desc)) = frame(sent) {
+            match self.queue_own(p, memory, head, desc) {
                 Ok(true) => sent += 1,
                 Ok(false) => break,
                 Err(e) => {
@@ -212,12 +252,19 @@ impl<P: Platform> TxFront<P> {
 
     /// One frame. False: no room now.
     #[inline(always)]
-    fn queue_own(&mut self, p: &P, memory: &Region<P>, desc: &FrameDesc) -> Result<bool, PlatformError> {
-        let (at, len) = (desc.at as usize, desc.len as usize);
+    fn queue_own(
+        &mut self,
+        p: &P,
+        memory: &Region<P>,
+        head: &[u8],
+        desc: &FrameDesc,
+    ) -> Result<bool, PlatformError> {
+        let (at, in_memory) = (desc.at as usize, desc.len as usize);
+        let len = head.len() + in_memory;
         if len == 0 {
             return Ok(true);
         }
-        let there = at <= memory.len() && len <= memory.len() - at;
+        let there = at <= memory.len() && in_memory <= memory.len() - at;
         if !there || len > MAX_FRAME || !self.slots.limits.allow(len, desc.offload.gso_type) {
             self.slots.stats.dropped += 1;
             return Ok(true);
@@ -226,8 +273,9 @@ impl<P: Platform> TxFront<P> {
             return Ok(false);
         }
         let (page, offset) = (at / PAGE_SIZE, at % PAGE_SIZE);
-        let in_page = offset + len <= PAGE_SIZE && desc.offload.gso_type == 0;
-        if !in_page && let Some(sent) = self.queue_parts(p, memory, desc)? {
+        let in_page = head.is_empty() && offset + len <= PAGE_SIZE && desc.offload.gso_type == 0;
+        let frame = InMemory { head, memory, desc };
+        if !in_page && let Some(sent) = self.queue_parts(p, &frame)? {
             return Ok(sent);
         }
         if in_page
@@ -237,12 +285,12 @@ impl<P: Platform> TxFront<P> {
             let id = self.slots.free.take();
             own.cache.sent(place);
             own.note(id, place);
-            self.show_head(id, memory, desc);
+            self.show_head(id, &frame);
             let (offset, size, flags) = (offset as u16, len as u16, flags_of(&desc.offload));
             self.slots.push_own(&TxRequest { gref: gref.0, offset, flags, id, size }, PathName::GrefMapping);
             return Ok(true);
         }
-        let taken = self.send_copied(p, memory, desc, in_page)?;
+        let taken = self.send_copied(p, &frame, in_page)?;
         if taken && let Some(own) = &mut self.own {
             own.cache.copied();
         }
@@ -252,15 +300,15 @@ impl<P: Platform> TxFront<P> {
     /// A frame over several pages, or one that is to be cut, of which the back has a page. None: it
     /// has none of them. False: no room now.
     #[inline(never)]
-    fn queue_parts(
-        &mut self,
-        p: &P,
-        memory: &Region<P>,
-        desc: &FrameDesc,
-    ) -> Result<Option<bool>, PlatformError> {
+    fn queue_parts(&mut self, p: &P, frame: &InMemory<'_, P>) -> Result<Option<bool>, PlatformError> {
+        let &InMemory { head, memory, desc } = frame;
         let (at, end) = (desc.at as usize, (desc.at + desc.len) as usize);
         let Some(own) = &mut self.own else { return Ok(None) };
-        let n = end.div_ceil(PAGE_SIZE) - at / PAGE_SIZE;
+        if desc.len == 0 || head.len() > PAGE_SIZE {
+            return Ok(None);
+        }
+        let heads = usize::from(!head.is_empty());
+        let n = heads + end.div_ceil(PAGE_SIZE) - at / PAGE_SIZE;
         let gso = desc.offload.gso_type != 0;
         if n > 1 && !self.slots.limits.sg {
             return Ok(None);
@@ -270,7 +318,8 @@ impl<P: Platform> TxFront<P> {
         }
         let mut parts = [Part::default(); PARTS_MAX];
         let mut hit = false;
-        for (k, part) in parts.iter_mut().take(n).enumerate() {
+        parts[0] = Part { len: head.len(), place: NO_PLACE, ..Part::default() };
+        for (k, part) in parts.iter_mut().take(n).skip(heads).enumerate() {
             let page = at / PAGE_SIZE + k;
             part.at = at.max(page * PAGE_SIZE);
             part.len = end.min((page + 1) * PAGE_SIZE) - part.at;
@@ -287,7 +336,7 @@ impl<P: Platform> TxFront<P> {
             return Ok(None);
         };
         // All grants first: nothing is on the ring until the whole frame can be.
-        let (by, failed) = with_path!(last, path => self.slots.copy_parts(p, path, memory, parts));
+        let (by, failed) = with_path!(last, path => self.slots.copy_parts(p, path, (head, memory), parts));
         let in_place = || parts.iter().filter(|part| part.place != NO_PLACE);
         if let Some((e, taken)) = failed {
             if let Some(own) = &mut self.own {
@@ -300,36 +349,30 @@ impl<P: Platform> TxFront<P> {
             in_place().for_each(|part| own.note(part.id, part.place));
         }
         if let Some(first) = parts.first() {
-            self.show_head(first.id, memory, desc);
+            self.show_head(first.id, frame);
         }
-        let by = if parts.iter().all(|part| part.place != NO_PLACE) { PathName::GrefMapping } else { by };
-        self.slots.push_parts(parts, desc, by);
+        let in_place = parts.iter().skip(heads).all(|part| part.place != NO_PLACE);
+        self.slots.push_parts(parts, (frame.len(), desc), if in_place { PathName::GrefMapping } else { by });
         Ok(Some(true))
     }
 
     /// The paths before the last see the head of a longer frame, which begins with `id`.
     #[inline(always)]
-    fn show_head(&mut self, id: u16, memory: &Region<P>, desc: &FrameDesc) {
+    fn show_head(&mut self, id: u16, frame: &InMemory<'_, P>) {
         let last = self.chain.len().saturating_sub(1);
         if last > 0
             && let Some((ahead, _)) = self.chain.split(last)
         {
-            let frame: InMemory<'_, P> = InMemory { memory, desc };
             ahead
                 .iter_mut()
                 .filter(|path| frame.len() > path.slot_bytes())
-                .for_each(|path| path.head(id, &frame));
+                .for_each(|path| path.head(id, frame));
         }
     }
 
     #[inline(always)]
-    fn send_copied(
-        &mut self,
-        p: &P,
-        memory: &Region<P>,
-        desc: &FrameDesc,
-        in_page: bool,
-    ) -> Result<bool, PlatformError> {
+    fn send_copied(&mut self, p: &P, frame: &InMemory<'_, P>, in_page: bool) -> Result<bool, PlatformError> {
+        let &InMemory { memory, desc, .. } = frame;
         let len = desc.len as usize;
         // Others go by a private copy: they may take several slots, an extra info, the data ring,
         // or a head that others want to see.
@@ -340,17 +383,22 @@ impl<P: Platform> TxFront<P> {
             with_path!(first, path => self.slots.copy_own(p, path, memory, desc))?;
             return Ok(true);
         }
-        self.send_scratch(p, memory, desc)
+        self.send_scratch(p, frame)
     }
 
     #[inline(never)]
-    fn send_scratch(&mut self, p: &P, memory: &Region<P>, desc: &FrameDesc) -> Result<bool, PlatformError> {
+    fn send_scratch(&mut self, p: &P, frame: &InMemory<'_, P>) -> Result<bool, PlatformError> {
+        let &InMemory { head, memory, desc } = frame;
         let Some(own) = &mut self.own else { return Ok(false) };
         let mut scratch = core::mem::take(&mut own.scratch);
-        let frame = FrameDesc { at: 0, ..*desc };
-        let copied = memory.copy_out(desc.at as usize, &mut scratch[..desc.len as usize]);
-        debug_assert!(copied, "a frame is in the memory");
-        let sent = self.send_some(p, &Burst { bytes: &scratch, frames: &[frame] });
+        let whole = FrameDesc { at: 0, len: frame.len() as u32, ..*desc };
+        if let Some((to_head, rest)) = scratch.split_at_mut_checked(head.len()) {
+            to_head.copy_from_slice(head);
+            let to = rest.get_mut(..desc.len as usize).unwrap_or_default();
+            let copied = memory.copy_out(desc.at as usize, to);
+            debug_assert!(copied, "a frame is in the memory");
+        }
+        let sent = self.send_some(p, &Burst { bytes: &scratch, frames: &[whole] });
         if let Some(own) = &mut self.own {
             own.scratch = scratch;
         }

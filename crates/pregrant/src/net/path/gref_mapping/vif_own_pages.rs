@@ -12,6 +12,7 @@
 //! that is in there. It cannot write to it.
 
 use super::own_pages::OwnPages;
+use super::tx_own_pages::HeadedFrame;
 use crate::error::PlatformError;
 use crate::net::front::regions::Region;
 use crate::net::front::vif::FrontVif;
@@ -60,6 +61,22 @@ impl<P: Platform> FrontVif<P> {
         match &self.own {
             Some(own) if self.live => {
                 self.queues.get_mut(i).map_or(Ok(0), |q| q.send_own(p, own.memory(), frames))
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// The same of frames whose heads are in private bytes; see
+    /// [`TxFront::send_headed`](crate::net::front::TxFront::send_headed).
+    pub fn send_headed(
+        &mut self,
+        p: &P,
+        i: usize,
+        frames: &[HeadedFrame<'_>],
+    ) -> Result<usize, PlatformError> {
+        match &self.own {
+            Some(own) if self.live => {
+                self.queues.get_mut(i).map_or(Ok(0), |q| q.send_headed(p, own.memory(), frames))
             }
             _ => Ok(0),
         }
