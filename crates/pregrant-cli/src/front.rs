@@ -11,10 +11,12 @@
 
 mod buffer_count;
 mod loopback;
+mod own_buffers;
 mod tap;
 mod xen;
 
 use self::buffer_count::{BufferCount, buffer_count};
+use self::own_buffers::FRAME_PAGES;
 use crate::daemon::MODES;
 use crate::loopback::{NO_DOMAIN, guest_domid};
 use crate::stop::Stop;
@@ -124,6 +126,11 @@ pub struct FrontArgs {
     /// blank checksum, or of a large segment
     #[arg(long, value_name = "N", default_value_t = RX_HEAD_BYTES as u32, value_parser = clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64))]
     rx_head: u32,
+    /// With --path gref-mapping and --tap, on the loopback: read frames of the guest's kernel to so
+    /// many pages of the guest's own for each queue, and send them from there, by reference where
+    /// the backend has the page; its table has room for 256 beside the static pool
+    #[arg(long, value_name = "PAGES", requires = "tap", conflicts_with_all = ["ping", "serve", "send"], value_parser = clap::value_parser!(u32).range(2 * FRAME_PAGES as i64..=4096))]
+    own_buffers: Option<u32>,
     /// How many frames to wait for before waking, 100 us at most: off, a number, or load: as many
     /// as came last
     #[arg(long, value_name = "N", default_value_t = RxCoalescing::Off)]
@@ -285,6 +292,12 @@ impl FrontArgs {
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         if self.loopback.is_none() {
             given.refuse("domain", NO_DOMAIN)?;
+            let why = "on Xen gntalloc grants no memory that a process has (it is for --loopback)";
+            given.refuse("own-buffers", why)?;
+        }
+        if self.path != PathName::GrefMapping {
+            let why = format_args!("by --path {} no page of the guest's own goes by reference", self.path);
+            given.refuse("own-buffers", why)?;
         }
         // A buffer is its slot's for good.
         if [PathName::Staging, PathName::DataRing, PathName::GuestCopy].contains(&self.path) {
@@ -314,12 +327,7 @@ impl FrontArgs {
         let len = self.data_len.or_else(|| DataLen::new(data_len));
         let of = |own: Option<DataLen>| own.or(len).filter(|_| self.path == PathName::Staging);
         let (tx, rx) = (of(self.tx_data_len).filter(|_| !self.rx_only), of(self.rx_data_len));
-        // The station has one queue's worth to say.
-        let queues = match (&self.task.tap, self.queues) {
-            (None, _) => 1,
-            (_, Some(queues)) => queues,
-            _ => std::thread::available_parallelism().map_or(1, |n| n.get().min(QUEUES_MAX) as u32),
-        };
+        let queues = self.nr_queues();
         let lists = queues * [tx, rx].iter().flatten().count() as u32;
         FrontConfig {
             queues,
@@ -336,6 +344,15 @@ impl FrontArgs {
             data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,
             ..FrontConfig::default()
+        }
+    }
+
+    /// Queues that are asked for. The station has one's worth to say.
+    fn nr_queues(&self) -> u32 {
+        match (&self.task.tap, self.queues) {
+            (None, _) => 1,
+            (_, Some(queues)) => queues,
+            _ => std::thread::available_parallelism().map_or(1, |n| n.get().min(QUEUES_MAX) as u32),
         }
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   guest's kernel: eth0 --queue i--> TapPort::rx_burst --> Frontend::send(i) --> ring      TX
 //!                        <--queue i-- TapPort::tx_burst <-- Frontend::recv(i) <-- ring      RX
-//!   link: up while the vif is connected
+//!   link: up while the vif is connected; with --own-buffers see own_buffers
 //! ```
 //! Blank checksums and uncut segments pass both ways as they are, if the back takes them; if not,
 //! the kernel finishes them before. A frame that was read from the tap is sent, sooner or later,
@@ -11,6 +11,7 @@
 //!
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 
+use super::own_buffers::OwnBuffers;
 use super::{CLOSE_PATIENCE, FrontArgs, MTU, Result, RxWay};
 use crate::stop::Stop;
 use pregrant::net::front::{FrontStep, Lent};
@@ -22,7 +23,7 @@ use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, Rest, Work, Worker};
 use pregrant_host::ports::port_readiness::PortReadiness;
-use pregrant_host::ports::tap::{Tap, TapPort};
+use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::screen;
 use pregrant_lab::station::echo_hook::{EchoHook, HookLine};
@@ -49,7 +50,7 @@ where
         Some(mtu) => mtu,
         None => announced_mtu(&mut guest)?.unwrap_or(MTU),
     };
-    let tap = Tap::open(name)?;
+    let mut tap = Tap::open(name)?;
     let interface = tap.interface();
     // One that was made before keeps what its owner set.
     if !interface.is_up()? {
@@ -61,6 +62,13 @@ where
             "--mtu {mtu} has no effect: {name} is there and up, and keeps its MTU; change it by: ip link set {name} mtu {mtu}"
         );
     }
+    let own = match args.own_buffers {
+        None => None,
+        Some(pages) => {
+            tap.set_way(TapWay::Frame);
+            Some(OwnBuffers::new(&mut guest, pages as usize, args.nr_queues() as usize)?)
+        }
+    };
     let arrivals = PortReadiness::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
     let hook = args.hook.map(|action| EchoHook::new(MacAddr(mac), action));
@@ -78,11 +86,14 @@ where
         came: Arena::new(),
         lends: args.rx == RxWay::Reference,
         lent: Lent::with_head(args.rx_head as usize),
+        referred: 0,
+        own,
     };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
     let done = Worker::new(args.mode).run(&mut uplink);
     uplink.link(false);
+    uplink.print_references(name)?;
     let Uplink { mut guest, hook, .. } = uplink;
     if hook.is_some() {
         screen::print(HookLine::of(&guest))?;
@@ -126,6 +137,10 @@ struct Uplink<'a, P: Platform, T: Transport> {
     lends: bool,
     /// Those.
     lent: Lent,
+    /// So many were.
+    referred: u64,
+    /// Frames of the kernel in pages of the guest's own.
+    own: Option<OwnBuffers>,
 }
 
 /// Frames that were read from the tap.
@@ -205,10 +220,15 @@ where
                 None => self.guest.recv(i, &mut self.came, 1)?,
             };
             if came > 0 {
+                self.referred += u64::from(self.lent.frames().count_ones());
                 self.guest.hand_on(&mut self.came, &mut self.lent, port);
                 moved = true;
             }
             self.guest.reclaim(i, 1)?;
+            if let Some(own) = &mut self.own {
+                moved |= own.round(&mut self.guest, i, port)?;
+                continue;
+            }
             if waiting.is_empty() {
                 waiting.frames.clear();
                 waiting.sent = 0;
@@ -232,7 +252,28 @@ where
     /// Whether frames wait for room on a ring, to which alone TX answers matter. Asked after the
     /// last round: it may be the one that read frames from the tap and found no room.
     fn is_full(&self) -> bool {
-        self.waiting.iter().any(|w| !w.is_empty())
+        self.waiting.iter().any(|w| !w.is_empty()) || self.own.as_ref().is_some_and(OwnBuffers::waits)
+    }
+
+    /// How many frames of this connection went by reference, where that was asked for.
+    fn print_references(&self, name: &str) -> std::io::Result<()> {
+        let vif = self.guest.vif();
+        let stats = (0..vif.nr_queues()).filter_map(|i| vif.queue(i)).map(|queue| queue.stats());
+        let (sent, by_reference, came) = stats.fold((0, 0, 0), |(sent, by_reference, came), (tx, rx)| {
+            (sent + tx.frames, by_reference + tx.gref_mapping, came + rx.frames)
+        });
+        if self.own.is_some() {
+            screen::print(format_args!(
+                "interface {name}: sent {sent} frames, {by_reference} of them from their own pages"
+            ))?;
+        }
+        if self.lends {
+            let referred = self.referred;
+            screen::print(format_args!(
+                "interface {name}: received {came} frames, {referred} of them by reference"
+            ))?;
+        }
+        Ok(())
     }
 
     /// The vif came, went, or both: the interface does as it did.

@@ -1,10 +1,12 @@
 //! A frame on its way to the kernel: in one piece, or in several that it gathers. Of these all but
 //! the first are memory that the frame's guest can still write: the kernel copies them in our
-//! place, and no reference to them exists.
+//! place, and no reference to them exists. So it does with a frame that it is to write to such
+//! memory ([`read`]).
 
+use super::header::HEADER;
 use super::vhost::Buffer;
 use io_uring::{opcode, squeue, types};
-use pregrant::port::Piece;
+use pregrant::port::{Piece, PieceMut};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
@@ -97,4 +99,18 @@ impl Frame<'_> {
             }
         }
     }
+}
+
+/// Reads a frame: its header, and the rest to `room`. A system call. Returns the bytes of both.
+pub fn read(fd: BorrowedFd<'_>, header: &mut [u8; HEADER], room: &PieceMut<'_>) -> Result<usize, Errno> {
+    let (at, len) = room.as_raw();
+    let vectors = [
+        libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: HEADER },
+        libc::iovec { iov_base: at.cast(), iov_len: len },
+    ];
+    // SAFETY: two vectors; the first names bytes that are borrowed here alone, the second memory
+    // that is lent and may be written, to which no reference exists.
+    let n = unsafe { libc::readv(fd.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32) };
+    usize::try_from(n)
+        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

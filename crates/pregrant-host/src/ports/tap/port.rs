@@ -1,6 +1,6 @@
 //! One queue of a tap: bursts of frames to and from its descriptor.
 
-use super::gather::Frame;
+use super::gather::{self, Frame};
 use super::header::{HEADER, header_of, offload_of};
 use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
@@ -10,7 +10,8 @@ use super::uring::DEPTH;
 use super::vhost::{FEW, Vhost};
 use super::way::TapWay;
 use pregrant::port::{
-    Arena, Burst, Completions, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, ZeroCopyBurst,
+    Arena, Burst, Completions, DropCounts, FramePort, Offload, Offloads, Payload, PieceMut, PortDrop,
+    PortOwner, ZeroCopyBurst,
 };
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -196,6 +197,26 @@ impl TapPort {
             }
         }
         Some(Ok(()))
+    }
+
+    /// Reads the next frame to `room`, which has that of the longest. None: there is none. For a
+    /// port whose frames all come so, [one a system call](TapWay::Frame).
+    pub fn read_to(&mut self, room: &PieceMut<'_>) -> Option<(usize, Offload)> {
+        loop {
+            let mut header = [0; HEADER];
+            let read = gather::read(self.fd.as_fd(), &mut header, room);
+            match (offload_of(&header), read.map(|read| read.checked_sub(HEADER))) {
+                (_, Err(e)) => {
+                    self.ended(e);
+                    return None;
+                }
+                (_, Ok(None | Some(0))) => {}
+                (Some(offload), Ok(Some(len))) => return Some((len, offload)),
+                (None, Ok(Some(_))) => {
+                    self.drops.malformed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     /// Moves frames that were read, as long as there is room.
@@ -396,7 +417,6 @@ mod tests {
     use super::super::uring::Ring;
     use super::super::uring::tests::{cut, ends, ring};
     use super::*;
-    use pregrant::port::Offload;
 
     thread_local! {
         /// Reads of a frame to where it stays.
@@ -474,6 +494,31 @@ mod tests {
             }
             assert!(IN_PLACE.get() > 20 && port.drops().iter().all(|drop| drop.frames == 0));
         }
+    }
+
+    /// Of what is no frame nothing is left there, and a bad header counts.
+    #[test]
+    fn frames_are_read_to_memory_that_others_read() {
+        let (fd, peer_end) = ends();
+        let mut port = port(fd, None);
+        let mut memory = vec![0; 1 << 16];
+        let send = |header: [u8; HEADER], len: usize| {
+            let frame: Vec<u8> = (0..len).map(|k| (k * 7 + len) as u8).collect();
+            rustix::io::write(&peer_end, &[&header[..], &frame].concat()).unwrap();
+            frame
+        };
+        let valid = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let no_kind = [1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert!(port.read_to(&PieceMut::from(&mut memory[..])).is_none());
+        for len in [60, 1514, 65_535] {
+            send(valid, 0);
+            send(no_kind, 100);
+            let sent = send(valid, len);
+            let (n, offload) = port.read_to(&PieceMut::from(&mut memory[..])).unwrap();
+            assert!(n == len && offload.csum_ok && memory[..len] == sent);
+            assert!(port.read_to(&PieceMut::from(&mut memory[..])).is_none());
+        }
+        assert_eq!(port.drops().iter().map(|drop| drop.frames).sum::<u64>(), 3);
     }
 
     /// A port with an event need not check each time; and never misses what an event reported,

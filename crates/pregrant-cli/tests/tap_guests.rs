@@ -1,0 +1,97 @@
+//! `pregrant front --tap` as a process, with the kernel of a network namespace for its guest's:
+//! frames from pages of the guest's own, and frames that are read where the backend wrote them.
+//! Takes root, /dev/net/tun, `ip`, and util-linux.
+//!
+//! ```text
+//!   frames --to -- kernel -- tap -- front 5 (--own-buffers) -- back -- front 6 (--rx reference) -- tap -- kernel -- frames --serve
+//! ```
+
+mod served;
+#[path = "../../pregrant/tests/skip/mod.rs"]
+mod skip;
+
+use served::{Process, Served, pregrant};
+use std::fs::OpenOptions;
+use std::process::Command;
+
+/// The same command, run by another program.
+fn by(program: &[&str], command: &Command) -> Command {
+    let mut all = Command::new(program[0]);
+    all.args(&program[1..]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        all.env(name, value.expect("none is removed"));
+    }
+    all
+}
+
+/// A guest with a kernel.
+struct Guest {
+    front: Process,
+}
+
+impl Guest {
+    fn start(machine: &Served, domain: &str, more: &[&str]) -> Self {
+        let args = ["front", "--domain", domain, "--tap", "eth0", "--queues", "1", "--mtu", "9000"];
+        let mut front =
+            Process::start(&mut by(&["unshare", "--net"], &machine.command(&[&args, more].concat())));
+        front.line_with("interface eth0: ready");
+        let mut guest = Self { front };
+        for line in [&format!("addr add 10.9.0.{domain}/24 dev eth0"), "link set eth0 up"] {
+            guest.runs(Command::new("ip").args(line.split(' '))).ends_well();
+        }
+        guest
+    }
+
+    /// A program of the guest's.
+    fn runs(&mut self, command: &Command) -> Process {
+        let pid = self.front.child.id().to_string();
+        Process::start(&mut by(&["nsenter", "--net", "--target", &pid], command))
+    }
+}
+
+/// The numbers behind these words in a text.
+fn numbers<const N: usize>(text: &str, before: [&str; N]) -> [u64; N] {
+    before.map(|words| {
+        let behind = text.split_once(words).unwrap_or_else(|| panic!("no {words:?} in {text}")).1;
+        behind
+            .split(|c: char| !c.is_ascii_digit())
+            .next()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or_else(|| panic!("{words:?}: {text}"))
+    })
+}
+
+#[test]
+fn frames_of_a_kernel_go_from_pages_of_the_guest_s_own() {
+    const FRAMES: u64 = 4000;
+    if !rustix::process::geteuid().is_root() {
+        return skip::skip("a tap takes root");
+    }
+    if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        return skip::skip(format_args!("/dev/net/tun: {e}; modprobe tun"));
+    }
+    let machine = Served::start("own", &["--guest", "5", "--guest", "6"]);
+    let mut back = Process::start(&mut machine.command(&["back"]));
+    back.line_with("ready");
+    let mut one = Guest::start(&machine, "5", &["--path", "gref-mapping", "--own-buffers", "256"]);
+    let mut other = Guest::start(&machine, "6", &["--path", "copy", "--rx", "reference"]);
+    let mut frames = pregrant();
+    let mut server = other.runs(frames.args(["frames", "--serve"]));
+    server.line_with("receiving");
+    let count = FRAMES.to_string();
+    let mut frames = pregrant();
+    frames.args(["frames", "--to", "10.9.0.6", "--count", &count, "--size", "64..8900"]);
+    let said = one.runs(&frames).ends_well();
+    assert_eq!(numbers(&said, ["sent "]), [FRAMES], "{said}");
+    assert!(said.contains("damaged 0, lost 0"), "{said}");
+    let said = one.front.stop();
+    let [sent, own] = numbers(&said, ["sent ", "frames, "]);
+    // The first ones go before the backend has the pages.
+    assert!(sent >= FRAMES && own * 2 > sent, "{said}");
+    let said = other.front.stop();
+    let [came, referred] = numbers(&said, ["received ", "frames, "]);
+    assert!(came >= FRAMES && referred * 2 > came, "{said}");
+    drop(server);
+    back.stop();
+    machine.end();
+}
