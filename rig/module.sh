@@ -12,16 +12,6 @@ trial() {
 	both_ways "$1" "$FRAMES"
 	note "$1: TCP to the guest $_down, from it $_up Mbit/s; $_numbered"
 }
-# both_ways TEXT COUNT [ARGUMENT...]: as many numbered frames from the guest, and to it.
-both_ways() {
-	_of=$1 _count=$2; shift 2
-	frames one 10.9.0.1 --count "$_count" "$@"
-	_numbered=$(echo "$ANSWER" | sed 's/, out of order.*;/;/; s/, [0-9.]* Mbit.*//')
-	ask one "pregrant frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve"
-	pregrant frames --to 10.9.0.2 --count "$_count" "$@" > /run/frames_to || { cat /run/frames_to; fail "$_of: frames to the guest"; }
-	ask one 'kill $(cat /tmp/serve)'
-	_numbered="from it $_numbered; to it $(sed 's/, out of order.*;/;/; s/, [0-9.]* Mbit.*//' /run/frames_to | tail -n 1)"
-}
 # segments TEXT VIF: TCP by IPv6, whose segments are longer than a frame.
 segments() {
 	ask one "ethtool -k eth0 | grep -q 'tx-tcp6-segmentation: on' && iperf3 -s -D" || fail "$1: no segments by IPv6"

@@ -131,6 +131,16 @@ frames() {
 	_who=$1 _to=$2; shift 2
 	ASK_SECONDS=${FRAMES_SECONDS:-240} ask "$_who" "pregrant frames --to $_to $*" || fail "frames of $_who to $_to: $ANSWER"
 }
+# both_ways TEXT COUNT [ARGUMENT...]: as many numbered frames from the guest `one`, 10.9.0.2, and to it; both lines in _numbered.
+both_ways() {
+	_of=$1 _count=$2; shift 2
+	frames one 10.9.0.1 --count "$_count" "$@"
+	_numbered=$(echo "$ANSWER" | sed 's/, out of order.*;/;/; s/, [0-9.]* Mbit.*//')
+	ask one "pregrant frames --serve > /dev/null 2>&1 & echo \$! > /tmp/serve"
+	pregrant frames --to 10.9.0.2 --count "$_count" "$@" > /run/frames_to || { cat /run/frames_to; fail "$_of: frames to the guest"; }
+	ask one 'kill $(cat /tmp/serve)'
+	_numbered="from it $_numbered; to it $(sed 's/, out of order.*;/;/; s/, [0-9.]* Mbit.*//' /run/frames_to | tail -n 1)"
+}
 # counted METRIC [LABEL]: what `pregrant top` has of it, all other labels together.
 counted() {
 	pregrant top --prometheus - | awk -v name="pregrant_$1_total" -v label="$2" \
