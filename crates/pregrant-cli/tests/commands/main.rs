@@ -2,6 +2,7 @@
 
 mod bench_blk;
 mod bench_limit;
+mod bench_own;
 mod bench_peers;
 mod bench_store;
 mod command_line;

@@ -10,7 +10,9 @@ use super::timing::{Bursts, Timing, few, in_turns};
 use super::{Result, pairs};
 use crate::choice::{choice, named};
 use crate::process::mark::whole_frames;
-use crate::process::process_command::{BUFFERS_MAX, Case, Dir, RING_SLOTS, RxWay};
+use crate::process::process_command::{
+    BUFFERS_MAX, Buffers, Case, Dir, Fill, RING_SLOTS, Reuse, RxWay, TxWay,
+};
 use crate::record::published::{self, line_rate};
 use crate::record::repeats::Repeats;
 use crate::record::{Net, Of, Record, WorkingSet};
@@ -19,7 +21,7 @@ use crate::usage::{Given, Usage};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::CacheMode;
 use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
-use pregrant::net::path::PathName;
+use pregrant::net::path::{PathName, gref_mapping};
 use pregrant_host::drivers::{Mode, Placement, RxCoalescing};
 use std::collections::BTreeMap;
 
@@ -31,6 +33,7 @@ use std::collections::BTreeMap;
   pregrant bench net --path staging --dir tx --size 64 --data-len 256 --seconds 1 --json out.jsonl
   pregrant bench net --path staging --size 64 --redo on,off --repeats 9
   pregrant bench net --path copy,staging --size 64 --burst 1,2,4,8,16,32,64
+  pregrant bench net --path gref-mapping --dir tx --size 65535 --tx copy,own --repeats 9
   pregrant bench net --path copy --dir rx --size 1500 --rx reference --rx-head 14,64,200,256
   pregrant bench net --path copy --dir rx --size 1500 --mode event --rx-coalesce off,32,load
   pregrant bench net --path map,persistent --dir tx --size 1500 --look --queues 2 --workers 1,2
@@ -70,6 +73,10 @@ pub struct NetArgs {
     /// that `map` maps; without it the sink reads heads alone
     #[arg(long)]
     pub look: bool,
+    /// TX: whether the guest copies frames to pages that the backend has mapped, or sends them from
+    /// where they are; both to see what the copy costs. From there only by `gref-mapping`
+    #[arg(long, value_delimiter = ',', default_value = "copy")]
+    pub tx: Vec<TxWay>,
     /// RX: whether the guest copies frames, or reads them in the pages that the backend wrote to;
     /// both to see what the copy costs. By reference only where frames come in pages: `copy`,
     /// `persistent`, `gref-mapping` and `foreign`
@@ -262,6 +269,11 @@ impl Row {
         self.gref_pages.map_or(0, |pages| pages - STATIC_POOL)
     }
 
+    /// Where its frames are sent from.
+    pub fn tx_way(&self) -> TxWay {
+        if self.buffers.is_some() { TxWay::Own } else { TxWay::Copy }
+    }
+
     /// Its path, as `--path` has it.
     pub fn name(&self) -> &'static str {
         NetPath { path: self.path, rest: self.rest() }.name()
@@ -339,7 +351,8 @@ impl Row {
         };
         // Theirs mapped and unmapped each page.
         let maps = self.path == PathName::Map || self.rest() == Some(PathName::Map);
-        let comparable = comparable && (!maps || self.look) && self.workers <= 1;
+        let comparable =
+            comparable && self.tx_way() == TxWay::Copy && (!maps || self.look) && self.workers <= 1;
         record.published = published.filter(|_| comparable).map(|p| p.frames_per_s);
         if record.checked != Some(whole) {
             return Err(format!("{} of {whole} frames of the untimed burst came", taker.checked).into());
@@ -363,7 +376,10 @@ impl NetArgs {
             given.refuse("buffers", "no path that is measured has staging buffers")?;
         }
         if !self.dir.contains(&Dir::Tx) {
-            given.refuse("look", "it is for --dir tx")?;
+            ["look", "tx"].into_iter().try_for_each(|option| given.refuse(option, "it is for --dir tx"))?;
+        }
+        if !self.path.iter().any(|path| path.path == PathName::GrefMapping) {
+            given.refuse("tx", "by no path that is measured a frame goes from a page of the guest's own")?;
         }
         if !self.rx.contains(&RxWay::Copy)
             && !self.path.iter().any(|path| path.serves(Dir::Rx) && path.comes_in_pages())
@@ -399,6 +415,16 @@ fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoale
     all.collect()
 }
 
+/// The memory that frames are sent from, by way.
+fn sources(args: &NetArgs, dir: Dir, path: PathName) -> Vec<Option<Buffers>> {
+    const PAGES: usize = gref_mapping::DEFAULT_LIMIT - STATIC_POOL;
+    if dir != Dir::Tx || path != PathName::GrefMapping {
+        return vec![None];
+    }
+    let own = Buffers { pages: PAGES, reuse: Reuse::Circular, fill: Fill::Head };
+    args.tx.iter().map(|way| (*way == TxWay::Own).then_some(own)).collect()
+}
+
 fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &size in &args.size {
@@ -420,10 +446,19 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
                             heads: rest.is_some(),
                             ..Row::new(path, dir, size as usize, args.data_len).case
                         };
-                        let counts =
-                            buffers.iter().flat_map(|&n| args.burst.iter().map(move |&burst| (n, burst)));
-                        for (staging_buffers, burst) in counts {
-                            let case = Case { staging_buffers, burst: burst as usize, ..case.clone() };
+                        let counts = sources(args, dir, path).into_iter().flat_map(|own| {
+                            let counts = buffers.iter();
+                            counts.flat_map(move |&n| args.burst.iter().map(move |&burst| (own, n, burst)))
+                        });
+                        for (own, staging_buffers, burst) in counts {
+                            let gref_pages = own.map(|_| gref_mapping::DEFAULT_LIMIT);
+                            let case = Case {
+                                buffers: own,
+                                gref_pages,
+                                staging_buffers,
+                                burst: burst as usize,
+                                ..case.clone()
+                            };
                             rows.extend(args.workers.iter().map(|&workers| Row {
                                 workers: workers.into(),
                                 ..Row::of("net", case.clone())
@@ -495,6 +530,7 @@ fn table(rows: &[Row]) -> Table {
     Table::of(rows.iter().filter(|row| row.records.rate().is_some()))
         .left("path", Row::name)
         .left("dir", |row| match row.rx {
+            _ if row.tx_way() == TxWay::Own => format!("{} from own pages", row.dir),
             RxWay::Copy => row.dir.to_string(),
             RxWay::Reference if row.rx_head < RX_HEAD_BYTES => {
                 format!("{} by reference, head {}", row.dir, row.rx_head)

@@ -7,11 +7,12 @@
 //! | workers | one worker thread, or several |
 //! | buffers | one for each slot, or more, which rest before they are written again |
 //! | by reference | whether the guest copies what it receives |
+//! | own pages | whether it copies what it sends |
 //!
 //! A factor is the median of the repeats' ratios: rows of one repeat had the same machine.
 
 use super::net::Row;
-use crate::process::process_command::{Case, Dir, RING_SLOTS, RxWay};
+use crate::process::process_command::{Case, Dir, RING_SLOTS, RxWay, TxWay};
 use crate::table::figure;
 
 /// The key of a row.
@@ -22,6 +23,7 @@ struct Kind {
     size: usize,
     redo: bool,
     rx: RxWay,
+    tx: TxWay,
     workers: usize,
     burst: usize,
     buffers: u32,
@@ -30,7 +32,8 @@ struct Kind {
 impl Kind {
     fn of(row: &Row) -> Self {
         let Case { dir, size, redo, rx, burst, staging_buffers: buffers, .. } = row.case;
-        Self { name: row.name(), dir, size, redo, rx, workers: row.workers, burst, buffers }
+        let (tx, workers) = (row.tx_way(), row.workers);
+        Self { name: row.name(), dir, size, redo, rx, tx, workers, burst, buffers }
     }
 }
 
@@ -102,6 +105,11 @@ pub fn in_words(rows: &[Row]) -> String {
     for (lent, copied) in paired(rows, rx) {
         let than = "that it moves with a copy at the guest: the median of the repeats' ratios";
         text += &line(lent, copied, "By reference", than);
+    }
+    let own = |_: &Row, kind: Kind| (kind.tx == TxWay::Own).then_some(Kind { tx: TxWay::Copy, ..kind });
+    for (own, copied) in paired(rows, own) {
+        let than = "that it moves by the static pool: the median of the repeats' ratios";
+        text += &line(own, copied, "From its own pages", than);
     }
     text
 }

@@ -1,4 +1,5 @@
-//! Frames in a guest's own buffers, a page each, which are sent from there: `bench working-set`.
+//! Frames in a guest's own buffers, of as many pages as a frame takes, which are sent from there:
+//! `bench working-set`, `bench net --tx own`.
 //!
 //! ```text
 //!   generator --> arena --head of each--> a buffer that is not on its way --send_own--> by reference, or copied by the front
@@ -22,9 +23,13 @@ const TRIES: usize = 64;
 
 /// See the module.
 pub struct OwnFrames {
-    buffers: Buffers,
+    reuse: Reuse,
+    /// Pages of a buffer.
+    pages: usize,
     seed: u64,
-    /// By page: the burst that it was taken for last.
+    /// The next, where they are used one after another.
+    next: usize,
+    /// By buffer: the burst that it was taken for last.
     taken: Box<[u32]>,
     burst: u32,
     descs: Vec<FrameDesc>,
@@ -40,12 +45,15 @@ pub fn equip(guest: &mut Guest, buffers: Buffers) -> Result<()> {
 }
 
 impl OwnFrames {
-    /// Over those of [`equip`].
-    pub fn new(buffers: Buffers) -> Self {
+    /// Over those of [`equip`], for frames of `size` bytes.
+    pub fn new(buffers: Buffers, size: usize) -> Self {
+        let pages = size.div_ceil(PAGE_SIZE).max(1);
         Self {
-            buffers,
+            reuse: buffers.reuse,
+            pages,
             seed: 1,
-            taken: vec![0; buffers.pages].into_boxed_slice(),
+            next: 0,
+            taken: vec![0; buffers.pages / pages].into_boxed_slice(),
             burst: 0,
             descs: Vec::with_capacity(BURST_FRAMES),
             before: CacheStats::default(),
@@ -54,14 +62,18 @@ impl OwnFrames {
 
     #[inline(always)]
     fn next(&mut self) -> usize {
+        let all = self.taken.len();
+        if self.reuse == Reuse::Circular {
+            self.next = (self.next + 1) % all.max(1);
+            return self.next;
+        }
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
         self.seed ^= self.seed << 17;
         let below = |n: usize| (((self.seed >> 32) * n as u64) >> 32) as usize;
-        let pages = self.buffers.pages;
-        match self.buffers.reuse {
-            Reuse::Skewed if self.seed as u32 % 10 < 9 => below(pages / 8),
-            _ => below(pages),
+        match self.reuse {
+            Reuse::Skewed if self.seed as u32 % 10 < 9 => below(all / 8),
+            _ => below(all),
         }
     }
 
@@ -73,14 +85,15 @@ impl OwnFrames {
         let Some(memory) = vif.memory() else { return Err("the vif has no memory of the guest's".into()) };
         self.burst = self.burst.wrapping_add(1);
         self.descs.clear();
-        let room = (vif.room(i) as usize).min(frames.frames.len());
+        let room = (vif.room(i) as usize / self.pages).min(frames.frames.len());
         'frames: for k in 0..room {
             for _ in 0..TRIES {
-                let page = self.next();
-                if self.taken[page] != self.burst && !vif.is_held(page) {
-                    self.taken[page] = self.burst;
+                let buffer = self.next();
+                let mut pages = buffer * self.pages..(buffer + 1) * self.pages;
+                let at = pages.start * PAGE_SIZE;
+                if self.taken[buffer] != self.burst && !pages.any(|page| vif.is_held(page)) {
+                    self.taken[buffer] = self.burst;
                     let frame = frames.frame(k);
-                    let at = page * PAGE_SIZE;
                     if !memory.copy_in(at, &frame[..bytes.min(frame.len())]) {
                         return Err("a buffer beyond the memory".into());
                     }

@@ -56,13 +56,25 @@ named! {
         Uniform = "uniform",
         /// Nine of ten frames are in an eighth of them
         Skewed = "skewed",
+        /// One after another
+        Circular = "circular",
+    }
+}
+
+named! {
+    /// Where frames are sent from.
+    pub enum TxWay {
+        /// Copied to the pages of the static pool, which the backend has mapped
+        Copy = "copy",
+        /// From where they are, in pages of the guest's own that the backend has mapped
+        Own = "own",
     }
 }
 
 /// The memory of a guest that its frames are sent from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Buffers {
-    /// A page each.
+    /// A frame begins at one, and is in as many as it needs.
     pub pages: usize,
     /// Which of them is used next.
     pub reuse: Reuse,

@@ -149,7 +149,7 @@ super::part! {
     WorkingSet {
         /// Pages of its own that the guest's frames were in.
         buffers: u32,
-        /// Which of them was used next: `uniform` or `skewed`.
+        /// Which of them was used next: `uniform`, `skewed` or `circular`.
         reuse: String,
         /// Entries that the backend's table had for them.
         table: u32,
