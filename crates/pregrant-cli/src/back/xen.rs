@@ -19,11 +19,11 @@ use log::Level;
 use pregrant::DomId;
 use pregrant::net::back::vif::HOTPLUG_STATUS;
 use pregrant::net::features::{BackFeatures, memory_is_active, unknown_to_netback};
-use pregrant::port::{FramePort, Offloads};
+use pregrant::port::Offloads;
 use pregrant::xenbus::bus::{OwnKeys, StoreBus};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::net::port_provider::{Notes, usual_name};
+use pregrant_host::drivers::net::port_provider::{Notes, Ports, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
 use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider, RemoteSide, Taps};
@@ -185,7 +185,7 @@ impl PortProvider for Taken {
         id: &DeviceId,
         queues: usize,
         front: Offloads,
-    ) -> std::result::Result<Vec<Box<dyn FramePort>>, String> {
+    ) -> std::result::Result<Ports, String> {
         self.taken.retain(|taken| taken != id);
         self.inner.connected(id, queues, front)
     }

@@ -11,11 +11,11 @@ use pregrant::net::features::BackFeatures;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::PathName;
 use pregrant::net::path::staging::keys::Offer;
-use pregrant::port::{FramePort, Offloads};
+use pregrant::port::Offloads;
 use pregrant::wire::netif::RSP_OKAY;
 use pregrant::xenbus::{Class, DeviceId, XenbusState, toolstack};
 use pregrant::xenstore::{Access, Permission};
-use pregrant_host::drivers::net::port_provider::Notes;
+use pregrant_host::drivers::net::port_provider::{Notes, Ports};
 use pregrant_host::drivers::recovery::BrokerRecovery;
 use pregrant_host::drivers::registry::LINES_PER_DEVICE;
 use pregrant_host::drivers::{
@@ -340,7 +340,7 @@ impl PortProvider for NoTap {
     fn found(&mut self, _: &DeviceId, _: &HotplugConfig, _: bool) -> Result<Notes, String> {
         Err("no tap".into())
     }
-    fn connected(&mut self, _: &DeviceId, _: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
+    fn connected(&mut self, _: &DeviceId, _: usize, _: Offloads) -> Result<Ports, String> {
         Ok(Vec::new())
     }
 }
@@ -350,7 +350,7 @@ struct Asks(Store, Arc<Mutex<Vec<u8>>>);
 
 impl RemoteSide for Asks {}
 impl PortProvider for Asks {
-    fn connected(&mut self, id: &DeviceId, _: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
+    fn connected(&mut self, id: &DeviceId, _: usize, _: Offloads) -> Result<Ports, String> {
         *self.1.lock().unwrap() = self.0.read(&format!("{}/state", id.back_dir())).unwrap();
         Err("nothing is behind it".into())
     }

@@ -27,7 +27,7 @@ use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, Side};
 use pregrant::xenstore::Client;
-use pregrant_host::drivers::net::port_provider::Notes;
+use pregrant_host::drivers::net::port_provider::{Notes, Ports};
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
     Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, HotplugConfig, Mode, Net, NetConfig,
@@ -528,12 +528,7 @@ impl PortProvider for AtSwitch {
         }
         self.stations.found(id, place, live)
     }
-    fn connected(
-        &mut self,
-        id: &DeviceId,
-        queues: usize,
-        _: Offloads,
-    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+    fn connected(&mut self, id: &DeviceId, queues: usize, _: Offloads) -> Result<Ports, String> {
         self.answers()?;
         if let Some(obstacle) = &self.obstacle {
             obstacle.steps.lock().unwrap().push(("connected", *id));

@@ -8,7 +8,7 @@ use super::signals::{Signals, locked};
 use pregrant::DomId;
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
-use pregrant_host::drivers::net::port_provider::Notes;
+use pregrant_host::drivers::net::port_provider::{Notes, Ports};
 use pregrant_host::drivers::{HotplugConfig, PortProvider, RemoteSide, Stations};
 use pregrant_host::ports::generator::Generator;
 use pregrant_host::ports::sequence::Head;
@@ -36,7 +36,7 @@ pub enum PortPlan {
 
 impl PortPlan {
     /// The ports of a vif with `n` queues; `caps` is what the guest takes unfinished.
-    fn ports(&mut self, id: &DeviceId, n: usize, caps: Offloads) -> Vec<Box<dyn FramePort>> {
+    fn ports(&mut self, id: &DeviceId, n: usize, caps: Offloads) -> Ports {
         match self {
             // One station, whatever its queues: a broadcast must not come back on another of them.
             Self::Switch(stations, account) => match stations.ports(id, n, caps) {
@@ -95,12 +95,7 @@ impl PortProvider for PlannedPorts {
             _ => 0,
         }
     }
-    fn connected(
-        &mut self,
-        id: &DeviceId,
-        queues: usize,
-        front: Offloads,
-    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String> {
         Ok(self.0.borrow_mut().ports(id, queues, front))
     }
 }

@@ -10,7 +10,7 @@
 //! control thread what is buffered, one at a time: a slow disk makes the worker's other vifs slow,
 //! and keeps control from all. A pipe that is full ends the capture.
 
-use super::port_provider::PortProvider;
+use super::port_provider::{PortProvider, Ports};
 use crate::drivers::registry::RemoteSide;
 use crate::ports::pcap::{Capture, Pcap, WHOLE_FRAMES};
 use pregrant::port::{FramePort, Offloads};
@@ -112,12 +112,7 @@ impl PortProvider for Captured {
     fn inner_provider(&mut self) -> Option<&mut dyn PortProvider> {
         Some(&mut *self.inner)
     }
-    fn connected(
-        &mut self,
-        id: &DeviceId,
-        queues: usize,
-        front: Offloads,
-    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String> {
         let ports = self.inner.connected(id, queues, front)?;
         let Some(capturing) = self.vifs.get_mut(&(id.front.0, id.handle)) else { return Ok(ports) };
         capturing.id = Some(*id);

@@ -24,6 +24,9 @@ use rustix::fd::OwnedFd;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+/// Ports of a vif, by queue.
+pub type Ports = Vec<Box<dyn FramePort>>;
+
 /// The provider of ports for all vifs of a backend.
 pub(super) type SharedProvider = Rc<RefCell<Box<dyn PortProvider>>>;
 
@@ -153,12 +156,7 @@ pub trait PortProvider: RemoteSide {
     ///
     /// # Errors
     /// In words for the log. The vif's frames are dropped.
-    fn connected(
-        &mut self,
-        id: &DeviceId,
-        queues: usize,
-        front: Offloads,
-    ) -> Result<Vec<Box<dyn FramePort>>, String>;
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String>;
     /// Descriptors, by queue, that are readable when the kernel has frames for the guest; asked for
     /// ports that were just made.
     ///
@@ -188,20 +186,15 @@ pub trait PortProvider: RemoteSide {
     }
 }
 
-impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> RemoteSide for F {}
-impl<F: FnMut(&DeviceId, usize, Offloads) -> Vec<Box<dyn FramePort>>> PortProvider for F {
-    fn connected(
-        &mut self,
-        id: &DeviceId,
-        queues: usize,
-        front: Offloads,
-    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+impl<F: FnMut(&DeviceId, usize, Offloads) -> Ports> RemoteSide for F {}
+impl<F: FnMut(&DeviceId, usize, Offloads) -> Ports> PortProvider for F {
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String> {
         Ok(self(id, queues, front))
     }
 }
 
 /// Ports of a vif that has no place: every frame is refused, and counted as such.
-pub fn unplugged(queues: usize) -> Vec<Box<dyn FramePort>> {
+pub fn unplugged(queues: usize) -> Ports {
     (0..queues).map(|_| Box::new(Unplugged) as Box<dyn FramePort>).collect()
 }
 

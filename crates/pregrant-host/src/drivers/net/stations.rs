@@ -12,7 +12,7 @@
 //!
 //! What a guest may do: as for a [switch](crate::ports::switch).
 
-use super::port_provider::{HotplugConfig, Notes, PortProvider};
+use super::port_provider::{HotplugConfig, Notes, PortProvider, Ports};
 use crate::drivers::DeviceChoice;
 use crate::drivers::registry::RemoteSide;
 use crate::excerpt::excerpt;
@@ -149,12 +149,7 @@ impl PortProvider for Stations {
         reserved.map_or(0, |reserved| reserved.ports.iter().map(SwitchPort::held).sum())
     }
 
-    fn connected(
-        &mut self,
-        id: &DeviceId,
-        queues: usize,
-        front: Offloads,
-    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String> {
         let ports = self.ports(id, queues, front).map_err(|e| e.to_string())?;
         Ok(ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect())
     }

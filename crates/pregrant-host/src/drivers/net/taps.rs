@@ -17,7 +17,7 @@
 //! What a guest may do: as for a [tap](crate::ports::tap).
 
 use super::hotplug::{Capacity, RUNS_MAX, Run, What};
-use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, usual_name};
+use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, Ports, usual_name};
 use crate::drivers::registry::RemoteSide;
 use crate::ports::interface::Interface;
 use crate::ports::steering::Steered;
@@ -305,12 +305,7 @@ impl PortProvider for Taps {
         self.turn_script(id).unwrap_or(Plugged::Yes)
     }
 
-    fn connected(
-        &mut self,
-        id: &DeviceId,
-        queues: usize,
-        front: Offloads,
-    ) -> Result<Vec<Box<dyn FramePort>>, String> {
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String> {
         self.settle();
         let placed = self.taps.get_mut(&(id.front.0, id.handle)).ok_or("it has no interface")?;
         let ports = placed.tap.ports(queues, front).map_err(|e| e.to_string())?;

@@ -9,7 +9,7 @@
 //! ```
 //! A guest that goes up and down without end uses up its lines in the log and is then counted only.
 
-use super::port_provider::{Hotplug, HotplugConfig, HotplugState, SharedProvider, unplugged};
+use super::port_provider::{Hotplug, HotplugConfig, HotplugState, Ports, SharedProvider, unplugged};
 use super::queue::{VifQueue, front_key};
 use crate::drivers::registry::{
     AnyBack, DeviceLog, HotplugStep, Notes, RingFault, ServedDevice, ServedQueue,
@@ -23,7 +23,7 @@ use pregrant::net::back::{BackVif, Drained, Polled};
 use pregrant::net::path::PathName;
 use pregrant::net::path::keys::KeyPlace;
 use pregrant::platform::{Events, Platform};
-use pregrant::port::{DropCounts, FramePort, PortDrop};
+use pregrant::port::{DropCounts, PortDrop};
 use pregrant::units::EvtchnPort;
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::{Device, DeviceError, DeviceId};
@@ -38,7 +38,7 @@ use std::sync::Arc;
 pub(super) struct VifInstance<P: Platform> {
     pub(super) vif: BackVif<P>,
     /// Its ports, by queue, and what is readable when they have frames; none while they are lent.
-    ports: Vec<Box<dyn FramePort>>,
+    ports: Ports,
     readable: Vec<OwnedFd>,
     /// Of the last connection's ports.
     drops: Option<Arc<dyn DropCounts>>,

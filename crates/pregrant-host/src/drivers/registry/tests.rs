@@ -3,7 +3,7 @@
 
 use super::watch::Changed;
 use super::{Backend, BackendConfig};
-use crate::drivers::net::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider};
+use crate::drivers::net::port_provider::{Hotplug, HotplugConfig, Notes, Plugged, PortProvider, Ports};
 use crate::drivers::recovery::{KeptBytes, Recovery};
 use crate::drivers::{Frontend, Net, NetConfig, RemoteSide};
 use pregrant::DomId;
@@ -71,7 +71,7 @@ impl PortProvider for NoRoom {
     fn plug(&mut self, _: &DeviceId, _: &HotplugConfig) -> Plugged {
         if self.plugs.get() { Plugged::Yes } else { Plugged::NotYet }
     }
-    fn connected(&mut self, _: &DeviceId, n: usize, _: Offloads) -> Result<Vec<Box<dyn FramePort>>, String> {
+    fn connected(&mut self, _: &DeviceId, n: usize, _: Offloads) -> Result<Ports, String> {
         Ok((0..n).map(|_| Box::new(Endless) as Box<dyn FramePort>).collect())
     }
     fn link(&mut self, _: &DeviceId, up: bool) -> Result<(), String> {

@@ -9,6 +9,7 @@ use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
+use pregrant_host::drivers::net::port_provider::Ports;
 use pregrant_host::ports::sink::{Check, CheckingSink, SinkCounters};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,7 @@ impl Hall {
     }
 
     /// Ports of a guest's vif that has connected, with so many queues.
-    pub fn ports(self: &Arc<Self>, id: &DeviceId, queues: usize) -> Vec<Box<dyn FramePort>> {
+    pub fn ports(self: &Arc<Self>, id: &DeviceId, queues: usize) -> Ports {
         let mut all = locked(&self.sinks);
         let sinks = all.entry(id.front.0).or_default();
         sinks.clear();
