@@ -100,7 +100,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     /// Asks for the slots of the next `n` requests, before the first is read.
     #[inline(always)]
     pub fn prefetch(&self, n: u32) {
-        K::prefetch(&self.mem, self.req_cons, n);
+        self.mem.prefetch(self.req_cons, n);
     }
 
     /// Copies the request `ahead` places after the next one out of the ring. Call it once for each

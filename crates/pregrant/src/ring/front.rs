@@ -127,7 +127,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
     /// Asks for the slots of the next `n` answers, before the first is read.
     #[inline(always)]
     pub fn prefetch(&self, n: u32) {
-        K::prefetch(&self.mem, self.rsp_cons, n);
+        self.mem.prefetch(self.rsp_cons, n);
     }
 
     /// Copies the answer `ahead` places after the next one out of the ring. Call it once for each

@@ -60,8 +60,6 @@ pub trait RingKind {
     type Rsp: Copy + Default;
     /// A response's words, as memory that outlives the back keeps it.
     type Record: Default + AsRef<[u32]> + AsMut<[u32]>;
-    /// Asks for the cache lines of `n` slots from `idx` on.
-    fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32);
     /// Reads the request at index `idx`.
     fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> Self::Req;
     /// Writes the request at index `idx`.
@@ -106,10 +104,6 @@ impl RingKind for NetTx {
     type Rsp = TxResponse;
     type Record = [u32; 2];
     #[inline(always)]
-    fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32) {
-        m.prefetch(idx, n);
-    }
-    #[inline(always)]
     fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> TxRequest {
         TxRequest::from_words(m.read::<3>(idx))
     }
@@ -133,66 +127,42 @@ impl RingKind for NetTx {
     }
 }
 
-impl RingKind for NetRx {
-    const SLOT_WORDS: usize = 2;
-    type Req = RxRequest;
-    type Rsp = RxResponse;
-    type Record = [u32; 2];
-    #[inline(always)]
-    fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32) {
-        m.prefetch(idx, n);
-    }
-    #[inline(always)]
-    fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> RxRequest {
-        RxRequest::from_words(m.read::<2>(idx))
-    }
-    #[inline(always)]
-    fn write_req<M: RingMem<Kind = Self>>(m: &M, idx: u32, req: &RxRequest) {
-        m.write::<2>(idx, req.to_words());
-    }
-    #[inline(always)]
-    fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> RxResponse {
-        RxResponse::from_words(m.read::<2>(idx))
-    }
-    #[inline(always)]
-    fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &RxResponse) {
-        m.write::<2>(idx, rsp.to_words());
-    }
-    fn rsp_words(rsp: &RxResponse) -> [u32; 2] {
-        rsp.to_words()
-    }
-    fn rsp_from_words(words: [u32; 2]) -> RxResponse {
-        RxResponse::from_words(words)
-    }
+/// Slots of so many words, and answers of so many.
+macro_rules! netif {
+    ($kind:ty, $slot:literal, $req:ty, $answer:literal, $rsp:ty) => {
+        impl RingKind for $kind {
+            const SLOT_WORDS: usize = $slot;
+            type Req = $req;
+            type Rsp = $rsp;
+            type Record = [u32; $answer];
+            #[inline(always)]
+            fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> $req {
+                <$req>::from_words(m.read::<$slot>(idx))
+            }
+            #[inline(always)]
+            fn write_req<M: RingMem<Kind = Self>>(m: &M, idx: u32, req: &$req) {
+                m.write::<$slot>(idx, req.to_words());
+            }
+            #[inline(always)]
+            fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> $rsp {
+                <$rsp>::from_words(m.read::<$answer>(idx))
+            }
+            #[inline(always)]
+            fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &$rsp) {
+                m.write::<$answer>(idx, rsp.to_words());
+            }
+            fn rsp_words(rsp: &$rsp) -> [u32; $answer] {
+                rsp.to_words()
+            }
+            fn rsp_from_words(words: [u32; $answer]) -> $rsp {
+                <$rsp>::from_words(words)
+            }
+        }
+    };
 }
 
-impl RingKind for NetCtrl {
-    const SLOT_WORDS: usize = 4;
-    type Req = CtrlRequest;
-    type Rsp = CtrlResponse;
-    type Record = [u32; 3];
-    fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32) {
-        m.prefetch(idx, n);
-    }
-    fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> CtrlRequest {
-        CtrlRequest::from_words(m.read::<4>(idx))
-    }
-    fn write_req<M: RingMem<Kind = Self>>(m: &M, idx: u32, req: &CtrlRequest) {
-        m.write::<4>(idx, req.to_words());
-    }
-    fn read_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> CtrlResponse {
-        CtrlResponse::from_words(m.read::<3>(idx))
-    }
-    fn write_rsp<M: RingMem<Kind = Self>>(m: &M, idx: u32, rsp: &CtrlResponse) {
-        m.write::<3>(idx, rsp.to_words());
-    }
-    fn rsp_words(rsp: &CtrlResponse) -> [u32; 3] {
-        rsp.to_words()
-    }
-    fn rsp_from_words(words: [u32; 3]) -> CtrlResponse {
-        CtrlResponse::from_words(words)
-    }
-}
+netif!(NetRx, 2, RxRequest, 2, RxResponse);
+netif!(NetCtrl, 4, CtrlRequest, 3, CtrlResponse);
 
 /// blkif's ring of a front that says `x86_64-abi` or `arm-abi`: slots of 112 bytes, responses
 /// of 16.
@@ -211,10 +181,6 @@ macro_rules! blkif {
             type Req = blkif::Request;
             type Rsp = blkif::Response;
             type Record = [u32; 4];
-            #[inline(always)]
-            fn prefetch<M: RingMem<Kind = Self>>(m: &M, idx: u32, n: u32) {
-                m.prefetch(idx, n);
-            }
             #[inline(always)]
             fn read_req<M: RingMem<Kind = Self>>(m: &M, idx: u32) -> blkif::Request {
                 Self::req_from_slot(&Self::read_slot(m, idx))
