@@ -38,6 +38,10 @@ macro_rules! numbered {
         pub enum $of { $($(#[$each])* $value = $number,)* }
 
         impl $of {
+            /// All of them, in this order.
+            #[allow(dead_code)] // not each enum has a use for it
+            pub const ALL: [Self; [$($number),*].len()] = [$(Self::$value),*];
+
             /// From the number on the wire; `None` for an unknown one.
             pub const fn from_raw(raw: $raw) -> Option<Self> {
                 match raw { $($number => Some(Self::$value),)* _ => None }

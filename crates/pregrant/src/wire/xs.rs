@@ -111,9 +111,6 @@ macro_rules! xen_numbers {
         }
 
         impl $name {
-            /// All of them, in the order of their numbers.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
             /// Xen's own name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $c,)* }
@@ -252,7 +249,7 @@ mod tests {
         assert_eq!(MsgType::from_raw(27), None);
         assert_eq!(MsgType::from_raw(u32::MAX), None);
         assert_eq!(MsgType::ALL.len(), 26);
-        for &t in MsgType::ALL {
+        for t in MsgType::ALL {
             assert_eq!(MsgType::from_raw(t.raw()), Some(t));
         }
     }

@@ -10,45 +10,33 @@
 
 use core::fmt;
 
-/// C: `enum xenbus_state`, xen/include/public/io/xenbus.h.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-#[repr(u8)]
-pub enum XenbusState {
-    /// No such key, or nothing that is a state.
-    #[default]
-    Unknown = 0,
-    /// Made by the toolstack; this end has not started, or starts again.
-    Initialising = 1,
-    /// Back: the features are written, the front may go on.
-    InitWait = 2,
-    /// Front: rings and channels are written (block waits here for the back).
-    Initialised = 3,
-    /// In service.
-    Connected = 4,
-    /// Coming down.
-    Closing = 5,
-    /// Down.
-    Closed = 6,
-    /// Front: wants something changed while connected.
-    Reconfiguring = 7,
-    /// Back: changed it.
-    Reconfigured = 8,
+crate::numbered! {
+    /// C: `enum xenbus_state`, xen/include/public/io/xenbus.h.
+    #[derive(PartialOrd, Ord, Default)]
+    XenbusState: u8 {
+        /// No such key, or nothing that is a state.
+        #[default]
+        Unknown = 0,
+        /// Made by the toolstack; this end has not started, or starts again.
+        Initialising = 1,
+        /// Back: the features are written, the front may go on.
+        InitWait = 2,
+        /// Front: rings and channels are written (block waits here for the back).
+        Initialised = 3,
+        /// In service.
+        Connected = 4,
+        /// Coming down.
+        Closing = 5,
+        /// Down.
+        Closed = 6,
+        /// Front: wants something changed while connected.
+        Reconfiguring = 7,
+        /// Back: changed it.
+        Reconfigured = 8,
+    }
 }
 
 impl XenbusState {
-    /// All of them, by number.
-    pub const ALL: [Self; 9] = [
-        Self::Unknown,
-        Self::Initialising,
-        Self::InitWait,
-        Self::Initialised,
-        Self::Connected,
-        Self::Closing,
-        Self::Closed,
-        Self::Reconfiguring,
-        Self::Reconfigured,
-    ];
-
     /// From a `state` key as the peer wrote it. Missing and garbled are [`XenbusState::Unknown`].
     ///
     /// Both ends have to see the same state, so what Linux reads is what counts
@@ -57,7 +45,7 @@ impl XenbusState {
     /// wraps. A number that is no state is Unknown.
     pub fn parse(value: Option<&[u8]>) -> Self {
         let number = value.and_then(scan_decimal);
-        number.and_then(|n| Self::ALL.get(usize::try_from(n).ok()?)).copied().unwrap_or(Self::Unknown)
+        number.and_then(|n| Self::from_raw(u8::try_from(n).ok()?)).unwrap_or_default()
     }
 
     /// As the key has it.
