@@ -387,10 +387,6 @@ impl DirStatus {
     fn new(path: &str, stats: &DirStats, dropped: &str) -> Self {
         Self {
             path: path.into(),
-            chain: Vec::new(),
-            data_len: None,
-            buffers: None,
-            store: None,
             frames: stats.frames,
             bytes: stats.bytes,
             staged: stats.staging,
@@ -406,9 +402,9 @@ impl DirStatus {
             grant_copies: stats.grant_ops.copies,
             grant_maps: stats.grant_ops.maps,
             grant_unmaps: stats.grant_ops.unmaps,
-            repeated: 0,
             gso_checksum_fixups: stats.gso_checksum_fixups,
             drops: [("error".into(), stats.errors), (dropped.into(), stats.dropped)].into(),
+            ..Self::default()
         }
     }
 

@@ -66,6 +66,7 @@ const MOST_BASES: u32 = 8;
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// One number of vifs, of one path, with so many workers.
+#[derive(Default)]
 struct Row {
     path: PathName,
     workers: u16,
@@ -136,17 +137,7 @@ pub fn measure(args: &ScaleArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &path in &args.path {
         for &workers in &args.workers {
-            let row = |&vifs| Row {
-                path,
-                workers,
-                vifs,
-                one: Repeats::default(),
-                requests: Repeats::default(),
-                responses: Repeats::default(),
-                all: Repeats::default(),
-                woken_ns: Vec::new(),
-                idle: Vec::new(),
-            };
+            let row = |&vifs| Row { path, workers, vifs, ..Row::default() };
             let mut group: Vec<Row> = args.vifs.iter().map(row).collect();
             measure_group(&mut group, args, &cores, run)?;
             rows.extend(group);

@@ -372,106 +372,45 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     }
 }
 
-/// The handshake of a device of any class; see [`Back`] for each.
-#[allow(missing_docs)] // each is Back's
-pub trait AnyBack<P: Platform, T: Transport + 'static> {
-    fn state(&self) -> XenbusState;
-    fn is_connected(&self) -> bool;
-    fn is_handed_out(&self) -> bool;
-    fn serves_closing(&self) -> bool;
-    fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError>;
-    fn reattach(
-        &mut self,
-        p: &P,
-        bus: &mut StoreBus<'_, T>,
-        kept: KeptMemory<'_>,
-    ) -> Result<bool, ConnectError<DeviceError>>;
-    fn step(
-        &mut self,
-        p: &P,
-        bus: &mut StoreBus<'_, T>,
-        kept: KeptMemory<'_>,
-    ) -> Result<BackStep, ConnectError<DeviceError>>;
-    fn say_connected(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError>;
-    fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError>;
-    fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
-    fn pause(&mut self, paused: bool);
-    fn limit_pages(&mut self, pages: usize);
-    fn limit_lasting(&mut self, pages: usize);
-    fn needed_pages(&self) -> usize;
-    fn least_pages(&self) -> usize;
-    fn requested_pages(&self) -> usize;
-    fn single_pages(&self) -> usize;
-    fn allowed_pages(&self) -> usize;
-    fn allow_pages(&mut self, p: &P, pages: usize);
+/// Declares each call of [`AnyBack`], and says which one of [`Back`], or of the device in it, it is.
+macro_rules! any_back {
+    ($(fn $call:ident([$($by:tt)+] $me:ident $(, $arg:ident: $of:ty)*) $(-> $to:ty)? = $is:expr;)*) => {
+        /// The handshake of a device of any class; see [`Back`] for each.
+        #[allow(missing_docs)] // each is Back's
+        pub trait AnyBack<P: Platform, T: Transport + 'static> {
+            $(fn $call($($by)+ $me $(, $arg: $of)*) $(-> $to)?;)*
+        }
+
+        impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P, T> for Back<D> {
+            $(fn $call($($by)+ $me $(, $arg: $of)*) $(-> $to)? { $is })*
+        }
+    };
 }
 
-impl<P: Platform, T: Transport + 'static, D: BackDevice<Platform = P>> AnyBack<P, T> for Back<D> {
-    fn state(&self) -> XenbusState {
-        self.state()
-    }
-    fn is_connected(&self) -> bool {
-        (**self).is_connected()
-    }
-    fn is_handed_out(&self) -> bool {
-        (**self).is_handed_out()
-    }
-    fn serves_closing(&self) -> bool {
-        D::SERVES_CLOSING
-    }
-    fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError> {
-        self.inherit(bus)
-    }
-    fn reattach(
-        &mut self,
-        p: &P,
-        bus: &mut StoreBus<'_, T>,
-        kept: KeptMemory<'_>,
-    ) -> Result<bool, ConnectError<DeviceError>> {
-        self.reattach(p, bus, kept)
-    }
-    fn step(
-        &mut self,
-        p: &P,
-        bus: &mut StoreBus<'_, T>,
-        kept: KeptMemory<'_>,
-    ) -> Result<BackStep, ConnectError<DeviceError>> {
-        self.step_unsaid(p, bus, kept)
-    }
-    fn say_connected(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError> {
-        self.say_connected(bus)
-    }
-    fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError> {
-        self.close(p, bus, why)
-    }
-    fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError> {
-        if (**self).is_connected() { self.changed(p, bus, Changed::Own(key)) } else { Ok(()) }
-    }
-    fn pause(&mut self, paused: bool) {
-        self.pause(paused);
-    }
-    fn limit_pages(&mut self, pages: usize) {
-        self.limit_pages(pages);
-    }
-    fn limit_lasting(&mut self, pages: usize) {
-        self.limit_lasting(pages);
-    }
-    fn needed_pages(&self) -> usize {
-        (**self).needed_pages()
-    }
-    fn least_pages(&self) -> usize {
-        (**self).least_pages()
-    }
-    fn requested_pages(&self) -> usize {
-        (**self).requested_pages()
-    }
-    fn single_pages(&self) -> usize {
-        (**self).single_pages()
-    }
-    fn allowed_pages(&self) -> usize {
-        (**self).allowed_pages()
-    }
-    fn allow_pages(&mut self, p: &P, pages: usize) {
-        (**self).allow_pages(p, pages);
-    }
+any_back! {
+    fn state([&] self) -> XenbusState = self.state();
+    fn is_connected([&] self) -> bool = (**self).is_connected();
+    fn is_handed_out([&] self) -> bool = (**self).is_handed_out();
+    fn serves_closing([&] self) -> bool = D::SERVES_CLOSING;
+    fn inherit([&mut] self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError> =
+        self.inherit(bus);
+    fn reattach([&mut] self, p: &P, bus: &mut StoreBus<'_, T>, kept: KeptMemory<'_>)
+        -> Result<bool, ConnectError<DeviceError>> = self.reattach(p, bus, kept);
+    fn step([&mut] self, p: &P, bus: &mut StoreBus<'_, T>, kept: KeptMemory<'_>)
+        -> Result<BackStep, ConnectError<DeviceError>> = self.step_unsaid(p, bus, kept);
+    fn say_connected([&mut] self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError> =
+        self.say_connected(bus);
+    fn close([&mut] self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError> =
+        self.close(p, bus, why);
+    fn own_key_changed([&mut] self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError> =
+        if (**self).is_connected() { self.changed(p, bus, Changed::Own(key)) } else { Ok(()) };
+    fn pause([&mut] self, paused: bool) = self.pause(paused);
+    fn limit_pages([&mut] self, pages: usize) = self.limit_pages(pages);
+    fn limit_lasting([&mut] self, pages: usize) = self.limit_lasting(pages);
+    fn needed_pages([&] self) -> usize = (**self).needed_pages();
+    fn least_pages([&] self) -> usize = (**self).least_pages();
+    fn requested_pages([&] self) -> usize = (**self).requested_pages();
+    fn single_pages([&] self) -> usize = (**self).single_pages();
+    fn allowed_pages([&] self) -> usize = (**self).allowed_pages();
+    fn allow_pages([&mut] self, p: &P, pages: usize) = (**self).allow_pages(p, pages);
 }

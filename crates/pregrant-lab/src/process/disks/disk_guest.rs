@@ -72,10 +72,7 @@ impl Driver {
 
     /// Before sleeping: asks for an event of the next answers. True: there are some.
     fn arm(&mut self) -> std::result::Result<bool, PeerFault> {
-        let Self { platform, vbd, .. } = self;
-        (0..vbd.nr_queues()).try_fold(false, |work, queue| {
-            Ok(work | vbd.queue_mut(queue).map_or(Ok(false), |q| q.arm(platform))?)
-        })
+        self.vbd.arm(&self.platform)
     }
 }
 
