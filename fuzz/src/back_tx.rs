@@ -366,7 +366,8 @@ impl Game {
         self.port.payload = match self.port.payload {
             Payload::Private => Payload::ZeroCopy,
             Payload::ZeroCopy => Payload::Named,
-            Payload::Named => Payload::Private,
+            Payload::Named => Payload::Standing(200),
+            Payload::Standing(_) => Payload::Private,
         };
 
         let (port, arena) = (&mut self.port, &mut self.arena);

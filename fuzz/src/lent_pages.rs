@@ -56,7 +56,8 @@ impl LentPages {
             pieces.push(GrantedPiece { gref, offset, len });
         }
         let desc = FrameDesc { at: 0, len: frame.len() as u32, offload };
-        let (burst, mut ids) = (Burst { bytes: &frame, frames: &[desc] }, [0; PIECES_MAX]);
+        let (frames, mut ids) = ([desc], [0; PIECES_MAX]);
+        let burst = Burst::of(&frame, &frames);
         let source = burst.get(0).expect("a frame");
         let queued = tx.queue_pieces(&rig.guest, &source, &pieces, &mut ids);
         if queued != Ok(true) {

@@ -111,7 +111,7 @@ fn run(xen: &LocalXen, store: &LocalStore, handle: u32, config: FrontConfig) -> 
         sent += front
             .queue_mut(0)
             .expect("a live vif")
-            .send(&guest, &Burst { bytes: burst.bytes, frames: &burst.frames[..n] })? as u64;
+            .send(&guest, &Burst::of(burst.bytes, &burst.frames[..n]))? as u64;
         while back.poll_tx(&host, 0, &mut port, &mut scratch)? == Polled::More {}
         front.queue_mut(0).expect("a live vif").reclaim(&guest, 1)?;
     }

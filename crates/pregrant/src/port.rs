@@ -21,6 +21,7 @@
 //! What a guest may do: change lent payload at any time, so that two readers, or two readings, see
 //! two things. It cannot change a head, a length or an offload.
 
+mod loan;
 mod sink;
 mod source;
 
@@ -33,6 +34,7 @@ use core::fmt;
 
 pub use crate::shm::{Piece, PieceMut};
 pub use crate::wire::netif::MAX_FRAME;
+pub use loan::{Lender, LentPiece, Loan};
 pub use sink::Sink;
 pub use source::{BurstFrame, Frames, Source};
 
@@ -79,9 +81,18 @@ pub struct Burst<'a> {
     pub bytes: &'a [u8],
     /// The frames, at most [`BURST_FRAMES`].
     pub frames: &'a [FrameDesc],
+    /// Bytes of the area that are not there, but in these pieces, in the order of their places:
+    /// only who copies frames to a guest ([`copy_to`](Self::copy_to)) ever gets a burst with any.
+    pub lent: &'a [LentPiece<'a>],
 }
 
 impl<'a> Burst<'a> {
+    /// Of private bytes.
+    #[inline(always)]
+    pub fn of(bytes: &'a [u8], frames: &'a [FrameDesc]) -> Self {
+        Self { bytes, frames, lent: &[] }
+    }
+
     /// The frames that are there, each with its bytes. A frame that passes the area's end is left
     /// out.
     #[inline(always)]
@@ -102,7 +113,7 @@ impl<'a> Burst<'a> {
 
     /// The burst without its first `n` frames.
     pub fn skip(&self, n: usize) -> Burst<'a> {
-        Burst { bytes: self.bytes, frames: &self.frames[n..] }
+        Burst { frames: &self.frames[n..], ..*self }
     }
 }
 
@@ -125,6 +136,9 @@ pub struct Arena {
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
     n: usize,
+    /// Payload of what was moved in that is not there.
+    lent: Option<Loan>,
+    takes_lent: bool,
 }
 
 /// The fill level of an arena; see [`Arena::cursor`].
@@ -180,6 +194,8 @@ impl Arena {
             used: 0,
             frames: [FrameDesc::default(); BURST_FRAMES],
             n: 0,
+            lent: None,
+            takes_lent: false,
         }
     }
 
@@ -190,6 +206,7 @@ impl Arena {
         self.n = 0;
         if self.moved_in {
             self.exchange();
+            self.lent = None;
         }
     }
 
@@ -236,6 +253,7 @@ impl Arena {
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
         if self.moved_in {
             self.exchange();
+            self.lent = None;
         }
         // Its own memory, which may be none of the heap's, is in its place now.
         self.other.take()?.into_heap().ok()
@@ -384,7 +402,7 @@ impl Arena {
     /// The frames, to be read.
     #[inline(always)]
     pub fn burst(&self) -> Burst<'_> {
-        Burst { bytes: &self.bytes, frames: &self.frames[..self.n] }
+        Burst::of(&self.bytes, &self.frames[..self.n])
     }
 }
 
@@ -399,6 +417,10 @@ pub enum Payload {
     /// The same, and of long frames also where the pages are mapped anyhow: it has the kernel read
     /// them. To skip them would say nothing of a path whose whole work is to copy them.
     Named,
+    /// Of batches that are fetched into memory of the port's ([`FramePort::tx_room`]), frames of
+    /// more than so many bytes whose pages stay mapped: another guest's queue copies them from
+    /// there.
+    Standing(u32),
 }
 
 /// Names a frame that a port keeps, for the queue that lent it; unique among all queues of the
@@ -631,7 +653,7 @@ pub trait FramePort: Send {
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.tx_burst(&arena.burst())
     }
-    /// Its requirement for payload, always the same. The queue's paths decide the result.
+    /// Its requirement for payload. The queue's paths decide the result.
     fn payload(&self) -> Payload {
         Payload::Private
     }
@@ -644,6 +666,9 @@ pub trait FramePort: Send {
     /// Returns how many. After a call that gave none it is not asked again before its queue's guest
     /// or its [waker](Self::owned_by) wakes its worker.
     fn rx_burst(&mut self, into: &mut Arena) -> usize;
+    /// The guest has no room for frames that were given: none that is [lent](Loan) is to wait here
+    /// from now on. Its sender is answered when it is read, and must not wait for this guest.
+    fn rx_stands(&mut self) {}
     /// The kernel says that there are frames for the guest: called by who waits for the port's
     /// descriptor, before it asks for them. Once called, a port may rely on it, and give none
     /// for a few calls after one that found nothing.

@@ -204,6 +204,12 @@ pub struct Piece<'a> {
     of: PhantomData<&'a ()>,
 }
 
+// SAFETY: an address and a length; who reads there copies bytes that a peer may write at the same
+// time, on whichever thread.
+unsafe impl Send for Piece<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Piece<'_> {}
+
 impl Piece<'_> {
     /// Bytes.
     #[inline(always)]
@@ -225,6 +231,25 @@ impl Piece<'_> {
         // from; `dst` is private.
         unsafe { copy_from_shared(self.base.as_ptr(), dst.as_mut_ptr(), n) };
         n
+    }
+
+    /// The `len` bytes behind its first `from`; fewer where it has no more.
+    #[inline(always)]
+    #[must_use]
+    pub fn part(self, from: usize, len: usize) -> Self {
+        let from = from.min(self.len);
+        // SAFETY: `from <= len`, so the address is inside the piece or one past it.
+        let base = unsafe { self.base.add(from) };
+        Self { base, len: len.min(self.len - from), of: PhantomData }
+    }
+
+    /// The same bytes, for longer than they were borrowed.
+    ///
+    /// # Safety
+    /// They are read as long only as their range stays mapped.
+    #[must_use]
+    pub unsafe fn outliving<'b>(self) -> Piece<'b> {
+        Piece { base: self.base, len: self.len, of: PhantomData }
     }
 
     /// Where they are: for a request to the kernel, which reads them in our place. No reference to

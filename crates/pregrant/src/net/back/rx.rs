@@ -3,6 +3,9 @@
 //! ```text
 //!   port --rx_burst--> arena --place--> RxBatch --deliver--> the guest's buffers --answer--> ring
 //! ```
+//! What another guest lends ([`Loan`](crate::port::Loan)) goes from its pages into this one's, and
+//! becomes private where frames wait for slots: then no sender waits for this guest.
+//!
 //! Frames that found no slots wait in the queue's own arena; the port is asked again when they are
 //! gone, so what waits is bounded by one arena and by the port's own queue; and by time
 //! ([`RxQueue::turn`], see [`stall`](super::stall)).
@@ -14,17 +17,19 @@ use super::stall::{Link, Patience, QueueState, Stall};
 use super::tx::PeerRing;
 use crate::array;
 use crate::error::PeerFault;
-use crate::net::batch::RxBatch;
+use crate::net::batch::{RxBatch, Todo};
 use crate::net::features::RxAccepts;
 use crate::net::path::Chain;
-use crate::net::stats::{DirStats, LiveStats};
+use crate::net::stats::{DirStats, LiveStats, Served};
 use crate::platform::{Events, PeerMem, Platform};
-use crate::port::{ARENA_BYTES, Arena, FramePort};
+use crate::port::{ARENA_BYTES, Arena, Burst, FramePort};
 use crate::ring::{BackRing, InFlight, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+/// Bursts for which nothing is lent to a queue after one that its paths left to grant copies.
+const COPIES_AGAIN: u32 = 16;
 /// Bursts of the port's that are dropped in one control turn at most.
 const EXPIRED_AT_ONCE: u32 = 64;
 
@@ -34,6 +39,8 @@ pub struct RxQueue<P: Platform> {
     chain: Chain<P>,
     batch: Box<RxBatch>,
     arena: Box<Arena>,
+    /// Bursts of which no payload is to be lent.
+    not_lent: u32,
     /// Frames of the arena that are gone.
     sent: usize,
     /// Slots that the next frame waits for; 0: it does not wait.
@@ -86,11 +93,14 @@ impl<P: Platform> RxQueue<P> {
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
         chain.resume(&ring);
+        let mut arena = arena;
+        arena.take_lent(chain.has_others());
         Self {
             ring,
             chain,
             batch: Box::default(),
             arena,
+            not_lent: 0,
             sent: 0,
             wait: 0,
             accepts,
@@ -131,12 +141,19 @@ impl<P: Platform> RxQueue<P> {
                 self.stats.dropped.add(self.accepts.finish(&mut self.arena) as u64);
             }
             self.hashed = self.settings.touches_rx();
+            if self.not_lent > 0 {
+                self.not_lent -= 1;
+                self.arena.take_lent(self.not_lent == 0);
+            }
             if self.hashed {
+                // A hash may be of headers beyond the head.
+                self.arena.make_private(0);
                 self.stats.filtered.add(self.settings.prepare(&mut self.arena, &mut self.hashes));
             }
             self.record_in_flight(port, 0);
         }
-        let burst = self.arena.burst().skip(self.sent);
+        let first = self.sent;
+        let burst = self.arena.burst().skip(first);
         let hashes = if self.hashed { &self.hashes[self.sent..] } else { &[] };
         let (used, wait) = self.batch.place(&mut self.ring, &burst, self.accepts, hashes)?;
         self.wait = wait;
@@ -147,11 +164,21 @@ impl<P: Platform> RxQueue<P> {
             self.record_in_flight(port, nr_frames);
         }
         if nr_frames == 0 {
-            return Ok(if used > 0 { Polled::More } else { Polled::Idle });
+            if used > 0 {
+                return Ok(Polled::More);
+            }
+            self.arena.make_private(first);
+            port.rx_stands();
+            return Ok(Polled::Idle);
         }
         let todo = self.batch.todo();
         let before = p.peer().grant_ops();
-        let served = self.chain.deliver(p, of, &mut self.batch, &burst, todo);
+        let served = if self.arena.lent().is_none() {
+            self.chain.deliver(p, of, &mut self.batch, &burst, todo)
+        } else {
+            self.deliver_lent(p, of, first, todo)
+        };
+        let burst = self.arena.burst().skip(first);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
         if let Some((full, most)) = self.chain.take_counts() {
             self.stats.no_room.add(full);
@@ -171,6 +198,32 @@ impl<P: Platform> RxQueue<P> {
             p.events().notify(chan);
         }
         Ok(Polled::More)
+    }
+
+    /// Delivers frames whose payload others lend, those of the arena from `first` on.
+    #[inline(never)]
+    fn deliver_lent(&mut self, p: &P, of: DomId, first: usize, todo: Todo) -> Served {
+        let Self { chain, batch, arena, .. } = self;
+        let (mut served, mut rest) = (Served::by_grants(todo), todo);
+        if let Some(loan) = arena.lent() {
+            let burst = arena.burst().skip(first);
+            loan.read(|lent| {
+                (served, rest) = chain.deliver_in_place(p, of, batch, &Burst { lent, ..burst }, todo);
+            });
+        }
+        self.stats.lent.add(u64::from((todo & !rest & !batch.failed).count_ones()));
+        if rest != 0 {
+            arena.make_private(first);
+            chain.deliver_copies(p, of, batch, &arena.burst().skip(first), rest);
+            if rest == todo {
+                self.not_lent = COPIES_AGAIN;
+                arena.take_lent(false);
+            }
+        }
+        if self.sent == arena.len() {
+            arena.end_loan();
+        }
+        served
     }
 
     /// Copies the guest's settings again, and tells `port` how to spread frames where that

@@ -21,7 +21,7 @@ use super::credit::Credit;
 use super::late_answers::LateAnswers;
 use super::shared_control::SharedControl;
 use crate::error::PeerFault;
-use crate::net::batch::{BATCH_SLOTS, Thresholds, Todo, TxBatch, bits};
+use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, bits};
 use crate::net::gso;
 use crate::net::path::{AnyClaims, Chain};
 use crate::net::stats::{DirStats, LiveStats};
@@ -152,13 +152,18 @@ impl<P: Platform> TxQueue<P> {
         if self.batch.no_frame != 0 {
             self.ask(control);
         }
+        let is_long = arena.used_bytes() >= BURST_BYTES_MIN;
         if self.holds_frames {
             let payload = port.payload();
-            self.batch.takes = (payload != Payload::Private).then(|| port.caps());
-            self.batch.names = payload == Payload::Named;
+            self.batch.takes = matches!(payload, Payload::ZeroCopy | Payload::Named).then(|| port.caps());
+            self.batch.standing = match payload {
+                Payload::Named => Some(self.batch.thresholds.lend_from),
+                Payload::Standing(above) if is_long => Some(above),
+                _ => None,
+            }
+            .map(|above| StandingTakes { caps: port.caps(), above });
         }
-        let has_room =
-            arena.used_bytes() >= BURST_BYTES_MIN && self.batch.takes.is_none() && take_buffer(port, arena);
+        let has_room = is_long && self.batch.takes.is_none() && take_buffer(port, arena);
         let before = p.peer().grant_ops();
         let served = self.chain.fetch(p, of, &mut self.batch, todo, arena);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());

@@ -14,7 +14,7 @@ pub mod tx;
 
 pub use rx::{FrameHash, RxBatch, RxFrame, RxSlot};
 pub use thresholds::Thresholds;
-pub use tx::{Claim, Claims, TxBatch, TxFrame, TxSlot};
+pub use tx::{Claim, Claims, StandingTakes, TxBatch, TxFrame, TxSlot};
 
 /// One bit for each frame of a batch. A full batch is `!0`.
 pub type Todo = u64;

@@ -17,6 +17,7 @@ pub use crate::net::features::RxAccepts;
 use crate::net::headers::{IpHeaders, IpVersion};
 use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
+use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::wire::netif::{
     Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, HASH_ALGORITHM_TOEPLITZ, RSP_ERROR, RXF_CSUM_BLANK,
@@ -39,6 +40,15 @@ pub struct RxSlot {
     pub at: u32,
     /// Its answer in [`RxBatch::rsps`].
     pub rsp: u16,
+}
+
+impl RxSlot {
+    /// Copies the piece of `burst` to byte `place` of the guest's memory.
+    #[inline(always)]
+    #[must_use]
+    pub fn copy_to(&self, burst: &Burst<'_>, to: &impl SharedBytes, place: usize) -> bool {
+        burst.copy_to(self.at as usize, self.len.into(), to, place)
+    }
 }
 
 /// The hash of one frame.
@@ -156,6 +166,9 @@ impl RxAccepts {
     #[cold]
     pub fn finish(self, arena: &mut Arena) -> usize {
         let mut dropped = 0;
+        if arena.lent().is_some() && arena.burst().frames.iter().any(|desc| desc.offload.csum_blank) {
+            arena.make_private(0); // a checksum is over all bytes
+        }
         for i in 0..arena.len() {
             let FrameDesc { at, len, mut offload } = arena.desc(i);
             let gso = match offload.gso_type {
@@ -449,20 +462,15 @@ impl RxBatch {
     }
 
     /// Copies the pieces of the frames of `todo` into pages that are mapped: `put` finds the page
-    /// of piece number k and writes there, or says false, which answers ERROR for the whole frame.
+    /// of piece number k and [writes](Burst::copy_to) there, or says false, which answers ERROR for
+    /// the whole frame.
     #[inline(always)]
-    pub fn copy_in(
-        &mut self,
-        todo: Todo,
-        burst: &Burst<'_>,
-        mut put: impl FnMut(usize, &RxSlot, &[u8]) -> bool,
-    ) {
+    pub fn copy_in(&mut self, todo: Todo, mut put: impl FnMut(usize, &RxSlot) -> bool) {
         for i in bits(todo) {
             let f = self.frames[i];
             for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
                 let slot = &self.slots[k];
-                let from = &burst.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
-                if slot.len > 0 && !put(k, slot, from) {
+                if slot.len > 0 && !put(k, slot) {
                     self.fail(i);
                     break;
                 }

@@ -150,9 +150,10 @@ pub struct TxBatch {
     /// The port takes zero-copy payload, and frames as unfinished as this says: a path may leave
     /// the payload in its pages. None: the port wants private bytes.
     pub takes: Option<Offloads>,
-    /// It takes long frames also where their pages are mapped anyhow
-    /// ([`Payload::Named`](crate::port::Payload::Named)).
-    pub names: bool,
+    /// The port takes long frames also where their pages are mapped anyhow
+    /// ([`Payload::Named`](crate::port::Payload::Named),
+    /// [`Standing`](crate::port::Payload::Standing)).
+    pub standing: Option<StandingTakes>,
     /// Which frames are copied, of all batches.
     pub thresholds: Thresholds,
     /// Frames with only [`heads`](Self::heads) bytes in the arena.
@@ -189,7 +190,7 @@ impl Default for TxBatch {
             nr_rsps: 0,
             held: 0,
             takes: None,
-            names: false,
+            standing: None,
             thresholds: Thresholds::USUAL,
             zero_copy: 0,
             heads: [0; BURST_FRAMES],
@@ -202,6 +203,15 @@ impl Default for TxBatch {
             multicast: Vec::with_capacity(BURST_FRAMES),
         }
     }
+}
+
+/// Which frames a port takes in pages that stay mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StandingTakes {
+    /// As unfinished as this.
+    pub caps: Offloads,
+    /// Of more bytes.
+    pub above: u32,
 }
 
 /// What one frame turned out to be.

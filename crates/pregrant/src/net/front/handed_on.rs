@@ -45,7 +45,7 @@ impl<P: Platform> FrontVif<P> {
         let mut burst = ZeroCopyBurst::new(came, lent.frames(), lent.heads(), &mut source, &mut completions);
         let taken = match port.payload() {
             Payload::Private => port.tx_burst(&burst.private()),
-            Payload::ZeroCopy | Payload::Named => port.tx_zero_copy(&mut burst),
+            Payload::ZeroCopy | Payload::Named | Payload::Standing(_) => port.tx_zero_copy(&mut burst),
         };
         let known = self.release(p, lent.tokens());
         debug_assert!(known.is_ok(), "the vif lent them");

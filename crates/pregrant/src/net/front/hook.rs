@@ -180,7 +180,7 @@ impl Diverted {
             let n = to[at..].iter().take_while(|other| **other == vif).count();
             let Range { start, end } = at..at + n;
             at = end;
-            Some((vif, Burst { bytes: all.bytes, frames: &all.frames[start..end] }))
+            Some((vif, Burst::of(all.bytes, &all.frames[start..end])))
         })
     }
 

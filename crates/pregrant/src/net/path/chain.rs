@@ -168,18 +168,47 @@ impl<P: Platform> Chain<P> {
         frames: &Burst<'_>,
         todo: Todo,
     ) -> Served {
+        let (served, rest) = self.deliver_in_place(p, of, batch, frames, todo);
+        if rest != 0 {
+            self.deliver_copies(p, of, batch, frames, rest);
+        }
+        served
+    }
+
+    /// The same, of frames whose payload may be [lent](crate::port::Loan). Those that come back are
+    /// to be made private, for [`deliver_copies`](Self::deliver_copies): a grant copy has one
+    /// guest's pages and ours.
+    #[inline(always)]
+    pub fn deliver_in_place(
+        &mut self,
+        p: &P,
+        of: DomId,
+        batch: &mut RxBatch,
+        frames: &Burst<'_>,
+        todo: Todo,
+    ) -> (Served, Todo) {
         let (mut rest, mut served) = (todo, Served::by_grants(todo));
         for path in &mut self.ahead {
             let left = path.deliver(p, of, batch, frames, rest);
             served.note(path.name(), rest & !left);
             rest = left;
             if rest == 0 {
-                return served;
+                break;
             }
         }
+        (served, rest)
+    }
+
+    /// Delivers what comes back from its paths.
+    #[inline(always)]
+    pub fn deliver_copies(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, rest: Todo) {
         let refused = self.copy.deliver(p, of, batch, frames, rest);
         debug_assert_eq!(refused, 0, "copy serves every frame");
-        served
+    }
+
+    /// Whether frames may find a path that copies them itself.
+    pub fn has_others(&self) -> bool {
+        !self.ahead.is_empty()
     }
 
     /// Those of them that lend payload; none: all give private bytes.

@@ -30,13 +30,14 @@
 //! page twice: both frames then have the bytes that are there when they are read.
 
 use crate::grants::GrantStore;
-use crate::net::batch::{BATCH_SLOTS, Thresholds, Todo, TxBatch, TxSlot, bits};
+use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
 use crate::units::{DomId, GrantRef};
 use crate::wire::netif::DROP_SLOTS;
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Bytes of each frame that are copied and never lent: the headers (Linux's
@@ -91,7 +92,7 @@ pub struct HeldFrames {
     first: Box<[u16; BURST_FRAMES]>,
     /// Of this batch and those before it: what the port keeps, and what it has done with that is
     /// not retired.
-    kept: Vec<Kept>,
+    kept: VecDeque<Kept>,
     done: Vec<Token>,
 }
 
@@ -166,7 +167,7 @@ impl Default for HeldFrames {
             keeping: 0,
             parts: Vec::new(),
             first: Box::new([0; BURST_FRAMES]),
-            kept: Vec::new(),
+            kept: VecDeque::new(),
             done: Vec::new(),
         }
     }
@@ -193,10 +194,10 @@ impl HeldFrames {
             self.kept.reserve(BATCH_SLOTS);
             self.done.reserve(BATCH_SLOTS);
         }
-        let takes = batch.takes.unwrap_or_default();
+        let Some(StandingTakes { caps: takes, above }) = batch.standing else { return 0 };
         for i in bits(todo) {
             let desc = out.desc(i);
-            if desc.len <= batch.thresholds.lend_from {
+            if desc.len <= above {
                 continue;
             }
             let (first, start) = (self.parts.len(), desc.at as usize);
@@ -266,7 +267,7 @@ impl HeldFrames {
             page(part.place.page);
             kept.nr_pages += 1;
         }
-        self.kept.push(kept);
+        self.kept.push_back(kept);
         Some(token)
     }
 
@@ -293,7 +294,7 @@ impl HeldFrames {
         for token in tokens {
             // Nearly always the oldest. What was never kept, or is another path's, means nothing.
             if let Some(at) = self.kept.iter().position(|kept| kept.token == *token) {
-                end(self.kept.remove(at));
+                self.kept.remove(at).map(&mut end);
             }
         }
     }

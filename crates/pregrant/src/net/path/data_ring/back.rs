@@ -14,7 +14,7 @@
 
 use super::claim::CLAIM;
 use super::places::{Places, Used};
-use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_in_around, copy_out_around, rounded};
+use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, rounded};
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
 use crate::net::path::{BackPath, ByteArea, PathName};
@@ -183,9 +183,14 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
                 let slot = batch.slots[k];
                 let Some(place) = given.places.take(ahead + usize::from(slot.len)) else { break };
                 let place = (place as usize + ahead) & (self.size - 1);
-                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
-                let fits = copy_in_around(&self.map, self.size, place, from);
-                debug_assert!(fits, "a place is in its half");
+                let (at, len) = (slot.at as usize, usize::from(slot.len));
+                let to_end = len.min(self.size - place);
+                let fits = frames.copy_to(at, to_end, &self.map, place)
+                    && (len == to_end || frames.copy_to(at + to_end, len - to_end, &self.map, 0));
+                if !fits {
+                    batch.fail(i); // cannot be: a place is in its half
+                    break;
+                }
                 given.used.note(batch.first_index.wrapping_add(slot.rsp.into()), given.places.head());
                 let rsp = &mut batch.rsps[slot.rsp as usize];
                 rsp.offset = (place / PLACE_BYTES) as u16;

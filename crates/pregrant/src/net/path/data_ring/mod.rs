@@ -51,17 +51,6 @@ pub const DEFAULT_ORDER: u32 = 8;
 /// Of a data ring that there is no memory for, a quarter is tried, and a quarter of that.
 const SMALLER: [u32; 3] = [0, 2, 4];
 
-/// Copies `src` into a half of `size` bytes at `at`, around its end. False: `at` is outside of it.
-#[inline(always)]
-#[must_use]
-pub fn copy_in_around(half: &impl SharedBytes, size: usize, at: usize, src: &[u8]) -> bool {
-    if at >= size || src.len() > size {
-        return false;
-    }
-    let (to_end, rest) = src.split_at(src.len().min(size - at));
-    half.copy_in(at, to_end) && (rest.is_empty() || half.copy_in(0, rest))
-}
-
 /// Copies out of a half of `size` bytes at `at`, around its end. False: `at` is outside of it.
 #[inline(always)]
 #[must_use]

@@ -93,8 +93,8 @@ impl<P: Platform> BackPath<P> for ForeignPath<P> {
                     rest |= 1 << i;
                     continue;
                 }
-                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
-                if !self.memory.copy_in(place(slot.gref & !RX_FOREIGN, slot.offset), from) {
+                let place = place(slot.gref & !RX_FOREIGN, slot.offset);
+                if !slot.copy_to(frames, &*self.memory, place) {
                     batch.fail(i);
                     rest &= !(1 << i);
                     break;

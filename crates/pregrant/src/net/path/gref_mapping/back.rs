@@ -95,7 +95,11 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
     #[inline(always)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         let Some(table) = self.table.as_deref().filter(|table| !table.is_empty()) else { return todo };
-        let todo = if batch.names { todo & !lend(&mut self.held, table, batch, todo, out) } else { todo };
+        let todo = if batch.standing.is_some() {
+            todo & !lend(&mut self.held, table, batch, todo, out)
+        } else {
+            todo
+        };
         for i in bits(todo) {
             let first = batch.frames[i].first_slot as usize;
             for (k, slot) in (first..).zip(batch.slots_of(i)) {
@@ -169,8 +173,9 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
                 self.places[k] = place.unwrap_or(NOWHERE);
             }
         }
-        batch.copy_in(todo & !rest, frames, |k, slot, from| {
-            table.at(self.places[k]).is_some_and(|page| page.map.copy_in(slot.offset as usize, from))
+        batch.copy_in(todo & !rest, |k, slot| {
+            let page = table.at(self.places[k]);
+            page.is_some_and(|page| slot.copy_to(frames, &page.map, slot.offset.into()))
         });
         rest
     }

@@ -398,7 +398,7 @@ impl<P: Platform> TxFront<P> {
             let copied = memory.copy_out(desc.at as usize, to);
             debug_assert!(copied, "a frame is in the memory");
         }
-        let sent = self.send_some(p, &Burst { bytes: &scratch, frames: &[whole] });
+        let sent = self.send_some(p, &Burst::of(&scratch, &[whole]));
         if let Some(own) = &mut self.own {
             own.scratch = scratch;
         }

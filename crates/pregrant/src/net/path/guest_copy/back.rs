@@ -100,9 +100,8 @@ impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
             let f = batch.frames[i];
             for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
                 let slot = batch.slots[k];
-                let from = &frames.bytes[slot.at as usize..slot.at as usize + slot.len as usize];
                 let at = page(slot.rsp) as usize * PAGE_SIZE + usize::from(slot.offset);
-                let fits = self.region.copy_in(at, from);
+                let fits = slot.copy_to(frames, &self.region, at);
                 debug_assert!(fits, "a piece is in its page");
                 batch.rsps[slot.rsp as usize].flags |= self.flags;
             }

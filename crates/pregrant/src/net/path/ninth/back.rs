@@ -99,8 +99,9 @@ impl<P: Platform> BackPath<P> for NinthPath<P> {
                 }
             }
         }
-        batch.copy_in(todo & !rest, frames, |_, slot, from| {
-            self.store.find(GrantRef(slot.gref)).is_some_and(|page| page.copy_in(slot.offset as usize, from))
+        batch.copy_in(todo & !rest, |_, slot| {
+            let page = self.store.find(GrantRef(slot.gref));
+            page.is_some_and(|page| slot.copy_to(frames, page, slot.offset.into()))
         });
         self.map_wanted(p, of);
         rest

@@ -104,7 +104,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
     #[inline(always)]
     fn fetch(&mut self, p: &P, of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.store.begin_batch();
-        let todo = if batch.names { todo & !self.lend(batch, todo, out) } else { todo };
+        let todo = if batch.standing.is_some() { todo & !self.lend(batch, todo, out) } else { todo };
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
             if slot.len <= SHORT
@@ -175,8 +175,9 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
                 }
             }
         }
-        batch.copy_in(todo & !rest, frames, |_, slot, from| {
-            self.store.find(GrantRef(slot.gref)).is_some_and(|page| page.copy_in(slot.offset as usize, from))
+        batch.copy_in(todo & !rest, |_, slot| {
+            let page = self.store.find(GrantRef(slot.gref));
+            page.is_some_and(|page| slot.copy_to(frames, page, slot.offset.into()))
         });
         if missed {
             self.map_wanted(p, of);

@@ -216,7 +216,7 @@ fn put_head<M: SharedBytes>(
     buffers: &StagedBuffers<M>,
     seen: Option<&mut [u64]>,
     slot: RxSlot,
-    bytes: &[u8],
+    frames: &Burst<'_>,
 ) -> Option<u16> {
     let n = slot.len.min(buffers.len.saturating_sub(slot.offset));
     if n == 0 {
@@ -224,8 +224,8 @@ fn put_head<M: SharedBytes>(
     }
     let place = *buffers.place.get(slot.id as usize)? as usize + usize::from(slot.offset);
     let is_first = seen.is_none_or(|seen| first_use(seen, slot.id));
-    let from = bytes.get(slot.at as usize..)?.get(..usize::from(n))?;
-    (is_first && buffers.map.copy_in(place, from)).then_some(n)
+    let head = RxSlot { len: n, ..slot };
+    (is_first && head.copy_to(frames, &buffers.map, place)).then_some(n)
 }
 
 /// Where a slot's bytes are, in a buffer of either list: one of RX is named, and not that of a
@@ -261,7 +261,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     #[inline(never)]
     fn fetch(&mut self, _p: &P, _of: DomId, batch: &mut TxBatch, todo: Todo, out: &mut Arena) -> Todo {
         self.seen.fill(0);
-        let todo = if batch.names { todo & !self.lend(batch, todo, out) } else { todo };
+        let todo = if batch.standing.is_some() { todo & !self.lend(batch, todo, out) } else { todo };
         let mut rest: Todo = 0;
         // The loop below is too long for the processor to prefetch ahead: ask for the whole batch's
         // lines first.
@@ -346,7 +346,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 rest |= 1 << i;
                 if heads {
                     let slot = batch.slots[f.first_slot as usize];
-                    match put_head(buffers, (!rising).then_some(&mut **seen), slot, frames.bytes) {
+                    match put_head(buffers, (!rising).then_some(&mut **seen), slot, frames) {
                         Some(n) if *rx_heads == RxHeads::InBuffer => batch.delivered_head(i, n),
                         None if *rx_heads == RxHeads::InBuffer => batch.fail(i),
                         _ => {}
@@ -358,10 +358,9 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 let slot = batch.slots[k];
                 let len = slot.len as usize;
                 let offset = place_in(headroom, slot, limit);
-                let from = &frames.bytes[slot.at as usize..slot.at as usize + len];
                 let copied = (rising || first_use(seen, slot.id))
                     && match buffers.place.get(slot.id as usize) {
-                        Some(&place) => buffers.map.copy_in(place as usize + offset, from),
+                        Some(&place) => slot.copy_to(frames, &buffers.map, place as usize + offset),
                         None => false,
                     };
                 if !copied {
