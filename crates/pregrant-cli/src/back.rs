@@ -29,7 +29,7 @@ use pregrant_host::drivers::net::stations::{Spoofing, Stations};
 use pregrant_host::drivers::{
     CaptureFile, Captured, DeviceChoice, DeviceClass, Hotplug, Net, NetConfig, PortProvider, RxContext,
 };
-use pregrant_host::ports::switch::Switch;
+use pregrant_host::ports::switch::{LEND_ABOVE, Switch};
 use pregrant_host::ports::tap::TapWay;
 use pregrant_lab::choice::choice;
 use pregrant_lab::usage::{Given, Usage};
@@ -117,6 +117,10 @@ pub struct BackArgs {
     /// (staging, persistent, gref-mapping); shorter ones are copied; 65535: copy all
     #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold(), conflicts_with = "loopback")]
     lend_from: u32,
+    /// At a switch, copy frames of more than so many bytes once, from guest to guest, if the
+    /// sender's pages are mapped (staging, persistent, gref-mapping); 65535: copy all twice
+    #[arg(long, value_name = "BYTES", default_value_t = LEND_ABOVE, value_parser = threshold())]
+    lend_between: u32,
 }
 
 fn threshold() -> RangedI64ValueParser<u32> {
@@ -220,12 +224,12 @@ impl BackArgs {
                 "rx-context",
                 "a tap's guest sends to this machine's kernel (it is for --port switch)",
             )?;
+            given.refuse("lend-between", "taps have no receivers' pages (it is for --port switch)")?;
         }
         if self.port == Some(Port::Switch) {
             given.refuse("tap-way", "--port switch has no taps")?;
             given.refuse("hotplug-socket", "--port switch has no interfaces that a script would plug in")?;
-            given
-                .refuse("lend-from", "a switch gets copies of all frames; a tap reads them where they are")?;
+            given.refuse("lend-from", "it is for taps; --lend-between is for --port switch")?;
         }
         if self.path.of != PathName::Map {
             given.refuse("copy-below", format_args!("--path {} maps no frames", self.path.name()))?;
@@ -325,6 +329,7 @@ fn staging_offer(text: &str) -> std::result::Result<Offer, String> {
 /// The switch, as a remote side.
 fn at_switch(switch: &Switch, args: &BackArgs) -> Box<dyn PortProvider> {
     let mut stations = Stations::at(switch);
+    switch.lend_above(args.lend_between);
     stations.allow_mac_spoofing(args.allow_mac_spoofing.iter().map(|whose| whose.0));
     Box::new(stations)
 }

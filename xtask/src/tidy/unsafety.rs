@@ -27,6 +27,7 @@ const PLACES: &[&str] = &[
     "pregrant-host/src/disks/transfer.rs",
     "pregrant-host/src/disks/uring.rs",
     "pregrant-host/src/ports/interface.rs",
+    "pregrant-host/src/ports/switch/lent_burst.rs",
     "pregrant-host/src/ports/tap/",
     "pregrant-lab/src/limit/lines.rs",
     "pregrant-lab/src/limit/remote.rs",

@@ -100,7 +100,7 @@ impl<W: Write> Capture<W> {
         let (snap_len, mut written) = (shared.snap_len as usize, 0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         shared.attempt(|file| {
-            for (frame, _) in (Burst { bytes, frames }).iter() {
+            for (frame, _) in Burst::of(bytes, frames).iter() {
                 let kept = frame.len().min(snap_len);
                 let mut record = [0u8; 16];
                 record[..4].copy_from_slice(&(now.as_secs() as u32).to_le_bytes());
@@ -160,6 +160,7 @@ impl<W: Write + Send> FramePort for Pcap<W> {
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let before = into.len();
         let n = self.inner.rx_burst(into);
+        into.make_private(0);
         let burst = into.burst().skip(before);
         self.capture.capture(burst.bytes, burst.frames);
         n

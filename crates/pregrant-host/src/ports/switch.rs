@@ -17,7 +17,8 @@
 //! **Copies.** A batch of 2 KiB and more is fetched into memory that the switch gives
 //! ([`FramePort::tx_room`]), and the receiver delivers from that memory: two copies, out of one
 //! guest and into the other. Frames are copied once more on the way where most of their batch is
-//! for another queue, where the batch goes to all ports, and where it is small.
+//! for another queue, where the batch goes to all ports, and where it is small. Long frames in
+//! pages that stay mapped are copied once, from there ([`lent_burst`]).
 //!
 //! **Workers.** Each worker that has ports here has an outbox (`outbox.rs`), and each queue a
 //! mailbox of each worker that sends to it (`inbox.rs`, `mailbox.rs`). A frame takes no lock. A
@@ -32,6 +33,7 @@
 
 mod fabric;
 mod inbox;
+mod lent_burst;
 mod mail;
 mod mailbox;
 mod outbox;
@@ -46,13 +48,18 @@ mod sync {
 
 use self::fabric::Fabric;
 use self::inbox::Incoming;
+use self::lent_burst::Lends;
 use self::outbox::Outbox;
 use self::stats::Counters;
 use self::vif::Vif;
 use super::segments::CutFrame;
-use pregrant::port::{Arena, Burst, DropCounts, FramePort, Offloads, PortDrop, PortOwner, Steering};
+use pregrant::port::{
+    Arena, Burst, Completions, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, Steering,
+    ZeroCopyBurst,
+};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use self::inbox::QUEUE_BYTES;
@@ -61,6 +68,12 @@ pub use self::vif::{Sources, SwitchFull};
 /// Ports of one switch.
 pub use super::mac_table::MAX_PORTS;
 
+/// Frames of more bytes are lent where no one says: shorter ones are copied sooner than they are
+/// held and answered.
+pub const LEND_ABOVE: u32 = 4096;
+/// Bursts that a port does not ask to be lent after one of which nothing could be.
+const COPY_AGAIN: u32 = 32;
+
 /// The switch. Clones are the same switch.
 #[derive(Clone, Default)]
 pub struct Switch {
@@ -68,11 +81,18 @@ pub struct Switch {
 }
 
 /// State that its ports share.
-#[derive(Default)]
 struct Shared {
     fabric: Fabric,
+    lend_above: AtomicU32,
     /// By the worker's number; None: of ports that no one gave to a worker.
     outboxes: Mutex<BTreeMap<Option<usize>, Arc<Mutex<Outbox>>>>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let (fabric, outboxes) = Default::default();
+        Self { fabric, lend_above: LEND_ABOVE.into(), outboxes }
+    }
 }
 
 impl Shared {
@@ -113,6 +133,12 @@ impl Switch {
         Ok((0..queues).map(|queue| SwitchPort::new(&self.shared, port, queue, &vif)).collect())
     }
 
+    /// Frames of more bytes stay in their sender's pages, where these are mapped, until they are
+    /// copied to their receiver; [`MAX_FRAME`](pregrant::port::MAX_FRAME): none.
+    pub fn lend_above(&self, bytes: u32) {
+        self.shared.lend_above.store(bytes, Ordering::Relaxed);
+    }
+
     /// Addresses that are known, pinned ones included.
     pub fn known_addresses(&self) -> usize {
         self.shared.fabric.macs.len()
@@ -130,6 +156,11 @@ pub struct SwitchPort {
     outbox: Arc<Mutex<Outbox>>,
     /// The segments of the frame under way.
     cut: CutFrame,
+    lends: Arc<Lends>,
+    /// The same, for the queue.
+    completions: Arc<dyn Completions>,
+    /// Bursts of which none is to be lent.
+    not_lent: u32,
 }
 
 impl fmt::Debug for SwitchPort {
@@ -145,6 +176,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl SwitchPort {
     fn new(shared: &Arc<Shared>, port: u16, queue: usize, vif: &Vif) -> Self {
+        let lends = Arc::<Lends>::default();
         Self {
             shared: Arc::clone(shared),
             port,
@@ -152,6 +184,9 @@ impl SwitchPort {
             counters: Arc::clone(&vif.counters),
             outbox: shared.outbox(None),
             cut: CutFrame::default(),
+            completions: Arc::clone(&lends) as Arc<dyn Completions>,
+            lends,
+            not_lent: 0,
         }
     }
 
@@ -210,13 +245,39 @@ impl FramePort for SwitchPort {
     }
 
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
+        self.not_lent = self.not_lent.saturating_sub(1);
         let memory = arena.move_out();
         lock(&self.outbox).forward(&self.shared.fabric, self.port, &arena.burst(), memory, &mut self.cut);
         arena.len()
     }
 
+    /// Where nothing can be lent lately, private copies: these are cheaper to make at once.
+    fn payload(&self) -> Payload {
+        if self.not_lent > 0 {
+            return Payload::Private;
+        }
+        Payload::Standing(self.shared.lend_above.load(Ordering::Relaxed))
+    }
+
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
+        if !frames.is_in_room() {
+            return self.tx_burst(&frames.private());
+        }
+        let (n, fabric) = (frames.len(), &self.shared.fabric);
+        let mut outbox = lock(&self.outbox);
+        let cut = &mut self.cut;
+        if outbox.forward_lent(fabric, self.port, frames, &self.lends, &self.completions, cut) == 0 {
+            self.not_lent = COPY_AGAIN;
+        }
+        n
+    }
+
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         self.incoming.pop_into(into)
+    }
+
+    fn rx_stands(&mut self) {
+        self.incoming.stand();
     }
 
     fn drop_counts(&self) -> Option<Arc<dyn DropCounts>> {
@@ -239,7 +300,8 @@ impl FramePort for SwitchPort {
         lock(&self.outbox).seal();
         self.outbox = self.shared.outbox(Some(owner.worker));
         lock(&self.outbox).seal();
-        self.incoming.set_waker(&owner.waker);
+        self.lends.set_waker(&owner.waker);
+        self.incoming.set_waker(&owner.waker); // which rings it
     }
 }
 

@@ -15,7 +15,9 @@ use super::Result;
 use super::report::SwitchFrames;
 use crate::station::frame_number;
 use pregrant::platform::Clock;
-use pregrant::port::{Arena, Burst, DropCounts, FramePort, Offloads, PortOwner, Steering};
+use pregrant::port::{
+    Arena, Burst, DropCounts, FramePort, Offloads, Payload, PortOwner, Steering, ZeroCopyBurst,
+};
 use pregrant::shm::SharedBytes;
 use pregrant_host::MonotonicClock;
 use pregrant_host::loopback::{Loopback, Persistent};
@@ -45,6 +47,26 @@ fn guest_of(frame: &[u8]) -> usize {
     usize::from(frame.get(10).copied().unwrap_or(0)) % GUESTS
 }
 
+/// The last bytes of frame `i`, wherever they are.
+fn tail(frames: &ZeroCopyBurst<'_>, i: usize) -> [u8; frame_number::LEN] {
+    let mut tail = [0; frame_number::LEN];
+    let first = frames.len_of(i).saturating_sub(tail.len());
+    let head = frames.head(i);
+    let from_head = head.len().saturating_sub(first);
+    if from_head > 0 {
+        tail[..from_head].copy_from_slice(&head[first..]);
+    }
+    let mut at = head.len();
+    for piece in frames.pieces(i) {
+        let (from, len) = (first.max(at), piece.len());
+        if from < at + len {
+            piece.part(from - at, len).copy_out(&mut tail[from - first..]);
+        }
+        at += len;
+    }
+    tail
+}
+
 /// The counts of all ports together. One process at a time counts.
 pub struct Account {
     kept: Mutex<Persistent>,
@@ -71,10 +93,10 @@ impl Account {
         act(kept.word(word * 4).expect("a page has room for a dozen counts"))
     }
 
-    /// A guest sent this frame.
-    fn note(&self, frame: &[u8]) {
-        let Some(number) = frame_number::read(frame) else { return };
-        let due = self.with(Count::Next as usize + guest_of(frame), |next| {
+    /// A guest sent a frame with these first and last bytes.
+    fn note(&self, head: &[u8], tail: &[u8]) {
+        let Some(number) = frame_number::read(tail) else { return };
+        let due = self.with(Count::Next as usize + guest_of(head), |next| {
             let due = next.load(Ordering::Relaxed);
             next.store(due.max(number as u32 + 1), Ordering::Relaxed);
             u64::from(due)
@@ -148,7 +170,7 @@ impl FramePort for CountedPort {
     }
     fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
         self.account.a_frame_moves();
-        frames.iter().for_each(|(frame, _)| self.account.note(frame));
+        frames.iter().for_each(|(frame, _)| self.account.note(frame, frame));
         self.port.tx_burst(frames)
     }
     fn tx_room(&mut self, bytes: usize) -> Option<Box<[u8]>> {
@@ -156,8 +178,22 @@ impl FramePort for CountedPort {
     }
     fn tx_filled(&mut self, arena: &mut Arena) -> usize {
         self.account.a_frame_moves();
-        arena.burst().iter().for_each(|(frame, _)| self.account.note(frame));
+        arena.burst().iter().for_each(|(frame, _)| self.account.note(frame, frame));
         self.port.tx_filled(arena)
+    }
+    fn payload(&self) -> Payload {
+        self.port.payload()
+    }
+    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
+        self.account.a_frame_moves();
+        frames.map_payload();
+        for i in (0..frames.len()).filter(|i| frames.len_of(*i) > 0) {
+            self.account.note(frames.head(i), &tail(frames, i));
+        }
+        self.port.tx_zero_copy(frames)
+    }
+    fn rx_stands(&mut self) {
+        self.port.rx_stands();
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let n = self.port.rx_burst(into);

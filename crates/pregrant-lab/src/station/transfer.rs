@@ -424,7 +424,7 @@ mod tests {
                 if n % 37 == 0 {
                     dropped += 1;
                 } else {
-                    to.receive(&pregrant::port::Burst { bytes: all.bytes, frames: &all.frames[..1] });
+                    to.receive(&pregrant::port::Burst::of(all.bytes, &all.frames[..1]));
                 }
                 from.sent(1);
             }

@@ -15,11 +15,17 @@
 //! worker, [`SPENT_MAX`] of each worker; it was within that bound when it was sent. Mail that waits
 //! when the queue ends is dropped, also by a worker that does not know of the end.
 //!
+//! Payload is lent to a reader that is at work: it copies it in the round in which it takes the
+//! mail. One whose guest has no slots [stands](Incoming::stand): what was lent is made private at
+//! once, and nothing is lent to it before it has read all. A port that no one reads, since its vif
+//! is not connected yet, does not take any.
+//!
 //! What a guest may do: take no frames. That fills its own queue.
 
 use super::mail::Mail;
 use super::mailbox::{Reader, Waiting, Writer, mailbox};
 use pregrant::port::{Arena, BURST_BYTES_MIN, QueueWaker};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -39,6 +45,8 @@ pub struct Inbox {
     load: AtomicU64,
     started: AtomicU64,
     is_closed: AtomicBool,
+    /// Its reader copies lent payload soon.
+    takes_lent: AtomicBool,
     /// Mailboxes that the reader has not seen yet, and how many there are in all.
     new: Mutex<Vec<Letterbox>>,
     nr_boxes: AtomicU32,
@@ -123,6 +131,12 @@ impl Inbox {
         !self.is_closed.load(Ordering::Relaxed)
     }
 
+    /// Whether payload may be lent to its reader, asked before the post and, [awake](Self::wake),
+    /// behind it: if not, what was lent is to be [kept](super::lent_burst::LentBurst::keep).
+    pub fn takes_lent(&self) -> bool {
+        self.takes_lent.load(Ordering::Relaxed)
+    }
+
     /// Whether the reader is gone.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
@@ -137,13 +151,22 @@ pub struct Incoming {
     current: Option<(usize, Box<Mail>)>,
     /// Mail whose bytes are in the arena, and whose.
     moved: Option<(usize, Box<Mail>)>,
+    /// Mail that was taken out to be made private, and whose; the oldest first.
+    early: VecDeque<(usize, Box<Mail>)>,
     has_waker: bool,
 }
 
 impl Incoming {
     /// Of this queue.
     pub fn new(inbox: &Arc<Inbox>) -> Self {
-        Self { inbox: Arc::clone(inbox), boxes: Vec::new(), current: None, moved: None, has_waker: false }
+        Self {
+            inbox: Arc::clone(inbox),
+            boxes: Vec::new(),
+            current: None,
+            moved: None,
+            early: VecDeque::new(),
+            has_waker: false,
+        }
     }
 
     /// The part that senders share.
@@ -167,6 +190,10 @@ impl Incoming {
 
     /// The oldest mail.
     fn take(&mut self) -> Option<(usize, Box<Mail>)> {
+        self.early.pop_front().or_else(|| self.take_posted())
+    }
+
+    fn take_posted(&mut self) -> Option<(usize, Box<Mail>)> {
         self.see_new_boxes();
         let whose = match &*self.boxes {
             [] => return None,
@@ -205,7 +232,29 @@ impl Incoming {
         if n > 0 && self.has_waker {
             self.inbox.waiting.end();
         }
+        // What was behind is read: the guest takes frames.
+        if self.current.is_none() && self.early.is_empty() && !self.has_mail() {
+            self.inbox.takes_lent.store(into.takes_lent(), Ordering::Relaxed);
+        }
         n
+    }
+
+    fn has_mail(&self) -> bool {
+        self.boxes.iter().any(|letterbox| letterbox.mail.has_mail())
+    }
+
+    /// The guest takes no frames at present: makes what is lent private, and has no more lent.
+    pub fn stand(&mut self) {
+        if !self.inbox.takes_lent.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        // Who lent before has posted before, or sees this when it checks behind its own fence.
+        fence(Ordering::SeqCst);
+        self.current.iter_mut().for_each(|(_, mail)| mail.make_private());
+        while let Some((whose, mut mail)) = self.take_posted() {
+            mail.make_private();
+            self.early.push_back((whose, mail));
+        }
     }
 
     fn fill(&mut self, into: &mut Arena) -> usize {
@@ -214,7 +263,8 @@ impl Incoming {
             let size = mail.bytes.len();
             let before = into.len();
             if into.is_empty() {
-                into.move_in_filled(std::mem::take(&mut mail.bytes), mail.rest());
+                let lent = mail.lent.take();
+                into.move_in_lent(std::mem::take(&mut mail.bytes), mail.rest(), lent);
                 self.moved = Some((whose, mail));
                 self.inbox.discharge(into.len(), size);
                 continue;
@@ -222,6 +272,7 @@ impl Incoming {
             // Behind what was moved there may be room for a little more; what is large is moved in
             // its turn.
             if self.moved.is_none() || mail.rest_bytes() < BURST_BYTES_MIN {
+                mail.make_private();
                 while mail.front().is_some_and(|(frame, offload)| into.push(frame, offload)) {
                     mail.pop();
                 }

@@ -8,10 +8,12 @@
 //! fetched for one receiver costs no copy on its way. [`Pool`] keeps what was read, to be filled
 //! again.
 //!
+//! A frame's payload may be [lent](Loan): its head is in the bytes, and room for the rest.
+//!
 //! Invariants: frames are within the bytes. A pool's memory is bounded ([`POOL_BYTES`]).
 
 use pregrant::net::checksum;
-use pregrant::port::{ARENA_BYTES, BURST_FRAMES, FrameDesc, Offload, Offloads};
+use pregrant::port::{ARENA_BYTES, BURST_FRAMES, FrameDesc, Loan, Offload, Offloads};
 
 /// The smallest memory of a mail.
 pub const MAIL_BYTES_MIN: usize = 4096;
@@ -55,15 +57,25 @@ pub struct Mail {
     len: usize,
     /// Frames that were read.
     read: usize,
+    /// Payload that is not in the bytes.
+    pub lent: Option<Loan>,
 }
 
 impl Mail {
     fn new(bytes: Box<[u8]>) -> Self {
-        Self { bytes, number: 0, used: 0, frames: [FrameDesc::default(); BURST_FRAMES], len: 0, read: 0 }
+        Self {
+            bytes,
+            number: 0,
+            used: 0,
+            frames: [FrameDesc::default(); BURST_FRAMES],
+            len: 0,
+            read: 0,
+            lent: None,
+        }
     }
 
     fn clear(&mut self) {
-        (self.used, self.len, self.read) = (0, 0, 0);
+        (self.used, self.len, self.read, self.lent) = (0, 0, 0, None);
     }
 
     /// Frames, those that were read included.
@@ -118,6 +130,13 @@ impl Mail {
         self.len += 1;
         self.used = self.bytes.len();
         Ok(())
+    }
+
+    /// Copies what is lent to where it belongs.
+    pub fn make_private(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            lent.copy_out(0, &mut self.bytes);
+        }
     }
 
     /// The frames that were not read.

@@ -23,13 +23,14 @@
 
 use super::fabric::Fabric;
 use super::inbox::Inbox;
+use super::lent_burst::{Lends, LentBurst};
 use super::mail::{Mail, Pool, Refused, size_for};
 use super::mailbox::{Reader, Writer};
 use super::stats::SwitchStats;
 use super::vif::{View, Vif};
 use crate::ports::segments::CutFrame;
-use pregrant::net::headers::{MacAddr, addresses};
-use pregrant::port::{BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
+use pregrant::net::headers::{HeaderFault, IpHeaders, MacAddr, addresses};
+use pregrant::port::{BURST_FRAMES, Burst, Completions, FrameDesc, Loan, Offload, Offloads, ZeroCopyBurst};
 use std::sync::Arc;
 
 /// Mail into which frames are copied is not larger, but for one frame that is.
@@ -112,6 +113,8 @@ struct Out {
     /// How large mail behind the newest is at least, if that still waits.
     next_size: usize,
     touched: bool,
+    /// What it was lent of the burst under way.
+    lent: Option<Arc<LentBurst>>,
 }
 
 /// See the module.
@@ -135,7 +138,7 @@ impl Out {
     fn new(inbox: &Arc<Inbox>) -> Self {
         let (mail, spent) = inbox.open();
         let inbox = Arc::clone(inbox);
-        Self { mail, spent, inbox, open: None, counted: 0, room: 0, next_size: 0, touched: false }
+        Self { mail, spent, inbox, open: None, counted: 0, room: 0, next_size: 0, touched: false, lent: None }
     }
 
     /// Takes back what was read.
@@ -216,6 +219,12 @@ impl Out {
                 pool.put(mail);
             }
         }
+        // Who stands since it was asked may not have seen this.
+        if let Some(lent) = self.lent.take()
+            && !self.inbox.takes_lent()
+        {
+            lent.keep();
+        }
     }
 }
 
@@ -237,6 +246,14 @@ impl To {
             Err(Refused::Full) => self.stats.rx_overflow += 1,
             Err(Refused::Unfinishable) => self.stats.rx_unfinishable += 1,
         }
+    }
+}
+
+/// Whether the first bytes of a frame of `len` have the headers by which its queue is chosen.
+fn has_headers(head: &[u8], len: usize) -> bool {
+    match IpHeaders::parse_head(head, len) {
+        Ok(headers) => headers.l4_at + 4 <= head.len(),
+        Err(fault) => fault == HeaderFault::NotIp,
     }
 }
 
@@ -328,28 +345,107 @@ impl Outbox {
         let shares = self.plan(fabric, from, bytes, descs, &mut ways, &mut stats);
         let winner = memory.as_ref().and_then(|memory| self.winner(memory.len(), &shares, descs, &ways));
         let winner = winner.filter(|dest| self.may_move(*dest, bytes.len()));
-        let copied = Copied { from, bytes, shares: &shares, winner };
-        for (desc, way) in descs.iter().zip(&ways) {
-            match *way {
-                Way::Nowhere | Way::NoPort => {}
-                Way::To(dest) if Some(dest) == winner => {}
-                Way::To(dest) => self.copy(&copied, *desc, [dest], cut),
-                Way::All => self.flood(&copied, *desc, cut),
+        self.pass(&Copied { from, bytes, shares: &shares, winner }, descs, &ways, cut);
+        match (memory, winner) {
+            (Some(memory), Some(dest)) => self.hand_over(dest, memory, None, descs, &ways),
+            (Some(memory), None) => {
+                let unused = self.pool.with(memory);
+                self.pool.put(unused);
+            }
+            (None, _) => {}
+        }
+        self.ways = ways;
+        self.finish(from, &stats);
+    }
+
+    /// Forwards a burst whose payload may be lent, in memory of ours. The queue that most of it is
+    /// for gets the memory with what is lent; of all other frames the payload is copied to where it
+    /// belongs first. Returns how many were lent.
+    ///
+    /// What the guest can still write is not parsed: a frame is whole, or its head has all headers.
+    #[inline(never)]
+    pub fn forward_lent(
+        &mut self,
+        fabric: &Fabric,
+        from: u16,
+        frames: &mut ZeroCopyBurst<'_>,
+        lends: &Lends,
+        by: &Arc<dyn Completions>,
+        cut: &mut CutFrame,
+    ) -> usize {
+        self.see(fabric);
+        frames.map_payload();
+        for i in 0..frames.len() {
+            // The queue is chosen by headers.
+            if !frames.is_whole(i) && !has_headers(frames.head(i), frames.len_of(i)) {
+                frames.make_whole(i);
             }
         }
-        if let Some(memory) = memory {
-            match winner {
-                Some(dest) => self.hand_over(dest, memory, descs, &ways),
-                None => {
-                    let unused = self.pool.with(memory);
-                    self.pool.put(unused);
-                }
+        let mut stats = SwitchStats::default();
+        let mut ways = std::mem::take(&mut self.ways);
+        ways.clear();
+        ways.resize(frames.len(), Way::Nowhere);
+        let size = frames.bytes().len();
+        let shares = self.plan(fabric, from, frames.bytes(), frames.frames(), &mut ways, &mut stats);
+        let winner = self.winner(size, &shares, frames.frames(), &ways);
+        let winner = winner.filter(|dest| self.may_move(*dest, size));
+        let lent_to = winner.and_then(|dest| self.lends_to(dest, lends).map(|caps| (dest, caps)));
+        let mut burst = lent_to.map(|_| lends.begin());
+        let mut lent = 0;
+        for (i, way) in ways.iter_mut().enumerate() {
+            if frames.is_whole(i) || matches!(way, Way::Nowhere | Way::NoPort) {
+                continue;
+            }
+            let Offload { csum_blank, .. } = frames.offload(i);
+            let fits =
+                lent_to.is_some_and(|(dest, caps)| *way == Way::To(dest) && (!csum_blank || caps.csum));
+            if let Some(burst) = burst.as_mut().and_then(Arc::get_mut)
+                && fits
+                && lends.hold(burst, frames, i, by)
+            {
+                lent += 1;
+                continue;
+            }
+            stats.unlent += 1;
+            frames.make_whole(i);
+            if frames.len_of(i) == 0 {
+                *way = Way::Nowhere;
+            }
+        }
+        // Of the port's own, or it would not be asked.
+        let memory = frames.move_out().unwrap_or_default();
+        let descs = frames.frames();
+        self.pass(&Copied { from, bytes: &memory, shares: &shares, winner }, descs, &ways, cut);
+        if let Some((Some(Some(to)), n)) =
+            lent_to.map(|(dest, _)| (self.to.get_mut(usize::from(dest.port)), lent))
+        {
+            to.stats.rx_lent += n as u64;
+        }
+        match winner {
+            Some(dest) => {
+                let burst = burst.filter(|_| lent > 0).map(|burst| (lends.lend(&burst), burst));
+                self.hand_over(dest, memory, burst, descs, &ways);
+            }
+            None => {
+                let unused = self.pool.with(memory);
+                self.pool.put(unused);
             }
         }
         self.ways = ways;
-        self.finish();
-        if let Some(Some(to)) = self.to.get(usize::from(from)) {
-            to.vif.counters.add(&stats);
+        self.finish(from, &stats);
+        lent
+    }
+
+    /// Copies what is not for the winner alone.
+    #[inline(always)]
+    fn pass(&mut self, of: &Copied<'_>, descs: &[FrameDesc], ways: &[Way], cut: &mut CutFrame) {
+        for (desc, way) in descs.iter().zip(ways) {
+            match *way {
+                Way::Nowhere | Way::NoPort => {}
+                Way::To(dest) if Some(dest) == of.winner => {}
+                Way::To(dest) => self.copy(of, *desc, [dest], cut),
+                Way::All => self.flood(of, *desc, cut),
+            }
         }
     }
 
@@ -448,6 +544,13 @@ impl Outbox {
         !out.inbox.is_closed() && !out.mail.is_full() && out.inbox.charge(size)
     }
 
+    /// Whether frames of one more burst may be lent to a queue: what it takes unfinished then.
+    fn lends_to(&self, dest: Dest, lends: &Lends) -> Option<Offloads> {
+        let vif = &self.to.get(usize::from(dest.port))?.as_ref()?.vif;
+        let inbox = vif.inboxes.get(usize::from(dest.queue))?;
+        (inbox.takes_lent() && lends.has_room()).then_some(vif.caps)
+    }
+
     /// Copies a frame to some queues.
     #[inline(always)]
     fn copy(
@@ -502,8 +605,16 @@ impl Outbox {
         self.copy(of, desc, dests, cut);
     }
 
-    /// Gives the memory that the burst is in to the queue that most of it is for.
-    fn hand_over(&mut self, dest: Dest, memory: Box<[u8]>, descs: &[FrameDesc], ways: &[Way]) {
+    /// Gives the memory that the burst is in to the queue that most of it is for, and what is lent
+    /// of it.
+    fn hand_over(
+        &mut self,
+        dest: Dest,
+        memory: Box<[u8]>,
+        lent: Option<(Loan, Arc<LentBurst>)>,
+        descs: &[FrameDesc],
+        ways: &[Way],
+    ) {
         let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { return };
         let (caps, vif) = (to.vif.caps, Arc::clone(&to.vif));
         let Some(Some(out)) = to.queues.get_mut(usize::from(dest.queue)) else { return };
@@ -526,6 +637,9 @@ impl Outbox {
             }
         }
         out.post(&mut self.pool);
+        if let Some((loan, burst)) = lent {
+            (mail.lent, out.lent) = (Some(loan), Some(burst));
+        }
         (out.open, out.counted) = (Some(mail), 1);
         out.post(&mut self.pool);
         // How much came by moving says nothing of what will be copied; mail behind it is not filled
@@ -538,7 +652,7 @@ impl Outbox {
 
     /// Posts what is open, wakes who waits, and counts.
     #[inline(always)]
-    fn finish(&mut self) {
+    fn finish(&mut self, from: u16, stats: &SwitchStats) {
         for dest in self.touched.drain(..) {
             let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { continue };
             if let Some(Some(out)) = to.queues.get_mut(usize::from(dest.queue)) {
@@ -547,6 +661,9 @@ impl Outbox {
             if to.stats != SwitchStats::default() {
                 to.vif.counters.add(&std::mem::take(&mut to.stats));
             }
+        }
+        if let Some(Some(to)) = self.to.get(usize::from(from)) {
+            to.vif.counters.add(stats);
         }
     }
 }

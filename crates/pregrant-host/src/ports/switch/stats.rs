@@ -35,6 +35,9 @@ macro_rules! counters {
 counters! {
     /// Frames that the guest sent.
     tx_frames,
+    /// Of these, lent by it and copied all the same: for a receiver that has no room or cannot read
+    /// them there, or for several.
+    unlent,
     /// Of these, sent on to every other port.
     flooded,
     /// Frames shorter than an Ethernet header, or with a source that no station may have: dropped.
@@ -49,6 +52,8 @@ counters! {
     no_port,
     /// Frames queued for the guest.
     rx_frames,
+    /// Of these, lent by their senders.
+    rx_lent,
     /// Frames for the guest that found its queue full.
     rx_overflow,
     /// Frames for the guest that needed a checksum or segmentation which their headers do not

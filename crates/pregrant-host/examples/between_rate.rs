@@ -1,0 +1,122 @@
+//! What the back takes of a frame between two guests, rings and all, with one copy and with two, in
+//! turns.
+//!
+//! ```text
+//!   guests: A fills its ring, B empties its own      back: TX of A -> switch -> RX of B
+//! ```
+//! By staging, on a machine within the process: nothing of it takes a system call. All in one
+//! thread; with `threads`, the back in a second one, which wants a core of its own.
+//!
+//! `cargo run --release -p pregrant-host --example between_rate [REPEATS [threads]]`
+
+#[path = "../../pregrant/tests/rig/mod.rs"]
+mod rig;
+
+use pregrant::net::back::{Polled, SharedControl};
+use pregrant::net::front::Granting;
+use pregrant::port::{Arena, FramePort, MAX_FRAME, Offload, Offloads};
+use pregrant_host::ports::switch::{LEND_ABOVE, Switch};
+use rig::{GUEST, Rig, Way};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const ALL: Offloads = Offloads { csum: true, gso: true };
+/// Of each repeat, with one copy and with two.
+const TIME: Duration = Duration::from_millis(100);
+
+/// Nanoseconds a frame: of all, and of the back while it had something to do; and the share of
+/// frames that were lent.
+#[derive(Clone, Copy, Default)]
+struct Rate {
+    all: f64,
+    back: f64,
+    lent: f64,
+}
+
+/// Both guests and the back in one thread, or the back in another.
+fn measure(len: usize, lend_above: u32, threads: bool) -> Rate {
+    let switch = Switch::new();
+    switch.lend_above(lend_above);
+    let rigs = [Rig::new(), Rig::new()];
+    let way = if len <= 2048 { Way::Staging(2048) } else { Way::Staging(65535) };
+    let (a, b) = (rigs[0].tx(way, Granting::PerFrame, 0), rigs[1].rx(way, Granting::PerFrame, 0, false));
+    let (mut from, mut to) = (switch.add_port(ALL).unwrap(), switch.add_port(ALL).unwrap());
+    let mut frame = vec![7u8; len];
+    let mut arena = Arena::new();
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    assert!(arena.push(&frame[..60], Offload::NONE));
+    to.tx_burst(&arena.burst());
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    let (mut tx, mut rx) = (a.back, b.back);
+    let (mut send, mut recv) = (a.front, b.front);
+    let [host_a, host_b] = [&rigs[0], &rigs[1]].map(|rig| rig.host.clone());
+    let (mut scratch, control, mut back_ns) = (Arena::new(), SharedControl::default(), 0);
+    let mut back = || {
+        let started = Instant::now();
+        let sent = tx.poll(&host_a, GUEST, &a.back_chan, &mut from, &mut scratch, &control).unwrap();
+        let came = rx.poll(&host_b, GUEST, &b.back_chan, &mut to, &control).unwrap();
+        if [sent, came].contains(&Polled::More) {
+            back_ns += started.elapsed().as_nanos() as u64;
+        }
+        (back_ns, rx.stats().frames, to.stats().rx_lent)
+    };
+    let (mut out, mut into) = (Arena::new(), Arena::new());
+    while out.push(&frame, Offload::NONE) {}
+    let mut guests = || {
+        send.reclaim(&rigs[0].guest, 1).unwrap();
+        send.send(&rigs[0].guest, &a.front_chan, &out.burst()).unwrap();
+        into.clear();
+        recv.recv(&mut into, 1).unwrap();
+        recv.post(&rigs[1].guest, &b.front_chan).unwrap();
+    };
+    let (is_over, started) = (AtomicBool::new(false), Instant::now());
+    let mut came = (0, 0, 0);
+    if threads {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    came = back();
+                }
+            });
+            while started.elapsed() < TIME {
+                (0..16).for_each(|_| guests());
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    } else {
+        while started.elapsed() < TIME {
+            for _ in 0..16 {
+                guests();
+                came = back();
+            }
+        }
+    }
+    let (all, n) = (started.elapsed().as_nanos() as f64, came.1.max(1) as f64);
+    Rate { all: all / n, back: came.0 as f64 / n, lent: came.2 as f64 / n }
+}
+
+fn median(of: &mut [f64]) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+fn main() {
+    let threads = std::env::args().any(|arg| arg == "threads");
+    let repeats: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(15);
+    for len in [1500, 3000, 4096, 9000, 20_000, MAX_FRAME] {
+        let pairs: Vec<_> = (0..repeats)
+            .map(|_| [MAX_FRAME as u32, LEND_ABOVE].map(|above| measure(len, above, threads)))
+            .collect();
+        let of = |which: fn(&[Rate; 2]) -> f64| median(&mut pairs.iter().map(which).collect::<Vec<_>>());
+        println!(
+            "{len} bytes: two copies {:.0} ns a frame ({:.0} of the back), one copy {:.0} ({:.0}); two to one {:.2} ({:.2}); lent {:.2}",
+            of(|p| p[0].all),
+            of(|p| p[0].back),
+            of(|p| p[1].all),
+            of(|p| p[1].back),
+            of(|p| p[0].all / p[1].all),
+            of(|p| p[0].back / p[1].back),
+            of(|p| p[1].lent),
+        );
+    }
+}
