@@ -6,8 +6,8 @@
 //! ```
 //! A set: to add what is there, or to delete what is not, is no error and changes nothing. So a
 //! batch whose answers a dying back did not publish can be taken again by its successor. What a
-//! guest may do: add anything; it gets no more than 64 addresses, and what it did not name it does
-//! not hear.
+//! guest may do: add anything; it has at most 64 addresses, and gets no multicast frame for an
+//! address that it did not add.
 
 use crate::array;
 use crate::net::batch::tx::MulticastAsk;

@@ -3,7 +3,7 @@
 //! ```text
 //!   rings --> paths, in the order of the list: buffers, areas, pages of their own --> ordinary pages for the rest
 //! ```
-//! After an error some of it exists; the queue gives that back.
+//! If set-up fails halfway, the queue releases the memory that is already granted.
 
 use super::regions::{Granted, Granting, Regions};
 use crate::error::PlatformError;

@@ -3,8 +3,8 @@
 //! ```text
 //!   id --sent--> out --its answer--> answered --> the caller
 //! ```
-//! Invariant: an id is out once, for the queue counts an answer only where its request is in
-//! flight. What the back may do: see [`tx_pieces`](super::tx_pieces).
+//! Invariant: an id has at most one unanswered request; the queue ignores answers to ids that are
+//! not in flight. What the back may do: see [`tx_pieces`](super::tx_pieces).
 
 use super::tx_slots::{flags, room};
 use crate::units::{GrantRef, PAGE_SIZE};

@@ -9,7 +9,7 @@
 //! with a page for each slot need more. The order prefers more queues to more ids, longer buffers
 //! to shorter ones, and any staging to none.
 //!
-//! What a peer may do: offer lengths. Few plans are made of them.
+//! What a peer may do: offer lengths. However many it offers, few plans are made.
 
 use super::asked::Asked;
 use alloc::vec::Vec;

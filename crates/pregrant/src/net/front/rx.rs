@@ -7,9 +7,9 @@
 //!   recv_by_reference: answers --> a copy of the head, the rest stays where it is --> release --> post again
 //! ```
 //!
-//! The protocol decides which memory a frame is in: the first path of the [chain](FrontChain) that
-//! [holds](FrontPath::holds) it has it; one before it may have its
-//! [head](FrontPath::holds_heads). A response can also [name](NamedPath) memory that no slot has,
+//! A frame is in the memory of the first path of the [chain](FrontChain) whose
+//! [`holds`](FrontPath::holds) is true; its [head](FrontPath::holds_heads) may be in that of an
+//! earlier one. A response can also [name](NamedPath) memory that no slot has,
 //! by its flags.
 //!
 //! Invariant: bytes are copied to private memory before anything parses them, also for a

@@ -2,7 +2,7 @@
 //! vif.
 //!
 //! ```text
-//!   answers --first 256 bytes--> HookFrame --verdict--> Pass, Redirect: head and rest to an arena
+//!   answers --first 256 bytes--> HookFrame --action---> Pass, Redirect: head and rest to an arena
 //!                                                       Tx: changes back into the buffer, its id on the TX ring
 //!                                                           or head and rest to Diverted::back, and by TxFront as any frame
 //! ```
@@ -12,8 +12,8 @@
 //! comes back only by the answer to that request ([`RxBuffers`](super::rx_buffers)). Frames that
 //! are sent leave in the order in which they came.
 //!
-//! What the back may do: as in `rx`. It can change bytes after the head was copied: on `Tx` they go
-//! back to it alone.
+//! What the back may do: as in `rx`. It can change bytes after the head was copied: with `Tx` they
+//! return to that same back alone.
 
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::LentPages;

@@ -13,8 +13,8 @@
 //! requests of the vif's owner: hash and table on the control ring, multicast addresses. A
 //! successor of our own back keeps all of it, and also state 4.
 //!
-//! What a back may do: leave 4 and come back as often as it likes. Each time costs it as much as
-//! us.
+//! What a back may do: leave 4 and come back as often as it likes. Each time costs it as much
+//! work as the front.
 
 use super::ctrl::CtrlFront;
 use super::shared::Shared;

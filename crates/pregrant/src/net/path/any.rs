@@ -1,8 +1,7 @@
 //! Any of the paths at the back, as one type, made from the list `paths!`: nothing to add here.
 //!
 //! ```text
-//!   Chain --> AnyPath --match, once a batch--> CopyPath, MapPath, GrefMappingPath, PersistentPath,
-//!                                              StagingPath, DataRingPath, ForeignPath, GuestCopyPath
+//!   Chain --> AnyPath --match, once a batch--> CopyPath, StagingPath ... each path's own type
 //! ```
 
 use super::PageExchange;

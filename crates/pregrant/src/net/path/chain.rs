@@ -2,7 +2,8 @@
 //! did not serve, and `copy` serves the rest.
 //!
 //! ```text
-//!   batch --> staging --rest--> data-ring --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
+//!   TX: batch --> data-ring, foreign --rest--> staging --rest--> gref-mapping --rest--> persistent, or map --rest--> copy
+//!   RX: batch --> the paths in the list's order ------------------------------------------------rest--> copy
 //! ```
 //! The order is that of [`TX_ORDER`](super::TX_ORDER) and [`RX_ORDER`](super::RX_ORDER). Requests
 //! that name their path by a flag go to paths that are asked first. State that both directions of a

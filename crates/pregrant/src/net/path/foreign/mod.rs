@@ -5,8 +5,8 @@
 //!   TX   frame, offset, size  --> guest's memory [frame * 4096 + offset] --memcpy--> arena
 //!   RX   mark | frame         <--memcpy-- burst
 //! ```
-//! The upper bound of what frames can cost: no grant, no list, no area. For the price of all
-//! isolation from the back: it is there where a platform can map a domain
+//! The upper bound of what frames can cost: no grant, no list, no area. The guest
+//! gives up all isolation from the back. The path is available only where a platform can map a domain
 //! ([`PeerMem::whole`](crate::platform::PeerMem::whole): the loopback, and one process), where the
 //! back's operator said so, and where the guest asks for it. Without, the same pages are granted as
 //! ordinary ones.

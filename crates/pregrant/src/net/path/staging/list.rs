@@ -4,8 +4,8 @@
 //! ```text
 //!   front: StagingArea --write--> list page   (granted read-only)   --read--> entries --validate--> Accepted
 //! ```
-//! All or nothing: one bad entry and the back ignores the extension for that queue; the vif goes on
-//! with ordinary grants. What a front may do: change the page while it is read. The page is read
+//! All or nothing for each direction: one bad entry, and its frames go by ordinary grants. Below
+//! revision 2 it costs both directions. What a front may do: change the page while it is read. The page is read
 //! once, and the copy validated.
 
 use crate::shm::SharedBytes;

@@ -1,10 +1,10 @@
 //! `staging`: buffers that the front grants, and the back maps, at connect (docs/protocol 3).
 //!
 //! ```text
-//!   front: list pages with an entry (id, gref, offset) for each slot --keys--> back: reads, judges, maps: all or nothing
+//!   front: list pages with an entry (id, gref, offset) for each buffer --keys--> back: reads, validates, maps
 //!   a request with reference 0 means: the bytes are in the buffer of its id
 //! ```
-//! Keys ([`keys`]): `feature-staging-grants` and `staging-grants-sizes` of the back;
+//! There may be more buffers than slots. Keys ([`keys`]): `feature-staging-grants` and `staging-grants-sizes` of the back;
 //! `{tx,rx}-data-ref%u` and `{tx,rx}-data-len` of the front; `staging-grants-active` of the back
 //! says which of the lists were accepted. Costs: a memory copy at each end and no grant operation
 //! for a frame that fits a buffer. What a peer may do: change a buffer at any time; what was copied
