@@ -72,8 +72,8 @@ pub struct BackArgs {
     /// Connect vifs to this: a tap each, or one switch in this process
     #[arg(long, value_name = "PORT", conflicts_with = "loopback")]
     port: Option<Port>,
-    /// At a switch, in whose turn frames of one guest go into the ring of another one that the same
-    /// worker serves (other workers' always in the receiver's)
+    /// At a switch, put one guest's frames into another guest's ring in the receiver's turn, or at
+    /// once in the sender's (where one worker serves both)
     #[arg(long, value_name = "CONTEXT", default_value = "worker", value_parser = choice(CONTEXTS, RxContext::name))]
     rx_context: RxContext,
     /// At a switch, let this guest (or this vif of it, or all) send with other MAC addresses than
@@ -84,7 +84,7 @@ pub struct BackArgs {
     /// overwrites an old one; may be repeated
     #[arg(long, value_name = "VIF=FILE", value_parser = capture)]
     capture: Vec<Wanted>,
-    /// How frames are passed to and from taps
+    /// How frames are written to taps and read from them
     #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TapWay::name))]
     #[arg(conflicts_with = "loopback")]
     tap_way: TapWay,
@@ -113,8 +113,8 @@ pub struct BackArgs {
     /// them
     #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.copy_below, value_parser = threshold())]
     copy_below: u32,
-    /// Let a tap read frames of more than so many bytes where they are, if their pages are mapped
-    /// (staging, persistent, gref-mapping); shorter ones are copied; 65535: copy all
+    /// Frames of more than so many bytes are not copied: the tap reads them in the guest's pages, if
+    /// these are mapped (staging, persistent, gref-mapping); 65535: copy all
     #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold(), conflicts_with = "loopback")]
     lend_from: u32,
     /// At a switch, copy frames of more than so many bytes once, from guest to guest, if the

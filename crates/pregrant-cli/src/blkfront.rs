@@ -68,8 +68,8 @@ pub struct BlkFrontArgs {
     /// requests
     #[arg(long, value_name = "N", default_value = "1", value_parser = ring_order)]
     ring_pages: u32,
-    /// Pages that one request has at most, or as many as the backend allows; up to 11 they need no
-    /// list
+    /// Pages that one request has at most, or as many as the backend allows; more than 11 need
+    /// indirect requests
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=INDIRECT_SEGMENTS_MAX as i64))]
     segments: u32,
     /// Grant pages for each request, instead of once for the backend to keep mapped

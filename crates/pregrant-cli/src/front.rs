@@ -96,7 +96,7 @@ pub struct FrontArgs {
     rx_only: bool,
     /// With --path staging: buffers of each direction and queue, as many as the ring has slots at
     /// least, and within what the backend takes; auto: as many as twice the private cache of a
-    /// processor holds, so that the two ends do not hand the same lines to and fro, and on Xen in
+    /// processor holds, so that the two ends do not pass the same cache lines to and fro, and on Xen in
     /// a quarter of what gntalloc grants
     #[arg(long, value_name = "N", default_value = "auto", value_parser = buffer_count)]
     buffers: BufferCount,
@@ -118,8 +118,8 @@ pub struct FrontArgs {
     /// summary on exit
     #[arg(long, value_name = "ACTION", value_parser = choice(HOOKS, action_name))]
     hook: Option<HookAction>,
-    /// With --tap: whether frames to the guest's kernel are copied first, or read by it in the
-    /// pages that the backend wrote to, but for their heads
+    /// With --tap: copy frames to the guest's kernel first, or let it read all but their heads in
+    /// the pages that the backend wrote to
     #[arg(long, value_name = "WAY", default_value = "copy", requires = "tap", conflicts_with_all = ["ping", "serve", "send", "hook"])]
     rx: RxWay,
     /// With --rx reference: bytes of a longer frame that are copied; all headers of one with a
@@ -132,7 +132,7 @@ pub struct FrontArgs {
     #[arg(long, value_name = "PAGES", requires = "tap", conflicts_with_all = ["ping", "serve", "send"], value_parser = clap::value_parser!(u32).range(2 * FRAME_PAGES as i64..=4096))]
     own_buffers: Option<u32>,
     /// How many frames to wait for before waking, 100 us at most: off, a number, or load: as many
-    /// as came last
+    /// as the last wake-up brought
     #[arg(long, value_name = "N", default_value_t = RxCoalescing::Off)]
     rx_coalesce: RxCoalescing,
     #[command(flatten)]

@@ -107,7 +107,7 @@ other domain still maps the page; it is freed once that lets go of it.")]
     Grants {
         #[command(flatten)]
         place: Place,
-        /// Only what this domain grants
+        /// Show only grants made by this domain
         #[arg(long, value_name = "DOMID")]
         domain: Option<u16>,
         /// A line of JSON for each row

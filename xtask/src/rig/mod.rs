@@ -37,8 +37,15 @@ pub use selection::Selection;
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Examples of pregrant-host that are played inside.
-const EXAMPLES: [&str; 6] =
-    ["conformance", "cycling_back", "datagrams", "domain_time", "misbehaviour", "store_transcript"];
+const EXAMPLES: [&str; 7] = [
+    "conformance",
+    "cycling_back",
+    "datagrams",
+    "domain_time",
+    "hostile_back",
+    "misbehaviour",
+    "store_transcript",
+];
 
 /// Where the rig keeps its things.
 pub(crate) struct Rig<'a> {

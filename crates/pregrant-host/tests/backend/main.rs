@@ -8,6 +8,7 @@
 
 mod bad_guests;
 mod control_ring;
+mod hostile_back;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod misbehaviour;
@@ -31,6 +32,7 @@ fn main() {
     machine::run(&[
         ("bad_guests", bad_guests::TESTS),
         ("control_ring", control_ring::TESTS),
+        ("hostile_back", hostile_back::TESTS),
         ("misbehaviour", misbehaviour::TESTS),
         ("rx_context", rx_context::TESTS),
         ("shares", shares::TESTS),

@@ -1,0 +1,33 @@
+//! A back that does all that it should not, on real Xen: what the front makes of each case, a line
+//! each.
+//!
+//! Root in dom0, where nothing else serves the vif: `hostile_back DOMID CASE`; without arguments
+//! the names of all cases. `cargo xtask rig 82` plays them against the kernel module.
+
+mod cases;
+
+use pregrant::DomId;
+use pregrant::xenbus::{Class, DeviceId};
+use pregrant::xenstore::Client;
+use pregrant_host::linux::Xen;
+use pregrant_host::xenstored::UnixTransport;
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let all = cases::all::<Xen, UnixTransport>();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [domid, name] = args.as_slice() else {
+        all.iter().for_each(|case| println!("{}", case.name));
+        return Ok(());
+    };
+    let id = DeviceId { class: Class::VIF, front: DomId(domid.parse()?), back: DomId(0), handle: 0 };
+    let case = all.iter().find(|case| case.name == name).ok_or("no such case")?;
+    let xen = Xen::open(DomId(0))?;
+    xen.ready_for_back()?;
+    let line = case.play(&xen, &mut Client::new(UnixTransport::find()?), id)?;
+    println!("{line}");
+    match cases::GOLDEN.lines().any(|golden| golden == line) {
+        true => Ok(()),
+        false => Err("on the loopback the front ends otherwise".into()),
+    }
+}

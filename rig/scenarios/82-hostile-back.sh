@@ -1,0 +1,39 @@
+# shows: what a back may do wrong to the kernel module: each case ends as on the loopback, without a splat or more than a line; the guest's other vif, on Linux's netback, goes on
+# seconds: 900
+# module: yes
+. /rig/module.sh
+bridge
+netback
+front_guest one 2 "vif=$(vif_line 2), $(vif_line 3)"
+id=$(xl domid one)
+module auto
+ip addr add 10.9.1.1/24 dev xenbr0
+ask one "ip link set eth1 up && ip addr add 10.9.1.2/24 dev eth1"
+within 20 ping -q -c 1 -W 5 10.9.1.2 || fail "the other vif does not answer"
+echo "vif-$id-0" > /sys/bus/xen-backend/drivers/vif/unbind || fail "netback keeps the vif"
+# It sends all the time, to an address that no one has to be asked for.
+ask one "(while :; do
+	ip link set eth0 up; ip addr add 10.9.0.2/24 dev eth0; ip neigh replace 10.9.0.1 lladdr 00:16:3e:00:00:ff dev eth0
+	ping -q -c 20 -i 0.05 -W 1 10.9.0.1 || sleep 0.1
+done) > /dev/null 2>&1 & echo \$! > /tmp/sender"
+ping -q -i 0.2 -W 5 10.9.1.2 > /run/ping & _ping=$!
+rm -f /run/cases
+for _case in $(hostile_back); do
+	ask one "dmesg | grep -c ."
+	_lines=$ANSWER
+	hostile_back "$id" "$_case" > /run/case 2>&1 || { cat /run/case; ask one "dmesg | tail -n 20"; fail "$_case: $(tail -n 1 /run/case)"; }
+	cat /run/case >> /run/cases
+	ask one "dmesg | grep -c ."
+	[ $((ANSWER - _lines)) -le 8 ] || fail "$_case: $((ANSWER - _lines)) lines in the guest's log"
+	ask one "! dmesg | grep -E 'WARNING|BUG|Oops|Call Trace'" || fail "$_case: the guest's kernel: $ANSWER"
+	# One that broke the protocol is served again only once the device is bound again.
+	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && echo vif-0 > /sys/bus/xen/drivers/pregrant/bind" || { ask one "dmesg | tail -n 20"; fail "$_case: not bound again"; }
+done
+kill -INT $_ping; wait $_ping
+_seen=$(grep received /run/ping)
+echo "$_seen" | grep -q ' 0% packet loss' || fail "the other vif lost pings: $_seen"
+ask one 'kill $(cat /tmp/sender)'
+ask one "[ \"\$(cat /proc/sys/kernel/tainted)\" = 12288 ]" || fail "the guest's kernel is tainted otherwise"
+note "$(grep -c ^CASE /run/cases) cases end as on the loopback: $(grep -c 'front=serves' /run/cases) are survived, $(grep -c 'front=closed' /run/cases) close the vif; the other vif meanwhile: ${_seen%%, time*}"
+ask one end
+over one || fail "the guest does not end"
