@@ -113,8 +113,8 @@ pub struct BackArgs {
     /// them
     #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.copy_below, value_parser = threshold())]
     copy_below: u32,
-    /// Frames of more than so many bytes are not copied: the tap reads them in the guest's pages, if
-    /// these are mapped (staging, persistent, gref-mapping); 65535: copy all
+    /// Frames of more than so many bytes are not copied: the tap reads them in the guest's pages,
+    /// if these are mapped (staging, persistent, gref-mapping); 65535: copy all
     #[arg(long, value_name = "BYTES", default_value_t = Thresholds::USUAL.lend_from, value_parser = threshold(), conflicts_with = "loopback")]
     lend_from: u32,
     /// At a switch, copy frames of more than so many bytes once, from guest to guest, if the

@@ -96,8 +96,8 @@ pub struct FrontArgs {
     rx_only: bool,
     /// With --path staging: buffers of each direction and queue, as many as the ring has slots at
     /// least, and within what the backend takes; auto: as many as twice the private cache of a
-    /// processor holds, so that the two ends do not pass the same cache lines to and fro, and on Xen in
-    /// a quarter of what gntalloc grants
+    /// processor holds, so that the two ends do not pass the same cache lines to and fro, and on
+    /// Xen in a quarter of what gntalloc grants
     #[arg(long, value_name = "N", default_value = "auto", value_parser = buffer_count)]
     buffers: BufferCount,
     /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says

@@ -34,7 +34,7 @@ type Play<P, T> = fn(&mut Vif<'_, P, T>) -> Result<()>;
 /// How long a front may take to any step: in an emulator on a busy machine, long.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long nothing has to happen for a front to be silent.
-const SILENCE: Duration = Duration::from_secs(8);
+const SILENCE: Duration = Duration::from_secs(20);
 /// Slots of a ring of one page.
 const SLOTS: u32 = 256;
 /// Honest answers that show that a front goes on.
@@ -249,7 +249,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
     /// Leaves a false index until the front has closed, or has had time to.
     fn is_seen(&mut self) -> Result<()> {
         self.notify();
-        let until = self.now() + SILENCE.as_nanos() as u64 / 4;
+        let until = self.now() + SILENCE.as_nanos() as u64;
         while self.state()? == XenbusState::Connected && self.now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -488,7 +488,7 @@ impl<P: Platform, T: Transport> Case<P, T> {
         let fate = match vif.kept {
             None => vif.fate()?,
             Some(before) => {
-                std::thread::sleep(SILENCE / 4);
+                std::thread::sleep(SILENCE / 10);
                 if vif.sum() == before { "left-its-pages" } else { "used-its-pages" }
             }
         };

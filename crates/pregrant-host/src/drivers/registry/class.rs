@@ -372,7 +372,8 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     }
 }
 
-/// Declares each call of [`AnyBack`], and says which one of [`Back`], or of the device in it, it is.
+/// Declares each call of [`AnyBack`], and says which one of [`Back`], or of the device in it, it
+/// is.
 macro_rules! any_back {
     ($(fn $call:ident([$($by:tt)+] $me:ident $(, $arg:ident: $of:ty)*) $(-> $to:ty)? = $is:expr;)*) => {
         /// The handshake of a device of any class; see [`Back`] for each.

@@ -15,8 +15,8 @@
 //! first turn that sees it wait.
 //!
 //! What a guest may do: post nothing, or too little. Free slots are compared with those that the
-//! next frame *needs*: a guest cannot hide a stall by one slot that is always posted (XSA-392). Its link goes down,
-//! and what is sent to it is dropped early.
+//! next frame *needs*: a guest cannot hide a stall by one slot that is always posted (XSA-392). Its
+//! link goes down, and what is sent to it is dropped early.
 
 /// How long the back waits for a guest's RX slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,9 +12,9 @@
 //!
 //! Invariants: pages that were lent are unmapped when the port's call is over, or, of frames that
 //! it keeps, when its [`Completions`] has completed them or has given them up. Before a queue ends,
-//! it asks the port to give up what the port keeps. Until then their requests are not answered, and count as
-//! in flight for a successor. A guest whose port keeps frames for ever has a queue that stands;
-//! no other guest waits. So has one whose port has [no room](FramePort::takes).
+//! it asks the port to give up what the port keeps. Until then their requests are not answered, and
+//! count as in flight for a successor. A guest whose port keeps frames for ever has a queue that
+//! stands; no other guest waits. So has one whose port has [no room](FramePort::takes).
 
 use super::Polled;
 use super::credit::Credit;

@@ -6,9 +6,9 @@
 //!     ^              '----answer, sent on--> TX, by its id --answer of TX taken--.
 //!     '--------------------------------------------------------------------------'
 //! ```
-//! Where there are more buffers than slots, spare ones are posted first in, first out, so the posted
-//! ones move through all; else the one that came back last is posted first, and a slot keeps its
-//! buffer.
+//! Where there are more buffers than slots, spare ones are posted first in, first out, so the
+//! posted ones move through all; else the one that came back last is posted first, and a slot keeps
+//! its buffer.
 //!
 //! Invariants: a buffer is in one place: it has a slot, is spare, or is on TX ([`RxBuffers::holds`]
 //! counts them). The id of an RX request is its buffer's number, so a slot without a buffer is not

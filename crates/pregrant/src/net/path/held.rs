@@ -15,8 +15,8 @@
 //! | [`PayloadSource`](crate::port::PayloadSource), [`Completions`](crate::port::Completions) | the chain, for a port; the port, for a queue |
 //!
 //! The pages of [`staging`](super::staging), [`gref_mapping`](super::gref_mapping) and
-//! [`persistent`](super::persistent) stay mapped. Each of these says which page a slot uses, and the
-//! page's reference. [`map`](super::map) maps its pages for a batch.
+//! [`persistent`](super::persistent) stay mapped. Each of these says which page a slot uses, and
+//! its reference. [`map`](super::map) maps its pages for a batch.
 //!
 //! Invariants:
 //! - A frame is lent whole or not at all. Its head is private, and has all headers that a reader

@@ -6,10 +6,10 @@
 //!   RX   mark | frame         <--memcpy-- burst
 //! ```
 //! The upper bound of what frames can cost: no grant, no list, no area. The guest
-//! gives up all isolation from the back. The path is available only where a platform can map a domain
-//! ([`PeerMem::whole`](crate::platform::PeerMem::whole): the loopback, and one process), where the
-//! back's operator said so, and where the guest asks for it. Without, the same pages are granted as
-//! ordinary ones.
+//! gives up all isolation from the back. The path is available only where a platform can map a
+//! domain ([`PeerMem::whole`](crate::platform::PeerMem::whole): the loopback, and one process),
+//! where the back's operator said so, and where the guest asks for it. Without, the same pages are
+//! granted as ordinary ones.
 //!
 //! What a peer may do. The back: everything to the guest. The guest: name any of its own frames,
 //! among them rings, grant table, and one page twice: the back copies only, and checks each number

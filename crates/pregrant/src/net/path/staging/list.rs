@@ -4,9 +4,9 @@
 //! ```text
 //!   front: StagingArea --write--> list page   (granted read-only)   --read--> entries --validate--> Accepted
 //! ```
-//! All or nothing for each direction: one bad entry, and its frames go by ordinary grants. Below
-//! revision 2 it costs both directions. What a front may do: change the page while it is read. The page is read
-//! once, and the copy validated.
+//! All or nothing for each direction: one bad entry, and its frames go by ordinary grants.
+//! Below revision 2 it costs both directions. What a front may do: change the page while it is
+//! read. The page is read once, and the copy validated.
 
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};

@@ -4,11 +4,11 @@
 //!   front: list pages with an entry (id, gref, offset) for each buffer --keys--> back: reads, validates, maps
 //!   a request with reference 0 means: the bytes are in the buffer of its id
 //! ```
-//! There may be more buffers than slots. Keys ([`keys`]): `feature-staging-grants` and `staging-grants-sizes` of the back;
-//! `{tx,rx}-data-ref%u` and `{tx,rx}-data-len` of the front; `staging-grants-active` of the back
-//! says which of the lists were accepted. Costs: a memory copy at each end and no grant operation
-//! for a frame that fits a buffer. What a peer may do: change a buffer at any time; what was copied
-//! counts.
+//! There may be more buffers than slots. Keys ([`keys`]): `feature-staging-grants` and
+//! `staging-grants-sizes` of the back; `{tx,rx}-data-ref%u` and `{tx,rx}-data-len` of the front;
+//! `staging-grants-active` of the back says which of the lists were accepted. Costs: a memory copy
+//! at each end and no grant operation for a frame that fits a buffer. What a peer may do: change a
+//! buffer at any time; what was copied counts.
 
 pub mod accept;
 pub mod back;
