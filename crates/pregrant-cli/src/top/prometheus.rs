@@ -346,6 +346,13 @@ fn of_queues(backs: &[&BackStatus]) -> Vec<Metric> {
             ),
             |d| d.gso_checksum_fixups,
         ),
+        (
+            Metric::counter(
+                "pregrant_queue_lent_frames_total",
+                "Frames of bursts that were copied once, out of another guest's pages.",
+            ),
+            |d| d.lent,
+        ),
         (Metric::counter("pregrant_queue_notifications_total", "Events sent to the guest."), |d| {
             d.notifications
         }),

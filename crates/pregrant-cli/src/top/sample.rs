@@ -31,6 +31,7 @@ fn dir(path: &str, frames: u64, drops: [(&str, u64); 2]) -> DirStatus {
         data_ring_most: 0,
         foreign: 0,
         guest_copy: 0,
+        lent: 0,
         batches: frames / 10,
         notifications: frames / 20,
         grant_copies: if path == "staging" { 0 } else { frames },

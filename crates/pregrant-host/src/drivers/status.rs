@@ -358,6 +358,9 @@ pub struct DirStatus {
     /// RX: frames in pages that the backend lent, for the guest to copy.
     #[serde(default)]
     pub guest_copy: u64,
+    /// RX: of bursts that were copied once, out of another guest's pages.
+    #[serde(default)]
+    pub lent: u64,
     /// Batches published.
     pub batches: u64,
     /// Events sent to the guest.
@@ -397,6 +400,7 @@ impl DirStatus {
             data_ring_most: stats.most_bytes,
             foreign: stats.foreign,
             guest_copy: stats.guest_copy,
+            lent: stats.lent,
             batches: stats.batches,
             notifications: stats.notifications,
             grant_copies: stats.grant_ops.copies,

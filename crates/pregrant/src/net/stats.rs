@@ -149,7 +149,7 @@ paths!(counters {
     /// Large segments from the peer whose checksum was not blank, and was made so (Linux:
     /// `rx_gso_checksum_fixup`).
     gso_checksum_fixups,
-    /// At a back, RX: frames that were copied from another guest's pages.
+    /// At a back, RX: frames of bursts that were copied once, out of another guest's pages.
     lent,
     /// Multicast frames that the guest does not want to hear.
     filtered,
