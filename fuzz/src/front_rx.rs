@@ -316,10 +316,6 @@ impl Game {
                 let twice = self.on_tx.values().any(|other| *other == buffer);
                 assert!(!twice && self.tx.sends_on(), "buffer {buffer} is sent on twice");
                 self.on_tx.insert(req.id, buffer);
-                let area = self.rx.chain().staging().expect("RX buffers");
-                assert!(u32::from(buffer) < area.entries());
-                bytes.extend(bytes_of(area.bytes(), area.start(buffer) + req.offset as usize, len));
-                return (bytes, gso);
             }
             if !is_first {
                 bytes.extend(self.sent_bytes(&req, len));
@@ -341,6 +337,11 @@ impl Game {
     }
 
     fn sent_bytes(&self, req: &TxRequest, len: usize) -> Vec<u8> {
+        if let Some(&buffer) = self.on_tx.get(&req.id) {
+            let area = self.rx.chain().staging().expect("RX buffers");
+            assert!(u32::from(buffer) < area.entries());
+            return bytes_of(area.bytes(), area.start(buffer) + req.offset as usize, len);
+        }
         match (req.gref, self.tx.chain().staging()) {
             (0, Some(area)) => bytes_of(area.bytes(), area.start(req.id) + req.offset as usize, len),
             (gref, _) => granted(&self.rig, gref, req.offset, len).expect("a granted page"),

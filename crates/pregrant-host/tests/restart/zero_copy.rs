@@ -13,13 +13,13 @@ use std::time::Duration;
 const FRAMES: u64 = 400;
 
 pub fn buffers_that_are_sent_on_outlive_backs_that_die_at_each_point() {
-    let len = DataLen::new(2048);
-    let config =
-        FrontConfig { staging: Buffers { sent_on: true, ..Buffers::of(len, len) }, ..FrontConfig::default() };
     // Batches of RX and of TX are counted together: early ones and late ones of either.
     for (point, batch) in POINTS.into_iter().flat_map(|point| [2, 5, 8, 21].map(|batch| (point, batch))) {
-        for size in [64, 1514] {
+        for (size, len) in [(64, 2048), (1514, 2048), (5000, 65535), (65535, 65535)] {
             alive();
+            let len = DataLen::new(len);
+            let staging = Buffers { sent_on: true, ..Buffers::of(len, len) };
+            let config = FrontConfig { staging, ..FrontConfig::default() };
             let what = format!("{size} bytes, {point} of batch {batch}");
             let world = World::new();
             world.log.set(Word::Size, size);

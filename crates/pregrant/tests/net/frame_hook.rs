@@ -8,22 +8,23 @@ use pregrant::net::back::{BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::hook::HOOK_ROOM;
 use pregrant::net::front::{Diverted, FrontConfig, FrontVif, HookAction, HookFrame, HookStats};
+use pregrant::net::path::PathConfig;
 use pregrant::net::path::staging::accept::Heads;
 use pregrant::net::path::staging::keys::Offer;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::staging::wanted::Buffers;
-use pregrant::net::path::{AnyPath, FrontPath, PathConfig, StagingPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{NetRx, NetTx, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
-use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxResponse, TXF_MORE_DATA, TXF_STAGING_BUFFER, TxRequest};
+use pregrant::wire::netif::{
+    RSP_ERROR, RSP_OKAY, RXF_MORE_DATA, RxResponse, TXF_MORE_DATA, TXF_STAGING_BUFFER,
+};
 use pregrant::{GrantRef, PeerFault};
 use rig::bus::{MapBus, connect, device};
-use rig::model::Slot;
 use rig::raw_back::RawBack;
-use rig::{GUEST, HOST, Rig, SLOTS, TestPort, Way};
+use rig::{GUEST, HOST, SLOTS, TestPort};
 
 /// xorshift64*, from a fixed seed.
 struct Dice(u64);
@@ -343,6 +344,55 @@ fn what_is_sent_on_as_it_is() {
     }
 }
 
+/// So does one of several slots, in all of its buffers, where each slot is staged.
+#[test]
+fn a_frame_of_several_slots_goes_back_in_its_buffers() {
+    let segment = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
+    let unfinished = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
+    for (len, headroom, grow, offload, data_len, sent_on) in [
+        (4096, 0, 0, Offload::default(), 65535, true),
+        (4097, 0, 0, unfinished, 65535, true),
+        (9000, 0, 0, segment, 65535, true),
+        (65535, 0, 0, segment, 65535, true),
+        (1500, 0, 0, segment, 65535, true),
+        (65000, 256, 256, segment, 65535, true),
+        (65000, 0, -14, segment, 65535, true),
+        (5000, 0, 14, Offload::default(), 65535, false),
+        (4097, 0, 0, Offload::default(), 4096, false),
+        (9000, 0, 0, segment, 2048, false),
+    ] {
+        let what = format!("{len} bytes behind {headroom}, {grow} more, buffers of {data_len}");
+        let mut stand = Stand::new(FrontConfig { headroom, ..config(data_len) }, revision(3), 1);
+        let due = |k: u64| match usize::try_from(grow) {
+            Ok(n) => [vec![9; n], frame(k, len)].concat(),
+            Err(_) => frame(k, len).split_off(14),
+        };
+        for turn in 0..40 {
+            stand.port.gives.extend((0..2).map(|k| (frame(2 * turn + k, len), offload)));
+            stand.give(&[]);
+            let Stand { guest, front, out, diverted, .. } = &mut stand;
+            let seen = front.queue_mut(0).unwrap().recv_hooked(guest, out, diverted, (1, 64), |f| {
+                assert!(if grow < 0 { f.shrink(14) } else { f.grow(grow as usize) });
+                if grow > 0 {
+                    f.head_mut()[..grow as usize].fill(9);
+                }
+                HookAction::Tx
+            });
+            assert_eq!(seen, Ok(2), "{what}");
+            stand.said.sent_on += 2;
+            stand.turn();
+            for (k, (bytes, offload_then)) in stand.port.took.drain(..).enumerate() {
+                assert!(bytes == due(2 * turn + k as u64) && offload_then == offload, "{what}");
+            }
+        }
+        let stats = stand.front.queue(0).unwrap().hook_stats();
+        let (on, copied) = if sent_on { (80, 0) } else { (0, 80) };
+        assert_eq!((stats.sent_on, stats.sent_copied, stats.unsent), (on, copied, 0), "{what}");
+        assert_eq!(stand.front.queue(0).unwrap().rx().buffers().holds(), [256, 256, 0], "{what}");
+        stand.close();
+    }
+}
+
 /// With a back that answers nothing RX goes on for as long as there are TX ids, and then frames are
 /// dropped, and counted.
 #[test]
@@ -384,12 +434,16 @@ struct Liar {
 
 impl Liar {
     fn new() -> Self {
+        Self::of(2048)
+    }
+
+    fn of(len: u32) -> Self {
         let xen = LocalXen::new();
         let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
         let (mut bus, bb) = device();
         bb.own.borrow_mut().extend(BackFeatures::default().pairs());
         bb.own.borrow_mut().insert("state".into(), "2".into());
-        let mut front = FrontVif::new(HOST, config(2048), false);
+        let mut front = FrontVif::new(HOST, config(len), false);
         front.step(&guest, &mut bus).expect("keys");
         for (key, text) in [("staging-grants-active", "1"), ("state", "4")] {
             bb.own.borrow_mut().insert(key.into(), text.into());
@@ -407,7 +461,7 @@ impl Liar {
         let tx = raw::<NetTx>(map("tx-ring-ref", Access::ReadWrite));
         let rx = raw::<NetRx>(map("rx-ring-ref", Access::ReadWrite));
         let list = staging_list::read(&map("rx-data-ref0", Access::ReadOnly), 512);
-        let list = staging_list::validate(&list, 256, DataLen::new(2048).expect("a length")).expect("a list");
+        let list = staging_list::validate(&list, 256, DataLen::new(len).expect("a length")).expect("a list");
         let pages = host.map(GUEST, &list.refs, Access::ReadWrite).expect("they are granted");
         drop(keys);
         let buffers = (pages, list.place);
@@ -476,6 +530,75 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
         assert_eq!(liar.front.queue(0).unwrap().rx().buffers().holds(), before);
         liar.close();
     }
+}
+
+/// A frame of several slots as no honest back lays it out: sent on where TX can say it, else copied,
+/// or a fault; each of its buffers comes back by its own answer.
+#[test]
+fn slots_of_any_kind_are_sent_on_or_copied() {
+    for (parts, on) in [
+        (&[(0, 4096), (0, 4096), (100, 1)][..], true),
+        (&[(64, 0), (64, 14), (4095, 1), (5, 0)], true),
+        (&[(0, 20); 18], true),
+        (&[(0, 20); 19], false),
+        (&[(0, 13), (0, 100)], false), // TX has the header in its first slot
+    ] {
+        let mut liar = Liar::of(65535);
+        for (k, (offset, status)) in parts.iter().enumerate() {
+            let place = liar.buffers.1[k] as usize + usize::from(*offset);
+            assert!(liar.buffers.0.copy_in(place, &vec![k as u8; *status as usize]));
+            let flags = if k + 1 < parts.len() { RXF_MORE_DATA } else { 0 };
+            liar.rx.answer_rx(RxResponse { id: 0, offset: *offset, flags, status: *status });
+        }
+        assert_eq!(liar.receive(HookAction::Tx), Ok(1));
+        let stats = liar.front.queue(0).unwrap().hook_stats();
+        assert_eq!((stats.sent_on, stats.sent_copied), (on.into(), (!on).into()), "{parts:?}");
+        let holds = |liar: &Liar| liar.front.queue(0).unwrap().rx().buffers().holds();
+        if !on {
+            assert_eq!(holds(&liar), [256, 256, 0], "{parts:?}");
+            liar.close();
+            continue;
+        }
+        let filled: Vec<_> = parts.iter().enumerate().filter(|(_, (_, len))| *len > 0).collect();
+        let sent: Vec<_> = (0..filled.len() as u32).map(|k| liar.tx.tx(k)).collect();
+        assert_eq!(liar.tx.ring.load(Word::ReqProd), sent.len() as u32);
+        for (k, (req, (slot, (offset, len)))) in sent.iter().zip(&filled).enumerate() {
+            let more = if k + 1 < sent.len() { TXF_MORE_DATA } else { 0 };
+            let total: i16 = parts.iter().map(|(_, len)| len).sum();
+            let size = if k == 0 { total } else { *len };
+            let due = (TXF_STAGING_BUFFER | more, 256 + *slot as u32, *offset, size as u16);
+            assert_eq!((req.flags, req.gref, req.offset, req.size), due, "{parts:?}, request {k}");
+        }
+        for (k, req) in sent.iter().enumerate().rev() {
+            assert_eq!(holds(&liar)[2], k + 1, "{parts:?}");
+            liar.tx.answer_tx(req.id, if k == 0 { RSP_ERROR } else { RSP_OKAY });
+            assert_eq!(liar.front.queue_mut(0).unwrap().reclaim(&liar.guest, 1), Ok(1));
+        }
+        assert_eq!(holds(&liar), [256, 256, 0]);
+        liar.close();
+    }
+    // A part that is not in its buffer: a fault, and none of the frame was sent.
+    let mut liar = Liar::of(65535);
+    for (offset, flags) in [(0, RXF_MORE_DATA), (4000, 0)] {
+        liar.rx.answer_rx(RxResponse { id: 0, offset, flags, status: 97 });
+    }
+    assert_eq!(liar.receive(HookAction::Tx), Err(PeerFault::BadResponse { offset: 4000, status: 97 }));
+    assert_eq!(liar.tx.ring.load(Word::ReqProd), 0);
+    liar.close();
+    // No room for all of its slots: none is sent.
+    let mut liar = Liar::of(65535);
+    for k in 0..17 * 15 {
+        let flags = if k % 15 < 14 { RXF_MORE_DATA } else { 0 };
+        liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags, status: 60 });
+    }
+    assert_eq!(liar.receive(HookAction::Tx), Ok(17));
+    for flags in [RXF_MORE_DATA, 0] {
+        liar.rx.answer_rx(RxResponse { id: 0, offset: 0, flags, status: 60 });
+    }
+    assert_eq!(liar.receive(HookAction::Tx), Ok(1));
+    let stats = liar.front.queue(0).unwrap().hook_stats();
+    assert_eq!((stats.sent_on, stats.unsent, liar.front.in_flight(0)), (17, 1, 255));
+    liar.close();
 }
 
 #[test]
@@ -600,85 +723,4 @@ fn a_slot_without_a_buffer_is_waited_for() {
     let [posted, _, on_tx] = stand.front.queue(0).unwrap().rx().buffers().holds();
     assert!(posted == slots && on_tx == 0, "{posted} slots are posted again, {on_tx} buffers are on TX");
     stand.close();
-}
-
-/// A front may name any buffer of either list, also one that is posted: it sends what stands there,
-/// and nothing else of anybody.
-#[test]
-fn a_front_that_names_buffers_as_it_likes() {
-    let rig = Rig::new();
-    let way = Way::Staging(256);
-    let (tx_area, tx_buffers) = rig.stage(way, Access::ReadOnly, 0).expect("staging");
-    let (rx_area, rx_buffers) = rig.stage_some(way, Access::ReadWrite, 256, 300).expect("staging");
-    for (area, of) in [(&tx_area, 0u8), (&rx_area, 100)] {
-        for id in 0..area.entries() {
-            let fill = vec![of.wrapping_add(id as u8); area.slot_bytes()];
-            assert!(area.bytes().copy_in(area.start(id as u16), &fill));
-        }
-    }
-    let rx = StagingPath::new(rx_buffers);
-    let by_list = AnyPath::Staging(StagingPath::new(tx_buffers).with_received(&rx));
-    let mut g = rig.tx_model_by(by_list.into(), Some(tx_area), u32::MAX - 1, 2);
-    let named = |id: u16, gref, offset, size, more: u16| {
-        Slot::Data(TxRequest { gref, offset, flags: TXF_STAGING_BUFFER | more, id, size })
-    };
-    let plain = Slot::Data(TxRequest { gref: 0, offset: 0, flags: 0, id: 0, size: 60 });
-    for (slots, status, bytes) in [
-        (vec![named(7, 256, 0, 60, 0)], RSP_OKAY, Some(vec![100; 60])),
-        (vec![named(7, 555, 196, 60, 0)], RSP_OKAY, Some(vec![(100u8).wrapping_add(43); 60])),
-        (vec![named(7, 3, 0, 256, 0)], RSP_OKAY, Some(vec![3; 256])),
-        (
-            vec![named(7, 257, 0, 120, TXF_MORE_DATA), named(8, 5, 0, 60, 0)],
-            RSP_OKAY,
-            Some([[101; 60], [5; 60]].concat()),
-        ),
-        (vec![named(7, 556, 0, 60, 0)], RSP_ERROR, None),
-        (vec![named(7, 256, 197, 60, 0)], RSP_ERROR, None),
-        (vec![named(7, 256, 0, 257, 0)], RSP_ERROR, None),
-        (vec![named(7, 65535, 0, 60, 0)], RSP_ERROR, None),
-        (vec![named(7, 65536, 0, 60, 0)], RSP_ERROR, None),
-        (vec![named(7, u32::MAX, 0, 60, 0)], RSP_ERROR, None),
-        // An id of the RX list is no request's own, whatever it is called by name.
-        (vec![Slot::Data(TxRequest { gref: 0, offset: 0, flags: 0, id: 261, size: 60 })], RSP_ERROR, None),
-        // One buffer twice in a frame, by its own id and by its name.
-        (vec![named(7, 256, 0, 120, TXF_MORE_DATA), named(8, 256, 0, 60, 0)], RSP_ERROR, None),
-        (vec![plain], RSP_OKAY, Some(vec![0; 60])),
-    ] {
-        g.model.play(&slots);
-        assert_eq!(g.run(), Ok(()));
-        let answers = g.model.answers().expect("answers by the rules").remove(0);
-        assert!(answers.iter().all(|s| *s == status), "{slots:?}: {answers:?}");
-        let took: Vec<_> = g.port.took.drain(..).map(|(bytes, _)| bytes).collect();
-        assert!(took == bytes.into_iter().collect::<Vec<_>>(), "{slots:?}: {took:?}");
-    }
-    // Twice in a batch: the second is none of the queue's frames.
-    g.model.play(&[named(1, 300, 0, 60, 0)]);
-    g.model.play(&[named(2, 300, 0, 60, 0)]);
-    assert_eq!(g.run(), Ok(()));
-    assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY], vec![RSP_ERROR]]));
-    assert_eq!(rig.xen.counts().copies, 0, "a name is no grant");
-    g.close();
-    drop(rx);
-    for granted in rx_area.into_granted() {
-        assert!(granted.release(&rig.guest).is_ok(), "the back still maps a staging page");
-    }
-    rig.assert_empty();
-}
-
-/// Where it was not negotiated the flag means nothing, and the reference is a grant, as it was.
-#[test]
-fn without_the_revision_a_name_is_a_grant() {
-    let rig = Rig::new();
-    let mut g = rig.tx_model(Way::Staging(256), 0, 2);
-    let gref = g.refs[1].0;
-    let name = |gref| TxRequest { gref, offset: 0, flags: TXF_STAGING_BUFFER, id: 0, size: 60 };
-    g.model.play(&[Slot::Data(name(gref))]);
-    assert_eq!(g.run(), Ok(()));
-    assert_eq!(g.model.answers(), Ok(vec![vec![RSP_OKAY]]));
-    assert!(g.port.took[0].0 == g.content(1, 0, 60));
-    g.model.play(&[Slot::Data(name(gref + 1000))]);
-    assert_eq!(g.run(), Ok(()));
-    assert_eq!(g.model.answers(), Ok(vec![vec![RSP_ERROR]]));
-    g.close();
-    rig.assert_empty();
 }

@@ -26,6 +26,7 @@ mod lent;
 mod lent_standing;
 mod model_front;
 mod multicast_extras;
+mod named_buffers;
 mod netif_rules;
 mod netif_rules_rx;
 mod offload;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   answers --first 256 bytes--> HookFrame --action---> Pass, Redirect: head and rest to an arena
-//!                                                       Tx: changes back into the buffer, its id on the TX ring
+//!                                                       Tx: changes back into the buffers, their ids on the TX ring
 //!                                                           or head and rest to Diverted::back, and by TxFront as any frame
 //! ```
 //! A frame's memory is found as in [`rx`](super::rx).
@@ -21,14 +21,15 @@ use super::receiver::{bad_part, copy_part};
 use super::rx::{RxFront, counted, counted_named, memories};
 use super::rx_answers::{Part, blank_newest, fault, offload_of};
 use super::rx_buffers::RxBuffers;
-use super::tx::TxFront;
+use super::tx::{SentPart, TxFront};
+use super::tx_slots::NO_ID;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontPath, NamedPath};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
 use crate::shm::SharedBytes;
-use crate::wire::netif::MIN_FRAME;
+use crate::wire::netif::{MIN_FRAME, NR_SLOTS_MIN};
 use core::ops::Range;
 
 /// What a hooked queue receives with.
@@ -52,7 +53,7 @@ trait Place<P: Platform> {
     /// Its bytes from `skip` on, as much as `dst` has room for. All of its parts are checked.
     /// False: its memory is gone.
     fn copy(&self, p: &P, slots: &Slots<'_>, skip: usize, dst: &mut [u8]) -> Result<bool, PeerFault>;
-    /// Sends the buffer that it is in on, or drops it for want of room on TX. False: it has to be
+    /// Sends the buffers that it is in on, or drops it for want of room on TX. False: it has to be
     /// copied.
     fn send_on(&self, slots: &mut Slots<'_>, to: &mut Hooked<'_, P>, frame: &HookFrame) -> bool;
 }
@@ -303,7 +304,7 @@ impl Slots<'_> {
         Ok(true)
     }
 
-    /// Sends the buffer on that a frame of one part is in.
+    /// Sends the buffer on that a plain frame of one part is in.
     #[inline(always)]
     fn send_on<P: Platform, F: FrontPath<P>>(
         &mut self,
@@ -336,6 +337,67 @@ impl Slots<'_> {
         let sent = to.tx.send_on(buffer, (offset as u16, len as u16), frame.offload);
         if sent {
             self.buffers.send_on(part.slot);
+            to.stats.sent_on += 1;
+        }
+        sent
+    }
+}
+
+impl Slots<'_> {
+    /// Sends the buffers on that a frame of several parts, or a large segment, is in.
+    fn send_parts_on<P: Platform, F: FrontPath<P>>(
+        &mut self,
+        to: &mut Hooked<'_, P>,
+        frame: &HookFrame,
+        path: &F,
+        parts: &[Part],
+    ) -> bool {
+        let (len, offload) = (frame.len(), frame.offload);
+        let gso = offload.gso_type != 0;
+        // A checksum that is to be made blank is the whole frame's.
+        if path.buffers() == 0 || !to.tx.sends_on() || gso && !offload.csum_blank {
+            return false;
+        }
+        let (mut room, mut nr) = ([SentPart::default(); NR_SLOTS_MIN], 0);
+        // The first one has what the hook put ahead of the frame, and all of an Ethernet header.
+        let (mut grown, mut least) = (frame.grown(), MIN_FRAME);
+        for part in parts.iter().filter(|part| part.len > 0) {
+            let offset = usize::from(part.offset).checked_add_signed(-grown);
+            let len = usize::from(part.len).checked_add_signed(grown).filter(|len| *len >= least);
+            let (Some(offset), Some(len), Some(place)) = (offset, len, room.get_mut(nr)) else {
+                return false;
+            };
+            let buffer = self.buffers.of(part.slot);
+            if buffer == NO_ID || offset + len > path.slot_bytes() {
+                return false;
+            }
+            *place = SentPart { slot: part.slot, buffer, offset: offset as u16, len: len as u16 };
+            (grown, least, nr) = (0, 1, nr + 1);
+        }
+        let parts = room.get(..nr).unwrap_or_default();
+        if !to.tx.takes(len, nr, offload.gso_type) {
+            return false;
+        }
+        // Frames that are copied came first.
+        to.send_copies();
+        if !to.tx.has_room_for(nr, gso.into()) {
+            to.stats.unsent += 1;
+            return true;
+        }
+        if frame.is_changed() {
+            let mut head = frame.head();
+            for part in parts {
+                let (now, later) = head.split_at(head.len().min(part.len.into()));
+                let fits = path.bytes().copy_in(path.start(part.buffer) + usize::from(part.offset), now);
+                debug_assert!(fits, "a buffer is in its region");
+                head = later;
+            }
+        }
+        let sent = to.tx.send_parts_on(parts, offload);
+        if sent {
+            parts.iter().for_each(|part| {
+                self.buffers.send_on(part.slot);
+            });
             to.stats.sent_on += 1;
         }
         sent
@@ -391,8 +453,11 @@ impl<P: Platform> Place<P> for Long<'_, P> {
     }
 
     fn send_on(&self, slots: &mut Slots<'_>, to: &mut Hooked<'_, P>, frame: &HookFrame) -> bool {
-        let (Memory::Slots(memory, _), [part]) = (self.memory, self.parts) else { return false };
-        with_path!(memory, path => slots.send_on(to, frame, path, *part))
+        let Memory::Slots(first, rest) = self.memory else { return false };
+        if self.parts.len() > 1 && !core::ptr::eq(first, rest) {
+            return false; // its head alone is in a buffer
+        }
+        with_path!(first, path => slots.send_parts_on(to, frame, path, self.parts))
     }
 }
 

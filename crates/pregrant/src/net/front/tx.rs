@@ -63,6 +63,16 @@ struct SentOn {
 
 const NO_BUFFER: u16 = u16::MAX;
 
+/// A slot's part of a frame that is sent on, in its buffer.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct SentPart {
+    /// The RX slot that it came in.
+    pub slot: u16,
+    pub buffer: u16,
+    pub offset: u16,
+    pub len: u16,
+}
+
 impl<P: Platform> TxSlots<P> {
     /// Tells the paths ahead of the heads of a run.
     #[inline(never)]
@@ -203,6 +213,50 @@ impl<P: Platform> TxFront<P> {
         let (gref, flags) = (u32::from(first_id + buffer), flags_of(&offload) | SENT_ON.1);
         slots.ring.push(&TxRequest { gref, offset, flags, id, size: len });
         slots.stats.bytes += u64::from(len);
+        slots.stats.handed_on_by(SENT_ON.0, 1);
+        true
+    }
+
+    /// Whether the back takes such a frame.
+    pub(crate) fn takes(&self, len: usize, slots: usize, gso_type: u8) -> bool {
+        let limits = self.slots.limits;
+        len <= MAX_FRAME && limits.allow(len, gso_type) && (slots == 1 || limits.sg)
+    }
+
+    /// Whether there is room now for a frame of so many slots, and as many extras behind the first.
+    pub(crate) fn has_room_for(&self, slots: usize, extras: usize) -> bool {
+        self.slots.free.len() as usize >= slots && self.slots.ring.free() as usize >= slots + extras
+    }
+
+    /// As [`send_on`](Self::send_on), for a frame that is in several RX buffers.
+    #[must_use]
+    pub(crate) fn send_parts_on(&mut self, parts: &[SentPart], offload: Offload) -> bool {
+        let Some(first_id) = self.sent_on.first_id else { return false };
+        let gso = offload.gso_type != 0;
+        let total: usize = parts.iter().map(|part| usize::from(part.len)).sum();
+        if total > MAX_FRAME || !self.has_room_for(parts.len(), gso.into()) {
+            return false;
+        }
+        let slots = &mut self.slots;
+        for (k, part) in parts.iter().enumerate() {
+            let id = slots.free.take();
+            slots.note_sent(id);
+            if let Some(of_id) = self.sent_on.buffers.get_mut(usize::from(id)) {
+                *of_id = part.buffer;
+            }
+            let more = if k + 1 < parts.len() { TXF_MORE_DATA } else { 0 };
+            let (gref, offset) = (u32::from(first_id + part.buffer), part.offset);
+            let mut req = TxRequest { gref, offset, flags: SENT_ON.1 | more, id, size: part.len };
+            if k == 0 {
+                req.size = total as u16;
+                req.flags |= flags_of(&offload) | if gso { TXF_EXTRA_INFO } else { 0 };
+            }
+            slots.ring.push(&req);
+            if k == 0 && gso {
+                slots.push_gso(&offload);
+            }
+        }
+        slots.stats.bytes += total as u64;
         slots.stats.handed_on_by(SENT_ON.0, 1);
         true
     }
