@@ -291,6 +291,19 @@ fn bench_hook_loses_nothing_and_sends_frames_on_in_their_buffers() {
         nothing_went_wrong(line);
         assert!(number(line, "frames") > 0.0 && number(line, "grant_copies") == 0.0, "{line}");
     }
+    // Other paths, queues, and frames of several slots, which go back in all of their buffers.
+    let args = ["--size", "64,65535", "--path", "staging,copy", "--queues", "4", "--seconds", "0.05"];
+    let json = File::new("hook-more.jsonl");
+    let out = pregrant(&[&["bench", "hook", "--repeats", "1", "--json", json.path()], &args[..]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stdout).contains("65535 B, sent back by a hook, in their buffers:"));
+    let lines = json.lines();
+    let sent_on = lines.iter().filter(|line| line["rx"] == "send-on");
+    let rows: Vec<_> = sent_on.map(|line| (line["size_bytes"].as_u64(), line["path"].as_str())).collect();
+    assert_eq!(rows, [64, 65535].map(|size| (Some(size), Some("staging"))));
+    let hooked = lines.iter().find(|l| l["rx"] == "hook" && l["size_bytes"] == 64).expect("a row");
+    assert_eq!((number(hooked, "published"), lines.len()), (33_006_157.0, 22), "{hooked}");
+    assert!(lines.iter().all(|line| line["lost"] == 0 && line["queues"] == 4), "{lines:?}");
 }
 
 #[test]

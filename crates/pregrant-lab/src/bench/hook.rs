@@ -5,16 +5,16 @@
 //! vif of its own, as in `bench net`.
 
 use super::Result;
-use super::net::{Row, in_poll_mode, platform};
+use super::net::{Row, data_len, in_poll_mode, platform, queues};
 use super::output::{Output, Run};
 use super::timing::{Bursts, Timing, few};
+use crate::choice::choice;
 use crate::process::process_command::{Case, Dir, RxWay};
 use crate::record::published;
-use crate::table::{Table, figure};
+use crate::table::{Table, figure, or_dash};
+use crate::usage::Given;
 use pregrant::net::path::PathName;
-
-/// Buffers that both sizes fit.
-const DATA_LEN: u32 = 2048;
+use pregrant::wire::netif::MAX_FRAME;
 
 /// Arguments of `bench hook`.
 #[derive(Debug, clap::Args)]
@@ -22,17 +22,54 @@ const DATA_LEN: u32 = 2048;
 #[command(after_help = "Examples:
   pregrant bench hook
   pregrant bench hook --size 64 --repeats 9 --json out.jsonl
+  pregrant bench hook --size 64 --data-len 256 --queues 4
+  pregrant bench hook --size 65535 --repeats 9
+  pregrant bench hook --path copy,staging --size 1500
 
-Frames/s are those that the guest dropped, or sent back, by way of staging buffers of 2048 bytes.
+Frames/s are those that the guest dropped, or sent back. By staging buffers alone are they sent back without a copy. The
+published figures are of staging with data length 256, 64 bytes, 1 and 4 queues.
 Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct HookArgs {
     /// Bytes of a frame, headers included
-    #[arg(long, value_delimiter = ',', default_values_t = [64u32, 1500], value_parser = clap::value_parser!(u32).range(60..=2048))]
+    #[arg(long, value_delimiter = ',', default_values_t = [64u32, 1500], value_parser = clap::value_parser!(u32).range(60..=MAX_FRAME as i64))]
     pub size: Vec<u32>,
+    /// Paths, with commas between them
+    #[arg(long, value_delimiter = ',', default_values_t = [PathName::Staging], value_parser = choice(PATHS, PathName::name))]
+    pub path: Vec<PathName>,
+    /// Bytes of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535; without it
+    /// 2048, and 65535 for longer frames
+    #[arg(long, value_parser = data_len)]
+    pub data_len: Option<u32>,
+    /// Queues
+    #[arg(long, default_value_t = 1, value_parser = queues)]
+    pub queues: u32,
     #[command(flatten)]
     pub bursts: Bursts,
     #[command(flatten)]
     pub output: Output,
+}
+
+/// The paths by which frames come to a guest.
+const PATHS: &[(PathName, &str)] = &[
+    (PathName::Staging, "Buffers granted before the data comes"),
+    (PathName::Copy, "Batched grant copy"),
+    (PathName::Persistent, "Pages that stay mapped once they were seen"),
+    (PathName::GrefMapping, "Pages that the guest asked to keep mapped"),
+    (PathName::DataRing, "A circular area granted before the data comes"),
+    (PathName::Foreign, "Any page of a guest that trusts its backend"),
+];
+
+impl HookArgs {
+    /// The length of buffers for frames of so many bytes.
+    fn len_for(&self, size: u32) -> u32 {
+        self.data_len.unwrap_or(if size <= 2048 { 2048 } else { MAX_FRAME as u32 })
+    }
+
+    /// Whether a frame that came by this path goes back in its buffers.
+    fn sends_on(&self, path: PathName, size: u32) -> bool {
+        let len = self.len_for(size);
+        path == PathName::Staging && (size <= len || len as usize >= MAX_FRAME)
+    }
 }
 
 /// A guest's action on the frames of a row, and in words.
@@ -58,43 +95,60 @@ fn words(way: RxWay) -> &'static str {
 }
 
 /// Runs the benchmark.
-pub fn measure(args: &HookArgs, run: &mut Run) -> Result<()> {
-    let mut rows = Vec::new();
-    for &size in &args.size {
-        let case = Row::new(PathName::Staging, Dir::Rx, size as usize, DATA_LEN).case;
-        rows.extend(WAYS.map(|(rx, _)| Row::of("hook", Case { rx, ..case.clone() })));
+pub fn run(args: HookArgs, given: &Given) -> Result<()> {
+    if !args.path.contains(&PathName::Staging) {
+        given.refuse("data-len", "no path that is measured has staging buffers")?;
     }
-    in_poll_mode(run, &args.bursts, &mut rows, |row| format!("{} {} B", row.rx, row.size))?;
+    args.output.run(|run| measure(&args, run))
+}
+
+fn measure(args: &HookArgs, run: &mut Run) -> Result<()> {
+    let mut rows = Vec::new();
+    for (&size, &path) in args.size.iter().flat_map(|size| args.path.iter().map(move |path| (size, path))) {
+        let case = Row::new(path, Dir::Rx, size as usize, args.len_for(size)).case;
+        let ways = WAYS.iter().filter(|(way, _)| *way != RxWay::SendOn || args.sends_on(path, size));
+        rows.extend(ways.map(|(rx, _)| Row::of("hook", Case { rx: *rx, ..case.clone() })));
+    }
+    let words = |row: &Row| format!("{} {} {} B", row.name(), row.rx, row.size);
+    in_poll_mode(run, (&args.bursts, args.queues), &mut rows, words)?;
     run.print(table(&rows))?;
     run.print(method(&rows, args))
 }
 
 fn table(rows: &[Row]) -> Table {
     Table::of(rows)
+        .left("path", Row::name)
         .left("frames are", |row| words(row.rx))
         .right("size B", |row| row.size)
+        .right("data len", |row| or_dash(row.data_len))
         .ranged("M frames/s", 1e6, |row| row.records.rate())
         .right("guest ns/frame", |row| figure(row.records.each(|r| r.frontend_cpu_ns)))
         .right("backend ns/frame", |row| figure(row.records.each(|r| r.backend_cpu_ns)))
         .right("lost", |row| row.records.sum(|r| r.lost))
         .right("published M/s", |row| published::cell(row.records.first()))
-        .grouped(|row| row.size)
+        .grouped(|row| (row.size, row.path))
 }
 
 fn method(rows: &[Row], args: &HookArgs) -> String {
     let Bursts { burst, timing: Timing { seconds, repeats } } = args.bursts;
     let mut text = format!(
-        "Medians of {repeats} interleaved repeats of {seconds} s, poll mode, one queue, bursts of {burst}, staging buffers of {DATA_LEN} bytes.\n",
+        "Medians of {repeats} interleaved repeats of {seconds} s, poll mode, {} queue(s), bursts of {burst}.\n",
+        args.queues
     );
     text += "The backend makes the head of each frame, 32 bytes with its number; the guest reads every number, whatever it does \
              with the frame. Frames have an EtherType that no stack knows, so smoltcp drops them as soon as it has read that. Frames \
              that are sent back have their addresses exchanged, and the backend fetches them as any others.\n";
-    for &size in &args.size {
+    for (&size, &path) in args.size.iter().flat_map(|size| args.path.iter().map(move |path| (size, path))) {
         for (a, b) in PAIRS {
-            let row = |way| rows.iter().find(|row| row.rx == way && row.size == size as usize);
+            let row =
+                |way| rows.iter().find(|row| (row.rx, row.path, row.size) == (way, path, size as usize));
             let (Some(one), Some(other)) = (row(a), row(b)) else { continue };
             if let Some(gain) = one.records.ratio(&other.records) {
-                text += &format!("{size} B, {}: {gain} times the frames that are {}.\n", words(a), words(b));
+                text += &format!(
+                    "{path}, {size} B, {}: {gain} times the frames that are {}.\n",
+                    words(a),
+                    words(b)
+                );
             }
         }
     }

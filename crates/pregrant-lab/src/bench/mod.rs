@@ -80,7 +80,7 @@ pub fn run(command: BenchCommand, given: &Given) -> Result<()> {
     match command {
         BenchCommand::Net(args) => net::run(args, given),
         BenchCommand::Blk(args) => blk::run(args, given),
-        BenchCommand::Hook(args) => args.output.run(|run| hook::measure(&args, run)),
+        BenchCommand::Hook(args) => hook::run(args, given),
         BenchCommand::WorkingSet(args) => args.output.run(|run| working_set::measure(&args, run)),
         BenchCommand::Latency(args) => args.output.run(|run| latency::measure_all(&args, run)),
         BenchCommand::Neighbour(args) => args.lines.run(|run| neighbour::measure(&args, run)),

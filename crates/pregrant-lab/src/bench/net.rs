@@ -206,7 +206,7 @@ fn rx_head() -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 /// A number of queues that the backend offers.
-fn queues(text: &str) -> std::result::Result<u32, String> {
+pub fn queues(text: &str) -> std::result::Result<u32, String> {
     let most = BackFeatures::default().max_queues;
     match text.parse() {
         Ok(n) if (1..=most).contains(&n) => Ok(n),
@@ -214,7 +214,8 @@ fn queues(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-fn data_len(text: &str) -> std::result::Result<u32, String> {
+/// A length of staging buffers that it offers.
+pub fn data_len(text: &str) -> std::result::Result<u32, String> {
     let offered = pregrant::net::path::staging::keys::ALL_DATA_LENS;
     match text.parse() {
         Ok(n) if offered.contains(&n) => Ok(n),
@@ -505,16 +506,16 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     run.print(method(&rows, args, stands.values()))
 }
 
-/// Rows that all have the same stand, poll mode and one queue.
+/// Rows that all have the same stand, poll mode and so many queues.
 pub fn in_poll_mode(
     run: &mut Run,
-    &Bursts { burst, timing: Timing { seconds, repeats } }: &Bursts,
+    (&Bursts { burst, timing: Timing { seconds, repeats } }, queues): (&Bursts, u32),
     rows: &mut [Row],
     words: impl Fn(&Row) -> String,
 ) -> Result<()> {
     let mut stand = Stand::start()?;
     in_turns(run, repeats, rows, words, |run, row| {
-        run.write(row.measure(&mut stand, seconds, burst, Mode::Poll, 1)?)?;
+        run.write(row.measure(&mut stand, seconds, burst, Mode::Poll, queues)?)?;
         run.page.platform(&row.platform);
         Ok(())
     })

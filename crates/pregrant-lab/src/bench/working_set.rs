@@ -62,7 +62,7 @@ pub fn measure(args: &WorkingSetArgs, run: &mut Run) -> Result<()> {
             }));
         }
     }
-    in_poll_mode(run, &args.bursts, &mut rows, |row| format!("{} buffers, {}", pages(row), way(row)))?;
+    in_poll_mode(run, (&args.bursts, 1), &mut rows, |row| format!("{} buffers, {}", pages(row), way(row)))?;
     run.print(table(&rows))?;
     run.print(method(&rows, args))
 }

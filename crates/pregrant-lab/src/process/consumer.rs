@@ -8,7 +8,7 @@
 
 use super::Result;
 use super::guest::Guest;
-use super::process_command::RxWay;
+use super::process_command::{RING_SLOTS, RxWay};
 use crate::station::guest_stack::{GuestStack, StackConfig};
 use pregrant::net::front::{Diverted, HookAction};
 use pregrant::net::headers::{IpHeaders, MacAddr};
@@ -42,7 +42,7 @@ impl Consumer {
         }
     }
 
-    /// Frames of queue `i`, by a hook that drops them, or sends them back.
+    /// Frames of queue `i`, by a hook that drops them, or sends them back, `slots` slots each.
     #[inline(always)]
     pub fn hook(
         &mut self,
@@ -50,16 +50,17 @@ impl Consumer {
         i: usize,
         arena: &mut Arena,
         sink: &mut CheckingSink,
-        how: RxWay,
+        (how, slots): (RxWay, usize),
     ) -> Result<usize> {
         let Self { diverted, numbers, .. } = self;
         let (action, most) = match how {
             RxWay::SendOn => {
                 // As many as there is room for: nothing is dropped.
-                if (guest.vif().room(i) as usize) < BURST_FRAMES {
-                    guest.reclaim(i, BURST_FRAMES as u32 / 2)?;
+                let want = (BURST_FRAMES * slots).min(RING_SLOTS as usize / 2);
+                if (guest.vif().room(i) as usize) < want {
+                    guest.reclaim(i, want as u32 / 2)?;
                 }
-                (HookAction::Tx, guest.vif().room(i) as usize)
+                (HookAction::Tx, guest.vif().room(i) as usize / slots)
             }
             _ => (HookAction::Drop, BURST_FRAMES),
         };

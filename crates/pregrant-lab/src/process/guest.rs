@@ -12,7 +12,6 @@ use super::report::{Came, Latencies, Played, Report, Spent};
 use super::{ProcessArgs, Result, next_command, send_report};
 use crate::cpu_time;
 use hdrhistogram::Histogram;
-use pregrant::DomId;
 use pregrant::net::front::{FrontConfig, FrontQueue, Granting, Lent};
 use pregrant::net::path::PathName;
 use pregrant::net::path::data_ring::DEFAULT_ORDER;
@@ -20,6 +19,7 @@ use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Offload};
+use pregrant::{DomId, PAGE_SIZE};
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{Frontend, Mode, Rest, Worker};
 use pregrant_host::loopback::Loopback;
@@ -449,6 +449,8 @@ struct Receiver {
     rx: RxWay,
     consumer: Consumer,
     lent: Lent,
+    /// Slots of a frame.
+    slots: usize,
     /// A lent frame's number is not all in its head.
     reads_more: bool,
     /// Every byte is checked.
@@ -473,7 +475,9 @@ impl Receiver {
                 // Whole frames are checked in the arena.
                 let rx = if self.whole && self.rx != RxWay::Reference { RxWay::Copy } else { self.rx };
                 let n = match rx {
-                    RxWay::Hook | RxWay::SendOn => self.consumer.hook(guest, i, &mut self.arena, sink, rx)?,
+                    RxWay::Hook | RxWay::SendOn => {
+                        self.consumer.hook(guest, i, &mut self.arena, sink, (rx, self.slots))?
+                    }
                     RxWay::Reference => guest.recv_by_reference(i, &mut self.arena, &mut self.lent, 1)?,
                     _ => guest.recv(i, &mut self.arena, 1)?,
                 };
@@ -514,6 +518,7 @@ fn receive(guest: &mut Guest, case: &Case) -> Result<Played> {
         rx: case.rx,
         consumer: Consumer::new(),
         lent: Lent::with_head(case.rx_head),
+        slots: case.size.div_ceil(PAGE_SIZE),
         reads_more: case.rx_head < READ_BYTES,
         whole: true,
     };
