@@ -10,12 +10,14 @@
 //! the platform; a platform brings its attachment and its lock.
 
 mod buffer_count;
+mod hook;
 mod loopback;
 mod own_buffers;
 mod tap;
 mod xen;
 
 use self::buffer_count::{BufferCount, buffer_count};
+use self::hook::{Action, Match};
 use self::own_buffers::FRAME_PAGES;
 use crate::daemon::MODES;
 use crate::loopback::{NO_DOMAIN, guest_domid};
@@ -23,9 +25,9 @@ use crate::stop::Stop;
 use clap::{Args, ValueEnum};
 use pregrant::DomId;
 use pregrant::net::features::MAX_RING_ORDER;
+use pregrant::net::front::FrontConfig;
 use pregrant::net::front::Granting;
 use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
-use pregrant::net::front::{FrontConfig, HookAction};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::staging::keys::ALL_DATA_LENS;
 use pregrant::net::path::staging::list::DataLen;
@@ -33,12 +35,12 @@ use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{PathName, data_ring};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Defaults, Frontend, FrontendError, Mode, RxCoalescing};
+use pregrant_host::drivers::{Defaults, Frontend, Mode, RxCoalescing};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
 use pregrant_lab::station::Station;
-use pregrant_lab::station::echo_hook::{EchoHook, HookLine};
+use pregrant_lab::station::frame_hook::{FrameHook, Matching};
 use pregrant_lab::station::guest_stack::{GuestStack, StackConfig};
 use pregrant_lab::station::ping::Pinger;
 use pregrant_lab::station::transfer::{Progress, TransferClient, TransferError, TransferServer};
@@ -114,10 +116,18 @@ pub struct FrontArgs {
     /// How to wait for work
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
     mode: Mode,
-    /// Run a frame hook on echo requests, before the stack or the kernel gets them; prints a
+    /// Run a frame hook: before the stack or the kernel gets a frame that matches, pass it on
+    /// (pass), drop it (drop), send it back to its sender (tx: in the buffers that it came in, if
+    /// the backend can), or send it there by another vif of this guest, which serves for nothing
+    /// else (redirect=DOMID.HANDLE). An echo request that is sent back becomes its answer. Prints a
     /// summary on exit
-    #[arg(long, value_name = "ACTION", value_parser = choice(HOOKS, action_name))]
-    hook: Option<HookAction>,
+    #[arg(long, value_name = "ACTION", value_parser = hook::action)]
+    hook: Option<Action>,
+    /// With --hook: which frames match: all, icmp-echo (echo requests to this vif), or those that a
+    /// program in a file says: classic BPF, as `tcpdump -y EN10MB -ddd` prints it or as struct
+    /// sock_filter. It reads a frame's first 256 bytes and its length
+    #[arg(long = "match", value_name = "FRAMES", default_value = "icmp-echo", value_parser = hook::matching, requires = "hook")]
+    matching: Match,
     /// With --tap: copy frames to the guest's kernel first, or let it read all but their heads in
     /// the pages that the backend wrote to
     #[arg(long, value_name = "WAY", default_value = "copy", requires = "tap", conflicts_with_all = ["ping", "serve", "send", "hook"])]
@@ -193,21 +203,6 @@ enum RxWay {
 /// Options that say something of staging buffers.
 const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only", "buffers"];
 
-const HOOKS: &[(HookAction, &str)] = &[
-    (HookAction::Pass, "Inspect them, and pass them on"),
-    (HookAction::Drop, "Drop them"),
-    (HookAction::Tx, "Answer them in the buffers that they came in, if the backend can"),
-];
-
-fn action_name(action: HookAction) -> &'static str {
-    match action {
-        HookAction::Pass => "pass",
-        HookAction::Drop => "drop",
-        HookAction::Tx => "tx",
-        HookAction::Redirect(_) => "redirect",
-    }
-}
-
 /// A number with a unit: `64K`, `2G`.
 fn amount(text: &str) -> std::result::Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
@@ -249,13 +244,18 @@ const LINGER: Duration = Duration::from_millis(50);
 /// Runs `pregrant front`.
 pub fn run(args: FrontArgs, given: &Given) -> Result<()> {
     args.check(given)?;
+    let exit = match args.hook {
+        Some(action) => action.exit(args.domain.map(DomId), args.vif)?,
+        None => None,
+    };
+    let matching = args.matching.read()?;
     let chosen = ["path"].iter().chain(STAGING_OPTIONS).any(|option| given.has(option));
     let defaults = Defaults { staging: !chosen, queues: !given.has("queues") };
     match &args.loopback {
-        Some(dir) => loopback::run(dir, &args, defaults),
+        Some(dir) => loopback::run(dir, &args, (exit, matching), defaults),
         None if args.path == PathName::Foreign => Err(NO_FOREIGN.into()),
         None if args.path == PathName::GuestCopy => Err(NO_GUEST_COPY.into()),
-        None => xen::run(&args, defaults),
+        None => xen::run(&args, (exit, matching), defaults),
     }
 }
 
@@ -332,7 +332,7 @@ impl FrontArgs {
         FrontConfig {
             queues,
             staging: Buffers {
-                sent_on: self.hook == Some(HookAction::Tx),
+                sent_on: self.hook == Some(Action::Tx),
                 buffers: tx.max(rx).map_or(0, |len| self.buffers.of(len, self.ring_pages, lists, grantable)),
                 ..Buffers::of(tx, rx)
             },
@@ -364,26 +364,28 @@ impl FrontArgs {
 
 /// The guest's life, from its first search for a backend to its orderly end.
 fn run_guest<P: Platform, T: Transport>(
-    mut guest: Frontend<P, T>,
+    (mut guest, exit): (Frontend<P, T>, Option<Frontend<P, T>>),
     args: &FrontArgs,
+    matching: Matching,
     stop: &Stop,
 ) -> Result<()>
 where
     P::Events: WakeOn,
 {
     guest.set_rx_coalescing(args.rx_coalesce);
-    let device = guest.device().clone();
-    let mac: Option<[u8; 6]> = device.get_own(guest.xs(), "mac").map_err(FrontendError::from)?;
-    let mac = mac.ok_or_else(|| format!("{}/mac is missing; attach the vif again", device.own_dir()))?;
+    let mac = hook::mac_of(&mut guest)?;
+    let hook = match args.hook {
+        Some(action) => Some(hook::hook(action, matching, mac, exit)?),
+        None => None,
+    };
     if let Some(name) = &args.task.tap {
-        return tap::run(guest, name, (mac, args.mtu), args, stop);
+        return tap::run((guest, hook), name, (mac, args.mtu), args, stop);
     }
     let domid = guest.platform().domid();
     let address = args.address(domid);
     let now_ns = guest.platform().clock().now_ns();
     let mut config = StackConfig::new(MacAddr(mac), address);
     (config.prefix_len, config.mtu, config.seed) = (16, args.mtu.unwrap_or(MTU) as usize, now_ns);
-    let hook = args.hook.map(|action| EchoHook::new(MacAddr(mac), action));
     let mut station = Station::hooked(guest, GuestStack::new(&config, now_ns), hook);
     station.set_mode(args.mode);
     let _ = screen::print(format_args!("{domid}: address {address}"));
@@ -392,16 +394,30 @@ where
         (_, Some(to)) => send(&mut station, to, args.bytes, stop),
         _ => serve(&mut station, args.task.serve, stop),
     };
-    if args.hook.is_some() {
-        screen::print(HookLine::of(station.guest()))?;
+    if let Some(line) = station.hook_line() {
+        screen::print(line)?;
     }
-    if station.is_live() && !station.guest().close(CLOSE_PATIENCE)? {
+    if let Some(exit) = station.hook().and_then(FrameHook::exit) {
+        close(exit.guest())?;
+    }
+    close(station.guest())?;
+    done
+}
+
+/// Closes a vif that is connected.
+fn close<P: Platform, T: Transport>(guest: &mut Frontend<P, T>) -> Result<()> {
+    if guest.vif().is_live() && !guest.close(CLOSE_PATIENCE)? {
         log::warn!(
             "{id}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}",
-            id = device.id()
+            id = guest.device().id()
         );
     }
-    done
+    Ok(())
+}
+
+/// The other vif's request to the back: it sends what the hook gives it.
+fn exit_config(config: FrontConfig) -> FrontConfig {
+    FrontConfig { queues: 1, ..config }
 }
 
 /// An answer that is not here after this long counts as lost.

@@ -632,30 +632,3 @@ fn a_capture_that_fails_ends_alone() {
     std::fs::remove_file(pipe).expect("it is there");
     machine.end();
 }
-
-/// `front --hook`: who asks sees answers or none, and the line at the end says what became of the
-/// requests.
-#[test]
-fn a_hook_answers_drops_or_passes_echo_requests() {
-    let machine = Machine::start("hook");
-    let back = machine.back(&[]);
-    for (action, answers, counted) in [
-        ("tx", 5, " 5 sent on in their buffers, 0 by a copy, 0 without room"),
-        ("drop", 0, " 5 dropped, 0 sent on"),
-        ("pass", 5, " 0 dropped, 0 sent on in their buffers, 0 by a copy"),
-    ] {
-        let six = machine.front("6", &["--hook", action]);
-        machine.status_when(|status| status.vifs.iter().any(|vif| vif.front == 6 && !vif.queues.is_empty()));
-        let five = ["front", "--domain", "5", "--ping", "10.0.0.6", "--count", "5", "--interval", "0.01"];
-        let asked = text(&machine.run(&five).stdout);
-        let lost = 5 - answers;
-        assert!(
-            asked.contains(&format!("5 request(s), {answers} answer(s), {lost} lost")),
-            "{action}: {asked}"
-        );
-        let said = six.stop();
-        assert!(said.contains("hook: ") && said.contains(counted), "{action}: {said}");
-    }
-    back.stop();
-    machine.end();
-}

@@ -1,6 +1,6 @@
 //! `pregrant front --loopback DIR`: a guest of a software Xen.
 
-use super::{FrontArgs, Result, run_guest};
+use super::{FrontArgs, Result, exit_config, run_guest};
 use crate::loopback_guest::{Wanted, join};
 use crate::stop::Stop;
 use pregrant::DomId;
@@ -9,13 +9,19 @@ use pregrant::xenbus::Class;
 use pregrant_host::drivers::{Defaults, Frontend};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::machine;
+use pregrant_lab::station::frame_hook::Matching;
 use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Bytes of a staging buffer, where nothing is asked for.
 const DATA_LEN: u32 = 2048;
 
-pub(super) fn run(dir: &Path, args: &FrontArgs, defaults: Defaults) -> Result<()> {
+pub(super) fn run(
+    dir: &Path,
+    args: &FrontArgs,
+    (exit, matching): (Option<u32>, Matching),
+    defaults: Defaults,
+) -> Result<()> {
     let stop = Stop::on_signals()?;
     let domid = DomId(args.domain.ok_or("--loopback needs --domain; add --domain N, the guest's number")?);
     let wanted = Wanted { dir, domid, class: Class::VIF };
@@ -30,5 +36,18 @@ pub(super) fn run(dir: &Path, args: &FrontArgs, defaults: Defaults) -> Result<()
             Ok(guest)
         },
     )?;
-    run_guest(guest, args, &stop).map_err(|e| machine::ended_or(dir, e))
+    let exit = match exit {
+        Some(handle) => Some(join(
+            wanted,
+            &stop,
+            |_| Ok(handle),
+            |platform, xs, vif| {
+                let config = exit_config(args.config(DATA_LEN, None));
+                Ok(Frontend::new(platform, xs, vif, config, true)?)
+            },
+        )?),
+        None => None,
+    };
+    let (exit, _also_owned) = exit.unzip();
+    run_guest((guest, exit), args, matching, &stop).map_err(|e| machine::ended_or(dir, e))
 }

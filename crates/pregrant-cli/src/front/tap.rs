@@ -12,10 +12,9 @@
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 
 use super::own_buffers::OwnBuffers;
-use super::{CLOSE_PATIENCE, FrontArgs, MTU, Result, RxWay};
+use super::{FrontArgs, MTU, Result, RxWay, close};
 use crate::stop::Stop;
 use pregrant::net::front::{FrontStep, Lent};
-use pregrant::net::headers::MacAddr;
 use pregrant::net::mtu::Mtu;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort, Offloads};
@@ -26,7 +25,7 @@ use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::screen;
-use pregrant_lab::station::echo_hook::{EchoHook, HookLine};
+use pregrant_lab::station::frame_hook::{Exit, FrameHook};
 use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -36,7 +35,7 @@ const STANDS: Duration = Duration::from_millis(1);
 
 /// Moves frames until a signal; the interface is `name`.
 pub(super) fn run<P: Platform, T: Transport>(
-    mut guest: Frontend<P, T>,
+    (mut guest, hook): (Frontend<P, T>, Option<FrameHook<P, T>>),
     name: &str,
     (mac, mtu): ([u8; 6], Option<u32>),
     args: &FrontArgs,
@@ -71,7 +70,6 @@ where
     };
     let arrivals = PortReadiness::new()?;
     guest.platform().events().also_wake_on(arrivals.as_fd())?;
-    let hook = args.hook.map(|action| EchoHook::new(MacAddr(mac), action));
     let (ports, waiting) = (Vec::new(), Vec::new());
     let mut uplink = Uplink {
         guest,
@@ -94,16 +92,14 @@ where
     let done = Worker::new(args.mode).run(&mut uplink);
     uplink.link(false);
     uplink.print_references(name)?;
-    let Uplink { mut guest, hook, .. } = uplink;
-    if hook.is_some() {
-        screen::print(HookLine::of(&guest))?;
+    let Uplink { mut guest, mut hook, .. } = uplink;
+    if let Some(hook) = &mut hook {
+        screen::print(hook.line(&guest))?;
+        if let Some(exit) = hook.exit() {
+            close(exit.guest())?;
+        }
     }
-    if guest.vif().is_live() && !guest.close(CLOSE_PATIENCE)? {
-        log::warn!(
-            "{id}: the backend has not unmapped our pages within {CLOSE_PATIENCE:?}",
-            id = guest.device().id()
-        );
-    }
+    close(&mut guest)?;
     done
 }
 
@@ -122,7 +118,7 @@ struct Uplink<'a, P: Platform, T: Transport> {
     tap: Tap,
     arrivals: PortReadiness,
     /// Its hook for frames before the kernel has them.
-    hook: Option<EchoHook>,
+    hook: Option<FrameHook<P, T>>,
     /// One a queue; none while the vif is not connected.
     ports: Vec<TapPort>,
     /// Offloads that the back takes unfinished, as the kernel knows them.
@@ -174,7 +170,8 @@ where
                 // in a tap's ring wakes a backend's worker.
                 std::thread::sleep(STANDS);
             } else {
-                self.guest.sleep(self.is_full(), None)?;
+                let due = self.exit().map(|_| Exit::<P, T>::LOOKED_AFTER);
+                self.guest.sleep(self.is_full(), due)?;
             }
         }
         Ok(())
@@ -182,6 +179,9 @@ where
 
     /// Follows the backend's state.
     fn control(&mut self) -> Result<()> {
+        if let Some(exit) = self.exit() {
+            exit.control()?;
+        }
         let step = self.guest.control(Duration::ZERO)?;
         if step == FrontStep::Renewed && self.guest.vif().takes() == self.takes {
             self.guest.log_state(); // nothing of it concerns the kernel
@@ -208,6 +208,9 @@ where
     fn round(&mut self) -> Result<bool> {
         let mut moved = false;
         self.stands = false;
+        if let Some(exit) = self.exit() {
+            exit.round()?;
+        }
         for (i, (port, waiting)) in self.ports.iter_mut().zip(&mut self.waiting).enumerate() {
             self.came.clear();
             // Its ring is full: what the back sends waits on the vif's.
@@ -249,6 +252,11 @@ impl<P: Platform, T: Transport> Uplink<'_, P, T>
 where
     P::Events: WakeOn,
 {
+    /// The other vif of its hook.
+    fn exit(&mut self) -> Option<&mut Exit<P, T>> {
+        self.hook.as_mut()?.exit()
+    }
+
     /// Whether frames wait for room on a ring, to which alone TX answers matter. Asked after the
     /// last round: it may be the one that read frames from the tap and found no room.
     fn is_full(&self) -> bool {

@@ -8,16 +8,19 @@
 //! A front that died leaves the vif connected to no one; the next one closes and reconnects
 //! it.
 
-use super::{FrontArgs, Result, run_guest};
+use super::{FrontArgs, Result, exit_config, run_guest};
 use crate::daemon::RUN_DIR;
 use crate::daemon::attachment::xenstore_of_xen;
 use crate::kernel_driver;
 use crate::stop::Stop;
+use pregrant::net::front::FrontConfig;
 use pregrant::platform::Platform;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::drivers::{Defaults, Frontend};
 use pregrant_host::linux::{Gntalloc, Xen};
 use pregrant_host::wake::WakeOn;
+use pregrant_host::xenstored::UnixTransport;
+use pregrant_lab::station::frame_hook::Matching;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -26,8 +29,29 @@ use std::path::Path;
 const DATA_LEN: u32 = 65535;
 
 /// Runs until a signal.
-pub(super) fn run(args: &FrontArgs, defaults: Defaults) -> Result<()> {
+pub(super) fn run(
+    args: &FrontArgs,
+    (exit, matching): (Option<u32>, Matching),
+    defaults: Defaults,
+) -> Result<()> {
     let stop = Stop::on_signals()?;
+    let (mut guest, _only) = attach(args, args.vif, |config| config)?;
+    if let Some(action) = args.hook {
+        action.exit(Some(guest.platform().domid()), args.vif)?;
+    }
+    let exit = exit.map(|handle| attach(args, handle, exit_config)).transpose()?;
+    let (exit, _only_exit) = exit.unzip();
+    guest.platform().events().also_wake_on(stop.as_fd())?;
+    guest.set_defaults(defaults);
+    run_guest((guest, exit), args, matching, &stop)
+}
+
+/// A vif of this domain, as its only front.
+fn attach(
+    args: &FrontArgs,
+    handle: u32,
+    of: fn(FrontConfig) -> FrontConfig,
+) -> Result<(Frontend<Xen, UnixTransport>, Lock)> {
     let (xs, domid) = xenstore_of_xen(
         "`pregrant loopback serve --dir DIR --guest 5`, then `pregrant front --loopback DIR --domain 5`",
     )?;
@@ -37,24 +61,21 @@ pub(super) fn run(args: &FrontArgs, defaults: Defaults) -> Result<()> {
         )
         .into());
     }
-    if let Some(driver) = kernel_driver::of(Path::new("/sys"), &format!("vif-{}", args.vif)) {
-        return Err(held_by_kernel(args.vif, &driver).into());
+    if let Some(driver) = kernel_driver::of(Path::new("/sys"), &format!("vif-{handle}")) {
+        return Err(held_by_kernel(handle, &driver).into());
     }
-    let path = Path::new(RUN_DIR).join(format!("front-vif{}.lock", args.vif));
-    let _only = Lock::take(&path).map_err(|e| match e {
+    let path = Path::new(RUN_DIR).join(format!("front-vif{handle}.lock"));
+    let only = Lock::take(&path).map_err(|e| match e {
         LockError::Held { owner, .. } => {
-            format!("vif {} has a front already: process {owner}; stop that one first", args.vif)
+            format!("vif {handle} has a front already: process {owner}; stop that one first")
         }
         failed => failed.to_string(),
     })?;
     let platform = Xen::open(domid)?;
     platform.ready_for_front()?;
     platform.events().also_wake_on(xs.transport().as_fd())?;
-    platform.events().also_wake_on(stop.as_fd())?;
-    let config = args.config(DATA_LEN, Gntalloc::limit());
-    let mut guest = Frontend::new(platform, xs, args.vif, config, true)?;
-    guest.set_defaults(defaults);
-    run_guest(guest, args, &stop)
+    let config = of(args.config(DATA_LEN, Gntalloc::limit()));
+    Ok((Frontend::new(platform, xs, handle, config, true)?, only))
 }
 
 fn held_by_kernel(handle: u32, driver: &str) -> String {

@@ -7,6 +7,7 @@ mod bench_peers;
 mod bench_store;
 mod command_line;
 mod frames;
+mod front_hook;
 mod hotplug;
 mod killed_backend;
 mod report;

@@ -8,13 +8,15 @@
 //! While the vif is not connected (no backend yet, or one that closed it) the stack goes on: its
 //! timers run, its frames wait, so that a connection outlives the change of its backend.
 
-pub mod echo_hook;
+mod echo;
+pub mod frame_hook;
 pub(crate) mod frame_number;
 pub mod guest_stack;
+pub mod packet_filter;
 pub mod ping;
 pub mod transfer;
 
-use echo_hook::EchoHook;
+use frame_hook::{Exit, FrameHook, HookLine};
 use guest_stack::{GuestStack, asks_to_connect};
 use pregrant::net::front::FrontStep;
 use pregrant::platform::{Clock, Platform};
@@ -35,7 +37,7 @@ struct Ends<P: Platform, T: Transport> {
     guest: Frontend<P, T>,
     stack: GuestStack,
     /// Its hook for frames before the stack has them.
-    hook: Option<EchoHook>,
+    hook: Option<FrameHook<P, T>>,
     arena: Arena,
     live: bool,
 }
@@ -60,7 +62,7 @@ where
     }
 
     /// The same with a hook before the stack.
-    pub fn hooked(guest: Frontend<P, T>, stack: GuestStack, hook: Option<EchoHook>) -> Self {
+    pub fn hooked(guest: Frontend<P, T>, stack: GuestStack, hook: Option<FrameHook<P, T>>) -> Self {
         let mut ends = Ends { guest, stack, hook, arena: Arena::new(), live: false };
         ends.report();
         Self { ends, worker: Worker::new(Mode::Adaptive) }
@@ -69,6 +71,16 @@ where
     /// How it waits; adaptive, where no one says.
     pub fn set_mode(&mut self, mode: Mode) {
         self.worker = Worker::new(mode);
+    }
+
+    /// The vif's hook.
+    pub fn hook(&mut self) -> Option<&mut FrameHook<P, T>> {
+        self.ends.hook.as_mut()
+    }
+
+    /// The actions of its hook, in a line.
+    pub fn hook_line(&self) -> Option<HookLine> {
+        Some(self.ends.hook.as_ref()?.line(&self.ends.guest))
     }
 
     /// Nanoseconds, on the clock of the stack.
@@ -130,12 +142,21 @@ where
     /// Sleeps until something comes, or until a timer of the stack or `due` says so.
     fn sleep(&mut self, due: Duration) -> Result<(), FrontendError> {
         let timer = self.stack.idle_for_ns(self.now_ns()).map_or(Duration::MAX, Duration::from_nanos);
-        let due = timer.min(due);
+        let exit = self.exit().map_or(Duration::MAX, |_| Exit::<P, T>::LOOKED_AFTER);
+        let due = timer.min(due).min(exit);
         self.guest.sleep(!self.is_quiet(), (due < Duration::MAX).then_some(due))
+    }
+
+    /// The other vif of its hook.
+    fn exit(&mut self) -> Option<&mut Exit<P, T>> {
+        self.hook.as_mut()?.exit()
     }
 
     /// Follows the backend's state.
     fn control(&mut self) -> Result<(), FrontendError> {
+        if let Some(exit) = self.exit() {
+            exit.control()?;
+        }
         if self.guest.control(Duration::ZERO)? != FrontStep::Waiting
             || self.live != self.guest.vif().is_live()
         {
@@ -179,6 +200,9 @@ where
     fn round(&mut self) -> Result<bool, E> {
         let ends = &mut *self.ends;
         ends.arena.clear();
+        if let Some(exit) = ends.exit() {
+            exit.round()?;
+        }
         if ends.live {
             self.came = match &mut ends.hook {
                 Some(hook) => hook.recv(&mut ends.guest, 0, &mut ends.arena)?,

@@ -532,8 +532,8 @@ fn a_buffer_comes_back_by_its_own_answer_alone() {
     }
 }
 
-/// A frame of several slots as no honest back lays it out: sent on where TX can say it, else copied,
-/// or a fault; each of its buffers comes back by its own answer.
+/// A frame of several slots as no honest back lays it out: sent on where TX can say it, else
+/// copied, or a fault; each of its buffers comes back by its own answer.
 #[test]
 fn slots_of_any_kind_are_sent_on_or_copied() {
     for (parts, on) in [
