@@ -518,7 +518,7 @@ fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
 #[test]
 fn bench_fairness_counts_what_each_guest_gets() {
     let json = File::new("fairness.jsonl");
-    let args = ["--guests", "3", "--greedy", "none,long,queues", "--seconds", "0.2", "--repeats", "1"];
+    let args = ["--guests", "3", "--greedy", "none,long,queues", "--seconds", "1", "--repeats", "1"];
     let out = pregrant(&[&["bench", "fairness"], &args[..], &["--json", json.path()]].concat());
     assert!(out.status.success(), "{}", text(&out.stderr));
     let lines = json.lines();

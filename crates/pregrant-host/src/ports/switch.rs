@@ -18,7 +18,7 @@
 //! ([`FramePort::tx_room`]), and the receiver delivers from that memory: two copies, out of one
 //! guest and into the other. Frames are copied once more on the way where most of their batch is
 //! for another queue, where the batch goes to all ports, and where it is small. Long frames in
-//! pages that stay mapped are copied once, from there ([`lent_burst`]).
+//! pages that stay mapped are copied once, from there (`lent_burst`).
 //!
 //! **Workers.** Each worker that has ports here has an outbox (`outbox.rs`), and each queue a
 //! mailbox of each worker that sends to it (`inbox.rs`, `mailbox.rs`). A frame takes no lock. A
