@@ -54,8 +54,8 @@ const CALLED_FOR_FRAMES: [&str; 2] = ["pregrant_tx_", "pregrant_rx_"];
 const SET_UP: &str = "front::queue::Parts<";
 
 /// By object: calls of functions that end the program, at most. What a guest loads (`front`) only
-/// falls. The self-test has the back as well, which is in no guest's kernel: delivering what another
-/// guest lends is a second copy of its loops.
+/// falls. The self-test has the back as well, which is in no guest's kernel: delivering what
+/// another guest lends is a second copy of its loops.
 const PANICS: &[(&str, usize)] = &[("front", 155), ("selftest", 626)];
 
 /// Words of such functions' names.
