@@ -179,7 +179,9 @@ impl<P: Platform> Chain<P> {
     /// The same, of frames whose payload may be [lent](crate::port::Loan). Those that come back are
     /// to be made private, for [`deliver_copies`](Self::deliver_copies): a grant copy has one
     /// guest's pages and ours.
-    #[inline(always)]
+    ///
+    /// Called once a batch, from two places: its loops are there once.
+    #[inline(never)]
     pub fn deliver_in_place(
         &mut self,
         p: &P,
@@ -201,7 +203,7 @@ impl<P: Platform> Chain<P> {
     }
 
     /// Delivers what comes back from its paths.
-    #[inline(always)]
+    #[inline(never)]
     pub fn deliver_copies(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, rest: Todo) {
         let refused = self.copy.deliver(p, of, batch, frames, rest);
         debug_assert_eq!(refused, 0, "copy serves every frame");
