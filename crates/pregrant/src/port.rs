@@ -113,7 +113,7 @@ impl<'a> Burst<'a> {
 
     /// The burst without its first `n` frames.
     pub fn skip(&self, n: usize) -> Burst<'a> {
-        Burst { frames: &self.frames[n..], ..*self }
+        Burst { frames: self.frames.get(n..).unwrap_or_default(), ..*self }
     }
 }
 

@@ -100,7 +100,8 @@ impl Burst<'_> {
     #[inline(never)]
     fn copy_lent_to(&self, at: usize, len: usize, to: &(impl SharedBytes + ?Sized), place: usize) -> bool {
         let (mut from, end) = (at, at + len);
-        let mut lent = self.lent[self.lent.partition_point(|lent| lent.end() <= at)..].iter().peekable();
+        let behind = self.lent.partition_point(|lent| lent.end() <= at);
+        let mut lent = self.lent.iter().skip(behind).peekable();
         while from < end {
             let place = place + (from - at);
             let next = lent.peek().map_or(end, |lent| lent.at as usize);
@@ -164,7 +165,7 @@ impl Arena {
     #[cold]
     pub fn make_private(&mut self, first: usize) {
         if let Some(lent) = self.lent.take()
-            && let Some(frame) = self.frames[..self.n].get(first)
+            && let Some(frame) = self.frames.iter().take(self.n).nth(first)
         {
             lent.copy_out(frame.at as usize, &mut self.bytes);
         }
