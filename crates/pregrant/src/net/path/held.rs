@@ -287,10 +287,15 @@ impl HeldFrames {
     pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
         let done = &mut self.done;
         let mut end = |kept: Kept| {
-            kept.pages[..kept.nr_pages].iter().for_each(|page| release(*page));
+            kept.pages.iter().take(kept.nr_pages).for_each(|page| release(*page));
             done.push(kept.token);
         };
-        let Some(tokens) = tokens else { return self.kept.drain(..).for_each(end) };
+        let Some(tokens) = tokens else {
+            while let Some(kept) = self.kept.pop_front() {
+                end(kept);
+            }
+            return;
+        };
         for token in tokens {
             // Nearly always the oldest. What was never kept, or is another path's, means nothing.
             if let Some(at) = self.kept.iter().position(|kept| kept.token == *token) {
