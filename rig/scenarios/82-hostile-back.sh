@@ -12,10 +12,7 @@ ask one "ip link set eth1 up && ip addr add 10.9.1.2/24 dev eth1"
 within 20 ping -q -c 1 -W 5 10.9.1.2 || fail "the other vif does not answer"
 echo "vif-$id-0" > /sys/bus/xen-backend/drivers/vif/unbind || fail "netback keeps the vif"
 # It sends all the time, to an address that no one has to be asked for.
-ask one "(while :; do
-	ip link set eth0 up; ip addr add 10.9.0.2/24 dev eth0; ip neigh replace 10.9.0.1 lladdr 00:16:3e:00:00:ff dev eth0
-	ping -q -c 20 -i 0.05 -W 1 10.9.0.1 || sleep 0.1
-done) > /dev/null 2>&1 & echo \$! > /tmp/sender"
+ask one "(while :; do ip link set eth0 up; ip addr add 10.9.0.2/24 dev eth0; ip neigh replace 10.9.0.1 lladdr 00:16:3e:00:00:ff dev eth0; ping -q -c 20 -i 0.05 -W 1 10.9.0.1 || sleep 0.1; done) > /dev/null 2>&1 & echo \$! > /tmp/sender" || fail "nothing sends: $ANSWER"
 ping -q -i 0.2 -W 5 10.9.1.2 > /run/ping & _ping=$!
 rm -f /run/cases
 for _case in $(hostile_back); do
