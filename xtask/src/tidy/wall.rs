@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_registry_knows_no_class() {
         let names_net = tokens("use crate::drivers::net::Net;\nuse pregrant::net::back::Drained;");
-        assert_eq!(check("crates/pregrant-host/src/drivers/registry/step.rs", &names_net).len(), 2);
+        assert_eq!(check("crates/pregrant-host/src/drivers/registry/lifecycle.rs", &names_net).len(), 2);
         assert_eq!(check("crates/pregrant-host/src/drivers/status.rs", &names_net).len(), 0);
     }
 

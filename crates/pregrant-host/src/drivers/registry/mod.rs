@@ -33,13 +33,13 @@ mod control_turns;
 mod device_log;
 mod devices;
 mod discovery;
+mod lifecycle;
 mod obstacle;
 mod pages;
 mod reclaim;
 mod shared_pages;
 mod shutdown;
 mod stage;
-mod step;
 #[cfg(test)]
 mod tests;
 mod throttling;

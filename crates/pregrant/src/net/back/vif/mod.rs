@@ -4,17 +4,17 @@
 //!   offer       features of this back                                                       net/features.rs
 //!   connect     the front's keys --> paths accept --> rings, channels (`connect`) --> queues live
 //!   poll_tx/rx  one batch of a queue, both ways                                              the data path
-//!   turn        the owner's work between batches: links, rates, control requests            `turn`
+//!   turn        the owner's work between batches: links, rates, control requests            `control_turn`
 //!   disconnect  nothing stays mapped or bound
 //! ```
 //! What a front may do: write any keys, any indices, vanish. A list that is wrong is refused,
 //! and its queue goes on with ordinary grants; rings that are wrong close the vif.
 
 mod connect;
-mod turn;
+mod control_turn;
 
 pub use crate::xenbus::back::HOTPLUG_STATUS;
-pub use turn::RATE;
+pub use control_turn::RATE;
 
 use super::control_page::ControlPage;
 use super::control_ring::CtrlRing;

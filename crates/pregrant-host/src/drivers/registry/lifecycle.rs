@@ -1,4 +1,4 @@
-//! The steps of one device: connected, closed, removed, or failed by a fault of its guest.
+//! The lifecycle of one device: connected, closed, removed, or failed by a fault of its guest.
 //!
 //! A failure closes that device alone, with a line that says why; the store has the same text.
 
