@@ -22,7 +22,7 @@ use super::tx_slots::{TxLimits, TxSlots, flags_of, room};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::front::Sent;
-use crate::net::path::{AnyFrontPath, FrontChain, FrontPath, OwnTx, SENT_ON};
+use crate::net::path::{AnnouncedPages, AnyFrontPath, FrontChain, FrontPath, SENT_ON};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Frames, MAX_FRAME, Offload, Source};
@@ -47,7 +47,7 @@ pub struct TxFront<P: Platform> {
     multicast_refused: u64,
     sent_on: SentOn,
     pub(super) pieces: Pieces,
-    pub(crate) own: Option<Box<OwnTx>>,
+    pub(crate) own: Option<Box<AnnouncedPages>>,
 }
 
 /// Received staging buffers that are on their way.

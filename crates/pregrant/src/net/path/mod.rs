@@ -239,11 +239,11 @@ pub use data_ring::back::DataRingPath;
 pub use foreign::back::ForeignPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
+pub use gref_mapping::announced_pages::AnnouncedPages;
 pub use gref_mapping::back::GrefMappingPath;
 pub use gref_mapping::cache::{CacheStats, GrefCache};
 pub use gref_mapping::front::PageAnnouncement;
 pub use gref_mapping::own_pages::OwnPages;
-pub use gref_mapping::own_tx::OwnTx;
 pub use gref_mapping::requests::{
     CtrlWork, GrefRequests, QUEUES_MAX as GREF_QUEUES_MAX, UNANSWERED_MAX as GREF_UNANSWERED_MAX,
 };

@@ -27,7 +27,8 @@
 //! | `clock` | which of them was not used for long |
 //! | `working_set` | whether they fit the back's table at all |
 //! | `own_pages` | these pages' grants, and what the back is asked of them |
-//! | `own_tx`, `tx_own_pages` | a queue's frames from them |
+//! | `announced_pages` | of a queue: those that the back has, and which requests name them |
+//! | `tx_own_pages` | a queue's frames from them |
 //! | `vif_own_pages` | what a vif's owner does with them |
 //!
 //! What a guest may do: change a page while it is copied (the copy is what counts); name the same
@@ -36,6 +37,7 @@
 //! what it did not, or the other way round: the front's requests are right in either case.
 
 pub mod accept;
+pub mod announced_pages;
 pub mod back;
 pub mod cache;
 pub mod clock;
@@ -44,7 +46,6 @@ pub mod front;
 pub mod list;
 pub mod negotiation;
 pub mod own_pages;
-pub mod own_tx;
 pub mod page;
 pub mod requests;
 pub mod table;

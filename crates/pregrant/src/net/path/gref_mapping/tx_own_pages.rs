@@ -13,8 +13,8 @@
 //! What the back may do: read all of an announced page, not only the frame, for as long as it has
 //! it mapped. The page is granted for reading alone.
 
+use super::announced_pages::{AnnouncedPages, NO_PLACE};
 use super::cache::GrefCache;
-use super::own_tx::{NO_PLACE, OwnTx};
 use crate::error::PlatformError;
 use crate::net::front::regions::Region;
 use crate::net::front::tx::TxFront;
@@ -408,7 +408,7 @@ impl<P: Platform> TxFront<P> {
     /// Has frames go from pages of the guest's own, where `cache` says that the back has them;
     /// before the first one.
     pub fn set_cache(&mut self, cache: GrefCache) {
-        self.own = Some(Box::new(OwnTx::new(cache, self.slots.in_flight.len())));
+        self.own = Some(Box::new(AnnouncedPages::new(cache, self.slots.in_flight.len())));
     }
 
     /// Takes that away, when the queue is over.

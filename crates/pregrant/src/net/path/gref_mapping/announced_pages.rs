@@ -9,7 +9,7 @@ use alloc::vec;
 pub(crate) const NO_PLACE: u32 = u32::MAX;
 
 /// See the module.
-pub struct OwnTx {
+pub struct AnnouncedPages {
     pub(crate) cache: GrefCache,
     /// By id of the request: the page's place, or [`NO_PLACE`].
     places: Box<[u32]>,
@@ -17,7 +17,7 @@ pub struct OwnTx {
     pub(crate) scratch: Box<[u8]>,
 }
 
-impl OwnTx {
+impl AnnouncedPages {
     /// Of a queue with so many ids.
     pub(crate) fn new(cache: GrefCache, ids: usize) -> Self {
         let places = vec![NO_PLACE; ids].into_boxed_slice();
