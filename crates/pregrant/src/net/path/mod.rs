@@ -4,7 +4,7 @@
 //!   NAME/mod.rs     what is agreed on, what it costs, what a peer may do
 //!   NAME/keys.rs    its keys, and why it is refused
 //!   NAME/negotiation.rs   Negotiation, Asks: what each end says of it, and how it is configured
-//!   NAME/accept.rs  Accept: what a connecting back takes of what the front asks for
+//!   NAME/acceptance.rs    Accept: what a connecting back takes of what the front asks for
 //!   NAME/claim.rs   which requests are its own, where a flag says so
 //!   NAME/back.rs    BackPath: fetch (TX), deliver (RX), retire
 //!   NAME/front.rs   FrontPath: where the bytes of an id go, and the grant of it; NamedPath: RX memory
@@ -208,7 +208,7 @@ macro_rules! folders {
 
 paths!(folders {});
 
-pub mod accept;
+pub mod acceptance;
 pub mod active;
 pub mod any;
 pub mod any_front;
@@ -269,7 +269,7 @@ pub use not_offered::PathNotOffered;
 pub use super::stats::Served;
 
 use crate::platform::{PeerMem, Platform};
-use accept::Accept;
+use acceptance::Accept;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use keys::PathKeys;

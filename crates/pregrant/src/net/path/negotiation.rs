@@ -13,7 +13,7 @@
 //! field for each path, named like its folder. A method that a path does not implement means that
 //! the path has no such part.
 
-use super::accept::Accept;
+use super::acceptance::Accept;
 use super::back::{BackPath, RequestClaims};
 use super::front::FrontPath;
 use super::keys::PathKeys;

@@ -15,7 +15,7 @@ use crate::net::features::{
     BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RxAccepts, connected_queues,
     of_back_connection, queue_prefix,
 };
-use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
+use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::{AnyPath, Chain, GrefRequests, RX_ORDER, TX_ORDER, acceptors};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::Offloads;

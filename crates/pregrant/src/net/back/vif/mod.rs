@@ -26,7 +26,7 @@ use crate::error::PeerFault;
 use crate::grants::StoreFigures;
 use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
-use crate::net::path::accept::Refusals;
+use crate::net::path::acceptance::Refusals;
 use crate::net::path::{
     BufferNames, GrefRequests, LentRegions, Negotiation, OfPath, PathConfig, PathName, Refusal,
 };

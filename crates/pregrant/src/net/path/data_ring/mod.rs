@@ -14,7 +14,7 @@
 //! What a peer may do: change bytes at any time (the copy is used), and name any place (it is
 //! checked).
 
-pub mod accept;
+pub mod acceptance;
 pub mod back;
 pub mod claim;
 pub mod front;

@@ -1,10 +1,10 @@
 //! How the two ends negotiate `data-ring` ([`Negotiation`]): settings, offer, requests, memory.
 
-use super::{SMALLER, accept, claim, front, keys};
+use super::{SMALLER, acceptance, claim, front, keys};
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::memory::QueueMemory;
-use crate::net::path::accept::Accept;
+use crate::net::path::acceptance::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
@@ -62,7 +62,7 @@ impl Negotiation for DataRing {
         ring_requests(keys, *max_order >= ORDER_MIN, queues, keys::INDEX_REF)
     }
     fn acceptor<P: Platform>(_config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(accept::AcceptDataRing))
+        Some(Box::new(acceptance::AcceptDataRing))
     }
     fn claims<P: Platform>(path: &DataRingPath<P>) -> claim::InArea {
         claim::InArea::new(path.half_bytes())

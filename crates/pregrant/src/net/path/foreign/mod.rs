@@ -15,7 +15,7 @@
 //! among them rings, grant table, and one page twice: the back copies only, and checks each number
 //! against what it has mapped.
 
-pub mod accept;
+pub mod acceptance;
 pub mod back;
 pub mod claim;
 pub mod front;

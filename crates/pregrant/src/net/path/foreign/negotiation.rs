@@ -1,11 +1,11 @@
 //! How the two ends negotiate `foreign` ([`Negotiation`]): settings, offer, requests, memory.
 
-use super::{ACTIVE, FEATURE, REQUEST, accept, claim, front, keys};
+use super::{ACTIVE, FEATURE, REQUEST, acceptance, claim, front, keys};
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
 use crate::net::front::memory::QueueMemory;
-use crate::net::path::accept::Accept;
+use crate::net::path::acceptance::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
@@ -66,7 +66,7 @@ impl Negotiation for Foreign {
         flag_request(keys, *offered, queues, REQUEST)
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(accept::AcceptForeign::new(*config)))
+        Some(Box::new(acceptance::AcceptForeign::new(*config)))
     }
     fn claims<P: Platform>(_path: &ForeignPath<P>) -> claim::NamesFrames {
         claim::NamesFrames::ALLOWED

@@ -20,7 +20,7 @@
 //! | `exchange` | what passes between the control thread, which maps and unmaps, and the queue's worker |
 //! | `requests` | what the guest asks for by control requests, and what became of it |
 //! | `page` | a table in memory that outlives the process |
-//! | `accept` | a table for each queue of a front with a control ring |
+//! | `acceptance` | a table for each queue of a front with a control ring |
 //! | `back` | the path |
 //! | `front` | how a front tells the back of its pages, and goes without where it is refused |
 //! | `cache` | a front's own pages, from which frames are sent in place: which the back has, and which it is to have |
@@ -36,7 +36,7 @@
 //! tables (they count as its own mapped pages, XSA-300). What a back may do: say that it mapped
 //! what it did not, or the other way round: the front's requests are right in either case.
 
-pub mod accept;
+pub mod acceptance;
 pub mod announced_pages;
 pub mod back;
 pub mod cache;

@@ -1,9 +1,9 @@
 //! How the two ends negotiate `gref-mapping` ([`Negotiation`]): settings, offer, requests, memory.
 
-use super::{DEFAULT_LIMIT, accept};
+use super::{DEFAULT_LIMIT, acceptance};
 use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
-use crate::net::path::accept::Accept;
+use crate::net::path::acceptance::Accept;
 use crate::net::path::negotiation::Nothing;
 use crate::net::path::none::{NoClaims, NoRefusal};
 use crate::net::path::{Asks, GrefMappingPath, Negotiation, PathName};
@@ -38,7 +38,7 @@ impl Negotiation for GrefMapping {
         DEFAULT_LIMIT
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(accept::AcceptGrefMapping { limit: *config }))
+        Some(Box::new(acceptance::AcceptGrefMapping { limit: *config }))
     }
 }
 

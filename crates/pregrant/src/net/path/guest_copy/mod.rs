@@ -9,7 +9,7 @@
 //! Costs: no grant operation at the back, one for each slot at the guest. Lent pages end with the
 //! connection, or with the back's process: frames that are not copied by then are lost.
 
-pub mod accept;
+pub mod acceptance;
 pub mod back;
 pub mod front;
 pub mod keys;

@@ -1,10 +1,10 @@
 //! How the two ends negotiate `guest-copy` ([`Negotiation`]): settings, offer, requests, memory.
 
-use super::{FEATURE, LIST_REF, accept, front, keys};
+use super::{FEATURE, LIST_REF, acceptance, front, keys};
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::memory::QueueMemory;
-use crate::net::path::accept::Accept;
+use crate::net::path::acceptance::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
@@ -65,7 +65,7 @@ impl Negotiation for GuestCopy {
         ring_requests(keys, *offered, queues, LIST_REF)
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(accept::AcceptGuestCopy::new(*config)))
+        Some(Box::new(acceptance::AcceptGuestCopy::new(*config)))
     }
 }
 

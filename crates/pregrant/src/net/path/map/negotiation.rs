@@ -1,7 +1,7 @@
 //! How the two ends negotiate `map` ([`Negotiation`]): settings, offer, requests, memory.
 
-use super::accept;
-use crate::net::path::accept::Accept;
+use super::acceptance;
+use crate::net::path::acceptance::Accept;
 use crate::net::path::none::{NoClaims, NoRefusal};
 use crate::net::path::{Asks, FrameCost, MapPath, Negotiation, PathName};
 use crate::platform::Platform;
@@ -25,7 +25,7 @@ impl Negotiation for Map {
     no_memory! {}
 
     fn acceptor<P: Platform>(_config: &Self::Config, fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(accept::AcceptMap { wanted: fallback == PathName::Map }))
+        Some(Box::new(acceptance::AcceptMap { wanted: fallback == PathName::Map }))
     }
 }
 

@@ -7,7 +7,7 @@
 //! It is [`persistent`](super::persistent) without what makes that fast, under a key of its own. No
 //! end offers it or asks for it unless its owner says so. What a peer may do: as there.
 
-pub mod accept;
+pub mod acceptance;
 pub mod back;
 pub mod keys;
 pub mod negotiation;

@@ -1,10 +1,10 @@
 //! How the two ends negotiate `ninth` ([`Negotiation`]): settings, offer, requests, memory.
 
 use super::back::NinthPath;
-use super::{FEATURE, accept, keys};
+use super::{FEATURE, acceptance, keys};
 use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
-use crate::net::path::accept::Accept;
+use crate::net::path::acceptance::Accept;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::{NoClaims, NoRefusal};
@@ -63,7 +63,7 @@ impl Negotiation for Ninth {
         *config
     }
     fn acceptor<P: Platform>(config: &Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(accept::AcceptNinth { limit: *config }))
+        Some(Box::new(acceptance::AcceptNinth { limit: *config }))
     }
 }
 

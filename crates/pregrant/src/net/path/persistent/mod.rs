@@ -16,7 +16,7 @@
 //! pages to be written. A front that gives a reference to another page meanwhile breaks the
 //! agreement: the back still reads and writes the old one, which Xen does not let go of.
 
-pub mod accept;
+pub mod acceptance;
 pub mod back;
 pub mod keys;
 pub mod negotiation;

@@ -1,9 +1,9 @@
 //! How the two ends negotiate `persistent` ([`Negotiation`]): settings, offer, requests, memory.
 
-use super::{DEFAULT_LIMIT, FEATURE, accept, keys};
+use super::{DEFAULT_LIMIT, FEATURE, acceptance, keys};
 use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
-use crate::net::path::accept::Accept;
+use crate::net::path::acceptance::Accept;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::{NoClaims, NoRefusal};
@@ -63,7 +63,7 @@ impl Negotiation for Persistent {
         *config
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(accept::AcceptPersistent { limit: *config }))
+        Some(Box::new(acceptance::AcceptPersistent { limit: *config }))
     }
 }
 

@@ -10,7 +10,7 @@
 //! at each end and no grant operation for a frame that fits a buffer. What a peer may do: change a
 //! buffer at any time; what was copied counts.
 
-pub mod accept;
+pub mod acceptance;
 pub mod back;
 pub mod claim;
 pub mod front;

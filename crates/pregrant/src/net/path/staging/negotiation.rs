@@ -1,11 +1,11 @@
 //! How the two ends negotiate `staging` ([`Negotiation`]): settings, offer, requests, memory.
 
 use super::wanted::Buffers;
-use super::{accept, claim, front, keys, list};
+use super::{acceptance, claim, front, keys, list};
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::memory::QueueMemory;
-use crate::net::path::accept::Accept;
+use crate::net::path::acceptance::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::none::NoMemory;
@@ -22,7 +22,7 @@ pub type Request = keys::Request;
 /// What it asks for, of one queue.
 pub type QueueRequest = keys::Lists;
 /// How a back's operator wants it served.
-pub type Config = accept::Heads;
+pub type Config = acceptance::Heads;
 /// What a front's owner would like.
 pub type Wanted = Buffers;
 
@@ -63,7 +63,7 @@ impl Negotiation for Staging {
         keys::read_requests(keys, offered, queues)
     }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
-        Some(Box::new(accept::AcceptStaging { heads: config.heads }))
+        Some(Box::new(acceptance::AcceptStaging { heads: config.heads }))
     }
     fn claims<P: Platform>(path: &StagingPath<P>) -> claim::ByNumber {
         claim::ByNumber(path.buffer_flag())

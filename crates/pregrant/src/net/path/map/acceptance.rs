@@ -1,7 +1,7 @@
 //! Mapping each frame's pages: for any front, where the operator wants it.
 
 use super::back::MapPath;
-use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
+use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::any::AnyPath;
 use crate::platform::Platform;
 

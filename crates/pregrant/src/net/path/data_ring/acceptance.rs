@@ -10,7 +10,7 @@ use super::back::DataRingPath;
 use super::index::IndexPage;
 use super::keys::{HalfRefusal, active_key};
 use crate::net::features::FrontRequest;
-use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
+use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::active::ActiveLists;
 use crate::net::path::any::AnyPath;
 use crate::net::path::refusal::Refusal;

@@ -1,7 +1,7 @@
 //! Pages that stay mapped, for a front that promises to use the same ones.
 
 use super::back::NinthPath;
-use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
+use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::any::AnyPath;
 use crate::platform::{Access, Platform};
 

@@ -6,7 +6,7 @@ use super::back::GrefMappingPath;
 use super::exchange::GrefExchange;
 use super::requests::QUEUES_MAX;
 use super::table::GrefTable;
-use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
+use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::any::AnyPath;
 use crate::platform::Platform;
 use alloc::boxed::Box;

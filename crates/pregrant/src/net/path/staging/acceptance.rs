@@ -12,7 +12,7 @@ use super::keys::{
 };
 use super::list::{self as staging_list, ListFault};
 use crate::net::features::FrontRequest;
-use crate::net::path::accept::{Accept, Accepted, Accepting, Lost, Said};
+use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::active::ActiveLists;
 use crate::net::path::any::AnyPath;
 use crate::net::path::refusal::Refusal;
