@@ -30,7 +30,7 @@ use pregrant_host::drivers::{
     CaptureFile, Captured, DeviceChoice, DeviceClass, Hotplug, Net, NetConfig, PortProvider, RxContext,
 };
 use pregrant_host::ports::switch::{LEND_ABOVE, Switch};
-use pregrant_host::ports::tap::TapWay;
+use pregrant_host::ports::tap::TransportKind;
 use pregrant_lab::choice::choice;
 use pregrant_lab::usage::{Given, Usage};
 use std::error::Error;
@@ -85,9 +85,9 @@ pub struct BackArgs {
     #[arg(long, value_name = "VIF=FILE", value_parser = capture)]
     capture: Vec<Wanted>,
     /// How frames are written to taps and read from them
-    #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TapWay::name))]
+    #[arg(long, value_name = "WAY", default_value = "cheaper", value_parser = choice(WAYS, TransportKind::name))]
     #[arg(conflicts_with = "loopback")]
-    tap_way: TapWay,
+    tap_way: TransportKind,
     /// Who runs the vifs' scripts; without it the toolstack in dom0, and this process elsewhere
     #[arg(long, value_name = "WHO", conflicts_with = "loopback")]
     hotplug: Option<HotplugBy>,
@@ -147,14 +147,14 @@ enum HotplugBy {
     None,
 }
 
-const WAYS: &[(TapWay, &str)] = &[
-    (TapWay::Cheaper, "What is cheapest on this machine, measured at the first tap"),
+const WAYS: &[(TransportKind, &str)] = &[
+    (TransportKind::Cheaper, "What is cheapest on this machine, measured at the first tap"),
     (
-        TapWay::Vhost,
+        TransportKind::Vhost,
         "Without a system call, by vhost-net (module vhost_net); where there is none, what is cheapest",
     ),
-    (TapWay::Burst, "A system call for each burst, by io_uring"),
-    (TapWay::Frame, "A system call for each frame"),
+    (TransportKind::Burst, "A system call for each burst, by io_uring"),
+    (TransportKind::Frame, "A system call for each frame"),
 ];
 
 const CONTEXTS: &[(RxContext, &str)] = &[

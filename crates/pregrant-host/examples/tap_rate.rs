@@ -7,7 +7,7 @@
 //! ```
 
 use pregrant::port::{Arena, FramePort, Offload, Offloads};
-use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
+use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::net::UdpSocket;
@@ -112,7 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("10.77.0.1:5000")?;
     // One descriptor, two ways to it.
     let mut ways = Vec::new();
-    for (name, way) in [("single", TapWay::Frame), ("burst", TapWay::Burst)] {
+    for (name, way) in [("single", TransportKind::Frame), ("burst", TransportKind::Burst)] {
         tap.set_way(way);
         let port = tap.ports(1, Offloads { csum: true, gso: true })?.remove(0);
         if port.way() != way {

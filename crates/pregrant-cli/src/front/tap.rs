@@ -22,7 +22,7 @@ use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, Rest, Work, Worker};
 use pregrant_host::ports::port_readiness::PortReadiness;
-use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
+use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::screen;
 use pregrant_lab::station::frame_hook::{Exit, FrameHook};
@@ -64,7 +64,7 @@ where
     let own = match args.own_buffers {
         None => None,
         Some(pages) => {
-            tap.set_way(TapWay::Frame);
+            tap.set_way(TransportKind::Frame);
             Some(OwnBuffers::new(&mut guest, pages as usize, args.nr_queues() as usize)?)
         }
     };

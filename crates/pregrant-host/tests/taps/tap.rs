@@ -18,7 +18,7 @@ use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::drivers::net::hotplug::{RUNS_MAX, Service};
 use pregrant_host::drivers::{HotplugConfig, Plugged, PortProvider, RemoteSide, Taps};
 use pregrant_host::ports::port_readiness::PortReadiness;
-use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
+use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
 };
@@ -137,13 +137,13 @@ fn frames_go_both_ways_and_no_one_finishes_their_checksums() {
         // Once: a child that another test forks has each socket until it executes its program.
         let socket = UdpSocket::bind("10.77.0.1:5000").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        for way in [TapWay::Frame, TapWay::Burst, TapWay::Vhost] {
+        for way in [TransportKind::Frame, TransportKind::Burst, TransportKind::Vhost] {
             tap.set_way(way);
             let mut ports = tap.ports(1, BOTH).unwrap();
             if ports[0].way() != way {
                 match way {
                     // Scenario 22 of the rig has it.
-                    TapWay::Vhost => skip_for_kernel(format!("{way:?}: no /dev/vhost-net")),
+                    TransportKind::Vhost => skip_for_kernel(format!("{way:?}: no /dev/vhost-net")),
                     _ => skip(format!("{way:?}: no io_uring")),
                 }
                 continue;
@@ -252,11 +252,11 @@ fn who_forgets_arrivals_is_notified_of_frames_that_no_one_read() {
 }
 
 /// Both ways that frames take: a call each, a burst a call.
-fn each_way(test: impl Fn(&Tap, TapPort, TapWay) + Send + 'static) {
+fn each_way(test: impl Fn(&Tap, TapPort, TransportKind) + Send + 'static) {
     apart(move || {
         let Some((mut tap, ports)) = network(1, BOTH) else { return };
         drop(ports);
-        for way in [TapWay::Frame, TapWay::Burst] {
+        for way in [TransportKind::Frame, TransportKind::Burst] {
             tap.set_way(way);
             let port = tap.ports(1, BOTH).unwrap().remove(0);
             if port.way() != way {
@@ -437,7 +437,7 @@ fn a_queue_is_read_in_order_however_many_a_call_reads() {
             assert_eq!((read, port.held()), (sent, 0), "{way:?}");
         }
         // A call each reads none that finds no room; others keep what they read.
-        assert_eq!(held > 0, way == TapWay::Burst, "{way:?}: {held} held at most");
+        assert_eq!(held > 0, way == TransportKind::Burst, "{way:?}: {held} held at most");
         assert!(held <= 32);
     });
 }

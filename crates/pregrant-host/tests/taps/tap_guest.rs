@@ -24,7 +24,7 @@ use crate::skip::skip;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, Plugged, PortProvider, RemoteSide, Taps};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
-use pregrant_host::ports::tap::{Tap, TapPort, TapWay};
+use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;
@@ -185,7 +185,7 @@ fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
         broker.create_domain(DomainSpec::driver(BACK)).unwrap();
         broker.create_domain(DomainSpec::guest(GUEST)).unwrap();
         let (guest, host) = (broker.attach(GUEST).unwrap(), broker.attach(BACK).unwrap());
-        for way in [TapWay::Frame, TapWay::Burst] {
+        for way in [TransportKind::Frame, TransportKind::Burst] {
             tap.set_way(way);
             let mut port = tap.ports(1, BOTH).unwrap().remove(0);
             if port.way() != way {

@@ -21,7 +21,7 @@ use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, Ports, u
 use crate::drivers::registry::RemoteSide;
 use crate::ports::interface::Interface;
 use crate::ports::steering::Steered;
-use crate::ports::tap::{Tap, TapWay};
+use crate::ports::tap::{Tap, TransportKind};
 use pregrant::port::{FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use rustix::fd::{AsFd, OwnedFd};
@@ -52,7 +52,7 @@ pub struct Taps {
     failures: Vec<(DeviceId, String)>,
     /// When the service last took none.
     refused: Option<Instant>,
-    way: TapWay,
+    way: TransportKind,
     /// Where another process runs scripts, if this one does not.
     scripts: Option<PathBuf>,
 }
@@ -105,12 +105,12 @@ impl Taps {
             return Err(io::Error::new(e.kind(), text));
         }
         let (taps, ending, failures) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let (way, patience) = (TapWay::default(), FORWARDS);
+        let (way, patience) = (TransportKind::default(), FORWARDS);
         Ok(Self { taps, patience, ending, failures, refused: None, way, scripts: None })
     }
 
     /// Which way bursts take to vifs found from now on, and from them.
-    pub fn set_way(&mut self, way: TapWay) {
+    pub fn set_way(&mut self, way: TransportKind) {
         self.way = way;
     }
 

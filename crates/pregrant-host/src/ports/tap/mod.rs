@@ -16,8 +16,8 @@
 //! | `inbox` | frames that one call read, and how many the next one asks for |
 //! | `outbox` | frames that one call is to write |
 //! | `gather` | a frame in pieces, some of them its guest's |
-//! | `way` | which way a queue takes |
-//! | `transport` | what a queue gets for its way |
+//! | `transport_kind` | which transport a queue asks for |
+//! | `transport` | the one that it gets |
 //! | `probe` | which of them is cheapest here |
 //! | `header` | what is still to be done to a frame |
 //! | `tap_log` | what it says in the log |
@@ -50,12 +50,12 @@ pub mod port;
 mod probe;
 mod tap_log;
 mod transport;
+mod transport_kind;
 mod uring;
 mod vhost;
-mod way;
 
 pub use port::TapPort;
-pub use way::TapWay;
+pub use transport_kind::TransportKind;
 
 use super::interface::Interface;
 use header::HEADER;
@@ -101,7 +101,7 @@ pub struct Tap {
     /// Its number in this machine, which stays when its name does not.
     index: u32,
     first: Arc<OwnedFd>,
-    way: TapWay,
+    way: TransportKind,
     lines: Arc<TapLines>,
 }
 
@@ -166,11 +166,17 @@ impl Tap {
         let first = Arc::new(queue(name)?);
         let interface = Interface::new(name)?;
         let index = interface.index()?;
-        Ok(Self { interface, index, first, way: TapWay::default(), lines: Arc::new(TapLines::new(name)) })
+        Ok(Self {
+            interface,
+            index,
+            first,
+            way: TransportKind::default(),
+            lines: Arc::new(TapLines::new(name)),
+        })
     }
 
     /// Which way bursts take through ports made from now on.
-    pub fn set_way(&mut self, way: TapWay) {
+    pub fn set_way(&mut self, way: TransportKind) {
         self.way = way;
     }
 

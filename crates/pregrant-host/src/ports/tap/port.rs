@@ -6,9 +6,9 @@ use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
 use super::tap_log::TapLines;
 use super::transport::Transport;
+use super::transport_kind::TransportKind;
 use super::uring::DEPTH;
 use super::vhost::{FEW, Vhost};
-use super::way::TapWay;
 use pregrant::port::{
     Arena, Burst, Completions, DropCounts, FramePort, Offload, Offloads, Payload, PieceMut, PortDrop,
     PortOwner, ZeroCopyBurst,
@@ -63,18 +63,23 @@ static CEASED: Once = Once::new();
 
 impl TapPort {
     /// Of this descriptor, which does not block.
-    pub(super) fn new(fd: Arc<OwnedFd>, drops: Arc<Drops>, way: TapWay, lines: &Arc<TapLines>) -> Self {
+    pub(super) fn new(
+        fd: Arc<OwnedFd>,
+        drops: Arc<Drops>,
+        way: TransportKind,
+        lines: &Arc<TapLines>,
+    ) -> Self {
         let transport = way.transport(&fd, lines);
         let (inbox, outbox) = (Inbox::new(), Outbox::new());
         Self { fd, transport, inbox, outbox, drops, is_notified: false, skips: 0, stands: Cell::new(false) }
     }
 
     /// Which way its bursts take.
-    pub fn way(&self) -> TapWay {
+    pub fn way(&self) -> TransportKind {
         match &self.transport {
-            Transport::Vhost(_) => TapWay::Vhost,
-            Transport::Ring(_) => TapWay::Burst,
-            Transport::Calls => TapWay::Frame,
+            Transport::Vhost(_) => TransportKind::Vhost,
+            Transport::Ring(_) => TransportKind::Burst,
+            Transport::Calls => TransportKind::Frame,
         }
     }
 
@@ -200,7 +205,7 @@ impl TapPort {
     }
 
     /// Reads the next frame to `room`, which has that of the longest. None: there is none. For a
-    /// port whose frames all come so, [one a system call](TapWay::Frame).
+    /// port whose frames all come so, [one a system call](TransportKind::Frame).
     pub fn read_to(&mut self, room: &PieceMut<'_>) -> Option<(usize, Offload)> {
         loop {
             let mut header = [0; HEADER];

@@ -16,9 +16,9 @@
 use super::header::HEADER;
 use super::made;
 use super::tap_log::TapLines;
+use super::transport_kind::TransportKind;
 use super::uring::Ring;
 use super::vhost::Vhost;
-use super::way::TapWay;
 use crate::ports::interface::Interface;
 use rustix::fd::{AsFd, OwnedFd};
 use std::fmt;
@@ -44,14 +44,14 @@ const FRAME: [u8; 60] = {
 };
 
 /// The cheapest way here. Says so in the log, once.
-pub fn cheapest() -> TapWay {
-    static CHEAPEST: OnceLock<TapWay> = OnceLock::new();
+pub fn cheapest() -> TransportKind {
+    static CHEAPEST: OnceLock<TransportKind> = OnceLock::new();
     *CHEAPEST.get_or_init(|| match Probe::new().and_then(|probe| probe.costs()) {
         Ok(costs) => {
             let way = costs.cheapest();
             let each = match way {
-                TapWay::Vhost => "vhost-net",
-                TapWay::Burst => "io_uring, one system call per burst",
+                TransportKind::Vhost => "vhost-net",
+                TransportKind::Burst => "io_uring, one system call per burst",
                 _ => "one system call per frame",
             };
             // LOG: once a process.
@@ -61,7 +61,7 @@ pub fn cheapest() -> TapWay {
         Err(e) => {
             // LOG: once a process.
             log::info!("tap: using one system call per frame; cannot measure vhost-net and io_uring: {e}");
-            TapWay::Frame
+            TransportKind::Frame
         }
     })
 }
@@ -77,10 +77,10 @@ struct Costs {
 impl Costs {
     /// A ring reads frames into more memory than calls do one by one, and vhost's worker perhaps
     /// into another cache. So each has to be cheaper by a fourth than the one before.
-    fn cheapest(&self) -> TapWay {
+    fn cheapest(&self) -> TransportKind {
         let clearly = |a: Duration, than: Duration| a + a / 4 < than;
-        let (mut way, mut least) = (TapWay::Frame, self.frame);
-        for (other, cost) in [(TapWay::Burst, &self.burst), (TapWay::Vhost, &self.vhost)] {
+        let (mut way, mut least) = (TransportKind::Frame, self.frame);
+        for (other, cost) in [(TransportKind::Burst, &self.burst), (TransportKind::Vhost, &self.vhost)] {
             if let Ok(cost) = cost
                 && clearly(*cost, least)
             {
@@ -175,12 +175,12 @@ mod tests {
     fn what_is_cheaper_by_less_than_a_fourth_is_not_taken() {
         let (ns, none) = (Duration::from_nanos, || Err(io::Error::other("there is none")));
         let way = |frame, burst, vhost| Costs { frame: ns(frame), burst, vhost }.cheapest();
-        assert_eq!(way(1000, none(), none()), TapWay::Frame);
-        assert_eq!(way(1000, Ok(ns(900)), Ok(ns(850))), TapWay::Frame);
-        assert_eq!(way(1000, Ok(ns(700)), Ok(ns(600))), TapWay::Burst);
-        assert_eq!(way(1000, Ok(ns(700)), Ok(ns(500))), TapWay::Vhost);
-        assert_eq!(way(1000, none(), Ok(ns(500))), TapWay::Vhost);
+        assert_eq!(way(1000, none(), none()), TransportKind::Frame);
+        assert_eq!(way(1000, Ok(ns(900)), Ok(ns(850))), TransportKind::Frame);
+        assert_eq!(way(1000, Ok(ns(700)), Ok(ns(600))), TransportKind::Burst);
+        assert_eq!(way(1000, Ok(ns(700)), Ok(ns(500))), TransportKind::Vhost);
+        assert_eq!(way(1000, none(), Ok(ns(500))), TransportKind::Vhost);
         // A clock that never moved says nothing.
-        assert_eq!(way(0, Ok(ns(0)), Ok(ns(0))), TapWay::Frame);
+        assert_eq!(way(0, Ok(ns(0)), Ok(ns(0))), TransportKind::Frame);
     }
 }

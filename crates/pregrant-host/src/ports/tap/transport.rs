@@ -2,9 +2,9 @@
 
 use super::probe;
 use super::tap_log::TapLines;
+use super::transport_kind::TransportKind;
 use super::uring::Ring;
 use super::vhost::SharedVhost;
-use super::way::TapWay;
 use crate::line_budget::LineBudget;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Transport {
     }
 }
 
-impl TapWay {
+impl TransportKind {
     /// The transport for this queue, whose header has 12 bytes.
     pub fn transport(self, fd: &Arc<OwnedFd>, lines: &Arc<TapLines>) -> Transport {
         // Each queue of each connection asks.

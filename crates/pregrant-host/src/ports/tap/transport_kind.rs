@@ -1,11 +1,11 @@
-//! Which way bursts take to a tap and from it: by vhost-net without a system call, by io_uring with
-//! one for each burst, or with one for each frame.
+//! Which transport bursts have to a tap and from it: vhost-net without a system call, io_uring with
+//! one for each burst, or one for each frame (`--tap-way`).
 
 use crate::named::named;
 
 named! {
-    /// Which way bursts take.
-    TapWay, "a way" {
+    /// A kind of transport.
+    TransportKind, "a way" {
         /// The one that is cheapest on this machine.
         #[default]
         Cheaper = "cheaper",
