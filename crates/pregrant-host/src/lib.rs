@@ -41,6 +41,7 @@
 //! ```
 #![deny(missing_docs)]
 
+mod choice;
 mod clock;
 pub mod conformance;
 pub mod counters;
@@ -52,7 +53,6 @@ pub mod linux;
 pub mod listener;
 pub mod loopback;
 mod mapping;
-mod named;
 pub mod ports;
 pub mod program;
 #[cfg(test)]

@@ -15,7 +15,7 @@ const NET: &str = "crates/pregrant/src/net/";
 const PATHS: &str = "crates/pregrant/src/net/path/";
 
 /// The list of all paths: what a further path adds a line to.
-const LIST: &[&str] = &["mod.rs", "name.rs"];
+const LIST: &[&str] = &["mod.rs", "path_name.rs"];
 
 /// Paths whose names mean something else as well.
 const ORDINARY_WORDS: &[&str] = &["copy", "map"];

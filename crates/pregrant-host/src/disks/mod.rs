@@ -40,7 +40,7 @@ pub use image::{ImageFace, NamedImage};
 pub use ram::RamImage;
 pub use spec::{ImageSpec, UnknownImage};
 
-use crate::named::named;
+use crate::choice::named;
 use std::time::Duration;
 
 named! {

@@ -12,7 +12,7 @@
 //! Whatever it does, it checks its control connection once in [`CONTROL_EVERY`]: rounds may take
 //! a microsecond or a thousand, and a new vif beside a busy one is to connect as soon.
 
-use crate::named::named;
+use crate::choice::named;
 use std::time::{Duration, Instant};
 
 named! {

@@ -1,6 +1,6 @@
 //! The two versions of grant tables, and where their entries are.
 
-use crate::named::named;
+use crate::choice::named;
 use pregrant::GrantRef;
 use pregrant::wire::grant::{GrantEntryV1, GrantEntryV2, V1_PER_PAGE, V2_PER_PAGE};
 

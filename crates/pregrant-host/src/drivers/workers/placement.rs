@@ -6,7 +6,7 @@
 //! | `balanced` | the one that carries least, when it connects and whenever a device comes or goes | |
 //! | `own` | one of the device's own, for all of its queues | netback since 2013: a thread a vif |
 
-use crate::named::named;
+use crate::choice::named;
 use pregrant::xenbus::DeviceId;
 
 named! {

@@ -8,7 +8,7 @@
 //!
 //! A queue of another worker has its turn there in either case: its ring has one owner.
 
-use crate::named::named;
+use crate::choice::named;
 
 named! {
     /// See the module.

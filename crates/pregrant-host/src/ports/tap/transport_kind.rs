@@ -1,7 +1,7 @@
 //! Which transport bursts have to a tap and from it: vhost-net without a system call, io_uring with
 //! one for each burst, or one for each frame (`--tap-way`).
 
-use crate::named::named;
+use crate::choice::named;
 
 named! {
     /// A kind of transport.

@@ -3,7 +3,7 @@
 use super::back::{BackPath, Held, Part, Transfer, Way};
 use super::copy::back::CopyPath;
 use super::map::back::MapPath;
-use super::name::PathName;
+use super::path_name::PathName;
 use super::persistent::back::PersistentPath;
 use crate::blk::disk::IoMemory;
 use crate::platform::Platform;

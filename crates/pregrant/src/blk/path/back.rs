@@ -8,7 +8,7 @@
 //! ring, and nothing is answered before [`settle`](BackPath::settle): a guest that has its answer
 //! may end its grants.
 
-use super::name::PathName;
+use super::path_name::PathName;
 use crate::blk::disk::{IoMemory, MappedPiece};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};

@@ -15,10 +15,10 @@ pub mod any_path;
 pub mod back;
 pub mod copy;
 pub mod map;
-pub mod name;
+pub mod path_name;
 pub mod persistent;
 mod request_pages;
 
 pub use any_path::AnyPath;
 pub use back::{BackPath, Held, Part, Transfer, Way};
-pub use name::PathName;
+pub use path_name::PathName;

@@ -7,8 +7,8 @@
 use super::PageExchange;
 use super::back::{BackPath, ByteArea, RequestClaims, Shared};
 use super::held::HoldsFrames;
-use super::name::{BufferNames, PathName};
 use super::negotiation::Negotiation;
+use super::path_name::{BufferNames, PathName};
 use crate::grants::StoreFigures;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::platform::{GrantPool, Platform};

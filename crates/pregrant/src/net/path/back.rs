@@ -15,7 +15,7 @@ use super::PageExchange;
 use crate::grants::StoreFigures;
 use crate::net::batch::{Claim, RxBatch, Todo, TxBatch};
 use crate::net::path::held::HoldsFrames;
-use crate::net::path::name::{BufferNames, PathName};
+use crate::net::path::path_name::{BufferNames, PathName};
 use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;

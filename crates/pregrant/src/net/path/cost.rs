@@ -1,8 +1,8 @@
 //! The cost of frames by each path, and the order in which paths are asked: as each path states it.
 
 use super::back::RequestClaims;
-use super::name::{FrameCost, PathName, UnknownPath};
 use super::negotiation::Negotiation;
+use super::path_name::{FrameCost, PathName, UnknownPath};
 
 macro_rules! costs {
     ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {

@@ -11,7 +11,7 @@
 use super::any_front::{AnyFrontPath, AnyNamedPath};
 use super::copy::front::OrdinaryPages;
 use super::front::FrontPath;
-use super::name::PathName;
+use super::path_name::PathName;
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Regions};

@@ -4,8 +4,8 @@
 use super::back::RequestClaims;
 use super::front::FrontPath;
 use super::keys::KeyPlace;
-use super::name::PathName;
 use super::named::{Answers, NamedPath, Received};
+use super::path_name::PathName;
 use super::path_refusal::PathRefusal;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::front::regions::{Granted, Region};

@@ -2,7 +2,7 @@
 //! [`NotOffered`](crate::net::front::NotOffered) has these of all paths, and what is of no path.
 
 use super::DataLen;
-use super::name::PathName;
+use super::path_name::PathName;
 use alloc::vec::Vec;
 
 /// One such part.

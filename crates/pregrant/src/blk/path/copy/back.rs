@@ -10,7 +10,7 @@
 
 use crate::blk::disk::{Buffer, IoMemory};
 use crate::blk::path::back::{BackPath, Held, Part, Transfer, Way};
-use crate::blk::path::name::PathName;
+use crate::blk::path::path_name::PathName;
 use crate::platform::{CopyBatch, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::units::{DomId, PAGE_SIZE};
 use crate::wire::blkif::{INDIRECT_PAGES_MAX, SEGMENTS_PER_INDIRECT_PAGE};

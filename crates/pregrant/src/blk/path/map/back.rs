@@ -3,7 +3,7 @@
 
 use crate::blk::disk::IoMemory;
 use crate::blk::path::back::{BackPath, Held, MapOf, Part, Transfer, Way, map_parts, unhold};
-use crate::blk::path::name::PathName;
+use crate::blk::path::path_name::PathName;
 use crate::blk::path::request_pages::Alone;
 use crate::platform::{PeerMem, Platform};
 use crate::units::{DomId, GrantRef};

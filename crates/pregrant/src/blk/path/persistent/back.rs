@@ -13,7 +13,7 @@
 
 use crate::blk::disk::{IoMemory, MappedPiece};
 use crate::blk::path::back::{BackPath, Held, MapOf, Part, Transfer, Way, copy_list, map_parts, unhold};
-use crate::blk::path::name::PathName;
+use crate::blk::path::path_name::PathName;
 use crate::blk::path::request_pages::Alone;
 use crate::grants::GrantStore;
 use crate::platform::{Access, Clock, PeerMem, Platform};
