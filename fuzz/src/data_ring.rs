@@ -19,7 +19,7 @@ use pregrant::net::path::copy::front::OrdinaryPages;
 use pregrant::net::path::data_ring::front::{RecvArea, SendArea};
 use pregrant::net::path::data_ring::index::IndexPage;
 use pregrant::net::path::data_ring::{PIECE_MAX, rounded};
-use pregrant::net::path::{AnyNamedPath, AnyPath, Chain, DataRingPath, FrontChain, RX_ORDER, TX_ORDER};
+use pregrant::net::path::{AnyFlaggedPath, AnyPath, Chain, DataRingPath, FrontChain, RX_ORDER, TX_ORDER};
 use pregrant::platform::local::{LocalDomain, Pages};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Offload};
@@ -255,7 +255,7 @@ fn front(tape: &mut Tape<'_>) {
     let pages =
         OrdinaryPages::new(&rig.guest, &mut Regions::new(HOST), Access::ReadWrite, SLOTS, Granting::Standing);
     let mut front = RxFront::new(FrontRing::new(front_ring), FrontChain::new(None, pages.ok()), 1);
-    front.chain_mut().insert_named(AnyNamedPath::DataRing(within));
+    front.chain_mut().insert_flagged(AnyFlaggedPath::DataRing(within));
     // Up to here no answer was one of several for a frame.
     let mut whole = true;
     let (mut rsp_prod, mut arena) = (0u32, Arena::new());

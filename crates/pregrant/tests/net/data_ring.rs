@@ -17,7 +17,7 @@ use pregrant::net::path::data_ring::keys::{ACTIVE, INDEX_REF};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::net::path::{
-    AnyFrontPath, AnyNamedPath, AnyPath, Chain, DataRingPath, FrontPath, RX_ORDER, StagingPath, TX_ORDER,
+    AnyFlaggedPath, AnyFrontPath, AnyPath, Chain, DataRingPath, FrontPath, RX_ORDER, StagingPath, TX_ORDER,
 };
 use pregrant::platform::local::LocalDomain;
 use pregrant::platform::{Access, GrantPool, PeerMem};
@@ -297,7 +297,7 @@ impl Receiver {
         let (area, half) = r.rig.half(WAY, Access::ReadWrite).expect("a data ring");
         let within = area.within.expect("the half for RX");
         assert!(within.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
-        r.front.chain_mut().insert_named(AnyNamedPath::DataRing(within));
+        r.front.chain_mut().insert_flagged(AnyFlaggedPath::DataRing(within));
         Self { r, index: area.index, half }
     }
 

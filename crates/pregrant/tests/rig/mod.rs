@@ -28,7 +28,7 @@ use pregrant::net::path::staging::back::RxHeads;
 use pregrant::net::path::staging::front::StagingArea;
 use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::{
-    AnyFrontPath, AnyNamedPath, AnyPath, Chain, CopyPath, DataRingPath, ForeignPath, FrontChain, MapPath,
+    AnyFlaggedPath, AnyFrontPath, AnyPath, Chain, CopyPath, DataRingPath, ForeignPath, FrontChain, MapPath,
     PathName, PersistentPath, RX_ORDER, StagedBuffers, StagingPath, TX_ORDER,
 };
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion, LocalXen};
@@ -285,8 +285,8 @@ impl Rig {
         let (area, half) = self.half(way, Access::ReadWrite).unzip();
         let (index, mut front) = (area.map(|area| (area.index, area.within)), front);
         let index = index.map(|(index, within)| {
-            let within = within.map(AnyNamedPath::DataRing);
-            within.into_iter().for_each(|within| front.chain_mut().insert_named(within));
+            let within = within.map(AnyFlaggedPath::DataRing);
+            within.into_iter().for_each(|within| front.chain_mut().insert_flagged(within));
             index
         });
         if by_frames {

@@ -9,7 +9,7 @@
 //!
 //! A frame is in the memory of the first path of the [chain](FrontChain) whose
 //! [`holds`](FrontPath::holds) is true; its [head](FrontPath::holds_heads) may be in that of an
-//! earlier one. A response can also [name](NamedPath) memory that no slot has,
+//! earlier one. A response can also [name](FlaggedPath) memory that no slot has,
 //! by its flags.
 //!
 //! Invariant: bytes are copied to private memory before anything parses them, also for a
@@ -26,8 +26,8 @@ use super::rx_buffers::RxBuffers;
 use crate::array;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::named::{Answers, Received};
-use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontChain, FrontPath, NamedPath, PathName};
+use crate::net::path::flagged::{Answers, Received};
+use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FlaggedPath, FrontChain, FrontPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Sink, Token};
@@ -159,7 +159,7 @@ impl<P: Platform> RxFront<P> {
 
     #[inline(always)]
     fn take(&mut self, to: &mut impl Receiver<P>, want: u32) -> Result<usize, PeerFault> {
-        self.chain.named_mut().iter_mut().for_each(|path| with_named!(path, path => path.begin()));
+        self.chain.flagged_mut().iter_mut().for_each(|path| with_flagged!(path, path => path.begin()));
         let want = want.max(self.cut + 1);
         let mut n = self.ring.available(want)?;
         if n < want {
@@ -226,7 +226,7 @@ impl<P: Platform> RxFront<P> {
             let mut n = 0;
             while n < most {
                 let rsp = ring.read(at + n as u32);
-                if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyNamedPath::<P>::FLAGS) != 0 || rsp.status < 0 {
+                if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyFlaggedPath::<P>::FLAGS) != 0 || rsp.status < 0 {
                     return (n, Some(rsp));
                 }
                 if heads || rsp.status <= SHORT {
@@ -304,8 +304,8 @@ impl<P: Platform> RxFront<P> {
     /// behind it. Returns how many.
     fn recv_named(&mut self, rsp: RxResponse, at: u32, n: u32, to: &mut impl Sink) -> Result<u32, PeerFault> {
         let Self { ring, chain, stats, .. } = self;
-        let path = chain.named_by_mut(chain.names(rsp.flags)).ok_or(fault(rsp.offset, rsp.status))?;
-        with_named!(path, path => path.recv_run(Answers { ring, at, n, stats }, rsp, to))
+        let path = chain.flagged_by_mut(chain.names(rsp.flags)).ok_or(fault(rsp.offset, rsp.status))?;
+        with_flagged!(path, path => path.recv_run(Answers { ring, at, n, stats }, rsp, to))
     }
 
     /// Fetches the bytes of frames that the last call received, where their path fetches them all
@@ -313,7 +313,10 @@ impl<P: Platform> RxFront<P> {
     #[inline(always)]
     pub fn fetch(&mut self, p: &P, out: &mut Arena) {
         let Self { chain, stats, .. } = self;
-        chain.named_mut().iter_mut().for_each(|path| with_named!(path, path => path.fetch(p, out, stats)));
+        chain
+            .flagged_mut()
+            .iter_mut()
+            .for_each(|path| with_flagged!(path, path => path.fetch(p, out, stats)));
     }
 
     /// A frame of several slots, with extras, or an error.
@@ -335,9 +338,8 @@ impl<P: Platform> RxFront<P> {
         }
         if frame.name() != 0 {
             let (parts, offload) = (frame.parts(), frame.offload);
-            let path = chain.named_by_mut(frame.name()).ok_or(frame.fault)?;
-            let (received, by) =
-                with_named!(path, path => (path.recv_long((parts, offload), to.to())?, counted_named(path)));
+            let path = chain.flagged_by_mut(frame.name()).ok_or(frame.fault)?;
+            let (received, by) = with_flagged!(path, path => (path.recv_long((parts, offload), to.to())?, counted_flagged(path)));
             match received {
                 Received::Whole => took_long(stats, frame, by, to.to()),
                 Received::Noted => {}
@@ -366,7 +368,7 @@ impl<P: Platform> RxFront<P> {
         let Self { ring, chain, long: frame, stats, .. } = self;
         let names = |rsp: &RxResponse| match chain.names(rsp.flags) {
             0 => Ok(0),
-            name if chain.named_by(name).is_none_or(|path| path.can_have(rsp)) => Ok(name),
+            name if chain.flagged_by(name).is_none_or(|path| path.can_have(rsp)) => Ok(name),
             _ => Err(fault(rsp.offset, rsp.status)),
         };
         if !frame.read(ring, names, first, (at, n))? {
@@ -374,7 +376,7 @@ impl<P: Platform> RxFront<P> {
         }
         if frame.error {
             stats.errors += 1;
-        } else if frame.name() != 0 && chain.named_by(frame.name()).is_none() {
+        } else if frame.name() != 0 && chain.flagged_by(frame.name()).is_none() {
             return Err(frame.fault);
         }
         Ok(true)
@@ -465,7 +467,7 @@ pub(super) fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> PathName {
     F::NAME
 }
 
-pub(super) fn counted_named<P: Platform, F: NamedPath<P>>(_: &F) -> PathName {
+pub(super) fn counted_flagged<P: Platform, F: FlaggedPath<P>>(_: &F) -> PathName {
     F::NAME
 }
 

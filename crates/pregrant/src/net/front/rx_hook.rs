@@ -18,13 +18,13 @@
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::LentPages;
 use super::receiver::{bad_part, copy_part};
-use super::rx::{RxFront, counted, counted_named, memories};
+use super::rx::{RxFront, counted, counted_flagged, memories};
 use super::rx_answers::{Part, blank_newest, fault, offload_of};
 use super::rx_buffers::RxBuffers;
 use super::tx::{SentPart, TxFront};
 use super::tx_slots::NO_ID;
 use crate::error::{PeerFault, PlatformError};
-use crate::net::path::{AnyFrontPath, AnyNamedPath, FrontPath, NamedPath};
+use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FlaggedPath, FrontPath};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, MAX_FRAME, Offload};
@@ -76,7 +76,7 @@ enum Memory<'a, P: Platform> {
     /// The slots': that of the first part, and that of the others.
     Slots(&'a AnyFrontPath<P>, &'a AnyFrontPath<P>),
     /// Its responses name it.
-    Named(&'a AnyNamedPath<P>),
+    Flagged(&'a AnyFlaggedPath<P>),
 }
 
 /// The memory of slots, while frames in it pass the hook.
@@ -131,7 +131,7 @@ impl<P: Platform> RxFront<P> {
                                 let (split, rest) = memories(chain, long)?;
                                 Memory::Slots(split.unwrap_or(rest), rest)
                             }
-                            name => Memory::Named(chain.named_by(name).ok_or(long.fault)?),
+                            name => Memory::Flagged(chain.flagged_by(name).ok_or(long.fault)?),
                         };
                         let (parts, offload, fault) = (long.parts(), long.offload, long.fault);
                         let there = Long { parts, memory, fault };
@@ -232,7 +232,7 @@ impl Slots<'_> {
         let len = there.len();
         let by = match there.memory {
             Memory::Slots(_, rest) => with_path!(rest, path => counted(path)),
-            Memory::Named(path) => with_named!(path, path => counted_named(path)),
+            Memory::Flagged(path) => with_flagged!(path, path => counted_flagged(path)),
         };
         let head = frame.begin(len, offload);
         if !there.copy(to.p, self, 0, head)? {
@@ -443,8 +443,8 @@ impl<P: Platform> Place<P> for Long<'_, P> {
                     with_path!(first, path => copy_part(path, places, *part, from, now)?);
                     Memory::Slots(rest, rest)
                 }
-                Memory::Named(path) => {
-                    all &= with_named!(path, path => path.copy(p, part, from, now)?);
+                Memory::Flagged(path) => {
+                    all &= with_flagged!(path, path => path.copy(p, part, from, now)?);
                     memory
                 }
             };

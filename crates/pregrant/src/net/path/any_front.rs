@@ -2,8 +2,8 @@
 
 use super::PathName;
 use super::copy::front::OrdinaryPages;
+use super::flagged::FlaggedPath;
 use super::front::FrontPath;
-use super::named::NamedPath;
 use super::negotiation::Negotiation;
 use crate::net::features::BackFeatures;
 use crate::net::front::regions::Granted;
@@ -33,18 +33,18 @@ macro_rules! any_front {
         }
 
         /// RX memory that responses name by their flags.
-        pub enum AnyNamedPath<P: Platform> {
-            $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Named<P>),)*
+        pub enum AnyFlaggedPath<P: Platform> {
+            $($(#[$doc])* $path(<super::$module::$path as Negotiation>::Flagged<P>),)*
         }
 
-        impl<P: Platform> AnyNamedPath<P> {
+        impl<P: Platform> AnyFlaggedPath<P> {
             /// Flags by which a response may name memory, whether a queue has it or not.
             pub const FLAGS: u16 =
-                0 $(| <<super::$module::$path as Negotiation>::Named<P> as NamedPath<P>>::FLAGS)*;
+                0 $(| <<super::$module::$path as Negotiation>::Flagged<P> as FlaggedPath<P>>::FLAGS)*;
 
             /// Those of them that say so whether a queue has it or not.
             pub const ALWAYS: u16 =
-                0 $(| <<super::$module::$path as Negotiation>::Named<P> as NamedPath<P>>::ALWAYS)*;
+                0 $(| <<super::$module::$path as Negotiation>::Flagged<P> as FlaggedPath<P>>::ALWAYS)*;
         }
     };
 }
@@ -152,40 +152,40 @@ impl<P: Platform> AnyFrontPath<P> {
     }
 }
 
-fn of_named<P: Platform, F: NamedPath<P>>(_: &F) -> (PathName, u16) {
+fn of_flagged<P: Platform, F: FlaggedPath<P>>(_: &F) -> (PathName, u16) {
     (F::NAME, F::FLAGS)
 }
 
 #[inline(always)]
-fn fetches<P: Platform, F: NamedPath<P>>(_: &F) -> bool {
+fn fetches<P: Platform, F: FlaggedPath<P>>(_: &F) -> bool {
     F::FETCHES
 }
 
-impl<P: Platform> AnyNamedPath<P> {
-    /// [`NamedPath::NAME`].
+impl<P: Platform> AnyFlaggedPath<P> {
+    /// [`FlaggedPath::NAME`].
     pub fn name(&self) -> PathName {
-        with_named!(self, path => of_named(path).0)
+        with_flagged!(self, path => of_flagged(path).0)
     }
 
-    /// [`NamedPath::FLAGS`].
+    /// [`FlaggedPath::FLAGS`].
     #[inline(always)]
     pub fn flags(&self) -> u16 {
-        with_named!(self, path => of_named(path).1)
+        with_flagged!(self, path => of_flagged(path).1)
     }
 
-    /// [`NamedPath::FETCHES`].
+    /// [`FlaggedPath::FETCHES`].
     #[inline(always)]
     pub fn fetches(&self) -> bool {
-        with_named!(self, path => fetches(path))
+        with_flagged!(self, path => fetches(path))
     }
 
-    /// [`NamedPath::can_have`].
+    /// [`FlaggedPath::can_have`].
     pub fn can_have(&self, rsp: &RxResponse) -> bool {
-        with_named!(self, path => NamedPath::<P>::can_have(path, rsp))
+        with_flagged!(self, path => FlaggedPath::<P>::can_have(path, rsp))
     }
 
-    /// [`NamedPath::into_memory`].
+    /// [`FlaggedPath::into_memory`].
     pub fn into_memory(self) -> Vec<Granted<P>> {
-        with_named!(self, path => NamedPath::<P>::into_memory(path))
+        with_flagged!(self, path => FlaggedPath::<P>::into_memory(path))
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //! Invariant: only the last path's memory has grants that end with a frame.
 
-use super::any_front::{AnyFrontPath, AnyNamedPath};
+use super::any_front::{AnyFlaggedPath, AnyFrontPath};
 use super::copy::front::OrdinaryPages;
 use super::front::FrontPath;
 use super::path_name::PathName;
@@ -24,12 +24,12 @@ pub struct FrontChain<P: Platform> {
     paths: Vec<AnyFrontPath<P>>,
     /// TX: the path before the last keeps account of its ids.
     accounts: bool,
-    named: Vec<AnyNamedPath<P>>,
+    flagged: Vec<AnyFlaggedPath<P>>,
 }
 
 impl<P: Platform> Default for FrontChain<P> {
     fn default() -> Self {
-        Self { paths: Vec::new(), accounts: false, named: Vec::new() }
+        Self { paths: Vec::new(), accounts: false, flagged: Vec::new() }
     }
 }
 
@@ -47,8 +47,8 @@ impl<P: Platform> FrontChain<P> {
     }
 
     /// RX: memory that responses name by their flags.
-    pub fn insert_named(&mut self, path: AnyNamedPath<P>) {
-        self.named.push(path);
+    pub fn insert_flagged(&mut self, path: AnyFlaggedPath<P>) {
+        self.flagged.push(path);
     }
 
     /// Ids that have memory in all of it: as many requests can be in flight.
@@ -129,43 +129,44 @@ impl<P: Platform> FrontChain<P> {
     }
 
     /// The flags by which a response with these names memory; 0: its frame is in its slot's. Some
-    /// [count](AnyNamedPath::ALWAYS) whether there is such memory or not.
+    /// [count](AnyFlaggedPath::ALWAYS) whether there is such memory or not.
     #[inline(always)]
     pub fn names(&self, flags: u16) -> u16 {
-        let always = flags & AnyNamedPath::<P>::ALWAYS;
+        let always = flags & AnyFlaggedPath::<P>::ALWAYS;
         if always != 0 {
             return always;
         }
-        flags & self.named.iter().fold(0, |all, path| all | path.flags())
+        flags & self.flagged.iter().fold(0, |all, path| all | path.flags())
     }
 
     /// The memory that is named so. None: there is no such.
     #[inline(always)]
-    pub fn named_by(&self, name: u16) -> Option<&AnyNamedPath<P>> {
-        self.named.iter().find(|path| path.flags() & name != 0)
+    pub fn flagged_by(&self, name: u16) -> Option<&AnyFlaggedPath<P>> {
+        self.flagged.iter().find(|path| path.flags() & name != 0)
     }
 
     /// The same, to receive from.
     #[inline(always)]
-    pub fn named_by_mut(&mut self, name: u16) -> Option<&mut AnyNamedPath<P>> {
-        self.named.iter_mut().find(|path| path.flags() & name != 0)
+    pub fn flagged_by_mut(&mut self, name: u16) -> Option<&mut AnyFlaggedPath<P>> {
+        self.flagged.iter_mut().find(|path| path.flags() & name != 0)
     }
 
-    /// Whether frames come by one that [fetches](super::NamedPath::FETCHES) them.
+    /// Whether frames come by one that [fetches](super::FlaggedPath::FETCHES) them.
     #[inline(always)]
     pub fn fetches(&self) -> bool {
-        self.named.iter().any(AnyNamedPath::fetches)
+        self.flagged.iter().any(AnyFlaggedPath::fetches)
     }
 
     /// All memory that responses name.
     #[inline(always)]
-    pub fn named_mut(&mut self) -> &mut [AnyNamedPath<P>] {
-        &mut self.named
+    pub fn flagged_mut(&mut self) -> &mut [AnyFlaggedPath<P>] {
+        &mut self.flagged
     }
 
     /// Whether frames can go by this path.
     pub fn has(&self, name: PathName) -> bool {
-        self.paths.iter().any(|path| path.name() == name) || self.named.iter().any(|path| path.name() == name)
+        self.paths.iter().any(|path| path.name() == name)
+            || self.flagged.iter().any(|path| path.name() == name)
     }
 
     /// Does without this path, which the back did not accept. Its ordinary pages are used without
@@ -173,10 +174,10 @@ impl<P: Platform> FrontChain<P> {
     pub fn give_up(&mut self, name: PathName, p: &P, regions: &mut Regions<P>) {
         let (paths, rest): (Vec<_>, _) =
             core::mem::take(&mut self.paths).into_iter().partition(|path| path.name() == name);
-        let (named, others) =
-            core::mem::take(&mut self.named).into_iter().partition(|path| path.name() == name);
-        (self.paths, self.named) = (rest, others);
-        let mut given_up = Self { paths: Vec::new(), accounts: false, named };
+        let (flagged, others) =
+            core::mem::take(&mut self.flagged).into_iter().partition(|path| path.name() == name);
+        (self.paths, self.flagged) = (rest, others);
+        let mut given_up = Self { paths: Vec::new(), accounts: false, flagged };
         for path in paths {
             match path.into_pages() {
                 Ok(pages) => self.insert(AnyFrontPath::Copy(pages)),
@@ -189,8 +190,8 @@ impl<P: Platform> FrontChain<P> {
 
     /// Does without all memory that responses name.
     pub fn give_up_named(&mut self, p: &P, regions: &mut Regions<P>) {
-        let named = core::mem::take(&mut self.named);
-        Self { paths: Vec::new(), accounts: false, named }.release(p, regions);
+        let flagged = core::mem::take(&mut self.flagged);
+        Self { paths: Vec::new(), accounts: false, flagged }.release(p, regions);
     }
 
     /// The most bytes of a path that may be full that were in use at a time.
@@ -244,7 +245,7 @@ impl<P: Platform> FrontChain<P> {
     /// Its pages, to be given back.
     pub fn into_memory(self) -> impl Iterator<Item = Granted<P>> {
         let paths = self.paths.into_iter().flat_map(AnyFrontPath::into_memory);
-        paths.chain(self.named.into_iter().flat_map(AnyNamedPath::into_memory))
+        paths.chain(self.flagged.into_iter().flat_map(AnyFlaggedPath::into_memory))
     }
 
     /// All, the first one first.

@@ -7,7 +7,7 @@
 //!   NAME/acceptance.rs    Accept: what a connecting back takes of what the front asks for
 //!   NAME/claim.rs   which requests are its own, where a flag says so
 //!   NAME/back.rs    BackPath: fetch (TX), deliver (RX), retire
-//!   NAME/front.rs   FrontPath: where the bytes of an id go, and the grant of it; NamedPath: RX memory
+//!   NAME/front.rs   FrontPath: where the bytes of an id go, and the grant of it; FlaggedPath: RX memory
 //!                   that responses name
 //! ```
 //!
@@ -154,9 +154,9 @@ macro_rules! with_path {
 }
 
 /// The same of memory that responses name.
-macro_rules! with_named {
+macro_rules! with_flagged {
     ($any:expr, $bound:ident => $what:expr) => {
-        paths!(match_any { AnyNamedPath, $any, $bound => $what })
+        paths!(match_any { AnyFlaggedPath, $any, $bound => $what })
     };
 }
 
@@ -193,7 +193,7 @@ macro_rules! own_types {
 macro_rules! no_memory {
     () => {
         type Front<P: crate::platform::Platform> = crate::net::path::none::NoMemory<P>;
-        type Named<P: crate::platform::Platform> = crate::net::path::none::NoMemory<P>;
+        type Flagged<P: crate::platform::Platform> = crate::net::path::none::NoMemory<P>;
     };
 }
 
@@ -217,11 +217,11 @@ pub mod back;
 pub mod chain;
 pub mod config;
 pub mod cost;
+pub mod flagged;
 pub mod front;
 pub mod front_chain;
 pub mod held;
 pub mod keys;
-pub mod named;
 pub mod negotiation;
 pub mod none;
 pub mod not_offered;
@@ -231,11 +231,12 @@ pub mod refusal;
 pub mod request_keys;
 
 pub use any::{AnyClaims, AnyPath};
-pub use any_front::{AnyFrontPath, AnyNamedPath};
+pub use any_front::{AnyFlaggedPath, AnyFrontPath};
 pub use back::{BackPath, ByteArea, ConfigGeneration, Shared};
 pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
+pub use flagged::FlaggedPath;
 pub use foreign::back::ForeignPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
@@ -253,7 +254,6 @@ pub use guest_copy::back::GuestCopyPath;
 pub use guest_copy::lent::LentRegions;
 pub use held::HoldsFrames;
 pub use map::back::MapPath;
-pub use named::NamedPath;
 pub use path_name::{BufferNames, ChainNames, FrameCost, PathName};
 pub use path_refusal::PathRefusal;
 pub use persistent::back::PersistentPath;

@@ -6,7 +6,7 @@
 //!     Config --allow--> Offer --put_offer--> keys --read_offer--> Offer
 //!     Request  <--read_request-- keys  <--put_request--  Request of the vif, QueueRequest of each queue
 //!     acceptor --> paths of a chain (Back)          Wanted --asked--> the part that this back offers
-//!                                                   --take_memory--> memory of a chain (Front, Named)
+//!                                                   --take_memory--> memory of a chain (Front, Flagged)
 //!     active key ------------------------------>    taken: in which directions the back has it
 //! ```
 //! Structs of all paths ([`BackFeatures`](crate::net::features::BackFeatures) and others) have a
@@ -15,9 +15,9 @@
 
 use super::acceptance::Accept;
 use super::back::{BackPath, RequestClaims};
+use super::flagged::FlaggedPath;
 use super::front::FrontPath;
 use super::keys::PathKeys;
-use super::named::NamedPath;
 use super::path_name::{FrameCost, PathName};
 use super::path_refusal::PathRefusal;
 use crate::platform::Platform;
@@ -62,7 +62,7 @@ pub trait Negotiation {
     /// Memory at the front whose frames are in their ids' places.
     type Front<P: Platform>: FrontPath<P>;
     /// Memory at the front that responses name.
-    type Named<P: Platform>: NamedPath<P>;
+    type Flagged<P: Platform>: FlaggedPath<P>;
 
     /// What a back offers unless it is configured.
     fn offer() -> Self::Offer {

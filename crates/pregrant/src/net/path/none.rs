@@ -2,9 +2,9 @@
 //! refusals. Lists of all paths cost nothing for these.
 
 use super::back::RequestClaims;
+use super::flagged::{Answers, FlaggedPath, Received};
 use super::front::FrontPath;
 use super::keys::KeyPlace;
-use super::named::{Answers, NamedPath, Received};
 use super::path_name::PathName;
 use super::path_refusal::PathRefusal;
 use crate::error::{PeerFault, PlatformError};
@@ -70,7 +70,7 @@ impl<P: Platform> FrontPath<P> for NoMemory<P> {
     }
 }
 
-impl<P: Platform> NamedPath<P> for NoMemory<P> {
+impl<P: Platform> FlaggedPath<P> for NoMemory<P> {
     const NAME: PathName = PathName::Copy;
     const FLAGS: u16 = 0;
 

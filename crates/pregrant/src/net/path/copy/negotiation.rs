@@ -21,7 +21,7 @@ impl Negotiation for Copy {
     type Claims = NoClaims;
     type Back<P: Platform> = CopyPath;
     type Front<P: Platform> = front::OrdinaryPages<P>;
-    type Named<P: Platform> = NoMemory<P>;
+    type Flagged<P: Platform> = NoMemory<P>;
 }
 
 impl Asks for Copy {}

@@ -19,10 +19,10 @@ use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::front::rx_answers::{Part, fault, is_plain, offload_of};
 use crate::net::front::tx_slots::{SHORT, TxSlots, flags_of};
 use crate::net::path::active::ActiveLists;
+use crate::net::path::flagged::{Answers, FlaggedPath, Received};
 use crate::net::path::front::{FrontPath, Sent};
-use crate::net::path::named::{Answers, NamedPath, Received};
 use crate::net::path::request_keys::RingRequest;
-use crate::net::path::{AnyFrontPath, AnyNamedPath, PathName};
+use crate::net::path::{AnyFlaggedPath, AnyFrontPath, PathName};
 use crate::platform::{Access, Platform};
 use crate::port::{BURST_FRAMES, Frames, MAX_FRAME, Offload, Piece, Sink, Source};
 use crate::shm::SharedBytes;
@@ -108,7 +108,7 @@ pub(super) fn take_area<P: Platform>(
     queue.named.push(area.index);
     area.out.into_iter().for_each(|out| queue.chains[TX].insert(AnyFrontPath::DataRing(out)));
     let within = area.within.into_iter();
-    within.for_each(|within| queue.chains[RX].insert_named(AnyNamedPath::DataRing(within)));
+    within.for_each(|within| queue.chains[RX].insert_flagged(AnyFlaggedPath::DataRing(within)));
     Ok(request)
 }
 
@@ -380,7 +380,7 @@ impl<P: Platform> RecvArea<P> {
     }
 }
 
-impl<P: Platform> NamedPath<P> for RecvArea<P> {
+impl<P: Platform> FlaggedPath<P> for RecvArea<P> {
     const NAME: PathName = PathName::DataRing;
     const FLAGS: u16 = RXF_DATA_RING;
     const ALWAYS: u16 = RXF_DATA_RING;

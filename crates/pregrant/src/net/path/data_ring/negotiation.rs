@@ -40,7 +40,7 @@ impl Negotiation for DataRing {
     type Claims = claim::InArea;
     type Back<P: Platform> = DataRingPath<P>;
     type Front<P: Platform> = front::SendArea<P>;
-    type Named<P: Platform> = front::RecvArea<P>;
+    type Flagged<P: Platform> = front::RecvArea<P>;
 
     fn offer() -> u32 {
         ORDER_MAX

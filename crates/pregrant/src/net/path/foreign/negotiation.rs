@@ -42,7 +42,7 @@ impl Negotiation for Foreign {
     type Claims = claim::NamesFrames;
     type Back<P: Platform> = ForeignPath<P>;
     type Front<P: Platform> = front::ForeignPages<P>;
-    type Named<P: Platform> = NoMemory<P>;
+    type Flagged<P: Platform> = NoMemory<P>;
 
     fn allow(config: &bool, offer: &mut bool) {
         *offer = *config;

@@ -15,9 +15,9 @@ use crate::grants::regions::{Granted, Granting};
 use crate::net::front::FrontQueue;
 use crate::net::front::memory::{QueueMemory, RX};
 use crate::net::front::rx_answers::{Part, blank, fault, is_plain, offload_of};
-use crate::net::path::named::{Answers, NamedPath, Received};
+use crate::net::path::flagged::{Answers, FlaggedPath, Received};
 use crate::net::path::request_keys::RingRequest;
-use crate::net::path::{AnyNamedPath, PathName};
+use crate::net::path::{AnyFlaggedPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, Offload, Sink};
@@ -46,7 +46,7 @@ pub(super) fn take_list<P: Platform>(queue: &mut QueueMemory<'_, P>) -> Result<R
     let list = queue.regions.take(queue.p, Access::ReadWrite, 1, Granting::Standing)?;
     let pages = BackPages::new(list, queue.regions.to());
     let request = RingRequest::Index(pages.list_ref());
-    queue.chains[RX].insert_named(AnyNamedPath::GuestCopy(pages));
+    queue.chains[RX].insert_flagged(AnyFlaggedPath::GuestCopy(pages));
     Ok(request)
 }
 
@@ -124,11 +124,11 @@ impl<P: Platform> BackPages<P> {
     /// A frame of one slot, without extras, that is in a page of the back's.
     #[inline(always)]
     fn is_plain(rsp: RxResponse) -> bool {
-        is_plain(rsp) && rsp.flags & AnyNamedPath::<P>::ALWAYS == 0 && rsp.flags & Self::FLAGS != 0
+        is_plain(rsp) && rsp.flags & AnyFlaggedPath::<P>::ALWAYS == 0 && rsp.flags & Self::FLAGS != 0
     }
 }
 
-impl<P: Platform> NamedPath<P> for BackPages<P> {
+impl<P: Platform> FlaggedPath<P> for BackPages<P> {
     const NAME: PathName = PathName::GuestCopy;
     const FETCHES: bool = true;
     /// Whichever generation.
@@ -138,7 +138,7 @@ impl<P: Platform> NamedPath<P> for BackPages<P> {
         is_in_page(rsp)
     }
 
-    /// Notes them, to be [fetched](NamedPath::fetch).
+    /// Notes them, to be [fetched](FlaggedPath::fetch).
     #[inline(never)]
     fn recv_run(
         &mut self,

@@ -43,7 +43,7 @@ impl Negotiation for GuestCopy {
     type Claims = NoClaims;
     type Back<P: Platform> = GuestCopyPath<P>;
     type Front<P: Platform> = NoMemory<P>;
-    type Named<P: Platform> = front::BackPages<P>;
+    type Flagged<P: Platform> = front::BackPages<P>;
 
     fn allow(config: &bool, offer: &mut bool) {
         *offer = *config;

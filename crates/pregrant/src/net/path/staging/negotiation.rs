@@ -38,7 +38,7 @@ impl Negotiation for Staging {
     type Claims = claim::ByNumber;
     type Back<P: Platform> = StagingPath<P>;
     type Front<P: Platform> = front::StagingArea<P>;
-    type Named<P: Platform> = NoMemory<P>;
+    type Flagged<P: Platform> = NoMemory<P>;
 
     fn offer() -> keys::Offer {
         keys::Offer::all()

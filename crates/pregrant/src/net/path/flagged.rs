@@ -52,14 +52,14 @@ impl<P: Platform> Answers<'_, P> {
 pub enum Received {
     /// The frame was received.
     Whole,
-    /// The same, but that its bytes come when they are [fetched](NamedPath::fetch).
+    /// The same, but that its bytes come when they are [fetched](FlaggedPath::fetch).
     Noted,
     /// There is no room for it.
     NoRoom,
 }
 
 /// Such memory of one queue.
-pub trait NamedPath<P: Platform> {
+pub trait FlaggedPath<P: Platform> {
     /// Which path.
     const NAME: PathName;
     /// Frames are [fetched](Self::fetch), many at once: they are received into an arena alone.
