@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`switch`] | forwards it to other guests by MAC address | what others sent to it |
 //! | [`generator`] | drops it | numbered frames, as fast as they are asked for |
-//! | [`sink`] | checks the numbers, counts losses | none |
+//! | [`checking_sink`] | checks the numbers, counts losses | none |
 //! | [`tap`] | gives it to a network interface of this machine | what that interface sends |
 //! | [`steering`] | gives it to the port that it wraps | what that port has, in the queues that the guest chose |
 //! | [`pcap`] | passes it on, and writes it to a file | what the port that it wraps has, and writes it to a file |
@@ -17,6 +17,7 @@
 //! reaches them are private copies; the bytes are still a guest's choice, so every port takes any
 //! frame without a panic and in bounded memory.
 
+pub mod checking_sink;
 pub mod frame_queue;
 pub mod generator;
 pub mod interface;
@@ -25,7 +26,6 @@ pub mod pcap;
 pub mod port_readiness;
 pub mod segments;
 pub mod sequence;
-pub mod sink;
 pub mod steering;
 pub mod switch;
 pub mod tap;

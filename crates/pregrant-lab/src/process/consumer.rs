@@ -13,8 +13,8 @@ use crate::station::guest_stack::{GuestStack, StackConfig};
 use pregrant::net::front::{Diverted, HookAction};
 use pregrant::net::headers::{IpHeaders, MacAddr};
 use pregrant::port::{Arena, BURST_FRAMES};
+use pregrant_host::ports::checking_sink::CheckingSink;
 use pregrant_host::ports::sequence::{self, Wrong};
-use pregrant_host::ports::sink::CheckingSink;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 

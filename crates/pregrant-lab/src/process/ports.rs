@@ -16,9 +16,9 @@ use hdrhistogram::Histogram;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Payload, PortOwner, ZeroCopyBurst};
 use pregrant_host::MonotonicClock;
+use pregrant_host::ports::checking_sink::{Check, CheckingSink};
 use pregrant_host::ports::generator::{Filling, Generator};
 use pregrant_host::ports::sequence::Head;
-use pregrant_host::ports::sink::{Check, CheckingSink};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -3,7 +3,7 @@
 use super::disks::disks_command::{DisksSeen, Rested};
 use hdrhistogram::Histogram;
 use pregrant_host::counters::Counters;
-use pregrant_host::ports::sink::SinkReport;
+use pregrant_host::ports::checking_sink::SinkReport;
 use serde::{Deserialize, Serialize};
 
 /// From a process.

@@ -12,7 +12,7 @@ use super::report::Spent;
 use super::worker_threads::Meter;
 use hdrhistogram::Histogram;
 use pregrant::port::QueueWaker;
-use pregrant_host::ports::sink::SinkCounters;
+use pregrant_host::ports::checking_sink::SinkCounters;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

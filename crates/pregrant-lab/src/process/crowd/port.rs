@@ -10,7 +10,7 @@ use pregrant::port::{Arena, Burst, FramePort, Offloads};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::net::port_provider::Ports;
-use pregrant_host::ports::sink::{Check, CheckingSink, SinkCounters};
+use pregrant_host::ports::checking_sink::{Check, CheckingSink, SinkCounters};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
