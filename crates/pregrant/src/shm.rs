@@ -14,6 +14,7 @@
 //! also be named to the kernel, which then copies in our place.
 #![allow(unsafe_code)]
 
+use crate::units::PAGE_SIZE;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -175,11 +176,14 @@ pub unsafe trait SharedBytes {
 
     /// Zeroes the whole range, where it may be written: a page is zeroed before it is shared.
     fn zero(&self) {
-        if !self.takes_stores() {
-            return;
-        }
-        for at in (0..self.len()).step_by(4) {
-            let _ = self.store_u32(at, 0);
+        // Copied, for a copy has no loop of ours: word by word, tests zeroed for half their time.
+        static ZEROES: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+        let mut at = 0;
+        while at < self.len()
+            && let Some(page) = self.piece_mut(at, PAGE_SIZE.min(self.len() - at))
+        {
+            page.copy_in(&ZEROES);
+            at += PAGE_SIZE;
         }
     }
 }

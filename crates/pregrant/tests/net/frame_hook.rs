@@ -15,7 +15,7 @@ use pregrant::net::path::staging::list::{self as staging_list, DataLen};
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalXen};
 use pregrant::platform::{Access, PeerMem};
-use pregrant::port::{Arena, Offload};
+use pregrant::port::{Arena, MAX_FRAME, Offload};
 use pregrant::ring::{NetRx, NetTx, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
@@ -25,6 +25,7 @@ use pregrant::{GrantRef, PeerFault};
 use rig::bus::{MapBus, connect, device};
 use rig::raw_back::RawBack;
 use rig::{GUEST, HOST, SLOTS, TestPort};
+use std::sync::LazyLock;
 
 /// xorshift64*, from a fixed seed.
 struct Dice(u64);
@@ -61,7 +62,10 @@ struct Stand {
 
 /// Frame `number`: each byte tells it from others.
 fn frame(number: u64, len: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..len).map(|at| (at ^ at >> 8) as u8 ^ number as u8).collect();
+    static PATTERN: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..MAX_FRAME).map(|at| (at ^ at >> 8) as u8).collect());
+    let mut bytes = PATTERN[..len].to_vec();
+    bytes.iter_mut().for_each(|byte| *byte ^= number as u8);
     bytes[14..22].copy_from_slice(&number.to_le_bytes());
     bytes[22..26].copy_from_slice(&(len as u32).to_le_bytes());
     bytes
