@@ -84,17 +84,9 @@ impl<P: Platform, T: Transport> FrameHook<P, T> {
     /// The actions since `guest` connected, in a line.
     pub fn line(&self, guest: &Frontend<P, T>) -> HookLine {
         let vif = guest.vif();
-        let mut sum = HookStats::default();
-        for stats in (0..vif.nr_queues()).filter_map(|i| vif.queue(i)).map(FrontQueue::hook_stats) {
-            sum.passed += stats.passed;
-            sum.dropped += stats.dropped;
-            sum.sent_on += stats.sent_on;
-            sum.sent_copied += stats.sent_copied;
-            sum.unsent += stats.unsent;
-            sum.redirected += stats.redirected;
-        }
+        let stats = (0..vif.nr_queues()).filter_map(|i| vif.queue(i)).map(FrontQueue::hook_stats).sum();
         let exit = self.exit.as_ref();
-        HookLine { stats: sum, exit: exit.map(|exit| (exit.guest.device().id().to_string(), exit.unsent)) }
+        HookLine { stats, exit: exit.map(|exit| (exit.guest.device().id().to_string(), exit.unsent)) }
     }
 }
 

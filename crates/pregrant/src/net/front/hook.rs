@@ -13,6 +13,7 @@
 
 use super::lent::RX_HEAD_BYTES;
 use crate::port::{Arena, BURST_FRAMES, Burst, Offload};
+use core::iter::Sum;
 use core::ops::Range;
 
 /// Bytes that can be put ahead of a frame.
@@ -220,6 +221,20 @@ impl HookStats {
     /// Frames that a hook saw.
     pub fn frames(&self) -> u64 {
         self.passed + self.dropped + self.sent_on + self.sent_copied + self.unsent + self.redirected
+    }
+}
+
+/// Of several queues.
+impl Sum for HookStats {
+    fn sum<I: Iterator<Item = Self>>(each: I) -> Self {
+        each.fold(Self::default(), |sum, of| Self {
+            passed: sum.passed + of.passed,
+            dropped: sum.dropped + of.dropped,
+            sent_on: sum.sent_on + of.sent_on,
+            sent_copied: sum.sent_copied + of.sent_copied,
+            unsent: sum.unsent + of.unsent,
+            redirected: sum.redirected + of.redirected,
+        })
     }
 }
 
