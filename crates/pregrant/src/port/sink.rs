@@ -20,6 +20,12 @@ pub trait Sink {
     /// A large segment may come with a checksum that is not blank: a sink that is no
     /// [arena](Self::arena) has to cope with it (Linux: `rx_gso_checksum_fixup`).
     fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool;
+    /// The frame that was taken last is in its slot's buffer of so many `bytes`, from the
+    /// `offset`-th on: it can be [sent on](crate::net::front::RxHalf::send_on).
+    #[inline(always)]
+    fn in_buffer(&mut self, slot: u16, offset: u16, bytes: usize) {
+        let _ = (slot, offset, bytes);
+    }
     /// Itself, where it is an arena: many frames are filled and checked by one call there.
     #[inline(always)]
     fn arena(&mut self) -> Option<&mut Arena> {

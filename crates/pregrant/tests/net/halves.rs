@@ -9,9 +9,11 @@ use crate::rig::{GUEST, HOST, TestPort, byte};
 use pregrant::net::back::{BackVif, Polled, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif};
+use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::Platform;
 use pregrant::platform::local::LocalXen;
-use pregrant::port::{Arena, Offload};
+use pregrant::port::{Arena, Offload, Piece, Sink};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const FRAMES: usize = 20_000;
@@ -244,4 +246,69 @@ fn a_restored_guest_has_nothing_granted() {
     pair.front = FrontVif::new(HOST, ordinary(), true);
     pair.connect();
     pair.exchange(100, 1);
+}
+
+/// Bytes as they come, and the buffers that they are in.
+#[derive(Default)]
+struct Seen {
+    frames: Vec<Vec<u8>>,
+    places: Vec<(u16, u16)>,
+}
+
+impl Sink for Seen {
+    fn takes(&self) -> usize {
+        64
+    }
+    fn take<'a>(&mut self, len: usize, _: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        let mut frame = vec![0; len];
+        pieces.fold(0, |at, piece| at + piece.copy_out(&mut frame[at..]));
+        self.frames.push(frame);
+        true
+    }
+    fn in_buffer(&mut self, slot: u16, offset: u16, bytes: usize) {
+        assert_eq!(bytes, 2048);
+        self.places.push((slot, offset));
+    }
+}
+
+/// Received buffers that one half sends on by the other come back to it, and no slot waits for one.
+#[test]
+fn a_half_sends_received_buffers_on() {
+    let len = DataLen::new(2048);
+    let staging = Buffers { sent_on: true, ..Buffers::of(len, len) };
+    let mut pair = Pair::new(FrontConfig { staging, ..ordinary() }, VifConfig::default());
+    pair.connect();
+    let queue = pair.front.hand_out_queues().into_iter().next().expect("a queue");
+    let (mut tx, mut rx) = queue.into_halves();
+    assert!(tx.front().sends_on());
+    let (mut port, mut arena) = (TestPort::default(), Arena::new());
+    for round in 0..100 {
+        // The long one is in pages.
+        let given: Vec<Vec<u8>> = (0..20).map(|k| numbered(20 * round + k)).collect();
+        port.gives.extend(given.iter().map(|frame| (frame.clone(), Offload::default())));
+        while pair.back.poll_rx(&pair.h, 0, &mut port).expect("an honest front") == Polled::More {}
+        let mut seen = Seen::default();
+        assert_eq!(rx.take(&pair.g, &mut seen, 1), Ok(20));
+        assert_eq!((&seen.frames, seen.places.len()), (&given, 15));
+        let short: Vec<_> = given.into_iter().filter(|frame| frame.len() <= 2048).collect();
+        for (&(slot, offset), frame) in seen.places.iter().zip(&short) {
+            let len = frame.len() as u16;
+            assert!(!rx.send_on(&mut tx, slot, (offset, 2049), Offload::default()), "beyond its buffer");
+            assert!(rx.send_on(&mut tx, slot, (offset, len), Offload::default()), "round {round}");
+            assert!(!rx.send_on(&mut tx, slot, (offset, len), Offload::default()), "it has none now");
+        }
+        rx.post_taken(&pair.g);
+        tx.publish(&pair.g);
+        while pair.back.poll_tx(&pair.h, 0, &mut port, &mut arena).expect("an honest front") == Polled::More {
+        }
+        let came: Vec<_> = port.took.drain(..).map(|(frame, _)| frame).collect();
+        assert_eq!(came, short);
+        assert_eq!((tx.reclaim(&pair.g, 1), rx.front().buffers().on_tx()), (Ok(15), 15));
+        rx.take_returned(&mut tx);
+        assert_eq!(rx.front().buffers().on_tx(), 0);
+    }
+    let Ok(queue) = FrontQueue::of_halves(tx, rx) else { panic!("they are of one queue") };
+    pair.front.take_back(vec![queue]);
+    pair.exchange(100, 1);
+    pair.close();
 }

@@ -20,6 +20,7 @@ use super::pieces::GrantedPiece;
 use super::regions::{Granted, Granting, Grants};
 use super::rx::RxFront;
 use super::tx::TxFront;
+use super::tx_slots::NO_ID;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::stats::DirStats;
@@ -173,6 +174,15 @@ impl<P: Platform> RxHalf<P> {
     /// their slots again.
     #[inline(always)]
     pub fn recv(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
+        let n = self.take(p, to, want)?;
+        self.post_taken(p);
+        Ok(n)
+    }
+
+    /// The same without the last: [`post_taken`](Self::post_taken) posts the slots, and until then
+    /// their buffers can be [sent on](Self::send_on).
+    #[inline(always)]
+    pub fn take(&mut self, p: &P, to: &mut impl Sink, want: u32) -> Result<usize, PeerFault> {
         if !self.link.is_live() {
             return Ok(0);
         }
@@ -185,8 +195,49 @@ impl<P: Platform> RxHalf<P> {
             }
             n
         };
-        self.received(p, n);
+        if n > 0 {
+            self.link.found_frames();
+        }
         Ok(n)
+    }
+
+    /// See [`take`](Self::take).
+    #[inline(always)]
+    pub fn post_taken(&mut self, p: &P) {
+        if self.link.is_live() {
+            self.post_free(p);
+        }
+    }
+
+    /// Sends what is in the buffer of a slot, `len` bytes from `offset` on, without a copy, where
+    /// this back takes [such](TxFront::sends_on): the slot's frame was [taken](Self::take) from it.
+    /// The slot gets another when it is posted. False: there is no room, or no such bytes are.
+    #[must_use]
+    pub fn send_on(
+        &mut self,
+        tx: &mut TxHalf<P>,
+        slot: u16,
+        (offset, len): (u16, u16),
+        offload: Offload,
+    ) -> bool {
+        let end = usize::from(offset) + usize::from(len);
+        let fits = self.rx.chain().paths().iter().any(|path| path.buffers() > 0 && end <= path.slot_bytes());
+        let buffer = self.rx.buffers.of(slot);
+        if !fits || buffer == NO_ID || !tx.link.is_live() {
+            return false;
+        }
+        let sent = tx.tx.send_on(buffer, (offset, len), offload);
+        if sent {
+            self.rx.buffers.send_on(slot);
+        }
+        sent
+    }
+
+    /// Buffers that were sent on and whose requests are [answered](TxHalf::reclaim) are RX's.
+    pub fn take_returned(&mut self, tx: &mut TxHalf<P>) {
+        while let Some(buffer) = tx.tx.returned() {
+            self.rx.give_back(buffer);
+        }
     }
 
     /// So many frames came: their event was about something, and their slots are posted again.

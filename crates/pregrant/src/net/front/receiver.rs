@@ -112,7 +112,11 @@ impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
     ) -> Result<bool, PeerFault> {
         check(path.slot_bytes(), part)?;
         let Some(piece) = piece_in(path, (pages, buffers), part) else { return Err(bad_part(part)) };
-        Ok(self.0.take(usize::from(part.len), offload, core::iter::once(piece)))
+        let taken = self.0.take(usize::from(part.len), offload, core::iter::once(piece));
+        if taken && path.buffers() > 0 {
+            self.0.in_buffer(part.slot, part.offset, path.slot_bytes());
+        }
+        Ok(taken)
     }
 
     #[inline(always)]
