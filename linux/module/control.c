@@ -85,6 +85,8 @@ static void lend(struct pregrant_device *dev)
 		dev->queues[k].tx = pregrant_front_tx(dev->front, k);
 		dev->queues[k].rx = pregrant_front_rx(dev->front, k);
 		pregrant_pieces_begin(&dev->queues[k]);
+		dev->queues[k].sends_on = pregrant_tx_sends_on(dev->queues[k].tx);
+		dev->queues[k].buffers_out = 0;
 		memset(dev->queues[k].rx_counters, 0, sizeof(dev->queues[k].rx_counters));
 	}
 	/* Those that the front has no more. */

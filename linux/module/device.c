@@ -33,6 +33,10 @@ static bool multicast;
 module_param(multicast, bool, 0444);
 MODULE_PARM_DESC(multicast, "have the back leave out multicast without a listener; not with bridges");
 
+static bool send_on;
+module_param(send_on, bool, 0444);
+MODULE_PARM_DESC(send_on, "XDP_TX returns a received staging buffer as it is, where the back takes such: with twice as many of them");
+
 static unsigned int lend_from;
 module_param(lend_from, uint, 0444);
 MODULE_PARM_DESC(lend_from, "bytes of a frame whose pages are granted for it, not copied; 65536: none; 0: 4096, none where the back maps pages");
@@ -48,7 +52,7 @@ static struct pregrant_settings settings(void)
 {
 	return (struct pregrant_settings) {
 		.path = path, .path_len = strlen(path), .queues = queues, .ring_order = ilog2(pages),
-		.data_len = data_len, .multicast = multicast,
+		.data_len = data_len, .multicast = multicast, .send_on = send_on,
 	};
 }
 

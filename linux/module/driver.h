@@ -16,12 +16,14 @@
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
 
+#include <linux/bpf.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
 #include <linux/ratelimit.h>
 #include <linux/skbuff.h>
 #include <linux/workqueue.h>
+#include <net/xdp.h>
 #include <xen/xenbus.h>
 
 #include "pregrant.h"
@@ -32,6 +34,10 @@
 #define PREGRANT_MTU_MAX (PREGRANT_FRAME_MAX - 18)
 #define PREGRANT_ORDER_MAX 4
 #define PREGRANT_SLOTS 256 /* of a ring of one page */
+/* The longest frame that an XDP program sees: its page has room ahead of it, and an end behind. */
+#define PREGRANT_XDP_FRAME_MAX \
+	(PAGE_SIZE - XDP_PACKET_HEADROOM - SKB_DATA_ALIGN(sizeof(struct skb_shared_info)))
+#define PREGRANT_XDP_MTU_MAX (PREGRANT_XDP_FRAME_MAX - 18)
 
 /* A frame whose requests the back has not answered. */
 struct pregrant_kept {
@@ -52,6 +58,21 @@ struct pregrant_piece {
 	u32 gref;
 };
 
+/* Bytes in the buffer of a slot, which is to be sent on. */
+struct pregrant_on_its_way {
+	u16 slot, offset, len;
+	u8 csum;
+};
+
+/* Verdicts of XDP programs; ethtool.c names them. */
+enum pregrant_verdict {
+	PREGRANT_XDP_PASS, PREGRANT_XDP_DROP, PREGRANT_XDP_TX,
+	PREGRANT_XDP_TX_BUFFERS, /* of these, in the buffers in which they came */
+	PREGRANT_XDP_TX_FULL, PREGRANT_XDP_REDIRECT, PREGRANT_XDP_ABORTED,
+	PREGRANT_XDP_XMIT, /* frames that others' programs redirect to here */
+	PREGRANT_VERDICTS,
+};
+
 struct pregrant_queue {
 	struct pregrant_device *dev;
 	unsigned int index;
@@ -70,6 +91,14 @@ struct pregrant_queue {
 	u32 pieces_out;
 	bool mc_refused; /* an address could not be asked for: there was no room */
 
+	/* Of the poll. */
+	struct xdp_rxq_info rxq;
+	struct page *xdp_page; /* the next frame's that a program sees; NULL: none yet */
+	struct pregrant_on_its_way on_its_way[NAPI_POLL_WEIGHT]; /* until slots are posted */
+	bool sends_on; /* the back takes buffers in which frames came */
+	u32 buffers_out; /* on TX */
+	u64 xdp[PREGRANT_VERDICTS];
+
 	u64 tx_packets, tx_bytes, tx_dropped, tx_in_pieces;
 	u64 rx_packets, rx_bytes, rx_dropped;
 	u64 rx_counters[PREGRANT_COUNTERS]; /* as of the last poll */
@@ -85,6 +114,7 @@ struct pregrant_device {
 	u32 pieces_kept; /* pages that backs had when their rings were over */
 	bool lends_none; /* no more of them */
 	struct pregrant_queue *queues;
+	struct bpf_prog __rcu *program; /* XDP's, under RTNL; NULL: none */
 
 	struct mutex control;
 	struct delayed_work work;
@@ -133,6 +163,9 @@ void pregrant_queue_free(struct pregrant_queue *queue);
 void pregrant_queue_drop_kept(struct pregrant_queue *queue);
 bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], bool wanted);
 void pregrant_queue_tx_counters(struct pregrant_queue *queue, u64 to[PREGRANT_COUNTERS]);
+int pregrant_take_returned(struct pregrant_queue *queue, int budget);
+bool pregrant_send_buffer(struct pregrant_queue *queue, const struct pregrant_on_its_way *at);
+bool pregrant_send_bytes(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum);
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
 
 /* pieces.c */
@@ -154,9 +187,33 @@ struct pregrant_received {
 	struct napi_struct *napi;
 	struct sk_buff_head skbs;
 	unsigned int dropped;
+
+	/* Where a program decides: */
+	struct bpf_prog *program; /* NULL: none does */
+	struct pregrant_queue *queue;
+	u32 pending; /* bytes of the frame in its page; 0: none */
+	u32 csum; /* that frame's */
+	void *shared; /* where it is in a buffer that can be sent on; NULL: in none */
+	u16 slot, offset; /* and where that is */
+	size_t buffer_bytes;
+	unsigned int on_its_way; /* of the queue's */
+	bool sent, redirected;
 };
+struct sk_buff *pregrant_skb_alloc(struct napi_struct *napi, unsigned int len);
+void pregrant_skb_received(struct pregrant_received *received, struct sk_buff *skb, u32 csum, bool is_decided);
 unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page_piece to[PREGRANT_PIECES_MAX]);
 void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received);
+
+/* xdp.c */
+int pregrant_xdp_init(struct pregrant_queue *queue);
+void pregrant_xdp_free(struct pregrant_queue *queue);
+void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum);
+void pregrant_xdp_run(struct pregrant_received *received);
+void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *skb);
+int pregrant_xdp_send_on(struct pregrant_received *received);
+void pregrant_xdp_flush(struct pregrant_received *received);
+int pregrant_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frames, u32 flags);
+int pregrant_bpf(struct net_device *netdev, struct netdev_bpf *bpf);
 
 /* events.c */
 extern atomic_t pregrant_spurious_events;

@@ -14,6 +14,10 @@ static const char *const of_all[] = {
 	"connects", "grants", "grants_ended", "grants_deferred", "atomic_allocations", "memory_waits",
 	"spurious_events", "kept_pages", "tx_in_pieces",
 };
+/* All queues', in the order of `enum pregrant_verdict`. */
+static const char *const verdicts[PREGRANT_VERDICTS] = {
+	"xdp_pass", "xdp_drop", "xdp_tx", "xdp_tx_buffers", "xdp_tx_full", "xdp_redirect", "xdp_aborted", "xdp_xmit",
+};
 
 static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
 {
@@ -28,7 +32,7 @@ static int sset_count(struct net_device *netdev, int set)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
-	return set == ETH_SS_STATS ? ARRAY_SIZE(of_all) + dev->max_queues * 2 * PREGRANT_COUNTERS : -EOPNOTSUPP;
+	return set == ETH_SS_STATS ? ARRAY_SIZE(of_all) + PREGRANT_VERDICTS + dev->max_queues * 2 * PREGRANT_COUNTERS : -EOPNOTSUPP;
 }
 
 static void strings(struct net_device *netdev, u32 set, u8 *to)
@@ -40,6 +44,8 @@ static void strings(struct net_device *netdev, u32 set, u8 *to)
 		return;
 	for (i = 0; i < ARRAY_SIZE(of_all); i++, to += ETH_GSTRING_LEN)
 		strscpy(to, of_all[i], ETH_GSTRING_LEN);
+	for (i = 0; i < PREGRANT_VERDICTS; i++, to += ETH_GSTRING_LEN)
+		strscpy(to, verdicts[i], ETH_GSTRING_LEN);
 	for (k = 0; k < dev->max_queues; k++)
 		for (dir = 0; dir < 2; dir++)
 			for (i = 0; i < PREGRANT_COUNTERS; i++, to += ETH_GSTRING_LEN)
@@ -62,6 +68,9 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	for (k = 0, *to = 0; k < dev->max_queues; k++)
 		*to += READ_ONCE(dev->queues[k].tx_in_pieces);
 	to++;
+	for (i = 0; i < PREGRANT_VERDICTS; i++, to++)
+		for (k = 0, *to = 0; k < dev->max_queues; k++)
+			*to += READ_ONCE(dev->queues[k].xdp[i]);
 	mutex_lock(&dev->lending);
 	for (k = 0; k < dev->max_queues; k++, to += 2 * PREGRANT_COUNTERS) {
 		memset(to, 0, 2 * PREGRANT_COUNTERS * sizeof(*to));

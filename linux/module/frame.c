@@ -10,6 +10,7 @@
 /* A received frame until it goes up. */
 struct pregrant_cb {
 	size_t len;
+	bool is_decided; /* by a program, or there is none */
 };
 
 static struct pregrant_cb *pregrant_cb(struct sk_buff *skb)
@@ -59,26 +60,47 @@ unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page
 #define LINEAR_MAX 2048
 #define HEAD 256
 
+struct sk_buff *pregrant_skb_alloc(struct napi_struct *napi, unsigned int len)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 10, 0)
+	return napi_alloc_skb(napi, len);
+#else
+	return __napi_alloc_skb(napi, len, GFP_ATOMIC | __GFP_NOWARN);
+#endif
+}
+
+/* Adds an skb to those that go up. It may have its bytes, or get them. */
+void pregrant_skb_received(struct pregrant_received *received, struct sk_buff *skb, u32 csum, bool is_decided)
+{
+	if (csum & PREGRANT_CSUM_BLANK)
+		skb->ip_summed = CHECKSUM_PARTIAL;
+	else if (csum & PREGRANT_CSUM_OK)
+		skb->ip_summed = CHECKSUM_UNNECESSARY;
+	*pregrant_cb(skb) = (struct pregrant_cb) { .len = skb->len, .is_decided = is_decided };
+	__skb_queue_tail(&received->skbs, skb);
+}
+
 struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear)
 {
 	struct pregrant_received *received = to;
 	struct sk_buff *skb = NULL;
 	bool whole = len <= LINEAR_MAX;
 
+	if (unlikely(received->program)) {
+		pregrant_xdp_run(received);
+		if (!gso_type && len >= ETH_HLEN && len <= PREGRANT_XDP_FRAME_MAX) {
+			*linear = pregrant_xdp_place(received, len, csum);
+			if (!*linear)
+				received->dropped++;
+			return *linear; /* no skb, which is not asked for again */
+		}
+	}
 	if (len >= ETH_HLEN)
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 10, 0)
-		skb = napi_alloc_skb(received->napi, whole ? len : HEAD);
-#else
-		skb = __napi_alloc_skb(received->napi, whole ? len : HEAD, GFP_ATOMIC | __GFP_NOWARN);
-#endif
+		skb = pregrant_skb_alloc(received->napi, whole ? len : HEAD);
 	if (!skb) {
 		received->dropped++;
 		return NULL;
 	}
-	if (csum & PREGRANT_CSUM_BLANK)
-		skb->ip_summed = CHECKSUM_PARTIAL;
-	else if (csum & PREGRANT_CSUM_OK)
-		skb->ip_summed = CHECKSUM_UNNECESSARY;
 	if (gso_type) {
 		struct skb_shared_info *info = skb_shinfo(skb);
 
@@ -88,8 +110,8 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 		info->gso_type |= SKB_GSO_DODGY;
 		info->gso_segs = 0;
 	}
+	pregrant_skb_received(received, skb, csum, !received->program);
 	pregrant_cb(skb)->len = len;
-	__skb_queue_tail(&received->skbs, skb);
 	*linear = whole ? __skb_put(skb, len) : NULL;
 	return skb;
 }
@@ -151,14 +173,19 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 	while ((skb = __skb_dequeue(&received->skbs))) {
 		/* A large segment whose sum is not blank: its segments' sums are to be made from a blank one. */
 		bool blank = skb->ip_summed == CHECKSUM_PARTIAL, fix = skb_is_gso(skb) && !blank;
+		bool is_decided;
 
 		if (skb->len != pregrant_cb(skb)->len) {
 			queue->rx_dropped++;
 			dev_kfree_skb_any(skb);
 			continue;
 		}
-		queue->rx_packets++;
-		queue->rx_bytes += skb->len;
+		/* What a program sees is counted then. */
+		if (likely(!received->program)) {
+			queue->rx_packets++;
+			queue->rx_bytes += skb->len;
+		}
+		is_decided = pregrant_cb(skb)->is_decided;
 		skb_record_rx_queue(skb, queue->index);
 		skb->protocol = eth_type_trans(skb, queue->dev->netdev);
 		skb_reset_network_header(skb);
@@ -170,6 +197,9 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 			dev_kfree_skb_any(skb);
 			continue;
 		}
-		napi_gro_receive(&queue->napi, skb);
+		if (likely(is_decided))
+			napi_gro_receive(&queue->napi, skb);
+		else
+			pregrant_xdp_segments(received, skb);
 	}
 }

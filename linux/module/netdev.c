@@ -118,12 +118,14 @@ void pregrant_multicast_rest(struct pregrant_device *dev)
 	netif_addr_unlock_bh(dev->netdev);
 }
 
-/* Frames of several slots are not for every back. */
+/* Frames of several slots are not for every back, nor those longer than a page for XDP. */
 static int pregrant_change_mtu(struct net_device *netdev, int mtu)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	if (mtu > ETH_DATA_LEN && READ_ONCE(dev->lent) && !(READ_ONCE(dev->takes) & PREGRANT_TAKES_SG))
+		return -EINVAL;
+	if (mtu > PREGRANT_XDP_MTU_MAX && rtnl_dereference(dev->program))
 		return -EINVAL;
 	netdev->mtu = mtu;
 	return 0;
@@ -147,6 +149,8 @@ static const struct net_device_ops pregrant_ops = {
 	.ndo_fix_features = pregrant_fix_features,
 	.ndo_set_rx_mode = pregrant_set_rx_mode,
 	.ndo_change_mtu = pregrant_change_mtu,
+	.ndo_bpf = pregrant_bpf,
+	.ndo_xdp_xmit = pregrant_xdp_xmit,
 	.ndo_set_mac_address = eth_mac_addr,
 	.ndo_validate_addr = eth_validate_addr,
 };
@@ -187,6 +191,9 @@ struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int
 	netdev->ethtool_ops = &pregrant_ethtool;
 	netdev->hw_features = FEATURES & ~NETIF_F_RXCSUM; /* the back says of each frame what it is */
 	netdev->features = FEATURES;
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	netdev->xdp_features = NETDEV_XDP_ACT_BASIC | NETDEV_XDP_ACT_REDIRECT | NETDEV_XDP_ACT_NDO_XMIT;
+#endif
 	netdev->min_mtu = ETH_MIN_MTU;
 	netdev->max_mtu = PREGRANT_MTU_MAX;
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)

@@ -74,13 +74,14 @@ int pk_error_remove(struct pregrant_device *dev);
 void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len);
 struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear);
 void pk_skb_append(struct sk_buff *skb, const void *from, size_t len);
+void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from);
 
 /* Control: one caller at a time, who may sleep. */
 struct pregrant_settings {
 	const char *path;
 	size_t path_len;
 	u32 queues, ring_order, data_len;
-	bool multicast;
+	bool multicast, send_on;
 };
 /* False: no front can have these; the log says why. */
 bool pregrant_front_check(const struct pregrant_settings *settings);
@@ -120,7 +121,7 @@ struct pregrant_rx *pregrant_front_rx(const struct pregrant_front *front, u32 qu
 void pregrant_front_take_back(struct pregrant_front *front);
 
 /* A sender's half: under its netdev queue's lock. */
-int pregrant_tx_send(struct pregrant_tx *tx, struct sk_buff *skb, size_t len, u32 csum, u32 gso_type, u32 gso_size);
+int pregrant_tx_send(struct pregrant_tx *tx, const void *from, size_t len, u32 csum, u32 gso_type, u32 gso_size);
 void pregrant_tx_publish(struct pregrant_tx *tx);
 u32 pregrant_tx_room(const struct pregrant_tx *tx);
 u32 pregrant_tx_in_flight(const struct pregrant_tx *tx);
@@ -145,11 +146,21 @@ u32 pregrant_tx_pieces_out(const struct pregrant_tx *tx);
 int pregrant_tx_answered_piece(struct pregrant_tx *tx);
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
 /* A receiver's half: its NAPI's alone. */
-int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most);
+int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most, bool send_on);
+void pregrant_rx_post(struct pregrant_rx *rx);
+/*
+ * Received buffers that are sent on, where the back takes such: between `receive` and `post`, and
+ * under the sender's lock.
+ */
+bool pregrant_tx_sends_on(const struct pregrant_tx *tx);
+bool pregrant_tx_send_on(struct pregrant_tx *tx, struct pregrant_rx *rx, u16 slot, u16 offset, u16 len, u32 csum);
+u32 pregrant_rx_take_returned(struct pregrant_rx *rx, struct pregrant_tx *tx);
 int pregrant_rx_arm(struct pregrant_rx *rx);
 /* Checksums, of a frame sent or received. */
 #define PREGRANT_CSUM_BLANK 1
 #define PREGRANT_CSUM_OK 2
+/* What is sent is bytes, and no skb. */
+#define PREGRANT_LINEAR 4
 /* Large segments. */
 #define PREGRANT_GSO_TCPV4 1
 #define PREGRANT_GSO_TCPV6 2

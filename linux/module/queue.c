@@ -5,7 +5,8 @@
  *   xmit: skb --copied--> the back; the skb is kept until its requests are answered, so that a
  *         socket's and the queue's limits (TCP small queues, BQL) count what is on its way. Long
  *         ones go in pieces (pieces.c)
- *   poll: answers of TX free skbs and wake senders; received frames become skbs and go up
+ *   poll: answers of TX free skbs and wake senders; received frames become skbs and go up, unless
+ *         a program decides otherwise (xdp.c)
  *
  * An answer may come for the frames in any order; skbs go in the order in which they came, each
  * when so many requests are answered as were sent with it. Its bytes were copied: it is no matter
@@ -111,6 +112,56 @@ static int send(struct pregrant_queue *queue, struct sk_buff *skb, bool *in_piec
 	return pregrant_tx_send(queue->tx, skb, skb->len, csum, gso_type, gso_size);
 }
 
+/* Under that lock: a frame in so many requests. */
+static void note_sent(struct pregrant_queue *queue, u32 requests, size_t len)
+{
+	queue->requests += requests;
+	queue->tx_packets++;
+	queue->tx_bytes += len;
+}
+
+/*
+ * Under that lock: bytes that go as they are, and are copied. A `publish` shows the back them. False:
+ * there is no room, or the back takes no such frame.
+ */
+bool pregrant_send_bytes(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum)
+{
+	u32 before, sent;
+
+	if (!pregrant_tx_room(queue->tx) && reclaim(queue, 0) < 0)
+		pregrant_fail(queue->dev);
+	before = pregrant_tx_in_flight(queue->tx);
+	if (pregrant_tx_send(queue->tx, bytes, len, csum | PREGRANT_LINEAR, 0, 0) != 1)
+		return false;
+	sent = pregrant_tx_in_flight(queue->tx) - before;
+	if (!sent)
+		return false;
+	note_sent(queue, sent, len);
+	return true;
+}
+
+/*
+ * Under that lock, by the poll: buffers that were sent on and answered are RX's again. Below 0: a
+ * fault.
+ */
+int pregrant_take_returned(struct pregrant_queue *queue, int budget)
+{
+	int n = reclaim(queue, budget);
+
+	queue->buffers_out = pregrant_rx_take_returned(queue->rx, queue->tx);
+	return n;
+}
+
+/* Under that lock, of a buffer that was received. As above. */
+bool pregrant_send_buffer(struct pregrant_queue *queue, const struct pregrant_on_its_way *at)
+{
+	if (!pregrant_tx_send_on(queue->tx, queue->rx, at->slot, at->offset, at->len, at->csum))
+		return false;
+	note_sent(queue, 1, at->len);
+	queue->buffers_out++;
+	return true;
+}
+
 /* Under that lock: a wake-up checks whether there is room again. */
 static void stop_sender(struct pregrant_queue *queue)
 {
@@ -158,9 +209,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		dev_kfree_skb_any(skb);
 		return NETDEV_TX_OK;
 	}
-	queue->tx_packets++;
-	queue->tx_bytes += skb->len;
-	queue->requests += after - before;
+	note_sent(queue, after - before, skb->len);
 	alone = !before && after == 1 && !netdev_xmit_more();
 	if (alone) {
 		skb_tx_timestamp(skb);
@@ -250,7 +299,7 @@ static void show_rx_counters(struct pregrant_queue *queue)
 static int poll(struct napi_struct *napi, int budget)
 {
 	struct pregrant_queue *queue = container_of(napi, struct pregrant_queue, napi);
-	struct pregrant_received received = { .napi = napi };
+	struct pregrant_received received = { .napi = napi, .queue = queue };
 	int frames = 0, work = 0, tx = 0;
 
 	if (!budget || READ_ONCE(queue->tx_event))
@@ -261,9 +310,20 @@ static int poll(struct napi_struct *napi, int budget)
 		return 0;
 	}
 	__skb_queue_head_init(&received.skbs);
+	rcu_read_lock();
+	received.program = rcu_dereference(queue->dev->program);
 	if (tx >= 0)
-		frames = pregrant_rx_receive(queue->rx, &received, budget);
+		frames = pregrant_rx_receive(queue->rx, &received, budget, received.program && queue->sends_on);
+	if (unlikely(received.program))
+		pregrant_xdp_run(&received);
+	if (unlikely(queue->sends_on) && pregrant_xdp_send_on(&received) < 0)
+		tx = -EIO;
+	if (frames >= 0)
+		pregrant_rx_post(queue->rx);
 	pregrant_deliver(queue, &received);
+	if (unlikely(received.program))
+		pregrant_xdp_flush(&received);
+	rcu_read_unlock();
 	show_rx_counters(queue);
 	if (tx >= 0 && frames >= 0 && frames < budget)
 		work = pregrant_rx_arm(queue->rx);
@@ -293,7 +353,7 @@ int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *de
 #else
 	netif_napi_add(dev->netdev, &queue->napi, poll, NAPI_POLL_WEIGHT);
 #endif
-	return queue->kept ? ret : -ENOMEM;
+	return queue->kept ? ret ?: pregrant_xdp_init(queue) : -ENOMEM;
 }
 
 /* The skbs of what is on its way. The queue is paused; a back that goes on answers it all the same. */
@@ -310,6 +370,7 @@ void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 
 void pregrant_queue_free(struct pregrant_queue *queue)
 {
+	pregrant_xdp_free(queue);
 	netif_napi_del(&queue->napi);
 	pregrant_pieces_free(queue);
 	kvfree(queue->kept);

@@ -24,6 +24,20 @@ static atomic64_t memory = ATOMIC64_INIT(0);
 #include "log.c"
 #include "reserve.c"
 
+/* No program decides here. */
+void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum)
+{
+	return NULL;
+}
+
+void pregrant_xdp_run(struct pregrant_received *received)
+{
+}
+
+void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *skb)
+{
+}
+
 /* The test is one thread. */
 void pk_fail(u32 kinds, u64 from, u64 to)
 {
@@ -119,6 +133,10 @@ void *pk_test_received(void)
 
 	__skb_queue_head_init(&received.skbs);
 	return &received;
+}
+
+void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from)
+{
 }
 
 int pk_test_next(void *received, void *to, size_t room)

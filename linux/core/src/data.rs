@@ -15,7 +15,7 @@ use pregrant::net::front::{GrantedPiece, RxHalf, TxHalf};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::stats::DirStats;
 use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
-use pregrant::shm::copy_from_shared;
+use pregrant::shm::{copy_from_shared, copy_to_shared};
 
 /// A sender's half.
 pub struct Tx {
@@ -47,10 +47,13 @@ impl Rx {
     }
 }
 
-/// An skb that is to be sent.
+/// What is to be sent.
 #[derive(Clone, Copy)]
 pub struct Frame {
-    pub skb: shim::Skb,
+    /// An skb, or bytes.
+    pub from: *mut c_void,
+    /// They are bytes.
+    pub is_linear: bool,
     pub len: usize,
     pub offload: Offload,
 }
@@ -67,27 +70,32 @@ impl Source for Frame {
     #[inline(always)]
     fn copy_to(&self, at: usize, to: PieceMut<'_>) {
         let (to, len) = to.as_raw();
-        // SAFETY: bytes that the skb has, to memory of that length.
-        unsafe { shim::pk_skb_read(self.skb, at, to, len) }
+        // SAFETY: bytes that the skb has, or that there are, to memory of that length.
+        unsafe {
+            match self.is_linear {
+                true => copy_to_shared(self.from.cast::<u8>().add(at), to, len),
+                false => shim::pk_skb_read(self.from, at, to, len),
+            }
+        }
     }
 }
 
-/// Writes an skb's bytes to the ring; the back is [shown](pregrant_tx_publish) them later. 1:
-/// taken; 0: no room now; below 0: it cannot be.
+/// Writes an skb's bytes to the ring, or bytes where `csum` has bit 2; the back is
+/// [shown](pregrant_tx_publish) them later. 1: taken; 0: no room now; below 0: it cannot be.
 ///
 /// # Safety
-/// The skb has `len` bytes.
+/// There are `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_tx_send(
     tx: &mut Tx,
-    skb: shim::Skb,
+    from: *mut c_void,
     len: usize,
     csum: u32,
     gso_type: u32,
     gso_size: u32,
 ) -> i32 {
     let offload = offload_of(csum, gso_type, gso_size);
-    match tx.half.queue(&tx.p, &Frame { skb, len, offload }) {
+    match tx.half.queue(&tx.p, &Frame { from, is_linear: csum & 4 != 0, len, offload }) {
         Ok(n) => n as i32,
         Err(e) => e.code,
     }
@@ -120,7 +128,7 @@ pub unsafe extern "C" fn pregrant_tx_send_pieces(
     n: u32,
     ids: *mut u16,
 ) -> i32 {
-    let frame = Frame { skb, len, offload: offload_of(csum, gso_type, gso_size) };
+    let frame = Frame { from: skb, is_linear: false, len, offload: offload_of(csum, gso_type, gso_size) };
     // SAFETY: the caller's; `GrantedPiece` is C's `struct pregrant_granted_piece`.
     let (pieces, ids) = unsafe {
         (core::slice::from_raw_parts(pieces, n as usize), core::slice::from_raw_parts_mut(ids, n as usize))
@@ -213,6 +221,16 @@ fn counters(s: DirStats) -> [u64; 8] {
 pub struct Skbs {
     pub to: *mut c_void,
     pub most: usize,
+    /// Buffers can be sent on: C learns of those of frames that a program decides on.
+    pub send_on: bool,
+    /// Where the last frame's only piece is.
+    last: *const u8,
+}
+
+impl Skbs {
+    pub fn new(to: *mut c_void, most: usize, send_on: bool) -> Self {
+        Self { to, most, send_on, last: core::ptr::null() }
+    }
 }
 
 impl Sink for Skbs {
@@ -243,6 +261,7 @@ impl Sink for Skbs {
         let mut left = len;
         for (from, n) in pieces.map(|piece| piece.as_raw()) {
             let n = n.min(left);
+            self.last = from;
             // SAFETY: from a piece of memory that is mapped, to what is left of the skb's `len`
             // bytes, which no one has written before.
             unsafe {
@@ -253,18 +272,59 @@ impl Sink for Skbs {
         }
         true
     }
+    #[inline(always)]
+    fn in_buffer(&mut self, slot: u16, offset: u16, bytes: usize) {
+        if self.send_on {
+            // SAFETY: `to` is what C's caller gave.
+            unsafe { shim::pk_in_buffer(self.to, slot, offset, bytes, self.last.cast_mut()) };
+        }
+    }
 }
 
-/// Gives each frame that is there an skb in `to`, at most `most`. How many; below 0: a fault.
+/// Gives each frame that is there an skb in `to`, at most `most`. How many; below 0: a fault. Their
+/// slots are to be [posted](pregrant_rx_post). `send_on`: `pk_in_buffer` is called.
 ///
 /// # Safety
 /// `to` is a `struct pregrant_received`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_rx_receive(rx: &mut Rx, to: *mut c_void, most: u32) -> i32 {
-    match rx.half.recv(&rx.p, &mut Skbs { to, most: most as usize }, 1) {
+pub unsafe extern "C" fn pregrant_rx_receive(rx: &mut Rx, to: *mut c_void, most: u32, send_on: bool) -> i32 {
+    match rx.half.take(&rx.p, &mut Skbs::new(to, most as usize, send_on), 1) {
         Ok(n) => n as i32,
         Err(fault) => fault_of(rx.p.device, &fault),
     }
+}
+
+/// Posts free slots.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_rx_post(rx: &mut Rx) {
+    rx.half.post_taken(&rx.p);
+}
+
+/// Whether received buffers can be sent on.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_sends_on(tx: &Tx) -> bool {
+    tx.half.front().sends_on()
+}
+
+/// Sends the buffer of a slot on that was received and not posted since: `len` bytes from `offset`
+/// on. False: there is no room, or the buffer is not so long.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_tx_send_on(
+    tx: &mut Tx,
+    rx: &mut Rx,
+    slot: u16,
+    offset: u16,
+    len: u16,
+    csum: u32,
+) -> bool {
+    rx.half.send_on(&mut tx.half, slot, (offset, len), offload_of(csum, 0, 0))
+}
+
+/// Takes back buffers that were sent on and answered. How many are not.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_rx_take_returned(rx: &mut Rx, tx: &mut Tx) -> u32 {
+    rx.half.take_returned(&mut tx.half);
+    rx.half.front().buffers().on_tx()
 }
 
 /// Before the poller waits for an event: arms the ring, and allows the next one. 1: there is work;

@@ -61,6 +61,7 @@ pub struct Settings {
     pub ring_order: u32,
     pub data_len: u32,
     pub multicast: bool,
+    pub send_on: bool,
 }
 
 /// Staging buffers of such a length: `data_len` of the module's parameters.
@@ -80,7 +81,8 @@ pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static 
         multicast_control: settings.multicast,
         ..FrontConfig::default()
     };
-    let staged = FrontConfig { staging: buffers(settings.data_len)?, ..plain };
+    let staging = Buffers { sent_on: settings.send_on, ..buffers(settings.data_len)? };
+    let staged = FrontConfig { staging, ..plain };
     Ok(match path {
         b"copy" => plain,
         b"staging" => staged,

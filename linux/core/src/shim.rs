@@ -76,6 +76,9 @@ unsafe extern "C" {
         gso_size: u32,
         linear: *mut *mut u8,
     ) -> Skb;
+    /// The last one's bytes are in the buffer of a slot, too, of so many `bytes`, from its
+    /// `offset`-th on: at `from`.
+    pub fn pk_in_buffer(to: *mut c_void, slot: u16, offset: u16, bytes: usize, from: *mut u8);
     /// Bytes of one that is not linear.
     pub fn pk_skb_append(skb: Skb, from: *const u8, len: usize);
 

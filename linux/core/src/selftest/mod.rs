@@ -84,6 +84,7 @@ impl Trial {
             ring_order: 0,
             data_len: self.data_len,
             multicast: false,
+            send_on: false,
         };
         config(path, &settings)
     }

@@ -37,7 +37,9 @@ impl Case {
     fn config(&self) -> Result<FrontConfig> {
         let Self { path, queues, ring_order } = *self;
         let (path_len, data_len, multicast) = (path.len(), 2048, false);
-        let settings = Settings { path: path.as_ptr(), path_len, queues, ring_order, data_len, multicast };
+        let at = path.as_ptr();
+        let settings =
+            Settings { path: at, path_len, queues, ring_order, data_len, multicast, send_on: false };
         config(path, &settings)
     }
 

@@ -141,7 +141,8 @@ impl Ends {
             if skb.0.is_null() {
                 return Err("no skb");
             }
-            let frame = Frame { skb: skb.0, len: self.bytes.len(), offload: Offload::default() };
+            let frame =
+                Frame { from: skb.0, is_linear: false, len: self.bytes.len(), offload: Offload::default() };
             if halves.tx.room() < FRAME_SLOTS {
                 self.serve(&mut halves.tx)?;
                 lent.end(&self.guest, &mut halves.tx)?;
@@ -195,7 +196,7 @@ impl Ends {
                 self.back.poll_rx(&self.host, 0, &mut self.port).map_err(|_| "a fault of the front, RX")?;
             loop {
                 let (rx, guest) = (&mut halves.rx, &self.guest);
-                let mut skbs = Skbs { to, most: AT_ONCE as usize };
+                let mut skbs = Skbs::new(to, AT_ONCE as usize, false);
                 let got = softirq(|| rx.recv(guest, &mut skbs, 1)).map_err(|_| FAULT)?;
                 while let Some(frame) = self.next(to) {
                     wrong += u64::from(!is_frame(frame, len, came));

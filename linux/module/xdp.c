@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/*
+ * XDP: a program decides on a received frame before there is an skb.
+ *
+ *   the back's memory --copied once--> a page of the queue's --program--> drop: the page takes the next frame
+ *                                                                    '--> pass: an skb, of the page or of a copy
+ *                                                                    '--> tx: copied to the same queue's TX, or
+ *                                                                    |        the buffer in which it came goes there
+ *                                                                    '--> redirect: the page goes
+ *
+ * What a program sees is private, and whole: it runs when the core asks for memory for the next
+ * frame, or has no more. Sums that are blank are made before, since no verdict but one could say
+ * that they are. A large segment becomes an skb first and is cut; each piece is such a frame then.
+ *
+ * All is the poll's, within rcu_read_lock, but for what goes to TX. The netdev queue's lock is taken
+ * for each of those: a redirect takes other queues' locks.
+ */
+#include <linux/bpf_trace.h>
+#include <linux/etherdevice.h>
+#include <linux/filter.h>
+#include <linux/if_vlan.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+#include <linux/version.h>
+#include <net/ip.h>
+#include <net/xdp.h>
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#include <net/gso.h>
+#endif
+
+#include "driver.h"
+
+/* What passes and is no longer is copied: its page takes the next frame, and no socket is charged for all of it. */
+#define COPY_MAX 2048
+
+static struct netdev_queue *txq_of(struct pregrant_queue *queue)
+{
+	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
+}
+
+int pregrant_xdp_init(struct pregrant_queue *queue)
+{
+	struct net_device *netdev = queue->dev->netdev;
+	int ret;
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
+	ret = xdp_rxq_info_reg(&queue->rxq, netdev, queue->index, queue->napi.napi_id);
+#else
+	ret = xdp_rxq_info_reg(&queue->rxq, netdev, queue->index);
+#endif
+	return ret ?: xdp_rxq_info_reg_mem_model(&queue->rxq, MEM_TYPE_PAGE_ORDER0, NULL);
+}
+
+void pregrant_xdp_free(struct pregrant_queue *queue)
+{
+	if (xdp_rxq_info_is_reg(&queue->rxq))
+		xdp_rxq_info_unreg(&queue->rxq);
+	if (queue->xdp_page)
+		__free_page(queue->xdp_page);
+}
+
+/* Memory for all of a frame's bytes. The program runs later. NULL: there is none. */
+void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum)
+{
+	struct pregrant_queue *queue = received->queue;
+
+	if (!queue->xdp_page)
+		queue->xdp_page = dev_alloc_page();
+	if (!queue->xdp_page)
+		return NULL;
+	received->pending = len;
+	received->csum = csum;
+	received->shared = NULL;
+	return page_address(queue->xdp_page) + XDP_PACKET_HEADROOM;
+}
+
+static void begin_buff(struct xdp_buff *xdp, struct pregrant_queue *queue, size_t len)
+{
+	void *start = page_address(queue->xdp_page);
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 12, 0)
+	xdp_init_buff(xdp, PAGE_SIZE, &queue->rxq);
+	xdp_prepare_buff(xdp, start, XDP_PACKET_HEADROOM, len, true);
+#else
+	xdp->data_hard_start = start;
+	xdp->data = start + XDP_PACKET_HEADROOM;
+	xdp->data_meta = xdp->data;
+	xdp->data_end = xdp->data + len;
+	xdp->frame_sz = PAGE_SIZE;
+	xdp->rxq = &queue->rxq;
+	xdp->txq = NULL;
+#endif
+}
+
+/*
+ * Makes the sum of a frame whose is blank: its field has the pseudo header's. False: it is not seen
+ * where it is, and stays blank.
+ */
+static bool finish_sum(u8 *frame, size_t len)
+{
+	__be16 protocol = ((const struct ethhdr *)frame)->h_proto;
+	size_t at = ETH_HLEN, end, field;
+	u8 carries;
+
+	if (protocol == htons(ETH_P_8021Q) && len >= at + VLAN_HLEN) {
+		protocol = ((const struct vlan_hdr *)(frame + at))->h_vlan_encapsulated_proto;
+		at += VLAN_HLEN;
+	}
+	if (protocol == htons(ETH_P_IP) && len >= at + sizeof(struct iphdr)) {
+		const struct iphdr *ip = (const struct iphdr *)(frame + at);
+
+		if (ip->ihl < 5 || ip_is_fragment(ip))
+			return false;
+		end = at + ntohs(ip->tot_len);
+		carries = ip->protocol;
+		at += ip->ihl * 4;
+	} else if (protocol == htons(ETH_P_IPV6) && len >= at + sizeof(struct ipv6hdr)) {
+		const struct ipv6hdr *ip = (const struct ipv6hdr *)(frame + at);
+
+		at += sizeof(*ip);
+		end = at + ntohs(ip->payload_len);
+		carries = ip->nexthdr;
+	} else {
+		return false;
+	}
+	if (carries == IPPROTO_TCP)
+		field = at + offsetof(struct tcphdr, check);
+	else if (carries == IPPROTO_UDP)
+		field = at + offsetof(struct udphdr, check);
+	else
+		return false;
+	if (end > len || field + sizeof(__sum16) > end)
+		return false;
+	*(__sum16 *)(frame + field) = csum_fold(csum_partial(frame + at, end - at, 0)) ?: CSUM_MANGLED_0;
+	return true;
+}
+
+/* An skb of what the program left. */
+static void pass(struct pregrant_received *received, const struct xdp_buff *xdp)
+{
+	struct pregrant_queue *queue = received->queue;
+	size_t len = xdp->data_end - xdp->data, meta = xdp->data - xdp->data_meta;
+	struct sk_buff *skb;
+
+	if (len + meta <= COPY_MAX) {
+		skb = pregrant_skb_alloc(received->napi, meta + len);
+		if (skb) {
+			memcpy(__skb_put(skb, meta + len), xdp->data_meta, meta + len);
+			__skb_pull(skb, meta);
+		}
+	} else {
+		skb = build_skb(xdp->data_hard_start, PAGE_SIZE);
+		if (skb) {
+			skb_reserve(skb, xdp->data - xdp->data_hard_start);
+			__skb_put(skb, len);
+			queue->xdp_page = NULL;
+		}
+	}
+	if (!skb) {
+		received->dropped++;
+		return;
+	}
+	if (meta)
+		skb_metadata_set(skb, meta);
+	pregrant_skb_received(received, skb, received->csum, true);
+	queue->xdp[PREGRANT_XDP_PASS]++;
+}
+
+/* The frame's bytes are in the buffer of that slot, too, at `from`. */
+void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from)
+{
+	struct pregrant_received *received = to;
+
+	if (!received->pending)
+		return;
+	received->shared = from;
+	received->slot = slot;
+	received->offset = offset;
+	received->buffer_bytes = bytes;
+}
+
+/* Programs write headers: these bytes are not compared first. */
+#define HEADERS 128
+
+/*
+ * Writes what a program has changed to where the back put the frame. What the back writes there
+ * meanwhile comes to itself alone.
+ */
+static void write_back(u8 *to, const u8 *from, size_t len)
+{
+	size_t at = min_t(size_t, len, HEADERS);
+
+	memcpy(to, from, at);
+	for (; at + 4 * sizeof(u64) <= len; at += 4 * sizeof(u64)) {
+		const u64 *ours = (const u64 *)(from + at), *theirs = (const u64 *)(to + at);
+
+		if ((ours[0] ^ theirs[0]) | (ours[1] ^ theirs[1]) | (ours[2] ^ theirs[2]) | (ours[3] ^ theirs[3]))
+			break;
+	}
+	memcpy(to + at, from + at, len - at);
+}
+
+/* The buffer is sent when the core has none of the queue's slots any more. False: it is to be copied. */
+static bool keep_buffer(struct pregrant_received *received, const struct xdp_buff *xdp)
+{
+	struct pregrant_queue *queue = received->queue;
+	size_t len = xdp->data_end - xdp->data;
+	/* Below 0 where the program has put bytes ahead. */
+	int offset = received->offset + (int)(xdp->data - xdp->data_hard_start) - XDP_PACKET_HEADROOM;
+
+	if (!received->shared || received->on_its_way == ARRAY_SIZE(queue->on_its_way) || offset < 0 ||
+	    offset + len > received->buffer_bytes)
+		return false;
+	write_back(received->shared + offset - received->offset, xdp->data, len);
+	queue->on_its_way[received->on_its_way++] = (struct pregrant_on_its_way) {
+		.slot = received->slot, .offset = offset, .len = len, .csum = received->csum,
+	};
+	return true;
+}
+
+/*
+ * Sends the buffers that were kept, and takes back those that are answered. Those that there is no room
+ * for stay with their slots. Below 0: a fault.
+ */
+int pregrant_xdp_send_on(struct pregrant_received *received)
+{
+	struct pregrant_queue *queue = received->queue;
+	struct netdev_queue *txq = txq_of(queue);
+	unsigned int k, sent = 0;
+	int ret;
+
+	if (!received->on_its_way && !queue->buffers_out)
+		return 0;
+	__netif_tx_lock(txq, smp_processor_id());
+	ret = pregrant_take_returned(queue, 1);
+	for (k = 0; k < received->on_its_way && ret >= 0; k++)
+		sent += pregrant_send_buffer(queue, &queue->on_its_way[k]);
+	__netif_tx_unlock(txq);
+	queue->xdp[PREGRANT_XDP_TX] += sent;
+	queue->xdp[PREGRANT_XDP_TX_BUFFERS] += sent;
+	queue->xdp[PREGRANT_XDP_TX_FULL] += received->on_its_way - sent;
+	received->sent |= sent != 0;
+	return ret;
+}
+
+static bool send_back(struct pregrant_received *received, const struct xdp_buff *xdp)
+{
+	struct pregrant_queue *queue = received->queue;
+	struct netdev_queue *txq = txq_of(queue);
+	bool sent;
+
+	__netif_tx_lock(txq, smp_processor_id());
+	sent = pregrant_send_bytes(queue, xdp->data, xdp->data_end - xdp->data, received->csum);
+	__netif_tx_unlock(txq);
+	received->sent |= sent;
+	return sent;
+}
+
+/* The frame that was placed has all of its bytes. */
+void pregrant_xdp_run(struct pregrant_received *received)
+{
+	struct pregrant_queue *queue = received->queue;
+	struct net_device *netdev = queue->dev->netdev;
+	struct bpf_prog *program = received->program;
+	size_t len = received->pending;
+	struct xdp_buff xdp;
+	u32 act;
+
+	if (!len)
+		return;
+	received->pending = 0;
+	begin_buff(&xdp, queue, len);
+	if (received->csum & PREGRANT_CSUM_BLANK && finish_sum(xdp.data, len))
+		received->csum = PREGRANT_CSUM_OK;
+	queue->rx_packets++;
+	queue->rx_bytes += len;
+	act = bpf_prog_run_xdp(program, &xdp);
+	switch (act) {
+	case XDP_DROP:
+		queue->xdp[PREGRANT_XDP_DROP]++;
+		return;
+	case XDP_PASS:
+		pass(received, &xdp);
+		return;
+	case XDP_TX:
+		if (keep_buffer(received, &xdp))
+			return;
+		if (send_back(received, &xdp)) {
+			queue->xdp[PREGRANT_XDP_TX]++;
+			return;
+		}
+		queue->xdp[PREGRANT_XDP_TX_FULL]++;
+		trace_xdp_exception(netdev, program, act);
+		return;
+	case XDP_REDIRECT:
+		if (!xdp_do_redirect(netdev, &xdp, program)) {
+			queue->xdp_page = NULL;
+			received->redirected = true;
+			queue->xdp[PREGRANT_XDP_REDIRECT]++;
+			return;
+		}
+		break;
+	case XDP_ABORTED:
+		break;
+	default:
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 17, 0)
+		bpf_warn_invalid_xdp_action(netdev, program, act);
+#else
+		bpf_warn_invalid_xdp_action(act);
+#endif
+	}
+	trace_xdp_exception(netdev, program, act);
+	queue->xdp[PREGRANT_XDP_ABORTED]++;
+}
+
+/* A large segment, cut; what of it passes goes ahead of what came behind it. */
+void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *skb)
+{
+	struct sk_buff *segment = NULL, *next;
+	struct sk_buff_head behind;
+	void *to;
+
+	__skb_queue_head_init(&behind);
+	skb_queue_splice_init(&received->skbs, &behind);
+	skb_push(skb, ETH_HLEN);
+	if (skb_is_gso(skb))
+		segment = __skb_gso_segment(skb, NETIF_F_SG, false);
+	/* One that is no longer than a segment is one. */
+	if (IS_ERR_OR_NULL(segment))
+		segment = skb;
+	else
+		consume_skb(skb);
+	for (; segment; segment = next) {
+		u32 csum = segment->ip_summed == CHECKSUM_PARTIAL ? PREGRANT_CSUM_BLANK : PREGRANT_CSUM_OK;
+
+		next = segment->next;
+		/* Longer than a page: none of this MTU. */
+		to = segment->len <= PREGRANT_XDP_FRAME_MAX ? pregrant_xdp_place(received, segment->len, csum) : NULL;
+		if (to && !skb_copy_bits(segment, 0, to, segment->len)) {
+			pregrant_xdp_run(received);
+		} else {
+			received->pending = 0;
+			received->queue->rx_dropped++;
+		}
+		skb_mark_not_on_list(segment);
+		consume_skb(segment);
+	}
+	skb_queue_splice_tail(&behind, &received->skbs);
+}
+
+/* The last of this poll. */
+void pregrant_xdp_flush(struct pregrant_received *received)
+{
+	struct pregrant_queue *queue = received->queue;
+	struct netdev_queue *txq = txq_of(queue);
+
+	if (received->sent) {
+		__netif_tx_lock(txq, smp_processor_id());
+		pregrant_tx_publish(queue->tx);
+		__netif_tx_unlock(txq);
+	}
+	if (received->redirected)
+		xdp_do_flush();
+}
+
+/* In several pieces: the bytes of the first one are not all. */
+static bool is_whole(struct xdp_frame *frame)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 18, 0)
+	return !xdp_frame_has_frags(frame);
+#else
+	return true;
+#endif
+}
+
+/* What other interfaces' programs, or this one's, send here. */
+int pregrant_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frames, u32 flags)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	unsigned int lent = READ_ONCE(dev->lent);
+	struct pregrant_queue *queue;
+	struct netdev_queue *txq;
+	int sent = 0, k;
+
+	if (unlikely(flags & ~XDP_XMIT_FLAGS_MASK))
+		return -EINVAL;
+	if (unlikely(!lent))
+		return -ENETDOWN;
+	queue = &dev->queues[smp_processor_id() % lent];
+	txq = txq_of(queue);
+	__netif_tx_lock(txq, smp_processor_id());
+	/* Under this lock it stays so. */
+	if (likely(READ_ONCE(dev->running))) {
+		while (sent < n && is_whole(frames[sent]) &&
+		       pregrant_send_bytes(queue, frames[sent]->data, frames[sent]->len, 0))
+			sent++;
+		queue->xdp[PREGRANT_XDP_XMIT] += sent;
+		pregrant_tx_publish(queue->tx);
+	}
+	__netif_tx_unlock(txq);
+	for (k = 0; k < sent; k++)
+		xdp_return_frame_rx_napi(frames[k]);
+#if LINUX_VERSION_CODE < KERNEL_VERSION(5, 13, 0)
+	/* Of the others, too, it was the driver's to be rid. */
+	for (; k < n; k++)
+		xdp_return_frame_rx_napi(frames[k]);
+#endif
+	return sent;
+}
+
+static int set_program(struct net_device *netdev, struct bpf_prog *program, struct netlink_ext_ack *extack)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	struct bpf_prog *before = rtnl_dereference(dev->program);
+
+	if (program && netdev->mtu > PREGRANT_XDP_MTU_MAX) {
+		NL_SET_ERR_MSG_MOD(extack, "a frame of this MTU, its headroom and its end do not fit a page: 3502 do");
+		return -EINVAL;
+	}
+	rcu_assign_pointer(dev->program, program);
+	if (before)
+		bpf_prog_put(before);
+	return 0;
+}
+
+/* With RTNL. */
+int pregrant_bpf(struct net_device *netdev, struct netdev_bpf *bpf)
+{
+	return bpf->command == XDP_SETUP_PROG ? set_program(netdev, bpf->prog, bpf->extack) : -EINVAL;
+}
