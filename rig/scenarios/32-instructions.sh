@@ -7,6 +7,8 @@ FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
 # WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or module/PATH/WAY, the kernel
 # module of linux/ (WAY may be netback), with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
+# PROGRAMS: XDP programs of rig/xdp.c for the module's guest, which a frame to it meets beside the stack, that drops it.
+PROGRAMS=$(echo "${PROGRAMS:-}" | tr : " ")
 # With the module, or OWN=1, the guest's own instructions count: its loop of orders, which polls ten times a second, rests,
 # and its frames are those of a sender that sleeps while the queue is full, which pktgen does not.
 OWN=${OWN:-}
@@ -130,6 +132,23 @@ rows() {
 names() { [ -z "$PROFILE" ] || awk '$2 ~ /^[tTwW]$/ { print $1, $3, $4 }' /proc/kallsyms | gzip | base64 | sed 's/^/RIG names /'; }
 placed() { [ -z "$PROFILE" ] || echo "RIG placed $1 $(grep -m 1 ' r-xp .*/pregrant' "/proc/$BACK_PID/maps")"; }
 
+# decided BACK: rows of frames to the guest, on which programs decide.
+decided() {
+	for _program in $PROGRAMS; do
+		ask "$who" "xdp eth0 $_program > /tmp/xdp 2>&1 & echo \$! > /tmp/xdp.pid; within 10 grep attached /tmp/xdp" || fail "$_program: not attached"
+		for _bytes in 60 1514; do
+			row "$1" "$_bytes B to the guest, XDP $_program" tx to 200 $((FRAMES + 200)) $_bytes
+			came
+		done
+		echo rem_device_all > /proc/net/pktgen/kpktgend_0
+		if [ "$_program" = pass ]; then
+			row "$1" "TCP from the guest, XDP pass" rx tcp_from 4 $((MBYTES + 4))
+			row "$1" "TCP to the guest, XDP pass" tx tcp_to 4 $((MBYTES + 4))
+		fi
+		ask "$who" 'kill $(cat /tmp/xdp.pid)'
+	done
+}
+
 # taken NAME WAY [ARGUMENT...]: the rows of a Linux guest whose vif is taken from netback, and given back.
 taken() {
 	_name=$1 _way=$2; shift 2
@@ -176,6 +195,7 @@ moduled() {
 	meet two 3
 	[ "$2" = netback ] || placed "module/$1/$2"
 	rows "module/$1/$2"
+	decided "module/$1/$2"
 	ask two "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || fail "the module stays"
 	ask two end
 	over two

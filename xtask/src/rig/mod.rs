@@ -90,12 +90,13 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
     if combination.guests != combination.dom0 {
         packages::fetch(&rig, combination.guests)?;
     }
-    let programs = programs(w, chosen.iter().any(|play| play.icount))?;
+    let mut programs = programs(w, chosen.iter().any(|play| play.icount))?;
     let modules = match chosen.iter().any(|play| play.scenario.module) {
         // This machine's headers are for what CI plays.
         true => {
             let other =
                 (combination.guests != <&Release>::default()).then(|| combination.guests.number.to_string());
+            programs.push(xdp(&rig)?);
             crate::linux::modules(w, other.as_deref())?
         }
         false => Vec::new(),
@@ -123,6 +124,16 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
         start.elapsed().as_secs_f64()
     );
     if failed.is_empty() { Ok(()) } else { Err(format!("failed on real Xen: {}", failed.join(", "))) }
+}
+
+/// What attaches XDP programs in a guest, whose C library need not be this machine's either.
+fn xdp(rig: &Rig<'_>) -> Result<PathBuf, String> {
+    tool::debian(rig.workspace, "gcc", "gcc")?;
+    let made = rig.dir.join("xdp");
+    let mut gcc = rig.workspace.program("gcc");
+    gcc.args(["-static", "-O2", "-Wall", "-Wextra", "-o"]).arg(&made);
+    run(gcc.arg(rig.workspace.root().join("rig/xdp.c")))?;
+    Ok(made)
 }
 
 /// Lists the scenarios.
