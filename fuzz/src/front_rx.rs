@@ -417,7 +417,7 @@ impl Game {
         }
         self.lends.answered(&self.rig, &mut self.tx);
         assert_eq!(
-            self.rx.buffers().on_tx() as usize,
+            self.rx.buffers().away() as usize,
             self.on_tx.len(),
             "buffers are lost, or came back early"
         );

@@ -41,7 +41,7 @@ const PAGES: usize = 16;
 const CHANNELS: usize = 4;
 
 /// Keys that either end reads, and some that it does not.
-const KEYS: [&str; 44] = [
+const KEYS: [&str; 45] = [
     "tx-ring-ref",
     "rx-ring-ref",
     "event-channel",
@@ -86,6 +86,7 @@ const KEYS: [&str; 44] = [
     "max-tx-ring-page-order",
     "max-rx-ring-page-order",
     "staging-grants-rx-heads",
+    "mapped-pages-max",
 ];
 
 /// The store with one device, and the hostile end's connection to it.

@@ -305,7 +305,8 @@ fn classes<P: Platform, T: Transport + 'static>(
         guest_copy,
         ..PathConfig::default()
     };
-    let features = BackFeatures { staging: args.staging.clone(), ..BackFeatures::default() };
+    let mapped_pages = paths.mapped_pages();
+    let features = BackFeatures { staging: args.staging.clone(), mapped_pages, ..BackFeatures::default() };
     let vif = VifConfig { features, paths, ..VifConfig::default() };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, provider))]
 }

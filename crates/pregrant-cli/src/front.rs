@@ -96,10 +96,10 @@ pub struct FrontArgs {
     /// for each of its pages
     #[arg(long)]
     rx_only: bool,
-    /// With --path staging: buffers of each direction and queue, as many as the ring has slots at
-    /// least, and within what the backend takes; auto: as many as twice the private cache of a
-    /// processor holds, so that the two ends do not pass the same cache lines to and fro, and on
-    /// Xen in a quarter of what gntalloc grants
+    /// With --path staging, persistent, gref-mapping or foreign: buffers or pages of each direction
+    /// and queue, as many as the ring has slots at least, and within what the backend takes;
+    /// auto: as many as twice the private cache of a processor holds, so that the two ends do not
+    /// pass the same cache lines to and fro, and on Xen in a quarter of what gntalloc grants
     #[arg(long, value_name = "N", default_value = "auto", value_parser = buffer_count)]
     buffers: BufferCount,
     /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
@@ -201,7 +201,11 @@ enum RxWay {
 }
 
 /// Options that say something of staging buffers.
-const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only", "buffers"];
+const STAGING_OPTIONS: &[&str] = &["data-len", "tx-data-len", "rx-data-len", "rx-only"];
+
+/// Paths whose memory may be more than rings have slots.
+const WITH_BUFFERS: &[PathName] =
+    &[PathName::Staging, PathName::Persistent, PathName::GrefMapping, PathName::Foreign];
 
 /// A number with a unit: `64K`, `2G`.
 fn amount(text: &str) -> std::result::Result<u64, String> {
@@ -315,6 +319,9 @@ impl FrontArgs {
                 given.refuse(option, format_args!("--path {} has no staging buffers", self.path))?;
             }
         }
+        if !WITH_BUFFERS.contains(&self.path) {
+            given.refuse("buffers", format_args!("--path {} has a page for each slot", self.path))?;
+        }
         if self.rx_data_len.is_some() && (self.rx_only || self.tx_data_len.is_some()) {
             given.refuse("data-len", "both directions have lengths of their own")?;
         }
@@ -336,6 +343,7 @@ impl FrontArgs {
                 buffers: tx.max(rx).map_or(0, |len| self.buffers.of(len, self.ring_pages, lists, grantable)),
                 ..Buffers::of(tx, rx)
             },
+            pages: self.buffers.pages(self.ring_pages, 2 * queues, grantable),
             ring_order: self.ring_pages,
             persistent: self.path == PathName::Persistent,
             gref_mapping: self.path == PathName::GrefMapping,

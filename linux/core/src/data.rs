@@ -324,7 +324,7 @@ pub extern "C" fn pregrant_tx_send_on(
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_take_returned(rx: &mut Rx, tx: &mut Tx) -> u32 {
     rx.half.take_returned(&mut tx.half);
-    rx.half.front().buffers().on_tx()
+    rx.half.front().buffers().away()
 }
 
 /// Before the poller waits for an event: arms the ring, and allows the next one. 1: there is work;

@@ -218,7 +218,7 @@ const FRONT_KEYS: [Ability; 17] = [
 ];
 
 /// Features of a back.
-const BACK_KEYS: [Ability; 22] = [
+const BACK_KEYS: [Ability; 23] = [
     Ability::flag("feature-sg", "frames over several pages"),
     Ability::flag("feature-gso-tcpv4", "uncut TCP over IPv4"),
     Ability::flag("feature-gso-tcpv6", "uncut TCP over IPv6"),
@@ -234,6 +234,7 @@ const BACK_KEYS: [Ability; 22] = [
     Ability::flag("feature-staging-grants", "staging buffers, granted once"),
     Ability::value("staging-grants-sizes", "bytes of a staging buffer"),
     Ability::value("staging-grants-max-pages", "pages of staging lists that are longer than rings"),
+    Ability::value("mapped-pages-max", "pages that stay mapped, where these are more than slots"),
     Ability::value("staging-grants-revision", "rules of staging that it knows"),
     Ability::flag("staging-grants-rx-heads", "heads of long received frames in staging buffers"),
     Ability::flag(persistent::FEATURE, "keeps pages mapped that it has seen"),

@@ -1,4 +1,4 @@
-//! How many staging buffers a queue of `pregrant front` has each way: `--buffers N|auto`.
+//! How many staging buffers or pages a queue of `pregrant front` has each way: `--buffers N|auto`.
 
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
 use pregrant_host::drivers::net::buffer_pool;
@@ -19,8 +19,17 @@ impl BufferCount {
     /// Of this length, for rings of 2^`ring_order` pages; 0: one for each slot. There are so many
     /// `lists`, in a domain that may grant so many pages (None: no one says).
     pub(super) fn of(self, len: DataLen, ring_order: u32, lists: u32, grantable: Option<u64>) -> u32 {
+        self.or(ring_order, || buffer_pool::buffers(len, lists, grantable))
+    }
+
+    /// The same of whole pages.
+    pub(super) fn pages(self, ring_order: u32, lists: u32, grantable: Option<u64>) -> u32 {
+        self.or(ring_order, || buffer_pool::pages(lists, grantable))
+    }
+
+    fn or(self, ring_order: u32, auto: impl FnOnce() -> u32) -> u32 {
         let n = match self {
-            Self::Auto => buffer_pool::buffers(len, lists, grantable),
+            Self::Auto => auto(),
             Self::Number(n) => n,
         };
         if n > SLOTS << ring_order { n } else { 0 }

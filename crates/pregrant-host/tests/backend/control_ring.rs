@@ -8,6 +8,7 @@ use crate::machine::{BACK, Back, Machine, Test, log_lines, until};
 use pregrant::GrantRef;
 use pregrant::net::front::{FrontConfig, Granting};
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::gref_mapping::DEFAULT_LIMIT;
 use pregrant::platform::{Access, Events, Platform};
 use pregrant::port::{Arena, Offload};
 use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
@@ -217,7 +218,7 @@ fn tables_are_filled_without_a_pause() {
         }
     };
     for queue in 0..8 {
-        assert_eq!(ask(queue, &[], true), 768);
+        assert_eq!(ask(queue, &[], true), DEFAULT_LIMIT as u32);
         ask(queue, &list[..512], true);
         ask(queue, &list[512..], true);
     }

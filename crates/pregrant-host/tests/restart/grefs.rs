@@ -5,6 +5,7 @@ use crate::control::{Backs, Front};
 use crate::world::{Word, World};
 use pregrant::GrantRef;
 use pregrant::net::front::{FrontConfig, Granting};
+use pregrant::net::path::gref_mapping::DEFAULT_LIMIT;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::Arena;
 use pregrant::wire::netif_ctrl::{CtrlType, GREF_READONLY, GrefEntry};
@@ -20,7 +21,7 @@ const DEL: CtrlType = CtrlType::DelGrefMapping;
 /// A request of the guest, and the answer that is due: type, queue, which of the queue's entries,
 /// data.
 const STEPS: [(CtrlType, u32, std::ops::Range<usize>, u32); 6] = [
-    (CtrlType::GetGrefMappingSize, 1, 0..0, 768),
+    (CtrlType::GetGrefMappingSize, 1, 0..0, DEFAULT_LIMIT as u32),
     (ADD, 1, 0..80, 80),
     (ADD, 0, 0..512, 512),
     (DEL, 1, 20..60, 40),

@@ -62,8 +62,8 @@ pub struct NetArgs {
     /// Bytes of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
     #[arg(long, default_value_t = 256, value_parser = data_len)]
     pub data_len: u32,
-    /// Staging buffers of each direction and queue, with commas between them; as many as the ring
-    /// has slots, 256, at least
+    /// Buffers of each direction and queue, by staging, or pages, by persistent, gref-mapping and
+    /// foreign, with commas between them; as many as the ring has slots, 256, at least
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RING_SLOTS], value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
     pub buffers: Vec<u32>,
     /// Whether the backend keeps redo pages, which let rings survive its crash; both to compare
@@ -374,7 +374,9 @@ impl NetArgs {
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         if !self.path.iter().any(|path| path.path == PathName::Staging) {
             given.refuse("data-len", "no path that is measured has staging buffers")?;
-            given.refuse("buffers", "no path that is measured has staging buffers")?;
+        }
+        if !self.path.iter().any(|path| has_buffers(path.path)) {
+            given.refuse("buffers", "no path that is measured has a pool of buffers or pages")?;
         }
         if !self.dir.contains(&Dir::Tx) {
             ["look", "tx"].into_iter().try_for_each(|option| given.refuse(option, "it is for --dir tx"))?;
@@ -426,13 +428,19 @@ fn sources(args: &NetArgs, dir: Dir, path: PathName) -> Vec<Option<Buffers>> {
     args.tx.iter().map(|way| (*way == TxWay::Own).then_some(own)).collect()
 }
 
+/// Whether a guest may have more buffers or pages than its rings have slots.
+fn has_buffers(path: PathName) -> bool {
+    use PathName as P;
+    matches!(path, P::Staging | P::Persistent | P::GrefMapping | P::Foreign)
+}
+
 fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &size in &args.size {
         for &dir in &args.dir {
             for &NetPath { path, rest } in args.path.iter().filter(|path| path.serves(dir)) {
                 let look = args.look && dir == Dir::Tx;
-                let buffers = if path == PathName::Staging { &args.buffers[..] } else { &[0] };
+                let buffers = if has_buffers(path) { &args.buffers[..] } else { &[0] };
                 let in_pages = dir == Dir::Rx && NetPath::of(path).comes_in_pages();
                 let ways = args.rx.iter().filter(|&&rx| rx == RxWay::Copy || in_pages);
                 for (rx, rx_head, rx_coalescing) in ways.flat_map(|&rx| receptions(args, dir, rx)) {
@@ -452,7 +460,8 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
                             counts.flat_map(move |&n| args.burst.iter().map(move |&burst| (own, n, burst)))
                         });
                         for (own, staging_buffers, burst) in counts {
-                            let gref_pages = own.map(|_| gref_mapping::DEFAULT_LIMIT);
+                            let more = 2 * staging_buffers.saturating_sub(RING_SLOTS) as usize;
+                            let gref_pages = own.map(|_| gref_mapping::DEFAULT_LIMIT + more);
                             let case = Case {
                                 buffers: own,
                                 gref_pages,

@@ -18,8 +18,9 @@ use super::{LoopbackBackend, ProcessArgs, Result, has_command, next_command, sen
 use crate::cpu_time;
 use pregrant::DomId;
 use pregrant::blk::path::PathName as DiskPath;
-use pregrant::net::path::PathName;
+use pregrant::net::back::vif::VifConfig;
 use pregrant::net::path::gref_mapping::DEFAULT_LIMIT;
+use pregrant::net::path::{PathName, persistent};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::MonotonicClock;
@@ -320,8 +321,11 @@ impl Host {
         self.configure(case.path, case.rest);
         if let Some(net) = self.backend.class_mut::<Net<Loopback>>() {
             net.config.vif.paths.staging.heads = case.heads;
-            net.config.vif.features.staging.max_pages = STAGING_PAGES;
-            net.config.vif.paths.gref_mapping = case.gref_pages.unwrap_or(DEFAULT_LIMIT);
+            let pages = case.staging_buffers as usize;
+            let VifConfig { features, paths, .. } = &mut net.config.vif;
+            (features.staging.max_pages, features.mapped_pages) = (STAGING_PAGES, 2 * case.staging_buffers);
+            paths.gref_mapping = case.gref_pages.unwrap_or(DEFAULT_LIMIT.max(2 * pages));
+            paths.persistent = persistent::DEFAULT_LIMIT.max(pages);
         }
         let mut played = Played::default();
         let most = Duration::from_secs_f64(case.seconds * 4.0 + 20.0);

@@ -115,7 +115,8 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let mut config = config(case.path, case.data_len, case.queues);
     config.staging.sent_on = case.rx == RxWay::SendOn;
-    config.staging.buffers = if case.staging_buffers > RING_SLOTS { case.staging_buffers } else { 0 };
+    config.pages = if case.staging_buffers > RING_SLOTS { case.staging_buffers } else { 0 };
+    config.staging.buffers = config.pages;
     let mut guest = attach(&args.broker, args.domid, case.handle, config)?;
     if let Some(buffers) = case.buffers {
         equip(&mut guest, buffers)?;
@@ -135,6 +136,10 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
             case.staging_buffers
         )
         .into());
+    }
+    let pages = guest.vif().queue(0).map_or([0, 0], FrontQueue::pages);
+    if config.pages > 0 && !staged && pages[0].min(pages[1]) < config.pages {
+        return Err(format!("{} pages were asked for, and {pages:?} are there", config.pages).into());
     }
     if case.data_len.is_some() != staged {
         return Err(format!(

@@ -57,6 +57,9 @@ paths!(with_paths {
         pub max_tx_ring_order: u32 = MAX_RING_ORDER,
         /// `max-rx-ring-page-order`.
         pub max_rx_ring_order: u32 = MAX_RING_ORDER,
+        /// `mapped-pages-max`: ordinary pages of a vif that it keeps mapped, of all queues and both
+        /// directions; 0: it does not say.
+        pub mapped_pages: u32 = 0,
     }
 });
 
@@ -84,6 +87,9 @@ impl BackFeatures {
         put(&mut p, "multi-queue-max-queues", self.max_queues);
         put(&mut p, MAX_TX_RING_ORDER, self.max_tx_ring_order);
         put(&mut p, MAX_RX_RING_ORDER, self.max_rx_ring_order);
+        if self.mapped_pages > 0 {
+            put(&mut p, MAPPED_PAGES, self.mapped_pages);
+        }
         each_path!(Path => Path::put_offer(OfPath::<Path>::path(self), &mut p));
         p
     }
@@ -104,10 +110,16 @@ impl BackFeatures {
             max_queues: max_queues(keys)?,
             max_tx_ring_order: ring_order(keys, MAX_TX_RING_ORDER)?,
             max_rx_ring_order: ring_order(keys, MAX_RX_RING_ORDER)?,
+            mapped_pages: number(keys, MAPPED_PAGES)?.unwrap_or(0),
             ..Self::start()
         };
         each_path!(Path => *OfPath::<Path>::path_mut(&mut back) = Path::read_offer(keys)?);
         Ok(back)
+    }
+
+    /// [`mapped_pages`](Self::mapped_pages) of a direction, of a vif with so many queues.
+    pub fn mapped_pages_of(&self, queues: u32) -> u32 {
+        (self.mapped_pages / 2).checked_div(queues).unwrap_or(0)
     }
 }
 
@@ -188,6 +200,7 @@ impl QueueKeys {
 /// A back's keys for what it takes of that.
 const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";
 const MAX_RX_RING_ORDER: &str = "max-rx-ring-page-order";
+const MAPPED_PAGES: &str = "mapped-pages-max";
 const RING_ORDERS: &str = "at most the back's max-tx-ring-page-order or max-rx-ring-page-order";
 
 /// A front's control ring.

@@ -303,9 +303,9 @@ fn a_half_sends_received_buffers_on() {
         }
         let came: Vec<_> = port.took.drain(..).map(|(frame, _)| frame).collect();
         assert_eq!(came, short);
-        assert_eq!((tx.reclaim(&pair.g, 1), rx.front().buffers().on_tx()), (Ok(15), 15));
+        assert_eq!((tx.reclaim(&pair.g, 1), rx.front().buffers().away()), (Ok(15), 15));
         rx.take_returned(&mut tx);
-        assert_eq!(rx.front().buffers().on_tx(), 0);
+        assert_eq!(rx.front().buffers().away(), 0);
     }
     let Ok(queue) = FrontQueue::of_halves(tx, rx) else { panic!("they are of one queue") };
     pair.front.take_back(vec![queue]);

@@ -31,6 +31,7 @@ mod netif_rules;
 mod netif_rules_rx;
 mod offload;
 mod own_pages;
+mod page_pool;
 mod pair;
 mod persistent;
 mod port_room;

@@ -31,7 +31,7 @@ fn wants(len: u32, buffers: u32) -> FrontConfig {
     FrontConfig { staging: Buffers { buffers, ..Buffers::of(len, len) }, ..FrontConfig::default() }
 }
 
-fn connected(requested: FrontConfig, served: VifConfig) -> Pair {
+pub fn connected(requested: FrontConfig, served: VifConfig) -> Pair {
     let mut pair = Pair::new(requested, served);
     pair.connect();
     assert!(pair.front.is_live());
@@ -50,7 +50,7 @@ fn frame(number: u64, len: usize) -> Vec<u8> {
 }
 
 /// A burst each way, of frames of these lengths.
-fn burst(pair: &mut Pair, first: u64, lens: &[usize]) {
+pub fn burst(pair: &mut Pair, first: u64, lens: &[usize]) {
     let Pair { g, h, front, back, .. } = pair;
     let (mut port, mut private) = (TestPort::default(), Arena::new());
     let frames: Vec<_> = (first..).zip(lens).map(|(number, &len)| frame(number, len)).collect();

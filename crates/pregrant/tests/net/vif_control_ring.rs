@@ -10,6 +10,7 @@ use pregrant::net::features::BackFeatures;
 use pregrant::net::front::ctrl::NotAsked;
 use pregrant::net::front::{CtrlFront, FrontConfig, FrontVif, Regions};
 use pregrant::net::headers::MacAddr;
+use pregrant::net::path::gref_mapping::DEFAULT_LIMIT;
 use pregrant::platform::local::{LocalDomain, LocalXen, Pages};
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Steering};
@@ -149,7 +150,7 @@ fn what_a_front_set_outlives_its_back() {
     assert_eq!(say(&mut first, &mut front, CtrlType::GetHashFlags, 0), (0, 15));
     assert_eq!(say(&mut first, &mut front, CtrlType::SetHashFlags, 3), (0, 0));
     assert_eq!(say(&mut first, &mut front, CtrlType::SetHashMappingSize, 4), (0, 0));
-    assert_eq!(say(&mut first, &mut front, CtrlType::GetGrefMappingSize, 0), (0, 768));
+    assert_eq!(say(&mut first, &mut front, CtrlType::GetGrefMappingSize, 0), (0, DEFAULT_LIMIT as u32));
     assert_eq!(ask((&g, &mut front), (&h, &mut first), |c, p| c.set_key(p, &[0x5A; 40])), (0, 0));
     assert_eq!(ask((&g, &mut front), (&h, &mut first), |c, p| c.set_mapping(p, 0, &[1, 1, 1, 1])), (0, 0));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! How many staging buffers a direction of a queue has, where no one says.
+//! How many staging buffers, or pages, a direction of a queue has, where no one says.
 //!
 //! ```text
 //!   the private cache of a core (sysfs) * 2 / bytes of a buffer
@@ -19,9 +19,19 @@ const SHARE: u64 = 4;
 /// See the module. The vif has so many `lists`, in a domain that can grant so many pages (None: no
 /// one says).
 pub fn buffers(len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
+    within(pool_bytes(), len, lists, grantable)
+}
+
+/// Bytes of the buffers of a direction.
+fn pool_bytes() -> u64 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
-    let bytes = text.ok().and_then(|text| bytes_of(&text)).map_or(UNKNOWN, |cache| 2 * cache);
-    within(bytes, len, lists, grantable)
+    text.ok().and_then(|text| bytes_of(&text)).map_or(UNKNOWN, |cache| 2 * cache)
+}
+
+/// The same of pages, each with a frame of half a page at most as a rule.
+pub fn pages(lists: u32, grantable: Option<u64>) -> u32 {
+    let most = grantable.map_or(u64::MAX, |pages| pages / SHARE / u64::from(lists.max(1)));
+    (pool_bytes() / (PAGE_SIZE as u64 / 2)).min(most).min(LONG_LIST_MAX as u64) as u32
 }
 
 fn within(bytes: u64, len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
@@ -52,6 +62,8 @@ mod tests {
             assert_eq!(bytes_of(text), None, "{text}");
         }
         let len = |n| DataLen::new(n).expect("a length");
+        assert_eq!(pages(2, None), buffers(len(2048), 2, None));
+        assert_eq!((pages(2, Some(1024)), pages(0, Some(0))), (128, 0));
         assert!(buffers(len(65535), 2, None) >= 16 && buffers(len(16), 2, None) <= LONG_LIST_MAX as u32);
     }
     #[test]

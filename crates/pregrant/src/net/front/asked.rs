@@ -91,6 +91,15 @@ impl Asked {
         needs
     }
 
+    /// Ordinary pages of a direction, of a vif with so many queues: as many as are `wanted`, if one
+    /// of these paths moves frames in them without a grant operation; as few as slots have
+    /// otherwise, which is 0.
+    pub fn pages(&self, wanted: u32, back: &BackFeatures, queues: u32) -> u32 {
+        let mut pages = 0;
+        each_path!(Path => pages = pages.max(Path::pages(*OfPath::<Path>::path(self), back, queues)));
+        pages.min(wanted)
+    }
+
     /// Whether the back keeps ordinary pages mapped once it has seen them.
     pub fn keeps_seen(&self) -> bool {
         let mut keeps = false;

@@ -23,6 +23,11 @@ paths!(with_paths {
         /// slots. A back that keeps pages mapped keeps as many as it has slots, unless configured
         /// otherwise: with more, some frames come by grant copy.
         pub spare_rx_pages: u32 = 0,
+        /// Ordinary pages of each direction and queue, where no grant operation goes with them and
+        /// the back says that it keeps as many mapped (`mapped-pages-max`): those that rest are
+        /// out of the private caches when they are written again. 0, or fewer than slots: one for
+        /// each slot.
+        pub pages: u32 = 0,
         /// Bytes that the back leaves free ahead of each received frame, for what a hook puts
         /// there; 0: none. With it a frame takes a slot more.
         pub headroom: u16 = 0,

@@ -228,7 +228,7 @@ impl<P: Platform> RxHalf<P> {
         }
         let sent = tx.tx.send_on(buffer, (offset, len), offload);
         if sent {
-            self.rx.buffers.send_on(slot);
+            self.rx.buffers.take(slot);
         }
         sent
     }

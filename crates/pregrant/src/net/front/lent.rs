@@ -14,13 +14,14 @@
 //! payload, and nothing here parses them: a second read may give other bytes. It cannot have a page
 //! posted, released or lent twice.
 
+use super::slot_memory::SlotMemory;
+use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::{FrontChain, FrontPath};
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Token};
 use crate::shm::SharedBytes;
 use alloc::boxed::Box;
 use alloc::vec;
-use alloc::vec::Vec;
 use core::fmt;
 
 /// Bytes of a lent frame that are copied: all headers. Frames that are no longer are copied whole.
@@ -174,10 +175,7 @@ struct LentPart {
 
 /// The pages.
 pub struct LentPages {
-    /// By slot: its page.
-    of_slot: Box<[u16]>,
-    /// Those that no slot has, the one that came back last on top: it is warm.
-    spare: Vec<u16>,
+    slots: SlotMemory,
     /// By page.
     parts: Box<[LentPart]>,
     /// Frames that the caller has by reference.
@@ -186,56 +184,50 @@ pub struct LentPages {
 }
 
 impl LentPages {
-    /// Each of `slots` has a page, which is the one of its number; the others of `pages` are spare.
-    /// `tag` is no other queue's.
-    pub fn new(slots: u32, pages: u32, tag: u16) -> Self {
-        let mut all = Self {
-            of_slot: (0..slots as u16).collect(),
-            spare: Vec::new(),
-            parts: Box::default(),
-            out: 0,
-            number: u64::from(tag) << 48,
-        };
-        all.add_pages(pages);
-        all
+    /// For so many `slots`; `tag` is no other queue's.
+    pub fn new<P: Platform>(slots: u32, pages: Option<&OrdinaryPages<P>>, tag: u16) -> Self {
+        let (n, rest) = pages.map_or((0, false), |pages| (pages.ids(), pages.rest()));
+        Self::of(slots, (n, rest), tag)
     }
 
-    /// There are so many pages; before the first slot is posted.
-    pub fn add_pages(&mut self, pages: u32) {
-        let slots = self.of_slot.len();
-        self.parts =
-            vec![LentPart { token: 0, next: NONE, offset: 0, len: 0 }; pages as usize].into_boxed_slice();
-        self.spare = Vec::with_capacity(pages as usize);
-        self.spare.extend((slots..pages as usize).map(|page| page as u16));
+    fn of(slots: u32, (pages, rest): (u32, bool), tag: u16) -> Self {
+        let unlent = LentPart { token: 0, next: NONE, offset: 0, len: 0 };
+        Self {
+            slots: SlotMemory::new(slots, pages, rest),
+            parts: vec![unlent; pages as usize].into_boxed_slice(),
+            out: 0,
+            number: u64::from(tag) << 48,
+        }
+    }
+
+    /// The same queue's, with these pages; before the first slot is posted.
+    pub fn with_pages<P: Platform>(&self, slots: u32, pages: &OrdinaryPages<P>) -> Self {
+        Self { number: self.number, ..Self::new(slots, Some(pages), 0) }
     }
 
     /// The page with which `slot` was posted.
     #[inline(always)]
     pub fn page(&self, slot: u16) -> u16 {
-        self.of_slot.get(usize::from(slot)).copied().unwrap_or(NONE)
+        self.slots.of(slot)
     }
 
     /// The page with which `slot` is to be posted; None: there is none at present.
     #[inline(always)]
     pub fn page_to_post(&mut self, slot: u16) -> Option<u16> {
-        let page = self.of_slot.get_mut(usize::from(slot))?;
-        if *page == NONE {
-            *page = self.spare.pop()?;
-        }
-        Some(*page)
+        self.slots.to_post(slot)
     }
 
     /// Whether `slot` could be posted.
     #[inline(always)]
     pub fn can_post(&self, slot: u16) -> bool {
-        self.page(slot) != NONE || !self.spare.is_empty()
+        self.slots.can_post(slot)
     }
 
     /// Lends `len` bytes of the page of `slot`, as the first of a frame's. The page is not the
     /// slot's any more.
     #[inline(always)]
     pub fn lend(&mut self, slot: u16, offset: u16, len: u16) -> Token {
-        let page = core::mem::replace(&mut self.of_slot[usize::from(slot)], NONE);
+        let page = self.slots.take(slot);
         // 2^32 frames of a queue may be lent before a number comes again.
         self.number = (self.number & !0xffff_ffff_0000) | (self.number + 0x1_0000) & 0xffff_ffff_0000;
         let token = self.number | u64::from(page) | 1 << 63;
@@ -246,7 +238,7 @@ impl LentPages {
 
     /// Lends more of the frame that was lent last, which ends in page `last`. Gives the page.
     pub fn lend_more(&mut self, last: u16, slot: u16, offset: u16, len: u16) -> u16 {
-        let page = core::mem::replace(&mut self.of_slot[usize::from(slot)], NONE);
+        let page = self.slots.take(slot);
         self.parts[usize::from(page)] = LentPart { token: 0, next: NONE, offset, len };
         self.parts[usize::from(last)].next = page;
         page
@@ -294,7 +286,7 @@ impl LentPages {
         let mut page = self.first(token).ok_or(UnknownToken(token))?;
         self.parts[usize::from(page)].token = 0;
         while page != NONE {
-            self.spare.push(page);
+            self.slots.give_back(page);
             page = core::mem::replace(&mut self.parts[usize::from(page)].next, NONE);
         }
         self.out -= 1;
@@ -313,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_page_is_lent_once_and_comes_back_once() {
-        let mut pages = LentPages::new(4, 5, 7);
+        let mut pages = LentPages::of(4, (5, false), 7);
         let first = pages.lend(2, 256, 1000);
         assert_eq!(pages.piece(first, 0), Some((2, 256, 1000)));
         assert_eq!((pages.piece(first, 1), pages.out()), (None, 1));
@@ -334,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_token_names_its_frame_alone() {
-        let (mut one, mut other) = (LentPages::new(2, 2, 1), LentPages::new(2, 2, 2));
+        let (mut one, mut other) = (LentPages::of(2, (2, false), 1), LentPages::of(2, (2, false), 2));
         let (token, same_place) = (one.lend(0, 0, 1), other.lend(0, 0, 1));
         assert_ne!(token, same_place);
         for forged in

@@ -16,6 +16,9 @@ pub const TX: usize = 0;
 /// See [`TX`].
 pub const RX: usize = 1;
 
+/// Pages of a direction at most: an id has 16 bits, and one value says that there is none.
+pub const IDS_MAX: u32 = 0x7fff;
+
 /// What the back does with the memory of a direction.
 pub const ACCESS: [Access; 2] = [Access::ReadOnly, Access::ReadWrite];
 
@@ -33,6 +36,8 @@ pub struct QueueMemory<'a, P: Platform> {
     pub slots: [u32; 2],
     /// Ordinary pages beyond these.
     pub spare: [u32; 2],
+    /// Ordinary pages of a direction at least, if no grant operation goes with them.
+    pub pages: u32,
     /// How ordinary pages are granted.
     pub granting: [Granting; 2],
     /// Pages that keys name, and no chain has.
@@ -48,7 +53,9 @@ impl<P: Platform> QueueMemory<'_, P> {
 
     /// Ordinary pages for a direction.
     pub fn pages(&mut self, dir: usize) -> Result<OrdinaryPages<P>, PlatformError> {
-        let n = self.slots[dir] + self.spare[dir];
-        OrdinaryPages::new(self.p, self.regions, ACCESS[dir], n, self.granting[dir])
+        let least = self.slots[dir] + self.spare[dir];
+        let n = least.max(self.pages);
+        let pages = OrdinaryPages::new(self.p, self.regions, ACCESS[dir], n, self.granting[dir])?;
+        Ok(if n > least { pages.resting() } else { pages })
     }
 }

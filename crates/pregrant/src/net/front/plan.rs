@@ -2,7 +2,7 @@
 //! first that there is memory for is taken.
 //!
 //! ```text
-//!   more buffers than slots --> requested length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
+//!   more buffers or pages than slots --> requested length, an id for each TX slot --> half the TX ids --> rings of a page --> a shorter length --> ... --> no staging
 //!   all of it with the requested data ring --> with a smaller one --> with none
 //! ```
 //! Memory to grant may be short: Linux's gntalloc has 1024 pages for a whole domain, and two queues
@@ -19,6 +19,8 @@ use alloc::vec::Vec;
 pub struct Plan {
     /// What paths share.
     pub asked: Asked,
+    /// Ordinary pages of a direction, if there are more than slots.
+    pub pages: u32,
     /// Of a TX ring's slots one in so many has memory.
     pub tx_share: u32,
     /// Pages of the TX ring, as the exponent of 2.
@@ -27,16 +29,26 @@ pub struct Plan {
     pub rx_order: u32,
 }
 
-/// The plans, the best first. `asked`: the same of paths; `orders`: those of the TX ring and the RX
-/// ring.
-pub fn plans(asked: &[Asked], orders: (u32, u32)) -> Vec<Plan> {
+impl Plan {
+    /// Whether there is more memory than frames need.
+    pub fn is_extra(&self) -> bool {
+        self.pages > 0 || self.asked.is_extra()
+    }
+}
+
+/// The plans, the best first. `asked`: the same of paths; `pages`: see [`Plan::pages`]; `orders`:
+/// those of the TX ring and the RX ring.
+pub fn plans(asked: &[Asked], pages: u32, orders: (u32, u32)) -> Vec<Plan> {
+    let (tx_order, rx_order) = orders;
+    let more = asked.first().filter(|asked| pages > 0 && !asked.is_extra());
+    let more = more.map(|&asked| Plan { asked, pages, tx_share: 1, tx_order, rx_order });
     let orders = if orders == (0, 0) { Vec::from([orders]) } else { Vec::from([orders, (0, 0)]) };
-    let mut plans = Vec::new();
+    let mut plans: Vec<_> = more.into_iter().collect();
     for &asked in asked {
         // More than frames need: with all that they do, or not at all.
         let is_extra = asked.is_extra();
         for &(tx_order, rx_order) in orders.iter().take(if is_extra { 1 } else { orders.len() }) {
-            let plan = |tx_share| Plan { asked, tx_share, tx_order, rx_order };
+            let plan = |tx_share| Plan { asked, pages: 0, tx_share, tx_order, rx_order };
             if is_extra {
                 plans.extend([plan(1)]);
             } else {
@@ -60,6 +72,19 @@ mod tests {
     }
 
     #[test]
+    fn more_pages_than_slots_are_given_up_first() {
+        let [none, staged] =
+            [None, len(64)].map(|len| Asked { staging: Buffers::of(len, len), ..Asked::default() });
+        let of = |asked, pages| -> Vec<_> {
+            plans(&[asked], pages, (2, 2)).iter().map(|p| (p.pages, p.tx_order, p.tx_share)).collect()
+        };
+        let few = [(0, 2, 1), (0, 2, 2), (0, 0, 1), (0, 0, 2)];
+        assert_eq!((of(none, 0), of(none, 448)), (few.into(), [&[(448, 2, 1)], &few[..]].concat()));
+        let longer = Buffers { buffers: 1000, max_pages: 896, ..staged.staging };
+        assert_eq!(of(Asked { staging: longer, ..staged }, 448), [(0, 2, 1)], "one kind of more is enough");
+    }
+
+    #[test]
     fn plans_get_smaller_and_end_without_staging() {
         let sizes: Vec<DataLen> = [64, 65535, 256, 2048, 256].into_iter().filter_map(DataLen::new).collect();
         let back = BackFeatures {
@@ -68,7 +93,7 @@ mod tests {
         };
         let plans = |tx, rx, orders, data_ring| {
             let asked = Asked { staging: Buffers::of(tx, rx), data_ring, ..Asked::default() };
-            plans(&asked.smaller(&back), orders)
+            plans(&asked.smaller(&back), 0, orders)
         };
         let of = |tx, rx| -> Vec<_> {
             plans(tx, rx, (0, 0), None)

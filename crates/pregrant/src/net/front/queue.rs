@@ -24,7 +24,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, BackFeatures, ChannelKeys, QueueKeys};
 use crate::net::headers::MacAddr;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{AnyFrontPath, Asks, FrontChain, HeadedFrame, OfPath, PathName};
+use crate::net::path::{AnyFrontPath, Asks, FrontChain, FrontPath, HeadedFrame, OfPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Sink, Source, Token};
@@ -98,7 +98,7 @@ impl<P: Platform> Parts<P> {
         regions: &mut Regions<P>,
         config: QueueConfig,
     ) -> Result<QueueKeys, PlatformError> {
-        let Plan { asked, tx_share, tx_order, rx_order } = config.plan;
+        let Plan { asked, pages, tx_share, tx_order, rx_order } = config.plan;
         let tx = self.tx.insert(Direction::new(p, regions, tx_order)?);
         let rx = self.rx.insert(Direction::new(p, regions, rx_order)?);
         let mut memory = QueueMemory {
@@ -108,6 +108,7 @@ impl<P: Platform> Parts<P> {
             queues: config.queues,
             slots: [tx.ring.size() / tx_share, rx.ring.size()],
             spare: [0, config.spare],
+            pages,
             granting: config.granting,
             named: Vec::new(),
         };
@@ -441,6 +442,16 @@ impl<P: Platform> FrontQueue<P> {
     #[inline(always)]
     pub fn post_released(&mut self, p: &P) {
         self.rx.post_free(p);
+    }
+
+    /// Ordinary pages, TX and RX.
+    pub fn pages(&self) -> [u32; 2] {
+        [self.tx.tx.chain(), self.rx.rx.chain()].map(|chain| chain.pages().map_or(0, FrontPath::ids))
+    }
+
+    /// Whether these are more than slots, so that each rests before it is written again.
+    pub fn rests(&self) -> bool {
+        self.tx.tx.chain().pages().is_some_and(OrdinaryPages::rest)
     }
 
     /// The grants of its ordinary pages, TX and RX.

@@ -13,7 +13,7 @@
 
 use super::lent::{Lent, LentPages, RX_HEAD_BYTES};
 use super::rx_answers::{LongFrame, Part, fault};
-use super::rx_buffers::RxBuffers;
+use super::slot_memory::SlotMemory;
 use crate::error::PeerFault;
 use crate::net::path::FrontPath;
 use crate::platform::Platform;
@@ -21,7 +21,7 @@ use crate::port::{Arena, Offload, Piece, Sink};
 use crate::shm::SharedBytes;
 
 /// Which pages and buffers slots have.
-pub type Places<'a> = (&'a LentPages, &'a RxBuffers);
+pub type Places<'a> = (&'a LentPages, &'a SlotMemory);
 
 /// Where the memory of `slot` starts.
 #[inline(always)]
@@ -78,7 +78,7 @@ pub trait Receiver<P: Platform> {
     fn take_one<F: FrontPath<P>>(
         &mut self,
         path: &F,
-        places: (&mut LentPages, &RxBuffers),
+        places: (&mut LentPages, &SlotMemory),
         part: Part,
         offload: Offload,
     ) -> Result<bool, PeerFault>;
@@ -86,7 +86,7 @@ pub trait Receiver<P: Platform> {
     fn take<F: FrontPath<P>>(
         &mut self,
         path: &F,
-        places: (&mut LentPages, &RxBuffers),
+        places: (&mut LentPages, &SlotMemory),
         frame: &LongFrame,
     ) -> Result<bool, PeerFault>;
 }
@@ -106,7 +106,7 @@ impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
     fn take_one<F: FrontPath<P>>(
         &mut self,
         path: &F,
-        (pages, buffers): (&mut LentPages, &RxBuffers),
+        (pages, buffers): (&mut LentPages, &SlotMemory),
         part: Part,
         offload: Offload,
     ) -> Result<bool, PeerFault> {
@@ -123,7 +123,7 @@ impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
     fn take<F: FrontPath<P>>(
         &mut self,
         path: &F,
-        (pages, buffers): (&mut LentPages, &RxBuffers),
+        (pages, buffers): (&mut LentPages, &SlotMemory),
         frame: &LongFrame,
     ) -> Result<bool, PeerFault> {
         let places = (&*pages, buffers);
@@ -181,7 +181,7 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
     fn take_one<F: FrontPath<P>>(
         &mut self,
         path: &F,
-        (pages, buffers): (&mut LentPages, &RxBuffers),
+        (pages, buffers): (&mut LentPages, &SlotMemory),
         part: Part,
         offload: Offload,
     ) -> Result<bool, PeerFault> {
@@ -217,7 +217,7 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
     fn take<F: FrontPath<P>>(
         &mut self,
         path: &F,
-        (pages, buffers): (&mut LentPages, &RxBuffers),
+        (pages, buffers): (&mut LentPages, &SlotMemory),
         frame: &LongFrame,
     ) -> Result<bool, PeerFault> {
         let (parts, total, offload) = (frame.parts(), frame.total, frame.offload);

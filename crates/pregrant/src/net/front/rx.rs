@@ -22,7 +22,7 @@ use super::lent::{Lent, LentPages, UnknownToken};
 use super::receiver::{Copying, Lending, Places, Receiver, check, memory, piece_in};
 use super::regions::OwnRing;
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
-use super::rx_buffers::RxBuffers;
+use super::slot_memory::SlotMemory;
 use crate::array;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::path::copy::front::OrdinaryPages;
@@ -44,7 +44,7 @@ pub struct RxFront<P: Platform> {
     pub(super) ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
     pub(super) chain: FrontChain<P>,
     pub(super) pages: LentPages,
-    pub(super) buffers: RxBuffers,
+    pub(super) buffers: SlotMemory,
     /// Answers that are here and belong to a frame whose last one is not.
     pub(super) cut: u32,
     /// Scratch: a run of answers that were read.
@@ -70,8 +70,8 @@ impl<P: Platform> RxFront<P> {
     /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for
     /// those that are lent. `tag` is no other queue's of this vif.
     pub fn new(ring: FrontRing<NetRx, OwnRing<NetRx, P>>, chain: FrontChain<P>, tag: u16) -> Self {
-        let pages = LentPages::new(ring.size(), chain.pages().map_or(0, FrontPath::ids), tag);
-        let buffers = RxBuffers::new(ring.size(), chain.buffers(), chain.buffers_rest());
+        let pages = LentPages::new(ring.size(), chain.pages(), tag);
+        let buffers = SlotMemory::new(ring.size(), chain.buffers(), chain.buffers_rest());
         Self {
             ring,
             chain,
@@ -86,7 +86,7 @@ impl<P: Platform> RxFront<P> {
 
     /// The paths are those that frames go by: before the first slot is posted.
     pub(super) fn settle_buffers(&mut self) {
-        self.buffers = RxBuffers::new(self.ring.size(), self.chain.buffers(), self.chain.buffers_rest());
+        self.buffers = SlotMemory::new(self.ring.size(), self.chain.buffers(), self.chain.buffers_rest());
     }
 
     /// Posts a request in each free slot for which there is a page, and publishes them.
@@ -412,7 +412,7 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// Staging buffers: where they are.
-    pub fn buffers(&self) -> &RxBuffers {
+    pub fn buffers(&self) -> &SlotMemory {
         &self.buffers
     }
 
@@ -448,7 +448,7 @@ impl<P: Platform> RxFront<P> {
 
     /// Pages for what its paths do not carry, before the first frame.
     pub fn append(&mut self, pages: OrdinaryPages<P>) {
-        self.pages.add_pages(pages.ids());
+        self.pages = self.pages.with_pages(self.ring.size(), &pages);
         self.chain.insert(AnyFrontPath::Copy(pages));
     }
 

@@ -9,7 +9,7 @@
 //! A frame's memory is found as in [`rx`](super::rx).
 //!
 //! Invariants: a buffer that is sent on leaves its slot before its request is on the TX ring, and
-//! comes back only by the answer to that request ([`RxBuffers`](super::rx_buffers)). Frames that
+//! comes back only by the answer to that request ([`SlotMemory`](super::slot_memory)). Frames that
 //! are sent leave in the order in which they came.
 //!
 //! What the back may do: as in `rx`. It can change bytes after the head was copied: with `Tx` they
@@ -20,7 +20,7 @@ use super::lent::LentPages;
 use super::receiver::{bad_part, copy_part};
 use super::rx::{RxFront, counted, counted_flagged, memories};
 use super::rx_answers::{Part, blank_newest, fault, offload_of};
-use super::rx_buffers::RxBuffers;
+use super::slot_memory::SlotMemory;
 use super::tx::{SentPart, TxFront};
 use super::tx_slots::NO_ID;
 use crate::error::{PeerFault, PlatformError};
@@ -82,7 +82,7 @@ enum Memory<'a, P: Platform> {
 /// The memory of slots, while frames in it pass the hook.
 struct Slots<'a> {
     pages: &'a LentPages,
-    buffers: &'a mut RxBuffers,
+    buffers: &'a mut SlotMemory,
     stats: &'a mut DirStats,
 }
 
@@ -336,7 +336,7 @@ impl Slots<'_> {
         }
         let sent = to.tx.send_on(buffer, (offset as u16, len as u16), frame.offload);
         if sent {
-            self.buffers.send_on(part.slot);
+            self.buffers.take(part.slot);
             to.stats.sent_on += 1;
         }
         sent
@@ -396,7 +396,7 @@ impl Slots<'_> {
         let sent = to.tx.send_parts_on(parts, offload);
         if sent {
             parts.iter().for_each(|part| {
-                self.buffers.send_on(part.slot);
+                self.buffers.take(part.slot);
             });
             to.stats.sent_on += 1;
         }

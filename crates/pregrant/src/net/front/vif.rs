@@ -18,6 +18,7 @@ use super::config::FrontConfig;
 use super::ctrl::CtrlFront;
 use super::halves::QueueLink;
 use super::lent::UnknownToken;
+use super::memory::IDS_MAX;
 use super::not_offered::NotOffered;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
@@ -136,6 +137,8 @@ pub struct FrontVif<P: Platform> {
     waits_since_ns: Option<u64>,
     /// The back refused more than frames need: ask it for no more than that, once.
     modest: bool,
+    /// It keeps fewer pages mapped than it said: begin again with no more than frames need.
+    cramped: bool,
     /// Announce all pages again, once the request under way has its answer.
     pub(crate) renews: bool,
 }
@@ -166,6 +169,7 @@ impl<P: Platform> FrontVif<P> {
             was_away: false,
             waits_since_ns: None,
             modest: false,
+            cramped: false,
             renews: false,
         }
     }
@@ -200,6 +204,12 @@ impl<P: Platform> FrontVif<P> {
                 match (self.state() == S::Connected, back == S::Connected) {
                     (true, true) if self.is_handed_out() && (self.was_away || !self.live) => {
                         return Ok(self.recall());
+                    }
+                    (true, true) if self.live && core::mem::take(&mut self.cramped) => {
+                        self.modest = true;
+                        self.set_live(false);
+                        self.front.restart(bus).map_err(FrontError::Keys)?;
+                        return Ok(FrontStep::Waiting);
                     }
                     (true, true) if !self.live => {
                         let is_live = self.go_live(p, bus)?;
@@ -323,7 +333,8 @@ impl<P: Platform> FrontVif<P> {
     /// watch fires or not, by the platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
         let in_vain = self.waits_since_ns.filter(|_| self.live).map(|since| since + TAKES_UP_NS);
-        self.front.begins_at_ns().or(in_vain)
+        let cramped = (self.live && self.cramped).then_some(0);
+        self.front.begins_at_ns().or(cramped).or(in_vain)
     }
 
     /// Grants rings and staging buffers, offers channels, writes the keys.
@@ -336,14 +347,17 @@ impl<P: Platform> FrontVif<P> {
         self.not_offered = NotOffered::by(&back, &self.config, can_name);
         self.tear_down(p);
         self.asked = Asked::of(&self.config, &back, can_name);
-        if core::mem::take(&mut self.modest) {
+        let is_modest = core::mem::take(&mut self.modest);
+        if is_modest {
             self.asked = self.asked.without_extra(&back);
         }
         let split = self.config.split_channels && back.split_channels;
         let order = self.config.ring_order;
         let orders = (order.min(back.max_tx_ring_order), order.min(back.max_rx_ring_order));
-        let plans = plans(&self.asked.smaller(&back), orders);
-        let keys = self.make_queues(p, self.config.queues.clamp(1, back.max_queues), &plans, split)?;
+        let queues = self.config.queues.clamp(1, back.max_queues);
+        let pages = if is_modest { 0 } else { self.asked.pages(self.config.pages, &back, queues) };
+        let plans = plans(&self.asked.smaller(&back), pages.min(IDS_MAX), orders);
+        let keys = self.make_queues(p, queues, &plans, split)?;
         self.takes_multicast = self.config.multicast_control;
         self.take_limits(&back);
         if let Some(own) = &mut self.own {
@@ -399,7 +413,7 @@ impl<P: Platform> FrontVif<P> {
                 self.shortage = shortage;
                 return Ok(keys);
             };
-            if !plan.asked.is_extra() {
+            if !plan.is_extra() {
                 shortage.get_or_insert(e);
             }
             if keys.len() > best.map_or(0, |(queues, _)| queues) {
@@ -523,6 +537,12 @@ impl<P: Platform> FrontVif<P> {
         let asked = announcement.ask(p, ctrl);
         if asked.is_err() {
             self.announced = announcement.taken().to_vec();
+            let is_short = |(queue, taken): (&FrontQueue<P>, &usize)| {
+                queue.rests() && queue.pages().iter().sum::<u32>() as usize > *taken
+            };
+            self.cramped = self.front.reconnects()
+                && !self.asked.keeps_seen()
+                && self.queues.iter().zip(&self.announced).any(is_short);
             let room = if self.asked.keeps_seen() { &[] } else { announcement.room() };
             OwnPages::begin(&mut self.queues, room);
             self.announcement = None;

@@ -60,6 +60,12 @@ pub trait Asks: Negotiation {
         let _ = asked;
         None
     }
+    /// Ordinary pages of a direction in which it moves frames without a grant operation, of a vif
+    /// with so many queues; 0: as many as slots.
+    fn pages(asked: Self::Wanted, back: &BackFeatures, queues: u32) -> u32 {
+        let _ = (asked, back, queues);
+        0
+    }
     /// Whether the back keeps ordinary pages mapped once it has seen them.
     fn keeps_seen(asked: Self::Wanted) -> bool {
         let _ = asked;

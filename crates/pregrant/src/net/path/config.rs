@@ -25,6 +25,22 @@ impl PathConfig {
     }
 }
 
+/// Ordinary pages that a vif may have mapped at most, as a back says: sixteen of one guest have as
+/// many.
+const MAPPED_PAGES: usize = 896;
+
+impl PathConfig {
+    /// What a back with these settings says of a vif's pages, in `mapped-pages-max`: as many as
+    /// each path that keeps ordinary pages mapped has room for.
+    pub fn mapped_pages(&self) -> u32 {
+        let mut pages = MAPPED_PAGES;
+        each_path!(Path => {
+            pages = Path::mapped_pages(OfPath::<Path>::path(self)).map_or(pages, |n| n.min(pages));
+        });
+        pages as u32
+    }
+}
+
 impl Default for PathConfig {
     fn default() -> Self {
         Self::start()

@@ -104,6 +104,11 @@ pub trait Negotiation {
         Ok((Self::Request::default(), queues.iter().map(|_| Self::QueueRequest::default()).collect()))
     }
 
+    /// Ordinary pages of a vif, of both directions, that it has room for; None: it keeps none.
+    fn mapped_pages(config: &Self::Config) -> Option<usize> {
+        let _ = config;
+        None
+    }
     /// Pages of each queue and direction that may stay mapped once they were seen.
     fn kept_pages(config: &Self::Config) -> usize {
         let _ = config;

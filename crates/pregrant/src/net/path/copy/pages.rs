@@ -14,6 +14,8 @@ pub struct OrdinaryPages<P: Platform> {
     pub(super) count: u32,
     /// TX: where there are more ids than pages.
     pub(super) of_ids: Option<PagesOfIds>,
+    /// There are more than are in flight, so that each rests before it is written again.
+    pub(super) rest: bool,
 }
 
 impl<P: Platform> OrdinaryPages<P> {
@@ -25,7 +27,17 @@ impl<P: Platform> OrdinaryPages<P> {
         n: u32,
         granting: Granting,
     ) -> Result<Self, PlatformError> {
-        Ok(Self { granted: regions.take(p, acc, n as usize, granting)?, count: n, of_ids: None })
+        Ok(Self { granted: regions.take(p, acc, n as usize, granting)?, count: n, of_ids: None, rest: false })
+    }
+
+    /// Whether there are more than are in flight, so that each rests before it is written again.
+    pub fn rest(&self) -> bool {
+        self.rest
+    }
+
+    /// The same pages, which are to rest.
+    pub fn resting(self) -> Self {
+        Self { rest: true, ..self }
     }
 
     /// The grants of the ids' pages, where they stand.

@@ -4,7 +4,7 @@ use super::{ACTIVE, FEATURE, REQUEST, acceptance, claim, front, keys};
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
-use crate::net::front::memory::QueueMemory;
+use crate::net::front::memory::{IDS_MAX, QueueMemory};
 use crate::net::path::acceptance::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
@@ -82,6 +82,10 @@ impl Asks for Foreign {
     }
     fn granting(asked: bool) -> Option<Granting> {
         asked.then_some(Granting::PerFrame)
+    }
+    /// The back has all memory mapped.
+    fn pages(asked: bool, _back: &BackFeatures, _queues: u32) -> u32 {
+        if asked { IDS_MAX } else { 0 }
     }
     fn request_of(asked: bool) -> bool {
         asked

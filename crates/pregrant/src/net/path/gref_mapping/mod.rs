@@ -55,9 +55,9 @@ pub mod working_set;
 
 pub use negotiation::{Config, GrefMapping, Offer, QueueRequest, Request, Wanted};
 
-/// Entries of a queue's table, unless the operator says otherwise: the slots of both rings, and as
-/// many spare RX pages as slots. The prototype in Linux had as many.
-pub const DEFAULT_LIMIT: usize = 768;
+/// Entries of a queue's table, unless the operator says otherwise: twice what `persistent` keeps of
+/// a direction, and as many pages of the guest's own as a ring has slots.
+pub const DEFAULT_LIMIT: usize = 1152;
 
 /// Entries of a queue's table at most.
 pub const LIMIT_MAX: usize = 4096;

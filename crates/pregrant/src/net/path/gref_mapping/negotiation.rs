@@ -37,6 +37,9 @@ impl Negotiation for GrefMapping {
     fn config() -> usize {
         DEFAULT_LIMIT
     }
+    fn mapped_pages(config: &usize) -> Option<usize> {
+        Some(*config).filter(|pages| *pages > 0)
+    }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(acceptance::AcceptGrefMapping { limit: *config }))
     }
@@ -48,6 +51,9 @@ impl Asks for GrefMapping {
     }
     fn granting(asked: bool) -> Option<Granting> {
         asked.then_some(Granting::Standing)
+    }
+    fn pages(asked: bool, back: &BackFeatures, queues: u32) -> u32 {
+        if asked { back.mapped_pages_of(queues) } else { 0 }
     }
     fn needs_ctrl(asked: bool) -> bool {
         asked

@@ -7,8 +7,8 @@
 //!                                                             not there --> grant copy now, mapped for the next time
 //! ```
 //! Keys: `feature-persistent` = "1" in both directories; where either is missing the frames go by
-//! `copy` or `map`. The back maps at most so many pages for each queue and direction (256 by
-//! default, the slots of a ring; 0: it does not offer it); frames on pages beyond them go by
+//! `copy` or `map`. The back maps at most so many pages for each queue and direction (448 by
+//! default; 0: it does not offer it); frames on pages beyond them go by
 //! grant copy. Costs: a map for each page once, then a memory copy at each end and no grant
 //! operation.
 //!
@@ -25,6 +25,6 @@ pub use keys::FEATURE;
 
 pub use negotiation::{Config, Offer, Persistent, QueueRequest, Request, Wanted};
 
-/// Pages for each queue and direction, unless the operator says otherwise: a ring's slots, as the
-/// RFC has it.
-pub const DEFAULT_LIMIT: usize = 256;
+/// Pages for each queue and direction, unless the operator says otherwise: half of what a vif may
+/// have mapped so that sixteen of one guest have as many. The RFC has a ring's slots.
+pub const DEFAULT_LIMIT: usize = 448;

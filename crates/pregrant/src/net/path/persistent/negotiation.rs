@@ -62,6 +62,9 @@ impl Negotiation for Persistent {
     fn kept_pages(config: &usize) -> usize {
         *config
     }
+    fn mapped_pages(config: &usize) -> Option<usize> {
+        Some(2 * config).filter(|pages| *pages > 0)
+    }
     fn acceptor<P: Platform>(config: &Self::Config, _fallback: PathName) -> Option<Box<dyn Accept<P>>> {
         Some(Box::new(acceptance::AcceptPersistent { limit: *config }))
     }
@@ -73,6 +76,9 @@ impl Asks for Persistent {
     }
     fn granting(asked: bool) -> Option<Granting> {
         asked.then_some(Granting::Standing)
+    }
+    fn pages(asked: bool, back: &BackFeatures, queues: u32) -> u32 {
+        if asked { back.mapped_pages_of(queues) } else { 0 }
     }
     fn keeps_seen(asked: bool) -> bool {
         asked

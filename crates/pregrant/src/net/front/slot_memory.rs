@@ -1,18 +1,18 @@
-//! Assigns staging buffers to RX slots, where there are more buffers than slots: each rests before
-//! it is written again, or TX can send a received one on (docs/protocol 3.2, 3.5).
+//! Which memory each RX slot has, of one kind: staging buffers, or pages. Where there are more than
+//! slots, each rests before it is written again (docs/protocol 3.2), or goes elsewhere for a time:
+//! TX sends a received buffer on (3.5), a consumer reads a page in place.
 //!
 //! ```text
 //!   spare --post--> slot --answer, copied or dropped--> the same slot, or spare
-//!     ^              '----answer, sent on--> TX, by its id --answer of TX taken--.
-//!     '--------------------------------------------------------------------------'
+//!     ^              '----answer, taken--> TX, by its id, or a consumer, by a token --given back--.
+//!     '------------------------------------------------------------------------------------------'
 //! ```
-//! Where there are more buffers than slots, spare ones are posted first in, first out, so the
-//! posted ones move through all; else the one that came back last is posted first, and a slot keeps
-//! its buffer.
+//! Where they rest, spare ones are posted first in, first out, so the posted ones move through all;
+//! else the one that came back last is posted first, and a slot keeps its own.
 //!
-//! Invariants: a buffer is in one place: it has a slot, is spare, or is on TX ([`RxBuffers::holds`]
-//! counts them). The id of an RX request is its buffer's number, so a slot without a buffer is not
-//! posted. Where there are no more buffers than slots, a slot always has the one of its own number.
+//! Invariants: each is in one place: it has a slot, is spare, or is away ([`SlotMemory::holds`]
+//! counts them). The id of an RX request is its buffer's number, so a slot without one is not
+//! posted. Where there are no more than slots, a slot always has the one of its own number.
 //!
 //! What the back may do: nothing here. It names RX slots by their place on the ring, and an id of
 //! TX counts once it is known to be in flight ([`tx`](super::tx)).
@@ -23,29 +23,29 @@ use alloc::boxed::Box;
 /// No buffer.
 const NONE: u16 = NO_ID;
 
-/// The buffers of one RX ring.
-pub struct RxBuffers {
-    /// By slot: its buffer.
+/// See the module. A number is a buffer's, or a page's.
+pub struct SlotMemory {
+    /// By slot: what it has.
     of_slot: Box<[u16]>,
-    /// Those that no slot has, in a ring of a power of two of places: all buffers have room.
+    /// What no slot has, in a ring of a power of two of places: all have room.
     spare: Box<[u16]>,
     head: u32,
     tail: u32,
     /// Each is to rest: one that was answered is spare, and the one that came back first is posted.
     rest: bool,
-    /// Buffers that are on TX.
-    on_tx: u32,
+    /// So many were taken.
+    away: u32,
 }
 
-impl RxBuffers {
-    /// Each of `slots` has the buffer of its number; the others of `buffers` are spare.
+impl SlotMemory {
+    /// Each of `slots` has the one of its number; the others of `buffers` are spare.
     /// Where they are to `rest`, a slot has another each time it is posted.
     pub fn new(slots: u32, buffers: u32, rest: bool) -> Self {
         let (mut of_slot, mut spare) = (table(slots), table(buffers.max(slots).next_power_of_two()));
         of_slot.iter_mut().zip(0..slots).for_each(|(place, buffer)| *place = buffer as u16);
         spare.iter_mut().zip(slots..buffers).for_each(|(place, buffer)| *place = buffer as u16);
         let tail = buffers.saturating_sub(slots);
-        Self { of_slot, spare, head: 0, tail, rest, on_tx: 0 }
+        Self { of_slot, spare, head: 0, tail, rest, away: 0 }
     }
 
     #[inline(always)]
@@ -57,13 +57,13 @@ impl RxBuffers {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// The buffer with which `slot` was posted.
+    /// With which one `slot` was posted.
     #[inline(always)]
     pub fn of(&self, slot: u16) -> u16 {
         self.of_slot.get(usize::from(slot)).copied().unwrap_or(NONE)
     }
 
-    /// The buffer with which `slot` is to be posted; None: there is none at present.
+    /// With which one `slot` is to be posted; None: there is none at present.
     #[inline(always)]
     pub fn to_post(&mut self, slot: u16) -> Option<u16> {
         let before = self.of_slot.get(usize::from(slot)).copied()?;
@@ -96,29 +96,29 @@ impl RxBuffers {
         self.of(slot) != NONE || self.head != self.tail
     }
 
-    /// The buffer of `slot`, which was answered, goes to TX.
+    /// Takes it from `slot`, which was answered, until it is [given back](Self::give_back).
     #[inline(always)]
-    pub fn send_on(&mut self, slot: u16) -> u16 {
-        self.on_tx += 1;
+    pub fn take(&mut self, slot: u16) -> u16 {
+        self.away += 1;
         self.of_slot.get_mut(usize::from(slot)).map_or(NONE, |buffer| core::mem::replace(buffer, NONE))
     }
 
-    /// The request that sent `buffer` on was answered.
+    /// One that was taken is spare.
     #[inline(always)]
     pub fn give_back(&mut self, buffer: u16) {
-        self.on_tx -= 1;
+        self.away -= 1;
         self.put_by(buffer);
     }
 
-    /// Buffers that are on TX.
-    pub fn on_tx(&self) -> u32 {
-        self.on_tx
+    /// How many were taken.
+    pub fn away(&self) -> u32 {
+        self.away
     }
 
-    /// Buffers with a slot, spare ones, and those on TX.
+    /// Those with a slot, spare ones, and those that were taken.
     pub fn holds(&self) -> [usize; 3] {
         let with_slot = self.of_slot.iter().filter(|buffer| **buffer != NONE).count();
-        [with_slot, self.tail.wrapping_sub(self.head) as usize, self.on_tx as usize]
+        [with_slot, self.tail.wrapping_sub(self.head) as usize, self.away as usize]
     }
 }
 
@@ -129,27 +129,27 @@ mod tests {
 
     #[test]
     fn a_buffer_is_in_one_place() {
-        let mut buffers = RxBuffers::new(4, 5, false);
+        let mut buffers = SlotMemory::new(4, 5, false);
         assert_eq!((buffers.holds(), buffers.of(2)), ([4, 1, 0], 2));
         assert_eq!(buffers.to_post(2), Some(2), "it has one");
-        assert_eq!(buffers.send_on(2), 2);
+        assert_eq!(buffers.take(2), 2);
         assert_eq!(buffers.holds(), [3, 1, 1]);
         assert_eq!((buffers.can_post(2), buffers.to_post(2)), (true, Some(4)));
-        assert_eq!(buffers.send_on(0), 0);
-        assert_eq!((buffers.can_post(0), buffers.to_post(0)), (false, None), "both are on TX");
+        assert_eq!(buffers.take(0), 0);
+        assert_eq!((buffers.can_post(0), buffers.to_post(0)), (false, None), "both are away");
         buffers.give_back(2);
         assert_eq!((buffers.to_post(0), buffers.of(0)), (Some(2), 2));
         buffers.give_back(0);
-        assert_eq!((buffers.holds(), buffers.on_tx()), ([4, 1, 0], 0));
+        assert_eq!((buffers.holds(), buffers.away()), ([4, 1, 0], 0));
     }
 
     #[test]
     fn those_that_are_posted_move_through_all() {
-        let mut buffers = RxBuffers::new(2, 5, true);
+        let mut buffers = SlotMemory::new(2, 5, true);
         let posted: Vec<_> = (0..12).filter_map(|k| buffers.to_post(k % 2)).collect();
         assert_eq!(posted, [2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3], "the one that rested longest");
         assert_eq!(buffers.holds(), [2, 3, 0]);
-        let mut fixed = RxBuffers::new(2, 2, true);
+        let mut fixed = SlotMemory::new(2, 2, true);
         assert_eq!([0, 1, 0, 1].map(|slot| fixed.to_post(slot)), [0, 1, 0, 1].map(Some));
     }
 }
