@@ -307,7 +307,7 @@ mod tests {
         };
         complete::check(&FRONT_KEYS, &[front(1).pairs(), front(2).pairs()]);
         let mut back = BackFeatures::default();
-        back.staging.rx_heads = true;
+        (back.staging.rx_heads, back.mapped_pages) = (true, 896);
         complete::check(&BACK_KEYS, &[back.pairs()]);
     }
 

@@ -197,7 +197,7 @@ fn options_without_effect_are_refused() {
         ("front --data-len 64 --rx-data-len 64 --rx-only", "--data-len has no effect: both directions"),
         ("back --staging off --path staging+copy", "--path has no effect: there are no heads without"),
         ("back --staging 256,300", "off, or lengths of 64, 128, 256"),
-        ("front --path copy --buffers 600", "--buffers has no effect: --path copy has no staging buffers"),
+        ("front --path copy --buffers 600", "--buffers has no effect: --path copy has a page for each slot"),
         ("front --buffers 40000", "auto, or a number from 1 to 32767"),
         ("front --path copy --data-len 256", "--data-len has no effect: --path copy has no staging buffers"),
         ("front --tap x --address 10.0.0.1", "cannot be used with"),

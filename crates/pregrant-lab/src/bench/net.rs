@@ -21,7 +21,7 @@ use crate::usage::{Given, Usage};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::CacheMode;
 use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
-use pregrant::net::path::{PathName, gref_mapping};
+use pregrant::net::path::PathName;
 use pregrant_host::drivers::{Mode, Placement, RxCoalescing};
 use std::collections::BTreeMap;
 
@@ -225,6 +225,8 @@ pub fn data_len(text: &str) -> std::result::Result<u32, String> {
 
 /// Entries of a table for the pages of all ids of a queue: 256 of each direction.
 pub const STATIC_POOL: usize = 512;
+/// Pages of the guest's own that its table has room for beside them.
+const OWN_PAGES: usize = RING_SLOTS as usize;
 
 /// One row of the table.
 #[derive(Clone, Debug)]
@@ -420,11 +422,10 @@ fn receptions(args: &NetArgs, dir: Dir, rx: RxWay) -> Vec<(RxWay, usize, RxCoale
 
 /// The memory that frames are sent from, by way.
 fn sources(args: &NetArgs, dir: Dir, path: PathName) -> Vec<Option<Buffers>> {
-    const PAGES: usize = gref_mapping::DEFAULT_LIMIT - STATIC_POOL;
     if dir != Dir::Tx || path != PathName::GrefMapping {
         return vec![None];
     }
-    let own = Buffers { pages: PAGES, reuse: Reuse::Circular, fill: Fill::Head };
+    let own = Buffers { pages: OWN_PAGES, reuse: Reuse::Circular, fill: Fill::Head };
     args.tx.iter().map(|way| (*way == TxWay::Own).then_some(own)).collect()
 }
 
@@ -456,12 +457,11 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
                             ..Row::new(path, dir, size as usize, args.data_len).case
                         };
                         let counts = sources(args, dir, path).into_iter().flat_map(|own| {
-                            let counts = buffers.iter();
+                            let counts = if own.is_some() { [RING_SLOTS].iter() } else { buffers.iter() };
                             counts.flat_map(move |&n| args.burst.iter().map(move |&burst| (own, n, burst)))
                         });
                         for (own, staging_buffers, burst) in counts {
-                            let more = 2 * staging_buffers.saturating_sub(RING_SLOTS) as usize;
-                            let gref_pages = own.map(|_| gref_mapping::DEFAULT_LIMIT + more);
+                            let gref_pages = own.map(|_| STATIC_POOL + OWN_PAGES);
                             let case = Case {
                                 buffers: own,
                                 gref_pages,
