@@ -42,7 +42,7 @@ impl<P: Platform> OrdinaryPages<P> {
 
     /// The grants of the ids' pages, where they stand.
     pub fn refs(&self) -> &[GrantRef] {
-        &self.granted.refs()[..self.count as usize]
+        self.granted.refs().get(..self.count as usize).unwrap_or_default()
     }
 
     /// Which of this domain's frames the first page is.
