@@ -27,6 +27,20 @@ macro_rules! named {
     };
 }
 
+/// Reads such an enum's values by their names; `$error`: there is none.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! read_by_name {
+    ($of:ident, $error:ident) => {
+        impl ::core::str::FromStr for $of {
+            type Err = $error;
+            fn from_str(text: &str) -> Result<Self, $error> {
+                Self::ALL.into_iter().find(|value| value.name() == text).ok_or($error)
+            }
+        }
+    };
+}
+
 /// An enum whose values have one number each.
 #[doc(hidden)]
 #[macro_export]

@@ -1,7 +1,6 @@
 //! The paths by name: one table, from which keys, records and command lines are written and read.
 
 use core::fmt;
-use core::str::FromStr;
 
 crate::named! {
     /// A path.
@@ -29,12 +28,7 @@ impl fmt::Display for UnknownPath {
 
 impl core::error::Error for UnknownPath {}
 
-impl FromStr for PathName {
-    type Err = UnknownPath;
-    fn from_str(text: &str) -> Result<Self, UnknownPath> {
-        Self::ALL.into_iter().find(|path| path.name() == text).ok_or(UnknownPath)
-    }
-}
+crate::read_by_name!(PathName, UnknownPath);
 
 #[cfg(test)]
 mod tests {

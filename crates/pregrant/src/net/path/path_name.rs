@@ -2,7 +2,6 @@
 
 use alloc::vec::Vec;
 use core::fmt;
-use core::str::FromStr;
 
 macro_rules! path_names {
     ({} $($(#[$doc:meta])* $path:ident = $module:ident, $name:literal;)*) => {
@@ -108,12 +107,7 @@ impl fmt::Display for UnknownPath {
 
 impl core::error::Error for UnknownPath {}
 
-impl FromStr for PathName {
-    type Err = UnknownPath;
-    fn from_str(text: &str) -> Result<Self, UnknownPath> {
-        Self::ALL.into_iter().find(|path| path.name() == text).ok_or(UnknownPath)
-    }
-}
+crate::read_by_name!(PathName, UnknownPath);
 
 #[cfg(test)]
 mod tests {
