@@ -195,9 +195,7 @@ impl<P: Platform> RxHalf<P> {
             }
             n
         };
-        if n > 0 {
-            self.link.found_frames();
-        }
+        self.note_received(n);
         Ok(n)
     }
 
@@ -240,13 +238,12 @@ impl<P: Platform> RxHalf<P> {
         }
     }
 
-    /// So many frames came: their event was about something, and their slots are posted again.
+    /// So many frames came: their event was about something.
     #[inline(always)]
-    fn received(&mut self, p: &P, n: usize) {
+    fn note_received(&self, n: usize) {
         if n > 0 {
             self.link.found_frames();
         }
-        self.post_free(p);
     }
 
     /// The same by way of an arena, where frames come by a path that fills many at once. The first
@@ -287,7 +284,8 @@ impl<P: Platform> RxHalf<P> {
         }
         let n = self.rx.recv_by_reference(out, lent, want)?;
         self.rx.fetch(p, out);
-        self.received(p, n);
+        self.note_received(n);
+        self.post_free(p);
         Ok(n)
     }
 

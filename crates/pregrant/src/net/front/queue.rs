@@ -358,17 +358,10 @@ impl<P: Platform> FrontQueue<P> {
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         let n = self.tx.reclaim(p, want)?;
         if n > 0 && self.tx.tx.sends_on() {
-            self.give_back_returned();
+            self.rx.take_returned(&mut self.tx);
             self.rx.post_free(p);
         }
         Ok(n)
-    }
-
-    /// Received buffers that TX has sent on are RX's again.
-    fn give_back_returned(&mut self) {
-        while let Some(buffer) = self.tx.tx.returned() {
-            self.rx.rx.give_back(buffer);
-        }
     }
 
     /// See [`RxHalf::recv`].
@@ -523,7 +516,7 @@ impl<P: Platform> FrontQueue<P> {
             return Err((tx, rx));
         }
         let mut queue = Self { tx, rx };
-        queue.give_back_returned();
+        queue.rx.take_returned(&mut queue.tx);
         Ok(queue)
     }
 
