@@ -111,6 +111,16 @@ fn each_page_has_its_turn_and_stays_mapped() {
     }
 }
 
+#[test]
+fn a_back_says_what_each_of_its_paths_has_room_for() {
+    let says = |persistent, gref_mapping| {
+        PathConfig { persistent, gref_mapping, ..PathConfig::default() }.mapped_pages()
+    };
+    assert_eq!(PathConfig::default().mapped_pages(), 896);
+    assert_eq!((says(100, 4096), says(4096, 300), says(4096, 4096)), (200, 300, 896));
+    assert_eq!((says(100, 0), says(0, 300), says(0, 0)), (200, 300, 0));
+}
+
 /// A table that takes fewer than the back said: the front begins again, with a page for each slot.
 #[test]
 fn a_front_whose_pages_are_not_all_taken_begins_again_with_fewer() {

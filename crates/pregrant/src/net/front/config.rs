@@ -20,8 +20,7 @@ paths!(with_paths {
         pub split_channels: bool = true,
         /// RX pages of each queue beyond its slots, for [frames that are
         /// lent](crate::net::front::FrontQueue::recv_by_reference); at most as many as there are
-        /// slots. A back that keeps pages mapped keeps as many as it has slots, unless configured
-        /// otherwise: with more, some frames come by grant copy.
+        /// slots. With more pages than a back keeps mapped, some frames come by grant copy.
         pub spare_rx_pages: u32 = 0,
         /// Ordinary pages of each direction and queue, where no grant operation goes with them and
         /// the back says that it keeps as many mapped (`mapped-pages-max`): those that rest are

@@ -3,6 +3,10 @@
 use super::{Negotiation, OfPath, PathName};
 use crate::net::batch::Thresholds;
 
+/// Ordinary pages that a vif may have mapped at most, as a back says: sixteen of one guest have as
+/// many.
+const MAPPED_PAGES: usize = 896;
+
 paths!(with_paths {
     /// See the module: each path has a field with its settings.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,21 +27,16 @@ impl PathConfig {
         each_path!(Path => most = most.max(Path::kept_pages(OfPath::<Path>::path(self))));
         most
     }
-}
 
-/// Ordinary pages that a vif may have mapped at most, as a back says: sixteen of one guest have as
-/// many.
-const MAPPED_PAGES: usize = 896;
-
-impl PathConfig {
     /// What a back with these settings says of a vif's pages, in `mapped-pages-max`: as many as
-    /// each path that keeps ordinary pages mapped has room for.
+    /// each path that keeps ordinary pages mapped has room for; 0: none does.
     pub fn mapped_pages(&self) -> u32 {
-        let mut pages = MAPPED_PAGES;
+        let mut pages: Option<usize> = None;
         each_path!(Path => {
-            pages = Path::mapped_pages(OfPath::<Path>::path(self)).map_or(pages, |n| n.min(pages));
+            let own = Path::mapped_pages(OfPath::<Path>::path(self));
+            pages = pages.into_iter().chain(own).min();
         });
-        pages as u32
+        pages.map_or(0, |pages| pages.min(MAPPED_PAGES) as u32)
     }
 }
 
