@@ -30,13 +30,17 @@ fn pool_bytes() -> u64 {
 
 /// The same of pages, each with a frame of half a page at most as a rule.
 pub fn pages(lists: u32, grantable: Option<u64>) -> u32 {
-    let most = grantable.map_or(u64::MAX, |pages| pages / SHARE / u64::from(lists.max(1)));
-    (pool_bytes() / (PAGE_SIZE as u64 / 2)).min(most).min(LONG_LIST_MAX as u64) as u32
+    let pages = (pool_bytes() / (PAGE_SIZE as u64 / 2)).min(share(lists, grantable));
+    pages.min(LONG_LIST_MAX as u64) as u32
+}
+
+/// Pages of each list.
+fn share(lists: u32, grantable: Option<u64>) -> u64 {
+    grantable.map_or(u64::MAX, |pages| pages / SHARE / u64::from(lists.max(1)))
 }
 
 fn within(bytes: u64, len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
-    let share = grantable.map_or(u64::MAX, |pages| pages / SHARE / u64::from(lists.max(1)));
-    let bytes = bytes.min(share.saturating_mul(PAGE_SIZE as u64));
+    let bytes = bytes.min(share(lists, grantable).saturating_mul(PAGE_SIZE as u64));
     (bytes / u64::from(len.buffer_bytes())).min(LONG_LIST_MAX as u64) as u32
 }
 
