@@ -9,7 +9,7 @@ use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::xenbus::bus::StoreBus;
 use pregrant::xenbus::toolstack::{self, Vbd};
 use pregrant::xenbus::{Class, Device, DeviceId, XenbusState};
-use pregrant_host::drivers::DeviceReport;
+use pregrant_host::drivers::{DeviceReport, Net};
 use pregrant_host::loopback::Loopback;
 use std::fs::File;
 use std::ops::Range;
@@ -20,6 +20,10 @@ const GUEST: u16 = 5;
 pub const TESTS: &[Test] = &[
     ("sixteen_disks_and_sixteen_vifs_of_one_guest", sixteen_disks_and_sixteen_vifs_of_one_guest),
     ("sixteen_vifs_of_one_guest_have_long_lists", sixteen_vifs_of_one_guest_have_long_lists),
+    (
+        "sixteen_vifs_of_one_guest_keep_more_pages_than_slots",
+        sixteen_vifs_of_one_guest_keep_more_pages_than_slots,
+    ),
     ("a_guest_that_names_more_than_it_may_is_refused", a_guest_that_names_more_than_it_may_is_refused),
     ("disks_that_are_offered_take_nothing", disks_that_are_offered_take_nothing),
     ("what_one_guest_lets_go_of_comes_to_another", what_one_guest_lets_go_of_comes_to_another),
@@ -263,6 +267,41 @@ fn sixteen_vifs_of_one_guest_have_long_lists() {
     guest.connect();
     let all = ids.iter().map(needed).sum::<usize>();
     assert!(all <= 16 * 1024, "{all}: {:?}", lists(&guest));
+    guest.close();
+    end(machine, back, &ids);
+}
+
+/// Each of them keeps as many pages as a back says, by persistent grants and by gref mappings.
+fn sixteen_vifs_of_one_guest_keep_more_pages_than_slots() {
+    let mut machine = Machine::start();
+    let back = serving(&machine);
+    back.ask(|backend| {
+        let config = &mut backend.class_mut::<Net<Loopback>>().unwrap().config.vif;
+        config.features.mapped_pages = config.paths.mapped_pages();
+    });
+    machine.guest_domain(GUEST);
+    let ids: Vec<_> = (0..16).map(|handle| machine.make_vif(GUEST, handle)).collect();
+    let mut guest = Kernel::new(&machine);
+    for (k, id) in ids.iter().enumerate() {
+        let (persistent, gref_mapping) = (k % 2 == 0, k % 2 == 1);
+        guest.vif(id, FrontConfig { persistent, gref_mapping, pages: 1024, ..ordinary() });
+    }
+    guest.connect();
+    let Kernel { platform, vifs, .. } = &mut guest;
+    until(|| {
+        for (_, vif) in vifs.iter_mut() {
+            vif.turn(platform).unwrap();
+        }
+        vifs.iter().all(|(_, vif)| !vif.is_announcing())
+    });
+    for (k, (_, vif)) in vifs.iter().enumerate() {
+        assert_eq!(vif.queue(0).unwrap().pages(), [448; 2], "vif {k}");
+        assert_eq!(vif.gref_pages(0), if k % 2 == 1 { 896 } else { 0 }, "vif {k}");
+    }
+    for id in ids.iter().step_by(2) {
+        let allowed = report(&back, *id).unwrap().0.pages_allowed;
+        assert!(allowed >= 896, "{id}: {allowed}");
+    }
     guest.close();
     end(machine, back, &ids);
 }
