@@ -142,6 +142,7 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     // Programs on a guest's disk.
     tool::debian(w, "mke2fs", "e2fsprogs")?;
     tool::debian(w, "fio", "fio")?;
+    tool::debian(w, "qemu-storage-daemon", "qemu-system-common")?;
     tool::debian(w, "qemu-img", "qemu-utils")?;
     let mut commands = suite::all(w)?;
     commands.push(w.cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]));

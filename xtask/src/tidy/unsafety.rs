@@ -29,6 +29,7 @@ const PLACES: &[&str] = &[
     "pregrant-host/src/ports/interface.rs",
     "pregrant-host/src/ports/switch/lent_burst.rs",
     "pregrant-host/src/ports/tap/",
+    "pregrant-lab/src/bench/blk/vhost_user.rs",
     "pregrant-lab/src/limit/lines.rs",
     "pregrant-lab/src/limit/remote.rs",
     "linux/core/src/",

@@ -1,5 +1,6 @@
 //! `bench blk` as a user runs it: what it prints, writes and returns.
 
+use crate::skip::skip;
 use crate::{PREGRANT, text};
 use std::path::PathBuf;
 use std::process::Command;
@@ -109,7 +110,37 @@ fn anchors_that_are_not_here_are_said_to_be_missing() {
         .expect("the program starts");
     let (table, err) = (text(&out.stdout), text(&out.stderr));
     assert!(out.status.success(), "{err}");
-    assert!(table.contains("Not measured: fio is not installed"), "{table}");
+    for what in ["fio is not installed", "vhost-user-blk: qemu-storage-daemon is not installed"] {
+        assert!(table.contains(&format!("Not measured: {what}")), "no {what:?} in {table}");
+    }
+}
+
+/// Its reads bring what it wrote, at each depth, and nothing of it is left.
+#[test]
+fn a_vhost_user_blk_server_is_an_anchor() {
+    let dir = place("blk-vhost-user");
+    let _ = std::fs::remove_dir_all(&dir); // of a run that was ended
+    std::fs::create_dir(&dir).expect("a directory");
+    let path = std::env::var("PATH").expect("where programs are");
+    for program in ["qemu-storage-daemon", "taskset"] {
+        let Some(found) = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|at| at.is_file())
+        else {
+            return skip(format_args!("{program} is missing; as root: apt-get install qemu-system-common"));
+        };
+        std::os::unix::fs::symlink(found, dir.join(program)).expect("a link");
+    }
+    let args = ["--path", "persistent", "--dir", "mixed", "--depth", "1,256", "--guests", "1", "--anchors"];
+    let out = bench(&args).args(["--json", "-"]).env("PATH", &dir).output().expect("the program starts");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let lines: Vec<serde_json::Value> =
+        text(&out.stdout).lines().map(|l| serde_json::from_str(l).expect("an object a line")).collect();
+    let anchors: Vec<_> = lines.iter().filter(|line| line["path"] == "vhost-user-blk").collect();
+    assert_eq!(anchors.iter().map(|line| number(line, "depth")).collect::<Vec<_>>(), [1.0, 256.0]);
+    for line in anchors {
+        assert_eq!([number(line, "lost"), number(line, "damaged")], [0.0; 2], "{line}");
+        assert!(number(line, "frames") > 0.0 && number(line, "latency_p50_ns") > 0.0, "{line}");
+    }
+    std::fs::remove_dir_all(&dir).expect("its own directory");
 }
 
 #[test]

@@ -8,6 +8,8 @@
 mod anchors;
 mod medium;
 mod stand;
+mod storage_daemon;
+mod vhost_user;
 mod words;
 
 use super::Result;
@@ -77,8 +79,8 @@ pub struct BlkArgs {
     pub image: Option<PathBuf>,
     #[command(flatten)]
     pub timing: Timing,
-    /// Measure fio's nbd engine on qemu-storage-daemon and fio's io_uring on a file beside, if
-    /// these programs are here
+    /// Measure fio's nbd engine and a vhost-user-blk client on qemu-storage-daemon, and fio's
+    /// io_uring on a file beside, if these programs are here
     #[arg(long)]
     pub anchors: bool,
     #[command(flatten)]

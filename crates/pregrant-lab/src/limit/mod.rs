@@ -51,6 +51,6 @@ pub fn pin(core: usize) -> io::Result<()> {
 }
 
 /// The result of a thread that was joined; a panic in it goes on here.
-fn joined<T>(result: std::thread::Result<T>) -> T {
+pub fn joined<T>(result: std::thread::Result<T>) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -1,127 +1,125 @@
 //! Figures of other programs on the same machine and in the same run: fio on a file, straight and
-//! through an NBD server.
+//! through an NBD server, and a client of a vhost-user-blk server.
 //!
 //! ```text
-//!   nbd       fio --ioengine=nbd --unix socket--> qemu-storage-daemon --> FILE
-//!   io_uring  fio --ioengine=io_uring ----------------------------------> FILE
+//!   nbd             fio --ioengine=nbd --unix socket--> qemu-storage-daemon --> FILE
+//!   io_uring        fio --ioengine=io_uring ----------------------------------> FILE
+//!   vhost-user-blk  this process (vhost_user) --ring--> qemu-storage-daemon --> FILE of its own
 //! ```
-//! FILE is in memory (/dev/shm) where there is such a place. Both are pinned as guests and backends
-//! are: fio to the first core, the server to the second. Absent programs are named, and left out.
+//! Files are in memory (/dev/shm) where there is such a place. Both ends are pinned as guests and
+//! backends are: fio and the client to the first core, the server to the second. Absent programs
+//! are named, and left out.
 
+use super::storage_daemon::{Export, FILE_BYTES, Folder, StorageDaemon};
+use super::vhost_user::VhostUserDisk;
 use super::{BlkArgs, Dir, Row};
 use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
 use crate::bench::output::Run;
 use crate::bench::program::{is_there, pinned};
+use crate::process::disks::disks_command::Load;
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Disk, Of, Record, Took};
 use crate::table::Table;
 use pregrant::blk::path::PathName;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-/// Bytes of the file.
-const FILE_BYTES: usize = 256 << 20;
-/// How long a server has for its socket.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Who asks for an anchor's requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Client {
+    /// fio with this engine.
+    Fio(&'static str),
+    VhostUser,
+}
 
 /// One figure that is measured in turn with the rows.
 struct Anchor {
-    engine: &'static str,
+    client: Client,
     dir: Dir,
     size: u32,
     depth: u16,
     records: Repeats,
 }
 
+impl Anchor {
+    /// As records have it.
+    fn path(&self) -> String {
+        match self.client {
+            Client::Fio(engine) => format!("fio-{engine}"),
+            Client::VhostUser => VHOST_USER.into(),
+        }
+    }
+
+    /// A record of nothing yet.
+    fn record(&self) -> Record {
+        let mut record = Record::new("blk", &self.path(), self.dir.name(), self.size.into());
+        record.depth = Some(self.depth.into());
+        record.of = Of::Disk(Disk { guests: 1, ..Disk::default() });
+        record.platform = "host".into();
+        record
+    }
+}
+
+/// The name of its path.
+pub const VHOST_USER: &str = "vhost-user-blk";
+
 /// See the module.
 #[derive(Default)]
 pub struct Anchors {
-    place: Option<Place>,
+    fio: Option<Fios>,
+    vhost_user: Option<VhostUser>,
     all: Vec<Anchor>,
     /// Anchors that are not measured, and why.
     missing: Vec<String>,
+    folder: Option<Folder>,
 }
 
-/// A directory with the file and the server's socket; both are gone with it.
-struct Place {
-    dir: PathBuf,
-    server: Option<Child>,
+/// A vhost-user-blk server and its client, which goes first.
+pub struct VhostUser {
+    disk: VhostUserDisk,
+    /// The client's core.
+    core: Option<usize>,
+    _server: StorageDaemon,
+}
+
+impl VhostUser {
+    /// On a file of its own, for so many requests in flight of so many bytes. `Err`: why not.
+    pub fn start(folder: &Folder, depth: usize, size: usize) -> std::result::Result<Self, String> {
+        let start = || -> Result<_> {
+            let (file, socket) = (folder.file("vhost-user")?, folder.dir.join("vhost-user.sock"));
+            let server = StorageDaemon::start(Export::VhostUser, &file, &socket)?;
+            let disk = VhostUserDisk::connect(&socket, depth, size)?;
+            Ok(Self { disk, core: CorePlacement::of(1)?.guest, _server: server })
+        };
+        start().map_err(|e| e.to_string())
+    }
+
+    /// Measures a load. The record has all but what was asked for.
+    pub fn measure(&mut self, load: &Load, seconds: f64, record: &mut Record) -> Result<()> {
+        let played = self.disk.play(load, self.core, seconds)?;
+        record.count(played.requests, played.seconds);
+        record.frontend_cpu_ns = played.cpu_ns;
+        record.lost = played.rested.failed;
+        record.damaged = Some(played.rested.damaged);
+        record.checked = Some(played.rested.checked);
+        record.set_latencies(&played.rested.latency);
+        Ok(())
+    }
+}
+
+/// fio's file, and the server of one of its engines.
+struct Fios {
+    file: PathBuf,
+    socket: PathBuf,
     /// fio's core.
     core: Option<usize>,
-    in_memory: bool,
+    _server: Option<StorageDaemon>,
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            let _ = server.kill(); // it may have ended
-            let _ = server.wait();
-        }
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
-impl Place {
-    fn make() -> Result<Self> {
-        let memory = Path::new("/dev/shm");
-        let in_memory = memory.is_dir();
-        let base = if in_memory { memory.into() } else { std::env::temp_dir() };
-        let dir = base.join(format!("pregrant-anchors-{}", std::process::id()));
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&dir)
-            .map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-        let place = Self { dir, server: None, core: CorePlacement::of(1)?.guest, in_memory };
-        let mut file = File::create(place.file())?;
-        // Real bytes: a hole is not read from anywhere.
-        let block = vec![0x5a; 1 << 20];
-        for _ in 0..FILE_BYTES / block.len() {
-            file.write_all(&block).map_err(|e| format!("cannot write {}: {e}", place.file().display()))?;
-        }
-        Ok(place)
-    }
-
-    fn file(&self) -> PathBuf {
-        self.dir.join("disk")
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.join("nbd.sock")
-    }
-
-    /// Starts the server. False: it is not installed.
-    fn serve(&mut self) -> Result<bool> {
-        let core = CorePlacement::of(1)?.workers.first().copied();
-        let mut command = pinned("qemu-storage-daemon", core);
-        command
-            .args(["--blockdev", &format!("driver=file,node-name=file,filename={}", self.file().display())]);
-        command.args(["--blockdev", "driver=raw,node-name=disk,file=file"]);
-        command.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", self.socket().display())]);
-        command.args(["--export", "type=nbd,id=disk,node-name=disk,writable=on,name=disk"]);
-        if !is_there("qemu-storage-daemon") {
-            return Ok(false);
-        }
-        self.server = Some(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
-        let until = Instant::now() + PATIENCE;
-        while !self.socket().exists() {
-            if Instant::now() > until {
-                return Err(format!(
-                    "qemu-storage-daemon has no socket after {PATIENCE:?}; its lines are above"
-                )
-                .into());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(true)
-    }
-
-    fn fio(&self, anchor: &Anchor, seconds: f64) -> Result<Fio> {
+impl Fios {
+    fn run(&self, engine: &str, anchor: &Anchor, seconds: f64) -> Result<Fio> {
         let mut command = pinned("fio", self.core);
         let rw = match anchor.dir {
             Dir::Read => "randread",
@@ -135,23 +133,21 @@ impl Place {
             "--norandommap",
             "--randrepeat=0",
         ]);
-        command.arg(format!("--ioengine={}", anchor.engine)).arg(format!("--rw={rw}"));
+        command.arg(format!("--ioengine={engine}")).arg(format!("--rw={rw}"));
         command.arg(format!("--bs={}", anchor.size)).arg(format!("--iodepth={}", anchor.depth));
         // fio counts whole milliseconds; what it does before is not counted.
         command.arg(format!("--runtime={}ms", (seconds * 1e3).ceil().max(1.0))).arg("--ramp_time=20ms");
         command.arg(format!("--size={FILE_BYTES}"));
-        if anchor.engine == "nbd" {
-            command.arg(format!("--uri=nbd+unix:///disk?socket={}", self.socket().display()));
+        if engine == "nbd" {
+            command.arg(format!("--uri=nbd+unix:///disk?socket={}", self.socket.display()));
         } else {
-            command.arg(format!("--filename={}", self.file().display()));
+            command.arg(format!("--filename={}", self.file.display()));
         }
         let out = command.stderr(Stdio::inherit()).output().map_err(|e| format!("cannot run fio: {e}"))?;
         if !out.status.success() {
-            return Err(format!(
-                "fio --ioengine={} failed ({}); its lines are above",
-                anchor.engine, out.status
-            )
-            .into());
+            return Err(
+                format!("fio --ioengine={engine} failed ({}); its lines are above", out.status).into()
+            );
         }
         Fio::read(&out.stdout)
     }
@@ -196,52 +192,75 @@ impl Fio {
 }
 
 impl Anchors {
-    /// Makes the file, starts the server.
+    /// Makes the files, starts the servers.
     pub fn start(args: &BlkArgs) -> Result<Self> {
         let mut anchors = Self::default();
-        if !is_there("fio") {
-            anchors.missing.push("fio is not installed (Debian: apt install fio): no anchors".into());
-            return Ok(anchors);
-        }
-        let mut place = Place::make()?;
-        let mut engines = vec!["io_uring"];
-        let known = Command::new("fio").arg("--enghelp").output()?;
-        if !String::from_utf8_lossy(&known.stdout).lines().any(|line| line.trim() == "nbd") {
-            anchors.missing.push("this fio has no nbd engine: that anchor is left out".into());
-        } else if !place.serve()? {
-            anchors.missing.push("qemu-storage-daemon is not installed (Debian: apt install qemu-system-common): no nbd anchor".into());
+        let folder = Folder::make("anchors")?;
+        let mut clients = Vec::new();
+        if is_there("fio") {
+            let (file, socket) = (folder.file("disk")?, folder.dir.join("nbd.sock"));
+            let known = Command::new("fio").arg("--enghelp").output()?;
+            let server = if String::from_utf8_lossy(&known.stdout).lines().any(|line| line.trim() == "nbd") {
+                StorageDaemon::start(Export::Nbd, &file, &socket)
+            } else {
+                Err("this fio has no such engine".into())
+            };
+            match &server {
+                Ok(_) => clients.push(Client::Fio("nbd")),
+                Err(why) => anchors.missing.push(format!("fio's nbd engine: {why}")),
+            }
+            clients.push(Client::Fio("io_uring"));
+            let core = CorePlacement::of(1)?.guest;
+            anchors.fio = Some(Fios { file, socket, core, _server: server.ok() });
         } else {
-            engines.insert(0, "nbd");
+            anchors.missing.push("fio is not installed (Debian: apt install fio)".into());
         }
-        for engine in engines {
+        let most = |of: Option<usize>| of.unwrap_or(1);
+        let depth = most(args.depth.iter().map(|&depth| depth.into()).max());
+        let size = most(args.size.iter().map(|&size| size as usize).max());
+        match VhostUser::start(&folder, depth, size) {
+            Ok(vhost_user) => {
+                anchors.vhost_user = Some(vhost_user);
+                clients.push(Client::VhostUser);
+            }
+            Err(why) => anchors.missing.push(format!("{VHOST_USER}: {why}")),
+        }
+        for client in clients {
             for &dir in &args.dir {
                 for &size in &args.size {
                     for &depth in &args.depth {
-                        anchors.all.push(Anchor { engine, dir, size, depth, records: Repeats::default() });
+                        anchors.all.push(Anchor { client, dir, size, depth, records: Repeats::default() });
                     }
                 }
             }
         }
-        anchors.place = Some(place);
+        anchors.folder = Some(folder);
         Ok(anchors)
     }
 
     /// One repeat of each.
     pub fn measure(&mut self, seconds: f64, run: &mut Run) -> Result<()> {
-        let Some(place) = &self.place else { return Ok(()) };
         for anchor in &mut self.all {
-            let (engine, dir, size, depth) = (anchor.engine, anchor.dir, anchor.size, anchor.depth);
-            run.progress.show(format_args!("fio {engine} {dir} {size} B, depth {depth}"));
-            let said = place.fio(anchor, seconds)?;
-            let mut record = Record::new("blk", &format!("fio-{engine}"), dir.name(), size.into());
-            record.count(said.requests, said.seconds);
-            record.depth = Some(depth.into());
-            record.of = Of::Disk(Disk { guests: 1, ..Disk::default() });
-            record.platform = "host".into();
-            record.mode = "event".into();
-            record.frontend_cpu_ns = said.cpu_ns;
-            record.took =
-                Some(Took { latency_p50_ns: said.p50_ns, latency_p99_ns: said.p99_ns, ..Took::default() });
+            let (path, dir, size, depth) = (anchor.path(), anchor.dir, anchor.size, anchor.depth);
+            run.progress.show(format_args!("{path} {dir} {size} B, depth {depth}"));
+            let mut record = anchor.record();
+            match (anchor.client, &self.fio, &mut self.vhost_user) {
+                (Client::Fio(engine), Some(fio), _) => {
+                    let said = fio.run(engine, anchor, seconds)?;
+                    record.count(said.requests, said.seconds);
+                    record.mode = "event".into();
+                    record.frontend_cpu_ns = said.cpu_ns;
+                    let (latency_p50_ns, latency_p99_ns) = (said.p50_ns, said.p99_ns);
+                    record.took = Some(Took { latency_p50_ns, latency_p99_ns, ..Took::default() });
+                }
+                (Client::VhostUser, _, Some(vhost_user)) => {
+                    // At multiples of a request's length, as fio's.
+                    let align = size.next_multiple_of(4096) as usize;
+                    let load = Load::of(dir, size as usize, align, depth.into());
+                    vhost_user.measure(&load, seconds, &mut record)?;
+                }
+                _ => continue,
+            }
             run.write(anchor.records.push(record))?;
         }
         Ok(())
@@ -261,7 +280,7 @@ impl Anchors {
             row.records.ratio(&anchor.records)
         };
         let t = Table::of(self.all.iter().filter(|anchor| anchor.records.rate().is_some()))
-            .left("anchor", |anchor| format!("fio {}", anchor.engine))
+            .left("anchor", Anchor::path)
             .left("dir", |anchor| anchor.dir)
             .right("size B", |anchor| anchor.size)
             .right("depth", |anchor| anchor.depth)
@@ -271,14 +290,15 @@ impl Anchors {
             .ranged("persistent, times this", 1.0, gain)
             .all();
         let mut text = t.to_string();
-        if let Some(place) = &self.place {
-            text += if place.in_memory {
-                "The anchors' file is in memory (/dev/shm)"
+        if let (Some(folder), false) = (&self.folder, self.all.is_empty()) {
+            text += if folder.in_memory {
+                "The anchors' files are in memory (/dev/shm)"
             } else {
-                "The anchors' file is on a disk"
+                "The anchors' files are on a disk"
             };
-            text += ", 256 MiB, served by qemu-storage-daemon over a unix socket, and by itself; fio on the guests' core, the server on the \
-                     backend's; in turn with the rows.\n";
+            text += ", 256 MiB. fio: its file by itself, and served by qemu-storage-daemon over a unix socket. vhost-user-blk: served by its \
+                     I/O thread with io_uring; the client (blkio, ring of 256) polls, copies and checks as our guests do. fio and the client on \
+                     the guests' core, the servers on the backend's; in turn with the rows.\n";
         }
         for what in &self.missing {
             text += &format!("Not measured: {what}.\n");
