@@ -9,7 +9,7 @@ use super::net::{Row, data_len, in_poll_mode, platform, queues};
 use super::output::{Output, Run};
 use super::timing::{Bursts, Timing, few};
 use crate::choice::choice;
-use crate::process::process_command::{Case, Dir, RxWay};
+use crate::process::process_command::{BUFFERS_MAX, Case, Dir, RING_SLOTS, RxWay};
 use crate::record::published;
 use crate::table::{Table, figure, or_dash};
 use crate::usage::Given;
@@ -25,6 +25,7 @@ use pregrant::wire::netif::MAX_FRAME;
   pregrant bench hook --size 64 --data-len 256 --queues 4
   pregrant bench hook --size 65535 --repeats 9
   pregrant bench hook --path copy,staging --size 1500
+  pregrant bench hook --size 1500 --buffers 256,1024,4096
 
 Frames/s are those that the guest dropped, or sent back. By staging buffers alone are they sent back without a copy. The
 published figures are of staging with data length 256, 64 bytes, 1 and 4 queues.
@@ -40,6 +41,9 @@ pub struct HookArgs {
     /// 2048, and 65535 for longer frames
     #[arg(long, value_parser = data_len)]
     pub data_len: Option<u32>,
+    /// Staging buffers of each direction
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RING_SLOTS], value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
+    pub buffers: Vec<u32>,
     /// Queues
     #[arg(long, default_value_t = 1, value_parser = queues)]
     pub queues: u32,
@@ -60,6 +64,16 @@ const PATHS: &[(PathName, &str)] = &[
 ];
 
 impl HookArgs {
+    /// What is measured: sizes, paths, and buffers where the path has some.
+    fn cases(&self) -> impl Iterator<Item = (u32, PathName, u32)> {
+        let with_buffers = move |(size, path)| {
+            let buffers = if path == PathName::Staging { &self.buffers[..] } else { &[0] };
+            buffers.iter().map(move |&buffers| (size, path, buffers))
+        };
+        let with_paths = move |&size| self.path.iter().map(move |&path| (size, path));
+        self.size.iter().flat_map(with_paths).flat_map(with_buffers)
+    }
+
     /// The length of buffers for frames of so many bytes.
     fn len_for(&self, size: u32) -> u32 {
         self.data_len.unwrap_or(if size <= 2048 { 2048 } else { MAX_FRAME as u32 })
@@ -98,18 +112,21 @@ fn words(way: RxWay) -> &'static str {
 pub fn run(args: HookArgs, given: &Given) -> Result<()> {
     if !args.path.contains(&PathName::Staging) {
         given.refuse("data-len", "no path that is measured has staging buffers")?;
+        given.refuse("buffers", "no path that is measured has staging buffers")?;
     }
     args.output.run(|run| measure(&args, run))
 }
 
 fn measure(args: &HookArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
-    for (&size, &path) in args.size.iter().flat_map(|size| args.path.iter().map(move |path| (size, path))) {
+    for (size, path, staging_buffers) in args.cases() {
         let case = Row::new(path, Dir::Rx, size as usize, args.len_for(size)).case;
+        let case = Case { staging_buffers, ..case };
         let ways = WAYS.iter().filter(|(way, _)| *way != RxWay::SendOn || args.sends_on(path, size));
         rows.extend(ways.map(|(rx, _)| Row::of("hook", Case { rx: *rx, ..case.clone() })));
     }
-    let words = |row: &Row| format!("{} {} {} B", row.name(), row.rx, row.size);
+    let words =
+        |row: &Row| format!("{} {} {} B, {} buffers", row.name(), row.rx, row.size, row.staging_buffers);
     in_poll_mode(run, (&args.bursts, args.queues), &mut rows, words)?;
     run.print(table(&rows))?;
     run.print(method(&rows, args))
@@ -121,12 +138,13 @@ fn table(rows: &[Row]) -> Table {
         .left("frames are", |row| words(row.rx))
         .right("size B", |row| row.size)
         .right("data len", |row| or_dash(row.data_len))
+        .right("buffers", |row| or_dash(Some(row.staging_buffers).filter(|n| *n > 0)))
         .ranged("M frames/s", 1e6, |row| row.records.rate())
         .right("guest ns/frame", |row| figure(row.records.each(|r| r.frontend_cpu_ns)))
         .right("backend ns/frame", |row| figure(row.records.each(|r| r.backend_cpu_ns)))
         .right("lost", |row| row.records.sum(|r| r.lost))
         .right("published M/s", |row| published::cell(row.records.first()))
-        .grouped(|row| (row.size, row.path))
+        .grouped(|row| (row.size, row.path, row.staging_buffers))
 }
 
 fn method(rows: &[Row], args: &HookArgs) -> String {
@@ -138,14 +156,18 @@ fn method(rows: &[Row], args: &HookArgs) -> String {
     text += "The backend makes the head of each frame, 32 bytes with its number; the guest reads every number, whatever it does \
              with the frame. Frames have an EtherType that no stack knows, so smoltcp drops them as soon as it has read that. Frames \
              that are sent back have their addresses exchanged, and the backend fetches them as any others.\n";
-    for (&size, &path) in args.size.iter().flat_map(|size| args.path.iter().map(move |path| (size, path))) {
+    for (size, path, buffers) in args.cases() {
+        let by = if buffers > RING_SLOTS { format!(", {buffers} buffers") } else { String::new() };
         for (a, b) in PAIRS {
-            let row =
-                |way| rows.iter().find(|row| (row.rx, row.path, row.size) == (way, path, size as usize));
+            let row = |way| {
+                rows.iter().find(|row| {
+                    (row.rx, row.path, row.size, row.staging_buffers) == (way, path, size as usize, buffers)
+                })
+            };
             let (Some(one), Some(other)) = (row(a), row(b)) else { continue };
             if let Some(gain) = one.records.ratio(&other.records) {
                 text += &format!(
-                    "{path}, {size} B, {}: {gain} times the frames that are {}.\n",
+                    "{path}, {size} B{by}, {}: {gain} times the frames that are {}.\n",
                     words(a),
                     words(b)
                 );
