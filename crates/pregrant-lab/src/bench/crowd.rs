@@ -43,6 +43,8 @@ pub struct Plan {
     pub mode: Mode,
     /// How frames travel.
     pub path: PathName,
+    /// Staging buffers of each direction that a guest asks for, where they are to be more than slots.
+    pub buffers: u32,
 }
 
 /// Where everybody is.
@@ -206,18 +208,32 @@ impl Stand {
         let back = testbed.process("back", 0, cores.workers.first().copied())?;
         let guests = testbed.process("guest", FIRST, cores.guests)?;
         let mut ends = Ends { back, guests, testbed };
-        let Plan { workers, place, mode, path, .. } = *plan;
+        let Plan { workers, place, mode, path, buffers, .. } = *plan;
         let rx_context = RxContext::Worker;
         let posts = Posts { workers, place, rx_context, mode, cores: cores.workers.clone() };
         answer!(ends.ask_back(ProcessCommand::Serve(posts, Devices::Vifs(path)))?, Report::Done => ());
         let data_len = (path == PathName::Staging).then_some(DATA_LEN);
-        answer!(ends.ask_guests(ProcessCommand::Gather { members, path, data_len })?, Report::Done => ());
+        let gather = ProcessCommand::Gather { members, path, data_len, buffers };
+        answer!(ends.ask_guests(gather)?, Report::Done => ());
         Ok(Self { ends, wrong: Wrong::default() })
     }
 
     /// The backend's use of the machine up to now.
     pub fn spent(&mut self) -> Result<Spent> {
         Ok(answer!(self.ends.ask_back(ProcessCommand::Spent)?, Report::Spent(spent) => spent))
+    }
+
+    /// Bytes of memory that the backend's process has: of its own, and of guests, which it has
+    /// mapped.
+    pub fn memory(&self) -> Result<[u64; 2]> {
+        let path = format!("/proc/{}/status", self.ends.back.pid());
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+            kib.map(|kib| kib << 10).ok_or(format!("{path} has no {name}"))
+        };
+        Ok([field("RssAnon:")?, field("RssShmem:")?])
     }
 
     fn seen(&mut self) -> Result<(Spent, Vec<Came>)> {

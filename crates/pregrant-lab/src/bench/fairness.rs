@@ -182,7 +182,14 @@ pub fn measure(args: &FairnessArgs, run: &mut Run) -> Result<()> {
             run.progress.show(format_args!("{guests} guests connect, {workers} worker(s), {place}"));
             let mut queues = vec![1; guests.into()];
             queues.push(GREEDY_QUEUES);
-            let plan = Plan { queues, workers: workers.into(), place, mode: Mode::Adaptive, path: args.path };
+            let plan = Plan {
+                queues,
+                workers: workers.into(),
+                place,
+                mode: Mode::Adaptive,
+                path: args.path,
+                buffers: 0,
+            };
             let mut stand = Stand::start(&plan, &cores)?;
             let words = |row: &Row| format!("{guests} guests, {workers} worker(s), {place}, {}", row.greed);
             in_turns(run, args.timing.repeats, &mut group, words, |run, row| {

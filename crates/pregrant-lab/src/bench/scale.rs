@@ -19,12 +19,14 @@ use super::net::PATHS;
 use super::output::{Lines, Run};
 use super::timing::{Timing, seconds};
 use crate::choice::choice;
-use crate::process::process_command::Load;
+use crate::process::process_command::{BUFFERS_MAX, Load, RING_SLOTS};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Of, Record, Scale};
 use crate::table::{Columns, Table, figure};
 use pregrant::net::path::PathName;
+use pregrant::net::path::staging::list::DataLen;
+use pregrant_host::drivers::net::buffer_pool;
 use pregrant_host::drivers::{Mode, Placement};
 use std::time::Duration;
 
@@ -48,6 +50,10 @@ pub struct ScaleArgs {
     /// Paths, with commas between them
     #[arg(long, value_delimiter = ',', default_values_t = [PathName::Copy, PathName::Staging], value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
+    /// Staging buffers of each direction that a guest asks for; without it as many as hold twice a
+    /// core's private cache
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
+    pub buffers: Option<u32>,
     /// Bytes of a frame
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(60..=65535))]
     pub size: u32,
@@ -81,6 +87,8 @@ struct Row {
     /// By machine, what a backend did while all of its guests were idle: CPU time in ns, system
     /// calls.
     idle: Vec<[f64; 2]>,
+    /// By machine, the backend's memory: bytes of its own, and of guests' pages.
+    memory: Vec<[u64; 2]>,
 }
 
 impl Row {
@@ -91,7 +99,8 @@ impl Row {
         record.burst = 64;
         record.mode = Mode::Event.name().into();
         record.workers = Some(self.workers.into());
-        record.of = Of::Scale(Scale { vifs: self.vifs.into(), busy: busy.into(), syscalls_a_wakeup });
+        let of = Scale { vifs: self.vifs.into(), busy: busy.into(), syscalls_a_wakeup, ..Scale::default() };
+        record.of = Of::Scale(of);
         record
     }
 
@@ -152,6 +161,8 @@ pub fn measure(args: &ScaleArgs, run: &mut Run) -> Result<()> {
 fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut Run) -> Result<()> {
     // By row.
     let mut machines: Vec<Vec<Stand>> = Vec::new();
+    let usual = || DataLen::new(DATA_LEN).map_or(0, |len| buffer_pool::buffers(len, 2, None));
+    let buffers = args.buffers.unwrap_or_else(usual);
     for (i, row) in group.iter().enumerate() {
         run.progress
             .show(format_args!("{}, {} worker(s): {} vif(s) connect", row.path, row.workers, row.vifs));
@@ -161,6 +172,7 @@ fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut R
             place: Placement::Balanced,
             mode: Mode::Event,
             path: row.path,
+            buffers: if buffers > RING_SLOTS { buffers.min(BUFFERS_MAX) } else { 0 },
         };
         let stands = if i == 0 { bases(row.vifs, args.timing.repeats) } else { 1 };
         machines.push((0..stands).map(|_| Stand::start(&plan, cores)).collect::<Result<_>>()?);
@@ -185,6 +197,11 @@ fn measure_group(group: &mut [Row], args: &ScaleArgs, cores: &Cores, run: &mut R
             record.set_ops(spent.ops);
             record.backend_cpu_ns = cpu_ns;
             record.missed_wakeups = Some(spent.missed_wakeups);
+            let memory = stand.memory()?;
+            row.memory.push(memory);
+            if let Of::Scale(of) = &mut record.of {
+                [of.own_bytes, of.mapped_bytes] = memory.map(Some);
+            }
             run.write(&record)?;
             let syscalls = spent.ops.syscalls.saturating_sub(price.ops.syscalls);
             row.idle.push([cpu_ns as f64, syscalls as f64]);
@@ -261,6 +278,10 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
     let idle = |row: &Row, what: usize| {
         Summary::of(&row.idle.iter().map(|idle| idle[what]).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
     };
+    let mib = |row: &Row, what: usize| {
+        let most = row.memory.iter().map(|bytes| bytes[what]).max().unwrap_or(0);
+        figure(most as f64 / f64::from(1 << 20))
+    };
     let idle_to_base = |row, what| figure(idle(row, what) / idle(base(row), what).max(1.0));
     columns(rows)
         .median("request us, median", 1e3, |row| row.requests.middle(Record::p50))
@@ -273,6 +294,8 @@ fn quiet_table(rows: &[Row], args: &ScaleArgs) -> Table {
         .ranged(&first, 1.0, woken)
         .right(&idle_cpu, |row| figure(idle(row, 0) / 1e6))
         .right(&first, |row| idle_to_base(row, 0))
+        .right("own MiB", move |row| mib(row, 0))
+        .right("mapped MiB", move |row| mib(row, 1))
         .right("idle syscalls", |row| figure(idle(row, 1)))
         .right(&first, |row| idle_to_base(row, 1))
         .grouped(|row| (row.path, row.workers))
@@ -290,7 +313,8 @@ fn method(args: &ScaleArgs, cores: &Cores) -> String {
          response: back from there. Wake-up: each time that an event of the guest woke the backend.\n\
          CPU: of the whole backend, by the kernel's account. Where other processes use the same cores, it says more than frames/s.\n\
          Idle: all vifs connected and nothing moves; all machines at the same time, once; system calls are \
-         counted, and nothing else on the machine changes them.",
+         counted, and nothing else on the machine changes them.\n\
+         Own, mapped: memory of the backend's process then, and pages of guests in it.",
         args.timing.repeats,
         args.timing.seconds,
         args.vifs.iter().map(u16::to_string).collect::<Vec<_>>().join(", "),

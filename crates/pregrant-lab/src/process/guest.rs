@@ -54,8 +54,10 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
             ProcessCommand::Case(case) => case_of(args, &case).map(|p| Report::Case(Box::new(p))),
             ProcessCommand::Transfer(transfer) => super::transfer::play(args, &transfer),
             ProcessCommand::Annoy { nuisance, size } => super::neighbour::play(args, nuisance, size),
-            ProcessCommand::Gather { members, path, data_len } => {
-                crowd.gather(&args.broker, &members, path, data_len)
+            ProcessCommand::Gather { members, path, data_len, buffers } => {
+                let mut each = config(path, data_len, 1);
+                each.staging.buffers = buffers;
+                crowd.gather(&args.broker, &members, &each)
             }
             // It answers itself, once all rings are full, and goes on until the next command.
             ProcessCommand::Send(loads) => match crowd.send(&loads) {

@@ -323,6 +323,8 @@ pub enum ProcessCommand {
         path: PathName,
         /// Staging's data length, when the path is `staging`.
         data_len: Option<u32>,
+        /// Its buffers of each direction, where they are more than slots.
+        buffers: u32,
     },
     /// Guests: keep the rings of these full, each in its turn, until the next command. Answer:
     /// `Done`, once all are full.

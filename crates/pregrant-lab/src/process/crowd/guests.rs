@@ -3,11 +3,13 @@
 //! It keeps the rings of those that send full, each in its turn, and polls: the backend has no one
 //! to notify. The members that do not send are connected and asleep, as a guest without traffic is.
 
-use crate::process::guest::{self, Guest, config, not_connected};
+use crate::process::guest::{self, Guest, not_connected};
 use crate::process::process_command::{Case, Dir, Load, Member};
 use crate::process::report::Report;
 use crate::process::{Result, has_command, send_report};
+use pregrant::net::front::FrontConfig;
 use pregrant::net::path::PathName;
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::port::{Arena, BURST_FRAMES, Offload};
 use pregrant_host::drivers::Mode;
 use pregrant_host::ports::sequence::Head;
@@ -37,15 +39,11 @@ pub struct Crowd {
 
 impl Crowd {
     /// Attaches and connects them.
-    pub fn gather(
-        &mut self,
-        broker: &Path,
-        members: &[Member],
-        path: PathName,
-        data_len: Option<u32>,
-    ) -> Result<Report> {
+    pub fn gather(&mut self, broker: &Path, members: &[Member], each: &FrontConfig) -> Result<Report> {
+        let data_len = each.staging.tx.map(DataLen::value);
         for member in members {
-            let guest = guest::attach(broker, member.domid, 0, config(path, data_len, member.queues))?;
+            let config = FrontConfig { queues: member.queues, ..*each };
+            let guest = guest::attach(broker, member.domid, 0, config)?;
             self.members.push(CrowdMember { guest, next: vec![0; member.queues as usize] });
         }
         // Their handshakes run beside each other: all have said what they want before one is waited
