@@ -502,8 +502,8 @@ fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
         if busy == 0.0 {
             assert_eq!(number(line, "frames"), 0.0, "{line}");
             assert!(number(line, "backend_cpu_ns") < 0.2e9 && number(line, "seconds") >= 0.2, "{line}");
-            // At least a buffer of 2048 for each slot both ways; at most the share of its lists, and
-            // rings. Its own memory is no copy of them.
+            // At least a buffer of 2048 for each slot both ways; at most the share of its lists,
+            // and rings.
             let [mapped, own] =
                 ["mapped_bytes", "own_bytes"].map(|field| number(line, field) / vifs / 4096.0);
             assert!((256.0..=896.0 + 64.0).contains(&mapped) && own > 0.0, "{line}");

@@ -31,6 +31,7 @@ const PLACES: &[&str] = &[
     "pregrant-host/src/ports/tap/",
     "pregrant-lab/src/bench/blk/vhost_user.rs",
     "pregrant-lab/src/limit/lines.rs",
+    "pregrant-lab/src/limit/pool.rs",
     "pregrant-lab/src/limit/remote.rs",
     "linux/core/src/",
 ];

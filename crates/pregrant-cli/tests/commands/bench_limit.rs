@@ -23,6 +23,11 @@ fn every_row_and_repeat_is_a_json_line() {
         assert_eq!((&headline[0]["stride"], &headline[0]["copies"]), (&Value::from(256), &Value::from(0)));
         assert_eq!(headline.len(), 6, "three strides, two repeats");
         assert_eq!(rows("eventfd-round-trip", 8).len(), 2);
+        for size in [64, 256, 1500] {
+            let mut pools: Vec<_> = rows("pool", size).iter().map(|l| l["pool"].as_u64()).collect();
+            pools.dedup();
+            assert_eq!(pools, [256, 2048, 8192, 256, 2048, 8192].map(Some), "{size} B");
+        }
     }
     // Where the kernel forbids it, a note says so; else it was read from a process of its own, one
     // call per batch.
@@ -38,7 +43,13 @@ fn every_row_and_repeat_is_a_json_line() {
 
 #[test]
 fn wrong_usage_is_exit_2_and_a_file_that_cannot_be_written_exit_1() {
-    for bad in [&["--seconds", "-1"][..], &["--repeats", "0"], &["--burst", "65"], &["--nonsense"]] {
+    for bad in [
+        &["--seconds", "-1"][..],
+        &["--repeats", "0"],
+        &["--burst", "65"],
+        &["--pool", "300"],
+        &["--nonsense"],
+    ] {
         let out = pregrant(&[&["bench", "limit"], bad].concat());
         assert_eq!(out.status.code(), Some(2), "{bad:?}");
     }

@@ -5,10 +5,10 @@
 //! take turns within a repeat, so that a slow phase of the machine hits all alike. See [`stand`]
 //! for who is where, and `process/disks` for what guests do.
 
-mod anchors;
-mod medium;
-mod stand;
-mod storage_daemon;
+pub(super) mod anchors;
+pub(super) mod medium;
+pub(super) mod stand;
+pub(super) mod storage_daemon;
 mod vhost_user;
 mod words;
 
@@ -127,8 +127,14 @@ pub struct Row {
 }
 
 impl Row {
+    /// Without a greedy guest.
+    pub fn of(plan: Plan, dir: Dir, size: usize, align: usize, depth: usize) -> Self {
+        let records = Repeats::default();
+        Self { plan, dir, size, align, depth, greedy: None, is_compared: false, records }
+    }
+
     /// One repeat.
-    fn measure(&mut self, stand: &mut Stand, seconds: f64) -> Result<&Record> {
+    pub fn measure(&mut self, stand: &mut Stand, seconds: f64) -> Result<&Record> {
         let window = stand.run(self, seconds)?;
         let Plan { path, guests, workers, buffers, .. } = self.plan;
         let mut record = Record::new("blk", path.name(), self.dir.name(), self.size as u64);
@@ -145,7 +151,7 @@ impl Row {
                 .greedy
                 .map(|_| window.requests[counted..].iter().sum::<u64>() as f64 / window.seconds),
             guests_worker_ns: self.is_compared.then(by_guest),
-            before: None,
+            ..Disk::default()
         });
         record.queues = self.plan.queues();
         record.depth = Some(self.depth as u32);
@@ -272,15 +278,10 @@ fn rows(args: &BlkArgs) -> Vec<Row> {
             let is_compared = args.greedy.is_some() && guests > 1;
             let greedy = args.greedy.filter(|_| is_compared).map(|bytes| bytes as usize);
             for greedy in [None].into_iter().chain(greedy.map(Some)) {
-                rows.extend(args.paths().map(|(path, buffers)| Row {
-                    plan: Plan { path, buffers, medium, guests, workers: workers.into() },
-                    dir,
-                    size: size as usize,
-                    align: align as usize,
-                    depth: depth.into(),
-                    greedy,
-                    is_compared,
-                    records: Repeats::default(),
+                rows.extend(args.paths().map(|(path, buffers)| {
+                    let plan = Plan { path, buffers, medium, guests, workers: workers.into() };
+                    let row = Row::of(plan, dir, size as usize, align as usize, depth.into());
+                    Row { greedy, is_compared, ..row }
                 }));
             }
         }

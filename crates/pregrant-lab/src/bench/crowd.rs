@@ -43,7 +43,7 @@ pub struct Plan {
     pub mode: Mode,
     /// How frames travel.
     pub path: PathName,
-    /// Staging buffers of each direction that a guest asks for, where they are to be more than slots.
+    /// Staging buffers of each direction that a guest asks for; 0: as many as slots.
     pub buffers: u32,
 }
 

@@ -1,7 +1,8 @@
 //! `pregrant bench limit`: the machine's own ceiling.
 //!
 //! The rows answer one question each, with no driver in the way: how many cache lines a second can
-//! go from one core to another, how fast memcpy is, what grant copy's system call costs in batches,
+//! go from one core to another, what more buffers than a ring has slots are worth, how fast memcpy
+//! is, what grant copy's system call costs in batches,
 //! what a wake-up costs. Repeats are interleaved, so that a slow phase of the machine hits all rows
 //! alike.
 
@@ -10,7 +11,7 @@ use super::output::{Output, Run};
 use super::timing::Timing;
 use crate::limit::lines::{self, Copies};
 use crate::limit::remote::{self, Target};
-use crate::limit::{self, Measured, memory, wake};
+use crate::limit::{self, Measured, memory, pool, wake};
 use crate::record::published::line_rate;
 use crate::record::repeats::Repeats;
 use crate::record::{Limit, Of, Record};
@@ -26,7 +27,8 @@ const TARGET_SUBCOMMAND: [&str; 2] = ["bench", "limit-target"];
 #[derive(Debug, clap::Args)]
 #[command(mut_arg("seconds", |a| a.value_parser(seconds)))]
 #[command(
-    after_help = "Examples:\n  pregrant bench limit\n  pregrant bench limit --seconds 1 --json limit.jsonl\n\n\
+    after_help = "Examples:\n  pregrant bench limit\n  pregrant bench limit --seconds 1 --json limit.jsonl\n  \
+    pregrant bench limit --pool 256,512,1024,2048,4096,8192\n\n\
     The first row is the headline: 64-byte frames in slots 256 bytes apart, one line handed per frame.\n\
     Run it on an idle machine; results from a loaded machine are meaningless."
 )]
@@ -36,8 +38,19 @@ pub struct LimitArgs {
     /// Lines handed over at a time; try 8, 16 and 64 too, the best differs from machine to machine
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=i64::from(lines::MAX_BATCH)))]
     pub burst: u32,
+    /// Buffers that frames of 64, 256 and 1500 bytes are handed over by, in a ring of 256 slots:
+    /// powers of two
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [256u32, 2048, 8192], value_parser = buffers)]
+    pub pool: Vec<u32>,
     #[command(flatten)]
     pub output: Output,
+}
+
+fn buffers(text: &str) -> std::result::Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(n) if (lines::SLOTS..=pool::BUFFERS_MAX).contains(&n) && n.is_power_of_two() => Ok(n),
+        _ => Err("a power of two from 256 to 32768, for example 8192".into()),
+    }
 }
 
 fn seconds(text: &str) -> std::result::Result<f64, String> {
@@ -51,11 +64,13 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Row {
     Lines { stride: usize, copies: Copies },
+    Pool { size: usize, buffers: u32 },
     Memory { size: usize },
     Remote { size: usize },
     Wake,
 }
 
+/// The rows but for pools, which follow the first.
 const ROWS: [Row; 14] = [
     Row::Lines { stride: 256, copies: Copies::None },
     Row::Lines { stride: 64, copies: Copies::None },
@@ -73,9 +88,21 @@ const ROWS: [Row; 14] = [
     Row::Wake,
 ];
 
+/// Sizes of frames handed over by a pool.
+const POOLED: [usize; 3] = [64, 256, 1500];
+
+/// All rows, with pools of so many buffers.
+fn rows(pools: &[u32]) -> Vec<Row> {
+    let lines = |row: &&Row| matches!(row, Row::Lines { .. });
+    let pooled =
+        POOLED.iter().flat_map(|&size| pools.iter().map(move |&buffers| Row::Pool { size, buffers }));
+    let (before, behind) = (ROWS.iter().filter(lines), ROWS.iter().filter(|row| !lines(row)));
+    before.copied().chain(pooled).chain(behind.copied()).collect()
+}
+
 impl Row {
     fn needs_two_cores(self) -> bool {
-        matches!(self, Row::Lines { .. } | Row::Wake)
+        matches!(self, Row::Lines { .. } | Row::Pool { .. } | Row::Wake)
     }
 
     /// The record of this row with nothing counted yet.
@@ -83,7 +110,7 @@ impl Row {
         let sized = |path, size, burst, stride, copies| Record {
             burst,
             platform: "host".into(),
-            of: Of::Limit(Limit { stride, copies }),
+            of: Of::Limit(Limit { stride, copies, pool: None }),
             ..Record::new("limit", path, "tx", size as u64)
         };
         let host = |path, size, burst, copies| sized(path, size, burst, None, copies);
@@ -94,6 +121,11 @@ impl Row {
                     Copies::Both => ("lines-copied", 2),
                 };
                 sized(path, lines::LINE, burst, Some(stride as u64), times)
+            }
+            Row::Pool { size, buffers } => {
+                let stride = Some(pool::stride(size) as u64);
+                let of = Of::Limit(Limit { stride, copies: 2, pool: Some(buffers) });
+                Record { of, ..host("pool", size, burst, 2) }
             }
             Row::Memory { size } => host("memcpy", size, 1, 1),
             Row::Remote { size } => host("process-vm-readv", size, remote::PIECES as u32, 1),
@@ -115,6 +147,7 @@ impl Row {
     ) -> io::Result<Measured> {
         match self {
             Row::Lines { stride, copies } => lines::hand_over(cores, stride, burst, copies, run_for),
+            Row::Pool { size, buffers } => pool::frames(cores, size, buffers, burst, run_for),
             Row::Memory { size } => memory::copy(cores[1], size, run_for),
             Row::Remote { size } => match target {
                 Some(target) => target.read(cores[1], size, run_for),
@@ -151,8 +184,8 @@ pub fn measure(args: &LimitArgs, run: &mut Run) -> Result<()> {
     let mut target = target.inspect_err(|e| notes.push(format!("process_vm_readv is left out: {e}"))).ok();
 
     let run_for = Duration::from_secs_f64(seconds);
-    let mut rows = ROWS.map(|row| (row, Repeats::default()));
-    let mut failed = [false; ROWS.len()];
+    let mut rows: Vec<_> = rows(&args.pool).into_iter().map(|row| (row, Repeats::default())).collect();
+    let mut failed = vec![false; rows.len()];
     for repeat in 1..=repeats {
         run.progress.show(format_args!("bench limit: repeat {repeat} of {repeats}"));
         for ((row, records), failed) in rows.iter_mut().zip(&mut failed) {
@@ -172,7 +205,8 @@ pub fn measure(args: &LimitArgs, run: &mut Run) -> Result<()> {
     }
     run.print(table(&rows))?;
     run.print(format_args!(
-        "Medians of {repeats} repeats; cores {} and {}. Line rate of 40 Gbit/s at 64 B: {} M frames/s.",
+        "Medians of {repeats} repeats; cores {} and {}. A pool that the cores' private caches cannot hold is the limit of long frames, not \
+         the ring's 256 slots. Line rate of 40 Gbit/s at 64 B: {} M frames/s.",
         pair[0],
         pair[1],
         figure(line_rate(40.0, 64) / 1e6)
@@ -261,7 +295,7 @@ mod tests {
     fn the_headline_is_the_first_row_and_unmistakable() {
         let headline = ROWS[0].record(32);
         assert_eq!((headline.path.as_str(), headline.size_bytes), ("lines", 64));
-        let lines = Some(&Limit { stride: Some(256), copies: 0 });
+        let lines = Some(&Limit { stride: Some(256), copies: 0, pool: None });
         assert_eq!(headline.of.limit(), lines);
         let same = ROWS.iter().filter(|r| {
             let r = r.record(32);
@@ -274,10 +308,11 @@ mod tests {
     fn the_table_fits_a_terminal_and_leaves_out_what_was_not_measured() {
         let rates = [123_456_789.0, 1.0, 987_654_321.0];
         let of = |row: Row| rates.map(|frames_per_s| Record { frames_per_s, ..row.record(1) });
-        let mut rows = ROWS.map(|row| (row, Repeats(of(row).into())));
+        let mut rows: Vec<_> =
+            super::rows(&[256, 32768]).into_iter().map(|row| (row, Repeats(of(row).into()))).collect();
         let text = table(&rows).to_string();
         assert!(text.lines().all(|line| width(line) <= 100), "{text}");
-        rows[ROWS.len() - 1].1.0.clear();
+        rows.last_mut().unwrap().1.0.clear();
         assert!(text.contains("eventfd") && !table(&rows).to_string().contains("eventfd"));
     }
 

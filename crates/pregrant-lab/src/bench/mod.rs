@@ -62,7 +62,8 @@ pub enum BenchCommand {
     /// A transfer from guest to guest through the switch, delivered in the sender's turn or in the
     /// receiver's
     Between(between::BetweenArgs),
-    /// The same frames through DPDK's memif and vhost-user, in turns
+    /// Frames through DPDK's memif and vhost-user, requests to a disk through vhost-user-blk, in
+    /// turns with ours
     Peers(peers::PeersArgs),
     /// The machine's own ceiling: lines between cores, memcpy, process_vm_readv, wake-ups
     Limit(limit::LimitArgs),

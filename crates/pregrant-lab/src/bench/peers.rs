@@ -1,5 +1,5 @@
 //! `pregrant bench peers`: frames through our paths and through DPDK's memif and vhost-user, in
-//! turns on the same two cores.
+//! turns on the same two cores; then [requests to disks](disks), beside vhost-user-blk.
 //!
 //! ```text
 //!   ring | staging tx 64 B | ring | memif tx 64 B | ring | vhost-user tx 64 B | ring | staging rx ...      a repeat
@@ -8,6 +8,7 @@
 //! A bare ring before and after each row says which phase it had. Rows of one repeat are compared
 //! only where their rings were alike.
 
+mod disks;
 mod huge_pages;
 mod testpmd;
 
@@ -45,16 +46,17 @@ const LONGEST: i64 = 1514;
 #[command(after_help = "Examples:
   pregrant bench peers
   pregrant bench peers --size 1500 --dir rx --repeats 9 --json peers.jsonl
+  pregrant bench peers --peer vhost-user-blk --repeats 9
 
-It needs dpdk-testpmd (Debian: apt install dpdk-dev librte-net-memif23 librte-net-vhost23 librte-net-virtio23) and huge pages, which it
-asks for and never sets up. Peers that cannot be measured are named, with the reason.
+Frames need dpdk-testpmd (Debian: apt install dpdk-dev librte-net-memif23 librte-net-vhost23 librte-net-virtio23) and huge pages, which it
+asks for and never sets up; disks need qemu-storage-daemon (qemu-system-common). Peers that cannot be measured are named, with the reason.
 Run it on an idle machine with two cores; results from a loaded machine are meaningless.")]
 pub struct PeersArgs {
     /// Paths, with commas between them
     #[arg(long, value_delimiter = ',', default_values_t = [PathName::Staging], value_parser = choice(PATHS, PathName::name))]
     pub path: Vec<PathName>,
-    /// The others
-    #[arg(long, value_delimiter = ',', default_values_t = [Peer::Memif, Peer::VhostUser])]
+    /// The others; ours are measured beside: frames for the first two, disks for the last
+    #[arg(long, value_delimiter = ',', default_values_t = [Peer::Memif, Peer::VhostUser, Peer::VhostUserBlk])]
     pub peer: Vec<Peer>,
     /// Directions, as the guest sees them
     #[arg(long, value_delimiter = ',', default_values_t = [Dir::Tx, Dir::Rx])]
@@ -65,6 +67,9 @@ pub struct PeersArgs {
     /// Staging buffers of each direction; without it as many as hold twice a core's private cache
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
     pub buffers: Option<u32>,
+    /// Requests in flight, to disks
+    #[arg(long, value_delimiter = ',', default_values_t = [1u16, 32, 256], value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub depth: Vec<u16>,
     #[command(flatten)]
     pub timing: Timing,
     #[command(flatten)]
@@ -78,6 +83,8 @@ named! {
         Memif = "memif",
         /// DPDK's vhost-user, split rings; the guest is virtio-user
         VhostUser = "vhost-user",
+        /// A disk of qemu-storage-daemon, by vhost-user
+        VhostUserBlk = "vhost-user-blk",
     }
 }
 
@@ -115,9 +122,37 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
     if cores[0] == cores[1] {
         return Err("this process may use one core only, and a ring needs two (taskset, cpuset)".into());
     }
+    let ring = || -> Result<f64> {
+        let lines = lines::hand_over(cores, 256, 32, Copies::None, RING)?;
+        Ok(lines.frames as f64 / lines.seconds)
+    };
+    let (disks, frames): (Vec<Peer>, Vec<Peer>) =
+        args.peer.iter().partition(|&&peer| peer == Peer::VhostUserBlk);
+    let mut missing = Vec::new();
+    if !frames.is_empty() {
+        missing.extend(measure_frames(args, &frames, cores, ring, run)?);
+    }
+    if !disks.is_empty() {
+        missing.extend(disks::measure(args, ring, run)?);
+    }
+    run.print(few(args.timing.repeats))?;
+    for what in &missing {
+        run.print(format_args!("Not measured: {what}."))?;
+    }
+    Ok(())
+}
+
+/// Frames. The answer: which peers are not among them, and why.
+fn measure_frames(
+    args: &PeersArgs,
+    peers: &[Peer],
+    cores: [usize; 2],
+    ring: impl Fn() -> Result<f64>,
+    run: &mut Run,
+) -> Result<Vec<String>> {
     let mut missing = Vec::new();
     let mut pairs = Vec::new();
-    for &peer in &args.peer {
+    for &peer in peers {
         match Pair::start(peer, cores) {
             Ok(pair) => pairs.push((peer, pair)),
             Err(e) => missing.push(format!("{peer}: {e}")),
@@ -142,10 +177,6 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
         }
     }
     let mut stand = Stand::start()?;
-    let ring = || -> Result<f64> {
-        let lines = lines::hand_over(cores, 256, 32, Copies::None, RING)?;
-        Ok(lines.frames as f64 / lines.seconds)
-    };
     let mut before = ring()?;
     let words = |line: &Line| format!("{} {} {} B", line.name(), line.dir, line.size);
     in_turns(run, args.timing.repeats, &mut lines, words, |run, line| {
@@ -173,23 +204,28 @@ pub fn measure(args: &PeersArgs, run: &mut Run) -> Result<()> {
     run.print(format_args!(
         "Medians of {} interleaved repeats of {} s, poll mode, one queue; guest on core {}, the other end on core {}. \
          testpmd: txonly into rxonly, frames counted by the receiver; memif with rings of 1024 and buffers of 2048, vhost-user with \
-         rings of 256.\nring M/s: lines a second through a bare ring before and after the row. A repeat in which the rings of two rows \
-         differ by more than {} % is not compared; in brackets, how many were.\n{}",
+         rings of 256.\n{}",
         args.timing.repeats,
         args.timing.seconds,
         cores[0],
         cores[1],
-        ALIKE * 100.0,
-        few(args.timing.repeats)
+        rings_words(ALIKE)
     ))?;
-    for what in &missing {
-        run.print(format_args!("Not measured: {what}."))?;
-    }
-    Ok(())
+    Ok(missing)
+}
+
+/// Which repeats are compared.
+fn rings_words(alike: f64) -> String {
+    format!(
+        "ring M/s: lines a second through a bare ring before and after the row. A repeat in which the rings of two rows differ by more \
+         than {} % is not compared; in brackets, how many were.",
+        alike * 100.0
+    )
 }
 
 fn ring_per_s(record: &Record) -> [f64; 2] {
-    record.of.peers().map_or([0.0; 2], |of| of.ring_per_s)
+    let disk = || record.of.disk()?.ring_per_s;
+    record.of.peers().map(|of| of.ring_per_s).or_else(disk).unwrap_or_default()
 }
 
 /// Whether two records had the same phase of the machine.
@@ -201,8 +237,8 @@ fn alike(a: &Record, b: &Record) -> bool {
 }
 
 /// The ratios of one row to another, in repeats of like phase.
-fn ratios(line: &Line, base: &Line) -> Vec<f64> {
-    let repeats = line.records.iter().zip(base.records.iter());
+fn ratios(row: &Repeats, base: &Repeats) -> Vec<f64> {
+    let repeats = row.iter().zip(base.iter());
     let same = repeats.filter(|(a, b)| alike(a, b) && b.frames_per_s > 0.0);
     same.map(|(a, b)| a.frames_per_s / b.frames_per_s).collect()
 }
@@ -215,7 +251,7 @@ fn times_the_better(lines: &[Line], line: &Line) -> Option<String> {
         let rate = |line: &Line| line.records.rate().map_or(0.0, |rate| rate.median);
         rate(a).total_cmp(&rate(b))
     })?;
-    let all = ratios(line, better);
+    let all = ratios(&line.records, &better.records);
     let of = format!("({} of {})", all.len(), line.records.0.len());
     Some(Summary::of(&all).map_or(format!("- {of}"), |times| format!("{times} {of}")))
 }

@@ -1,4 +1,5 @@
-//! Cache lines handed one way: what a shared-memory ring cannot exceed.
+//! Cache lines handed one way, through a ring of 256 slots: what one with as many buffers cannot
+//! exceed. With more buffers than slots it can: [`pool`](super::pool).
 //!
 //! ```text
 //!   giver (core a)                  ring of 256 slots, `stride` bytes apart        taker (core b)
@@ -45,13 +46,16 @@ pub enum Copies {
 
 /// An index alone in its pair of lines (the prefetcher fetches pairs).
 #[repr(align(128))]
-struct Index(AtomicU32);
+#[derive(Default)]
+pub(super) struct Index(pub(super) AtomicU32);
 
 /// The slots, in memory of their own, page aligned.
-struct Slots {
+pub(super) struct Slots {
     base: NonNull<u8>,
     bytes: usize,
-    stride: usize,
+    pub(super) stride: usize,
+    /// How many: a power of two.
+    pub(super) count: u32,
 }
 
 // SAFETY: the mapping is owned and stays where it is until the drop; who may touch which slot when
@@ -61,8 +65,9 @@ unsafe impl Send for Slots {}
 unsafe impl Sync for Slots {}
 
 impl Slots {
-    fn new(stride: usize) -> io::Result<Self> {
-        let bytes = stride * SLOTS as usize;
+    pub(super) fn new(stride: usize, count: u32) -> io::Result<Self> {
+        assert!(count.is_power_of_two() && stride.is_multiple_of(LINE));
+        let bytes = stride * count as usize;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory
         // that exists.
         let base = unsafe {
@@ -74,17 +79,23 @@ impl Slots {
             )
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, bytes, stride })
+        Ok(Self { base, bytes, stride, count })
     }
 
     /// The line of slot `index`. The giver may write it once the taker has published that it is
     /// done with it, the taker may read it once the giver has published it.
     #[inline(always)]
     fn line(&self, index: u32) -> *mut Line {
-        let at = (index & (SLOTS - 1)) as usize * self.stride;
-        // SAFETY: the masked index is below SLOTS, so `at + LINE <= SLOTS * stride`, the length of
-        // the mapping; `stride` is a multiple of LINE, so the line is aligned.
-        unsafe { self.base.as_ptr().add(at).cast() }
+        self.slot(index).cast()
+    }
+
+    /// The slot's first byte, aligned as a line is.
+    #[inline(always)]
+    pub(super) fn slot(&self, index: u32) -> *mut u8 {
+        let at = (index & (self.count - 1)) as usize * self.stride;
+        // SAFETY: the masked index is below `count`, so `at + stride <= count * stride`, the length
+        // of the mapping; `stride` is a multiple of LINE, so the line is aligned.
+        unsafe { self.base.as_ptr().add(at) }
     }
 }
 
@@ -216,11 +227,21 @@ pub fn hand_over(
         ));
     }
     let ring = Ring {
-        prod: Index(AtomicU32::new(0)),
-        cons: Index(AtomicU32::new(0)),
+        prod: Index::default(),
+        cons: Index::default(),
         stop: AtomicBool::new(false),
-        slots: Slots::new(stride)?,
+        slots: Slots::new(stride, SLOTS)?,
     };
+    on_both(cores, || ring.give(batch, copies), || ring.take(batch, copies, run_for))
+}
+
+/// Runs both ends, a thread each on its core. The giver returns its CPU time, the taker how a wrong
+/// number differs from the right one.
+pub(super) fn on_both(
+    cores: [usize; 2],
+    give: impl Fn() -> u64 + Send + Sync,
+    take: impl Fn() -> Result<Measured, u64> + Send + Sync,
+) -> io::Result<Measured> {
     // Both threads are pinned before either starts, so that a core that cannot be had ends the run
     // and leaves no one waiting for a peer that never comes.
     let pinned = Barrier::new(2);
@@ -233,10 +254,8 @@ pub fn hand_over(
         pinned.wait();
         result.map(|()| both.load(Ordering::Relaxed))
     };
-    let give = || ready(cores[0]).map(|go| if go { ring.give(batch, copies) } else { 0 });
-    let take = || {
-        ready(cores[1]).map(|go| if go { ring.take(batch, copies, run_for) } else { Ok(Measured::default()) })
-    };
+    let give = || ready(cores[0]).map(|go| if go { give() } else { 0 });
+    let take = || ready(cores[1]).map(|go| if go { take() } else { Ok(Measured::default()) });
     let (cpu, taken) = std::thread::scope(|scope| {
         let (giver, taker) = (scope.spawn(give), scope.spawn(take));
         (joined(giver.join()), joined(taker.join()))

@@ -1,9 +1,9 @@
-//! The best that this machine can do without a driver: the ceilings that `pregrant bench limit`
-//! prints.
+//! What this machine does without a driver, as `pregrant bench limit` prints it.
 //!
 //! | file | measures |
 //! |---|---|
 //! | [`lines`] | cache lines handed from one core to another, one way, in a bounded ring |
+//! | [`pool`] | frames handed over by as many buffers as the ring has slots, and by more |
 //! | [`memory`] | memcpy within the caches |
 //! | [`remote`] | `process_vm_readv` in batches out of another process |
 //! | [`wake`] | an eventfd there and back, both ends asleep in between |
@@ -19,6 +19,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub mod lines;
 pub mod memory;
+pub mod pool;
 pub mod remote;
 pub mod wake;
 

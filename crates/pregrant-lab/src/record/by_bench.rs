@@ -27,6 +27,29 @@ macro_rules! kinds {
 kinds! {
     /// The fields of one bench. A line that is read is the first that has all fields of its own.
     Of;
+    /// `bench blk`, disks of `bench peers`, and a disk whose backend died.
+    disk: Disk {
+        /// Guests, each with a disk.
+        guests: u32,
+    } {
+        /// Bytes that each request begins at a multiple of.
+        align: u32,
+        /// What its disks are on: `ram` or `file`.
+        medium: String,
+        /// Its requests were in pages of its own (`--buffers own`).
+        own_pages: bool,
+        /// The work of the last guest, where it is greedy.
+        neighbour: String,
+        /// Its requests a second.
+        neighbour_frames_per_s: f64,
+        /// By guest, what its device took of workers that others wanted too; the greedy one is the
+        /// last (`--greedy` only).
+        guests_worker_ns: Vec<u64>,
+        /// Requests that were answered when the backend was killed (`disk-restart` only).
+        before: u64,
+        /// As `bench peers` has it for frames.
+        ring_per_s: [f64; 2],
+    }
     /// `bench peers`.
     peers: Peers {
         /// Lines a second through a bare ring on the same cores, just before and just after.
@@ -62,7 +85,10 @@ kinds! {
         stride: Option<u64>,
         /// How often each byte is copied.
         copies: u32,
-    } {}
+    } {
+        /// Buffers of the ring, where they are not its slots.
+        pool: u32,
+    }
     /// `bench neighbour`.
     neighbour: Neighbour {
         /// The work of the guest beside the measured one.
@@ -104,33 +130,16 @@ kinds! {
     } {
         /// System calls of the backend for each time that an event woke it.
         syscalls_a_wakeup: f64,
+        /// Bytes of memory of its own that the backend's process has, with all connected.
+        own_bytes: u64,
+        /// Bytes of guests' memory that it has mapped.
+        mapped_bytes: u64,
     }
     /// `bench between`.
     between: Between {
         /// In whose turn frames went from guest to guest.
         rx_context: String,
     } {}
-    /// `bench blk`, and a disk whose backend died.
-    disk: Disk {
-        /// Guests, each with a disk.
-        guests: u32,
-    } {
-        /// Bytes that each request begins at a multiple of.
-        align: u32,
-        /// What its disks are on: `ram` or `file`.
-        medium: String,
-        /// Its requests were in pages of its own (`--buffers own`).
-        own_pages: bool,
-        /// The work of the last guest, where it is greedy.
-        neighbour: String,
-        /// Its requests a second.
-        neighbour_frames_per_s: f64,
-        /// By guest, what its device took of workers that others wanted too; the greedy one is the
-        /// last (`--greedy` only).
-        guests_worker_ns: Vec<u64>,
-        /// Requests that were answered when the backend was killed (`disk-restart` only).
-        before: u64,
-    }
     /// A backend of vifs that died.
     restart: Restart {
         /// How it went.
@@ -224,7 +233,7 @@ mod tests {
             Of::Peers(Peers { ring_per_s: [1.0, 2.5], ours: Some(net.clone()) }),
             Of::Net(Net { set, ..net.clone() }),
             Of::Net(net),
-            Of::Limit(Limit { stride: None, copies: 1 }),
+            Of::Limit(Limit { stride: None, copies: 1, pool: None }),
             Of::Neighbour(Neighbour { offered_per_s: Some(7.0), ..Neighbour::default() }),
             Of::Fairness(Fairness { guests_frames_per_s: vec![1.0, 2.0], ..Fairness::default() }),
             Of::Scale(Scale { vifs: 8, ..Scale::default() }),

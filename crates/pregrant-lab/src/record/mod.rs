@@ -142,6 +142,10 @@ impl Record {
         match &*self.path {
             "lines" => format!("lines, slots {stride} B apart"),
             "lines-copied" => format!("lines, {stride} B apart, copied in and out"),
+            "pool" => {
+                let pool = self.of.limit().and_then(|limit| limit.pool).unwrap_or(0);
+                format!("frames, {pool} buffers {stride} B apart")
+            }
             "memcpy" => "memcpy in cache".into(),
             "process-vm-readv" => format!("process_vm_readv, {} pieces a call", remote::PIECES),
             "eventfd-round-trip" => "eventfd there and back".into(),
@@ -322,7 +326,7 @@ mod tests {
     #[test]
     fn a_limit_line_adds_stride_and_copies() {
         let record = Record {
-            of: Of::Limit(Limit { stride: Some(256), copies: 0 }),
+            of: Of::Limit(Limit { stride: Some(256), copies: 0, pool: None }),
             ..Record::new("limit", "lines", "tx", 64)
         };
         let line = serde_json::to_string(&record).unwrap();

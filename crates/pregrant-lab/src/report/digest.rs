@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
 }
 
 /// The headline of `bench limit`: single lines handed over.
-pub const LINES: Limit = Limit { stride: Some(256), copies: 0 };
+pub const LINES: Limit = Limit { stride: Some(256), copies: 0, pool: None };
 /// Bytes of the shortest frames.
 pub const SHORT: u64 = 64;
 
@@ -62,7 +62,7 @@ pub const SHORT: u64 = 64;
 pub struct Digest<'a> {
     /// `bench net` and `bench peers`.
     pub net: Vec<Row<'a>>,
-    /// `bench blk`.
+    /// `bench blk`, and disks of `bench peers`.
     pub blk: Vec<Row<'a>>,
     /// `bench latency`.
     pub latency: Vec<Row<'a>>,
@@ -83,9 +83,11 @@ impl<'a> Digest<'a> {
     /// Of `records`, in the order of the run.
     pub fn of(records: &'a [Record]) -> Self {
         let is = |names: &'static [&'static str]| move |r: &&Record| names.contains(&&*r.bench);
+        let on_disk = |r: &&Record| r.of.disk().is_some();
+        let requests = records.iter().filter(is(&["blk", "peers"])).filter(on_disk);
         let mut digest = Self {
-            net: rows(records.iter().filter(is(&["net", "peers"]))),
-            blk: rows(records.iter().filter(is(&["blk"])).filter(|r| !r.is_beside_greedy())),
+            net: rows(records.iter().filter(is(&["net", "peers"])).filter(|r| !on_disk(r))),
+            blk: rows(requests.filter(|r| !r.is_beside_greedy())),
             latency: rows(records.iter().filter(is(&["latency"]))),
             limit: rows(records.iter().filter(is(&["limit"]))),
             restarts: records.iter().filter(|r| r.pause().is_some()).collect(),

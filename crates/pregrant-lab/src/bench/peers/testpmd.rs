@@ -59,7 +59,8 @@ impl Pair {
         let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
         made.map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
         let folder = Folder(folder);
-        let [guest_device, back_device] = devices(peer, &folder.0.join("socket"));
+        let [guest_device, back_device] =
+            devices(peer, &folder.0.join("socket")).ok_or("DPDK moves no disk's requests here")?;
         // The one that listens comes first.
         let back_process = Testpmd::start(&back_device, [guest, back], back)?;
         let guest_process = Testpmd::start(&guest_device, [guest, back], guest)?;
@@ -98,9 +99,10 @@ impl Pair {
 }
 
 /// The guest's device and the other end's, as testpmd's `--vdev` has them.
-fn devices(peer: Peer, socket: &Path) -> [String; 2] {
+/// None: they are a disk's.
+fn devices(peer: Peer, socket: &Path) -> Option<[String; 2]> {
     let socket = socket.display();
-    match peer {
+    Some(match peer {
         Peer::Memif => ["client", "server"].map(|role| {
             format!("net_memif0,role={role},id=0,bsize=2048,rsize=10,socket={socket},socket-abstract=no")
         }),
@@ -108,7 +110,8 @@ fn devices(peer: Peer, socket: &Path) -> [String; 2] {
             format!("net_virtio_user0,path={socket},queues=1"),
             format!("net_vhost0,iface={socket},queues=1"),
         ],
-    }
+        Peer::VhostUserBlk => return None,
+    })
 }
 
 /// One process.
@@ -226,9 +229,9 @@ mod tests {
     #[test]
     fn each_end_has_its_device() {
         let at = Path::new("/s");
-        let [guest, back] = devices(Peer::Memif, at);
+        let [guest, back] = devices(Peer::Memif, at).unwrap();
         assert!(guest.contains("role=client") && back.contains("role=server"), "{guest} {back}");
-        let [guest, back] = devices(Peer::VhostUser, at);
+        let [guest, back] = devices(Peer::VhostUser, at).unwrap();
         assert_eq!((&*guest, &*back), ("net_virtio_user0,path=/s,queues=1", "net_vhost0,iface=/s,queues=1"));
     }
 }
