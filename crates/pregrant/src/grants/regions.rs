@@ -23,6 +23,9 @@
 //! answer is copied once and checked against what was asked, however many hands wrote it. The worst
 //! is a fault or a damaged frame, of this vif.
 //!
+//! A platform that knows whether the back has a page, as a kernel does, can release idle ones when
+//! memory is short. Those that the back has stay, and are not used again.
+//!
 //! Pages that no back knows of (a plan that memory was too short for) are released at once.
 //! Only before the first connection: references can be guessed, so later ones are put by like all
 //! others.
@@ -170,6 +173,8 @@ impl<P: Platform> Granted<P> {
 pub struct Regions<P: Platform> {
     to: DomId,
     kept: Vec<Granted<P>>,
+    /// Released, but for pages that the back still has: some of their grants have ended.
+    spent: Vec<Granted<P>>,
     /// The back may know of pages.
     exposed: bool,
     /// Pages that may still be released for others.
@@ -185,7 +190,14 @@ const SPARE_PAGES: usize = 8192;
 impl<P: Platform> Regions<P> {
     /// None yet; all will be for domain `to`.
     pub fn new(to: DomId) -> Self {
-        Self { to, kept: Vec::new(), exposed: false, spare: SPARE_PAGES, may_make_room: false }
+        Self {
+            to,
+            kept: Vec::new(),
+            spent: Vec::new(),
+            exposed: false,
+            spare: SPARE_PAGES,
+            may_make_room: false,
+        }
     }
 
     /// The back.
@@ -263,17 +275,30 @@ impl<P: Platform> Regions<P> {
     /// The vif is over: ends all grants. A page that the back still uses stays, where the platform
     /// says so; call this again.
     pub fn release(&mut self, p: &P) {
-        let kept = core::mem::take(&mut self.kept);
-        self.kept = kept.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect();
+        let mut all = core::mem::take(&mut self.spent);
+        all.append(&mut self.kept);
+        self.spent = all.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect();
+    }
+
+    /// Releases what is kept, for others need memory. Only where the platform's answer is the
+    /// back's; what that still has is bounded as [room](Self::make_room) is.
+    pub fn release_idle(&mut self, p: &P) {
+        if count(&self.spent) < SPARE_PAGES {
+            self.release(p);
+        }
     }
 
     /// Pages that are kept.
     pub fn pages(&self) -> usize {
-        self.kept.iter().map(Granted::count).sum()
+        count(&self.kept) + count(&self.spent)
     }
 
     /// Whether none are.
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.kept.is_empty() && self.spent.is_empty()
     }
+}
+
+fn count<P: Platform>(all: &[Granted<P>]) -> usize {
+    all.iter().map(Granted::count).sum()
 }

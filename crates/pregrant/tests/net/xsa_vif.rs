@@ -476,6 +476,33 @@ fn xsa_396_a_back_that_keeps_pages_gets_the_same_ones_again() {
     pair.assert_empty("after the end");
 }
 
+/// Where memory is short a front gives up what it kept for the next connection, but for what such a
+/// back still has mapped; that is in no later connection.
+#[test]
+fn xsa_396_idle_pages_are_given_up_but_for_those_that_a_back_keeps() {
+    let mut pair = Pair::new();
+    let (mut front, mut back) = (FrontVif::new(HOST, staged(1), true), back());
+    pair.connect(&mut front, &mut back);
+    pair.frames_pass(&mut front, &mut back);
+    let (ring, grants) = (pair.tx_ring(), pair.xen.counts().grants);
+    front.release_idle(&pair.g);
+    assert_eq!(pair.xen.counts().grants, grants, "all are in use");
+    back.close(&pair.h, &mut pair.bb, None).expect("a map");
+    front.step(&pair.g, &mut pair.fb).expect("a map");
+    let kept = front.kept_pages();
+    front.release_idle(&pair.g);
+    assert!(kept > 1 && front.kept_pages() == 1, "the page that is mapped, and no others");
+    assert_eq!(pair.xen.counts().grants, 1);
+    let of_before = ring.load(Word::ReqProd);
+    pair.connect(&mut front, &mut back);
+    pair.frames_pass(&mut front, &mut back);
+    assert!(front.is_live() && pair.xen.counts().grants == grants + 1);
+    assert_eq!(ring.load(Word::ReqProd), of_before, "another ring is used now");
+    drop(ring);
+    front.release_idle(&pair.g);
+    assert_eq!((front.kept_pages(), pair.xen.counts().grants), (0, grants));
+}
+
 /// Rings and buffers of one queue named for another, too: the guest harms its own frames.
 #[test]
 fn two_queues_with_the_same_grants_harm_their_guest_alone() {

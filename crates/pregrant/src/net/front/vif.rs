@@ -312,6 +312,11 @@ impl<P: Platform> FrontVif<P> {
         self.regions.pages()
     }
 
+    /// Gives up pages that are not in use, where the platform knows whether the back has them.
+    pub fn release_idle(&mut self, p: &P) {
+        self.regions.release_idle(p);
+    }
+
     /// Whether a vif that does not reconnect has pages that the back uses though they are not in
     /// use: [`step`](Self::step) tries again to get them back.
     pub fn awaits_release(&self) -> bool {
