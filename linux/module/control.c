@@ -34,6 +34,20 @@ void pregrant_fail(struct pregrant_device *dev)
 	pregrant_wake_control(dev);
 }
 
+/*
+ * The guest was restored, or the toolstack gave the vif another back: no frame travels until
+ * another front has started. The stack keeps the interface, as when a back has gone.
+ */
+void pregrant_begin_afresh(struct pregrant_device *dev)
+{
+	WRITE_ONCE(dev->afresh, true);
+	mutex_lock(&dev->lending);
+	pregrant_pause(dev);
+	mutex_unlock(&dev->lending);
+	netif_carrier_off(dev->netdev);
+	pregrant_wake_control(dev);
+}
+
 /* Under `lending`. No frame travels afterwards, and no poll runs. */
 void pregrant_pause(struct pregrant_device *dev)
 {
@@ -55,7 +69,7 @@ void pregrant_resume(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	if (dev->running || !dev->open || !dev->lent || READ_ONCE(dev->closed) || READ_ONCE(dev->restored))
+	if (dev->running || !dev->open || !dev->lent || READ_ONCE(dev->closed) || READ_ONCE(dev->afresh))
 		return;
 	dev->running = true;
 	for (k = 0; k < dev->lent; k++) {
@@ -234,14 +248,15 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 		netdev_err(dev->netdev, "cannot restart\n");
 }
 
-/* Under `control`: the guest was restored, and another back may be at the other end. */
-static void begin_restored(struct pregrant_device *dev)
+/* Under `control`: another back may be at the other end. */
+static void begin_afresh(struct pregrant_device *dev)
 {
+	netif_carrier_off(dev->netdev);
 	pregrant_end(dev);
 	WRITE_ONCE(dev->closed, false);
 	WRITE_ONCE(dev->lends_none, false);
 	dev->pieces_kept = 0;
-	WRITE_ONCE(dev->restored, false);
+	WRITE_ONCE(dev->afresh, false);
 	if (pregrant_begin(dev))
 		netdev_err(dev->netdev, "cannot begin again\n");
 }
@@ -270,10 +285,16 @@ static void control(struct pregrant_device *dev)
 	if (dev->short_of_memory)
 		pk_error_remove(dev);
 	dev->short_of_memory = false;
-	if (READ_ONCE(dev->restored))
-		begin_restored(dev);
+	if (READ_ONCE(dev->afresh)) {
+		if (queues)
+			WRITE_ONCE(dev->settings.queues, queues);
+		queues = 0;
+		begin_afresh(dev);
+	}
 	if (queues)
 		restart_with(dev, queues);
+	if (xchg(&dev->shrinks, false) && dev->front)
+		pregrant_front_release_idle(dev->front);
 	if (dev->front)
 		step(dev);
 	/* It may have taken our pages meanwhile. */
@@ -340,6 +361,19 @@ static void wait_for_close(struct pregrant_device *dev)
 	}
 }
 
+/* Under `control`, without a word: until no back has a page any more, or for so long. */
+static void wait_for_release(struct pregrant_device *dev)
+{
+	unsigned int waited;
+
+	for (waited = 0; waited < GONE_MS; waited += CLOSE_POLL_MS) {
+		pregrant_front_abandon(dev->front);
+		if (pregrant_front_is_closed(dev->front))
+			break;
+		msleep(CLOSE_POLL_MS);
+	}
+}
+
 /* Under `control`: the front closes, and its memory is the kernel's again. */
 void pregrant_end(struct pregrant_device *dev)
 {
@@ -349,9 +383,9 @@ void pregrant_end(struct pregrant_device *dev)
 		return;
 	take_back(dev);
 	clear_bit(0, &dev->failed); /* of a connection that is over */
-	if (READ_ONCE(dev->restored)) {
-		/* The directory is the next front's. */
-		pregrant_front_restored(dev->front);
+	/* There is no directory, or it is the next front's. */
+	if (READ_ONCE(dev->afresh) || pregrant_is_gone(dev)) {
+		wait_for_release(dev);
 	} else {
 		pregrant_front_close(dev->front);
 		wait_for_close(dev);
@@ -361,6 +395,7 @@ void pregrant_end(struct pregrant_device *dev)
 			    pregrant_front_kept_pages(dev->front));
 	pregrant_front_free(dev->front);
 	dev->front = NULL;
+	WRITE_ONCE(dev->kept_pages, 0);
 	for (k = 0; k < dev->max_queues; k++)
 		pregrant_pieces_drop(&dev->queues[k]);
 }

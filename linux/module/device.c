@@ -4,6 +4,7 @@
  * "vif". Whichever of this module and xen-netfront is loaded first takes them; a device goes from
  * one to the other by unbind and bind in /sys/bus/xen/drivers.
  */
+#include <linux/etherdevice.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/slab.h>
@@ -41,6 +42,11 @@ static unsigned int lend_from;
 module_param(lend_from, uint, 0444);
 MODULE_PARM_DESC(lend_from, "bytes of a frame whose pages are granted for it, not copied; 65536: none; 0: 4096, none where the back maps pages");
 
+/* A driver domain begins again in this time, also where an administrator has to see to it. */
+static unsigned int keep_orphans = 300;
+module_param(keep_orphans, uint, 0644);
+MODULE_PARM_DESC(keep_orphans, "seconds that an interface waits for another vif of its address when its driver domain has gone; 0: none");
+
 /* By default: ten such devices fit a guest's grants, where Xen gives it 64 pages of them. */
 #define QUEUES_DEFAULT 4
 /* A reserve of memory is taken for each. */
@@ -72,23 +78,45 @@ static bool parameters_are_good(void)
 	return pregrant_front_check(&given);
 }
 
+static void begin(struct pregrant_device *dev)
+{
+	dev_set_drvdata(&dev->xbdev->dev, dev);
+	pregrant_backend_watch(dev);
+	pregrant_wake_control(dev);
+}
+
 static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 {
 	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_DEFAULT);
-	struct net_device *netdev = pregrant_netdev_new(xbdev, max);
 	struct pregrant_reserve *reserve;
+	struct net_device *netdev;
 	struct pregrant_device *dev;
 	const char *why = "no memory";
+	u8 mac[ETH_ALEN];
 	unsigned int k;
-	int ret = -ENOMEM;
+	int ret = pregrant_read_mac(xbdev, mac);
 
-	if (IS_ERR(netdev)) {
-		xenbus_dev_fatal(xbdev, PTR_ERR(netdev), "no interface");
-		return PTR_ERR(netdev);
+	if (ret) {
+		xenbus_dev_fatal(xbdev, ret, "no address");
+		return ret;
+	}
+	/* The driver or program that had the device before may have written it without a note. */
+	xbdev->state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
+	dev = pregrant_adopt(xbdev, mac);
+	if (dev) {
+		begin(dev);
+		return 0;
+	}
+	ret = -ENOMEM;
+	netdev = pregrant_netdev_new(xbdev, mac, max);
+	if (!netdev) {
+		xenbus_dev_fatal(xbdev, ret, "no interface");
+		return ret;
 	}
 	dev = netdev_priv(netdev);
 	dev->netdev = netdev;
 	dev->xbdev = xbdev;
+	ether_addr_copy(dev->mac, mac);
 	dev->settings = settings();
 	dev->settings.queues = max;
 	dev->lend_from = lend_from;
@@ -96,7 +124,9 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	mutex_init(&dev->lending);
 	ratelimit_state_init(&dev->says, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 	INIT_DELAYED_WORK(&dev->work, pregrant_control_work);
+	INIT_DELAYED_WORK(&dev->expiry, pregrant_orphan_expired);
 	INIT_LIST_HEAD(&dev->channels);
+	INIT_LIST_HEAD(&dev->orphan);
 	dev->queues = kvcalloc(max, sizeof(*dev->queues), GFP_KERNEL);
 	if (!dev->queues)
 		goto failed;
@@ -114,14 +144,14 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	why = "no front";
 	if (ret)
 		goto failed;
-	dev_set_drvdata(&xbdev->dev, dev);
+	pregrant_shrinker_begin(dev);
 	ret = register_netdev(netdev);
 	why = "no interface";
 	if (ret) {
 		pregrant_end(dev);
 		goto failed;
 	}
-	pregrant_wake_control(dev);
+	begin(dev);
 	return 0;
 failed:
 	xenbus_dev_fatal(xbdev, ret, "%s", why);
@@ -133,38 +163,39 @@ static void back_changed(struct xenbus_device *xbdev, enum xenbus_state state)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
 
-	if (dev)
-		pregrant_wake_control(dev);
+	if (!dev)
+		return;
+	pregrant_backend_seen(dev);
+	pregrant_wake_control(dev);
 }
 
-/*
- * Before tasks and control go on: no frame travels until another front has started. The stack keeps
- * the interface, as when a back has gone.
- */
+/* Before tasks and control go on. */
 static int restored(struct xenbus_device *xbdev)
 {
-	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
-
-	WRITE_ONCE(dev->restored, true);
-	mutex_lock(&dev->lending);
-	pregrant_pause(dev);
-	mutex_unlock(&dev->lending);
-	netif_carrier_off(dev->netdev);
-	pregrant_wake_control(dev);
+	pregrant_begin_afresh(dev_get_drvdata(&xbdev->dev));
 	return 0;
 }
 
 static void take_away(struct xenbus_device *xbdev)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
+	unsigned int keep = READ_ONCE(keep_orphans);
 	struct pregrant_reserve *reserve;
+	bool stays;
 
+	pregrant_backend_unwatch(dev);
+	pregrant_backend_seen(dev);
+	/* Its directory is there where it is unbound by hand. */
+	stays = keep && !dev->unwanted && pregrant_is_gone(dev);
 	dev_set_drvdata(&xbdev->dev, NULL);
 	mutex_lock(&dev->control);
 	dev->gone = true; /* the interface's carrier does not change any more */
 	mutex_unlock(&dev->control);
 	cancel_delayed_work_sync(&dev->work);
-	unregister_netdev(dev->netdev);
+	if (stays)
+		netif_carrier_off(dev->netdev);
+	else
+		unregister_netdev(dev->netdev);
 	/* It goes in any case: where there is no reserve it waits for memory. */
 	reserve = pregrant_reserve_for(dev);
 	mutex_lock(&dev->control);
@@ -172,9 +203,10 @@ static void take_away(struct xenbus_device *xbdev)
 	mutex_unlock(&dev->control);
 	if (reserve)
 		pregrant_reserve_end(reserve);
-	/* An event may have woken it meanwhile. */
-	cancel_delayed_work_sync(&dev->work);
-	pregrant_netdev_free(dev);
+	if (stays)
+		pregrant_orphan(dev, keep);
+	else
+		pregrant_netdev_free(dev);
 }
 
 static int __maybe_unused take_away_int(struct xenbus_device *xbdev)
@@ -202,6 +234,8 @@ static struct xenbus_driver driver = {
 	.remove = REMOVE,
 	.otherend_changed = back_changed,
 	.resume = restored,
+	/* The front has closed it; a directory that was made again meanwhile is not closed. */
+	.allow_rebind = true,
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 16, 0)
 	/* Where a back is late or dead a load does not wait for minutes. */
 	.not_essential = true,
@@ -231,6 +265,7 @@ static void __exit pregrant_exit(void)
 	s64 left;
 
 	xenbus_unregister_driver(&driver);
+	pregrant_orphans_end();
 	destroy_workqueue(pregrant_control);
 	left = atomic64_read(&pregrant_grants) - atomic64_read(&pregrant_grants_ended) -
 	       atomic64_read(&pregrant_grants_deferred);

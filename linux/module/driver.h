@@ -17,6 +17,7 @@
 #define PREGRANT_DRIVER_H
 
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
@@ -105,7 +106,7 @@ struct pregrant_queue {
 };
 
 struct pregrant_device {
-	struct xenbus_device *xbdev;
+	struct xenbus_device *xbdev; /* NULL: an orphan's. It changes with RTNL, while the device is `gone` */
 	struct net_device *netdev;
 	struct pregrant_front *front;
 	struct pregrant_settings settings;
@@ -121,7 +122,17 @@ struct pregrant_device {
 	struct list_head channels; /* under `control`, as are the front and these */
 	unsigned long announce_at; /* jiffies; 0: no */
 	bool gone, closed, short_of_memory;
-	bool restored; /* in a new domain: nothing of before is granted */
+	bool afresh; /* another back: nothing of before is to be used, nor said to it */
+
+	u8 mac[ETH_ALEN]; /* as the toolstack has it */
+	bool unwanted; /* the toolstack wants the vif gone */
+	struct xenbus_watch backend_watch;
+	struct list_head orphan;
+	struct delayed_work expiry; /* an orphan's */
+
+	struct shrinker *shrinker;
+	unsigned long shrinks_at; /* jiffies; not earlier */
+	bool shrinks;
 
 	struct mutex lending;
 	unsigned int lent; /* queues; 0: not connected */
@@ -145,6 +156,7 @@ extern struct workqueue_struct *pregrant_control;
 void pregrant_control_work(struct work_struct *work);
 void pregrant_wake_control(struct pregrant_device *dev);
 void pregrant_fail(struct pregrant_device *dev);
+void pregrant_begin_afresh(struct pregrant_device *dev);
 void pregrant_pause(struct pregrant_device *dev);
 void pregrant_resume(struct pregrant_device *dev);
 struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev);
@@ -152,7 +164,8 @@ int pregrant_begin(struct pregrant_device *dev);
 void pregrant_end(struct pregrant_device *dev);
 
 /* netdev.c */
-struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int max_queues);
+int pregrant_read_mac(struct xenbus_device *xbdev, u8 mac[ETH_ALEN]);
+struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, const u8 mac[ETH_ALEN], unsigned int max_queues);
 void pregrant_netdev_free(struct pregrant_device *dev);
 void pregrant_multicast_all(struct pregrant_device *dev);
 void pregrant_multicast_rest(struct pregrant_device *dev);
@@ -180,7 +193,24 @@ void pregrant_pieces_orphan(struct pregrant_queue *queue);
 void pregrant_pieces_drop(struct pregrant_queue *queue);
 
 /* keys.c */
-bool pregrant_is_gone(struct pregrant_device *dev); /* its directory is */
+bool pregrant_is_gone(struct pregrant_device *dev); /* its directory is, or is another's */
+bool pregrant_is_another(struct xenbus_device *xbdev);
+
+/* backend.c */
+void pregrant_backend_seen(struct pregrant_device *dev);
+void pregrant_backend_watch(struct pregrant_device *dev);
+void pregrant_backend_unwatch(struct pregrant_device *dev);
+
+/* shrinker.c */
+void pregrant_shrinker_begin(struct pregrant_device *dev);
+void pregrant_shrinker_end(struct pregrant_device *dev);
+
+/* orphan.c */
+void pregrant_let_go(struct pregrant_device *dev);
+void pregrant_orphan(struct pregrant_device *dev, unsigned int seconds);
+void pregrant_orphan_expired(struct work_struct *work);
+struct pregrant_device *pregrant_adopt(struct xenbus_device *xbdev, const u8 mac[ETH_ALEN]);
+void pregrant_orphans_end(void);
 
 /* frame.c: what pk_skb_new adds to. */
 struct pregrant_received {

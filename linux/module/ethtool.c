@@ -25,7 +25,8 @@ static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
 
 	strscpy(info->driver, "pregrant", sizeof(info->driver));
 	strscpy(info->fw_version, dev->settings.path, sizeof(info->fw_version));
-	strscpy(info->bus_info, dev_name(&dev->xbdev->dev), sizeof(info->bus_info));
+	if (dev->xbdev)
+		strscpy(info->bus_info, dev_name(&dev->xbdev->dev), sizeof(info->bus_info));
 }
 
 static int sset_count(struct net_device *netdev, int set)

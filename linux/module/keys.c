@@ -23,6 +23,9 @@ int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n
 		return -ENOMEM;
 	value = xenbus_read(XBT_NIL, own ? dev->xbdev->nodename : dev->xbdev->otherend, name, &len);
 	kfree(name);
+	/* So xenstore says of a domain that is gone, with its directories. */
+	if (!own && PTR_ERR_OR_ZERO(value) == -EACCES)
+		return -ENOENT;
 	if (IS_ERR(value))
 		return PTR_ERR(value);
 	ret = len > room ? -EOVERFLOW : len;
@@ -104,7 +107,13 @@ int pk_transaction_end(struct pregrant_device *dev, u32 transaction, bool abort)
 /* Transactions that others disturb are tried so often. */
 #define STATE_TRIES 100
 
-/* -ENOENT: the directory is gone, and is not to come back by this. */
+/* Who made the directory again wrote 1, which here is noted before it is written. */
+static bool is_another(const struct xenbus_device *xbdev, const char *state)
+{
+	return !strcmp(state, "1") && xbdev->state != XenbusStateInitialising;
+}
+
+/* -ENOENT: the directory is gone, and is not to come back by this; or it is another's. */
 static int write_state(struct pregrant_device *dev, u32 state)
 {
 	const char *dir = dev->xbdev->nodename;
@@ -119,7 +128,7 @@ static int write_state(struct pregrant_device *dev, u32 state)
 	if (IS_ERR(was)) {
 		ret = PTR_ERR(was);
 	} else {
-		ret = xenbus_printf(of(t), dir, "state", "%u", state);
+		ret = is_another(dev->xbdev, was) ? -ENOENT : xenbus_printf(of(t), dir, "state", "%u", state);
 		kfree(was);
 	}
 	ended = pk_transaction_end(dev, t, ret != 0);
@@ -148,14 +157,27 @@ int pk_state_write(struct pregrant_device *dev, u32 state)
 	return ret == -ENOENT ? 0 : ret;
 }
 
-bool pregrant_is_gone(struct pregrant_device *dev)
+/* Where its state is `missing`, that. */
+static bool look(struct xenbus_device *xbdev, bool missing)
 {
-	char *state = xenbus_read(XBT_NIL, dev->xbdev->nodename, "state", NULL);
+	char *state = xenbus_read(XBT_NIL, xbdev->nodename, "state", NULL);
+	bool another;
 
 	if (IS_ERR(state))
-		return PTR_ERR(state) == -ENOENT;
+		return missing && PTR_ERR(state) == -ENOENT;
+	another = is_another(xbdev, state);
 	kfree(state);
-	return false;
+	return another;
+}
+
+bool pregrant_is_gone(struct pregrant_device *dev)
+{
+	return look(dev->xbdev, true);
+}
+
+bool pregrant_is_another(struct xenbus_device *xbdev)
+{
+	return look(xbdev, false);
 }
 
 /* The kernel's log has it too. */

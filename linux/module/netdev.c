@@ -155,38 +155,34 @@ static const struct net_device_ops pregrant_ops = {
 	.ndo_validate_addr = eth_validate_addr,
 };
 
-static int set_address(struct net_device *netdev, struct xenbus_device *xbdev)
+int pregrant_read_mac(struct xenbus_device *xbdev, u8 mac[ETH_ALEN])
 {
 	char *text = xenbus_read(XBT_NIL, xbdev->nodename, "mac", NULL);
-	u8 mac[ETH_ALEN];
 	bool good;
 
 	if (IS_ERR(text))
 		return PTR_ERR(text);
 	good = mac_pton(text, mac) && is_valid_ether_addr(mac);
 	kfree(text);
-	if (!good)
-		return -EINVAL;
+	return good ? 0 : -EINVAL;
+}
+
+static void set_address(struct net_device *netdev, const u8 mac[ETH_ALEN])
+{
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 15, 0)
 	eth_hw_addr_set(netdev, mac);
 #else
 	ether_addr_copy(netdev->dev_addr, mac);
 #endif
-	return 0;
 }
 
-struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int max_queues)
+struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, const u8 mac[ETH_ALEN], unsigned int max_queues)
 {
 	struct net_device *netdev = alloc_etherdev_mq(sizeof(struct pregrant_device), max_queues);
-	int ret;
 
 	if (!netdev)
-		return ERR_PTR(-ENOMEM);
-	ret = set_address(netdev, xbdev);
-	if (ret) {
-		free_netdev(netdev);
-		return ERR_PTR(ret);
-	}
+		return NULL;
+	set_address(netdev, mac);
 	netdev->netdev_ops = &pregrant_ops;
 	netdev->ethtool_ops = &pregrant_ethtool;
 	netdev->hw_features = FEATURES & ~NETIF_F_RXCSUM; /* the back says of each frame what it is */
@@ -210,6 +206,9 @@ void pregrant_netdev_free(struct pregrant_device *dev)
 {
 	unsigned int k;
 
+	pregrant_shrinker_end(dev);
+	/* Something may have woken it meanwhile. */
+	cancel_delayed_work_sync(&dev->work);
 	for (k = 0; k < dev->max_queues; k++)
 		pregrant_queue_free(&dev->queues[k]);
 	kvfree(dev->queues);

@@ -339,10 +339,12 @@ pub extern "C" fn pregrant_front_removed(front: &mut Front) {
     front.vif.removed(&front.p);
 }
 
-/// The guest was restored: no grant and no channel of before is there. Its queues are
-/// [back](pregrant_front_take_back); afterwards it is to be freed.
+/// The directories are another front's: the guest was restored, and no grant and no channel of
+/// before is there, or the toolstack has made the vif again. Its queues are
+/// [back](pregrant_front_take_back); it is to be called again until it
+/// [is closed](pregrant_front_is_closed), and to be freed.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_restored(front: &mut Front) {
+pub extern "C" fn pregrant_front_abandon(front: &mut Front) {
     front.vif.restored(&front.p);
 }
 
@@ -356,6 +358,12 @@ pub extern "C" fn pregrant_front_is_closed(front: &Front) -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_kept_pages(front: &Front) -> u64 {
     front.vif.kept_pages() as u64
+}
+
+/// Memory is short: gives up those of them that the back does not have.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_release_idle(front: &mut Front) {
+    front.vif.release_idle(&front.p);
 }
 
 /// # Safety
