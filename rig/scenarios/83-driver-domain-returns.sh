@@ -51,12 +51,12 @@ stalled() {
 # awaits: the driver domain notes when the back of `one` is connected, and when the guest answers.
 awaits() {
 	_state=backend/vif/$(xl domid one)/0/state
-	ask driver "arp -s 10.9.0.2 00:16:3e:00:00:02; rm -f /tmp/ms
-		(until [ \"\$(xenstore-read $_state)\" = 4 ]; do usleep 20000; done; read a _ < /proc/uptime; echo \$a > /tmp/live) > /dev/null 2>&1 &
-		(ping -i 0.05 10.9.0.2 | while read l; do case \$l in *seq=*) read b _ < /proc/uptime; break;; esac; done; read a < /tmp/live; echo \$a \$b | awk '{ print int((\$2 - \$1) * 1000) }' > /tmp/ms) > /dev/null 2>&1 & echo"
+	_live="(until [ \"\$(xenstore-read $_state)\" = 4 ]; do usleep 20000; done; cat /proc/uptime > /tmp/live) > /dev/null 2>&1 &"
+	_ping='(ping -i 0.05 10.9.0.2 | { while read l; do case $l in *seq=*) break ;; esac; done; cat /proc/uptime >> /tmp/answered; }) > /dev/null 2>&1 &'
+	ask driver "arp -s 10.9.0.2 00:16:3e:00:00:02; $_live $_ping echo"
 }
 answered() {
-	ask driver "within 30 [ -s /tmp/ms ] && cat /tmp/ms" || { ask one "ip addr; dmesg | tail -n 20"; fail "one does not answer"; }
+	ask driver "within 30 [ -s /tmp/answered ] && within 5 [ -s /tmp/live ] && cat /tmp/live /tmp/answered | awk '{ at = was; was = \$1 } END { print int((was - at) * 1000) }'" || { ask one "ip addr; dmesg | tail -n 20"; fail "one does not answer"; }
 	MS=$ANSWER
 }
 
