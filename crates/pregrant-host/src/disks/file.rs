@@ -10,7 +10,7 @@
 //!   close       the open file is gone with the last of its transfers, and the lock with it
 //! ```
 //! Calls that a file system may not answer are made by a thread of the image's own
-//! ([`thread`](super::file_thread)): an image that is not open yet is busy, one whose length is not
+//! ([`thread`](super::blocking_calls)): an image that is not open yet is busy, one whose length is not
 //! known yet has the one that it had.
 //!
 //! A device with longer sectors than its guest's is used through the page cache, which makes whole
@@ -22,7 +22,7 @@
 //! a file that may not grow sends).
 
 use super::direct::{self, Direct};
-use super::file_thread::{Answer, FileThread};
+use super::blocking_calls::{Answer, BlockingCalls};
 use super::in_place::{InPlaceDisk, is_in_memory};
 use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};
@@ -49,7 +49,7 @@ pub struct FileImage {
     config: DiskConfig,
     open: Option<Opened>,
     /// From its first use on.
-    thread: Option<FileThread>,
+    thread: Option<BlockingCalls>,
     /// It is being opened, in this way; perhaps no one waits for that any more. One call at a time.
     opening: Option<(How, Answer<Result<Opened, OpenError>>)>,
     /// Its length is being asked for.
@@ -146,9 +146,9 @@ impl FileImage {
     }
 
     /// Its thread, and None where there is no thread for one.
-    fn thread(&mut self) -> Option<&FileThread> {
+    fn thread(&mut self) -> Option<&BlockingCalls> {
         if self.thread.is_none() {
-            self.thread = FileThread::start().ok();
+            self.thread = BlockingCalls::start().ok();
         }
         self.thread.as_ref()
     }

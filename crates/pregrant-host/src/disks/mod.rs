@@ -21,7 +21,7 @@
 mod device;
 mod direct;
 mod file;
-mod file_thread;
+mod blocking_calls;
 mod format;
 mod identity;
 mod image;

@@ -21,9 +21,9 @@ const MOMENT: Duration = Duration::from_millis(100);
 type Call = Box<dyn FnOnce() + Send>;
 
 /// See the module. The thread ends after the last call that was asked, once this is dropped.
-pub(super) struct FileThread(Sender<Call>);
+pub(super) struct BlockingCalls(Sender<Call>);
 
-impl FileThread {
+impl BlockingCalls {
     /// Starts the thread.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ mod tests {
     use std::sync::mpsc;
 
     /// A call that ends when it is asked to, with something whose end can be observed.
-    fn slow(thread: &FileThread) -> (Answer<Dropped>, mpsc::Sender<()>, mpsc::Receiver<()>) {
+    fn slow(thread: &BlockingCalls) -> (Answer<Dropped>, mpsc::Sender<()>, mpsc::Receiver<()>) {
         let (go, gone) = mpsc::channel();
         let (report, reported) = mpsc::channel();
         let answer = thread.ask(move || {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_waited_for_given_up_and_wanted_again() {
-        let thread = FileThread::start().unwrap();
+        let thread = BlockingCalls::start().unwrap();
         let (mut answer, go, dropped) = slow(&thread);
         assert!(answer.wait().is_none() && answer.is_pending());
         assert!(answer.give_up().is_none() && answer.want());
