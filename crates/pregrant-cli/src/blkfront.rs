@@ -23,7 +23,7 @@ use pregrant::blk::front::FrontConfig;
 use pregrant::platform::Platform;
 use pregrant::wire::blkif::Abi;
 use pregrant::xenstore::{Client, Transport};
-use pregrant_host::drivers::{BlkFrontend, Mode, Worker};
+use pregrant_host::drivers::{BlkFrontend, Mode, PollLoop};
 use pregrant_host::wake::WakeOn;
 use pregrant_lab::choice::choice;
 use pregrant_lab::screen;
@@ -200,7 +200,7 @@ where
     let mib = mounted.front().disk().len() as f64 / f64::from(1 << 20);
     let file = args.mount.join(file::NAME);
     let _ = screen::print(format_args!("{}: {name}, {mib} MiB, is {}", id.front, file.display()));
-    let ran = Worker::new(Mode::Adaptive).run(&mut mounted);
+    let ran = PollLoop::new(Mode::Adaptive).run(&mut mounted);
     let (mut front, ended) = mounted.end(ran.is_ok());
     if let Err(e) = ran.and(ended) {
         let _ = front.close(CLOSE_PATIENCE); // the first error is the one to tell

@@ -25,7 +25,7 @@ use pregrant::xenstore::Transport;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::status::{blk_socket_path, socket_path};
 use pregrant_host::drivers::{
-    Backend, DeviceChoice, DeviceReport, Mode, Placement, Rest, RxContext, StatusPublisher, Work, Worker,
+    Backend, DeviceChoice, DeviceReport, Mode, Placement, PollLoop, Rest, RxContext, StatusPublisher, Work,
     WorkerConfig,
 };
 use pregrant_host::ports::switch::Switch;
@@ -224,7 +224,7 @@ where
         self.control()?;
         self.notify.ready();
         // Its frames and requests are the workers'.
-        Worker::new(Mode::Event).run(self)?;
+        PollLoop::new(Mode::Event).run(self)?;
         self.notify.stopping();
         // Both say in the log what became of the devices, and how much is lost.
         if close {

@@ -20,7 +20,7 @@ use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort, Offloads};
 use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Frontend, FrontendError, Rest, Work, Worker};
+use pregrant_host::drivers::{Frontend, FrontendError, PollLoop, Rest, Work};
 use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use pregrant_host::wake::WakeOn;
@@ -89,7 +89,7 @@ where
     };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
-    let done = Worker::new(args.mode).run(&mut uplink);
+    let done = PollLoop::new(args.mode).run(&mut uplink);
     uplink.link(false);
     uplink.print_references(name)?;
     let Uplink { mut guest, mut hook, .. } = uplink;

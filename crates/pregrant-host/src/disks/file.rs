@@ -21,8 +21,8 @@
 //! error and a line in the log; nothing of it ends this process (who serves ignores SIGXFSZ, which
 //! a file that may not grow sends).
 
-use super::direct::{self, Direct};
 use super::blocking_calls::{Answer, BlockingCalls};
+use super::direct::{self, Direct};
 use super::in_place::{InPlaceDisk, is_in_memory};
 use super::lock::{LockError, lock};
 use super::open_file::{HOLE, OpenFile};

@@ -18,10 +18,10 @@
 //! for what the disk cannot do: it gets an error. Which image is opened is the toolstack's word
 //! alone.
 
+mod blocking_calls;
 mod device;
 mod direct;
 mod file;
-mod blocking_calls;
 mod format;
 mod identity;
 mod image;

@@ -8,7 +8,7 @@
 //!   front_device     what the fronts of both have of xenstore
 //!   workload         the queues that one worker serves: those that are active are polled, the others armed
 //!   workers/         their threads, who has which queue, commands between them and the control thread
-//!   worker           the one loop: rounds, control when it is due, sleep
+//!   poll_loop        the one loop: rounds, control when it is due, sleep
 //!   poll_controller  when to check again, and when to sleep: poll, event, adaptive
 //!   wait             how a loop sleeps, and what becomes of a wake-up that is lost
 //!   recovery         what outlives this process: locks and redo pages
@@ -24,6 +24,7 @@ pub mod fair_scheduler;
 mod front_device;
 pub mod net;
 pub mod poll_controller;
+pub mod poll_loop;
 pub mod recovery;
 pub mod registry;
 pub mod status;
@@ -31,7 +32,6 @@ pub mod status_publisher;
 pub mod status_socket;
 pub mod throttle;
 pub mod wait;
-pub mod worker;
 pub mod workers;
 pub mod workload;
 
@@ -48,6 +48,7 @@ pub use net::stations::Stations;
 pub use net::taps::Taps;
 pub use net::{Net, NetConfig, VifReport};
 pub use poll_controller::Mode;
+pub use poll_loop::{PollLoop, Rest, Work};
 pub use recovery::{BrokerRecovery, FileRecovery, Recovery};
 pub use registry::{
     Backend, BackendConfig, BackendError, DeviceClass, DeviceReport, RemoteSide, ServedDevice, WorkerConfig,
@@ -55,6 +56,5 @@ pub use registry::{
 pub use status::{BackStatus, VifStatus};
 pub use status_publisher::StatusPublisher;
 pub use status_socket::StatusSocket;
-pub use worker::{Rest, Work, Worker};
 pub use workers::placement::Placement;
 pub use workers::rx_context::RxContext;

@@ -15,8 +15,8 @@ use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, PortOwner, Queu
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Placement, Rest, RxContext,
-    VifReport, Work, Worker, WorkerConfig,
+    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Placement, PollLoop, Rest,
+    RxContext, VifReport, Work, WorkerConfig,
 };
 use pregrant_host::loopback::{Loopback, ProcessCounts};
 use pregrant_host::ports::switch::Switch;
@@ -251,7 +251,7 @@ pub fn play(ordinary: &str, path: &Path) {
     let waker = doorbell_of(watched, wakers);
     backend.platform().events().also_wake_on(waker.as_fd()).unwrap();
     let mut serving = Serving { backend, waker, state, end: Arc::clone(&end), report_logs };
-    Worker::new(Mode::Adaptive).run(&mut serving).unwrap();
+    PollLoop::new(Mode::Adaptive).run(&mut serving).unwrap();
     let Serving { mut backend, state, .. } = serving;
     let drained = if end.load(Ordering::Relaxed) == CLOSE { backend.close_all() } else { backend.detach() };
     state.add(Word::Lost, drained.lost);

@@ -19,8 +19,8 @@ use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{DeviceId, Side, XenbusState};
 use pregrant_host::drivers::status::{DeviceStatus, socket_path};
 use pregrant_host::drivers::{
-    BackStatus, Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, Rest, Stations,
-    StatusPublisher, Work, Worker,
+    BackStatus, Backend, BackendConfig, BrokerRecovery, Mode, Net, NetConfig, PollLoop, Rest, Stations,
+    StatusPublisher, Work,
 };
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::switch::Switch;
@@ -106,7 +106,7 @@ fn serve(broker: &Path, dir: &Path) {
     let mut serving = Serving { backend, status, over };
     serving.control().unwrap();
     println!("ready");
-    Worker::new(Mode::Adaptive).run(&mut serving).unwrap();
+    PollLoop::new(Mode::Adaptive).run(&mut serving).unwrap();
     serving.backend.detach();
 }
 

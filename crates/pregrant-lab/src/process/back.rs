@@ -27,8 +27,8 @@ use pregrant_host::MonotonicClock;
 use pregrant_host::drivers::net::CONTROL_PAGE;
 use pregrant_host::drivers::recovery::KeptBytes;
 use pregrant_host::drivers::{
-    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, Mode, Net, NetConfig, Recovery,
-    Rest, Stations, StatusPublisher, Work, Worker,
+    Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, Mode, Net, NetConfig, PollLoop,
+    Recovery, Rest, Stations, StatusPublisher, Work,
 };
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::switch::Switch;
@@ -95,7 +95,7 @@ pub fn play(args: &ProcessArgs) -> Result<()> {
     let mut host = Host::new(args, &first)?;
     host.obey(first, Spent::default())?;
     if host.commands.is_some() {
-        return Worker::new(Mode::Event).run(&mut host);
+        return PollLoop::new(Mode::Event).run(&mut host);
     }
     while let Some(command) = next_command()? {
         host.obey(command, Spent::default())?;
@@ -265,7 +265,7 @@ fn rounds(
         done(backend)
     };
     let mut rounds = Rounds { backend, until: Instant::now() + most, late: false, done };
-    Worker::new(mode).run(&mut rounds)?;
+    PollLoop::new(mode).run(&mut rounds)?;
     Ok(!rounds.late)
 }
 

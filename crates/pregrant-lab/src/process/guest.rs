@@ -21,7 +21,7 @@ use pregrant::platform::Clock;
 use pregrant::port::{Arena, Offload};
 use pregrant::{DomId, PAGE_SIZE};
 use pregrant_host::MonotonicClock;
-use pregrant_host::drivers::{Frontend, Mode, Rest, Worker};
+use pregrant_host::drivers::{Frontend, Mode, PollLoop, Rest};
 use pregrant_host::loopback::Loopback;
 use pregrant_host::ports::checking_sink::{Check, CheckingSink};
 use pregrant_host::ports::generator::{Filling, Generator};
@@ -190,7 +190,7 @@ enum For {
 
 /// Waits between rounds as the mode says, and gives up when nothing moves for a long time.
 struct Waiter {
-    worker: Worker,
+    poll_loop: PollLoop,
     gives_way: bool,
     /// Of its own accord it wakes then.
     until: Option<Instant>,
@@ -201,7 +201,7 @@ struct Waiter {
 
 impl Waiter {
     fn new(mode: Mode) -> Self {
-        Self { worker: Worker::new(mode), gives_way: false, until: None, late: false, quiet_since: None }
+        Self { poll_loop: PollLoop::new(mode), gives_way: false, until: None, late: false, quiet_since: None }
     }
 
     /// After a round in which something moved or nothing.
@@ -210,8 +210,8 @@ impl Waiter {
         if moved {
             self.quiet_since = None;
         }
-        let Self { worker, gives_way, until, late, quiet_since } = self;
-        worker
+        let Self { poll_loop, gives_way, until, late, quiet_since } = self;
+        poll_loop
             .after(&mut Pause { guest, what, gives_way: *gives_way, until: *until, late, quiet_since }, moved)
     }
 

@@ -22,14 +22,14 @@ use pregrant::net::front::FrontStep;
 use pregrant::platform::{Clock, Platform};
 use pregrant::port::Arena;
 use pregrant::xenstore::Transport;
-use pregrant_host::drivers::{Frontend, FrontendError, Mode, Rest, Work, Worker};
+use pregrant_host::drivers::{Frontend, FrontendError, Mode, PollLoop, Rest, Work};
 use pregrant_host::wake::WakeOn;
 use std::time::Duration;
 
 /// See the module.
 pub struct Station<P: Platform, T: Transport> {
     ends: Ends<P, T>,
-    worker: Worker,
+    poll_loop: PollLoop,
 }
 
 /// The vif and the stack on it.
@@ -65,12 +65,12 @@ where
     pub fn hooked(guest: Frontend<P, T>, stack: GuestStack, hook: Option<FrameHook<P, T>>) -> Self {
         let mut ends = Ends { guest, stack, hook, arena: Arena::new(), live: false };
         ends.report();
-        Self { ends, worker: Worker::new(Mode::Adaptive) }
+        Self { ends, poll_loop: PollLoop::new(Mode::Adaptive) }
     }
 
     /// How it waits; adaptive, where no one says.
     pub fn set_mode(&mut self, mode: Mode) {
-        self.worker = Worker::new(mode);
+        self.poll_loop = PollLoop::new(mode);
     }
 
     /// The vif's hook.
@@ -121,7 +121,7 @@ where
         app: impl FnOnce(&mut GuestStack, u64) -> Result<(), E>,
     ) -> Result<usize, E> {
         let mut turn = Turn { ends: &mut self.ends, due, app: Some(app), came: 0 };
-        self.worker.turn(&mut turn)?;
+        self.poll_loop.turn(&mut turn)?;
         Ok(turn.came)
     }
 }

@@ -12,8 +12,8 @@ use super::rx_context::RxContext;
 use super::waker::Waker;
 use super::{WorkerCommand, WorkerContext, WorkerEvent};
 use crate::drivers::poll_controller::Mode;
+use crate::drivers::poll_loop::{PollLoop, Rest, Work};
 use crate::drivers::wait::{Waiter, is_lifted};
-use crate::drivers::worker::{Rest, Work, Worker};
 use crate::drivers::workload::{Returned, Why, Workload};
 use crate::wake::WakeOn;
 use pregrant::platform::Platform;
@@ -111,7 +111,7 @@ pub fn run<P: Platform>(
         checked: false,
         over: false,
     };
-    let Ok(()) = Worker::new(mode).run(&mut thread);
+    let Ok(()) = PollLoop::new(mode).run(&mut thread);
 }
 
 impl<P: Platform> Thread<P>

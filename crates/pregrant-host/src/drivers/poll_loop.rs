@@ -52,7 +52,7 @@ pub trait Work: Rest {
     fn is_live(&self) -> bool {
         true
     }
-    /// Whether it is over: asked before each round of [`Worker::run`].
+    /// Whether it is over: asked before each round of [`PollLoop::run`].
     fn is_over(&mut self) -> bool {
         false
     }
@@ -60,13 +60,13 @@ pub trait Work: Rest {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Worker {
+pub struct PollLoop {
     pace: PollController,
     /// By the coarse clock, which costs no system call: each wake-up asks.
     controlled: Duration,
 }
 
-impl Worker {
+impl PollLoop {
     /// At the start of a loop.
     pub fn new(mode: Mode) -> Self {
         Self { pace: PollController::new(mode), controlled: coarse() }
