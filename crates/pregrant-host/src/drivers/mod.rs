@@ -7,7 +7,7 @@
 //!   blk/             what only vbds have: their images (disks/), and the front, as threads use it
 //!   front_device     what the fronts of both have of xenstore
 //!   workload         the queues that one worker serves: those that are active are polled, the others armed
-//!   workers/         their threads, who has which queue, commands between them and the control thread
+//!   worker_pool/     their threads, who has which queue, commands between them and the control thread
 //!   poll_loop        the one loop: rounds, control when it is due, sleep
 //!   poll_controller  when to check again, and when to sleep: poll, event, adaptive
 //!   wait             how a loop sleeps, and what becomes of a wake-up that is lost
@@ -32,7 +32,7 @@ pub mod status_publisher;
 pub mod status_socket;
 pub mod throttle;
 pub mod wait;
-pub mod workers;
+pub mod worker_pool;
 pub mod workload;
 
 pub use blk::front::frontend::BlkFrontend;
@@ -56,5 +56,5 @@ pub use registry::{
 pub use status::{BackStatus, VifStatus};
 pub use status_publisher::StatusPublisher;
 pub use status_socket::StatusSocket;
-pub use workers::placement::Placement;
-pub use workers::rx_context::RxContext;
+pub use worker_pool::placement::Placement;
+pub use worker_pool::rx_context::RxContext;

@@ -25,8 +25,8 @@
 use super::fair_scheduler::{FairScheduler, Turn};
 use super::registry::{RingFault, ServedQueue};
 use super::wait::PENDING_CHECKS;
-use super::workers::rx_context::RxContext;
-use super::workers::waker::{QueueDoorbell, Waker};
+use super::worker_pool::rx_context::RxContext;
+use super::worker_pool::waker::{QueueDoorbell, Waker};
 use crate::ports::port_readiness::PortReadiness;
 use pregrant::PlatformError;
 use pregrant::platform::{Clock, Events, PeerMem, Platform, ReadySet};

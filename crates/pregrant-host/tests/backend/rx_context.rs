@@ -7,7 +7,7 @@ use pregrant::xenbus::{Class, DeviceId};
 use pregrant::{DomId, PeerFault, PlatformError};
 use pregrant_host::drivers::RxContext;
 use pregrant_host::drivers::registry::{RingFault, ServedQueue};
-use pregrant_host::drivers::workers::waker::Waker;
+use pregrant_host::drivers::worker_pool::waker::Waker;
 use pregrant_host::drivers::workload::Workload;
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -12,7 +12,7 @@
 
 use super::Backend;
 use crate::drivers::wait::is_lifted;
-use crate::drivers::workers::WorkerPool;
+use crate::drivers::worker_pool::WorkerPool;
 use crate::wake::WakeOn;
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;

@@ -11,7 +11,7 @@
 //! longer by itself. So a back that stands still costs a process so much memory, and its threads
 //! wait.
 
-use crate::drivers::workers::waker::Waker;
+use crate::drivers::worker_pool::waker::Waker;
 use pregrant::PAGE_SIZE;
 use pregrant::blk::disk::{DiskFigures, IoError};
 use std::collections::VecDeque;

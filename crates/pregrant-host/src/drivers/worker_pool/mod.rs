@@ -2,7 +2,7 @@
 //! come and go.
 //!
 //! ```text
-//!   control thread                    messages                       worker (workers::thread), one or several
+//!   control thread                    messages                       worker (worker_pool::thread), one or several
 //!   --------------                                                  -----------------------------------
 //!   connected:  hand_out  --Take(queue)--------------------------->  adopts its channels, polls it
 //!   closing:    reclaim    --GiveBack(device)---------------------->  the queues are Returned
