@@ -6,7 +6,7 @@
 //!   net/             what only vifs have: what stands behind them, scripts, and the front
 //!   blk/             what only vbds have: their images (disks/), and the front, as threads use it
 //!   front_device     what the fronts of both have of xenstore
-//!   workload         the queues that one worker serves: those that are active are polled, the others armed
+//!   worker_queues    the queues that one worker serves: those that are active are polled, the others armed
 //!   worker_pool/     their threads, who has which queue, commands between them and the control thread
 //!   poll_loop        the one loop: rounds, control when it is due, sleep
 //!   poll_controller  when to check again, and when to sleep: poll, event, adaptive
@@ -33,7 +33,7 @@ pub mod status_socket;
 pub mod throttle;
 pub mod wait;
 pub mod worker_pool;
-pub mod workload;
+pub mod worker_queues;
 
 pub use blk::front::frontend::BlkFrontend;
 pub use blk::front::shared_disk::SharedDisk;

@@ -8,7 +8,7 @@ use pregrant::{DomId, PeerFault, PlatformError};
 use pregrant_host::drivers::RxContext;
 use pregrant_host::drivers::registry::{RingFault, ServedQueue};
 use pregrant_host::drivers::worker_pool::waker::Waker;
-use pregrant_host::drivers::workload::Workload;
+use pregrant_host::drivers::worker_queues::WorkerQueues;
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -80,7 +80,7 @@ fn frames_go_on_in_a_context() {
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
     let p = broker.attach(machine::BACK).unwrap();
     for (context, fails) in [(RxContext::Worker, false), (RxContext::Same, false), (RxContext::Same, true)] {
-        let mut load = Workload::new(Waker::inline()).delivering(context);
+        let mut load = WorkerQueues::new(Waker::inline()).delivering(context);
         let [sender, receiver] = [5, 6].map(|front| DeviceId {
             class: Class::VIF,
             front: DomId(front),

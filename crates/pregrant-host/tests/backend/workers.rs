@@ -25,7 +25,7 @@ use pregrant_host::drivers::registry::{RingFault, ServedQueue};
 use pregrant_host::drivers::worker_pool::placement::Carried;
 use pregrant_host::drivers::worker_pool::waker::Waker;
 use pregrant_host::drivers::worker_pool::{SpawnWorker, Threads, WorkerPool, thread};
-use pregrant_host::drivers::workload::{Returned, Why, Workload};
+use pregrant_host::drivers::worker_queues::{Returned, Why, WorkerQueues};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks, Loopback};
 use pregrant_host::xenstored::UnixTransport;
 use std::sync::Arc;
@@ -673,7 +673,7 @@ fn events_that_the_kernel_dropped_are_made_good() {
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();
     let p = broker.attach(machine::BACK).unwrap();
-    let mut load = Workload::new(Waker::inline());
+    let mut load = WorkerQueues::new(Waker::inline());
     let calls = [(); 3].map(|()| Arc::<[AtomicU64; 2]>::default());
     for (number, calls) in calls.iter().enumerate() {
         let id = DeviceId { class: Class::VIF, front: DomId(5), back: machine::BACK, handle: number as u32 };

@@ -13,7 +13,7 @@
 
 use super::Backend;
 use super::stage::Then;
-use crate::drivers::workload::{Returned, Why};
+use crate::drivers::worker_queues::{Returned, Why};
 use log::Level;
 use pregrant::PlatformError;
 use pregrant::platform::Platform;

@@ -24,7 +24,7 @@ pub mod thread;
 pub mod waker;
 
 use super::registry::ServedQueue;
-use super::workload::{Returned, Why, Workload};
+use super::worker_queues::{Returned, Why, WorkerQueues};
 use placement::{Carried, Placement, least, uneven};
 use pregrant::platform::Platform;
 use pregrant::xenbus::DeviceId;
@@ -105,7 +105,7 @@ pub struct Threads<P> {
 /// See the module.
 pub enum WorkerPool<P: Platform> {
     /// The control thread alone.
-    Inline(Box<Workload<P>>),
+    Inline(Box<WorkerQueues<P>>),
     /// Others.
     Threads(Threads<P>),
 }
@@ -113,12 +113,12 @@ pub enum WorkerPool<P: Platform> {
 impl<P: Platform> WorkerPool<P> {
     /// No threads.
     pub fn inline() -> Self {
-        Self::Inline(Box::new(Workload::new(Waker::inline()).keeping_unknown()))
+        Self::Inline(Box::new(WorkerQueues::new(Waker::inline()).keeping_unknown()))
     }
 
     /// The worker that is this thread, if it is one.
     #[inline(always)]
-    pub fn inline_mut(&mut self) -> Option<&mut Workload<P>> {
+    pub fn inline_mut(&mut self) -> Option<&mut WorkerQueues<P>> {
         match self {
             Self::Inline(load) => Some(load),
             Self::Threads(_) => None,

@@ -1,4 +1,4 @@
-//! A worker's thread: its loop over a [`Workload`], and the messages that it reads between rounds.
+//! A worker's thread: its loop over a [`WorkerQueues`], and the messages that it reads between rounds.
 //!
 //! ```text
 //!   round, round ... --2 ms--> messages, turn --nothing moves--> messages, arm, sleep --event, doorbell, frames, time--> round
@@ -14,7 +14,7 @@ use super::{WorkerCommand, WorkerContext, WorkerEvent};
 use crate::drivers::poll_controller::Mode;
 use crate::drivers::poll_loop::{PollLoop, Rest, Work};
 use crate::drivers::wait::{Waiter, is_lifted};
-use crate::drivers::workload::{Returned, Why, Workload};
+use crate::drivers::worker_queues::{Returned, Why, WorkerQueues};
 use crate::wake::WakeOn;
 use pregrant::platform::Platform;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ pub type EachStart = Arc<dyn Fn(usize) + Send + Sync>;
 
 struct Thread<P: Platform> {
     p: P,
-    load: Workload<P>,
+    load: WorkerQueues<P>,
     waker: Arc<Waker>,
     commands: Receiver<WorkerCommand<P>>,
     events: Sender<WorkerEvent<P>>,
@@ -95,7 +95,7 @@ pub fn run<P: Platform>(
     let Start { p, context, doorbell } = start;
     each_start(context.waker.number);
     let WorkerContext { waker, commands, events, control, missed_wakeups } = context;
-    let load = Workload::new(Arc::clone(&waker)).delivering(rx_context);
+    let load = WorkerQueues::new(Arc::clone(&waker)).delivering(rx_context);
     let mut thread = Thread {
         p,
         load,

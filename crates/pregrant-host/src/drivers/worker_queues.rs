@@ -120,7 +120,7 @@ impl<P: Platform> Rung<'_, P> {
 }
 
 /// See the module.
-pub struct Workload<P: Platform> {
+pub struct WorkerQueues<P: Platform> {
     waker: Arc<Waker>,
     slots: Vec<Option<Slot<P>>>,
     /// Of them with a queue.
@@ -163,7 +163,7 @@ pub struct Workload<P: Platform> {
     changed: Vec<DeviceId>,
 }
 
-impl<P: Platform> Workload<P> {
+impl<P: Platform> WorkerQueues<P> {
     /// None yet.
     pub fn new(waker: Arc<Waker>) -> Self {
         Self {
