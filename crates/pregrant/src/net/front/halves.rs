@@ -13,10 +13,10 @@
 //! What the back may do: see [`tx`](super::tx), [`rx`](super::rx).
 
 use super::asked::Asked;
+use super::granted_piece::GrantedPiece;
 use super::hook::HookStats;
 use super::lent::{Lent, UnknownToken};
 use super::link::Link;
-use super::pieces::GrantedPiece;
 use super::regions::{Granted, Granting, Grants};
 use super::rx::RxFront;
 use super::tx::TxFront;

@@ -9,11 +9,11 @@
 //! What the back may do: see [`tx`](super::tx), [`rx`](super::rx), [`lent`](super::lent).
 
 use super::asked::Asked;
+use super::granted_piece::GrantedPiece;
 use super::halves::{QueueLink, Rest, RxHalf, TxHalf};
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
 use super::lent::{Lent, UnknownToken};
 use super::memory::{ACCESS, QueueMemory, RX, TX};
-use super::pieces::GrantedPiece;
 use super::plan::Plan;
 use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::rx::RxFront;

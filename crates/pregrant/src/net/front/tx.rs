@@ -16,7 +16,7 @@
 //! device is closed); never answer (the queue is full); keep a page mapped (its id is not used
 //! again until the page is released).
 
-use super::pieces::Pieces;
+use super::granted_piece::Pieces;
 use super::regions::OwnRing;
 use super::tx_slots::{TxLimits, TxSlots, flags_of, room};
 use crate::error::{PeerFault, PlatformError};

@@ -20,7 +20,7 @@
 //! answer (the caller waits for the grant's end); answer an id twice (a fault: the device is
 //! closed).
 
-use super::pieces::{GrantedPiece, PIECES_MAX, Pieces};
+use super::granted_piece::{GrantedPiece, PIECES_MAX, Pieces};
 use super::tx::TxFront;
 use super::tx_slots::{TxSlots, flags_of};
 use crate::error::PlatformError;
