@@ -70,35 +70,61 @@ pub struct Flow {
     pub rate: Rate,
 }
 
-/// Counters of a direction.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Counts {
+/// Declares the counters once, each with its place in a queue's status.
+macro_rules! counts {
+    (|$queue:ident| $($(#[$doc:meta])* $name:ident: $of:expr,)*) => {
+        /// Counters of a direction.
+        #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Frames dropped, by reason.
+            pub drops: BTreeMap<String, u64>,
+        }
+
+        impl Counts {
+            fn add(&mut self, $queue: &DirStatus) {
+                $(self.$name += $of;)*
+                self.drop(&$queue.drops);
+            }
+
+            /// None: a counter fell.
+            fn since(&self, before: &Self) -> Option<Self> {
+                let mut drops = BTreeMap::new();
+                for (reason, now) in &self.drops {
+                    let grown = now.checked_sub(before.drops.get(reason).copied().unwrap_or(0))?;
+                    drops.insert(reason.clone(), grown);
+                }
+                Some(Self { $($name: self.$name.checked_sub(before.$name)?,)* drops })
+            }
+        }
+    };
+}
+
+counts! { |queue|
     /// Frames handed on.
-    pub frames: u64,
+    frames: queue.frames,
     /// Their bytes.
-    pub bytes: u64,
+    bytes: queue.bytes,
     /// Frames through staging buffers alone.
-    pub staged: u64,
+    staged: queue.staged,
     /// Frames whose pages were mapped before they came.
-    pub persistent: u64,
+    persistent: queue.persistent,
     /// Frames in pages that their guest had asked to keep mapped.
-    pub gref_mapped: u64,
+    gref_mapped: queue.gref_mapped,
     /// Frames through the data ring.
-    pub data_ring: u64,
+    data_ring: queue.data_ring,
     /// Frames that found it full.
-    pub data_ring_full: u64,
+    data_ring_full: queue.data_ring_full,
     /// Frames in pages that their guest named by their frames.
-    pub foreign: u64,
+    foreign: queue.foreign,
     /// Frames in pages that the backend lent.
-    pub guest_copy: u64,
+    guest_copy: queue.guest_copy,
     /// Copies, maps and unmaps.
-    pub grant_ops: u64,
+    grant_ops: queue.grant_ops(),
     /// Events sent to the guest.
-    pub notifications: u64,
+    notifications: queue.notifications,
     /// Frames that may have come to the port twice, because backends ended while they had them.
-    pub repeated: u64,
-    /// Frames dropped, by reason.
-    pub drops: BTreeMap<String, u64>,
+    repeated: queue.repeated,
 }
 
 /// The change from one reading to the next; null where there is nothing to compare.
@@ -116,50 +142,10 @@ pub struct Rate {
 }
 
 impl Counts {
-    fn add(&mut self, queue: &DirStatus) {
-        self.frames += queue.frames;
-        self.bytes += queue.bytes;
-        self.staged += queue.staged;
-        self.persistent += queue.persistent;
-        self.gref_mapped += queue.gref_mapped;
-        self.data_ring += queue.data_ring;
-        self.data_ring_full += queue.data_ring_full;
-        self.foreign += queue.foreign;
-        self.guest_copy += queue.guest_copy;
-        self.grant_ops += queue.grant_ops();
-        self.notifications += queue.notifications;
-        self.repeated += queue.repeated;
-        self.drop(&queue.drops);
-    }
-
     fn drop(&mut self, drops: &BTreeMap<String, u64>) {
         for (reason, frames) in drops {
             *self.drops.entry(reason.clone()).or_default() += frames;
         }
-    }
-
-    /// None: a counter fell.
-    fn since(&self, before: &Self) -> Option<Self> {
-        let mut drops = BTreeMap::new();
-        for (reason, now) in &self.drops {
-            let grown = now.checked_sub(before.drops.get(reason).copied().unwrap_or(0))?;
-            drops.insert(reason.clone(), grown);
-        }
-        Some(Self {
-            frames: self.frames.checked_sub(before.frames)?,
-            bytes: self.bytes.checked_sub(before.bytes)?,
-            staged: self.staged.checked_sub(before.staged)?,
-            persistent: self.persistent.checked_sub(before.persistent)?,
-            gref_mapped: self.gref_mapped.checked_sub(before.gref_mapped)?,
-            data_ring: self.data_ring.checked_sub(before.data_ring)?,
-            data_ring_full: self.data_ring_full.checked_sub(before.data_ring_full)?,
-            foreign: self.foreign.checked_sub(before.foreign)?,
-            guest_copy: self.guest_copy.checked_sub(before.guest_copy)?,
-            grant_ops: self.grant_ops.checked_sub(before.grant_ops)?,
-            notifications: self.notifications.checked_sub(before.notifications)?,
-            repeated: self.repeated.checked_sub(before.repeated)?,
-            drops,
-        })
     }
 }
 
