@@ -17,6 +17,14 @@ mod lent_pages;
 mod raw_ring;
 #[path = "../../crates/pregrant/tests/rig/mod.rs"]
 mod rig;
+/// The switch alone: all of the host would take longer to build than these.
+#[allow(dead_code, unused_imports)]
+#[path = "../../crates/pregrant-host/src/ports"]
+mod ports {
+    mod mac_table;
+    mod segments;
+    pub mod switch;
+}
 #[path = "../../crates/pregrant/tests/blk/shared_disk.rs"]
 mod shared_disk;
 mod staged;
@@ -32,6 +40,7 @@ mod foreign;
 mod front_rx;
 mod gref_requests;
 mod offload;
+mod one_copy;
 mod staging_list;
 mod xenbus_keys;
 mod xs_codec;
@@ -57,6 +66,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "front_rx", play: front_rx::front_rx },
     Target { name: "gref_requests", play: gref_requests::gref_requests },
     Target { name: "offload", play: offload::offload },
+    Target { name: "one_copy", play: one_copy::one_copy },
     Target { name: "staging_list", play: staging_list::staging_list },
     Target { name: "xenbus_keys", play: xenbus_keys::xenbus_keys },
     Target { name: "xs_codec", play: xs_codec::xs_codec },

@@ -1,0 +1,2 @@
+#![no_main]
+pregrant_fuzz::fuzz!("one_copy");

@@ -1,0 +1,522 @@
+//! Guests at one switch, any of which attacks the others: frames above the lending threshold are
+//! copied once, from one guest's pages into another's, while either of them may go at any time.
+//!
+//! ```text
+//!   tape --operations--> guest 1 --ring, pages--> TxQueue --SwitchPort-.
+//!                        guest 2                                        switch, lends
+//!                        guest 3 <--ring, pages-- RxQueue --SwitchPort-'
+//! ```
+//! A guest sends, writes over what it sent, stands without slots, breaks its rings, dies, or is
+//! detached in good order; its port moves from worker to worker. After each: a frame arrives once
+//! at most, where it was sent to, in order, as it was sent; what its sender wrote over meanwhile
+//! may have arrived so behind its head. An answered frame's pages have other bytes at once, which
+//! no one may see. Each request is answered once; when a guest ends, nothing of it stays granted or
+//! mapped, and when all had their turns, no one waits for another.
+
+use crate::guest_pages::bytes_of;
+use crate::ports::switch::{Sources, Switch, SwitchPort};
+use crate::rig::model::Slot;
+use crate::rig::{GUEST, Rig, RxGame, TxGame, Way};
+use crate::tape::{self, Tape};
+use pregrant::PAGE_SIZE;
+use pregrant::net::back::{Polled, SharedControl};
+use pregrant::net::features::RxAccepts;
+use pregrant::net::headers::MacAddr;
+use pregrant::net::path::held::HEAD_BYTES;
+use pregrant::net::path::{AnyPath, Chain, FrontPath, PersistentPath, StagingPath};
+use pregrant::platform::Access;
+use pregrant::port::{Arena, FramePort, MAX_FRAME, Offloads, PortOwner, QueueWaker};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::netif::{
+    RSP_ERROR, RSP_OKAY, RxRequest, TXF_CSUM_BLANK, TXF_DATA_VALIDATED, TXF_MORE_DATA, TxRequest,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Operations of one input at most.
+const OPS: usize = 150;
+/// Guests that there may be at a time.
+const GUESTS: usize = 3;
+/// Pages, hence buffers, that a guest sends from.
+const PAGES: u16 = 20;
+/// Bytes of a frame that say which it is: addresses, type, number.
+const NAME: usize = 18;
+/// What a sender writes over its frames: as a source, a group's, which no guest may have.
+const EVIL: u8 = 0xE7;
+/// How senders' and receivers' pages are known.
+const WAYS: [Way; 3] = [Way::Staging(4096), Way::Persistent(256), Way::Staging(65535)];
+/// A frame for all.
+const ALL: usize = GUESTS;
+
+/// A frame that was sent.
+struct Sent {
+    from: usize,
+    to: usize,
+    /// The operation that sent it.
+    at: usize,
+    bytes: Vec<u8>,
+    /// From this byte on it may have arrived as [`EVIL`].
+    firm: usize,
+    /// It has no name, or another's: it goes nowhere.
+    nameless: bool,
+    /// By guest: it arrived.
+    arrived: [bool; GUESTS],
+}
+
+/// A frame on a guest's TX ring.
+struct Waiting {
+    /// None: no frame at all.
+    number: Option<u32>,
+    pieces: Vec<(u16, u16, u16)>,
+    /// One past its last request.
+    end: u32,
+}
+
+/// A worker's doorbell, which no one waits for.
+#[derive(Debug)]
+struct Bell;
+
+impl QueueWaker for Bell {
+    fn ring(&self) {}
+}
+
+/// Both queues of a guest, and its port.
+struct Guest {
+    rig: Rig,
+    port: SwitchPort,
+    tx: TxGame,
+    waiting: VecDeque<Waiting>,
+    free: VecDeque<u16>,
+    rx: RxGame,
+    slots: VecDeque<u16>,
+    /// Every slot has a buffer.
+    rx_staged: bool,
+    /// It showed indices that are not its own: only that nothing breaks is checked of that queue.
+    lied: [bool; 2],
+    /// Frames that came.
+    came: u64,
+    control: SharedControl,
+}
+
+fn mac(guest: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, guest as u8]
+}
+
+impl Guest {
+    fn new(tape: &mut Tape<'_>, port: SwitchPort) -> Self {
+        let rig = Rig::new();
+        let start = tape.one_of(&[0, u32::MAX - 9]);
+        let way = tape.one_of(&WAYS);
+        let (area, buffers) = rig.stage_some(way, Access::ReadOnly, 0, PAGES.into()).unzip();
+        let chain: Chain<_> = match buffers {
+            Some(buffers) => AnyPath::Staging(StagingPath::new(buffers)).into(),
+            None => AnyPath::Persistent(PersistentPath::new(tape.one_of(&[256, 5]), Access::ReadOnly)).into(),
+        };
+        let tx = rig.tx_model_by(chain, area, start, PAGES.into());
+        let way = tape.one_of(&[WAYS[0], WAYS[1], WAYS[2], Way::Copy]);
+        let rx = rig.rx_model(way, start, RxAccepts::ALL);
+        Self {
+            tx,
+            waiting: VecDeque::new(),
+            free: (0..PAGES).collect(),
+            rx,
+            slots: (0..256).collect(),
+            rx_staged: way.copy_only(),
+            lied: [false; 2],
+            came: 0,
+            control: SharedControl::default(),
+            rig,
+            port,
+        }
+    }
+
+    /// Writes to the page that this id's requests name.
+    fn write(&self, id: u16, offset: u16, bytes: &[u8]) {
+        let (memory, at): (&dyn Fn(usize) -> bool, _) = match &self.tx.area {
+            Some(area) => (&|at| area.bytes().copy_in(at, bytes), area.start(id)),
+            None => (&|at| self.tx.memory.copy_in(at, bytes), usize::from(id) * PAGE_SIZE),
+        };
+        assert!(memory(at + usize::from(offset)));
+    }
+
+    /// The worker's turn for its TX. Err: it broke its ring.
+    fn poll_tx(&mut self, arena: &mut Arena) -> Result<Polled, ()> {
+        let Self { rig, port, tx, control, lied, .. } = self;
+        let polled = tx.back.poll(&rig.host, GUEST, &tx.chans.1, port, arena, control);
+        polled.map_err(|fault| assert!(lied[0], "{fault}"))
+    }
+
+    /// The worker's turn for its RX.
+    fn poll_rx(&mut self) -> Result<Polled, ()> {
+        let Self { rig, port, rx, control, lied, .. } = self;
+        let polled = rx.back.poll(&rig.host, GUEST, &rx.chans.1, port, control);
+        polled.map_err(|fault| assert!(lied[1], "{fault}"))
+    }
+
+    /// Takes answers of its TX, and has other bytes in their pages at once.
+    fn reclaim(&mut self) {
+        if self.lied[0] {
+            return;
+        }
+        for statuses in self.tx.model.answers().expect("answers in order") {
+            let frame = self.waiting.pop_front().expect("a frame was sent");
+            let status = if frame.number.is_some() { RSP_OKAY } else { RSP_ERROR };
+            assert!(statuses.iter().all(|s| *s == status), "{statuses:?} for {:?}", frame.number);
+            for (id, offset, len) in frame.pieces {
+                self.write(id, offset, &vec![!EVIL; len.into()]);
+                // Soon again: its page stays mapped.
+                self.free.push_front(id);
+            }
+        }
+    }
+
+    fn post(&mut self, n: usize) {
+        for id in self.slots.drain(..n.min(self.slots.len())) {
+            let gref = self.rx.refs[usize::from(id)].0;
+            self.rx.model.post(RxRequest { id, gref });
+        }
+    }
+
+    /// The frames that came.
+    fn recv(&mut self) -> Vec<Vec<u8>> {
+        if self.lied[1] {
+            return Vec::new();
+        }
+        let frames = self.rx.model.frames().expect("answers in order");
+        let bytes = frames.iter().map(|frame| {
+            assert!(!frame.failed(), "all of its pages are granted: {frame:?}");
+            let is_staged = self.rx_staged || frame.slots.len() == 1;
+            let area = self.rx.area.as_ref().filter(|_| is_staged);
+            let pieces = frame.slots.iter().map(|slot| {
+                self.slots.push_back(slot.id);
+                let (offset, len) = (usize::from(slot.offset), slot.status as usize);
+                match area {
+                    Some(area) => bytes_of(area.bytes(), area.start(slot.id) + offset, len),
+                    None => bytes_of(&self.rx.memory, usize::from(slot.id) * PAGE_SIZE + offset, len),
+                }
+            });
+            pieces.collect::<Vec<_>>().concat()
+        });
+        bytes.collect()
+    }
+
+    /// It ends, with whatever is under way.
+    fn close(self, port_first: bool) {
+        let (tx, rx, rig) = (self.tx, self.rx, self.rig);
+        let port = (!port_first).then_some(self.port);
+        tx.close();
+        rx.close();
+        rig.assert_empty();
+        drop(port);
+    }
+}
+
+struct Game {
+    switch: Switch,
+    seats: [Option<Guest>; GUESTS],
+    /// The operation after which each was not there last.
+    absent: [usize; GUESTS],
+    arena: Arena,
+    sent: BTreeMap<u32, Sent>,
+    /// By sender and receiver: the number that arrived last.
+    last: [[u32; GUESTS]; GUESTS],
+    number: u32,
+    op: usize,
+}
+
+/// Plays the tape.
+pub fn one_copy(data: &[u8]) {
+    tape::play(
+        data,
+        OPS,
+        Game::new,
+        |game, tape| {
+            game.play(tape);
+            true
+        },
+        Game::close,
+    );
+}
+
+impl Game {
+    fn new(tape: &mut Tape<'_>) -> Self {
+        let switch = Switch::new();
+        switch.lend_above(tape.one_of(&[1024, 128, 4000, 256]));
+        let mut game = Self {
+            switch,
+            seats: Default::default(),
+            absent: [0; GUESTS],
+            arena: Arena::new(),
+            sent: BTreeMap::new(),
+            last: Default::default(),
+            number: 0,
+            op: 0,
+        };
+        for seat in 0..GUESTS {
+            game.come(tape, seat);
+        }
+        game
+    }
+
+    /// A guest comes, where there is none.
+    fn come(&mut self, tape: &mut Tape<'_>, seat: usize) {
+        if self.seats[seat].is_none() {
+            let caps = tape.one_of(&[Offloads { csum: true, gso: true }, Offloads::default()]);
+            let port = self.switch.add_port(caps).expect("room for a port");
+            port.set_sources(Sources::Own(MacAddr(mac(seat))));
+            self.seats[seat] = Some(Guest::new(tape, port));
+            self.absent[seat] = self.op;
+            // It is lent to from when its port was asked for frames.
+            self.rx_turn(seat, 1);
+        }
+    }
+
+    /// A guest is gone.
+    fn end(&mut self, seat: usize, port_first: bool) {
+        if let Some(guest) = self.seats[seat].take() {
+            guest.close(port_first);
+        }
+    }
+
+    fn play(&mut self, tape: &mut Tape<'_>) {
+        self.op += 1;
+        let (op, seat) = (tape.below(16), tape.below(GUESTS));
+        match op {
+            0..=2 => self.send(tape, seat),
+            3 | 4 => self.tx_turn(seat, 1 + tape.below(4)),
+            5 => self.reclaim(seat),
+            6 | 7 => self.post(tape, seat),
+            8 => self.rx_turn(seat, 1 + tape.below(4)),
+            9 => self.recv(seat),
+            10 => self.write_over(tape, seat),
+            11 => self.lie(tape, seat),
+            12 => self.leave(tape, seat),
+            13 => self.come(tape, seat),
+            14 => self.settle(),
+            _ => self.change(tape, seat),
+        }
+    }
+
+    /// A frame, in pieces; or what is none.
+    fn send(&mut self, tape: &mut Tape<'_>, seat: usize) {
+        let (to, len) = (tape.below(ALL + 1), tape.one_of(&LENS));
+        let (offset, blank) = (tape.one_of(&[0, 64, 1000, 4000u16]), tape.below(8) == 0);
+        let Some(guest) = &mut self.seats[seat] else { return };
+        if guest.lied[0] {
+            return;
+        }
+        let mut pieces = Vec::new();
+        let (mut left, mut offset) = (len, offset);
+        while left > 0 {
+            let n = left.min(PAGE_SIZE - usize::from(offset));
+            let Some(id) = guest.free.pop_front() else { break };
+            pieces.push((id, offset, n as u16));
+            (left, offset) = (left - n, 0);
+        }
+        if left > 0 || guest.tx.model.free() < pieces.len() as u32 {
+            return pieces.iter().for_each(|piece| guest.free.push_back(piece.0));
+        }
+        // No frame: it is shorter than Ethernet's header.
+        let is_none = len == 0;
+        self.number += 1;
+        let number = self.number;
+        if is_none {
+            let Some(id) = guest.free.pop_front() else { return };
+            pieces.push((id, 4000, 10));
+        }
+        let bytes = frame(seat, to, len.max(NAME), number);
+        let mut rest = &bytes[..];
+        let mut slots = Vec::new();
+        for (k, &(id, offset, n)) in pieces.iter().enumerate() {
+            let (now, later) = rest.split_at(rest.len().min(n.into()));
+            guest.write(id, offset, now);
+            rest = later;
+            let mut flags = if k + 1 < pieces.len() { TXF_MORE_DATA } else { 0 };
+            if k == 0 && blank {
+                flags |= TXF_CSUM_BLANK | TXF_DATA_VALIDATED;
+            }
+            let size = match k {
+                _ if is_none => 10,
+                0 => len as u16,
+                _ => n,
+            };
+            let gref = guest.tx.area.as_ref().map_or(guest.tx.refs[usize::from(id)].0, |_| 0);
+            slots.push(Slot::Data(TxRequest { gref, offset, flags, id, size }));
+        }
+        guest.tx.model.play(&slots);
+        let end = guest.tx.model.next_index();
+        guest.waiting.push_back(Waiting { number: (!is_none).then_some(number), pieces, end });
+        if !is_none {
+            let (at, firm, arrived) = (self.op, len, [false; GUESTS]);
+            let sent = Sent { from: seat, to, at, bytes, firm, nameless: false, arrived };
+            self.sent.insert(number, sent);
+        }
+    }
+
+    fn tx_turn(&mut self, seat: usize, most: usize) {
+        for _ in 0..most {
+            match self.seats[seat].as_mut().map(|guest| guest.poll_tx(&mut self.arena)) {
+                Some(Ok(Polled::More)) => {}
+                Some(Err(())) => return self.end(seat, false),
+                Some(Ok(_)) | None => return,
+            }
+        }
+    }
+
+    fn reclaim(&mut self, seat: usize) {
+        if let Some(guest) = &mut self.seats[seat] {
+            guest.reclaim();
+        }
+    }
+
+    fn post(&mut self, tape: &mut Tape<'_>, seat: usize) {
+        let n = tape.one_of(&[1, 4, 40, 256]);
+        if let Some(guest) = self.seats[seat].as_mut().filter(|guest| !guest.lied[1]) {
+            guest.post(n);
+        }
+    }
+
+    fn rx_turn(&mut self, seat: usize, most: usize) {
+        for _ in 0..most {
+            match self.seats[seat].as_mut().map(Guest::poll_rx) {
+                Some(Ok(Polled::More)) => {}
+                Some(Err(())) => return self.end(seat, true),
+                Some(Ok(_)) | None => return,
+            }
+        }
+    }
+
+    /// Compares what came with what was sent.
+    fn recv(&mut self, seat: usize) {
+        let mut absent = self.absent;
+        (0..GUESTS).filter(|k| self.seats[*k].is_none()).for_each(|k| absent[k] = self.op);
+        let Some(guest) = &mut self.seats[seat] else { return };
+        for got in guest.recv() {
+            guest.came += 1;
+            let number = u32::from_le_bytes(got[14..NAME].try_into().expect("four bytes"));
+            let sent = self.sent.get_mut(&number).expect("a frame that was sent");
+            assert!(!sent.nameless, "{number} has no name");
+            assert_ne!(sent.from, seat, "{number} came back");
+            assert_eq!(got.len(), sent.bytes.len(), "{number}");
+            // For one that is not there it goes to all.
+            let is_its = sent.to == seat || sent.to == ALL || absent[sent.to] >= sent.at;
+            assert!(is_its, "{number} for {} is at {seat}", sent.to);
+            assert!(!std::mem::replace(&mut sent.arrived[seat], true), "{number} came twice");
+            if sent.to == seat {
+                let last = &mut self.last[sent.from][seat];
+                assert!(*last < number, "{number} came behind {last}");
+                *last = number;
+            }
+            let firm = sent.firm.min(got.len());
+            assert!(got[..firm] == sent.bytes[..firm], "{number} of {} bytes has others", got.len());
+            let mut rest = got[firm..].iter().zip(&sent.bytes[firm..]);
+            assert!(rest.all(|(got, sent)| *got == EVIL || got == sent), "{number} has others' bytes");
+        }
+    }
+
+    /// Its frames without an answer, from a byte on.
+    fn write_over(&mut self, tape: &mut Tape<'_>, seat: usize) {
+        let from = tape.one_of(&[usize::from(HEAD_BYTES), 0, NAME, 2000]);
+        let Some(guest) = self.seats[seat].as_ref().filter(|guest| !guest.lied[0]) else { return };
+        let taken = guest.tx.back.requests();
+        for frame in &guest.waiting {
+            let Some(sent) = frame.number.and_then(|number| self.sent.get_mut(&number)) else { continue };
+            let is_taken = taken.wrapping_sub(frame.end) as i32 >= 0;
+            let firm = if is_taken { from.max(HEAD_BYTES.into()) } else { from };
+            sent.firm = sent.firm.min(firm);
+            sent.nameless |= firm == 0;
+            let mut at = 0;
+            for &(id, offset, len) in &frame.pieces {
+                let skip = from.saturating_sub(at).min(len.into());
+                guest.write(id, offset + skip as u16, &vec![EVIL; usize::from(len) - skip]);
+                at += usize::from(len);
+            }
+        }
+    }
+
+    /// An index that is wrong, on either ring.
+    fn lie(&mut self, tape: &mut Tape<'_>, seat: usize) {
+        let by = tape.one_of(&[257u32, 0x8000_0000, 1000, u32::MAX - 300]);
+        let (rx, Some(guest)) = (tape.below(2), &mut self.seats[seat]) else { return };
+        match rx {
+            0 => guest.tx.model.publish_index(guest.tx.model.next_index().wrapping_add(by)),
+            _ => guest.rx.model.publish_index(guest.rx.model.next_index().wrapping_add(by)),
+        }
+        guest.lied[rx] = true;
+    }
+
+    /// It dies, or is detached.
+    fn leave(&mut self, tape: &mut Tape<'_>, seat: usize) {
+        let (in_order, port_first) = (tape.below(2) == 1, tape.below(2) == 1);
+        let Some(guest) = &mut self.seats[seat] else { return };
+        if in_order && !guest.lied[0] {
+            let taken = guest.tx.back.requests();
+            guest.tx.back.drain(&guest.rig.host, &guest.tx.chans.1);
+            assert_eq!(guest.tx.model.rsp_prod(), taken, "what was taken is answered");
+            guest.reclaim();
+        }
+        self.recv(seat);
+        self.end(seat, port_first);
+    }
+
+    /// All have their turns: no one waits for another.
+    fn settle(&mut self) {
+        for seat in 0..GUESTS {
+            self.tx_turn(seat, usize::MAX);
+        }
+        for seat in 0..GUESTS {
+            self.rx_turn(seat, usize::MAX);
+            self.recv(seat);
+        }
+        for seat in 0..GUESTS {
+            self.tx_turn(seat, usize::MAX);
+            self.reclaim(seat);
+            if let Some(guest) = self.seats[seat].as_ref().filter(|guest| !guest.lied[0]) {
+                guest.tx.model.finish().expect("no one's frames wait for others");
+            }
+        }
+    }
+
+    /// The switch is set otherwise, or a port moves to another worker, or its guest takes other
+    /// frames.
+    fn change(&mut self, tape: &mut Tape<'_>, seat: usize) {
+        let above = tape.one_of(&[1024, 128, MAX_FRAME as u32]);
+        let (what, n) = (tape.below(3), tape.below(3));
+        match (what, &mut self.seats[seat]) {
+            (0, _) => self.switch.lend_above(above),
+            (1, Some(guest)) => guest.port.owned_by(&PortOwner { worker: n, waker: Arc::new(Bell) }),
+            (_, Some(guest)) => guest.port.set_guest_caps(Offloads { csum: n == 0, gso: n == 1 }),
+            (_, None) => {}
+        }
+    }
+
+    /// All that waits for a guest that is there arrives; then all go.
+    fn close(mut self) {
+        self.settle();
+        for seat in 0..GUESTS {
+            while let Some(guest) = self.seats[seat].as_mut().filter(|guest| !guest.lied[1]) {
+                let came = guest.came;
+                guest.post(256);
+                self.rx_turn(seat, 1);
+                self.recv(seat);
+                let Some(guest) = &self.seats[seat] else { break };
+                if guest.came == came && guest.rx.back.waiting() == 0 && !guest.port.has_frames() {
+                    assert_eq!(guest.port.stats().rx_frames, came, "frames for guest {seat}");
+                    break;
+                }
+            }
+        }
+        (0..GUESTS).for_each(|seat| self.end(seat, seat == 1));
+    }
+}
+
+/// Lengths; 0: no frame.
+const LENS: [usize; 12] = [4096, 1500, 60, 129, 2048, 4097, 5000, 9000, 20_000, 65535, 0, 3000];
+
+/// A frame that no other is like.
+fn frame(from: usize, to: usize, len: usize, number: u32) -> Vec<u8> {
+    let dst = if to == ALL { [0xFF; 6] } else { mac(to) };
+    let mut bytes = [&dst[..], &mac(from), &[0x88, 0xB5], &number.to_le_bytes()].concat();
+    bytes.extend((bytes.len()..len).map(|k| (k ^ k >> 8).wrapping_add(number as usize * 37) as u8));
+    bytes
+}
