@@ -10,8 +10,8 @@
 //!   close       the open file is gone with the last of its transfers, and the lock with it
 //! ```
 //! Calls that a file system may not answer are made by a thread of the image's own
-//! ([`thread`](super::blocking_calls)): an image that is not open yet is busy, one whose length is not
-//! known yet has the one that it had.
+//! ([`blocking_calls`](super::blocking_calls)): an image that is not open yet is busy, one whose
+//! length is not known yet has the one that it had.
 //!
 //! A device with longer sectors than its guest's is used through the page cache, which makes whole
 //! ones of parts. Bytes behind the last whole sector are no guest's, and said to be left out

@@ -1,4 +1,4 @@
-//! A worker's thread: its loop over a [`WorkerQueues`], and the messages that it reads between rounds.
+//! A worker's thread: its loop over [`WorkerQueues`], and the messages that it reads in between.
 //!
 //! ```text
 //!   round, round ... --2 ms--> messages, turn --nothing moves--> messages, arm, sleep --event, doorbell, frames, time--> round

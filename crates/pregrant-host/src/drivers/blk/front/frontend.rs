@@ -7,8 +7,8 @@
 //!                                     '------ lost ---- the back closed: asked again of the next one
 //! ```
 //! One thread owns this and calls [`round`](BlkFrontend::round), [`control`](BlkFrontend::control)
-//! and [`sleep`](BlkFrontend::sleep) in turn, as a [`PollLoop`](crate::drivers::PollLoop) does. A back
-//! that is killed and replaced on the live rings is not noticed. One that closes the disk, and
+//! and [`sleep`](BlkFrontend::sleep) in turn, as a [`PollLoop`](crate::drivers::PollLoop) does. A
+//! back that is killed and replaced on the live rings is not noticed. One that closes the disk, and
 //! opens it again, costs a pause: what it did not answer is asked again, and requests wait
 //! meanwhile, as many as [`SharedDisk`] lets in. One that the toolstack wants gone is closed once
 //! no one [uses](SharedDisk::begin_use) it, and a flush has covered what was written.
