@@ -280,7 +280,10 @@ impl Rest for Serving {
     fn control(&mut self) -> Result<(), BackendError> {
         self.backend.control()?;
         let state = &self.state;
-        report_predecessors(&self.report_logs, &self.backend.reports());
+        let reports = self.backend.reports();
+        report_predecessors(&self.report_logs, &reports);
+        let lent = reports.iter().flat_map(|vif| &vif.queues).map(|(_, _, _, rx)| rx.lent).sum::<u64>();
+        state.set(Word::Lent, lent as u32);
         if state.get(Word::Stage) == 1 && self.backend.nr_live() > 0 {
             state.set(Word::Stage, 2);
             println!("live");

@@ -13,6 +13,7 @@ mod matrix;
 #[path = "../../../pregrant/tests/rig/model.rs"]
 mod model;
 mod model_guest;
+mod one_copy;
 mod pairs;
 #[path = "../processes/mod.rs"]
 mod processes;
@@ -58,7 +59,7 @@ fn main() {
     {
         return guest::play(orders, Path::new(path));
     }
-    let tests: [(&str, fn()); 14] = [
+    let tests: [(&str, fn()); 15] = [
         ("a_vif_has_one_owner", a_vif_has_one_owner),
         ("tx_goes_on_after_a_crash_at_each_point", tx_goes_on_after_a_crash_at_each_point),
         ("rx_goes_on_after_a_crash_at_each_point", rx_goes_on_after_a_crash_at_each_point),
@@ -73,6 +74,10 @@ fn main() {
         (
             "buffers_that_are_sent_on_outlive_backs_that_die_at_each_point",
             zero_copy::buffers_that_are_sent_on_outlive_backs_that_die_at_each_point,
+        ),
+        (
+            "lent_frames_outlive_backs_that_die_at_each_point",
+            one_copy::lent_frames_outlive_backs_that_die_at_each_point,
         ),
         ("an_orderly_stop_loses_and_repeats_nothing", an_orderly_stop_loses_and_repeats_nothing),
         ("queues_are_taken_up_one_by_one", queues_are_taken_up_one_by_one),

@@ -107,7 +107,7 @@ impl World {
 
     /// One with so many worker threads; None: it serves queues itself.
     pub fn back_of(&self, ordinary: &str, crash: Option<String>, workers: Option<String>) -> Back {
-        for word in [Word::Stage, Word::Frames, Word::PauseUs] {
+        for word in [Word::Stage, Word::Frames, Word::PauseUs, Word::Lent] {
             self.state.set(word, 0);
         }
         let mut command = self.child(&[ordinary], crash);
@@ -180,6 +180,8 @@ pub enum Word {
     PauseUs,
     /// Frames for guests that were lost when it ended in good order.
     Lost,
+    /// Frames of this process, copied from one guest's pages into another's.
+    Lent,
     /// The question, the answer's number, and the answer: what the process holds.
     Asked,
     Answered,
