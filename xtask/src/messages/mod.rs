@@ -46,7 +46,11 @@ pub fn make(w: &Workspace, plan: Plan) -> Result<(), String> {
     let mut table = Table::parse(&read(&at)?)?;
     if plan.rekey {
         let old = read(&w.root().join(PAGE))?;
-        table.rekey(&messages, |text, message| page::has(&old, text, message));
+        let before = table.clone();
+        table.rekey(&messages, |text, message| {
+            let gone = Message { text: text.into(), ..message.clone() };
+            page::has(&old, &before.seen(&gone), message)
+        });
         write(&at, table.text())?;
     }
     write(&w.root().join(PAGE), page::text(&messages, &table))?;

@@ -16,25 +16,26 @@ pub fn text(messages: &[Message], table: &Table) -> String {
     for (kind, title, what) in
         [(Kind::Line, "Lines in the log", "line"), (Kind::Error, "What errors say", "error")]
     {
-        let mut rows: BTreeMap<&str, (Vec<String>, &str)> = BTreeMap::new();
+        let mut rows: BTreeMap<String, (Vec<String>, &str)> = BTreeMap::new();
         for message in messages.iter().filter(|message| message.kind == kind) {
             let remedy = table.remedy(message).unwrap_or("");
-            let (places, _) = rows.entry(&message.text).or_insert((Vec::new(), remedy));
+            let (places, _) = rows.entry(table.seen(message)).or_insert((Vec::new(), remedy));
             if !places.contains(&message.place()) {
                 places.push(message.place());
             }
         }
         let _ = write!(page, "\n## {title}\n\n| {what} | what to do | from |\n|---|---|---|\n");
         for (text, (places, remedy)) in rows {
-            let _ = writeln!(page, "| {} | {} | {} |", code(text), cell(remedy), places.join(", "));
+            let _ = writeln!(page, "| {} | {} | {} |", code(&text), cell(remedy), places.join(", "));
         }
     }
     page
 }
 
-/// Whether a page says that a text, which may be gone, stood in a message's file.
-pub fn has(page: &str, text: &str, message: &Message) -> bool {
-    let row = format!("| {} | ", code(text));
+/// Whether a page says that a text, which may be gone, stood in a message's file. `seen`: as it was
+/// shown.
+pub fn has(page: &str, seen: &str, message: &Message) -> bool {
+    let row = format!("| {} | ", code(seen));
     let places =
         page.lines().filter(|line| line.starts_with(&row)).filter_map(|line| line.rsplit(" | ").next());
     let mut places = places.flat_map(|cell| cell.trim_end_matches(" |").split(", "));

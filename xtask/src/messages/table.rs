@@ -4,6 +4,7 @@
 //!   [[message]]                        [[file]]
 //!   text = "the text in the source"    path = "crates/.../"     a file or a folder
 //!   remedy = "What to do."             remedy = "What to do."   of errors; a line has its own
+//!   seen = "vif 0 of ...: {text}"      the line or error that it is a part of, where it is a part
 //! ```
 //! The file is a small part of TOML: these two tables with basic strings, and a comment above them.
 
@@ -13,6 +14,8 @@ use std::fmt::Write as _;
 
 /// The share of common words from which on a text is taken for another one's successor.
 const ALIKE: f64 = 0.3;
+/// The place of the source's text in what an operator sees.
+const TEXT_HERE: &str = "{text}";
 /// As much as that counts that both stand in one file.
 const SAME_FILE: f64 = 0.25;
 
@@ -23,6 +26,8 @@ struct Entry {
     of_file: bool,
     /// The text, or the file's path.
     key: String,
+    /// How an operator sees it; `{text}` is the text of the source.
+    seen: Option<String>,
     remedy: String,
 }
 
@@ -43,7 +48,12 @@ impl Table {
             match (line.trim(), table.entries.last_mut()) {
                 ("[[message]]" | "[[file]]", _) => {
                     let of_file = line.trim() == "[[file]]";
-                    table.entries.push(Entry { of_file, key: String::new(), remedy: String::new() });
+                    table.entries.push(Entry {
+                        of_file,
+                        key: String::new(),
+                        seen: None,
+                        remedy: String::new(),
+                    });
                 }
                 ("", _) => {}
                 (comment, None) if comment.starts_with('#') => {
@@ -56,7 +66,11 @@ impl Table {
                     match (key, entry.of_file) {
                         ("text", false) | ("path", true) => entry.key = value,
                         ("remedy", _) => entry.remedy = value,
-                        _ => return Err(wrong("the keys are text or path, and remedy")),
+                        ("seen", of_file) if !of_file || value.contains(TEXT_HERE) => {
+                            entry.seen = Some(value)
+                        }
+                        ("seen", _) => return Err(wrong("what is seen of a file's texts has {text} in it")),
+                        _ => return Err(wrong("the keys are text or path, seen, and remedy")),
                     }
                 }
                 _ => return Err(wrong("expected [[message]] or [[file]]")),
@@ -71,20 +85,35 @@ impl Table {
     /// The file's text.
     pub fn text(&self) -> String {
         let mut text = self.head.clone();
-        for Entry { of_file, key, remedy } in &self.entries {
+        for Entry { of_file, key, seen, remedy } in &self.entries {
             let (table, name) = if *of_file { ("file", "path") } else { ("message", "text") };
-            let _ = write!(text, "\n[[{table}]]\n{name} = {}\nremedy = {}\n", quoted(key), quoted(remedy));
+            let seen = seen.iter().map(|seen| format!("seen = {}\n", quoted(seen))).collect::<String>();
+            let _ =
+                write!(text, "\n[[{table}]]\n{name} = {}\n{seen}remedy = {}\n", quoted(key), quoted(remedy));
         }
         text
     }
 
-    /// The remedy: the text's own, else that of its entry, else that of its file.
-    pub fn remedy<'a>(&'a self, message: &'a Message) -> Option<&'a str> {
+    /// The entry of a text, and that of its file.
+    fn of<'a>(&'a self, message: &Message) -> [Option<&'a Entry>; 2] {
         let own = self.entries.iter().find(|entry| !entry.of_file && entry.key == message.text);
         let holds = |entry: &&Entry| entry.of_file && message.path.starts_with(&entry.key);
         let files = self.entries.iter().filter(holds).filter(|_| message.kind == Kind::Error);
-        let found = own.or(files.max_by_key(|entry| entry.key.len()));
-        message.own_remedy().or(found.map(|entry| entry.remedy.as_str()))
+        [own, files.max_by_key(|entry| entry.key.len())]
+    }
+
+    /// The remedy: the text's own, else that of its entry, else that of its file. A placeholder is
+    /// none.
+    pub fn remedy<'a>(&'a self, message: &'a Message) -> Option<&'a str> {
+        let [own, file] = self.of(message);
+        let said = message.own_remedy().filter(|said| own.is_none() || !is_placeholder(said));
+        said.or(own.or(file).map(|entry| entry.remedy.as_str()))
+    }
+
+    /// The text as an operator sees it: where it is a part, with what it is a part of.
+    pub fn seen(&self, message: &Message) -> String {
+        let [own, file] = self.of(message).map(|entry| entry.and_then(|entry| entry.seen.as_deref()));
+        own.or(file).unwrap_or(TEXT_HERE).replace(TEXT_HERE, &message.text)
     }
 
     /// The keys that no message has.
@@ -120,6 +149,11 @@ impl Table {
             }
         }
     }
+}
+
+/// Whether a text is one value and no word.
+fn is_placeholder(text: &str) -> bool {
+    text.starts_with('{') && text.find('}') == Some(text.len() - 1)
 }
 
 /// The share of words that both have.
@@ -177,6 +211,24 @@ mod tests {
         assert_eq!(folder.remedy(&message(Kind::Error, "something else")), Some("Call."));
         assert_eq!(remedy(Kind::Error, "no device; attach one").as_deref(), Some("attach one"));
         assert_eq!(remedy(Kind::Line, "something else"), None);
+    }
+
+    #[test]
+    fn a_part_is_shown_with_what_it_is_a_part_of() {
+        let seen = "remedy = \"Call.\"\nseen = \"vif 0: {text}; see above\"\n";
+        let table = Table::parse(&TEXT.replace("remedy = \"Call.\"\n", seen)).unwrap();
+        assert_eq!(Table::parse(&table.text()).unwrap(), table);
+        assert_eq!(table.seen(&message(Kind::Error, "no such page")), "vif 0: no such page; see above");
+        assert_eq!(table.seen(&message(Kind::Line, "no such page")), "no such page");
+        assert!(Table::parse(&TEXT.replace("remedy = \"Call.\"\n", "seen = \"vif 0\"\n")).is_err());
+    }
+
+    #[test]
+    fn a_placeholder_is_no_remedy() {
+        let text = "a mount needs it: {remedy}";
+        let table = Table::parse(&format!("[[message]]\ntext = {text:?}\nremedy = \"Load it.\"\n")).unwrap();
+        assert_eq!(table.remedy(&message(Kind::Error, text)), Some("Load it."));
+        assert_eq!(table.remedy(&message(Kind::Error, "a mount: {remedy}")), Some("{remedy}"));
     }
 
     #[test]
