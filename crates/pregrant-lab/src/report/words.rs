@@ -63,8 +63,8 @@ pub const BLK_METHOD: &str = "Each guest has a RAM disk of its own, and asks for
     ends, for each request. On every path the guest\u{2019}s driver copies data to and from the pages that it grants.";
 
 /// How `bench limit` and the demo measure the machine itself.
-pub const LIMIT_METHOD: &str = "The ceilings are measured with no driver in the way: numbered cache lines handed from one core to the other, and \
-     the system call under grant copy out of a second process.";
+pub const LIMIT_METHOD: &str = "The ceilings are measured with no driver in the way: numbered cache lines handed from one core to the other, in a \
+     ring of 256, frames by larger pools, and the system call under grant copy out of a second process.";
 
 /// How the death of a backend is measured.
 pub const RESTART_METHOD: &str = "For the restart the backend\u{2019}s process is killed with SIGKILL while frames move; a new process attaches to the \

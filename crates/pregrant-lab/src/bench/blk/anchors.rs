@@ -254,9 +254,8 @@ impl Anchors {
                     record.took = Some(Took { latency_p50_ns, latency_p99_ns, ..Took::default() });
                 }
                 (Client::VhostUser, _, Some(vhost_user)) => {
-                    // At multiples of a request's length, as fio's.
-                    let align = size.next_multiple_of(4096) as usize;
-                    let load = Load::of(dir, size as usize, align, depth.into());
+                    // At multiples of 4096, as ours: then any depth's parts of the disk have room.
+                    let load = Load::of(dir, size as usize, 4096, depth.into());
                     vhost_user.measure(&load, seconds, &mut record)?;
                 }
                 _ => continue,
