@@ -5,9 +5,9 @@
 //!   GuestCopyPath --nothing is delivered by it--> ended --released--> gone
 //!                                                   '--the guest has them mapped--> held --tried again--> gone
 //! ```
-//! Invariants: a region is in one of the two lists until its release succeeds. A held region is
-//! zeroed, and goes to no other vif. While one is held, this vif lends nothing more, so the pages
-//! of one connection are the most that a guest can hold.
+//! Invariants: a region is in one of the two lists until its release succeeds. A held region has
+//! frames of this vif's alone, and goes to no other. While one is held, this vif lends nothing
+//! more, so the pages of one connection are the most that a guest can hold.
 //!
 //! What a front may do: map a lent page and keep it. The page then counts among those that the
 //! guest has mapped (XSA-300), and its release is tried again.
@@ -43,11 +43,8 @@ impl<P: Platform> LentRegions<P> {
     pub fn take_back(&mut self, p: &P) {
         self.retry(p);
         for region in core::mem::take(&mut self.ended) {
-            if let Err(InUse(region)) = p.grants().release(region) {
-                // No reader is left for frames that it did not fetch.
-                region.zero();
-                self.held.push(region);
-            }
+            // Not written any more: the guest may be within a copy of a frame, which it then checks.
+            self.held.extend(p.grants().release(region).err().map(|InUse(region)| region));
         }
     }
 
