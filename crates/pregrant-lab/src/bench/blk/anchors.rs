@@ -17,7 +17,7 @@ use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
 use crate::bench::output::Run;
 use crate::bench::program::{is_there, pinned};
-use crate::process::disks::disks_command::Load;
+use crate::process::disks::disks_command::{Load, Rested};
 use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Disk, Of, Record, Took};
@@ -82,6 +82,18 @@ pub struct VhostUser {
     /// The client's core.
     core: Option<usize>,
     _server: StorageDaemon,
+}
+
+/// The outcome of a load.
+pub struct Played {
+    /// Requests that were answered in the time that counts.
+    pub requests: u64,
+    /// That time.
+    pub seconds: f64,
+    /// CPU time of the client meanwhile.
+    pub cpu_ns: u64,
+    /// What became of all requests.
+    pub rested: Rested,
 }
 
 impl VhostUser {

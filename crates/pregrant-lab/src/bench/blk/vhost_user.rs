@@ -11,6 +11,7 @@
 //! checked.
 #![allow(unsafe_code)]
 
+use super::anchors::Played;
 use crate::bench::Result;
 use crate::limit;
 use crate::process::disks::disks_command::{Load, Rested};
@@ -62,18 +63,6 @@ pub struct VhostUserDisk {
     /// Bytes that were read, in private memory.
     taken: Vec<u8>,
     _device: Blkio,
-}
-
-/// The outcome of a load.
-pub struct Played {
-    /// Requests that were answered in the time that counts.
-    pub requests: u64,
-    /// That time.
-    pub seconds: f64,
-    /// CPU time of the client meanwhile.
-    pub cpu_ns: u64,
-    /// What became of all requests.
-    pub rested: Rested,
 }
 
 /// A place's request.
