@@ -43,7 +43,7 @@ impl<P: Platform> LentRegions<P> {
     pub fn take_back(&mut self, p: &P) {
         self.retry(p);
         for region in core::mem::take(&mut self.ended) {
-            // Not written any more: the guest may be within a copy of a frame, which it then checks.
+            // Not zeroed: the guest may be within a copy of a frame.
             self.held.extend(p.grants().release(region).err().map(|InUse(region)| region));
         }
     }
