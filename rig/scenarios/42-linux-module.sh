@@ -1,5 +1,5 @@
 # shows: the kernel module of linux/ in a guest, on `pregrant back`: ping, IPv6, TCP and numbered frames; TCP lives over a back that is killed, and one that ends; loaded again, no grant is left
-# seconds: 120
+# seconds: 300
 # ci: yes
 # module: yes
 . /rig/module.sh
