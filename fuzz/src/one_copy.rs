@@ -222,10 +222,19 @@ struct Game {
     last: [[u32; GUESTS]; GUESTS],
     number: u32,
     op: usize,
+    /// As [`lent_by`] has them, of guests that ended.
+    lent: [u64; 2],
 }
 
 /// Plays the tape.
 pub fn one_copy(data: &[u8]) {
+    lent_by(data);
+}
+
+/// Plays the tape: how many frames arrived from their sender's pages, and how many were lent and
+/// copied all the same.
+fn lent_by(data: &[u8]) -> [u64; 2] {
+    let mut lent = [0; 2];
     tape::play(
         data,
         OPS,
@@ -234,8 +243,9 @@ pub fn one_copy(data: &[u8]) {
             game.play(tape);
             true
         },
-        Game::close,
+        |game| lent = game.close(),
     );
+    lent
 }
 
 impl Game {
@@ -251,6 +261,7 @@ impl Game {
             last: Default::default(),
             number: 0,
             op: 0,
+            lent: [0; 2],
         };
         for seat in 0..GUESTS {
             game.come(tape, seat);
@@ -274,6 +285,9 @@ impl Game {
     /// A guest is gone.
     fn end(&mut self, seat: usize, port_first: bool) {
         if let Some(guest) = self.seats[seat].take() {
+            let stats = guest.port.stats();
+            self.lent[0] += stats.rx_lent;
+            self.lent[1] += stats.unlent;
             guest.close(port_first);
         }
     }
@@ -491,7 +505,7 @@ impl Game {
     }
 
     /// All that waits for a guest that is there arrives; then all go.
-    fn close(mut self) {
+    fn close(mut self) -> [u64; 2] {
         self.settle();
         for seat in 0..GUESTS {
             while let Some(guest) = self.seats[seat].as_mut().filter(|guest| !guest.lied[1]) {
@@ -507,6 +521,7 @@ impl Game {
             }
         }
         (0..GUESTS).for_each(|seat| self.end(seat, seat == 1));
+        self.lent
     }
 }
 
@@ -519,4 +534,23 @@ fn frame(from: usize, to: usize, len: usize, number: u32) -> Vec<u8> {
     let mut bytes = [&dst[..], &mac(from), &[0x88, 0xB5], &number.to_le_bytes()].concat();
     bytes.extend((bytes.len()..len).map(|k| (k ^ k >> 8).wrapping_add(number as usize * 37) as u8));
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Without frames that are lent the target would find nothing.
+    #[test]
+    fn the_corpus_has_frames_that_are_lent() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/one_copy");
+        let mut lent = [0; 2];
+        for input in std::fs::read_dir(corpus).expect("a folder that can be listed") {
+            let path = input.expect("a file").path();
+            let [came, copied] = lent_by(&std::fs::read(path).expect("a file that can be read"));
+            lent = [lent[0] + came, lent[1] + copied];
+        }
+        assert!(lent.iter().all(|n| *n > 0), "{lent:?}");
+    }
 }

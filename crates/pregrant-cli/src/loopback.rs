@@ -126,7 +126,7 @@ const TABLES: &[(GrantTableVersion, &str)] = &[
 #[derive(Args, Debug)]
 struct Place {
     /// The directory of the machine's sockets
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, alias = "loopback", value_name = "DIR")]
     dir: PathBuf,
 }
 
