@@ -39,6 +39,8 @@ const SILENCE: Duration = Duration::from_secs(20);
 const SLOTS: u32 = 256;
 /// Honest answers that show that a front goes on.
 const ANSWERS: u32 = 40;
+/// Pages that a front has posted again when it serves: some batches of it.
+const SERVED: u32 = 256;
 
 /// What the back offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -404,12 +406,12 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
                 sent += 1;
             }
             let ahead = self.rx.load(Word::ReqProd).wrapping_sub(self.rx_cons);
-            if ahead > 0 && ahead <= SLOTS && posted < SLOTS + ANSWERS {
+            if ahead > 0 && ahead <= SLOTS && posted < SLOTS + SERVED {
                 self.rx(&[at(0, 0, 60)])?;
                 posted += 1;
             }
-            // More pages than it can have had on its ring: it has posted them again.
-            if sent > 0 && posted >= SLOTS + ANSWERS {
+            // More than its ring and a batch: it has taken TX answers since.
+            if sent > 0 && posted >= SLOTS + SERVED {
                 return Ok("serves");
             }
             self.tx.store(Word::ReqEvent, self.tx_cons.wrapping_add(1));
