@@ -485,7 +485,11 @@ impl<P: Platform, T: Transport> Case<P, T> {
         if self.name.contains("states") {
             // Whether it has closed meanwhile is its own affair; the next connection counts.
             vif.end()?;
-            vif = Vif::connect(p, xs, id, self.offer)?;
+            // At Closing it stays there where it finds InitWait: it waits for a back that closes.
+            device.watch_peer(xs)?;
+            device.wait_peer(xs, p.clock(), Some(PATIENCE), |s| s != XenbusState::Closing)?;
+            device.unwatch_peer(xs)?;
+            vif = Vif::connect(p, xs, id, self.offer).map_err(|e| format!("{}: {e}", self.name))?;
         }
         let fate = match vif.kept {
             None => vif.fate()?,
