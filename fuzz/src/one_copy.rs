@@ -545,12 +545,13 @@ mod tests {
     #[test]
     fn the_corpus_has_frames_that_are_lent() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/one_copy");
+        let mut inputs = std::fs::read_dir(corpus).expect("a folder that can be listed");
         let mut lent = [0; 2];
-        for input in std::fs::read_dir(corpus).expect("a folder that can be listed") {
-            let path = input.expect("a file").path();
+        // All of it is played by `tests/replay.rs`.
+        while lent.contains(&0) {
+            let path = inputs.next().unwrap_or_else(|| panic!("{lent:?}")).expect("a file").path();
             let [came, copied] = lent_by(&std::fs::read(path).expect("a file that can be read"));
             lent = [lent[0] + came, lent[1] + copied];
         }
-        assert!(lent.iter().all(|n| *n > 0), "{lent:?}");
     }
 }
