@@ -17,11 +17,12 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pregrant::shm::prefetchw;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use super::window::Window;
 use super::{Measured, joined, pin};
 use crate::cpu_time;
 
@@ -161,9 +162,7 @@ impl Ring {
         let (mut prod, mut cons) = (0u32, 0u32);
         let mut wrong = 0u64;
         let (mut frames, mut turns) = (0u64, 0u32);
-        let mut start = Instant::now();
-        let mut cpu = cpu_time::of_this_thread();
-        let mut warm = false;
+        let mut window = Window::new(run_for);
         loop {
             while prod.wrapping_sub(cons) < batch {
                 prod = self.prod.0.load(Ordering::Acquire);
@@ -186,24 +185,11 @@ impl Ring {
             self.cons.0.store(cons, Ordering::Release);
             frames += u64::from(batch);
             turns += 1;
-            if turns.is_multiple_of(256) {
-                let elapsed = start.elapsed();
-                if !warm && elapsed * 10 >= run_for {
-                    (warm, frames) = (true, 0);
-                    (start, cpu) = (Instant::now(), cpu_time::of_this_thread());
-                } else if warm && elapsed >= run_for {
-                    self.stop.store(true, Ordering::Relaxed);
-                    if wrong != 0 {
-                        return Err(wrong);
-                    }
-                    return Ok(Measured {
-                        frames,
-                        seconds: elapsed.as_secs_f64(),
-                        giver_cpu_ns: 0,
-                        taker_cpu_ns: cpu_time::of_this_thread() - cpu,
-                        syscalls: 0,
-                    });
-                }
+            if turns.is_multiple_of(256)
+                && let Some(measured) = window.turn(frames)
+            {
+                self.stop.store(true, Ordering::Relaxed);
+                return if wrong == 0 { Ok(measured) } else { Err(wrong) };
             }
         }
     }

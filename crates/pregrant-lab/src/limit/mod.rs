@@ -22,6 +22,7 @@ pub mod memory;
 pub mod pool;
 pub mod remote;
 pub mod wake;
+mod window;
 
 /// The counts of a run.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]

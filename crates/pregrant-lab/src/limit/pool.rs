@@ -15,12 +15,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pregrant::shm::prefetchw;
 
 use super::Measured;
 use super::lines::{Index, LINE, MAX_BATCH, SLOTS, Slots, on_both};
+use super::window::Window;
 use crate::cpu_time;
 
 /// Buffers of a pool at most.
@@ -96,7 +97,7 @@ impl Pool {
     fn take(&self, run_for: Duration) -> Result<Measured, u64> {
         let mut private = vec![0u8; PRIVATE * self.size.next_multiple_of(LINE)];
         let (mut cons, mut number, mut wrong, mut turns) = (0u32, 0u64, 0u64, 0u32);
-        let (mut start, mut cpu, mut first) = (Instant::now(), cpu_time::of_this_thread(), None);
+        let mut window = Window::new(run_for);
         loop {
             let prod = self.prod.0.load(Ordering::Acquire);
             if prod == cons {
@@ -116,22 +117,11 @@ impl Pool {
             cons = cons.wrapping_add(batch);
             self.cons.0.store(cons, Ordering::Release);
             turns += 1;
-            if turns.is_multiple_of(64) {
-                let elapsed = start.elapsed();
-                match first {
-                    None if elapsed * 10 >= run_for => {
-                        first = Some(number);
-                        (start, cpu) = (Instant::now(), cpu_time::of_this_thread());
-                    }
-                    Some(first) if elapsed >= run_for => {
-                        self.stop.store(true, Ordering::Relaxed);
-                        let taker_cpu_ns = cpu_time::of_this_thread() - cpu;
-                        let (frames, seconds) = (number - first, elapsed.as_secs_f64());
-                        let measured = Measured { frames, seconds, taker_cpu_ns, ..Measured::default() };
-                        return if wrong == 0 { Ok(measured) } else { Err(wrong) };
-                    }
-                    _ => {}
-                }
+            if turns.is_multiple_of(64)
+                && let Some(measured) = window.turn(number)
+            {
+                self.stop.store(true, Ordering::Relaxed);
+                return if wrong == 0 { Ok(measured) } else { Err(wrong) };
             }
         }
     }

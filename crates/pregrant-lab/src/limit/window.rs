@@ -1,0 +1,42 @@
+//! The time that counts of a taker's run: behind a warm-up of a tenth of it.
+//!
+//! ```text
+//!   begin --warm-up--> count, clock, CPU time --run_for--> what was taken in between
+//! ```
+
+use super::Measured;
+use crate::cpu_time;
+use std::time::{Duration, Instant};
+
+/// See the module. Of the thread that made it.
+pub(super) struct Window {
+    run_for: Duration,
+    since: Instant,
+    cpu_ns: u64,
+    /// Frames before it; None: it has not started.
+    first: Option<u64>,
+}
+
+impl Window {
+    /// The warm-up begins now.
+    pub(super) fn new(run_for: Duration) -> Self {
+        Self { run_for, since: Instant::now(), cpu_ns: cpu_time::of_this_thread(), first: None }
+    }
+
+    /// `frames` were taken since the warm-up began. Once the time is over: those that count.
+    pub(super) fn turn(&mut self, frames: u64) -> Option<Measured> {
+        let elapsed = self.since.elapsed();
+        match self.first {
+            None if elapsed * 10 >= self.run_for => {
+                *self = Self { first: Some(frames), ..Self::new(self.run_for) }
+            }
+            Some(first) if elapsed >= self.run_for => {
+                let (frames, seconds) = (frames - first, elapsed.as_secs_f64());
+                let taker_cpu_ns = cpu_time::of_this_thread() - self.cpu_ns;
+                return Some(Measured { frames, seconds, taker_cpu_ns, ..Measured::default() });
+            }
+            _ => {}
+        }
+        None
+    }
+}
