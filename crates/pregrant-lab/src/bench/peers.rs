@@ -209,23 +209,28 @@ fn measure_frames(
         args.timing.seconds,
         cores[0],
         cores[1],
-        rings_words(ALIKE)
+        rings_words()
     ))?;
     Ok(missing)
 }
 
 /// Which repeats are compared.
-fn rings_words(alike: f64) -> String {
+fn rings_words() -> String {
     format!(
         "ring M/s: lines a second through a bare ring before and after the row. A repeat in which the rings of two rows differ by more \
          than {} % is not compared; in brackets, how many were.",
-        alike * 100.0
+        ALIKE * 100.0
     )
 }
 
 fn ring_per_s(record: &Record) -> [f64; 2] {
     let disk = || record.of.disk()?.ring_per_s;
     record.of.peers().map(|of| of.ring_per_s).or_else(disk).unwrap_or_default()
+}
+
+/// The bare ring before a row's repeats, or after them.
+fn ring(records: &Repeats, at: usize) -> Option<Summary> {
+    records.summary(|r| ring_per_s(r)[at])
 }
 
 /// Whether two records had the same phase of the machine.
@@ -236,11 +241,13 @@ fn alike(a: &Record, b: &Record) -> bool {
     least > 0.0 && most <= least * (1.0 + ALIKE)
 }
 
-/// The ratios of one row to another, in repeats of like phase.
-fn ratios(row: &Repeats, base: &Repeats) -> Vec<f64> {
+/// The ratio of one row to another, in repeats of like phase, and how many these are.
+fn times(row: &Repeats, base: &Repeats) -> String {
     let repeats = row.iter().zip(base.iter());
     let same = repeats.filter(|(a, b)| alike(a, b) && b.frames_per_s > 0.0);
-    same.map(|(a, b)| a.frames_per_s / b.frames_per_s).collect()
+    let all: Vec<_> = same.map(|(a, b)| a.frames_per_s / b.frames_per_s).collect();
+    let of = format!("({} of {})", all.len(), row.0.len());
+    Summary::of(&all).map_or(format!("- {of}"), |times| format!("{times} {of}"))
 }
 
 /// Of ours: times the better of the peers.
@@ -251,13 +258,10 @@ fn times_the_better(lines: &[Line], line: &Line) -> Option<String> {
         let rate = |line: &Line| line.records.rate().map_or(0.0, |rate| rate.median);
         rate(a).total_cmp(&rate(b))
     })?;
-    let all = ratios(&line.records, &better.records);
-    let of = format!("({} of {})", all.len(), line.records.0.len());
-    Some(Summary::of(&all).map_or(format!("- {of}"), |times| format!("{times} {of}")))
+    Some(times(&line.records, &better.records))
 }
 
 fn table(lines: &[Line]) -> Table {
-    let ring = |line: &Line, at: usize| line.records.summary(|r| ring_per_s(r)[at]);
     Table::of(lines)
         .left("by", Line::name)
         .left("dir", |line| line.dir)
@@ -265,8 +269,8 @@ fn table(lines: &[Line]) -> Table {
         .right("buffers", |line| or_dash(line.records.first().net().and_then(|net| net.staging_buffers)))
         .ranged("M frames/s", 1e6, |line| line.records.rate())
         .median("Gbit/s", 1e9, |line| line.records.summary(|r| r.bits_per_s))
-        .median("ring M/s before", 1e6, |line| ring(line, 0))
-        .median("after", 1e6, |line| ring(line, 1))
+        .median("ring M/s before", 1e6, |line| ring(&line.records, 0))
+        .median("after", 1e6, |line| ring(&line.records, 1))
         .left("times the better peer", |line| or_dash(times_the_better(lines, line)))
         .grouped(|line| (line.size, line.dir))
 }

@@ -5,7 +5,7 @@
 //!   ring | persistent read, depth 1 | ring | vhost-user-blk read, depth 1 | ring | persistent write ...     a repeat
 //! ```
 
-use super::{ALIKE, PeersArgs, ratios, ring_per_s, rings_words};
+use super::{PeersArgs, rings_words, times};
 use crate::bench::Result;
 use crate::bench::blk;
 use crate::bench::blk::anchors::{VHOST_USER, VhostUser};
@@ -16,7 +16,6 @@ use crate::bench::output::Run;
 use crate::bench::timing::in_turns;
 use crate::process::disks::disks_command::{Buffers, Dir, Load};
 use crate::record::repeats::Repeats;
-use crate::record::stats::Summary;
 use crate::record::{Disk, Of, Record};
 use crate::table::{Table, or_dash};
 use pregrant::blk::path::PathName;
@@ -47,11 +46,10 @@ impl Line {
 pub fn measure(args: &PeersArgs, ring: impl Fn() -> Result<f64>, run: &mut Run) -> Result<Option<String>> {
     let folder = Folder::make("peers")?;
     let depth = args.depth.iter().copied().max().unwrap_or(1).into();
-    let (peer, missing) = match VhostUser::start(&folder, depth, SIZE) {
+    let (mut peer, missing) = match VhostUser::start(&folder, depth, SIZE) {
         Ok(peer) => (Some(peer), None),
         Err(why) => (None, Some(format!("{VHOST_USER}: {why}"))),
     };
-    let mut peer = peer;
     let image = folder.dir.join("persistent");
     let most = Most { depth, size: SIZE, in_flight: depth * SIZE };
     let mut stand = Stand::start(PLAN, &most, Some(Files { first: &image, made: 0 }))?;
@@ -92,33 +90,30 @@ pub fn measure(args: &PeersArgs, ring: impl Fn() -> Result<f64>, run: &mut Run) 
     run.print(format_args!(
         "Requests of {SIZE} B at random places of files in memory, 256 MiB; both ends poll. vhost-user-blk: qemu-storage-daemon's I/O \
          thread with io_uring, and a client (blkio, ring of 256) that copies and checks as our guest does. {}",
-        rings_words(ALIKE)
+        rings_words()
     ))?;
     Ok(missing)
 }
 
 /// Of ours: times the peer.
-fn times(lines: &[Line], line: &Line) -> Option<String> {
+fn times_the_peer(lines: &[Line], line: &Line) -> Option<String> {
     line.ours.as_ref()?;
     let peer = lines
         .iter()
         .find(|other| other.ours.is_none() && (other.dir, other.depth) == (line.dir, line.depth))?;
-    let all = ratios(&line.records, &peer.records);
-    let of = format!("({} of {})", all.len(), line.records.0.len());
-    Some(Summary::of(&all).map_or(format!("- {of}"), |times| format!("{times} {of}")))
+    Some(times(&line.records, &peer.records))
 }
 
 fn table(lines: &[Line]) -> Table {
-    let ring = |line: &Line, at: usize| line.records.summary(|r| ring_per_s(r)[at]);
     Table::of(lines)
         .left("by", Line::name)
         .left("dir", |line| line.dir)
         .right("depth", |line| line.depth)
         .ranged("k requests/s", 1e3, |line| line.records.rate())
         .median("latency us", 1e3, |line| line.records.middle(Record::p50))
-        .median("ring M/s before", 1e6, |line| ring(line, 0))
-        .median("after", 1e6, |line| ring(line, 1))
-        .left("times vhost-user-blk", |line| or_dash(times(lines, line)))
+        .median("ring M/s before", 1e6, |line| super::ring(&line.records, 0))
+        .median("after", 1e6, |line| super::ring(&line.records, 1))
+        .left("times vhost-user-blk", |line| or_dash(times_the_peer(lines, line)))
         .grouped(|line| (line.depth, line.dir))
 }
 
@@ -144,8 +139,8 @@ mod tests {
             line(false, Dir::Read, 32, &[2.0]),
             line(false, Dir::Read, 1, &[10.0]),
         ];
-        assert_eq!(times(&lines, &lines[0]).unwrap(), "3.00 (3.00..3.00) (1 of 1)");
-        assert_eq!(times(&lines, &lines[1]), None);
-        assert_eq!(times(&lines[..2], &lines[0]), None, "the peer is missing");
+        assert_eq!(times_the_peer(&lines, &lines[0]).unwrap(), "3.00 (3.00..3.00) (1 of 1)");
+        assert_eq!(times_the_peer(&lines, &lines[1]), None);
+        assert_eq!(times_the_peer(&lines[..2], &lines[0]), None, "the peer is missing");
     }
 }
