@@ -194,7 +194,8 @@ fn thirty_two_bits() {
     const NAMED: Step =
         Commit(&[("ring-ref", "{ring0}"), ("event-channel", "{port0}"), ("protocol", "x86_32-abi")]);
     const UNNAMED: Step = Commit(&[("ring-ref", "{ring0}"), ("event-channel", "{port0}")]);
-    for keys in [NAMED, UNNAMED] {
+    let is_x86 = cfg!(any(target_arch = "x86", target_arch = "x86_64"));
+    for keys in [NAMED, UNNAMED].into_iter().take(1 + usize::from(is_x86)) {
         play_front(&[
             State(1),
             LINUX_WAITS,
