@@ -278,12 +278,14 @@ fn the_backs_own_index_is_not_read_back() {
     g.close();
 }
 
-/// XSA-43's idea: a guest that only errs costs an answer each, and nothing that grows.
+/// XSA-43's idea: a guest that only errs costs an answer each, and nothing that grows. An emulated
+/// processor has fewer rounds.
 #[test]
 fn a_million_bad_requests_are_a_million_answers() {
+    let rounds = std::env::var("PREGRANT_ROUNDS").map_or(1_000_000, |n| n.parse().expect("a number"));
     let mut g = Game::new();
     let mut answered = 0u32;
-    while answered < 1_000_000 {
+    while answered < rounds {
         for k in 0..SLOTS {
             let data = [NO_GRANT.wrapping_add(k), k, u32::MAX];
             g.push(CtrlRequest { id: k as u16, msg_type: (k % 13) as u16 | (k as u16 & 1) << 15, data });
