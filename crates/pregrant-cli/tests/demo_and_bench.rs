@@ -630,6 +630,9 @@ fn the_killed_backend_had_a_successor(story: &str, lines: &[serde_json::Value]) 
         line.split_whitespace().nth(1).and_then(|p| p.parse::<u32>().ok()).expect("a process id")
     };
     assert_ne!(pid_before("was killed (SIGKILL)"), pid_before("began to attach"));
+    let after = |text: &str| story.split(text).nth(1).and_then(|rest| rest.lines().next()).expect("a count");
+    assert_eq!(after("grants to domain 0: "), after("grants before the kill: "), "{story}");
+    assert_eq!(story.matches("when the vifs are closed: none\n").count(), 2, "{story}");
     let [line] = &lines.iter().filter(|l| l["bench"] == "restart").collect::<Vec<_>>()[..] else {
         panic!("one line of the act is wanted");
     };

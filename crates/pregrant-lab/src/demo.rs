@@ -115,6 +115,7 @@ fn transfer_acts(run: &mut Run) -> Result<()> {
     stage.begin(None, || watcher.wait_for_vifs())?;
     indented(run, watcher.finish())?;
     indented(run, keys(&mut stage.testbed, CLIENT)?)?;
+    run.print(format_args!("   grants to domain 0: {}", stage.testbed.grants()?))?;
 
     let mib = TRANSFER_BYTES >> 20;
     run.print(format_args!("\n3. TCP: {mib} MiB from domain {CLIENT} to domain {SERVER}, adaptive mode"))?;
@@ -132,6 +133,7 @@ fn transfer_acts(run: &mut Run) -> Result<()> {
     if overflow > 0 {
         run.print(format_args!("   {overflow} frames found a guest's stack full; TCP sent them again"))?;
     }
+    run.print(format_args!("   grants when the vifs are closed: {}", stage.testbed.grants()?))?;
 
     run.print(
         "\n4. The same once more, and in the middle the backend is killed: a new process takes up the live rings",

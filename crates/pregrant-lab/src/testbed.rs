@@ -16,7 +16,7 @@ use crate::toolstack::DiskSpec;
 use pregrant::DomId;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenstore::Client;
-use pregrant_host::loopback::DomainSpec;
+use pregrant_host::loopback::{Control, DomainSpec};
 use pregrant_host::xenstored::UnixTransport;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
+use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -44,6 +45,25 @@ macro_rules! answer {
     };
 }
 pub(crate) use answer;
+
+/// Entries of a machine's grant tables, as `pregrant loopback grants` counts them: all, those that
+/// are mapped or copied this moment, and of these those that have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Grants {
+    pub granted: u64,
+    pub in_use: u64,
+    pub ended: u64,
+}
+
+impl fmt::Display for Grants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { granted, in_use, ended } = self;
+        match granted {
+            0 => f.write_str("none"),
+            _ => write!(f, "{granted}, of which {in_use} are mapped or copied now, {ended} of them ended"),
+        }
+    }
+}
 
 /// The machine.
 pub struct Testbed {
@@ -66,6 +86,16 @@ impl Testbed {
     /// The toolstack's connection to xenstore: domain 0's.
     pub fn xs(&mut self) -> &mut Client<UnixTransport> {
         self.machine.xs()
+    }
+
+    /// Counts what all domains grant now.
+    pub fn grants(&self) -> Result<Grants> {
+        let rows = Control::connect(&machine::broker_socket(&self.dir.path))?.grants()?;
+        Ok(rows.iter().fold(Grants::default(), |sum, row| Grants {
+            granted: sum.granted + row.granted,
+            in_use: sum.in_use + row.in_use,
+            ended: sum.ended + row.ended,
+        }))
     }
 
     /// Makes a guest domain.

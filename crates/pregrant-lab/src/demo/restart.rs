@@ -18,9 +18,10 @@ use crate::process::report::{Arrival, Report};
 use crate::record::{Of, Pause, Record, Restart};
 use crate::stage::{self, DATA_LEN, Done, MTU, Stage, TRANSFER_BYTES};
 use crate::table::figure;
-use crate::testbed::answer;
+use crate::testbed::{Grants, answer};
 use pregrant::platform::Clock;
 use pregrant_host::MonotonicClock;
+use std::time::Duration;
 
 /// Width of a bucket of the timeline.
 const BUCKET_NS: u64 = 1_000_000;
@@ -30,6 +31,11 @@ const AFTER: u64 = 200;
 /// Buckets after the kill at most, whatever the machine does: a minute.
 const AFTER_MOST: u64 = 60_000;
 
+/// Longer than the pause, in which counting would take time of a core.
+const COUNT_EVERY: Duration = Duration::from_millis(20);
+/// So often: a process that takes up nothing says why at the transfer's end.
+const COUNTS: u32 = 100;
+
 /// The result.
 pub struct Restarted {
     done: Done,
@@ -38,6 +44,8 @@ pub struct Restarted {
     pause: Pause,
     /// The process that was killed, and its successor.
     pids: [u32; 2],
+    /// Before the kill, under the new process, and when the vifs are closed.
+    grants: [Grants; 3],
 }
 
 /// Begins a transfer, kills the backend when half of the bytes are there, starts another one, waits
@@ -46,14 +54,29 @@ pub fn play(stage: &mut Stage, undisturbed_s: f64) -> Result<Restarted> {
     stage.begin(Some(TRANSFER_BYTES / 2), || ())?;
     answer!(stage.server_report()?, Report::Reached(_) => ());
     let old = stage.back.pid();
+    let before = stage.testbed.grants()?;
     let killed_at_ns = MonotonicClock.now_ns();
     stage.back.kill()?;
     stage.back = stage::backend(&stage.testbed)?;
     stage.back.command(&ProcessCommand::Switch { vifs: 2, succeed: true })?;
     let pids = [old, stage.back.pid()];
+    let after = taken_up(stage, before)?;
     let done = stage.end()?;
     let pause = pause_of(&done, killed_at_ns)?;
-    Ok(Restarted { done, undisturbed_s, pause, pids })
+    Ok(Restarted { done, undisturbed_s, pause, pids, grants: [before, after, stage.testbed.grants()?] })
+}
+
+/// The grants when the new backend uses as many, or when guests have ended some.
+fn taken_up(stage: &Stage, before: Grants) -> Result<Grants> {
+    let mut now = Grants::default();
+    for _ in 0..COUNTS {
+        std::thread::sleep(COUNT_EVERY);
+        now = stage.testbed.grants()?;
+        if now == before || now.granted < before.granted {
+            break;
+        }
+    }
+    Ok(now)
 }
 
 fn pause_of(done: &Done, killed_at_ns: u64) -> Result<Pause> {
@@ -120,7 +143,7 @@ fn timeline(arrivals: [&[Arrival]; 2], killed_at_ns: u64, again_at_ns: u64) -> (
 impl Restarted {
     /// The act in words.
     pub fn lines(&self) -> Vec<String> {
-        let (pause, [old, new]) = (&self.pause, self.pids);
+        let (pause, [old, new], [before, after, end]) = (&self.pause, self.pids, self.grants);
         let ms = |ns: u64| figure(ns as f64 / 1e6);
         vec![
             format!("process {old} was killed (SIGKILL) when {} bytes had arrived", pause.bytes_before),
@@ -142,6 +165,8 @@ impl Restarted {
                 if pause.lost > 0 { ", which TCP sent again" } else { "" }
             ),
             self.done.summary(),
+            format!("grants before the kill: {before}"),
+            format!("grants under the new process: {after}; when the vifs are closed: {end}"),
             format!(
                 "the transfer took {:.2} s; without a kill, in act 3, {:.2} s",
                 self.done.sent.seconds, self.undisturbed_s
