@@ -1,12 +1,13 @@
 /*
- * What dom0 executes between two readings of the clock, and what Xen executes for it: a plugin for QEMU's emulator (TCG).
+ * What dom0 and guests execute between two readings of the clock, and what Xen executes for them: a plugin for QEMU's emulator (TCG).
  *
  *   translated   a block of instructions, once: it gets a counter, by its addresses and its length
  *   executed     each time: the counter of the one that runs is raised
  *   marked       an instruction that loads "PREGRANT" (domain_time does): what was counted is written to a file, and all is zero
  *
  * A line of the file is "ADDRESS WHOSE INSTRUCTIONS" of a block, WHOSE being `x` for Xen's while dom0 runs and `d` for dom0's
- * own, kernel and processes; a reading begins with a line "reading GUESTS NOBODYS", with the sums of these.
+ * own, kernel and processes, `y` and `g` the same of guests; a reading begins with a line "reading GUESTS NOBODYS", with the sums
+ * of these.
  *
  * Dom0 and a guest without a processor's help (PV) have the same addresses, and a plugin sees no registers. Who runs is known so: Xen
  * switches in `context_switch`, and what it executes from there on belongs to whom it switches to. That is no one if `idle_loop` follows,
@@ -167,8 +168,10 @@ static void marked(unsigned int cpu, void *data)
 			sums[owner] += b->times[owner] * b->length;
 	fprintf(out, "reading %" PRIu64 " %" PRIu64 "\n", sums[GUEST], sums[NO_ONE]);
 	for (struct block *b = newest; b; b = b->newer) {
-		if (b->times[DOM0])
-			fprintf(out, "%" PRIx64 " %c %" PRIu64 "\n", b->at, b->is_xen ? 'x' : 'd', b->times[DOM0] * b->length);
+		for (int owner = DOM0; owner <= GUEST; owner++)
+			if (b->times[owner])
+				fprintf(out, "%" PRIx64 " %c %" PRIu64 "\n", b->at, "xdyg"[(owner == GUEST) * 2 + !b->is_xen],
+					b->times[owner] * b->length);
 		memset(b->times, 0, sizeof b->times);
 	}
 	fflush(out);

@@ -130,6 +130,10 @@ rows() {
 
 # With --profile (xtask/src/rig/profile), on the console: the names of what dom0's kernel executes; where the program of our process is.
 names() { [ -z "$PROFILE" ] || awk '$2 ~ /^[tTwW]$/ { print $1, $3, $4 }' /proc/kallsyms | gzip | base64 | sed 's/^/RIG names /'; }
+# guest_names BY: of the modules of the guest that is measured, which has dom0's kernel.
+guest_names() {
+	[ -z "$PROFILE" ] || ask "$who" "awk '\$2 ~ /^[tTwW]\$/ && NF > 3 { print \$1, \$3, \$4 }' /proc/kallsyms | gzip | base64 | sed 's,^,RIG guest_names $1 ,'" || fail "$who says no names"
+}
 placed() { [ -z "$PROFILE" ] || echo "RIG placed $1 $(grep -m 1 ' r-xp .*/pregrant' "/proc/$BACK_PID/maps")"; }
 
 # decided BACK: rows of frames to the guest, on which programs decide.
@@ -194,6 +198,7 @@ moduled() {
 	ask two "insmod /rig/pregrant.ko path=$(echo $1 | tr + " ") && addresses 3 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || fail "the module does not connect"
 	meet two 3
 	[ "$2" = netback ] || placed "module/$1/$2"
+	guest_names "module/$1/$2"
 	rows "module/$1/$2"
 	decided "module/$1/$2"
 	ask two "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || fail "the module stays"
@@ -216,7 +221,10 @@ esac
 names
 for way in $WAYS; do
 	case $way in
-	netback) rows netback ;;
+	netback)
+		guest_names netback
+		rows netback
+		;;
 	front/*) fronted $(echo "${way#front/}" | tr / " ") ;;
 	module/*) moduled $(echo "${way#module/}" | tr / " ") ;;
 	map/*) taken "$way" "${way#map/}" --path map ;;

@@ -55,12 +55,12 @@ use std::time::Instant;
 use workspace::Workspace;
 
 const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | cargo xtask list
-       cargo xtask rig [NAME...] [--workers N,N] [--debian 12|13] [--guest-debian 12|13] [--dom0 pv|pvh] [--icount]
+       cargo xtask rig [NAME...] [--workers N,N] [--debian 12|13] [--guest-debian 11|12|13] [--dom0 pv|pvh] [--icount]
                        [--profile] [--set NAME=VALUE] | cargo xtask rig list
        cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
-       cargo xtask linux [selftest] [--headers DIR | --release 12|13] [--frames N]
+       cargo xtask linux [selftest] [--headers DIR | --release 11|12|13] [--frames N]
        cargo xtask package guest [--try 11|12|13]...
        cargo xtask messages [--rekey] | cargo xtask book";
 

@@ -112,18 +112,23 @@ pub(super) fn images(rig: &Rig<'_>) -> Images {
 /// A release, unpacked.
 struct Unpacked {
     release: &'static Release,
+    /// With its programs; or those of the release whose are used with its kernel.
     root: PathBuf,
-    /// Of its kernel.
+    xen: &'static str,
+    /// With its kernel.
+    kernel: PathBuf,
+    /// Of that.
     version: String,
 }
 
 impl Unpacked {
     fn of(rig: &Rig<'_>, release: &'static Release) -> Result<Self, String> {
-        let root = packages::root(rig, release);
-        let version = kernel_version(&root)?;
+        let kernel = packages::root(rig, release);
+        let version = kernel_version(&kernel)?;
         // The modules' tools read what this makes.
-        tool(Command::new("depmod").arg("-b").arg(&root).arg(&version))?;
-        Ok(Self { release, root, version })
+        tool(Command::new("depmod").arg("-b").arg(&kernel).arg(&version))?;
+        let programs = if release.is_kernel_alone() { rig.combination.dom0 } else { release };
+        Ok(Self { release, root: packages::root(rig, programs), xen: programs.xen, kernel, version })
     }
 }
 
@@ -264,14 +269,14 @@ pub(super) fn kernel_version(root: &Path) -> Result<String, String> {
 
 /// QEMU's multiboot loader wants Xen's 32-bit ELF.
 fn unpack_xen(of: &Unpacked, to: &Path) -> Result<(), String> {
-    let gz = of.root.join(format!("boot/xen-{}-amd64.gz", of.release.xen));
+    let gz = of.root.join(format!("boot/xen-{}-amd64.gz", of.xen));
     let bytes = tool_output(Command::new("gzip").arg("-dc").arg(&gz))?;
     fs::write(to, bytes).map_err(|e| at(to, e))
 }
 
 /// A kernel that is unpacked here boots seconds faster under emulation.
 fn unpack_kernel(of: &Unpacked, to: &Path) -> Result<(), String> {
-    let path = of.root.join("boot").join(format!("vmlinuz-{}", of.version));
+    let path = of.kernel.join("boot").join(format!("vmlinuz-{}", of.version));
     let image = fs::read(&path).map_err(|e| at(&path, e))?;
     let word =
         |at: usize| image.get(at..at + 4).and_then(|b| b.first_chunk::<4>()).map(|b| u32::from_le_bytes(*b));
@@ -331,7 +336,7 @@ impl<'a> Tree<'a> {
 
     fn xen_programs(&self, names: &[&str]) -> Result<(), String> {
         for name in names {
-            self.put_elf(&format!("usr/lib/xen-{}/bin/{name}", self.of.release.xen))?;
+            self.put_elf(&format!("usr/lib/xen-{}/bin/{name}", self.of.xen))?;
         }
         // Loaded by name, when a thread of xl ends.
         self.library("libgcc_s.so.1")
@@ -362,7 +367,7 @@ impl<'a> Tree<'a> {
     /// Kernel modules with those that they need; unpacked, as a kernel under emulation takes long
     /// for that.
     fn modules(&self, names: &[&str]) -> Result<(), String> {
-        let Unpacked { root, version, .. } = self.of;
+        let Unpacked { kernel: root, version, .. } = self.of;
         let mut files = BTreeSet::new();
         for name in names {
             let mut modprobe = Command::new("modprobe");

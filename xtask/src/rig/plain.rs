@@ -21,7 +21,7 @@ pub struct Plain {
 
 /// Where packages of a release come from: a sources.list(5), and its codename.
 pub fn sources(w: &Workspace, number: &str) -> Result<(String, &'static str), String> {
-    let release = Release::asked_for(number)?;
+    let release = Release::of_guests(number)?;
     Ok((sources_of(w, release.codename)?, release.codename))
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   number  codename   Xen    Linux   files
+//!   11      bullseye          5.10    a kernel for guests, whose programs are dom0's release's
 //!   12      bookworm   4.17   6.1     below /, /usr and /lib
 //!   13      trixie     4.20   6.12    all below /usr
 //! ```
@@ -29,6 +30,9 @@ pub(super) const RELEASES: [Release; 2] = [
         own: &["libaio1t64", "libext2fs2t64", "libssl3t64"],
     },
 ];
+
+/// One that guests have the kernel of.
+const KERNEL_ALONE: Release = Release { number: 11, codename: "bullseye", xen: "", own: &[] };
 
 /// Xen and its tools, and what dom0 and the guests use.
 const INSIDE: [&str; 24] = [
@@ -96,6 +100,17 @@ impl Release {
         Self::numbered(number).ok_or_else(|| format!("no Debian {number}; there are {}", Self::known()))
     }
 
+    /// The same, for guests.
+    pub(super) fn of_guests(number: &str) -> Result<&'static Self, String> {
+        let alone = (number == KERNEL_ALONE.number.to_string()).then_some(&KERNEL_ALONE);
+        alone.map_or_else(|| Self::asked_for(number), Ok)
+    }
+
+    /// Its programs are another one's.
+    pub(super) fn is_kernel_alone(&self) -> bool {
+        *self == KERNEL_ALONE
+    }
+
     /// The numbers of all.
     fn known() -> String {
         RELEASES.map(|release| release.number.to_string()).join(", ")
@@ -104,6 +119,9 @@ impl Release {
     /// All packages but the kernel's, which is named after its version.
     pub(super) fn packages(&self) -> Vec<String> {
         let xen = self.xen;
+        if self.is_kernel_alone() {
+            return Vec::new();
+        }
         let of_xen =
             [format!("xen-hypervisor-{xen}-amd64"), format!("xen-utils-{xen}"), format!("libxenmisc{xen}")];
         let lists = [&INSIDE[..], &MORE, &DISK, &SYSTEMD, self.own];
@@ -133,6 +151,8 @@ mod tests {
             assert_eq!(packages.iter().collect::<BTreeSet<_>>().len(), packages.len(), "one is named twice");
         }
         assert_eq!(Release::numbered("11"), None);
+        assert!(Release::of_guests("11").unwrap().packages().is_empty());
+        assert_eq!(Release::of_guests("13"), Release::asked_for("13"));
         assert_eq!(Release::numbered("trixie"), None);
     }
 

@@ -33,8 +33,10 @@ impl Selection {
                     let list = args.next().ok_or("--workers takes numbers: 1,2")?;
                     selection.workers = counts(list.split(',')).map_err(|e| format!("--workers: {e}"))?;
                 }
-                "--debian" => selection.combination.dom0 = release(arg, args.next())?,
-                "--guest-debian" => guests = Some(release(arg, args.next())?),
+                "--debian" => {
+                    selection.combination.dom0 = release(arg, args.next(), Release::asked_for)?;
+                }
+                "--guest-debian" => guests = Some(release(arg, args.next(), Release::of_guests)?),
                 "--dom0" => {
                     let kind = args.next().and_then(|kind| Kind::named(kind));
                     selection.combination.kind = kind.ok_or("--dom0 takes pv or pvh")?;
@@ -65,8 +67,12 @@ impl Selection {
     }
 }
 
-fn release(option: &str, number: Option<&&str>) -> Result<&'static Release, String> {
-    Release::asked_for(number.unwrap_or(&"?")).map_err(|e| format!("{option} takes a release's number: {e}"))
+fn release(
+    option: &str,
+    number: Option<&&str>,
+    find: fn(&str) -> Result<&'static Release, String>,
+) -> Result<&'static Release, String> {
+    find(number.unwrap_or(&"?")).map_err(|e| format!("{option} takes a release's number: {e}"))
 }
 
 /// Dom0's kernel passes such a word on to its first process, and that one to the scenarios.
@@ -132,6 +138,8 @@ mod tests {
             (13, 12, "-debian13-guests12".into())
         );
         assert_eq!(played(&["--guest-debian", "12", "--debian", "13"]).1, 12, "in any order");
+        assert_eq!(played(&["--guest-debian", "11"]), (12, 11, "-debian12-guests11".into()));
+        assert!(Selection::parse(&["--debian", "11"]).is_err());
         assert_eq!(played(&["--guest-debian", "13"]), (12, 13, "-debian12-guests13".into()));
         assert_eq!(played(&["--dom0", "pvh"]), (12, 12, "-debian12-pvh-guests12".into()));
     }

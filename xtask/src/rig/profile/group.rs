@@ -14,8 +14,10 @@ const REST: Group = "the kernel's rest";
 const XEN_REST: Group = "Xen's rest";
 
 /// Of a module, all.
-const MODULES: [(&str, Group); 11] = [
+const MODULES: [(&str, Group); 13] = [
     ("xen_netback", "netback"),
+    ("xen_netfront", "netfront"),
+    ("pregrant", "our module"),
     ("tun", "tun"),
     ("tap", "tun"),
     ("vhost", "vhost"),

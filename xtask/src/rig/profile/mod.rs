@@ -1,11 +1,11 @@
-//! `--profile`: which functions execute what scenario 32 counts, of Xen, dom0's kernel and our
-//! process.
+//! `--profile`: which functions execute what scenario 32 counts, of Xen, dom0's kernel, our
+//! process and the guest's kernel.
 //!
 //! ```text
 //!   domain_time, command, domain_time      a row is two of these, a short and a long one: four readings
 //!        |                    |
 //!   rig/profile/count.c                    QEMU's plugin: blocks that were executed since the last reading -> readings
-//!   the boot's log                         rows; names of dom0's kernel; where our process is
+//!   the boot's log                         rows; names of dom0's kernel, and of the guest's modules; where our process is
 //!   nm                                     names of Xen and of our program
 //!        = by function, the long run less the short one, for each frame that it had more -> groups -> tables.md, functions.tsv
 //! ```
@@ -60,6 +60,9 @@ pub(super) fn plugin(rig: &Rig<'_>, program: &Path) -> Result<String, String> {
     if rig.combination.kind != Kind::Pv {
         return Err("--profile tells dom0 from a guest only where dom0 is PV".into());
     }
+    if rig.combination.guests != rig.combination.dom0 {
+        return Err("--profile knows the names of a guest's kernel where it is dom0's".into());
+    }
     let kept = Kept::of(rig);
     fs::create_dir_all(&kept.dir).map_err(|e| at(&kept.dir, e))?;
     fs::copy(program, &kept.program).map_err(|e| at(program, e))?;
@@ -83,10 +86,15 @@ pub(super) fn tables(rig: &Rig<'_>) -> Result<(), String> {
     let Kept { dir, readings, log, program } = Kept::of(rig);
     let bytes = fs::read(&log).map_err(|e| at(&log, e))?;
     let said = Said::of(&String::from_utf8_lossy(&bytes));
+    let guests = said
+        .guest_names
+        .iter()
+        .map(|(by, packed)| names::of_guest(&said.names, packed).map(|symbols| (by.clone(), symbols)));
     let names = Names {
         xen: names::of_xen(rig)?,
         kernel: names::of_kernel(&said.names)?,
         ours: names::of_program(&program)?,
+        guests: guests.collect::<Result<_, String>>()?,
     };
     let places = said.places(&names::code(&program)?)?;
     let lines = BufReader::new(fs::File::open(&readings).map_err(|e| at(&readings, e))?);
@@ -107,7 +115,8 @@ fn count(
     names: &Names,
     places: &BTreeMap<String, (u64, u64)>,
 ) -> Result<Vec<Counted>, String> {
-    let mut counts = vec![BTreeMap::<(Group, &str), i64>::new(); rows.len()];
+    // Dom0's, and the guest's.
+    let mut counts = vec![[const { BTreeMap::<(Group, &str), i64>::new() }; 2]; rows.len()];
     let mut reading = 0;
     for line in lines.lines() {
         let line = line.map_err(|e| e.to_string())?;
@@ -128,20 +137,34 @@ fn count(
         let Some((row, counts)) = rows.get(at_row).zip(counts.get_mut(at_row)) else { continue };
         let wrong = || format!("what is {line:?}?");
         let at = u64::from_str_radix(first, 16).map_err(|_| wrong())?;
-        let is_xen = words.next() == Some("x");
+        let (is_xen, is_guests) = match words.next() {
+            Some("x") => (true, false),
+            Some("d") => (false, false),
+            Some("y") => (true, true),
+            Some("g") => (false, true),
+            _ => return Err(wrong()),
+        };
         let times: i64 = words.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
-        *counts.entry(names.find(at, is_xen, places.get(&row.by))).or_default() += sign * times;
+        let function = match is_guests {
+            true => names.find_guests(at, is_xen, &row.by),
+            false => names.find(at, is_xen, places.get(&row.by)),
+        };
+        *counts[usize::from(is_guests)].entry(function).or_default() += sign * times;
     }
     if rows.is_empty() || reading != rows.len() * READINGS {
         return Err(format!("{reading} readings for {} rows: each has {READINGS}", rows.len()));
     }
-    if let Some((row, _)) = rows.iter().zip(&counts).find(|(_, counts)| counts.is_empty()) {
+    if let Some((row, _)) = rows.iter().zip(&counts).find(|(_, [dom0s, _])| dom0s.is_empty()) {
         return Err(format!("{}, {}: nothing of dom0's: did the plugin see its switches?", row.by, row.what));
     }
-    let counted = rows.iter().zip(counts).map(|(row, counts)| {
+    let of = |row: Row, counts: BTreeMap<(Group, &str), i64>| {
         let a_frame =
             |((group, name), n): ((Group, &str), i64)| ((group, name.into()), n as f64 / row.frames);
-        Counted { row: row.clone(), functions: counts.into_iter().map(a_frame).collect() }
+        Counted { functions: counts.into_iter().map(a_frame).collect(), row }
+    };
+    let counted = rows.iter().zip(counts).flat_map(|(row, [dom0s, guests])| {
+        let guests = (!guests.is_empty()).then(|| of(row.of_guest(), guests));
+        std::iter::once(of(row.clone(), dom0s)).chain(guests)
     });
     Ok(counted.collect())
 }
@@ -158,14 +181,18 @@ mod tests {
             xen: symbols(&[(0xffff82d040200000, "x")]),
             kernel: symbols(&[(0xffffffff81000000, "k")]),
             ours: symbols(&[(0x10, "o")]),
+            guests: BTreeMap::from([("burst".to_string(), symbols(&[(0xffffffffc0000000, "g")]))]),
         };
         let places = BTreeMap::from([("burst".to_string(), (0x7000, 0x100))]);
         let lines = "reading 0 0\nffffffff81000000 d 99\nreading 0 0\nffffffff81000004 d 5\nreading 0 0\n\
-             reading 0 0\nffffffff81000008 d 25\nffff82d040200000 x 10\n7010 d 30\n8010 d 1\n";
+             reading 0 0\nffffffff81000008 d 25\nffff82d040200000 x 10\n7010 d 30\n\
+             8010 d 1\nffffffffc0000001 g 40\n";
         let rows = [row("a", "burst", 1.0)];
         let counted = count(lines.as_bytes(), &rows, &names, &places).unwrap();
         let of = |name: &str| counted[0].functions.iter().find(|((_, n), _)| n == name).map(|(_, n)| *n);
         assert_eq!(["k", "x", "o", group::OTHERS].map(of), [Some(2.0), Some(1.0), Some(3.0), Some(0.1)]);
+        let guests = counted[1].functions.iter().map(|((_, n), k)| (n.as_str(), *k)).collect::<Vec<_>>();
+        assert_eq!((counted[1].row.by.as_str(), guests), ("burst, the guest", vec![("g", 4.0)]));
         let short = lines.replacen("reading", "eading", 1);
         assert!(count(short.as_bytes(), &rows, &names, &places).is_err());
         let few = &lines[..lines.rfind("reading").unwrap()];

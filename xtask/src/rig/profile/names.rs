@@ -4,6 +4,7 @@
 use super::super::image::tool_output;
 use super::super::{Rig, packages};
 use super::group::{self, Group};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -38,14 +39,26 @@ impl Symbols {
     }
 }
 
-/// The programs in dom0, and below it.
+/// The programs in dom0, and below it; in guests.
 pub(super) struct Names {
     pub(super) xen: Symbols,
     pub(super) kernel: Symbols,
     pub(super) ours: Symbols,
+    /// With each kind of back.
+    pub(super) guests: BTreeMap<String, Symbols>,
 }
 
 impl Names {
+    /// A guest's, with that kind of back.
+    pub(super) fn find_guests(&self, at: u64, is_xen: bool, by: &str) -> (Group, &str) {
+        let symbols = match self.guests.get(by) {
+            _ if is_xen => &self.xen,
+            _ if at < PROCESSES_END => return (group::OTHERS, group::OTHERS),
+            guests => guests.unwrap_or(&self.kernel),
+        };
+        symbols.find(at).map_or((group::UNKNOWN, "?"), |symbol| (symbol.group, &symbol.name))
+    }
+
     /// Whose an instruction is; `base`: the address of our program, and its length.
     pub(super) fn find(&self, at: u64, is_xen: bool, base: Option<&(u64, u64)>) -> (Group, &str) {
         let (symbols, at) = match base {
@@ -95,25 +108,38 @@ pub(super) fn of_program(program: &Path) -> Result<Symbols, String> {
 /// Those of dom0's kernel, from lines "ADDRESS NAME", and the module in brackets if it is in one,
 /// that are packed by gzip, in base64.
 pub(super) fn of_kernel(packed: &str) -> Result<Symbols, String> {
-    let unpack = "base64 -d | gzip -dc";
+    let text = unpacked(packed).ok_or("dom0 did not print the names of its kernel, or not all")?;
+    Ok(Symbols::new(text.lines().filter_map(kernel_symbol)))
+}
+
+/// Of a guest with dom0's kernel, and modules of its own elsewhere.
+pub(super) fn of_guest(dom0s: &str, modules: &str) -> Result<Symbols, String> {
+    let (kernel, modules) = unpacked(dom0s)
+        .zip(unpacked(modules))
+        .ok_or("the guest did not print the names of its modules, or not all")?;
+    let without_modules = kernel.lines().filter(|line| !line.ends_with(']'));
+    Ok(Symbols::new(without_modules.chain(modules.lines()).filter_map(kernel_symbol)))
+}
+
+/// A line of /proc/kallsyms without its kind.
+fn kernel_symbol(line: &str) -> Option<(u64, String, Group)> {
+    let mut words = line.split_whitespace();
+    let at = u64::from_str_radix(words.next()?, 16).ok()?;
+    let (name, module) = (words.next()?, words.next().unwrap_or_default());
+    let shown = format!("{} {module}", group::plain(name)).trim_end().to_string();
+    Some((at, shown, group::of_kernel(name, module)))
+}
+
+fn unpacked(packed: &str) -> Option<String> {
     let mut shell = Command::new("sh");
-    shell.args(["-c", unpack]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = shell.spawn().map_err(|e| format!("{unpack}: {e}"))?;
-    let (mut to, packed) = (child.stdin.take().ok_or("a shell without input")?, packed.to_string());
+    shell.args(["-c", "base64 -d | gzip -dc"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = shell.spawn().ok()?;
+    let (mut to, packed) = (child.stdin.take()?, packed.to_string());
     let writer = std::thread::spawn(move || to.write_all(packed.as_bytes()));
-    let out = child.wait_with_output().map_err(|e| format!("{unpack}: {e}"))?;
+    let out = child.wait_with_output().ok()?;
     let written = writer.join().is_ok_and(|w| w.is_ok());
-    if !written || !out.status.success() || out.stdout.is_empty() {
-        return Err("dom0 did not print the names of its kernel, or not all".into());
-    }
-    let text = String::from_utf8_lossy(&out.stdout);
-    Ok(Symbols::new(text.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let at = u64::from_str_radix(words.next()?, 16).ok()?;
-        let (name, module) = (words.next()?, words.next().unwrap_or_default());
-        let shown = format!("{} {module}", group::plain(name)).trim_end().to_string();
-        Some((at, shown, group::of_kernel(name, module)))
-    })))
+    let is_whole = written && out.status.success() && !out.stdout.is_empty();
+    is_whole.then(|| String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
 /// Of nm's lines, those of code.
@@ -182,5 +208,9 @@ pub(super) mod tests {
         assert_eq!(name(0xffffffffc0000000), Some(("b [tun]", "tun")));
         assert!(of_kernel(&packed[..packed.len() / 2]).is_err());
         assert!(of_kernel("").is_err());
+        // printf 'ffffffffc0000000 c [x]\n' | gzip | base64
+        let of_guest = of_guest(packed, "H4sIAAAAAAACA0tLg4BkAwhQSFaIrojlAgAEsyIeFwAAAA==").unwrap();
+        let name = |at| of_guest.find(at).map(|symbol| symbol.name.as_str());
+        assert_eq!([0xffffffff81000010, 0xffffffffc0000000].map(name), [Some("a"), Some("c [x]")]);
     }
 }

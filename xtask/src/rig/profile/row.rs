@@ -3,11 +3,15 @@
 //! ```text
 //!   RIG note WHAT | BY | FRAMES | ...     a row, after its readings
 //!   RIG names BASE64                      names of dom0's kernel, a piece
+//!   RIG guest_names BY BASE64             of a guest's modules, a piece: its kernel is dom0's
 //!   RIG placed BY BEGIN-END r-xp OFFSET ... where our program's code is with this kind of back, as /proc/PID/maps has it
 //! ```
 
 use super::names::Code;
 use std::collections::BTreeMap;
+
+/// Behind the kind of back, in what a guest has executed.
+pub(super) const GUESTS: &str = ", the guest";
 
 /// A row of the scenario's.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +22,8 @@ pub(super) struct Row {
     pub(super) bytes_a_frame: f64,
     /// Of dom0, a frame, as Xen accounts for them.
     pub(super) accounted: f64,
+    /// The same of the guest; 0: its sender polled, and nothing was to be counted.
+    pub(super) accounted_guest: f64,
 }
 
 impl Row {
@@ -31,7 +37,13 @@ impl Row {
             frames: number(2)?,
             bytes_a_frame: number(3)?,
             accounted: number(4).filter(|_| fields.len() > 10)?,
+            accounted_guest: number(6)?,
         })
+    }
+
+    /// The guest's part of it.
+    pub(super) fn of_guest(&self) -> Self {
+        Self { by: format!("{}{GUESTS}", self.by), accounted: self.accounted_guest, ..self.clone() }
     }
 
     /// TCP's frames are longer at one than at another: it goes by the byte.
@@ -46,6 +58,8 @@ pub(super) struct Said {
     pub(super) rows: Vec<Row>,
     /// Of the kernel's functions: packed, in base64.
     pub(super) names: String,
+    /// Of a guest's modules with each kind of back: the same.
+    pub(super) guest_names: BTreeMap<String, String>,
     /// A line of /proc/PID/maps for each kind of back.
     code_maps: Vec<(String, String)>,
 }
@@ -58,6 +72,10 @@ impl Said {
             match word {
                 "note" => said.rows.extend(Row::parse(rest)),
                 "names" => said.names.push_str(rest),
+                "guest_names" => {
+                    let (by, piece) = rest.split_once(' ').unwrap_or((rest, ""));
+                    said.guest_names.entry(by.into()).or_default().push_str(piece.trim_end());
+                }
                 "placed" => {
                     said.code_maps.extend(rest.split_once(' ').map(|(by, map)| (by.into(), map.into())));
                 }
@@ -88,7 +106,14 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) fn row(what: &str, by: &str, bytes_a_frame: f64) -> Row {
-        Row { what: what.into(), by: by.into(), frames: 10.0, bytes_a_frame, accounted: 7.0 }
+        Row {
+            what: what.into(),
+            by: by.into(),
+            frames: 10.0,
+            bytes_a_frame,
+            accounted: 7.0,
+            accounted_guest: 3.0,
+        }
     }
 
     #[test]
@@ -96,10 +121,17 @@ pub(super) mod tests {
         let log = "1.00 RIG note what | by | frames | bytes a frame | dom0's | a | b | c | d | e | f | g\n\
              2.00 (XEN) x RIG note TCP to the guest | burst | 10 | 54000 | 90000 | 1.6 | 5 | 1 | 1 | 1 | 1 | 0\n\
              3.00 RIG placed burst 7f0000050000-7f0000090000 r-xp 00040000 00:02 7 /usr/bin/pregrant\n\
-             4.00 RIG note remark\n";
+             4.00 RIG note remark\n5.00 [two] RIG guest_names burst QUJD\n5.00 [two] RIG guest_names burst REVG\n";
         let said = Said::of(log);
-        let tcp = Row { bytes_a_frame: 54000.0, accounted: 90000.0, ..row("TCP to the guest", "burst", 0.0) };
+        let tcp = Row {
+            bytes_a_frame: 54000.0,
+            accounted: 90000.0,
+            accounted_guest: 5.0,
+            ..row("TCP to the guest", "burst", 0.0)
+        };
+        assert_eq!((tcp.of_guest().by.as_str(), tcp.of_guest().accounted), ("burst, the guest", 5.0));
         assert_eq!(said.rows, [tcp]);
+        assert_eq!(said.guest_names["burst"], "QUJDREVG");
         let places = said.places(&Code { offset: 0x40000, at: 0x41000, len: 0x800 }).unwrap();
         assert_eq!(places["burst"], (0x7f000000f000, 0x41800));
     }

@@ -1,7 +1,7 @@
 //! A profile's tables, in Markdown: by group for each kind of back, and by function for each row.
 
 use super::group::{self, Group};
-use super::row::Row;
+use super::row::{GUESTS, Row};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -59,12 +59,17 @@ pub(super) fn of_groups(rows: &[Counted]) -> String {
     text
 }
 
+/// The kind of back whose rows a row is compared with: netback, dom0's part or the guest's.
+fn beside(by: &str) -> String {
+    format!("{NETBACK}{}", if by.ends_with(GUESTS) { GUESTS } else { "" })
+}
+
 /// The rows of each other back, beside netback's.
 fn beside_netback(rows: &[Counted]) -> Vec<(&str, Vec<(&Counted, &Counted)>)> {
-    let others = backs(rows).into_iter().filter(|by| *by != NETBACK);
+    let others = backs(rows).into_iter().filter(|by| *by != beside(by));
     let pairs = others.map(|by| {
         let own = rows.iter().filter(|c| c.row.by == by);
-        let than = |own: &Counted| rows.iter().find(|c| c.row.by == NETBACK && c.row.what == own.row.what);
+        let than = |own: &Counted| rows.iter().find(|c| c.row.by == beside(by) && c.row.what == own.row.what);
         (by, own.filter_map(|own| Some((own, than(own)?))).collect())
     });
     pairs.filter(|(_, pairs): &(&str, Vec<_>)| !pairs.is_empty()).collect()
@@ -93,7 +98,7 @@ fn table(
         }
     }
     line("all that was counted", &sums);
-    line("Xen's account of dom0", &rows.iter().map(|c| accounted(c)).collect::<Vec<_>>());
+    line("Xen's account", &rows.iter().map(|c| accounted(c)).collect::<Vec<_>>());
     text.push('\n');
 }
 
@@ -101,9 +106,10 @@ fn table(
 /// those that execute most.
 pub(super) fn of_functions(rows: &[Counted]) -> String {
     let mut text = String::new();
-    for c in rows.iter().filter(|c| c.row.by != NETBACK || !rows.iter().any(|c| c.row.by != NETBACK)) {
+    let is_netback = |c: &Counted| c.row.by == beside(&c.row.by);
+    for c in rows.iter().filter(|c| !is_netback(c) || rows.iter().all(is_netback)) {
         let Row { by, what, .. } = &c.row;
-        let than = rows.iter().find(|c| c.row.by == NETBACK && c.row.what == *what && *by != NETBACK);
+        let than = rows.iter().find(|c| c.row.by == beside(by) && c.row.what == *what && *by != beside(by));
         let is_beside = than.is_some();
         let scale = than.map_or(1.0, |than| c.scale(than));
         // Each of either: ours, netback's.
@@ -152,9 +158,7 @@ mod tests {
         let counted =
             |row: Row, n: f64| Counted { row, functions: [((group::OTHERS, "f".into()), n)].into() };
         let rows = [counted(row("TCP", "netback", 100.0), 50.0), counted(row("TCP", "burst", 50.0), 30.0)];
-        assert!(
-            of_groups(&rows).ends_with("| all that was counted | 10 |\n| Xen's account of dom0 | 7 |\n\n")
-        );
+        assert!(of_groups(&rows).ends_with("| all that was counted | 10 |\n| Xen's account | 7 |\n\n"));
         assert!(of_functions(&rows).contains("| `f` | other processes | 50 | 60 | 10 |"));
         assert!(of_functions(&rows[..1]).contains("| `f` | other processes | 50 |"));
     }
