@@ -227,6 +227,7 @@ struct pregrant_received {
 	u16 slot, offset; /* and where that is */
 	size_t buffer_bytes;
 	unsigned int on_its_way; /* of the queue's */
+	bool has_tx; /* the netdev queue is locked */
 	bool sent, redirected;
 };
 struct sk_buff *pregrant_skb_alloc(struct napi_struct *napi, unsigned int len);
@@ -239,6 +240,7 @@ int pregrant_xdp_init(struct pregrant_queue *queue);
 void pregrant_xdp_free(struct pregrant_queue *queue);
 void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum);
 void pregrant_xdp_run(struct pregrant_received *received);
+void pregrant_xdp_run_last(struct pregrant_received *received);
 void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *skb);
 int pregrant_xdp_send_on(struct pregrant_received *received);
 void pregrant_xdp_flush(struct pregrant_received *received);

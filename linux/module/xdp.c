@@ -13,7 +13,8 @@
  * that they are. A large segment becomes an skb first and is cut; each piece is such a frame then.
  *
  * All is the poll's, within rcu_read_lock, but for what goes to TX. The netdev queue's lock is taken
- * for each of those: a redirect takes other queues' locks.
+ * with the first of those, and kept for the next until the poll has all frames: not over a redirect,
+ * which takes other queues' locks, nor when skbs go up.
  */
 #include <linux/bpf_trace.h>
 #include <linux/etherdevice.h>
@@ -245,20 +246,27 @@ int pregrant_xdp_send_on(struct pregrant_received *received)
 	return ret;
 }
 
+static void unlock_tx(struct pregrant_received *received)
+{
+	if (received->has_tx)
+		__netif_tx_unlock(txq_of(received->queue));
+	received->has_tx = false;
+}
+
 static bool send_back(struct pregrant_received *received, const struct xdp_buff *xdp)
 {
 	struct pregrant_queue *queue = received->queue;
-	struct netdev_queue *txq = txq_of(queue);
 	bool sent;
 
-	__netif_tx_lock(txq, smp_processor_id());
+	if (!received->has_tx)
+		__netif_tx_lock(txq_of(queue), smp_processor_id());
+	received->has_tx = true;
 	sent = pregrant_send_bytes(queue, xdp->data, xdp->data_end - xdp->data, received->csum);
-	__netif_tx_unlock(txq);
 	received->sent |= sent;
 	return sent;
 }
 
-/* The frame that was placed has all of its bytes. */
+/* The frame that was placed has all of its bytes. It may leave the netdev queue locked. */
 void pregrant_xdp_run(struct pregrant_received *received)
 {
 	struct pregrant_queue *queue = received->queue;
@@ -295,6 +303,7 @@ void pregrant_xdp_run(struct pregrant_received *received)
 		trace_xdp_exception(netdev, program, act);
 		return;
 	case XDP_REDIRECT:
+		unlock_tx(received);
 		if (!xdp_do_redirect(netdev, &xdp, program)) {
 			queue->xdp_page = NULL;
 			received->redirected = true;
@@ -313,6 +322,13 @@ void pregrant_xdp_run(struct pregrant_received *received)
 	}
 	trace_xdp_exception(netdev, program, act);
 	queue->xdp[PREGRANT_XDP_ABORTED]++;
+}
+
+/* The core has no more frames. */
+void pregrant_xdp_run_last(struct pregrant_received *received)
+{
+	pregrant_xdp_run(received);
+	unlock_tx(received);
 }
 
 /* A large segment, cut; what of it passes goes ahead of what came behind it. */
@@ -347,6 +363,7 @@ void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *s
 		skb_mark_not_on_list(segment);
 		consume_skb(segment);
 	}
+	unlock_tx(received);
 	skb_queue_splice_tail(&behind, &received->skbs);
 }
 
