@@ -7,6 +7,8 @@ FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
 # WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or module/PATH/WAY, the kernel
 # module of linux/ (WAY may be netback), with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
+# ROWS: some of them.
+ROWS=${ROWS:-from:to:tcp:requests}
 # PROGRAMS: XDP programs of rig/xdp.c for the module's guest, which a frame to it meets beside the stack, that drops it.
 PROGRAMS=$(echo "${PROGRAMS:-}" | tr : " ")
 # With the module, or OWN=1, the guest's own instructions count: its loop of orders, which polls ten times a second, rests,
@@ -110,22 +112,26 @@ row() {
 }
 # came: all of pktgen's, in the long run.
 came() { [ "$CAME" -ge "$_most" ] || fail "$_back, $_what: of $_most frames $CAME came"; }
-# rows BACK: all of them.
+# has KIND: whether such rows are wanted.
+has() { case ":$ROWS:" in *":$1:"*) ;; *) return 1 ;; esac; }
+# rows BACK: all of these.
 rows() {
 	# The first of a kind has caches to fill.
 	both_ways 50
-	for _bytes in 60 1514; do
+	! has from || for _bytes in 60 1514; do
 		row "$1" "$_bytes B from the guest" rx from $((${OWN:-0} * 200)) $((FRAMES + ${OWN:-0} * 200)) $_bytes
 		came
 	done
-	for _bytes in 60 1514; do
+	! has to || for _bytes in 60 1514; do
 		row "$1" "$_bytes B to the guest" tx to 200 $((FRAMES + 200)) $_bytes
 		came
 	done
 	echo rem_device_all > /proc/net/pktgen/kpktgend_0
-	row "$1" "TCP from the guest" rx tcp_from 4 $((MBYTES + 4))
-	row "$1" "TCP to the guest" tx tcp_to 4 $((MBYTES + 4))
-	row "$1" "request and response" rx both_ways 50 $((PINGS + 50))
+	if has tcp; then
+		row "$1" "TCP from the guest" rx tcp_from 4 $((MBYTES + 4))
+		row "$1" "TCP to the guest" tx tcp_to 4 $((MBYTES + 4))
+	fi
+	! has requests || row "$1" "request and response" rx both_ways 50 $((PINGS + 50))
 }
 
 # With --profile (xtask/src/rig/profile), on the console: the names of what dom0's kernel executes; where the program of our process is.
@@ -145,7 +151,7 @@ decided() {
 			came
 		done
 		echo rem_device_all > /proc/net/pktgen/kpktgend_0
-		if [ "$_program" = pass ]; then
+		if [ "$_program" = pass ] && has tcp; then
 			row "$1" "TCP from the guest, XDP pass" rx tcp_from 4 $((MBYTES + 4))
 			row "$1" "TCP to the guest, XDP pass" tx tcp_to 4 $((MBYTES + 4))
 		fi

@@ -37,7 +37,7 @@ pub(super) fn newest(root: &Path) -> Result<PathBuf, String> {
     // Not all releases have all of it below `usr`.
     let places = ["usr/lib/modules", "lib/modules"].map(|place| root.join(place));
     let modules = places.iter().find(|place| place.exists()).unwrap_or(&places[0]);
-    let kernels = std::fs::read_dir(&modules).map_err(|e| format!("{}: {e}", modules.display()))?;
+    let kernels = std::fs::read_dir(modules).map_err(|e| format!("{}: {e}", modules.display()))?;
     let mut built: Vec<PathBuf> = kernels.flatten().map(|k| k.path().join("build")).collect();
     built.retain(|build| build.is_symlink() || build.is_dir());
     built.sort_by_cached_key(|build| numbers(&build.to_string_lossy()));
