@@ -18,6 +18,7 @@ use crate::record::repeats::Repeats;
 use crate::record::{Net, Of, Record, WorkingSet};
 use crate::table::{Table, figure, or_dash};
 use crate::usage::{Given, Usage};
+use pregrant::net::batch::Thresholds;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::CacheMode;
 use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
@@ -38,6 +39,8 @@ use std::collections::BTreeMap;
   pregrant bench net --path copy --dir rx --size 1500 --mode event --rx-coalesce off,32,load
   pregrant bench net --path map,persistent --dir tx --size 1500 --look --queues 2 --workers 1,2
   pregrant bench net --path copy,staging,staging+copy,staging+map --dir tx --size 256,260 --look
+  pregrant bench net --path map --dir tx --size 1500 --look --copy-below 128,2048
+  pregrant bench net --path staging --dir rx --size 1500 --data-len 2048 --rx-only
 
 Frames/s are those that arrived, in the time between two marks; lost is sent minus received by number.
 A row whose untimed burst comes with a wrong byte fails.
@@ -62,6 +65,18 @@ pub struct NetArgs {
     /// Bytes of a frame that fit a staging buffer: 64, 128, 256, 2048, 4096 or 65535
     #[arg(long, default_value_t = 256, value_parser = data_len)]
     pub data_len: u32,
+    /// The same for TX alone
+    #[arg(long, value_parser = data_len, conflicts_with = "rx_only")]
+    pub tx_data_len: Option<u32>,
+    /// The same for RX alone
+    #[arg(long, value_parser = data_len)]
+    pub rx_data_len: Option<u32>,
+    /// Staging buffers for RX alone
+    #[arg(long)]
+    pub rx_only: bool,
+    /// With `map`: frames of no more bytes are copied, with commas between the numbers
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = [Thresholds::USUAL.copy_below], value_parser = clap::value_parser!(u32).range(i64::from(Thresholds::LEAST)..=65535))]
+    pub copy_below: Vec<u32>,
     /// Buffers of each direction and queue, by staging, or pages, by persistent, gref-mapping and
     /// foreign, with commas between them; as many as the ring has slots, 256, at least
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [RING_SLOTS], value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
@@ -282,6 +297,12 @@ impl Row {
         NetPath { path: self.path, rest: self.rest() }.name()
     }
 
+    /// Staging's data length the other way, where it is another; 0: no buffers.
+    fn other_data_len(&self) -> Option<u32> {
+        let [tx, rx] = self.data_lens?;
+        Some(if self.dir == Dir::Tx { rx } else { tx }.unwrap_or(0))
+    }
+
     /// Measures it once more.
     pub fn measure(
         &mut self,
@@ -312,6 +333,8 @@ impl Row {
             look: self.look.then_some(true),
             rx: (self.rx != RxWay::Copy).then(|| self.rx.name().into()),
             rx_head: Some(self.rx_head as u32).filter(|head| *head != RX_HEAD_BYTES as u32),
+            other_data_len: self.other_data_len(),
+            copy_below: Some(self.copy_below).filter(|bytes| *bytes != Thresholds::USUAL.copy_below),
             grant_copy_bytes: guest.spent.ops.plus(&back.spent.ops).grant_copy_bytes,
             set: None,
         };
@@ -375,10 +398,18 @@ impl NetArgs {
     /// Refuses what would have no effect.
     fn check(&self, given: &Given) -> std::result::Result<(), Usage> {
         if !self.path.iter().any(|path| path.path == PathName::Staging) {
-            given.refuse("data-len", "no path that is measured has staging buffers")?;
+            ["data-len", "tx-data-len", "rx-data-len", "rx-only"].into_iter().try_for_each(|option| {
+                given.refuse(option, "no path that is measured has staging buffers")
+            })?;
         }
         if !self.path.iter().any(|path| has_buffers(path.path)) {
             given.refuse("buffers", "no path that is measured has a pool of buffers or pages")?;
+        }
+        if !self.path.iter().any(|path| path.serves(Dir::Tx) && !path.serves(Dir::Rx)) {
+            given.refuse("copy-below", "no path that is measured maps frames")?;
+        }
+        if !self.look {
+            given.refuse("copy-below", "without --look no path maps frames")?;
         }
         if !self.dir.contains(&Dir::Tx) {
             ["look", "tx"].into_iter().try_for_each(|option| given.refuse(option, "it is for --dir tx"))?;
@@ -403,6 +434,18 @@ impl NetArgs {
             given.refuse("rx-coalesce", "a guest that polls asks for no events (--mode event)")?;
         }
         Ok(())
+    }
+
+    /// Staging's data lengths, where the directions differ.
+    fn data_lens(&self) -> Option<[Option<u32>; 2]> {
+        let [tx, rx] = [self.tx_data_len, self.rx_data_len].map(|len| len.unwrap_or(self.data_len));
+        (self.rx_only || tx != rx).then_some([(!self.rx_only).then_some(tx), Some(rx)])
+    }
+
+    /// That of a direction.
+    fn data_len_of(&self, dir: Dir) -> u32 {
+        let of = if dir == Dir::Tx { self.tx_data_len } else { self.rx_data_len };
+        of.unwrap_or(self.data_len)
     }
 }
 
@@ -439,7 +482,10 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     let mut rows = Vec::new();
     for &size in &args.size {
         for &dir in &args.dir {
-            for &NetPath { path, rest } in args.path.iter().filter(|path| path.serves(dir)) {
+            let is_measured = |path: &&NetPath| {
+                path.serves(dir) && !(args.rx_only && dir == Dir::Tx && path.path == PathName::Staging)
+            };
+            for &NetPath { path, rest } in args.path.iter().filter(is_measured) {
                 let look = args.look && dir == Dir::Tx;
                 let buffers = if has_buffers(path) { &args.buffers[..] } else { &[0] };
                 let in_pages = dir == Dir::Rx && NetPath::of(path).comes_in_pages();
@@ -454,8 +500,11 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
                             rx_coalescing,
                             rest: rest.unwrap_or(path),
                             heads: rest.is_some(),
-                            ..Row::new(path, dir, size as usize, args.data_len).case
+                            data_lens: args.data_lens().filter(|_| path == PathName::Staging),
+                            ..Row::new(path, dir, size as usize, args.data_len_of(dir)).case
                         };
+                        let maps = [path, case.rest].contains(&PathName::Map);
+                        let below = if maps { &args.copy_below[..] } else { &[Thresholds::USUAL.copy_below] };
                         let counts = sources(args, dir, path).into_iter().flat_map(|own| {
                             let counts = if own.is_some() { [RING_SLOTS].iter() } else { buffers.iter() };
                             counts.flat_map(move |&n| args.burst.iter().map(move |&burst| (own, n, burst)))
@@ -469,9 +518,10 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
                                 burst: burst as usize,
                                 ..case.clone()
                             };
-                            rows.extend(args.workers.iter().map(|&workers| Row {
+                            let each = below.iter().flat_map(|&b| args.workers.iter().map(move |&w| (b, w)));
+                            rows.extend(each.map(|(copy_below, workers)| Row {
                                 workers: workers.into(),
-                                ..Row::of("net", case.clone())
+                                ..Row::of("net", Case { copy_below, ..case.clone() })
                             }));
                         }
                     }
@@ -484,6 +534,9 @@ fn measure(args: &NetArgs, run: &mut Run) -> Result<()> {
     }
     for path in args.path.iter().filter(|path| !path.serves(Dir::Tx) && args.dir.contains(&Dir::Tx)) {
         eprintln!("pregrant: the path {path} serves RX alone: its rows for tx are left out");
+    }
+    if args.rx_only && args.dir.contains(&Dir::Tx) {
+        eprintln!("pregrant: with --rx-only TX has no staging buffers: its rows by staging are left out");
     }
     let by_reference = args.rx.contains(&RxWay::Reference) && args.dir.contains(&Dir::Rx);
     for path in args.path.iter().filter(|path| by_reference && path.serves(Dir::Rx) && !path.comes_in_pages())
@@ -549,7 +602,14 @@ fn table(rows: &[Row]) -> Table {
             other => format!("{}, {other}", row.dir),
         })
         .right("size B", |row| row.size)
-        .right("data len", |row| or_dash(row.data_len))
+        .right("data len", |row| match (row.data_len, row.other_data_len()) {
+            (Some(len), Some(0)) => format!("{len} ({} alone)", row.dir),
+            (Some(len), Some(other)) => format!("{len} (other way {other})"),
+            (len, _) => or_dash(len),
+        })
+        .right("copy below", |row| {
+            or_dash(Some(row.copy_below).filter(|_| [row.path, row.case.rest].contains(&PathName::Map)))
+        })
         .right("burst", |row| row.burst)
         .right("coalesced", |row| row.rx_coalescing)
         .right("buffers", |row| or_dash(Some(row.staging_buffers).filter(|n| *n > 0)))

@@ -325,6 +325,7 @@ impl Host {
             let VifConfig { features, paths, .. } = &mut net.config.vif;
             (features.staging.max_pages, features.mapped_pages) = (STAGING_PAGES, 2 * case.staging_buffers);
             paths.gref_mapping = case.gref_pages.unwrap_or(DEFAULT_LIMIT.max(2 * pages));
+            paths.thresholds.copy_below = case.copy_below;
             paths.persistent = persistent::DEFAULT_LIMIT.max(pages);
         }
         let mut played = Played::default();

@@ -116,6 +116,10 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
 /// One case, from connect to close.
 fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     let mut config = config(case.path, case.data_len, case.queues);
+    if let Some(lens) = case.data_lens {
+        let [tx, rx] = lens.map(|len| len.and_then(DataLen::new));
+        config.staging = Buffers::of(tx, rx);
+    }
     config.staging.sent_on = case.rx == RxWay::SendOn;
     config.pages = if case.staging_buffers > RING_SLOTS { case.staging_buffers } else { 0 };
     config.staging.buffers = config.pages;
@@ -132,7 +136,12 @@ fn case_of(args: &ProcessArgs, case: &Case) -> Result<Played> {
     guest.set_rx_coalescing(case.rx_coalescing);
     let staged = guest.vif().staging_accepted(0);
     let buffers = guest.vif().queue(0).map_or((0, 0), FrontQueue::staging_buffers);
-    if staged && buffers.0.min(buffers.1) < case.staging_buffers {
+    let fewest = match case.dir {
+        Dir::Tx => buffers.0,
+        Dir::Rx => buffers.1,
+        Dir::Echo => buffers.0.min(buffers.1),
+    };
+    if staged && fewest < case.staging_buffers {
         return Err(format!(
             "{} staging buffers were asked for, and {buffers:?} are there",
             case.staging_buffers

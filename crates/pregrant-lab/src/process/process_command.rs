@@ -4,6 +4,7 @@
 use super::disks::disks_command::DisksCommand;
 use crate::choice::named;
 use pregrant::blk::path::PathName as DiskPath;
+use pregrant::net::batch::Thresholds;
 use pregrant::net::front::lent::RX_HEAD_BYTES;
 use pregrant::net::path::PathName;
 use pregrant_host::drivers::{Mode, Placement, RxCoalescing, RxContext};
@@ -137,6 +138,10 @@ pub struct Case {
     pub path: PathName,
     /// Staging's data length for both directions, when the path is `staging`.
     pub data_len: Option<u32>,
+    /// Its data lengths of TX and RX, where they differ; None: no buffers.
+    pub data_lens: Option<[Option<u32>; 2]>,
+    /// `map` copies frames of no more bytes.
+    pub copy_below: u32,
     /// Staging buffers of each direction and queue, where more than the ring has slots.
     pub staging_buffers: u32,
     /// The path for frames that no other path serves, or their rests.
@@ -183,6 +188,8 @@ impl Case {
             mode: Mode::Adaptive,
             path,
             data_len: None,
+            data_lens: None,
+            copy_below: Thresholds::USUAL.copy_below,
             staging_buffers: 0,
             rest: path,
             heads: false,

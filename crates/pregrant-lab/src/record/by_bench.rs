@@ -77,6 +77,10 @@ kinds! {
         /// Bytes of a frame by reference that were copied at first, where those are not the usual
         /// 256.
         rx_head: u32,
+        /// Staging's data length the other way, where it differs; 0: no buffers (`--rx-only`).
+        other_data_len: u32,
+        /// Frames of no more bytes are copied by `map`, where that is not the usual 128.
+        copy_below: u32,
     }
     /// `bench limit`.
     limit: Limit {
