@@ -148,6 +148,68 @@ fn a_receiver_without_slots_holds_up_no_sender() {
     b.close();
 }
 
+/// Long frames in pages begin a page of the switch's memory each; a few of them take less than half
+/// of it.
+#[test]
+fn gaps_between_a_few_frames_take_nothing_from_who_gets_them() {
+    for (together, len) in [(1, 4200), (2, 4200), (3, 9000), (3, 13_000)] {
+        let switch = Switch::new();
+        let way = Way::Persistent(256);
+        let (mut a, mut b) = (Sender::new(&switch, 1, way), Receiver::new(&switch, 2, way, ALL));
+        b.turn();
+        let frames: Vec<_> = (0..together).map(|k| frame(1, 2, len, k)).collect();
+        for _ in 0..400 {
+            assert_eq!(a.send(&frames), frames.len());
+            a.turn();
+            b.turn();
+            a.turn();
+        }
+        // Half of the time their pages are not mapped, or nothing is asked.
+        let lent = b.port.stats().rx_lent;
+        assert!(lent > 100 * u64::from(together), "{lent} of {together} times 400 of {len} bytes");
+        a.close();
+        b.close();
+    }
+}
+
+/// As with a worker of its own, its sender is always ahead: it is lent to as soon as it takes
+/// frames.
+#[test]
+fn a_receiver_that_stood_once_and_never_has_all_is_lent_to_again() {
+    let switch = lending();
+    let (mut a, mut b, frames) = pair(&switch);
+    let mut sent = 0;
+    let mut send = |a: &mut Sender| {
+        assert_eq!(a.send(&frames), 4);
+        while a.turn() {}
+        sent += 4;
+    };
+    while b.ends.front.has_free() || b.poll() {
+        b.post();
+    }
+    while b.ends.back.waiting() == 0 {
+        send(&mut a);
+        b.poll();
+    }
+    b.poll();
+    (0..3).for_each(|_| send(&mut a));
+    let lent = b.port.stats().rx_lent;
+    for _ in 0..100 {
+        send(&mut a);
+        b.recv();
+        b.post();
+        b.poll();
+        assert!(b.port.has_frames(), "it has all");
+    }
+    assert!(b.port.stats().rx_lent > lent, "{lent} before it stood");
+    b.turn();
+    a.turn();
+    let all: Vec<_> = frames.iter().cycle().take(sent).cloned().collect();
+    assert_same(&b.got, &all);
+    a.close();
+    b.close();
+}
+
 /// Its pages go at once, and its frames arrive all the same.
 #[test]
 fn a_sender_that_ends_takes_its_pages_along() {

@@ -17,8 +17,9 @@
 //!
 //! Payload is lent to a reader that is at work: it copies it in the round in which it takes the
 //! mail. One whose guest has no slots [stands](Incoming::stand): what was lent is made private at
-//! once, and nothing is lent to it before it has read all. A port that no one reads, since its vif
-//! is not connected yet, does not take any.
+//! once, and nothing is lent to it before it has read all, or [`LENDS_AGAIN`] bursts without
+//! standing: with a worker of its own its sender may always be a burst ahead. A port that no one
+//! reads, since its vif is not connected yet, does not take any.
 //!
 //! What a guest may do: take no frames. That fills its own queue.
 
@@ -35,6 +36,9 @@ pub const QUEUE_BYTES: usize = 512 * 1024;
 const MAILBOX_SLOTS: usize = QUEUE_BYTES / super::mail::MAIL_BYTES_MIN;
 /// Spent mail that may wait for its worker.
 pub const SPENT_MAX: usize = 8;
+
+/// Bursts that a guest takes without standing before it is lent to, though more wait.
+const LENDS_AGAIN: u32 = 16;
 
 /// The part of a queue that senders share.
 #[derive(Default)]
@@ -153,6 +157,8 @@ pub struct Incoming {
     moved: Option<(usize, Box<Mail>)>,
     /// Mail that was taken out to be made private, and whose; the oldest first.
     early: VecDeque<(usize, Box<Mail>)>,
+    /// Bursts since it stood.
+    taken: u32,
     has_waker: bool,
 }
 
@@ -165,6 +171,7 @@ impl Incoming {
             current: None,
             moved: None,
             early: VecDeque::new(),
+            taken: 0,
             has_waker: false,
         }
     }
@@ -232,8 +239,10 @@ impl Incoming {
         if n > 0 && self.has_waker {
             self.inbox.waiting.end();
         }
-        // What was behind is read: the guest takes frames.
-        if self.current.is_none() && self.early.is_empty() && !self.has_mail() {
+        self.taken = self.taken.saturating_add(u32::from(n > 0));
+        // The guest takes frames.
+        let has_all = self.current.is_none() && self.early.is_empty() && !self.has_mail();
+        if has_all || self.taken >= LENDS_AGAIN {
             self.inbox.takes_lent.store(into.takes_lent(), Ordering::Relaxed);
         }
         n
@@ -245,6 +254,7 @@ impl Incoming {
 
     /// The guest takes no frames at present: makes what is lent private, and has no more lent.
     pub fn stand(&mut self) {
+        self.taken = 0;
         if !self.inbox.takes_lent.swap(false, Ordering::Relaxed) {
             return;
         }

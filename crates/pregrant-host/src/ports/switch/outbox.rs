@@ -12,9 +12,10 @@
 //! recalled, and filled up; where mail was too small it is four times as large, up to 64 KiB. So
 //! its memory is filled well, however small the bursts are.
 //!
-//! Who gets the memory pays for all of it, so it goes to no one whose frames take less than half;
-//! they are copied for such a one, into mail of their size. It is not given to two: each could hold
-//! all of it, and write what the other reads.
+//! Who gets the memory pays for all of it, so it goes to no one whose frames take less than half of
+//! the burst, or a quarter of the memory: long frames begin pages, with gaps between. They are
+//! copied for such a one, into mail of their size. It is not given to two: each could hold all of
+//! it, and write what the other reads.
 //!
 //! Invariants: an outbox has a lock, taken once a burst by the one worker that has its number.
 //! Ports that no one gave to a worker have one in common, and may wait for one another. Each
@@ -526,10 +527,13 @@ impl Outbox {
         }
     }
 
-    /// Who gets memory of `size` bytes: whose frames take half of it and more, if all go there as
-    /// they are.
+    /// Who gets memory of `size` bytes: whose frames take half of the burst and more, gaps
+    /// included, and a quarter of the memory, if all go there as they are.
     fn winner(&self, size: usize, shares: &Shares, descs: &[FrameDesc], ways: &[Way]) -> Option<Dest> {
-        let dest = shares.of.iter().flatten().find(|share| (share.bytes + shares.all) * 2 >= size)?.dest;
+        let (first, last) = (descs.first()?, descs.last()?);
+        let burst = (last.at + last.len).saturating_sub(first.at) as usize;
+        let least = burst.max(size / 2);
+        let dest = shares.of.iter().flatten().find(|share| (share.bytes + shares.all) * 2 >= least)?.dest;
         let caps = self.to.get(usize::from(dest.port))?.as_ref()?.vif.caps;
         let goes_there = |way: Way| way == Way::To(dest) || way == Way::All;
         let mut all = descs.iter().zip(ways).filter(|(_, way)| goes_there(**way));
