@@ -24,13 +24,14 @@ const ALL: Offloads = Offloads { csum: true, gso: true };
 /// Of each repeat, with one copy and with two.
 const TIME: Duration = Duration::from_millis(100);
 
-/// Nanoseconds a frame: of all, and of the back while it had something to do; and the share of
-/// frames that were lent.
+/// Nanoseconds a frame: of all, and of the back while it had something to do; the share of frames
+/// that were lent, and of the back's turns in which frames wait for the receiver's slots.
 #[derive(Clone, Copy, Default)]
 struct Rate {
     all: f64,
     back: f64,
     lent: f64,
+    waits: f64,
 }
 
 /// Both guests and the back in one thread, or the back in another.
@@ -51,14 +52,18 @@ fn measure(len: usize, lend_above: u32, threads: bool) -> Rate {
     let (mut send, mut recv) = (a.front, b.front);
     let [host_a, host_b] = [&rigs[0], &rigs[1]].map(|rig| rig.host.clone());
     let (mut scratch, control, mut back_ns) = (Arena::new(), SharedControl::default(), 0);
+    let (mut turns, mut waits) = (0u32, 0u32);
     let mut back = || {
         let started = Instant::now();
         let sent = tx.poll(&host_a, GUEST, &a.back_chan, &mut from, &mut scratch, &control).unwrap();
         let came = rx.poll(&host_b, GUEST, &b.back_chan, &mut to, &control).unwrap();
-        if [sent, came].contains(&Polled::More) {
+        let works = [sent, came].contains(&Polled::More);
+        if works {
             back_ns += started.elapsed().as_nanos() as u64;
         }
-        (back_ns, rx.stats().frames, to.stats().rx_lent)
+        turns += u32::from(works || rx.waiting() > 0);
+        waits += u32::from(rx.waiting() > 0);
+        (back_ns, rx.stats().frames, to.stats().rx_lent, f64::from(waits) / f64::from(turns.max(1)))
     };
     let (mut out, mut into) = (Arena::new(), Arena::new());
     while out.push(&frame, Offload::NONE) {}
@@ -70,7 +75,7 @@ fn measure(len: usize, lend_above: u32, threads: bool) -> Rate {
         recv.post(&rigs[1].guest, &b.front_chan).unwrap();
     };
     let (is_over, started) = (AtomicBool::new(false), Instant::now());
-    let mut came = (0, 0, 0);
+    let mut came = (0, 0, 0, 0.0);
     if threads {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -92,7 +97,7 @@ fn measure(len: usize, lend_above: u32, threads: bool) -> Rate {
         }
     }
     let (all, n) = (started.elapsed().as_nanos() as f64, came.1.max(1) as f64);
-    Rate { all: all / n, back: came.0 as f64 / n, lent: came.2 as f64 / n }
+    Rate { all: all / n, back: came.0 as f64 / n, lent: came.2 as f64 / n, waits: came.3 }
 }
 
 fn median(of: &mut [f64]) -> f64 {
@@ -109,7 +114,7 @@ fn main() {
             .collect();
         let of = |which: fn(&[Rate; 2]) -> f64| median(&mut pairs.iter().map(which).collect::<Vec<_>>());
         println!(
-            "{len} bytes: two copies {:.0} ns a frame ({:.0} of the back), one copy {:.0} ({:.0}); two to one {:.2} ({:.2}); lent {:.2}",
+            "{len} bytes: two copies {:.0} ns a frame ({:.0} of the back), one copy {:.0} ({:.0}); two to one {:.2} ({:.2}); lent {:.2}, waits {:.2}",
             of(|p| p[0].all),
             of(|p| p[0].back),
             of(|p| p[1].all),
@@ -117,6 +122,7 @@ fn main() {
             of(|p| p[0].all / p[1].all),
             of(|p| p[0].back / p[1].back),
             of(|p| p[1].lent),
+            of(|p| p[1].waits),
         );
     }
 }
