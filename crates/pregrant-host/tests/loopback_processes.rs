@@ -4,6 +4,7 @@
 //! The binary starts itself as `child ROLE PATH`; a child says `ready` (and what the test needs to
 //! know) on its standard output and goes on when it reads a line. Tests run one after the other.
 
+mod one_by_one;
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
@@ -12,7 +13,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use pregrant_host::loopback::{
-    Audit, Broker, Control, DomainSpec, GrantSummary, Hooks, Loopback, LoopbackError, ProcessCounts,
+    Audit, Broker, Control, DomainSpec, GrantSummary, Hooks, Loopback, LoopbackError,
 };
 use skip::skip;
 use std::io::{BufRead, BufReader, Write};
@@ -43,17 +44,11 @@ fn main() {
         ("copies_work_where_process_vm_is_forbidden", copies_work_where_process_vm_is_forbidden),
         ("the_broker_is_reached_by_path", the_broker_is_reached_by_path),
     ];
-    let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
-    let before = ProcessCounts::now().unwrap();
-    let mut passed = 0;
-    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
-        println!("test {name} ...");
-        test();
-        assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
-        println!("test {name} ... ok");
-        passed += 1;
-    }
-    println!("{passed} passed, 0 failed");
+    one_by_one::run(
+        tests.iter().map(|(name, test)| (name.to_string(), test as &dyn Fn())).collect(),
+        one_by_one::Leaves::Nothing,
+        || {},
+    );
 }
 
 /// A broker with domain 0 and a driver domain, on a socket of its own.

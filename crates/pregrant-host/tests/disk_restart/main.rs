@@ -8,6 +8,8 @@
 mod back;
 mod closing;
 mod guest;
+#[path = "../one_by_one/mod.rs"]
+mod one_by_one;
 #[path = "../processes/mod.rs"]
 mod processes;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
@@ -21,7 +23,6 @@ use pregrant::blk::front::FrontConfig;
 use pregrant_host::drivers::blk::front::shared_disk::{DiskOp, Interrupt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::{Image, World};
 
@@ -80,33 +81,8 @@ fn main() {
         ("a_guest_that_dies_leaves_nothing_mapped", a_guest_that_dies_leaves_nothing_mapped),
         ("the_end_of_the_loop_is_not_slept_over", guest::the_end_of_the_loop_is_not_slept_over),
     ];
-    let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
-    std::thread::spawn(watch);
-    let mut passed = 0;
-    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
-        println!("test {name} ...");
-        BEATS.fetch_add(1, Ordering::Relaxed);
-        test();
-        println!("test {name} ... ok");
-        passed += 1;
-    }
-    println!("{passed} passed, 0 failed");
-}
-
-static BEATS: AtomicU64 = AtomicU64::new(0);
-
-/// Ends the whole run when a test stands still.
-fn watch() {
-    let mut last = 0;
-    loop {
-        std::thread::sleep(Duration::from_secs(200));
-        let now = BEATS.load(Ordering::Relaxed);
-        if now == last {
-            eprintln!("watchdog: a test hangs; the name printed last is the one");
-            std::process::exit(101);
-        }
-        last = now;
-    }
+    let tests = tests.iter().map(|(name, test)| (name.to_string(), test as &dyn Fn()));
+    one_by_one::run(tests.collect(), one_by_one::Leaves::Anything, || {});
 }
 
 /// Several threads write, read and flush, each its part, while `meanwhile` has its way with the

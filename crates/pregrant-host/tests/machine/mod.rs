@@ -13,6 +13,8 @@ pub mod log_lines;
 #[path = "../../../pregrant/tests/rig/model.rs"]
 pub mod model;
 pub mod obstructed;
+#[path = "../one_by_one/mod.rs"]
+pub mod one_by_one;
 pub mod raw_guest;
 pub mod stage;
 
@@ -33,7 +35,7 @@ use pregrant_host::drivers::{
     Backend, BackendConfig, Blk, BlkConfig, BrokerRecovery, DeviceClass, HotplugConfig, Mode, Net, NetConfig,
     Placement, Plugged, PortProvider, Recovery, RemoteSide, RxContext, Stations, VifReport, WorkerConfig,
 };
-use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback, ProcessCounts};
+use pregrant_host::loopback::{Audit, Broker, DomainSpec, Hooks, Loopback};
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::{Handle, UnixTransport, Xenstored};
@@ -45,7 +47,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The driver domain.
 pub const BACK: DomId = DomId(0);
@@ -63,35 +65,9 @@ pub type Test = (&'static str, fn());
 pub fn run(files: &[(&str, &[Test])]) {
     log_lines::capture();
     pregrant_host::drivers::wait::lift_bounds();
-    static FINISHED: AtomicUsize = AtomicUsize::new(0);
-    std::thread::spawn(|| {
-        let mut last = (0, Instant::now());
-        while last.1.elapsed() < Duration::from_secs(300) {
-            std::thread::sleep(Duration::from_secs(1));
-            let finished = FINISHED.load(Ordering::Relaxed);
-            if finished != last.0 {
-                last = (finished, Instant::now());
-            }
-        }
-        eprintln!("watchdog: a test hangs; the name printed last is the one");
-        std::process::exit(101);
-    });
-    let selected: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let before = ProcessCounts::now().unwrap();
-    let mut passed = 0;
-    for (file, (name, test)) in files.iter().flat_map(|(file, tests)| tests.iter().map(move |t| (file, t))) {
-        let name = format!("{file}::{name}");
-        if !selected.is_empty() && !selected.iter().any(|part| name.contains(part.as_str())) {
-            continue;
-        }
-        println!("test {name} ...");
-        test();
-        assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
-        println!("test {name} ... ok");
-        passed += 1;
-        FINISHED.store(passed, Ordering::Relaxed);
-    }
-    println!("{passed} passed, 0 failed");
+    let tests = files.iter().flat_map(|(file, tests)| tests.iter().map(move |test| (*file, test)));
+    let named = tests.map(|(file, (name, test))| (format!("{file}::{name}"), test as &dyn Fn()));
+    one_by_one::run(named.collect(), one_by_one::Leaves::Nothing, || {});
 }
 
 /// Waits until `true`, a check every millisecond; the watchdog's business when it never is.

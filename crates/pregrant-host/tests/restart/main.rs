@@ -13,6 +13,8 @@ mod matrix;
 #[path = "../../../pregrant/tests/rig/model.rs"]
 mod model;
 mod model_guest;
+#[path = "../one_by_one/mod.rs"]
+mod one_by_one;
 mod one_copy;
 mod pairs;
 #[path = "../processes/mod.rs"]
@@ -29,9 +31,8 @@ use model_guest::ModelGuest;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::xenbus::XenbusState;
-use pregrant_host::loopback::{LoopbackError, ProcessCounts};
+use pregrant_host::loopback::LoopbackError;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use traffic::Traffic;
 use world::{BACK, Word, World};
@@ -88,48 +89,8 @@ fn main() {
         ("matrix_of_paths", matrix::matrix_of_paths),
         ("either_end_is_killed_again_and_again", rounds::either_end_is_killed_again_and_again),
     ];
-    let filter = args.iter().find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
-    std::thread::spawn(watch);
-    let mut passed = 0;
-    let before = ProcessCounts::now().unwrap();
-    for (name, test) in tests.into_iter().filter(|(name, _)| name.contains(&filter)) {
-        println!("test {name} ...");
-        alive();
-        test();
-        // A thread that was joined is listed until the kernel has buried it.
-        for _ in 0..1000 {
-            if ProcessCounts::now().unwrap() == before {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        assert_eq!(ProcessCounts::now().unwrap(), before, "descriptors, threads or mappings are left");
-        println!("test {name} ... ok");
-        passed += 1;
-    }
-    println!("{passed} passed, 0 failed");
-}
-
-/// What a test that lives says once in a while; short ones need not.
-static BEATS: AtomicU64 = AtomicU64::new(0);
-
-pub fn alive() {
-    BEATS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Ends the whole run when a test stands still.
-fn watch() {
-    let mut last = 0;
-    loop {
-        std::thread::sleep(Duration::from_secs(200));
-        let now = BEATS.load(Ordering::Relaxed);
-        if now == last {
-            eprintln!("watchdog: a test hangs; the name printed last is the one");
-            matrix::say_cell();
-            std::process::exit(101);
-        }
-        last = now;
-    }
+    let tests = tests.iter().map(|(name, test)| (name.to_string(), test as &dyn Fn()));
+    one_by_one::run(tests.collect(), one_by_one::Leaves::NothingSoon, matrix::say_cell);
 }
 
 fn a_vif_has_one_owner() {

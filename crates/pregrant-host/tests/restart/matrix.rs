@@ -13,12 +13,13 @@
 //! says; a connection that ends: what was on its rings); each went the way that the cell is about,
 //! as the back's counters say; at the end no one holds a grant, a mapping or a channel.
 
+use crate::POINTS;
 use crate::back::BURST;
 use crate::frames;
+use crate::one_by_one::alive;
 use crate::pairs::{self, Dice};
 use crate::traffic::Traffic;
 use crate::world::{Back, Counts, Word, World};
-use crate::{POINTS, alive};
 use pregrant::PAGE_SIZE;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::list::DataLen;

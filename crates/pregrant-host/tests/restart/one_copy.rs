@@ -8,8 +8,9 @@
 //! A sender has its answer when the receiver has the bytes: a death loses no frame that is lent,
 //! and repeats those alone that its successor names.
 
+use crate::POINTS;
+use crate::one_by_one::alive;
 use crate::world::{Back, Word, World};
-use crate::{POINTS, alive};
 use pregrant::DomId;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::headers::MacAddr;

@@ -24,7 +24,7 @@ use pregrant_host::loopback::{Audit, DomainSpec, ProcessCounts};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Deaths, where `PREGRANT_ROUNDS` says nothing. The layer `deaths` plays a thousand.
+/// Deaths, where `PREGRANT_ROUNDS` says nothing. The layer `long` plays a thousand.
 const ROUNDS: u32 = 100;
 /// Frames of the model that wait for their answers, nearly: more than a batch, so that a back which
 /// repeats more than one is seen; the model has buffers for 128.
@@ -198,7 +198,7 @@ impl Rounds {
 
     /// A little work of everybody who lives in this process.
     fn step(&mut self, send: bool) {
-        crate::alive();
+        crate::one_by_one::alive();
         let answered = self.model.answered();
         if answered > 0
             && let Some(died) = self.died.take()

@@ -1,10 +1,11 @@
 //! A guest that sends received buffers on, by their ids, while its back dies: the next one finds in
 //! the requests what was in them.
 
+use crate::POINTS;
 use crate::back::BURST;
+use crate::one_by_one::alive;
 use crate::traffic::Traffic;
 use crate::world::{Word, World};
-use crate::{POINTS, alive};
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
