@@ -1,7 +1,7 @@
 //! The layers: what each runs. docs/testing.md says what each is for, with its budget.
 
 use crate::suite;
-use crate::tally::Tally;
+use crate::tally::{Job, Says, Tally};
 use crate::tool;
 use crate::workspace::{Workspace, run, run_all};
 use std::path::PathBuf;
@@ -44,8 +44,11 @@ pub const LAYERS: &[Layer] = &[
         shows: "what the fuzz targets once found stays mended, on stable Rust",
         run: replays,
     },
-    Layer { name: "workers", shows: "hostile guests, and time, beside two worker threads", run: workers },
-    Layer { name: "deaths", shows: "either end is killed a thousand times, and nothing leaks", run: deaths },
+    Layer {
+        name: "long",
+        shows: "either end is killed a thousand times; hostile guests, and time, beside two workers",
+        run: long,
+    },
     Layer {
         name: "loom",
         shows: "no lost wake-up in any order of a ring's, a worker's bell's or a mailbox's memory accesses",
@@ -138,8 +141,8 @@ const ON_ARM: &[&str] = &[
     "--test",
     "wire",
 ];
-/// Rounds there of the test that has a million, and cases of a property: emulation takes its time.
-const FEW_ON_ARM: [(&str, &str); 2] = [("PREGRANT_ROUNDS", "20000"), ("PROPTEST_CASES", "4")];
+/// Rounds there of the longest tests, and cases of a property: emulation takes its time.
+const FEW_ON_ARM: [(&str, &str); 2] = [("PREGRANT_TESTS", "short"), ("PROPTEST_CASES", "4")];
 
 /// Memory of Arm is weakly ordered, but qemu-user runs it on this machine's processor: this shows
 /// code and layouts, not orders, which `loom` shows.
@@ -156,7 +159,8 @@ fn arm(w: &Workspace) -> Result<(), String> {
         println!("skipped: the core's tests on Arm: no compiler or no qemu-user");
         return Ok(());
     }
-    let mut cargo = w.cargo(&["test", "-p", "pregrant", "--target", LINUX, "--no-fail-fast"]);
+    let mut cargo =
+        w.cargo(&["test", "-p", "pregrant", "-p", "pregrant-tests", "--target", LINUX, "--no-fail-fast"]);
     cargo.args(ON_ARM).envs(FEW_ON_ARM);
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
     run(cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"))
@@ -172,10 +176,13 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "fio", "fio")?;
     tool::debian(w, "qemu-storage-daemon", "qemu-system-common")?;
     tool::debian(w, "qemu-img", "qemu-utils")?;
-    let mut commands = suite::all(w)?;
-    commands.push(w.cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]));
+    let mut jobs: Vec<_> = suite::all(w)?.iter().map(|suite| suite.job(w)).collect();
+    jobs.push(Job {
+        command: w.cargo(&["test", "--workspace", "--no-fail-fast", "--doc"]),
+        says: Says::Status,
+    });
     let mut tally = Tally::default();
-    let ended = tally.run_all(commands, suite::at_once());
+    let ended = tally.run_all(jobs, suite::at_once());
     println!("All tests: {tally}");
     ended
 }
@@ -189,27 +196,46 @@ fn replays(w: &Workspace) -> Result<(), String> {
     run(w.cargo(&["test", FUZZ]).env("CARGO_TARGET_DIR", w.target()))
 }
 
-/// Files of the host's suite `backend` that are played once more, on a back with two worker
-/// threads.
-const WITH_WORKERS: &[&str] =
-    &["bad_guests::", "control_ring::", "misbehaviour::", "shares::", "vif_time::", "xsa_machine::"];
-
-/// With the whole workspace nothing is built again.
-fn workers(w: &Workspace) -> Result<(), String> {
-    let mut cargo = w.cargo(&["test", "--workspace", "--test", "backend", "--"]);
-    cargo.args(WITH_WORKERS);
-    run(cargo.env("PREGRANT_TEST_WORKERS", "2"))
+/// What the layer `long` plays of a suite: its tests with these parts in their names, and what
+/// makes them longer, or others, than in `test`.
+struct Part {
+    suite: &'static str,
+    tests: &'static [&'static str],
+    with: (&'static str, &'static str),
 }
 
-/// The longest test, longer: `test` plays a hundred deaths. With the whole workspace nothing is
-/// built again.
-fn deaths(w: &Workspace) -> Result<(), String> {
-    const TEST: &str = "either_end_is_killed";
-    let mut cargo = w.cargo(&["test", "--workspace", "--test", "restart", "--", TEST]);
-    cargo.env("PREGRANT_ROUNDS", "1000");
+/// The core's suites play all of their rounds.
+const ALL_ROUNDS: (&str, &str) = ("PREGRANT_TESTS", "long");
+/// A back with two worker threads.
+const WORKERS: (&str, &str) = ("PREGRANT_TEST_WORKERS", "2");
+
+const LONG: &[Part] = &[
+    Part { suite: "restart", tests: &["either_end_is_killed"], with: ("PREGRANT_ROUNDS", "1000") },
+    Part { suite: "backend", tests: &["bad_guests::", "control_ring::"], with: WORKERS },
+    Part {
+        suite: "backend",
+        tests: &["misbehaviour::", "shares::", "vif_time::", "xsa_machine::"],
+        with: WORKERS,
+    },
+    Part { suite: "no_alloc", tests: &["allocate"], with: ALL_ROUNDS },
+    Part { suite: "blk", tests: &["model::"], with: ALL_ROUNDS },
+    Part { suite: "net", tests: &["many_bad_requests", "xsa_396_a_back_that_cycles_gets"], with: ALL_ROUNDS },
+];
+
+/// As `test` builds them: with the whole workspace nothing is built again.
+fn long(w: &Workspace) -> Result<(), String> {
+    let suites = suite::all(w)?;
+    let job = |part: &Part| {
+        let suite = suites.iter().find(|suite| suite.name == part.suite);
+        let mut job = suite.ok_or_else(|| format!("there is no suite {}", part.suite))?.job(w);
+        job.command.args(part.tests).env(part.with.0, part.with.1);
+        Ok(job)
+    };
+    let jobs = LONG.iter().map(job).collect::<Result<_, String>>()?;
     let mut tally = Tally::default();
-    tally.run_aloud(cargo)?;
-    if tally.passed() == 0 { Err(format!("no test has {TEST} in its name")) } else { Ok(()) }
+    let ended = tally.run_all(jobs, suite::at_once());
+    println!("Long tests: {tally}");
+    ended
 }
 
 fn loom(w: &Workspace) -> Result<(), String> {
@@ -234,14 +260,16 @@ fn loom(w: &Workspace) -> Result<(), String> {
 
 /// The core's tests that Miri runs, each on a core of its own, for Miri has one thread: the unit
 /// tests, and the tests that touch shared memory, at sizes that it finishes.
-const MIRI_PARTS: &[&[&str]] =
-    &[&["--lib", "--test", "blk"], &["--test", "net", "--test", "ring", "--test", "wire"]];
+const MIRI_PARTS: &[&[&str]] = &[
+    &["-p", "pregrant-tests", "--test", "net", "--test", "blk"],
+    &["-p", "pregrant", "--lib", "--test", "ring", "--test", "wire"],
+];
 
 fn miri(w: &Workspace) -> Result<(), String> {
     let nightly = tool::miri(w)?;
     let part = |what: &[&str]| {
         let mut cargo = w.program("rustup");
-        cargo.args(["run", &nightly, "cargo", "miri", "test", "-p", "pregrant", "--no-fail-fast"]).args(what);
+        cargo.args(["run", &nightly, "cargo", "miri", "test", "--no-fail-fast"]).args(what);
         // None has unsafe code or shared memory; their tests build trees as deep as the protocol
         // allows, and fill tables.
         const PLAIN: &[&str] = &[

@@ -7,10 +7,11 @@
 //! Most suites wait for processes and timers for much of their time, so one more than there are
 //! cores are run at once.
 
+use crate::tally::{Job, Says};
 use crate::workspace::{Workspace, show};
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// The longest suites, in seconds of each alone: they start first. The others follow in the order
 /// of their names.
@@ -18,12 +19,14 @@ const LONGEST: &[&str] = &[
     "restart",        // 180
     "backend",        // 160
     "demo_and_bench", // 64
+    "net",            // 60
     "blkfront",       // 52
     "commands",       // 50
+    "blk",            // 33
     "daemons",        // 32
     "disk_restart",   // 31
     "observed",       // 30
-    "net",            // 15
+    "no_alloc",       // 25
     "loopback",       // 13
     "one_copy",       // 13
     "pregrant_host",  // 12
@@ -34,8 +37,8 @@ pub fn at_once() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get()) + 1
 }
 
-/// Builds all test programs; a command for each of them.
-pub fn all(w: &Workspace) -> Result<Vec<Command>, String> {
+/// Builds all test programs.
+pub fn all(w: &Workspace) -> Result<Vec<Suite>, String> {
     // Without the examples, which have no tests: `clippy` checks them.
     let mut cargo = w.cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"]);
     cargo.arg("--message-format=json-render-diagnostics");
@@ -50,12 +53,13 @@ pub fn all(w: &Workspace) -> Result<Vec<Command>, String> {
     }
     let place = |name: &str| LONGEST.iter().position(|long| *long == name).unwrap_or(LONGEST.len());
     suites.sort_by_cached_key(|suite| (place(&suite.name), suite.name.clone(), suite.program.clone()));
-    Ok(suites.iter().map(|suite| suite.command(w)).collect())
+    Ok(suites)
 }
 
 /// One test program.
-struct Suite {
-    name: String,
+pub struct Suite {
+    /// Its target's; libraries and programs have their crate's.
+    pub name: String,
     program: String,
     /// The package's folder, from which cargo runs its tests.
     folder: String,
@@ -72,11 +76,12 @@ fn suite(line: &str) -> Option<Suite> {
 }
 
 impl Suite {
-    fn command(&self, w: &Workspace) -> Command {
+    /// Runs all of its tests.
+    pub fn job(&self, w: &Workspace) -> Job {
         let mut command = w.program(&self.program);
         // As cargo runs it.
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        command
+        Job { command, says: Says::Events }
     }
 }
 

@@ -1,17 +1,40 @@
-//! Adds up the last lines of test runners: a person reads one line after a dozen binaries.
+//! Counts tests by what test programs say of them: libtest's events, JSON, one a line.
 //!
-//! Two kinds of closing line are known: libtest's `test result: ok. 5 passed; 0 failed; 1 ignored;
-//! ...`, and that of the tests that run themselves one after the other (`harness = false`), `5
-//! passed, 0 failed`. A test that says `skipped: why` has passed for its runner, and is counted
-//! here as well. One of the latter that panics ends its binary without a closing line: what was
-//! started and did not end has failed.
+//! ```text
+//!   {"type":"test","name":"a","event":"started"}   {"type":"test","name":"a","event":"ok"}
+//!   {"type":"suite","event":"ok","passed":5,"failed":0,"ignored":1,...}     the last one
+//! ```
+//! The format is unstable: `RUSTC_BOOTSTRAP` has it of the toolchain that `rust-toolchain.toml`
+//! pins (docs/decisions/0004). Programs with a runner of their own say the same. Lines that are no
+//! events are printed. What was started in a program without a closing event has failed. A test
+//! that says `skipped: why` has passed for its runner, and is counted here as well.
 
 use crate::silence;
+use serde_json::Value;
 use std::fmt;
 use std::io::{self, BufRead, BufReader};
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// What a test that this machine cannot run says.
+const SKIPPED: &str = "skipped: ";
+
+/// A program with tests.
+pub struct Job {
+    pub command: Command,
+    pub says: Says,
+}
+
+/// How a program says what became of its tests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Says {
+    Events,
+    /// By its exit status, as one test: rustdoc's events would have all built again, with
+    /// `RUSTC_BOOTSTRAP`.
+    Status,
+}
 
 /// Tests by how they ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -19,59 +42,84 @@ pub struct Tally {
     passed: u64,
     failed: u64,
     skipped: u64,
-    /// A test that said its name, and not yet how it ended.
-    started: Option<String>,
 }
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { passed, failed, skipped, .. } = self;
+        let Self { passed, failed, skipped } = self;
         write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
     }
 }
 
+/// One program's tests, as it goes on.
+#[derive(Default)]
+struct Heard {
+    tally: Tally,
+    running: Vec<String>,
+    closed: bool,
+}
+
+impl Heard {
+    /// Takes a line of a program's output; the lines for people.
+    fn line(&mut self, line: &str) -> Vec<String> {
+        let event: Value = serde_json::from_str(line.trim()).unwrap_or_default();
+        let text = |field: &str| event[field].as_str().unwrap_or_default();
+        let count = |field: &str| event[field].as_u64().unwrap_or_default();
+        let name = text("name");
+        match (text("type"), text("event")) {
+            ("test", "started") => {
+                self.running.push(name.into());
+                Vec::new()
+            }
+            ("test", end) => {
+                let (failed, skips) = (end == "failed", |line: &&str| line.starts_with(SKIPPED));
+                let why: Vec<_> = text("stdout").lines().filter(|line| failed || skips(line)).collect();
+                let counted = match end {
+                    "ok" => {
+                        self.tally.skipped += u64::from(!why.is_empty());
+                        &mut self.tally.passed
+                    }
+                    "failed" => &mut self.tally.failed,
+                    "ignored" => &mut self.tally.skipped,
+                    // It takes long, and has not ended.
+                    _ => return vec![format!("test {name} ... {end}")],
+                };
+                *counted += 1;
+                self.running.retain(|running| running != name);
+                let said = format!("test {name} ... {end}");
+                std::iter::once(&*said).chain(why).map(String::from).collect()
+            }
+            ("suite", "ok" | "failed") => {
+                self.closed = true;
+                // Its own counts: an event may have been lost among what child processes say.
+                self.tally.passed = count("passed");
+                self.tally.failed = count("failed");
+                self.tally.skipped = self.tally.skipped.max(count("ignored"));
+                self.running.clear();
+                Vec::new()
+            }
+            ("suite", _) => Vec::new(),
+            _ => {
+                self.tally.skipped += u64::from(line.trim().starts_with(SKIPPED));
+                vec![line.into()]
+            }
+        }
+    }
+
+    /// The program has ended: what it did not close has failed.
+    fn end(mut self) -> Tally {
+        if !self.closed {
+            self.tally.failed += (self.running.len() as u64).max(1);
+        }
+        self.tally
+    }
+}
+
 impl Tally {
-    /// Takes a line of a runner's output.
-    fn read_line(&mut self, line: &str) {
-        let line = line.trim();
-        if let Some((name, rest)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ...")) {
-            if rest.is_empty() || self.started.as_deref() != Some(name) {
-                self.end();
-            }
-            self.started = rest.is_empty().then(|| name.into());
-        } else if line.starts_with("running ") && (line.ends_with(" tests") || line.ends_with(" test")) {
-            self.end();
-        }
-        let counts = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "));
-        // Without the prefix the whole line has to be counts: what a test prints is none.
-        let (counts, own) = counts.map_or((line, true), |(_, counts)| (counts, false));
-        let mut counted = Self::default();
-        for part in counts.split([';', ',']) {
-            match part.trim().split_once(' ').map(|(n, what)| (n.parse::<u64>(), what)) {
-                Some((Ok(n), "passed")) => counted.passed += n,
-                Some((Ok(n), "failed")) => counted.failed += n,
-                Some((Ok(n), "ignored" | "skipped")) => counted.skipped += n,
-                _ if own => {
-                    self.skipped += u64::from(line.starts_with("skipped: "));
-                    return;
-                }
-                _ => {}
-            }
-        }
-        self.passed += counted.passed;
-        self.failed += counted.failed;
-        self.skipped += counted.skipped;
-    }
-
-    /// A test that was started has no end.
-    fn end(&mut self) {
-        self.failed += u64::from(self.started.take().is_some());
-    }
-
-    /// Runs all commands, `at_once` at a time, in their order, and counts. The output of each is
-    /// printed when it has ended. All are run, whichever fails.
-    pub fn run_all(&mut self, commands: Vec<Command>, at_once: usize) -> Result<(), String> {
-        let queue = Mutex::new(commands.into_iter());
+    /// Runs all, `at_once` at a time, in their order, and counts. The output of each is printed
+    /// when it has ended. All are run, whichever fails.
+    pub fn run_all(&mut self, jobs: Vec<Job>, at_once: usize) -> Result<(), String> {
+        let queue = Mutex::new(jobs.into_iter());
         let (done, ended) = mpsc::channel();
         let mut result = Ok(());
         std::thread::scope(|scope| {
@@ -79,10 +127,10 @@ impl Tally {
                 let (queue, done) = (&queue, done.clone());
                 scope.spawn(move || {
                     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                    while let Some(command) = next() {
-                        println!("$ {} &", crate::workspace::show(&command));
-                        let (mut tally, mut text) = (Self::default(), String::new());
-                        let ran = tally.run(command, &mut |line| text += &format!("{line}\n"));
+                    while let Some(job) = next() {
+                        println!("$ {} &", crate::workspace::show(&job.command));
+                        let mut text = String::new();
+                        let (tally, ran) = run(job, &mut |line| text += &format!("{line}\n"));
                         // The receiver lives as long as this scope.
                         let _ = done.send((tally, text, ran));
                     }
@@ -99,114 +147,125 @@ impl Tally {
         });
         result
     }
+}
 
-    /// Runs one command, whose output is printed as it comes, and counts.
-    pub fn run_aloud(&mut self, command: Command) -> Result<(), String> {
-        self.run(command, &mut |line| println!("{line}"))
+/// Runs a program, prints its output line by line, and counts. One without a line for
+/// [`silence::LONGEST`] is ended.
+fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
+    let Job { mut command, says } = job;
+    let shown = crate::workspace::show(&command);
+    print(&format!("$ {shown}"));
+    let selects = command.get_args().next().is_some();
+    if says == Says::Events {
+        command.args(["--format=json", "-Zunstable-options", "--show-output"]).env("RUSTC_BOOTSTRAP", "1");
     }
-
-    /// Tests that passed.
-    pub fn passed(&self) -> u64 {
-        self.passed
-    }
-
-    /// Runs a command, whose output is printed line by line, and counted. A command without a line
-    /// for [`silence::LONGEST`] is ended.
-    fn run(&mut self, mut command: Command, print: &mut dyn FnMut(&str)) -> Result<(), String> {
-        let shown = crate::workspace::show(&command);
-        print(&format!("$ {shown}"));
-        let ran = (|| -> io::Result<_> {
-            // One pipe for both, so that a runner's lines stand where they were said.
-            let (out, to) = io::pipe()?;
-            let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
-            drop(command); // it holds the pipe's other end
-            let (to, lines) = mpsc::channel();
-            std::thread::spawn(move || {
-                BufReader::new(out).split(b'\n').try_for_each(|line| to.send(line).map_err(drop))
-            });
-            loop {
-                match lines.recv_timeout(silence::LONGEST) {
-                    Ok(line) => {
-                        let line = String::from_utf8_lossy(&line?).into_owned();
-                        print(&line);
-                        self.read_line(&line);
-                    }
-                    // Its end was not the pipe's: what a killed test left behind holds that.
-                    Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
-                    Err(RecvTimeoutError::Timeout) => {
-                        let ended = silence::end_descendants(child.id());
-                        print(&format!(
-                            "xtask: no line for {} minutes: {ended} process(es) ended; the test named last hangs",
-                            silence::LONGEST.as_secs() / 60
-                        ));
-                    }
-                    Err(RecvTimeoutError::Disconnected) => break,
+    let (mut heard, began) = (Heard::default(), Instant::now());
+    let ran = (|| -> io::Result<_> {
+        // One pipe for both, so that a runner's lines stand where they were said.
+        let (out, to) = io::pipe()?;
+        let mut child = command.stdout(to.try_clone()?).stderr(to).spawn()?;
+        drop(command); // it holds the pipe's other end
+        let (to, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            BufReader::new(out).split(b'\n').try_for_each(|line| to.send(line).map_err(drop))
+        });
+        loop {
+            match lines.recv_timeout(silence::LONGEST) {
+                Ok(line) => heard.line(&String::from_utf8_lossy(&line?)).iter().for_each(|line| print(line)),
+                // Its end was not the pipe's: what a killed test left behind holds that.
+                Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    let ended = silence::end_descendants(child.id());
+                    let _ = child.kill();
+                    print(&format!(
+                        "xtask: no line for {} minutes: {ended} process(es) ended; hanging: {}",
+                        silence::LONGEST.as_secs() / 60,
+                        heard.running.join(", ")
+                    ));
                 }
+                Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.end();
-            child.wait()
-        })();
-        match ran {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("`{shown}` ended with {status}")),
-            Err(e) => Err(format!("`{shown}` could not be run: {e}")),
         }
+        child.wait()
+    })();
+    let ran = match ran {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{shown}` ended with {status}")),
+        Err(e) => Err(format!("`{shown}` could not be run: {e}")),
+    };
+    if says == Says::Status {
+        heard.closed = true;
+        heard.tally.passed = u64::from(ran.is_ok());
+        heard.tally.failed = u64::from(ran.is_err());
     }
+    let closed = heard.closed;
+    heard.running.iter().for_each(|name| print(&format!("test {name} ... has no end")));
+    let tally = heard.end();
+    print(&format!("{tally}, in {:.1} s", began.elapsed().as_secs_f64()));
+    let ran = ran.and_then(|()| match (closed, selects && tally == Tally::default()) {
+        (false, _) => Err(format!("`{shown}` ended without its closing event")),
+        (true, true) => Err(format!("`{shown}`: no test has such a name")),
+        (true, false) => Ok(()),
+    });
+    (tally, ran)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Tally;
+    use super::{Heard, Tally};
 
-    fn of(lines: &[&str]) -> Tally {
-        let mut tally = Tally::default();
-        lines.iter().for_each(|line| tally.read_line(line));
-        tally
+    fn of(lines: &[&str]) -> (String, Vec<String>) {
+        let mut heard = Heard::default();
+        let said = lines.iter().flat_map(|line| heard.line(line)).collect();
+        (heard.end().to_string(), said)
     }
 
     #[test]
-    fn a_binary_that_ends_in_a_test_has_failed_one() {
-        let counted = of(&[
-            "test a ...",
+    fn a_program_that_ends_in_a_test_has_failed_it() {
+        let lines = [
+            r#"{"type":"suite","event":"started","test_count":3}"#,
+            r#"{"type":"test","event":"started","name":"a"}"#,
+            r#"{"type":"test","event":"started","name":"b"}"#,
+            r#"{"type":"test","name":"a","event":"ok"}"#,
+            r#"{"type":"test","event":"started","name":"c"}"#,
+        ];
+        assert_eq!(of(&lines).0, "1 passed, 2 failed, 0 skipped");
+        assert_eq!(of(&lines[..1]).0, "0 passed, 1 failed, 0 skipped");
+        assert_eq!(of(&[]).0, "0 passed, 1 failed, 0 skipped");
+    }
+
+    /// As libtest 1.95 says them.
+    #[test]
+    fn events_count_and_are_shown_as_text() {
+        let (counted, said) = of(&[
+            r#"{ "type": "suite", "event": "started", "test_count": 4 }"#,
+            r#"{ "type": "test", "event": "started", "name": "a" }"#,
+            r#"{ "type": "test", "name": "a", "event": "ok" }"#,
+            r#"{ "type": "test", "name": "b", "event": "failed", "stdout": "one\ntwo\n" }"#,
+            r#"{ "type": "test", "name": "c", "event": "ok", "stdout": "much\nskipped: no tool\n" }"#,
+            r#"{ "type": "test", "name": "d", "event": "ignored" }"#,
+            "a child's {line}",
+            r#"{ "type": "suite", "event": "failed", "passed": 2, "failed": 1, "ignored": 1, "exec_time": 0.1 }"#,
+        ]);
+        assert_eq!(counted, "2 passed, 1 failed, 2 skipped");
+        let shown = [
             "test a ... ok",
-            "test b ...",
-            "running 2 tests",
+            "test b ... failed",
+            "one",
+            "two",
             "test c ... ok",
-            "test result: ok. 2 passed; 0 failed; 0 ignored",
-            "test d ...",
-            "running 1 test",
-            "test f ... ok",
-            "test result: ok. 1 passed; 0 failed; 0 ignored",
-            "test g ...",
-            "test e ...",
-            "test e ... ok",
-            "1 passed, 0 failed",
-        ]);
-        assert_eq!(counted.to_string(), "4 passed, 3 failed, 0 skipped");
-    }
-
-    #[test]
-    fn both_runners_closing_lines_count() {
-        let counted = of(&[
-            "running 3 tests",
-            "test a ... ok",
-            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.01s",
-            "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
-            "13 passed, 0 failed",
             "skipped: no tool",
-        ]);
-        assert_eq!(counted.to_string(), "16 passed, 2 failed, 2 skipped");
+            "test d ... ignored",
+            "a child's {line}",
+        ];
+        assert_eq!(said, shown);
     }
 
     #[test]
-    fn what_a_test_prints_is_no_closing_line() {
-        let none = of(&[
-            "",
-            "13 passed",
-            "3 passed, and more",
-            "x 13 passed, 0 failed",
-            "rows: 4 passed, -1 failed",
-        ]);
-        assert_eq!(none, Tally { passed: 13, ..Tally::default() }, "a bare count is one");
+    fn what_a_test_prints_is_no_event() {
+        let closing = r#"{"type":"suite","event":"ok","passed":13,"failed":0,"ignored":0}"#;
+        let (counted, said) = of(&["13 passed, 0 failed", r#"{"passed":4}"#, "skipped: no tool", closing]);
+        let tally = Tally { passed: 13, skipped: 1, ..Tally::default() };
+        assert_eq!((counted, said.len()), (tally.to_string(), 3));
     }
 }

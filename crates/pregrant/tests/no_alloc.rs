@@ -1,10 +1,11 @@
-//! Moving a frame allocates nothing, at either end, on any path, over a million frames; and what a
+//! Moving a frame allocates nothing, at either end, on any path, over many frames; and what a
 //! vif takes when it is set up. A test binary of its own, since the allocator that counts is the
 //! whole process's.
 #![cfg(not(any(loom, miri)))]
 
 mod counting;
 mod rig;
+mod rounds;
 
 use counting::{calls, live};
 use pregrant::PAGE_SIZE;
@@ -18,9 +19,12 @@ use pregrant::platform::local::LocalXen;
 use pregrant::port::{Arena, Burst, FrameDesc, FramePort, Offload, Offloads, Payload};
 use rig::bus::{connect, device};
 use rig::{GUEST, HOST, Rig, RxEnds, SLOTS, TxEnds, Way};
+use rounds::rounds;
 
 /// Frames that are counted, for each way and direction.
-const FRAMES: u64 = 1_000_000;
+fn frames() -> u64 {
+    rounds(200_000, 1_000_000)
+}
 /// Frames before the count starts: tables and queues have grown to what they need.
 const WARM_UP: u64 = 20_000;
 
@@ -163,7 +167,7 @@ fn tx_to(payload: Payload, way: Way, granting: Granting, lens: &'static [(usize,
     let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, payload });
     send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP);
     let before = (calls(), live());
-    send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + FRAMES);
+    send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + frames());
     assert_eq!((calls(), live()), before, "TX by {way:?} allocates");
     check_platform(&rig, way, ends.back.stats().granted, lens);
     ends.close(&rig);
@@ -177,7 +181,7 @@ fn rx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
         (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, payload: Payload::Private });
     receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP);
     let before = (calls(), live());
-    receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + FRAMES);
+    receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + frames());
     assert_eq!((calls(), live()), before, "RX by {way:?} allocates");
     check_platform(&rig, way, ends.back.stats().granted, lens);
     ends.close(&rig);
@@ -307,7 +311,7 @@ fn the_frame_hook_allocates_nothing() {
     };
     play(WARM_UP);
     let before = (calls(), live());
-    play(WARM_UP + FRAMES);
+    play(WARM_UP + frames());
     assert_eq!((calls(), live()), before, "the hook's receiver allocates");
     let stats = front.queue(0).unwrap().hook_stats();
     assert_eq!((stats.redirected, stats.sent_on + stats.sent_copied), (redirected, flood.took));
@@ -354,11 +358,11 @@ fn frames_from_own_pages_allocate_nothing() {
     };
     play(WARM_UP, true);
     let before = (calls(), live());
-    play(WARM_UP + FRAMES, false);
+    play(WARM_UP + frames(), false);
     assert_eq!((calls(), live()), before, "a frame from a page of the guest's own allocates");
     let stats = front.queue(0).unwrap().tx().cache().unwrap().stats();
-    assert!(stats.hits > FRAMES / 3 && stats.copied_to_pool > FRAMES / 10, "{stats:?}");
-    assert_eq!(flood.took, WARM_UP + FRAMES);
+    assert!(stats.hits > frames() / 3 && stats.copied_to_pool > frames() / 10, "{stats:?}");
+    assert_eq!(flood.took, WARM_UP + frames());
 }
 
 /// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the

@@ -10,6 +10,8 @@ mod model_disk;
 mod mutator;
 mod raw_front;
 mod rig;
+#[path = "../rounds/mod.rs"]
+mod rounds;
 
 mod closing;
 mod front_keys;

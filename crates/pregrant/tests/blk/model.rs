@@ -13,6 +13,7 @@
 
 use crate::model_disk::shared_disk::Died;
 use crate::rig::{HOST, SECTORS, Setting, World, figures};
+use crate::rounds::rounds;
 use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd, NotAsked};
 use pregrant::blk::path::PathName;
 use pregrant::platform::local::LocalDomain;
@@ -320,7 +321,7 @@ fn settings() -> Vec<Setting> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: rounds(32, 96) as u32, ..ProptestConfig::default() })]
     #[test]
     fn what_was_acknowledged_after_a_flush_is_there_no_matter_who_dies(
         which in 0usize..9,

@@ -5,6 +5,8 @@
 
 #[path = "../rig/mod.rs"]
 mod rig;
+#[path = "../rounds/mod.rs"]
+mod rounds;
 
 mod chain_rx;
 mod chain_tx;
