@@ -12,12 +12,12 @@
 //!
 //! What the back may do: see [`tx`](super::tx), [`rx`](super::rx).
 
-use super::asked::Asked;
 use super::granted_piece::GrantedPiece;
 use super::hook::HookStats;
 use super::lent::{Lent, UnknownToken};
 use super::link::Link;
 use super::regions::{Granted, Granting, Grants};
+use super::requested::Requested;
 use super::rx::RxFront;
 use super::tx::TxFront;
 use super::tx_slots::NO_ID;
@@ -159,7 +159,7 @@ pub(super) struct Rest<P: Platform> {
     /// Pages that keys name, and no chain has.
     pub named: Vec<Granted<P>>,
     /// What it asks for of the paths.
-    pub asked: Asked,
+    pub asked: Requested,
     /// How TX pages are granted.
     pub granting: Granting,
     /// RX pages beyond the slots.

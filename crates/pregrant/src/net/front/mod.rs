@@ -10,7 +10,6 @@
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the
 //! set-up; [`ctrl`]: the control ring).
 
-pub mod asked;
 pub mod config;
 pub mod ctrl;
 pub mod granted_piece;
@@ -25,10 +24,11 @@ pub mod plan;
 pub mod queue;
 mod receiver;
 pub mod regions;
+pub mod requested;
 pub mod rx;
 pub mod rx_answers;
 pub mod rx_hook;
-mod shared;
+mod shared_path;
 pub mod slot_memory;
 pub mod tx;
 pub mod tx_pieces;

@@ -6,7 +6,7 @@
 
 use crate::net::features::BackFeatures;
 use crate::net::front::FrontConfig;
-use crate::net::path::{Asks, DataLen, OfPath, PathName, PathNotOffered};
+use crate::net::path::{DataLen, FrontNegotiation, OfPath, PathName, PathNotOffered};
 use alloc::vec::Vec;
 use core::fmt;
 

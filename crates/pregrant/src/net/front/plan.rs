@@ -11,14 +11,14 @@
 //!
 //! What a peer may do: offer lengths. However many it offers, few plans are made.
 
-use super::asked::Asked;
+use super::requested::Requested;
 use alloc::vec::Vec;
 
 /// The memory of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// What paths share.
-    pub asked: Asked,
+    pub asked: Requested,
     /// Ordinary pages of a direction, if there are more than slots.
     pub pages: u32,
     /// Of a TX ring's slots one in so many has memory.
@@ -38,7 +38,7 @@ impl Plan {
 
 /// The plans, the best first. `asked`: the same of paths; `pages`: see [`Plan::pages`]; `orders`:
 /// those of the TX ring and the RX ring.
-pub fn plans(asked: &[Asked], pages: u32, orders: (u32, u32)) -> Vec<Plan> {
+pub fn plans(asked: &[Requested], pages: u32, orders: (u32, u32)) -> Vec<Plan> {
     let (tx_order, rx_order) = orders;
     let more = asked.first().filter(|asked| pages > 0 && !asked.is_extra());
     let more = more.map(|&asked| Plan { asked, pages, tx_share: 1, tx_order, rx_order });
@@ -74,14 +74,18 @@ mod tests {
     #[test]
     fn more_pages_than_slots_are_given_up_first() {
         let [none, staged] =
-            [None, len(64)].map(|len| Asked { staging: Buffers::of(len, len), ..Asked::default() });
+            [None, len(64)].map(|len| Requested { staging: Buffers::of(len, len), ..Requested::default() });
         let of = |asked, pages| -> Vec<_> {
             plans(&[asked], pages, (2, 2)).iter().map(|p| (p.pages, p.tx_order, p.tx_share)).collect()
         };
         let few = [(0, 2, 1), (0, 2, 2), (0, 0, 1), (0, 0, 2)];
         assert_eq!((of(none, 0), of(none, 448)), (few.into(), [&[(448, 2, 1)], &few[..]].concat()));
         let longer = Buffers { buffers: 1000, max_pages: 896, ..staged.staging };
-        assert_eq!(of(Asked { staging: longer, ..staged }, 448), [(0, 2, 1)], "one kind of more is enough");
+        assert_eq!(
+            of(Requested { staging: longer, ..staged }, 448),
+            [(0, 2, 1)],
+            "one kind of more is enough"
+        );
     }
 
     #[test]
@@ -92,7 +96,7 @@ mod tests {
             ..BackFeatures::default()
         };
         let plans = |tx, rx, orders, data_ring| {
-            let asked = Asked { staging: Buffers::of(tx, rx), data_ring, ..Asked::default() };
+            let asked = Requested { staging: Buffers::of(tx, rx), data_ring, ..Requested::default() };
             plans(&asked.smaller(&back), 0, orders)
         };
         let of = |tx, rx| -> Vec<_> {

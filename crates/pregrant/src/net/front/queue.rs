@@ -8,7 +8,6 @@
 //! ```
 //! What the back may do: see [`tx`](super::tx), [`rx`](super::rx), [`lent`](super::lent).
 
-use super::asked::Asked;
 use super::granted_piece::GrantedPiece;
 use super::halves::{QueueLink, Rest, RxHalf, TxHalf};
 use super::hook::{Diverted, HookAction, HookFrame, HookStats};
@@ -16,6 +15,7 @@ use super::lent::{Lent, UnknownToken};
 use super::memory::{ACCESS, QueueMemory, RX, TX};
 use super::plan::Plan;
 use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
+use super::requested::Requested;
 use super::rx::RxFront;
 use super::rx_hook::Hooked;
 use super::tx::TxFront;
@@ -24,7 +24,9 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{ActiveLists, BackFeatures, ChannelKeys, QueueKeys};
 use crate::net::headers::MacAddr;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{AnyFrontPath, Asks, FrontChain, FrontPath, HeadedFrame, OfPath, PathName};
+use crate::net::path::{
+    AnyFrontPath, FrontChain, FrontNegotiation, FrontPath, HeadedFrame, OfPath, PathName,
+};
 use crate::net::stats::DirStats;
 use crate::platform::{Access, Events, Platform};
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Frames, Sink, Source, Token};
@@ -132,7 +134,7 @@ impl<P: Platform> Parts<P> {
 }
 
 /// What each path shares, and ordinary pages for what they do not carry.
-fn fill<P: Platform>(asked: &Asked, memory: &mut QueueMemory<'_, P>) -> Result<QueueKeys, PlatformError> {
+fn fill<P: Platform>(asked: &Requested, memory: &mut QueueMemory<'_, P>) -> Result<QueueKeys, PlatformError> {
     let mut keys = QueueKeys::start();
     each_path!(Path => {
         *OfPath::<Path>::path_mut(&mut keys) = Path::take_memory(*OfPath::<Path>::path(asked), memory)?;
@@ -209,7 +211,7 @@ impl<P: Platform> FrontQueue<P> {
     }
 
     /// What it asks for of the paths.
-    pub fn asked(&self) -> &Asked {
+    pub fn asked(&self) -> &Requested {
         &self.rx.rest.asked
     }
 

@@ -10,11 +10,11 @@
 //! piece's id is known to be in flight until its request is answered; only then does the caller end
 //! the grant, and use the page again once it has ended.
 //!
-//! Frames do not go so where the back keeps the pages that it saw mapped ([`Asked::keeps_seen`]):
-//! a reference names another page the next time. Nor where a frame fits a staging buffer, or its
-//! first slot is in one.
+//! Frames do not go so where the back keeps the pages that it saw mapped
+//! ([`Requested::keeps_seen`]): a reference names another page the next time. Nor where a frame
+//! fits a staging buffer, or its first slot is in one.
 //!
-//! [`Asked::keeps_seen`]: super::asked::Asked::keeps_seen
+//! [`Requested::keeps_seen`]: super::requested::Requested::keeps_seen
 //!
 //! What the back may do: read all of a granted page, not only the piece; keep it mapped after its
 //! answer (the caller waits for the grant's end); answer an id twice (a fault: the device is

@@ -13,7 +13,6 @@
 //! What a back may do: offer anything, accept nothing, close at any time, keep pages mapped. Frames
 //! that are on the rings when the back closes are lost, as on an Ethernet whose cable is pulled.
 
-use super::asked::Asked;
 use super::config::FrontConfig;
 use super::ctrl::CtrlFront;
 use super::halves::QueueLink;
@@ -23,12 +22,13 @@ use super::not_offered::NotOffered;
 use super::plan::{Plan, plans};
 use super::queue::{FrontQueue, QueueConfig};
 use super::regions::{Granting, Regions};
-use super::shared::Shared;
+use super::requested::Requested;
+use super::shared_path::SharedPath;
 use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
-use crate::net::path::{Asks, OfPath, OwnPages, PageAnnouncement, PathName};
+use crate::net::path::{FrontNegotiation, OfPath, OwnPages, PageAnnouncement, PathName};
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::{DomId, GrantRef};
@@ -126,7 +126,7 @@ pub struct FrontVif<P: Platform> {
     /// The back filters multicast, on request.
     pub(super) takes_multicast: bool,
     /// What the front requested of the back at the last set-up.
-    pub(super) asked: Asked,
+    pub(super) asked: Requested,
     /// The front is asking the back to keep pages mapped.
     pub(crate) announcement: Option<PageAnnouncement>,
     /// By queue: pages that the back says it keeps so.
@@ -163,7 +163,7 @@ impl<P: Platform> FrontVif<P> {
             takes: Offloads::default(),
             takes_sg: true,
             takes_multicast: false,
-            asked: Asked::default(),
+            asked: Requested::default(),
             announcement: None,
             announced: Vec::new(),
             was_away: false,
@@ -351,7 +351,7 @@ impl<P: Platform> FrontVif<P> {
         let can_name = p.grants().per_frame().is_some();
         self.not_offered = NotOffered::by(&back, &self.config, can_name);
         self.tear_down(p);
-        self.asked = Asked::of(&self.config, &back, can_name);
+        self.asked = Requested::of(&self.config, &back, can_name);
         let is_modest = core::mem::take(&mut self.modest);
         if is_modest {
             self.asked = self.asked.without_extra(&back);
@@ -499,7 +499,7 @@ impl<P: Platform> FrontVif<P> {
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
         for i in 0..n {
             // First what goes: memory may be short.
-            for Shared { path, shared, taken } in self.shared(bus, &back, i)? {
+            for SharedPath { path, shared, taken } in self.shared(bus, &back, i)? {
                 if taken != shared && self.asked.is_extra() && self.front.reconnects() {
                     self.modest = true;
                     self.front.restart(bus).map_err(FrontError::Keys)?;

@@ -17,12 +17,12 @@
 //! work as the front.
 
 use super::ctrl::CtrlFront;
-use super::shared::Shared;
+use super::shared_path::SharedPath;
 use super::tx_slots::TxLimits;
 use super::vif::{FrontError, FrontStep, FrontVif};
 use crate::error::PeerFault;
 use crate::net::features::BackFeatures;
-use crate::net::path::{Asks, Negotiation, OwnPages, PageAnnouncement};
+use crate::net::path::{FrontNegotiation, Negotiation, OwnPages, PageAnnouncement};
 use crate::platform::Platform;
 use crate::port::Offloads;
 use crate::xenbus::bus::DeviceBus;
@@ -35,7 +35,7 @@ impl<P: Platform> FrontVif<P> {
         bus: &mut B,
         back: &BackFeatures,
         i: usize,
-    ) -> Result<Vec<Shared>, FrontError<B::Error>> {
+    ) -> Result<Vec<SharedPath>, FrontError<B::Error>> {
         let n = self.queues.len();
         let Some(queue) = self.queues.get(i) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
@@ -44,7 +44,7 @@ impl<P: Platform> FrontVif<P> {
             if shared.any() {
                 let taken = Path::taken(bus, back, (i, n), shared).map_err(FrontError::Keys)?;
                 let taken = taken.and(queue.offered(Path::NAME, back));
-                all.push(Shared { path: Path::NAME, shared, taken });
+                all.push(SharedPath { path: Path::NAME, shared, taken });
             }
         });
         Ok(all)

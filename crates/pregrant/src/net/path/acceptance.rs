@@ -14,7 +14,7 @@
 //! key; the queue goes on without that path.
 
 use super::active::ActiveLists;
-use super::any::AnyPath;
+use super::any_back::AnyPath;
 use super::refusal::Refusal;
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys};
 use crate::platform::Platform;

@@ -3,7 +3,7 @@
 //! ```text
 //!   NAME/mod.rs     what is agreed on, what it costs, what a peer may do
 //!   NAME/keys.rs    its keys, and why it is refused
-//!   NAME/negotiation.rs   Negotiation, Asks: what each end says of it, and how it is configured
+//!   NAME/negotiation.rs   Negotiation, FrontNegotiation: what each end says of it, and how it is configured
 //!   NAME/acceptance.rs    Accept: what a connecting back takes of what the front asks for
 //!   NAME/claim.rs   which requests are its own, where a flag says so
 //!   NAME/back.rs    BackPath: fetch (TX), deliver (RX), retire
@@ -210,9 +210,8 @@ paths!(folders {});
 
 pub mod acceptance;
 pub mod active;
-pub mod any;
+pub mod any_back;
 pub mod any_front;
-pub mod asks;
 pub mod back;
 pub mod chain;
 pub mod config;
@@ -220,6 +219,7 @@ pub mod cost;
 pub mod flagged;
 pub mod front;
 pub mod front_chain;
+pub mod front_negotiation;
 pub mod held;
 pub mod keys;
 pub mod negotiation;
@@ -230,7 +230,7 @@ pub mod path_refusal;
 pub mod refusal;
 pub mod request_keys;
 
-pub use any::{AnyClaims, AnyPath};
+pub use any_back::{AnyClaims, AnyPath};
 pub use any_front::{AnyFlaggedPath, AnyFrontPath};
 pub use back::{BackPath, ByteArea, ConfigGeneration, Shared};
 pub use chain::Chain;
@@ -261,8 +261,8 @@ pub use refusal::Refusal;
 pub use staging::back::{StagedBuffers, StagingPath};
 pub use staging::list::DataLen;
 
-pub use asks::Asks;
 pub use config::PathConfig;
+pub use front_negotiation::FrontNegotiation;
 pub use negotiation::{Negotiation, OfPath};
 pub use not_offered::PathNotOffered;
 

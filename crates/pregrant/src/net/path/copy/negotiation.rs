@@ -2,7 +2,7 @@
 
 use super::front;
 use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
-use crate::net::path::{Asks, CopyPath, FrameCost, Negotiation, PathName};
+use crate::net::path::{CopyPath, FrameCost, FrontNegotiation, Negotiation, PathName};
 use crate::platform::Platform;
 
 pub use crate::net::path::negotiation::{
@@ -24,4 +24,4 @@ impl Negotiation for Copy {
     type Flagged<P: Platform> = NoMemory<P>;
 }
 
-impl Asks for Copy {}
+impl FrontNegotiation for Copy {}

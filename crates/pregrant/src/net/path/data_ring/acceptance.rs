@@ -12,7 +12,7 @@ use super::keys::{HalfRefusal, active_key};
 use crate::net::features::FrontRequest;
 use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::active::ActiveLists;
-use crate::net::path::any::AnyPath;
+use crate::net::path::any_back::AnyPath;
 use crate::net::path::refusal::Refusal;
 use crate::net::path::request_keys::{RingRequest, bad_page_key};
 use crate::platform::{Access, PeerMem, Platform};

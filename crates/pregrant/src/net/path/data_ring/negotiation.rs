@@ -9,7 +9,7 @@ use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::request_keys::{RingRequest, put_ring_requests, ring_requests};
-use crate::net::path::{Asks, DataRingPath, Negotiation, PathName};
+use crate::net::path::{DataRingPath, FrontNegotiation, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
 use crate::xenbus::key_source::{KeySource, Pairs};
@@ -69,7 +69,7 @@ impl Negotiation for DataRing {
     }
 }
 
-impl Asks for DataRing {
+impl FrontNegotiation for DataRing {
     fn asked(wanted: Option<u32>, back: &BackFeatures, _can_name: bool) -> Option<u32> {
         wanted.map(|order| order.min(back.data_ring)).filter(|order| *order >= ORDER_MIN)
     }

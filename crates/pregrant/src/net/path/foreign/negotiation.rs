@@ -11,7 +11,7 @@ use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::NoMemory;
 use crate::net::path::request_keys::flag_request;
-use crate::net::path::{Asks, ForeignPath, Negotiation, PathName};
+use crate::net::path::{ForeignPath, FrontNegotiation, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::boxed::Box;
@@ -73,7 +73,7 @@ impl Negotiation for Foreign {
     }
 }
 
-impl Asks for Foreign {
+impl FrontNegotiation for Foreign {
     fn asked(wanted: bool, back: &BackFeatures, can_name: bool) -> bool {
         wanted && back.foreign && can_name
     }

@@ -7,7 +7,7 @@ use super::exchange::GrefExchange;
 use super::requests::QUEUES_MAX;
 use super::table::GrefTable;
 use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
-use crate::net::path::any::AnyPath;
+use crate::net::path::any_back::AnyPath;
 use crate::platform::Platform;
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -6,7 +6,7 @@ use crate::net::front::Granting;
 use crate::net::path::acceptance::Accept;
 use crate::net::path::negotiation::Nothing;
 use crate::net::path::none::{NoClaims, NoRefusal};
-use crate::net::path::{Asks, GrefMappingPath, Negotiation, PathName};
+use crate::net::path::{FrontNegotiation, GrefMappingPath, Negotiation, PathName};
 use crate::platform::Platform;
 use alloc::boxed::Box;
 
@@ -45,7 +45,7 @@ impl Negotiation for GrefMapping {
     }
 }
 
-impl Asks for GrefMapping {
+impl FrontNegotiation for GrefMapping {
     fn asked(wanted: bool, back: &BackFeatures, _can_name: bool) -> bool {
         wanted && back.ctrl_ring
     }

@@ -10,7 +10,7 @@ use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::{NoClaims, NoMemory};
 use crate::net::path::request_keys::{RingRequest, put_ring_requests, ring_requests};
-use crate::net::path::{Asks, FrameCost, GuestCopyPath, Negotiation, PathName};
+use crate::net::path::{FrameCost, FrontNegotiation, GuestCopyPath, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::boxed::Box;
@@ -69,7 +69,7 @@ impl Negotiation for GuestCopy {
     }
 }
 
-impl Asks for GuestCopy {
+impl FrontNegotiation for GuestCopy {
     fn asked(wanted: bool, back: &BackFeatures, _can_name: bool) -> bool {
         wanted && back.guest_copy
     }

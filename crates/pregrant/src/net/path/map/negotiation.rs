@@ -3,7 +3,7 @@
 use super::acceptance;
 use crate::net::path::acceptance::Accept;
 use crate::net::path::none::{NoClaims, NoRefusal};
-use crate::net::path::{Asks, FrameCost, MapPath, Negotiation, PathName};
+use crate::net::path::{FrameCost, FrontNegotiation, MapPath, Negotiation, PathName};
 use crate::platform::Platform;
 use alloc::boxed::Box;
 
@@ -29,4 +29,4 @@ impl Negotiation for Map {
     }
 }
 
-impl Asks for Map {}
+impl FrontNegotiation for Map {}

@@ -2,7 +2,7 @@
 
 use super::back::NinthPath;
 use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
-use crate::net::path::any::AnyPath;
+use crate::net::path::any_back::AnyPath;
 use crate::platform::{Access, Platform};
 
 /// See the module.

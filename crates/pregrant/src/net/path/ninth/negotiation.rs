@@ -9,7 +9,7 @@ use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::{NoClaims, NoRefusal};
 use crate::net::path::request_keys::flag_request;
-use crate::net::path::{Asks, Negotiation, PathName};
+use crate::net::path::{FrontNegotiation, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::boxed::Box;
@@ -67,7 +67,7 @@ impl Negotiation for Ninth {
     }
 }
 
-impl Asks for Ninth {
+impl FrontNegotiation for Ninth {
     fn asked(wanted: bool, back: &BackFeatures, _can_name: bool) -> bool {
         wanted && back.ninth
     }

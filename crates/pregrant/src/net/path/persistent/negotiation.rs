@@ -8,7 +8,7 @@ use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
 use crate::net::path::none::{NoClaims, NoRefusal};
 use crate::net::path::request_keys::flag_request;
-use crate::net::path::{Asks, Negotiation, PathName, PersistentPath};
+use crate::net::path::{FrontNegotiation, Negotiation, PathName, PersistentPath};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};
 use alloc::boxed::Box;
@@ -70,7 +70,7 @@ impl Negotiation for Persistent {
     }
 }
 
-impl Asks for Persistent {
+impl FrontNegotiation for Persistent {
     fn asked(wanted: bool, back: &BackFeatures, _can_name: bool) -> bool {
         wanted && back.persistent
     }

@@ -14,7 +14,7 @@ use super::list::{self as staging_list, ListFault};
 use crate::net::features::FrontRequest;
 use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::active::ActiveLists;
-use crate::net::path::any::AnyPath;
+use crate::net::path::any_back::AnyPath;
 use crate::net::path::refusal::Refusal;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::shm::SharedBytes;

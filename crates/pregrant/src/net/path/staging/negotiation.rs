@@ -9,7 +9,7 @@ use crate::net::path::acceptance::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::none::NoMemory;
-use crate::net::path::{Asks, Negotiation, PathName, PathNotOffered, StagingPath};
+use crate::net::path::{FrontNegotiation, Negotiation, PathName, PathNotOffered, StagingPath};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs};
 use alloc::boxed::Box;
@@ -74,7 +74,7 @@ impl Negotiation for Staging {
     }
 }
 
-impl Asks for Staging {
+impl FrontNegotiation for Staging {
     const KEPT: bool = true;
     fn is_extra(asked: Buffers) -> bool {
         asked.buffers > 0

@@ -5,7 +5,7 @@ use crate::net::features::ActiveLists;
 use crate::net::path::PathName;
 
 /// See the module.
-pub(super) struct Shared {
+pub(super) struct SharedPath {
     pub path: PathName,
     /// In these directions.
     pub shared: ActiveLists,

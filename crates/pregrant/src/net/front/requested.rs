@@ -3,23 +3,23 @@
 use super::config::FrontConfig;
 use super::regions::Granting;
 use crate::net::features::BackFeatures;
-use crate::net::path::{Asks, Negotiation, OfPath};
+use crate::net::path::{FrontNegotiation, Negotiation, OfPath};
 use alloc::vec;
 use alloc::vec::Vec;
 
 paths!(with_paths {
     /// See the module. By default the front requests nothing.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Asked(Wanted, default) {}
+    pub struct Requested(Wanted, default) {}
 });
 
-impl Default for Asked {
+impl Default for Requested {
     fn default() -> Self {
         Self::start()
     }
 }
 
-impl Asked {
+impl Requested {
     /// What a front requests of this back. `can_name`: the platform can name this domain's frames.
     pub fn of(config: &FrontConfig, back: &BackFeatures, can_name: bool) -> Self {
         let mut asked = Self::start();
@@ -54,7 +54,7 @@ impl Asked {
         all
     }
 
-    /// Whether one of these paths is [given up last](Asks::KEPT).
+    /// Whether one of these paths is [given up last](FrontNegotiation::KEPT).
     pub fn is_kept(&self) -> bool {
         let mut is_kept = false;
         each_path!(Path => {
@@ -63,7 +63,7 @@ impl Asked {
         is_kept
     }
 
-    /// Whether a path asks for [more than frames need](Asks::is_extra).
+    /// Whether a path asks for [more than frames need](FrontNegotiation::is_extra).
     pub fn is_extra(&self) -> bool {
         let mut is_extra = false;
         each_path!(Path => is_extra |= Path::is_extra(*OfPath::<Path>::path(self)));

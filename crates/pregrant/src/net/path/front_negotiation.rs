@@ -18,7 +18,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// See the module.
-pub trait Asks: Negotiation {
+pub trait FrontNegotiation: Negotiation {
     /// Where memory is short at the front, other paths go on with less before this one is done
     /// without.
     const KEPT: bool = false;
