@@ -166,8 +166,9 @@ fn tx_to(payload: Payload, way: Way, granting: Granting, lens: &'static [(usize,
     let mut arenas = (Arena::new(), Arena::new());
     let (mut mix, mut port) = (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, payload });
     send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP);
+    let frames = frames(); // which may allocate
     let before = (calls(), live());
-    send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + frames());
+    send(&rig, &mut ends, &mut mix, &mut port, &mut arenas, WARM_UP + frames);
     assert_eq!((calls(), live()), before, "TX by {way:?} allocates");
     check_platform(&rig, way, ends.back.stats().granted, lens);
     ends.close(&rig);
@@ -180,8 +181,9 @@ fn rx(way: Way, granting: Granting, lens: &'static [(usize, bool)]) {
     let (mut mix, mut port) =
         (Mix::new(lens), MixPort { mix: Mix::new(lens), frames: 0, payload: Payload::Private });
     receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP);
+    let frames = frames(); // which may allocate
     let before = (calls(), live());
-    receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + frames());
+    receive(&rig, &mut ends, &mut mix, &mut port, &mut arena, WARM_UP + frames);
     assert_eq!((calls(), live()), before, "RX by {way:?} allocates");
     check_platform(&rig, way, ends.back.stats().granted, lens);
     ends.close(&rig);
@@ -310,8 +312,9 @@ fn the_frame_hook_allocates_nothing() {
         }
     };
     play(WARM_UP);
+    let frames = frames(); // which may allocate
     let before = (calls(), live());
-    play(WARM_UP + frames());
+    play(WARM_UP + frames);
     assert_eq!((calls(), live()), before, "the hook's receiver allocates");
     let stats = front.queue(0).unwrap().hook_stats();
     assert_eq!((stats.redirected, stats.sent_on + stats.sent_copied), (redirected, flood.took));
@@ -357,12 +360,13 @@ fn frames_from_own_pages_allocate_nothing() {
         }
     };
     play(WARM_UP, true);
+    let frames = frames(); // which may allocate
     let before = (calls(), live());
-    play(WARM_UP + frames(), false);
+    play(WARM_UP + frames, false);
     assert_eq!((calls(), live()), before, "a frame from a page of the guest's own allocates");
     let stats = front.queue(0).unwrap().tx().cache().unwrap().stats();
-    assert!(stats.hits > frames() / 3 && stats.copied_to_pool > frames() / 10, "{stats:?}");
-    assert_eq!(flood.took, WARM_UP + frames());
+    assert!(stats.hits > frames / 3 && stats.copied_to_pool > frames / 10, "{stats:?}");
+    assert_eq!(flood.took, WARM_UP + frames);
 }
 
 /// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the
