@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   BurstBuffer::heap(n)              Box<[u8]>
+//!   BurstBuffer::lines(n)             a part of one, from the beginning of a cache line
 //!   PeerMem::burst_buffer(n) --over--> pages that the platform knows by another name than their address, which spares it a lookup for each copy
 //! ```
 //! Invariant: the bytes are this value's own as those of a box are, until it is dropped; then its
@@ -30,6 +31,18 @@ impl BurstBuffer {
         vec![0; len].into_boxed_slice().into()
     }
 
+    /// `len` bytes of the heap, zeroed, from the beginning of a cache line: malloc has them begin
+    /// 16 bytes into one, where each block of 64 that is copied crosses two lines.
+    #[inline(never)]
+    pub fn lines(len: usize) -> Self {
+        let heap = Heap(NonNull::from(Box::leak(vec![0; len + LINE - 1].into_boxed_slice())));
+        let base: NonNull<u8> = heap.0.cast();
+        let lead = base.as_ptr().align_offset(LINE).min(LINE - 1);
+        // SAFETY: `lead + len` is at most the box's length. No one else knows the box; `Heap` frees
+        // it when it is dropped.
+        unsafe { Self::over(base.add(lead), len, Box::new(heap)) }
+    }
+
     /// The `len` bytes at `base`, which are `owner`'s.
     ///
     /// # Safety
@@ -54,6 +67,24 @@ impl BurstBuffer {
         // SAFETY: initialised always; without an owner it is made of a box alone, and this value's
         // drop, which would free it, does not come.
         Ok(unsafe { Box::from_raw(&raw mut **buffer.bytes.assume_init_mut()) })
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// A box of the heap that a buffer has a part of.
+struct Heap(NonNull<[u8]>);
+
+// SAFETY: it is a box that is touched by its buffer alone, which has `&mut` for that.
+unsafe impl Send for Heap {}
+// SAFETY: as above.
+unsafe impl Sync for Heap {}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: made of a box, and freed here alone.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
@@ -102,26 +133,14 @@ pub(crate) mod tests {
     use alloc::sync::Arc;
 
     /// Memory that a buffer is over.
-    struct Owner(NonNull<[u8]>, #[allow(dead_code)] Arc<()>);
-
-    // SAFETY: it is a box.
-    unsafe impl Send for Owner {}
-    // SAFETY: as above.
-    unsafe impl Sync for Owner {}
-
-    impl Drop for Owner {
-        fn drop(&mut self) {
-            // SAFETY: made of a box below.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-        }
-    }
+    struct Owner(#[allow(dead_code)] Heap, #[allow(dead_code)] Arc<()>);
 
     /// A buffer of `len` bytes that are not the heap's to take; what it shares with its owner is
     /// dropped with that.
     pub(crate) fn of_an_owner(len: usize) -> (BurstBuffer, Arc<()>) {
         let there = Arc::new(());
         let bytes = NonNull::from(Box::leak(vec![3; len].into_boxed_slice()));
-        let owner = Owner(bytes, Arc::clone(&there));
+        let owner = Owner(Heap(bytes), Arc::clone(&there));
         // SAFETY: no one touches the bytes but by the buffer, until the owner frees them.
         (unsafe { BurstBuffer::over(bytes.cast(), len, Box::new(owner)) }, there)
     }
@@ -135,6 +154,17 @@ pub(crate) mod tests {
         assert_eq!((bytes.len(), bytes[7]), (100, 1));
         assert_eq!(&*BurstBuffer::from(bytes.clone()), &*bytes);
         assert!(BurstBuffer::heap(0).is_empty());
+    }
+
+    #[test]
+    fn lines_begin_where_a_cache_line_does() {
+        for len in [0, 1, 64, 100_000] {
+            let mut buffer = BurstBuffer::lines(len);
+            assert_eq!((buffer.len(), buffer.as_ptr().addr() % LINE), (len, 0));
+            assert!(buffer.iter().all(|b| *b == 0));
+            buffer.fill(1);
+            assert!(buffer.into_heap().is_err());
+        }
     }
 
     #[test]

@@ -165,12 +165,12 @@ impl Default for Arena {
 impl Arena {
     /// An empty arena of [`ARENA_BYTES`], of the heap.
     pub fn new() -> Self {
-        Self::over(BurstBuffer::heap(ARENA_BYTES))
+        Self::of(BurstBuffer::lines(ARENA_BYTES))
     }
 
     /// An empty arena in `buffer`, which has [`ARENA_BYTES`]; else in memory of the heap.
     pub fn over(buffer: BurstBuffer) -> Self {
-        Self::of(if buffer.len() == ARENA_BYTES { buffer } else { BurstBuffer::heap(ARENA_BYTES) })
+        Self::of(if buffer.len() == ARENA_BYTES { buffer } else { BurstBuffer::lines(ARENA_BYTES) })
     }
 
     /// One without memory, until there is another to take its place; no frame is for it, whatever
@@ -186,6 +186,8 @@ impl Arena {
         self.bytes.is_empty()
     }
 
+    // Not inlined: a caller would have it twice on its stack, of which a kernel has little.
+    #[inline(never)]
     fn of(bytes: BurstBuffer) -> Self {
         Self {
             bytes,

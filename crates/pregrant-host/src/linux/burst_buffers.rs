@@ -80,7 +80,7 @@ pub(super) struct BurstBuffers(RwLock<Vec<Known>>);
 impl BurstBuffers {
     /// Memory of `bytes` bytes for a burst.
     pub(super) fn take(own: DomId, tally: &Arc<Tally>, bytes: usize) -> BurstBuffer {
-        BURST_BUFFERS.add(own, tally, bytes / PAGE_SIZE).unwrap_or_else(|| BurstBuffer::heap(bytes))
+        BURST_BUFFERS.add(own, tally, bytes / PAGE_SIZE).unwrap_or_else(|| BurstBuffer::lines(bytes))
     }
 
     fn add(&self, own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<BurstBuffer> {

@@ -5,6 +5,7 @@
 #[macro_use]
 pub mod path;
 
+pub mod ahead;
 pub mod back;
 pub mod batch;
 pub mod checksum;

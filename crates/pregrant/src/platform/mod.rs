@@ -246,7 +246,7 @@ pub unsafe trait PeerMem {
     ///
     /// As written here: the heap's, where a copy costs the same with any memory.
     fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
-        BurstBuffer::heap(bytes)
+        BurstBuffer::lines(bytes)
     }
     /// Operations requested through this handle. A map that is dropped counts with the handle that
     /// made it, one that `unmap` drains with that handle. Read twice a batch: as cheap as three

@@ -12,6 +12,7 @@
 use super::{BATCH_SLOTS, Todo, bits, mask};
 use crate::array;
 use crate::error::PeerFault;
+use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::checksum;
 pub use crate::net::features::RxAccepts;
 use crate::net::headers::{IpHeaders, IpVersion};
@@ -461,12 +462,33 @@ impl RxBatch {
         }
     }
 
-    /// Copies the pieces of the frames of `todo` into pages that are mapped: `put` finds the page
+    /// The first piece of the frame that is copied [`AHEAD`] after frame `i`, with its number,
+    /// where that is long: its lines are asked for now.
+    #[inline(always)]
+    pub fn long_ahead(&self, i: usize, todo: Todo) -> Option<(usize, &RxSlot)> {
+        if todo.checked_shr((i + AHEAD) as u32)? & 1 == 0 {
+            return None;
+        }
+        let k = usize::from(self.frames.get(i + AHEAD)?.first_slot);
+        let slot = self.slots.get(k)?;
+        (usize::from(slot.len) > SHORT).then_some((k, slot))
+    }
+
+    /// Copies the pieces of the frames of `todo` into pages that are mapped: `ahead` asks for the
+    /// lines of a [long piece](Self::long_ahead), `put` finds the page
     /// of piece number k and [writes](Burst::copy_to) there, or says false, which answers ERROR for
     /// the whole frame.
     #[inline(always)]
-    pub fn copy_in(&mut self, todo: Todo, mut put: impl FnMut(usize, &RxSlot) -> bool) {
+    pub fn copy_in(
+        &mut self,
+        todo: Todo,
+        ahead: impl Fn(usize, &RxSlot),
+        mut put: impl FnMut(usize, &RxSlot) -> bool,
+    ) {
         for i in bits(todo) {
+            if let Some((k, slot)) = self.long_ahead(i, todo) {
+                ahead(k, slot);
+            }
             let f = self.frames[i];
             for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
                 let slot = &self.slots[k];

@@ -25,6 +25,7 @@ use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_
 use super::slot_memory::SlotMemory;
 use crate::array;
 use crate::error::{PeerFault, PlatformError};
+use crate::net::ahead::SHORT;
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::flagged::{Answers, Received};
 use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FlaggedPath, FrontChain, FrontPath, PathName};
@@ -37,8 +38,6 @@ use crate::wire::netif::{RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
 use alloc::boxed::Box;
 use core::ops::Range;
 
-/// Longer frames are left to the hardware's own prefetcher.
-const SHORT: i16 = 256;
 /// The front's RX half of a queue.
 pub struct RxFront<P: Platform> {
     pub(super) ring: FrontRing<NetRx, OwnRing<NetRx, P>>,
@@ -229,10 +228,10 @@ impl<P: Platform> RxFront<P> {
                 if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyFlaggedPath::<P>::FLAGS) != 0 || rsp.status < 0 {
                     return (n, Some(rsp));
                 }
-                if heads || rsp.status <= SHORT {
+                if heads || rsp.status as usize <= SHORT {
                     let slot = (ring.rsp_cons().wrapping_add(at + n as u32) & (ring.size() - 1)) as u16;
                     let start = memory((pages, buffers), path, slot);
-                    path.bytes().prefetch_read(start + rsp.offset as usize, rsp.status.min(SHORT) as usize);
+                    path.bytes().prefetch_read(start + rsp.offset as usize, (rsp.status as usize).min(SHORT));
                 }
                 if let Some(place) = run.get_mut(n) {
                     *place = rsp;

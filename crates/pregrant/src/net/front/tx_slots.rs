@@ -11,6 +11,7 @@
 
 use super::regions::OwnRing;
 use crate::array;
+use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::stats::DirStats;
 use crate::platform::Platform;
 use crate::port::{BURST_FRAMES, Frames, Offload, Source};
@@ -21,10 +22,6 @@ use crate::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, TXF_CSUM_BLANK, TXF_DAT
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-
-/// Frames up to this length have the buffers of the whole burst prefetched before the first is
-/// filled; longer ones have the next two.
-pub const SHORT: usize = 256;
 
 /// How many ids a queue has, and how many of them can be on their way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,10 +203,10 @@ pub(crate) fn fill<M: RingMem<Kind = NetTx>, B: SharedBytes, F: Frames>(
     places: &[Place],
 ) {
     for (k, (frame, place)) in frames.first(places.len()).zip(places).enumerate() {
-        if let (Some(next), Some(frame)) = (places.get(k + 2), frames.get(k + 2))
+        if let (Some(next), Some(frame)) = (places.get(k + AHEAD), frames.get(k + AHEAD))
             && frame.len() > SHORT
         {
-            bytes.prefetch_write(next.at as usize, frame.len().min(1024));
+            bytes.prefetch_write(next.at as usize, frame.len());
         }
         let to = bytes.piece_mut(place.at as usize, frame.len());
         debug_assert!(to.is_some(), "a slot is in its region");

@@ -10,9 +10,10 @@
 //! [`FlaggedPath`](super::flagged::FlaggedPath).
 
 use crate::error::PlatformError;
+use crate::net::ahead::SHORT;
 use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Region};
-use crate::net::front::tx_slots::{Place, SHORT, TxSlots, fill, flags_of};
+use crate::net::front::tx_slots::{Place, TxSlots, fill, flags_of};
 use crate::net::path::PathName;
 use crate::net::path::copy::pages::OrdinaryPages;
 use crate::platform::Platform;

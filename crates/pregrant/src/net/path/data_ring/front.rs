@@ -13,11 +13,12 @@
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, index, rounded};
 use crate::error::{PeerFault, PlatformError};
+use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::front::FrontQueue;
 use crate::net::front::memory::{QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::front::rx_answers::{Part, fault, is_plain, offload_of};
-use crate::net::front::tx_slots::{SHORT, TxSlots, flags_of};
+use crate::net::front::tx_slots::{TxSlots, flags_of};
 use crate::net::path::active::ActiveLists;
 use crate::net::path::flagged::{Answers, FlaggedPath, Received};
 use crate::net::path::front::{FrontPath, Sent};
@@ -267,7 +268,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
         let (mut ahead, mut all_asked) = (0, true);
         for (k, frame) in frames.first(BURST_FRAMES).enumerate() {
             let len = frame.len();
-            if k >= 2 && len > SHORT {
+            if k >= AHEAD && len > SHORT {
                 all_asked = false;
                 break;
             }

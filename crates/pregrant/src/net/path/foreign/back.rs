@@ -11,6 +11,7 @@
 
 use super::claim::CLAIM;
 use crate::error::PlatformError;
+use crate::net::ahead::SHORT;
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::path::{BackPath, PathName};
 use crate::platform::{PeerMem, Platform};
@@ -19,9 +20,6 @@ use crate::shm::SharedBytes;
 use crate::units::{DomId, PAGE_SIZE};
 use crate::wire::netif::RX_FOREIGN;
 use alloc::sync::Arc;
-
-/// Longer pieces are left to the hardware's own prefetcher.
-const SHORT: u16 = 256;
 
 /// All of a guest, for one direction of one queue.
 pub struct ForeignPath<P: Platform> {
@@ -50,7 +48,7 @@ impl<P: Platform> BackPath<P> for ForeignPath<P> {
         let ours = todo & batch.claimed(CLAIM);
         for i in bits(ours) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            if slot.len <= SHORT {
+            if usize::from(slot.len) <= SHORT {
                 self.memory.prefetch_read(place(slot.gref, slot.offset), slot.len.into());
             }
         }
@@ -75,14 +73,21 @@ impl<P: Platform> BackPath<P> for ForeignPath<P> {
     #[inline(always)]
     fn deliver(&mut self, _p: &P, _of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
         for i in bits(todo) {
-            for slot in
-                batch.slots_of(i).iter().filter(|slot| slot.len <= SHORT && slot.gref & RX_FOREIGN != 0)
+            for slot in batch
+                .slots_of(i)
+                .iter()
+                .filter(|slot| usize::from(slot.len) <= SHORT && slot.gref & RX_FOREIGN != 0)
             {
                 self.memory.prefetch_write(place(slot.gref & !RX_FOREIGN, slot.offset), slot.len.into());
             }
         }
         let mut rest: Todo = 0;
         for i in bits(todo) {
+            if let Some((_, slot)) = batch.long_ahead(i, todo)
+                && slot.gref & RX_FOREIGN != 0
+            {
+                self.memory.prefetch_write(place(slot.gref & !RX_FOREIGN, slot.offset), slot.len.into());
+            }
             let f = batch.frames[i];
             for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
                 let slot = batch.slots[k];

@@ -11,7 +11,8 @@
 
 use super::exchange::GrefExchange;
 use super::table::GrefTable;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
+use crate::net::ahead::SHORT;
+use crate::net::batch::{BATCH_SLOTS, RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
 use crate::net::path::{BackPath, HoldsFrames, PathName, Shared};
 use crate::platform::{PeerMem, Platform};
@@ -21,9 +22,6 @@ use crate::units::{DomId, GrantRef};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-
-/// Longer pieces are left to the hardware's own prefetcher.
-const SHORT: u16 = 256;
 
 /// Not in the table.
 const NOWHERE: u32 = u32::MAX;
@@ -105,7 +103,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
             for (k, slot) in (first..).zip(batch.slots_of(i)) {
                 let place = table.locate(GrantRef(slot.gref));
                 self.places[k] = place.unwrap_or(NOWHERE);
-                if slot.len <= SHORT
+                if usize::from(slot.len) <= SHORT
                     && let Some(page) = place.and_then(|place| table.at(place))
                 {
                     page.map.prefetch_read(slot.offset as usize, slot.len as usize);
@@ -163,7 +161,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
                 let place = table.locate(GrantRef(slot.gref));
                 let page = place.and_then(|place| table.at(place)).filter(|page| page.writable);
                 match page {
-                    Some(page) if slot.len <= SHORT => {
+                    Some(page) if usize::from(slot.len) <= SHORT => {
                         page.map.prefetch_write(slot.offset as usize, slot.len as usize);
                     }
                     Some(_) => {}
@@ -173,9 +171,14 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
                 self.places[k] = place.unwrap_or(NOWHERE);
             }
         }
-        batch.copy_in(todo & !rest, |k, slot| {
-            let page = table.at(self.places[k]);
-            page.is_some_and(|page| slot.copy_to(frames, &page.map, slot.offset.into()))
+        let page = |k: usize| table.at(self.places[k]);
+        let ahead = |k, slot: &RxSlot| {
+            if let Some(page) = page(k) {
+                page.map.prefetch_write(slot.offset.into(), slot.len.into());
+            }
+        };
+        batch.copy_in(todo & !rest, ahead, |k, slot| {
+            page(k).is_some_and(|page| slot.copy_to(frames, &page.map, slot.offset.into()))
         });
         rest
     }

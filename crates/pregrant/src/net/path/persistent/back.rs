@@ -10,7 +10,8 @@
 //! first).
 
 use crate::grants::{GrantStore, StoreFigures};
-use crate::net::batch::{RxBatch, Todo, TxBatch, TxSlot, bits};
+use crate::net::ahead::SHORT;
+use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
 use crate::net::path::{BackPath, HoldsFrames, PathName};
 use crate::platform::{Access, PeerMem, Platform};
@@ -18,9 +19,6 @@ use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
 use alloc::vec::Vec;
-
-/// Longer pieces are left to the hardware's own prefetcher.
-const SHORT: u16 = 256;
 
 /// The pages of one direction of a queue.
 pub struct PersistentPath<P: Platform> {
@@ -107,7 +105,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         let todo = if batch.standing.is_some() { todo & !self.lend(batch, todo, out) } else { todo };
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            if slot.len <= SHORT
+            if usize::from(slot.len) <= SHORT
                 && let Some(page) = self.store.find(GrantRef(slot.gref))
             {
                 page.prefetch_read(slot.offset as usize, slot.len as usize);
@@ -161,7 +159,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
             for slot in batch.slots_of(i).iter().filter(|slot| slot.len > 0) {
                 let gref = GrantRef(slot.gref);
                 match self.store.find(gref) {
-                    Some(page) if slot.len <= SHORT => {
+                    Some(page) if usize::from(slot.len) <= SHORT => {
                         page.prefetch_write(slot.offset as usize, slot.len as usize);
                     }
                     Some(_) => {}
@@ -175,9 +173,16 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
                 }
             }
         }
-        batch.copy_in(todo & !rest, |_, slot| {
-            let page = self.store.find(GrantRef(slot.gref));
-            page.is_some_and(|page| slot.copy_to(frames, page, slot.offset.into()))
+        // Found above, and counted as used.
+        let store = &self.store;
+        let find = |slot: &RxSlot| store.at(store.locate(GrantRef(slot.gref))?);
+        let ahead = |_, slot: &RxSlot| {
+            if let Some(page) = find(slot) {
+                page.prefetch_write(slot.offset.into(), slot.len.into());
+            }
+        };
+        batch.copy_in(todo & !rest, ahead, |_, slot| {
+            find(slot).is_some_and(|page| slot.copy_to(frames, page, slot.offset.into()))
         });
         if missed {
             self.map_wanted(p, of);

@@ -19,6 +19,7 @@
 //! sends what the back puts there for that same guest).
 
 use super::list::colour;
+use crate::net::ahead::SHORT;
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
 use crate::net::path::{BackPath, BufferNames, HoldsFrames, PathName};
@@ -57,9 +58,6 @@ pub enum RxHeads {
     /// In the slot's buffer.
     InBuffer,
 }
-
-/// Longer frames are left to the hardware's own prefetcher.
-const SHORT: u16 = 256;
 
 /// One direction's buffers and the ids seen in the batch under way.
 pub struct StagingPath<P: Platform> {
@@ -267,7 +265,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         // lines first.
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            if slot.len > SHORT {
+            if usize::from(slot.len) > SHORT {
                 continue;
             }
             let (offset, len) = (slot.offset as usize, slot.len as usize);
@@ -328,11 +326,11 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         let mut rest: Todo = 0;
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            if (slot.len <= SHORT || heads)
+            if (usize::from(slot.len) <= SHORT || heads)
                 && let Some(&place) = buffers.place.get(slot.id as usize)
             {
                 let at = place as usize + place_in(headroom, slot, limit);
-                buffers.map.prefetch_write(at, slot.len.min(SHORT) as usize);
+                buffers.map.prefetch_write(at, usize::from(slot.len).min(SHORT));
             }
         }
         let rising = batch.ids_rise;
@@ -340,6 +338,12 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
             seen.fill(0);
         }
         for i in bits(todo) {
+            if let Some((_, slot)) = batch.long_ahead(i, todo)
+                && let Some(&place) = buffers.place.get(slot.id as usize)
+            {
+                let at = place as usize + place_in(headroom, *slot, limit);
+                buffers.map.prefetch_write(at, slot.len.into());
+            }
             let whole = frames.frames[batch.frames[i].frame as usize].len as usize;
             let f = batch.frames[i];
             if headroom + whole > limit && !buffers.copy_only {
