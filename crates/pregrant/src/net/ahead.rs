@@ -1,19 +1,19 @@
-//! Which cache lines are asked for before they are touched: one rule for both ends and all paths.
+//! Which cache lines are asked for before they are touched.
 //!
 //! ```text
-//!   at most SHORT bytes    the lines of the whole batch, before its first copy
-//!   longer, written        the whole piece, AHEAD pieces before its copy
-//!   longer, read           nothing: the hardware's own prefetcher follows
+//!   frames of at most SHORT bytes   the lines of the whole batch, before its first copy
+//!   longer, to be written           the first piece of the frame AHEAD of the one that is copied, whole
+//!   longer, to be read              nothing: the hardware's own prefetcher follows (but for the data ring)
 //! ```
 //! Lines that another core had must come exclusive before they are written, and a copy stops where
-//! each begins. The hardware sees neither the next buffer nor that it will be written: of 1500
-//! bytes a bare ring with a buffer for each slot moves 1.5 times as many frames when the whole of
-//! the next but one is asked for, not its first 1024 bytes (`bench net --path staging`, and
-//! docs/results). A peer sets lengths, at most a page; a prefetch touches no memory and never
-//! faults.
+//! each begins. The hardware sees neither the next buffer nor that it will be written: with a buffer
+//! for each slot a bare ring moves 1.5 times as many frames of 1500 bytes when the whole of the next
+//! frame but one is asked for, not its first 1024 bytes; `bench net --size 1500 --dir rx` has 1.5 to
+//! 1.9 times as many as without. A peer sets lengths, at most a page; a prefetch touches no memory
+//! and never faults.
 
-/// Longer pieces are asked for one by one.
+/// Longer frames are asked for one by one.
 pub const SHORT: usize = 256;
 
-/// So many pieces before its own copy a long piece is asked for.
+/// So many frames before its own copy a long one is asked for.
 pub const AHEAD: usize = 2;

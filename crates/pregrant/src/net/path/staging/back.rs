@@ -339,6 +339,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         }
         for i in bits(todo) {
             if let Some((_, slot)) = batch.long_ahead(i, todo)
+                && headroom + usize::from(slot.len) <= limit
                 && let Some(&place) = buffers.place.get(slot.id as usize)
             {
                 let at = place as usize + place_in(headroom, *slot, limit);
