@@ -30,6 +30,10 @@ static unsigned int data_len = 2048;
 module_param(data_len, uint, 0444);
 MODULE_PARM_DESC(data_len, "bytes of a staging buffer: a power of two from 16 to 4096, or 65535; one that the back offers");
 
+static unsigned int buffers;
+module_param(buffers, uint, 0444);
+MODULE_PARM_DESC(buffers, "staging buffers or pages of a direction and queue, where the back keeps more mapped than a ring has slots; 0: as many as slots");
+
 static bool multicast;
 module_param(multicast, bool, 0444);
 MODULE_PARM_DESC(multicast, "have the back leave out multicast without a listener; not with bridges");
@@ -58,7 +62,7 @@ static struct pregrant_settings settings(void)
 {
 	return (struct pregrant_settings) {
 		.path = path, .path_len = strlen(path), .queues = queues, .ring_order = ilog2(pages),
-		.data_len = data_len, .multicast = multicast, .send_on = send_on,
+		.data_len = data_len, .buffers = buffers, .multicast = multicast, .send_on = send_on,
 	};
 }
 

@@ -80,7 +80,7 @@ void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from);
 struct pregrant_settings {
 	const char *path;
 	size_t path_len;
-	u32 queues, ring_order, data_len;
+	u32 queues, ring_order, data_len, buffers;
 	bool multicast, send_on;
 };
 /* False: no front can have these; the log says why. */

@@ -60,6 +60,7 @@ pub struct Settings {
     pub queues: u32,
     pub ring_order: u32,
     pub data_len: u32,
+    pub buffers: u32,
     pub multicast: bool,
     pub send_on: bool,
 }
@@ -79,9 +80,11 @@ pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static 
         queues: settings.queues,
         ring_order: settings.ring_order,
         multicast_control: settings.multicast,
+        pages: settings.buffers,
         ..FrontConfig::default()
     };
-    let staging = Buffers { sent_on: settings.send_on, ..buffers(settings.data_len)? };
+    let (sent_on, more) = (settings.send_on, settings.buffers);
+    let staging = Buffers { sent_on, buffers: more, ..buffers(settings.data_len)? };
     let staged = FrontConfig { staging, ..plain };
     Ok(match path {
         b"copy" => plain,

@@ -47,6 +47,8 @@ struct Trial {
     path: PathName,
     /// Bytes of a staging buffer, where the path has such.
     data_len: u32,
+    /// Staging buffers or pages of a direction; 0: one for each slot.
+    buffers: u32,
     /// Bytes of a frame.
     len: usize,
     /// One in so many of the frames that are asked for.
@@ -57,12 +59,14 @@ struct Trial {
 
 fn trials() -> [Trial; 9] {
     use PathName as P;
-    let trial = |path, data_len, len, share| Trial { path, data_len, len, share, in_pieces: false };
+    let trial =
+        |path, data_len, len, share| Trial { path, data_len, buffers: 0, len, share, in_pieces: false };
+    let more = |path, len| Trial { buffers: 600, ..trial(path, 2048, len, 1) };
     let pieces = |path, len, share| Trial { in_pieces: true, ..trial(path, 2048, len, share) };
     [
         trial(P::Copy, 2048, 64, 1),
         trial(P::Staging, 256, 64, 1),
-        trial(P::Staging, 2048, 1514, 1),
+        more(P::Staging, 1514),
         trial(P::GrefMapping, 2048, 64, 1),
         trial(P::Persistent, 2048, 64, 1),
         trial(P::Copy, 2048, 60_000, 100),
@@ -83,6 +87,7 @@ impl Trial {
             queues: 1,
             ring_order: 0,
             data_len: self.data_len,
+            buffers: self.buffers,
             multicast: false,
             send_on: false,
         };
@@ -249,6 +254,12 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     let mut ends = Ends::new(trial.config()?, len, false, arena());
     ends.steps()?;
     ends.announce()?;
+    let (buffers, pages) = ends.front.queue(0).map_or(((0, 0), [0, 0]), |q| (q.staging_buffers(), q.pages()));
+    let fewest =
+        if trial.path == PathName::Staging { buffers.0.min(buffers.1) } else { pages[0].min(pages[1]) };
+    if fewest < trial.buffers {
+        return Err("there are fewer buffers than were asked for");
+    }
     let before = ends.table.lock().ops();
     let start = ends.guest.now_ns();
     let wrong_tx = ends.tx(n, trial.in_pieces)?;

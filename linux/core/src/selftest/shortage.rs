@@ -38,8 +38,16 @@ impl Case {
         let Self { path, queues, ring_order } = *self;
         let (path_len, data_len, multicast) = (path.len(), 2048, false);
         let at = path.as_ptr();
-        let settings =
-            Settings { path: at, path_len, queues, ring_order, data_len, multicast, send_on: false };
+        let settings = Settings {
+            path: at,
+            path_len,
+            queues,
+            ring_order,
+            data_len,
+            buffers: 0,
+            multicast,
+            send_on: false,
+        };
         config(path, &settings)
     }
 
