@@ -6,11 +6,11 @@
 //!   longer, to be read              nothing: the hardware's own prefetcher follows (but for the data ring)
 //! ```
 //! Lines that another core had must come exclusive before they are written, and a copy stops where
-//! each begins. The hardware sees neither the next buffer nor that it will be written: with a buffer
-//! for each slot a bare ring moves 1.5 times as many frames of 1500 bytes when the whole of the next
-//! frame but one is asked for, not its first 1024 bytes; `bench net --size 1500 --dir rx` has 1.5 to
-//! 1.9 times as many as without. A peer sets lengths, at most a page; a prefetch touches no memory
-//! and never faults.
+//! each begins. The hardware sees neither the next buffer nor that it will be written: with a
+//! buffer for each slot a bare ring moves 1.5 times as many frames of 1500 bytes when the whole of
+//! the next frame but one is asked for, not its first 1024 bytes; `bench net --size 1500 --dir rx`
+//! has 1.5 to 1.9 times as many as without. A peer sets lengths, at most a page; a prefetch touches
+//! no memory and never faults.
 
 /// Longer frames are asked for one by one.
 pub const SHORT: usize = 256;
