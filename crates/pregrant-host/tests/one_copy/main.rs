@@ -6,6 +6,7 @@ mod guests;
 mod rig;
 
 use guests::{ALL, Receiver, Sender, assert_same, frame, mac, teach};
+use pregrant::net::back::stall::{Link, Patience};
 use pregrant::port::{Arena, FramePort, MAX_FRAME, Offload, Offloads, PortOwner, QueueWaker};
 use pregrant_host::ports::switch::Switch;
 use rig::{Frame, Way};
@@ -208,6 +209,46 @@ fn a_receiver_that_stood_once_and_never_has_all_is_lent_to_again() {
     assert_same(&b.got, &all);
     a.close();
     b.close();
+}
+
+/// What is dropped for a guest that takes nothing was not taken by it.
+#[test]
+fn a_receiver_whose_frames_expire_is_lent_nothing() {
+    let switch = lending();
+    let (mut a, mut b, frames) = pair(&switch);
+    // Its port rings someone, who sleeps.
+    b.port.owned_by(&PortOwner { worker: 1, waker: Arc::new(Asleep) });
+    b.ends.back.watch(Patience::default(), true, true, 0);
+    while b.ends.front.has_free() || b.poll() {
+        b.post();
+    }
+    // Short bursts: more of them wait than expire at once.
+    while b.port.stats().rx_overflow == 0 {
+        a.send(&frames[..1]);
+        while a.turn() {}
+        b.poll();
+        a.turn();
+    }
+    assert_eq!(a.in_flight(), 0);
+    for seconds in [1, 70] {
+        b.ends.back.turn(seconds * 1_000_000_000, &mut b.port).unwrap();
+    }
+    assert_eq!((b.ends.back.link(), b.ends.back.waiting()), (Link::Stalled, 0));
+    assert!(b.port.has_frames(), "all of them expired");
+    for _ in 0..40 {
+        a.send(&frames[..1]);
+        while a.turn() {}
+    }
+    a.turn();
+    assert_eq!(a.in_flight(), 0, "they are lent to a guest that takes none");
+    b.close();
+    a.close();
+}
+
+#[derive(Debug)]
+struct Asleep;
+impl QueueWaker for Asleep {
+    fn ring(&self) {}
 }
 
 /// Its pages go at once, and its frames arrive all the same.

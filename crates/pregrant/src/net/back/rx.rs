@@ -319,6 +319,10 @@ impl<P: Platform> RxQueue<P> {
             self.expire();
             most -= 1;
         }
+        if self.stall.link() == Link::Stalled {
+            // What it has for the guest was taken to be dropped.
+            port.rx_stands();
+        }
         self.record_in_flight(port, 0);
         Ok(())
     }
