@@ -3,8 +3,10 @@
 //! ```text
 //!   frames of at most SHORT bytes   the lines of the whole batch, before its first copy
 //!   longer, to be written           the first piece of the frame AHEAD of the one that is copied, whole
-//!   longer, to be read              nothing: the hardware's own prefetcher follows (but for the data ring)
+//!   longer, to be read              nothing: the hardware's own prefetcher follows
 //! ```
+//! The data ring has bytes of its own: its places follow each other, which the hardware sees.
+//!
 //! Lines that another core had must come exclusive before they are written, and a copy stops where
 //! each begins. The hardware sees neither the next buffer nor that it will be written: with a
 //! buffer for each slot a bare ring moves 1.5 times as many frames of 1500 bytes when the whole of

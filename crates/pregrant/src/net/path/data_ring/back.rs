@@ -15,8 +15,7 @@
 use super::claim::CLAIM;
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, rounded};
-use crate::net::ahead::{AHEAD, SHORT};
-use crate::net::batch::{RxBatch, RxFrame, Todo, TxBatch, bits};
+use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
 use crate::net::path::{BackPath, ByteArea, PathName};
 use crate::platform::{PeerMem, Platform};
@@ -153,23 +152,14 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         given.free(batch.taken());
         let ahead = rounded(usize::from(batch.headroom));
         let mut rest: Todo = 0;
-        let len_of = |f: RxFrame| frames.frames[usize::from(f.frame)].len as usize;
         let mut next = given.places.next() as usize;
         for i in bits(todo) {
-            let len = len_of(batch.frames[i]);
+            let len = frames.frames[i].len as usize;
             next = (next + ahead) & (self.size - 1);
-            if len <= SHORT {
-                self.map.prefetch_write(next, len);
-            }
+            self.map.prefetch_write(next, len.min(PREFETCHED));
             next += rounded(len);
         }
         for i in bits(todo) {
-            if let Some((_, slot)) = batch.long_ahead(i, todo) {
-                let between: usize =
-                    batch.frames[i..i + AHEAD].iter().map(|f| ahead + rounded(len_of(*f))).sum();
-                let at = given.places.next() as usize + between + ahead;
-                self.map.prefetch_write(at & (self.size - 1), slot.len.into());
-            }
             let f = batch.frames[i];
             let slots = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
             // Of some another path has the first slot: the rest of them follows it.

@@ -272,7 +272,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
                 all_asked = false;
                 break;
             }
-            self.prefetch(ahead, len.min(PAGE_SIZE));
+            self.prefetch(ahead, len.min(PREFETCHED));
             ahead += rounded(len);
         }
         for (k, frame) in frames.first(BURST_FRAMES).enumerate() {
@@ -299,7 +299,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
                 && later.len() > SHORT
                 && let Some(next) = frames.get(k + 1)
             {
-                self.prefetch(rounded(next.len()), later.len().min(PAGE_SIZE));
+                self.prefetch(rounded(next.len()), later.len().min(PREFETCHED));
             }
             slots.free.take();
             slots.note_sent(id);
