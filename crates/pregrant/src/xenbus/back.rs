@@ -472,6 +472,11 @@ impl<D: BackDevice> Back<D> {
             if self.shut && online {
                 return Ok(came_to);
             }
+            // The front may go on with its rings: they are the next back's, though the toolstack wants
+            // the device gone.
+            if self.ending && D::SERVES_CLOSING && front == S::Closing {
+                return Ok(came_to);
+            }
             let in_service = self.device.is_connected();
             let view = BackView { handshake: D::HANDSHAKE, online, in_service };
             let next = match state::back(self.state, front, view) {

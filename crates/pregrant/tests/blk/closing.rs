@@ -142,6 +142,27 @@ fn a_successor_takes_up_a_disk_that_is_closing_and_in_use() {
     }
 }
 
+/// A back that ends, and sees only then that its front has said 5: the disk is the next back's, also
+/// where the toolstack wants it gone.
+#[test]
+fn a_back_that_ends_leaves_a_disk_in_use_open() {
+    for online in ["1", "0"] {
+        let mut world = World::new(VbdConfig::default(), figures());
+        let mut front = Front::connect(&mut world, 2);
+        set(&world, true, "online", online);
+        set(&world, false, "state", "5");
+        let host = world.host.clone();
+        world.back.end(&host, &mut world.back_bus, &mut ()).unwrap();
+        for _ in 0..2 {
+            assert_eq!(world.step_back().unwrap(), BackStep::Waiting);
+            assert_eq!((world.back.state(), back_says(&world)), (XenbusState::Closing, "5".into()));
+        }
+        assert!(world.succeed().unwrap());
+        write_and_flush(&mut world, &mut front, 1);
+        front.end(world);
+    }
+}
+
 /// A disk that its back closed for a fault stays closed, though the process died before it said 6.
 #[test]
 fn a_disk_that_its_back_closed_is_not_taken_up() {
