@@ -14,12 +14,12 @@ use pregrant::platform::{Clock, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Offloads, Payload, PortOwner, QueueWaker};
 use pregrant::xenbus::DeviceId;
 use pregrant_host::MonotonicClock;
+use pregrant_host::drivers::net::port_provider::{Notes, Ports};
 use pregrant_host::drivers::{
-    Backend, BackendConfig, BackendError, BrokerRecovery, Mode, Net, NetConfig, Placement, PollLoop, Rest,
-    RxContext, VifReport, Work, WorkerConfig,
+    Backend, BackendConfig, BackendError, BrokerRecovery, HotplugConfig, Mode, Net, NetConfig, Placement,
+    PollLoop, PortProvider, RemoteSide, Rest, RxContext, Stations, VifReport, Work, WorkerConfig,
 };
 use pregrant_host::loopback::{Loopback, ProcessCounts};
-use pregrant_host::ports::switch::Switch;
 use pregrant_host::wake::WakeOn;
 use pregrant_host::xenstored::UnixTransport;
 use std::collections::BTreeMap;
@@ -122,6 +122,32 @@ fn report_predecessors(logs: &[(DomId, Arc<Mutex<Log>>)], vifs: &[VifReport]) {
 /// By guest and queue.
 type ByQueue = BTreeMap<(u16, usize), Arc<dyn QueueWaker>>;
 
+/// Ports that keep account for guests that are logged; the others are at a switch, where frames for
+/// them wait while they are taken up.
+struct LoggedPorts<F> {
+    logged: F,
+    others: Stations,
+}
+
+impl<F> RemoteSide for LoggedPorts<F> {}
+impl<F: FnMut(&DeviceId, usize) -> Option<Ports>> PortProvider for LoggedPorts<F> {
+    fn found(&mut self, id: &DeviceId, place: &HotplugConfig, live: bool) -> Result<Notes, String> {
+        self.others.found(id, place, live)
+    }
+    fn reserve(&mut self, id: &DeviceId, place: &HotplugConfig, queues: usize, front: Offloads) {
+        if !LOGGED.contains(&id.front) {
+            self.others.reserve(id, place, queues, front);
+        }
+    }
+    fn release(&mut self, id: &DeviceId) -> usize {
+        self.others.release(id)
+    }
+    fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String> {
+        let logged = (self.logged)(id, queues);
+        logged.map_or_else(|| self.others.connected(id, queues, front), Ok)
+    }
+}
+
 /// The doorbells of ports, as their workers gave them.
 #[derive(Clone, Default)]
 pub struct Wakers(Arc<Mutex<ByQueue>>);
@@ -213,14 +239,10 @@ pub fn play(ordinary: &str, path: &Path) {
     let logs = LOGGED.map(|of| (of, Arc::new(Mutex::new(Log::open(&platform, of)))));
     let report_logs = logs.clone();
     let watched = [BACK, LOGGED[0], LOGGED[1]].map(|of| Log::open(&platform, of));
-    let switch = Switch::new();
     let wakers = Wakers::default();
     let port_wakers = wakers.clone();
-    let ports = Box::new(move |id: &DeviceId, n: usize, _| -> Vec<Box<dyn FramePort>> {
-        let Some((_, log)) = logs.iter().find(|(of, _)| *of == id.front) else {
-            let ports = switch.add_multi_queue_port(n, CAPS).unwrap();
-            return ports.into_iter().map(|p| Box::new(p) as Box<dyn FramePort>).collect();
-        };
+    let logged = move |id: &DeviceId, n: usize| -> Option<Vec<Box<dyn FramePort>>> {
+        let (_, log) = logs.iter().find(|(of, _)| *of == id.front)?;
         let port = |queue| -> Box<dyn FramePort> {
             let log = Arc::clone(log);
             if spread {
@@ -229,8 +251,11 @@ pub fn play(ordinary: &str, path: &Path) {
             let (process, of, wakers) = (Arc::clone(&process), id.front.0, port_wakers.clone());
             Box::new(LogPort { process, log, queue, last: None, of, wakers })
         };
-        (0..n).map(port).collect()
-    });
+        Some((0..n).map(port).collect())
+    };
+    let mut others = Stations::default();
+    others.allow_mac_spoofing([None]); // guests' addresses are the tests'
+    let ports = Box::new(LoggedPorts { logged, others });
     let vif = vif_config(ordinary);
     let net = Net::new(NetConfig { vif, ..NetConfig::default() }, ports);
     let config = BackendConfig { recovery: Some(Box::new(BrokerRecovery)), ..BackendConfig::default() };

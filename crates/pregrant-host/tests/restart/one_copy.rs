@@ -98,20 +98,27 @@ pub fn lent_frames_outlive_backs_that_die_at_each_point() {
     let staged = FrontConfig { staging: Buffers::of(len, len), ..FrontConfig::default() };
     let persistent = FrontConfig { staging: Buffers::NONE, persistent: true, ..FrontConfig::default() };
     for (point, batch) in POINTS.into_iter().flat_map(|point| DIES_IN.map(|batch| (point, batch))) {
-        // Three frames of 9000 bytes leave gaps in the switch's memory, for they begin pages.
-        for (name, config, len) in
-            [("staging", staged, 8000), ("staging", staged, 60_000), ("persistent", persistent, 9000)]
-        {
+        // Three frames of 9000 bytes leave gaps in the switch's memory, for they begin pages. With
+        // workers the sender's may be ahead, and frames wait for the receiver: of 60000 bytes more
+        // than a port holds.
+        for (name, config, len, workers) in [
+            ("staging", staged, 8000, None),
+            ("staging", staged, 8000, Some("2")),
+            ("staging", staged, 60_000, None),
+            ("persistent", persistent, 9000, None),
+            ("persistent", persistent, 9000, Some("2")),
+        ] {
             alive();
-            let what = format!("{name}, {len} bytes, {point} of batch {batch}");
-            play(config, len, &format!("{point}:{batch}"), &what);
+            let what = format!("{name}, {len} bytes, {point} of batch {batch}, {workers:?} workers");
+            play(config, len, &format!("{point}:{batch}"), workers, &what);
         }
     }
 }
 
-fn play(config: FrontConfig, len: usize, crash: &str, what: &str) {
+fn play(config: FrontConfig, len: usize, crash: &str, workers: Option<&str>, what: &str) {
     let mut world = World::empty();
-    // One that serves its queues itself: its answers are in the order of what it does.
+    // One that serves its queues itself: its answers are in the order of what it does. Its successor
+    // may have workers.
     let mut back = world.back_of("copy", Some(crash.into()), None);
     let mut sender = Station::new(&mut world, [SENDER, RECEIVER], config);
     let mut receiver = Station::new(&mut world, [RECEIVER, SENDER], config);
@@ -132,7 +139,7 @@ fn play(config: FrontConfig, len: usize, crash: &str, what: &str) {
         if back.is_dead() {
             deaths += 1;
             lent = world.state.get(Word::Lent);
-            back = world.back_of("copy", None, None);
+            back = world.back_of("copy", None, workers.map(String::from));
         }
         std::thread::sleep(Duration::from_micros(100));
     }
