@@ -474,25 +474,27 @@ impl RxBatch {
         (usize::from(slot.len) > SHORT).then_some((k, slot))
     }
 
-    /// Copies the pieces of the frames of `todo` into pages that are mapped: `ahead` asks for the
-    /// lines of a [long piece](Self::long_ahead), `put` finds the page
-    /// of piece number k and [writes](Burst::copy_to) there, or says false, which answers ERROR for
-    /// the whole frame.
+    /// Copies the pieces of the frames of `todo` from `burst` into pages that are mapped: `page` finds
+    /// that of piece number k. One that is not there, or too short, answers ERROR for the whole frame.
     #[inline(always)]
-    pub fn copy_in(
+    pub fn copy_in<'m, M: SharedBytes + 'm>(
         &mut self,
+        burst: &Burst<'_>,
         todo: Todo,
-        ahead: impl Fn(usize, &RxSlot),
-        mut put: impl FnMut(usize, &RxSlot) -> bool,
+        page: impl Fn(usize, &RxSlot) -> Option<&'m M>,
     ) {
         for i in bits(todo) {
-            if let Some((k, slot)) = self.long_ahead(i, todo) {
-                ahead(k, slot);
+            if let Some((k, slot)) = self.long_ahead(i, todo)
+                && let Some(page) = page(k, slot)
+            {
+                page.prefetch_write(slot.offset.into(), slot.len.into());
             }
             let f = self.frames[i];
             for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
                 let slot = &self.slots[k];
-                if slot.len > 0 && !put(k, slot) {
+                let copied = slot.len == 0
+                    || page(k, slot).is_some_and(|page| slot.copy_to(burst, page, slot.offset.into()));
+                if !copied {
                     self.fail(i);
                     break;
                 }

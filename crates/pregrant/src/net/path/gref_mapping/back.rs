@@ -12,7 +12,7 @@
 use super::exchange::GrefExchange;
 use super::table::GrefTable;
 use crate::net::ahead::SHORT;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
 use crate::net::path::{BackPath, HoldsFrames, PathName, Shared};
 use crate::platform::{PeerMem, Platform};
@@ -171,15 +171,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
                 self.places[k] = place.unwrap_or(NOWHERE);
             }
         }
-        let page = |k: usize| table.at(self.places[k]);
-        let ahead = |k, slot: &RxSlot| {
-            if let Some(page) = page(k) {
-                page.map.prefetch_write(slot.offset.into(), slot.len.into());
-            }
-        };
-        batch.copy_in(todo & !rest, ahead, |k, slot| {
-            page(k).is_some_and(|page| slot.copy_to(frames, &page.map, slot.offset.into()))
-        });
+        batch.copy_in(frames, todo & !rest, |k, _| table.at(self.places[k]).map(|page| &page.map));
         rest
     }
 }

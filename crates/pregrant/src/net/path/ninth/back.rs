@@ -5,7 +5,7 @@
 //! that are too many, or cannot be mapped (`copy` serves or refuses them).
 
 use crate::grants::{GrantStore, StoreFigures};
-use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, bits};
+use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::path::{BackPath, PathName};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst, Token};
@@ -101,15 +101,7 @@ impl<P: Platform> BackPath<P> for NinthPath<P> {
         }
         // Found above, and counted as used.
         let store = &self.store;
-        let find = |slot: &RxSlot| store.at(store.locate(GrantRef(slot.gref))?);
-        let ahead = |_, slot: &RxSlot| {
-            if let Some(page) = find(slot) {
-                page.prefetch_write(slot.offset.into(), slot.len.into());
-            }
-        };
-        batch.copy_in(todo & !rest, ahead, |_, slot| {
-            find(slot).is_some_and(|page| slot.copy_to(frames, page, slot.offset.into()))
-        });
+        batch.copy_in(frames, todo & !rest, |_, slot| store.at(store.locate(GrantRef(slot.gref))?));
         self.map_wanted(p, of);
         rest
     }

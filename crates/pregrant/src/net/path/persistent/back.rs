@@ -11,7 +11,7 @@
 
 use crate::grants::{GrantStore, StoreFigures};
 use crate::net::ahead::SHORT;
-use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
+use crate::net::batch::{RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
 use crate::net::path::{BackPath, HoldsFrames, PathName};
 use crate::platform::{Access, PeerMem, Platform};
@@ -175,15 +175,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         }
         // Found above, and counted as used.
         let store = &self.store;
-        let find = |slot: &RxSlot| store.at(store.locate(GrantRef(slot.gref))?);
-        let ahead = |_, slot: &RxSlot| {
-            if let Some(page) = find(slot) {
-                page.prefetch_write(slot.offset.into(), slot.len.into());
-            }
-        };
-        batch.copy_in(todo & !rest, ahead, |_, slot| {
-            find(slot).is_some_and(|page| slot.copy_to(frames, page, slot.offset.into()))
-        });
+        batch.copy_in(frames, todo & !rest, |_, slot| store.at(store.locate(GrantRef(slot.gref))?));
         if missed {
             self.map_wanted(p, of);
         }
