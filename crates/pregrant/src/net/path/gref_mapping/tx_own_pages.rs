@@ -91,6 +91,9 @@ impl<P: Platform> Source for InMemory<'_, P> {
     }
 }
 
+/// Bytes of the next slot that are asked for ahead, as for other frames.
+const AHEAD_BYTES: usize = 1024;
+
 impl<P: Platform> TxSlots<P> {
     /// Copies a frame that fits a slot of `path` from `memory`, and writes its request. There is
     /// room.
@@ -113,7 +116,7 @@ impl<P: Platform> TxSlots<P> {
         };
         if self.free.len() > 1 {
             let next = self.free.peek(1);
-            path.bytes().prefetch_write(path.start(next) + path.offset(next, len), len);
+            path.bytes().prefetch_write(path.start(next) + path.offset(next, len), len.min(AHEAD_BYTES));
         }
         let offset = path.offset(id, len);
         let copied = memory
