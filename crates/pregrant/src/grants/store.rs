@@ -147,10 +147,16 @@ impl<M> GrantStore<M> {
     /// The page of `gref`, if it is mapped.
     #[inline(always)]
     pub fn find(&mut self, gref: GrantRef) -> Option<&M> {
+        let place = self.find_place(gref)?;
+        self.at(place)
+    }
+
+    /// The same as a place, for [`at`](Self::at).
+    #[inline(always)]
+    pub fn find_place(&mut self, gref: GrantRef) -> Option<u32> {
         let at = self.place_of(gref)?;
-        let page = &mut self.pages[at];
-        page.used = self.batch;
-        Some(&page.map)
+        self.pages[at].used = self.batch;
+        Some(at as u32)
     }
 
     /// Whether the page of `gref` is mapped.

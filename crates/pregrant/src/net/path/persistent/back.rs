@@ -11,26 +11,30 @@
 
 use crate::grants::{GrantStore, StoreFigures};
 use crate::net::ahead::SHORT;
-use crate::net::batch::{RxBatch, Todo, TxBatch, TxSlot, bits};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
 use crate::net::path::{BackPath, HoldsFrames, PathName};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// The pages of one direction of a queue.
 pub struct PersistentPath<P: Platform> {
     store: GrantStore<<P::Peer as PeerMem>::Map>,
     acc: Access,
+    /// RX: where the pages of the batch's slots are.
+    places: Box<[u32; BATCH_SLOTS]>,
     held: HeldFrames,
 }
 
 impl<P: Platform> PersistentPath<P> {
     /// For at most `limit` pages; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
-        Self { store: GrantStore::new(limit), acc, held: HeldFrames::default() }
+        let places = crate::array::filled(0);
+        Self { store: GrantStore::new(limit), acc, places, held: HeldFrames::default() }
     }
 
     /// Lends long frames whose pages are all there.
@@ -156,26 +160,26 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         self.store.begin_batch();
         let (mut rest, mut missed): (Todo, bool) = (0, false);
         for i in bits(todo) {
-            for slot in batch.slots_of(i).iter().filter(|slot| slot.len > 0) {
+            let first = batch.frames[i].first_slot as usize;
+            for (k, slot) in (first..).zip(batch.slots_of(i)).filter(|(_, slot)| slot.len > 0) {
                 let gref = GrantRef(slot.gref);
-                match self.store.find(gref) {
-                    Some(page) if usize::from(slot.len) <= SHORT => {
+                if let Some(place) = self.store.find_place(gref) {
+                    self.places[k] = place;
+                    if usize::from(slot.len) <= SHORT
+                        && let Some(page) = self.store.at(place)
+                    {
                         page.prefetch_write(slot.offset as usize, slot.len as usize);
                     }
-                    Some(_) => {}
-                    None => {
-                        rest |= 1 << i;
-                        if gref != GrantRef::NONE {
-                            self.store.want(gref);
-                            missed = true;
-                        }
-                    }
+                    continue;
+                }
+                rest |= 1 << i;
+                if gref != GrantRef::NONE {
+                    self.store.want(gref);
+                    missed = true;
                 }
             }
         }
-        // Found above, and counted as used.
-        let store = &self.store;
-        batch.copy_in(frames, todo & !rest, |_, slot| store.at(store.locate(GrantRef(slot.gref))?));
+        batch.copy_in(frames, todo & !rest, |k, _| self.store.at(self.places[k]));
         if missed {
             self.map_wanted(p, of);
         }
