@@ -117,8 +117,8 @@ pub fn lent_frames_outlive_backs_that_die_at_each_point() {
 
 fn play(config: FrontConfig, len: usize, crash: &str, workers: Option<&str>, what: &str) {
     let mut world = World::empty();
-    // One that serves its queues itself: its answers are in the order of what it does. Its successor
-    // may have workers.
+    // One that serves its queues itself: its answers are in the order of what it does. Its
+    // successor may have workers.
     let mut back = world.back_of("copy", Some(crash.into()), None);
     let mut sender = Station::new(&mut world, [SENDER, RECEIVER], config);
     let mut receiver = Station::new(&mut world, [RECEIVER, SENDER], config);

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   frames of at most SHORT bytes   the lines of the whole batch, before its first copy
-//!   longer, to be written           the first piece of the frame AHEAD of the one that is copied, whole
+//!   longer, to be written           the first piece of the frame AHEAD of the copied one, whole
 //!   longer, to be read              nothing: the hardware's own prefetcher follows
 //! ```
-//! The data ring and own pages have bytes of their own: the places of a data ring follow each other,
-//! which the hardware sees, and own pages gained nothing by more than 1024.
+//! The data ring and own pages have bytes of their own: the places of a data ring follow each
+//! other, which the hardware sees, and own pages gained nothing by more than 1024.
 //!
 //! Lines that another core had must come exclusive before they are written, and a copy stops where
 //! each begins. The hardware sees neither the next buffer nor that it will be written: with a

@@ -472,8 +472,8 @@ impl<D: BackDevice> Back<D> {
             if self.shut && online {
                 return Ok(came_to);
             }
-            // The front may go on with its rings: they are the next back's, though the toolstack wants
-            // the device gone.
+            // The front may go on with its rings: they are the next back's, though the toolstack
+            // wants the device gone.
             if self.ending && D::SERVES_CLOSING && front == S::Closing {
                 return Ok(came_to);
             }

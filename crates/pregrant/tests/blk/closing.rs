@@ -142,8 +142,8 @@ fn a_successor_takes_up_a_disk_that_is_closing_and_in_use() {
     }
 }
 
-/// A back that ends, and sees only then that its front has said 5: the disk is the next back's, also
-/// where the toolstack wants it gone.
+/// A back that ends, and sees only then that its front has said 5: the disk is the next back's,
+/// also where the toolstack wants it gone.
 #[test]
 fn a_back_that_ends_leaves_a_disk_in_use_open() {
     for online in ["1", "0"] {

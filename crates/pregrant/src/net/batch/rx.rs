@@ -474,8 +474,9 @@ impl RxBatch {
         (usize::from(slot.len) > SHORT).then_some((k, slot))
     }
 
-    /// Copies the pieces of the frames of `todo` from `burst` into pages that are mapped: `page` finds
-    /// that of piece number k. One that is not there, or too short, answers ERROR for the whole frame.
+    /// Copies the pieces of the frames of `todo` from `burst` into pages that are mapped: `page`
+    /// finds that of piece number k. One that is not there, or too short, answers ERROR for the
+    /// whole frame.
     #[inline(always)]
     pub fn copy_in<'m, M: SharedBytes + 'm>(
         &mut self,
