@@ -142,3 +142,20 @@ lives() {
 end_transfer() { kill -INT $TRANSFER; wait $TRANSFER; ask one "killall iperf3"; }
 # closes_netback ID: the vif, as when its domain is asked to let go of it; the guest's driver answers.
 closes_netback() { xenstore-write "/local/domain/0/backend/vif/$1/0/state" 5; }
+# on_backs FUNCTION [KEY=VALUE...]: with the name of each of BACKS (netback, back, or both with a colon), on which a guest `one` begins and ends.
+on_backs() {
+	_each=$1; shift
+	for _back_end in $(echo "${BACKS:-netback:back}" | tr : " "); do
+		$_back_end
+		front_guest one 2 "$@"
+		$_each "module on $_back_end"
+		ask one end
+		over one || fail "the guest does not end"
+		if [ $_back_end = back ]; then
+			! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
+			end_back || fail "the back ends with $?"
+		else
+			no_netback
+		fi
+	done
+}

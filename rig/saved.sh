@@ -27,3 +27,16 @@ migrated() {
 	[ "$(xl domid "$1")" != "$_old" ] || fail "the same domain"
 	within 10 [ ! -e "/sys/class/net/vif$_old.0" ] || fail "vif$_old.0 stays"
 }
+
+# lives_over saved|migrated TEXT: a guest `one` with the kernel module; TCP both ways meanwhile, numbered frames then. In FIRST the grants before.
+lives_over() {
+	FIRST=$(tables)
+	module auto
+	transfer
+	lives "vif$(xl domid one).0" || fail "$2: no traffic"
+	$1 one
+	lives "vif$(xl domid one).0" || { ask one "dmesg | tail -n 20"; fail "$2: $1: the TCP connection is gone"; }
+	end_transfer
+	pings 10.9.0.2 20 0.1 || fail "$2: $LOST of 20 pings lost"
+	both_ways "$2" "$FRAMES"
+}

@@ -1,24 +1,14 @@
 # shows: `pregrant front --tap` on `pregrant back` by each path: 10^5 frames, iperf3 both ways, ten kills of the back under traffic, nothing mapped, and no grant in use, more than before
 # seconds: 2900
+. /rig/mapped.sh
 bridge
 frames_serve
 # ONLY: some of them, as `data-ring:zero-copy`.
 FRAMES=${FRAMES:-100000} KILLS=${KILLS:-10} ONLY=${ONLY:-}
 wanted() { case ":$ONLY:" in "::" | *":$(echo "$1" | tr -d ' '):"*) return 0 ;; *) return 1 ;; esac; }
 
-# mapped: pages of guests that the back has mapped, as its kernel counts them.
-mapped() {
-	_pages=0
-	while IFS=' -' read -r _from _to _rest; do
-		case $_rest in *gntdev*) _pages=$((_pages + (0x$_to - 0x$_from) / 4096)) ;; esac
-	done < "/proc/$BACK_PID/maps"
-	echo $_pages
-}
 # each METRIC BEFORE FRAMES: so many more of it than before, for each frame.
 each() { echo "$(counted "$1") $2 $3" | awk '{ printf "%.2f", ($1 - $2) / $3 }'; }
-
-# in_use: grants that somebody uses, as Xen prints its tables.
-in_use() { tables | sed -n 's/.*, \([0-9]*\) grants in use/\1/p'; }
 
 # trial NAME COUNTER TX BACK -- FRONT: the two ends with these arguments; the back connects by path TX, and COUNTER has the frames that
 # went this way and no other. Gref mappings are there later than the connection is: until then it is by what comes behind them.

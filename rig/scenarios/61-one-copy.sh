@@ -1,19 +1,11 @@
 # shows: two guests of ours on the built-in switch, MTU 9000: FRAMES frames above 4096 bytes each way, all bytes compared, copied once, from one guest's pages to the other's; mapped pages and grants in use are as before, also where one guest is destroyed while frames are lent
 # workers: 1 2
 # seconds: 1200
+. /rig/mapped.sh
 # WAYS: what the fronts ask for, by name.
 FRAMES=${FRAMES:-2000} FRAMES_SECONDS=${FRAMES_SECONDS:-500} WAYS=${WAYS:-staging:persistent}
 back --port switch
 
-# mapped: pages of guests that the back has mapped, as its kernel counts them. in_use: grants that somebody uses, by Xen's tables.
-mapped() {
-	_pages=0
-	while IFS=' -' read -r _from _to _rest; do
-		case $_rest in *gntdev*) _pages=$((_pages + (0x$_to - 0x$_from) / 4096)) ;; esac
-	done < "/proc/$BACK_PID/maps"
-	echo $_pages
-}
-in_use() { tables | sed -n 's/.*, \([0-9]*\) grants in use/\1/p'; }
 # as_before TEXT: no more of either than EMPTY and UNUSED.
 as_before() {
 	within 20 eval '[ "$(mapped)" -le "$EMPTY" ]' || fail "$1: $(mapped) pages are mapped, $EMPTY were before"

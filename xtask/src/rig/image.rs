@@ -30,13 +30,14 @@ const DOM0_PROGRAMS: [&str; 12] = [
 /// In the folder of a release's Xen.
 const XEN_PROGRAMS: [&str; 6] =
     ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "libxl-save-helper", "lsevtchn"];
-const GUEST_PROGRAMS: [&str; 6] = [
+const GUEST_PROGRAMS: [&str; 7] = [
     "bin/busybox",
     "usr/bin/iperf3",
     "sbin/ethtool",
     "usr/bin/xenstore-read",
     "usr/bin/xenstore-write",
     "usr/bin/xenstore-ls",
+    "usr/bin/xenstore-watch",
 ];
 const DOM0_MODULES: [&str; 15] = [
     "xenfs",
@@ -186,6 +187,7 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
         "domain.sh",
         "net.sh",
         "disk.sh",
+        "mapped.sh",
         "module.sh",
         "saved.sh",
         "store.script",
