@@ -46,6 +46,16 @@ steps() {
 	done 2> /dev/null
 	rm /tmp/never
 }
+# since DOMAIN LOG FILE...: milliseconds from the log's last line that this one is connected to the line that its pages are mapped, and to
+# each line "WHAT UPTIME" of the files.
+since() {
+	_of="domain $1, .*: " _log=$2; shift 2
+	{ grep "${_of}connected, " $_log | tail -n 1; grep "${_of}.*page(s) mapped at" $_log | tail -n 1 | sed 's/^/mapped /'; cat "$@"; } | awk '
+		function uptime(text, at) { split(text, at, "[^0-9]+"); return mktime(at[2] " " at[3] " " at[4] " " at[5] " " at[6] " " at[7]) + at[8] / 1000 - booted }
+		BEGIN { while ((getline < "/proc/timer_list") > 0) if (/offset:/ && $2 > 0) { booted = $2 / 1e9; break } }
+		NR == 1 { zero = uptime($0); next }
+		{ printf "%s %d, ", $1, (($1 == "mapped" ? uptime($2) : $2) - zero) * 1000 }'
+}
 
 while :; do
 	order=$(xenstore-read data/do 2>/dev/null)

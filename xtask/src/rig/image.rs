@@ -30,14 +30,13 @@ const DOM0_PROGRAMS: [&str; 12] = [
 /// In the folder of a release's Xen.
 const XEN_PROGRAMS: [&str; 6] =
     ["xl", "xenstored", "xenconsoled", "xen-init-dom0", "libxl-save-helper", "lsevtchn"];
-const GUEST_PROGRAMS: [&str; 7] = [
+const GUEST_PROGRAMS: [&str; 6] = [
     "bin/busybox",
     "usr/bin/iperf3",
     "sbin/ethtool",
     "usr/bin/xenstore-read",
     "usr/bin/xenstore-write",
     "usr/bin/xenstore-ls",
-    "usr/bin/xenstore-watch",
 ];
 const DOM0_MODULES: [&str; 15] = [
     "xenfs",
