@@ -17,13 +17,12 @@ saved() {
 	[ "$(xl domid "$1")" != "$_old" ] || fail "the same domain"
 }
 
-# migrated NAME: to this host, while it runs; in MIGRATED the rounds of pages that went before it stopped, and after.
+# migrated NAME: to this host, while it runs.
 migrated() {
 	_old=$(xl domid "$1")
 	# An empty -s: the host's name is what is run there.
 	xl -v migrate -s "" "$1" "xl migrate-receive" > /run/migrate.log 2>&1 || { cat /run/migrate.log; fail "xl migrate: $(grep -m 1 'xc: error' /run/migrate.log)"; }
 	cat /run/migrate.log
-	MIGRATED=$(tr '\r' '\n' < /run/migrate.log | sed -n 's/.*Frames iteration \([0-9]*\) of.*/\1/p' | sort -nu | wc -l)
 	[ "$(xl domid "$1")" != "$_old" ] || fail "the same domain"
 	within 10 [ ! -e "/sys/class/net/vif$_old.0" ] || fail "vif$_old.0 stays"
 }
