@@ -23,6 +23,9 @@ use pregrant::net::features::BackFeatures;
 use pregrant::net::front::CacheMode;
 use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
 use pregrant::net::path::PathName;
+use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
+use pregrant::net::path::staging::list::DataLen;
+use pregrant_host::drivers::net::buffer_pool;
 use pregrant_host::drivers::{Mode, Placement, RxCoalescing};
 use std::collections::BTreeMap;
 
@@ -630,6 +633,33 @@ fn table(rows: &[Row]) -> Table {
         .grouped(|row| (row.size, row.dir))
 }
 
+/// Which rows have more buffers or pages than a back of ours allows a vif.
+fn beyond_the_product(rows: &[Row]) -> String {
+    let allowed = |row: &Row| match row.data_len.and_then(DataLen::new) {
+        Some(len) => buffer_pool::allowed(len, MAX_PAGES_OFFERED, 2),
+        // No one bounds them.
+        None if row.path == PathName::Foreign => u32::MAX,
+        None => buffer_pool::allowed_pages(),
+    };
+    let beyond: BTreeMap<_, _> = rows
+        .iter()
+        .filter(|row| row.staging_buffers > RING_SLOTS && row.staging_buffers > allowed(row))
+        .map(|row| ((row.name(), row.data_len), allowed(row)))
+        .collect();
+    let words = |((name, len), allowed): ((&str, Option<u32>), u32)| {
+        let len = len.map(|len| format!(" of {len}")).unwrap_or_default();
+        format!("{name}{len}: {allowed}")
+    };
+    if beyond.is_empty() {
+        return String::new();
+    }
+    let most: Vec<_> = beyond.into_iter().map(words).collect();
+    format!(
+        "More buffers than `pregrant back` allows a vif of one queue each way ({}): such rows say what a larger allowance would give.\n",
+        most.join(", ")
+    )
+}
+
 fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Stand>) -> String {
     let mut text = format!(
         "Medians of {} interleaved repeats of {} s, {} mode, {} queue(s).\n",
@@ -659,6 +689,7 @@ fn method<'a>(rows: &[Row], args: &NetArgs, stands: impl Iterator<Item = &'a Sta
     text += &(platform(rows) + few(args.timing.repeats));
     text += "Operations, system calls and events a frame are over all repeats: fractions where one serves several.\n";
     text += &pairs::in_words(rows);
+    text += &beyond_the_product(rows);
     text +=
         "Published: other machines, real Xen, other years; they show the shape. Sources: docs/benchmarks.md.";
     if rows.iter().flat_map(|row| row.records.iter()).any(published::is_through_stack) {

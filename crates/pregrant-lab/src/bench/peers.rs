@@ -64,7 +64,8 @@ pub struct PeersArgs {
     /// Bytes of a frame, headers included
     #[arg(long, value_delimiter = ',', default_values_t = [64u32, 256, 1500], value_parser = clap::value_parser!(u32).range(60..=LONGEST))]
     pub size: Vec<u32>,
-    /// Staging buffers of each direction; without it as many as hold twice a core's private cache
+    /// Staging buffers of each direction; without it as many as `pregrant front` has at `pregrant
+    /// back`: twice a core's private cache, within what a vif is allowed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(i64::from(RING_SLOTS)..=i64::from(BUFFERS_MAX)))]
     pub buffers: Option<u32>,
     /// Requests in flight, to disks
@@ -168,7 +169,7 @@ fn measure_frames(
                 let Row { mut case, .. } = Row::new(path, dir, size as usize, data_len);
                 if path == PathName::Staging {
                     let len = DataLen::new(data_len).ok_or("no length of a staging buffer")?;
-                    let usual = || buffer_pool::buffers(len, 2, None).clamp(RING_SLOTS, BUFFERS_MAX);
+                    let usual = || buffer_pool::offered(len).max(RING_SLOTS);
                     case.staging_buffers = args.buffers.unwrap_or_else(usual);
                 }
                 lines.push(line(By::Ours(Box::new(Row::of("peers", case)))));

@@ -9,6 +9,8 @@
 //! gntalloc), a vif leaves most of them to others.
 
 use pregrant::PAGE_SIZE;
+use pregrant::net::path::PathConfig;
+use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
 
 /// Bytes of buffers where the machine does not say how large its caches are.
@@ -22,8 +24,24 @@ pub fn buffers(len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
     within(pool_bytes(), len, lists, grantable)
 }
 
+/// What [`buffers`] gives a vif of one queue at a back of ours.
+pub fn offered(len: DataLen) -> u32 {
+    buffers(len, 2, None).min(allowed(len, MAX_PAGES_OFFERED, 2))
+}
+
+/// So many such buffers each of a vif's `lists` may have at a back that allows all of them so many
+/// pages.
+pub fn allowed(len: DataLen, max_pages: u32, lists: u32) -> u32 {
+    (max_pages / lists.max(1)).saturating_mul(len.buffers_in_page()).min(LONG_LIST_MAX as u32)
+}
+
+/// So many ordinary pages of a direction a back of ours keeps mapped, of a vif of one queue.
+pub fn allowed_pages() -> u32 {
+    PathConfig::default().mapped_pages() / 2
+}
+
 /// Bytes of the buffers of a direction.
-fn pool_bytes() -> u64 {
+pub fn pool_bytes() -> u64 {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size");
     text.ok().and_then(|text| bytes_of(&text)).map_or(UNKNOWN, |cache| 2 * cache)
 }
@@ -34,8 +52,8 @@ pub fn pages(lists: u32, grantable: Option<u64>) -> u32 {
     pages.min(LONG_LIST_MAX as u64) as u32
 }
 
-/// Pages of each list.
-fn share(lists: u32, grantable: Option<u64>) -> u64 {
+/// Pages of each list, in a domain that can grant so many.
+pub fn share(lists: u32, grantable: Option<u64>) -> u64 {
     grantable.map_or(u64::MAX, |pages| pages / SHARE / u64::from(lists.max(1)))
 }
 
@@ -69,6 +87,13 @@ mod tests {
         assert_eq!(pages(2, None), buffers(len(2048), 2, None));
         assert_eq!((pages(2, Some(1024)), pages(0, Some(0))), (128, 0));
         assert!(buffers(len(65535), 2, None) >= 16 && buffers(len(16), 2, None) <= LONG_LIST_MAX as u32);
+    }
+    #[test]
+    fn a_back_s_allowance_bounds_both_directions() {
+        let len = |n| DataLen::new(n).expect("a length");
+        assert_eq!([2048, 256, 65535].map(|n| allowed(len(n), 896, 2)), [896, 7168, 448]);
+        assert_eq!((allowed(len(16), 1 << 20, 0), allowed(len(64), 1, 2)), (LONG_LIST_MAX as u32, 0));
+        assert!(offered(len(2048)) <= 896 && allowed_pages() == 448);
     }
     #[test]
     fn others_have_most_of_what_can_be_granted() {
