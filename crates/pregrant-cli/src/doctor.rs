@@ -4,6 +4,7 @@
 //! ```text
 //!   machine   is it Xen, which domain, xenstore, /dev/xen, tun, the kernel's own drivers     --+
 //!   vifs      both ends' states and keys, who serves them, on which path                      --+--> findings, in words
+//!   pool      how many buffers a vif has, and why no more
 //!   vbds      the same of disks; what a front waits for                                       --+
 //!   device_policy   the devices of the disks, for systemd's unit
 //!   disk_attachment  one disk alone, for the toolstack's script: whether its backend has its image
@@ -17,6 +18,7 @@ mod disk_attachment;
 mod finding;
 mod keys;
 mod machine;
+mod pool;
 mod vbds;
 mod vifs;
 
@@ -103,7 +105,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             let (vifs, vbds) = (run_dir(args, Serves::Vifs), run_dir(args, Serves::Vbds));
             findings.extend(vifs::served_here(&mut xs, domid, &vifs, args.loopback.is_none())?);
             findings.extend(vbds::served_here(&mut xs, domid, &vbds, args.loopback.is_none())?);
-            findings.extend(vifs::of_this_domain(&mut xs, domid)?);
+            findings.extend(vifs::of_this_domain(&mut xs, domid, args.loopback.is_none())?);
             findings.extend(vbds::of_this_domain(&mut xs, domid)?);
         }
     }

@@ -5,6 +5,7 @@ use super::Result;
 use super::devices::{Place, Words};
 use super::finding::{Finding, plain};
 use super::keys::{Ability, abilities, keys, who};
+use super::pool;
 use crate::status_reader;
 use pregrant::DomId;
 use pregrant::net::features::{REQUEST_MULTICAST, XDP_HEADROOM};
@@ -12,6 +13,7 @@ use pregrant::net::path::{FrameCost, PathName, data_ring, foreign, guest_copy, p
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::status::{DirStatus, VifStatus, socket_path};
+use pregrant_host::linux::Gntalloc;
 use std::path::Path;
 
 /// As they are called.
@@ -54,7 +56,9 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
         let asks = ASKS.iter().zip(asks).filter(|(_, v)| v.as_deref() == Some("1"));
         let asks: Vec<_> = asks.map(|((_, words), _)| *words).collect();
         let front = Finding::ok(format_args!("{vif}: its front {}", abilities(xs, &device, &FRONT_KEYS)?));
-        ours = Some([front].into_iter().chain(path(&vif, status, &asks)).collect());
+        let offer: Option<String> = device.get_own(xs, pool::KEYS[0])?;
+        let pool = pool::of_served(&vif, status, offer.as_deref());
+        ours = Some([front].into_iter().chain(path(&vif, status, &asks)).chain(pool).collect());
     }
     let start = |(own, _), left| match own {
         XenbusState::Connected if left => {
@@ -150,8 +154,9 @@ fn path(vif: &str, status: &VifStatus, asks: &[&str]) -> Vec<Finding> {
     }]
 }
 
-/// The vifs of this domain, whose fronts are here.
-pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<Vec<Finding>> {
+/// The vifs of this domain, whose fronts are here; it is a real domain, or one of the loopback.
+pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId, real: bool) -> Result<Vec<Finding>> {
+    let grantable = if real { Gntalloc::limit() } else { None };
     let mut found = Vec::new();
     for device in WORDS.fronts(xs, &mut found)? {
         let handle = device.id().handle;
@@ -159,6 +164,7 @@ pub fn of_this_domain<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<
         found.push(WORDS.front(xs, &device, &vif)?);
         found.push(Finding::ok(format_args!("{vif}: its back {}", abilities(xs, &device, &BACK_KEYS)?)));
         found.push(offered(&vif, &keys(xs, &device, &OFFERS.map(|(key, _)| key))?));
+        found.push(pool::of_auto(&vif, &keys(xs, &device, &pool::KEYS)?, grantable));
     }
     Ok(found)
 }
