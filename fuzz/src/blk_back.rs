@@ -35,7 +35,7 @@ use pregrant::wire::blkif::{
     OP_WRITE_BARRIER, Request, RwRequest, SLOT_WORDS_MAX, Segment,
 };
 use pregrant::xenbus::back::{BackDevice, PreviousState};
-use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::{PAGE_SIZE, PeerFault};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -19,8 +19,8 @@
 //! mapped or bound.
 
 use super::bus::DeviceBus;
+use super::connect_error::ConnectError;
 use super::device::Class;
-use super::refusal::ConnectError;
 use super::state::{self, BackView, Handshake, Reaction, STEPS_AT_ONCE, XenbusState};
 use crate::platform::Platform;
 use crate::shm::SharedBytes;

@@ -19,11 +19,11 @@
 pub mod back;
 pub mod backoff;
 pub mod bus;
+pub mod connect_error;
 pub mod device;
 pub mod front;
 pub mod key;
 pub mod key_source;
-pub mod refusal;
 pub mod ring_keys;
 pub mod state;
 pub mod toolstack;

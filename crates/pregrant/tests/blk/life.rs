@@ -11,7 +11,7 @@ use pregrant::blk::path::PathName;
 use pregrant::wire::blkif::Abi;
 use pregrant::xenbus::BackDevice;
 use pregrant::xenbus::XenbusState;
-use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::connect_error::ConnectError;
 
 #[test]
 fn bytes_go_both_ways_on_every_path_in_both_layouts() {

@@ -13,7 +13,7 @@ use pregrant::platform::local::{LocalDomain, LocalXen, Pages};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::Abi;
 use pregrant::xenbus::back::BackStep;
-use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::connect_error::ConnectError;
 use std::collections::BTreeMap;
 
 pub const GUEST: DomId = DomId(5);

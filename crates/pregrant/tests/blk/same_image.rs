@@ -8,7 +8,7 @@ use pregrant::blk::front::{Ask, FrontConfig, FrontStep, FrontVbd};
 use pregrant::platform::local::LocalDomain;
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::XenbusState;
-use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::connect_error::ConnectError;
 
 fn own(world: &World, key: &str, value: &str) {
     world.back_bus.own.borrow_mut().insert(key.into(), value.into());

@@ -23,7 +23,7 @@ use pregrant::ring::{FrontRing, NetRx, RingMem, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};
 use pregrant::xenbus::BackDevice;
-use pregrant::xenbus::refusal::{ConnectError, TooManyPages};
+use pregrant::xenbus::connect_error::{ConnectError, TooManyPages};
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault, PlatformError};
 use proptest::prelude::*;
 use rig::bus::{MapBus, connect};

@@ -19,7 +19,7 @@ use super::devices::Busy;
 use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::bus::StoreBus;
-use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::xenbus::{DeviceError, DeviceId};
 use pregrant::xenstore::Transport;
 use std::time::{Duration, Instant};

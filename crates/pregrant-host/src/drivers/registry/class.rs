@@ -20,7 +20,7 @@ use pregrant::port::{Arena, PortOwner};
 use pregrant::units::EvtchnPort;
 use pregrant::xenbus::back::{BackStep, Changed, Drained, KeptMemory, PreviousState};
 use pregrant::xenbus::bus::StoreBus;
-use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::xenbus::{Back, BackDevice, Class, Device, DeviceError, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};

@@ -12,7 +12,7 @@ use log::Level;
 use pregrant::platform::Platform;
 use pregrant::xenbus::back::{BackStep, HOTPLUG_STATUS};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
-use pregrant::xenbus::refusal::ConnectError;
+use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::xenbus::{DeviceError, DeviceId, XenbusState};
 use pregrant::xenstore::Transport;
 use std::fmt::Display;

@@ -27,7 +27,7 @@ use crate::array;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::ahead::SHORT;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::flagged::{Answers, Received};
+use crate::net::path::flagged_rx::{Answers, Received};
 use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FlaggedPath, FrontChain, FrontPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};

@@ -15,7 +15,7 @@
 
 use super::active::ActiveLists;
 use super::any_back::AnyPath;
-use super::refusal::Refusal;
+use super::any_refusal::Refusal;
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys};
 use crate::platform::Platform;
 use crate::units::DomId;

@@ -2,7 +2,7 @@
 
 use super::PathName;
 use super::copy::front::OrdinaryPages;
-use super::flagged::FlaggedPath;
+use super::flagged_rx::FlaggedPath;
 use super::front::FrontPath;
 use super::negotiation::Negotiation;
 use crate::net::features::BackFeatures;

@@ -7,7 +7,7 @@
 //! A path is called once for a run of frames, so that the work for each frame is compiled inline.
 //! It writes requests to the ring and does not publish them. The back can write to the memory: only
 //! a copy of it is parsed. RX memory that no slot has, and that a response names by its flags, is a
-//! [`FlaggedPath`](super::flagged::FlaggedPath).
+//! [`FlaggedPath`](super::flagged_rx::FlaggedPath).
 
 use crate::error::PlatformError;
 use crate::net::ahead::SHORT;

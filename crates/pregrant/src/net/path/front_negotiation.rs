@@ -7,10 +7,10 @@
 
 use super::active::ActiveLists;
 use super::negotiation::Negotiation;
-use super::not_offered::PathNotOffered;
+use super::path_not_offered::PathNotOffered;
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
-use crate::net::front::memory::QueueMemory;
+use crate::net::front::queue_memory::QueueMemory;
 use crate::net::front::regions::Granting;
 use crate::platform::Platform;
 use crate::xenbus::key_source::KeySource;

@@ -192,8 +192,8 @@ macro_rules! own_types {
 /// Of a path without memory at the front.
 macro_rules! no_memory {
     () => {
-        type Front<P: crate::platform::Platform> = crate::net::path::none::NoMemory<P>;
-        type Flagged<P: crate::platform::Platform> = crate::net::path::none::NoMemory<P>;
+        type Front<P: crate::platform::Platform> = crate::net::path::uninhabited::NoMemory<P>;
+        type Flagged<P: crate::platform::Platform> = crate::net::path::uninhabited::NoMemory<P>;
     };
 }
 
@@ -212,31 +212,32 @@ pub mod acceptance;
 pub mod active;
 pub mod any_back;
 pub mod any_front;
+pub mod any_refusal;
 pub mod back;
 pub mod chain;
 pub mod config;
 pub mod cost;
-pub mod flagged;
+pub mod flagged_rx;
 pub mod front;
 pub mod front_chain;
 pub mod front_negotiation;
 pub mod held;
 pub mod keys;
 pub mod negotiation;
-pub mod none;
-pub mod not_offered;
 pub mod path_name;
+pub mod path_not_offered;
 pub mod path_refusal;
-pub mod refusal;
 pub mod request_keys;
+pub mod uninhabited;
 
 pub use any_back::{AnyClaims, AnyPath};
 pub use any_front::{AnyFlaggedPath, AnyFrontPath};
+pub use any_refusal::Refusal;
 pub use back::{BackPath, ByteArea, ConfigGeneration, Shared};
 pub use chain::Chain;
 pub use copy::back::CopyPath;
 pub use data_ring::back::DataRingPath;
-pub use flagged::FlaggedPath;
+pub use flagged_rx::FlaggedPath;
 pub use foreign::back::ForeignPath;
 pub use front::FrontPath;
 pub use front_chain::FrontChain;
@@ -257,14 +258,13 @@ pub use map::back::MapPath;
 pub use path_name::{BufferNames, ChainNames, FrameCost, PathName};
 pub use path_refusal::PathRefusal;
 pub use persistent::back::PersistentPath;
-pub use refusal::Refusal;
 pub use staging::back::{StagedBuffers, StagingPath};
 pub use staging::list::DataLen;
 
 pub use config::PathConfig;
 pub use front_negotiation::FrontNegotiation;
 pub use negotiation::{Negotiation, OfPath};
-pub use not_offered::PathNotOffered;
+pub use path_not_offered::PathNotOffered;
 
 pub use super::stats::Served;
 

@@ -15,7 +15,7 @@
 
 use super::acceptance::Accept;
 use super::back::{BackPath, RequestClaims};
-use super::flagged::FlaggedPath;
+use super::flagged_rx::FlaggedPath;
 use super::front::FrontPath;
 use super::keys::PathKeys;
 use super::path_name::{FrameCost, PathName};

@@ -4,7 +4,8 @@ use super::keys::KeyPlace;
 use alloc::string::{String, ToString};
 use core::fmt;
 
-/// Why a request for a path is refused. [`Refusal`](super::refusal::Refusal) is that of any path.
+/// Why a request for a path is refused. [`Refusal`](super::any_refusal::Refusal) is that of any
+/// path.
 pub trait PathRefusal: Clone + PartialEq + Eq + fmt::Debug + fmt::Display {
     /// A line for the log.
     fn line(&self, at: KeyPlace<'_>) -> String;

@@ -37,7 +37,7 @@ use crate::units::DomId;
 use crate::xenbus::Class;
 use crate::xenbus::back::{Back, BackDevice, Changed, Connect, Drained};
 use crate::xenbus::bus::DeviceBus;
-use crate::xenbus::refusal::ConnectError;
+use crate::xenbus::connect_error::ConnectError;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;

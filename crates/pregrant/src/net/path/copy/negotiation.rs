@@ -1,7 +1,7 @@
 //! How the two ends negotiate `copy` ([`Negotiation`]): settings, offer, requests, memory.
 
 use super::front;
-use crate::net::path::none::{NoClaims, NoMemory, NoRefusal};
+use crate::net::path::uninhabited::{NoClaims, NoMemory, NoRefusal};
 use crate::net::path::{CopyPath, FrameCost, FrontNegotiation, Negotiation, PathName};
 use crate::platform::Platform;
 

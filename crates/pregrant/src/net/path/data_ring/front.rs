@@ -15,12 +15,12 @@ use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, index, rounded}
 use crate::error::{PeerFault, PlatformError};
 use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::front::FrontQueue;
-use crate::net::front::memory::{QueueMemory, RX, TX};
+use crate::net::front::queue_memory::{QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::front::rx_answers::{Part, fault, is_plain, offload_of};
 use crate::net::front::tx_slots::{TxSlots, flags_of};
 use crate::net::path::active::ActiveLists;
-use crate::net::path::flagged::{Answers, FlaggedPath, Received};
+use crate::net::path::flagged_rx::{Answers, FlaggedPath, Received};
 use crate::net::path::front::{FrontPath, Sent};
 use crate::net::path::request_keys::RingRequest;
 use crate::net::path::{AnyFlaggedPath, AnyFrontPath, PathName};

@@ -3,7 +3,7 @@
 use super::{SMALLER, acceptance, claim, front, keys};
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
-use crate::net::front::memory::QueueMemory;
+use crate::net::front::queue_memory::QueueMemory;
 use crate::net::path::acceptance::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;

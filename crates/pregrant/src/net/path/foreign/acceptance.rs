@@ -11,7 +11,7 @@ use super::keys::{ACTIVE, REQUEST, WholeRefusal};
 use crate::net::features::FrontRequest;
 use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::any_back::AnyPath;
-use crate::net::path::refusal::Refusal;
+use crate::net::path::any_refusal::Refusal;
 use crate::platform::Platform;
 use alloc::format;
 use alloc::string::String;

@@ -4,7 +4,7 @@
 //! validated as for any path.
 
 use crate::error::PlatformError;
-use crate::net::front::memory::{QueueMemory, RX, TX};
+use crate::net::front::queue_memory::{QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Region};
 use crate::net::front::{FrontQueue, FrontVif};
 use crate::net::path::copy::front::OrdinaryPages;

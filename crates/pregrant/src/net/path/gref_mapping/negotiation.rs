@@ -5,7 +5,7 @@ use crate::net::features::BackFeatures;
 use crate::net::front::Granting;
 use crate::net::path::acceptance::Accept;
 use crate::net::path::negotiation::Nothing;
-use crate::net::path::none::{NoClaims, NoRefusal};
+use crate::net::path::uninhabited::{NoClaims, NoRefusal};
 use crate::net::path::{FrontNegotiation, GrefMappingPath, Negotiation, PathName};
 use crate::platform::Platform;
 use alloc::boxed::Box;

@@ -14,13 +14,13 @@ use super::keys::{LendRefusal, active_key};
 use crate::net::features::FrontRequest;
 use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::any_back::AnyPath;
-use crate::net::path::refusal::Refusal;
+use crate::net::path::any_refusal::Refusal;
 use crate::net::path::request_keys::{RingRequest, bad_page_key};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::ring::{NetRx, RingKind};
 use crate::units::PAGE_SIZE;
 use crate::wire::ring::ring_size;
-use crate::xenbus::refusal::TooManyPages;
+use crate::xenbus::connect_error::TooManyPages;
 use alloc::string::String;
 use alloc::vec::Vec;
 

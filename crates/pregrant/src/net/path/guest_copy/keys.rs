@@ -13,7 +13,7 @@ use crate::net::path::PathRefusal;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::xenbus::KeyError;
-use crate::xenbus::refusal::TooManyPages;
+use crate::xenbus::connect_error::TooManyPages;
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
 use alloc::string::String;

@@ -3,13 +3,13 @@
 use super::{FEATURE, LIST_REF, acceptance, front, keys};
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
-use crate::net::front::memory::QueueMemory;
+use crate::net::front::queue_memory::QueueMemory;
 use crate::net::path::acceptance::Accept;
 use crate::net::path::active::ActiveLists;
 use crate::net::path::keys::PathKeys;
 use crate::net::path::negotiation::{Nothing, Requests};
-use crate::net::path::none::{NoClaims, NoMemory};
 use crate::net::path::request_keys::{RingRequest, put_ring_requests, ring_requests};
+use crate::net::path::uninhabited::{NoClaims, NoMemory};
 use crate::net::path::{FrameCost, FrontNegotiation, GuestCopyPath, Negotiation, PathName};
 use crate::platform::Platform;
 use crate::xenbus::key_source::{KeySource, Pairs, flag, put};

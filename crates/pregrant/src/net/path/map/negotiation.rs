@@ -2,7 +2,7 @@
 
 use super::acceptance;
 use crate::net::path::acceptance::Accept;
-use crate::net::path::none::{NoClaims, NoRefusal};
+use crate::net::path::uninhabited::{NoClaims, NoRefusal};
 use crate::net::path::{FrameCost, FrontNegotiation, MapPath, Negotiation, PathName};
 use crate::platform::Platform;
 use alloc::boxed::Box;

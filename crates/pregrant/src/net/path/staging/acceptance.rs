@@ -15,12 +15,12 @@ use crate::net::features::FrontRequest;
 use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::active::ActiveLists;
 use crate::net::path::any_back::AnyPath;
-use crate::net::path::refusal::Refusal;
+use crate::net::path::any_refusal::Refusal;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::xenbus::KeyError;
-use crate::xenbus::refusal::TooManyPages;
+use crate::xenbus::connect_error::TooManyPages;
 use alloc::string::String;
 
 /// How it is served.

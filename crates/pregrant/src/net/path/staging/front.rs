@@ -12,7 +12,7 @@ use super::list::{self, DataLen, LIST_ENTRIES_MAX, colour};
 use super::wanted::Buffers;
 use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
-use crate::net::front::memory::{ACCESS, QueueMemory, RX, TX};
+use crate::net::front::queue_memory::{ACCESS, QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
 use crate::net::front::{FrontQueue, FrontVif};
 use crate::net::path::copy::front::OrdinaryPages;

@@ -2,7 +2,7 @@
 //! refusals. Lists of all paths cost nothing for these.
 
 use super::back::RequestClaims;
-use super::flagged::{Answers, FlaggedPath, Received};
+use super::flagged_rx::{Answers, FlaggedPath, Received};
 use super::front::FrontPath;
 use super::keys::KeyPlace;
 use super::path_name::PathName;
