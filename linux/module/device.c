@@ -30,9 +30,9 @@ static unsigned int data_len = 2048;
 module_param(data_len, uint, 0444);
 MODULE_PARM_DESC(data_len, "bytes of a staging buffer: a power of two from 16 to 4096, or 65535; one that the back offers");
 
-static unsigned int buffers;
-module_param(buffers, uint, 0444);
-MODULE_PARM_DESC(buffers, "staging buffers or pages of a direction and queue, where the back keeps more mapped than a ring has slots; 0: as many as slots");
+static char *buffers = "0";
+module_param(buffers, charp, 0444);
+MODULE_PARM_DESC(buffers, "staging buffers or pages of a direction and queue, where the back keeps more mapped than a ring has slots; auto: as many as twice a core's private cache holds; 0: as many as slots");
 
 static bool multicast;
 module_param(multicast, bool, 0444);
@@ -58,18 +58,37 @@ MODULE_PARM_DESC(keep_orphans, "seconds that an interface waits for another vif 
 
 struct workqueue_struct *pregrant_control;
 
+/* Below 0: it is no number. */
+static int buffers_of(u32 *n)
+{
+	if (!strcmp(buffers, "auto")) {
+		*n = PREGRANT_BUFFERS_AUTO;
+		return 0;
+	}
+	return kstrtou32(buffers, 0, n) || *n == PREGRANT_BUFFERS_AUTO ? -EINVAL : 0;
+}
+
 static struct pregrant_settings settings(void)
 {
+	u32 n = 0;
+
+	buffers_of(&n); /* seen when the module was loaded */
 	return (struct pregrant_settings) {
 		.path = path, .path_len = strlen(path), .queues = queues, .ring_order = ilog2(pages),
-		.data_len = data_len, .buffers = buffers, .multicast = multicast, .send_on = send_on,
+		.data_len = data_len, .buffers = n, .cache = pk_private_cache(),
+		.multicast = multicast, .send_on = send_on,
 	};
 }
 
 static bool parameters_are_good(void)
 {
 	struct pregrant_settings given;
+	u32 n;
 
+	if (buffers_of(&n)) {
+		pr_warn("pregrant: buffers is neither auto nor a number\n");
+		return false;
+	}
 	if (!pages || pages > 1 << PREGRANT_ORDER_MAX || !is_power_of_2(pages)) {
 		pr_warn("pregrant: pages is none of 1, 2, 4, 8 and 16\n");
 		return false;

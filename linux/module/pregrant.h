@@ -80,9 +80,13 @@ void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from);
 struct pregrant_settings {
 	const char *path;
 	size_t path_len;
-	u32 queues, ring_order, data_len, buffers;
+	u32 queues, ring_order, data_len, buffers, cache;
 	bool multicast, send_on;
 };
+/* `buffers`: as many as twice the `cache` holds, bytes. */
+#define PREGRANT_BUFFERS_AUTO U32_MAX
+/* cache.c */
+u32 pk_private_cache(void);
 /* False: no front can have these; the log says why. */
 bool pregrant_front_check(const struct pregrant_settings *settings);
 /* NULL: the settings are such. */

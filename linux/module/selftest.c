@@ -19,6 +19,7 @@ static atomic64_t memory = ATOMIC64_INIT(0);
 #define pregrant_note_memory(n) atomic64_add(n, &memory)
 
 /* kbuild gives an object to one module; this one needs the core's heap, log and skbs as the driver does. */
+#include "cache.c"
 #include "frame.c"
 #include "heap.c"
 #include "log.c"

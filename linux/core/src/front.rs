@@ -23,6 +23,7 @@ use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Grantin
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::{Clock, Platform};
+use pregrant::units::PAGE_SIZE;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 
@@ -61,8 +62,24 @@ pub struct Settings {
     pub ring_order: u32,
     pub data_len: u32,
     pub buffers: u32,
+    pub cache: u32,
     pub multicast: bool,
     pub send_on: bool,
+}
+
+/// `buffers`: as many as twice the `cache` holds, as C has it.
+pub const AUTO: u32 = u32::MAX;
+/// Of a page with a frame in it half is used, as a rule.
+const USED: u32 = PAGE_SIZE as u32 / 2;
+
+impl Settings {
+    /// Buffers of so many bytes.
+    fn pool(&self, bytes: u32) -> u32 {
+        match self.buffers {
+            AUTO => self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0),
+            n => n,
+        }
+    }
 }
 
 /// Staging buffers of such a length: `data_len` of the module's parameters.
@@ -80,11 +97,12 @@ pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static 
         queues: settings.queues,
         ring_order: settings.ring_order,
         multicast_control: settings.multicast,
-        pages: settings.buffers,
+        pages: settings.pool(USED),
         ..FrontConfig::default()
     };
-    let (sent_on, more) = (settings.send_on, settings.buffers);
-    let staging = Buffers { sent_on, buffers: more, ..buffers(settings.data_len)? };
+    let staging = buffers(settings.data_len)?;
+    let more = settings.pool(staging.rx.map_or(USED, |len| len.buffer_bytes().into()));
+    let staging = Buffers { sent_on: settings.send_on, buffers: more, ..staging };
     let staged = FrontConfig { staging, ..plain };
     Ok(match path {
         b"copy" => plain,

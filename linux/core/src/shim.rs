@@ -27,6 +27,10 @@ unsafe extern "C" {
     pub fn pk_pages(n: usize) -> *mut u8;
     pub fn pk_free_pages(at: *mut u8, n: usize);
 
+    // cache.c
+    /// Bytes of a core's own cache.
+    pub fn pk_private_cache() -> u32;
+
     // log.c
     pub fn pk_log(d: Device, level: u32, text: *const u8, len: usize);
     pub fn pk_panic(text: *const u8, len: usize);

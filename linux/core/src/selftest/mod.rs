@@ -12,7 +12,7 @@ mod domains;
 mod shortage;
 mod skbs;
 
-use crate::front::{Settings, config};
+use crate::front::{AUTO, Settings, config};
 use crate::log;
 use crate::shim;
 use alloc::boxed::Box;
@@ -25,6 +25,7 @@ use pregrant::DomId;
 use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::PathName;
+use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
@@ -47,7 +48,7 @@ struct Trial {
     path: PathName,
     /// Bytes of a staging buffer, where the path has such.
     data_len: u32,
-    /// Staging buffers or pages of a direction; 0: one for each slot.
+    /// Staging buffers or pages of a direction, `AUTO` too; 0: one for each slot.
     buffers: u32,
     /// Bytes of a frame.
     len: usize,
@@ -61,7 +62,7 @@ fn trials() -> [Trial; 9] {
     use PathName as P;
     let trial =
         |path, data_len, len, share| Trial { path, data_len, buffers: 0, len, share, in_pieces: false };
-    let more = |path, len| Trial { buffers: 600, ..trial(path, 2048, len, 1) };
+    let more = |path, len| Trial { buffers: AUTO, ..trial(path, 2048, len, 1) };
     let pieces = |path, len, share| Trial { in_pieces: true, ..trial(path, 2048, len, share) };
     [
         trial(P::Copy, 2048, 64, 1),
@@ -88,6 +89,8 @@ impl Trial {
             ring_order: 0,
             data_len: self.data_len,
             buffers: self.buffers,
+            // SAFETY: it asks the processor.
+            cache: unsafe { shim::pk_private_cache() },
             multicast: false,
             send_on: false,
         };
@@ -251,13 +254,16 @@ impl Ends {
 fn play(trial: &Trial, frames: u64) -> Result<()> {
     let len = trial.len;
     let n = (frames / trial.share).max(1);
-    let mut ends = Ends::new(trial.config()?, len, false, arena());
+    let config = trial.config()?;
+    // The back allows no more.
+    let asked = config.staging.buffers.min(MAX_PAGES_OFFERED);
+    let mut ends = Ends::new(config, len, false, arena());
     ends.steps()?;
     ends.announce()?;
     let (buffers, pages) = ends.front.queue(0).map_or(((0, 0), [0, 0]), |q| (q.staging_buffers(), q.pages()));
     let fewest =
         if trial.path == PathName::Staging { buffers.0.min(buffers.1) } else { pages[0].min(pages[1]) };
-    if fewest < trial.buffers {
+    if trial.buffers > 0 && u64::from(fewest) <= RING_SLOTS || fewest < asked {
         return Err("there are fewer buffers than were asked for");
     }
     let before = ends.table.lock().ops();

@@ -45,6 +45,7 @@ impl Case {
             ring_order,
             data_len,
             buffers: 0,
+            cache: 0,
             multicast,
             send_on: false,
         };

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/*
+ * A core's private cache: `buffers=auto` takes as many as twice that holds, so that the two ends do
+ * not pass the same lines to and fro.
+ */
+#include <linux/kernel.h>
+#ifdef CONFIG_X86
+#include <asm/processor.h>
+#endif
+
+#include "pregrant.h"
+
+/* Where the processor does not say. */
+#define UNKNOWN_KB 2048
+
+u32 pk_private_cache(void)
+{
+	u32 kb = 0;
+
+#ifdef CONFIG_X86
+	/* Of AMD and Intel alike; a PV guest asks Xen. */
+	if (boot_cpu_data.extended_cpuid_level >= 0x80000006)
+		kb = cpuid_ecx(0x80000006) >> 16;
+#endif
+	return (kb ? kb : UNKNOWN_KB) << 10;
+}
