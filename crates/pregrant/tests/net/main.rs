@@ -32,6 +32,7 @@ mod named_buffers;
 mod netif_rules;
 mod netif_rules_rx;
 mod offload;
+mod one_slot;
 mod own_pages;
 mod page_pool;
 mod pair;

@@ -51,6 +51,8 @@ pub struct QueueConfig {
     pub plan: Plan,
     /// A channel for each direction.
     pub split: bool,
+    /// Frames of TX and RX may be over several slots.
+    pub sg: [bool; 2],
     /// How pages of TX and RX are granted. Those of RX stay granted: the same reference is posted
     /// again and again; late, where the back may need no grant.
     pub granting: [Granting; 2],
@@ -109,6 +111,7 @@ impl<P: Platform> Parts<P> {
             chains: Default::default(),
             queues: config.queues,
             slots: [tx.ring.size() / tx_share, rx.ring.size()],
+            sg: config.sg,
             spare: [0, config.spare],
             pages,
             granting: config.granting,

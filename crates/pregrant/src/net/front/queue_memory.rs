@@ -34,6 +34,8 @@ pub struct QueueMemory<'a, P: Platform> {
     pub queues: u32,
     /// How many requests are to have memory.
     pub slots: [u32; 2],
+    /// Frames may be over several of them.
+    pub sg: [bool; 2],
     /// Ordinary pages beyond these.
     pub spare: [u32; 2],
     /// Ordinary pages of a direction at least, if no grant operation goes with them.

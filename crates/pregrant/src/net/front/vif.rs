@@ -351,7 +351,7 @@ impl<P: Platform> FrontVif<P> {
         let can_name = p.grants().per_frame().is_some();
         self.not_offered = NotOffered::by(&back, &self.config, can_name);
         self.tear_down(p);
-        self.asked = Requested::of(&self.config, &back, can_name);
+        (self.asked, self.takes_sg) = (Requested::of(&self.config, &back, can_name), back.sg);
         let is_modest = core::mem::take(&mut self.modest);
         if is_modest {
             self.asked = self.asked.without_extra(&back);
@@ -466,11 +466,11 @@ impl<P: Platform> FrontVif<P> {
         let mut keys = Vec::new();
         for _ in 0..n {
             // The back may keep the references that it has seen: each must go on naming its page.
-            let granting = self.asked.granting();
+            let (sg, granting) = ([self.takes_sg, self.config.sg], self.asked.granting());
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
             self.made = self.made.wrapping_add(1);
-            let config = QueueConfig { queues: n, plan, split, granting, spare, tag: self.made };
+            let config = QueueConfig { queues: n, plan, split, sg, granting, spare, tag: self.made };
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
                     self.queues.push(queue);

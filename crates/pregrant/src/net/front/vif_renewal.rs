@@ -80,11 +80,13 @@ impl<P: Platform> FrontVif<P> {
 
     /// Which frames this back takes of the queues, and which unfinished.
     pub(super) fn take_limits(&mut self, back: &BackFeatures) {
-        let limits = TxLimits { sg: back.sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
+        // The queues may have no memory for such frames, where the back before this took none.
+        let sg = back.sg && !self.queues.iter().any(|q| q.tx().chain().of_one_slot());
+        let limits = TxLimits { sg, gso_tcpv4: back.gso_tcpv4, gso_tcpv6: back.gso_tcpv6 };
         self.queues.iter_mut().for_each(|q| q.tx_mut().limit(limits));
-        self.takes_sg = back.sg;
+        self.takes_sg = sg;
         self.takes_multicast &= back.multicast_control;
-        self.takes = Offloads { csum: back.ipv6_csum, gso: back.sg && back.gso_tcpv4 && back.gso_tcpv6 };
+        self.takes = Offloads { csum: back.ipv6_csum, gso: sg && back.gso_tcpv4 && back.gso_tcpv6 };
     }
 
     /// Announces all pages again, once the request under way has its answer. True: it does

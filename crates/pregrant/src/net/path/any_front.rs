@@ -87,6 +87,11 @@ impl<P: Platform> AnyFrontPath<P> {
         with_path!(self, path => FrontPath::<P>::carries_all(path))
     }
 
+    /// [`FrontPath::of_one_slot`].
+    pub fn of_one_slot(&self) -> bool {
+        with_path!(self, path => FrontPath::<P>::of_one_slot(path))
+    }
+
     /// [`FrontPath::takes_first`].
     #[inline(always)]
     pub fn takes_first(&self) -> bool {

@@ -60,6 +60,11 @@ pub trait FrontPath<P: Platform> {
     /// Whether it carries frames of any length, over several slots where they are long; else those
     /// that fit one slot.
     fn carries_all(&self) -> bool;
+    /// Whether it carries all since none is over several slots.
+    #[inline(always)]
+    fn of_one_slot(&self) -> bool {
+        false
+    }
     /// The shared memory.
     fn bytes(&self) -> &Region<P>;
     /// Where the bytes of `id` start in the memory. RX: of a page that is posted, `id` is the page.
@@ -110,7 +115,7 @@ pub trait FrontPath<P: Platform> {
     /// this memory.
     #[inline(always)]
     fn holds(&self, total: usize, nr_slots: usize) -> bool {
-        self.carries_all() || nr_slots == 1 && total <= self.slot_bytes()
+        self.carries_all() && !self.of_one_slot() || nr_slots == 1 && total <= self.slot_bytes()
     }
     /// TX: the most bytes of it that were in use at a time, where it is a path that may be full.
     fn most(&self) -> u64 {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   frames --> staging --rest--> data ring, TX --rest--> pages       staging of 65535 bytes: nothing is left for the others
-//!                                                                    staging of 4096: the first slot of what goes by pages
+//!                                                                    staging of 4096: the first slot of what goes by pages; all, without feature-sg
 //!   RX: responses that name it by their flags --> data ring, pages of the back's
 //! ```
 //! Invariant: only the last path's memory has grants that end with a frame.
@@ -73,6 +73,11 @@ impl<P: Platform> FrontChain<P> {
     /// Whether it carries every frame.
     pub fn is_whole(&self) -> bool {
         self.paths.last().is_some_and(AnyFrontPath::carries_all)
+    }
+
+    /// Whether it has no memory for frames over several slots.
+    pub fn of_one_slot(&self) -> bool {
+        self.paths.last().is_some_and(AnyFrontPath::of_one_slot)
     }
 
     /// How many.

@@ -36,6 +36,8 @@ pub struct StagingArea<P: Platform> {
     /// By id: where the buffer starts in the region (no division on the data path).
     places: Box<[u32]>,
     first_slots: bool,
+    /// No frame has several slots, and a buffer is as long as a slot.
+    of_one_slot: bool,
     /// RX: the heads of longer frames are here. They may be, and are.
     may_rx_heads: bool,
     rx_heads: bool,
@@ -76,6 +78,7 @@ impl<P: Platform> StagingArea<P> {
             len,
             places,
             first_slots: false,
+            of_one_slot: false,
             may_rx_heads: false,
             rx_heads: false,
             rest: false,
@@ -108,8 +111,17 @@ impl<P: Platform> StagingArea<P> {
     /// Whether the first slot of a frame over several is staged where buffers have 4096 bytes, as
     /// both ends must know.
     pub fn set_first_slots(&mut self, both_know: bool) {
-        self.first_slots =
-            both_know && !self.len.copy_only() && usize::from(self.len.buffer_bytes()) == PAGE_SIZE;
+        self.first_slots = both_know && !self.of_one_slot && self.is_page();
+    }
+
+    /// No frame is over several slots: where buffers have 4096 bytes, each is in one.
+    pub fn set_no_sg(&mut self) {
+        self.of_one_slot = self.is_page();
+    }
+
+    /// Whether a buffer has 4096 bytes, and longer frames go by grants.
+    fn is_page(&self) -> bool {
+        !self.len.copy_only() && usize::from(self.len.buffer_bytes()) == PAGE_SIZE
     }
 
     /// RX: whether heads of longer frames are here, as both ends must know.
@@ -150,6 +162,9 @@ pub(super) fn take_buffers<P: Platform>(
         let mut area = StagingArea::new(p, regions, ACCESS[dir], len, entries, first_id as u16)?;
         (area.may_send_on, area.rest) = (asked.sent_on, entries > least);
         area.may_rx_heads = dir == RX && asked.rx_heads;
+        if !queue.sg[dir] {
+            area.set_no_sg();
+        }
         first_id = entries;
         requests[dir] = DataRequest::Keys(DataKeys { list_refs: area.list_refs().to_vec(), len });
         queue.chains[dir].insert(AnyFrontPath::Staging(area));
@@ -226,7 +241,11 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     }
     #[inline(always)]
     fn carries_all(&self) -> bool {
-        self.len.copy_only()
+        self.len.copy_only() || self.of_one_slot
+    }
+    #[inline(always)]
+    fn of_one_slot(&self) -> bool {
+        self.of_one_slot
     }
     #[inline(always)]
     fn bytes(&self) -> &Region<P> {
