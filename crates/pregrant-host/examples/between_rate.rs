@@ -5,9 +5,13 @@
 //!   guests: A fills its ring, B empties its own      back: TX of A -> switch -> RX of B
 //! ```
 //! By staging, on a machine within the process: nothing of it takes a system call. All in one
-//! thread; with `threads`, the back in a second one, which wants a core of its own.
+//! thread; with `threads`, the back in a second one, which wants a core of its own. `ABOVE`: the
+//! switch lends longer frames; by default, as it does. `TURNS`: so many in place of a time, of one
+//! repeat, for who counts the instructions of `turn`:
+//! `valgrind --tool=callgrind --toggle-collect='*turn_of_the_back*'`.
 //!
-//! `cargo run --release -p pregrant-host --example between_rate [REPEATS [threads]]`
+//! `cargo run --release -p pregrant-host --example between_rate [REPEATS [one|threads [ABOVE
+//! [TURNS LENGTH]]]]`
 
 #[path = "../../pregrant/tests/rig/mod.rs"]
 mod rig;
@@ -25,17 +29,24 @@ const ALL: Offloads = Offloads { csum: true, gso: true };
 const TIME: Duration = Duration::from_millis(100);
 
 /// Nanoseconds a frame: of all, and of the back while it had something to do; the share of frames
-/// that were lent, and of the back's turns in which frames wait for the receiver's slots.
+/// that were lent, and of the back's turns in which frames wait for the receiver's slots; frames.
 #[derive(Clone, Copy, Default)]
 struct Rate {
     all: f64,
     back: f64,
     lent: f64,
     waits: f64,
+    frames: u64,
 }
 
-/// Both guests and the back in one thread, or the back in another.
-fn measure(len: usize, lend_above: u32, threads: bool) -> Rate {
+/// The back's part, to be found by its name.
+#[inline(never)]
+fn turn_of_the_back<T>(back: impl FnOnce() -> T) -> T {
+    back()
+}
+
+/// Both guests and the back in one thread, or the back in another; for a time, or so many turns.
+fn measure(len: usize, lend_above: u32, threads: bool, most: Option<u32>) -> Rate {
     let switch = Switch::new();
     switch.lend_above(lend_above);
     let rigs = [Rig::new(), Rig::new()];
@@ -55,8 +66,10 @@ fn measure(len: usize, lend_above: u32, threads: bool) -> Rate {
     let (mut turns, mut waits) = (0u32, 0u32);
     let mut back = || {
         let started = Instant::now();
-        let sent = tx.poll(&host_a, GUEST, &a.back_chan, &mut from, &mut scratch, &control).unwrap();
-        let came = rx.poll(&host_b, GUEST, &b.back_chan, &mut to, &control).unwrap();
+        let [sent, came] = turn_of_the_back(|| {
+            let sent = tx.poll(&host_a, GUEST, &a.back_chan, &mut from, &mut scratch, &control).unwrap();
+            [sent, rx.poll(&host_b, GUEST, &b.back_chan, &mut to, &control).unwrap()]
+        });
         let works = [sent, came].contains(&Polled::More);
         if works {
             back_ns += started.elapsed().as_nanos() as u64;
@@ -89,15 +102,17 @@ fn measure(len: usize, lend_above: u32, threads: bool) -> Rate {
             is_over.store(true, Ordering::Relaxed);
         });
     } else {
-        while started.elapsed() < TIME {
+        let mut turns = 0;
+        while most.map_or_else(|| started.elapsed() < TIME, |most| turns < most) {
             for _ in 0..16 {
                 guests();
                 came = back();
             }
+            turns += 16;
         }
     }
     let (all, n) = (started.elapsed().as_nanos() as f64, came.1.max(1) as f64);
-    Rate { all: all / n, back: came.0 as f64 / n, lent: came.2 as f64 / n, waits: came.3 }
+    Rate { all: all / n, back: came.0 as f64 / n, lent: came.2 as f64 / n, waits: came.3, frames: came.1 }
 }
 
 fn median(of: &mut [f64]) -> f64 {
@@ -106,19 +121,29 @@ fn median(of: &mut [f64]) -> f64 {
 }
 
 fn main() {
-    let threads = std::env::args().any(|arg| arg == "threads");
-    let repeats: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(15);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |k: usize| args.get(k).and_then(|n| n.parse::<u32>().ok());
+    let threads = args.iter().any(|arg| arg == "threads");
+    let (repeats, above) = (number(0).unwrap_or(15), number(2).unwrap_or(LEND_ABOVE));
+    if let (Some(turns), Some(len)) = (number(3), number(4)) {
+        let rate = measure(len as usize, above, false, Some(turns));
+        println!("{len} bytes: {} frames, lent {:.2}", rate.frames, rate.lent);
+        return;
+    }
     for len in [1500, 3000, 4096, 9000, 20_000, MAX_FRAME] {
         let pairs: Vec<_> = (0..repeats)
-            .map(|_| [MAX_FRAME as u32, LEND_ABOVE].map(|above| measure(len, above, threads)))
+            .map(|_| [MAX_FRAME as u32, above].map(|above| measure(len, above, threads, None)))
             .collect();
         let of = |which: fn(&[Rate; 2]) -> f64| median(&mut pairs.iter().map(which).collect::<Vec<_>>());
         println!(
-            "{len} bytes: two copies {:.0} ns a frame ({:.0} of the back), one copy {:.0} ({:.0}); two to one {:.2} ({:.2}); lent {:.2}, waits {:.2}",
+            "{len} bytes: two copies {:.0} ns a frame ({:.0} of the back, which works {:.2} of the time), one copy \
+             {:.0} ({:.0}, {:.2}); two to one {:.2} ({:.2}); lent {:.2}, waits {:.2}",
             of(|p| p[0].all),
             of(|p| p[0].back),
+            of(|p| p[0].back / p[0].all),
             of(|p| p[1].all),
             of(|p| p[1].back),
+            of(|p| p[1].back / p[1].all),
             of(|p| p[0].all / p[1].all),
             of(|p| p[0].back / p[1].back),
             of(|p| p[1].lent),
