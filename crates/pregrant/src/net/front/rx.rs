@@ -222,13 +222,13 @@ impl<P: Platform> RxFront<P> {
         let Self { ring, chain, pages, buffers, run, .. } = self;
         let Some(first) = chain.paths().first() else { return (0, (most > 0).then(|| ring.read(at))) };
         with_path!(first, path => {
-            let mut n = 0;
+            let (short, mut n) = (path.asked_bytes(), 0);
             while n < most {
                 let rsp = ring.read(at + n as u32);
                 if rsp.flags & (RXF_MORE_DATA | RXF_EXTRA_INFO | AnyFlaggedPath::<P>::FLAGS) != 0 || rsp.status < 0 {
                     return (n, Some(rsp));
                 }
-                if heads || rsp.status as usize <= SHORT {
+                if heads || rsp.status as usize <= short {
                     let slot = (ring.rsp_cons().wrapping_add(at + n as u32) & (ring.size() - 1)) as u16;
                     let start = memory((pages, buffers), path, slot);
                     path.bytes().prefetch_read(start + rsp.offset as usize, (rsp.status as usize).min(SHORT));

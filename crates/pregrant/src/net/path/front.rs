@@ -85,6 +85,11 @@ pub trait FrontPath<P: Platform> {
         let _ = (p, id);
         true
     }
+    /// RX: of a frame of at most so many bytes all lines are asked for before the batch is read.
+    #[inline(always)]
+    fn asked_bytes(&self) -> usize {
+        SHORT
+    }
     /// TX: the request of `id` is answered, which this path carried or another. Where it is before
     /// the one that carries every frame.
     #[inline(always)]

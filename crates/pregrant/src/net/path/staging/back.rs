@@ -19,7 +19,7 @@
 //! sends what the back puts there for that same guest).
 
 use super::list::colour;
-use crate::net::ahead::SHORT;
+use crate::net::ahead::{SHORT, short_staged};
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
 use crate::net::path::{BackPath, BufferNames, HoldsFrames, PathName};
@@ -261,11 +261,12 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         self.seen.fill(0);
         let todo = if batch.standing.is_some() { todo & !self.lend(batch, todo, out) } else { todo };
         let mut rest: Todo = 0;
+        let short = short_staged(self.buffers.place.len());
         // The loop below is too long for the processor to prefetch ahead: ask for the whole batch's
         // lines first.
         for i in bits(todo) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            if usize::from(slot.len) > SHORT {
+            if usize::from(slot.len) > short {
                 continue;
             }
             let (offset, len) = (slot.offset as usize, slot.len as usize);

@@ -11,6 +11,7 @@ use super::keys::{DataKeys, DataRequest, FIRST_SLOTS_SINCE, Lists, SENT_ON_SINCE
 use super::list::{self, DataLen, LIST_ENTRIES_MAX, colour};
 use super::wanted::Buffers;
 use crate::error::PlatformError;
+use crate::net::ahead::short_staged;
 use crate::net::features::BackFeatures;
 use crate::net::front::queue_memory::{ACCESS, QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
@@ -261,6 +262,10 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     #[inline(always)]
     fn offset(&self, id: u16, len: usize) -> usize {
         colour(id, len, self.slot_bytes())
+    }
+    #[inline(always)]
+    fn asked_bytes(&self) -> usize {
+        short_staged(self.places.len())
     }
     /// 0 says that the bytes are in the buffer.
     #[inline(always)]
