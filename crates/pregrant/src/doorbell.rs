@@ -1,4 +1,5 @@
 //! How threads tell a worker which of its queues they have something for, and wake it if it sleeps.
+//! No guest sees it: to notify one is [`Events::notify`](crate::platform::Events::notify).
 //!
 //! ```text
 //!   ring:   bit of the queue -> state: RUNG   (was ASLEEP? wake it)    a port of another worker, the control thread

@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(offences(back, "use crate::net::batch::TxBatch;"), 0);
         let batch = "crates/pregrant/src/net/batch/tx.rs";
         assert_eq!(offences(batch, "use crate::net::path::Chain;"), 1);
-        assert_eq!(offences("crates/pregrant/src/grants/store.rs", "use crate::net::path::Chain;"), 1);
+        assert_eq!(offences("crates/pregrant/src/grants/mapped_pages.rs", "use crate::net::path::Chain;"), 1);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
 use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider, RemoteSide, Taps};
 use pregrant_host::linux::KernelBack;
-use pregrant_host::ports::interface::Interface;
+use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::switch::Switch;
 use pregrant_host::xenstored::UnixTransport;
 use pregrant_lab::screen;

@@ -14,7 +14,7 @@ use super::net::{SharedMemory, VifReport};
 use super::registry::{DeviceReport, Figures, Operation};
 use crate::counters::Counters;
 use crate::excerpt::excerpt;
-use pregrant::grants::StoreFigures;
+use pregrant::grants::MappedStats;
 use pregrant::latency::bound_ns;
 use pregrant::net::stats::DirStats;
 use pregrant::xenbus::XenbusState;
@@ -307,9 +307,9 @@ pub struct StoreStatus {
     pub overflows: u64,
 }
 
-impl From<StoreFigures> for StoreStatus {
-    fn from(figures: StoreFigures) -> Self {
-        let StoreFigures { pages, most, limit, overflows } = figures;
+impl From<MappedStats> for StoreStatus {
+    fn from(figures: MappedStats) -> Self {
+        let MappedStats { pages, most, limit, overflows } = figures;
         Self { pages: pages as u64, most: most as u64, limit: limit as u64, overflows }
     }
 }

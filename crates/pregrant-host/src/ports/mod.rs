@@ -20,8 +20,8 @@
 pub mod checking_sink;
 pub mod frame_queue;
 pub mod generator;
-pub mod interface;
 mod mac_table;
+pub mod netdev_ioctl;
 pub mod pcap;
 pub mod port_readiness;
 pub mod segments;

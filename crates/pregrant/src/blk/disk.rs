@@ -106,7 +106,7 @@ pub enum IoOp {
     },
 }
 
-/// One order to a disk.
+/// One I/O of a disk.
 #[derive(Debug)]
 pub struct Io {
     /// The submitter's number for it.
@@ -125,7 +125,7 @@ pub struct Io {
 const PREFETCHED_PIECES: usize = 2;
 const PREFETCHED_BYTES: usize = 1024;
 
-/// The memory of an order.
+/// The memory of an I/O.
 #[derive(Debug)]
 pub enum IoMemory {
     /// One piece of our own.
@@ -313,7 +313,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Why an order failed.
+/// Why an I/O failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoError {
     /// The disk could not.
@@ -333,7 +333,7 @@ impl fmt::Display for IoError {
 
 impl core::error::Error for IoError {}
 
-/// An order that came back.
+/// An I/O that came back.
 #[derive(Debug)]
 pub struct Done {
     /// As it was submitted, with all of its memory.
@@ -344,9 +344,9 @@ pub struct Done {
 
 /// One queue's way to a disk. Owned by one loop, and may go to another thread's.
 pub trait Disk: Send {
-    /// Takes an order. It may begin at once, or with the next [`start`](Self::start).
+    /// Takes an I/O. It may begin at once, or with the next [`start`](Self::start).
     fn submit(&mut self, io: Io);
-    /// A batch of orders is complete: whatever has not started begins. Called after each
+    /// A batch of I/O is complete: whatever has not started begins. Called after each
     /// [`submit`](Self::submit), not before the next [`wait`](Self::wait).
     fn start(&mut self) {}
     /// Adds those that came back to `done`, in any order. Never sleeps.

@@ -66,7 +66,7 @@ impl Most {
 
 /// Where the numbers of a ring's pages come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Order {
+enum RingOrder {
     /// There are none: a page, and a key without a number.
     None,
     /// The key at the top, for every queue.
@@ -80,19 +80,19 @@ enum Order {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reading {
     queues: usize,
-    order: Order,
+    order: RingOrder,
 }
 
 impl Reading {
     /// Those that the keys allow; the first is that of Linux's blkback.
     pub(super) fn all<S: KeySource>(keys: &mut S, most: Most) -> Result<Vec<Self>, S::Error> {
         let n = nr_queues(keys, most.queues)? as usize;
-        let order = asked_order(keys, "", most.order())?.map(Order::OfAll);
-        let plain = Order::None;
+        let order = asked_order(keys, "", most.order())?.map(RingOrder::OfAll);
+        let plain = RingOrder::None;
         let mut all = Vec::from([(n, order.unwrap_or(plain))]);
         match order {
             Some(_) => all.push((n, plain)),
-            None if n >= 2 => all.push((n, Order::OfEach)),
+            None if n >= 2 => all.push((n, RingOrder::OfEach)),
             None => {}
         }
         if n >= 2 {
@@ -112,11 +112,11 @@ impl Reading {
         let all = Self::all(keys, most)?;
         let Some(active) = active else {
             let queues = all[0].queues;
-            let plain = Self { queues, order: Order::None };
+            let plain = Self { queues, order: RingOrder::None };
             return Ok(match (plain.read(keys, most), queues) {
                 (Ok(_), _) => plain,
                 (Err(_), 1) => all[0],
-                (Err(_), _) => Self { queues, order: Order::OfEach },
+                (Err(_), _) => Self { queues, order: RingOrder::OfEach },
             });
         };
         let found = all.into_iter().find(|reading| reading.first_key() == active);
@@ -131,7 +131,7 @@ impl Reading {
 
     /// The key that names the first page of the first ring.
     pub(super) fn first_key(&self) -> String {
-        ring_key(&queue_prefix(0, self.queues), 0, self.order != Order::None)
+        ring_key(&queue_prefix(0, self.queues), 0, self.order != RingOrder::None)
     }
 
     /// The queues, read so.
@@ -139,9 +139,9 @@ impl Reading {
         let queue = |i| {
             let at = queue_prefix(i, self.queues);
             let order = match self.order {
-                Order::None => None,
-                Order::OfAll(order) => Some(order),
-                Order::OfEach => asked_order(keys, &at, most.order())?,
+                RingOrder::None => None,
+                RingOrder::OfAll(order) => Some(order),
+                RingOrder::OfEach => asked_order(keys, &at, most.order())?,
             };
             let ring = ring_pages(keys, &at, order)?;
             let channel = EvtchnPort(needed(keys, &format!("{at}event-channel"))?);

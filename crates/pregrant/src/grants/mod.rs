@@ -9,10 +9,10 @@
 //!   front's end (regions): pages of our own, granted to one back for the life of a device
 //! ```
 
+mod mapped_pages;
 pub mod regions;
-mod store;
 
-pub use store::{GrantStore, StoreFigures};
+pub use mapped_pages::{MappedPages, MappedStats};
 
 /// The key, of vifs and of disks, and the same in both directories: this end keeps to one page for
 /// each reference, or keeps such pages mapped.

@@ -1,4 +1,4 @@
-//! Where received frames go.
+//! At the front: where received frames go.
 //!
 //! ```text
 //!   memory of slots --take, once--> Arena: one byte area

@@ -1,4 +1,4 @@
-//! Frames that are to be sent, wherever their bytes are.
+//! At the front: frames that are to be sent, wherever their bytes are.
 //!
 //! ```text
 //!   Burst: one byte area -------.

@@ -2,7 +2,7 @@
 
 use super::vif::VifInstance;
 use crate::drivers::registry::{Backend, DeviceReport, ServedDevice};
-use pregrant::grants::StoreFigures;
+use pregrant::grants::MappedStats;
 use pregrant::net::path::BufferNames;
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Platform;
@@ -42,9 +42,9 @@ pub struct SharedMemory {
     /// Bytes of a frame that fit a staging buffer; None: there are none.
     pub buffers: [Option<BufferNames>; 2],
     /// Pages that stay mapped since they were seen; None: none do.
-    pub kept: [Option<StoreFigures>; 2],
+    pub kept: [Option<MappedStats>; 2],
     /// The table of pages that the guest has had mapped, for both directions; None: there is none.
-    pub gref_table: Option<StoreFigures>,
+    pub gref_table: Option<MappedStats>,
 }
 
 impl Deref for VifReport {

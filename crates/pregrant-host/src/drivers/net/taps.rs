@@ -19,7 +19,7 @@
 use super::hotplug::{Capacity, RUNS_MAX, Run, What};
 use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, Ports, usual_name};
 use crate::drivers::registry::RemoteSide;
-use crate::ports::interface::Interface;
+use crate::ports::netdev_ioctl::Interface;
 use crate::ports::steering::Steered;
 use crate::ports::tap::{Tap, TransportKind};
 use pregrant::port::{FramePort, Offloads};

@@ -48,7 +48,7 @@ struct Dest {
 
 /// Where a frame goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum Destination {
     To(Dest),
     All,
     /// Dropped for what is wrong with it, or it is there already: behind the port that it comes
@@ -128,7 +128,7 @@ pub struct Outbox {
     to: Vec<Option<To>>,
     pool: Pool,
     /// Where each frame of the burst under way goes.
-    ways: Vec<Way>,
+    ways: Vec<Destination>,
     /// Queues that got something of the burst under way.
     touched: Vec<Dest>,
     /// Who got memory last: it gives some back soonest.
@@ -341,7 +341,7 @@ impl Outbox {
         let mut stats = SwitchStats::default();
         let mut ways = std::mem::take(&mut self.ways);
         ways.clear();
-        ways.resize(descs.len(), Way::Nowhere);
+        ways.resize(descs.len(), Destination::Nowhere);
         let bytes = memory.as_deref().unwrap_or(bytes);
         let shares = self.plan(fabric, from, bytes, descs, &mut ways, &mut stats);
         let winner = memory.as_ref().and_then(|memory| self.winner(memory.len(), &shares, descs, &ways));
@@ -385,7 +385,7 @@ impl Outbox {
         let mut stats = SwitchStats::default();
         let mut ways = std::mem::take(&mut self.ways);
         ways.clear();
-        ways.resize(frames.len(), Way::Nowhere);
+        ways.resize(frames.len(), Destination::Nowhere);
         let size = frames.bytes().len();
         let shares = self.plan(fabric, from, frames.bytes(), frames.frames(), &mut ways, &mut stats);
         let winner = self.winner(size, &shares, frames.frames(), &ways);
@@ -394,12 +394,12 @@ impl Outbox {
         let mut burst = lent_to.map(|_| lends.begin());
         let mut lent = 0;
         for (i, way) in ways.iter_mut().enumerate() {
-            if frames.is_whole(i) || matches!(way, Way::Nowhere | Way::NoPort) {
+            if frames.is_whole(i) || matches!(way, Destination::Nowhere | Destination::NoPort) {
                 continue;
             }
             let Offload { csum_blank, .. } = frames.offload(i);
-            let fits =
-                lent_to.is_some_and(|(dest, caps)| *way == Way::To(dest) && (!csum_blank || caps.csum));
+            let fits = lent_to
+                .is_some_and(|(dest, caps)| *way == Destination::To(dest) && (!csum_blank || caps.csum));
             if let Some(burst) = burst.as_mut().and_then(Arc::get_mut)
                 && fits
                 && lends.hold(burst, frames, i, by)
@@ -410,7 +410,7 @@ impl Outbox {
             stats.unlent += 1;
             frames.make_whole(i);
             if frames.len_of(i) == 0 {
-                *way = Way::Nowhere;
+                *way = Destination::Nowhere;
             }
         }
         // Of the port's own, or it would not be asked.
@@ -439,13 +439,13 @@ impl Outbox {
 
     /// Copies what is not for the winner alone.
     #[inline(always)]
-    fn pass(&mut self, of: &Copied<'_>, descs: &[FrameDesc], ways: &[Way], cut: &mut CutFrame) {
+    fn pass(&mut self, of: &Copied<'_>, descs: &[FrameDesc], ways: &[Destination], cut: &mut CutFrame) {
         for (desc, way) in descs.iter().zip(ways) {
             match *way {
-                Way::Nowhere | Way::NoPort => {}
-                Way::To(dest) if Some(dest) == of.winner => {}
-                Way::To(dest) => self.copy(of, *desc, [dest], cut),
-                Way::All => self.flood(of, *desc, cut),
+                Destination::Nowhere | Destination::NoPort => {}
+                Destination::To(dest) if Some(dest) == of.winner => {}
+                Destination::To(dest) => self.copy(of, *desc, [dest], cut),
+                Destination::All => self.flood(of, *desc, cut),
             }
         }
     }
@@ -458,7 +458,7 @@ impl Outbox {
         from: u16,
         bytes: &[u8],
         descs: &[FrameDesc],
-        ways: &mut [Way],
+        ways: &mut [Destination],
         stats: &mut SwitchStats,
     ) -> Shares {
         let mut shares = Shares::default();
@@ -466,7 +466,7 @@ impl Outbox {
         let sources = own.vif.sources;
         // A burst is mostly one conversation: the table is asked when an address differs from the
         // last frame's.
-        let mut last: Option<(MacAddr, MacAddr, Result<&Vif, Way>, u16)> = None;
+        let mut last: Option<(MacAddr, MacAddr, Result<&Vif, Destination>, u16)> = None;
         for (desc, way) in descs.iter().zip(ways) {
             let Some(frame) = bytes.get(desc.at as usize..).and_then(|b| b.get(..desc.len as usize)) else {
                 continue;
@@ -495,33 +495,33 @@ impl Outbox {
                 continue;
             }
             *way = match to {
-                Ok(vif) => Way::To(Dest { port, queue: vif.queue_of(frame) }),
+                Ok(vif) => Destination::To(Dest { port, queue: vif.queue_of(frame) }),
                 Err(way) => way,
             };
             match *way {
-                Way::To(dest) => shares.add(dest, (desc.len as usize).next_multiple_of(64)),
-                Way::All => {
+                Destination::To(dest) => shares.add(dest, (desc.len as usize).next_multiple_of(64)),
+                Destination::All => {
                     stats.flooded += 1;
                     shares.all += (desc.len as usize).next_multiple_of(64);
                 }
-                Way::NoPort => stats.no_port += 1,
-                Way::Nowhere => {}
+                Destination::NoPort => stats.no_port += 1,
+                Destination::Nowhere => {}
             }
         }
         shares
     }
 
-    fn find(&self, fabric: &Fabric, from: u16, dst: MacAddr) -> (Result<&Vif, Way>, u16) {
+    fn find(&self, fabric: &Fabric, from: u16, dst: MacAddr) -> (Result<&Vif, Destination>, u16) {
         // Its own is one.
-        let all = if self.nr_vifs > 1 { Way::All } else { Way::NoPort };
+        let all = if self.nr_vifs > 1 { Destination::All } else { Destination::NoPort };
         if dst.is_group() {
             return (Err(all), 0);
         }
         match fabric.macs.find(dst, fabric.now_ns()) {
-            Some(port) if port == from => (Err(Way::Nowhere), 0),
+            Some(port) if port == from => (Err(Destination::Nowhere), 0),
             Some(port) => match self.to.get(usize::from(port)) {
                 Some(Some(to)) => (Ok(&*to.vif), port),
-                _ => (Err(Way::NoPort), 0),
+                _ => (Err(Destination::NoPort), 0),
             },
             None => (Err(all), 0),
         }
@@ -529,13 +529,19 @@ impl Outbox {
 
     /// Who gets memory of `size` bytes: whose frames take half of the burst and more, gaps
     /// included, and a quarter of the memory, if all go there as they are.
-    fn winner(&self, size: usize, shares: &Shares, descs: &[FrameDesc], ways: &[Way]) -> Option<Dest> {
+    fn winner(
+        &self,
+        size: usize,
+        shares: &Shares,
+        descs: &[FrameDesc],
+        ways: &[Destination],
+    ) -> Option<Dest> {
         let (first, last) = (descs.first()?, descs.last()?);
         let burst = (last.at + last.len).saturating_sub(first.at) as usize;
         let least = burst.max(size / 2);
         let dest = shares.of.iter().flatten().find(|share| (share.bytes + shares.all) * 2 >= least)?.dest;
         let caps = self.to.get(usize::from(dest.port))?.as_ref()?.vif.caps;
-        let goes_there = |way: Way| way == Way::To(dest) || way == Way::All;
+        let goes_there = |way: Destination| way == Destination::To(dest) || way == Destination::All;
         let mut all = descs.iter().zip(ways).filter(|(_, way)| goes_there(**way));
         all.all(|(desc, _)| is_taken_whole(caps, desc.offload)).then_some(dest)
     }
@@ -617,7 +623,7 @@ impl Outbox {
         memory: Box<[u8]>,
         lent: Option<(Loan, Arc<LentBurst>)>,
         descs: &[FrameDesc],
-        ways: &[Way],
+        ways: &[Destination],
     ) {
         let Some(Some(to)) = self.to.get_mut(usize::from(dest.port)) else { return };
         let (caps, vif) = (to.vif.caps, Arc::clone(&to.vif));
@@ -627,12 +633,12 @@ impl Outbox {
         let mut stats = SwitchStats::default();
         for (desc, way) in descs.iter().zip(ways) {
             let is_its = match way {
-                Way::To(to) => *to == dest,
-                Way::All => {
+                Destination::To(to) => *to == dest,
+                Destination::All => {
                     let at = desc.at as usize;
                     vif.queue_of(&mail.bytes[at..at + desc.len as usize]) == dest.queue
                 }
-                Way::Nowhere | Way::NoPort => false,
+                Destination::Nowhere | Destination::NoPort => false,
             };
             match is_its.then(|| mail.adopt(*desc, caps)) {
                 None => {}

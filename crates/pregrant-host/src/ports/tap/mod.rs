@@ -57,7 +57,7 @@ mod vhost;
 pub use port::TapPort;
 pub use transport_kind::TransportKind;
 
-use super::interface::Interface;
+use super::netdev_ioctl::Interface;
 use header::HEADER;
 use port::Drops;
 use pregrant::port::Offloads;

@@ -19,7 +19,7 @@ use super::tap_log::TapLines;
 use super::transport_kind::TransportKind;
 use super::uring::Ring;
 use super::vhost::Vhost;
-use crate::ports::interface::Interface;
+use crate::ports::netdev_ioctl::Interface;
 use rustix::fd::{AsFd, OwnedFd};
 use std::fmt;
 use std::io;

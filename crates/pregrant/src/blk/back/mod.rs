@@ -8,10 +8,10 @@
 //! figures).
 
 pub mod counters;
+pub mod journaled_ring;
 pub mod kept_image;
 pub mod queue;
 pub mod request;
-pub mod slots;
 pub mod vbd;
 
 pub use counters::{Counters, Counts, Latencies};

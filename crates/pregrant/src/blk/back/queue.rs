@@ -8,7 +8,7 @@
 //!   a BARRIER waits until all before it came back; meanwhile nothing is taken
 //! ```
 //! Invariants: each request that is taken is answered once, by the place that it has; a place is
-//! free again when its last order came back; nothing is answered before its pages are let go of.
+//! free again when its last I/O came back; nothing is answered before its pages are let go of.
 //! Requests that a predecessor took and did not answer are executed once more, before any other is
 //! taken.
 //!
@@ -19,11 +19,11 @@
 //! them), or are refused when their whole list was read (the same few).
 
 use super::counters::{Counters, Latencies, add};
-use super::request::{Kind, Order, Refusal, Rules, answered_op, validate};
-use super::slots::Slots;
+use super::journaled_ring::JournaledRing;
+use super::request::{Kind, Refusal, Rules, ValidRequest, answered_op, validate};
 use crate::blk::disk::{Disk, Done, Io, IoError, IoMemory, IoOp, SECTOR_BYTES};
 use crate::blk::path::back::MapOf;
-use crate::blk::path::{AnyPath, Held, Part, PathName, Transfer, Way};
+use crate::blk::path::{AnyPath, Direction, Held, PageTransfer, Part, PathName};
 use crate::error::{PeerFault, PlatformError};
 use crate::platform::{Clock, Events, Platform};
 use crate::ring::Taken;
@@ -101,7 +101,7 @@ impl QueueShare {
         if self.path == PathName::Copy { 0 } else { most.min(self.budget) }
     }
 
-    /// Pages that it may have mapped for them, as of the last order.
+    /// Pages that it may have mapped for them, as the control thread last set.
     pub fn alone(&self) -> usize {
         self.alone.load(Ordering::Relaxed)
     }
@@ -132,7 +132,7 @@ struct Job<P: Platform> {
     taken_ns: u64,
     id: u64,
     op: u8,
-    order: Order,
+    request: ValidRequest,
     /// Orders that the disk was given for it.
     step: u8,
     parts: Vec<Part>,
@@ -150,7 +150,7 @@ impl<P: Platform> Default for Job<P> {
             taken_ns: 0,
             id: 0,
             op: 0,
-            order: Order::default(),
+            request: ValidRequest::default(),
             step: 0,
             parts: Vec::new(),
             held: Held::default(),
@@ -161,10 +161,10 @@ impl<P: Platform> Default for Job<P> {
 }
 
 impl<P: Platform> Job<P> {
-    /// The disk's next order; None: all are done.
+    /// The disk's next I/O; None: all are done.
     fn next(&mut self) -> Option<IoOp> {
         let has_parts = !self.parts.is_empty();
-        let op = match (self.order.kind, self.step) {
+        let op = match (self.request.kind, self.step) {
             (Kind::Read, 0) => Some(IoOp::Read),
             (Kind::Write, 0) => Some(IoOp::Write),
             (Kind::Flush, 0) => Some(IoOp::Flush),
@@ -184,7 +184,7 @@ pub struct BackQueue<P: Platform> {
     /// First, so that it has let go of all memory before the rest is dropped.
     disk: Box<dyn Disk>,
     of: DomId,
-    ring: Slots<MapOf<P>>,
+    ring: JournaledRing<MapOf<P>>,
     /// None: it could not be [adopted](Self::adopt), and the queue stands still until its disk
     /// closes.
     chan: Option<Chan<P>>,
@@ -198,9 +198,9 @@ pub struct BackQueue<P: Platform> {
     answers: Vec<(Taken, Response)>,
     done: Vec<Done>,
     /// Requests that were taken and not fetched for.
-    first_transfers: Vec<Transfer>,
+    first_transfers: Vec<PageTransfer>,
     /// Orders that the disk has ended, with success or not, and that are to be delivered.
-    ended: Vec<Transfer>,
+    ended: Vec<PageTransfer>,
     list: Vec<u8>,
     /// A barrier that waits for the others, or goes alone.
     barrier: Option<u32>,
@@ -212,7 +212,7 @@ pub struct BackQueue<P: Platform> {
     failed_parts: usize,
     /// A longer kind of request came than any before, and no one knows yet.
     grew: bool,
-    /// The disk has orders that it was not asked to start.
+    /// The disk has I/O that it was not asked to start.
     submitted: bool,
     /// Requests are taken; not so at the end.
     takes: bool,
@@ -242,7 +242,7 @@ pub struct QueueParts<P: Platform> {
 
 impl<P: Platform> BackQueue<P> {
     /// A queue of domain `of`.
-    pub fn new(of: DomId, ring: Slots<MapOf<P>>, chan: Chan<P>, parts: QueueParts<P>) -> Self {
+    pub fn new(of: DomId, ring: JournaledRing<MapOf<P>>, chan: Chan<P>, parts: QueueParts<P>) -> Self {
         const { goes_to_another_thread::<Self>() };
         let QueueParts { ring_key, disk, path, rules, budget, ring_pages } = parts;
         let budget = budget.max(rules.most_parts());
@@ -332,7 +332,7 @@ impl<P: Platform> BackQueue<P> {
         }
         self.now_ns = None;
         let mut moved = self.collect(p);
-        // Pages of ended orders are unmapped before others are mapped in their place.
+        // Pages of ended requests are unmapped before others are mapped in their place.
         self.path.settle(p);
         let taken = if self.takes { self.take_batch(p) } else { Ok(0) };
         // Requests taken before a fault are executed all the same.
@@ -427,8 +427,8 @@ impl<P: Platform> BackQueue<P> {
         job.taken_ns = taken_ns;
         let validated =
             validate(&req, rules, &mut job.parts, list, |refs, out| path.read_list(p, *of, refs, out));
-        let order = match validated {
-            Ok(order) => order,
+        let request = match validated {
+            Ok(request) => request,
             Err(refusal) => {
                 let Counters { refused, unsupported, failed, .. } = &self.share.counters;
                 let counter = match refusal {
@@ -444,10 +444,10 @@ impl<P: Platform> BackQueue<P> {
                 return self.finish(place, refusal.status());
             }
         };
-        job.order = order;
+        job.request = request;
         let mut memory = IoMemory::default();
         if !job.parts.is_empty() {
-            match path.begin(p, *of, order.kind.way(), &job.parts, &mut job.held) {
+            match path.begin(p, *of, request.kind.way(), &job.parts, &mut job.held) {
                 Some(made) => memory = made,
                 None => {
                     path.settle(p);
@@ -464,28 +464,28 @@ impl<P: Platform> BackQueue<P> {
             self.share.longest.store(longest, Ordering::Relaxed);
             self.grew = true;
         }
-        if order.kind == Kind::Barrier {
+        if request.kind == Kind::Barrier {
             self.barrier = Some(place);
         }
-        self.first_transfers.push(Transfer { place, way: order.kind.way(), memory, good: true });
+        self.first_transfers.push(PageTransfer { place, way: request.kind.way(), memory, good: true });
     }
 
-    /// Has the bytes of a batch fetched, and gives its orders to the disk.
+    /// Has the bytes of a batch fetched, and gives its I/O to the disk.
     fn fetch(&mut self, p: &P) {
         let mut first_transfers = core::mem::take(&mut self.first_transfers);
         let Self { jobs, path, of, .. } = self;
         path.fetch(p, *of, &mut first_transfers, |place| &jobs[place as usize].parts);
         let mut batch = first_transfers.drain(..).peekable();
-        while let Some(Transfer { place, memory, good, .. }) = batch.next() {
-            // A disk in memory copies as it is given an order: meanwhile the next one's lines come.
-            if let Some(Transfer { memory, way, .. }) = batch.peek() {
-                memory.prefetch(*way == Way::Read);
+        while let Some(PageTransfer { place, memory, good, .. }) = batch.next() {
+            // A disk in memory copies as it is given an I/O: meanwhile the next one's lines come.
+            if let Some(PageTransfer { memory, way, .. }) = batch.peek() {
+                memory.prefetch(*way == Direction::Read);
             }
             let job = &mut self.jobs[place as usize];
             job.memory = Some(memory);
             if !good {
                 self.end(place, Err(IoError::Failed));
-            } else if job.order.kind != Kind::Barrier {
+            } else if job.request.kind != Kind::Barrier {
                 self.go_on(place);
             }
         }
@@ -505,14 +505,14 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// Gives the disk the next order of a job. False: there is none.
+    /// Gives the disk the next I/O of a job. False: there is none.
     fn submit_next(&mut self, place: u32) -> bool {
         let job = &mut self.jobs[place as usize];
         let Some(op) = job.next() else { return false };
         let (sector, sectors, memory) = match op {
             IoOp::Flush => (0, 0, IoMemory::default()),
             IoOp::Read | IoOp::Write | IoOp::Discard { .. } => {
-                (job.order.sector, job.order.sectors, job.memory.take().unwrap_or_default())
+                (job.request.sector, job.request.sectors, job.memory.take().unwrap_or_default())
             }
         };
         self.submitted = true;
@@ -543,7 +543,7 @@ impl<P: Platform> BackQueue<P> {
         let job = &mut self.jobs[place as usize];
         job.outcome = outcome;
         let memory = job.memory.take().unwrap_or_default();
-        self.ended.push(Transfer { place, way: job.order.kind.way(), memory, good: outcome.is_ok() });
+        self.ended.push(PageTransfer { place, way: job.request.kind.way(), memory, good: outcome.is_ok() });
     }
 
     /// Has the guests' bytes of what ended delivered, and answers.
@@ -560,18 +560,18 @@ impl<P: Platform> BackQueue<P> {
     }
 
     /// Counts a request that is over, and answers it.
-    fn account(&mut self, Transfer { place, memory, good, .. }: Transfer, now_ns: u64) {
+    fn account(&mut self, PageTransfer { place, memory, good, .. }: PageTransfer, now_ns: u64) {
         let Self { jobs, path, share, .. } = self;
         let job = &mut jobs[place as usize];
         path.end(memory, &mut job.held);
         let outcome = job.outcome;
         self.parts_in_flight -= job.parts.len();
         let c = &share.counters;
-        let latency = share.latencies.of(job.order.kind, !job.parts.is_empty());
+        let latency = share.latencies.of(job.request.kind, !job.parts.is_empty());
         latency.add(now_ns.saturating_sub(job.taken_ns));
         // Of a discard it would be no number of bytes that travel, nor need it be one at all.
-        let bytes = job.order.sectors.saturating_mul(SECTOR_BYTES as u64);
-        match job.order.kind {
+        let bytes = job.request.sectors.saturating_mul(SECTOR_BYTES as u64);
+        match job.request.kind {
             _ if !good => add(&c.failed, 1),
             Kind::Read => {
                 add(&c.reads, 1);
@@ -580,7 +580,7 @@ impl<P: Platform> BackQueue<P> {
             Kind::Write | Kind::FlushWrite | Kind::Barrier if !job.parts.is_empty() => {
                 add(&c.writes, 1);
                 add(&c.bytes_written, bytes);
-                add(&c.flushes, u64::from(job.order.kind != Kind::Write));
+                add(&c.flushes, u64::from(job.request.kind != Kind::Write));
             }
             Kind::Write => {}
             Kind::Flush | Kind::FlushWrite | Kind::Barrier => add(&c.flushes, 1),
@@ -626,7 +626,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// Does what it was ordered to.
+    /// Does what the control thread asked for.
     #[cold]
     pub(super) fn apply_config(&mut self, p: &P) {
         self.applied = self.share.generation.load(Ordering::Acquire);
@@ -645,7 +645,7 @@ impl<P: Platform> BackQueue<P> {
         self.chan.is_some() && self.takes && self.barrier.is_none() && self.has_room()
     }
 
-    /// Before sleeping: arms ring and channel. True: there is work. An order that comes back from
+    /// Before sleeping: arms ring and channel. True: there is work. An I/O that comes back from
     /// the disk wakes its owner by itself; before that a queue that is full does not ask for an
     /// event of requests.
     pub fn arm(&mut self, p: &P) -> Result<bool, PeerFault> {

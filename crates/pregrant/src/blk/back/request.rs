@@ -2,7 +2,7 @@
 //! (docs/protocol 5.3).
 //!
 //! ```text
-//!   Request (a private copy) --validate--> Order, and Parts of pages          refused: ERROR or EOPNOTSUPP, and the disk gets nothing
+//!   Request (a private copy) --validate--> ValidRequest, and Parts of pages          refused: ERROR or EOPNOTSUPP, and the disk gets nothing
 //!                                 ^ lists of indirect pages, copied once
 //! ```
 //! Invariants of what comes out: a transfer has 1 to `max` parts, each of whole logical sectors
@@ -14,7 +14,7 @@
 //! nowhere.
 
 use crate::blk::disk::{Discard, DiskFigures};
-use crate::blk::path::{Part, Way};
+use crate::blk::path::{Direction, Part};
 use crate::units::GrantRef;
 use crate::wire::blkif::{
     DISCARD_SECURE, IndirectRequest, OP_FLUSH_DISKCACHE, OP_READ, OP_WRITE, OP_WRITE_BARRIER, RSP_EOPNOTSUPP,
@@ -64,14 +64,14 @@ pub enum Kind {
 
 impl Kind {
     /// Which way its bytes go.
-    pub fn way(self) -> Way {
-        if self == Self::Read { Way::Read } else { Way::Write }
+    pub fn way(self) -> Direction {
+        if self == Self::Read { Direction::Read } else { Direction::Write }
     }
 }
 
 /// A request that may be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Order {
+pub struct ValidRequest {
     /// What.
     pub kind: Kind,
     /// First sector, of 512 bytes.
@@ -123,7 +123,7 @@ pub fn validate(
     parts: &mut Vec<Part>,
     list: &mut Vec<u8>,
     read_list: impl FnOnce(&[u32], &mut [u8]) -> bool,
-) -> Result<Order, Refusal> {
+) -> Result<ValidRequest, Refusal> {
     parts.clear();
     let figures = &rules.figures;
     match req {
@@ -138,13 +138,13 @@ pub fn validate(
             }
             on_disk(figures, r.sector, r.nr_sectors)?;
             let kind = Kind::Discard { secure: asks_secure };
-            Ok(Order { kind, sector: r.sector, sectors: r.nr_sectors })
+            Ok(ValidRequest { kind, sector: r.sector, sectors: r.nr_sectors })
         }
         Request::Other { .. } => Err(Refusal::NotSupported),
     }
 }
 
-fn validate_direct(r: &RwRequest, rules: &Rules, parts: &mut Vec<Part>) -> Result<Order, Refusal> {
+fn validate_direct(r: &RwRequest, rules: &Rules, parts: &mut Vec<Part>) -> Result<ValidRequest, Refusal> {
     let segments = r.segments().map_err(|_| Refusal::Wrong)?;
     let figures = &rules.figures;
     let kind = match (r.op, segments.is_empty()) {
@@ -153,12 +153,12 @@ fn validate_direct(r: &RwRequest, rules: &Rules, parts: &mut Vec<Part>) -> Resul
         (OP_WRITE_BARRIER, _) if !rules.barrier || !figures.flush => return Err(Refusal::NotSupported),
         (OP_WRITE_BARRIER, _) => Kind::Barrier,
         (OP_FLUSH_DISKCACHE, _) if !figures.flush => return Err(Refusal::NotSupported),
-        (OP_FLUSH_DISKCACHE, true) => return Ok(Order { kind: Kind::Flush, sector: 0, sectors: 0 }),
+        (OP_FLUSH_DISKCACHE, true) => return Ok(ValidRequest { kind: Kind::Flush, sector: 0, sectors: 0 }),
         (OP_FLUSH_DISKCACHE, false) => Kind::FlushWrite,
         _ => return Err(Refusal::Wrong), // a transfer of nothing
     };
     if segments.is_empty() {
-        return Ok(Order { kind, sector: 0, sectors: 0 });
+        return Ok(ValidRequest { kind, sector: 0, sectors: 0 });
     }
     transfer(kind, r.sector, segments.iter().copied(), figures, parts)
 }
@@ -169,7 +169,7 @@ fn validate_indirect(
     parts: &mut Vec<Part>,
     list: &mut Vec<u8>,
     read_list: impl FnOnce(&[u32], &mut [u8]) -> bool,
-) -> Result<Order, Refusal> {
+) -> Result<ValidRequest, Refusal> {
     if rules.max_indirect == 0 {
         return Err(Refusal::NotSupported);
     }
@@ -194,8 +194,8 @@ fn transfer(
     segments: impl Iterator<Item = Segment>,
     figures: &DiskFigures,
     parts: &mut Vec<Part>,
-) -> Result<Order, Refusal> {
-    if kind.way() == Way::Write && figures.read_only {
+) -> Result<ValidRequest, Refusal> {
+    if kind.way() == Direction::Write && figures.read_only {
         return Err(Refusal::Wrong);
     }
     let mut sectors = 0;
@@ -210,7 +210,7 @@ fn transfer(
         parts.push(Part { gref: GrantRef(segment.gref), at, len: bytes(n) });
     }
     on_disk(figures, sector, sectors)?;
-    Ok(Order { kind, sector, sectors })
+    Ok(ValidRequest { kind, sector, sectors })
 }
 
 /// Whether these sectors are some, whole logical ones, and on the disk.

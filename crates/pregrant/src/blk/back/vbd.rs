@@ -12,10 +12,10 @@
 //! What a front may do: write any keys, garble its rings, vanish. Rings that are wrong close the
 //! device; what passes the bound of its guest's pages (XSA-300) connects nothing.
 
+use super::journaled_ring::{JOURNAL_BYTES, Journal, JournaledRing};
 use super::kept_image::{ImageRecord, KEPT_IMAGE_BYTES, KeptImage};
 use super::queue::{BackQueue, QueueParts, QueueShare};
 use super::request::Rules;
-use super::slots::{JOURNAL_BYTES, Journal, Slots};
 use crate::blk::disk::{DiskFigures, Image, OpenError, Opening};
 use crate::blk::features::{
     Accepted, BackFeatures, DEVICE_PATH, DEVICE_TYPE, FrontRequest, INDIRECT_SEGMENTS_MAX, LARGE_SECTORS,
@@ -476,7 +476,7 @@ impl<P: Platform> Vbd<P> {
             }
             Some(journal)
         };
-        let (mut ring, notify) = Slots::attach(abi, map, journal)?;
+        let (mut ring, notify) = JournaledRing::attach(abi, map, journal)?;
         // Answers overlay requests that are not answered: without the journal no one knows which
         // are left.
         if begin == Begin::Reattach && !has_journal && ring.available(1)? > 0 {

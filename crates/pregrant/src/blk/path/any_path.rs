@@ -1,6 +1,6 @@
 //! Any of the paths, as one type: the one file at the back that knows them all.
 
-use super::back::{BackPath, Held, Part, Transfer, Way};
+use super::back::{BackPath, Direction, Held, PageTransfer, Part};
 use super::copy::back::CopyPath;
 use super::map::back::MapPath;
 use super::path_name::PathName;
@@ -59,7 +59,7 @@ impl<P: Platform> AnyPath<P> {
         &mut self,
         p: &P,
         of: DomId,
-        way: Way,
+        way: Direction,
         parts: &[Part],
         held: &mut Held<P>,
     ) -> Option<IoMemory> {
@@ -67,7 +67,13 @@ impl<P: Platform> AnyPath<P> {
     }
 
     /// [`BackPath::fetch`].
-    pub fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+    pub fn fetch<'a>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        batch: &mut [PageTransfer],
+        parts: impl Fn(u32) -> &'a [Part],
+    ) {
         with_path!(self, path => path.fetch(p, of, batch, parts))
     }
 
@@ -76,7 +82,7 @@ impl<P: Platform> AnyPath<P> {
         &mut self,
         p: &P,
         of: DomId,
-        batch: &mut [Transfer],
+        batch: &mut [PageTransfer],
         parts: impl Fn(u32) -> &'a [Part],
     ) {
         with_path!(self, path => path.deliver(p, of, batch, parts))

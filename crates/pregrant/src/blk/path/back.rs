@@ -22,14 +22,14 @@ pub type MapOf<P> = <<P as Platform>::Peer as PeerMem>::Map;
 
 /// Which way the bytes go, as the guest sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Direction {
     /// From the disk into the guest's pages.
     Read,
     /// From the guest's pages to the disk.
     Write,
 }
 
-impl Way {
+impl Direction {
     /// The properties that a back needs of its pages.
     pub fn access(self) -> Access {
         match self {
@@ -52,11 +52,11 @@ pub struct Part {
 
 /// A request's memory, while the bytes of its batch go between that and its guest's pages.
 #[derive(Debug)]
-pub struct Transfer {
+pub struct PageTransfer {
     /// The request's place in its queue.
     pub place: u32,
     /// Which way.
-    pub way: Way,
+    pub way: Direction,
     /// The memory.
     pub memory: IoMemory,
     /// False: a page was not to be had.
@@ -96,15 +96,28 @@ pub trait BackPath<P: Platform> {
         copy_list(p, of, refs, out)
     }
     /// Makes memory for a request's bytes. None: a page is not to be had, and nothing is held.
-    fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory>;
-    /// A batch of requests has started: after this those of [`Way::Write`] have their bytes, those
-    /// that are good. `parts` are a place's.
-    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+    fn begin(
+        &mut self,
+        p: &P,
+        of: DomId,
+        way: Direction,
+        parts: &[Part],
+        held: &mut Held<P>,
+    ) -> Option<IoMemory>;
+    /// A batch of requests has started: after this those of [`Direction::Write`] have their bytes,
+    /// those that are good. `parts` are a place's.
+    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [PageTransfer], parts: impl Fn(u32) -> &'a [Part]) {
         let _ = (p, of, batch, parts);
     }
     /// The disk has done a batch of requests: after this the guest has the bytes that were read, of
     /// those that are good.
-    fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+    fn deliver<'a>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        batch: &mut [PageTransfer],
+        parts: impl Fn(u32) -> &'a [Part],
+    ) {
         let _ = (p, of, batch, parts);
     }
     /// A request is over: takes back what it held.

@@ -20,5 +20,5 @@ pub mod persistent;
 mod request_pages;
 
 pub use any_path::AnyPath;
-pub use back::{BackPath, Held, Part, Transfer, Way};
+pub use back::{BackPath, Direction, Held, PageTransfer, Part};
 pub use path_name::PathName;

@@ -12,7 +12,7 @@
 //! What a front may do: ask for more than fits. It is served by copies then, whose memory the bound
 //! of parts in flight holds.
 
-use super::back::{BackPath, Held, Part, Transfer, Way};
+use super::back::{BackPath, Direction, Held, PageTransfer, Part};
 use super::copy::back::CopyPath;
 use crate::blk::disk::IoMemory;
 use crate::platform::Platform;
@@ -20,7 +20,7 @@ use crate::units::DomId;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Alone {
+pub(super) struct RequestPages {
     limit: usize,
     mapped: usize,
     copy: CopyPath,
@@ -28,13 +28,13 @@ pub(super) struct Alone {
     copied: usize,
 }
 
-impl Default for Alone {
+impl Default for RequestPages {
     fn default() -> Self {
         Self { limit: usize::MAX, mapped: 0, copy: CopyPath::default(), copied: 0 }
     }
 }
 
-impl Alone {
+impl RequestPages {
     /// So many pages from now on.
     pub(super) fn limit_pages(&mut self, pages: usize) {
         self.limit = pages;
@@ -56,7 +56,7 @@ impl Alone {
         &mut self,
         p: &P,
         of: DomId,
-        way: Way,
+        way: Direction,
         parts: &[Part],
         held: &mut Held<P>,
     ) -> Option<IoMemory> {
@@ -70,7 +70,7 @@ impl Alone {
         &mut self,
         p: &P,
         of: DomId,
-        batch: &mut [Transfer],
+        batch: &mut [PageTransfer],
         parts: impl Fn(u32) -> &'a [Part],
     ) {
         if self.copied > 0 {
@@ -83,7 +83,7 @@ impl Alone {
         &mut self,
         p: &P,
         of: DomId,
-        batch: &mut [Transfer],
+        batch: &mut [PageTransfer],
         parts: impl Fn(u32) -> &'a [Part],
     ) {
         if self.copied > 0 {

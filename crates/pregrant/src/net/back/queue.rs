@@ -14,7 +14,7 @@ use super::shared_control::SharedControl;
 use super::stall::Link;
 use super::{Drained, Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
-use crate::grants::StoreFigures;
+use crate::grants::MappedStats;
 use crate::net::path::{Chain, ChainNames, ConfigGeneration};
 use crate::net::stats::LiveStats;
 use crate::platform::{Clock, Events, Platform};
@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsiz
 
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 
-/// [`StoreFigures`], written by the queue's owner, read by any thread.
+/// [`MappedStats`], written by the queue's owner, read by any thread.
 #[derive(Debug, Default)]
 struct SharedFigures {
     pages: AtomicUsize,
@@ -35,16 +35,16 @@ struct SharedFigures {
 }
 
 impl SharedFigures {
-    fn write(&self, figures: StoreFigures) {
-        let StoreFigures { pages, most, limit, overflows } = figures;
+    fn write(&self, figures: MappedStats) {
+        let MappedStats { pages, most, limit, overflows } = figures;
         self.pages.store(pages, Ordering::Relaxed);
         self.most.store(most, Ordering::Relaxed);
         self.limit.store(limit, Ordering::Relaxed);
         self.overflows.store(overflows, Ordering::Relaxed);
     }
 
-    fn read(&self) -> StoreFigures {
-        StoreFigures {
+    fn read(&self) -> MappedStats {
+        MappedStats {
             pages: self.pages.load(Ordering::Relaxed),
             most: self.most.load(Ordering::Relaxed),
             limit: self.limit.load(Ordering::Relaxed),
@@ -94,7 +94,7 @@ impl QueueShare {
     }
 
     /// What became of such pages of TX and RX, as of its last turn; None: none are kept.
-    pub fn kept(&self) -> [Option<StoreFigures>; 2] {
+    pub fn kept(&self) -> [Option<MappedStats>; 2] {
         [0, 1].map(|dir| self.keeps[dir].then(|| self.kept[dir].read()))
     }
 

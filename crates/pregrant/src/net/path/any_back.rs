@@ -9,7 +9,7 @@ use super::back::{BackPath, ByteArea, RequestClaims, Shared};
 use super::held::HoldsFrames;
 use super::negotiation::Negotiation;
 use super::path_name::{BufferNames, PathName};
-use crate::grants::StoreFigures;
+use crate::grants::MappedStats;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
@@ -178,7 +178,7 @@ impl<P: Platform> AnyPath<P> {
     }
 
     /// [`BackPath::kept`].
-    pub fn kept(&self) -> Option<StoreFigures> {
+    pub fn kept(&self) -> Option<MappedStats> {
         with_back!(self, path => BackPath::<P>::kept(path))
     }
 

@@ -12,7 +12,7 @@
 //! touches the ring: the queue answers, in the order of requests.
 
 use super::PageExchange;
-use crate::grants::StoreFigures;
+use crate::grants::MappedStats;
 use crate::net::batch::{Claim, RxBatch, Todo, TxBatch};
 use crate::net::path::held::HoldsFrames;
 use crate::net::path::path_name::{BufferNames, PathName};
@@ -97,7 +97,7 @@ pub trait BackPath<P: Platform> {
         None
     }
     /// What became of the store of such pages; None: it has none.
-    fn kept(&self) -> Option<StoreFigures> {
+    fn kept(&self) -> Option<MappedStats> {
         None
     }
     /// How many that may be from now on; those that are too many are unmapped.

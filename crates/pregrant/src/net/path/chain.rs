@@ -17,7 +17,7 @@ use super::{
     AnyClaims, AnyPath, BackPath, ByteArea, ChainNames, CopyPath, HoldsFrames, PageExchange, PathName,
     Served, Shared,
 };
-use crate::grants::StoreFigures;
+use crate::grants::MappedStats;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::platform::{GrantPool, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
@@ -138,7 +138,7 @@ impl<P: Platform> Chain<P> {
     }
 
     /// What became of pages that its paths mapped when they saw them; None: none of them does so.
-    pub fn kept(&self) -> Option<StoreFigures> {
+    pub fn kept(&self) -> Option<MappedStats> {
         self.ahead.iter().find_map(AnyPath::kept)
     }
 

@@ -29,7 +29,7 @@
 //! What a guest may do: change the payload at any time, but no head, length or place. It can name a
 //! page twice: both frames then have the bytes that are there when they are read.
 
-use crate::grants::GrantStore;
+use crate::grants::MappedPages;
 use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::platform::Platform;
@@ -129,13 +129,13 @@ pub trait Standing {
     fn held_and_pages(&mut self) -> (&mut HeldFrames, Option<&mut dyn HeldPages>);
 }
 
-impl<M> HeldPages for GrantStore<M> {
+impl<M> HeldPages for MappedPages<M> {
     fn hold(&mut self, page: u32) {
-        let held = GrantStore::hold(self, GrantRef(page));
+        let held = MappedPages::hold(self, GrantRef(page));
         debug_assert!(held, "a page that is lent is there");
     }
     fn release(&mut self, page: u32) {
-        GrantStore::release(self, GrantRef(page));
+        MappedPages::release(self, GrantRef(page));
     }
 }
 

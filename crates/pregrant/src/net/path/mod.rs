@@ -8,19 +8,19 @@
 //!   NAME/claim.rs   which requests are its own, where a flag says so
 //!   NAME/back.rs    BackPath: fetch (TX), deliver (RX), retire
 //!   NAME/front.rs   FrontPath: where the bytes of an id go, and the grant of it; FlaggedPath: RX memory
-//!                   that responses name
+//!                   that responses name. Paths without one use ordinary pages, of copy/front.rs
 //! ```
 //!
-//! | path | who copies | granted | keys |
+//! | path | how the back gets at the bytes; the front copies too, unless it says otherwise | granted | keys |
 //! |---|---|---|---|
-//! | [`copy`] | the back, by grant copy | for each frame, or once | none |
-//! | [`map`] | the back: heads by grant copy, the rest from pages that it maps; or neither, where the port takes it there | as `copy` | none |
-//! | [`persistent`] | both, from and to pages that the back maps at first sight | once | `feature-persistent` |
-//! | [`gref_mapping`] | both, from and to pages that the back maps because the front asked | once | `feature-ctrl-ring`, and messages 8 to 10 |
-//! | [`staging`] | both, from and to pages that the back maps at connect | once | `feature-staging-grants` and its lists |
-//! | [`foreign`] | the back alone, from and to any page of a guest that trusts it | never | `feature-foreign`; loopback only |
-//! | [`guest_copy`], RX | the guest, by grant copy, from pages that the back lends | by the back, once | `feature-guest-copy` |
-//! | [`data_ring`] | both, from and to a circular area that the back maps at connect | once | `feature-data-ring` and an index page |
+//! | [`copy`] | grant copy | for each frame, or once | none |
+//! | [`map`] | heads by grant copy, the rest from pages that it maps: copied, or taken there by the port | as `copy` | none |
+//! | [`persistent`] | copies from and to pages that it maps at first sight | once | `feature-persistent` |
+//! | [`gref_mapping`] | the same, mapped because the front asked | once | `feature-ctrl-ring`, and messages 8 to 10 |
+//! | [`staging`] | the same, mapped at connect | once | `feature-staging-grants` and its lists |
+//! | [`foreign`] | copies from and to any page of a guest that trusts it | never | `feature-foreign`; loopback only |
+//! | [`guest_copy`], RX | copies into pages of its own that it lends; the guest does the grant copy | by the back, once | `feature-guest-copy` |
+//! | [`data_ring`] | copies from and to a circular area that it maps at connect | once | `feature-data-ring` and an index page |
 //!
 //! What [`map`] maps may be lent to a port, and what stays mapped may be too ([`held`]).
 //!

@@ -9,7 +9,7 @@
 //! left in a buffer is not copied to anybody.
 
 use crate::blk::disk::{Buffer, IoMemory};
-use crate::blk::path::back::{BackPath, Held, Part, Transfer, Way};
+use crate::blk::path::back::{BackPath, Direction, Held, PageTransfer, Part};
 use crate::blk::path::path_name::PathName;
 use crate::platform::{CopyBatch, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::units::{DomId, PAGE_SIZE};
@@ -68,12 +68,12 @@ impl CopyPath {
         &mut self,
         p: &P,
         of: DomId,
-        way: Way,
-        batch: &mut [Transfer],
+        way: Direction,
+        batch: &mut [PageTransfer],
         parts: impl Fn(u32) -> &'a [Part],
     ) {
         self.ops.clear();
-        let goes = |transfer: &Transfer| {
+        let goes = |transfer: &PageTransfer| {
             transfer.good && transfer.way == way && matches!(transfer.memory, IoMemory::Private(_))
         };
         for transfer in batch.iter().filter(|transfer| goes(transfer)) {
@@ -91,15 +91,15 @@ impl CopyPath {
         loop {
             let mut there = 0;
             let mut calls: [CopyBatch<'_>; TOGETHER] = from_fn(|_| {
-                let Some(Transfer { place, memory: IoMemory::Private(buffer), .. }) = going.next() else {
+                let Some(PageTransfer { place, memory: IoMemory::Private(buffer), .. }) = going.next() else {
                     return CopyBatch { local: LocalBytes::ToPeer(&[]), ops: &mut [] };
                 };
                 there += 1;
                 let (ops, rest) = core::mem::take(&mut left).split_at_mut(parts(*place).len());
                 left = rest;
                 let local = match way {
-                    Way::Write => LocalBytes::FromPeer(buffer.bytes_mut()),
-                    Way::Read => LocalBytes::ToPeer(buffer.bytes()),
+                    Direction::Write => LocalBytes::FromPeer(buffer.bytes_mut()),
+                    Direction::Read => LocalBytes::ToPeer(buffer.bytes()),
                 };
                 CopyBatch { local, ops }
             });
@@ -121,17 +121,23 @@ impl CopyPath {
 impl<P: Platform> BackPath<P> for CopyPath {
     const NAME: PathName = PathName::Copy;
 
-    fn begin(&mut self, _: &P, _: DomId, _: Way, parts: &[Part], _: &mut Held<P>) -> Option<IoMemory> {
+    fn begin(&mut self, _: &P, _: DomId, _: Direction, parts: &[Part], _: &mut Held<P>) -> Option<IoMemory> {
         let buffer = self.buffer(parts.iter().map(|part| usize::from(part.len)).sum());
         Some(IoMemory::Private(buffer))
     }
 
-    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
-        self.copy(p, of, Way::Write, batch, parts);
+    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [PageTransfer], parts: impl Fn(u32) -> &'a [Part]) {
+        self.copy(p, of, Direction::Write, batch, parts);
     }
 
-    fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
-        self.copy(p, of, Way::Read, batch, parts);
+    fn deliver<'a>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        batch: &mut [PageTransfer],
+        parts: impl Fn(u32) -> &'a [Part],
+    ) {
+        self.copy(p, of, Direction::Read, batch, parts);
     }
 
     fn end(&mut self, memory: IoMemory, _: &mut Held<P>) {

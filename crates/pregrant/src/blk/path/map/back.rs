@@ -2,9 +2,9 @@
 //! mapped](crate::blk::path).
 
 use crate::blk::disk::IoMemory;
-use crate::blk::path::back::{BackPath, Held, MapOf, Part, Transfer, Way, map_parts, unhold};
+use crate::blk::path::back::{BackPath, Direction, Held, MapOf, PageTransfer, Part, map_parts, unhold};
 use crate::blk::path::path_name::PathName;
-use crate::blk::path::request_pages::Alone;
+use crate::blk::path::request_pages::RequestPages;
 use crate::platform::{PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
 use alloc::vec::Vec;
@@ -14,19 +14,26 @@ pub struct MapPath<P: Platform> {
     done: Vec<MapOf<P>>,
     /// Of the request at hand.
     refs: Vec<GrantRef>,
-    alone: Alone,
+    alone: RequestPages,
 }
 
 impl<P: Platform> Default for MapPath<P> {
     fn default() -> Self {
-        Self { done: Vec::new(), refs: Vec::new(), alone: Alone::default() }
+        Self { done: Vec::new(), refs: Vec::new(), alone: RequestPages::default() }
     }
 }
 
 impl<P: Platform> BackPath<P> for MapPath<P> {
     const NAME: PathName = PathName::Map;
 
-    fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory> {
+    fn begin(
+        &mut self,
+        p: &P,
+        of: DomId,
+        way: Direction,
+        parts: &[Part],
+        held: &mut Held<P>,
+    ) -> Option<IoMemory> {
         if !self.alone.takes(parts.len(), held) {
             return self.alone.begin_copy(p, of, way, parts, held);
         }
@@ -40,11 +47,17 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         Some(memory)
     }
 
-    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [PageTransfer], parts: impl Fn(u32) -> &'a [Part]) {
         self.alone.fetch(p, of, batch, parts);
     }
 
-    fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+    fn deliver<'a>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        batch: &mut [PageTransfer],
+        parts: impl Fn(u32) -> &'a [Part],
+    ) {
         self.alone.deliver(p, of, batch, parts);
     }
 

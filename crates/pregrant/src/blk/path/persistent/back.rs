@@ -12,10 +12,12 @@
 //! mapped so, for writes to the disk, and not kept).
 
 use crate::blk::disk::{IoMemory, MappedPiece};
-use crate::blk::path::back::{BackPath, Held, MapOf, Part, Transfer, Way, copy_list, map_parts, unhold};
+use crate::blk::path::back::{
+    BackPath, Direction, Held, MapOf, PageTransfer, Part, copy_list, map_parts, unhold,
+};
 use crate::blk::path::path_name::PathName;
-use crate::blk::path::request_pages::Alone;
-use crate::grants::GrantStore;
+use crate::blk::path::request_pages::RequestPages;
+use crate::grants::MappedPages;
 use crate::platform::{Access, Clock, PeerMem, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
@@ -29,7 +31,7 @@ pub const PURGE_EACH_NS: u64 = 100_000_000;
 
 /// The pages of one queue.
 pub struct PersistentPath<P: Platform> {
-    store: GrantStore<Arc<MapOf<P>>>,
+    store: MappedPages<Arc<MapOf<P>>>,
     done: Vec<MapOf<P>>,
     /// Of the request at hand: what is not in the store.
     missing: Vec<Part>,
@@ -39,7 +41,7 @@ pub struct PersistentPath<P: Platform> {
     others: Vec<MappedPiece>,
     refs: Vec<GrantRef>,
     overflows: u64,
-    alone: Alone,
+    alone: RequestPages,
     /// A page found no place since the last purge.
     full: bool,
     purged_ns: Option<u64>,
@@ -49,14 +51,14 @@ impl<P: Platform> PersistentPath<P> {
     /// For at most `limit` pages.
     pub fn new(limit: usize) -> Self {
         Self {
-            store: GrantStore::new(limit),
+            store: MappedPages::new(limit),
             done: Vec::new(),
             missing: Vec::new(),
             is_missing: Vec::new(),
             others: Vec::new(),
             refs: Vec::new(),
             overflows: 0,
-            alone: Alone::default(),
+            alone: RequestPages::default(),
             full: false,
             purged_ns: None,
         }
@@ -106,7 +108,14 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         pages.all(|(&gref, out)| self.store.find(GrantRef(gref)).is_some_and(|page| page.copy_out(0, out)))
     }
 
-    fn begin(&mut self, p: &P, of: DomId, way: Way, parts: &[Part], held: &mut Held<P>) -> Option<IoMemory> {
+    fn begin(
+        &mut self,
+        p: &P,
+        of: DomId,
+        way: Direction,
+        parts: &[Part],
+        held: &mut Held<P>,
+    ) -> Option<IoMemory> {
         self.store.begin_batch();
         self.missing.clear();
         self.is_missing.clear();
@@ -152,11 +161,17 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         Some(memory)
     }
 
-    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+    fn fetch<'a>(&mut self, p: &P, of: DomId, batch: &mut [PageTransfer], parts: impl Fn(u32) -> &'a [Part]) {
         self.alone.fetch(p, of, batch, parts);
     }
 
-    fn deliver<'a>(&mut self, p: &P, of: DomId, batch: &mut [Transfer], parts: impl Fn(u32) -> &'a [Part]) {
+    fn deliver<'a>(
+        &mut self,
+        p: &P,
+        of: DomId,
+        batch: &mut [PageTransfer],
+        parts: impl Fn(u32) -> &'a [Part],
+    ) {
         self.alone.deliver(p, of, batch, parts);
     }
 

@@ -23,7 +23,7 @@ use super::shared_control::SharedControl;
 use super::stall::Patience;
 use super::{BackQueue, Interrupted, Polled};
 use crate::error::PeerFault;
-use crate::grants::StoreFigures;
+use crate::grants::MappedStats;
 use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
 use crate::net::path::acceptance::Refusals;
@@ -399,13 +399,13 @@ impl<P: Platform> Vif<P> {
 
     /// What became of pages of queue `i` that stay mapped since they were seen: TX, RX; None: none
     /// do.
-    pub fn kept(&self, i: usize) -> [Option<StoreFigures>; 2] {
+    pub fn kept(&self, i: usize) -> [Option<MappedStats>; 2] {
         self.shares[i].kept()
     }
 
     /// The table of pages that queue `i`'s front has had mapped: how full it is, and how many pages
     /// were refused; None: there is none.
-    pub fn gref_table(&self, i: usize) -> Option<StoreFigures> {
+    pub fn gref_table(&self, i: usize) -> Option<MappedStats> {
         self.grefs.as_ref()?.figures(i)
     }
 

@@ -21,7 +21,7 @@ use super::exchange::GrefExchange;
 use super::list;
 use super::page::{GREF_PAGE_BYTES, GrefPage};
 use super::table::Mapped;
-use crate::grants::StoreFigures;
+use crate::grants::MappedStats;
 use crate::net::path::{ConfigGeneration, PathConfig};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::units::{DomId, GrantRef};
@@ -229,11 +229,11 @@ impl<P: Platform> GrefRequests<P> {
 
     /// How full the table of queue `i` is, and was; its overflows are pages that were refused for
     /// want of room.
-    pub fn figures(&self, i: usize) -> Option<StoreFigures> {
+    pub fn figures(&self, i: usize) -> Option<MappedStats> {
         let q = self.queues.get(i)?;
         let pages = q.added.len();
         let limit = (pages + self.room).min(self.limit);
-        Some(StoreFigures { pages, most: q.most, limit, overflows: q.refused })
+        Some(MappedStats { pages, most: q.most, limit, overflows: q.refused })
     }
 
     /// Pages that may still be added.

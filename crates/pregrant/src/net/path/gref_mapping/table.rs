@@ -9,7 +9,7 @@
 //! What a guest may do: choose references with equal hashes. Such pages are mapped, and the next
 //! path serves them, as if they were not.
 
-use crate::grants::GrantStore;
+use crate::grants::MappedPages;
 use crate::net::path::held::HeldPages;
 use crate::units::GrantRef;
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ impl<M> Mapped<M> {
 /// See the module.
 #[derive(Debug)]
 pub struct GrefTable<M> {
-    store: GrantStore<Mapped<M>>,
+    store: MappedPages<Mapped<M>>,
     /// Those that found no place.
     unplaced: Vec<(GrantRef, Mapped<M>)>,
     writable: usize,
@@ -44,7 +44,7 @@ pub struct GrefTable<M> {
 impl<M> GrefTable<M> {
     /// For at most `limit` pages.
     pub fn new(limit: usize) -> Self {
-        Self { store: GrantStore::new(limit), unplaced: Vec::new(), writable: 0 }
+        Self { store: MappedPages::new(limit), unplaced: Vec::new(), writable: 0 }
     }
 
     /// Takes a page in.

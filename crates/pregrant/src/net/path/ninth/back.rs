@@ -4,7 +4,7 @@
 //! next time. What a front may do: change a page at any time (what was copied counts); name pages
 //! that are too many, or cannot be mapped (`copy` serves or refuses them).
 
-use crate::grants::{GrantStore, StoreFigures};
+use crate::grants::{MappedPages, MappedStats};
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::path::{BackPath, PathName};
 use crate::platform::{Access, PeerMem, Platform};
@@ -15,14 +15,14 @@ use alloc::vec::Vec;
 
 /// The pages of one direction of a queue.
 pub struct NinthPath<P: Platform> {
-    store: GrantStore<<P::Peer as PeerMem>::Map>,
+    store: MappedPages<<P::Peer as PeerMem>::Map>,
     acc: Access,
 }
 
 impl<P: Platform> NinthPath<P> {
     /// For at most `limit` pages; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
-        Self { store: GrantStore::new(limit), acc }
+        Self { store: MappedPages::new(limit), acc }
     }
 
     /// The page of a slot, if it was seen before; from now on it was.
@@ -48,7 +48,7 @@ impl<P: Platform> BackPath<P> for NinthPath<P> {
         Some(self.store.len())
     }
 
-    fn kept(&self) -> Option<StoreFigures> {
+    fn kept(&self) -> Option<MappedStats> {
         Some(self.store.figures())
     }
 

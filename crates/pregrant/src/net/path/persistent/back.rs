@@ -9,7 +9,7 @@
 //! two RX frames (either frame may be in it in the end: those whose pages are mapped are written
 //! first).
 
-use crate::grants::{GrantStore, StoreFigures};
+use crate::grants::{MappedPages, MappedStats};
 use crate::net::ahead::SHORT;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, HeldPages, Place, Standing};
@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 
 /// The pages of one direction of a queue.
 pub struct PersistentPath<P: Platform> {
-    store: GrantStore<<P::Peer as PeerMem>::Map>,
+    store: MappedPages<<P::Peer as PeerMem>::Map>,
     acc: Access,
     /// RX: where the pages of the batch's slots are.
     places: Box<[u32; BATCH_SLOTS]>,
@@ -34,7 +34,7 @@ impl<P: Platform> PersistentPath<P> {
     /// For at most `limit` pages; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
         let places = crate::array::filled(0);
-        Self { store: GrantStore::new(limit), acc, places, held: HeldFrames::default() }
+        Self { store: MappedPages::new(limit), acc, places, held: HeldFrames::default() }
     }
 
     /// Lends long frames whose pages are all there.
@@ -74,7 +74,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         Some(self.store.len())
     }
 
-    fn kept(&self) -> Option<StoreFigures> {
+    fn kept(&self) -> Option<MappedStats> {
         Some(self.store.figures())
     }
 

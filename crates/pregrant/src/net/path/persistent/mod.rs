@@ -2,7 +2,7 @@
 //! it first sees it (2015 RFC "Persistent grant maps for xen net drivers"; docs/protocol 5.1).
 //!
 //! ```text
-//!   front: a page for each id, granted once, never revoked while connected
+//!   front: an ordinary page for each id (../copy/front.rs), granted once, never revoked while connected
 //!   back:  a store by reference for each queue and direction: there --> memory copy
 //!                                                             not there --> grant copy now, mapped for the next time
 //! ```

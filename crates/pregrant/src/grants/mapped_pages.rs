@@ -40,7 +40,7 @@ struct Page<M> {
 
 /// How full a store is, and was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StoreFigures {
+pub struct MappedStats {
     /// Pages that are mapped.
     pub pages: usize,
     /// The most that were at a time.
@@ -53,7 +53,7 @@ pub struct StoreFigures {
 
 /// Mapped pages of one peer, all with the same access.
 #[derive(Debug)]
-pub struct GrantStore<M> {
+pub struct MappedPages<M> {
     pages: Vec<Page<M>>,
     most: usize,
     limit: usize,
@@ -63,7 +63,7 @@ pub struct GrantStore<M> {
     overflows: u64,
 }
 
-impl<M> GrantStore<M> {
+impl<M> MappedPages<M> {
     /// An empty store for at most `limit` pages, now and [later](Self::set_limit).
     pub fn new(limit: usize) -> Self {
         Self {
@@ -112,9 +112,9 @@ impl<M> GrantStore<M> {
     }
 
     /// How full it is, and was.
-    pub fn figures(&self) -> StoreFigures {
+    pub fn figures(&self) -> MappedStats {
         let Self { pages, most, limit, overflows, .. } = self;
-        StoreFigures { pages: pages.len(), most: *most, limit: *limit, overflows: *overflows }
+        MappedStats { pages: pages.len(), most: *most, limit: *limit, overflows: *overflows }
     }
 
     /// A new batch begins: what is used from here on was used later than what was used before.
@@ -326,8 +326,8 @@ mod tests {
     use alloc::collections::BTreeMap;
     use proptest::prelude::*;
 
-    fn with(refs: &[u32], limit: usize) -> GrantStore<u32> {
-        let mut store = GrantStore::new(limit);
+    fn with(refs: &[u32], limit: usize) -> MappedPages<u32> {
+        let mut store = MappedPages::new(limit);
         for &r in refs {
             store.begin_batch();
             store.want(GrantRef(r));
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_there_the_next_time_and_once() {
-        let mut store = GrantStore::new(4);
+        let mut store = MappedPages::new(4);
         assert_eq!(store.find(GrantRef(9)), None);
         store.want(GrantRef(9));
         store.want(GrantRef(9));
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mapped_is_asked_for_again_and_takes_no_place() {
-        let mut store = GrantStore::<u32>::new(2);
+        let mut store = MappedPages::<u32>::new(2);
         for _ in 0..3 {
             store.want(GrantRef(9));
             store.map_wanted(|_| None);
@@ -367,11 +367,11 @@ mod tests {
     fn a_full_store_counts_what_found_no_place() {
         let mut store = with(&[8, 9, 10], 2);
         assert_eq!((store.len(), store.overflows(), store.has(GrantRef(10))), (2, 1, false));
-        assert_eq!(store.figures(), StoreFigures { pages: 2, most: 2, limit: 2, overflows: 1 });
+        assert_eq!(store.figures(), MappedStats { pages: 2, most: 2, limit: 2, overflows: 1 });
         assert_eq!(store.find(GrantRef(8)), Some(&80));
         store.set_limit(1, &mut Vec::new());
-        assert_eq!(store.figures(), StoreFigures { pages: 1, most: 2, limit: 1, overflows: 1 });
-        let none = GrantStore::<u32>::new(0);
+        assert_eq!(store.figures(), MappedStats { pages: 1, most: 2, limit: 1, overflows: 1 });
+        let none = MappedPages::<u32>::new(0);
         assert!(!none.has(GrantRef(8)));
     }
 
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_batch_maps_so_many_and_no_more() {
-        let mut store = GrantStore::<u32>::new(256);
+        let mut store = MappedPages::<u32>::new(256);
         (8..200).for_each(|r| store.want(GrantRef(r)));
         let mut asked = 0;
         store.map_wanted(|gref| {
@@ -453,7 +453,7 @@ mod tests {
             limit in 1usize..40,
             acts in prop::collection::vec((0u8..6, 8u32..80, any::<bool>()), 0..300),
         ) {
-            let mut store = GrantStore::<u32>::new(limit);
+            let mut store = MappedPages::<u32>::new(limit);
             let (mut model, mut held) = (BTreeMap::new(), BTreeMap::<u32, u32>::new());
             for (act, r, good) in acts {
                 let gref = GrantRef(r);

@@ -1,4 +1,5 @@
-//! A queue's ring, whichever of the two layouts its front has.
+//! A queue's ring, in either of the two layouts that a front has. [`take`](JournaledRing::take) and
+//! the answers go through the journal, so that a request is answered once, also by the next process.
 
 use crate::error::PeerFault;
 use crate::ring::{BackRing, Blkif32, Blkif64, ById, Notify, RedoWords, RingPages, Taken};
@@ -16,7 +17,7 @@ pub type Journal = ById<RedoWords<JOURNAL_BYTES>>;
 type Ring<K, S> = BackRing<K, RingPages<K, S>, Journal>;
 
 /// See the module.
-pub enum Slots<S: SharedBytes> {
+pub enum JournaledRing<S: SharedBytes> {
     /// 112 bytes each.
     X64(Ring<Blkif64, S>),
     /// 108 bytes each.
@@ -33,7 +34,7 @@ macro_rules! with_ring {
     };
 }
 
-impl<S: SharedBytes> Slots<S> {
+impl<S: SharedBytes> JournaledRing<S> {
     /// Takes up the ring in `pages`. The journal, in memory that outlives the process, is
     /// [cleared](ById::clear) before for a new connection.
     pub fn attach(
