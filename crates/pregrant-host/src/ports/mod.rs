@@ -11,8 +11,8 @@
 //!
 //! [`sequence`] is the numbered frame that generator, sink and a measuring front share;
 //! [`frame_queue`] the bounded queue of frames under the switch, [`segments`] a large segment cut
-//! for it, [`interface`] what is set on the tap's interface, [`port_readiness`] what wakes a worker
-//! that waits for taps.
+//! for it, [`netdev_ioctl`] what is set on the tap's interface, [`port_readiness`] what wakes a
+//! worker that waits for taps.
 //! Ports know the frame-port trait of the core and nothing of rings, grants or xenstore. What
 //! reaches them are private copies; the bytes are still a guest's choice, so every port takes any
 //! frame without a panic and in bounded memory.

@@ -1,5 +1,5 @@
-//! A queue's ring, in either of the two layouts that a front has. [`take`](JournaledRing::take) and
-//! the answers go through the journal, so that a request is answered once, also by the next process.
+//! A queue's ring, in either of the two layouts that a front has. [`take`](JournaledRing::take)
+//! and the answers go through the journal: a request is answered once, also by the next process.
 
 use crate::error::PeerFault;
 use crate::ring::{BackRing, Blkif32, Blkif64, ById, Notify, RedoWords, RingPages, Taken};
