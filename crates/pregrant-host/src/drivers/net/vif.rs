@@ -207,7 +207,8 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     }
 
     fn turn(&mut self, p: &P, id: &DeviceId, log: &DeviceLog) -> Result<bool, RingFault> {
-        // First: a new guest may ask for many pages to be mapped, and its frames wait for the link.
+        let asked = self.vif.poll_ctrl(p).map_err(Self::fault)? == Polled::More;
+        self.say_grefs(log);
         if let Some(up) = self.vif.new_link() {
             log.failed(Level::Info, self.provider.borrow_mut().link(id, up));
             let was = std::mem::replace(&mut self.stalled, !up);
@@ -217,8 +218,6 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
                 log.say(Level::Info, &"the guest posts RX buffers again: link up");
             }
         }
-        let asked = self.vif.poll_ctrl(p).map_err(Self::fault)? == Polled::More;
-        self.say_grefs(log);
         Ok(asked)
     }
 

@@ -44,8 +44,6 @@ impl Transport for RecordedLink {
 struct NoRoom {
     plugs: Rc<Cell<bool>>,
     links: Rc<RefCell<Vec<bool>>>,
-    xen: LocalXen,
-    mapped: Rc<Cell<usize>>,
 }
 
 /// Takes what comes, and always has a burst.
@@ -78,7 +76,6 @@ impl PortProvider for NoRoom {
     }
     fn link(&mut self, _: &DeviceId, up: bool) -> Result<(), String> {
         self.links.borrow_mut().push(up);
-        self.mapped.set(self.xen.counts().mapped);
         Ok(())
     }
 }
@@ -115,8 +112,6 @@ struct Stage {
     plugs: Rc<Cell<bool>>,
     /// The links that the remote side saw.
     links: Rc<RefCell<Vec<bool>>>,
-    /// Pages that were mapped when it saw the last of them.
-    mapped: Rc<Cell<usize>>,
 }
 
 impl Stage {
@@ -134,18 +129,12 @@ impl Stage {
         let link = RecordedLink { link: store.link(back), sent: Rc::clone(&sent) };
         let plugs = Rc::<Cell<bool>>::default();
         let links = Rc::<RefCell<Vec<bool>>>::default();
-        let mapped = Rc::<Cell<usize>>::default();
-        let provider = Box::new(NoRoom {
-            plugs: Rc::clone(&plugs),
-            links: Rc::clone(&links),
-            xen: xen.clone(),
-            mapped: Rc::clone(&mapped),
-        });
+        let provider = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });
         let platform = xen.domain(back.0);
         let config = BackendConfig { recovery: Some(Box::new(Nothing)), ..BackendConfig::default() };
         let net = Net::new(NetConfig::default(), provider);
         let backend = Backend::new(platform, Client::new(link), config, vec![Box::new(net)]).unwrap();
-        Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links, mapped }
+        Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links }
     }
 
     fn vif(&mut self, front: u16) -> DeviceId {
@@ -307,28 +296,6 @@ fn control_turns_tell_the_far_side_of_links() {
     }
     stage.backend.control().unwrap();
     assert_eq!(*stage.links.borrow(), [true, false, true]);
-}
-
-/// A guest that connects asks for many pages to be mapped; its frames do not wait for that.
-#[test]
-fn a_link_comes_before_the_pages_that_a_guest_asks_for() {
-    let mut stage = Stage::set();
-    let id = stage.vif(5);
-    let (guest, xs) = (stage.xen.domain(5), stage.store.client(id.front));
-    let config = FrontConfig { gref_mapping: true, ..FrontConfig::default() };
-    let mut front = Frontend::new(guest, xs, id.handle, config, false).unwrap();
-    let mut connected = None;
-    for _ in 0..100 {
-        front.control(Duration::ZERO).unwrap();
-        if front.vif().is_live() {
-            connected.get_or_insert(stage.xen.counts().mapped);
-        }
-        stage.backend.control().unwrap();
-    }
-    let connected = connected.unwrap();
-    assert_eq!(*stage.links.borrow(), [true]);
-    assert!(stage.xen.counts().mapped > connected + 64, "it asks for none");
-    assert_eq!(stage.mapped.get(), connected);
 }
 
 /// One device that the kernel has keeps no one else from being served: it is left to the kernel,
