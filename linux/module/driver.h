@@ -25,6 +25,7 @@
 #include <linux/skbuff.h>
 #include <linux/workqueue.h>
 #include <net/xdp.h>
+#include <xen/grant_table.h>
 #include <xen/xenbus.h>
 
 #include "pregrant.h"
@@ -90,6 +91,8 @@ struct pregrant_queue {
 	bool may_lend, lends; /* frames may be in pieces; and are */
 	struct pregrant_piece *pieces;
 	u32 pieces_out;
+	grant_ref_t numbers; /* of grants, a list; where there are `spare` ones */
+	u32 spare;
 	bool mc_refused; /* an address could not be asked for: there was no room */
 
 	/* Of the poll. */

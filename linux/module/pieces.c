@@ -8,7 +8,8 @@
  *        answers    --> the grants end --> with the last one the skb is freed
  *
  * A grant ends when its request is answered, or when its ring is over: earlier its number could be
- * another page's while the request is still on the ring. A page that the back has in spite of its
+ * another page's while the request is still on the ring. Its number stays the queue's for the next
+ * one, since to give it back takes the kernel's lock. A page that the back has in spite of its
  * answer stays allocated until it lets go: the kernel's grant table sees to it, and such a back gets
  * no more of them. All is under the netdev queue's lock, or while the queue is paused.
  */
@@ -43,8 +44,16 @@ int pregrant_pieces_init(struct pregrant_queue *queue, u32 ids)
 	return queue->pieces ? 0 : -ENOMEM;
 }
 
+static void give_numbers_back(struct pregrant_queue *queue)
+{
+	if (queue->spare)
+		gnttab_free_grant_references(queue->numbers);
+	queue->spare = 0;
+}
+
 void pregrant_pieces_free(struct pregrant_queue *queue)
 {
+	give_numbers_back(queue);
 	kvfree(queue->pieces);
 }
 
@@ -78,10 +87,52 @@ bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk
 	       skb_headlen(skb) >= ETH_HLEN && skb_headlen(skb) <= PAGE_SIZE;
 }
 
-/* False: the back has the page still. */
-static bool end_grant(grant_ref_t gref)
+/* So many spare numbers. The queue keeps as many as it has had on their way at a time. */
+static bool have_numbers(struct pregrant_queue *queue, unsigned int n)
 {
-	if (likely(gnttab_try_end_foreign_access(gref))) {
+	grant_ref_t more;
+
+	if (queue->spare >= n)
+		return true;
+	n -= queue->spare;
+	if (gnttab_alloc_grant_references(n, &more))
+		return false;
+	if (!queue->spare) {
+		queue->numbers = more;
+		queue->spare = n;
+		return true;
+	}
+	for (; n; n--, queue->spare++)
+		gnttab_release_grant_reference(&queue->numbers, gnttab_claim_grant_reference(&more));
+	return true;
+}
+
+static bool has_ended(grant_ref_t gref)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)
+	return gnttab_end_foreign_access_ref(gref);
+#else
+	return gnttab_end_foreign_access_ref(gref, 1);
+#endif
+}
+
+/*
+ * False: the back has the page still. Where it was to have let go, the kernel complains: once, since
+ * such a back gets no more.
+ */
+static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref, bool has_let_go)
+{
+	if (has_let_go && !READ_ONCE(queue->dev->lends_none)) {
+		if (likely(has_ended(gref))) {
+			gnttab_release_grant_reference(&queue->numbers, gref);
+			queue->spare++;
+			atomic64_inc(&pregrant_grants_ended);
+			return true;
+		}
+		WRITE_ONCE(queue->dev->lends_none, true);
+		WRITE_ONCE(queue->lends, false);
+	}
+	if (gnttab_try_end_foreign_access(gref)) {
 		atomic64_inc(&pregrant_grants_ended);
 		return true;
 	}
@@ -103,15 +154,15 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 	unsigned int n = pregrant_skb_pieces(skb, at), k;
 	domid_t back = queue->dev->xbdev->otherend_id;
 	u16 ids[PREGRANT_PIECES_MAX];
-	grant_ref_t head;
 	int sent;
 
 	if (!n)
 		return -EMSGSIZE;
-	if (gnttab_alloc_grant_references(n, &head))
+	if (!have_numbers(queue, n))
 		return -ENOSPC;
+	queue->spare -= n;
 	for (k = 0; k < n; k++) {
-		int gref = gnttab_claim_grant_reference(&head);
+		int gref = gnttab_claim_grant_reference(&queue->numbers);
 
 		gnttab_grant_foreign_access_ref(gref, back, xen_page_to_gfn(at[k].page), 1);
 		granted[k] = (struct pregrant_granted_piece) { .gref = gref, .offset = at[k].offset, .len = at[k].len };
@@ -120,7 +171,7 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 	sent = pregrant_tx_send_pieces(queue->tx, skb, skb->len, csum, gso_type, gso_size, granted, n, ids);
 	if (sent != 1) {
 		for (k = 0; k < n; k++)
-			end_grant(granted[k].gref);
+			end_grant(queue, granted[k].gref, true);
 		return sent;
 	}
 	*tx_cb(skb) = (struct pregrant_tx_cb) { .left = n, .counts = true };
@@ -152,11 +203,8 @@ void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned
 
 		if (WARN_ON_ONCE(!piece->skb))
 			continue;
-		/* It has answered, and not let go: no other back does so. */
-		if (!end_grant(piece->gref)) {
-			WRITE_ONCE(queue->dev->lends_none, true);
-			WRITE_ONCE(queue->lends, false);
-		}
+		/* A back that has answered has let go. */
+		end_grant(queue, piece->gref, true);
 		skb = take_piece(queue, piece);
 		if (!skb)
 			continue;
@@ -195,10 +243,11 @@ void pregrant_pieces_drop(struct pregrant_queue *queue)
 
 		if (!piece->skb)
 			continue;
-		if (!end_grant(piece->gref) && ++dev->pieces_kept >= KEPT_MAX)
+		if (!end_grant(queue, piece->gref, false) && ++dev->pieces_kept >= KEPT_MAX)
 			WRITE_ONCE(dev->lends_none, true);
 		skb = take_piece(queue, piece);
 		if (skb)
 			dev_kfree_skb_any(skb);
 	}
+	give_numbers_back(queue);
 }
