@@ -99,6 +99,7 @@ const WAYS: &[Way] = &[
     Way { name: "staging 65535", back: "copy", front: |c| staging(c, 65535), by: |_| [By::Staging; 2] },
     Way { name: "staging, 700 buffers", back: "copy", front: pooled, by: |len| [within(len, 2048, By::Copy); 2] },
     Way { name: "staging 256", back: "copy", front: |c| staging(c, 256), by: |len| [within(len, 256, By::Copy); 2] },
+    Way { name: "staging 4096", back: "copy", front: |c| staging(c, 4096), by: |len| [within(len, PAGE_SIZE, By::Copy); 2] },
     Way { name: "staging+map", back: "map,heads", front: |c| staging(c, 256), by: |len| [By::Map, By::Copy].map(|by| within(len, 256, by)) },
     Way { name: "staging+copy", back: "heads", front: |c| staging(c, 256), by: |len| [within(len, 256, By::Copy); 2] },
     Way { name: "data-ring", back: "copy", front: |c| FrontConfig { data_ring: Some(6), ..c }, by: |_| [By::DataRing; 2] },
