@@ -2,6 +2,7 @@
 # icount: yes
 # seconds: 500
 # module: yes
+# unproven: on netback
 . /rig/module.sh
 . /rig/saved.sh
 bridge
