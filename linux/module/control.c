@@ -197,7 +197,8 @@ static void step(struct pregrant_device *dev)
 		follow(dev);
 	}
 	if (was && !pregrant_front_is_live(dev->front) && netif_carrier_ok(dev->netdev)) {
-		netdev_info(dev->netdev, "the back is gone\n");
+		if (__ratelimit(&dev->says))
+			netdev_info(dev->netdev, "the back is gone\n");
 		netif_carrier_off(dev->netdev);
 	}
 	connected = !dev->lent && pregrant_front_is_live(dev->front);

@@ -83,8 +83,8 @@ void pregrant_pieces_allow(struct pregrant_queue *queue)
 /* An skb that others send, too, has one control buffer for all of them. */
 bool pregrant_goes_in_pieces(const struct pregrant_queue *queue, const struct sk_buff *skb)
 {
-	return READ_ONCE(queue->lends) && skb->len >= (queue->dev->lend_from ?: LEND_FROM) && skb_is_nonlinear(skb) && !skb_shared(skb) &&
-	       skb_headlen(skb) >= ETH_HLEN && skb_headlen(skb) <= PAGE_SIZE;
+	return READ_ONCE(queue->lends) && !READ_ONCE(queue->dev->lends_none) && skb->len >= (queue->dev->lend_from ?: LEND_FROM) &&
+	       skb_is_nonlinear(skb) && !skb_shared(skb) && skb_headlen(skb) >= ETH_HLEN && skb_headlen(skb) <= PAGE_SIZE;
 }
 
 /* So many spare numbers. The queue keeps as many as it has had on their way at a time. */
@@ -122,13 +122,14 @@ static bool has_ended(grant_ref_t gref)
  */
 static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref, bool has_let_go)
 {
-	if (has_let_go && !READ_ONCE(queue->dev->lends_none)) {
-		if (likely(has_ended(gref))) {
+	if (has_let_go) {
+		if (!READ_ONCE(queue->dev->lends_none) && likely(has_ended(gref))) {
 			gnttab_release_grant_reference(&queue->numbers, gref);
 			queue->spare++;
 			atomic64_inc(&pregrant_grants_ended);
 			return true;
 		}
+		/* Perhaps another queue saw it first: each stops itself. */
 		WRITE_ONCE(queue->dev->lends_none, true);
 		WRITE_ONCE(queue->lends, false);
 	}

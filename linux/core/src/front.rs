@@ -20,6 +20,7 @@ use core::fmt::{Display, Write};
 use pregrant::DomId;
 use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
+use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::{Clock, Platform};
@@ -73,10 +74,16 @@ pub const AUTO: u32 = u32::MAX;
 const USED: u32 = PAGE_SIZE as u32 / 2;
 
 impl Settings {
-    /// Buffers of so many bytes.
-    fn pool(&self, bytes: u32) -> u32 {
+    /// Buffers of a direction and queue whose frames use so many bytes of so much memory. `auto` is
+    /// within what our back offers a vif, whatever this one says.
+    fn pool(&self, bytes: u32, memory: u32) -> u32 {
         match self.buffers {
-            AUTO => self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0),
+            AUTO => {
+                let held = self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0);
+                let lists = self.queues.saturating_mul(2);
+                let most = (MAX_PAGES_OFFERED * PAGE_SIZE as u32).checked_div(lists).unwrap_or(0);
+                held.min(most.checked_div(memory).unwrap_or(0))
+            }
             n => n,
         }
     }
@@ -97,11 +104,12 @@ pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static 
         queues: settings.queues,
         ring_order: settings.ring_order,
         multicast_control: settings.multicast,
-        pages: settings.pool(USED),
+        pages: settings.pool(USED, PAGE_SIZE as u32),
         ..FrontConfig::default()
     };
     let staging = buffers(settings.data_len)?;
-    let more = settings.pool(staging.rx.map_or(USED, |len| len.buffer_bytes().into()));
+    let len = staging.rx.map_or(USED, |len| len.buffer_bytes().into());
+    let more = settings.pool(len, len);
     let staging = Buffers { sent_on: settings.send_on, buffers: more, ..staging };
     let staged = FrontConfig { staging, ..plain };
     Ok(match path {

@@ -89,8 +89,8 @@ impl Trial {
             ring_order: 0,
             data_len: self.data_len,
             buffers: self.buffers,
-            // SAFETY: it asks the processor.
-            cache: unsafe { shim::pk_private_cache() },
+            // SAFETY: it asks the processor. At least so much that a vif's pages are the bound.
+            cache: unsafe { shim::pk_private_cache() }.max(4 << 20),
             multicast: false,
             send_on: false,
         };
