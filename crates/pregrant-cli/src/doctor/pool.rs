@@ -8,6 +8,8 @@ use pregrant::net::path::staging::list::DataLen;
 use pregrant_host::drivers::net::buffer_pool;
 use pregrant_host::drivers::status::VifStatus;
 
+/// Of a ring of one page.
+const SLOTS: u64 = 256;
 /// The back's key of pages that stay mapped.
 const MAPPED_PAGES: &str = "mapped-pages-max";
 
@@ -43,10 +45,17 @@ fn bounded(vif: &str, values: &[Option<String>], grantable: Option<u64>, bytes: 
             }
         };
         let fewer = if has == wanted { String::new() } else { format!(", not {wanted}{why}") };
-        let has = if has == 0 { "one for each slot".into() } else { format!("in {has} pages each way") };
+        let has = match has {
+            0 => "one for each slot".into(),
+            // A ring of one page has as many slots, and a buffer has a page at most.
+            pages if pages < SLOTS => {
+                format!("in {pages} pages each way, or one for each slot if that is more")
+            }
+            pages => format!("in {pages} pages each way"),
+        };
         words.push(format!("{what} by --path {path} {has}{fewer}"));
     }
-    let found = format!("{vif}: front --buffers auto has, with one queue, {}", words.join("; "));
+    let found = format!("{vif}: front --buffers auto would have, with one queue, {}", words.join("; "));
     match remedies.first() {
         Some(remedy) => Finding::note(found).then(remedy),
         None => Finding::ok(found),
@@ -68,7 +77,10 @@ pub fn of_served(vif: &str, status: &VifStatus, offer: Option<&str>) -> Option<F
         (None, None) => {
             Finding::ok(format_args!("{has}: it connected to a back that allows no more than slots"))
         }
-        (Some(pages), None) if fewest >= allowed(pages) => {
+        (Some(pages), None) if fewest > allowed(pages) => Finding::ok(format_args!(
+            "{has}, one for each slot: in the {pages} pages that a vif may have there are no more for its {lists} lists"
+        )),
+        (Some(pages), None) if fewest == allowed(pages) => {
             Finding::ok(format_args!("{has}: no more of them are in the {pages} pages that a vif may have"))
         }
         (Some(pages), None) => Finding::ok(format_args!(
@@ -95,7 +107,7 @@ mod tests {
         let plenty = of(&keys("4096", "4096"), None);
         assert_eq!(
             plenty.text,
-            "vif 0: front --buffers auto has, with one queue, buffers by --path staging in 512 pages each way; \
+            "vif 0: front --buffers auto would have, with one queue, buffers by --path staging in 512 pages each way; \
              pages by --path persistent in 1024 pages each way"
         );
         let ours = of(&keys("896", "896"), Some(1 << 20));
@@ -109,7 +121,9 @@ mod tests {
         let grants = of(&keys("896", "896"), Some(1024));
         assert_eq!(grants.rank, Rank::Note);
         assert!(
-            grants.text.contains("128 pages each way, not 512: a quarter of what gntalloc grants"),
+            grants.text.contains(
+                "128 pages each way, or one for each slot if that is more, not 512: a quarter of what gntalloc grants"
+            ),
             "{grants}"
         );
         let older = of(&keys("", "x"), None);
@@ -131,6 +145,8 @@ mod tests {
         assert_eq!(said(None, &[], Some("896")), None);
         let text = said(Some(896), &[], Some("896")).unwrap();
         assert!(text.ends_with("in the 896 pages that a vif may have"), "{text}");
+        let text = said(Some(1024), &[], Some("896")).unwrap();
+        assert!(text.ends_with("no more for its 2 lists"), "{text}");
         let text = said(Some(600), &[], Some("896")).unwrap();
         assert!(text.contains("600 staging buffers") && text.contains("of 896 that it may have"), "{text}");
         assert!(said(Some(256), &["no pages"], Some("896")).unwrap().ends_with("refused: no pages"));

@@ -4,7 +4,8 @@
 //!   frames of at most SHORT bytes   the lines of the whole batch, before its first copy
 //!   longer, to be written           the first piece of the frame AHEAD of the copied one, whole
 //!   longer, to be read              nothing: the hardware's own prefetcher follows
-//!   from many staging buffers       the same, above half as many bytes
+//!   to be read, from more than      nothing above SHORT / 2
+//!   1024 staging buffers
 //! ```
 //! The data ring and own pages have bytes of their own: the places of a data ring follow each
 //! other, which the hardware sees, and own pages gained nothing by more than 1024.

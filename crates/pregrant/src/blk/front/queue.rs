@@ -225,7 +225,7 @@ impl Place {
     }
 }
 
-enum JournaledRing<P: Platform> {
+enum AnyRing<P: Platform> {
     X64(Ring<Blkif64, P>),
     X32(Ring<Blkif32, P>),
 }
@@ -233,8 +233,8 @@ enum JournaledRing<P: Platform> {
 macro_rules! with_ring {
     ($any:expr, $ring:ident => $call:expr) => {
         match $any {
-            JournaledRing::X64($ring) => $call,
-            JournaledRing::X32($ring) => $call,
+            AnyRing::X64($ring) => $call,
+            AnyRing::X32($ring) => $call,
         }
     };
 }
@@ -257,7 +257,7 @@ pub struct QueueConfig {
 
 /// The queue.
 pub struct FrontQueue<P: Platform> {
-    ring: JournaledRing<P>,
+    ring: AnyRing<P>,
     ring_grants: crate::grants::regions::Grants,
     chan: Chan<P>,
     free_pages: FreePages<P>,
@@ -305,8 +305,8 @@ impl<P: Platform> FrontQueue<P> {
             FrontRing::new(mem)
         }
         let ring = match config.abi {
-            Abi::X86_64 => JournaledRing::X64(fresh::<Blkif64, P>(region)),
-            Abi::X86_32 => JournaledRing::X32(fresh::<Blkif32, P>(region)),
+            Abi::X86_64 => AnyRing::X64(fresh::<Blkif64, P>(region)),
+            Abi::X86_32 => AnyRing::X32(fresh::<Blkif32, P>(region)),
         };
         let size = with_ring!(&ring, ring => ring.size());
         let places = (0..size).map(|_| Place::default()).collect();
