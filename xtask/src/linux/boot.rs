@@ -79,6 +79,11 @@ pub(super) fn play(
     drop(console);
     let verdict = verdict(&log);
     if verdict.is_err() {
+        // A trace begins a line or two above the word, and the end may be far below.
+        if let Some(k) = log.iter().position(|line| is_bad(line)) {
+            log.iter().skip(k.saturating_sub(3)).take(30).for_each(|line| println!("       | {line}"));
+            println!("       | ...");
+        }
         log.iter().rev().take(60).rev().for_each(|line| println!("       | {line}"));
     }
     verdict?;
@@ -86,10 +91,13 @@ pub(super) fn play(
     Ok(())
 }
 
+fn is_bad(line: &str) -> bool {
+    BAD.iter().any(|word| line.contains(word)) || line.starts_with("FAIL")
+}
+
 /// Of a console's lines.
 fn verdict(log: &[String]) -> Result<(), String> {
-    let bad = |line: &&String| BAD.iter().any(|word| line.contains(word)) || line.starts_with("FAIL");
-    if let Some(line) = log.iter().find(bad) {
+    if let Some(line) = log.iter().find(|line| is_bad(line)) {
         return Err(format!("the kernel says: {line}"));
     }
     for wanted in [
