@@ -183,6 +183,7 @@ bool pk_may_allocate(u32 kind);
 s64 pk_memory(void);
 u32 pk_memory_waits(void);
 u32 pk_test_pieces(const struct sk_buff *skb, void **pages, u16 *offsets, u16 *lens);
+void pk_test_resched(void);
 struct sk_buff *pk_test_skb(const void *from, size_t len);
 void pk_test_free(struct sk_buff *skb);
 void *pk_test_received(void);

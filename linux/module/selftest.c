@@ -92,6 +92,12 @@ size_t pk_reserve_end(void *reserve)
 /* Bytes of the first piece: the others' are in pages, as in what the stack sends. */
 #define TEST_HEAD 128
 
+/* A million frames may take longer than the kernel's watchdog waits. */
+void pk_test_resched(void)
+{
+	cond_resched();
+}
+
 struct sk_buff *pk_test_skb(const void *from, size_t len)
 {
 	size_t head = min_t(size_t, len, TEST_HEAD);

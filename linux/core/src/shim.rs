@@ -96,6 +96,8 @@ unsafe extern "C" {
     /// Pieces and ranges that are not freed.
     pub fn pk_memory() -> i64;
     pub fn pk_memory_waits() -> u32;
+    /// Lets others have the processor, if they wait for it.
+    pub fn pk_test_resched();
     /// An skb with these bytes, in pieces. Null: there is none.
     pub fn pk_test_skb(from: *const u8, len: usize) -> Skb;
     pub fn pk_test_free(skb: Skb);

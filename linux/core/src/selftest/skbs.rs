@@ -161,6 +161,8 @@ impl Ends {
             if k % AT_ONCE == AT_ONCE - 1 || k + 1 == n {
                 self.serve(&mut halves.tx)?;
                 lent.end(&self.guest, &mut halves.tx)?;
+                // SAFETY: a process's context, without a lock.
+                unsafe { shim::pk_test_resched() };
             }
         }
         self.whole(halves)?;
@@ -192,6 +194,8 @@ impl Ends {
         // SAFETY: it makes an empty list.
         let to = unsafe { shim::pk_test_received() };
         while came < n {
+            // SAFETY: as above.
+            unsafe { shim::pk_test_resched() };
             let _ =
                 self.back.poll_rx(&self.host, 0, &mut self.port).map_err(|_| "a fault of the front, RX")?;
             loop {
