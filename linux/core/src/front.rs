@@ -74,18 +74,18 @@ pub const AUTO: u32 = u32::MAX;
 const USED: u32 = PAGE_SIZE as u32 / 2;
 
 impl Settings {
-    /// Buffers of a direction and queue whose frames use so many bytes of so much memory. `auto` is
+    /// Buffers of a direction and queue whose frames use so many bytes. `auto` is at most `most`:
     /// within what our back offers a vif, whatever this one says.
-    fn pool(&self, bytes: u32, memory: u32) -> u32 {
+    fn pool(&self, bytes: u32, most: u32) -> u32 {
         match self.buffers {
-            AUTO => {
-                let held = self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0);
-                let lists = self.queues.saturating_mul(2);
-                let most = (MAX_PAGES_OFFERED * PAGE_SIZE as u32).checked_div(lists).unwrap_or(0);
-                held.min(most.checked_div(memory).unwrap_or(0))
-            }
+            AUTO => self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0).min(most),
             n => n,
         }
+    }
+
+    /// Lists of buffers, or directions with pages of their own.
+    fn lists(&self) -> u32 {
+        self.queues.saturating_mul(2).max(1)
     }
 }
 
@@ -104,12 +104,13 @@ pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static 
         queues: settings.queues,
         ring_order: settings.ring_order,
         multicast_control: settings.multicast,
-        pages: settings.pool(USED, PAGE_SIZE as u32),
+        pages: settings.pool(USED, MAX_PAGES_OFFERED / settings.lists()),
         ..FrontConfig::default()
     };
     let staging = buffers(settings.data_len)?;
-    let len = staging.rx.map_or(USED, |len| len.buffer_bytes().into());
-    let more = settings.pool(len, len);
+    let more = staging.rx.map_or(0, |len| {
+        settings.pool(len.buffer_bytes().into(), len.buffers_within(MAX_PAGES_OFFERED, settings.lists()))
+    });
     let staging = Buffers { sent_on: settings.send_on, buffers: more, ..staging };
     let staged = FrontConfig { staging, ..plain };
     Ok(match path {

@@ -3,6 +3,7 @@
 
 use super::finding::{Finding, plain};
 use pregrant::PAGE_SIZE;
+use pregrant::net::features::MAPPED_PAGES;
 use pregrant::net::path::staging::keys::MAX_PAGES;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant_host::drivers::net::buffer_pool;
@@ -10,8 +11,6 @@ use pregrant_host::drivers::status::VifStatus;
 
 /// Of a ring of one page.
 const SLOTS: u64 = 256;
-/// The back's key of pages that stay mapped.
-const MAPPED_PAGES: &str = "mapped-pages-max";
 
 /// The back's keys that bound it.
 pub const KEYS: [&str; 2] = [MAX_PAGES, MAPPED_PAGES];
@@ -70,7 +69,7 @@ pub fn of_served(vif: &str, status: &VifStatus, offer: Option<&str>) -> Option<F
     let lists = pools().count() as u32;
     let (len, fewest) = pools().min_by_key(|(_, buffers)| *buffers)?;
     let has = format!("{vif}: {fewest} staging buffers of a direction and queue");
-    let allowed = |pages: u32| buffer_pool::allowed(len, pages, lists);
+    let allowed = |pages: u32| len.buffers_within(pages, lists);
     let offer = offer.and_then(|pages| pages.trim().parse().ok());
     Some(match (offer, status.refused_lists.first()) {
         (_, Some(why)) => Finding::note(format_args!("{has}: a list was refused: {}", plain(why.as_bytes()))),

@@ -636,7 +636,7 @@ fn table(rows: &[Row]) -> Table {
 /// Which rows have more buffers or pages than a back of ours allows a vif.
 fn beyond_the_product(rows: &[Row]) -> String {
     let allowed = |row: &Row| match row.data_len.and_then(DataLen::new) {
-        Some(len) => buffer_pool::allowed(len, MAX_PAGES_OFFERED, 2),
+        Some(len) => len.buffers_within(MAX_PAGES_OFFERED, 2),
         // No one bounds them.
         None if row.path == PathName::Foreign => u32::MAX,
         None => buffer_pool::allowed_pages(),

@@ -200,7 +200,8 @@ impl QueueKeys {
 /// A back's keys for what it takes of that.
 const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";
 const MAX_RX_RING_ORDER: &str = "max-rx-ring-page-order";
-const MAPPED_PAGES: &str = "mapped-pages-max";
+/// A back's: ordinary pages of a vif that it keeps mapped.
+pub const MAPPED_PAGES: &str = "mapped-pages-max";
 const RING_ORDERS: &str = "at most the back's max-tx-ring-page-order or max-rx-ring-page-order";
 
 /// A front's control ring.

@@ -26,13 +26,7 @@ pub fn buffers(len: DataLen, lists: u32, grantable: Option<u64>) -> u32 {
 
 /// What [`buffers`] gives a vif of one queue at a back of ours.
 pub fn offered(len: DataLen) -> u32 {
-    buffers(len, 2, None).min(allowed(len, MAX_PAGES_OFFERED, 2))
-}
-
-/// So many such buffers each of a vif's `lists` may have at a back that allows all of them so many
-/// pages.
-pub fn allowed(len: DataLen, max_pages: u32, lists: u32) -> u32 {
-    (max_pages / lists.max(1)).saturating_mul(len.buffers_in_page()).min(LONG_LIST_MAX as u32)
+    buffers(len, 2, None).min(len.buffers_within(MAX_PAGES_OFFERED, 2))
 }
 
 /// So many ordinary pages of a direction a back of ours keeps mapped, of a vif of one queue.
@@ -91,8 +85,11 @@ mod tests {
     #[test]
     fn a_back_s_allowance_bounds_both_directions() {
         let len = |n| DataLen::new(n).expect("a length");
-        assert_eq!([2048, 256, 65535].map(|n| allowed(len(n), 896, 2)), [896, 7168, 448]);
-        assert_eq!((allowed(len(16), 1 << 20, 0), allowed(len(64), 1, 2)), (LONG_LIST_MAX as u32, 0));
+        assert_eq!([2048, 256, 65535].map(|n| len(n).buffers_within(896, 2)), [896, 7168, 448]);
+        assert_eq!(
+            (len(16).buffers_within(1 << 20, 0), len(64).buffers_within(1, 2)),
+            (LONG_LIST_MAX as u32, 0)
+        );
         assert!(offered(len(2048)) <= 896 && allowed_pages() == 448);
     }
     #[test]

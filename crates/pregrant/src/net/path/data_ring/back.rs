@@ -14,7 +14,8 @@
 
 use super::claim::CLAIM;
 use super::places::{Places, Used};
-use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, rounded};
+use super::{PIECE_MAX, PLACE_BYTES, copy_out_around, rounded};
+use crate::net::ahead::AHEAD_BYTES;
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
 use crate::net::path::{BackPath, ByteArea, PathName};
@@ -132,7 +133,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         // All of the batch's first: it was written by another core.
         for i in bits(ours) {
             let slot = batch.slots[batch.frames[i].first_slot as usize];
-            self.map.prefetch_read(slot.gref as usize, (slot.len as usize).min(PREFETCHED));
+            self.map.prefetch_read(slot.gref as usize, (slot.len as usize).min(AHEAD_BYTES));
         }
         for i in bits(ours) {
             let at = out.desc(i).at as usize;
@@ -156,7 +157,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         for i in bits(todo) {
             let len = frames.frames[i].len as usize;
             next = (next + ahead) & (self.size - 1);
-            self.map.prefetch_write(next, len.min(PREFETCHED));
+            self.map.prefetch_write(next, len.min(AHEAD_BYTES));
             next += rounded(len);
         }
         for i in bits(todo) {

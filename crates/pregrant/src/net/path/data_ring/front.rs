@@ -11,9 +11,9 @@
 //! fault).
 
 use super::places::{Places, Used};
-use super::{PIECE_MAX, PLACE_BYTES, PREFETCHED, copy_out_around, index, rounded};
+use super::{PIECE_MAX, PLACE_BYTES, copy_out_around, index, rounded};
 use crate::error::{PeerFault, PlatformError};
-use crate::net::ahead::{AHEAD, SHORT};
+use crate::net::ahead::{AHEAD, AHEAD_BYTES, SHORT};
 use crate::net::front::FrontQueue;
 use crate::net::front::queue_memory::{QueueMemory, RX, TX};
 use crate::net::front::regions::{Granted, Granting, Region, Regions};
@@ -272,7 +272,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
                 all_asked = false;
                 break;
             }
-            self.prefetch(ahead, len.min(PREFETCHED));
+            self.prefetch(ahead, len.min(AHEAD_BYTES));
             ahead += rounded(len);
         }
         for (k, frame) in frames.first(BURST_FRAMES).enumerate() {
@@ -299,7 +299,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
                 && later.len() > SHORT
                 && let Some(next) = frames.get(k + 1)
             {
-                self.prefetch(rounded(next.len()), later.len().min(PREFETCHED));
+                self.prefetch(rounded(next.len()), later.len().min(AHEAD_BYTES));
             }
             slots.free.take();
             slots.note_sent(id);
@@ -371,7 +371,7 @@ impl<P: Platform> RecvArea<P> {
     /// read.
     #[inline(always)]
     pub fn prefetch(&self, rsp: RxResponse) {
-        let len = usize::try_from(rsp.status).unwrap_or(0).min(PREFETCHED);
+        let len = usize::try_from(rsp.status).unwrap_or(0).min(AHEAD_BYTES);
         self.granted.bytes().prefetch_read(usize::from(rsp.offset) * PLACE_BYTES, len);
     }
 

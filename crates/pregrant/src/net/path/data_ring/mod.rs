@@ -40,10 +40,6 @@ pub const fn rounded(len: usize) -> usize {
 /// Bytes of one response's piece at most: its status is signed, and pieces are rounded up.
 pub const PIECE_MAX: usize = 32704;
 
-/// Of a piece so many bytes are asked for ahead; the hardware's own prefetcher has seen the rest
-/// coming by then.
-pub const PREFETCHED: usize = 1024;
-
 /// Default order of a queue's area, as a power of 2 of pages: the bytes of a full ring, both
 /// ways, in frames of up to 2048.
 pub const DEFAULT_ORDER: u32 = 8;

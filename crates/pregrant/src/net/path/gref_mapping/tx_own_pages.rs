@@ -16,6 +16,7 @@
 use super::announced_pages::{AnnouncedPages, NO_PLACE};
 use super::cache::GrefCache;
 use crate::error::PlatformError;
+use crate::net::ahead::AHEAD_BYTES;
 use crate::net::front::regions::Region;
 use crate::net::front::tx::TxFront;
 use crate::net::front::tx_slots::{TxSlots, flags_of};
@@ -90,9 +91,6 @@ impl<P: Platform> Source for InMemory<'_, P> {
         }
     }
 }
-
-/// Bytes of the next slot that are asked for ahead, as for other frames.
-const AHEAD_BYTES: usize = 1024;
 
 impl<P: Platform> TxSlots<P> {
     /// Copies a frame that fits a slot of `path` from `memory`, and writes its request. There is

@@ -41,6 +41,10 @@ impl DataLen {
     pub fn buffers_in_page(self) -> u32 {
         PAGE_SIZE as u32 / u32::from(self.buffer_bytes())
     }
+    /// So many each of a vif's `lists` may have, where a back allows all of them so many pages.
+    pub fn buffers_within(self, pages: u32, lists: u32) -> u32 {
+        (pages / lists.max(1)).saturating_mul(self.buffers_in_page()).min(LONG_LIST_MAX as u32)
+    }
     /// Every slot of a frame is staged, so that no ordinary grant is ever needed.
     pub fn copy_only(self) -> bool {
         self.0 > PAGE_SIZE as u32

@@ -4,7 +4,7 @@
 //! were read, and a few are tried where memory is short.
 
 use super::keys::{Offer, SENT_ON_SINCE};
-use super::list::{DataLen, LONG_LIST_MAX};
+use super::list::DataLen;
 use crate::net::path::PathNotOffered;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -77,9 +77,7 @@ impl Buffers {
     /// `queues`: as many as are wanted, within the pages that the back offers.
     pub(super) fn entries(self, len: DataLen, least: u32, queues: u32) -> u32 {
         let lists = [self.tx, self.rx].into_iter().flatten().count() as u32 * queues;
-        let pages = self.max_pages.checked_div(lists).unwrap_or(0);
-        let most = pages.saturating_mul(len.buffers_in_page()).min(LONG_LIST_MAX as u32);
-        least.max(self.buffers.min(most))
+        least.max(self.buffers.min(len.buffers_within(self.max_pages, lists)))
     }
 
     /// These, then no more of them than slots, then with shorter ones of the lengths that a back
