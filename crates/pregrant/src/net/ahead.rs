@@ -21,8 +21,9 @@
 pub const SHORT: usize = 256;
 
 /// The same of a read from one of so many staging buffers. More than private caches hold come from
-/// the shared one, which a whole batch at once is too much for. `bench net --path staging --size 256`
-/// without that, to with it: 7168 buffers TX 1.37, RX 1.14; 1024: 0.98, 1.05; 256: 0.92, 0.99.
+/// the shared one, which a whole batch at once is too much for. Without it to with it, by
+/// `bench net --path staging --size 256`: of 7168 buffers TX 1.37, RX 1.14; of 1024 0.98, 1.05; of
+/// 256 0.92, 0.99.
 #[inline(always)]
 pub const fn short_staged(buffers: usize) -> usize {
     if buffers > 1024 { SHORT / 2 } else { SHORT }
@@ -31,6 +32,6 @@ pub const fn short_staged(buffers: usize) -> usize {
 /// So many frames before its own copy a long one is asked for.
 pub const AHEAD: usize = 2;
 
-/// Of a piece in a data ring, or of own pages, so many bytes are asked for ahead; the hardware's own
-/// prefetcher has seen the rest coming by then.
+/// Of a piece in a data ring, or of own pages, so many bytes are asked for ahead; the hardware's
+/// own prefetcher has seen the rest coming by then.
 pub const AHEAD_BYTES: usize = 1024;
