@@ -101,6 +101,10 @@ pub struct BackArgs {
     /// Lengths of staging buffers to offer, such as 256,2048; off: do not offer staging
     #[arg(long, value_name = "N,N", default_value = "64,128,256,2048,4096,65535", value_parser = staging_offer)]
     staging: Offer,
+    /// Take no frames over several slots, nor uncut segments: a guest drops what is longer than a
+    /// page
+    #[arg(long)]
+    no_sg: bool,
     /// Pages of each queue and direction to keep mapped after first use, for frontends with
     /// feature-persistent; 0: do not offer it
     #[arg(long, value_name = "PAGES", default_value_t = persistent::DEFAULT_LIMIT as u32, value_parser = clap::value_parser!(u32).range(..=4096))]
@@ -306,7 +310,15 @@ fn classes<P: Platform, T: Transport + 'static>(
         ..PathConfig::default()
     };
     let mapped_pages = paths.mapped_pages();
-    let features = BackFeatures { staging: args.staging.clone(), mapped_pages, ..BackFeatures::default() };
+    let sg = !args.no_sg;
+    let features = BackFeatures {
+        staging: args.staging.clone(),
+        mapped_pages,
+        sg,
+        gso_tcpv4: sg,
+        gso_tcpv6: sg,
+        ..BackFeatures::default()
+    };
     let vif = VifConfig { features, paths, ..VifConfig::default() };
     vec![Box::new(Net::new(NetConfig { vif, hotplug, chosen }, provider))]
 }

@@ -96,6 +96,10 @@ pub struct FrontArgs {
     /// for each of its pages
     #[arg(long)]
     rx_only: bool,
+    /// Receive no frames over several slots: the backend drops those longer than a page. With
+    /// --data-len 4096 no frame to the guest needs another page than its buffer
+    #[arg(long)]
+    no_sg: bool,
     /// With --path staging, persistent, gref-mapping or foreign: buffers or pages of each direction
     /// and queue, as many as the ring has slots at least, and within what the backend takes;
     /// auto: as many as twice the private cache of a processor holds, so that the two ends do not
@@ -351,6 +355,7 @@ impl FrontArgs {
             guest_copy: self.path == PathName::GuestCopy,
             data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,
+            sg: !self.no_sg,
             ..FrontConfig::default()
         }
     }

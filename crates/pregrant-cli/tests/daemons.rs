@@ -94,9 +94,12 @@ impl Machine {
 
     /// The back's state of a guest's vif.
     fn state(&self, guest: u16) -> String {
+        self.key(&format!("/local/domain/0/backend/vif/{guest}/0/state"))
+    }
+
+    fn key(&self, at: &str) -> String {
         let mut xs = Client::new(UnixTransport::connect(self.dir.join("xenstored.sock")).expect("xenstored"));
-        let at = format!("/local/domain/0/backend/vif/{guest}/0/state");
-        text(&xs.read_if_there(&at).expect("xenstore answers").unwrap_or_default())
+        text(&xs.read_if_there(at).expect("xenstore answers").unwrap_or_default())
     }
 
     fn end(self) {
@@ -433,6 +436,36 @@ fn grants_of_tables_are_counted(version: &str) {
     let unknown = of(&["--domain", "9"]);
     assert!(!unknown.status.success() && text(&unknown.stderr).contains("there is no domain 9"));
     front.stop();
+    back.stop();
+    machine.end();
+}
+
+/// Each end says that it takes no frames over several slots. By staging of 4096 a front that does
+/// grants no page beside buffers, rings and lists.
+#[test]
+fn without_sg_no_ordinary_page_is_granted() {
+    let machine = Machine::start("no-sg");
+    let back = machine.back(&["--no-sg"]);
+    let six = machine.front("6", &[]);
+    let size = ["--data-len", "4096", "--buffers", "256"];
+    for (no_sg, pages) in [(true, 0), (false, 256)] {
+        let more: &[&str] = if no_sg { &["--no-sg"] } else { &[] };
+        let args = ["--ping", "10.0.0.6", "--interval", "0.01"];
+        let mut five = machine.front("5", &[&size, &args, more].concat());
+        assert!(five.line().starts_with("answer from 10.0.0.6"));
+        let grants = lines(&machine.loopback(&["grants", "--domain", "5", "--json"]));
+        let entries: u64 = grants.iter().map(|row| row["entries"].as_u64().expect("a number")).sum();
+        assert_eq!(entries, 2 * (256 + 2) + pages, "{grants:?}");
+        for (key, has) in [
+            ("0/backend/vif/5/0/feature-sg", "0"),
+            ("0/backend/vif/5/0/feature-gso-tcpv4", "0"),
+            ("5/device/vif/0/feature-sg", if no_sg { "0" } else { "1" }),
+        ] {
+            assert_eq!(machine.key(&format!("/local/domain/{key}")), has, "{key}");
+        }
+        assert!(five.stop().contains(" 0 lost"));
+    }
+    six.stop();
     back.stop();
     machine.end();
 }

@@ -211,6 +211,7 @@ fn options_without_effect_are_refused() {
         ("blkback --place own --workers 2", "--workers has no effect: --place own"),
         ("back --give-back 5.0 --mode poll", "--mode has no effect: --give-back without --take"),
         ("back --give-back 5.0 --path map", "--path has no effect: --give-back without --take"),
+        ("back --give-back 5.0 --no-sg", "--no-sg has no effect: --give-back without --take"),
         ("back --allow-mac-spoofing all", "--allow-mac-spoofing has no effect: a tap's guest"),
         ("back --port switch --tap-way burst", "--tap-way has no effect: --port switch has no taps"),
         ("back --copy-below 256", "--copy-below has no effect: --path copy maps no frames"),
