@@ -16,6 +16,8 @@
 //!   cargo xtask figures [--runs N] [--anyway]
 //!                               the demo measured, into docs/results and docs/results.md; on an idle machine
 //!   cargo xtask figures --page  docs/results.md from docs/results/*.jsonl
+//!   cargo xtask pair FIRST SECOND [--turns N] -- bench ARGS [-- ARGS of SECOND alone]
+//!                               two `pregrant` programs in turns: medians and quartiles of ratios, as JSON lines
 //!   cargo xtask messages [--rekey]
 //!                               docs/messages.md from the source and docs/messages.toml; --rekey: texts that changed
 //!                               keep their remedies
@@ -40,6 +42,7 @@ mod linux;
 mod markdown;
 mod messages;
 mod package;
+mod pair;
 mod rig;
 mod silence;
 mod suite;
@@ -60,6 +63,7 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
        cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
+       cargo xtask pair FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of SECOND alone]
        cargo xtask linux [selftest] [--headers DIR | --release 11|12|13] [--frames N]
        cargo xtask package guest [--try 11|12|13]...
        cargo xtask messages [--rekey] | cargo xtask book";
@@ -93,6 +97,10 @@ fn main() -> ExitCode {
         },
         ["figures", args @ ..] => match figures::Plan::parse(args) {
             Ok(plan) => return end(figures::make(&Workspace::find(), &plan)),
+            Err(what) => Err(what),
+        },
+        ["pair", args @ ..] => match pair::Plan::parse(args) {
+            Ok(plan) => return end(pair::measure(&Workspace::find(), &plan)),
             Err(what) => Err(what),
         },
         ["messages", args @ ..] => match messages::Plan::parse(args) {

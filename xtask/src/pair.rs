@@ -1,0 +1,173 @@
+//! `cargo xtask pair`: what another commit's program did beside this one, in turns.
+//!
+//! ```text
+//!   turn 1   FIRST  bench ..   SECOND bench ..   --> a ratio for each row
+//!   turn 2   SECOND bench ..   FIRST  bench ..   --> a ratio for each row
+//!   ..                                           --> median and quartiles of the ratios
+//! ```
+//! A machine that shares its caches with others changes within seconds, so runs are short, and a
+//! ratio is of two runs that followed each other.
+
+use crate::workspace::{Workspace, output};
+use serde_json::{Value, json};
+
+/// Turns where no one says.
+const TURNS: usize = 21;
+/// Seconds of a row where no one says.
+const SECONDS: &str = "0.05";
+/// What a row is of.
+const NAMES: [&str; 7] = ["bench", "path", "dir", "size_bytes", "data_len", "queues", "depth"];
+/// What is compared.
+const RATE: &str = "frames_per_s";
+
+const TAKES: &str = "pair takes FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of the second alone]";
+
+/// The command line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Plan {
+    programs: [String; 2],
+    turns: usize,
+    /// Of each program.
+    args: [Vec<String>; 2],
+}
+
+impl Plan {
+    /// From the arguments.
+    pub fn parse(args: &[&str]) -> Result<Self, String> {
+        let mut parts = args.split(|arg| *arg == "--");
+        let (programs, turns) = match parts.next() {
+            Some([first, second]) => ([first, second], Some(TURNS)),
+            Some([first, second, "--turns", n]) => ([first, second], n.parse().ok()),
+            _ => return Err(TAKES.into()),
+        };
+        let turns = turns.filter(|n| *n > 0).ok_or("--turns takes a number of turns")?;
+        let mut both: Vec<&str> =
+            parts.next().filter(|args| args.first() == Some(&"bench")).ok_or(TAKES)?.to_vec();
+        let own = parts.next().unwrap_or_default();
+        if parts.next().is_some() {
+            return Err(TAKES.into());
+        }
+        if let Some(arg) = both.iter().chain(own).find(|arg| ["--repeats", "--json"].contains(arg)) {
+            return Err(format!("pair gives {arg} itself"));
+        }
+        if !both.contains(&"--seconds") {
+            both.extend(["--seconds", SECONDS]);
+        }
+        both.extend(["--repeats", "1", "--json", "-"]);
+        let words = |own: &[&str]| both.iter().chain(own).map(ToString::to_string).collect();
+        Ok(Self { programs: programs.map(|p| p.to_string()), turns, args: [words(&[]), words(own)] })
+    }
+}
+
+/// A row of one run: what it is of, and its rate.
+type Row = (Vec<Value>, f64);
+
+/// Measures, and prints a line for each row.
+pub fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
+    let run = |k: usize| rows(&output(w.program(&plan.programs[k]).args(&plan.args[k]))?);
+    let mut turns = Vec::new();
+    for turn in 0..plan.turns {
+        let mut both = [Vec::new(), Vec::new()];
+        for k in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
+            both[k] = run(k)?;
+        }
+        turns.push(both);
+    }
+    for line in lines(&turns)? {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// The rows that a program printed.
+fn rows(text: &str) -> Result<Vec<Row>, String> {
+    let rows: Vec<Row> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter_map(|row| Some((NAMES.map(|name| row[name].clone()).to_vec(), row[RATE].as_f64()?)))
+        .collect();
+    match rows.iter().find(|(_, rate)| *rate <= 0.0) {
+        Some((names, _)) => Err(format!("no frames came in {names:?}")),
+        None if rows.is_empty() => Err(format!("no line has a {RATE}")),
+        None => Ok(rows),
+    }
+}
+
+/// A line for each row, as docs/results has them.
+fn lines(turns: &[[Vec<Row>; 2]]) -> Result<Vec<Value>, String> {
+    let names = |rows: &[Row]| rows.iter().map(|(names, _)| names.clone()).collect::<Vec<_>>();
+    let first = turns.first().map_or_else(Vec::new, |[rows, _]| names(rows));
+    if turns.iter().flatten().any(|rows| names(rows) != first) {
+        return Err("the programs have different rows; measure fewer in one run".into());
+    }
+    let line = |row: usize| {
+        let of = |k: usize| turns.iter().map(|both| both[k][row].1).collect();
+        let ratios = turns.iter().map(|[a, b]| b[row].1 / a[row].1).collect();
+        let mut line = json!({"of": "pair"});
+        for (name, value) in NAMES.iter().zip(&first[row]).filter(|(_, value)| !value.is_null()) {
+            line[*name] = value.clone();
+        }
+        let rate = |k| quartiles(of(k))[0].round();
+        (line["first"], line["second"]) = (rate(0).into(), rate(1).into());
+        line["ratio"] = quartiles(ratios).map(|ratio| (ratio * 1000.0).round() / 1000.0).to_vec().into();
+        line["turns"] = turns.len().into();
+        line
+    };
+    Ok((0..first.len()).map(line).collect())
+}
+
+/// The median, and both quartiles.
+fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    let last = values.len() - 1;
+    [last / 2, last / 4, last - last / 4].map(|at| values[at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Plan, lines, quartiles, rows};
+
+    #[test]
+    fn arguments_are_two_programs_and_what_both_run() {
+        let plan =
+            Plan::parse(&["old", "new", "--turns", "9", "--", "bench", "net", "--", "--buffers", "448"])
+                .unwrap();
+        assert_eq!((plan.programs, plan.turns), (["old".into(), "new".into()], 9));
+        assert_eq!(plan.args[0].join(" "), "bench net --seconds 0.05 --repeats 1 --json -");
+        assert_eq!(plan.args[1].join(" "), "bench net --seconds 0.05 --repeats 1 --json - --buffers 448");
+        let plan = Plan::parse(&["old", "new", "--", "bench", "blk", "--seconds", "1"]).unwrap();
+        assert_eq!(plan.args[1].join(" "), "bench blk --seconds 1 --repeats 1 --json -");
+        for wrong in [
+            "",
+            "old -- bench net",
+            "old new",
+            "old new -- demo",
+            "old new --turns 0 -- bench net",
+            "old new -- bench net --repeats 3",
+            "old new -- bench net -- --json f",
+            "old new -- bench net -- a -- b",
+        ] {
+            assert!(Plan::parse(&wrong.split_whitespace().collect::<Vec<_>>()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_line_has_the_median_of_ratios_and_not_of_rates() {
+        let of = |rate: f64| {
+            rows(&format!(
+                "a heading\n{{\"bench\": \"net\", \"path\": \"copy\", \"dir\": \"tx\", \"frames_per_s\": {rate}, \"lost\": 0}}\n"
+            ))
+            .unwrap()
+        };
+        let turns = [[of(1.0), of(2.0)], [of(10.0), of(5.0)], [of(100.0), of(300.0)]];
+        let line = &lines(&turns).unwrap()[0];
+        assert_eq!(
+            line.to_string(),
+            r#"{"bench":"net","dir":"tx","first":10.0,"of":"pair","path":"copy","ratio":[2.0,0.5,3.0],"second":5.0,"turns":3}"#
+        );
+        assert!(lines(&[[of(1.0), Vec::new()]]).is_err());
+        assert!(rows("{}").is_err() && rows(r#"{"frames_per_s": 0}"#).is_err());
+        assert_eq!(quartiles((0..9).map(f64::from).collect()), [4.0, 2.0, 6.0]);
+        assert_eq!(quartiles(vec![7.0]), [7.0; 3]);
+    }
+}
