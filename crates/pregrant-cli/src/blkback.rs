@@ -4,7 +4,7 @@
 //!   vbds of all guests <--> Backend <--> images: raw files, block devices, memory         (pregrant_host::disks)
 //! ```
 //! Which image a vbd has is the toolstack's word, in the vbd's directory. Requests move in workers'
-//! threads. [`daemon`](crate::daemon) has the part that all backends share; decision 0031 says why
+//! threads. [`daemon`](crate::daemon) has the part that all backends share; decision 0030 says why
 //! it is a process beside `pregrant back`.
 
 use crate::blkfront::ring_order;
