@@ -3,7 +3,7 @@
 //! ```text
 //!   /usr/src/pregrant-guest-VERSION    C of linux/module, front.core, dkms.conf
 //!   /etc/modprobe.d                    pregrant is loaded before xen-netfront
-//!   /usr/share/initramfs-tools/hooks   ... in the initial file system, too
+//!   /usr/share/initramfs-tools/hooks   ... in the initial file system in place of it
 //!   /etc/kernel/header_postinst.d      ... where headers come later than their kernel
 //! ```
 
@@ -42,7 +42,7 @@ pub(super) fn build(w: &Workspace) -> Result<PathBuf, String> {
     let of = |name: &str| w.root().join("dist/guest").join(name);
     put(&of("dkms.conf"), &format!("{source}/dkms.conf"), 0o644)?;
     put(&of("modprobe.conf"), "etc/modprobe.d/pregrant-guest.conf", 0o644)?;
-    put(&of("initramfs-hook"), "usr/share/initramfs-tools/hooks/pregrant-guest", 0o755)?;
+    put(&of("initramfs-hook"), "usr/share/initramfs-tools/hooks/zz-pregrant-guest", 0o755)?;
     put(&of("header-hook"), "etc/kernel/header_postinst.d/pregrant-guest", 0o755)?;
     for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
         put(&w.root().join(licence), &format!("usr/share/doc/{NAME}/{licence}"), 0o644)?;

@@ -2,7 +2,7 @@
 //! and its headers. Nothing of it is kept.
 //!
 //! ```text
-//!   install --> a module for the kernel; in its initial file system; modprobe takes it first
+//!   install --> a module for the kernel; in its initial file system, without xen-netfront; modprobe takes it first
 //!   remove  --> none of these; xen-netfront is there as before
 //! ```
 
@@ -30,28 +30,30 @@ kernel=$(ls /lib/modules | sort -V | tail -n 1)
 alias=xen:vif
 first() { modprobe --show-depends -S "$kernel" $alias 2>&1 | sed -n 's,.*/\([^/ ]*\)\.ko.*,\1,p' | tr - _ | head -n 1; }
 in_initrd() { lsinitramfs "/boot/initrd.img-$kernel" | grep -c "/$1\.ko" || true; }
+loaded() { rm -rf /tmp/initrd && unmkinitramfs "/boot/initrd.img-$kernel" /tmp/initrd && find /tmp/initrd -path '*conf/modules' -exec grep -hE 'netfront|pregrant' {} + | tr - _; }
 there() { modinfo -k "$kernel" pregrant > /dev/null 2>&1 && echo there || echo none; }
 # is WHAT WANTED FOUND
 is() { [ "$2" = "$3" ] || { echo "package: $1: $3, not $2"; exit 1; }; }
 quietly() { "$@" > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }; }
-# state WHEN FIRST PREGRANT MODULE: what modprobe takes first, whether the initial file system has it, and there is a module.
+# state WHEN FIRST PREGRANT NETFRONT MODULE: what modprobe takes first, how often either is in the initial file system, and whether there is a module.
 state() {
 	echo "package: kernel $kernel, $1: $alias loads $(first) first; initial file system: $(in_initrd pregrant) pregrant, $(in_initrd xen-netfront) xen-netfront"
 	is "$1, first" "$2" "$(first)"
 	is "$1, pregrant in the initial file system" "$3" "$(in_initrd pregrant)"
-	is "$1, xen-netfront there" 1 "$(in_initrd xen-netfront)"
-	is "$1, module" "$4" "$(there)"
+	is "$1, xen-netfront there" "$4" "$(in_initrd xen-netfront)"
+	is "$1, module" "$5" "$(there)"
+	is "$1, loaded at boot" "$2" "$(loaded)"
 }
 echo xen-netfront >> /etc/initramfs-tools/modules
 quietly update-initramfs -u -k all
-state before xen_netfront 0 none
+state before xen_netfront 0 1 none
 quietly dpkg -i /tmp/package.deb
-state installed pregrant 1 there
+state installed pregrant 1 0 there
 modinfo -k "$kernel" pregrant | grep -E '^(filename|vermagic)'
 quietly dpkg -i /tmp/package.deb
-state "installed again" pregrant 1 there
+state "installed again" pregrant 1 0 there
 quietly dpkg -r pregrant-guest-dkms
-state removed xen_netfront 0 none
+state removed xen_netfront 0 1 none
 quietly dpkg -P pregrant-guest-dkms
 is purged "" "$(ls /etc/modprobe.d /etc/kernel/header_postinst.d | grep pregrant)"
 "#;
