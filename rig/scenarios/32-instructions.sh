@@ -7,8 +7,9 @@ FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
 # WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or module/PATH/WAY, the kernel
 # module of linux/ (WAY may be netback), with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
-# ROWS: some of them.
+# ROWS: some of them, and with the module `lengths`: TCP from the guest by frames of each of MTUS, no longer segments.
 ROWS=${ROWS:-from:to:tcp:requests}
+MTUS=$(echo "${MTUS:-1500:2500:4096:6000:9000}" | tr : " ")
 # PROGRAMS: XDP programs of rig/xdp.c for the module's guest, which a frame to it meets beside the stack, that drops it.
 PROGRAMS=$(echo "${PROGRAMS:-}" | tr : " ")
 # With the module, or OWN=1, the guest's own instructions count: its loop of orders, which polls ten times a second, rests,
@@ -114,6 +115,16 @@ row() {
 came() { [ "$CAME" -ge "$_most" ] || fail "$_back, $_what: of $_most frames $CAME came"; }
 # has KIND: whether such rows are wanted.
 has() { case ":$ROWS:" in *":$1:"*) ;; *) return 1 ;; esac; }
+# lengths BACK: by lengths of frames.
+lengths() {
+	ask "$who" "ethtool -K eth0 tso off" || fail "the guest cuts no segments"
+	for _mtu in $MTUS; do
+		for _link in xenbr0 "$vif"; do ip link set "$_link" mtu "$_mtu"; done
+		ask "$who" "ip link set eth0 mtu $_mtu" || fail "MTU $_mtu: $ANSWER"
+		row "$1" "TCP from the guest, MTU $_mtu" rx tcp_from 4 $((MBYTES + 4))
+	done
+	for _link in xenbr0 "$vif"; do ip link set "$_link" mtu 1500; done
+}
 # rows BACK: all of these.
 rows() {
 	# The first of a kind has caches to fill.
@@ -131,6 +142,7 @@ rows() {
 		row "$1" "TCP from the guest" rx tcp_from 4 $((MBYTES + 4))
 		row "$1" "TCP to the guest" tx tcp_to 4 $((MBYTES + 4))
 	fi
+	! has lengths || lengths "$1"
 	! has requests || row "$1" "request and response" rx both_ways 50 $((PINGS + 50))
 }
 

@@ -2,7 +2,6 @@
 # icount: yes
 # seconds: 500
 # module: yes
-# unproven: on netback
 . /rig/module.sh
 . /rig/saved.sh
 bridge
