@@ -182,6 +182,7 @@ u64 pk_asked(void);
 bool pk_may_allocate(u32 kind);
 s64 pk_memory(void);
 u32 pk_memory_waits(void);
+int pregrant_selftest_pieces(void);
 u32 pk_test_pieces(const struct sk_buff *skb, void **pages, u16 *offsets, u16 *lens);
 void pk_test_resched(void);
 struct sk_buff *pk_test_skb(const void *from, size_t len);

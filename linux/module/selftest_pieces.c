@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/*
+ * pieces.c with a table of grants and a ring of the test's: a back that answers for a piece and
+ * keeps its page is lent no more, by any queue; the kernel complains of it once.
+ *
+ *   queue 0, queue 1 --pieces--> the test's table <--keeps some pages-- the test's back
+ */
+#include <linux/slab.h>
+#include <xen/grant_table.h>
+#include <xen/page.h>
+
+#include "driver.h"
+
+#define NUMBERS 64
+#define IDS 32
+#define LEN 6000
+#define NONE 0
+
+atomic64_t pregrant_grants = ATOMIC64_INIT(0);
+atomic64_t pregrant_grants_ended = ATOMIC64_INIT(0);
+atomic64_t pregrant_grants_deferred = ATOMIC64_INIT(0);
+
+/* By number; 0 is none. */
+static struct {
+	grant_ref_t next;
+	bool granted, kept;
+} table[NUMBERS];
+static grant_ref_t unused;
+static unsigned int complaints;
+
+/* What a queue's back has to answer, and how many it answers. */
+static struct {
+	u16 ids[IDS];
+	unsigned int sent, answered, to_answer;
+} rings[2];
+
+static int claim(grant_ref_t *list)
+{
+	grant_ref_t gref = *list;
+
+	*list = table[gref].next;
+	return gref;
+}
+
+static void put_back(grant_ref_t *list, grant_ref_t gref)
+{
+	table[gref].next = *list;
+	*list = gref;
+}
+
+static int take_numbers(u16 n, grant_ref_t *list)
+{
+	for (*list = NONE; n; n--) {
+		if (!unused)
+			return -ENOSPC;
+		put_back(list, claim(&unused));
+	}
+	return 0;
+}
+
+static void free_numbers(grant_ref_t list)
+{
+	while (list)
+		put_back(&unused, claim(&list));
+}
+
+/* Its number stays the caller's. */
+static bool end_of(grant_ref_t gref, bool complains)
+{
+	complaints += complains && table[gref].kept;
+	if (table[gref].kept)
+		return false;
+	table[gref].granted = false;
+	return true;
+}
+
+static bool end_for_good(grant_ref_t gref)
+{
+	if (!end_of(gref, false))
+		return false;
+	put_back(&unused, gref);
+	return true;
+}
+
+static unsigned int ring_of(const void *tx)
+{
+	return tx != &rings[0];
+}
+
+static int send_pieces(const void *tx, u32 n, u16 *ids)
+{
+	unsigned int ring = ring_of(tx);
+
+	for (; n; n--, ids++) {
+		*ids = rings[ring].sent;
+		rings[ring].ids[rings[ring].sent++] = *ids;
+	}
+	return 1;
+}
+
+static int answered_piece(const void *tx)
+{
+	unsigned int ring = ring_of(tx);
+
+	if (rings[ring].answered == rings[ring].to_answer)
+		return -1;
+	return rings[ring].ids[rings[ring].answered++];
+}
+
+#define xen_page_to_gfn(page) page_to_pfn(page)
+#define gnttab_alloc_grant_references(n, list) take_numbers(n, list)
+#define gnttab_free_grant_references(list) free_numbers(list)
+#define gnttab_claim_grant_reference(list) claim(list)
+#define gnttab_release_grant_reference(list, gref) put_back(list, gref)
+#define gnttab_grant_foreign_access_ref(gref, domid, frame, readonly) \
+	((void)(domid), table[gref].granted = true)
+#define gnttab_end_foreign_access_ref(gref, ...) end_of(gref, true)
+#define gnttab_try_end_foreign_access(gref) end_for_good(gref)
+#define gnttab_end_foreign_access(gref, ...) do { } while (0)
+#define pregrant_tx_piece_ids(tx) IDS
+#define pregrant_tx_pieces_out(tx) 0
+#define pregrant_tx_send_pieces(tx, skb, len, csum, type, size, granted, n, ids) send_pieces(tx, n, ids)
+#define pregrant_tx_answered_piece(tx) answered_piece(tx)
+
+#include "pieces.c"
+
+static unsigned int granted(bool kept)
+{
+	unsigned int k, n = 0;
+
+	for (k = 1; k < NUMBERS; k++)
+		n += table[k].granted && table[k].kept == kept;
+	return n;
+}
+
+/* A frame in pieces: how many; 0: it may not be, or cannot. */
+static unsigned int lend_one(struct pregrant_queue *queue, const void *bytes)
+{
+	struct sk_buff *skb = pk_test_skb(bytes, LEN);
+	u32 before = queue->pieces_out;
+
+	if (skb && pregrant_goes_in_pieces(queue, skb) && pregrant_send_in_pieces(queue, skb, 0, 0, 0) == 1)
+		return queue->pieces_out - before;
+	kfree_skb(skb);
+	return 0;
+}
+
+/* The back answers all; of its pages it keeps the one of the last piece, or none. */
+static unsigned int answer(struct pregrant_queue *queue, bool keeps)
+{
+	unsigned int packets = 0, bytes = 0, last = rings[queue->index].sent - 1;
+
+	table[queue->pieces[last].gref].kept = keeps;
+	rings[queue->index].to_answer = last + 1;
+	pregrant_pieces_answered(queue, 0, &packets, &bytes);
+	return bytes;
+}
+
+static const char *play(struct pregrant_device *dev, const void *bytes)
+{
+	struct pregrant_queue *one = &dev->queues[0], *two = &dev->queues[1];
+	unsigned int n = lend_one(one, bytes), k;
+
+	/* A back that lets go: its numbers stay the queue's. */
+	if (!n || granted(false) != n || answer(one, false) != LEN || granted(false) || one->spare != n)
+		return "a frame in pieces is not answered";
+	if (lend_one(one, bytes) != n || lend_one(two, bytes) != n || lend_one(two, bytes) != n)
+		return "no frame in pieces";
+	if (answer(one, true) != LEN || complaints != 1 || granted(true) != 1)
+		return "a page that is kept is not seen once";
+	if (lend_one(one, bytes) || lend_one(two, bytes))
+		return "a back that keeps a page is lent others";
+	/* Those on their way come to their end; the kernel has said what it has to say. */
+	if (answer(two, true) != 2 * LEN || complaints != 1 || granted(true) != 2)
+		return "what is on its way is not answered";
+	if (one->lends || two->lends || atomic64_read(&pregrant_grants_deferred) != 2)
+		return "a queue goes on";
+	for (k = 0; k < 2; k++)
+		pregrant_pieces_drop(&dev->queues[k]);
+	for (k = 0; unused; k++)
+		claim(&unused);
+	/* All numbers but those that the kernel has still, and 0. */
+	return granted(false) || k != NUMBERS - 1 - 2 ? "numbers of grants are lost" : NULL;
+}
+
+int pregrant_selftest_pieces(void)
+{
+	struct pregrant_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	struct pregrant_queue *queues = kcalloc(2, sizeof(*queues), GFP_KERNEL);
+	struct xenbus_device *xbdev = kzalloc(sizeof(*xbdev), GFP_KERNEL);
+	void *bytes = kzalloc(LEN, GFP_KERNEL);
+	const char *wrong = "no memory";
+	unsigned int k;
+
+	if (!dev || !queues || !xbdev || !bytes)
+		goto out;
+	for (k = 1; k < NUMBERS; k++)
+		put_back(&unused, k);
+	dev->queues = queues;
+	dev->xbdev = xbdev;
+	dev->lend_from = LEN;
+	wrong = NULL;
+	for (k = 0; k < 2; k++) {
+		queues[k].dev = dev;
+		queues[k].index = k;
+		queues[k].kept_mask = IDS - 1;
+		queues[k].tx = (struct pregrant_tx *)&rings[k];
+		if (pregrant_pieces_init(&queues[k], IDS))
+			wrong = "no memory";
+		else
+			pregrant_pieces_begin(&queues[k]);
+	}
+	if (!wrong)
+		wrong = play(dev, bytes);
+	for (k = 0; k < 2; k++)
+		pregrant_pieces_free(&queues[k]);
+out:
+	if (wrong)
+		pr_warn("pregrant: selftest of pieces failed: %s\n", wrong);
+	kfree(bytes);
+	kfree(xbdev);
+	kfree(queues);
+	kfree(dev);
+	return wrong ? -EINVAL : 0;
+}
