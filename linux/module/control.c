@@ -265,7 +265,8 @@ static void begin_afresh(struct pregrant_device *dev)
 /* For all that the front can allocate in a call. */
 struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev)
 {
-	return pregrant_reserve_begin(dev->max_queues, PREGRANT_SLOTS << dev->settings.ring_order);
+	return pregrant_reserve_begin(dev->max_queues, PREGRANT_SLOTS << dev->settings.ring_order,
+				      pregrant_front_buffers(&dev->settings));
 }
 
 /* Under `control`: all is as it was, and is tried again. */

@@ -37,8 +37,8 @@ enum pregrant_kind {
  * around each call of `front_new`, `step`, `turn` and `lend`. NULL: there is none, so do not call.
  */
 struct pregrant_reserve;
-size_t pregrant_reserve_size(u32 queues, u32 slots);
-struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots);
+size_t pregrant_reserve_size(u32 queues, u32 slots, u32 buffers);
+struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, u32 buffers);
 size_t pregrant_reserve_end(struct pregrant_reserve *reserve); /* what was taken of it */
 void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed);
 bool pregrant_reserve_put(void *at);
@@ -90,6 +90,8 @@ u32 pk_private_cache(void);
 /* False: no front can have these; the log says why. */
 bool pregrant_front_check(const struct pregrant_settings *settings);
 /* NULL: the settings are such. */
+/* Buffers or pages of a direction and queue that they ask for; 0: one a slot. */
+u32 pregrant_front_buffers(const struct pregrant_settings *settings);
 struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
 					  const struct pregrant_settings *settings);
 /* True: its queues are to be taken back, and then it is to be asked again. */
@@ -190,8 +192,8 @@ void pk_test_free(struct sk_buff *skb);
 void *pk_test_received(void);
 int pk_test_next(void *received, void *to, size_t room);
 void pk_test_softirq(bool on);
-size_t pk_reserve_size(u32 queues, u32 slots);
-void *pk_reserve_begin(u32 queues, u32 slots);
+size_t pk_reserve_size(u32 queues, u32 slots, u32 buffers);
+void *pk_reserve_begin(u32 queues, u32 slots, u32 buffers);
 size_t pk_reserve_end(void *reserve);
 
 #endif

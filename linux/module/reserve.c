@@ -23,12 +23,13 @@
 #endif
 
 /*
- * What a step of the core can take, for queues of so many slots: more than twice what the self-test
- * sees it take, by each path.
+ * What a step of the core can take, for queues of so many slots, with so many buffers or pages of a
+ * direction: more than twice what the self-test sees it take, by each path.
  */
 #define OF_STEP (64 << 10)
 #define OF_QUEUE (48 << 10)
 #define OF_SLOT 192
+#define OF_BUFFER 96
 
 struct pregrant_reserve {
 	struct list_head list;
@@ -49,14 +50,14 @@ static LIST_HEAD(reserves);
 static DEFINE_SPINLOCK(reserves_lock);
 static atomic_t pieces = ATOMIC_INIT(0);
 
-size_t pregrant_reserve_size(u32 queues, u32 slots)
+size_t pregrant_reserve_size(u32 queues, u32 slots, u32 buffers)
 {
-	return OF_STEP + queues * (OF_QUEUE + (size_t)slots * OF_SLOT);
+	return OF_STEP + queues * (OF_QUEUE + (size_t)slots * OF_SLOT + (size_t)buffers * OF_BUFFER);
 }
 
-struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots)
+struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, u32 buffers)
 {
-	size_t size = pregrant_reserve_size(queues, slots);
+	size_t size = pregrant_reserve_size(queues, slots, buffers);
 	struct pregrant_reserve *reserve = NULL;
 
 	if (pregrant_may_allocate(PREGRANT_HEAP))

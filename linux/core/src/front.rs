@@ -21,7 +21,7 @@ use pregrant::DomId;
 use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
-use pregrant::net::path::staging::list::DataLen;
+use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::{Clock, Platform};
 use pregrant::units::PAGE_SIZE;
@@ -142,6 +142,22 @@ pub unsafe extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
 /// A front for `device`, a `struct pregrant_device`, whose back is in domain `back`. Null: the
 /// settings do not [pass](pregrant_front_check).
 ///
+/// Buffers or pages of a direction and queue that these settings ask for; 0: one a slot.
+///
+/// # Safety
+/// The settings' path is as long as they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_front_buffers(settings: &Settings) -> u32 {
+    // SAFETY: the caller's.
+    let path = unsafe { core::slice::from_raw_parts(settings.path, settings.path_len) };
+    config(path, settings).map_or(0, |config| buffers_of(&config))
+}
+
+/// The same of a configuration.
+pub fn buffers_of(config: &FrontConfig) -> u32 {
+    config.staging.buffers.max(config.pages).min(LONG_LIST_MAX as u32)
+}
+
 /// # Safety
 /// The settings' path is as long as they say; `device` outlives the front.
 #[unsafe(no_mangle)]

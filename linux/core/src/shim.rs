@@ -109,9 +109,9 @@ unsafe extern "C" {
     pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
     /// From here on nothing may sleep, or again.
     pub fn pk_test_softirq(on: bool);
-    pub fn pk_reserve_size(queues: u32, slots: u32) -> usize;
+    pub fn pk_reserve_size(queues: u32, slots: u32, buffers: u32) -> usize;
     /// Null: there is none.
-    pub fn pk_reserve_begin(queues: u32, slots: u32) -> *mut c_void;
+    pub fn pk_reserve_begin(queues: u32, slots: u32, buffers: u32) -> *mut c_void;
     /// What was taken of it.
     pub fn pk_reserve_end(reserve: *mut c_void) -> usize;
 }

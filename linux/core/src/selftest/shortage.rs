@@ -22,6 +22,8 @@ const LEN: usize = 64;
 const FRAMES: u64 = 16;
 /// Grants of a queue that the test's table has room for.
 const GRANTS: usize = 4096;
+/// Pages that a back keeps mapped where it is asked for more than slots.
+const MAPPED_PAGES: u32 = 4096;
 /// Of a set-up's grants one in so many is refused.
 const GRANT_STRIDE: u64 = 151;
 
@@ -30,13 +32,20 @@ struct Case {
     path: &'static [u8],
     queues: u32,
     ring_order: u32,
+    /// Bytes of a staging buffer, and how many buffers or pages a direction is to have.
+    data_len: u32,
+    buffers: u32,
 }
 
 impl Case {
+    const fn new(path: &'static [u8], queues: u32, ring_order: u32) -> Self {
+        Self { path, queues, ring_order, data_len: 2048, buffers: 0 }
+    }
+
     #[inline(never)]
     fn config(&self) -> Result<FrontConfig> {
-        let Self { path, queues, ring_order } = *self;
-        let (path_len, data_len, multicast) = (path.len(), 2048, false);
+        let Self { path, queues, ring_order, data_len, buffers } = *self;
+        let (path_len, multicast) = (path.len(), false);
         let at = path.as_ptr();
         let settings = Settings {
             path: at,
@@ -44,7 +53,7 @@ impl Case {
             queues,
             ring_order,
             data_len,
-            buffers: 0,
+            buffers,
             cache: 0,
             multicast,
             send_on: false,
@@ -82,7 +91,7 @@ struct Calls<'a> {
 impl Calls<'_> {
     /// Makes one. None: there is no memory for a reserve, and it was not made.
     fn make<T>(&mut self, call: impl FnOnce() -> T) -> Option<T> {
-        let (queues, slots) = (self.case.queues, self.case.slots());
+        let (queues, slots, buffers) = (self.case.queues, self.case.slots(), self.case.buffers);
         let Refusal { kinds, from, to, spares_reserve } = self.refusal;
         let (from, to) = (from.saturating_sub(self.asked), to.saturating_sub(self.asked));
         // SAFETY: it sets what is counted.
@@ -91,7 +100,7 @@ impl Calls<'_> {
             refuse();
         }
         // SAFETY: it is ended below, by this thread.
-        let reserve = unsafe { shim::pk_reserve_begin(queues, slots) };
+        let reserve = unsafe { shim::pk_reserve_begin(queues, slots, buffers) };
         if spares_reserve {
             refuse();
         }
@@ -225,6 +234,10 @@ fn play_out(
     arena: Box<Arena>,
 ) -> Result<(Outcome, Box<Arena>)> {
     let mut ends = Ends::new(case.config()?, LEN, true, arena);
+    if case.buffers > 0 {
+        let features = BackFeatures { mapped_pages: MAPPED_PAGES, ..BackFeatures::default() };
+        ends.back = Box::new(BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() }));
+    }
     ends.table.lock().make_room((GRANTS * case.queues as usize) << case.ring_order);
     let mut calls = Calls { case, refusal, asked: 0, most: 0 };
     let is_live = ends.connect(&mut calls)?;
@@ -275,7 +288,7 @@ fn live_by_reserve(case: &Case, spare: &mut Spare) -> Result<usize> {
     let refusal = Refusal { kinds: HEAP, from: 0, to: u64::MAX, spares_reserve: true };
     let outcome = attempt(case, refusal, false, spare)?;
     // SAFETY: it computes.
-    let size = unsafe { shim::pk_reserve_size(case.queues, case.slots()) };
+    let size = unsafe { shim::pk_reserve_size(case.queues, case.slots(), case.buffers) };
     match outcome {
         Outcome { failed: true, .. } => Err("a set-up fails though it has a reserve"),
         Outcome { most, .. } if most * 2 > size => Err("a reserve is not twice what is taken of it"),
@@ -289,7 +302,7 @@ pub fn play() -> Result<()> {
     let mut spare = None;
     // Each of the largest set-up's takes a while, so there of the heap's one in so many.
     for (path, stride) in [(&b"auto"[..], 5), (b"persistent", 1)] {
-        let case = Case { path, queues: 1, ring_order: 0 };
+        let case = Case::new(path, 1, 0);
         let kinds = HEAP | PAGES | CHANNEL;
         let (one, failed_one) = refuse_each(&case, kinds, (stride, false), &mut spare)?;
         let (rest, failed_rest) = refuse_each(&case, kinds, (11, true), &mut spare)?;
@@ -313,7 +326,12 @@ pub fn play() -> Result<()> {
     let mut most = 0;
     for path in [&b"copy"[..], b"staging", b"gref-mapping", b"persistent", b"auto"] {
         for (queues, ring_order) in [(1, 0), (8, 0), (1, 4)] {
-            most = most.max(live_by_reserve(&Case { path, queues, ring_order }, &mut spare)?);
+            most = most.max(live_by_reserve(&Case::new(path, queues, ring_order), &mut spare)?);
+        }
+        // As many as a back's offer has, and as it maps.
+        for (data_len, buffers) in [(64, 28_672), (2048, MAPPED_PAGES / 2)] {
+            let case = Case { data_len, buffers, ..Case::new(path, 1, 0) };
+            most = most.max(live_by_reserve(&case, &mut spare)?);
         }
     }
     // SAFETY: it reads a number.
