@@ -120,8 +120,6 @@ static void close_for_good(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	if (!dev->closed)
-		netdev_err(dev->netdev, "closed until it is bound again\n");
 	mutex_lock(&dev->lending);
 	WRITE_ONCE(dev->closed, true);
 	pregrant_pause(dev);
@@ -255,6 +253,7 @@ static void begin_afresh(struct pregrant_device *dev)
 	netif_carrier_off(dev->netdev);
 	pregrant_end(dev);
 	WRITE_ONCE(dev->closed, false);
+	clear_bit(1, &dev->failed);
 	WRITE_ONCE(dev->lends_none, false);
 	dev->pieces_kept = 0;
 	WRITE_ONCE(dev->afresh, false);

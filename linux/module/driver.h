@@ -146,7 +146,7 @@ struct pregrant_device {
 	u32 takes; /* what the back takes unfinished */
 	u64 kept_pages;
 	unsigned int restart_queues; /* restart with so many; 0: no */
-	unsigned long failed; /* bit 0: the back broke the protocol */
+	unsigned long failed; /* bit 0: the back broke the protocol; bit 1: that was said */
 	unsigned int connects;
 	struct ratelimit_state says; /* the core's lines */
 	bool mc_again; /* addresses that were refused are to be asked for */

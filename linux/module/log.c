@@ -25,6 +25,14 @@ void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len
 		netdev_info(dev->netdev, "%.*s\n", n, text);
 }
 
+/* Its back broke the protocol, which closes it for good: one line, whichever queues see it. */
+void pk_fault(struct pregrant_device *dev, const char *text, size_t len)
+{
+	if (!test_and_set_bit(1, &dev->failed))
+		netdev_err(dev->netdev, "the back broke the protocol: %.*s; closed until it is bound again\n",
+			   (int)min_t(size_t, len, 256), text);
+}
+
 /* A mistake of the core's. Nothing that it holds can be trusted any more. */
 void pk_panic(const char *text, size_t len)
 {

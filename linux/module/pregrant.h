@@ -45,6 +45,7 @@ bool pregrant_reserve_put(void *at);
 
 /* log.c */
 void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len);
+void pk_fault(struct pregrant_device *dev, const char *text, size_t len);
 void pk_panic(const char *text, size_t len);
 u64 pk_now_ns(void);
 

@@ -447,6 +447,6 @@ pub extern "C" fn pregrant_front_turn(front: &mut Front) -> i32 {
 #[cold]
 #[inline(never)]
 pub fn fault_of(device: shim::Device, fault: &dyn core::fmt::Display) -> i32 {
-    log::warn(device, format_args!("the back broke the protocol: {fault}"));
+    log::fault(device, fault);
     FAULT
 }

@@ -25,6 +25,14 @@ pub fn info(device: shim::Device, args: fmt::Arguments<'_>) {
     say(device, 6, args);
 }
 
+/// The back broke the protocol.
+pub fn fault(device: shim::Device, fault: &dyn fmt::Display) {
+    let mut line = Line::default();
+    let _ = write!(line, "{fault}");
+    // SAFETY: the line's bytes; the device lives.
+    unsafe { shim::pk_fault(device, line.text.as_ptr(), line.len) }
+}
+
 #[inline(never)]
 fn say(device: shim::Device, level: u32, args: fmt::Arguments<'_>) {
     let mut line = Line::default();

@@ -33,6 +33,8 @@ unsafe extern "C" {
 
     // log.c
     pub fn pk_log(d: Device, level: u32, text: *const u8, len: usize);
+    /// The back broke the protocol.
+    pub fn pk_fault(d: Device, text: *const u8, len: usize);
     pub fn pk_panic(text: *const u8, len: usize);
     pub fn pk_now_ns() -> u64;
 
