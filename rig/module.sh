@@ -78,6 +78,8 @@ module() {
 	ask one "insmod /rig/pregrant.ko path=$* && addresses 2" || { ask one dmesg; fail "the module does not load"; }
 	ask one "within 20 grep -q 1 /sys/class/net/eth0/carrier" || { ask one "dmesg | tail -n 40"; fail "$1: not connected"; }
 }
+# says TEXT WORDS: the path that is used, and why, as the driver has it.
+says() { ask one "ethtool -i eth0 | grep -qxF 'firmware-version: $2'" || { ask one "ethtool -i eth0"; fail "$1: not $2"; }; }
 # by PATH rx|tx: frames that went so, as the back counts them; by copy those that no other path has.
 by() {
 	_dir="dir=\"$2\""

@@ -303,6 +303,9 @@ static void control(struct pregrant_device *dev)
 		WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
 		for (k = 0; k < dev->lent; k++)
 			pregrant_pieces_allow(&dev->queues[k]);
+		mutex_lock(&dev->lending);
+		pregrant_front_path(dev->front, &dev->settings, dev->used_path);
+		mutex_unlock(&dev->lending);
 	}
 	if (dev->announce_at && dev->lent)
 		announce(dev);

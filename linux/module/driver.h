@@ -140,6 +140,7 @@ struct pregrant_device {
 	struct mutex lending;
 	unsigned int lent; /* queues; 0: not connected */
 	u32 slots[2]; /* of their rings, TX and RX */
+	char used_path[PREGRANT_PATH_ROOM]; /* and why */
 	bool open, running;
 
 	/* From any context. */

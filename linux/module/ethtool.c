@@ -24,7 +24,13 @@ static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	strscpy(info->driver, "pregrant", sizeof(info->driver));
-	strscpy(info->fw_version, dev->settings.path, sizeof(info->fw_version));
+	BUILD_BUG_ON(sizeof(info->fw_version) != sizeof(dev->used_path));
+	mutex_lock(&dev->lending);
+	strscpy(info->fw_version,
+		READ_ONCE(dev->closed) ? "none: the back broke protocol" :
+		dev->lent ? dev->used_path : "none: not connected",
+		sizeof(info->fw_version));
+	mutex_unlock(&dev->lending);
 	if (dev->xbdev)
 		strscpy(info->bus_info, dev_name(&dev->xbdev->dev), sizeof(info->bus_info));
 }

@@ -90,9 +90,9 @@ struct pregrant_settings {
 u32 pk_private_cache(void);
 /* False: no front can have these; the log says why. */
 bool pregrant_front_check(const struct pregrant_settings *settings);
-/* NULL: the settings are such. */
 /* Buffers or pages of a direction and queue that they ask for; 0: one a slot. */
 u32 pregrant_front_buffers(const struct pregrant_settings *settings);
+/* NULL: the settings are such. */
 struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
 					  const struct pregrant_settings *settings);
 /* True: its queues are to be taken back, and then it is to be asked again. */
@@ -100,6 +100,9 @@ bool pregrant_front_step(struct pregrant_front *front);
 int pregrant_front_turn(struct pregrant_front *front);
 bool pregrant_front_is_live(const struct pregrant_front *front);
 u32 pregrant_front_takes(const struct pregrant_front *front);
+#define PREGRANT_PATH_ROOM 32
+void pregrant_front_path(const struct pregrant_front *front, const struct pregrant_settings *settings,
+			 char to[PREGRANT_PATH_ROOM]);
 void pregrant_front_ports(const struct pregrant_front *front, u32 queue, u32 ports[2]);
 void pregrant_front_slots(const struct pregrant_front *front, u32 slots[2]);
 u64 pregrant_front_begins_at(const struct pregrant_front *front);
@@ -179,13 +182,13 @@ void pregrant_rx_counters(const struct pregrant_rx *rx, u64 to[PREGRANT_COUNTERS
 
 /* The self-test, linux/core/src/selftest: 0 where all is right. */
 int pregrant_selftest(u64 frames);
+int pregrant_selftest_pieces(void);
 /* selftest.c: what it lets fail, by a count of what it asks for. */
 void pk_fail(u32 kinds, u64 from, u64 to);
 u64 pk_asked(void);
 bool pk_may_allocate(u32 kind);
 s64 pk_memory(void);
 u32 pk_memory_waits(void);
-int pregrant_selftest_pieces(void);
 u32 pk_test_pieces(const struct sk_buff *skb, void **pages, u16 *offsets, u16 *lens);
 void pk_test_resched(void);
 struct sk_buff *pk_test_skb(const void *from, size_t len);

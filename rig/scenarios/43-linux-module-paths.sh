@@ -55,6 +55,7 @@ vif=vif$(xl domid one).0
 module auto queues=1
 trial "module on netback"
 pieces "module on netback" auto
+says "module on netback" "copy: staging absent"
 segments "module on netback" $vif
 long "module on netback" $vif
 console "module on netback"
@@ -80,6 +81,7 @@ for path in $PATHS; do
 	module "$path" queues=1
 	trial "module on pregrant back, $path"
 	pieces "$path" "$path"
+	says "$path" "$path: path=$path"
 	carried "$path"
 	segments "$path" $vif
 	long "$path" $vif

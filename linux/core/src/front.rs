@@ -14,6 +14,7 @@ use crate::data::{Rx, Tx};
 use crate::log;
 use crate::platform::Kernel;
 use crate::shim;
+use crate::used_path;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{Display, Write};
@@ -36,6 +37,8 @@ pub struct Front {
     p: Kernel,
     bus: KernelBus,
     vif: FrontVif<Kernel>,
+    /// The directions with staging, since it is live.
+    staged: [bool; 2],
     /// The halves of its queues, which C uses.
     handed_out: Vec<(*mut Tx, *mut Rx)>,
     /// Where a step failed: when the next is tried; 0: none did.
@@ -139,9 +142,6 @@ pub unsafe extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
     config.is_ok()
 }
 
-/// A front for `device`, a `struct pregrant_device`, whose back is in domain `back`. Null: the
-/// settings do not [pass](pregrant_front_check).
-///
 /// Buffers or pages of a direction and queue that these settings ask for; 0: one a slot.
 ///
 /// # Safety
@@ -158,6 +158,9 @@ pub fn buffers_of(config: &FrontConfig) -> u32 {
     config.staging.buffers.max(config.pages).min(LONG_LIST_MAX as u32)
 }
 
+/// A front for `device`, a `struct pregrant_device`, whose back is in domain `back`. Null: the
+/// settings do not [pass](pregrant_front_check).
+///
 /// # Safety
 /// The settings' path is as long as they say; `device` outlives the front.
 #[unsafe(no_mangle)]
@@ -173,6 +176,7 @@ pub unsafe extern "C" fn pregrant_front_new(
         p: Kernel { device },
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
+        staged: [false; 2],
         handed_out: Vec::new(),
         tries_at_ns: 0,
         pause_ns: PAUSE_NS,
@@ -196,9 +200,10 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
         front.failed(e.code(), &e);
         return false;
     }
-    let Front { p, bus, vif, .. } = front;
+    let Front { p, bus, vif, staged, .. } = front;
     match vif.step(p, bus) {
         Ok(FrontStep::Live | FrontStep::Renewed) => {
+            *staged = used_path::staged(vif);
             say_connected(p.device, vif);
             front.went_on();
         }
@@ -339,6 +344,19 @@ pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     let maps = front.vif.is_announcing() || front.vif.gref_pages(0) > 0;
     let offloads = u32::from(takes.csum) | u32::from(takes.gso) << 1;
     offloads | u32::from(sg) << 2 | u32::from(multicast) << 3 | u32::from(maps) << 4
+}
+
+/// Which path frames of a live front take, and why, with a 0 behind it.
+///
+/// # Safety
+/// The settings' path is as long as they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_front_path(
+    front: &Front,
+    settings: &Settings,
+    to: &mut [u8; used_path::ROOM],
+) {
+    used_path::put(to, &front.vif, front.staged, settings);
 }
 
 /// The ports of a queue's channels; the second is 0 where there is one for both directions, both

@@ -25,6 +25,7 @@ mod log;
 mod platform;
 mod selftest;
 mod shim;
+mod used_path;
 
 use core::fmt::Write;
 use core::panic::PanicInfo;

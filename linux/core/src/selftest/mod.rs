@@ -15,17 +15,20 @@ mod skbs;
 use crate::front::{AUTO, Settings, config};
 use crate::log;
 use crate::shim;
+use crate::used_path;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt::Write;
 use directory::{MapBus, directory};
 use domains::{Domain, Table};
 use pregrant::DomId;
 use pregrant::net::back::{BackVif, VifConfig};
+use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::PathName;
-use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
+use pregrant::net::path::staging::keys::{MAX_PAGES_OFFERED, Offer};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
@@ -82,7 +85,12 @@ impl Trial {
     #[inline(never)]
     fn config(&self) -> Result<FrontConfig> {
         let path = self.path.name().as_bytes();
-        let settings = Settings {
+        config(path, &self.settings(path))
+    }
+
+    #[inline(never)]
+    fn settings(&self, path: &'static [u8]) -> Settings {
+        Settings {
             path: path.as_ptr(),
             path_len: path.len(),
             queues: 1,
@@ -93,8 +101,7 @@ impl Trial {
             cache: unsafe { shim::pk_private_cache() }.max(4 << 20),
             multicast: false,
             send_on: false,
-        };
-        config(path, &settings)
+        }
     }
 
     /// Of a direction's frames, as the back counts them, those that went by another path.
@@ -266,6 +273,9 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     if trial.buffers > 0 && u64::from(fewest) <= RING_SLOTS || fewest < asked {
         return Err("there are fewer buffers than were asked for");
     }
+    if !says(&ends.front, trial.path.name(), format_args!("{0}: path={0}", trial.path)) {
+        return Err("it says another path");
+    }
     let before = ends.table.lock().ops();
     let start = ends.guest.now_ns();
     let wrong_tx = ends.tx(n, trial.in_pieces)?;
@@ -301,6 +311,42 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     }
 }
 
+/// Whether `ethtool -i` would say that.
+#[inline(never)]
+fn says(front: &FrontVif<Domain>, asked: &str, wanted: core::fmt::Arguments<'_>) -> bool {
+    let (mut line, mut right) = (log::Line::default(), log::Line::default());
+    let written = used_path::write(&mut line, front, used_path::staged(front), asked);
+    written.and(right.write_fmt(wanted)).is_ok() && line.text() == right.text()
+}
+
+/// By `auto` on a back that lacks some: what it says of each.
+#[inline(never)]
+fn say_paths() -> Result<()> {
+    let whole = BackFeatures::default;
+    let no_staging = BackFeatures { staging: Offer::NONE, ..whole() };
+    let plain = BackFeatures { ctrl_ring: false, ..no_staging.clone() };
+    for (features, wanted) in [
+        (whole(), "staging+gref-mapping: path=auto"),
+        (BackFeatures { ctrl_ring: false, ..whole() }, "staging: gref-mapping absent"),
+        (no_staging, "gref-mapping: staging absent"),
+        (plain, "copy: staging absent"),
+    ] {
+        let trial =
+            Trial { path: PathName::Copy, data_len: 2048, buffers: 0, len: 64, share: 1, in_pieces: false };
+        let config = config(b"auto", &trial.settings(b"auto"))?;
+        let mut ends = Ends::new(config, 64, false, arena());
+        ends.back = Box::new(BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() }));
+        ends.steps()?;
+        ends.announce()?;
+        if !says(&ends.front, "auto", format_args!("{wanted}")) {
+            return Err(wanted);
+        }
+        ends.front.close(&mut ends.front_bus, None).map_err(|_| "the front does not close")?;
+        ends.steps()?;
+    }
+    Ok(())
+}
+
 /// Plays it all, with so many frames each way. 0: all is right.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
@@ -310,10 +356,10 @@ pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
             return -22;
         }
     }
-    match shortage::play() {
+    match say_paths().and_then(|()| shortage::play()) {
         Ok(()) => 0,
         Err(e) => {
-            log::warn(NO_DEVICE, format_args!("selftest of shortages failed: {e}"));
+            log::warn(NO_DEVICE, format_args!("selftest of paths and shortages failed: {e}"));
             -22
         }
     }
