@@ -2,6 +2,9 @@
 # seconds: 900
 # module: yes
 . /rig/module.sh
+# lines: of the guest's log. faults: those that complain, beyond what each new back is, has and keeps.
+lines() { ask one "dmesg | grep -c ."; }
+faults() { ask one "dmesg | grep -E 'pregrant|vif|g\\.e\\.' | grep -cvE 'connected: |the back (is gone|keeps|has no|does not)|were asked for|renamed|carrier|link'; true"; }
 bridge
 netback
 front_guest one 2 "vif=$(vif_line 2), $(vif_line 3)"
@@ -16,13 +19,17 @@ ask one "(while :; do ip link set eth0 up; ip addr add 10.9.0.2/24 dev eth0; ip 
 ping -q -i 0.2 -W 5 10.9.1.2 > /run/ping & _ping=$!
 rm -f /run/cases
 for _case in $(hostile_back); do
-	ask one "dmesg | grep -c ."
-	_lines=$ANSWER
+	lines; _lines=$ANSWER
+	faults; _faults=$ANSWER
 	hostile_back "$id" "$_case" > /run/case 2>&1 || { cat /run/case; ask one "dmesg | tail -n 20"; fail "$_case: $(tail -n 1 /run/case)"; }
 	cat /run/case >> /run/cases
-	ask one "dmesg | grep -c ."
+	lines
 	[ $((ANSWER - _lines)) -le 8 ] || fail "$_case: $((ANSWER - _lines)) lines in the guest's log"
+	_wanted=0; grep -qE "front=(closed|refuses)" /run/case && _wanted=1
+	faults
+	[ $((ANSWER - _faults)) = $_wanted ] || { ask one "dmesg | tail -n 20"; fail "$_case: the guest's log has $((ANSWER - _faults)) lines about it, not $_wanted"; }
 	ask one "! dmesg | grep -E 'WARNING|BUG|Oops|Call Trace'" || fail "$_case: the guest's kernel: $ANSWER"
+	! grep -q front=closed /run/case || says "$_case" "none: the back broke protocol"
 	# One that broke the protocol is served again only once the device is bound again.
 	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && echo vif-0 > /sys/bus/xen/drivers/pregrant/bind" || { ask one "dmesg | tail -n 20"; fail "$_case: not bound again"; }
 done
