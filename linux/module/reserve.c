@@ -29,7 +29,7 @@
 #define OF_STEP (64 << 10)
 #define OF_QUEUE (48 << 10)
 #define OF_SLOT 192
-#define OF_BUFFER 96
+#define OF_BUFFER 192
 
 struct pregrant_reserve {
 	struct list_head list;

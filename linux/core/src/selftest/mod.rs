@@ -194,9 +194,14 @@ struct Ends {
     bytes: Vec<u8>,
 }
 
+/// All that ours offers.
 #[inline(never)]
-fn back() -> Box<BackVif<Domain>> {
-    Box::new(BackVif::new(GUEST, 0, VifConfig::default()))
+fn whole() -> BackFeatures {
+    BackFeatures::default()
+}
+#[inline(never)]
+fn back(features: BackFeatures) -> Box<BackVif<Domain>> {
+    Box::new(BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() }))
 }
 #[inline(never)]
 fn front(config: FrontConfig, reconnect: bool) -> Box<FrontVif<Domain>> {
@@ -209,7 +214,13 @@ fn arena() -> Box<Arena> {
 
 impl Ends {
     #[inline(never)]
-    fn new(config: FrontConfig, len: usize, reconnect: bool, scratch: Box<Arena>) -> Self {
+    fn new(
+        features: BackFeatures,
+        config: FrontConfig,
+        len: usize,
+        reconnect: bool,
+        scratch: Box<Arena>,
+    ) -> Self {
         let table = Arc::new(Mutex::new(Table::default()));
         let [guest, host] = [GUEST, HOST].map(|number| Domain { table: table.clone(), number });
         let (of_front, of_back) = (directory(), directory());
@@ -220,7 +231,7 @@ impl Ends {
             front_bus: MapBus { own: of_front.clone(), peer: of_back.clone(), may_fail: true },
             back_bus: MapBus { own: of_back, peer: of_front, may_fail: false },
             front: front(config, reconnect),
-            back: back(),
+            back: back(features),
             port: Counterpart { len, came: 0, wrong: 0, gave: 0 },
             scratch,
             bytes: vec![0; len],
@@ -264,7 +275,7 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     let config = trial.config()?;
     // The back allows no more.
     let asked = config.staging.buffers.min(MAX_PAGES_OFFERED);
-    let mut ends = Ends::new(config, len, false, arena());
+    let mut ends = Ends::new(whole(), config, len, false, arena());
     ends.steps()?;
     ends.announce()?;
     let (buffers, pages) = ends.front.queue(0).map_or(((0, 0), [0, 0]), |q| (q.staging_buffers(), q.pages()));
@@ -322,7 +333,6 @@ fn says(front: &FrontVif<Domain>, asked: &str, wanted: core::fmt::Arguments<'_>)
 /// By `auto` on a back that lacks some: what it says of each.
 #[inline(never)]
 fn say_paths() -> Result<()> {
-    let whole = BackFeatures::default;
     let no_staging = BackFeatures { staging: Offer::NONE, ..whole() };
     let plain = BackFeatures { ctrl_ring: false, ..no_staging.clone() };
     for (features, wanted) in [
@@ -334,8 +344,7 @@ fn say_paths() -> Result<()> {
         let trial =
             Trial { path: PathName::Copy, data_len: 2048, buffers: 0, len: 64, share: 1, in_pieces: false };
         let config = config(b"auto", &trial.settings(b"auto"))?;
-        let mut ends = Ends::new(config, 64, false, arena());
-        ends.back = Box::new(BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() }));
+        let mut ends = Ends::new(features, config, 64, false, arena());
         ends.steps()?;
         ends.announce()?;
         if !says(&ends.front, "auto", format_args!("{wanted}")) {

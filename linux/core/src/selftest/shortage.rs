@@ -233,11 +233,9 @@ fn play_out(
     gives_up: bool,
     arena: Box<Arena>,
 ) -> Result<(Outcome, Box<Arena>)> {
-    let mut ends = Ends::new(case.config()?, LEN, true, arena);
-    if case.buffers > 0 {
-        let features = BackFeatures { mapped_pages: MAPPED_PAGES, ..BackFeatures::default() };
-        ends.back = Box::new(BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() }));
-    }
+    let mapped_pages = if case.buffers > 0 { MAPPED_PAGES } else { 0 };
+    let features = BackFeatures { mapped_pages, ..whole() };
+    let mut ends = Ends::new(features, case.config()?, LEN, true, arena);
     ends.table.lock().make_room((GRANTS * case.queues as usize) << case.ring_order);
     let mut calls = Calls { case, refusal, asked: 0, most: 0 };
     let is_live = ends.connect(&mut calls)?;
