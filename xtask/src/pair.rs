@@ -64,7 +64,8 @@ type Row = (Vec<Value>, f64);
 
 /// Measures, and prints a line for each row.
 pub fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
-    let run = |k: usize| rows(&output(w.program(&plan.programs[k]).args(&plan.args[k]))?);
+    let programs = plan.programs.each_ref().map(|program| from_here(program));
+    let run = |k: usize| rows(&output(w.program(&programs[k]).args(&plan.args[k]))?);
     let mut turns = Vec::new();
     for turn in 0..plan.turns {
         let mut both = [Vec::new(), Vec::new()];
@@ -77,6 +78,12 @@ pub fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
         println!("{line}");
     }
     Ok(())
+}
+
+/// A program's path as the one who typed it meant it: it is run in the workspace's root.
+fn from_here(program: &str) -> String {
+    let path = std::path::absolute(program).ok().filter(|_| program.contains('/'));
+    path.and_then(|path| path.to_str().map(str::to_string)).unwrap_or_else(|| program.to_string())
 }
 
 /// The rows that a program printed.
@@ -125,7 +132,7 @@ fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Plan, lines, quartiles, rows};
+    use super::{Plan, from_here, lines, quartiles, rows};
 
     #[test]
     fn arguments_are_two_programs_and_what_both_run() {
@@ -137,6 +144,7 @@ mod tests {
         assert_eq!(plan.args[1].join(" "), "bench net --seconds 0.05 --repeats 1 --json - --buffers 448");
         let plan = Plan::parse(&["old", "new", "--", "bench", "blk", "--seconds", "1"]).unwrap();
         assert_eq!(plan.args[1].join(" "), "bench blk --seconds 1 --repeats 1 --json -");
+        assert!(from_here("../old").starts_with('/') && from_here("old") == "old");
         for wrong in [
             "",
             "old -- bench net",
