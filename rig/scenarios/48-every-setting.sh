@@ -1,4 +1,4 @@
-# shows: settings of `pregrant front --tap` and `pregrant back`, both ends ours, in turns in one boot: rings of several pages, long lists, 4096 as first slot, GSO, lengths by direction, RX alone, two queues, heads, RX by reference, coalescing: 10^4 numbered frames each way by what was asked for, as the back reports it
+# shows: settings of `pregrant front --tap` and `pregrant back`, both ends ours, in turns in one boot: rings of several pages, long lists, 4096 as first slot and alone, GSO, lengths by direction, RX alone, two queues, heads, RX by reference, coalescing: 10^4 numbered frames each way by what was asked for, as the back reports it
 # seconds: 1500
 bridge
 frames_serve
@@ -96,6 +96,21 @@ begin first-slot staging,copy staging,copy -- --path staging --data-len 4096 && 
 	done
 	mtu 1500
 	end "frames of 8900 bytes: $(took grant_operations tx) and $(took grant_operations rx) grant copies"
+}
+# pages: granted by the front, each a page of a mapping of gntalloc's.
+pages() {
+	ask one 'n=0; for r in $(grep gntalloc /proc/$(cat /tmp/front.pid)/maps | cut -d" " -f1); do n=$((n + (0x${r#*-} - 0x${r%-*}) / 4096)); done; echo $n'
+	echo "$ANSWER"
+}
+begin no-sg staging,copy staging,copy --no-sg -- --path staging --data-len 4096 --no-sg && {
+	for dir in tx rx; do lists $dir 4096; done
+	has "the number of granted pages" "$(pages)" 516
+	mtu 4082
+	both_ways "$name" "$FRAMES" --size 64..4000
+	mtu 1500
+	staged tx; staged rx
+	for dir in tx rx; do has "the number of grant operations of $dir" "$(took grant_operations $dir)" 0; done
+	end "516 pages are granted: buffers, rings, lists"
 }
 begin gso staging staging -- --path staging --data-len 65535 && {
 	for dir in tx rx; do lists $dir 65535; done
