@@ -7,19 +7,20 @@
 //! Each request says what was asked, of pages that no other request in flight has, and that are
 //! granted while it is; a write's bytes are in them. Answers come out in the ring's order, each for
 //! what was asked, once, with the bytes that the back left there; what is none closes the device,
-//! and says what is lost. What a back can have granted is bounded, and nothing is at the end.
+//! and says what is lost. A request from pages of the guest's own is answered when its back has let
+//! go of them. What a back can have granted is bounded, and nothing is at the end.
 
 use crate::blk_ring::BlkRing;
-use crate::guest_pages::granted;
+use crate::guest_pages::{bytes_of, fill, granted};
 use crate::rig::bus::{MapBus, device};
 use crate::rig::{GUEST, HOST, Rig};
 use crate::tape::Tape;
 use pregrant::blk::disk::{Discard, DiskFigures, IoError, SECTOR_BYTES};
 use pregrant::blk::features::{BackFeatures, FrontRequest, figures_pairs};
-use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontStep, FrontVbd, NotAsked};
+use pregrant::blk::front::{Answer, Ask, FrontConfig, FrontStep, FrontVbd, NotAsked, OwnAsk};
 use pregrant::grants::regions::Granting;
 use pregrant::platform::local::{LocalDomain, LocalMap};
-use pregrant::platform::{Access, PeerMem};
+use pregrant::platform::{Access, GrantPool, GrantTable, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::blkif::{
     Abi, OP_DISCARD, OP_FLUSH_DISKCACHE, OP_INDIRECT, OP_READ, OP_WRITE, OP_WRITE_BARRIER, RSP_EOPNOTSUPP,
@@ -27,12 +28,14 @@ use pregrant::wire::blkif::{
 };
 use pregrant::xenbus::bus::OwnKeys;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Operations of one input at most.
 const OPS: usize = 200;
 /// Pages that the back keeps mapped at most.
 const HELD: usize = 24;
+/// Pages of the guest's own.
+const OWN_PAGES: usize = 40;
 
 /// Keys of a back's directory.
 const KEYS: [&str; 16] = [
@@ -83,6 +86,8 @@ struct Queue {
     /// Those that the front took.
     rsp_cons: u32,
     open: Vec<Open>,
+    /// Answered, and their back had pages of theirs mapped when they were taken.
+    waiting: Vec<(Open, Result<(), IoError>)>,
 }
 
 struct Game {
@@ -96,6 +101,8 @@ struct Game {
     held: Vec<(Option<GrantRef>, LocalMap)>,
     next_tag: u64,
     now_ns: u64,
+    /// By tag: whether a request from pages of the guest's own reads, and how many bytes.
+    own: BTreeMap<u64, (bool, usize)>,
 }
 
 /// Plays the tape.
@@ -124,9 +131,12 @@ impl Game {
             pages: tape.one_of(&[40, 11, 20, 600]),
         };
         let (front_bus, back_bus) = device();
-        let front = FrontVbd::new(HOST, config, tape.below(4) != 3);
-        let (queues, held) = (Vec::new(), Vec::new());
-        Self { rig, config, front, front_bus, back_bus, queues, held, next_tag: 0, now_ns: 1 }
+        let mut front = FrontVbd::new(HOST, config, tape.below(4) != 3);
+        let memory = GrantTable::pages(&rig.guest, OWN_PAGES).expect("the guest's pages");
+        fill(&memory);
+        assert!(front.use_memory(Some(memory)).is_none());
+        let (queues, held, own) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { rig, config, front, front_bus, back_bus, queues, held, next_tag: 0, now_ns: 1, own }
     }
 
     fn set(&mut self, key: &str, value: &str) {
@@ -175,7 +185,9 @@ impl Game {
     fn gone(&mut self) {
         let mut lost = self.front.take_lost();
         lost.sort_unstable();
-        let mut open: Vec<u64> = self.queues.iter().flat_map(|q| &q.open).map(|open| open.tag).collect();
+        let waiting = self.queues.iter().flat_map(|q| &q.waiting).map(|(open, _)| open);
+        let mut open: Vec<u64> =
+            self.queues.iter().flat_map(|q| &q.open).chain(waiting).map(|open| open.tag).collect();
         open.sort_unstable();
         if self.front.is_closed() || !lost.is_empty() {
             assert_eq!(lost, open, "what is lost is what was open");
@@ -199,7 +211,8 @@ impl Game {
             assert!(keys.ring.len() <= 1 << self.config.ring_order);
             let ring = BlkRing::map(&self.rig, named.abi, keys.ring);
             assert_eq!((ring.req_prod(), ring.rsp_prod()), (0, 0));
-            self.queues.push(Queue { ring, req_cons: 0, rsp_prod: 0, rsp_cons: 0, open: Vec::new() });
+            let (open, waiting) = (Vec::new(), Vec::new());
+            self.queues.push(Queue { ring, req_cons: 0, rsp_prod: 0, rsp_cons: 0, open, waiting });
         }
     }
 
@@ -269,7 +282,11 @@ impl Game {
         let len = sectors as usize * SECTOR_BYTES - usize::from(tape.below(32) == 31 && sectors > 0);
         // Bytes that tell their place, and whose they are.
         let bytes: Vec<u8> = (0..len).map(|k| (k ^ k >> 9) as u8 ^ self.next_tag as u8).collect();
-        let (asked, ask) = match tape.below(6) {
+        let what = tape.u8();
+        if what >= 252 {
+            return self.ask_own(q, what % 2 == 0, (sector, sectors), tape);
+        }
+        let (asked, ask) = match what % 6 {
             0 | 1 => (Asked::Read { sector, sectors }, Ask::Read { sector, sectors }),
             2 => (Asked::Write { sector, len, barrier: true }, Ask::Barrier { sector, bytes: &bytes }),
             3 => (Asked::Flush, Ask::Flush),
@@ -295,13 +312,52 @@ impl Game {
             }
             Err(e) => panic!("{e:?}"),
         }
+        self.asked(q, asked, &bytes);
+    }
+
+    /// The same, of bytes in pages of the guest's own.
+    fn ask_own(&mut self, q: usize, reads: bool, (sector, sectors): (u64, u32), tape: &mut Tape<'_>) {
+        let at = SECTOR_BYTES * (usize::from(tape.u16()) % (8 * OWN_PAGES + 8))
+            + usize::from(tape.below(16) == 15);
+        let (len, tag) = (sectors as usize * SECTOR_BYTES, self.next_tag);
+        let ask = OwnAsk { reads, sector, sectors, at };
+        let queue = self.front.queue_mut(q).expect("it is live");
+        let (room, most) = (queue.room(), queue.most_bytes());
+        match self.front.submit_own(&self.rig.guest, q, &ask, tag) {
+            Ok(()) => {}
+            Err(NotAsked::Length) => {
+                let there = at.is_multiple_of(SECTOR_BYTES) && at + len <= OWN_PAGES * PAGE_SIZE;
+                let fits = len > 0 && (at % PAGE_SIZE + len).div_ceil(PAGE_SIZE) * PAGE_SIZE <= most;
+                return assert!(!(there && fits), "{len} bytes at {at} are refused");
+            }
+            Err(NotAsked::Full) => {
+                let queue = &self.queues[q];
+                let idle = queue.open.is_empty() && queue.waiting.is_empty() && self.held.is_empty();
+                return assert!(room == 0 || !idle, "a queue with nothing in flight is full");
+            }
+            Err(NotAsked::Platform(_)) if self.config.persistent => return,
+            Err(e) => panic!("{e:?}"),
+        }
+        let memory = self.front.memory().expect("it was given");
+        let bytes = bytes_of(memory, at, len);
+        self.own.insert(tag, (reads, len));
+        let asked = match reads {
+            true => Asked::Read { sector, sectors },
+            false => Asked::Write { sector, len, barrier: false },
+        };
+        self.asked(q, asked, &bytes);
+    }
+
+    /// It has written a request, which is what was asked.
+    fn asked(&mut self, q: usize, asked: Asked, bytes: &[u8]) {
+        let tag = self.next_tag;
         self.next_tag += 1;
         self.front.publish(&self.rig.guest, q);
         let queue = &mut self.queues[q];
         assert_eq!(queue.ring.req_prod(), queue.req_cons.wrapping_add(1));
         let request = queue.ring.request(queue.req_cons);
         queue.req_cons = queue.req_cons.wrapping_add(1);
-        let open = self.read(request, asked, tag, &bytes);
+        let open = self.read(request, asked, tag, bytes);
         let used: BTreeSet<u32> = self.queues.iter().flat_map(|q| &q.open).flat_map(Open::pages).collect();
         assert!(open.pages().all(|gref| !used.contains(&gref)), "a page is in two requests");
         assert_eq!(open.pages().collect::<BTreeSet<_>>().len(), open.pages().count());
@@ -366,7 +422,8 @@ impl Game {
             });
             assert!(pieces.eq(bytes[..len].iter().copied()), "other bytes than those that are to be written");
         }
-        assert!(segments.iter().all(|s| s.first_sect == 0), "a front of whole pages");
+        let in_memory = self.own.contains_key(&tag);
+        assert!(in_memory || segments.iter().all(|s| s.first_sect == 0), "a front of whole pages");
         let data = segments.iter().map(|s| s.gref).collect();
         Open { indirect: !lists.is_empty(), data, lists, ..none }
     }
@@ -409,6 +466,15 @@ impl Game {
         queue.rsp_prod = queue.ring.rsp_prod();
         let mut expected = Vec::new();
         let mut wrong = None;
+        let kept = |open: &Open| {
+            open.data.iter().any(|gref| self.held.iter().any(|(held, _)| *held == Some(GrantRef(*gref))))
+        };
+        for (open, outcome) in std::mem::take(&mut queue.waiting) {
+            match kept(&open) {
+                true => queue.waiting.push((open, outcome)),
+                false => expected.push((open.tag, outcome, Vec::new())),
+            }
+        }
         if queue.rsp_prod.wrapping_sub(queue.rsp_cons) > queue.req_cons.wrapping_sub(queue.rsp_cons) {
             wrong = Some("an index");
         } else {
@@ -429,6 +495,13 @@ impl Game {
                     RSP_EOPNOTSUPP => Err(IoError::NotSupported),
                     _ => Err(IoError::Failed),
                 };
+                if self.own.contains_key(&open.tag) {
+                    match kept(&open) {
+                        true => queue.waiting.push((open, outcome)),
+                        false => expected.push((open.tag, outcome, Vec::new())),
+                    }
+                    continue;
+                }
                 let mut bytes = Vec::new();
                 if let (Asked::Read { sectors, .. }, Ok(())) = (open.asked, outcome) {
                     let page =
@@ -440,8 +513,13 @@ impl Game {
             }
         }
         queue.rsp_cons = queue.rsp_prod;
-        let mut found = Vec::new();
+        let (mut found, own) = (Vec::new(), &self.own);
         let taken = self.front.take(&self.rig.guest, q, |a: Answer<'_, LocalDomain>| {
+            if let Some(&(reads, len)) = own.get(&a.tag) {
+                let came = if reads && a.outcome.is_ok() { len } else { 0 };
+                assert_eq!((a.len(), a.copy_out(&mut [0; 9])), (came, 0), "its bytes are in the memory");
+                return found.push((a.tag, a.outcome, Vec::new()));
+            }
             let mut bytes = vec![0; a.len()];
             assert_eq!(a.copy_out(&mut bytes), bytes.len());
             found.push((a.tag, a.outcome, bytes));
@@ -474,14 +552,25 @@ impl Game {
         let pages: Vec<u32> = queue.open.iter().flat_map(Open::pages).collect();
         if self.held.len() < HELD && !pages.is_empty() {
             let gref = GrantRef(pages[usize::from(tape.u8()) % pages.len()]);
-            let map =
-                self.rig.host.map(GUEST, &[gref], Access::ReadWrite).expect("a page in flight is granted");
+            let host = &self.rig.host;
+            let is_read = |open: &&Open| open.op == OP_WRITE && open.data.contains(&gref.0);
+            let is_own = |open: &Open| self.own.contains_key(&open.tag);
+            // What a write from the guest's own memory has is not to be written to.
+            let access = match queue.open.iter().find(is_read).is_some_and(is_own) {
+                true => {
+                    assert!(host.map(GUEST, &[gref], Access::ReadWrite).is_err());
+                    Access::ReadOnly
+                }
+                false => Access::ReadWrite,
+            };
+            let map = host.map(GUEST, &[gref], access).expect("a page in flight is granted");
             self.held.push((Some(gref), map));
         }
         // It writes into any page that it holds, except where a request's bytes are compared.
         let open: BTreeSet<u32> = self.queues.iter().flat_map(|q| &q.open).flat_map(Open::pages).collect();
         if open.is_empty() {
-            self.held.iter().for_each(|(_, map)| assert!(map.copy_in(0, &[tape.u8(); PAGE_SIZE])));
+            let to = self.held.iter().filter(|(_, map)| map.is_writable());
+            to.for_each(|(_, map)| assert!(map.copy_in(0, &[tape.u8(); PAGE_SIZE])));
         }
     }
 
@@ -492,6 +581,10 @@ impl Game {
         // A back that allows fewer pages for rings each time gets half of them each time.
         let most = queues as usize * (2 * rings + pages);
         let counts = self.rig.xen.counts();
+        let waiting = self.queues.iter().flat_map(|q| &q.waiting).map(|(open, _)| open);
+        let open = self.queues.iter().flat_map(|q| &q.open).chain(waiting);
+        let own = open.filter(|open| self.own.contains_key(&open.tag)).map(|open| open.data.len());
+        let most = most + own.sum::<usize>() + self.held.len();
         assert!(counts.grants <= most, "{} grants, and {most} are all of one connection", counts.grants);
         assert!(self.front.nr_queues() <= queues as usize);
         let names: Vec<String> = self.front_bus.own.borrow().keys().cloned().collect();
@@ -509,8 +602,11 @@ impl Game {
             self.front.step(&self.rig.guest, &mut self.front_bus).expect("a back that is closed");
         }
         assert!(self.front.is_closed(), "{:?}", self.front.state());
-        let Self { rig, front, .. } = self;
+        let Self { rig, mut front, .. } = self;
+        assert!(front.is_memory_free());
+        let memory = front.use_memory(None).expect("it was given");
         drop(front);
+        assert!(rig.guest.release(memory).is_ok());
         rig.assert_empty();
     }
 }

@@ -8,7 +8,8 @@
 //! RX: frames arrive with exactly the bytes that stand where the answers say, which differ from
 //! slot to slot and from time to time, errors are counted, and a fault is reported if and only if
 //! there is one. TX: each request describes the frame that was sent, an id is in flight once, and
-//! no page that the back holds is used for another frame. Frames that are received by reference
+//! no page that the back holds is used for another frame; nor is one of the guest's own, which the
+//! back was asked to map. Frames that are received by reference
 //! stay as they came until their tokens are back: no page of theirs is posted, and a fault leaves
 //! none lent. Or a hook is asked of them: each is then where it said and as it left it, and a
 //! buffer that is sent on is neither posted nor sent on again before its answer. At the end, fault
@@ -16,6 +17,7 @@
 
 use crate::guest_pages::{bytes_of, granted};
 use crate::lent_pages::LentPages;
+use crate::own_frames::OwnFrames;
 use crate::raw_ring::RawRing;
 use crate::rig::{GUEST, HOST, Rig, SLOTS, Way, release_front};
 use crate::tape::{self, Tape};
@@ -46,6 +48,8 @@ use std::collections::BTreeMap;
 const OPS: usize = 200;
 /// The operation of a hook; the others are what is left of a division by 16.
 const HOOKED: u8 = 0xFF;
+/// One with frames in pages of the guest's own.
+const OWN: u8 = 0xFE;
 /// Answers of one frame, and its extra infos, at most: more is no one's honest frame.
 const CHAIN: usize = 32;
 
@@ -80,6 +84,7 @@ struct Game {
     diverted: Diverted,
     actions: HookStats,
     lends: LentPages,
+    own: OwnFrames,
 }
 
 /// What a hook was asked, and said.
@@ -146,11 +151,9 @@ impl Game {
             area.set_rx_heads(how & 16 != 0);
         }
         let sends_on = more > 0 && tx_area.is_some() && rx_area.is_some();
+        let tx_chain = FrontChain::new(tx_area, rig.ordinary(tx_way, Access::ReadOnly, granting));
+        let mut tx = TxFront::new(FrontRing::starting_at(tx_mem, start), tx_chain);
         let mut game = Self {
-            tx: TxFront::new(
-                FrontRing::starting_at(tx_mem, start),
-                FrontChain::new(tx_area, rig.ordinary(tx_way, Access::ReadOnly, granting)),
-            ),
             rx: RxFront::new(FrontRing::starting_at(rx_mem, start), FrontChain::new(rx_area, rx_pages), 1),
             tx_ring: RawRing::new(tx_back, start),
             rx_ring: RawRing::new(rx_back, start),
@@ -171,6 +174,8 @@ impl Game {
             diverted: Diverted::new(),
             actions: HookStats::default(),
             lends: LentPages::new(&rig),
+            own: OwnFrames::new(&rig, &mut tx),
+            tx,
             rig,
         };
         if sends_on {
@@ -188,6 +193,14 @@ impl Game {
         if op == HOOKED {
             return self.hooked(tape);
         }
+        if op == OWN {
+            let tx = (&mut self.tx, &self.chans[0]);
+            let sent = self.own.play(&self.rig, tx, &self.in_flight, tape);
+            sent.iter().for_each(|(frame, offload)| self.frame_sent(frame, *offload));
+            assert_eq!(self.tx_ring.mem.load(Word::ReqProd), self.tx_seen, "requests beyond the frames");
+            self.own.check(&self.tx, &self.in_flight);
+            return Ok(());
+        }
         match op % 16 {
             0 => self.send(tape),
             1 => self.answer_tx_in_order(1 + tape.below(64)),
@@ -202,6 +215,7 @@ impl Game {
             5 => {
                 let n = self.held.len();
                 self.lends.held.pop();
+                self.own.held.pop();
                 if n > 0 {
                     self.held.remove(tape.below(n.min(256)));
                 }
@@ -382,6 +396,7 @@ impl Game {
             && let Ok(map) = self.rig.host.map(GUEST, &[GrantRef(req.gref)], Access::ReadOnly)
         {
             match self.lends.out.contains_key(&req.id) {
+                _ if self.own.names(req.gref) => self.own.held.push(map),
                 true => self.lends.held.push(map),
                 false => self.held.push((req.id, false, map)),
             }
@@ -416,6 +431,7 @@ impl Game {
             self.rx.give_back(buffer);
         }
         self.lends.answered(&self.rig, &mut self.tx);
+        self.own.check(&self.tx, &self.in_flight);
         assert_eq!(
             self.rx.buffers().away() as usize,
             self.on_tx.len(),
@@ -771,9 +787,10 @@ impl Game {
 
     fn close(mut self) {
         self.release(usize::MAX);
-        let Self { rig, tx, rx, tx_ring, rx_ring, chans, held, rx_pages, lends, .. } = self;
+        let Self { rig, mut tx, rx, tx_ring, rx_ring, chans, held, rx_pages, lends, own, .. } = self;
         drop((held, rx_pages, tx_ring, rx_ring, chans));
         lends.close(&rig);
+        own.close(&rig, &mut tx);
         release_front(&rig.guest, tx.into_parts());
         release_front(&rig.guest, rx.into_parts());
         rig.assert_empty();

@@ -14,6 +14,7 @@ mod blk_model;
 mod blk_ring;
 mod guest_pages;
 mod lent_pages;
+mod own_frames;
 mod raw_ring;
 #[path = "../../crates/pregrant/tests/rig/mod.rs"]
 mod rig;

@@ -21,9 +21,9 @@ use pregrant::net::path::PathName;
 use pregrant::net::path::foreign;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
-use pregrant::platform::Events;
 use pregrant::platform::local::{LocalChan, LocalDomain, Pages};
-use pregrant::port::{Arena, Offload};
+use pregrant::platform::{Events, GrantPool, GrantTable};
+use pregrant::port::{Arena, FrameDesc, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::staging::StagingEntry;
 use pregrant::xenbus::bus::StoreBus;
@@ -39,6 +39,8 @@ const OPS: usize = 120;
 const PAGES: usize = 16;
 /// Channels that it offers.
 const CHANNELS: usize = 4;
+/// Pages of the guest's own, to send from.
+const OWN_PAGES: usize = 8;
 
 /// Keys that either end reads, and some that it does not.
 const KEYS: [&str; 45] = [
@@ -377,6 +379,8 @@ fn hostile_back(tape: &mut Tape<'_>) {
     };
     let reconnect = tape.below(2) == 0;
     let mut vif = FrontVif::<LocalDomain>::new(HOST, config, reconnect);
+    let memory = GrantTable::pages(&rig.guest, OWN_PAGES).expect("the guest's pages");
+    assert!(vif.use_memory(memory, OWN_PAGES).is_ok());
     let mut arena = Arena::new();
     let numbers = [0, 1, 2, 4, 128, 256, 65535, u32::MAX];
     for op in 0..OPS {
@@ -402,6 +406,12 @@ fn hostile_back(tape: &mut Tape<'_>) {
                     arena.clear();
                     assert!(arena.push(&[7; 300], Offload::default()));
                     failed |= vif.queue_mut(i).unwrap().send(&rig.guest, &arena.burst()).is_err();
+                    // Of the guest's own, while no request names the page.
+                    let page = op % OWN_PAGES;
+                    let at = (page * PAGE_SIZE) as u32;
+                    let own = FrameDesc { at, len: 300, offload: Offload::default() };
+                    failed |= !vif.is_held(page) && vif.send_own(&rig.guest, i, &[own]).is_err();
+                    failed |= vif.turn(&rig.guest).is_err();
                     arena.clear();
                     failed |= vif.queue_mut(i).unwrap().recv(&rig.guest, &mut arena, 1).is_err();
                     failed |= vif.queue_mut(i).unwrap().reclaim(&rig.guest, 1).is_err();
@@ -433,7 +443,7 @@ fn hostile_back(tape: &mut Tape<'_>) {
         // of connections without.
         let named = 2 * slots + config.spare_rx_pages as usize;
         // And a list page of lent ones.
-        let most = times * 2 * (tx + rx + data_ring + named + 1) + 4;
+        let most = times * 2 * (tx + rx + data_ring + named + 1) + 2 * OWN_PAGES + 4;
         let grants = rig.xen.counts().grants;
         assert!(grants <= most, "memory without bound: {grants} grants, at most {most} expected");
     }
@@ -442,6 +452,8 @@ fn hostile_back(tape: &mut Tape<'_>) {
     store.write("state", b"6");
     assert!(vif.step(&rig.guest, &mut store.bus()).is_ok());
     assert!(vif.is_closed(), "{:?}", vif.state());
+    let memory = vif.take_memory(&rig.guest).expect("no grant stands");
+    assert!(rig.guest.release(memory).is_ok());
     drop(vif);
     rig.assert_empty();
 }

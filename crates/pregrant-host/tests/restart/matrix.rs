@@ -21,7 +21,7 @@ use crate::pairs::{self, Dice};
 use crate::traffic::Traffic;
 use crate::world::{Back, Counts, Word, World};
 use pregrant::PAGE_SIZE;
-use pregrant::net::front::FrontConfig;
+use pregrant::net::front::{FrontConfig, GrefCache};
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::BURST_FRAMES;
@@ -96,6 +96,7 @@ const WAYS: &[Way] = &[
     Way { name: "map", back: "map", front: |c| c, by: |len| [mapped(len), By::Copy] },
     Way { name: "persistent", back: "copy", front: |c| FrontConfig { persistent: true, ..c }, by: |_| [By::Persistent; 2] },
     Way { name: "gref-mapping", back: "copy", front: |c| FrontConfig { gref_mapping: true, ..c }, by: |_| [By::GrefMapping; 2] },
+    Way { name: OWN_PAGES, back: "copy", front: |c| FrontConfig { gref_mapping: true, ..c }, by: |_| [By::GrefMapping; 2] },
     Way { name: "staging 65535", back: "copy", front: |c| staging(c, 65535), by: |_| [By::Staging; 2] },
     Way { name: "staging, 700 buffers", back: "copy", front: pooled, by: |len| [within(len, 2048, By::Copy); 2] },
     Way { name: "staging 256", back: "copy", front: |c| staging(c, 256), by: |len| [within(len, 256, By::Copy); 2] },
@@ -108,6 +109,10 @@ const WAYS: &[Way] = &[
     Way { name: "zerocopy", back: "copy", front: |c| sending_on(c, 2048), by: |len| [within(len, 2048, By::Copy); 2] },
     Way { name: "zerocopy 65535", back: "copy", front: |c| sending_on(c, 65535), by: |_| [By::Staging; 2] },
 ];
+/// The one whose frames are sent from pages of the guest's own, which the back has after a while.
+const OWN_PAGES: &str = "own pages";
+/// So many frames have room there.
+const OWN_PLACES: usize = 8;
 /// Those whose guest sends on what comes.
 const ZEROCOPY: &str = "zerocopy";
 /// The one whose frames are in pages that go with their back.
@@ -281,7 +286,9 @@ impl<'a> Stage<'a> {
     }
 
     fn front(&self, numbers: std::ops::Range<u64>) -> Traffic {
-        let mut traffic = Traffic::new(self.world.guest(), self.cell.config(), true, numbers);
+        let (guest, config) = (self.world.guest(), self.cell.config());
+        let places = if self.cell.way.name == OWN_PAGES { OWN_PLACES } else { 0 };
+        let mut traffic = Traffic::with_own_pages(guest, config, true, numbers, (places, self.cell.len));
         traffic.size = Some(self.cell.len);
         traffic.sends_on = self.cell.sends_on();
         traffic
@@ -332,6 +339,12 @@ fn in_flight(traffic: &Traffic) -> u64 {
     (0..vif.nr_queues()).map(|i| u64::from(vif.in_flight(i))).sum()
 }
 
+/// Which pages of the guest's own the back has.
+fn caches(traffic: &Traffic) -> impl Iterator<Item = &GrefCache> {
+    let vif = traffic.front.vif();
+    (0..vif.nr_queues()).filter_map(|i| vif.queue(i)?.tx().cache())
+}
+
 fn play(cell: &Cell, dice: &mut Dice) {
     let queues = u64::from(cell.queues);
     // Enough for a batch to die in; and for the pages of all ids to come twice, where it matters
@@ -344,6 +357,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
         .then(|| format!("{}:{}", POINTS[dice.below(POINTS.len())], 1 + dice.below(10)));
     let dies_at = dice.below(first as usize) as u64;
     let crashes = crash.is_some();
+    let [sends, receives] = cell.taken();
     let mut stage = Stage::new(cell, crash);
     let mut traffic = stage.front(0..first);
     stage.ready(&mut traffic);
@@ -389,9 +403,16 @@ fn play(cell: &Cell, dice: &mut Dice) {
         stage.step(&mut traffic, true);
     }
     stage.ready(&mut traffic);
+    // A guest that was there all the time has sent frames of pages that the back is asked to map.
+    let by_reference =
+        cell.way.name == OWN_PAGES && sends && [End::Neither, End::BackIsKilled].contains(&cell.end);
+    while by_reference && caches(&traffic).any(|cache| cache.stats().misses > 0 && cache.added() == 0) {
+        stage.step(&mut traffic, false);
+    }
+    let hits = |traffic: &Traffic| caches(traffic).map(|cache| cache.stats().hits).sum::<u64>();
+    let before = hits(&traffic);
     traffic.numbers.end = if cell.sends_on() { traffic.numbers.end } else { total };
     stage.world.log.set(Word::Limit, total as u32);
-    let [sends, receives] = cell.taken();
     loop {
         let log = &stage.world.log;
         let sent = stage.made(&traffic) == total && (!sends || log.account(first..total).0 == 0);
@@ -401,6 +422,7 @@ fn play(cell: &Cell, dice: &mut Dice) {
         }
         stage.step(&mut traffic, true);
     }
+    assert!(!by_reference || hits(&traffic) > before, "no frame went from the guest's own pages");
     let mut counts = stage.counted();
     let log = &stage.world.log;
     if cell.end == End::BackIsKilled {

@@ -1,8 +1,12 @@
-//! A guest's real front with numbered frames both ways, on all of its queues.
+//! A guest's real front with numbered frames both ways, on all of its queues; from private memory,
+//! or from pages of the guest's own.
 
 use crate::frames;
-use pregrant::net::front::{Diverted, FrontConfig, HookAction, HookFrame};
-use pregrant::port::{Arena, BURST_FRAMES};
+use pregrant::PAGE_SIZE;
+use pregrant::net::front::{Diverted, FrontConfig, HeadedFrame, HookAction, HookFrame};
+use pregrant::platform::{GrantPool, Platform};
+use pregrant::port::{Arena, BURST_FRAMES, FrameDesc};
+use pregrant::shm::SharedBytes;
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::Frontend;
 use pregrant_host::loopback::Loopback;
@@ -25,18 +29,40 @@ pub struct Traffic {
     pub size: Option<usize>,
     /// It makes no frames: those that come are sent on, as their hook says.
     pub sends_on: bool,
+    /// Frames that the guest's own memory has room for, each in pages of its own; 0: there is none.
+    own_places: usize,
+    /// The next of them.
+    place: usize,
     /// How long a step sleeps at most: its owner has other things to do. None: until it is woken.
     pub sleep_most: Option<Duration>,
 }
 
 impl Traffic {
     pub fn new(
-        (platform, xs): (Loopback, Client<UnixTransport>),
+        guest: (Loopback, Client<UnixTransport>),
         config: FrontConfig,
         reconnect: bool,
         numbers: Range<u64>,
     ) -> Self {
-        let front = Frontend::new(platform, xs, 0, config, reconnect).unwrap();
+        Self::with_own_pages(guest, config, reconnect, numbers, (0, 0))
+    }
+
+    /// The same, with memory of the guest's own for so many frames of this length, from which they
+    /// are sent.
+    pub fn with_own_pages(
+        (platform, xs): (Loopback, Client<UnixTransport>),
+        config: FrontConfig,
+        reconnect: bool,
+        numbers: Range<u64>,
+        (own_places, len): (usize, usize),
+    ) -> Self {
+        let mut front = Frontend::new(platform, xs, 0, config, reconnect).unwrap();
+        if own_places > 0 {
+            let (platform, vif) = front.driver();
+            let pages = own_places * frames::slots(len);
+            let memory = platform.grants().per_frame().unwrap().pages(pages).unwrap();
+            assert!(vif.use_memory(memory, pages).is_ok());
+        }
         let next = vec![0; config.queues as usize];
         let mut traffic = Self {
             front,
@@ -47,6 +73,8 @@ impl Traffic {
             diverted: Diverted::new(),
             size: None,
             sends_on: false,
+            own_places,
+            place: 0,
             sleep_most: Some(Duration::from_millis(1)),
         };
         assert!(traffic.front.connect(Duration::from_secs(60)).unwrap());
@@ -76,6 +104,53 @@ impl Traffic {
     }
 
     fn send_and_receive(&mut self, i: usize, send: bool) -> bool {
+        let sent = if self.own_places > 0 && send { self.send_own(i) } else { self.send(i, send) };
+        self.numbers.start += sent as u64;
+        let mut moved = sent > 0 || self.front.reclaim(i, 1).unwrap() > 0;
+        self.burst.clear();
+        moved |= self.front.recv(i, &mut self.burst, 1).unwrap() > 0;
+        for (frame, offload) in self.burst.burst().iter() {
+            note(i, frames::check(frame, offload).unwrap(), &mut self.next, &mut self.came);
+        }
+        moved
+    }
+
+    /// From places that no request names; each second burst with heads from elsewhere.
+    fn send_own(&mut self, i: usize) -> usize {
+        const HEAD: usize = 14;
+        let len = self.size.expect("frames of one length");
+        let (platform, vif) = self.front.driver();
+        let (pages, mut made) = (frames::slots(len), Vec::new());
+        for seq in self.numbers.clone().take(self.own_places.min(8)) {
+            let first = (self.place + made.len()) % self.own_places * pages;
+            if (first..first + pages).any(|page| vif.is_held(page)) {
+                break;
+            }
+            let (frame, offload) = frames::make(seq, len);
+            assert!(vif.memory().unwrap().copy_in(first * PAGE_SIZE, &frame));
+            made.push((frame, FrameDesc { at: (first * PAGE_SIZE) as u32, len: len as u32, offload }));
+        }
+        let sent = if self.numbers.start % 16 < 8 {
+            let whole: Vec<_> = made.iter().map(|(_, desc)| *desc).collect();
+            vif.send_own(platform, i, &whole)
+        } else {
+            let behind = |desc: &FrameDesc| FrameDesc {
+                at: desc.at + HEAD as u32,
+                len: desc.len - HEAD as u32,
+                ..*desc
+            };
+            let headed: Vec<_> = made
+                .iter()
+                .map(|(frame, desc)| HeadedFrame { head: &frame[..HEAD], payload: behind(desc) })
+                .collect();
+            vif.send_headed(platform, i, &headed)
+        };
+        let sent = sent.unwrap();
+        self.place = (self.place + sent) % self.own_places;
+        sent
+    }
+
+    fn send(&mut self, i: usize, send: bool) -> usize {
         self.burst.clear();
         let from = self.numbers.start;
         for seq in (from..self.numbers.end).take(if send { 8 } else { 0 }) {
@@ -86,15 +161,7 @@ impl Traffic {
                 frames::make(seq, self.size.unwrap_or(if seq % 7 == 0 { 5000 } else { 200 }));
             assert!(self.burst.push(&frame, offload));
         }
-        let sent = self.front.send(i, &self.burst.burst()).unwrap();
-        self.numbers.start += sent as u64;
-        let mut moved = sent > 0 || self.front.reclaim(i, 1).unwrap() > 0;
-        self.burst.clear();
-        moved |= self.front.recv(i, &mut self.burst, 1).unwrap() > 0;
-        for (frame, offload) in self.burst.burst().iter() {
-            note(i, frames::check(frame, offload).unwrap(), &mut self.next, &mut self.came);
-        }
-        moved
+        self.front.send(i, &self.burst.burst()).unwrap()
     }
 
     fn send_on(&mut self, i: usize) -> bool {
