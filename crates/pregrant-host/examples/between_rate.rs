@@ -130,7 +130,7 @@ fn main() {
         println!("{len} bytes: {} frames, lent {:.2}", rate.frames, rate.lent);
         return;
     }
-    for len in [1500, 3000, 4096, 9000, 20_000, MAX_FRAME] {
+    for len in [1500, 3000, 4096, 9000, 16_000, 20_000, MAX_FRAME] {
         let pairs: Vec<_> = (0..repeats)
             .map(|_| [MAX_FRAME as u32, above].map(|above| measure(len, above, threads, None)))
             .collect();
