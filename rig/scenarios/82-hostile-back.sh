@@ -2,9 +2,13 @@
 # seconds: 900
 # module: yes
 . /rig/module.sh
-# lines: of the guest's log. faults: those that complain, beyond what each new back is, has and keeps.
-lines() { ask one "dmesg | grep -c ."; }
-faults() { ask one "dmesg | grep -E 'pregrant|vif|g\\.e\\.' | grep -cvE 'connected: |the back (is gone|keeps|has no|does not)|were asked for|renamed|carrier|link'; true"; }
+# FROM: the first case that is played, by its number.
+FROM=${FROM:-1}
+# seen: in LINES those of the guest's log, in FAULTS those that complain, beyond what each new back is, has and keeps.
+seen() {
+	ask one "echo \$(dmesg | grep -c .) \$(dmesg | grep -E 'pregrant|vif|g\\.e\\.' | grep -cvE 'connected: |the back (is gone|keeps|has no|does not)|were asked for|renamed|carrier|link')"
+	LINES=${ANSWER% *} FAULTS=${ANSWER#* }
+}
 bridge
 netback
 front_guest one 2 "vif=$(vif_line 2), $(vif_line 3)"
@@ -18,16 +22,14 @@ echo "vif-$id-0" > /sys/bus/xen-backend/drivers/vif/unbind || fail "netback keep
 ask one "(while :; do ip link set eth0 up; ip addr add 10.9.0.2/24 dev eth0; ip neigh replace 10.9.0.1 lladdr 00:16:3e:00:00:ff dev eth0; ping -q -c 20 -i 0.05 -W 1 10.9.0.1 || sleep 0.1; done) > /dev/null 2>&1 & echo \$! > /tmp/sender" || fail "nothing sends: $ANSWER"
 ping -q -i 0.2 -W 5 10.9.1.2 > /run/ping & _ping=$!
 rm -f /run/cases
-for _case in $(hostile_back); do
-	lines; _lines=$ANSWER
-	faults; _faults=$ANSWER
+for _case in $(hostile_back | tail -n +"$FROM"); do
+	seen; _lines=$LINES _faults=$FAULTS
 	hostile_back "$id" "$_case" > /run/case 2>&1 || { cat /run/case; ask one "dmesg | tail -n 20"; fail "$_case: $(tail -n 1 /run/case)"; }
 	cat /run/case >> /run/cases
-	lines
-	[ $((ANSWER - _lines)) -le 8 ] || fail "$_case: $((ANSWER - _lines)) lines in the guest's log"
+	seen
+	[ $((LINES - _lines)) -le 8 ] || fail "$_case: $((LINES - _lines)) lines in the guest's log"
 	_wanted=0; grep -qE "front=(closed|refuses)" /run/case && _wanted=1
-	faults
-	[ $((ANSWER - _faults)) = $_wanted ] || { ask one "dmesg | tail -n 20"; fail "$_case: the guest's log has $((ANSWER - _faults)) lines about it, not $_wanted"; }
+	[ $((FAULTS - _faults)) = $_wanted ] || { ask one "dmesg | tail -n 20"; fail "$_case: the guest's log has $((FAULTS - _faults)) lines about it, not $_wanted"; }
 	ask one "! dmesg | grep -E 'WARNING|BUG|Oops|Call Trace'" || fail "$_case: the guest's kernel: $ANSWER"
 	! grep -q front=closed /run/case || says "$_case" "none: the back broke protocol"
 	# One that broke the protocol is served again only once the device is bound again.
