@@ -30,7 +30,7 @@ kernel=$(ls /lib/modules | sort -V | tail -n 1)
 alias=xen:vif
 first() { modprobe --show-depends -S "$kernel" $alias 2>&1 | sed -n 's,.*/\([^/ ]*\)\.ko.*,\1,p' | tr - _ | head -n 1; }
 in_initrd() { lsinitramfs "/boot/initrd.img-$kernel" | grep -c "/$1\.ko" || true; }
-loaded() { rm -rf /tmp/initrd && unmkinitramfs "/boot/initrd.img-$kernel" /tmp/initrd && find /tmp/initrd -path '*conf/modules' -exec grep -hE 'netfront|pregrant' {} + | tr - _; }
+loaded() { rm -rf /tmp/initrd && unmkinitramfs "/boot/initrd.img-$kernel" /tmp/initrd && find /tmp/initrd -path '*conf/modules' -exec grep -hE 'netfront|pregrant' {} + | tr - _ | tr -d ' '; }
 there() { modinfo -k "$kernel" pregrant > /dev/null 2>&1 && echo there || echo none; }
 # is WHAT WANTED FOUND
 is() { [ "$2" = "$3" ] || { echo "package: $1: $3, not $2"; exit 1; }; }
