@@ -28,7 +28,7 @@ const TARGET_SUBCOMMAND: [&str; 2] = ["bench", "limit-target"];
 #[command(mut_arg("seconds", |a| a.value_parser(seconds)))]
 #[command(
     after_help = "Examples:\n  pregrant bench limit\n  pregrant bench limit --seconds 1 --json limit.jsonl\n  \
-    pregrant bench limit --pool 256,512,1024,2048,4096,8192\n\n\
+    pregrant bench limit --pool 256,512,1024,2048,4096,8192\n  pregrant bench limit --pool 2048 --work 0,16,32,64\n\n\
     The first row is the headline: 64-byte frames in slots 256 bytes apart, one line handed per frame.\n\
     Run it on an idle machine; results from a loaded machine are meaningless."
 )]
@@ -42,6 +42,10 @@ pub struct LimitArgs {
     /// powers of two
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [256u32, 2048, 8192], value_parser = buffers)]
     pub pool: Vec<u32>,
+    /// Dependent multiplications of each end for a frame of a pool, in a pass before a batch's copies:
+    /// what a driver's own work costs that does not overlap with them
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0u32], value_parser = clap::value_parser!(u32).range(..=i64::from(pool::WORK_MAX)))]
+    pub work: Vec<u32>,
     #[command(flatten)]
     pub output: Output,
 }
@@ -64,7 +68,7 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Row {
     Lines { stride: usize, copies: Copies },
-    Pool { size: usize, buffers: u32 },
+    Pool { size: usize, buffers: u32, work: u32 },
     Memory { size: usize },
     Remote { size: usize },
     Wake,
@@ -91,11 +95,13 @@ const ROWS: [Row; 14] = [
 /// Sizes of frames handed over by a pool.
 const POOLED: [usize; 3] = [64, 256, 1500];
 
-/// All rows, with pools of so many buffers.
-fn rows(pools: &[u32]) -> Vec<Row> {
+/// All rows, with pools of so many buffers, and so much work beside.
+fn rows(pools: &[u32], works: &[u32]) -> Vec<Row> {
     let lines = |row: &&Row| matches!(row, Row::Lines { .. });
-    let pooled =
-        POOLED.iter().flat_map(|&size| pools.iter().map(move |&buffers| Row::Pool { size, buffers }));
+    let pooled = POOLED.iter().flat_map(|&size| {
+        let of = move |&buffers| works.iter().map(move |&work| Row::Pool { size, buffers, work });
+        pools.iter().flat_map(of)
+    });
     let (before, behind) = (ROWS.iter().filter(lines), ROWS.iter().filter(|row| !lines(row)));
     before.copied().chain(pooled).chain(behind.copied()).collect()
 }
@@ -110,7 +116,7 @@ impl Row {
         let sized = |path, size, burst, stride, copies| Record {
             burst,
             platform: "host".into(),
-            of: Of::Limit(Limit { stride, copies, pool: None }),
+            of: Of::Limit(Limit { stride, copies, pool: None, work: None }),
             ..Record::new("limit", path, "tx", size as u64)
         };
         let host = |path, size, burst, copies| sized(path, size, burst, None, copies);
@@ -122,9 +128,14 @@ impl Row {
                 };
                 sized(path, lines::LINE, burst, Some(stride as u64), times)
             }
-            Row::Pool { size, buffers } => {
+            Row::Pool { size, buffers, work } => {
                 let stride = Some(pool::stride(size) as u64);
-                let of = Of::Limit(Limit { stride, copies: 2, pool: Some(buffers) });
+                let of = Of::Limit(Limit {
+                    stride,
+                    copies: 2,
+                    pool: Some(buffers),
+                    work: (work > 0).then_some(work),
+                });
                 Record { of, ..host("pool", size, burst, 2) }
             }
             Row::Memory { size } => host("memcpy", size, 1, 1),
@@ -147,7 +158,7 @@ impl Row {
     ) -> io::Result<Measured> {
         match self {
             Row::Lines { stride, copies } => lines::hand_over(cores, stride, burst, copies, run_for),
-            Row::Pool { size, buffers } => pool::frames(cores, size, buffers, burst, run_for),
+            Row::Pool { size, buffers, work } => pool::frames(cores, size, buffers, work, burst, run_for),
             Row::Memory { size } => memory::copy(cores[1], size, run_for),
             Row::Remote { size } => match target {
                 Some(target) => target.read(cores[1], size, run_for),
@@ -184,7 +195,8 @@ pub fn measure(args: &LimitArgs, run: &mut Run) -> Result<()> {
     let mut target = target.inspect_err(|e| notes.push(format!("process_vm_readv is left out: {e}"))).ok();
 
     let run_for = Duration::from_secs_f64(seconds);
-    let mut rows: Vec<_> = rows(&args.pool).into_iter().map(|row| (row, Repeats::default())).collect();
+    let mut rows: Vec<_> =
+        rows(&args.pool, &args.work).into_iter().map(|row| (row, Repeats::default())).collect();
     let mut failed = vec![false; rows.len()];
     for repeat in 1..=repeats {
         run.progress.show(format_args!("bench limit: repeat {repeat} of {repeats}"));
@@ -295,7 +307,7 @@ mod tests {
     fn the_headline_is_the_first_row_and_unmistakable() {
         let headline = ROWS[0].record(32);
         assert_eq!((headline.path.as_str(), headline.size_bytes), ("lines", 64));
-        let lines = Some(&Limit { stride: Some(256), copies: 0, pool: None });
+        let lines = Some(&Limit { stride: Some(256), copies: 0, pool: None, work: None });
         assert_eq!(headline.of.limit(), lines);
         let same = ROWS.iter().filter(|r| {
             let r = r.record(32);
@@ -308,8 +320,10 @@ mod tests {
     fn the_table_fits_a_terminal_and_leaves_out_what_was_not_measured() {
         let rates = [123_456_789.0, 1.0, 987_654_321.0];
         let of = |row: Row| rates.map(|frames_per_s| Record { frames_per_s, ..row.record(1) });
-        let mut rows: Vec<_> =
-            super::rows(&[256, 32768]).into_iter().map(|row| (row, Repeats(of(row).into()))).collect();
+        let mut rows: Vec<_> = super::rows(&[256, 32768], &[0, 4096])
+            .into_iter()
+            .map(|row| (row, Repeats(of(row).into())))
+            .collect();
         let text = table(&rows).to_string();
         assert!(text.lines().all(|line| width(line) <= 100), "{text}");
         rows.last_mut().unwrap().1.0.clear();

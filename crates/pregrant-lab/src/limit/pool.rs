@@ -11,8 +11,12 @@
 //! from the other's. Of a pool that these caches cannot hold it comes from the one that both share,
 //! which is faster. Invariant: a buffer is the taker's from the store of `prod` behind its id until
 //! the store of `cons`. The taker checks numbers; a frame out of order ends the run.
+//!
+//! A driver reads and checks a batch's requests before it copies: `work` dependent multiplications
+//! a frame, at each end, stand for that.
 
 use std::collections::VecDeque;
+use std::hint::black_box;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -26,6 +30,10 @@ use crate::cpu_time;
 
 /// Buffers of a pool at most.
 pub const BUFFERS_MAX: u32 = 32768;
+/// Multiplications a frame at most.
+pub const WORK_MAX: u32 = 4096;
+/// An odd factor: products never become 0.
+const MIXES: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Private buffers of each end.
 const PRIVATE: usize = 128;
 
@@ -41,6 +49,7 @@ struct Pool {
     ids: Box<[AtomicU32]>,
     buffers: Slots,
     size: usize,
+    work: u32,
 }
 
 impl Pool {
@@ -56,6 +65,17 @@ impl Pool {
 
     fn id(&self, index: u32) -> &AtomicU32 {
         &self.ids[(index & (SLOTS - 1)) as usize]
+    }
+
+    /// What an end does for a batch before it copies.
+    #[inline(always)]
+    fn work(&self, batch: u32) {
+        let mut product = black_box(MIXES);
+        for _ in 0..batch * self.work {
+            // The compiler makes no one of two: a product of products it would.
+            product = product.wrapping_mul(MIXES).rotate_left(29);
+        }
+        black_box(product);
     }
 
     /// Writes batches until asked to stop; ends with everything published. Returns its CPU time.
@@ -75,6 +95,7 @@ impl Pool {
                     return cpu_time::of_this_thread() - before;
                 }
             }
+            self.work(batch);
             for &id in free.iter().take(batch as usize) {
                 (0..self.size).step_by(LINE).for_each(|at| prefetchw(self.at(id).wrapping_add(at)));
             }
@@ -105,6 +126,7 @@ impl Pool {
                 continue;
             }
             let batch = prod.wrapping_sub(cons).min(MAX_BATCH);
+            self.work(batch);
             for index in (0..batch).map(|i| cons.wrapping_add(i)) {
                 let id = self.id(index).load(Ordering::Relaxed);
                 let own = private_at(&mut private, number, self.size);
@@ -135,21 +157,22 @@ fn private_at(all: &mut [u8], number: u64, size: usize) -> &mut [u8] {
 }
 
 /// Hands frames of `size` bytes over from `cores[0]` to `cores[1]`, by so many buffers (a power of
-/// two), `batch` at a time.
+/// two), `batch` at a time. Each end does `work` for a frame besides.
 pub fn frames(
     cores: [usize; 2],
     size: usize,
     buffers: u32,
+    work: u32,
     batch: u32,
     run_for: Duration,
 ) -> io::Result<Measured> {
-    let fits = (8..=2048).contains(&size) && (1..=MAX_BATCH).contains(&batch);
+    let fits = (8..=2048).contains(&size) && (1..=MAX_BATCH).contains(&batch) && work <= WORK_MAX;
     if !fits || !(SLOTS..=BUFFERS_MAX).contains(&buffers) || !buffers.is_power_of_two() {
-        let what = format!("frames of {size} bytes by {buffers} buffers, batches of {batch}");
+        let what = format!("frames of {size} bytes by {buffers} buffers, work of {work}, batches of {batch}");
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "{what}: use 8 to 2048, a power of two from {SLOTS} to {BUFFERS_MAX}, and 1 to {MAX_BATCH}"
+                "{what}: use 8 to 2048, a power of two from {SLOTS} to {BUFFERS_MAX}, at most {WORK_MAX}, and 1 to {MAX_BATCH}"
             ),
         ));
     }
@@ -160,6 +183,7 @@ pub fn frames(
         ids: (0..SLOTS).map(AtomicU32::new).collect(),
         buffers: Slots::new(stride(size), buffers)?,
         size,
+        work,
     };
     on_both(cores, || pool.give(batch), || pool.take(run_for))
 }
@@ -175,8 +199,8 @@ mod tests {
         // One core serves both threads by turns, slowly: the rules are the same.
         let pair = [cores[0], *cores.get(1).unwrap_or(&cores[0])];
         for size in [8, 64, 256, 1500, 2048] {
-            for buffers in [SLOTS, 2048] {
-                let m = frames(pair, size, buffers, 32, Duration::from_millis(10)).unwrap();
+            for (buffers, work) in [(SLOTS, 0), (2048, 32)] {
+                let m = frames(pair, size, buffers, work, 32, Duration::from_millis(10)).unwrap();
                 assert!(m.frames > 0 && m.seconds >= 0.01, "{m:?}");
             }
         }
@@ -185,9 +209,16 @@ mod tests {
     #[test]
     fn impossible_arguments_are_refused() {
         let core = cores().unwrap()[0];
-        for (size, buffers, batch) in [(7, 256, 1), (2049, 256, 1), (64, 128, 1), (64, 300, 1), (64, 256, 65)]
-        {
-            let error = frames([core, core], size, buffers, batch, Duration::ZERO).unwrap_err();
+        let bad = [
+            (7, 256, 0, 1),
+            (2049, 256, 0, 1),
+            (64, 128, 0, 1),
+            (64, 300, 0, 1),
+            (64, 256, 4097, 1),
+            (64, 256, 0, 65),
+        ];
+        for (size, buffers, work, batch) in bad {
+            let error = frames([core, core], size, buffers, work, batch, Duration::ZERO).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         }
     }

@@ -92,6 +92,8 @@ kinds! {
     } {
         /// Buffers of the ring, where they are not its slots.
         pool: u32,
+        /// Multiplications of each end for a frame beside its copies, where there were any.
+        work: u32,
     }
     /// `bench neighbour`.
     neighbour: Neighbour {
@@ -237,7 +239,7 @@ mod tests {
             Of::Peers(Peers { ring_per_s: [1.0, 2.5], ours: Some(net.clone()) }),
             Of::Net(Net { set, ..net.clone() }),
             Of::Net(net),
-            Of::Limit(Limit { stride: None, copies: 1, pool: None }),
+            Of::Limit(Limit { stride: None, copies: 1, pool: None, work: None }),
             Of::Neighbour(Neighbour { offered_per_s: Some(7.0), ..Neighbour::default() }),
             Of::Fairness(Fairness { guests_frames_per_s: vec![1.0, 2.0], ..Fairness::default() }),
             Of::Scale(Scale { vifs: 8, ..Scale::default() }),

@@ -143,8 +143,12 @@ impl Record {
             "lines" => format!("lines, slots {stride} B apart"),
             "lines-copied" => format!("lines, {stride} B apart, copied in and out"),
             "pool" => {
-                let pool = self.of.limit().and_then(|limit| limit.pool).unwrap_or(0);
-                format!("frames, {pool} buffers {stride} B apart")
+                let limit = self.of.limit();
+                let pool = limit.and_then(|limit| limit.pool).unwrap_or(0);
+                match limit.and_then(|limit| limit.work) {
+                    None => format!("frames, {pool} buffers {stride} B apart"),
+                    Some(work) => format!("frames, {pool} buffers {stride} B apart, work {work}"),
+                }
             }
             "memcpy" => "memcpy in cache".into(),
             "process-vm-readv" => format!("process_vm_readv, {} pieces a call", remote::PIECES),
@@ -326,7 +330,7 @@ mod tests {
     #[test]
     fn a_limit_line_adds_stride_and_copies() {
         let record = Record {
-            of: Of::Limit(Limit { stride: Some(256), copies: 0, pool: None }),
+            of: Of::Limit(Limit { stride: Some(256), copies: 0, pool: None, work: None }),
             ..Record::new("limit", "lines", "tx", 64)
         };
         let line = serde_json::to_string(&record).unwrap();

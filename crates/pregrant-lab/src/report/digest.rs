@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
 }
 
 /// The headline of `bench limit`: single lines handed over.
-pub const LINES: Limit = Limit { stride: Some(256), copies: 0, pool: None };
+pub const LINES: Limit = Limit { stride: Some(256), copies: 0, pool: None, work: None };
 /// Bytes of the shortest frames.
 pub const SHORT: u64 = 64;
 
