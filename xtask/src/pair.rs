@@ -15,8 +15,11 @@ use serde_json::{Value, json};
 const TURNS: usize = 21;
 /// Seconds of a row where no one says.
 const SECONDS: &str = "0.05";
-/// What a row is of.
+/// What a row is of, the same for both programs.
 const NAMES: [&str; 7] = ["bench", "path", "dir", "size_bytes", "data_len", "queues", "depth"];
+/// What it is of too, as the second program says: its own arguments may have set that.
+const SECOND_NAMES: [&str; 8] =
+    ["mode", "workers", "rx", "rx_head", "staging_buffers", "medium", "pool", "work"];
 /// What is compared.
 const RATE: &str = "frames_per_s";
 
@@ -40,7 +43,8 @@ impl Plan {
             Some([first, second, "--turns", n]) => ([first, second], n.parse().ok()),
             _ => return Err(TAKES.into()),
         };
-        let turns = turns.filter(|n| *n > 0).ok_or("--turns takes a number of turns")?;
+        let turns =
+            turns.filter(|n| n % 2 == 1).ok_or("--turns takes an odd number, so that there is a median")?;
         let mut both: Vec<&str> =
             parts.next().filter(|args| args.first() == Some(&"bench")).ok_or(TAKES)?.to_vec();
         let own = parts.next().unwrap_or_default();
@@ -59,8 +63,8 @@ impl Plan {
     }
 }
 
-/// A row of one run: what it is of, and its rate.
-type Row = (Vec<Value>, f64);
+/// A row of one run: what it is of, what it is of too, and its rate.
+type Row = (Vec<Value>, Vec<Value>, f64);
 
 /// Measures, and prints a line for each row.
 pub fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
@@ -91,10 +95,13 @@ fn rows(text: &str) -> Result<Vec<Row>, String> {
     let rows: Vec<Row> = text
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter_map(|row| Some((NAMES.map(|name| row[name].clone()).to_vec(), row[RATE].as_f64()?)))
+        .filter_map(|row| {
+            let values = |names: &[&str]| names.iter().map(|name| row[*name].clone()).collect();
+            Some((values(&NAMES), values(&SECOND_NAMES), row[RATE].as_f64()?))
+        })
         .collect();
-    match rows.iter().find(|(_, rate)| *rate <= 0.0) {
-        Some((names, _)) => Err(format!("no frames came in {names:?}")),
+    match rows.iter().find(|(_, _, rate)| *rate <= 0.0) {
+        Some((names, ..)) => Err(format!("no frames came in {names:?}")),
         None if rows.is_empty() => Err(format!("no line has a {RATE}")),
         None => Ok(rows),
     }
@@ -102,16 +109,18 @@ fn rows(text: &str) -> Result<Vec<Row>, String> {
 
 /// A line for each row, as docs/results has them.
 fn lines(turns: &[[Vec<Row>; 2]]) -> Result<Vec<Value>, String> {
-    let names = |rows: &[Row]| rows.iter().map(|(names, _)| names.clone()).collect::<Vec<_>>();
-    let first = turns.first().map_or_else(Vec::new, |[rows, _]| names(rows));
+    let names = |rows: &[Row]| rows.iter().map(|(names, ..)| names.clone()).collect::<Vec<_>>();
+    let Some([_, rows]) = turns.first() else { return Ok(Vec::new()) };
+    let first = names(rows);
     if turns.iter().flatten().any(|rows| names(rows) != first) {
         return Err("the programs have different rows; measure fewer in one run".into());
     }
     let line = |row: usize| {
-        let of = |k: usize| turns.iter().map(|both| both[k][row].1).collect();
-        let ratios = turns.iter().map(|[a, b]| b[row].1 / a[row].1).collect();
+        let of = |k: usize| turns.iter().map(|both| both[k][row].2).collect();
+        let ratios = turns.iter().map(|[a, b]| b[row].2 / a[row].2).collect();
         let mut line = json!({"of": "pair"});
-        for (name, value) in NAMES.iter().zip(&first[row]).filter(|(_, value)| !value.is_null()) {
+        let (same, too) = (NAMES.iter().zip(&rows[row].0), SECOND_NAMES.iter().zip(&rows[row].1));
+        for (name, value) in same.chain(too).filter(|(_, value)| !value.is_null()) {
             line[*name] = value.clone();
         }
         let rate = |k| quartiles(of(k))[0].round();
@@ -151,6 +160,7 @@ mod tests {
             "old new",
             "old new -- demo",
             "old new --turns 0 -- bench net",
+            "old new --turns 20 -- bench net",
             "old new -- bench net --repeats 3",
             "old new -- bench net -- --json f",
             "old new -- bench net -- a -- b",
@@ -163,7 +173,7 @@ mod tests {
     fn a_line_has_the_median_of_ratios_and_not_of_rates() {
         let of = |rate: f64| {
             rows(&format!(
-                "a heading\n{{\"bench\": \"net\", \"path\": \"copy\", \"dir\": \"tx\", \"frames_per_s\": {rate}, \"lost\": 0}}\n"
+                "a heading\n{{\"bench\": \"net\", \"path\": \"copy\", \"dir\": \"tx\", \"rx\": \"copy\", \"frames_per_s\": {rate}, \"lost\": 0}}\n"
             ))
             .unwrap()
         };
@@ -171,7 +181,7 @@ mod tests {
         let line = &lines(&turns).unwrap()[0];
         assert_eq!(
             line.to_string(),
-            r#"{"bench":"net","dir":"tx","first":10.0,"of":"pair","path":"copy","ratio":[2.0,0.5,3.0],"second":5.0,"turns":3}"#
+            r#"{"bench":"net","dir":"tx","first":10.0,"of":"pair","path":"copy","ratio":[2.0,0.5,3.0],"rx":"copy","second":5.0,"turns":3}"#
         );
         assert!(lines(&[[of(1.0), Vec::new()]]).is_err());
         assert!(rows("{}").is_err() && rows(r#"{"frames_per_s": 0}"#).is_err());

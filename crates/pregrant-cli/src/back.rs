@@ -101,8 +101,8 @@ pub struct BackArgs {
     /// Lengths of staging buffers to offer, such as 256,2048; off: do not offer staging
     #[arg(long, value_name = "N,N", default_value = "64,128,256,2048,4096,65535", value_parser = staging_offer)]
     staging: Offer,
-    /// Take no frames over several slots, nor uncut segments: a guest drops what is longer than a
-    /// page
+    /// Do not offer feature-sg: a guest then sends no frame over several slots and no large TCP
+    /// segment, and drops what is longer than a page. One that sends them all the same is served
     #[arg(long)]
     no_sg: bool,
     /// Pages of each queue and direction to keep mapped after first use, for frontends with
