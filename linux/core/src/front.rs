@@ -37,8 +37,8 @@ pub struct Front {
     p: Kernel,
     bus: KernelBus,
     vif: FrontVif<Kernel>,
-    /// The directions with staging, since it is live.
-    staged: [bool; 2],
+    /// Since it is live.
+    shared: used_path::Shared,
     /// The halves of its queues, which C uses.
     handed_out: Vec<(*mut Tx, *mut Rx)>,
     /// Where a step failed: when the next is tried; 0: none did.
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn pregrant_front_new(
         p: Kernel { device },
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
-        staged: [false; 2],
+        shared: used_path::Shared::default(),
         handed_out: Vec::new(),
         tries_at_ns: 0,
         pause_ns: PAUSE_NS,
@@ -200,10 +200,10 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
         front.failed(e.code(), &e);
         return false;
     }
-    let Front { p, bus, vif, staged, .. } = front;
+    let Front { p, bus, vif, shared, .. } = front;
     match vif.step(p, bus) {
         Ok(FrontStep::Live | FrontStep::Renewed) => {
-            *staged = used_path::staged(vif);
+            *shared = used_path::Shared::by(vif);
             say_connected(p.device, vif);
             front.went_on();
         }
@@ -356,7 +356,7 @@ pub unsafe extern "C" fn pregrant_front_path(
     settings: &Settings,
     to: &mut [u8; used_path::ROOM],
 ) {
-    used_path::put(to, &front.vif, front.staged, settings);
+    used_path::put(to, &front.vif, front.shared, settings);
 }
 
 /// The ports of a queue's channels; the second is 0 where there is one for both directions, both

@@ -15,7 +15,7 @@ mod skbs;
 use crate::front::{AUTO, Settings, config};
 use crate::log;
 use crate::shim;
-use crate::used_path;
+use crate::used_path::{self, Seen};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -284,7 +284,8 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     if trial.buffers > 0 && u64::from(fewest) <= RING_SLOTS || fewest < asked {
         return Err("there are fewer buffers than were asked for");
     }
-    if !says(&ends.front, trial.path.name(), format_args!("{0}: path={0}", trial.path)) {
+    let settings = trial.settings(trial.path.name().as_bytes());
+    if !says(&ends.front, &settings, format_args!("{0}: path={0}", trial.path)) {
         return Err("it says another path");
     }
     let before = ends.table.lock().ops();
@@ -322,12 +323,13 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     }
 }
 
-/// Whether `ethtool -i` would say that.
+/// Whether `ethtool -i` says that, whole.
 #[inline(never)]
-fn says(front: &FrontVif<Domain>, asked: &str, wanted: core::fmt::Arguments<'_>) -> bool {
-    let (mut line, mut right) = (log::Line::default(), log::Line::default());
-    let written = used_path::write(&mut line, front, used_path::staged(front), asked);
-    written.and(right.write_fmt(wanted)).is_ok() && line.text() == right.text()
+fn says(front: &FrontVif<Domain>, settings: &Settings, wanted: core::fmt::Arguments<'_>) -> bool {
+    let (mut said, mut right) = ([0; used_path::ROOM], log::Line::default());
+    used_path::put(&mut said, front, used_path::Shared::by(front), settings);
+    let said = said.split(|byte| *byte == 0).next().unwrap_or_default();
+    right.write_fmt(wanted).is_ok() && said == right.text().as_bytes()
 }
 
 /// By `auto` on a back that lacks some: what it says of each.
@@ -337,21 +339,55 @@ fn say_paths() -> Result<()> {
     let plain = BackFeatures { ctrl_ring: false, ..no_staging.clone() };
     for (features, wanted) in [
         (whole(), "staging+gref-mapping: path=auto"),
-        (BackFeatures { ctrl_ring: false, ..whole() }, "staging: gref-mapping absent"),
+        (BackFeatures { ctrl_ring: false, ..whole() }, "staging: gref absent"),
         (no_staging, "gref-mapping: staging absent"),
         (plain, "copy: staging absent"),
     ] {
         let trial =
             Trial { path: PathName::Copy, data_len: 2048, buffers: 0, len: 64, share: 1, in_pieces: false };
-        let config = config(b"auto", &trial.settings(b"auto"))?;
-        let mut ends = Ends::new(features, config, 64, false, arena());
+        let settings = trial.settings(b"auto");
+        let mut ends = Ends::new(features, config(b"auto", &settings)?, 64, false, arena());
         ends.steps()?;
         ends.announce()?;
-        if !says(&ends.front, "auto", format_args!("{wanted}")) {
+        if !says(&ends.front, &settings, format_args!("{wanted}")) {
             return Err(wanted);
         }
         ends.front.close(&mut ends.front_bus, None).map_err(|_| "the front does not close")?;
         ends.steps()?;
+    }
+    say_seen()
+}
+
+/// What backs other than the test's may have made of it.
+#[inline(never)]
+fn say_seen() -> Result<()> {
+    let whole = Seen {
+        asked: None,
+        staged: [true; 2],
+        has_pages: true,
+        announces: false,
+        maps: true,
+        persists: false,
+        refused: None,
+        is_short: false,
+        absent: None,
+    };
+    let none_mapped = Seen { maps: false, ..whole };
+    let refused = Some(PathName::Staging);
+    for (seen, wanted) in [
+        (Seen { is_short: true, ..whole }, "staging+gref-mapping: no memory"),
+        (Seen { refused, ..whole }, "staging+gref: staging refused"),
+        (Seen { staged: [true, false], ..whole }, "tx staging+gref: rx refused"),
+        (Seen { staged: [false, true], refused, ..whole }, "rx staging+gref: tx refused"),
+        (Seen { staged: [false, true], is_short: true, ..whole }, "rx staging+gref: no memory"),
+        (none_mapped, "staging: gref refused"),
+        (Seen { has_pages: false, ..none_mapped }, "staging: path=auto"),
+    ] {
+        let mut line = log::Line::default();
+        seen.say(&mut line);
+        if line.text() != wanted {
+            return Err(wanted);
+        }
     }
     Ok(())
 }
