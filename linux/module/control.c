@@ -107,6 +107,7 @@ static void lend(struct pregrant_device *dev)
 	for (; k < dev->max_queues; k++)
 		pregrant_pieces_drop(&dev->queues[k]);
 	memcpy(dev->slots, slots, sizeof(slots));
+	pregrant_front_path(dev->front, &dev->settings, dev->used_path);
 	WRITE_ONCE(dev->lent, n);
 	WRITE_ONCE(dev->connects, dev->connects + 1);
 	mutex_unlock(&dev->lending);
