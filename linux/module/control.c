@@ -237,12 +237,15 @@ static void announce(struct pregrant_device *dev)
 /* Under `control`: `ethtool -L`. A back that broke the protocol gets no other chance by it. */
 static void restart_with(struct pregrant_device *dev, unsigned int queues)
 {
-	if (dev->front)
+	netif_carrier_off(dev->netdev);
+	if (dev->front) {
+		/* No frame finds a fault afterwards, which the end would forget. */
+		take_back(dev);
 		handle_fault(dev);
+	}
 	if (dev->closed)
 		return;
 	WRITE_ONCE(dev->settings.queues, queues);
-	netif_carrier_off(dev->netdev);
 	pregrant_end(dev);
 	if (pregrant_begin(dev))
 		netdev_err(dev->netdev, "cannot restart\n");
@@ -388,6 +391,8 @@ void pregrant_end(struct pregrant_device *dev)
 		return;
 	take_back(dev);
 	clear_bit(0, &dev->failed); /* of a connection that is over */
+	if (!dev->closed)
+		clear_bit(1, &dev->failed);
 	/* There is no directory, or it is the next front's. */
 	if (READ_ONCE(dev->afresh) || pregrant_is_gone(dev)) {
 		wait_for_release(dev);
