@@ -275,8 +275,10 @@ struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev)
 /* Under `control`: all is as it was, and is tried again. */
 static void put_off(struct pregrant_device *dev)
 {
+	static const char says[] = "no memory to follow the back: tries again";
+
 	if (!dev->short_of_memory)
-		xenbus_dev_error(dev->xbdev, -ENOMEM, "no memory to follow the back: tries again");
+		pk_error_write(dev, -ENOMEM, says, sizeof(says) - 1);
 	dev->short_of_memory = true;
 	queue_delayed_work(pregrant_control, &dev->work, SHORTAGE_PAUSE);
 }

@@ -3,6 +3,7 @@
 #include <linux/err.h>
 #include <linux/kernel.h>
 #include <linux/mutex.h>
+#include <linux/ratelimit.h>
 #include <linux/slab.h>
 #include <linux/string.h>
 
@@ -180,11 +181,18 @@ bool pregrant_is_another(struct xenbus_device *xbdev)
 	return look(xbdev, false);
 }
 
-/* The kernel's log has it too. */
+/* As xenbus_dev_error writes it, which has no limit for the log: a back can cause one each round. */
 int pk_error_write(struct pregrant_device *dev, int code, const char *text, size_t len)
 {
-	xenbus_dev_error(dev->xbdev, code, "%.*s", (int)len, text);
-	return 0;
+	char *path = kasprintf(GFP_KERNEL, "error/%s", dev->xbdev->nodename);
+	int ret = -ENOMEM;
+
+	if (__ratelimit(&dev->says))
+		dev_err(&dev->xbdev->dev, "%d %.*s\n", -code, (int)len, text);
+	if (path)
+		ret = xenbus_printf(XBT_NIL, path, "error", "%d %.*s", -code, (int)len, text);
+	kfree(path);
+	return ret;
 }
 
 int pk_error_remove(struct pregrant_device *dev)
