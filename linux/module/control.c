@@ -269,7 +269,7 @@ static void begin_afresh(struct pregrant_device *dev)
 struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev)
 {
 	return pregrant_reserve_begin(dev->max_queues, PREGRANT_SLOTS << dev->settings.ring_order,
-				      pregrant_front_buffers(&dev->settings));
+				      pregrant_front_more(&dev->settings));
 }
 
 /* Under `control`: all is as it was, and is tried again. */

@@ -37,8 +37,12 @@ enum pregrant_kind {
  * around each call of `front_new`, `step`, `turn` and `lend`. NULL: there is none, so do not call.
  */
 struct pregrant_reserve;
-size_t pregrant_reserve_size(u32 queues, u32 slots, u32 buffers);
-struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, u32 buffers);
+/* Of a direction and queue, 0: one a slot. A back that takes the buffers gets no more pages. */
+struct pregrant_more {
+	u32 buffers, pages;
+};
+size_t pregrant_reserve_size(u32 queues, u32 slots, struct pregrant_more more);
+struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, struct pregrant_more more);
 size_t pregrant_reserve_end(struct pregrant_reserve *reserve); /* what was taken of it */
 void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed);
 bool pregrant_reserve_put(void *at);
@@ -90,8 +94,8 @@ struct pregrant_settings {
 u32 pk_private_cache(void);
 /* False: no front can have these; the log says why. */
 bool pregrant_front_check(const struct pregrant_settings *settings);
-/* Buffers or pages of a direction and queue that they ask for; 0: one a slot. */
-u32 pregrant_front_buffers(const struct pregrant_settings *settings);
+/* What they ask for. */
+struct pregrant_more pregrant_front_more(const struct pregrant_settings *settings);
 /* NULL: the settings are such. */
 struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
 					  const struct pregrant_settings *settings);
@@ -196,8 +200,8 @@ void pk_test_free(struct sk_buff *skb);
 void *pk_test_received(void);
 int pk_test_next(void *received, void *to, size_t room);
 void pk_test_softirq(bool on);
-size_t pk_reserve_size(u32 queues, u32 slots, u32 buffers);
-void *pk_reserve_begin(u32 queues, u32 slots, u32 buffers);
+size_t pk_reserve_size(u32 queues, u32 slots, struct pregrant_more more);
+void *pk_reserve_begin(u32 queues, u32 slots, struct pregrant_more more);
 size_t pk_reserve_end(void *reserve);
 
 #endif

@@ -23,13 +23,15 @@
 #endif
 
 /*
- * What a step of the core can take, for queues of so many slots, with so many buffers or pages of a
- * direction: more than twice what the self-test sees it take, by each path.
+ * What a step of the core can take, for queues of so many slots, with so many buffers of a direction
+ * or, where the back has none, so many pages: more than twice what the self-test sees it take, by
+ * each path.
  */
 #define OF_STEP (64 << 10)
 #define OF_QUEUE (48 << 10)
 #define OF_SLOT 192
-#define OF_BUFFER 192
+#define OF_PAGE 192
+#define OF_BUFFER 80
 
 struct pregrant_reserve {
 	struct list_head list;
@@ -50,14 +52,16 @@ static LIST_HEAD(reserves);
 static DEFINE_SPINLOCK(reserves_lock);
 static atomic_t pieces = ATOMIC_INIT(0);
 
-size_t pregrant_reserve_size(u32 queues, u32 slots, u32 buffers)
+size_t pregrant_reserve_size(u32 queues, u32 slots, struct pregrant_more more)
 {
-	return OF_STEP + queues * (OF_QUEUE + (size_t)slots * OF_SLOT + (size_t)buffers * OF_BUFFER);
+	size_t bytes = max((size_t)more.buffers * OF_BUFFER, (size_t)more.pages * OF_PAGE);
+
+	return OF_STEP + queues * (OF_QUEUE + (size_t)slots * OF_SLOT + bytes);
 }
 
-struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, u32 buffers)
+struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, struct pregrant_more more)
 {
-	size_t size = pregrant_reserve_size(queues, slots, buffers);
+	size_t size = pregrant_reserve_size(queues, slots, more);
 	struct pregrant_reserve *reserve = NULL;
 
 	if (pregrant_may_allocate(PREGRANT_HEAP))

@@ -74,14 +74,14 @@ u32 pk_memory_waits(void)
 	return atomic_read(&pregrant_memory_waits);
 }
 
-size_t pk_reserve_size(u32 queues, u32 slots, u32 buffers)
+size_t pk_reserve_size(u32 queues, u32 slots, struct pregrant_more more)
 {
-	return pregrant_reserve_size(queues, slots, buffers);
+	return pregrant_reserve_size(queues, slots, more);
 }
 
-void *pk_reserve_begin(u32 queues, u32 slots, u32 buffers)
+void *pk_reserve_begin(u32 queues, u32 slots, struct pregrant_more more)
 {
-	return pregrant_reserve_begin(queues, slots, buffers);
+	return pregrant_reserve_begin(queues, slots, more);
 }
 
 size_t pk_reserve_end(void *reserve)

@@ -13,7 +13,7 @@ use crate::bus::{BusError, KernelBus};
 use crate::data::{Rx, Tx};
 use crate::log;
 use crate::platform::Kernel;
-use crate::shim;
+use crate::shim::{self, More};
 use crate::used_path;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -78,7 +78,7 @@ const USED: u32 = PAGE_SIZE as u32 / 2;
 
 impl Settings {
     /// Buffers of a direction and queue whose frames use so many bytes. `auto` is at most `most`:
-    /// within what our back offers a vif, whatever this one says.
+    /// within what our back offers a vif, whatever this one says. So are pages in any case.
     fn pool(&self, bytes: u32, most: u32) -> u32 {
         match self.buffers {
             AUTO => self.cache.saturating_mul(2).checked_div(bytes).unwrap_or(0).min(most),
@@ -101,13 +101,14 @@ fn buffers(len: u32) -> Result<Buffers, &'static str> {
 
 /// The configuration of a path's name, or why there is none.
 pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static str> {
+    let most_pages = MAX_PAGES_OFFERED / settings.lists();
     let plain = FrontConfig {
         staging: Buffers::NONE,
         granting: Granting::Standing,
         queues: settings.queues,
         ring_order: settings.ring_order,
         multicast_control: settings.multicast,
-        pages: settings.pool(USED, MAX_PAGES_OFFERED / settings.lists()),
+        pages: settings.pool(USED, most_pages).min(most_pages),
         ..FrontConfig::default()
     };
     let staging = buffers(settings.data_len)?;
@@ -142,20 +143,21 @@ pub unsafe extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
     config.is_ok()
 }
 
-/// Buffers or pages of a direction and queue that these settings ask for; 0: one a slot.
+/// What these settings ask for.
 ///
 /// # Safety
 /// The settings' path is as long as they say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_front_buffers(settings: &Settings) -> u32 {
+pub unsafe extern "C" fn pregrant_front_more(settings: &Settings) -> More {
     // SAFETY: the caller's.
     let path = unsafe { core::slice::from_raw_parts(settings.path, settings.path_len) };
-    config(path, settings).map_or(0, |config| buffers_of(&config))
+    config(path, settings).map_or(More::default(), |config| more_of(&config))
 }
 
 /// The same of a configuration.
-pub fn buffers_of(config: &FrontConfig) -> u32 {
-    config.staging.buffers.max(config.pages).min(LONG_LIST_MAX as u32)
+pub fn more_of(config: &FrontConfig) -> More {
+    let most = LONG_LIST_MAX as u32;
+    More { buffers: config.staging.buffers.min(most), pages: config.pages.min(most) }
 }
 
 /// A front for `device`, a `struct pregrant_device`, whose back is in domain `back`. Null: the

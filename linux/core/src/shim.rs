@@ -19,6 +19,14 @@ pub type Channel = *mut c_void;
 /// A `struct sk_buff`.
 pub type Skb = *mut c_void;
 
+/// Buffers or pages of a direction and queue: `struct pregrant_more`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct More {
+    pub buffers: u32,
+    pub pages: u32,
+}
+
 unsafe extern "C" {
     // heap.c
     pub fn pk_alloc(size: usize, align: usize, zeroed: bool) -> *mut u8;
@@ -111,9 +119,9 @@ unsafe extern "C" {
     pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
     /// From here on nothing may sleep, or again.
     pub fn pk_test_softirq(on: bool);
-    pub fn pk_reserve_size(queues: u32, slots: u32, buffers: u32) -> usize;
+    pub fn pk_reserve_size(queues: u32, slots: u32, more: More) -> usize;
     /// Null: there is none.
-    pub fn pk_reserve_begin(queues: u32, slots: u32, buffers: u32) -> *mut c_void;
+    pub fn pk_reserve_begin(queues: u32, slots: u32, more: More) -> *mut c_void;
     /// What was taken of it.
     pub fn pk_reserve_end(reserve: *mut c_void) -> usize;
 }

@@ -38,7 +38,7 @@ impl Shared {
     }
 }
 
-/// What it is told by.
+/// What decides the words.
 #[derive(Clone, Copy)]
 pub struct Seen {
     /// None: `auto`.

@@ -11,7 +11,8 @@
 //! back and the test itself get what they ask for.
 
 use super::*;
-use crate::shim::{CHANNEL, GRANT, HEAP, PAGES, STATE};
+use crate::front::more_of;
+use crate::shim::{CHANNEL, GRANT, HEAP, More, PAGES, STATE};
 use core::sync::atomic::Ordering;
 use domains::CHANNELS;
 use pregrant::net::front::{FrontQueue, FrontStep};
@@ -61,6 +62,10 @@ impl Case {
         config(path, &settings)
     }
 
+    fn more(&self) -> More {
+        self.config().map_or(More::default(), |config| more_of(&config))
+    }
+
     fn slots(&self) -> u32 {
         (RING_SLOTS as u32) << self.ring_order
     }
@@ -91,7 +96,7 @@ struct Calls<'a> {
 impl Calls<'_> {
     /// Makes one. None: there is no memory for a reserve, and it was not made.
     fn make<T>(&mut self, call: impl FnOnce() -> T) -> Option<T> {
-        let (queues, slots, buffers) = (self.case.queues, self.case.slots(), self.case.buffers);
+        let (queues, slots, more) = (self.case.queues, self.case.slots(), self.case.more());
         let Refusal { kinds, from, to, spares_reserve } = self.refusal;
         let (from, to) = (from.saturating_sub(self.asked), to.saturating_sub(self.asked));
         // SAFETY: it sets what is counted.
@@ -100,7 +105,7 @@ impl Calls<'_> {
             refuse();
         }
         // SAFETY: it is ended below, by this thread.
-        let reserve = unsafe { shim::pk_reserve_begin(queues, slots, buffers) };
+        let reserve = unsafe { shim::pk_reserve_begin(queues, slots, more) };
         if spares_reserve {
             refuse();
         }
@@ -286,7 +291,7 @@ fn live_by_reserve(case: &Case, spare: &mut Spare) -> Result<usize> {
     let refusal = Refusal { kinds: HEAP, from: 0, to: u64::MAX, spares_reserve: true };
     let outcome = attempt(case, refusal, false, spare)?;
     // SAFETY: it computes.
-    let size = unsafe { shim::pk_reserve_size(case.queues, case.slots(), case.buffers) };
+    let size = unsafe { shim::pk_reserve_size(case.queues, case.slots(), case.more()) };
     match outcome {
         Outcome { failed: true, .. } => Err("a set-up fails though it has a reserve"),
         Outcome { most, .. } if most * 2 > size => Err("a reserve is not twice what is taken of it"),
@@ -298,9 +303,14 @@ fn live_by_reserve(case: &Case, spare: &mut Spare) -> Result<usize> {
 #[inline(never)]
 pub fn play() -> Result<()> {
     let mut spare = None;
-    // Each of the largest set-up's takes a while, so there of the heap's one in so many.
-    for (path, stride) in [(&b"auto"[..], 5), (b"persistent", 1)] {
-        let case = Case::new(path, 1, 0);
+    let slots = |path| Case::new(path, 1, 0);
+    // Each of the largest set-ups' takes a while, so there of the heap's one in so many.
+    for (case, stride) in [
+        (slots(b"auto"), 5),
+        (slots(b"persistent"), 1),
+        (Case { data_len: 64, buffers: 2048, ..slots(b"auto") }, 17),
+    ] {
+        let Case { path, buffers, .. } = case;
         let kinds = HEAP | PAGES | CHANNEL;
         let (one, failed_one) = refuse_each(&case, kinds, (stride, false), &mut spare)?;
         let (rest, failed_rest) = refuse_each(&case, kinds, (11, true), &mut spare)?;
@@ -312,11 +322,13 @@ pub fn play() -> Result<()> {
         log::info(
             NO_DEVICE,
             format_args!(
-                "selftest of shortages, {}: of {one} set-ups with one refusal {failed_one} had less, of {rest} with \
-                 all from one on {failed_rest}, of {grants} with a grant's {failed_grants}",
+                "selftest of shortages, {}, {buffers} buffers: of {one} set-ups with one refusal {failed_one} had \
+                 less, of {rest} with all from one on {failed_rest}, of {grants} with a grant's {failed_grants}",
                 core::str::from_utf8(path).unwrap_or_default()
             ),
         );
+        // Where only what is more than slots is refused, it does without: that is no shortage.
+        let failed_grants = if buffers > 0 { grants } else { failed_grants };
         if [failed_one, failed_rest, failed_grants, failed_states].contains(&0) {
             return Err("no refusal reached a front");
         }
