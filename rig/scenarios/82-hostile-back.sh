@@ -6,7 +6,7 @@
 FROM=${FROM:-1}
 # seen: in LINES those of the guest's log, in FAULTS those that complain, beyond what each new back is, has and keeps.
 seen() {
-	ask one "echo \$(dmesg | grep -c .) \$(dmesg | grep -E 'pregrant|vif|g\\.e\\.' | grep -cvE 'connected: |the back (is gone|keeps|has no|does not)|were asked for|renamed|carrier|link')"
+	ask one "echo \$(dmesg | grep -c .) \$(dmesg | grep -E 'pregrant|vif|g\\.e\\.' | grep -cvE 'connected: |the back (is gone|keeps|has no|does not (offer|take))|were asked for|renamed|carrier|link')"
 	LINES=${ANSWER% *} FAULTS=${ANSWER#* }
 }
 bridge
@@ -34,6 +34,8 @@ for _case in $(hostile_back | tail -n +"$FROM"); do
 	! grep -q front=closed /run/case || says "$_case" "none: the back broke protocol"
 	# One that broke the protocol is served again only once the device is bound again.
 	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && echo vif-0 > /sys/bus/xen/drivers/pregrant/bind" || { ask one "dmesg | tail -n 20"; fail "$_case: not bound again"; }
+	# It has let go of all.
+	ask one "! dmesg | grep 'stay granted'" || fail "$_case: $ANSWER"
 done
 kill -INT $_ping; wait $_ping
 _seen=$(grep received /run/ping)
