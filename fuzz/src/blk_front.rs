@@ -284,7 +284,7 @@ impl Game {
         let bytes: Vec<u8> = (0..len).map(|k| (k ^ k >> 9) as u8 ^ self.next_tag as u8).collect();
         let what = tape.u8();
         if what >= 252 {
-            return self.ask_own(q, what % 2 == 0, (sector, sectors), tape);
+            return self.ask_own(q, what.is_multiple_of(2), (sector, sectors), tape);
         }
         let (asked, ask) = match what % 6 {
             0 | 1 => (Asked::Read { sector, sectors }, Ask::Read { sector, sectors }),
