@@ -2,6 +2,7 @@
 //! in a network namespace of its own:
 //!
 //! ```sh
+//! cargo build --release -p pregrant-host --example tap_rate
 //! sudo unshare -n target/release/examples/tap_rate             # both, in turn
 //! sudo strace -cf unshare -n target/release/examples/tap_rate burst
 //! ```

@@ -8,7 +8,8 @@ use super::keys::{Ability, abilities, keys, who};
 use super::pool;
 use crate::status_reader;
 use pregrant::DomId;
-use pregrant::net::features::{REQUEST_MULTICAST, XDP_HEADROOM};
+use pregrant::net::features::{MAPPED_PAGES, REQUEST_MULTICAST, XDP_HEADROOM};
+use pregrant::net::path::staging::keys::MAX_PAGES;
 use pregrant::net::path::{FrameCost, PathName, data_ring, foreign, guest_copy, persistent};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
@@ -56,7 +57,7 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
         let asks = ASKS.iter().zip(asks).filter(|(_, v)| v.as_deref() == Some("1"));
         let asks: Vec<_> = asks.map(|((_, words), _)| *words).collect();
         let front = Finding::ok(format_args!("{vif}: its front {}", abilities(xs, &device, &FRONT_KEYS)?));
-        let offer: Option<String> = device.get_own(xs, pool::KEYS[0])?;
+        let offer: Option<String> = device.get_own(xs, MAX_PAGES)?;
         let pool = pool::of_served(&vif, status, offer.as_deref());
         ours = Some([front].into_iter().chain(path(&vif, status, &asks)).chain(pool).collect());
     }
@@ -239,8 +240,8 @@ const BACK_KEYS: [Ability; 23] = [
     Ability::value("max-rx-ring-page-order", "RX rings of several pages: the exponent of 2"),
     Ability::flag("feature-staging-grants", "staging buffers, granted once"),
     Ability::value("staging-grants-sizes", "bytes of a staging buffer"),
-    Ability::value(pool::KEYS[0], "pages of staging lists that are longer than rings"),
-    Ability::value(pool::KEYS[1], "pages that stay mapped, where these are more than slots"),
+    Ability::value(MAX_PAGES, "pages of staging lists that are longer than rings"),
+    Ability::value(MAPPED_PAGES, "pages that stay mapped, where these are more than slots"),
     Ability::value("staging-grants-revision", "rules of staging that it knows"),
     Ability::flag("staging-grants-rx-heads", "heads of long received frames in staging buffers"),
     Ability::flag(persistent::FEATURE, "keeps pages mapped that it has seen"),
