@@ -19,7 +19,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{Display, Write};
 use pregrant::DomId;
-use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
@@ -28,6 +27,7 @@ use pregrant::platform::{Clock, Platform};
 use pregrant::units::PAGE_SIZE;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
+use pregrant::xenbus::front::FrontError;
 
 /// The back broke the protocol, or the device failed: EIO.
 pub const FAULT: i32 = -5;
@@ -223,7 +223,7 @@ fn code_of(e: &FrontError<BusError>) -> i32 {
     match e {
         FrontError::Keys(e) => e.code(),
         FrontError::Platform(e) => e.code,
-        FrontError::NoRxCopy => FAULT,
+        FrontError::Lacks(_) => FAULT,
     }
 }
 

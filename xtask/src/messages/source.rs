@@ -5,7 +5,7 @@
 //!            let level = if .. { Level::Info } else { Level::Warn }; log.say(level, &"...")
 //!            fn line(..) { format!("...") }, of what a path refuses
 //!   errors   #[error("...")], Err(format!("...")), map_err(|e| format!("...")), ok_or_else(..)
-//!            impl Display for XFault { .. write!(f, "...") .. }
+//!            impl Display for XFault { .. write!(f, "...") .. }, FrontError::Lacks("...")
 //! ```
 //! A call may name its literal by a variable or a constant of the same file. One that only passes
 //! an error on has no text of its own: the error is found where it is made.
@@ -132,6 +132,8 @@ impl File {
                 };
                 self.said(self.group((at..self.tokens.len()).find(by_name)?))
             }
+            // `FrontError`'s, whose `Display` has no text of its own.
+            "Lacks" if self.is_mark(at + 1, '(') => self.literal(self.group(at + 1)),
             _ => None,
         }
     }

@@ -20,6 +20,35 @@ use super::bus::DeviceBus;
 use super::device::ONLINE;
 use super::key_source::{Pairs, decimal};
 use super::state::{self, Handshake, Reaction, XenbusState};
+use crate::error::PlatformError;
+use core::fmt;
+
+/// A step failed. The device is to be closed.
+#[derive(Debug)]
+pub enum FrontError<E> {
+    /// Keys: missing, garbled, or the store failed.
+    Keys(E),
+    /// No memory, grant or channel to be had.
+    Platform(PlatformError),
+    /// The back cannot do what this front cannot do without: in words.
+    Lacks(&'static str),
+}
+
+impl<E: fmt::Display> fmt::Display for FrontError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keys(e) => e.fmt(f),
+            Self::Platform(e) => e.fmt(f),
+            Self::Lacks(text) => f.write_str(text),
+        }
+    }
+}
+
+impl<E> From<PlatformError> for FrontError<E> {
+    fn from(e: PlatformError) -> Self {
+        Self::Platform(e)
+    }
+}
 
 /// See the module.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ use crate::drivers::net::rx_coalescing::{RX_DELAY, RxCoalescing};
 use crate::drivers::wait::Waiter;
 use crate::wake::WakeOn;
 use pregrant::net::features::ActiveLists;
-use pregrant::net::front::vif::FrontError;
 use pregrant::net::front::{
     Diverted, FrontConfig, FrontQueue, FrontStep, FrontVif, HookAction, HookFrame, Lent, NotOffered,
     UnknownToken,
@@ -21,6 +20,7 @@ use pregrant::net::path::PathName;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, Burst, FramePort, Token};
+use pregrant::xenbus::front::FrontError;
 use pregrant::xenbus::{Class, Device, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{PeerFault, PlatformError};

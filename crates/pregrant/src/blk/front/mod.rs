@@ -15,4 +15,4 @@ pub mod vbd;
 pub use not_offered::NotOffered;
 pub use own_pages::OwnAsk;
 pub use queue::{Answer, Ask, FrontQueue, NotAsked};
-pub use vbd::{FrontConfig, FrontError, FrontStep, FrontVbd};
+pub use vbd::{FrontConfig, FrontStep, FrontVbd};

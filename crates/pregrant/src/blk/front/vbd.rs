@@ -26,10 +26,9 @@ use crate::platform::{Clock, Platform};
 use crate::units::{DomId, GrantRef};
 use crate::wire::blkif::Abi;
 use crate::xenbus::bus::DeviceBus;
-use crate::xenbus::front::{Front, lets_go};
+use crate::xenbus::front::{Front, FrontError, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::vec::Vec;
-use core::fmt;
 
 /// The settings that a front requests; it gets those that the back offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,30 +61,6 @@ impl Default for FrontConfig {
             max_segments: 64,
             pages: 512,
         }
-    }
-}
-
-/// A failure. The disk is to be closed.
-#[derive(Debug)]
-pub enum FrontError<E> {
-    /// Keys: missing, garbled, or the store failed.
-    Keys(E),
-    /// No memory, grant or channel to be had.
-    Platform(PlatformError),
-}
-
-impl<E: fmt::Display> fmt::Display for FrontError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Keys(e) => e.fmt(f),
-            Self::Platform(e) => e.fmt(f),
-        }
-    }
-}
-
-impl<E> From<PlatformError> for FrontError<E> {
-    fn from(e: PlatformError) -> Self {
-        Self::Platform(e)
     }
 }
 

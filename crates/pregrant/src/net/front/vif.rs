@@ -33,12 +33,11 @@ use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::{DomId, GrantRef};
 use crate::xenbus::bus::DeviceBus;
-use crate::xenbus::front::{Front, lets_go};
+use crate::xenbus::front::{Front, FrontError, lets_go};
 use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 
 /// A back that shows 2 while our queues are live takes them up within this time, or waits for a
 /// front that begins: netback, unbound and bound, takes them once its hotplug script has said that
@@ -47,36 +46,6 @@ const TAKES_UP_NS: u64 = 3_000_000_000;
 
 /// Spare RX pages of a queue at most: as many as a ring of one page has slots.
 const SPARE_MAX: u32 = 256;
-
-/// What went wrong. The vif is to be closed.
-#[derive(Debug)]
-pub enum FrontError<E> {
-    /// Keys: missing, garbled, or the store failed.
-    Keys(E),
-    /// No memory, grant or channel to be had.
-    Platform(PlatformError),
-    /// The back does not copy into our pages (`feature-rx-copy` is not 1), and there is no other
-    /// way.
-    NoRxCopy,
-}
-
-impl<E: fmt::Display> fmt::Display for FrontError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Keys(e) => e.fmt(f),
-            Self::Platform(e) => e.fmt(f),
-            Self::NoRxCopy => {
-                f.write_str("the back does not offer feature-rx-copy = 1, and this front knows no other way")
-            }
-        }
-    }
-}
-
-impl<E> From<PlatformError> for FrontError<E> {
-    fn from(e: PlatformError) -> Self {
-        Self::Platform(e)
-    }
-}
 
 /// What [`FrontVif::step`] came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -346,7 +315,9 @@ impl<P: Platform> FrontVif<P> {
     fn set_up<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), FrontError<B::Error>> {
         let back = BackFeatures::read(bus).map_err(FrontError::Keys)?;
         if !back.rx_copy {
-            return Err(FrontError::NoRxCopy);
+            return Err(FrontError::Lacks(
+                "the back does not offer feature-rx-copy = 1, and this front knows no other way",
+            ));
         }
         let can_name = p.grants().per_frame().is_some();
         self.not_offered = NotOffered::by(&back, &self.config, can_name);

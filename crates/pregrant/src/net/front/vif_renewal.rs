@@ -19,13 +19,14 @@
 use super::ctrl::CtrlFront;
 use super::shared_path::SharedPath;
 use super::tx_slots::TxLimits;
-use super::vif::{FrontError, FrontStep, FrontVif};
+use super::vif::{FrontStep, FrontVif};
 use crate::error::PeerFault;
 use crate::net::features::BackFeatures;
 use crate::net::path::{FrontNegotiation, Negotiation, OwnPages, PageAnnouncement};
 use crate::platform::Platform;
 use crate::port::Offloads;
 use crate::xenbus::bus::DeviceBus;
+use crate::xenbus::front::FrontError;
 use alloc::vec::Vec;
 
 impl<P: Platform> FrontVif<P> {
