@@ -14,7 +14,7 @@ id=$(xl domid one)
 module auto
 trial "module on pregrant back"
 pieces "module on pregrant back" mapped
-says "module on pregrant back" "staging+gref-mapping: path=auto"
+says "module on pregrant back" "staging+gref: path=auto"
 ask one "ethtool -i eth0; ethtool -l eth0; ethtool -g eth0; ethtool -S eth0" || fail "ethtool: $ANSWER"
 transfer
 lives "vif$id.0" || fail "no traffic"

@@ -6,7 +6,7 @@
 //! ```
 //! What the back may do is said in the crate; a fault of its is [`FAULT`](crate::front::FAULT).
 
-use crate::front::fault_of;
+use crate::front::or_fault;
 use crate::platform::Kernel;
 use crate::shim;
 use alloc::boxed::Box;
@@ -178,20 +178,14 @@ pub extern "C" fn pregrant_tx_in_flight(tx: &Tx) -> u32 {
 /// Takes answers. How many; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_reclaim(tx: &mut Tx) -> i32 {
-    match tx.half.reclaim(&tx.p, 1) {
-        Ok(n) => n as i32,
-        Err(fault) => fault_of(tx.p.device, &fault),
-    }
+    or_fault(tx.p.device, tx.half.reclaim(&tx.p, 1).map(|n| n as i32))
 }
 
 /// Asks for an event at the `ahead`-th answer from here, and allows the next one of its channel. 1:
 /// the answer is there; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_arm(tx: &mut Tx, ahead: u32) -> i32 {
-    match tx.half.final_check(&tx.p, ahead) {
-        Ok(work) => i32::from(work),
-        Err(fault) => fault_of(tx.p.device, &fault),
-    }
+    or_fault(tx.p.device, tx.half.final_check(&tx.p, ahead).map(i32::from))
 }
 
 /// Asks for multicast frames to an address, or no longer. False: not now.
@@ -288,10 +282,10 @@ impl Sink for Skbs {
 /// `to` is a `struct pregrant_received`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_rx_receive(rx: &mut Rx, to: *mut c_void, most: u32, send_on: bool) -> i32 {
-    match rx.half.take(&rx.p, &mut Skbs::new(to, most as usize, send_on), 1) {
-        Ok(n) => n as i32,
-        Err(fault) => fault_of(rx.p.device, &fault),
-    }
+    or_fault(
+        rx.p.device,
+        rx.half.take(&rx.p, &mut Skbs::new(to, most as usize, send_on), 1).map(|n| n as i32),
+    )
 }
 
 /// Posts free slots.
@@ -331,8 +325,5 @@ pub extern "C" fn pregrant_rx_take_returned(rx: &mut Rx, tx: &mut Tx) -> u32 {
 /// below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_arm(rx: &mut Rx) -> i32 {
-    match rx.half.final_check(&rx.p) {
-        Ok(work) => i32::from(work),
-        Err(fault) => fault_of(rx.p.device, &fault),
-    }
+    or_fault(rx.p.device, rx.half.final_check(&rx.p).map(i32::from))
 }

@@ -14,11 +14,10 @@ use crate::data::{Rx, Tx};
 use crate::log;
 use crate::platform::Kernel;
 use crate::shim::{self, More};
-use crate::used_path;
+use crate::used_path::{self, Seen};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{Display, Write};
-use pregrant::DomId;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
@@ -28,6 +27,7 @@ use pregrant::units::PAGE_SIZE;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::front::FrontError;
+use pregrant::{DomId, PeerFault};
 
 /// The back broke the protocol, or the device failed: EIO.
 pub const FAULT: i32 = -5;
@@ -57,7 +57,8 @@ pub struct Front {
 const PAUSE_NS: u64 = 250_000_000;
 const PAUSE_MAX_NS: u64 = 4_000_000_000;
 
-/// The settings from a module's parameters: `struct pregrant_settings`.
+/// The settings from a module's parameters: `struct pregrant_settings`. Its path is as long as it
+/// says.
 #[repr(C)]
 pub struct Settings {
     pub path: *const u8,
@@ -77,6 +78,12 @@ pub const AUTO: u32 = u32::MAX;
 const USED: u32 = PAGE_SIZE as u32 / 2;
 
 impl Settings {
+    /// Its name, or `auto`.
+    pub fn path(&self) -> &[u8] {
+        // SAFETY: so many bytes of C's, or of the self-test's, which live as long as these.
+        unsafe { core::slice::from_raw_parts(self.path, self.path_len) }
+    }
+
     /// Buffers of a direction and queue whose frames use so many bytes. `auto` is at most `most`:
     /// within what our back offers a vif, whatever this one says. So are pages in any case.
     fn pool(&self, bytes: u32, most: u32) -> u32 {
@@ -99,8 +106,8 @@ fn buffers(len: u32) -> Result<Buffers, &'static str> {
     Ok(Buffers::of(Some(len), Some(len)))
 }
 
-/// The configuration of a path's name, or why there is none.
-pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static str> {
+/// The configuration of these settings, or why there is none.
+pub fn config(settings: &Settings) -> Result<FrontConfig, &'static str> {
     let most_pages = MAX_PAGES_OFFERED / settings.lists();
     let plain = FrontConfig {
         staging: Buffers::NONE,
@@ -117,7 +124,7 @@ pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static 
     });
     let staging = Buffers { sent_on: settings.send_on, buffers: more, ..staging };
     let staged = FrontConfig { staging, ..plain };
-    Ok(match path {
+    Ok(match settings.path() {
         b"copy" => plain,
         b"staging" => staged,
         b"gref-mapping" => FrontConfig { gref_mapping: true, ..plain },
@@ -130,13 +137,9 @@ pub fn config(path: &[u8], settings: &Settings) -> Result<FrontConfig, &'static 
 
 /// Whether there can be a front by these settings. Where not the kernel's log has the reason.
 ///
-/// # Safety
-/// The settings' path is as long as they say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
-    // SAFETY: the caller's.
-    let path = unsafe { core::slice::from_raw_parts(settings.path, settings.path_len) };
-    let config = config(path, settings);
+pub extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
+    let config = config(settings);
     if let Err(why) = &config {
         log::warn(core::ptr::null_mut(), format_args!("{why}"));
     }
@@ -144,14 +147,9 @@ pub unsafe extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
 }
 
 /// What these settings ask for.
-///
-/// # Safety
-/// The settings' path is as long as they say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_front_more(settings: &Settings) -> More {
-    // SAFETY: the caller's.
-    let path = unsafe { core::slice::from_raw_parts(settings.path, settings.path_len) };
-    config(path, settings).map_or(More::default(), |config| more_of(&config))
+pub extern "C" fn pregrant_front_more(settings: &Settings) -> More {
+    config(settings).map_or(More::default(), |config| more_of(&config))
 }
 
 /// The same of a configuration.
@@ -164,16 +162,14 @@ pub fn more_of(config: &FrontConfig) -> More {
 /// settings do not [pass](pregrant_front_check).
 ///
 /// # Safety
-/// The settings' path is as long as they say; `device` outlives the front.
+/// `device` outlives the front.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_front_new(
     device: shim::Device,
     back: u16,
     settings: &Settings,
 ) -> *mut Front {
-    // SAFETY: the caller's.
-    let path = unsafe { core::slice::from_raw_parts(settings.path, settings.path_len) };
-    let Ok(config) = config(path, settings) else { return core::ptr::null_mut() };
+    let Ok(config) = config(settings) else { return core::ptr::null_mut() };
     let front = Box::new(Front {
         p: Kernel { device },
         bus: KernelBus(device),
@@ -246,6 +242,21 @@ impl Front {
         self.pause_ns = PAUSE_NS;
         if core::mem::take(&mut self.reported) {
             let _ = self.bus.recant(); // a message, no more
+        }
+    }
+
+    /// Until there is nothing to do.
+    fn turn(&mut self) -> Result<(), PeerFault> {
+        loop {
+            let was_announcing = self.vif.is_announcing();
+            let moved = self.vif.turn(&self.p)?;
+            if was_announcing && !self.vif.is_announcing() {
+                let pages = self.vif.gref_pages(0);
+                log::info(self.p.device, format_args!("the back keeps {pages} pages mapped"));
+            }
+            if !moved && !self.vif.final_check_ctrl(&self.p)? {
+                return Ok(());
+            }
         }
     }
 
@@ -349,16 +360,9 @@ pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
 }
 
 /// Which path frames of a live front take, and why, with a 0 behind it.
-///
-/// # Safety
-/// The settings' path is as long as they say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_front_path(
-    front: &Front,
-    settings: &Settings,
-    to: &mut [u8; used_path::ROOM],
-) {
-    used_path::put(to, &front.vif, front.shared, settings);
+pub extern "C" fn pregrant_front_path(front: &Front, settings: &Settings, to: &mut [u8; used_path::ROOM]) {
+    *to = Seen::of(&front.vif, front.shared, settings.path()).words();
 }
 
 /// The ports of a queue's channels; the second is 0 where there is one for both directions, both
@@ -444,29 +448,18 @@ pub unsafe extern "C" fn pregrant_front_free(front: *mut Front) {
 /// Goes on with what the back is asked on the control ring. Below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_turn(front: &mut Front) -> i32 {
-    let device = front.p.device;
-    loop {
-        let was_announcing = front.vif.is_announcing();
-        match front.vif.turn(&front.p) {
-            Ok(true) => {
-                if was_announcing && !front.vif.is_announcing() {
-                    let pages = front.vif.gref_pages(0);
-                    log::info(device, format_args!("the back keeps {pages} pages mapped"));
-                }
-            }
-            Ok(false) => match front.vif.final_check_ctrl(&front.p) {
-                Ok(true) => {}
-                Ok(false) => return 0,
-                Err(fault) => return fault_of(device, &fault),
-            },
-            Err(fault) => return fault_of(device, &fault),
-        }
-    }
+    or_fault(front.p.device, front.turn().map(|()| 0))
 }
 
-#[cold]
-#[inline(never)]
-pub fn fault_of(device: shim::Device, fault: &dyn core::fmt::Display) -> i32 {
-    log::fault(device, fault);
-    FAULT
+/// The number for C; of a fault, which is said.
+#[inline(always)]
+pub fn or_fault(device: shim::Device, done: Result<i32, PeerFault>) -> i32 {
+    done.unwrap_or_else(
+        #[cold]
+        #[inline(never)]
+        |fault| {
+            log::fault(device, &fault);
+            FAULT
+        },
+    )
 }

@@ -15,7 +15,7 @@ mod skbs;
 use crate::front::{AUTO, Settings, config};
 use crate::log;
 use crate::shim;
-use crate::used_path::{self, Seen};
+use crate::used_path::{Seen, Shared};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -84,8 +84,7 @@ impl Trial {
     /// As the module asks for such a path.
     #[inline(never)]
     fn config(&self) -> Result<FrontConfig> {
-        let path = self.path.name().as_bytes();
-        config(path, &self.settings(path))
+        config(&self.settings(self.path.name().as_bytes()))
     }
 
     #[inline(never)]
@@ -284,8 +283,9 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     if trial.buffers > 0 && u64::from(fewest) <= RING_SLOTS || fewest < asked {
         return Err("there are fewer buffers than were asked for");
     }
-    let settings = trial.settings(trial.path.name().as_bytes());
-    if !says(&ends.front, &settings, format_args!("{0}: path={0}", trial.path)) {
+    let (name, mut right) = (trial.path.name(), log::Line::default());
+    let seen = Seen::of(&ends.front, Shared::by(&ends.front), name.as_bytes());
+    if write!(right, "{name}: path={name}").is_err() || !says(&seen, right.text()) {
         return Err("it says another path");
     }
     let before = ends.table.lock().ops();
@@ -325,11 +325,8 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
 
 /// Whether `ethtool -i` says that, whole.
 #[inline(never)]
-fn says(front: &FrontVif<Domain>, settings: &Settings, wanted: core::fmt::Arguments<'_>) -> bool {
-    let (mut said, mut right) = ([0; used_path::ROOM], log::Line::default());
-    used_path::put(&mut said, front, used_path::Shared::by(front), settings);
-    let said = said.split(|byte| *byte == 0).next().unwrap_or_default();
-    right.write_fmt(wanted).is_ok() && said == right.text().as_bytes()
+fn says(seen: &Seen<'_>, wanted: &str) -> bool {
+    seen.words().split(|byte| *byte == 0).next() == Some(wanted.as_bytes())
 }
 
 /// By `auto` on a back that lacks some: what it says of each.
@@ -338,7 +335,7 @@ fn say_paths() -> Result<()> {
     let no_staging = BackFeatures { staging: Offer::NONE, ..whole() };
     let plain = BackFeatures { ctrl_ring: false, ..no_staging.clone() };
     for (features, wanted) in [
-        (whole(), "staging+gref-mapping: path=auto"),
+        (whole(), "staging+gref: path=auto"),
         (BackFeatures { ctrl_ring: false, ..whole() }, "staging: gref absent"),
         (no_staging, "gref-mapping: staging absent"),
         (plain, "copy: staging absent"),
@@ -346,10 +343,10 @@ fn say_paths() -> Result<()> {
         let trial =
             Trial { path: PathName::Copy, data_len: 2048, buffers: 0, len: 64, share: 1, in_pieces: false };
         let settings = trial.settings(b"auto");
-        let mut ends = Ends::new(features, config(b"auto", &settings)?, 64, false, arena());
+        let mut ends = Ends::new(features, config(&settings)?, 64, false, arena());
         ends.steps()?;
         ends.announce()?;
-        if !says(&ends.front, &settings, format_args!("{wanted}")) {
+        if !says(&Seen::of(&ends.front, Shared::by(&ends.front), b"auto"), wanted) {
             return Err(wanted);
         }
         ends.front.close(&mut ends.front_bus, None).map_err(|_| "the front does not close")?;
@@ -361,31 +358,30 @@ fn say_paths() -> Result<()> {
 /// What backs other than the test's may have made of it.
 #[inline(never)]
 fn say_seen() -> Result<()> {
+    let shared = Shared { staged: [true; 2], has_pages: true };
     let whole = Seen {
-        asked: None,
-        staged: [true; 2],
-        has_pages: true,
-        announces: false,
+        asked: b"auto",
+        shared,
         maps: true,
+        maps_none: false,
         persists: false,
-        refused: None,
+        refuses_staging: false,
         is_short: false,
         absent: None,
     };
-    let none_mapped = Seen { maps: false, ..whole };
-    let refused = Some(PathName::Staging);
+    let none_mapped = Seen { maps: false, maps_none: true, ..whole };
+    let refused = Seen { refuses_staging: true, ..whole };
+    let [tx, rx] = [[true, false], [false, true]].map(|staged| Shared { staged, ..shared });
     for (seen, wanted) in [
-        (Seen { is_short: true, ..whole }, "staging+gref-mapping: no memory"),
-        (Seen { refused, ..whole }, "staging+gref: staging refused"),
-        (Seen { staged: [true, false], ..whole }, "tx staging+gref: rx refused"),
-        (Seen { staged: [false, true], refused, ..whole }, "rx staging+gref: tx refused"),
-        (Seen { staged: [false, true], is_short: true, ..whole }, "rx staging+gref: no memory"),
+        (Seen { is_short: true, ..whole }, "staging+gref: no memory"),
+        (refused, "staging+gref: staging refused"),
+        (Seen { shared: tx, ..whole }, "tx staging: rx refused"),
+        (Seen { shared: rx, ..refused }, "rx staging: tx refused"),
+        (Seen { shared: rx, is_short: true, ..whole }, "rx staging: no memory"),
         (none_mapped, "staging: gref refused"),
-        (Seen { has_pages: false, ..none_mapped }, "staging: path=auto"),
+        (Seen { maps: false, ..whole }, "staging: path=auto"),
     ] {
-        let mut line = log::Line::default();
-        seen.say(&mut line);
-        if line.text() != wanted {
+        if !says(&seen, wanted) {
             return Err(wanted);
         }
     }

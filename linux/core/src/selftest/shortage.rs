@@ -59,7 +59,7 @@ impl Case {
             multicast,
             send_on: false,
         };
-        config(path, &settings)
+        config(&settings)
     }
 
     fn more(&self) -> More {
