@@ -64,6 +64,16 @@ void pregrant_pause(struct pregrant_device *dev)
 	netif_tx_disable(dev->netdev);
 }
 
+/* As above. No event would free skbs that are on their way: sockets and connections are not to wait. */
+void pregrant_pause_and_drop(struct pregrant_device *dev)
+{
+	unsigned int k;
+
+	pregrant_pause(dev);
+	for (k = 0; k < dev->lent; k++)
+		pregrant_queue_drop_kept(&dev->queues[k]);
+}
+
 /* Under `lending`. Each queue is polled once: an event may have come meanwhile. */
 void pregrant_resume(struct pregrant_device *dev)
 {
@@ -113,19 +123,12 @@ static void lend(struct pregrant_device *dev)
 	mutex_unlock(&dev->lending);
 }
 
-/*
- * Under `control`. Pages stay with the back until it closes, which may be never: so skbs, whose
- * sockets would wait for it, do not.
- */
+/* Under `control`. Pages stay with the back until it closes, which may be never. */
 static void close_for_good(struct pregrant_device *dev)
 {
-	unsigned int k;
-
 	mutex_lock(&dev->lending);
 	WRITE_ONCE(dev->closed, true);
-	pregrant_pause(dev);
-	for (k = 0; k < dev->lent; k++)
-		pregrant_queue_drop_kept(&dev->queues[k]);
+	pregrant_pause_and_drop(dev);
 	mutex_unlock(&dev->lending);
 	pregrant_front_close(dev->front);
 }
@@ -136,9 +139,8 @@ static void take_back(struct pregrant_device *dev)
 	unsigned int k;
 
 	mutex_lock(&dev->lending);
-	pregrant_pause(dev);
+	pregrant_pause_and_drop(dev);
 	for (k = 0; k < dev->lent; k++) {
-		pregrant_queue_drop_kept(&dev->queues[k]);
 		dev->queues[k].tx = NULL;
 		dev->queues[k].rx = NULL;
 	}
@@ -214,7 +216,7 @@ static void step(struct pregrant_device *dev)
 	mutex_lock(&dev->lending);
 	pregrant_resume(dev);
 	mutex_unlock(&dev->lending);
-	pregrant_multicast_all(dev);
+	pregrant_multicast(dev, true);
 	dev->announce_at = jiffies + ANNOUNCE_PAUSE ?: 1;
 	queue_delayed_work(pregrant_control, &dev->work, ANNOUNCE_PAUSE);
 }
@@ -256,8 +258,6 @@ static void begin_afresh(struct pregrant_device *dev)
 {
 	netif_carrier_off(dev->netdev);
 	pregrant_end(dev);
-	WRITE_ONCE(dev->closed, false);
-	clear_bit(1, &dev->failed);
 	WRITE_ONCE(dev->lends_none, false);
 	dev->pieces_kept = 0;
 	WRITE_ONCE(dev->afresh, false);
@@ -316,7 +316,7 @@ static void control(struct pregrant_device *dev)
 	if (dev->announce_at && dev->lent)
 		announce(dev);
 	if (xchg(&dev->mc_again, false))
-		pregrant_multicast_rest(dev);
+		pregrant_multicast(dev, false);
 	WRITE_ONCE(dev->kept_pages, dev->front ? pregrant_front_kept_pages(dev->front) : 0);
 	at = dev->front ? pregrant_front_begins_at(dev->front) : 0;
 	if (at) {
@@ -346,9 +346,11 @@ void pregrant_control_work(struct work_struct *work)
 	mutex_unlock(&dev->control);
 }
 
-/* Under `control`: a front by the settings. */
+/* Under `control`: a front by the settings. What another's back did is over. */
 int pregrant_begin(struct pregrant_device *dev)
 {
+	WRITE_ONCE(dev->failed, 0);
+	WRITE_ONCE(dev->closed, false);
 	dev->front = pregrant_front_new(dev, dev->xbdev->otherend_id, &dev->settings);
 	return dev->front ? 0 : -EINVAL;
 }
@@ -392,9 +394,6 @@ void pregrant_end(struct pregrant_device *dev)
 	if (!dev->front)
 		return;
 	take_back(dev);
-	clear_bit(0, &dev->failed); /* of a connection that is over */
-	if (!dev->closed)
-		clear_bit(1, &dev->failed);
 	/* There is no directory, or it is the next front's. */
 	if (READ_ONCE(dev->afresh) || pregrant_is_gone(dev)) {
 		wait_for_release(dev);

@@ -153,6 +153,11 @@ struct pregrant_device {
 	bool mc_again; /* addresses that were refused are to be asked for */
 };
 
+static inline struct netdev_queue *txq_of(struct pregrant_queue *queue)
+{
+	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
+}
+
 /* device.c */
 extern struct workqueue_struct *pregrant_control;
 
@@ -162,6 +167,7 @@ void pregrant_wake_control(struct pregrant_device *dev);
 void pregrant_fail(struct pregrant_device *dev);
 void pregrant_begin_afresh(struct pregrant_device *dev);
 void pregrant_pause(struct pregrant_device *dev);
+void pregrant_pause_and_drop(struct pregrant_device *dev);
 void pregrant_resume(struct pregrant_device *dev);
 struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev);
 int pregrant_begin(struct pregrant_device *dev);
@@ -171,8 +177,7 @@ void pregrant_end(struct pregrant_device *dev);
 int pregrant_read_mac(struct xenbus_device *xbdev, u8 mac[ETH_ALEN]);
 struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, const u8 mac[ETH_ALEN], unsigned int max_queues);
 void pregrant_netdev_free(struct pregrant_device *dev);
-void pregrant_multicast_all(struct pregrant_device *dev);
-void pregrant_multicast_rest(struct pregrant_device *dev);
+void pregrant_multicast(struct pregrant_device *dev, bool all);
 
 /* queue.c */
 int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index);

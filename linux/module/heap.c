@@ -17,13 +17,6 @@
 
 #include "pregrant.h"
 
-#ifndef pregrant_may_allocate
-#define pregrant_may_allocate(kind) true
-#endif
-#ifndef pregrant_note_memory
-#define pregrant_note_memory(n) ((void)0)
-#endif
-
 atomic_t pregrant_atomic_allocations = ATOMIC_INIT(0);
 atomic_t pregrant_memory_waits = ATOMIC_INIT(0);
 

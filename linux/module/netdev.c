@@ -24,13 +24,9 @@ static int pregrant_open(struct net_device *netdev)
 static int pregrant_stop(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	unsigned int k;
 
 	mutex_lock(&dev->lending);
-	pregrant_pause(dev);
-	/* No event would free them: their sockets and connections are not to wait. */
-	for (k = 0; k < dev->lent; k++)
-		pregrant_queue_drop_kept(&dev->queues[k]);
+	pregrant_pause_and_drop(dev);
 	dev->open = false;
 	mutex_unlock(&dev->lending);
 	return 0;
@@ -99,21 +95,14 @@ static void pregrant_set_rx_mode(struct net_device *netdev)
 		__dev_mc_sync(netdev, add_multicast, remove_multicast);
 }
 
-/* Another back knows none of the addresses. */
-void pregrant_multicast_all(struct pregrant_device *dev)
+/* `all`: another back knows none of the addresses; else there was no room to ask for some. */
+void pregrant_multicast(struct pregrant_device *dev, bool all)
 {
 	if (!dev->settings.multicast)
 		return;
 	netif_addr_lock_bh(dev->netdev);
-	__dev_mc_unsync(dev->netdev, forget_multicast);
-	pregrant_set_rx_mode(dev->netdev);
-	netif_addr_unlock_bh(dev->netdev);
-}
-
-/* The frames that there was no room for. */
-void pregrant_multicast_rest(struct pregrant_device *dev)
-{
-	netif_addr_lock_bh(dev->netdev);
+	if (all)
+		__dev_mc_unsync(dev->netdev, forget_multicast);
 	pregrant_set_rx_mode(dev->netdev);
 	netif_addr_unlock_bh(dev->netdev);
 }

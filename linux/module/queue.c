@@ -24,11 +24,6 @@
 /* Between two times that refused addresses are asked for again. */
 #define MULTICAST_PAUSE (HZ / 10)
 
-static struct netdev_queue *txq_of(struct pregrant_queue *queue)
-{
-	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
-}
-
 /* Under the netdev queue's lock. Frees the skbs whose requests are answered. */
 static int reclaim(struct pregrant_queue *queue, int budget)
 {

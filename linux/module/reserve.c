@@ -18,10 +18,6 @@
 
 #include "pregrant.h"
 
-#ifndef pregrant_may_allocate
-#define pregrant_may_allocate(kind) true
-#endif
-
 /*
  * What a step of the core can take, for queues of so many slots, with so many buffers of a direction
  * or, where the back has none, so many pages: more than twice what the self-test sees it take, by

@@ -8,15 +8,14 @@
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 
+#define pregrant_may_allocate(kind) pk_may_allocate(kind)
+#define pregrant_note_memory(n) atomic64_add(n, &memory)
 #include "pregrant.h"
 
 /* What is not to be had: the from-th to the to-th of what is asked for of these kinds. */
 static u32 fail_kinds;
 static u64 asked, fail_from, fail_to;
 static atomic64_t memory = ATOMIC64_INIT(0);
-
-#define pregrant_may_allocate(kind) pk_may_allocate(kind)
-#define pregrant_note_memory(n) atomic64_add(n, &memory)
 
 /* kbuild gives an object to one module; this one needs the core's heap, log and skbs as the driver does. */
 #include "cache.c"

@@ -36,11 +36,6 @@
 /* What passes and is no longer is copied: its page takes the next frame, and no socket is charged for all of it. */
 #define COPY_MAX 2048
 
-static struct netdev_queue *txq_of(struct pregrant_queue *queue)
-{
-	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
-}
-
 int pregrant_xdp_init(struct pregrant_queue *queue)
 {
 	struct net_device *netdev = queue->dev->netdev;
