@@ -3,8 +3,9 @@
 //! ```text
 //!   lines    warn!("..."), error!("..."), say(Level::Warn, &"..."), (Level::Warn, format!("..."))
 //!            let level = if .. { Level::Info } else { Level::Warn }; log.say(level, &"...")
-//!            fn line(..) { format!("...") }, of what a path refuses
-//!   errors   #[error("...")], Err(format!("...")), map_err(|e| format!("...")), ok_or_else(..)
+//!            file.complain(..); fn line(..) { format!("...") } of a path's refusal, fn strange(..)
+//!   errors   #[error("...")], Err(format!("...")), map_err(|e| format!("...")), ok_or_else(..),
+//!            Lost(..), refused(..), failures.push(..), and by closures and functions called there
 //!            impl Display for XFault { .. write!(f, "...") .. }, FrontError::Lacks("...")
 //! ```
 //! A call may name its literal by a variable or a constant of the same file. One that only passes
@@ -19,14 +20,18 @@ use std::path::Path;
 /// The programs and libraries that users run. The laboratory is not among them.
 const CRATES: &[&str] = &["pregrant", "pregrant-xenstored", "pregrant-host", "pregrant-cli"];
 
-/// Files and folders without messages of their own: budgets of lines, checks, a test's reader.
-const LEFT_OUT: &[&str] = &["device_log", "line_budget", "conformance", "exposition"];
+/// Files and folders without messages of their own: budgets of lines, checks, a test's reader, and
+/// faults in a frame's headers, for which the frame is dropped and counted.
+const LEFT_OUT: &[&str] = &["device_log", "line_budget", "conformance", "exposition", "headers"];
 
 /// How types end whose `Display` is a message.
 const ERRORS: &[&str] =
     &["Fault", "Refusal", "Error", "Broken", "NoStatus", "BadRate", "NotOffered", "TooManyPages"];
 
-/// Words below which a text only joins others.
+/// Errors' variants that hold words, and functions that make errors of words.
+const WORDY: &[&str] = &["Lost", "Unready", "Busy", "refused"];
+
+/// Words below which a text only joins others, unless it says what cannot be done.
 const WORDS_LEAST: usize = 3;
 
 /// All messages, in the order of files and lines.
@@ -68,8 +73,8 @@ fn messages(path: &str, text: &str) -> Vec<Message> {
         found.extend(text(Kind::Line, file.line(at)));
         found.extend(text(Kind::Line, file.refused(at)));
         // The core's errors have types, and its own operations no words for users.
-        if !path.starts_with("crates/pregrant/") {
-            found.extend(text(Kind::Error, file.error(at)));
+        if !path.starts_with("crates/pregrant/") || file.ident(at).is_some_and(|n| WORDY.contains(&n)) {
+            found.extend(file.errors(at).into_iter().map(|text| (at, Kind::Error, text)));
         }
         found.extend(file.display(at).into_iter().map(|text| (at, Kind::Error, text)));
     }
@@ -79,19 +84,21 @@ fn messages(path: &str, text: &str) -> Vec<Message> {
         let message = Message { kind, text, path: path.into() };
         // An error that is written at once is a line, and no second message.
         let is_known = messages.iter().any(|m| m.text == message.text);
-        if words(&message.text).len() >= WORDS_LEAST && !is_known {
+        let has = words(&message.text);
+        if (has.len() >= WORDS_LEAST || has.contains(&"cannot")) && !is_known {
             messages.push(message);
         }
     }
     messages
 }
 
-/// The tokens up to the first module of tests.
+/// The tokens up to the first module of tests; one that is a file of its own ends nothing.
 fn without_tests(mut tokens: Vec<Token>) -> Vec<Token> {
     let is_tests = |w: &[Token]| {
-        w[0].is_ident("cfg") && w[2].is_ident("test") && w[3].is_mark(')') && w[5].is_ident("mod")
+        let is_of_tests = w[0].is_ident("cfg") && w[2].is_ident("test") && w[3].is_mark(')');
+        is_of_tests && w[5].is_ident("mod") && w[7].is_mark('{')
     };
-    if let Some(at) = tokens.windows(6).position(is_tests) {
+    if let Some(at) = tokens.windows(8).position(is_tests) {
         tokens.truncate(at);
     }
     tokens
@@ -117,7 +124,7 @@ impl File {
             "warn" | "error" if self.is_mark(at + 1, '!') && self.is_mark(at + 2, '(') => {
                 self.said(self.group(at + 2))
             }
-            "warn" if at > 0 && self.is_mark(at - 1, '.') && self.is_mark(at + 1, '(') => {
+            "warn" | "complain" if at > 0 && self.is_mark(at - 1, '.') && self.is_mark(at + 1, '(') => {
                 self.said(self.group(at + 1))
             }
             "Level" if matches!(self.ident(at + 2), Some("Warn" | "Error")) => {
@@ -138,9 +145,9 @@ impl File {
         }
     }
 
-    /// The text of the function `line` that begins at a token.
+    /// The text of the function `line`, or of `strange`, that begins at a token.
     fn refused(&self, at: usize) -> Option<String> {
-        if self.ident(at) != Some("fn") || self.ident(at + 1) != Some("line") {
+        if self.ident(at) != Some("fn") || !matches!(self.ident(at + 1), Some("line" | "strange")) {
             return None;
         }
         let body = self.group((at..self.tokens.len()).find(|i| self.is_mark(*i, '{'))?);
@@ -150,14 +157,70 @@ impl File {
         texts.into_iter().find(|text| words(text).len() >= WORDS_LEAST)
     }
 
-    /// The text of the error that is made at a token.
-    fn error(&self, at: usize) -> Option<String> {
+    /// The texts of the error that is made at a token, and of the functions that it is made by.
+    fn errors(&self, at: usize) -> Vec<String> {
+        let Some(group) = self.maker(at) else { return Vec::new() };
+        let (mut texts, mut groups, mut seen) = (Vec::new(), vec![group], Vec::new());
+        while let Some(group) = groups.pop() {
+            texts.extend(self.sentences(group.clone()));
+            for name in group.filter(|i| self.is_made_by(*i)).filter_map(|i| self.ident(i)) {
+                if !seen.contains(&name) {
+                    seen.push(name);
+                    groups.extend(self.function(name, at));
+                }
+            }
+        }
+        texts
+    }
+
+    /// Whether the identifier at a token is of a function or closure that may make the text.
+    fn is_made_by(&self, at: usize) -> bool {
+        let is_member = at > 0 && self.is_mark(at - 1, '.');
+        let is_last = self.is_mark(at - 1, '(') && self.is_mark(at + 1, ')');
+        !is_member && (is_last || self.is_mark(at + 1, '('))
+    }
+
+    /// The body of the closure that a name has before `at`, or of the file's function of that name
+    /// if it returns words or an error.
+    fn function(&self, name: &str, at: usize) -> Option<Range<usize>> {
+        let is_of = |word: &'static str| {
+            move |i: &usize| self.ident(*i) == Some(word) && self.ident(i + 1) == Some(name)
+        };
+        let start = (0..at).rev().find(|i| self.ident(*i) == Some("fn")).unwrap_or(0);
+        if let Some(found) = (start..at).rev().find(is_of("let")) {
+            let is_closure = self.is_mark(found + 2, '=')
+                && (self.is_mark(found + 3, '|') || self.ident(found + 3) == Some("move"));
+            return is_closure.then(|| found + 3..self.end(found));
+        }
+        let found = (0..self.tokens.len()).find(is_of("fn"))?;
+        let open = (found..self.tokens.len()).find(|i| self.is_mark(*i, '{'))?;
+        let words = &self.tokens[found..open];
+        let returned = words.iter().rposition(|token| token.is_mark('>'))?;
+        let is_words = |token: &Token| ["String", "str", "Error"].iter().any(|name| token.is_ident(name));
+        words[returned..].iter().any(is_words).then(|| self.group(open))
+    }
+
+    /// The end of a statement that begins at a token.
+    fn end(&self, at: usize) -> usize {
+        let mut i = at;
+        while i < self.tokens.len() && !self.is_mark(i, ';') {
+            let is_open = ['(', '[', '{'].iter().any(|mark| self.is_mark(i, *mark));
+            i = if is_open { self.group(i).end + 1 } else { i + 1 };
+        }
+        i
+    }
+
+    /// What is in the brackets of a call that makes an error, if one is at a token.
+    fn maker(&self, at: usize) -> Option<Range<usize>> {
         let name = self.ident(at)?;
         let is_attribute = at >= 2 && self.is_mark(at - 1, '[') && self.is_mark(at - 2, '#');
         let makes = match name {
             "error" => is_attribute,
             "Err" | "map_err" | "ok_or" | "ok_or_else" | "fail" => true,
-            _ => false,
+            "push" => at >= 2 && self.ident(at - 2) == Some("failures"),
+            // An operation alone is for another text.
+            "refused" => self.tokens.get(at + 2).is_some_and(|token| token.text().is_none()),
+            _ => WORDY.contains(&name),
         };
         if !makes || !self.is_mark(at + 1, '(') {
             return None;
@@ -165,19 +228,19 @@ impl File {
         let group = self.group(at + 1);
         // An operation of the platform, whose words are for another text.
         let is_op = self.tokens[group.clone()].iter().any(|token| token.is_ident("PlatformError"));
-        if is_op { None } else { self.sentence(group) }
+        if is_op { None } else { Some(group) }
     }
 
-    /// The first literal among these tokens that is a text of its own: alone in its brackets,
+    /// The literals among these tokens that are texts of their own: alone in their brackets,
     /// formatted, or made a `String`. Others name an operation for another text.
-    fn sentence(&self, among: Range<usize>) -> Option<String> {
+    fn sentences(&self, among: Range<usize>) -> Vec<String> {
         let is_whole = |at: &usize| {
             let is_formatted = *at >= 3 && self.is_mark(at - 1, '(') && self.is_mark(at - 2, '!');
-            let is_made = matches!(self.ident(at + 2), Some("into" | "to_string" | "to_owned"));
+            let is_made = matches!(self.ident(at + 2), Some("into" | "to_string" | "to_owned"))
+                || *at >= 2 && self.is_mark(at - 1, '(') && self.ident(at - 2) == Some("from");
             self.tokens[*at].text().is_some() && (*at == among.start || is_formatted || is_made)
         };
-        let at = among.clone().find(is_whole)?;
-        self.literal(at..at + 1)
+        among.clone().filter(is_whole).filter_map(|at| self.literal(at..at + 1)).collect()
     }
 
     /// The texts of the `impl Display` that begins at a token.
@@ -326,6 +389,8 @@ mod tests {
         assert_eq!(errors("f().map_err(|e| format!(\"{e} at the end\"))?"), ["{e} at the end"]);
         assert_eq!(errors("Err(Failed(\"it is not there\".into()))"), ["it is not there"]);
         assert_eq!(errors("f().map_err(failed(\"bind to it\"))"), [""; 0]);
+        assert_eq!(errors("return refused(format!(\"{path} is not there\"));"), ["{path} is not there"]);
+        assert_eq!(errors("f().map_err(|e| format!(\"cannot {e}\"))"), ["cannot {e}"]);
         assert_eq!(errors("Err(PlatformError { op: \"map pages of it\", code })"), [""; 0]);
         let shown = "impl fmt::Display for ListFault { fn fmt() { write!(f, \"an entry of none\") } }";
         assert_eq!(errors(shown), ["an entry of none"]);
@@ -337,8 +402,25 @@ mod tests {
     }
 
     #[test]
+    fn errors_are_found_in_what_they_are_made_by() {
+        let closure = "fn f() { let gone = |e| format!(\"it is gone: {e}\"); a().map_err(gone)?; }";
+        assert_eq!(errors(closure), ["it is gone: {e}"]);
+        let several = "fn f() { let open = |e| Busy(match e { 1 => \"it is there twice\".into(), \
+                       e => format!(\"it is not {e}\") }); a().map_err(|e| open(e))?; }";
+        assert_eq!(errors(several), ["it is there twice", "it is not {e}"]);
+        let function =
+            "fn f() { Err(gone(&x).into()) } fn gone(x: &X) -> String { format!(\"{x} is not there\") }";
+        assert_eq!(errors(function), ["{x} is not there"]);
+        let other = "fn f() { Err(gone(&x)) } fn gone(x: &X) -> u32 { g(format!(\"{x} is not there\")) }";
+        assert_eq!(errors(other), [""; 0]);
+        assert_eq!(lines("file.complain(format_args!(\"{op} of it failed\"))"), ["{op} of it failed"]);
+    }
+
+    #[test]
     fn tests_and_short_texts_are_left_out() {
         assert_eq!(lines("log::warn!(\"{id}: {e}\");"), [""; 0]);
         assert_eq!(lines("#[cfg(test)]\nmod tests { fn f() { log::warn!(\"a is gone\") } }"), [""; 0]);
+        let elsewhere = "#[cfg(test)]\nmod tests;\nfn f() { log::warn!(\"a is gone\") }";
+        assert_eq!(lines(elsewhere), ["a is gone"]);
     }
 }

@@ -230,11 +230,11 @@ fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoic
     }
     let mut failed = None;
     for id in vifs {
-        match give_one(&kernel, &id, xs) {
+        match give_one(&kernel, &id, xs).map_err(|e| format!("{id}: not given back: {e}")) {
             Ok(said) => screen::print(format_args!("{id}: {said}"))?,
             // The others' guests wait too.
-            Err(e) => {
-                if let Some(before) = failed.replace(format!("{id}: not given back: {e}")) {
+            Err(why) => {
+                if let Some(before) = failed.replace(why) {
                     screen::print(format_args!("{before}"))?;
                 }
             }

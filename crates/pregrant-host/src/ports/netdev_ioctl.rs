@@ -75,7 +75,7 @@ impl Interface {
                 Errno::BUSY => "; another bridge has it, take it out there first",
                 _ => "",
             };
-            let text = format!("interface {}: {what}: {e}{remedy}", self.name);
+            let text = format!("network interface {}: cannot {what}: {e}{remedy}", self.name);
             io::Error::new(io::Error::from(e).kind(), text)
         })
     }

@@ -345,7 +345,7 @@ fn a_vif_whose_tap_is_renamed_or_gone_says_so_when_it_connects() {
         assert_eq!(taps.connected(&vif(0), 2, BOTH).map(|ports| ports.len()), Ok(2), "it has its name again");
         assert!(ip("link del vif7.1"));
         let why = taps.connected(&vif(1), 2, BOTH).map(|ports| ports.len()).unwrap_err();
-        assert!(why.contains("tap vif7.1: take offloads"), "{why}");
+        assert!(why.contains("tap vif7.1: cannot take offloads"), "{why}");
         assert!(!ip("link show vif7.1"));
         taps.removed(&vif(0)).unwrap();
     });

@@ -124,7 +124,7 @@ fn failed(name: &str, what: &str, e: Errno) -> io::Error {
         }
         _ => "the kernel's log may say more (dmesg)",
     };
-    io::Error::new(io::Error::from(e).kind(), format!("tap {name}: {what}: {e}; {remedy}"))
+    io::Error::new(io::Error::from(e).kind(), format!("tap {name}: cannot {what}: {e}; {remedy}"))
 }
 
 /// One more queue of the interface `name`, which is made with the first.
@@ -139,10 +139,10 @@ fn made(name: &str, flags: u16) -> io::Result<(OwnedFd, String)> {
     let mut bytes = [0; 16];
     // One byte stays for the end of the name.
     let room = bytes.get_mut(..name.len()).filter(|r| r.len() < 16 && !r.is_empty());
-    room.ok_or_else(|| failed(name, "a name has 1 to 15 bytes", Errno::INVAL))?
+    room.ok_or_else(|| failed(name, "have a name that is not 1 to 15 bytes long", Errno::NAMETOOLONG))?
         .copy_from_slice(name.as_bytes());
     let open = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(TUN, open, Mode::empty()).map_err(|e| failed(name, TUN, e))?;
+    let fd = rustix::fs::open(TUN, open, Mode::empty()).map_err(|e| failed(name, "open /dev/net/tun", e))?;
     let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | flags;
     let mut request = IfReq { name: bytes, flags, rest: [0; 22] };
     // SAFETY: TUNSETIFF reads and writes one ifreq, 40 bytes.

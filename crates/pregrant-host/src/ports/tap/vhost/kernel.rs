@@ -214,7 +214,7 @@ fn failed(what: &str, e: Errno) -> io::Error {
         }
         _ => "the kernel's log may say more (dmesg)",
     };
-    io::Error::new(io::Error::from(e).kind(), format!("{PATH}: {what}: {e}; {remedy}"))
+    io::Error::new(io::Error::from(e).kind(), format!("{PATH}: cannot {what}: {e}; {remedy}"))
 }
 
 impl Device {

@@ -220,8 +220,9 @@ impl<D: Worker> Vhost<D> {
         (self.tx, self.rx) = rings(&self.memory);
         if let Err(e) = D::open().and_then(|device| self.begin(device)) {
             self.device = None;
-            self.lines
-                .warn(format_args!("cannot restart the vhost-net rings: {e}; frames to the guest wait"));
+            self.lines.warn(format_args!(
+                "cannot restart the vhost-net rings: {e}; trying again each second, frames to the guest wait"
+            ));
         }
     }
 
