@@ -79,7 +79,7 @@ pub struct BlkFrontArgs {
     /// limit
     #[arg(long, value_name = "SECONDS", default_value_t = WAIT_USUAL, num_args = 0..=1, require_equals = true, default_missing_value = "0", hide_default_value = true)]
     wait: u64,
-    /// How slots of the ring are laid out
+    /// Format of the ring's requests (blkif protocol): of a 64-bit or of a 32-bit guest
     #[arg(long, value_name = "ABI", default_value = "x86_64", value_parser = choice(LAYOUTS, layout_name))]
     layout: Abi,
     /// `--segments` was not given

@@ -100,10 +100,9 @@ pub struct FrontArgs {
     /// --data-len 4096 no frame to the guest needs another page than its buffer
     #[arg(long)]
     no_sg: bool,
-    /// With --path staging, persistent, gref-mapping or foreign: buffers or pages of each direction
-    /// and queue, as many as the ring has slots at least, and within what the backend takes;
-    /// auto: as many as twice the private cache of a processor holds, so that the two ends do not
-    /// pass the same cache lines to and fro, and on Xen in a quarter of what gntalloc grants
+    /// Buffers (or pages) for each direction and queue: at least the ring's slots, at most the
+    /// backend's limit. auto: twice a processor's private cache. For --path staging, persistent,
+    /// gref-mapping and foreign
     #[arg(long, value_name = "N", default_value = "auto", value_parser = buffer_count)]
     buffers: BufferCount,
     /// Bytes of an IP packet; without it 1500, and with --tap what the toolstack says
@@ -120,16 +119,14 @@ pub struct FrontArgs {
     /// How to wait for work
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = choice(MODES, Mode::name))]
     mode: Mode,
-    /// Run a frame hook: before the stack or the kernel gets a frame that matches, pass it on
-    /// (pass), drop it (drop), send it back to its sender (tx: in the buffers that it came in, if
-    /// the backend can), or send it there by another vif of this guest, which serves for nothing
-    /// else (redirect=DOMID.HANDLE). An echo request that is sent back becomes its answer. Prints a
-    /// summary on exit
+    /// Handle matching received frames before the stack or the kernel gets them, as an XDP program
+    /// does. pass: hand them on; drop; tx: return them to their sender (an echo request becomes its
+    /// reply); redirect=DOMID.HANDLE: send them by another vif of this guest, which this process
+    /// then owns
     #[arg(long, value_name = "ACTION", value_parser = hook::action)]
     hook: Option<Action>,
-    /// With --hook: which frames match: all, icmp-echo (echo requests to this vif), or those that a
-    /// program in a file says: classic BPF, as `tcpdump -y EN10MB -ddd` prints it or as struct
-    /// sock_filter. It reads a frame's first 256 bytes and its length
+    /// Frames that --hook matches: all, icmp-echo (echo requests to this vif), or a file with a
+    /// classic BPF program, as `tcpdump -y EN10MB -ddd` prints it
     #[arg(long = "match", value_name = "FRAMES", default_value = "icmp-echo", value_parser = hook::matching, requires = "hook")]
     matching: Match,
     /// With --tap: copy frames to the guest's kernel first, or let it read all but their heads in
@@ -140,9 +137,9 @@ pub struct FrontArgs {
     /// blank checksum, or of a large segment
     #[arg(long, value_name = "N", default_value_t = RX_HEAD_BYTES as u32, value_parser = clap::value_parser!(u32).range(RX_HEAD_LEAST as i64..=RX_HEAD_BYTES as i64))]
     rx_head: u32,
-    /// With --path gref-mapping and --tap, on the loopback: read frames of the guest's kernel to so
-    /// many pages of the guest's own for each queue, and send them from there, by reference where
-    /// the backend has the page; its table has room for 256 beside the static pool
+    /// Pages for each queue that frames of the guest's kernel are read into and sent from without a
+    /// copy, where the backend has mapped them (at most 256). With --path gref-mapping, --tap and
+    /// --loopback
     #[arg(long, value_name = "PAGES", requires = "tap", conflicts_with_all = ["ping", "serve", "send"], value_parser = clap::value_parser!(u32).range(2 * FRAME_PAGES as i64..=4096))]
     own_buffers: Option<u32>,
     /// How many frames to wait for before waking, 100 us at most: off, a number, or load: as many
@@ -527,7 +524,10 @@ where
         watch.check(station.now_ns(), came, progress, bytes);
         if stop.asked() {
             watch.clear();
-            return Err("stopped before the transfer was over".into());
+            return Err(format!(
+                "interrupted by a signal before all {bytes} bytes were received; start the transfer again"
+            )
+            .into());
         }
         let (now, started) = (station.now_ns(), progress != Progress::Waiting);
         let through = client.acknowledged(station.stack());
@@ -647,7 +647,7 @@ where
                     false
                 }
                 Err(e) => {
-                    log::warn!("a transfer has failed: {e}");
+                    log::warn!("receiving a transfer failed: {e}; start it again at its sender");
                     true
                 }
             };

@@ -25,6 +25,12 @@ pub struct HotplugArgs {
 /// Runs `pregrant hotplug`.
 pub fn run(args: &HotplugArgs) -> Result<(), Box<dyn Error>> {
     let request = Service::new(&args.scripts, "/sys/class/net").serve(std::io::stdin())?;
-    log::info!("{} {}: {} {}", request.vif, request.dir, request.script, request.what);
+    log::info!(
+        "hotplug: ran {} {} for interface {} ({})",
+        request.script,
+        request.what,
+        request.vif,
+        request.dir
+    );
     Ok(())
 }

@@ -314,7 +314,12 @@ pub fn no_machine(dir: &Path, why: LoopbackError) -> Box<dyn Error> {
 fn attach(dir: &Path, guest: DomId, disks: &[DiskSpec]) -> Result<()> {
     let (control, mut xs) = running(dir)?;
     let handles: Vec<u32> = toolstack::vifs_of(&mut xs, guest)?.iter().map(|id| id.handle).collect();
-    let handle = (0..).find(|h| !handles.contains(h)).ok_or("no number for a vif is free")?;
+    let handle = (0..).find(|h| !handles.contains(h)).ok_or_else(|| {
+        format!(
+            "no number for a vif of {guest} is free; detach some: pregrant loopback detach --dir {} {guest}",
+            dir.display()
+        )
+    })?;
     if handles.is_empty() {
         control.create_domain(DomainSpec::guest(guest))?;
     }

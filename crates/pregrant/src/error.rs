@@ -1,6 +1,7 @@
 //! Two kinds of failure that never mix: the peer lied ([`PeerFault`]: close that device, count it),
 //! and the platform failed ([`PlatformError`]: an operation with its errno).
 
+use crate::wire::grant::GrantStatus;
 use core::fmt;
 
 /// A violation of the protocol by a peer. Each closes the device (docs/protocol 2.6); none panics.
@@ -137,11 +138,45 @@ pub struct PlatformError {
 
 impl fmt::Display for PlatformError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failed with code {}", self.op, self.code)
+        let Self { op, code } = *self;
+        match (errno_words(code), i16::try_from(code)) {
+            (Some(words), _) => write!(f, "{op} failed: {words} (errno {code})"),
+            (None, Ok(status @ ..0)) => write!(f, "{op} failed: {}", GrantStatus(status)),
+            (None, _) => write!(f, "{op} failed: errno {code}"),
+        }
     }
 }
 
 impl core::error::Error for PlatformError {}
+
+/// Linux's words for an errno that a platform's operation may end with.
+const fn errno_words(code: i32) -> Option<&'static str> {
+    Some(match code {
+        1 => "operation not permitted",
+        2 => "no such file or directory",
+        4 => "interrupted",
+        5 => "input/output error",
+        6 => "no such device or address",
+        11 => "temporarily unavailable",
+        12 => "out of memory, or of pages that can be granted or mapped",
+        13 => "permission denied",
+        14 => "bad address",
+        16 => "busy",
+        17 => "exists already",
+        19 => "no such device",
+        22 => "invalid argument",
+        23 => "too many open files in the system",
+        24 => "too many open files in this process",
+        28 => "no space left",
+        32 => "broken pipe",
+        38 => "not implemented",
+        95 => "not supported",
+        104 => "connection reset by the peer",
+        110 => "timed out",
+        111 => "connection refused",
+        _ => return None,
+    })
+}
 
 /// errno's `ENOENT`, `ESRCH` and `EINVAL`.
 const NOENT: u32 = 2;
@@ -158,5 +193,20 @@ impl PlatformError {
     /// died, or it never offered one.
     pub fn is_of_no_end(&self) -> bool {
         self.is_of_no_domain() || self.code.unsigned_abs() == INVAL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PlatformError;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_failed_operation_says_why_in_words() {
+        let said = |code| PlatformError { op: "map pages", code }.to_string();
+        assert_eq!(said(13), "map pages failed: permission denied (errno 13)");
+        assert_eq!(said(999), "map pages failed: errno 999");
+        assert!(said(-3).starts_with("map pages failed: "));
+        assert!(said(-3).contains("the grant does not exist or was revoked"), "{}", said(-3));
     }
 }

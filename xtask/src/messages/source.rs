@@ -31,7 +31,8 @@ const ERRORS: &[&str] =
 /// Errors' variants that hold words, and functions that make errors of words.
 const WORDY: &[&str] = &["Lost", "Unready", "Busy", "refused"];
 
-/// Words below which a text only joins others, unless it says what cannot be done.
+/// Words below which a text only joins others, unless it says what cannot be
+/// done, or failed.
 const WORDS_LEAST: usize = 3;
 
 /// All messages, in the order of files and lines.
@@ -85,7 +86,8 @@ fn messages(path: &str, text: &str) -> Vec<Message> {
         // An error that is written at once is a line, and no second message.
         let is_known = messages.iter().any(|m| m.text == message.text);
         let has = words(&message.text);
-        if (has.len() >= WORDS_LEAST || has.contains(&"cannot")) && !is_known {
+        let is_whole = has.contains(&"cannot") || has.contains(&"failed");
+        if (has.len() >= WORDS_LEAST || is_whole) && !is_known {
             messages.push(message);
         }
     }

@@ -149,7 +149,11 @@ impl<'a> Flight<'a> {
         let mut came = vec![0; MOST];
         while self.acked < self.plan.count {
             if stop.asked() {
-                return Err("stopped before all was sent".into());
+                let (acked, count) = (self.acked, self.plan.count);
+                return Err(format!(
+                    "interrupted by a signal after {acked} of {count} datagram(s); start it again"
+                )
+                .into());
             }
             let now = Instant::now();
             if now.duration_since(self.last_reply) > self.plan.patience {

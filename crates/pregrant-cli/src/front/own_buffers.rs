@@ -37,8 +37,9 @@ impl OwnBuffers {
         queues: usize,
     ) -> Result<Self> {
         let (platform, vif) = guest.driver();
-        let table =
-            platform.grants().per_frame().ok_or("--own-buffers: this platform cannot grant single pages")?;
+        let table = platform.grants().per_frame().ok_or(
+            "--own-buffers: only the loopback grants single pages; use --loopback, or leave the option out",
+        )?;
         let memory = table.pages(pages * queues)?;
         vif.use_memory(memory, pages).map_err(|_| "--own-buffers: the vif has memory already")?;
         let circle = |queue| Circle { first: queue * pages, pages, ..Circle::default() };

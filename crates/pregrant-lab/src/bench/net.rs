@@ -87,8 +87,8 @@ pub struct NetArgs {
     /// Whether the backend keeps redo pages, which let rings survive its crash; both to compare
     #[arg(long, value_delimiter = ',', default_values_t = [Redo::On])]
     pub redo: Vec<Redo>,
-    /// TX: have private copies of whole frames made for the sink, as a switch or a capture has, so
-    /// that `map` maps; without it the sink reads heads alone
+    /// TX: the sink needs whole frames (as a switch or a capture does), so that path map maps them;
+    /// without this it reads their heads
     #[arg(long)]
     pub look: bool,
     /// TX: whether the guest copies frames to pages that the backend has mapped, or sends them from

@@ -65,7 +65,7 @@ impl fmt::Display for TooManyPages {
         let Self { asked, left } = self;
         write!(
             f,
-            "{asked} pages are to be mapped, and {left} are left to it of what one guest may have mapped"
+            "it needs {asked} mapped page(s), and {left} of the guest's limit are free; detach another device of this guest, or give it fewer queues or shorter rings"
         )
     }
 }

@@ -43,7 +43,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             return served.behind.fails(now, &who, true);
         }
         if served.busy.is_none() {
-            served.say(Level::Info, &format_args!("not connected yet: {who}"));
+            served.say(Level::Info, &format_args!("waiting to connect until this is free: {who}"));
         }
         let since = served.busy.take().map_or(now, |busy| busy.since);
         if now.duration_since(since) < BUSY_MOST {

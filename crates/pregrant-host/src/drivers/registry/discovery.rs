@@ -318,14 +318,17 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         match left {
             _ if live => {
                 let had = instance.served.interrupted();
-                instance.say(Level::Info, &format_args!("taken up where a predecessor stopped{had}"));
+                instance.say(
+                    Level::Info,
+                    &format_args!("re-attached to the live rings that an earlier backend left{had}"),
+                );
             }
             PreviousState::Closed(Some(why)) => {
                 instance
                     .say(Level::Warn, &format_args!("closed by an earlier backend, and stays closed: {why}"));
                 instance.failed = Some(why);
             }
-            _ => instance.say(Level::Info, &"found"),
+            _ => instance.say(Level::Info, &"found in xenstore: waiting for its frontend"),
         }
         if !live {
             instance.behind.begin(Instant::now());

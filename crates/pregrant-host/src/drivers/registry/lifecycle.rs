@@ -95,13 +95,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             Ok(BackStep::Connected) => self.connected(id),
             Ok(BackStep::Closed) => {
                 served.served.closed(&id, &served.log);
-                served.say(Level::Info, &"closed");
+                served.say(Level::Info, &"closed: the frontend has disconnected it");
                 self.share_pages(id.front);
             }
             // Its front may have sent requests.
             Ok(BackStep::Waiting) => self.pool.wake_queues(id),
             Ok(BackStep::Closing) => {
-                let text = "its front says that it closes, and is served until it has: it may be in use";
+                let text = "the frontend is closing the device; serving it until that is done";
                 served.say(Level::Info, &text);
             }
             Ok(BackStep::Recall) => {

@@ -92,7 +92,10 @@ impl fmt::Display for NotOffered {
             }
             Self::Path(path) => write!(f, "the back does not offer {path}"),
             Self::Refused(path) => {
-                write!(f, "the back refused what was shared for {path}; its log says why")
+                write!(
+                    f,
+                    "the back did not take the memory that this front shares for path {path}; see the back's log for the reason"
+                )
             }
             Self::Queues { asked, offered } => {
                 write!(f, "{asked} queues were asked for, and the back has {offered}")

@@ -33,7 +33,10 @@ pub struct WholeRefusal(pub PlatformError);
 
 impl PathRefusal for WholeRefusal {
     fn line(&self, at: KeyPlace<'_>) -> String {
-        format!("{}/{REQUEST} is not granted, it goes on with ordinary grants: {self}", at.front)
+        format!(
+            "{}/{REQUEST} is refused, the guest's memory cannot be mapped whole: {self}; frames go by ordinary grants",
+            at.front
+        )
     }
 }
 
