@@ -41,7 +41,10 @@
 #define CALL(function) OP(BPF_JMP | BPF_CALL, 0, 0, 0, function)
 #define VERDICT(verdict) NUMBER(0, verdict), OP(BPF_JMP | BPF_EXIT, 0, 0, 0, 0)
 
-/* r2: the frame, r3: its end. Where it has not `len` bytes the next `over` instructions are left out. */
+/*
+ * r2: the frame, r3: its end. Where it has not `len` bytes the next `over` instructions are left
+ * out.
+ */
 #define BEGIN(len, over) \
 	LOAD(BPF_W, 2, 1, 0), LOAD(BPF_W, 3, 1, 4), COPY(4, 2), ADD(4, len), IF_MORE(4, 3, over)
 
@@ -69,7 +72,10 @@ static struct bpf_insn echo[] = {
 	LOAD(BPF_W, 5, 2, TO), LOAD(BPF_H, 6, 2, TO + 4), LOAD(BPF_W, 7, 2, FROM), LOAD(BPF_H, 8, 2, FROM + 4),
 	STORE(BPF_W, 2, TO, 7), STORE(BPF_H, 2, TO + 4, 8), STORE(BPF_W, 2, FROM, 5), STORE(BPF_H, 2, FROM + 4, 6),
 	LOAD(BPF_W, 5, 2, IP_FROM), LOAD(BPF_W, 6, 2, IP_TO), STORE(BPF_W, 2, IP_FROM, 6), STORE(BPF_W, 2, IP_TO, 5),
-	/* The sum grows by what the type shrinks; in the order of bytes that they have in the frame. */
+	/*
+	 * The sum grows by what the type shrinks; in the order of bytes that they have in the
+	 * frame.
+	 */
 	STORE_NUMBER(BPF_B, 2, ICMP_TYPE, 0), LOAD(BPF_H, 5, 2, ICMP_SUM), ADD(5, ECHO_REQUEST), COPY(6, 5),
 	RIGHT(6, 16), AND(5, 0xffff), ADD_OF(5, 6), STORE(BPF_H, 2, ICMP_SUM, 5),
 	VERDICT(XDP_TX),

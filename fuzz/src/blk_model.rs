@@ -247,7 +247,7 @@ impl Model {
             match outcome {
                 Outcome::Answer(due) | Outcome::IfCopied(_, due) => this.due.push(due),
                 Outcome::Go(active) if active.alone => this.barrier = Some(active),
-                Outcome::Go(active) => panic!("taken, and its disk never heard of it: {active:?}"),
+                Outcome::Go(active) => panic!("taken, and its disk was never asked: {active:?}"),
             }
         }
         assert!(this.unstarted.is_empty(), "these are not started before the next request");

@@ -74,9 +74,9 @@ struct Waiting {
 
 /// A worker's doorbell, which no one waits for.
 #[derive(Debug)]
-struct Bell;
+struct Doorbell;
 
-impl QueueWaker for Bell {
+impl QueueWaker for Doorbell {
     fn ring(&self) {}
 }
 
@@ -213,7 +213,7 @@ impl Guest {
 
 struct Game {
     switch: Switch,
-    seats: [Option<Guest>; GUESTS],
+    guests: [Option<Guest>; GUESTS],
     /// The operation after which each was not there last.
     absent: [usize; GUESTS],
     arena: Arena,
@@ -254,7 +254,7 @@ impl Game {
         switch.lend_above(tape.one_of(&[1024, 128, 4000, 256]));
         let mut game = Self {
             switch,
-            seats: Default::default(),
+            guests: Default::default(),
             absent: [0; GUESTS],
             arena: Arena::new(),
             sent: BTreeMap::new(),
@@ -263,28 +263,28 @@ impl Game {
             op: 0,
             lent: [0; 2],
         };
-        for seat in 0..GUESTS {
-            game.come(tape, seat);
+        for who in 0..GUESTS {
+            game.come(tape, who);
         }
         game
     }
 
     /// A guest comes, where there is none.
-    fn come(&mut self, tape: &mut Tape<'_>, seat: usize) {
-        if self.seats[seat].is_none() {
+    fn come(&mut self, tape: &mut Tape<'_>, who: usize) {
+        if self.guests[who].is_none() {
             let caps = tape.one_of(&[Offloads { csum: true, gso: true }, Offloads::default()]);
             let port = self.switch.add_port(caps).expect("room for a port");
-            port.set_sources(Sources::Own(MacAddr(mac(seat))));
-            self.seats[seat] = Some(Guest::new(tape, port));
-            self.absent[seat] = self.op;
+            port.set_sources(Sources::Own(MacAddr(mac(who))));
+            self.guests[who] = Some(Guest::new(tape, port));
+            self.absent[who] = self.op;
             // It is lent to from when its port was asked for frames.
-            self.rx_turn(seat, 1);
+            self.rx_turn(who, 1);
         }
     }
 
     /// A guest is gone.
-    fn end(&mut self, seat: usize, port_first: bool) {
-        if let Some(guest) = self.seats[seat].take() {
+    fn end(&mut self, who: usize, port_first: bool) {
+        if let Some(guest) = self.guests[who].take() {
             let stats = guest.port.stats();
             self.lent[0] += stats.rx_lent;
             self.lent[1] += stats.unlent;
@@ -294,28 +294,28 @@ impl Game {
 
     fn play(&mut self, tape: &mut Tape<'_>) {
         self.op += 1;
-        let (op, seat) = (tape.below(16), tape.below(GUESTS));
+        let (op, who) = (tape.below(16), tape.below(GUESTS));
         match op {
-            0..=2 => self.send(tape, seat),
-            3 | 4 => self.tx_turn(seat, 1 + tape.below(4)),
-            5 => self.reclaim(seat),
-            6 | 7 => self.post(tape, seat),
-            8 => self.rx_turn(seat, 1 + tape.below(4)),
-            9 => self.recv(seat),
-            10 => self.write_over(tape, seat),
-            11 => self.lie(tape, seat),
-            12 => self.leave(tape, seat),
-            13 => self.come(tape, seat),
+            0..=2 => self.send(tape, who),
+            3 | 4 => self.tx_turn(who, 1 + tape.below(4)),
+            5 => self.reclaim(who),
+            6 | 7 => self.post(tape, who),
+            8 => self.rx_turn(who, 1 + tape.below(4)),
+            9 => self.recv(who),
+            10 => self.write_over(tape, who),
+            11 => self.lie(tape, who),
+            12 => self.leave(tape, who),
+            13 => self.come(tape, who),
             14 => self.settle(),
-            _ => self.change(tape, seat),
+            _ => self.change(tape, who),
         }
     }
 
     /// A frame, in pieces; or what is none.
-    fn send(&mut self, tape: &mut Tape<'_>, seat: usize) {
+    fn send(&mut self, tape: &mut Tape<'_>, who: usize) {
         let (to, len) = (tape.below(ALL + 1), tape.one_of(&LENS));
         let (offset, blank) = (tape.one_of(&[0, 64, 1000, 4000u16]), tape.below(8) == 0);
-        let Some(guest) = &mut self.seats[seat] else { return };
+        let Some(guest) = &mut self.guests[who] else { return };
         if guest.lied[0] {
             return;
         }
@@ -338,7 +338,7 @@ impl Game {
             let Some(id) = guest.free.pop_front() else { return };
             pieces.push((id, 4000, 10));
         }
-        let bytes = frame(seat, to, len.max(NAME), number);
+        let bytes = frame(who, to, len.max(NAME), number);
         let mut rest = &bytes[..];
         let mut slots = Vec::new();
         for (k, &(id, offset, n)) in pieces.iter().enumerate() {
@@ -362,62 +362,62 @@ impl Game {
         guest.waiting.push_back(Waiting { number: (!is_none).then_some(number), pieces, end });
         if !is_none {
             let (at, firm, arrived) = (self.op, len, [false; GUESTS]);
-            let sent = Sent { from: seat, to, at, bytes, firm, nameless: false, arrived };
+            let sent = Sent { from: who, to, at, bytes, firm, nameless: false, arrived };
             self.sent.insert(number, sent);
         }
     }
 
-    fn tx_turn(&mut self, seat: usize, most: usize) {
+    fn tx_turn(&mut self, who: usize, most: usize) {
         for _ in 0..most {
-            match self.seats[seat].as_mut().map(|guest| guest.poll_tx(&mut self.arena)) {
+            match self.guests[who].as_mut().map(|guest| guest.poll_tx(&mut self.arena)) {
                 Some(Ok(Polled::More)) => {}
-                Some(Err(())) => return self.end(seat, false),
+                Some(Err(())) => return self.end(who, false),
                 Some(Ok(_)) | None => return,
             }
         }
     }
 
-    fn reclaim(&mut self, seat: usize) {
-        if let Some(guest) = &mut self.seats[seat] {
+    fn reclaim(&mut self, who: usize) {
+        if let Some(guest) = &mut self.guests[who] {
             guest.reclaim();
         }
     }
 
-    fn post(&mut self, tape: &mut Tape<'_>, seat: usize) {
+    fn post(&mut self, tape: &mut Tape<'_>, who: usize) {
         let n = tape.one_of(&[1, 4, 40, 256]);
-        if let Some(guest) = self.seats[seat].as_mut().filter(|guest| !guest.lied[1]) {
+        if let Some(guest) = self.guests[who].as_mut().filter(|guest| !guest.lied[1]) {
             guest.post(n);
         }
     }
 
-    fn rx_turn(&mut self, seat: usize, most: usize) {
+    fn rx_turn(&mut self, who: usize, most: usize) {
         for _ in 0..most {
-            match self.seats[seat].as_mut().map(Guest::poll_rx) {
+            match self.guests[who].as_mut().map(Guest::poll_rx) {
                 Some(Ok(Polled::More)) => {}
-                Some(Err(())) => return self.end(seat, true),
+                Some(Err(())) => return self.end(who, true),
                 Some(Ok(_)) | None => return,
             }
         }
     }
 
     /// Compares what came with what was sent.
-    fn recv(&mut self, seat: usize) {
+    fn recv(&mut self, who: usize) {
         let mut absent = self.absent;
-        (0..GUESTS).filter(|k| self.seats[*k].is_none()).for_each(|k| absent[k] = self.op);
-        let Some(guest) = &mut self.seats[seat] else { return };
+        (0..GUESTS).filter(|k| self.guests[*k].is_none()).for_each(|k| absent[k] = self.op);
+        let Some(guest) = &mut self.guests[who] else { return };
         for got in guest.recv() {
             guest.came += 1;
             let number = u32::from_le_bytes(got[14..NAME].try_into().expect("four bytes"));
             let sent = self.sent.get_mut(&number).expect("a frame that was sent");
             assert!(!sent.nameless, "{number} has no name");
-            assert_ne!(sent.from, seat, "{number} came back");
+            assert_ne!(sent.from, who, "{number} came back");
             assert_eq!(got.len(), sent.bytes.len(), "{number}");
             // For one that is not there it goes to all.
-            let is_its = sent.to == seat || sent.to == ALL || absent[sent.to] >= sent.at;
-            assert!(is_its, "{number} for {} is at {seat}", sent.to);
-            assert!(!std::mem::replace(&mut sent.arrived[seat], true), "{number} came twice");
-            if sent.to == seat {
-                let last = &mut self.last[sent.from][seat];
+            let is_its = sent.to == who || sent.to == ALL || absent[sent.to] >= sent.at;
+            assert!(is_its, "{number} for {} is at {who}", sent.to);
+            assert!(!std::mem::replace(&mut sent.arrived[who], true), "{number} came twice");
+            if sent.to == who {
+                let last = &mut self.last[sent.from][who];
                 assert!(*last < number, "{number} came behind {last}");
                 *last = number;
             }
@@ -429,9 +429,9 @@ impl Game {
     }
 
     /// Its frames without an answer, from a byte on.
-    fn write_over(&mut self, tape: &mut Tape<'_>, seat: usize) {
+    fn write_over(&mut self, tape: &mut Tape<'_>, who: usize) {
         let from = tape.one_of(&[usize::from(HEAD_BYTES), 0, NAME, 2000]);
-        let Some(guest) = self.seats[seat].as_ref().filter(|guest| !guest.lied[0]) else { return };
+        let Some(guest) = self.guests[who].as_ref().filter(|guest| !guest.lied[0]) else { return };
         let taken = guest.tx.back.requests();
         for frame in &guest.waiting {
             let Some(sent) = frame.number.and_then(|number| self.sent.get_mut(&number)) else { continue };
@@ -449,9 +449,9 @@ impl Game {
     }
 
     /// An index that is wrong, on either ring.
-    fn lie(&mut self, tape: &mut Tape<'_>, seat: usize) {
+    fn lie(&mut self, tape: &mut Tape<'_>, who: usize) {
         let by = tape.one_of(&[257u32, 0x8000_0000, 1000, u32::MAX - 300]);
-        let (rx, Some(guest)) = (tape.below(2), &mut self.seats[seat]) else { return };
+        let (rx, Some(guest)) = (tape.below(2), &mut self.guests[who]) else { return };
         match rx {
             0 => guest.tx.model.publish_index(guest.tx.model.next_index().wrapping_add(by)),
             _ => guest.rx.model.publish_index(guest.rx.model.next_index().wrapping_add(by)),
@@ -460,32 +460,32 @@ impl Game {
     }
 
     /// It dies, or is detached.
-    fn leave(&mut self, tape: &mut Tape<'_>, seat: usize) {
+    fn leave(&mut self, tape: &mut Tape<'_>, who: usize) {
         let (in_order, port_first) = (tape.below(2) == 1, tape.below(2) == 1);
-        let Some(guest) = &mut self.seats[seat] else { return };
+        let Some(guest) = &mut self.guests[who] else { return };
         if in_order && !guest.lied[0] {
             let taken = guest.tx.back.requests();
             guest.tx.back.drain(&guest.rig.host, &guest.tx.chans.1);
             assert_eq!(guest.tx.model.rsp_prod(), taken, "what was taken is answered");
             guest.reclaim();
         }
-        self.recv(seat);
-        self.end(seat, port_first);
+        self.recv(who);
+        self.end(who, port_first);
     }
 
     /// All have their turns: no one waits for another.
     fn settle(&mut self) {
-        for seat in 0..GUESTS {
-            self.tx_turn(seat, usize::MAX);
+        for who in 0..GUESTS {
+            self.tx_turn(who, usize::MAX);
         }
-        for seat in 0..GUESTS {
-            self.rx_turn(seat, usize::MAX);
-            self.recv(seat);
+        for who in 0..GUESTS {
+            self.rx_turn(who, usize::MAX);
+            self.recv(who);
         }
-        for seat in 0..GUESTS {
-            self.tx_turn(seat, usize::MAX);
-            self.reclaim(seat);
-            if let Some(guest) = self.seats[seat].as_ref().filter(|guest| !guest.lied[0]) {
+        for who in 0..GUESTS {
+            self.tx_turn(who, usize::MAX);
+            self.reclaim(who);
+            if let Some(guest) = self.guests[who].as_ref().filter(|guest| !guest.lied[0]) {
                 guest.tx.model.finish().expect("no one's frames wait for others");
             }
         }
@@ -493,12 +493,12 @@ impl Game {
 
     /// The switch is set otherwise, or a port moves to another worker, or its guest takes other
     /// frames.
-    fn change(&mut self, tape: &mut Tape<'_>, seat: usize) {
+    fn change(&mut self, tape: &mut Tape<'_>, who: usize) {
         let above = tape.one_of(&[1024, 128, MAX_FRAME as u32]);
         let (what, n) = (tape.below(3), tape.below(3));
-        match (what, &mut self.seats[seat]) {
+        match (what, &mut self.guests[who]) {
             (0, _) => self.switch.lend_above(above),
-            (1, Some(guest)) => guest.port.owned_by(&PortOwner { worker: n, waker: Arc::new(Bell) }),
+            (1, Some(guest)) => guest.port.owned_by(&PortOwner { worker: n, waker: Arc::new(Doorbell) }),
             (_, Some(guest)) => guest.port.set_guest_caps(Offloads { csum: n == 0, gso: n == 1 }),
             (_, None) => {}
         }
@@ -507,20 +507,20 @@ impl Game {
     /// All that waits for a guest that is there arrives; then all go.
     fn close(mut self) -> [u64; 2] {
         self.settle();
-        for seat in 0..GUESTS {
-            while let Some(guest) = self.seats[seat].as_mut().filter(|guest| !guest.lied[1]) {
+        for who in 0..GUESTS {
+            while let Some(guest) = self.guests[who].as_mut().filter(|guest| !guest.lied[1]) {
                 let came = guest.came;
                 guest.post(256);
-                self.rx_turn(seat, 1);
-                self.recv(seat);
-                let Some(guest) = &self.seats[seat] else { break };
+                self.rx_turn(who, 1);
+                self.recv(who);
+                let Some(guest) = &self.guests[who] else { break };
                 if guest.came == came && guest.rx.back.waiting() == 0 && !guest.port.has_frames() {
-                    assert_eq!(guest.port.stats().rx_frames, came, "frames for guest {seat}");
+                    assert_eq!(guest.port.stats().rx_frames, came, "frames for guest {who}");
                     break;
                 }
             }
         }
-        (0..GUESTS).for_each(|seat| self.end(seat, seat == 1));
+        (0..GUESTS).for_each(|who| self.end(who, who == 1));
         self.lent
     }
 }

@@ -12,9 +12,9 @@
  * frame, or has no more. Sums that are blank are made before, since no verdict but one could say
  * that they are. A large segment becomes an skb first and is cut; each piece is such a frame then.
  *
- * All is the poll's, within rcu_read_lock, but for what goes to TX. The netdev queue's lock is taken
- * with the first of those, and kept for the next until the poll has all frames: not over a redirect,
- * which takes other queues' locks, nor when skbs go up.
+ * All is the poll's, within rcu_read_lock, but for what goes to TX. The netdev queue's lock is
+ * taken with the first of those, and kept for the next until the poll has all frames: not over a
+ * redirect, which takes other queues' locks, nor when skbs go up.
  */
 #include <linux/bpf_trace.h>
 #include <linux/etherdevice.h>
@@ -33,7 +33,10 @@
 
 #include "driver.h"
 
-/* What passes and is no longer is copied: its page takes the next frame, and no socket is charged for all of it. */
+/*
+ * What passes and is no longer is copied: its page takes the next frame, and no socket is charged
+ * for all of it.
+ */
 #define COPY_MAX 2048
 
 int pregrant_xdp_init(struct pregrant_queue *queue)
@@ -198,7 +201,10 @@ static void write_back(u8 *to, const u8 *from, size_t len)
 	memcpy(to + at, from + at, len - at);
 }
 
-/* The buffer is sent when the core has none of the queue's slots any more. False: it is to be copied. */
+/*
+ * The buffer is sent when the core has none of the queue's slots any more. False: it is to be
+ * copied.
+ */
 static bool keep_buffer(struct pregrant_received *received, const struct xdp_buff *xdp)
 {
 	struct pregrant_queue *queue = received->queue;
@@ -217,8 +223,8 @@ static bool keep_buffer(struct pregrant_received *received, const struct xdp_buf
 }
 
 /*
- * Sends the buffers that were kept, and takes back those that are answered. Those that there is no room
- * for stay with their slots. Below 0: a fault.
+ * Sends the buffers that were kept, and takes back those that are answered. Those that there is no
+ * room for stay with their slots. Below 0: a fault.
  */
 int pregrant_xdp_send_on(struct pregrant_received *received)
 {

@@ -1,24 +1,29 @@
 /*
- * What dom0 and guests execute between two readings of the clock, and what Xen executes for them: a plugin for QEMU's emulator (TCG).
+ * What dom0 and guests execute between two readings of the clock, and what Xen executes for them: a
+ * plugin for QEMU's emulator (TCG).
  *
  *   translated   a block of instructions, once: it gets a counter, by its addresses and its length
  *   executed     each time: the counter of the one that runs is raised
  *   marked       an instruction that loads "PREGRANT" (domain_time does): what was counted is written to a file, and all is zero
  *
- * A line of the file is "ADDRESS WHOSE INSTRUCTIONS" of a block, WHOSE being `x` for Xen's while dom0 runs and `d` for dom0's
- * own, kernel and processes, `y` and `g` the same of guests; a reading begins with a line "reading GUESTS NOBODYS", with the sums
- * of these.
+ * A line of the file is "ADDRESS WHOSE INSTRUCTIONS" of a block, WHOSE being `x` for Xen's while
+ * dom0 runs and `d` for dom0's own, kernel and processes, `y` and `g` the same of guests; a reading
+ * begins with a line "reading GUESTS OTHERS", with the sums of these.
  *
- * Dom0 and a guest without a processor's help (PV) have the same addresses, and a plugin sees no registers. Who runs is known so: Xen
- * switches in `context_switch`, and what it executes from there on belongs to whom it switches to. That is no one if `idle_loop` follows,
- * else the owner of the page from which the next instruction comes that is not Xen's. A kernel's own pages are at one distance from
- * their addresses, another one for each domain, and dom0's is there first. Other pages are theirs who ran when they were first
- * executed; no domain gets a page with code from another one here.
+ * Dom0 and a guest without a processor's help (PV) have the same addresses, and a plugin sees no
+ * registers. Who runs is known so: Xen switches in `context_switch`, and what it executes from
+ * there on belongs to whom it switches to. That is no one if `idle_loop` follows, else the owner of
+ * the page from which the next instruction comes that is not Xen's. A kernel's own pages are at one
+ * distance from their addresses, another one for each domain, and dom0's is there first. Other
+ * pages are theirs who ran when they were first executed; no domain gets a page with code from
+ * another one here.
  *
- * Counters are per block: where an exception ends one early, it has counted to its end. One processor (`-icount`), so there is one
- * thread. Nothing here changes what the machine does or what its clock counts.
+ * Counters are per block: where an exception ends one early, it has counted to its end. One
+ * processor (`-icount`), so there is one thread. Nothing here changes what the machine does or what
+ * its clock counts.
  *
- * Arguments: out=FILE, switch=ADDRESS and idle=ADDRESS of the two functions. Licence: as the project's, MIT OR Apache-2.0.
+ * Arguments: out=FILE, switch=ADDRESS and idle=ADDRESS of the two functions. Licence: as the
+ * project's, MIT OR Apache-2.0.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -70,7 +75,9 @@ static struct block *blocks[BUCKETS], *newest;
 static struct page *pages[BUCKETS];
 static FILE *out;
 static uint64_t at_switch, at_idle;
-/* Who runs; UNKNOWN from a switch on until it shows, and the blocks that were executed meanwhile. */
+/*
+ * Who runs; UNKNOWN from a switch on until it shows, and the blocks that were executed meanwhile.
+ */
 static enum owner runs = NO_ONE;
 static struct block *switching[SWITCH_MOST];
 static size_t switching_len;

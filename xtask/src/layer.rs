@@ -51,7 +51,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "loom",
-        shows: "no lost wake-up in any order of a ring's, a worker's bell's or a mailbox's memory accesses",
+        shows: "no lost wake-up in any order of a ring's, a worker's doorbell's or a mailbox's memory accesses",
         run: loom,
     },
     Layer { name: "miri", shows: "no undefined behaviour in the core while a peer races", run: miri },

@@ -53,13 +53,13 @@ impl fmt::Display for Tally {
 
 /// One program's tests, as it goes on.
 #[derive(Default)]
-struct Heard {
+struct Events {
     tally: Tally,
     running: Vec<String>,
     closed: bool,
 }
 
-impl Heard {
+impl Events {
     /// Takes a line of a program's output; the lines for people.
     fn line(&mut self, line: &str) -> Vec<String> {
         let event: Value = serde_json::from_str(line.trim()).unwrap_or_default();
@@ -159,7 +159,7 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
     if says == Says::Events {
         command.args(["--format=json", "-Zunstable-options", "--show-output"]).env("RUSTC_BOOTSTRAP", "1");
     }
-    let (mut heard, began) = (Heard::default(), Instant::now());
+    let (mut events, began) = (Events::default(), Instant::now());
     let ran = (|| -> io::Result<_> {
         // One pipe for both, so that a runner's lines stand where they were said.
         let (out, to) = io::pipe()?;
@@ -171,7 +171,7 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
         });
         loop {
             match lines.recv_timeout(silence::LONGEST) {
-                Ok(line) => heard.line(&String::from_utf8_lossy(&line?)).iter().for_each(|line| print(line)),
+                Ok(line) => events.line(&String::from_utf8_lossy(&line?)).iter().for_each(|line| print(line)),
                 // Its end was not the pipe's: what a killed test left behind holds that.
                 Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
                 Err(RecvTimeoutError::Timeout) => {
@@ -180,7 +180,7 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
                     print(&format!(
                         "xtask: no line for {} minutes: {ended} process(es) ended; hanging: {}",
                         silence::LONGEST.as_secs() / 60,
-                        heard.running.join(", ")
+                        events.running.join(", ")
                     ));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -194,13 +194,13 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
         Err(e) => Err(format!("`{shown}` could not be run: {e}")),
     };
     if says == Says::Status {
-        heard.closed = true;
-        heard.tally.passed = u64::from(ran.is_ok());
-        heard.tally.failed = u64::from(ran.is_err());
+        events.closed = true;
+        events.tally.passed = u64::from(ran.is_ok());
+        events.tally.failed = u64::from(ran.is_err());
     }
-    let closed = heard.closed;
-    heard.running.iter().for_each(|name| print(&format!("test {name} ... has no end")));
-    let tally = heard.end();
+    let closed = events.closed;
+    events.running.iter().for_each(|name| print(&format!("test {name} ... has no end")));
+    let tally = events.end();
     print(&format!("{tally}, in {:.1} s", began.elapsed().as_secs_f64()));
     let ran = ran.and_then(|()| match (closed, selects && tally == Tally::default()) {
         (false, _) => Err(format!("`{shown}` ended without its closing event")),
@@ -212,12 +212,12 @@ fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Heard, Tally};
+    use super::{Events, Tally};
 
     fn of(lines: &[&str]) -> (String, Vec<String>) {
-        let mut heard = Heard::default();
-        let said = lines.iter().flat_map(|line| heard.line(line)).collect();
-        (heard.end().to_string(), said)
+        let mut events = Events::default();
+        let said = lines.iter().flat_map(|line| events.line(line)).collect();
+        (events.end().to_string(), said)
     }
 
     #[test]

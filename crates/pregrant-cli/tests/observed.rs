@@ -489,13 +489,13 @@ fn the_watchdog_is_fed_while_the_control_thread_turns() {
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
     let mut back = Process::start(&mut command);
     back.line_with("ready");
-    let (mut heard, mut fed) = (Vec::new(), 0);
-    while fed < 5 || !heard.iter().any(|news: &String| news.starts_with("STATUS=vifs: 1")) {
+    let (mut notices, mut fed) = (Vec::new(), 0);
+    while fed < 5 || !notices.iter().any(|news: &String| news.starts_with("STATUS=vifs: 1")) {
         let news = receive();
         fed += u32::from(news == "WATCHDOG=1\n");
-        heard.push(news);
+        notices.push(news);
     }
-    assert!(heard.iter().any(|news| news == "READY=1\n"), "{heard:?}");
+    assert!(notices.iter().any(|news| news == "READY=1\n"), "{notices:?}");
     back.signal(Signal::STOP);
     // Messages that were sent before it stopped.
     systemd.set_nonblocking(true).expect("a socket");

@@ -74,7 +74,7 @@ pub fn run<M: Machine>(machine: &M) -> Vec<Outcome> {
         case("a wait without events ends in time", wait_times_out),
         case("only the domain that was offered a channel binds to it, once", bind_refused),
         case("a closed end can be bound to again", rebind),
-        case("another handle hears of its own ends alone", handles::own_events),
+        case("another handle gets events of its own ends alone", handles::own_events),
         case("a bound end goes to another handle and back, with an event pending", handles::adopt),
         case("an end that was offered stays with its handle", handles::offered_stays),
         maps("a map is read and unmapped on another handle's thread", handles::maps_move),
@@ -618,9 +618,9 @@ fn rebind<M: Machine>(m: &M) -> Case {
     ensure!(fired(&back) == [back.events().local(&remote)], "no event after the successor's binding");
     back.events().unmask(&remote);
     front.events().notify(&near);
-    ensure!(fired(&back) == [back.events().local(&remote)], "the successor does not hear the front");
+    ensure!(fired(&back) == [back.events().local(&remote)], "the successor gets no event of the front");
     back.events().notify(&remote);
-    ensure!(fired(&front) == [front.events().local(&near)], "the front does not hear the successor");
+    ensure!(fired(&front) == [front.events().local(&near)], "the front gets no event of the successor");
     Ok(())
 }
 

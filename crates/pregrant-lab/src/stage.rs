@@ -1,6 +1,6 @@
 //! Two guests that talk TCP through a backend's switch, as often as is asked.
 
-use crate::process::process_command::{Posts, ProcessCommand, Transfer};
+use crate::process::process_command::{WorkerSetup, ProcessCommand, Transfer};
 use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
 use crate::screen::Progress;
 use crate::table::figure;
@@ -40,7 +40,7 @@ pub fn backend(testbed: &Testbed) -> Result<Process> {
 
 fn backend_with(testbed: &Testbed, rx_context: RxContext) -> Result<Process> {
     let (place, mode) = (Placement::default(), Mode::Adaptive);
-    testbed.back(None, Some(Posts { workers: WORKERS, place, rx_context, mode, cores: Vec::new() }))
+    testbed.back(None, Some(WorkerSetup { workers: WORKERS, place, rx_context, mode, cores: Vec::new() }))
 }
 
 impl Stage {

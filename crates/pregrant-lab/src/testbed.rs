@@ -10,7 +10,7 @@
 //! all do.
 
 use crate::machine::{self, DRIVER, Machine};
-use crate::process::process_command::{Case, Posts, ProcessCommand};
+use crate::process::process_command::{Case, WorkerSetup, ProcessCommand};
 use crate::process::report::{Played, Report};
 use crate::toolstack::DiskSpec;
 use pregrant::DomId;
@@ -127,10 +127,10 @@ impl Testbed {
 
     /// Starts the driver domain's process, with worker threads if any are wanted; `cpu` pins its
     /// first thread.
-    pub fn back(&self, cpu: Option<usize>, posts: Option<Posts>) -> Result<Process> {
+    pub fn back(&self, cpu: Option<usize>, worker_setup: Option<WorkerSetup>) -> Result<Process> {
         let mut back = self.process("back", DRIVER.0, cpu)?;
-        if let Some(posts) = posts {
-            answer!(back.ask(&ProcessCommand::Employ(posts), &mut [])?, Report::Done => ());
+        if let Some(worker_setup) = worker_setup {
+            answer!(back.ask(&ProcessCommand::StartWorkers(worker_setup), &mut [])?, Report::Done => ());
         }
         Ok(back)
     }

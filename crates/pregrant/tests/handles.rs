@@ -22,7 +22,7 @@ fn a_bound_end_goes_to_a_handle_of_another_thread() {
     let other = back.another().unwrap();
     let (near, port) = front.events().offer(back.domid()).unwrap();
     let remote = back.events().bind(front.domid(), port).unwrap();
-    assert_eq!(fired(&other, Some(Duration::ZERO)), [], "the other hears of an end that the first bound");
+    assert_eq!(fired(&other, Some(Duration::ZERO)), [], "the other gets an event of an end that the first bound");
     assert_eq!(fired(&back, None), [back.local(&remote)]);
     // Masked, and with an event on its way.
     front.notify(&near);
@@ -35,7 +35,7 @@ fn a_bound_end_goes_to_a_handle_of_another_thread() {
     .join()
     .unwrap();
     front.notify(&near);
-    assert_eq!(fired(&back, Some(Duration::ZERO)), [], "the old handle hears of it");
+    assert_eq!(fired(&back, Some(Duration::ZERO)), [], "the old handle gets its event");
     assert_eq!(fired(&other, None), [other.local(&remote)]);
     other.notify(&remote);
     assert_eq!(fired(&front, None), [port]);

@@ -309,7 +309,7 @@ fn packer(payload: &[u8]) -> Option<(&'static str, &'static str, &'static [&'sta
     }
 }
 
-/// A file system that is being laid out.
+/// A file system under construction.
 struct Tree<'a> {
     of: &'a Unpacked,
     dir: PathBuf,

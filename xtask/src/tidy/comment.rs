@@ -5,6 +5,8 @@ use super::Source;
 
 /// Columns of a line of a comment, its indentation included.
 const COLUMNS: usize = 100;
+/// Columns of a tab in C, at least where it indents.
+const TAB: usize = 8;
 
 /// Lines of comments that are too wide.
 pub fn check(Source { path, text }: &Source) -> Vec<String> {
@@ -30,9 +32,40 @@ pub fn check(Source { path, text }: &Source) -> Vec<String> {
     offences
 }
 
+/// The same of C, units and TOML. A line with an arrow, a bar or columns is of a picture.
+pub fn check_other(Source { path, text }: &Source) -> Vec<String> {
+    let marks: &[&str] = match path.rsplit('.').next() {
+        Some("c" | "h") => &["/* ", "* ", "// "],
+        Some("service" | "socket" | "toml") => &["# "],
+        _ => return Vec::new(),
+    };
+    let is_wide = |line: &str| {
+        let tabs = line.matches('\t').count();
+        line.chars().count() + tabs * (TAB - 1) > COLUMNS
+    };
+    let is_offence = |line: &str| {
+        let comment = marks.iter().find_map(|mark| line.trim_start().strip_prefix(mark));
+        let is_picture = |comment: &str| ["  ", "--", "|"].iter().any(|part| comment.contains(part));
+        is_wide(line) && comment.is_some_and(|comment| !is_picture(comment.trim_start()))
+    };
+    let lines = text.lines().zip(1..).filter(|(line, _)| is_offence(line));
+    lines.map(|(_, number)| format!("{path}:{number}: a comment past column {COLUMNS}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{COLUMNS, Source, check};
+    use super::{COLUMNS, Source, check, check_other};
+
+    #[test]
+    fn comments_of_other_languages_fit() {
+        let wide = "x".repeat(COLUMNS);
+        let offences =
+            |path: &str, text: String| check_other(&Source { path: path.into(), text }).len();
+        assert_eq!(offences("a.c", format!("\t * {wide}\n/* {wide} */\nf({wide});\n * a --> {wide}\n")), 2);
+        assert_eq!(offences("a.h", format!("\t * {}\n", "x".repeat(COLUMNS - 10))), 1);
+        assert_eq!(offences("a.service", format!("# {wide}\nA={wide}\n")), 1);
+        assert_eq!(offences("a.sh", format!("# {wide}\n")), 0);
+    }
 
     fn offences(text: &str) -> usize {
         check(&Source { path: "a.rs".into(), text: text.into() }).len()

@@ -37,8 +37,8 @@ const FORBIDDEN_NAMES: &[&str] =
 /// The one place in which a test says that it is skipped: in CI it fails there.
 const SKIP: &str = "crates/pregrant/tests/skip/mod.rs";
 
-/// Files that may cite the protocol, beside Rust's.
-const CITING: &[&str] = &["c", "md", "script", "sh", "toml"];
+/// Files that may cite the protocol, or have comments, beside Rust's.
+const OTHERS: &[&str] = &["c", "h", "md", "script", "service", "sh", "socket", "toml"];
 
 /// A file of the project: its path from the root, with `/`, and its text.
 struct Source {
@@ -54,9 +54,9 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     }
     let mut others = Vec::new();
     for folder in ["crates", "xtask", "fuzz", "linux", "rig", "dist", "docs"] {
-        collect(w.root(), &w.root().join(folder), CITING, &mut others)?;
+        collect(w.root(), &w.root().join(folder), OTHERS, &mut others)?;
     }
-    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "ROADMAP.md", "SECURITY.md"] {
+    for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "ROADMAP.md", "SECURITY.md", "Cargo.toml"] {
         others.push(Source { path: name.into(), text: read(&w.root().join(name))? });
     }
     let page = |path: &str| read(&w.root().join(path));
@@ -70,6 +70,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(crate::figures::page::check(w));
     offences.extend(path_name::check(&sources));
     offences.extend(sources.iter().flat_map(comment::check));
+    offences.extend(others.iter().flat_map(comment::check_other));
     offences.extend(section::check(sources.iter().chain(&others)));
     offences.extend(link::check(w.root(), others.iter()));
     let words = |source: &&Source| source.path != word::PATH;

@@ -18,10 +18,10 @@ pub(super) fn own_events<M: Machine>(m: &M) -> Case {
     let (other_near, other_remote, _) = bound(&front, &other)?;
     front.events().notify(&near);
     ensure!(fired(&back) == [back.events().local(&remote)], "the first handle's end did not fire");
-    ensure!(fired_within(&other, SETTLED).is_empty(), "the other handle hears of the first one's end");
+    ensure!(fired_within(&other, SETTLED).is_empty(), "the other handle gets an event of the first one's end");
     front.events().notify(&other_near);
     ensure!(fired(&other) == [other.events().local(&other_remote)], "the other handle's end did not fire");
-    ensure!(pending(&back).is_empty(), "the first handle hears of the other one's end");
+    ensure!(pending(&back).is_empty(), "the first handle gets an event of the other one's end");
     // It outlives the first.
     drop((remote, back));
     other.events().unmask(&other_remote);
@@ -44,13 +44,13 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
         other.events().unmask(&remote);
         front_and_back_hear(&front, &near, &other, &remote)?;
         // It may get an event of what came before it was closed, once.
-        ensure!(pending(&back).is_empty() || round == 2, "the old handle hears of it still");
-        ensure!(pending(&back).is_empty(), "the old handle hears of it again and again");
+        ensure!(pending(&back).is_empty() || round == 2, "the old handle still gets its event");
+        ensure!(pending(&back).is_empty(), "the old handle gets its event again and again");
         remote = back.events().adopt(remote).map_err(fail)?;
         ensure!(fired(&back) == [back.events().local(&remote)], "no event after the adoption by the first");
         back.events().unmask(&remote);
         front_and_back_hear(&front, &near, &back, &remote)?;
-        ensure!(pending(&other).is_empty(), "the other handle hears of it still");
+        ensure!(pending(&other).is_empty(), "the other handle still gets its event");
     }
     let moved = thread::scope(|scope| {
         let remote = scope.spawn(move || -> Result<_, CaseStatus> {
@@ -66,7 +66,7 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
     });
     let (other, remote) = moved?;
     front_and_back_hear(&front, &near, &other, &remote)?;
-    ensure!(fired_within(&back, SETTLED).is_empty(), "the old handle hears of what a thread took over");
+    ensure!(fired_within(&back, SETTLED).is_empty(), "the old handle gets events of what a thread took over");
     drop(back);
     front_and_back_hear(&front, &near, &other, &remote)
 }

@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(
             table.learn(mac(1), 6, Claim::Free, 2 * AGE_NS + 1),
             Source::Here,
-            "7 was not heard of since"
+            "7 has sent nothing since"
         );
         table.forget_port(6);
         assert_eq!(table.learn(mac(1), 5, Claim::Free, 2 * AGE_NS + 1), Source::Here);

@@ -2,7 +2,7 @@
 //! die, and every frame arrives once and in its order; what is a vif's or a guest's holds over all
 //! workers; what cannot be served is closed with a line.
 //!
-//! Waits are unbounded here: a wake-up, or a letter to a worker, that is lost ends the process or
+//! Waits are unbounded here: a wake-up, or a command to a worker, that is lost ends the process or
 //! hangs the test.
 
 use crate::machine::guest::{Guest, exchange, ordinary, staging};
@@ -41,7 +41,7 @@ pub const TESTS: &[Test] = &[
     ("pages_are_bounded_over_all_workers", pages_are_bounded_over_all_workers),
     ("a_successor_takes_up_what_workers_had", a_successor_takes_up_what_workers_had),
     ("a_channel_that_is_lost_on_the_way_closes_its_vif", a_channel_that_is_lost_on_the_way_closes_its_vif),
-    ("no_letter_is_lost", no_letter_is_lost),
+    ("no_command_is_lost", no_command_is_lost),
     ("who_is_left_is_placed_evenly", who_is_left_is_placed_evenly),
     ("a_queue_that_a_worker_cannot_have_comes_back", a_queue_that_a_worker_cannot_have_comes_back),
     ("queues_without_any_worker_come_back", queues_without_any_worker_come_back),
@@ -611,8 +611,8 @@ fn returned(pool: &mut WorkerPool<Loopback>, queues: usize) -> (Vec<usize>, Vec<
     (numbers, whys)
 }
 
-/// A worker that falls asleep just as it is written to reads the letter all the same.
-fn no_letter_is_lost() {
+/// A worker that falls asleep just as it is written to takes the command all the same.
+fn no_command_is_lost() {
     pool(1, Placement::Balanced, |p, pool, id| {
         let mut dice = Dice(4);
         for _ in 0..1000 {

@@ -426,16 +426,16 @@ fn a_sender_that_rewrites_its_frames_changes_payload_alone() {
 
 /// Wakes a thread that sleeps until it is rung.
 #[derive(Debug, Default)]
-struct Bell(Mutex<bool>, Condvar);
+struct Doorbell(Mutex<bool>, Condvar);
 
-impl QueueWaker for Bell {
+impl QueueWaker for Doorbell {
     fn ring(&self) {
         *self.0.lock().unwrap() = true;
         self.1.notify_one();
     }
 }
 
-impl Bell {
+impl Doorbell {
     fn wait(&self) {
         let mut rung = self.0.lock().unwrap();
         while !std::mem::take(&mut *rung) {
@@ -452,13 +452,13 @@ fn frames_go_from_worker_to_worker() {
     let a = Sender::new(&switch, 1, Way::Staging(4096));
     let b = Receiver::new(&switch, 2, Way::Staging(65535), ALL);
     let frames = mixed(300);
-    let bells = [Arc::new(Bell::default()), Arc::new(Bell::default())];
+    let doorbells = [Arc::new(Doorbell::default()), Arc::new(Doorbell::default())];
     // The receiver says how far it is, for queues drop what has no room.
     let came = AtomicUsize::new(0);
     let lent = std::thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            let (mut b, bell) = (b, &bells[1]);
-            b.port.owned_by(&PortOwner { worker: 1, waker: bell.clone() });
+            let (mut b, doorbell) = (b, &doorbells[1]);
+            b.port.owned_by(&PortOwner { worker: 1, waker: doorbell.clone() });
             let mut turns = 0;
             while b.got.len() < frames.len() {
                 turns += 1;
@@ -467,18 +467,18 @@ fn frames_go_from_worker_to_worker() {
                 }
                 let moved = b.poll();
                 if b.recv() == 0 && !moved && turns % 3 > 0 && !b.poll() {
-                    bell.wait();
+                    doorbell.wait();
                 }
                 came.store(b.got.len(), Ordering::Relaxed);
-                bells[0].ring();
+                doorbells[0].ring();
             }
             assert_same(&b.got, &frames);
             let lent = b.ends.back.stats().lent;
             b.close();
             lent
         });
-        let (mut a, bell) = (a, &bells[0]);
-        a.port.owned_by(&PortOwner { worker: 0, waker: bell.clone() });
+        let (mut a, doorbell) = (a, &doorbells[0]);
+        a.port.owned_by(&PortOwner { worker: 0, waker: doorbell.clone() });
         let mut sent = 0;
         while sent < frames.len() || a.in_flight() > 0 {
             let ahead = sent - came.load(Ordering::Relaxed);
@@ -486,7 +486,7 @@ fn frames_go_from_worker_to_worker() {
             sent += a.send(&frames[sent..sent + n]);
             let moves = a.turn() || n > 0 || a.in_flight() == 0 && sent == frames.len();
             if !moves {
-                bell.wait();
+                doorbell.wait();
             }
         }
         a.close();

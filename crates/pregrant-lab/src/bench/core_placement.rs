@@ -9,7 +9,7 @@
 //! With more workers than that the next begins again at the first core: with two cores worker 1
 //! shares the guest's.
 
-use crate::process::process_command::Posts;
+use crate::process::process_command::WorkerSetup;
 use pregrant_host::drivers::{Mode, Placement, RxContext};
 use std::io;
 
@@ -41,9 +41,9 @@ impl CorePlacement {
     }
 
     /// The cores of the back's workers; None: it has no workers.
-    pub fn posts(&self, place: Placement, mode: Mode) -> Option<Posts> {
+    pub fn worker_setup(&self, place: Placement, mode: Mode) -> Option<WorkerSetup> {
         let Self { nr_workers: workers, workers: cores, .. } = self;
-        (*workers > 0).then(|| Posts {
+        (*workers > 0).then(|| WorkerSetup {
             workers: *workers,
             place,
             rx_context: RxContext::Worker,
@@ -70,7 +70,7 @@ impl CorePlacement {
         if self.nr_workers == 0 {
             return format!("guest on core {guest}, back on core {back}");
         }
-        let seat = |(n, core): (usize, &usize)| {
+        let worker_at = |(n, core): (usize, &usize)| {
             let first = self.workers.iter().position(|of| of == core);
             let shared = match first {
                 _ if *core == guest => " (the guest's)".into(),
@@ -79,7 +79,7 @@ impl CorePlacement {
             };
             format!("worker {n} on core {core}{shared}")
         };
-        let workers: Vec<_> = self.workers.iter().enumerate().map(seat).collect();
+        let workers: Vec<_> = self.workers.iter().enumerate().map(worker_at).collect();
         format!("guest and control thread on core {guest}, {}", workers.join(", "))
     }
 }
@@ -106,13 +106,13 @@ mod tests {
         let shared = shared.map(|(cores, workers)| CorePlacement::on(cores, workers).shares_guests_core());
         assert_eq!(shared, [true, false, false, true]);
         assert!(on(&[7], 2).starts_with("one core"));
-        let posts = |cores: &[usize], workers| {
+        let worker_setup = |cores: &[usize], workers| {
             CorePlacement::on(cores, workers)
-                .posts(Placement::Balanced, Mode::Poll)
+                .worker_setup(Placement::Balanced, Mode::Poll)
                 .map(|p| (p.workers, p.cores))
         };
-        assert_eq!(posts(&[0, 1], 0), None);
-        assert_eq!(posts(&[0, 1], 2), Some((2, vec![1, 0])));
-        assert_eq!(posts(&[0], 2), Some((2, vec![])));
+        assert_eq!(worker_setup(&[0, 1], 0), None);
+        assert_eq!(worker_setup(&[0, 1], 2), Some((2, vec![1, 0])));
+        assert_eq!(worker_setup(&[0], 2), Some((2, vec![])));
     }
 }

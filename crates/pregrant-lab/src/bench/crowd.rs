@@ -12,7 +12,7 @@
 //! thread.
 
 use super::Result;
-use crate::process::process_command::{Devices, Load, Member, Posts, ProcessCommand};
+use crate::process::process_command::{Devices, Load, Member, WorkerSetup, ProcessCommand};
 use crate::process::report::{Came, Played, Report, Spent};
 use crate::record::Record;
 use crate::testbed::{Ends, Testbed, answer};
@@ -210,8 +210,8 @@ impl Stand {
         let mut ends = Ends { back, guests, testbed };
         let Plan { workers, place, mode, path, buffers, .. } = *plan;
         let rx_context = RxContext::Worker;
-        let posts = Posts { workers, place, rx_context, mode, cores: cores.workers.clone() };
-        answer!(ends.ask_back(ProcessCommand::Serve(posts, Devices::Vifs(path)))?, Report::Done => ());
+        let worker_setup = WorkerSetup { workers, place, rx_context, mode, cores: cores.workers.clone() };
+        answer!(ends.ask_back(ProcessCommand::Serve(worker_setup, Devices::Vifs(path)))?, Report::Done => ());
         let data_len = (path == PathName::Staging).then_some(DATA_LEN);
         let gather = ProcessCommand::Gather { members, path, data_len, buffers };
         answer!(ends.ask_guests(gather)?, Report::Done => ());

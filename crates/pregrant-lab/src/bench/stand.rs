@@ -50,7 +50,7 @@ impl Stand {
 
     fn on(testbed: Testbed, core_placement: CorePlacement, mode: Mode, place: Placement) -> Result<Self> {
         testbed.guest_domain(GUEST)?;
-        let back = testbed.back(core_placement.back, core_placement.posts(place, mode))?;
+        let back = testbed.back(core_placement.back, core_placement.worker_setup(place, mode))?;
         let guests = testbed.process("guest", GUEST, core_placement.guest)?;
         let ends = Ends { back, guests, testbed };
         Ok(Self { core_placement, ends, vifs: 0, neighbours: 0, gives_way: false })

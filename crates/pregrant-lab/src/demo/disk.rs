@@ -11,7 +11,7 @@
 
 use super::Result;
 use crate::process::disks::disks_command::{Buffers, Dir, DiskSetup, DisksCommand, HANDLE, Load, Rested};
-use crate::process::process_command::{Devices, Posts, ProcessCommand};
+use crate::process::process_command::{Devices, WorkerSetup, ProcessCommand};
 use crate::process::report::Report;
 use crate::record::{DISK_RESTART, Disk, Of, Record, Took};
 use crate::screen::Progress;
@@ -81,14 +81,14 @@ pub struct Played {
 
 fn serve(testbed: &Testbed) -> Result<Process> {
     let mut back = testbed.process("back", 0, None)?;
-    let posts = Posts {
+    let worker_setup = WorkerSetup {
         workers: WORKERS,
         place: Placement::Balanced,
         rx_context: RxContext::Worker,
         mode: MODE,
         cores: Vec::new(),
     };
-    let serve = ProcessCommand::Serve(posts, Devices::Disks(PathName::Persistent));
+    let serve = ProcessCommand::Serve(worker_setup, Devices::Disks(PathName::Persistent));
     answer!(back.ask(&serve, &mut [])?, Report::Done => ());
     Ok(back)
 }

@@ -10,7 +10,7 @@
 use super::account::Account;
 use super::crowd::port::Hall;
 use super::port_plan::{PlannedPorts, PortPlan};
-use super::process_command::{Case, Devices, Dir, Nuisance, Posts, ProcessCommand};
+use super::process_command::{Case, Devices, Dir, Nuisance, WorkerSetup, ProcessCommand};
 use super::report::{Came, Latencies, Played, Report, Spent, Switched};
 use super::signals::{Signals, WARM_UP, locked};
 use super::worker_threads::{Meter, WorkerThreads};
@@ -148,13 +148,13 @@ impl Host {
     /// costs.
     fn obey(&mut self, command: ProcessCommand, spent: Spent) -> Result<()> {
         let done = match command {
-            ProcessCommand::Employ(posts) => {
-                WorkerThreads::employ(&mut self.backend, &posts).map(|worker_threads| {
+            ProcessCommand::StartWorkers(worker_setup) => {
+                WorkerThreads::start(&mut self.backend, &worker_setup).map(|worker_threads| {
                     self.worker_threads = Some(worker_threads);
                     Report::Done
                 })
             }
-            ProcessCommand::Serve(posts, devices) => self.serve(&posts, devices),
+            ProcessCommand::Serve(worker_setup, devices) => self.serve(&worker_setup, devices),
             ProcessCommand::Case(case) => {
                 // A neighbour that breaks things on purpose, again and again: its lines are
                 // not logged.
@@ -179,13 +179,13 @@ impl Host {
     }
 
     /// A crowd's devices, from now on, also between commands.
-    fn serve(&mut self, posts: &Posts, devices: Devices) -> Result<Report> {
+    fn serve(&mut self, worker_setup: &WorkerSetup, devices: Devices) -> Result<Report> {
         if let Devices::Vifs(path) = devices {
             *self.port_plan.borrow_mut() = PortPlan::Crowd(Arc::clone(&self.hall));
             self.configure(path, path);
         }
         self.commands = Some(self.backend.platform().events().also_wake_on(std::io::stdin().as_fd())?);
-        self.worker_threads = Some(WorkerThreads::employ(&mut self.backend, posts)?);
+        self.worker_threads = Some(WorkerThreads::start(&mut self.backend, worker_setup)?);
         Ok(Report::Done)
     }
 

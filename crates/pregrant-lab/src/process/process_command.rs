@@ -243,7 +243,7 @@ impl Nuisance {
 
 /// The worker threads of a back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Posts {
+pub struct WorkerSetup {
     /// How many, where each has several vifs.
     pub workers: usize,
     /// Which of them gets a queue.
@@ -291,7 +291,7 @@ pub enum Devices {
 pub enum ProcessCommand {
     /// Back: have queues served by threads, in all commands that follow. The first command, or
     /// none; without it they are served by the one thread that there is. Answer: `Done`.
-    Employ(Posts),
+    StartWorkers(WorkerSetup),
     /// Play your part of a case. Answer: `Case`.
     Case(Case),
     /// Back: serve a learning switch until the given number of vifs have come and gone. Answer:
@@ -303,7 +303,7 @@ pub enum ProcessCommand {
         succeed: bool,
     },
     /// Back: serve a crowd by these workers from now on; the first command. Answer: `Done`.
-    Serve(Posts, Devices),
+    Serve(WorkerSetup, Devices),
     /// Back of a crowd: send frames back, or take them. Answer: `Done`.
     SendBack(bool),
     /// Back of a crowd. Answer: `Described`.

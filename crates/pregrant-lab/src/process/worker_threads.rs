@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   control thread   commands, xenstore; asleep while frames move, woken by a port's mark      WorkerThreads::wakes
-//!   worker n         its queues; on core cores[n]                                            Backend::employ
+//!   worker n         its queues; on core cores[n]                                            Backend::start_workers
 //! ```
 //! Without them the queues are served by the control thread. [`Meter`] reads the cost of a case:
 //! platform operations of all handles, and CPU time of the whole process, which the kernel gives
 //! exactly. That of one worker among others is as of its last tick or sleep, some milliseconds old
 //! at most.
 
-use super::process_command::Posts;
+use super::process_command::WorkerSetup;
 use super::report::Spent;
 use super::signals::locked;
 use super::{LoopbackBackend, Result, stay_on};
@@ -39,22 +39,22 @@ pub struct WorkerThreads {
 
 impl WorkerThreads {
     /// Gives the backend workers. Before its first device.
-    pub fn employ(backend: &mut LoopbackBackend, posts: &Posts) -> Result<Arc<Self>> {
+    pub fn start(backend: &mut LoopbackBackend, worker_setup: &WorkerSetup) -> Result<Arc<Self>> {
         let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         backend.platform().events().also_wake_on(waker.as_fd())?;
         let worker_threads = Arc::new(Self {
             waker,
-            threads: Mutex::new(vec![None; posts.workers]),
+            threads: Mutex::new(vec![None; worker_setup.workers]),
             astray: Mutex::default(),
             switch: Mutex::default(),
         });
         let (starting, turning) = (Arc::clone(&worker_threads), Arc::clone(&worker_threads));
-        let cores = posts.cores.clone();
+        let cores = worker_setup.cores.clone();
         backend.start_workers(pregrant_host::drivers::WorkerConfig {
-            workers: posts.workers,
-            place: posts.place,
-            rx_context: posts.rx_context,
-            mode: posts.mode,
+            workers: worker_setup.workers,
+            place: worker_setup.place,
+            rx_context: worker_setup.rx_context,
+            mode: worker_setup.mode,
             each_start: Arc::new(move |number| {
                 let core = (!cores.is_empty()).then(|| cores[number % cores.len()]);
                 let placed = stay_on(core).map_err(|e| e.to_string());

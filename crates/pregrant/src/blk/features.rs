@@ -50,7 +50,7 @@ pub const DISCARD_ENABLE: &str = "discard-enable";
 /// The back's key for a successor: the front's key that names the first page of the connection's
 /// first ring.
 pub const RING_ACTIVE: &str = "ring-active";
-/// The back's key for a successor: how the connection's slots are laid out, as `protocol` has it.
+/// The back's key for a successor: the format of the connection's slots, as `protocol` has it.
 pub const PROTOCOL_ACTIVE: &str = "protocol-active";
 /// The back's key beside `feature-discard`: 1 where whole units that were discarded read as zeroes.
 /// Ours and no other's.

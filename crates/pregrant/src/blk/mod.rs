@@ -5,7 +5,7 @@
 //!   front: Ask -> FrontQueue -> ring            back: ring -> Job (validated) -> path -> Io -> Disk
 //!          Answer <- FrontQueue <- ring                ring <------------------- path <- Done <-'
 //! ```
-//! Laid out as `net` is: [`features`] has the keys, [`back`] and [`front`] the ends, [`path`] the
+//! Arranged as `net` is: [`features`] has the keys, [`back`] and [`front`] the ends, [`path`] the
 //! ways of the bytes, and [`disk`] what stands behind a back, as [`port`](crate::port) does for
 //! frames.
 

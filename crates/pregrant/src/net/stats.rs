@@ -151,7 +151,7 @@ paths!(counters {
     gso_checksum_fixups,
     /// At a back, RX: frames of bursts that were copied once, out of another guest's pages.
     lent,
-    /// Multicast frames that the guest does not want to hear.
+    /// Multicast frames that the guest does not want.
     filtered,
     /// At a back, RX: frames that waited too long for the guest's slots.
     expired,

@@ -339,7 +339,7 @@ mod tests {
             assert_eq!(disk(Closing, Closing, online), ([].into(), Reaction::Stay));
             assert_eq!(disk(Closing, Closed, online), ([Closed].into(), gone));
             assert_eq!(disk(Closing, Unknown, online), ([Closed].into(), Reaction::Remove));
-            // The toolstack's 5 was never heard of, or the front is in use and does not say so.
+            // The toolstack's 5 was never seen, or the front is in use and does not say so.
             assert_eq!(disk(Connected, Connected, online), ([].into(), Reaction::Stay));
         }
         // It goes on after all, if the toolstack does not want the disk gone.

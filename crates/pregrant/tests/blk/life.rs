@@ -153,7 +153,7 @@ fn what_a_disk_is_reaches_its_guest() {
         let mut front = world.front(FrontConfig::default());
         let published = *front.figures().unwrap();
         assert_eq!((published.read_only, published.cdrom), (read_only, true));
-        assert_eq!(world.disk.inside().writable, !read_only, "an image hears it as it opens");
+        assert_eq!(world.disk.inside().writable, !read_only, "an image gets it as it opens");
         let write = world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 512] }).unwrap().0;
         assert_eq!(write.is_err(), read_only);
         world.end(front);

@@ -92,7 +92,7 @@ fn a_successor_gives_a_mounted_guest_no_other_image() {
         assert!(why.contains(says), "{why}");
         let why = closed_and_tried(&mut world, &mut front).unwrap_err();
         assert!(why.contains(says), "{why}");
-        assert_eq!(world.disk.log(), [], "the disk heard of it");
+        assert_eq!(world.disk.log(), [], "the disk was asked");
         assert!(world.disk.inside().cache == before);
 
         // The right one is there again.

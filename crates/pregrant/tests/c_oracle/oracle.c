@@ -1,6 +1,6 @@
 /*
- * The wire structs of docs/protocol as a C compiler lays them out: what tests/c_oracle.rs compares with.
- * SPDX-License-Identifier: MIT OR Apache-2.0
+ * The wire structs of docs/protocol as a C compiler lays them out: what tests/c_oracle.rs compares
+ * with. SPDX-License-Identifier: MIT OR Apache-2.0
  *
  *   oracle list           one line for each struct: name, content, then width and sign of each field
  *   oracle run < lines    "dec NAME HEX"          -> fields, in decimal
@@ -23,7 +23,10 @@
 #define AT(type, field, offset) _Static_assert(offsetof(struct type, field) == (offset), #type "." #field)
 #define SIZE(type, size) _Static_assert(sizeof(struct type) == (size), #type)
 
-/* A 32-bit x86 compiler aligns 64-bit integers to 4 content only, others to 8: say it, whatever compiles this. */
+/*
+ * A 32-bit x86 compiler aligns 64-bit integers to 4 content only, others to 8: say it, whatever
+ * compiles this.
+ */
 typedef uint64_t u64_32 __attribute__((aligned(4)));
 typedef uint64_t u64_64 __attribute__((aligned(8)));
 
@@ -106,7 +109,10 @@ BLKIF(32, u64_32, 4);
 struct xs_header { uint32_t type, req_id, tx_id, len; };
 SIZE(xs_header, 16); AT(xs_header, req_id, 4); AT(xs_header, tx_id, 8); AT(xs_header, len, 12);
 
-/* The shared ring's header and the data ring's index page: only offsets, compared as one decoded struct. */
+/*
+ * The shared ring's header and the data ring's index page: only offsets, compared as one decoded
+ * struct.
+ */
 struct ring_header { uint32_t req_prod, req_event, rsp_prod, rsp_event; uint8_t pvt[4], pad[44]; };
 SIZE(ring_header, 64); AT(ring_header, rsp_prod, 8); AT(ring_header, rsp_event, 12);
 

@@ -104,7 +104,7 @@ enum List {
 #[derive(Clone, Copy)]
 enum Odd {
     Zero,
-    Nobodys,
+    Ungranted,
     Strangers,
     UnknownFlag,
     WriteToReadOnly,
@@ -126,7 +126,7 @@ const EDGES: &[Edge] = &[
     ("GET with some mapped", 8, List::Long(0), (SUCCESS, 500, None), Some((SUCCESS, 496, &[]))),
     ("ADD of the same 4", 9, List::Tx(0, 4), (INVALID, 0, None), Some((SUCCESS, 4, &[UNTOUCHED; 4]))),
     ("GET with them mapped twice", 8, List::Long(0), (SUCCESS, 500, None), Some((SUCCESS, 492, &[]))),
-    ("ADD of 6, one granted to no domain", 9, List::And(10, 15, Odd::Nobodys), (INVALID, 0, None),
+    ("ADD of 6, one granted to no domain", 9, List::And(10, 15, Odd::Ungranted), (INVALID, 0, None),
         Some((SUCCESS, 6, &[UNTOUCHED, UNTOUCHED, UNTOUCHED, UNTOUCHED, UNTOUCHED, 2]))),
     ("GET after a part failed", 8, List::Long(0), (SUCCESS, 500, None), Some((SUCCESS, 487, &[]))),
     ("DEL of 4 known", 10, List::Tx(0, 4), (SUCCESS, 4, Some(&[0; 4])), Some((SUCCESS, 4, &[UNTOUCHED; 4]))),
@@ -155,7 +155,7 @@ const EDGES: &[Edge] = &[
     ("ADD of 250 RX pages: the last", 9, List::Rx(0, 250), (SUCCESS, 250, None), None),
     ("GET of a full table", 8, List::Long(0), (SUCCESS, 500, None), None),
     ("ADD to a full table", 9, List::Rx(250, 251), (INVALID, 0, None), None),
-    ("DEL of one known and one not", 10, List::And(0, 1, Odd::Nobodys), (SUCCESS, 1, Some(&[0, 2])), None),
+    ("DEL of one known and one not", 10, List::And(0, 1, Odd::Ungranted), (SUCCESS, 1, Some(&[0, 2])), None),
     ("DEL of one twice in a list", 10, List::Twice, (SUCCESS, 1, Some(&[0, 2])), None),
     ("GET at the end", 8, List::Long(0), (SUCCESS, 500, None), None),
 ];
@@ -172,7 +172,7 @@ fn request(
     let of = |refs: &[GrantRef], flags| refs.iter().map(|gref| entry(gref.0, flags)).collect::<Vec<_>>();
     let odd = |odd| match odd {
         Odd::Zero => entry(0, 0),
-        Odd::Nobodys => entry(4_000_000, 0),
+        Odd::Ungranted => entry(4_000_000, 0),
         Odd::Strangers => entry(stranger.0, 0),
         Odd::UnknownFlag => entry(rx[30].0, 8),
         Odd::WriteToReadOnly => entry(tx[30].0, 0),

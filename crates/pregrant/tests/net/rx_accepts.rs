@@ -75,8 +75,8 @@ fn a_frame_is_as_the_guest_takes_it_or_is_finished_or_dropped() {
             };
             assert!(got == due, "{accepts:?}, v6 {v6}, blank {blank}, large {large}: {got:?}");
         }
-        let nobodys = Offload { gso_type: 9, gso_size: 1448, ..Offload::default() };
-        assert_eq!(finished(accepts, &segment(false, false), nobodys), None, "a type that there is not");
+        let unknown = Offload { gso_type: 9, gso_size: 1448, ..Offload::default() };
+        assert_eq!(finished(accepts, &segment(false, false), unknown), None, "a type that there is not");
         // Blank, it says, and has no checksum that could be.
         let noise = finished(accepts, &[0; 60], Offload { csum_blank: true, ..Offload::default() });
         assert_eq!(noise.is_some(), accepts.csum && accepts.ipv6_csum, "left to a guest that takes either");

@@ -1,5 +1,5 @@
 //! The reports of a front's halves about events before they sleep: those that brought no work are
-//! the ones for which a platform may slow the back down; and when the poller hears that the sender
+//! the ones for which a platform may slow the back down; and when the poller learns that the sender
 //! waits.
 #![cfg(not(miri))]
 

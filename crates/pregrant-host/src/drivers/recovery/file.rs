@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_removed_is_nobodys() {
+    fn a_lock_that_was_removed_is_free() {
         let scratch = Scratch::new("removed");
         let mut files = FileRecovery::new(&scratch.0);
         let first = Recovery::<()>::own(&mut files, &(), &vif(5)).unwrap();

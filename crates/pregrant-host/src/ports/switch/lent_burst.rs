@@ -34,14 +34,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a sender hears that a burst is done.
+/// The event by which a sender learns that a burst is done.
 #[derive(Default)]
-struct Bell {
+struct Doorbell {
     waiting: Waiting,
     waker: Mutex<Option<Arc<dyn QueueWaker>>>,
 }
 
-impl Bell {
+impl Doorbell {
     fn ring(&self) {
         if self.waiting.is_over() {
             let waker = lock(&self.waker).clone();
@@ -63,7 +63,7 @@ struct Payload {
 
 /// See the module.
 pub struct LentBurst {
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     payload: Mutex<Payload>,
     /// The sender's pages are read no longer.
     is_done: AtomicBool,
@@ -107,7 +107,7 @@ impl Lender for LentBurst {
     fn release(&self) {
         lock(&self.payload).pieces.clear();
         self.is_done.store(true, Ordering::Release);
-        self.bell.ring();
+        self.doorbell.ring();
     }
 }
 
@@ -137,7 +137,7 @@ impl Bursts {
 /// What one queue's guest lends, for that queue.
 #[derive(Default)]
 pub struct Lends {
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     bursts: Mutex<Bursts>,
 }
 
@@ -154,8 +154,8 @@ impl Lends {
         let unused = spare.iter_mut().position(|burst| Arc::get_mut(burst).is_some());
         let mut burst = unused.map_or_else(
             || {
-                let bell = Arc::clone(&self.bell);
-                Arc::new(LentBurst { bell, payload: Mutex::default(), is_done: AtomicBool::new(false) })
+                let doorbell = Arc::clone(&self.doorbell);
+                Arc::new(LentBurst { doorbell, payload: Mutex::default(), is_done: AtomicBool::new(false) })
             },
             |at| spare.swap_remove(at),
         );
@@ -176,7 +176,7 @@ impl Lends {
         i: usize,
         by: &Arc<dyn Completions>,
     ) -> bool {
-        let is_own = std::ptr::addr_eq(Arc::as_ptr(by), self) && Arc::ptr_eq(&burst.bell, &self.bell);
+        let is_own = std::ptr::addr_eq(Arc::as_ptr(by), self) && Arc::ptr_eq(&burst.doorbell, &self.doorbell);
         let Some(token) = is_own.then(|| frames.hold(i, by)).flatten() else { return false };
         let payload = burst.payload.get_mut().unwrap_or_else(PoisonError::into_inner);
         payload.tokens.push(token);
@@ -200,7 +200,7 @@ impl Lends {
     /// This wakes the sender's worker from now on. It is to be rung afterwards: who took the old
     /// one before rings at the wrong door.
     pub fn set_waker(&self, waker: &Arc<dyn QueueWaker>) {
-        *lock(&self.bell.waker) = Some(Arc::clone(waker));
+        *lock(&self.doorbell.waker) = Some(Arc::clone(waker));
     }
 }
 
@@ -209,8 +209,8 @@ impl Completions for Lends {
         let mut bursts = lock(&self.bursts);
         bursts.collect(done);
         if bursts.lent.is_empty() {
-            self.bell.waiting.end();
-        } else if self.bell.waiting.begin() {
+            self.doorbell.waiting.end();
+        } else if self.doorbell.waiting.begin() {
             bursts.collect(done);
         }
     }

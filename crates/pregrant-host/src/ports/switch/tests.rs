@@ -143,7 +143,7 @@ fn a_learnt_address_is_not_taken_by_a_frame() {
     p.iter_mut().for_each(|p| drop(received(p)));
     assert!(keeps_its_traffic(&mut p, 1, 2));
     assert_eq!(p[1].stats().forged, 1);
-    // Once its port is gone, or nothing was heard of it for long, it is free.
+    // Once its port is gone, or nothing came from it for long, it is free.
     switch.set_now(super::super::mac_table::AGE_NS + 1);
     send(&mut p[1], &frame(MacAddr::BROADCAST, mac(1)), NONE);
     send(&mut p[0], &frame(MacAddr::BROADCAST, mac(1)), NONE);

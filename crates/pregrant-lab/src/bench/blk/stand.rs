@@ -142,8 +142,8 @@ impl Stand {
         let mut ends = Ends { back, guests, testbed };
         // A worker that has nothing to do sleeps in the end: other machines have the same cores.
         let mode = if plan.sleeps() { Mode::Event } else { Mode::Adaptive };
-        let posts = core_placement.posts(Placement::Balanced, mode).ok_or("no workers")?;
-        answer!(ends.ask_back(ProcessCommand::Serve(posts, Devices::Disks(plan.path)))?, Report::Done => ());
+        let worker_setup = core_placement.worker_setup(Placement::Balanced, mode).ok_or("no workers")?;
+        answer!(ends.ask_back(ProcessCommand::Serve(worker_setup, Devices::Disks(plan.path)))?, Report::Done => ());
         let setup = DiskSetup {
             persistent: plan.path == PathName::Persistent,
             queues: plan.queues(),

@@ -242,7 +242,7 @@ macro_rules! with_ring {
 /// The parts of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueConfig {
-    /// How slots are laid out.
+    /// The format of slots.
     pub abi: Abi,
     /// Pages of the ring, as the exponent of 2.
     pub ring_order: u32,

@@ -37,7 +37,7 @@ pub struct FrontConfig {
     pub queues: u32,
     /// Pages of each ring, as the exponent of 2.
     pub ring_order: u32,
-    /// How slots are laid out.
+    /// The format of slots.
     pub abi: Abi,
     /// The same granted pages are used again and again, the last that came back first.
     pub persistent: bool,

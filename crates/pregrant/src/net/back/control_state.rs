@@ -7,7 +7,7 @@
 //!   TX extras ---------->        |
 //!                                '--> GuestSettings, a copy for each queue's RX: which frames, which hash, which queue
 //! ```
-//! Order: the state changes; the page has it; the guest hears of it. The page has also the last
+//! Order: the state changes; the page has it; the guest is notified. The page has also the last
 //! answer of the control ring, so that request and answer are one step: a successor finds either
 //! neither or both. MCAST_ADD and DEL are answered on TX rings and may be done twice, which changes
 //! nothing (see [`MulticastList`]).

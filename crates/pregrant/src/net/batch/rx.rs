@@ -1,4 +1,4 @@
-//! Frames for the guest, laid out over its RX requests.
+//! Frames for the guest, placed over its RX requests.
 //!
 //! ```text
 //!   burst frames:  [ f0 ][      f1       ]
@@ -7,7 +7,7 @@
 //!
 //! A frame takes ceil(len / (4096 - h)) slots and one more for each extra, GSO, hash and XDP
 //! (docs/protocol 2.6); h is the headroom that the guest's XDP program asked for, else 0. It is
-//! laid out only when all of its slots are there. Each request is read once.
+//! placed only when all of its slots are there. Each request is read once.
 
 use super::{BATCH_SLOTS, Todo, bits, mask};
 use crate::array;
@@ -123,7 +123,7 @@ struct Progress {
 
 /// What became of one frame.
 enum Placed {
-    /// It is laid out or dropped.
+    /// It is placed or dropped.
     Done,
     /// There is no room for it in this batch.
     Full,
@@ -224,7 +224,7 @@ pub fn slots_needed(len: usize, room: usize, extras: u32) -> u32 {
 impl RxBatch {
     /// Places the frames of `burst`, from the first, in the slots that the guest has posted;
     /// `hashes` has the hashes of those that have one, or is empty. Returns how many frames of the
-    /// burst were used up (laid out or dropped) and, when it stopped for want of slots, how many it
+    /// burst were used up (placed or dropped) and, when it stopped for want of slots, how many it
     /// waits for.
     #[inline(always)]
     pub fn place<M: RingMem<Kind = NetRx>>(
@@ -503,7 +503,7 @@ impl RxBatch {
         }
     }
 
-    /// Bytes of the frames of `burst` that are laid out and have not failed.
+    /// Bytes of the frames of `burst` that are placed and have not failed.
     #[cold]
     pub fn good_bytes(&self, burst: &Burst<'_>) -> u64 {
         let frames = self.frames[..self.nr_frames].iter().enumerate();

@@ -321,7 +321,7 @@ impl<P: Platform> RxHalf<P> {
         Ok(work)
     }
 
-    /// Whether the sender waits for answers, whose event this half hears as well: then they are to
+    /// Whether the sender waits for answers, whose event wakes this half as well: then they are to
     /// be taken, under the sender's lock.
     #[inline(always)]
     pub fn sender_waits(&self) -> bool {

@@ -20,7 +20,7 @@ pub enum RingRequest {
     None,
     /// With this page.
     Index(GrantRef),
-    /// With a key that is of no use: the front has to hear that it does not get it.
+    /// With a key that is of no use: the front has to learn that it does not get it.
     Bad {
         /// Which key, below the front's directory.
         key: String,

@@ -130,7 +130,7 @@ fn each_path_waits_where_that_was_asked_for_and_not_without_end() {
 }
 
 #[test]
-fn an_event_of_a_watch_that_was_taken_back_is_nobodys() {
+fn an_event_of_a_watch_that_was_taken_back_is_dropped() {
     let events =
         ["/a", "/b/x"].map(|path| message(MsgType::WatchEvent, 0, format!("{path}\0t\0").as_bytes()));
     let [a, b] = events.clone();

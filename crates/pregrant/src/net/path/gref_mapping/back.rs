@@ -46,7 +46,7 @@ impl<P: Platform> GrefMappingPath<P> {
         Self { table, exchange: None, places, held: HeldFrames::default() }
     }
 
-    /// The same; it hears there of the guest's pages.
+    /// The same; there it learns of the guest's pages.
     pub fn with_exchange(table: Option<Box<Table<P>>>, exchange: Arc<Exchange<P>>) -> Self {
         Self { exchange: Some(exchange), ..Self::new(table) }
     }

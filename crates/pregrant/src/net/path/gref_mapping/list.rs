@@ -17,7 +17,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Why a list is of no use. The guest hears INVALID_PARAMETER for each of them.
+/// Why a list is of no use. The guest gets INVALID_PARAMETER for each of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ListFault {

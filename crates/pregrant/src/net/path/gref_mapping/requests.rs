@@ -143,7 +143,7 @@ impl<P: Platform> GrefRequests<P> {
         matches!(msg_type, Some(GetGrefMappingSize | AddGrefMapping | DelGrefMapping))
     }
 
-    /// For the queues of a front that connects, each with where it hears of its pages and what it
+    /// For the queues of a front that connects, each with where it learns of its pages and what it
     /// is known by; None: none of them does. Where `kept` has memory, it keeps their tables there.
     pub fn of_queues<'a, S: ConfigGeneration + 'static>(
         queues: impl Iterator<Item = (Option<Arc<GrefExchange<Map<P>>>>, &'a Arc<S>)>,

@@ -251,7 +251,7 @@ pub enum DataRequest {
     None,
     /// Staging.
     Keys(DataKeys),
-    /// Staging, with keys that are of no use: the front has to hear that it does not get it.
+    /// Staging, with keys that are of no use: the front has to learn that it does not get it.
     Bad {
         /// Which key, below the front's directory.
         key: String,
