@@ -12,6 +12,7 @@ mod decision;
 mod import;
 mod link;
 mod log_line;
+mod page_words;
 mod pair;
 mod path_name;
 mod section;
@@ -73,6 +74,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     offences.extend(others.iter().flat_map(comment::check_other));
     offences.extend(section::check(sources.iter().chain(&others)));
     offences.extend(link::check(w.root(), others.iter()));
+    offences.extend(page_words::check(others.iter()));
     let words = |source: &&Source| source.path != word::PATH;
     offences.extend(sources.iter().chain(&others).filter(words).flat_map(word::check));
     // Its own tests name pages that are not there.
