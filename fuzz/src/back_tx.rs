@@ -127,7 +127,7 @@ struct Game {
     /// Pages that may be mapped between two polls.
     mapped: RangeInclusive<usize>,
     control: SharedControl,
-    /// What the guest was offered; and the addresses that it named, as the rules have them.
+    /// The offer to the guest; and the addresses that it named, as the rules have them.
     offered: bool,
     named: BTreeSet<[u8; 6]>,
 }

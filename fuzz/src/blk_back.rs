@@ -640,7 +640,7 @@ impl Game {
         assert!(kept <= self.config.persistent_pages.max(in_flight) * n);
         let mapped = match path {
             PathName::Copy => rings..=rings,
-            // What does not fit is copied.
+            // Pages that do not fit are copied.
             PathName::Map => rings..=rings + in_flight,
             PathName::Persistent => rings + kept..=rings + kept + in_flight,
         };

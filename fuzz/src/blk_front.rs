@@ -57,7 +57,7 @@ const KEYS: [&str; 16] = [
     "online",
 ];
 
-/// What was asked.
+/// A request.
 #[derive(Clone, Copy)]
 enum Asked {
     Read { sector: u64, sectors: u32 },
@@ -555,7 +555,7 @@ impl Game {
             let host = &self.rig.host;
             let is_read = |open: &&Open| open.op == OP_WRITE && open.data.contains(&gref.0);
             let is_own = |open: &Open| self.own.contains_key(&open.tag);
-            // What a write from the guest's own memory has is not to be written to.
+            // The source of a write from the guest's own memory must not be written to.
             let access = match queue.open.iter().find(is_read).is_some_and(is_own) {
                 true => {
                     assert!(host.map(GUEST, &[gref], Access::ReadWrite).is_err());

@@ -7,8 +7,8 @@
 //!            |              '-- validated here, with the guest's memory as it is now; the disk's order must be the one that comes
 //!            '-- reads land in the guest's memory, an answer falls due           out, in the requests' order
 //! ```
-//! What the guest's memory has to be is kept beside it, byte by byte: each change is recorded
-//! here. The disk keeps no sectors: what it gives for a read is new each time, and what is written
+//! The expected contents of the guest's memory are kept beside it, byte by byte: each change is
+//! recorded here. The disk keeps no sectors: what it gives for a read is new each time, and what is written
 //! is compared as it comes.
 //!
 //! A guest may name pages of its rings as data, for it has granted them to this back. What is on
@@ -53,7 +53,7 @@ struct Part {
 struct Active {
     index: u32,
     answer: Response,
-    /// What the disk is to do for it, in order.
+    /// The disk's operations for it, in order.
     ops: Vec<IoOp>,
     step: usize,
     alone: bool,
@@ -131,7 +131,7 @@ struct Lane {
 
 /// See the module.
 pub struct Model {
-    /// What the image is.
+    /// The image.
     pub image: DiskFigures,
     /// What the guest knows.
     pub known_figures: DiskFigures,
@@ -437,7 +437,7 @@ impl Model {
         }
     }
 
-    /// What is written is the guest's.
+    /// The written bytes are the guest's.
     fn see_write(&self, active: &Active, io: &Io) {
         if io.op == IoOp::Write {
             let mut bytes = vec![0; io.memory.len()];
@@ -581,7 +581,7 @@ impl shared_disk::Model for Model {
         let (sector, sectors) = if io.op == IoOp::Flush { (0, 0) } else { (active.sector, active.sectors) };
         assert_eq!((io.sector, io.sectors), (sector, sectors), "of {active:?}");
         if matches!(io.op, IoOp::Read | IoOp::Write) {
-            // What would be more than may be mapped is copied.
+            // Pages beyond those that may be mapped are copied.
             assert!(active.copies || self.path != PathName::Copy);
             assert_eq!(io.memory.len() as u64, sectors * SECTOR_BYTES as u64);
         } else {
@@ -593,7 +593,7 @@ impl shared_disk::Model for Model {
             Some(Meanwhile::Page(page, with)) => self.write(page * PAGE_SIZE, &[with; PAGE_SIZE]),
             Some(Meanwhile::Slot(ring, index, words)) => {
                 ring.write(index, &words);
-                // What was taken is no longer the guest's.
+                // A taken request is no longer the guest's.
                 let Lane { asked, evaluated, .. } = &mut self.lanes[lane];
                 let mut later = asked.iter_mut().filter(|_| evaluated.is_none());
                 if let Some(asked) = later.find(|asked| !asked.again && asked.index == index) {

@@ -31,7 +31,7 @@ const TABLE: u32 = 128;
 /// Bytes of the key at most.
 const KEY: u32 = 40;
 
-/// What was set, by a plain reading of the rules.
+/// The settings, by a plain reading of the rules.
 struct Rules {
     toeplitz: bool,
     flags: u32,

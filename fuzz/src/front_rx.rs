@@ -87,7 +87,7 @@ struct Game {
     own: OwnFrames,
 }
 
-/// What a hook was asked, and said.
+/// A hook's calls and verdicts.
 struct Asked {
     head: Vec<u8>,
     len: usize,
@@ -619,7 +619,7 @@ impl Game {
         let n = self.rx.recv_hooked(&mut Hooked { p, tx: &mut self.tx, out, diverted, stats }, 1, most, hook);
         self.tx.publish(&self.rig.guest, &self.chans[0]);
         let lied = self.rx_ring.lied;
-        // What they were asked of is what came, as the rules have it.
+        // They were called for the frames that came, as the rules have it.
         let (mut pass, mut redirect, mut sent) = (Vec::new(), Vec::new(), Vec::new());
         for Asked { head, len, left, action } in if lied { &[][..] } else { &asked[..] } {
             let mut next = self.next_rx();

@@ -228,7 +228,7 @@ impl Game {
         }
     }
 
-    /// What no one works at is as the model has it; and nothing else is mapped.
+    /// Pages that no one works at are as the model has them; and nothing else is mapped.
     fn compare(&mut self) {
         for q in 0..QUEUES {
             if self.asked.iter().any(|asked| asked.request.data[0] as usize == q) {

@@ -1,6 +1,6 @@
 //! A guest's frames with checksums to finish and segments to cut: headers that say anything.
 //!
-//! What is cut is cut as planned, loses no byte of payload, and each piece has a right checksum;
+//! A segment is cut as planned, loses no byte of payload, and each piece has a right checksum;
 //! what was finished verifies; what is refused is left as it was.
 
 use crate::tape::Tape;

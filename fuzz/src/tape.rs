@@ -20,7 +20,7 @@ pub fn play<G>(
     close(game);
 }
 
-/// What is left of an input.
+/// The rest of an input.
 pub struct Tape<'a> {
     rest: Unstructured<'a>,
     /// Operations that began.

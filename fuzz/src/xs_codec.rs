@@ -65,7 +65,7 @@ fn by_hand(mut stream: &[u8]) -> (usize, bool) {
     (messages, false)
 }
 
-/// What was taken apart and is put together again is what it was.
+/// A message that was decoded and encoded again is unchanged.
 fn encoded(message: &Message) {
     let Header { msg_type, req_id, tx_id, .. } = message.header;
     let mut bytes = Vec::new();

@@ -85,7 +85,7 @@ const KINDS: [MsgType; 21] = [
 struct Wire {
     conn: ConnId,
     domid: DomId,
-    /// What the server was fed, to count whole requests.
+    /// The server's input, to count whole requests.
     asked: Parser,
     /// Types and numbers of requests without a reply.
     owed: VecDeque<(u32, u32)>,

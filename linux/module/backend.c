@@ -7,8 +7,8 @@
  *   another back in the front's directory  the vif was taken away and made again before xenbus, which
  *                                          looks when it has time, saw that: we go to the other back
  *
- * A back writes its own `online`, and no other back's: with it 0 it decides whether the interface is
- * there while its vif is not.
+ * A back writes its own `online`, and no other back's: with it 0 it decides whether the interface
+ * is there while its vif is not.
  */
 #include <linux/device.h>
 #include <linux/etherdevice.h>
@@ -81,7 +81,9 @@ static void key_changed(struct xenbus_watch *watch, const char *at, const char *
 	device_unlock(&xbdev->dev);
 }
 
-/* Without a watch it is as with other drivers: a vif that was made again too fast is bound by hand. */
+/*
+ * Without a watch it is as with other drivers: a vif that was made again too fast is bound by hand.
+ */
 void pregrant_backend_watch(struct pregrant_device *dev)
 {
 	struct xenbus_watch *watch = &dev->backend_watch;

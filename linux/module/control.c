@@ -4,8 +4,8 @@
  * travel meanwhile, except while the queues' halves go from the front to senders and polls, or
  * back.
  * A back that closes, crashes or is restarted costs the carrier and no more: the core goes through
- * the states and is live again, and the interface and its sockets stay. One that breaks the protocol
- * is hostile: the front closes for good.
+ * the states and is live again, and the interface and its sockets stay. One that breaks the
+ * protocol is hostile: the front closes for good.
  */
 #include <linux/delay.h>
 #include <linux/if_ether.h>
@@ -17,7 +17,10 @@
 #define CLOSE_MS 10000
 #define GONE_MS 1000
 #define CLOSE_POLL_MS 10
-/* Behind the carrier, which the stack follows by a work item of its own: until then nothing is sent. */
+/*
+ * Behind the carrier, which the stack follows by a work item of its own: until then nothing is
+ * sent.
+ */
 #define ANNOUNCE_PAUSE HZ
 /* Where there was no memory. The back's next state makes it shorter. */
 #define SHORTAGE_PAUSE (HZ / 2)
@@ -64,7 +67,10 @@ void pregrant_pause(struct pregrant_device *dev)
 	netif_tx_disable(dev->netdev);
 }
 
-/* As above. No event would free skbs that are on their way: sockets and connections are not to wait. */
+/*
+ * As above. No event would free skbs that are on their way: sockets and connections are not to
+ * wait.
+ */
 void pregrant_pause_and_drop(struct pregrant_device *dev)
 {
 	unsigned int k;

@@ -35,7 +35,10 @@ static irqreturn_t event(int irq, void *data)
 	struct pregrant_channel *chan = data;
 	struct pregrant_queue *queue;
 
-	/* In this order: the poll that follows pregrant_channels_meet sees `pending`, or this the queue. */
+	/*
+	 * In this order: the poll that follows pregrant_channels_meet sees `pending`, or this the
+	 * queue.
+	 */
 	smp_store_mb(chan->pending, true);
 	queue = smp_load_acquire(&chan->queue);
 	if (queue) {
@@ -78,7 +81,10 @@ struct pregrant_channel *pk_channel_offer(struct pregrant_device *dev, u32 *port
 	chan->dev = dev;
 	if (alloc_port(dev, &chan->port))
 		goto no_port;
-	/* In two steps: where the first fails the port is still ours; where the second does it is closed. */
+	/*
+	 * In two steps: where the first fails the port is still ours; where the second does it is
+	 * closed.
+	 */
 	if (bind_evtchn_to_irq_lateeoi(chan->port) < 0) {
 		close_port(chan->port);
 		goto no_port;

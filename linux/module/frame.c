@@ -20,7 +20,10 @@ static struct pregrant_cb *pregrant_cb(struct sk_buff *skb)
 
 void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 {
-	/* It cannot fail: the core asks for no more than the skb said it has. No byte of before is sent. */
+	/*
+	 * It cannot fail: the core asks for no more than the skb said it has. No byte of before is
+	 * sent.
+	 */
 	if (WARN_ON_ONCE(skb_copy_bits(skb, at, to, len)))
 		memset(to, 0, len);
 }
@@ -56,7 +59,10 @@ unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page
 	return n;
 }
 
-/* Longer frames have their headers in the skb, and the rest in pages: memory in one piece is scarce. */
+/*
+ * Longer frames have their headers in the skb, and the rest in pages: memory in one piece is
+ * scarce.
+ */
 #define LINEAR_MAX 2048
 #define HEAD 256
 
@@ -106,7 +112,10 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 
 		info->gso_size = gso_size;
 		info->gso_type = gso_type == PREGRANT_GSO_TCPV6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4;
-		/* Its headers are whatever the back wrote: the stack parses them, and counts its segments. */
+		/*
+		 * Its headers are whatever the back wrote: the stack parses them, and counts its
+		 * segments.
+		 */
 		info->gso_type |= SKB_GSO_DODGY;
 		info->gso_segs = 0;
 	}
@@ -130,7 +139,10 @@ static struct page *pages_for(size_t left)
 	return page ? page : dev_alloc_pages(0);
 }
 
-/* An skb that ends up shorter than it was to be, for want of memory, is dropped when it is delivered. */
+/*
+ * An skb that ends up shorter than it was to be, for want of memory, is dropped when it is
+ * delivered.
+ */
 void pk_skb_append(struct sk_buff *skb, const void *from, size_t len)
 {
 	struct skb_shared_info *info = skb_shinfo(skb);
@@ -171,7 +183,10 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 
 	queue->rx_dropped += received->dropped;
 	while ((skb = __skb_dequeue(&received->skbs))) {
-		/* A large segment whose sum is not blank: its segments' sums are to be made from a blank one. */
+		/*
+		 * A large segment whose sum is not blank: its segments' sums are to be made from a
+		 * blank one.
+		 */
 		bool blank = skb->ip_summed == CHECKSUM_PARTIAL, fix = skb_is_gso(skb) && !blank;
 		bool is_decided;
 

@@ -2,9 +2,9 @@
 /*
  * Memory for the core.
  *
- * An allocation of Rust's cannot fail: what the kernel does not give at once is cut from the reserve
- * that its caller took. Without one, when a device goes, memory is waited for. Pages that are granted
- * may be refused; the front goes on with less, or tries again.
+ * An allocation of Rust's cannot fail: what the kernel does not give at once is cut from the
+ * reserve that its caller took. Without one, when a device goes, memory is waited for. Pages that
+ * are granted may be refused; the front goes on with less, or tries again.
  */
 #include <linux/delay.h>
 #include <linux/gfp.h>
@@ -20,7 +20,9 @@
 atomic_t pregrant_atomic_allocations = ATOMIC_INIT(0);
 atomic_t pregrant_memory_waits = ATOMIC_INIT(0);
 
-/* Pages that are one range for the hardware too cost fewer entries of its tables. Not at any price. */
+/*
+ * Pages that are one range for the hardware too cost fewer entries of its tables. Not at any price.
+ */
 #define CONTIGUOUS_MAX 64
 
 static void *wait_for(size_t size, gfp_t zero)

@@ -80,7 +80,9 @@ int pk_key_write(struct pregrant_device *dev, u32 transaction, const char *key, 
 	return ret;
 }
 
-/* One at a time: a domain may have ten, which the vifs of a guest would exceed. From begin to end. */
+/*
+ * One at a time: a domain may have ten, which the vifs of a guest would exceed. From begin to end.
+ */
 static DEFINE_MUTEX(transactions);
 
 int pk_transaction_begin(struct pregrant_device *dev, u32 *transaction)
@@ -137,10 +139,10 @@ static int write_state(struct pregrant_device *dev, u32 state)
 }
 
 /*
- * Not by xenbus_switch_state, which says nothing where it fails, and writes none that it believes to
- * be there: the toolstack may have written another. xenbus itself reads xbdev->state. Where xenstore
- * has 1 and that has not, a kernel may take the device away: so 1 is noted before it is written, and
- * any other state afterwards.
+ * Not by xenbus_switch_state, which says nothing where it fails, and writes none that it believes
+ * to be there: the toolstack may have written another. xenbus itself reads xbdev->state. Where
+ * xenstore has 1 and that has not, a kernel may take the device away: so 1 is noted before it is
+ * written, and any other state afterwards.
  */
 int pk_state_write(struct pregrant_device *dev, u32 state)
 {
@@ -181,7 +183,9 @@ bool pregrant_is_another(struct xenbus_device *xbdev)
 	return look(xbdev, false);
 }
 
-/* As xenbus_dev_error writes it, which has no limit for the log: a back can cause one each round. */
+/*
+ * As xenbus_dev_error writes it, which has no limit for the log: a back can cause one each round.
+ */
 int pk_error_write(struct pregrant_device *dev, int code, const char *text, size_t len)
 {
 	char *path = kasprintf(GFP_KERNEL, "error/%s", dev->xbdev->nodename);

@@ -6,9 +6,9 @@
  *   remove --> the list, without a device or a front --> probe of a vif of the same address: adopted
  *                                                   '-> keep_orphans seconds later, or rmmod: gone
  *
- * The stack keeps all that it has of one: index, name, namespace, addresses, routes, sockets. It has
- * no queue and no grant. With several of one address the first is adopted. One that
- * is taken from the list is its taker's alone.
+ * The stack keeps all that it has of one: index, name, namespace, addresses, routes, sockets. It
+ * has no queue and no grant. With several of one address the first is adopted. One that is taken
+ * from the list is its taker's alone.
  *
  * A back cannot bring this about: the front's directory is the toolstack's and the guest's.
  */

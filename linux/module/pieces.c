@@ -10,8 +10,8 @@
  * A grant ends when its request is answered, or when its ring is over: earlier its number could be
  * another page's while the request is still on the ring. Its number stays the queue's for the next
  * one, since to give it back takes the kernel's lock. A page that the back has in spite of its
- * answer stays allocated until it lets go: the kernel's grant table sees to it, and such a back gets
- * no more of them. All is under the netdev queue's lock, or while the queue is paused.
+ * answer stays allocated until it lets go: the kernel's grant table sees to it, and such a back
+ * gets no more of them. All is under the netdev queue's lock, or while the queue is paused.
  */
 #include <linux/etherdevice.h>
 #include <linux/slab.h>
@@ -21,7 +21,10 @@
 
 #include "driver.h"
 
-/* Pages that a device may leave to the kernel when rings are over: a back that keeps them gets no more. */
+/*
+ * Pages that a device may leave to the kernel when rings are over: a back that keeps them gets no
+ * more.
+ */
 #define KEPT_MAX 256
 
 /* Shorter frames are copied: one or two slots by themselves. */
@@ -117,8 +120,8 @@ static bool has_ended(grant_ref_t gref)
 }
 
 /*
- * False: the back has the page still. Where it was to have let go, the kernel complains: once, since
- * such a back gets no more.
+ * False: the back has the page still. Where it was to have let go, the kernel complains: once,
+ * since such a back gets no more.
  */
 static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref, bool has_let_go)
 {

@@ -25,7 +25,9 @@ struct sk_buff;
 #define pregrant_note_memory(n) ((void)0)
 #endif
 
-/* heap.c. Counted, and to stay 0: allocations where sleeping is not allowed, and those that waited. */
+/*
+ * heap.c. Counted, and to stay 0: allocations where sleeping is not allowed, and those that waited.
+ */
 extern atomic_t pregrant_atomic_allocations, pregrant_memory_waits;
 void *pk_alloc(size_t size, size_t align, bool zeroed);
 void pk_free(void *at);

@@ -37,8 +37,8 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 	if (n <= 0)
 		return n;
 	/*
-	 * Answers may have made room for what was refused. Not at once: a back may answer frames and no
-	 * address.
+	 * Answers may have made room for what was refused. Not at once: a back may answer frames
+	 * and no address.
 	 */
 	if (unlikely(queue->mc_refused)) {
 		queue->mc_refused = false;
@@ -116,8 +116,8 @@ static void note_sent(struct pregrant_queue *queue, u32 requests, size_t len)
 }
 
 /*
- * Under that lock: bytes that go as they are, and are copied. A `publish` shows the back them. False:
- * there is no room, or the back takes no such frame.
+ * Under that lock: bytes that go as they are, and are copied. A `publish` shows the back them.
+ * False: there is no room, or the back takes no such frame.
  */
 bool pregrant_send_bytes(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum)
 {
@@ -190,7 +190,10 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	if (skb->len <= PREGRANT_FRAME_MAX && skb->len >= ETH_HLEN)
 		sent = send(queue, skb, &in_pieces);
 	if (sent == 0) {
-		/* It is stopped before it can be full: the vif is not live any more, or connects again. */
+		/*
+		 * It is stopped before it can be full: the vif is not live any more, or connects
+		 * again.
+		 */
 		stop_sender(queue);
 		pregrant_tx_publish(queue->tx);
 		napi_schedule(&queue->napi);
@@ -351,7 +354,9 @@ int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *de
 	return queue->kept ? ret ?: pregrant_xdp_init(queue) : -ENOMEM;
 }
 
-/* The skbs of what is on its way. The queue is paused; a back that goes on answers it all the same. */
+/*
+ * The skbs of what is on its way. The queue is paused; a back that goes on answers it all the same.
+ */
 void pregrant_queue_drop_kept(struct pregrant_queue *queue)
 {
 	while (queue->kept_head != queue->kept_tail)

@@ -5,8 +5,8 @@
  *   begin, which may fail --> the core: kmalloc, or where that fails a piece of the reserve --> end
  *
  * So a shortage of memory is known before a step of the core, and the step is not taken. A piece is
- * cut behind the one before it, for the thread that began; a reserve that pieces are left of is freed
- * with the last of them.
+ * cut behind the one before it, for the thread that began; a reserve that pieces are left of is
+ * freed with the last of them.
  */
 #include <linux/gfp.h>
 #include <linux/kernel.h>
@@ -19,9 +19,9 @@
 #include "pregrant.h"
 
 /*
- * What a step of the core can take, for queues of so many slots, with so many buffers of a direction
- * or, where the back has none, so many pages: more than twice what the self-test sees it take, by
- * each path.
+ * What a step of the core can take, for queues of so many slots, with so many buffers of a
+ * direction or, where the back has none, so many pages: more than twice what the self-test sees it
+ * take, by each path.
  */
 #define OF_STEP (64 << 10)
 #define OF_QUEUE (48 << 10)

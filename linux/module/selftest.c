@@ -17,7 +17,10 @@ static u32 fail_kinds;
 static u64 asked, fail_from, fail_to;
 static atomic64_t memory = ATOMIC64_INIT(0);
 
-/* kbuild gives an object to one module; this one needs the core's heap, log and skbs as the driver does. */
+/*
+ * kbuild gives an object to one module; this one needs the core's heap, log and skbs as the driver
+ * does.
+ */
 #include "cache.c"
 #include "frame.c"
 #include "heap.c"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Memory pressure. A device keeps the pages of a connection that is over for the next one, which may
- * be long in coming: a driver domain that is gone. They are given up where the kernel needs memory,
- * but for those that a back still has.
+ * Memory pressure. A device keeps the pages of a connection that is over for the next one, which
+ * may be long in coming: a driver domain that is gone. They are given up where the kernel needs
+ * memory, but for those that a back still has.
  *
  *   count: pages that are granted and not in use     scan: control gives them up
  *

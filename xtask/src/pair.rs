@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 const TURNS: usize = 21;
 /// Seconds of a row where no one says.
 const SECONDS: &str = "0.05";
-/// What a row is of, the same for both programs.
+/// The key of a row, the same for both programs.
 const NAMES: [&str; 7] = ["bench", "path", "dir", "size_bytes", "data_len", "queues", "depth"];
-/// What it is of too, as the second program says: its own arguments may have set that.
+/// More of the key, as the second program says: its own arguments may have set that.
 const SECOND_NAMES: [&str; 8] =
     ["mode", "workers", "rx", "rx_head", "staging_buffers", "medium", "pool", "work"];
-/// What is compared.
+/// The compared figure.
 const RATE: &str = "frames_per_s";
 
 const TAKES: &str = "pair takes FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of the second alone]";

@@ -7,8 +7,8 @@
 //!   > WRITE: OK|                  what came back: type, payload
 //!   > b event /rig/x|token|       events of each connection, sorted; they are waited for after every message
 //! ```
-//! What may differ between two good stores is not printed: transactions' numbers, the generation in
-//! DIRECTORY_PART, the order of names in a directory.
+//! Values that may differ between two good stores are not printed: transactions' numbers, the
+//! generation in DIRECTORY_PART, the order of names in a directory.
 
 use pregrant::wire::xs::{Header, MsgType};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Two guests that talk TCP through a backend's switch, as often as is asked.
 
-use crate::process::process_command::{WorkerSetup, ProcessCommand, Transfer};
+use crate::process::process_command::{ProcessCommand, Transfer, WorkerSetup};
 use crate::process::report::{Numbered, Report, SwitchFrames, Switched, Transferred};
 use crate::screen::Progress;
 use crate::table::figure;

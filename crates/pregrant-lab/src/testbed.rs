@@ -10,7 +10,7 @@
 //! all do.
 
 use crate::machine::{self, DRIVER, Machine};
-use crate::process::process_command::{Case, WorkerSetup, ProcessCommand};
+use crate::process::process_command::{Case, ProcessCommand, WorkerSetup};
 use crate::process::report::{Played, Report};
 use crate::toolstack::DiskSpec;
 use pregrant::DomId;

@@ -4,7 +4,7 @@
 //! ```text
 //!   thread of the driver domain: back.poll_tx, poll_rx       thread of the guest: recv -> addresses exchanged -> send, reclaim
 //! ```
-//! What there is no room for on TX is kept and sent first, so that nothing is lost; received frames
+//! Frames that find no room on TX are kept and sent first, so that none is lost; received frames
 //! wait on their ring meanwhile. Run it: `cargo run -p pregrant --features examples --example
 //! burst_front`
 

@@ -18,7 +18,7 @@ const FRAMES: usize = 10_000;
 const ONE_IN: usize = 10;
 const UNWANTED: u16 = 9;
 
-/// What is dropped. All headers are in the head, and the head is private: what is checked stays
+/// Frames to drop. All headers are in the head, and the head is private: what is checked stays
 /// so.
 fn hook(frame: &mut HookFrame) -> HookAction {
     let head = frame.head();

@@ -118,7 +118,7 @@ impl TxToken for Leaving<'_> {
     }
 }
 
-/// What is behind the back: another machine.
+/// The machine behind the back.
 struct Others<'a>(&'a mut Net);
 
 impl Device for Others<'_> {

@@ -22,7 +22,11 @@ fn a_bound_end_goes_to_a_handle_of_another_thread() {
     let other = back.another().unwrap();
     let (near, port) = front.events().offer(back.domid()).unwrap();
     let remote = back.events().bind(front.domid(), port).unwrap();
-    assert_eq!(fired(&other, Some(Duration::ZERO)), [], "the other gets an event of an end that the first bound");
+    assert_eq!(
+        fired(&other, Some(Duration::ZERO)),
+        [],
+        "the other gets an event of an end that the first bound"
+    );
     assert_eq!(fired(&back, None), [back.local(&remote)]);
     // Masked, and with an event on its way.
     front.notify(&near);

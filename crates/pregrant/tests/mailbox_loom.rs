@@ -58,7 +58,7 @@ struct Inbox {
     doorbell: Doorbell,
 }
 
-/// What is left out.
+/// The cases that are left out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,

@@ -83,7 +83,7 @@ impl Mix {
 struct MixPort {
     mix: Mix,
     frames: u64,
-    /// What it takes where it is.
+    /// The lent payload that it takes.
     payload: Payload,
 }
 

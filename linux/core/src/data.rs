@@ -47,7 +47,7 @@ impl Rx {
     }
 }
 
-/// What is to be sent.
+/// A piece to send.
 #[derive(Clone, Copy)]
 pub struct Frame {
     /// An skb, or bytes.

@@ -205,7 +205,7 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
             say_connected(p.device, vif);
             front.went_on();
         }
-        // What failed once it was live is over, too.
+        // A step that failed once it was live is over, too.
         Ok(FrontStep::Waiting) if vif.is_live() => front.went_on(),
         Ok(FrontStep::Recall) => return true,
         Ok(FrontStep::Waiting | FrontStep::Closed) => {}

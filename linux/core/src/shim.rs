@@ -122,6 +122,6 @@ unsafe extern "C" {
     pub fn pk_reserve_size(queues: u32, slots: u32, more: More) -> usize;
     /// Null: there is none.
     pub fn pk_reserve_begin(queues: u32, slots: u32, more: More) -> *mut c_void;
-    /// What was taken of it.
+    /// The count taken of it.
     pub fn pk_reserve_end(reserve: *mut c_void) -> usize;
 }

@@ -10,7 +10,7 @@ use crate::workspace::{Workspace, empty_dir, run, write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// What a module is built with, beside what the headers depend on.
+/// The packages that a module is built with, beside those that the headers depend on.
 const PACKAGES: &str = "linux-headers-amd64,make,base-files,coreutils,dash,findutils,grep,mawk,sed";
 
 /// The headers of Debian `number`, below `dir`, which is there too under its own name.

@@ -212,7 +212,7 @@ impl File {
         i
     }
 
-    /// What is in the brackets of a call that makes an error, if one is at a token.
+    /// The tokens in the brackets of a call that makes an error, if one is at a token.
     fn maker(&self, at: usize) -> Option<Range<usize>> {
         let name = self.ident(at)?;
         let is_attribute = at >= 2 && self.is_mark(at - 1, '[') && self.is_mark(at - 2, '#');

@@ -1,5 +1,5 @@
 //! Comments that fit: a line of a comment has at most [`COLUMNS`]; a row of a table and a picture
-//! may be wider.
+//! may be wider. A comment names its subject: it does not begin "What .. is".
 
 use super::Source;
 
@@ -23,6 +23,9 @@ pub fn check(Source { path, text }: &Source) -> Vec<String> {
             continue;
         };
         let comment = comment.trim();
+        if !is_picture && has_no_subject(comment) {
+            offences.push(format!("{path}:{number}: a comment that begins \"What .. is\": name its subject"));
+        }
         if comment.starts_with("```") {
             is_picture = !is_picture;
         } else if !is_picture && !comment.starts_with('|') && line.chars().count() > COLUMNS {
@@ -30,6 +33,13 @@ pub fn check(Source { path, text }: &Source) -> Vec<String> {
         }
     }
     offences
+}
+
+/// Whether a comment begins "What .. is" in place of a noun.
+fn has_no_subject(comment: &str) -> bool {
+    let clause = comment.split(['.', ',', ';', ':']).next().unwrap_or_default();
+    let mut words = clause.split(' ');
+    words.next() == Some("What") && words.any(|word| ["is", "are", "was", "were"].contains(&word))
 }
 
 /// The same of C, units and TOML. A line with an arrow, a bar or columns is of a picture.
@@ -57,10 +67,17 @@ mod tests {
     use super::{COLUMNS, Source, check, check_other};
 
     #[test]
+    fn comments_name_their_subject() {
+        let what = "What";
+        assert_eq!(offences(&format!("/// {what} is given.\n    // {what} no one reads was lost.\n")), 2);
+        assert_eq!(offences(&format!("//! {what} a guest may do: nothing that is seen.\n")), 0);
+        assert_eq!(offences("/// The rest. What is left of it.\n"), 0);
+    }
+
+    #[test]
     fn comments_of_other_languages_fit() {
         let wide = "x".repeat(COLUMNS);
-        let offences =
-            |path: &str, text: String| check_other(&Source { path: path.into(), text }).len();
+        let offences = |path: &str, text: String| check_other(&Source { path: path.into(), text }).len();
         assert_eq!(offences("a.c", format!("\t * {wide}\n/* {wide} */\nf({wide});\n * a --> {wide}\n")), 2);
         assert_eq!(offences("a.h", format!("\t * {}\n", "x".repeat(COLUMNS - 10))), 1);
         assert_eq!(offences("a.service", format!("# {wide}\nA={wide}\n")), 1);

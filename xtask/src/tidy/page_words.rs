@@ -9,7 +9,7 @@ const README: usize = 900;
 /// Pages that are made from the source and from results.
 const GENERATED: &[&str] = &["docs/messages.md", "docs/results.md"];
 
-/// What is too long.
+/// Offences for pages that are too long.
 pub fn check<'a>(pages: impl Iterator<Item = &'a Source>) -> Vec<String> {
     let (mut all, mut offences) = (0, Vec::new());
     for Source { path, text } in pages {

@@ -125,7 +125,7 @@ pub struct Vif<'a, P: Platform, T: Transport> {
     rx_cons: u32,
     tx_prod: u32,
     rx_prod: u32,
-    /// What its pages had in them when the front was through with them.
+    /// The contents of its pages when the front was through with them.
     kept: Option<u64>,
 }
 

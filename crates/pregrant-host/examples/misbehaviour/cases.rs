@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one is waited for that is not.
 const SILENCE: Duration = Duration::from_secs(8);
 
-/// What is played, by pages that are granted.
+/// The cases, by pages that are granted.
 enum Play {
     /// Slots, and the index behind them.
     Slots(fn(&[GrantRef]) -> Slots),

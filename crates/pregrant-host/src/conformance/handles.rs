@@ -18,7 +18,10 @@ pub(super) fn own_events<M: Machine>(m: &M) -> Case {
     let (other_near, other_remote, _) = bound(&front, &other)?;
     front.events().notify(&near);
     ensure!(fired(&back) == [back.events().local(&remote)], "the first handle's end did not fire");
-    ensure!(fired_within(&other, SETTLED).is_empty(), "the other handle gets an event of the first one's end");
+    ensure!(
+        fired_within(&other, SETTLED).is_empty(),
+        "the other handle gets an event of the first one's end"
+    );
     front.events().notify(&other_near);
     ensure!(fired(&other) == [other.events().local(&other_remote)], "the other handle's end did not fire");
     ensure!(pending(&back).is_empty(), "the first handle gets an event of the other one's end");

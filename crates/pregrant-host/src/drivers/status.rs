@@ -79,7 +79,7 @@ fn yes() -> bool {
     true
 }
 
-/// What is said of any device.
+/// The figures that every device has.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct AnyDeviceStatus {
     /// The guest.

@@ -97,7 +97,7 @@ impl Group {
     }
 }
 
-/// What was rung for in some queue's turn.
+/// Doorbells rung in some queue's turn.
 struct Rung<'a, P> {
     waker: &'a Waker,
     slots: &'a mut [Option<Slot<P>>],

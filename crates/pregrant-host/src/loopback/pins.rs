@@ -15,7 +15,7 @@
 //! Loopback distinguishes what Xen answers with `general_error` alone: another domain's grant or a
 //! write to a read-only one is `permission_denied`, an entry that grants nothing is `bad_gntref`.
 //!
-//! What is marked in the entry itself, and in which order, is the [`table`](super::table)'s: of
+//! The marks in the entry itself, and their order, are the [`table`](super::table)'s: of
 //! version 2 nothing, for there the active entry is the status.
 //!
 //! What a peer may do: write anything into its table at any time. Each word is read once.

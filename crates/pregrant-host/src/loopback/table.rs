@@ -31,7 +31,7 @@ use pregrant::DomId;
 use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1, GrantStatus};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What becomes of a grant that is in use when it is to end.
+/// The outcome for a grant that is in use when it is to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Busy {
     /// It stands: who asked gets the page back.

@@ -99,7 +99,7 @@ fn xsa_300_one_guest_s_vifs_share_its_pages() {
     let paths = |id| stage.back.report(id).map(|r| (r.queues[0].0, r.queues[0].2));
     assert_eq!(ids.map(paths), [Some(("staging", "staging")), Some(("copy", "copy"))]);
     let refused = stage.back.report(ids[1]).unwrap().refused;
-    assert!(refused[0].2.contains("of what one guest may have mapped"), "{refused:?}");
+    assert!(refused[0].2.contains("of the guest's limit are free"), "{refused:?}");
     let other = stage.machine.make_vif(6, 0);
     stage.machine.guest_domain(6);
     let third = Guest::connected(&stage.machine, other, config);

@@ -34,7 +34,7 @@ pub struct RawGuest {
     /// Pages that the back may read and write.
     pub pages: Region,
     pub page_refs: [GrantRef; PAGES],
-    /// What the back is shown beside.
+    /// The device that the back is shown beside.
     pub more: Vec<Region>,
     /// Last: everything above is its.
     pub platform: Loopback,

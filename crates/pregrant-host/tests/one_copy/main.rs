@@ -211,7 +211,7 @@ fn a_receiver_that_stood_once_and_never_has_all_is_lent_to_again() {
     b.close();
 }
 
-/// What is dropped for a guest that takes nothing was not taken by it.
+/// Frames that are dropped for a guest that takes nothing do not count as taken by it.
 #[test]
 fn a_receiver_whose_frames_expire_is_lent_nothing() {
     let switch = lending();

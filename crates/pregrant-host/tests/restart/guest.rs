@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 /// Frames that one of them sends.
 pub const NUMBERS: u64 = 3000;
 
-/// What one is to do.
+/// A guest's task.
 #[derive(Clone, Copy, Debug)]
 pub struct Orders {
     /// Number of its first frame.

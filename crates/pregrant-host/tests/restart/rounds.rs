@@ -135,7 +135,7 @@ struct Rounds {
     lives_of_backs: VecDeque<Life>,
     /// Frames for the model that were lost with them.
     lost: u64,
-    /// What those that were asked to stop said of it.
+    /// The reports of those that were asked to stop.
     said_lost: u32,
     /// Frames that have come twice, of model and mortal guest, and how many batches the ended backs
     /// left half done.

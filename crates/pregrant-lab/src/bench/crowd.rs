@@ -12,7 +12,7 @@
 //! thread.
 
 use super::Result;
-use crate::process::process_command::{Devices, Load, Member, WorkerSetup, ProcessCommand};
+use crate::process::process_command::{Devices, Load, Member, ProcessCommand, WorkerSetup};
 use crate::process::report::{Came, Played, Report, Spent};
 use crate::record::Record;
 use crate::testbed::{Ends, Testbed, answer};

@@ -56,7 +56,7 @@ const BACK: DomId = DomId(0);
 const GUEST: DomId = DomId(5);
 
 named! {
-    /// What is timed.
+    /// The timed operation.
     pub enum Op {
         /// A page is granted.
         Grant = "grant",

@@ -64,7 +64,7 @@ const PATHS: &[(PathName, &str)] = &[
 ];
 
 impl HookArgs {
-    /// What is measured: sizes, paths, and buffers where the path has some.
+    /// The measured rows: sizes, paths, and buffers where the path has some.
     fn cases(&self) -> impl Iterator<Item = (u32, PathName, u32)> {
         let with_buffers = move |(size, path)| {
             let buffers = if path == PathName::Staging { &self.buffers[..] } else { &[0] };

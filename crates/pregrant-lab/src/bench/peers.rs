@@ -78,7 +78,7 @@ pub struct PeersArgs {
 }
 
 named! {
-    /// What ours is measured beside.
+    /// The peer that ours is measured beside.
     pub enum Peer {
         /// DPDK's memif; the guest is its client
         Memif = "memif",

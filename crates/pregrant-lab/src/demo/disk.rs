@@ -11,7 +11,7 @@
 
 use super::Result;
 use crate::process::disks::disks_command::{Buffers, Dir, DiskSetup, DisksCommand, HANDLE, Load, Rested};
-use crate::process::process_command::{Devices, WorkerSetup, ProcessCommand};
+use crate::process::process_command::{Devices, ProcessCommand, WorkerSetup};
 use crate::process::report::Report;
 use crate::record::{DISK_RESTART, Disk, Of, Record, Took};
 use crate::screen::Progress;

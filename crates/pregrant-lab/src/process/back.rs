@@ -10,7 +10,7 @@
 use super::account::Account;
 use super::crowd::port::Hall;
 use super::port_plan::{PlannedPorts, PortPlan};
-use super::process_command::{Case, Devices, Dir, Nuisance, WorkerSetup, ProcessCommand};
+use super::process_command::{Case, Devices, Dir, Nuisance, ProcessCommand, WorkerSetup};
 use super::report::{Came, Latencies, Played, Report, Spent, Switched};
 use super::signals::{Signals, WARM_UP, locked};
 use super::worker_threads::{Meter, WorkerThreads};

@@ -34,7 +34,7 @@ kinds! {
     } {
         /// Bytes that each request begins at a multiple of.
         align: u32,
-        /// What its disks are on: `ram` or `file`.
+        /// Its disks' medium: `ram` or `file`.
         medium: String,
         /// Its requests were in pages of its own (`--buffers own`).
         own_pages: bool,

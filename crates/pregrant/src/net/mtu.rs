@@ -41,7 +41,7 @@ impl Mtu {
         }
     }
 
-    /// What was read of a key `mtu`. One that is no MTU counts as absent, after `say` had it for a
+    /// The value of a key `mtu`. One that is no MTU counts as absent, after `say` had it for a
     /// line.
     ///
     /// # Errors

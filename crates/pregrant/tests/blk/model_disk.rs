@@ -25,7 +25,7 @@ pub struct Inside {
     pub cache: Vec<u8>,
     /// What a loss of power leaves.
     pub platter: Vec<u8>,
-    /// What it was given, in order.
+    /// Its requests, in order.
     pub log: Vec<(IoOp, u64, u64)>,
     /// By queue: what was not done yet, and what was and is to be reported.
     lanes: Vec<Lane>,
@@ -49,7 +49,7 @@ pub struct Inside {
 #[derive(Debug, Default)]
 struct Lane {
     gone: bool,
-    /// What was submitted since the last start.
+    /// The requests submitted since the last start.
     unstarted: Vec<Io>,
     waiting: Vec<Io>,
     done: Vec<Done>,
@@ -156,7 +156,7 @@ impl ModelDisk {
         self.lock().lands = which;
     }
 
-    /// What it was given since the last call.
+    /// Its requests since the last call.
     pub fn log(&self) -> Vec<(IoOp, u64, u64)> {
         std::mem::take(&mut self.lock().log)
     }

@@ -166,7 +166,7 @@ fn an_answer_waits_until_the_back_lets_go() {
     assert_eq!(ends.take(), Ok(vec![(2, Ok(()))]), "the other one");
     assert_eq!((ends.front.waiting(), ends.front.own_grants(), ends.front.room()), (1, 1, room + 1));
     assert_eq!(ends.take(), Ok(vec![]));
-    // What it does there is the answer's, of which the guest does not know yet.
+    // Its operation there belongs to the answer, which the guest has not seen yet.
     assert!(kept.copy_in(0, &[7; 512]));
     drop(kept);
     assert_eq!(ends.take(), Ok(vec![(1, Ok(()))]));

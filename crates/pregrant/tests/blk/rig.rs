@@ -100,7 +100,7 @@ impl World {
         self.kept.clear();
     }
 
-    /// What is kept for a successor by this name.
+    /// The record kept for a successor by this name.
     pub fn kept(&self, name: &str) -> Pages {
         self.kept[name].clone()
     }

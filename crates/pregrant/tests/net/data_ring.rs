@@ -60,7 +60,7 @@ impl Sender {
         Self { rig, game, area }
     }
 
-    /// What is at a place.
+    /// The bytes at a place.
     fn content(place: usize, len: usize) -> Vec<u8> {
         (0..len).map(|k| byte((place + k) % HALF)).collect()
     }

@@ -110,14 +110,14 @@ enum Odd {
     WriteToReadOnly,
 }
 
-/// What a request is answered with: status, data, and the statuses of the entries: None, they are
+/// The answer to a request: status, data, and the statuses of the entries: None, they are
 /// as they were.
 type Answer = (u32, u32, Option<&'static [u16]>);
 /// A request in words, its type, its list; our answer; and the draft's, with the statuses behind
 /// it.
 type Edge = (&'static str, u16, List, Answer, Option<(u32, u32, &'static [u16])>);
 
-/// What is asked, in this order, each of queue 0 with a table of 500; our answer; and the draft's,
+/// The requests, in this order, each of queue 0 with a table of 500; our answer; and the draft's,
 /// where it was seen.
 #[rustfmt::skip]
 const EDGES: &[Edge] = &[

@@ -128,7 +128,7 @@ fn fatal(make: impl Fn(&TxGame) -> Vec<Slot>, fault: PeerFault) {
     }
 }
 
-// What is right, and seems odd.
+// Frames that are right, and seem odd.
 
 #[test]
 fn checksum_flags_arrive() {
@@ -257,7 +257,7 @@ fn xsa_432_full_rings_of_every_shape_are_answered() {
     }
 }
 
-// What is dropped: ERROR on every slot, and the device goes on.
+// Frames that are dropped: ERROR on every slot, and the device goes on.
 
 #[test]
 fn frames_of_20_or_21_slots_are_dropped() {

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 const SRC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DST: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// What a generated packet is made of.
+/// The parts of a generated packet.
 #[derive(Clone, Debug)]
 struct Packet {
     v6: bool,

@@ -84,7 +84,7 @@ fn frames_of_one_slot_need_no_ordinary_page() {
     }
 }
 
-/// What headroom leaves of a buffer is what a frame can have.
+/// A frame can have as much of a buffer as headroom leaves.
 #[test]
 fn headroom_is_in_the_buffer() {
     let mut pair = ends(4096, [false; 2], 256);

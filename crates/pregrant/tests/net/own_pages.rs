@@ -621,7 +621,7 @@ impl Lying {
         self.own.pair.front.turn(&self.own.pair.g).expect("what was asked");
     }
 
-    /// What is asked: its list.
+    /// The request: its list.
     fn list(&self, msg_type: pregrant::wire::netif_ctrl::CtrlType) -> (u32, Vec<GrefEntry>) {
         let request = self.raw.request(self.asked);
         assert_eq!(request.msg_type, msg_type.raw());

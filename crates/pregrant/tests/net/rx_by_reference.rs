@@ -230,7 +230,7 @@ impl Pair {
         Some((lent.token(0), into.burst().frame(0).to_vec()))
     }
 
-    /// What is lent with `token` now.
+    /// The bytes lent with `token` now.
     fn rest(&self, token: Token) -> Vec<u8> {
         let mut all = Vec::new();
         while let Some(piece) = self.front.piece(token, all.len()) {

@@ -503,7 +503,7 @@ pub struct RxGame {
     pub memory: LocalRegion,
     pub refs: Vec<GrantRef>,
     pub area: Option<StagingArea<LocalDomain>>,
-    /// What the back is to deliver.
+    /// The frames that the back must deliver.
     pub port: TestPort,
     /// What the front set.
     pub control: SharedControl,

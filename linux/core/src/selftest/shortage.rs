@@ -71,7 +71,7 @@ impl Case {
     }
 }
 
-/// What is refused to a front.
+/// The kinds of memory refused to a front.
 struct Refusal {
     kinds: u32,
     from: u64,

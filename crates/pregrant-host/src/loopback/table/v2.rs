@@ -59,7 +59,7 @@ pub fn end(head: &AtomicU32, status: &AtomicU64) -> bool {
     ended
 }
 
-/// What the entry says once its status is claimed by a SeqCst exchange.
+/// The entry's state once its status is claimed by a SeqCst exchange.
 #[inline(always)]
 pub fn claimed(head: &AtomicU32) -> u32 {
     ordered_as_seq_cst();

@@ -114,7 +114,7 @@ struct Out {
     /// How large mail behind the newest is at least, if that still waits.
     next_size: usize,
     touched: bool,
-    /// What it was lent of the burst under way.
+    /// Its borrowed part of the burst under way.
     lent: Option<Arc<LentBurst>>,
 }
 
@@ -363,7 +363,8 @@ impl Outbox {
     /// for gets the memory with what is lent; of all other frames the payload is copied to where it
     /// belongs first. Returns how many were lent.
     ///
-    /// What the guest can still write is not parsed: a frame is whole, or its head has all headers.
+    /// No byte that the guest can still write is parsed: a frame is whole, or its head has all
+    /// headers.
     #[inline(never)]
     pub fn forward_lent(
         &mut self,

@@ -1,4 +1,4 @@
-//! What the measured disks are on: memory of the backend, or files that are made for it.
+//! The medium of the measured disks: memory of the backend, or files that are made for it.
 
 use super::BlkArgs;
 use crate::bench::Result;

@@ -37,7 +37,7 @@ pub struct Plan {
     pub path: PathName,
     /// Whose pages requests have.
     pub buffers: Buffers,
-    /// What the disks are on.
+    /// The disks' medium.
     pub medium: Medium,
     /// Guests.
     pub guests: u16,

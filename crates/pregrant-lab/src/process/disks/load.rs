@@ -116,7 +116,7 @@ impl Contents {
         }
     }
 
-    /// What a buffer is filled with, but for heads.
+    /// The bytes that fill a buffer, but for heads.
     pub fn filling(&self) -> &[u8] {
         &self.filled
     }

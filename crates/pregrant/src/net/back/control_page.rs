@@ -68,7 +68,7 @@ pub struct ControlPage {
     words: Box<Words>,
 }
 
-/// What is kept of gref mappings beside the tables themselves.
+/// The state of gref mappings beside the tables themselves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeptGrefs {
     /// By queue: which change of its table counts.

@@ -72,7 +72,7 @@ impl Credit {
         Self { rate, left: rate.bytes, window_start_ns: now_ns, until: None, waits: 0 }
     }
 
-    /// What is allowed.
+    /// The allowed rate.
     pub fn rate(&self) -> Rate {
         self.rate
     }

@@ -160,7 +160,7 @@ mod tests {
         assert_eq!((late.take(256, &mut out), late.given(), late.is_empty()), (3, 0, true));
     }
 
-    /// What is published ends with a frame, however little fits.
+    /// Each publication ends with a whole frame, however little fits.
     #[test]
     fn only_whole_frames_are_taken() {
         let mut late = LateAnswers::new(256);

@@ -92,7 +92,7 @@ impl MulticastList {
             (MulticastAsk::Del(_), Some(place)) => {
                 self.len -= 1;
                 self.addresses[place] = self.addresses[self.len];
-                // What is beyond the end is zero, so that equal lists are equal.
+                // The bytes beyond the end are zero, so that equal lists are equal.
                 self.addresses[self.len] = MacAddr([0; 6]);
             }
         }

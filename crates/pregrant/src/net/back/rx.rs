@@ -320,7 +320,7 @@ impl<P: Platform> RxQueue<P> {
             most -= 1;
         }
         if self.stall.link() == Link::Stalled {
-            // What it has for the guest was taken to be dropped.
+            // Its frames for the guest were taken to be dropped.
             port.rx_stands();
         }
         self.record_in_flight(port, 0);

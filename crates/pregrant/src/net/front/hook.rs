@@ -19,7 +19,7 @@ use core::ops::Range;
 /// Bytes that can be put ahead of a frame.
 pub const HOOK_ROOM: usize = 256;
 
-/// What is to become of a frame.
+/// The verdict on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HookAction {
     /// It goes to the guest's stack.

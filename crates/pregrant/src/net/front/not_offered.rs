@@ -15,7 +15,7 @@ use core::fmt;
 pub enum NotOffered {
     /// Staging buffers of this length.
     DataLen {
-        /// What was asked for.
+        /// The requested value.
         asked: DataLen,
         /// The lengths that the back has.
         offered: Vec<DataLen>,
@@ -26,14 +26,14 @@ pub enum NotOffered {
     Refused(PathName),
     /// So many queues.
     Queues {
-        /// What was asked for.
+        /// The requested value.
         asked: u32,
         /// What the back has.
         offered: u32,
     },
     /// Rings of so many pages, TX or RX.
     RingPages {
-        /// What was asked for.
+        /// The requested value.
         asked: u32,
         /// What the back has.
         offered: u32,

@@ -42,7 +42,7 @@ type Offered<P> = (Chan<P>, EvtchnPort);
 /// Cannot happen: the paths have all memory.
 const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: -22 };
 
-/// What a queue is made with.
+/// The arguments of a new queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueConfig {
     /// Of the vif, with this one.

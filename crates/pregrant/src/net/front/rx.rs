@@ -53,7 +53,7 @@ pub struct RxFront<P: Platform> {
     pub(super) stats: DirStats,
 }
 
-/// What came of the answers of a frame that is not plain: so many were used.
+/// The outcome of the answers of a frame that is not plain: so many were used.
 enum Long {
     /// They are not all there.
     Cut,
@@ -97,7 +97,7 @@ impl<P: Platform> RxFront<P> {
             let Some(id) = self.buffers.to_post(slot) else { break };
             match self.chain.grant(p, page) {
                 Ok(gref) => self.ring.push(&RxRequest { id, gref }),
-                // What is on the ring is shown to the back all the same.
+                // The requests on the ring are shown to the back all the same.
                 Err(e) => {
                     granted = Err(e);
                     break;

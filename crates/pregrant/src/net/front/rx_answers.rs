@@ -59,11 +59,11 @@ pub struct LongFrame {
     pub total: usize,
     /// Bytes left free ahead of those.
     pub headroom: usize,
-    /// What is to be done about checksums and segments.
+    /// The work left on checksums and segments.
     pub offload: Offload,
     /// An answer says that there is no frame.
     pub error: bool,
-    /// What is wrong if it cannot be.
+    /// The error if it cannot be.
     pub fault: PeerFault,
 }
 

@@ -30,7 +30,7 @@ use crate::xenbus::front::FrontError;
 use alloc::vec::Vec;
 
 impl<P: Platform> FrontVif<P> {
-    /// What of queue `i` was shared, and what of it this back takes.
+    /// The memory of queue `i` that was shared, and how much of it this back takes.
     pub(super) fn shared<B: DeviceBus>(
         &self,
         bus: &mut B,

@@ -153,7 +153,7 @@ pub trait BackPath<P: Platform> {
     {
         None
     }
-    /// What it can leave where it is; None: it gives private bytes only.
+    /// The payload that it can leave in place; None: it gives private bytes only.
     fn holds_frames(&mut self) -> Option<&mut dyn HoldsFrames<P>> {
         None
     }

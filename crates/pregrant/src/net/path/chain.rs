@@ -128,7 +128,7 @@ impl<P: Platform> Chain<P> {
         self.ahead.get_mut(self.room?)?.room()
     }
 
-    /// What it is.
+    /// The path itself.
     pub fn names(&self) -> ChainNames {
         let copy = (!self.ahead.iter().any(AnyPath::serves_all)).then_some(COPY);
         ChainNames {

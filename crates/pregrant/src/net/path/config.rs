@@ -11,7 +11,7 @@ paths!(with_paths {
     /// See the module: each path has a field with its settings.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct PathConfig(Config, config) {
-        /// What fetches frames that no memory was shared for before: `map`, or `copy` as for any
+        /// The path of frames that no memory was shared for before: `map`, or `copy` as for any
         /// other.
         pub fallback: PathName = PathName::Copy,
         /// Which frames are copied where they need not be.

@@ -64,11 +64,11 @@ pub trait Negotiation {
     /// Memory at the front that responses name.
     type Flagged<P: Platform>: FlaggedPath<P>;
 
-    /// What a back offers unless it is configured.
+    /// A back's offer unless it is configured.
     fn offer() -> Self::Offer {
         Self::Offer::default()
     }
-    /// What a front's owner would like unless it is configured.
+    /// A front's preference unless it is configured.
     fn wanted() -> Self::Wanted {
         Self::Wanted::default()
     }
@@ -129,7 +129,7 @@ pub trait Negotiation {
 
 /// A struct that has a field for path `N`.
 pub trait OfPath<N: Negotiation> {
-    /// What the field is.
+    /// The field's meaning.
     type Field;
     /// The field.
     fn path(&self) -> &Self::Field;

@@ -35,7 +35,7 @@ impl PathName {
     }
 }
 
-/// What a chain is, for reports: as of when its queue connected.
+/// A chain's description, for reports: as of when its queue connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChainNames {
     /// Its paths, in the order in which they are asked. `copy` is the last, where anything is left

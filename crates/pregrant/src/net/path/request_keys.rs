@@ -76,7 +76,7 @@ pub(super) fn flag_request<S: KeySource>(
     Ok((offered && flag(keys, name)?, vec![Nothing; queues.len()]))
 }
 
-/// What is wrong with a key of domain `of` that says this.
+/// The error for a key of domain `of` that says this.
 pub(super) fn bad_page_key(key: &str, value: &str, of: DomId) -> KeyError {
     KeyError::new(key, Some(value.as_bytes()), "a grant reference, a decimal number", of)
 }

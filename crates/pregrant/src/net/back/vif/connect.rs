@@ -52,7 +52,7 @@ impl<P: Platform> Default for QueuePaths<P> {
 }
 
 impl<P: Platform> QueuePaths<P> {
-    /// What a path accepted is the queue's: its pages are of those that are `left`, and its key
+    /// A path's accepted memory is the queue's: its pages are of those that are `left`, and its key
     /// becomes `active`.
     fn add(&mut self, more: Accepted<P>, key: Option<String>, (left, active): (&mut usize, &mut Pairs)) {
         self.tx.extend(more.tx);
@@ -103,7 +103,7 @@ impl<P: Platform> Vif<P> {
         let Some(mut left) = page_limit.checked_sub(rings) else {
             return Err(ConnectError::TooManyPages(TooManyPages { asked: rings, left: page_limit }));
         };
-        // What is only kept gives way to other devices; what is named here does not.
+        // Pages that are only kept give way to other devices; those named here do not.
         let lasting = if begin == Begin::Fresh { lasting.saturating_sub(rings) } else { left };
         let only_kept = left - left.min(lasting);
         left -= only_kept;

@@ -46,7 +46,7 @@ use alloc::vec::Vec;
 /// What a back offers to vifs, and how it serves them.
 #[derive(Clone, Debug, Default)]
 pub struct VifConfig {
-    /// What is advertised.
+    /// The advertised features.
     pub features: BackFeatures,
     /// How each path is served.
     pub paths: PathConfig,
@@ -58,7 +58,7 @@ pub struct VifConfig {
 /// One vif of domain `of`, with its handshake.
 pub type BackVif<P> = Back<Vif<P>>;
 
-/// What a vif is beside its handshake.
+/// A vif's state beside its handshake.
 pub struct Vif<P: Platform> {
     of: DomId,
     config: VifConfig,
@@ -66,7 +66,7 @@ pub struct Vif<P: Platform> {
     offered: BackFeatures,
     /// Its queues; none while they are [handed out](Vif::hand_out_queues).
     queues: Vec<BackQueue<P>>,
-    /// What is known of each queue, wherever it is; none while it is not connected.
+    /// The known state of each queue, wherever it is; none while it is not connected.
     shares: Vec<Arc<QueueShare>>,
     /// What the front set by control requests.
     control: Arc<SharedControl>,
@@ -77,13 +77,13 @@ pub struct Vif<P: Platform> {
     lent: LentRegions<P>,
     /// What the front takes, as of the last connect.
     accepts: RxAccepts,
-    /// What is wrong with a list that was refused, for the log; the vif goes on without it.
+    /// The reason why a list was refused, for the log; the vif goes on without it.
     refused: Refusals,
     /// Pages that all of its queues may keep since they saw them.
     allowed: usize,
     /// Pages that it may have so that they do not come back before it closes.
     lasting: usize,
-    /// What stands in `rate` and is none.
+    /// The text of a `rate` that is malformed.
     bad_rate: Option<String>,
     /// Stalls of former connections.
     past_stalls: u64,
@@ -397,7 +397,7 @@ impl<P: Platform> Vif<P> {
         [0, 1].map(|dir| self.shares[i].chains[dir].buffers)
     }
 
-    /// What became of pages of queue `i` that stay mapped since they were seen: TX, RX; None: none
+    /// The counts of pages of queue `i` that stay mapped since they were seen: TX, RX; None: none
     /// do.
     pub fn kept(&self, i: usize) -> [Option<MappedStats>; 2] {
         self.shares[i].kept()

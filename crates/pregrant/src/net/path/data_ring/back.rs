@@ -29,7 +29,7 @@ use crate::wire::netif::{RXF_DATA_RING, RxResponse};
 pub struct DataRingPath<P: Platform> {
     map: <P::Peer as PeerMem>::Map,
     size: usize,
-    /// What is in use of RX; None: this is TX.
+    /// The places of RX in use; None: this is TX.
     given: Option<Given>,
 }
 
@@ -168,7 +168,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
                 rest |= 1 << i;
                 continue;
             }
-            // What is here is here as a whole.
+            // A frame that is here is whole.
             let head = if f.head > 0 { batch.whole_again(i) } else { 0 };
             let pieces = &batch.slots[slots.clone()];
             let bytes: usize = pieces.iter().map(|slot| ahead + rounded(slot.len.into())).sum();

@@ -13,7 +13,7 @@ use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN, REFS, RING_ORDER, half_bytes}
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What is wrong with an index page, or with one half of the area that it names.
+/// An error in an index page, or in one half of the area that it names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum IndexFault {

@@ -67,7 +67,7 @@ pub enum HalfRefusal {
     Key(KeyError),
     /// The index page could not be mapped.
     Index(MapError),
-    /// What the index page says is wrong.
+    /// The index page is wrong.
     Fault(IndexFault),
     /// A page of it could not be mapped.
     Map(MapError),

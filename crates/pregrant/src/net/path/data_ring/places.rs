@@ -82,7 +82,7 @@ impl Places {
         Some(place)
     }
 
-    /// What was given out before `head` was so much is free.
+    /// All that was given out before `head` was so much is free.
     #[inline(always)]
     pub fn free_to(&mut self, head: u32) {
         debug_assert!(head.wrapping_sub(self.tail) <= self.in_use());

@@ -197,7 +197,7 @@ fn lend<M: SharedBytes>(
     held.lend(batch, todo, out, place_of, copy)
 }
 
-/// What a kept frame has is held: its guest has it back when the port has done with it. The other
+/// A kept frame's pages are held: its guest has them back when the port has done with it. The other
 /// direction may have the table when the queue ends, and its pages with it.
 impl<P: Platform> Standing for GrefMappingPath<P> {
     fn held(&self) -> &HeldFrames {

@@ -127,7 +127,7 @@ pub struct GrefCache {
     leaving: Vec<u32>,
     ending: VecDeque<u32>,
     asked: Option<Ask>,
-    /// What the request under way is about.
+    /// The page that the request under way is about.
     list: Vec<u32>,
     stats: CacheStats,
 }
@@ -266,7 +266,7 @@ impl GrefCache {
         self.clock.find(page).is_some_and(|place| self.entry(place as u32).in_flight > 0)
     }
 
-    /// What is known of a place.
+    /// The state of a place.
     #[inline(always)]
     fn entry(&self, place: u32) -> Entry {
         self.entries.get(place as usize).copied().unwrap_or(EMPTY)

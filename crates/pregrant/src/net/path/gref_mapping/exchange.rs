@@ -62,7 +62,7 @@ impl<M> GrefExchange<M> {
         self.commands.lock().push(PageCommand::GiveBack(refs));
     }
 
-    /// What was wanted back, once the queue has let go of it.
+    /// Pages that were wanted back, once the queue has let go of them.
     pub fn given(&self) -> Option<Vec<M>> {
         if !self.has_given() {
             return None;

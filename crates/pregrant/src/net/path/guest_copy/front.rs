@@ -201,7 +201,7 @@ impl<P: Platform> FlaggedPath<P> for BackPages<P> {
         Ok(tried && self.generation_now() == generation && Self::is_good(&ops[0]))
     }
 
-    /// What a call that ended by a fault has noted was for another arena.
+    /// Notes of a call that ended by a fault were for another arena.
     #[inline(always)]
     fn begin(&mut self) {
         self.clear();

@@ -103,7 +103,7 @@ impl<P: Platform> MapPath<P> {
             let slot = batch.slots_of(i)[k];
             let had = slot.fetched;
             if had == slot.len {
-                // What is private already, behind what is not: no head has it.
+                // A private part behind one that is not: no head has it.
                 lent &= self.parts.len() == first || slot.len == 0;
                 at += slot.len as u32;
                 continue;

@@ -187,7 +187,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
     }
 }
 
-/// What a kept frame has is held, and outlives a limit that falls.
+/// A kept frame's pages are held, and outlive a limit that falls.
 impl<P: Platform> Standing for PersistentPath<P> {
     fn held(&self) -> &HeldFrames {
         &self.held

@@ -49,7 +49,7 @@ pub const MAX_PAGES: &str = "staging-grants-max-pages";
 /// their buffers, for a front that writes the same (docs/protocol 3.3).
 pub const RX_HEADS: &str = "staging-grants-rx-heads";
 
-/// What our back offers there unless it is configured otherwise: a share of what one guest may have
+/// Our back's offer there unless it is configured otherwise: a share of what one guest may have
 /// mapped that sixteen of its vifs can have, beside their rings.
 pub const MAX_PAGES_OFFERED: u32 = 896;
 

@@ -74,7 +74,7 @@ pub const LONG_LIST_MAX: usize = 32767;
 /// Pages that hold so many.
 pub const LONG_LIST_PAGES_MAX: usize = LONG_LIST_MAX.div_ceil(ENTRIES_PER_PAGE);
 
-/// What is wrong with a list. `entry` counts from 0.
+/// An error in a list. `entry` counts from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ListFault {

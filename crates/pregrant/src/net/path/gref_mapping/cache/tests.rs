@@ -286,7 +286,7 @@ fn another_back_gets_the_same_pages_by_the_same_references() {
         world.check();
         assert_eq!((world.has.len(), world.cache.added()), (takes, takes));
         assert!(world.has.iter().all(|(page, gref)| granted[gref] == *page));
-        // What it has no room for is given up, once its frames are answered.
+        // Pages that it has no room for are given up, once their frames are answered.
         let left = if frames_are_out { PLACES } else { takes };
         assert_eq!(world.standing.len(), left);
         (0..PLACES).for_each(|_| world.answer(0));
