@@ -8,8 +8,8 @@
 //!            '-- reads land in the guest's memory, an answer falls due           out, in the requests' order
 //! ```
 //! The expected contents of the guest's memory are kept beside it, byte by byte: each change is
-//! recorded here. The disk keeps no sectors: what it gives for a read is new each time, and what is written
-//! is compared as it comes.
+//! recorded here. The disk keeps no sectors: what it gives for a read is new each time, and what is
+//! written is compared as it comes.
 //!
 //! A guest may name pages of its rings as data, for it has granted them to this back. What is on
 //! the ring then is the disk's doing and the guest's, and no rule says what comes of it: from there

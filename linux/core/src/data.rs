@@ -4,7 +4,7 @@
 //!   Tx   skb --copied once--> memory that is granted --> ring      under the netdev queue's lock
 //!   Rx   ring --> memory that is granted --copied once--> skb      by the queue's NAPI, alone
 //! ```
-//! What the back may do is said in the crate; a fault of its is [`FAULT`](crate::front::FAULT).
+//! What the back may do: see the crate; a fault of its is [`FAULT`](crate::front::FAULT).
 
 use crate::front::or_fault;
 use crate::platform::Kernel;

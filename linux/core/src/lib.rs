@@ -12,7 +12,7 @@
 //! serves several kernels. Both modules are linked from this one library, each with what its roots
 //! need. No rule of the protocol is in C.
 //!
-//! What a peer may do is said in the crate, where it does so. A panic ends the kernel (`BUG`).
+//! What a peer may do: see the crate, where it does so. A panic ends the kernel (`BUG`).
 #![no_std]
 
 extern crate alloc;

@@ -56,7 +56,7 @@ pub fn check_other(Source { path, text }: &Source) -> Vec<String> {
     let is_offence = |line: &str| {
         let comment = marks.iter().find_map(|mark| line.trim_start().strip_prefix(mark));
         let is_picture = |comment: &str| ["  ", "--", "|"].iter().any(|part| comment.contains(part));
-        is_wide(line) && comment.is_some_and(|comment| !is_picture(comment.trim_start()))
+        is_wide(line) && comment.is_some_and(|comment| !is_picture(comment))
     };
     let lines = text.lines().zip(1..).filter(|(line, _)| is_offence(line));
     lines.map(|(_, number)| format!("{path}:{number}: a comment past column {COLUMNS}")).collect()

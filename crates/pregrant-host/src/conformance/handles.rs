@@ -45,14 +45,14 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
         remote = other.events().adopt(remote).map_err(fail)?;
         ensure!(fired(&other) == [other.events().local(&remote)], "no event after the adoption");
         other.events().unmask(&remote);
-        front_and_back_hear(&front, &near, &other, &remote)?;
+        front_and_back_are_notified(&front, &near, &other, &remote)?;
         // It may get an event of what came before it was closed, once.
         ensure!(pending(&back).is_empty() || round == 2, "the old handle still gets its event");
         ensure!(pending(&back).is_empty(), "the old handle gets its event again and again");
         remote = back.events().adopt(remote).map_err(fail)?;
         ensure!(fired(&back) == [back.events().local(&remote)], "no event after the adoption by the first");
         back.events().unmask(&remote);
-        front_and_back_hear(&front, &near, &back, &remote)?;
+        front_and_back_are_notified(&front, &near, &back, &remote)?;
         ensure!(pending(&other).is_empty(), "the other handle still gets its event");
     }
     let moved = thread::scope(|scope| {
@@ -68,14 +68,14 @@ pub(super) fn adopt<M: Machine>(m: &M) -> Case {
         remote.join().unwrap_or_else(|_| Err(fail("the thread panicked")))
     });
     let (other, remote) = moved?;
-    front_and_back_hear(&front, &near, &other, &remote)?;
+    front_and_back_are_notified(&front, &near, &other, &remote)?;
     ensure!(fired_within(&back, SETTLED).is_empty(), "the old handle gets events of what a thread took over");
     drop(back);
-    front_and_back_hear(&front, &near, &other, &remote)
+    front_and_back_are_notified(&front, &near, &other, &remote)
 }
 
 /// An event each way.
-fn front_and_back_hear<F: Platform, B: Platform>(
+fn front_and_back_are_notified<F: Platform, B: Platform>(
     front: &F,
     near: &Chan<F>,
     back: &B,

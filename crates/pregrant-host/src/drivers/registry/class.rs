@@ -10,7 +10,7 @@
 //! The registry calls the first three, in the control thread, and no queue. A worker calls queues:
 //! one call by table for each active queue and round, and none for each frame.
 //!
-//! What a guest may do is each class's to say. Lines that a guest can cause go through the
+//! What a guest may do: see each class. Lines that a guest can cause go through the
 //! [`DeviceLog`].
 
 use super::device_log::DeviceLog;

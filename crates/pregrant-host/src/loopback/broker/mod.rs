@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_hear_of_domains_and_get_a_store_connection_for_each_attachment() {
+    fn hooks_see_domains_and_get_a_store_connection_for_each_attachment() {
         let (report, received_lines) = mpsc::channel();
         let (created, destroyed) = (report.clone(), report.clone());
         let hooks = Hooks {

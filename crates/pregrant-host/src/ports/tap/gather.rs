@@ -74,8 +74,8 @@ impl Frame<'_> {
         match self {
             Self::One(bytes) => rustix::io::write(fd, bytes).map(drop),
             Self::Many(vectors) => {
-                // SAFETY: as many vectors as are said, in the format of iovecs, and what they name is
-                // there (`Vector`); the kernel only reads.
+                // SAFETY: as many vectors as are said, in the format of iovecs, and what they name
+                // is there (`Vector`); the kernel only reads.
                 let n = unsafe {
                     libc::writev(fd.as_raw_fd(), vectors.as_ptr().cast::<libc::iovec>(), vectors.len() as i32)
                 };

@@ -7,8 +7,8 @@
 //!                                              ^
 //!   vif's owner, another thread: QueueShare ---'  what the queue is to keep to, and what it has come to
 //! ```
-//! What all queues of a vif share is in [`SharedControl`]. What a guest may do is said where it
-//! does so: [`tx`](super::tx), [`rx`](super::rx).
+//! [`SharedControl`] has all that the queues of a vif share. What a guest may do: see
+//! [`tx`](super::tx), [`rx`](super::rx).
 
 use super::shared_control::SharedControl;
 use super::stall::Link;
