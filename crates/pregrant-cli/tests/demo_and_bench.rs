@@ -514,7 +514,7 @@ fn bench_scale_measures_one_busy_vif_all_of_them_and_none() {
         assert_eq!(line["worker_cpu_ns"].as_array().map(Vec::len), Some(workers as usize), "{line}");
         if line["depth"].is_u64() {
             assert!(number(line, "latency_p50_ns") <= number(line, "latency_p99_ns"), "{line}");
-            // Who sleeps is woken by a call, and wakes the guest by one.
+            // An end that sleeps is woken by a call, and wakes the guest by one.
             assert!(number(line, "syscalls_a_wakeup") >= 2.0, "{line}");
         }
     }

@@ -459,7 +459,7 @@ pub trait Completions: Send + Sync {
     fn give_up(&self);
 }
 
-/// Who lends the payload of one burst. Frames are numbered as in the burst.
+/// The lender of one burst's payload. Frames are numbered as in the burst.
 pub trait PayloadSource {
     /// Makes payload reachable. Returns a bit for each frame for which that failed.
     fn map_payload(&mut self) -> u64;
@@ -710,7 +710,7 @@ pub trait QueueWaker: Send + Sync + fmt::Debug {
     fn ring(&self);
 }
 
-/// Who calls a port.
+/// A port's caller.
 #[derive(Clone, Debug)]
 pub struct PortOwner {
     /// The worker's number, of those that there are: the one producer of what its ports send to

@@ -204,11 +204,11 @@ pub struct Daemon<P: Platform, T: Transport + 'static> {
     pub backend: Backend<P, T>,
     /// The switch that gets the time, where there is one.
     pub switch: Option<Switch>,
-    /// Who asks what it does.
+    /// The processes that ask what it does.
     pub status: StatusPublisher<P>,
     /// Its signals.
     pub stop: Stop,
-    /// Who started it.
+    /// The process that started it.
     pub notify: Notify,
     /// Further checks in control turns, and their interval.
     pub between: Option<(Duration, Box<dyn FnMut()>)>,

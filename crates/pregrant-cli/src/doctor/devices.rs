@@ -18,7 +18,7 @@ pub struct Words {
     pub class: Class,
     /// The command that serves it.
     pub back: &'static str,
-    /// Who drives it in a guest.
+    /// The driver in a guest.
     pub front: &'static str,
     /// The remedy for a device whose directory is broken.
     pub reattach: &'static str,
@@ -44,7 +44,7 @@ pub struct Place<'a> {
 pub type Start<'a> = &'a dyn Fn((XenbusState, XenbusState), bool) -> String;
 
 impl Words {
-    /// Who serves devices of this class here; `served` of them, where there is a backend.
+    /// The server of this class's devices here; `served` of them, where there is a backend.
     pub fn backend<T: Transport>(
         &self,
         xs: &mut Client<T>,

@@ -66,7 +66,7 @@ fn a_hook_does_as_it_says_with_the_frames_that_match() {
         (&["tx", "--match", &icmp], 5, &[tx]),
         (&["drop", "--match", &raw], 0, &[" 5 dropped, 0 sent on"]),
         (&["drop", "--match", &udp], 5, &[" 0 dropped, 0 sent on"]),
-        // Who asks for the address gets its own question back, or nothing.
+        // A station that asks for the address gets its own question back, or nothing.
         (&["tx", "--match", "all"], 0, &[" 0 passed, 0 dropped, ", " 0 by a copy, 0 without room"]),
         (&["drop", "--match", "all"], 0, &[" 0 passed, ", " 0 sent on in their buffers"]),
         (&["redirect=6.1"], 5, &["; 5 redirected to vif 1 of domain 6", ", 0 without room there"]),

@@ -409,7 +409,7 @@ fn is_device(stat: &Stat) -> Option<bool> {
     }
 }
 
-/// Who has a block device that cannot be had alone, in words.
+/// The user of a block device that cannot be had alone, in words.
 #[cold]
 fn who_has(path: &Path) -> String {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;

@@ -37,7 +37,7 @@ pub(super) fn lock(file: impl AsFd, alone: bool) -> Result<(), LockError> {
     }
 }
 
-/// Who has the lock of this file, in words.
+/// The owner of this file's lock, in words.
 fn holder(file: impl AsFd) -> String {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let pid = fstat(file).ok().and_then(|stat| {

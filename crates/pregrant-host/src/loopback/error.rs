@@ -23,7 +23,7 @@ pub enum LoopbackError {
         "{domid} is not known to the broker at {at}: is the demo (or whatever creates this domain) running?"
     )]
     UnknownDomain {
-        /// Who was asked for.
+        /// The requested domain.
         domid: DomId,
         /// The broker.
         at: String,
@@ -31,7 +31,7 @@ pub enum LoopbackError {
     /// Twenty processes and threads are attached already.
     #[error("{domid} has as many attached processes and threads as the broker at {at} allows (20); stop one")]
     TooMany {
-        /// Who was asked for.
+        /// The requested domain.
         domid: DomId,
         /// The broker.
         at: String,

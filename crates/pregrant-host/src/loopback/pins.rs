@@ -36,7 +36,7 @@ pub(super) struct Granter<'a> {
     pub(super) table: &'a Mapping,
 }
 
-/// Who uses a grant: an attached process or thread of a domain.
+/// The user of a grant: an attached process or thread of a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct User {
     pub(super) domid: DomId,
@@ -201,7 +201,7 @@ pub(super) fn count(granter: Granter<'_>) -> Count {
 pub(super) struct Entry {
     /// Its number.
     pub(super) gref: u32,
-    /// Who holds it.
+    /// Its holder.
     pub(super) active: Active,
     /// To whom it grants what.
     pub(super) head: Head,

@@ -72,7 +72,7 @@ impl<'a> Table<'a> {
         self.memory.u32(entry + frame)
     }
 
-    /// Who uses it. The reference is one of the table.
+    /// Its user. The reference is one of the table.
     #[inline(always)]
     fn status(&self, gref: u32) -> Option<&'a AtomicU64> {
         self.ledger.active(gref)

@@ -252,7 +252,7 @@ impl Visitor {
     }
 }
 
-/// Who is to leave: mostly one that leaves a worker that carries least, so that the others' queues
+/// The leaving guest: mostly one at the worker that carries least, so that the others' queues
 /// have to move.
 fn leaves(visitors: &[(Visitor, usize)], carried: &[Carried], dice: &mut Dice) -> usize {
     let least = carried.iter().min_by_key(|worker| worker.total()).unwrap();
@@ -668,7 +668,7 @@ fn a_worker_that_only_polls_arms_nothing() {
     });
 }
 
-/// Who lost one is not known: each queue is checked.
+/// No one knows which queue lost one: each queue is checked.
 fn events_that_the_kernel_dropped_are_made_good() {
     let broker = Broker::start(None, Hooks::default()).unwrap();
     broker.create_domain(DomainSpec::driver(machine::BACK)).unwrap();

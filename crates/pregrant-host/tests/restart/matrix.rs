@@ -126,7 +126,7 @@ const QUEUES: [u32; 3] = [1, 2, 4];
 const SG: [[bool; 2]; 4] = [[true, true], [false, true], [true, false], [false, false]];
 const WORKERS: [&str; 2] = ["1", "2"];
 
-/// Who dies, or goes in good order, while frames are on their way.
+/// The end that dies, or goes in good order, while frames are on their way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Neither,

@@ -164,7 +164,7 @@ impl DiskStage {
         Ok(Played { pids, before, all, rested, took, sectors: whole.checked })
     }
 
-    /// Who serves.
+    /// The server.
     pub fn pid(&self) -> u32 {
         self.ends.back.pid()
     }

@@ -1,4 +1,4 @@
-//! Who asks, and what the lists of [`pregrant::xenstore::permission`] allow them.
+//! Callers, and what the lists of [`pregrant::xenstore::permission`] allow them.
 
 use super::tree::Perms;
 use pregrant::DomId;
@@ -41,7 +41,7 @@ impl Caller {
             return true;
         }
         let access = |domid| named.iter().find(|p| p.domid == domid).map_or(first.access, |p| p.access);
-        // Who acts for another may do what either may.
+        // A caller that acts for another may do what either may.
         let may = |domid| match need {
             Need::Read => access(domid).reads(),
             Need::Write => access(domid).writes(),

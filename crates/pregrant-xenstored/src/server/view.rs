@@ -72,7 +72,7 @@ pub enum ChangeKind {
 pub struct View<'a> {
     /// The nodes.
     pub tree: &'a mut Tree,
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
     /// The caller's limits.
     pub limits: &'a Limits,
@@ -167,7 +167,7 @@ impl View<'_> {
             return Err(Errno::Eperm);
         }
         self.tree.set_perms(path, perms.clone());
-        // Who could read it until now learns that this is over.
+        // A reader until now learns that this is over.
         self.changed(path, ChangeKind::Node, Some(before));
         Ok(())
     }

@@ -38,7 +38,7 @@ pub struct Watch {
 /// Names a watch: a connection's, the how manieth.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct WatchKey {
-    /// Who set it.
+    /// Its owner.
     pub conn: ConnId,
     number: u64,
 }

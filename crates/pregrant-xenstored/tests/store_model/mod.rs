@@ -420,7 +420,7 @@ impl Model {
                 let caller = self.caller(w.conn);
                 if let Some(levels) = nodes::levels_below(&change.path, &w.path) {
                     let deep_enough = w.depth.is_none_or(|d| levels <= d);
-                    // Who sees all below gets an event of the node that was asked for, and not of
+                    // One that sees all gets an event of the node that was asked for, and not of
                     // those made on the way.
                     let named_by_another = change.above && w.depth.is_none();
                     let may = change.readers.iter().any(|perms| caller.reads(perms));

@@ -38,7 +38,7 @@ impl LentPiece<'_> {
     }
 }
 
-/// Who lends some frames' payload.
+/// The lender of some frames' payload.
 pub trait Lender: Send + Sync {
     /// Calls `read` with it, in the order of its places: there is none for longer than that call.
     fn read(&self, read: &mut dyn FnMut(&[LentPiece<'_>]));

@@ -651,7 +651,7 @@ fn a_back_that_changes_a_buffer_changes_no_verdict() {
     liar.close();
 }
 
-/// Who goes on receiving after a fault finds frames that were sent on already, without a buffer: a
+/// A front that receives after a fault finds frames that were sent on already, without a buffer: a
 /// fault again.
 #[test]
 fn a_caller_that_goes_on_after_a_fault_gets_faults() {

@@ -536,7 +536,7 @@ fn frames_whose_headers_are_longer_than_the_head_are_copied_whole() {
     }
 }
 
-/// Who has to finish a checksum, or to cut, reads all of a frame: more than once, so it has private
+/// A port that finishes a checksum, or cuts, reads all of a frame more than once, so it has private
 /// bytes.
 #[test]
 #[cfg_attr(miri, ignore = "long; the others make the same accesses")]

@@ -48,7 +48,7 @@ pub const CONTROL_PAGE: &str = "control";
 pub struct NetConfig {
     /// The features offered, and how frames move.
     pub vif: VifConfig,
-    /// Who runs their hotplug scripts.
+    /// The runner of their hotplug scripts.
     pub hotplug: Hotplug,
     /// These vifs alone; all when there are none. Before the first vif is found.
     pub chosen: Vec<DeviceChoice>,

@@ -82,7 +82,7 @@ impl HotplugConfig {
     }
 }
 
-/// Who plugs a vif's remote side in (docs/protocol 2.10). Never two of them.
+/// The one that plugs a vif's remote side in (docs/protocol 2.10). Never two of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hotplug {
     /// The toolstack: its script says "connected" in `hotplug-status`, and the front is connected

@@ -359,7 +359,7 @@ pub trait ServedQueue<P: Platform>: Any + Send {
     /// # Errors
     /// They are closed: the queue stands still.
     fn adopt(&mut self, p: &P) -> Result<(), PlatformError>;
-    /// Who polls it from now on: for ports that ring a doorbell.
+    /// Its poller from now on: for ports that ring a doorbell.
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }

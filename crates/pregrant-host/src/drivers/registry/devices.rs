@@ -73,7 +73,7 @@ impl DeviceReport {
 /// A device whose last owner still holds it, or what stands behind it.
 pub(super) struct Held<P: Platform, T: Transport + 'static> {
     pub(super) since: Instant,
-    /// Who, or what is missing.
+    /// The owner, or what is missing.
     pub(super) why: String,
     /// Not to be tried before.
     pub(super) next: Instant,

@@ -207,7 +207,7 @@ fn there_is_room_for_one_that_comes_late() {
     assert!(guest.least(None) >= PAGES_PER_GUEST - PAGES_PER_GUEST / SPARE - 32);
 }
 
-/// Who knows of all of them gives each its part of what is taken for long.
+/// The owner of all of them gives each its part of what is taken for long.
 #[test]
 fn devices_that_are_there_have_their_part() {
     let wants = Wants { rings: 8, lasting: 2048, kept: 0 };

@@ -82,7 +82,7 @@ pub struct WorkerContext<P> {
     pub commands: Receiver<WorkerCommand<P>>,
     /// Where it answers.
     pub events: Sender<WorkerEvent<P>>,
-    /// Who is to be woken then.
+    /// The thread to wake then.
     pub control: Arc<Waker>,
     /// Wake-ups that it lost.
     pub missed_wakeups: Arc<AtomicU64>,

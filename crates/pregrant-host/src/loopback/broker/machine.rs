@@ -46,7 +46,7 @@ struct Domain {
     upcalls: [Option<OwnedFd>; SLOTS],
     channels: Channels,
     regions: HashMap<String, (OwnedFd, u64)>,
-    /// Who owns a name: its slot.
+    /// The owner of a name: its slot.
     owners: HashMap<String, usize>,
 }
 

@@ -185,7 +185,7 @@ impl Incoming {
     pub fn set_waker(&mut self, waker: &Arc<dyn QueueWaker>) {
         *lock(&self.inbox.waker) = Some(Arc::clone(waker));
         self.has_waker = true;
-        // Who took the old one before has posted before, and rings at the wrong door.
+        // A sender that took the old one before has posted before, and rings at the wrong door.
         waker.ring();
     }
 
@@ -258,7 +258,7 @@ impl Incoming {
         if !self.inbox.takes_lent.swap(false, Ordering::Relaxed) {
             return;
         }
-        // Who lent before has posted before, or sees this when it checks behind its own fence.
+        // A lender from before has posted before, or sees this when it checks behind its own fence.
         fence(Ordering::SeqCst);
         self.current.iter_mut().for_each(|(_, mail)| mail.make_private());
         while let Some((whose, mut mail)) = self.take_posted() {

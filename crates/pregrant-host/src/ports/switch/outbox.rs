@@ -131,7 +131,7 @@ pub struct Outbox {
     ways: Vec<Destination>,
     /// Queues that got something of the burst under way.
     touched: Vec<Dest>,
-    /// Who got memory last: it gives some back soonest.
+    /// The last one to get memory: it gives some back soonest.
     last_moved: Option<Dest>,
 }
 
@@ -220,7 +220,7 @@ impl Out {
                 pool.put(mail);
             }
         }
-        // Who stands since it was asked may not have seen this.
+        // A worker that stands since it was asked may not have seen this.
         if let Some(lent) = self.lent.take()
             && !self.inbox.takes_lent()
         {

@@ -175,7 +175,7 @@ fn a_batch_for_several_is_shared_out() {
             (0..64).filter(|seq| n != 0 && (dst(*seq) == mac(n) || dst(*seq) == EVERYBODY)).collect();
         assert_eq!(seqs(&into.burst()), due, "port {n}");
         assert_eq!(n == 1, place == Some(into.burst().bytes.as_ptr()));
-        // Who has it may write it.
+        // Its owner may write it.
         into.bytes_mut().fill(0xEE);
         assert_eq!(port.stats().rx_frames, due.len() as u64);
     }

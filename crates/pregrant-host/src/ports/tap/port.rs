@@ -83,7 +83,7 @@ impl TapPort {
         }
     }
 
-    /// Who takes so many frames without a system call; None: they are written from here.
+    /// The taker of so many frames without a system call; None: they are written from here.
     fn vhost_for(&self, nr_frames: usize) -> Option<MutexGuard<'_, Vhost>> {
         let mut vhost = self.transport.vhost()?.lock();
         (vhost.is_up() && (!vhost.is_asleep() || nr_frames > FEW)).then_some(vhost)
@@ -156,7 +156,7 @@ impl TapPort {
                         self.inbox.put(done.number, len);
                     }
                 }
-                // Who found nothing before the last may have been too early.
+                // A reader that found nothing before the last may have been too early.
                 let ended = ring.done().last().and_then(|last| last.result.err());
                 if let Err(e) = read {
                     self.without_ring(&e);

@@ -26,7 +26,7 @@ use pregrant::blk::path::PathName;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Who asks for an anchor's requests.
+/// The source of an anchor's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Client {
     /// fio with this engine.

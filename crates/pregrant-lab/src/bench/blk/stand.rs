@@ -97,7 +97,7 @@ impl Most {
 pub struct Stand {
     ends: Ends,
     plan: Plan,
-    /// Who is where.
+    /// The place of each.
     pub core_placement: CorePlacement,
     /// A guest gives its core away when it has nothing to do.
     pub gives_way: bool,

@@ -299,7 +299,7 @@ impl<P: Platform> BackQueue<P> {
 
     /// Whether a ring has work for us, announced by an event or about to be. Arms nothing.
     pub fn is_pending(&mut self) -> bool {
-        // Who has to wait for credit is not asked for requests.
+        // A guest that has to wait for credit is not asked for requests.
         let waits = self.credit_deadline_ns().is_some();
         !waits && self.tx.is_pending() || self.rx.is_pending()
     }

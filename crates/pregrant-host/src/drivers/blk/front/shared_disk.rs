@@ -104,7 +104,7 @@ pub type Done = Box<dyn FnOnce(Result<&[u8], IoError>) + Send>;
 pub struct DiskRequest {
     /// The operation.
     pub op: DiskOp,
-    /// Who gets the result.
+    /// The receiver of the result.
     pub done: Done,
 }
 

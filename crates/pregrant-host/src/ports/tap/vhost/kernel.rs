@@ -169,7 +169,7 @@ thread_local! {
     pub static WAITS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Who serves both rings, in the kernel or in a test.
+/// The server of both rings, in the kernel or in a test.
 pub trait Worker: Sized {
     /// One for rings of this process.
     ///

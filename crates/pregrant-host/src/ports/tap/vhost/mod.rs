@@ -265,7 +265,7 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Who lent frames that no one reads any more may be about to sleep.
+    /// A lender of frames that no one reads any more may be about to sleep.
     fn report_completed(&self) {
         if !self.completed.is_empty() {
             self.rx_doors.call_again();

@@ -254,7 +254,7 @@ impl<P: Platform> FrontPath<P> for StagingArea<P> {
     }
     #[inline(always)]
     fn start(&self, id: u16) -> usize {
-        // Who goes on after a fault of the back may ask for a slot whose buffer is gone: that is
+        // One that goes on after the back's fault may ask for a slot whose buffer is gone: it is
         // nowhere, and a fault again.
         self.places.get(usize::from(id)).map_or(NOWHERE, |place| *place as usize)
     }
