@@ -28,18 +28,18 @@ small_frames() {
 	grep -A1 '^Result: OK' "$_pktgen/$_dev" | sed -n 's/^ *\([0-9]*\)pps.*/\1/p' | grep .
 }
 
-# steps DEVICE: when each of these first is so, by /proc/uptime: it is there; it is on a bridge, and forwards; the bridge has carrier; it
+# steps DEVICE: when each of these first is so, by /proc/uptime: it is there; it has carrier; it forwards; the bridge has carrier; it
 # has sent to its guest; its guest has sent. It asks every 20 ms, and starts no process for that.
 steps() {
 	mkfifo /tmp/never
-	_seen=" " _left=5
+	_seen=" " _left=6
 	while [ $_left -gt 0 ]; do
-		for _file in $1/ifindex $1/brport/state xenbr0/carrier $1/statistics/tx_packets $1/statistics/rx_packets; do
+		for _file in $1/ifindex $1/carrier $1/brport/state xenbr0/carrier $1/statistics/tx_packets $1/statistics/rx_packets; do
 			case $_seen in *" $_file "*) continue ;; esac
 			[ -e /sys/class/net/$_file ] && read -r _now < /sys/class/net/$_file || continue
 			case $_file=$_now in */ifindex=*|*/state=3|*/carrier=1|*_packets=[1-9]*) ;; *) continue ;; esac
 			read -r _up _ < /proc/uptime
-			echo "${_file##*/} $_up"
+			echo "$_file $_up"
 			_seen="$_seen$_file " _left=$((_left - 1))
 		done
 		read -r -t 0.02 _ <> /tmp/never
