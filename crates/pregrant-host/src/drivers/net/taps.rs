@@ -109,8 +109,10 @@ impl Taps {
         Ok(Self { taps, patience, ending, failures, refused: None, way, scripts: None })
     }
 
-    /// Which way bursts take to vifs found from now on, and from them.
+    /// Which way bursts take to vifs found from now on, and from them. Where it is to be measured,
+    /// that is done now: a guest that connects would wait for it.
     pub fn set_way(&mut self, way: TransportKind) {
+        way.measure();
         self.way = way;
     }
 

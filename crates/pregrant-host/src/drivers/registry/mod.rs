@@ -269,7 +269,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// kept in the client.
     pub fn control(&mut self) -> Result<bool, BackendError> {
         let mut events = 0;
-        let news = self.pump();
+        let mut news = self.pump();
         let mut scan = std::mem::take(&mut self.rescan);
         // On whose behalf: a front's steps are at its own expense, the toolstack's at no one's.
         let (mut by_fronts, mut by_toolstack) = (BTreeSet::new(), BTreeSet::new());
@@ -298,6 +298,10 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
                 },
             }
         }
+        if scan || events > 0 {
+            // Steps may be long, and frames of another guest wait for its link.
+            news |= self.turn_queues();
+        }
         if scan {
             self.scan()?;
             by_toolstack.extend(self.devices.iter().map(|s| s.device.id()));
@@ -312,10 +316,7 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         self.run_checks();
         let held = self.retry_held();
         let asked = self.turn_devices();
-        if let Some(load) = self.pool.inline_mut() {
-            load.turn(&self.platform);
-        }
-        let news = self.pump() || news;
+        news |= self.turn_queues();
         // A stalled queue's port that was drained there may have read frames of other queues.
         let came = self.turn_classes() || came;
         self.report_failures();
@@ -325,6 +326,14 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
     /// Whether this device is to be served, if there is one.
     fn serves(&self, id: &DeviceId) -> bool {
         self.classes.iter().any(|c| c.class() == id.class && c.serves(id.front.0, id.handle))
+    }
+
+    /// A control turn of the queues that this thread serves, and what follows from it.
+    fn turn_queues(&mut self) -> bool {
+        if let Some(load) = self.pool.inline_mut() {
+            load.turn(&self.platform);
+        }
+        self.pump()
     }
 
     fn turn_classes(&mut self) -> bool {

@@ -44,6 +44,8 @@ impl Transport for RecordedLink {
 struct NoRoom {
     plugs: Rc<Cell<bool>>,
     links: Rc<RefCell<Vec<bool>>>,
+    /// How many of them there were when the last vif was found.
+    links_before: Rc<Cell<usize>>,
 }
 
 /// Takes what comes, and always has a burst.
@@ -66,6 +68,7 @@ impl FramePort for Endless {
 impl RemoteSide for NoRoom {}
 impl PortProvider for NoRoom {
     fn found(&mut self, _: &DeviceId, _: &HotplugConfig, live: bool) -> Result<Notes, String> {
+        self.links_before.set(self.links.borrow().len());
         if live { Err("no place".into()) } else { Ok(Notes::new()) }
     }
     fn plug(&mut self, _: &DeviceId, _: &HotplugConfig) -> Plugged {
@@ -112,6 +115,8 @@ struct Stage {
     plugs: Rc<Cell<bool>>,
     /// The links that the remote side saw.
     links: Rc<RefCell<Vec<bool>>>,
+    /// How many, when it found its last vif.
+    links_before: Rc<Cell<usize>>,
 }
 
 impl Stage {
@@ -129,12 +134,17 @@ impl Stage {
         let link = RecordedLink { link: store.link(back), sent: Rc::clone(&sent) };
         let plugs = Rc::<Cell<bool>>::default();
         let links = Rc::<RefCell<Vec<bool>>>::default();
-        let provider = Box::new(NoRoom { plugs: Rc::clone(&plugs), links: Rc::clone(&links) });
+        let links_before = Rc::<Cell<usize>>::default();
+        let provider = Box::new(NoRoom {
+            plugs: Rc::clone(&plugs),
+            links: Rc::clone(&links),
+            links_before: Rc::clone(&links_before),
+        });
         let platform = xen.domain(back.0);
         let config = BackendConfig { recovery: Some(Box::new(Nothing)), ..BackendConfig::default() };
         let net = Net::new(NetConfig::default(), provider);
         let backend = Backend::new(platform, Client::new(link), config, vec![Box::new(net)]).unwrap();
-        Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links }
+        Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links, links_before }
     }
 
     fn vif(&mut self, front: u16) -> DeviceId {
@@ -296,6 +306,24 @@ fn control_turns_tell_the_far_side_of_links() {
     }
     stage.backend.control().unwrap();
     assert_eq!(*stage.links.borrow(), [true, false, true]);
+}
+
+/// To make another vif's interface takes long: a guest whose slots are there has its link before.
+#[test]
+fn a_link_does_not_wait_for_another_vif() {
+    let mut stage = Stage::set();
+    let id = stage.vif(5);
+    let (guest, xs) = (stage.xen.domain(5), stage.store.client(id.front));
+    let mut front = Frontend::new(guest, xs, id.handle, FrontConfig::default(), false).unwrap();
+    while !front.vif().is_live() {
+        stage.backend.control().unwrap();
+        front.control(Duration::ZERO).unwrap();
+    }
+    assert!(stage.links.borrow().is_empty());
+    stage.vif(7);
+    stage.backend.control().unwrap();
+    assert_eq!(*stage.links.borrow(), [true]);
+    assert_eq!(stage.links_before.get(), 1);
 }
 
 /// One device that the kernel has keeps no one else from being served: it is left to the kernel,

@@ -6,9 +6,9 @@
 //! ```
 //! The cost of a system call depends on the machine: some 100 ns natively, many times that in a PV
 //! domain, where the hypervisor is between a process and its kernel. A request in a ring costs the
-//! kernel something too, and a worker has to be woken. A vif waits for this: some milliseconds
-//! where calls are dear. The least of several counts: on a busy machine others take their time from
-//! any of them, and none is ever too short.
+//! kernel something too, and a worker has to be woken. A back begins with this, and no
+//! guest waits: some milliseconds where calls are dear. The least of several counts: on a busy
+//! machine others take their time from any of them, and none is ever too short.
 //!
 //! The interface is there for so long, and goes with its descriptor; frames are of a protocol that
 //! no one has.

@@ -32,6 +32,13 @@ impl Transport {
 }
 
 impl TransportKind {
+    /// What the first [transport](Self::transport) would wait for, now.
+    pub fn measure(self) {
+        if self == Self::Cheaper {
+            probe::cheapest();
+        }
+    }
+
     /// The transport for this queue, whose header has 12 bytes.
     pub fn transport(self, fd: &Arc<OwnedFd>, lines: &Arc<TapLines>) -> Transport {
         // Each queue of each connection asks.
