@@ -134,6 +134,7 @@ pub struct Vhost<D: Worker = Device> {
     rx_doors: Doors,
     /// When it was stopped last.
     stopped: Option<Instant>,
+    patience: Duration,
 }
 
 /// The rings, as they begin.
@@ -173,6 +174,7 @@ impl<D: Worker> Vhost<D> {
             tx_doors,
             rx_doors,
             stopped: None,
+            patience: PATIENCE,
         };
         this.begin(device)?;
         Ok(this)
@@ -207,7 +209,7 @@ impl<D: Worker> Vhost<D> {
     pub fn is_up(&mut self) -> bool {
         match self.stopped {
             None => true,
-            Some(at) if self.device.is_none() && at.elapsed() >= PATIENCE => {
+            Some(at) if self.device.is_none() && at.elapsed() >= self.patience => {
                 self.renew();
                 self.device.is_some()
             }
@@ -382,7 +384,7 @@ impl<D: Worker> Vhost<D> {
     fn stands_still(&mut self) -> bool {
         let came = self.tx.nr_back();
         match self.waits {
-            Some((before, since)) if before == came => coarse().saturating_sub(since) > PATIENCE,
+            Some((before, since)) if before == came => coarse().saturating_sub(since) > self.patience,
             _ => {
                 self.waits = Some((came, coarse()));
                 false
@@ -556,7 +558,7 @@ impl<D: Worker> Vhost<D> {
                 (came, since) = (self.tx.nr_back(), Instant::now());
                 continue;
             }
-            let left = PATIENCE.saturating_sub(since.elapsed());
+            let left = self.patience.saturating_sub(since.elapsed());
             if left.is_zero() {
                 return Err(wrong(Broken::Silent));
             }

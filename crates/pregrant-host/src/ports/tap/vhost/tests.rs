@@ -159,6 +159,13 @@ fn vhost() -> (Vhost<Threads>, OwnedFd) {
     (Vhost::new(Arc::new(tap), Arc::default()).unwrap(), peer_end)
 }
 
+/// One that a busy machine's thread does not seem to stand still for.
+fn patient() -> (Vhost<Threads>, OwnedFd) {
+    let (mut vhost, peer_end) = vhost();
+    vhost.patience = Duration::from_secs(3600);
+    (vhost, peer_end)
+}
+
 /// Frame `number`: no byte of it equals its neighbour.
 fn numbered(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + number * 31 + i / 251) as u8).collect()
@@ -193,7 +200,7 @@ fn length(number: usize) -> usize {
 
 #[test]
 fn frames_go_out_in_their_order_no_matter_who_writes_them() {
-    let (mut vhost, peer_end) = vhost();
+    let (mut vhost, peer_end) = patient();
     const FRAMES: usize = 1500;
     let (mut by_ring, mut by_call) = (0, 0);
     std::thread::scope(|s| {
@@ -237,7 +244,7 @@ fn frames_go_out_in_their_order_no_matter_who_writes_them() {
 
 #[test]
 fn frames_come_in_whole_whatever_number_of_buffers_they_take_and_wait_for_room() {
-    let (mut vhost, peer_end) = vhost();
+    let (mut vhost, peer_end) = patient();
     const FRAMES: usize = 600;
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -420,7 +427,7 @@ impl Lent {
 fn lent_payload_is_read_in_place_and_its_lender_is_notified_once() {
     const FRAMES: usize = 400;
     let lent = Lent::new(FRAMES);
-    let (mut vhost, peer_end) = vhost();
+    let (mut vhost, peer_end) = patient();
     let mut done = Vec::new();
     std::thread::scope(|s| {
         let seen = s.spawn(|| {
