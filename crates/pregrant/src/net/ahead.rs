@@ -7,8 +7,8 @@
 //!   short, read from more buffers   nothing: lines come from the shared cache
 //!   than a private cache holds
 //! ```
-//! The data ring and own pages have bytes of their own: the places of a data ring follow each
-//! other, which the hardware sees, and own pages gained nothing by more than 1024.
+//! Of a data ring and of own pages 1024 bytes are asked for where they are read, or sent: places of
+//! a data ring follow each other, which the hardware sees, and own pages gained nothing by more.
 //!
 //! Lines that another core had must come exclusive before they are written, and a copy stops where
 //! each begins. The hardware sees neither the next buffer nor that it will be written: with a

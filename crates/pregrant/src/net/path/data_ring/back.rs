@@ -15,7 +15,7 @@
 use super::claim::CLAIM;
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, copy_out_around, rounded};
-use crate::net::ahead::AHEAD_BYTES;
+use crate::net::ahead::{AHEAD, AHEAD_BYTES, SHORT};
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
 use crate::net::path::{BackPath, ByteArea, PathName};
@@ -61,6 +61,31 @@ impl<P: Platform> DataRingPath<P> {
     /// Bytes of the half.
     pub fn half_bytes(&self) -> u32 {
         self.size as u32
+    }
+}
+
+/// Asks for the lines of long frames from number `from` to the [`AHEAD`]th behind frame `i`, which
+/// is the next to be copied, to the place `next`. Apart: short frames pay for what is inlined.
+#[inline(never)]
+#[allow(clippy::too_many_arguments)] // of one caller
+fn ask<M: SharedBytes>(
+    map: &M,
+    size: usize,
+    next: usize,
+    ahead: usize,
+    batch: &RxBatch,
+    todo: Todo,
+    i: usize,
+    from: usize,
+) {
+    let first = batch.frames[i].first_slot as usize;
+    for j in (from..=i + AHEAD).filter(|j| todo.checked_shr(*j as u32).is_some_and(|bits| bits & 1 > 0)) {
+        let k = batch.frames[j].first_slot as usize;
+        let (Some(before), Some(slot)) = (batch.slots.get(first..k), batch.slots.get(k)) else { return };
+        let bytes: usize = before.iter().map(|slot| ahead + rounded(slot.len.into())).sum();
+        if usize::from(slot.len) > SHORT {
+            map.prefetch_write((next + bytes + ahead) & (size - 1), slot.len.into());
+        }
     }
 }
 
@@ -154,13 +179,23 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         let ahead = rounded(usize::from(batch.headroom));
         let mut rest: Todo = 0;
         let mut next = given.places.next() as usize;
+        let mut has_long = false;
         for i in bits(todo) {
             let len = frames.frames[i].len as usize;
+            if len > SHORT {
+                has_long = true;
+                break;
+            }
             next = (next + ahead) & (self.size - 1);
-            self.map.prefetch_write(next, len.min(AHEAD_BYTES));
+            self.map.prefetch_write(next, len);
             next += rounded(len);
         }
         for i in bits(todo) {
+            if has_long {
+                // Of the first, those that no earlier one asks for too.
+                let from = if todo & ((1 << i) - 1) == 0 { i } else { i + AHEAD };
+                ask(&self.map, self.size, given.places.next() as usize, ahead, batch, todo, i, from);
+            }
             let f = batch.frames[i];
             let slots = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
             // Of some another path has the first slot: the rest of them follows it.
