@@ -64,10 +64,10 @@ impl<P: Platform> DataRingPath<P> {
     }
 }
 
-/// Asks for the lines of long frames from number `from` to the [`AHEAD`]th behind frame `i`, which
-/// is the next to be copied, to the place `next`. Apart: short frames pay for what is inlined.
+/// Asks for the lines of the [`AHEAD`]th frame behind frame `i`, which is the next to be copied, to
+/// the place `next`; behind the first of `todo` for all up to there. Long ones alone. Apart: short
+/// frames pay for what is inlined.
 #[inline(never)]
-#[allow(clippy::too_many_arguments)] // of one caller
 fn ask<M: SharedBytes>(
     map: &M,
     size: usize,
@@ -76,8 +76,8 @@ fn ask<M: SharedBytes>(
     batch: &RxBatch,
     todo: Todo,
     i: usize,
-    from: usize,
 ) {
+    let from = if todo & ((1 << i) - 1) == 0 { i } else { i + AHEAD };
     let first = batch.frames[i].first_slot as usize;
     for j in (from..=i + AHEAD).filter(|j| todo.checked_shr(*j as u32).is_some_and(|bits| bits & 1 > 0)) {
         let k = batch.frames[j].first_slot as usize;
@@ -192,9 +192,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         }
         for i in bits(todo) {
             if has_long {
-                // Of the first, those that no earlier one asks for too.
-                let from = if todo & ((1 << i) - 1) == 0 { i } else { i + AHEAD };
-                ask(&self.map, self.size, given.places.next() as usize, ahead, batch, todo, i, from);
+                ask(&self.map, self.size, given.places.next() as usize, ahead, batch, todo, i);
             }
             let f = batch.frames[i];
             let slots = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
