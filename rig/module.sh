@@ -131,7 +131,7 @@ unload() {
 	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || { ask one "dmesg | tail -n 30"; fail "the module stays"; }
 	well
 }
-# transfer [SECONDS]: a TCP connection to the guest and one from it, in the background. lives VIF [SECONDS]: they are there, and their bytes go on.
+# transfer [SECONDS]: a TCP connection to the guest and one from it, in the background. lives VIF: they are there, and their bytes go on.
 transfer() {
 	# iperf3 gives up two minutes after the last byte: where emulation is slow a guest is saved for longer.
 	ask one "iperf3 -s -D --rcv-timeout 3600000" || fail "iperf3 does not serve"
@@ -140,7 +140,7 @@ transfer() {
 }
 lives() {
 	_sent=$(count "$1" tx bytes) _came=$(count "$1" rx bytes)
-	within "${2:-30}" eval '[ $(count '"$1"' tx bytes) -gt $((_sent + 1000000)) ] && [ $(count '"$1"' rx bytes) -gt $((_came + 1000000)) ]'
+	within 30 eval '[ $(count '"$1"' tx bytes) -gt $((_sent + 1000000)) ] && [ $(count '"$1"' rx bytes) -gt $((_came + 1000000)) ]'
 	_lives=$?
 	kill -0 $TRANSFER || { grep error /run/live.json; return 1; }
 	return $_lives
