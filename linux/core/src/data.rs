@@ -97,7 +97,7 @@ pub unsafe extern "C" fn pregrant_tx_send(
     let offload = offload_of(csum, gso_type, gso_size);
     match tx.half.queue(&tx.p, &Frame { from, is_linear: csum & 4 != 0, len, offload }) {
         Ok(n) => n as i32,
-        Err(e) => e.code,
+        Err(e) => -e.code,
     }
 }
 
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn pregrant_tx_send_pieces(
     };
     match tx.half.queue_pieces(&tx.p, &frame, pieces, ids) {
         Ok(queued) => i32::from(queued),
-        Err(e) => e.code,
+        Err(e) => -e.code,
     }
 }
 

@@ -136,7 +136,6 @@ pub fn config(settings: &Settings) -> Result<FrontConfig, &'static str> {
 }
 
 /// Whether there can be a front by these settings. Where not the kernel's log has the reason.
-///
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_check(settings: &Settings) -> bool {
     let config = config(settings);
@@ -218,7 +217,7 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
 fn code_of(e: &FrontError<BusError>) -> i32 {
     match e {
         FrontError::Keys(e) => e.code(),
-        FrontError::Platform(e) => e.code,
+        FrontError::Platform(e) => -e.code,
         FrontError::Lacks(_) => FAULT,
     }
 }

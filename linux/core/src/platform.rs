@@ -15,8 +15,8 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE, PlatformError};
 
-const NO_MEMORY: i32 = -12;
-const NOT_SUPPORTED: i32 = -95;
+const NO_MEMORY: i32 = 12;
+const NOT_SUPPORTED: i32 = 95;
 
 /// One device's view of the kernel.
 pub struct Kernel {
@@ -49,7 +49,7 @@ impl Region {
     /// A page of it.
     pub fn page(&self, page: usize) -> Result<*mut u8, PlatformError> {
         if page >= self.pages {
-            return Err(PlatformError { op: "grant a page that is not there", code: -22 });
+            return Err(PlatformError { op: "grant a page that is not there", code: 22 });
         }
         // SAFETY: inside the region.
         Ok(unsafe { self.base.as_ptr().add(page * PAGE_SIZE) })
@@ -120,7 +120,7 @@ fn grant(to: DomId, region: &Region, page: usize, acc: Access) -> Result<GrantRe
     // SAFETY: a page of ours.
     match unsafe { shim::pk_grant(to.0, at, acc == Access::ReadOnly) } {
         gref if gref > 0 => Ok(GrantRef(gref as u32)),
-        code => Err(PlatformError { op: "grant a page", code }),
+        code => Err(PlatformError { op: "grant a page", code: -code }),
     }
 }
 

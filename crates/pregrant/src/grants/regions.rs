@@ -73,7 +73,7 @@ impl Grants {
     }
 }
 
-const NO_PAGE: PlatformError = PlatformError { op: "grant a page that the region does not have", code: -22 };
+const NO_PAGE: PlatformError = PlatformError { op: "grant a page that the region does not have", code: 22 };
 
 /// Pages that are granted, or can be.
 pub struct Granted<P: Platform> {

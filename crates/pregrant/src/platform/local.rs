@@ -306,7 +306,7 @@ impl LocalDomain {
             drop(s);
             return Ok(LocalRegion { pages: Pages::new(count), refs: Vec::new(), frames: None });
         };
-        let none = PlatformError { op: "find free neighbouring frames", code: -12 };
+        let none = PlatformError { op: "find free neighbouring frames", code: 12 };
         let first = used.windows(count.max(1)).position(|run| !run.contains(&true)).ok_or(none)?;
         used[first..first + count].fill(true);
         let pages = Pages { owner: pages.owner.clone(), first, pages: count };
@@ -328,7 +328,7 @@ impl LocalDomain {
         if let Some(&most) = s.grants_most.get(&self.domid)
             && s.grants.keys().filter(|(domid, _)| *domid == self.domid).count() >= most
         {
-            return Err(PlatformError { op: "find a free entry in the grant table", code: -28 });
+            return Err(PlatformError { op: "find a free entry in the grant table", code: 28 });
         }
         let gref = s.free_refs.entry(self.domid).or_default().pop().unwrap_or_else(|| {
             let next = s.next_ref.entry(self.domid).or_insert(GrantRef::FIRST_FREE.0);
@@ -501,7 +501,7 @@ unsafe impl PeerMem for LocalDomain {
     }
     fn whole(&self, of: DomId) -> Result<LocalMap, PlatformError> {
         let mut s = self.xen.lock();
-        let none = PlatformError { op: "map a whole domain whose frames have no numbers", code: -95 };
+        let none = PlatformError { op: "map a whole domain whose frames have no numbers", code: 95 };
         let pages = s.numbered.get(&of).ok_or(none)?.pages.clone();
         s.counts.wholes += 1;
         Ok(LocalMap { by: self.clone(), of, first: None, rest: Vec::new(), pages, write: true })
@@ -592,7 +592,7 @@ impl Events for LocalDomain {
             _ => {
                 return Err(PlatformError {
                     op: "bind an event channel that is not offered to us",
-                    code: -22,
+                    code: 22,
                 });
             }
         }
@@ -606,7 +606,7 @@ impl Events for LocalDomain {
     }
     fn adopt(&self, chan: LocalChan) -> Result<LocalChan, PlatformError> {
         let op = "take over an event channel's end that was offered, not bound";
-        let (to, remote) = chan.bound_to.ok_or(PlatformError { op, code: -22 })?;
+        let (to, remote) = chan.bound_to.ok_or(PlatformError { op, code: 22 })?;
         drop(chan);
         self.bind(to, remote)
     }

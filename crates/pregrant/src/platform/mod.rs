@@ -71,7 +71,7 @@ pub trait Platform: Send + Sized + 'static {
 }
 
 /// `EOPNOTSUPP`.
-const NOT_SUPPORTED: i32 = -95;
+const NOT_SUPPORTED: i32 = 95;
 
 /// A grant that could not be revoked because the peer still uses it. The memory is kept and
 /// retried; it goes to no other peer.

@@ -468,7 +468,7 @@ impl FrameRules for Watched {
     }
     fn may_grant(&self) -> Result<(), PlatformError> {
         let left = self.left.get().checked_sub(1);
-        self.left.set(left.ok_or(PlatformError { op: "grant, which this test forbids", code: -28 })?);
+        self.left.set(left.ok_or(PlatformError { op: "grant, which this test forbids", code: 28 })?);
         Ok(())
     }
 }
@@ -615,7 +615,7 @@ fn what_is_posted_before_a_grant_fails_is_published() {
     let chan = rig.channel();
     for (more, posted) in [(0, 5), (0, 5), (7, 12)] {
         p.left.set(p.left.get() + more);
-        assert_eq!(front.post(&p, &chan.0).map_err(|e| e.code), Err(-28));
+        assert_eq!(front.post(&p, &chan.0).map_err(|e| e.code), Err(28));
         assert_eq!(back_ring.load(Word::ReqProd), posted);
     }
 }

@@ -40,10 +40,10 @@ unsafe impl GrantPool for Failing {
     type Region = LocalRegion;
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
         if self.left.get() == 0 {
-            return Err(PlatformError { op: "allocate, which this test forbids", code: -12 });
+            return Err(PlatformError { op: "allocate, which this test forbids", code: 12 });
         }
         let left = self.pages.get().checked_sub(refs.len());
-        let left = left.ok_or(PlatformError { op: "grant more pages than there are", code: -28 })?;
+        let left = left.ok_or(PlatformError { op: "grant more pages than there are", code: 28 })?;
         self.left.set(self.left.get() - 1);
         self.pages.set(left);
         self.domain.alloc(to, acc, refs)

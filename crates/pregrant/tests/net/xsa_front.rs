@@ -262,7 +262,7 @@ impl Flaky {
 impl FrameRules for Flaky {
     fn may_grant(&self) -> Result<(), PlatformError> {
         let fails = self.roll().is_multiple_of(5);
-        let e = PlatformError { op: "grant, which this test forbids now and then", code: -28 };
+        let e = PlatformError { op: "grant, which this test forbids now and then", code: 28 };
         if fails { Err(e) } else { Ok(()) }
     }
 }

@@ -48,7 +48,7 @@ unsafe impl GrantPool for Gntalloc {
     type Region = LocalRegion;
     fn alloc(&self, to: DomId, acc: Access, refs: &mut [GrantRef]) -> Result<LocalRegion, PlatformError> {
         if self.counted.get() + refs.len() > self.limit {
-            return Err(PlatformError { op: "grant more pages than the limit allows", code: -28 });
+            return Err(PlatformError { op: "grant more pages than the limit allows", code: 28 });
         }
         self.counted.set(self.counted.get() + refs.len());
         self.ever.set(self.ever.get() + refs.len());

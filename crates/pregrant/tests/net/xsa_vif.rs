@@ -159,7 +159,7 @@ impl Rules for FailsOnce {
     }
     fn may_bind(&self) -> Result<(), PlatformError> {
         match fails(&self.binds_till_failure) {
-            true => Err(PlatformError { op: "bind, which this test forbids", code: -28 }),
+            true => Err(PlatformError { op: "bind, which this test forbids", code: 28 }),
             false => Ok(()),
         }
     }

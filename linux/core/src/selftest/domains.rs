@@ -208,7 +208,7 @@ impl GrantTable for Domain {
     fn grant(&self, to: DomId, r: &Region, page: usize, acc: Access) -> Result<GrantRef, PlatformError> {
         // SAFETY: it counts.
         if !unsafe { shim::pk_may_allocate(shim::GRANT) } {
-            return Err(PlatformError { op: "grant a page", code: -28 });
+            return Err(PlatformError { op: "grant a page", code: 28 });
         }
         let page = r.page(page)? as usize;
         Ok(self.table.lock().put(Grant { page, to, acc, mapped: 0 }))
@@ -299,7 +299,7 @@ impl Events for Domain {
     fn offer(&self, _: DomId) -> Result<(Channel, EvtchnPort), PlatformError> {
         // SAFETY: it counts.
         if !unsafe { shim::pk_may_allocate(shim::CHANNEL) } {
-            return Err(PlatformError { op: "offer an event channel", code: -28 });
+            return Err(PlatformError { op: "offer an event channel", code: 28 });
         }
         let mut table = self.table.lock();
         table.ports += 1;

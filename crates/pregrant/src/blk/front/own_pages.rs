@@ -59,7 +59,7 @@ impl OwnAsk {
 pub(super) const REFUSED: PlatformError = PlatformError {
     op: "grant pages of the guest's own for a request: it has given no memory, the platform grants no single pages, or \
          the front has said that it keeps to its pages (feature-persistent)",
-    code: -95,
+    code: 95,
 };
 
 /// Ends grants. Those that the back still uses stay in the list.

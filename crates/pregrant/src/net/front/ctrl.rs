@@ -47,7 +47,7 @@ pub struct CtrlFront<P: Platform> {
 pub struct NotAsked;
 
 /// Cannot be: all pages were granted.
-const NO_PAGE: PlatformError = PlatformError { op: "make a control ring without pages", code: -22 };
+const NO_PAGE: PlatformError = PlatformError { op: "make a control ring without pages", code: 22 };
 
 impl<P: Platform> CtrlFront<P> {
     /// Grants a ring and two pages and offers a channel. The keys go into the store.

@@ -40,7 +40,7 @@ type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type Offered<P> = (Chan<P>, EvtchnPort);
 
 /// Cannot happen: the paths have all memory.
-const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: -22 };
+const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: 22 };
 
 /// The arguments of a new queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -152,7 +152,7 @@ impl<P: Platform> TxSlots<P> {
 
 /// A queue that was made without the memory that its frames need.
 const NO_PAGES: PlatformError =
-    PlatformError { op: "send a frame that needs ordinary pages, without any", code: -22 };
+    PlatformError { op: "send a frame that needs ordinary pages, without any", code: 22 };
 
 impl<P: Platform> TxFront<P> {
     /// A queue over a ring that was just initialised. There are as many ids as have memory: fewer

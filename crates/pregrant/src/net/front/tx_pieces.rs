@@ -33,7 +33,7 @@ use crate::wire::netif::{Extra, MIN_FRAME, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequ
 
 /// A frame that is none for this: it can be sent by copies.
 const NOT_IN_PIECES: PlatformError =
-    PlatformError { op: "send a frame in pieces that are no such", code: -22 };
+    PlatformError { op: "send a frame in pieces that are no such", code: 22 };
 
 impl<P: Platform> TxSlots<P> {
     /// Writes the requests. There is room. An error: the id, which is to be freed, and nothing is

@@ -159,7 +159,7 @@ impl<P: Platform> OwnPages<P> {
 }
 
 fn grant<P: Platform>(p: &P, to: DomId, memory: &Region<P>, page: usize) -> Result<GrantRef, PlatformError> {
-    let none = PlatformError { op: "grant a page of one's own, on a platform that cannot", code: -95 };
+    let none = PlatformError { op: "grant a page of one's own, on a platform that cannot", code: 95 };
     p.grants().per_frame().ok_or(none)?.grant(to, memory, page, Access::ReadOnly)
 }
 
