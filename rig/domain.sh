@@ -20,8 +20,10 @@ guest() {
 	${disk:+disk = [ $disk ]}
 	$config
 	END
+	# A guest of that name before it has one, which would say each line again.
+	[ ! -e "/run/$_name.tail" ] || kill "$(cat "/run/$_name.tail")" 2>/dev/null
 	: > "/var/log/xen/console/guest-$_name.log"
-	tail -f "/var/log/xen/console/guest-$_name.log" | while IFS= read -r _line; do echo "[$_name] $_line"; done &
+	tail -f "/var/log/xen/console/guest-$_name.log" | while IFS= read -r _line; do echo "[$_name] $_line"; done & echo $! > "/run/$_name.tail"
 	# An xl that gives up after 10 s says not what it waited for; the kernel says who was blocked meanwhile.
 	(sleep 6; echo "-- xl create $_name takes long"; echo w > /proc/sysrq-trigger) & _watch=$!
 	xl create -q "/run/$_name.cfg"; _made=$?
@@ -53,6 +55,6 @@ tidy_up() {
 	for _loop in $(losetup -a | cut -d: -f1); do losetup -d "$_loop"; done
 	rm -rf /disks/* /run/disk-guest.cpio /run/driver.cpio
 	# What a scenario wrote down; another reads its own only.
-	rm -f /run/*.log /run/rows /run/pauses
+	rm -f /run/*.log /run/*.tail /run/rows /run/pauses
 	return 0
 }
