@@ -111,7 +111,7 @@ iperf() {
 		# Between two clients the server does not listen for a moment.
 		_tries=$((_tries + 1))
 		if [ $_tries -gt 4 ] || ! grep -q "Connection refused" /run/iperf.json; then
-			grep '"error"' /run/iperf.json
+			grep '"error"' /run/iperf.json >&2
 			return 1
 		fi
 		sleep 1
