@@ -217,6 +217,12 @@ impl LentPages {
         self.slots.to_post(slot)
     }
 
+    /// Nothing was in the page of `slot`, which was answered.
+    #[inline(always)]
+    pub fn keep(&mut self, slot: u16) {
+        self.slots.keep(slot);
+    }
+
     /// Whether `slot` could be posted.
     #[inline(always)]
     pub fn can_post(&self, slot: u16) -> bool {

@@ -91,12 +91,18 @@ impl<P: Platform> RxFront<P> {
     /// Posts a request in each free slot for which there is a page, and publishes them.
     pub fn post(&mut self, p: &P, chan: &<P::Events as Events>::Chan) -> Result<(), PlatformError> {
         let mut granted = Ok(());
-        for _ in 0..self.ring.free() {
-            let slot = self.slot_at(self.ring.next_index());
-            let Some(page) = self.pages.page_to_post(slot) else { break };
-            let Some(id) = self.buffers.to_post(slot) else { break };
-            match self.chain.grant(p, page) {
-                Ok(gref) => self.ring.push(&RxRequest { id, gref }),
+        let Self { ring, pages, buffers, chain, .. } = self;
+        let mut granting = chain.granting();
+        for _ in 0..ring.free() {
+            let slot = (ring.next_index() & (ring.size() - 1)) as u16;
+            let Some(page) = pages.page_to_post(slot) else { break };
+            let Some(id) = buffers.to_post(slot) else { break };
+            let gref = match &mut granting {
+                Some(last) => with_path!(last, path => path.grant(p, page)),
+                None => Ok(0),
+            };
+            match gref {
+                Ok(gref) => ring.push(&RxRequest { id, gref }),
                 // The requests on the ring are shown to the back all the same.
                 Err(e) => {
                     granted = Err(e);
@@ -279,6 +285,11 @@ impl<P: Platform> RxFront<P> {
                         full = true;
                         break;
                     }
+                    // What the slot has of the other kind is as it was.
+                    match is_in_pages(path) {
+                        true => self.buffers.keep(slot),
+                        false => self.pages.keep(slot),
+                    }
                     self.stats.bytes += u64::from(len);
                     n += 1;
                 }
@@ -460,6 +471,10 @@ impl<P: Platform> RxFront<P> {
     pub fn end(self) -> (OwnRing<NetRx, P>, FrontChain<P>, LentPages) {
         (self.ring.into_mem(), self.chain, self.pages)
     }
+}
+
+fn is_in_pages<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
+    F::LENDS
 }
 
 pub(super) fn counted<P: Platform, F: FrontPath<P>>(_: &F) -> PathName {

@@ -7,7 +7,8 @@
 //!     ^              '----answer, taken--> TX, by its id, or a consumer, by a token --given back--.
 //!     '------------------------------------------------------------------------------------------'
 //! ```
-//! Where they rest, spare ones are posted first in, first out, so the posted ones move through all;
+//! Where they rest, spare ones are posted first in, first out, so the posted ones move through all,
+//! but for those in which nothing was: a slot's page, when its frame was in its buffer;
 //! else the one that came back last is posted first, and a slot keeps its own.
 //!
 //! Invariants: each is in one place: it has a slot, is spare, or is away ([`SlotMemory::holds`]
@@ -33,6 +34,8 @@ pub struct SlotMemory {
     tail: u32,
     /// Each is to rest: one that was answered is spare, and the one that came back first is posted.
     rest: bool,
+    /// By slot, where they rest: one in which nothing was, which it keeps when it is posted next.
+    kept: Box<[u16]>,
     /// So many were taken.
     away: u32,
 }
@@ -45,7 +48,8 @@ impl SlotMemory {
         of_slot.iter_mut().zip(0..slots).for_each(|(place, buffer)| *place = buffer as u16);
         spare.iter_mut().zip(slots..buffers).for_each(|(place, buffer)| *place = buffer as u16);
         let tail = buffers.saturating_sub(slots);
-        Self { of_slot, spare, head: 0, tail, rest, away: 0 }
+        let kept = table(if rest { slots } else { 0 });
+        Self { of_slot, spare, head: 0, tail, rest, kept, away: 0 }
     }
 
     #[inline(always)]
@@ -63,11 +67,20 @@ impl SlotMemory {
         self.of_slot.get(usize::from(slot)).copied().unwrap_or(NONE)
     }
 
+    /// Nothing was in the one of `slot`, which was answered.
+    #[inline(always)]
+    pub fn keep(&mut self, slot: u16) {
+        if let Some(kept) = self.kept.get_mut(usize::from(slot)) {
+            *kept = self.of_slot.get(usize::from(slot)).copied().unwrap_or(NONE);
+        }
+    }
+
     /// With which one `slot` is to be posted; None: there is none at present.
     #[inline(always)]
     pub fn to_post(&mut self, slot: u16) -> Option<u16> {
         let before = self.of_slot.get(usize::from(slot)).copied()?;
-        if before != NONE && !self.rest {
+        let kept = self.kept.get_mut(usize::from(slot)).map(|kept| core::mem::replace(kept, NONE));
+        if before != NONE && kept.is_none_or(|kept| kept == before) {
             return Some(before);
         }
         if self.head == self.tail {
@@ -149,6 +162,12 @@ mod tests {
         let posted: Vec<_> = (0..12).filter_map(|k| buffers.to_post(k % 2)).collect();
         assert_eq!(posted, [2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3], "the one that rested longest");
         assert_eq!(buffers.holds(), [2, 3, 0]);
+        buffers.keep(1);
+        assert_eq!(
+            [0, 1, 0, 1].map(|slot| buffers.to_post(slot)),
+            [4, 3, 0, 1].map(Some),
+            "slot 1 kept its own"
+        );
         let mut fixed = SlotMemory::new(2, 2, true);
         assert_eq!([0, 1, 0, 1].map(|slot| fixed.to_post(slot)), [0, 1, 0, 1].map(Some));
     }

@@ -12,7 +12,6 @@ use super::any_front::{AnyFlaggedPath, AnyFrontPath};
 use super::copy::front::OrdinaryPages;
 use super::front::FrontPath;
 use super::path_name::PathName;
-use crate::error::PlatformError;
 use crate::net::features::BackFeatures;
 use crate::net::front::regions::{Granted, Regions};
 use crate::net::front::tx_slots::Ids;
@@ -104,10 +103,10 @@ impl<P: Platform> FrontChain<P> {
         &self.paths
     }
 
-    /// What a request says of `id`: the last path's reference, and where that one has none, 0.
+    /// The path whose references requests have. None: they have 0.
     #[inline(always)]
-    pub fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
-        self.paths.last_mut().map_or(Ok(0), |last| with_path!(last, path => path.grant(p, id)))
+    pub fn granting(&mut self) -> Option<&mut AnyFrontPath<P>> {
+        self.paths.last_mut()
     }
 
     /// The request of `id` is answered: [`FrontPath::answered`] of a path that keeps account of it,
