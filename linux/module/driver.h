@@ -54,6 +54,34 @@ struct pregrant_page_piece {
 	u16 offset, len;
 };
 
+/* On the way through an skb's fragments, page by page; at the beginning all but the skb's is 0. */
+struct pregrant_walk {
+	const struct skb_shared_info *info;
+	unsigned int frag; /* the next one */
+	struct page *page;
+	size_t at, left; /* of this one, in that page */
+};
+
+static inline bool pregrant_walk_next(struct pregrant_walk *walk, struct pregrant_page_piece *to)
+{
+	while (!walk->left) {
+		const skb_frag_t *frag = &walk->info->frags[walk->frag];
+
+		if (walk->frag == walk->info->nr_frags)
+			return false;
+		walk->frag++;
+		walk->left = skb_frag_size(frag);
+		walk->page = skb_frag_page(frag) + skb_frag_off(frag) / PAGE_SIZE;
+		walk->at = offset_in_page(skb_frag_off(frag));
+	}
+	to->page = walk->page++;
+	to->offset = walk->at;
+	to->len = min_t(size_t, walk->left, PAGE_SIZE - walk->at);
+	walk->left -= to->len;
+	walk->at = 0;
+	return true;
+}
+
 /* One that is granted to the back; by its request's id. */
 struct pregrant_piece {
 	struct sk_buff *skb; /* NULL: none has this id */
@@ -91,13 +119,15 @@ struct pregrant_queue {
 	bool may_lend, lends; /* frames may be in pieces; and are */
 	struct pregrant_piece *pieces;
 	u32 pieces_out;
-	grant_ref_t numbers; /* of grants, a list; where there are `spare` ones */
+	grant_ref_t *numbers; /* of grants: `spare` ones that no page has */
 	u32 spare;
+	struct pregrant_granted_piece granted[PREGRANT_PIECES_MAX]; /* of the frame that is sent */
+	u16 ids[PREGRANT_PIECES_MAX]; /* its pieces', or answered ones */
 	bool mc_refused; /* an address could not be asked for: there was no room */
 
 	/* Of the poll. */
 	struct xdp_rxq_info rxq;
-	struct page *xdp_page; /* the next frame's that a program sees; NULL: none yet */
+	struct xdp_buff buff; /* the frame that a program sees, in a page of the queue's, or in none yet */
 	struct pregrant_on_its_way on_its_way[NAPI_POLL_WEIGHT]; /* until slots are posted */
 	bool sends_on; /* the back takes buffers in which frames came */
 	u32 buffers_out; /* on TX */
@@ -230,7 +260,7 @@ struct pregrant_received {
 	/* Where a program decides: */
 	struct bpf_prog *program; /* NULL: none does */
 	struct pregrant_queue *queue;
-	u32 pending; /* bytes of the frame in its page; 0: none */
+	u32 pending; /* bytes of the frame in the queue's page; 0: none */
 	u32 csum; /* that frame's */
 	void *shared; /* where it is in a buffer that can be sent on; NULL: in none */
 	u16 slot, offset; /* and where that is */
@@ -241,13 +271,13 @@ struct pregrant_received {
 };
 struct sk_buff *pregrant_skb_alloc(struct napi_struct *napi, unsigned int len);
 void pregrant_skb_received(struct pregrant_received *received, struct sk_buff *skb, u32 csum, bool is_decided);
-unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page_piece to[PREGRANT_PIECES_MAX]);
+unsigned int pregrant_skb_pages(const struct sk_buff *skb);
 void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *received);
 
 /* xdp.c */
 int pregrant_xdp_init(struct pregrant_queue *queue);
 void pregrant_xdp_free(struct pregrant_queue *queue);
-void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum);
+void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum, void **linear);
 void pregrant_xdp_run(struct pregrant_received *received);
 void pregrant_xdp_run_last(struct pregrant_received *received);
 void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *skb);

@@ -28,8 +28,11 @@ void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 		memset(to, 0, len);
 }
 
-/* Its fragments, page by page. 0: they are more, or no pages of ours. */
-unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page_piece to[PREGRANT_PIECES_MAX])
+/*
+ * In how many pages its fragments are. 0: in more than a frame in pieces has, or in pages that are
+ * not ours to grant: another guest's, mapped here.
+ */
+unsigned int pregrant_skb_pages(const struct sk_buff *skb)
 {
 	const struct skb_shared_info *info = skb_shinfo(skb);
 	unsigned int n = 0, k;
@@ -38,25 +41,13 @@ unsigned int pregrant_skb_pieces(const struct sk_buff *skb, struct pregrant_page
 		return 0;
 	for (k = 0; k < info->nr_frags; k++) {
 		const skb_frag_t *frag = &info->frags[k];
-		size_t at = skb_frag_off(frag), left = skb_frag_size(frag);
 		struct page *page = skb_frag_page(frag);
 
-		/* Not one that is mapped of another guest's: it is not ours to grant. */
 		if (!page || PageForeign(page))
 			return 0;
-		page += at / PAGE_SIZE;
-		at %= PAGE_SIZE;
-		while (left) {
-			size_t len = min_t(size_t, left, PAGE_SIZE - at);
-
-			if (n == PREGRANT_PIECES_MAX)
-				return 0;
-			to[n++] = (struct pregrant_page_piece) { .page = page++, .offset = at, .len = len };
-			left -= len;
-			at = 0;
-		}
+		n += PFN_UP(offset_in_page(skb_frag_off(frag)) + skb_frag_size(frag));
 	}
-	return n;
+	return n <= PREGRANT_PIECES_MAX ? n : 0;
 }
 
 /*
@@ -93,13 +84,10 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 	bool whole = len <= LINEAR_MAX;
 
 	if (unlikely(received->program)) {
+		/* No skb, which is not asked for again. */
+		if (!gso_type && len >= ETH_HLEN && len <= PREGRANT_XDP_FRAME_MAX)
+			return pregrant_xdp_place(received, len, csum, linear);
 		pregrant_xdp_run(received);
-		if (!gso_type && len >= ETH_HLEN && len <= PREGRANT_XDP_FRAME_MAX) {
-			*linear = pregrant_xdp_place(received, len, csum);
-			if (!*linear)
-				received->dropped++;
-			return *linear; /* no skb, which is not asked for again */
-		}
 	}
 	if (len >= ETH_HLEN)
 		skb = pregrant_skb_alloc(received->napi, whole ? len : HEAD);
@@ -181,7 +169,6 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 {
 	struct sk_buff *skb;
 
-	queue->rx_dropped += received->dropped;
 	while ((skb = __skb_dequeue(&received->skbs))) {
 		/*
 		 * A large segment whose sum is not blank: its segments' sums are to be made from a
@@ -217,4 +204,5 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 		else
 			pregrant_xdp_segments(received, skb);
 	}
+	queue->rx_dropped += received->dropped;
 }

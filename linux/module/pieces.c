@@ -44,19 +44,21 @@ static struct pregrant_tx_cb *tx_cb(struct sk_buff *skb)
 int pregrant_pieces_init(struct pregrant_queue *queue, u32 ids)
 {
 	queue->pieces = kvcalloc(ids, sizeof(*queue->pieces), GFP_KERNEL);
-	return queue->pieces ? 0 : -ENOMEM;
+	/* Of all pieces on their way, and of a frame more. */
+	queue->numbers = kvcalloc(ids + PREGRANT_PIECES_MAX, sizeof(*queue->numbers), GFP_KERNEL);
+	return queue->pieces && queue->numbers ? 0 : -ENOMEM;
 }
 
 static void give_numbers_back(struct pregrant_queue *queue)
 {
-	if (queue->spare)
-		gnttab_free_grant_references(queue->numbers);
-	queue->spare = 0;
+	while (queue->spare)
+		gnttab_free_grant_reference(queue->numbers[--queue->spare]);
 }
 
 void pregrant_pieces_free(struct pregrant_queue *queue)
 {
 	give_numbers_back(queue);
+	kvfree(queue->numbers);
 	kvfree(queue->pieces);
 }
 
@@ -95,18 +97,13 @@ static bool have_numbers(struct pregrant_queue *queue, unsigned int n)
 {
 	grant_ref_t more;
 
-	if (queue->spare >= n)
+	if (likely(queue->spare >= n))
 		return true;
 	n -= queue->spare;
 	if (gnttab_alloc_grant_references(n, &more))
 		return false;
-	if (!queue->spare) {
-		queue->numbers = more;
-		queue->spare = n;
-		return true;
-	}
-	for (; n; n--, queue->spare++)
-		gnttab_release_grant_reference(&queue->numbers, gnttab_claim_grant_reference(&more));
+	while (n--)
+		queue->numbers[queue->spare++] = gnttab_claim_grant_reference(&more);
 	return true;
 }
 
@@ -119,27 +116,11 @@ static bool has_ended(grant_ref_t gref)
 #endif
 }
 
-/*
- * False: the back has the page still. Where it was to have let go, the kernel complains: once,
- * since such a back gets no more.
- */
-static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref, bool has_let_go)
+/* Where the back may have the page still. False: it has, and the kernel waits for it. */
+static bool end_or_leave(grant_ref_t gref)
 {
-	if (has_let_go) {
-		if (!READ_ONCE(queue->dev->lends_none) && likely(has_ended(gref))) {
-			gnttab_release_grant_reference(&queue->numbers, gref);
-			queue->spare++;
-			atomic64_inc(&pregrant_grants_ended);
-			return true;
-		}
-		/* Perhaps another queue saw it first: each stops itself. */
-		WRITE_ONCE(queue->dev->lends_none, true);
-		WRITE_ONCE(queue->lends, false);
-	}
-	if (gnttab_try_end_foreign_access(gref)) {
-		atomic64_inc(&pregrant_grants_ended);
+	if (gnttab_try_end_foreign_access(gref))
 		return true;
-	}
 	atomic64_inc(&pregrant_grants_deferred);
 	/* It takes a reference to the page until the grant has ended. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)
@@ -150,37 +131,61 @@ static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref, bool has_l
 	return false;
 }
 
+/*
+ * Where the back is to have let go; the number stays the queue's. If it has not the kernel complains:
+ * once, since such a back gets no more.
+ */
+static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref)
+{
+	if (likely(!READ_ONCE(queue->dev->lends_none) && has_ended(gref))) {
+		queue->numbers[queue->spare++] = gref;
+		return true;
+	}
+	/* Perhaps another queue saw it first: each stops itself. */
+	WRITE_ONCE(queue->dev->lends_none, true);
+	WRITE_ONCE(queue->lends, false);
+	return end_or_leave(gref);
+}
+
+static void end_grants(struct pregrant_queue *queue, unsigned int n)
+{
+	unsigned int k, ended = 0;
+
+	for (k = 0; k < n; k++)
+		ended += end_grant(queue, queue->granted[k].gref);
+	atomic64_add(ended, &pregrant_grants_ended);
+}
+
 /* As pregrant_tx_send. Not 1: nothing is lent. */
 int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u32 csum, u32 gso_type, u32 gso_size)
 {
-	struct pregrant_granted_piece granted[PREGRANT_PIECES_MAX];
-	struct pregrant_page_piece at[PREGRANT_PIECES_MAX];
-	unsigned int n = pregrant_skb_pieces(skb, at), k;
+	struct pregrant_walk walk = { .info = skb_shinfo(skb) };
+	unsigned int pages = pregrant_skb_pages(skb), n, k;
 	domid_t back = queue->dev->xbdev->otherend_id;
-	u16 ids[PREGRANT_PIECES_MAX];
+	struct pregrant_page_piece piece;
 	int sent;
 
-	if (!n)
+	if (!pages)
 		return -EMSGSIZE;
-	if (!have_numbers(queue, n))
+	if (!have_numbers(queue, pages))
 		return -ENOSPC;
-	queue->spare -= n;
-	for (k = 0; k < n; k++) {
-		int gref = gnttab_claim_grant_reference(&queue->numbers);
+	for (n = 0; n < pages && pregrant_walk_next(&walk, &piece); n++) {
+		grant_ref_t gref = queue->numbers[--queue->spare];
 
-		gnttab_grant_foreign_access_ref(gref, back, xen_page_to_gfn(at[k].page), 1);
-		granted[k] = (struct pregrant_granted_piece) { .gref = gref, .offset = at[k].offset, .len = at[k].len };
+		gnttab_grant_foreign_access_ref(gref, back, xen_page_to_gfn(piece.page), 1);
+		queue->granted[n] = (struct pregrant_granted_piece) {
+			.gref = gref, .offset = piece.offset, .len = piece.len,
+		};
 	}
 	atomic64_add(n, &pregrant_grants);
-	sent = pregrant_tx_send_pieces(queue->tx, skb, skb->len, csum, gso_type, gso_size, granted, n, ids);
+	sent = pregrant_tx_send_pieces(queue->tx, skb, skb->len, csum, gso_type, gso_size, queue->granted, n, queue->ids);
 	if (sent != 1) {
-		for (k = 0; k < n; k++)
-			end_grant(queue, granted[k].gref, true);
+		end_grants(queue, n);
 		return sent;
 	}
 	*tx_cb(skb) = (struct pregrant_tx_cb) { .left = n, .counts = true };
 	for (k = 0; k < n; k++)
-		queue->pieces[ids[k]] = (struct pregrant_piece) { .skb = skb, .gref = granted[k].gref };
+		queue->pieces[queue->ids[k]] = (struct pregrant_piece) { .skb = skb, .gref = queue->granted[k].gref };
 	queue->pieces_out += n;
 	queue->tx_in_pieces++;
 	return 1;
@@ -199,25 +204,28 @@ static struct sk_buff *take_piece(struct pregrant_queue *queue, struct pregrant_
 /* After answers were taken. */
 void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned int *packets, unsigned int *bytes)
 {
-	int id;
+	unsigned int n, k, ended = 0;
 
-	while ((id = pregrant_tx_answered_piece(queue->tx)) >= 0) {
-		struct pregrant_piece *piece = &queue->pieces[id & queue->kept_mask];
-		struct sk_buff *skb;
+	while ((n = pregrant_tx_answered_pieces(queue->tx, queue->ids, ARRAY_SIZE(queue->ids)))) {
+		for (k = 0; k < n; k++) {
+			struct pregrant_piece *piece = &queue->pieces[queue->ids[k] & queue->kept_mask];
+			struct sk_buff *skb;
 
-		if (WARN_ON_ONCE(!piece->skb))
-			continue;
-		/* A back that has answered has let go. */
-		end_grant(queue, piece->gref, true);
-		skb = take_piece(queue, piece);
-		if (!skb)
-			continue;
-		if (tx_cb(skb)->counts) {
-			++*packets;
-			*bytes += skb->len;
+			if (WARN_ON_ONCE(!piece->skb))
+				continue;
+			/* A back that has answered has let go. */
+			ended += end_grant(queue, piece->gref);
+			skb = take_piece(queue, piece);
+			if (!skb)
+				continue;
+			if (tx_cb(skb)->counts) {
+				++*packets;
+				*bytes += skb->len;
+			}
+			napi_consume_skb(skb, budget);
 		}
-		napi_consume_skb(skb, budget);
 	}
+	atomic64_add(ended, &pregrant_grants_ended);
 }
 
 /* They may be on their way for long: no socket waits for them, and no limit counts them. */
@@ -247,7 +255,9 @@ void pregrant_pieces_drop(struct pregrant_queue *queue)
 
 		if (!piece->skb)
 			continue;
-		if (!end_grant(queue, piece->gref, false) && ++dev->pieces_kept >= KEPT_MAX)
+		if (end_or_leave(piece->gref))
+			atomic64_inc(&pregrant_grants_ended);
+		else if (++dev->pieces_kept >= KEPT_MAX)
 			WRITE_ONCE(dev->lends_none, true);
 		skb = take_piece(queue, piece);
 		if (skb)

@@ -167,8 +167,8 @@ int pregrant_tx_send_pieces(struct pregrant_tx *tx, struct sk_buff *skb, size_t 
 u32 pregrant_tx_piece_ids(const struct pregrant_tx *tx);
 /* Requests of pieces without an answer; 0 on a new ring. */
 u32 pregrant_tx_pieces_out(const struct pregrant_tx *tx);
-/* A piece that is answered, after each `reclaim` until it is below 0: there is none. */
-int pregrant_tx_answered_piece(struct pregrant_tx *tx);
+/* Pieces that are answered, at most `room`, after each `reclaim` until it is 0: there are none. */
+u32 pregrant_tx_answered_pieces(struct pregrant_tx *tx, u16 *ids, u32 room);
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
 /* A receiver's half: its NAPI's alone. */
 int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most, bool send_on);

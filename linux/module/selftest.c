@@ -28,7 +28,7 @@ static atomic64_t memory = ATOMIC64_INIT(0);
 #include "reserve.c"
 
 /* No program decides here. */
-void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum)
+void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum, void **linear)
 {
 	return NULL;
 }
@@ -119,13 +119,16 @@ struct sk_buff *pk_test_skb(const void *from, size_t len)
 
 u32 pk_test_pieces(const struct sk_buff *skb, void **pages, u16 *offsets, u16 *lens)
 {
-	struct pregrant_page_piece at[PREGRANT_PIECES_MAX];
-	unsigned int n = pregrant_skb_pieces(skb, at), k;
+	struct pregrant_walk walk = { .info = skb_shinfo(skb) };
+	struct pregrant_page_piece piece;
+	u32 n = 0;
 
-	for (k = 0; k < n; k++) {
-		pages[k] = page_address(at[k].page);
-		offsets[k] = at[k].offset;
-		lens[k] = at[k].len;
+	if (!pregrant_skb_pages(skb))
+		return 0;
+	for (; pregrant_walk_next(&walk, &piece); n++) {
+		pages[n] = page_address(piece.page);
+		offsets[n] = piece.offset;
+		lens[n] = piece.len;
 	}
 	return n;
 }

@@ -58,12 +58,6 @@ static int take_numbers(u16 n, grant_ref_t *list)
 	return 0;
 }
 
-static void free_numbers(grant_ref_t list)
-{
-	while (list)
-		put_back(&unused, claim(&list));
-}
-
 /* Its number stays the caller's. */
 static bool end_of(grant_ref_t gref, bool complains)
 {
@@ -98,20 +92,20 @@ static int send_pieces(const void *tx, u32 n, u16 *ids)
 	return 1;
 }
 
-static int answered_piece(const void *tx)
+static u32 answered_pieces(const void *tx, u16 *ids, u32 room)
 {
 	unsigned int ring = ring_of(tx);
+	u32 n = 0;
 
-	if (rings[ring].answered == rings[ring].to_answer)
-		return -1;
-	return rings[ring].ids[rings[ring].answered++];
+	while (n < room && rings[ring].answered < rings[ring].to_answer)
+		ids[n++] = rings[ring].ids[rings[ring].answered++];
+	return n;
 }
 
 #define xen_page_to_gfn(page) page_to_pfn(page)
 #define gnttab_alloc_grant_references(n, list) take_numbers(n, list)
-#define gnttab_free_grant_references(list) free_numbers(list)
+#define gnttab_free_grant_reference(gref) put_back(&unused, gref)
 #define gnttab_claim_grant_reference(list) claim(list)
-#define gnttab_release_grant_reference(list, gref) put_back(list, gref)
 #define gnttab_grant_foreign_access_ref(gref, domid, frame, readonly) \
 	((void)(domid), table[gref].granted = true)
 #define gnttab_end_foreign_access_ref(gref, ...) end_of(gref, true)
@@ -120,7 +114,7 @@ static int answered_piece(const void *tx)
 #define pregrant_tx_piece_ids(tx) IDS
 #define pregrant_tx_pieces_out(tx) 0
 #define pregrant_tx_send_pieces(tx, skb, len, csum, type, size, granted, n, ids) send_pieces(tx, n, ids)
-#define pregrant_tx_answered_piece(tx) answered_piece(tx)
+#define pregrant_tx_answered_pieces(tx, ids, room) answered_pieces(tx, ids, room)
 
 #include "pieces.c"
 

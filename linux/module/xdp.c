@@ -44,6 +44,12 @@ int pregrant_xdp_init(struct pregrant_queue *queue)
 	struct net_device *netdev = queue->dev->netdev;
 	int ret;
 
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 12, 0)
+	xdp_init_buff(&queue->buff, PAGE_SIZE, &queue->rxq);
+#else
+	queue->buff.frame_sz = PAGE_SIZE;
+	queue->buff.rxq = &queue->rxq;
+#endif
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 11, 0)
 	ret = xdp_rxq_info_reg(&queue->rxq, netdev, queue->index, queue->napi.napi_id);
 #else
@@ -56,41 +62,35 @@ void pregrant_xdp_free(struct pregrant_queue *queue)
 {
 	if (xdp_rxq_info_is_reg(&queue->rxq))
 		xdp_rxq_info_unreg(&queue->rxq);
-	if (queue->xdp_page)
-		__free_page(queue->xdp_page);
+	if (queue->buff.data_hard_start)
+		__free_page(virt_to_page(queue->buff.data_hard_start));
 }
 
-/* Memory for all of a frame's bytes. The program runs later. NULL: there is none. */
-void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum)
+/*
+ * Memory for all of a frame's bytes, in `linear` too; the program runs later, but now on the frame
+ * of before. NULL: there is none, and it is dropped.
+ */
+void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum, void **linear)
 {
-	struct pregrant_queue *queue = received->queue;
+	struct xdp_buff *xdp = &received->queue->buff;
 
-	if (!queue->xdp_page)
-		queue->xdp_page = dev_alloc_page();
-	if (!queue->xdp_page)
-		return NULL;
+	pregrant_xdp_run(received);
+	if (unlikely(!xdp->data_hard_start)) {
+		struct page *page = dev_alloc_page();
+
+		if (!page) {
+			received->dropped++;
+			return *linear = NULL;
+		}
+		xdp->data_hard_start = page_address(page);
+	}
 	received->pending = len;
 	received->csum = csum;
 	received->shared = NULL;
-	return page_address(queue->xdp_page) + XDP_PACKET_HEADROOM;
-}
-
-static void begin_buff(struct xdp_buff *xdp, struct pregrant_queue *queue, size_t len)
-{
-	void *start = page_address(queue->xdp_page);
-
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 12, 0)
-	xdp_init_buff(xdp, PAGE_SIZE, &queue->rxq);
-	xdp_prepare_buff(xdp, start, XDP_PACKET_HEADROOM, len, true);
-#else
-	xdp->data_hard_start = start;
-	xdp->data = start + XDP_PACKET_HEADROOM;
+	xdp->data = xdp->data_hard_start + XDP_PACKET_HEADROOM;
 	xdp->data_meta = xdp->data;
 	xdp->data_end = xdp->data + len;
-	xdp->frame_sz = PAGE_SIZE;
-	xdp->rxq = &queue->rxq;
-	xdp->txq = NULL;
-#endif
+	return *linear = xdp->data;
 }
 
 /*
@@ -154,7 +154,7 @@ static void pass(struct pregrant_received *received, const struct xdp_buff *xdp)
 		if (skb) {
 			skb_reserve(skb, xdp->data - xdp->data_hard_start);
 			__skb_put(skb, len);
-			queue->xdp_page = NULL;
+			queue->buff.data_hard_start = NULL;
 		}
 	}
 	if (!skb) {
@@ -267,36 +267,33 @@ static bool send_back(struct pregrant_received *received, const struct xdp_buff 
 	return sent;
 }
 
-/* The frame that was placed has all of its bytes. It may leave the netdev queue locked. */
-void pregrant_xdp_run(struct pregrant_received *received)
+/* Of the frame that was placed, which has all of its bytes. */
+static void decide(struct pregrant_received *received)
 {
 	struct pregrant_queue *queue = received->queue;
 	struct net_device *netdev = queue->dev->netdev;
 	struct bpf_prog *program = received->program;
+	struct xdp_buff *xdp = &queue->buff;
 	size_t len = received->pending;
-	struct xdp_buff xdp;
 	u32 act;
 
-	if (!len)
-		return;
 	received->pending = 0;
-	begin_buff(&xdp, queue, len);
-	if (received->csum & PREGRANT_CSUM_BLANK && finish_sum(xdp.data, len))
+	if (received->csum & PREGRANT_CSUM_BLANK && finish_sum(xdp->data, len))
 		received->csum = PREGRANT_CSUM_OK;
 	queue->rx_packets++;
 	queue->rx_bytes += len;
-	act = bpf_prog_run_xdp(program, &xdp);
+	act = bpf_prog_run_xdp(program, xdp);
 	switch (act) {
 	case XDP_DROP:
 		queue->xdp[PREGRANT_XDP_DROP]++;
 		return;
 	case XDP_PASS:
-		pass(received, &xdp);
+		pass(received, xdp);
 		return;
 	case XDP_TX:
-		if (keep_buffer(received, &xdp))
+		if (keep_buffer(received, xdp))
 			return;
-		if (send_back(received, &xdp)) {
+		if (send_back(received, xdp)) {
 			queue->xdp[PREGRANT_XDP_TX]++;
 			return;
 		}
@@ -305,8 +302,8 @@ void pregrant_xdp_run(struct pregrant_received *received)
 		return;
 	case XDP_REDIRECT:
 		unlock_tx(received);
-		if (!xdp_do_redirect(netdev, &xdp, program)) {
-			queue->xdp_page = NULL;
+		if (!xdp_do_redirect(netdev, xdp, program)) {
+			xdp->data_hard_start = NULL;
 			received->redirected = true;
 			queue->xdp[PREGRANT_XDP_REDIRECT]++;
 			return;
@@ -323,6 +320,13 @@ void pregrant_xdp_run(struct pregrant_received *received)
 	}
 	trace_xdp_exception(netdev, program, act);
 	queue->xdp[PREGRANT_XDP_ABORTED]++;
+}
+
+/* Nothing, where no frame was placed. It may leave the netdev queue locked. */
+void pregrant_xdp_run(struct pregrant_received *received)
+{
+	if (received->pending)
+		decide(received);
 }
 
 /* The core has no more frames. */
@@ -354,12 +358,12 @@ void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *s
 
 		next = segment->next;
 		/* Longer than a page: none of this MTU. */
-		to = segment->len <= PREGRANT_XDP_FRAME_MAX ? pregrant_xdp_place(received, segment->len, csum) : NULL;
-		if (to && !skb_copy_bits(segment, 0, to, segment->len)) {
-			pregrant_xdp_run(received);
-		} else {
-			received->pending = 0;
+		if (segment->len > PREGRANT_XDP_FRAME_MAX) {
 			received->queue->rx_dropped++;
+		} else if (pregrant_xdp_place(received, segment->len, csum, &to)) {
+			if (!WARN_ON_ONCE(skb_copy_bits(segment, 0, to, segment->len)))
+				pregrant_xdp_run(received);
+			received->pending = 0;
 		}
 		skb_mark_not_on_list(segment);
 		consume_skb(segment);

@@ -151,10 +151,15 @@ pub extern "C" fn pregrant_tx_pieces_out(tx: &Tx) -> u32 {
     tx.half.front().pieces_out()
 }
 
-/// The id of a piece that is answered; below 0: there is none.
+/// Ids of pieces that are answered, at most `room`. How many; 0: there are none.
+///
+/// # Safety
+/// There is room for so many ids.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_tx_answered_piece(tx: &mut Tx) -> i32 {
-    tx.half.answered_piece().map_or(-1, i32::from)
+pub unsafe extern "C" fn pregrant_tx_answered_pieces(tx: &mut Tx, ids: *mut u16, room: u32) -> u32 {
+    // SAFETY: the caller's.
+    let ids = unsafe { core::slice::from_raw_parts_mut(ids, room as usize) };
+    ids.iter_mut().map_while(|to| tx.half.answered_piece().map(|id| *to = id)).count() as u32
 }
 
 /// Shows the back what was sent.

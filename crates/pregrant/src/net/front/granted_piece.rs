@@ -1,4 +1,4 @@
-//! Pieces of TX frames: pages that the caller grants for a frame, and which ids have them.
+//! Pieces of TX frames: pages that the caller grants for a frame.
 //!
 //! ```text
 //!   id --sent--> out --its answer--> answered --> the caller
@@ -6,10 +6,9 @@
 //! Invariant: an id has at most one unanswered request; the queue ignores answers to ids that are
 //! not in flight. What the back may do: see [`tx_pieces`](super::tx_pieces).
 
-use super::tx_slots::{flags, room};
+use super::tx_slots::room;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::netif::NR_SLOTS_MIN;
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Pieces that a frame can have: its head takes a slot, too.
@@ -34,25 +33,24 @@ impl GrantedPiece {
     }
 }
 
-/// The ids whose requests are pieces.
+/// How many requests are pieces, and which of them were answered.
 #[derive(Default)]
 pub(super) struct Pieces {
-    /// By id; empty: the queue takes none.
-    are_out: Box<[bool]>,
     out: u32,
+    /// With room for all ids; without any the queue takes no pieces.
     answered: Vec<u16>,
 }
 
 impl Pieces {
     /// Of a queue with so many ids, which takes pieces.
     pub(super) fn of_ids(n: u32) -> Self {
-        Self { are_out: flags(n), out: 0, answered: room(n) }
+        Self { out: 0, answered: room(n) }
     }
 
     /// Whether it takes any.
     #[inline(always)]
     pub(super) fn are_taken(&self) -> bool {
-        !self.are_out.is_empty()
+        self.answered.capacity() > 0
     }
 
     /// The id of one that was answered.
@@ -66,28 +64,16 @@ impl Pieces {
         self.out + self.answered.len() as u32
     }
 
-    /// Whether a request that is in flight is one.
-    #[inline(always)]
-    pub(super) fn any_out(&self) -> bool {
-        self.out > 0
-    }
-
-    /// The request of `id` was answered.
+    /// The piece of `id` was answered.
     #[inline(always)]
     pub(super) fn take_answer(&mut self, id: u16) {
-        let is_out = self.are_out.get_mut(usize::from(id));
-        if is_out.is_some_and(core::mem::take) {
-            self.out -= 1;
-            self.answered.push(id);
-        }
+        self.out = self.out.saturating_sub(1);
+        self.answered.push(id);
     }
 
-    /// The request of `id` is on the ring.
+    /// So many more are on the ring.
     #[inline(always)]
-    pub(super) fn sent(&mut self, id: u16) {
-        if let Some(is_out) = self.are_out.get_mut(usize::from(id)) {
-            *is_out = true;
-            self.out += 1;
-        }
+    pub(super) fn sent(&mut self, n: u32) {
+        self.out += n;
     }
 }

@@ -18,7 +18,7 @@
 
 use super::granted_piece::Pieces;
 use super::regions::OwnRing;
-use super::tx_slots::{TxLimits, TxSlots, flags_of, room};
+use super::tx_slots::{InFlight, TxLimits, TxSlots, flags_of, room};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::path::front::Sent;
@@ -435,8 +435,7 @@ impl<P: Platform> TxFront<P> {
         self.slots.ring.prefetch(n);
         // Requests that carry more than a frame's copy are known by their ids; mostly there are
         // none.
-        let are_special =
-            self.sends_on() || self.own.is_some() || self.pieces.any_out() || !self.multicast_ids.is_empty();
+        let are_special = self.sends_on() || self.own.is_some() || !self.multicast_ids.is_empty();
         for k in 0..n {
             let rsp = self.slots.ring.read(k);
             if rsp.status == RSP_NULL {
@@ -446,9 +445,16 @@ impl<P: Platform> TxFront<P> {
                 self.slots.extras_in_flight -= 1;
                 continue;
             }
-            match self.slots.in_flight.get_mut(rsp.id as usize) {
-                Some(used) if *used => *used = false,
-                _ => return Err(PeerFault::UnknownId(rsp.id)),
+            match self.slots.in_flight.get_mut(rsp.id as usize).map(core::mem::take) {
+                Some(InFlight::Frame) => {}
+                // Of memory that no path knows.
+                Some(InFlight::Piece) => {
+                    self.slots.stats.errors += u64::from(rsp.status != RSP_OKAY);
+                    self.pieces.take_answer(rsp.id);
+                    self.slots.free.give(rsp.id);
+                    continue;
+                }
+                Some(InFlight::Nothing) | None => return Err(PeerFault::UnknownId(rsp.id)),
             }
             if are_special && self.is_multicast(rsp.id) {
                 self.multicast_refused += u64::from(rsp.status != RSP_OKAY);
@@ -462,8 +468,8 @@ impl<P: Platform> TxFront<P> {
         Ok(n)
     }
 
-    /// Takes note that the request of `id` was answered, where it sent a received buffer on, a
-    /// piece, or a page of the guest's own. True: it carried a multicast request.
+    /// Takes note that the request of `id` was answered, where it sent a received buffer on, or a
+    /// page of the guest's own. True: it carried a multicast request.
     #[inline(always)]
     fn is_multicast(&mut self, id: u16) -> bool {
         if self.sends_on() {
@@ -473,7 +479,6 @@ impl<P: Platform> TxFront<P> {
                 self.sent_on.returned.push(buffer);
             }
         }
-        self.pieces.take_answer(id);
         if let Some(own) = &mut self.own {
             own.answered(id);
         }

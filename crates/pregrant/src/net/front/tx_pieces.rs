@@ -22,7 +22,7 @@
 
 use super::granted_piece::{GrantedPiece, PIECES_MAX, Pieces};
 use super::tx::TxFront;
-use super::tx_slots::{TxSlots, flags_of};
+use super::tx_slots::{InFlight, TxSlots, flags_of};
 use crate::error::PlatformError;
 use crate::net::path::{AnyFrontPath, FrontPath};
 use crate::platform::Platform;
@@ -65,15 +65,17 @@ impl<P: Platform> TxSlots<P> {
             self.ring.push(&TxRequest::from_words(extra.to_tx_words(false)));
             self.extras_in_flight += 1;
         }
-        let mut left = pieces.len();
-        for (piece, of_piece) in pieces.iter().zip(ids) {
-            let id = self.free.take();
-            (*of_piece, left) = (id, left - 1);
-            self.note_sent(id);
+        let n = pieces.len() as u32;
+        for ((k, piece), of_piece) in (0..).zip(pieces).zip(ids) {
+            let id = self.free.peek(k);
+            *of_piece = id;
+            self.note(id, InFlight::Piece);
             let GrantedPiece { gref, offset, len } = *piece;
-            let flags = if left > 0 { TXF_MORE_DATA } else { 0 };
-            self.ring.push(&TxRequest { gref: gref.0, offset, flags, id, size: len });
+            let flags = if k + 1 < n { TXF_MORE_DATA } else { 0 };
+            self.ring.write(k, &TxRequest { gref: gref.0, offset, flags, id, size: len });
         }
+        self.free.skip(n);
+        self.ring.advance(n);
         self.stats.bytes += len as u64;
         self.stats.handed_on_by(F::NAME, 1);
         Ok(())
@@ -117,11 +119,13 @@ impl<P: Platform> TxFront<P> {
         ids: &mut [u16],
     ) -> Result<bool, PlatformError> {
         let (len, gso_type) = (frame.len(), frame.offload().gso_type);
-        let carried = pieces.iter().map(|piece| usize::from(piece.len)).sum();
+        let (carried, are_in_pages) = pieces
+            .iter()
+            .fold((0, true), |(sum, are), piece| (sum + usize::from(piece.len), are & piece.is_in_a_page()));
         let head = len.checked_sub(carried).filter(|head| (MIN_FRAME..=PAGE_SIZE).contains(head));
         let fits = self.takes_pieces()
             && (1..=PIECES_MAX.min(ids.len())).contains(&pieces.len())
-            && pieces.iter().all(GrantedPiece::is_in_a_page)
+            && are_in_pages
             && len <= MAX_FRAME
             && self.slots.limits.allow(len, gso_type);
         let Some(head) = head.filter(|_| fits) else { return Err(NOT_IN_PIECES) };
@@ -137,7 +141,7 @@ impl<P: Platform> TxFront<P> {
             self.free_id(p, id);
             return Err(e);
         }
-        ids.iter().take(pieces.len()).for_each(|id| self.pieces.sent(*id));
+        self.pieces.sent(pieces.len() as u32);
         Ok(true)
     }
 

@@ -48,12 +48,6 @@ pub(crate) fn table(n: u32) -> Box<[u16]> {
     vec![NO_ID; n as usize].into_boxed_slice()
 }
 
-/// A flag for each of so many ids, not set.
-#[inline(never)]
-pub(crate) fn flags(n: u32) -> Box<[bool]> {
-    vec![false; n as usize].into_boxed_slice()
-}
-
 /// Room for so many ids.
 pub(crate) fn room(n: u32) -> Vec<u16> {
     let mut room = table(n).into_vec();
@@ -83,7 +77,7 @@ impl FreeIds {
     #[inline(always)]
     pub(crate) fn take(&mut self) -> u16 {
         let id = self.peek(0);
-        self.head = self.head.wrapping_add(1);
+        self.skip(1);
         id
     }
     /// The id that the request after `ahead` others gets.
@@ -91,6 +85,11 @@ impl FreeIds {
     pub(crate) fn peek(&self, ahead: u32) -> u16 {
         let at = self.head.wrapping_add(ahead) as usize & (self.ids.len() - 1);
         self.ids.get(at).copied().unwrap_or_default()
+    }
+    /// Takes the next `n`, which were [looked at](Self::peek).
+    #[inline(always)]
+    pub(crate) fn skip(&mut self, n: u32) {
+        self.head = self.head.wrapping_add(n);
     }
     #[inline(always)]
     pub(crate) fn give(&mut self, id: u16) {
@@ -102,12 +101,24 @@ impl FreeIds {
     }
 }
 
+/// What the request of an id carries that is not answered.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) enum InFlight {
+    /// It has none.
+    #[default]
+    Nothing,
+    /// A frame, or a part of one, in memory of a path.
+    Frame,
+    /// A [piece](super::granted_piece), in a page of the caller's.
+    Piece,
+}
+
 /// The ring, and which ids are on it.
 pub struct TxSlots<P: Platform> {
     pub(crate) ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
     pub(crate) free: FreeIds,
-    /// By id: a request is in flight.
-    pub(crate) in_flight: Box<[bool]>,
+    /// By id.
+    pub(crate) in_flight: Box<[InFlight]>,
     pub(crate) extras_in_flight: u32,
     /// Scratch of a burst: where its frames go.
     pub(crate) places: Box<[Place; BURST_FRAMES]>,
@@ -135,16 +146,21 @@ impl<P: Platform> TxSlots<P> {
     /// There are these ids, of which none is in flight.
     #[inline(never)]
     pub(crate) fn set_ids(&mut self, ids: Ids) {
-        debug_assert!(!self.in_flight.contains(&true));
+        debug_assert!(self.in_flight.iter().all(|sent| *sent == InFlight::Nothing));
         self.free = FreeIds::new(ids);
-        self.in_flight = flags(ids.all);
+        self.in_flight = vec![InFlight::Nothing; ids.all as usize].into_boxed_slice();
     }
 
     /// The request of `id` is on the ring.
     #[inline(always)]
     pub(crate) fn note_sent(&mut self, id: u16) {
+        self.note(id, InFlight::Frame);
+    }
+
+    #[inline(always)]
+    pub(crate) fn note(&mut self, id: u16, sent: InFlight) {
         if let Some(in_flight) = self.in_flight.get_mut(usize::from(id)) {
-            *in_flight = true;
+            *in_flight = sent;
         }
     }
 
