@@ -77,18 +77,15 @@ void pregrant_skb_received(struct pregrant_received *received, struct sk_buff *s
 	__skb_queue_tail(&received->skbs, skb);
 }
 
-struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear)
+/* In a function of its own: what a program drops is not to save its registers. */
+static noinline struct sk_buff *skb_new(struct pregrant_received *received, size_t len, u32 csum, u32 gso_type,
+					u32 gso_size, void **linear)
 {
-	struct pregrant_received *received = to;
 	struct sk_buff *skb = NULL;
 	bool whole = len <= LINEAR_MAX;
 
-	if (unlikely(received->program)) {
-		/* No skb, which is not asked for again. */
-		if (!gso_type && len >= ETH_HLEN && len <= PREGRANT_XDP_FRAME_MAX)
-			return pregrant_xdp_place(received, len, csum, linear);
+	if (unlikely(received->program))
 		pregrant_xdp_run(received);
-	}
 	if (len >= ETH_HLEN)
 		skb = pregrant_skb_alloc(received->napi, whole ? len : HEAD);
 	if (!skb) {
@@ -111,6 +108,16 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 	pregrant_cb(skb)->len = len;
 	*linear = whole ? __skb_put(skb, len) : NULL;
 	return skb;
+}
+
+struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear)
+{
+	struct pregrant_received *received = to;
+
+	/* No skb, which is not asked for again. */
+	if (unlikely(received->program) && !gso_type && len >= ETH_HLEN && len <= PREGRANT_XDP_FRAME_MAX)
+		return pregrant_xdp_place(received, len, csum, linear);
+	return skb_new(received, len, csum, gso_type, gso_size, linear);
 }
 
 /* Of pages in one piece where they are to be had: fewer to take and to give back. */
