@@ -17,6 +17,8 @@ pub struct FrontRing<K, M> {
     rsp_cons: u32,
     /// The back's index, as last read and checked.
     rsp_prod: u32,
+    /// What the back has done wrong.
+    fault: Option<PeerFault>,
     kind: PhantomData<K>,
 }
 
@@ -30,6 +32,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
             req_prod: 0,
             rsp_cons: 0,
             rsp_prod: 0,
+            fault: None,
             kind: PhantomData,
         }
     }
@@ -47,6 +50,7 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
             req_prod: index,
             rsp_cons: index,
             rsp_prod: index,
+            fault: None,
             kind: PhantomData,
         }
     }
@@ -106,22 +110,35 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         Notify::test(old, new, self.mem.load(Word::ReqEvent))
     }
 
-    /// Answers that can be taken. Re-reads the back's index when fewer than `want` are cached.
+    /// Answers that can be taken. Re-reads the back's index when fewer than `want` are cached. An
+    /// error: the back's fault, and the same one from then on.
     #[inline(always)]
     pub fn available(&mut self, want: u32) -> Result<u32, PeerFault> {
         let cached = self.rsp_prod.wrapping_sub(self.rsp_cons);
         if cached >= want {
             return Ok(cached);
         }
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
         let rsp_prod = self.mem.load(Word::RspProd);
         let in_flight = self.req_prod.wrapping_sub(self.rsp_cons);
         let n = rsp_prod.wrapping_sub(self.rsp_cons);
         // Answers to things never asked, or an index that went backwards.
         if n > in_flight || n < cached {
-            return Err(PeerFault::RspProdOverrun { rsp_prod, rsp_cons: self.rsp_cons, in_flight });
+            let rsp_cons = self.rsp_cons;
+            return Err(self.fail(PeerFault::RspProdOverrun { rsp_prod, rsp_cons, in_flight }));
         }
         self.rsp_prod = rsp_prod;
         Ok(n)
+    }
+
+    /// An answer is wrong: those that were taken before it are not read again, and none behind it.
+    #[cold]
+    pub fn fail(&mut self, fault: PeerFault) -> PeerFault {
+        self.rsp_prod = self.rsp_cons;
+        self.fault = Some(fault);
+        fault
     }
 
     /// Asks for the slots of the next `n` answers, before the first is read.

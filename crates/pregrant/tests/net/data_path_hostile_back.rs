@@ -7,10 +7,11 @@ use crate::rig;
 use pregrant::net::path::{FrontChain, FrontPath};
 use pregrant::platform::{Access, InUse, PeerMem};
 use pregrant::port::{MAX_FRAME, Offload};
+use pregrant::ring::RingMem;
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     Extra, RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_EXTRA_INFO, RXF_MORE_DATA,
-    RxResponse,
+    RxResponse, TxResponse,
 };
 use pregrant::{PAGE_SIZE, PeerFault};
 use proptest::prelude::*;
@@ -47,6 +48,32 @@ fn tx_an_id_answered_twice_is_a_fault() {
         assert_eq!(t.reclaim(), Err(PeerFault::UnknownId(id)));
         t.close();
     }
+}
+
+/// An answer that is mended afterwards, and those before it, are not read again.
+#[test]
+fn nothing_moves_behind_a_fault() {
+    for way in TX_WAYS {
+        let mut t = Tx::new(way);
+        assert_eq!((t.send(64, Offload::default()), t.send(64, Offload::default())), (1, 1));
+        let [first, second] = [0, 1].map(|k| t.back.tx(k).id);
+        t.back.answer_tx(first, RSP_OKAY);
+        t.back.answer_tx(999, RSP_OKAY);
+        let fault = Err(PeerFault::UnknownId(999));
+        assert_eq!(t.reclaim(), fault);
+        t.back.ring.write(1, [TxResponse { id: second, status: RSP_OKAY }.to_word()]);
+        assert_eq!((t.reclaim(), t.front.is_pending()), (fault, true), "{way:?}");
+        t.close();
+    }
+    let mut r = Rx::new(Way::Staging(2048));
+    r.back.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 60 });
+    r.back.answer_rx(RxResponse { id: 1, offset: 4000, flags: 0, status: 2000 });
+    let fault = Err(PeerFault::BadResponse { offset: 4000, status: 2000 });
+    assert_eq!((r.recv(), r.frames().len()), (fault, 1));
+    r.back.ring.write(1, RxResponse { id: 1, offset: 0, flags: 0, status: 60 }.to_words());
+    r.arena.clear();
+    assert_eq!((r.recv(), r.frames().len()), (fault, 0));
+    r.close();
 }
 
 #[test]

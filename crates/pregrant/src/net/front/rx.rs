@@ -19,7 +19,7 @@
 //! while it is copied (the copy is used) or while it is lent ([`lent`](super::lent)).
 
 use super::lent::{Lent, LentPages, UnknownToken};
-use super::receiver::{Copying, Lending, Places, Receiver, check, memory, piece_in};
+use super::receiver::{Copying, Lending, Places, Receiver, bad_part, check, memory, piece_in};
 use super::regions::OwnRing;
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::slot_memory::SlotMemory;
@@ -164,6 +164,11 @@ impl<P: Platform> RxFront<P> {
 
     #[inline(always)]
     fn take(&mut self, to: &mut impl Receiver<P>, want: u32) -> Result<usize, PeerFault> {
+        self.take_answers(to, want).map_err(|fault| self.ring.fail(fault))
+    }
+
+    #[inline(always)]
+    fn take_answers(&mut self, to: &mut impl Receiver<P>, want: u32) -> Result<usize, PeerFault> {
         self.chain.flagged_mut().iter_mut().for_each(|path| with_flagged!(path, path => path.begin()));
         let want = want.max(self.cut + 1);
         let mut n = self.ring.available(want)?;
@@ -545,16 +550,21 @@ fn take_split_run<P: Platform>(
 }
 
 /// Gives a frame whose first part is in the memory of `first`, the others in that of `rest`.
-fn take_split<P: Platform>(
-    (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
-    places: Places<'_>,
+fn take_split<'a, P: Platform>(
+    (first, rest): (&'a AnyFrontPath<P>, &'a AnyFrontPath<P>),
+    places: Places<'a>,
     to: &mut impl Sink,
     parts: &[Part],
     offload: Offload,
 ) -> Result<bool, PeerFault> {
     let total = parts.iter().map(|part| usize::from(part.len)).sum();
     let parts = || parts.iter().enumerate().map(|(k, part)| (if k == 0 { first } else { rest }, *part));
-    parts().try_for_each(|(path, part)| check(path.slot_bytes(), part))?;
-    let pieces = parts().filter_map(|(path, part)| with_path!(path, path => piece_in(path, places, part)));
-    Ok(to.take(total, offload, pieces))
+    let piece =
+        |(path, part): (&'a AnyFrontPath<P>, Part)| with_path!(path, path => piece_in(path, places, part));
+    // All are there, before the first is given away.
+    for (path, part) in parts() {
+        check(path.slot_bytes(), part)?;
+        piece((path, part)).ok_or_else(|| bad_part(part))?;
+    }
+    Ok(to.take(total, offload, parts().filter_map(piece)))
 }

@@ -95,6 +95,17 @@ impl<P: Platform> RxFront<P> {
         to: &mut Hooked<'_, P>,
         want: u32,
         most: usize,
+        hook: impl FnMut(&mut HookFrame) -> HookAction,
+    ) -> Result<usize, PeerFault> {
+        self.hook_answers(to, want, most, hook).map_err(|fault| self.ring.fail(fault))
+    }
+
+    #[inline(always)]
+    fn hook_answers(
+        &mut self,
+        to: &mut Hooked<'_, P>,
+        want: u32,
+        most: usize,
         mut hook: impl FnMut(&mut HookFrame) -> HookAction,
     ) -> Result<usize, PeerFault> {
         let want = want.max(self.cut + 1);

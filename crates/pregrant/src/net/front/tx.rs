@@ -424,6 +424,11 @@ impl<P: Platform> TxFront<P> {
     /// Takes the answers that are there, once at least `want` are (so that the ring's lines are not
     /// touched for less), and frees their ids. Returns how many.
     pub fn reclaim(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
+        self.take_answers(p, want).map_err(|fault| self.slots.ring.fail(fault))
+    }
+
+    #[inline(always)]
+    fn take_answers(&mut self, p: &P, want: u32) -> Result<u32, PeerFault> {
         // Also when nothing is answered: with all ids held back, nothing will be.
         if !self.busy.is_empty() {
             self.retry_busy(p);
