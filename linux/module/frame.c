@@ -29,8 +29,8 @@ void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
 }
 
 /*
- * In how many pages its fragments are. 0: in more than a frame in pieces has, or in pages that are
- * not ours to grant: another guest's, mapped here.
+ * At least as many as the pages that its fragments touch. 0: there are none, or more than a frame
+ * in pieces has, or some are not ours to grant: another guest's, mapped here.
  */
 unsigned int pregrant_skb_pages(const struct sk_buff *skb)
 {

@@ -67,7 +67,7 @@ void pregrant_pieces_begin(struct pregrant_queue *queue)
 {
 	u32 ids = pregrant_tx_piece_ids(queue->tx);
 
-	if (!pregrant_tx_pieces_out(queue->tx))
+	if (queue->pieces_out && !pregrant_tx_pieces_out(queue->tx))
 		pregrant_pieces_drop(queue);
 	queue->may_lend = ids && ids <= queue->kept_mask + 1;
 	pregrant_pieces_allow(queue);

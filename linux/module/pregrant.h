@@ -165,7 +165,7 @@ int pregrant_tx_send_pieces(struct pregrant_tx *tx, struct sk_buff *skb, size_t 
 			    u32 gso_size, const struct pregrant_granted_piece *pieces, u32 n, u16 *ids);
 /* How many ids pieces may have; 0: this back takes none. */
 u32 pregrant_tx_piece_ids(const struct pregrant_tx *tx);
-/* Requests of pieces without an answer; 0 on a new ring. */
+/* Pieces without an answer, or whose answer was not asked for; 0 on a new ring. */
 u32 pregrant_tx_pieces_out(const struct pregrant_tx *tx);
 /* Pieces that are answered, at most `room`, after each `reclaim` until it is 0: there are none. */
 u32 pregrant_tx_answered_pieces(struct pregrant_tx *tx, u16 *ids, u32 room);

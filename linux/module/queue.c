@@ -314,7 +314,7 @@ static int poll(struct napi_struct *napi, int budget)
 		frames = pregrant_rx_receive(queue->rx, &received, budget, received.program && queue->sends_on);
 	if (unlikely(received.program))
 		pregrant_xdp_run_last(&received);
-	if (unlikely(queue->sends_on) && pregrant_xdp_send_on(&received) < 0)
+	if (unlikely(queue->sends_on) && frames >= 0 && pregrant_xdp_send_on(&received) < 0)
 		tx = -EIO;
 	if (frames >= 0)
 		pregrant_rx_post(queue->rx);

@@ -81,10 +81,14 @@ static unsigned int ring_of(const void *tx)
 	return tx != &rings[0];
 }
 
+static bool is_full;
+
 static int send_pieces(const void *tx, u32 n, u16 *ids)
 {
 	unsigned int ring = ring_of(tx);
 
+	if (is_full)
+		return 0;
 	for (; n; n--, ids++) {
 		*ids = rings[ring].sent;
 		rings[ring].ids[rings[ring].sent++] = *ids;
@@ -150,11 +154,48 @@ static unsigned int answer(struct pregrant_queue *queue, bool keeps)
 	return bytes;
 }
 
+/* Of an empty fragment, and of one over several pages of an order, which begins in the second. */
+static const char *walk(void)
+{
+	static const u16 offsets[] = { 904, 0, 0 }, lens[] = { 3192, 4096, 1712 };
+	struct page *page = alloc_pages(GFP_KERNEL | __GFP_COMP, 2);
+	struct sk_buff *skb = alloc_skb(ETH_HLEN, GFP_KERNEL);
+	struct pregrant_page_piece piece;
+	const char *wrong = NULL;
+	unsigned int n = 0;
+
+	if (page && skb) {
+		struct pregrant_walk walk = { .info = skb_shinfo(skb) };
+
+		get_page(page);
+		skb_add_rx_frag(skb, 0, page, 100, 0, 0);
+		skb_add_rx_frag(skb, 1, page, 5000, 9000, 9000);
+		for (; pregrant_walk_next(&walk, &piece); n++) {
+			if (n == ARRAY_SIZE(lens) || piece.page != page + 1 + n || piece.offset != offsets[n] || piece.len != lens[n])
+				wrong = "a fragment is not walked";
+		}
+		if (n != ARRAY_SIZE(lens) || pregrant_skb_pages(skb) < n)
+			wrong = "pages of fragments are not counted";
+		page = NULL;
+	}
+	kfree_skb(skb);
+	if (page)
+		__free_pages(page, 2);
+	return wrong;
+}
+
 static const char *play(struct pregrant_device *dev, const void *bytes)
 {
 	struct pregrant_queue *one = &dev->queues[0], *two = &dev->queues[1];
 	unsigned int n = lend_one(one, bytes), k;
 
+	if (walk())
+		return walk();
+	/* A full ring: nothing more stays granted, and the numbers stay the queue's. */
+	is_full = true;
+	if (lend_one(two, bytes) || granted(false) != n || !two->spare)
+		return "what is not sent stays granted";
+	is_full = false;
 	/* A back that lets go: its numbers stay the queue's. */
 	if (!n || granted(false) != n || answer(one, false) != LEN || granted(false) || one->spare != n)
 		return "a frame in pieces is not answered";

@@ -9,8 +9,8 @@
  *                                                                    '--> redirect: the page goes
  *
  * What a program sees is private, and whole: it runs when the core asks for memory for the next
- * frame, or has no more. Sums that are blank are made before, since no verdict but one could say
- * that they are. A large segment becomes an skb first and is cut; each piece is such a frame then.
+ * frame, or has no more. Partial checksums are completed before, since no verdict but XDP_PASS
+ * could carry that they are. A large segment becomes an skb first and is cut; each piece is such a frame then.
  *
  * All is the poll's, within rcu_read_lock, but for what goes to TX. The netdev queue's lock is
  * taken with the first of those, and kept for the next until the poll has all frames: not over a
@@ -67,8 +67,8 @@ void pregrant_xdp_free(struct pregrant_queue *queue)
 }
 
 /*
- * Memory for all of a frame's bytes, in `linear` too; the program runs later, but now on the frame
- * of before. NULL: there is none, and it is dropped.
+ * Runs the program on the frame before, and returns the queue's page, also in `linear`, for this
+ * one's bytes. NULL: there is no memory, and the frame is dropped and counted.
  */
 void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum, void **linear)
 {
