@@ -132,8 +132,8 @@ static bool end_or_leave(grant_ref_t gref)
 }
 
 /*
- * Where the back is to have let go; the number stays the queue's. If it has not the kernel complains:
- * once, since such a back gets no more.
+ * Where the back is to have let go; the number stays the queue's. If it has not the kernel
+ * complains: once, since such a back gets no more.
  */
 static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref)
 {

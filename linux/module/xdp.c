@@ -10,7 +10,8 @@
  *
  * What a program sees is private, and whole: it runs when the core asks for memory for the next
  * frame, or has no more. Partial checksums are completed before, since no verdict but XDP_PASS
- * could carry that they are. A large segment becomes an skb first and is cut; each piece is such a frame then.
+ * could carry that they are. A large segment becomes an skb first and is cut; each piece is such a
+ * frame then.
  *
  * All is the poll's, within rcu_read_lock, but for what goes to TX. The netdev queue's lock is
  * taken with the first of those, and kept for the next until the poll has all frames: not over a

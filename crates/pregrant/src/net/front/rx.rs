@@ -290,7 +290,7 @@ impl<P: Platform> RxFront<P> {
                         full = true;
                         break;
                     }
-                    // What the slot has of the other kind is as it was.
+                    // The slot's memory of the other kind is as it was.
                     match is_in_pages(path) {
                         true => self.buffers.keep(slot),
                         false => self.pages.keep(slot),

@@ -101,7 +101,7 @@ impl FreeIds {
     }
 }
 
-/// What the request of an id carries that is not answered.
+/// The content of an id's request that is not answered.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) enum InFlight {
     /// It has none.
