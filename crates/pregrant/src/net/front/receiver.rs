@@ -131,13 +131,15 @@ impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
             return copy_parts(path, places, frame, out);
         }
         let slot_bytes = path.slot_bytes();
-        let piece = |part: &Part| piece_in(path, places, *part);
-        // All are there, before the first is given away.
-        for part in frame.parts() {
-            check(slot_bytes, *part)?;
-            piece(part).ok_or(frame.fault)?;
-        }
-        Ok(self.0.take(frame.total, frame.offload, frame.parts().iter().filter_map(piece)))
+        frame.parts().iter().try_for_each(|part| check(slot_bytes, *part))?;
+        let mut is_whole = true;
+        let pieces = frame.parts().iter().filter_map(|part| {
+            let piece = piece_in(path, places, *part);
+            is_whole &= piece.is_some();
+            piece
+        });
+        let taken = self.0.take(frame.total, frame.offload, pieces);
+        if is_whole { Ok(taken) } else { Err(frame.fault) }
     }
 }
 

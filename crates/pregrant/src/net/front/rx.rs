@@ -550,21 +550,24 @@ fn take_split_run<P: Platform>(
 }
 
 /// Gives a frame whose first part is in the memory of `first`, the others in that of `rest`.
-fn take_split<'a, P: Platform>(
-    (first, rest): (&'a AnyFrontPath<P>, &'a AnyFrontPath<P>),
-    places: Places<'a>,
+fn take_split<P: Platform>(
+    (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
+    places: Places<'_>,
     to: &mut impl Sink,
     parts: &[Part],
     offload: Offload,
 ) -> Result<bool, PeerFault> {
     let total = parts.iter().map(|part| usize::from(part.len)).sum();
     let parts = || parts.iter().enumerate().map(|(k, part)| (if k == 0 { first } else { rest }, *part));
-    let piece =
-        |(path, part): (&'a AnyFrontPath<P>, Part)| with_path!(path, path => piece_in(path, places, part));
-    // All are there, before the first is given away.
-    for (path, part) in parts() {
-        check(path.slot_bytes(), part)?;
-        piece((path, part)).ok_or_else(|| bad_part(part))?;
-    }
-    Ok(to.take(total, offload, parts().filter_map(piece)))
+    parts().try_for_each(|(path, part)| check(path.slot_bytes(), part))?;
+    let mut missing = None;
+    let pieces = parts().filter_map(|(path, part)| {
+        let piece = with_path!(path, path => piece_in(path, places, part));
+        if piece.is_none() {
+            missing = Some(part);
+        }
+        piece
+    });
+    let taken = to.take(total, offload, pieces);
+    missing.map_or(Ok(taken), |part| Err(bad_part(part)))
 }
