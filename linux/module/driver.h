@@ -65,11 +65,11 @@ struct pregrant_walk {
 static inline bool pregrant_walk_next(struct pregrant_walk *walk, struct pregrant_page_piece *to)
 {
 	while (!walk->left) {
-		const skb_frag_t *frag = &walk->info->frags[walk->frag];
+		const skb_frag_t *frag;
 
 		if (walk->frag == walk->info->nr_frags)
 			return false;
-		walk->frag++;
+		frag = &walk->info->frags[walk->frag++];
 		walk->left = skb_frag_size(frag);
 		walk->page = skb_frag_page(frag) + skb_frag_off(frag) / PAGE_SIZE;
 		walk->at = offset_in_page(skb_frag_off(frag));
