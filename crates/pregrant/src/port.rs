@@ -35,7 +35,7 @@ use core::fmt;
 pub use crate::shm::{Piece, PieceMut};
 pub use crate::wire::netif::MAX_FRAME;
 pub use loan::{Lender, LentPiece, Loan};
-pub use sink::Sink;
+pub use sink::{LentSink, Sink};
 pub use source::{BurstFrame, Frames, Source};
 
 /// Frames in a burst at most.

@@ -7,7 +7,7 @@
 //! What a peer may do: change bytes while they are copied. The copy is what counts, so a sink reads
 //! each piece once, and parses its own copy.
 
-use super::{Arena, Offload};
+use super::{Arena, Offload, Token};
 use crate::shm::Piece;
 
 /// See the module.
@@ -31,6 +31,27 @@ pub trait Sink {
     fn arena(&mut self) -> Option<&mut Arena> {
         None
     }
+}
+
+/// A sink that can have a frame's payload where it is, in the pages that the back wrote to. It has
+/// references of its own to them, as a kernel's buffers do: a page is not freed under it.
+///
+/// What a peer may do: change these bytes at any time, where it keeps the pages mapped. The head is
+/// a copy.
+pub trait LentSink: Sink {
+    /// Whether it would have a frame of so many bytes, in so many pages, that way.
+    fn wants(&self, len: usize, pages: usize) -> bool;
+    /// Takes a frame: `head` by a copy, `rest` by references. False: it has none of the rest; the
+    /// frame is taken all the same.
+    fn take_lent<'a>(
+        &mut self,
+        len: usize,
+        offload: Offload,
+        head: Piece<'a>,
+        rest: impl Iterator<Item = Piece<'a>>,
+    ) -> bool;
+    /// The last frame's pages come back by this.
+    fn lent(&mut self, token: Token);
 }
 
 impl Sink for Arena {

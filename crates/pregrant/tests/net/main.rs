@@ -41,6 +41,7 @@ mod port_room;
 mod raw_ring;
 mod rx_accepts;
 mod rx_by_reference;
+mod rx_pool;
 mod spurious;
 mod staging_heads;
 mod staging_path;

@@ -22,6 +22,9 @@ paths!(with_paths {
         /// lent](crate::net::front::FrontQueue::recv_by_reference); at most as many as there are
         /// slots. With more pages than a back keeps mapped, some frames come by grant copy.
         pub spare_rx_pages: u32 = 0,
+        /// RX pages of each queue that may be [added](crate::net::front::FrontVif::grow_rx) while
+        /// it is live, at most 1024; then each page is granted by itself.
+        pub more_rx_pages: u32 = 0,
         /// Ordinary pages of each direction and queue, where no grant operation goes with them and
         /// the back says that it keeps as many mapped (`mapped-pages-max`): those that rest are
         /// out of the private caches when they are written again. 0, or fewer than slots: one for

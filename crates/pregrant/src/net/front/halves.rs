@@ -25,7 +25,7 @@ use crate::error::{PeerFault, PlatformError};
 use crate::net::headers::MacAddr;
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, FrameDesc, Frames, Offload, Piece, Sink, Source, Token};
+use crate::port::{Arena, FrameDesc, Frames, LentSink, Offload, Piece, Sink, Source, Token};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -162,8 +162,9 @@ pub(super) struct Rest<P: Platform> {
     pub asked: Requested,
     /// How TX pages are granted.
     pub granting: Granting,
-    /// RX pages beyond the slots.
+    /// RX pages beyond the slots, and how many may be added.
     pub spare: u32,
+    pub more: u32,
     /// TX ids and RX slots.
     pub ids: [u32; 2],
     pub hooked: HookStats,
@@ -195,6 +196,21 @@ impl<P: Platform> RxHalf<P> {
             }
             n
         };
+        self.note_received(n);
+        Ok(n)
+    }
+
+    /// As [`take`](Self::take), to a sink that has references to pages; see
+    /// [`RxFront::recv_lent`].
+    #[inline(always)]
+    pub fn take_lent(&mut self, p: &P, to: &mut impl LentSink, want: u32) -> Result<usize, PeerFault> {
+        if !self.link.is_live() {
+            return Ok(0);
+        }
+        if self.rx.chain().fetches() {
+            return self.take(p, to, want);
+        }
+        let n = self.rx.recv_lent(to, want)?;
         self.note_received(n);
         Ok(n)
     }

@@ -19,7 +19,6 @@ use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::{FrontChain, FrontPath};
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Token};
-use crate::shm::SharedBytes;
 use alloc::boxed::Box;
 use alloc::vec;
 use core::fmt;
@@ -173,6 +172,8 @@ struct LentPart {
     len: u16,
 }
 
+const UNLENT: LentPart = LentPart { token: 0, next: NONE, offset: 0, len: 0 };
+
 /// The pages.
 pub struct LentPages {
     slots: SlotMemory,
@@ -181,22 +182,39 @@ pub struct LentPages {
     /// Frames that the caller has by reference.
     out: u32,
     number: u64,
+    /// Pages that were lent since slots were posted last.
+    owed: u32,
+    /// Frames that were copied for want of spare pages.
+    short: u64,
 }
 
 impl LentPages {
     /// For so many `slots`; `tag` is no other queue's.
     pub fn new<P: Platform>(slots: u32, pages: Option<&OrdinaryPages<P>>, tag: u16) -> Self {
         let (n, rest) = pages.map_or((0, false), |pages| (pages.ids(), pages.rest()));
-        Self::of(slots, (n, rest), tag)
+        let (first, more) = pages.map_or((0, 0), OrdinaryPages::room);
+        let mut all = Self::of(slots, (n, rest), more, tag);
+        if more > 0 {
+            all.make_room(usize::from(first) + more as usize);
+        }
+        all
     }
 
-    fn of(slots: u32, (pages, rest): (u32, bool), tag: u16) -> Self {
-        let unlent = LentPart { token: 0, next: NONE, offset: 0, len: 0 };
+    /// For pages of numbers below this.
+    fn make_room(&mut self, numbers: usize) {
+        let mut parts = core::mem::take(&mut self.parts).into_vec();
+        parts.resize(numbers.max(parts.len()), UNLENT);
+        self.parts = parts.into_boxed_slice();
+    }
+
+    fn of(slots: u32, (pages, rest): (u32, bool), more: u32, tag: u16) -> Self {
         Self {
-            slots: SlotMemory::new(slots, pages, rest),
-            parts: vec![unlent; pages as usize].into_boxed_slice(),
+            slots: SlotMemory::with_room(slots, pages, rest, more),
+            parts: vec![UNLENT; pages as usize].into_boxed_slice(),
             out: 0,
             number: u64::from(tag) << 48,
+            owed: 0,
+            short: 0,
         }
     }
 
@@ -239,7 +257,47 @@ impl LentPages {
         let token = self.number | u64::from(page) | 1 << 63;
         self.parts[usize::from(page)] = LentPart { token, next: NONE, offset, len };
         self.out += 1;
+        self.owed += 1;
         Token(token)
+    }
+
+    /// Whether so many pages can be lent, and their slots have others when they are posted next. A
+    /// frame for which there are not enough is counted.
+    pub fn can_lend(&mut self, pages: usize) -> bool {
+        let can = self.owed as usize + pages <= self.slots.spare() as usize;
+        self.short += u64::from(!can);
+        can
+    }
+
+    /// Frames that there were too few spare pages for.
+    pub fn short(&self) -> u64 {
+        self.short
+    }
+
+    /// Slots have pages again, as far as there are any.
+    #[inline(always)]
+    pub fn posted(&mut self) {
+        self.owed = 0;
+    }
+
+    /// A page is added, which is spare.
+    pub fn add(&mut self, page: u16) {
+        self.slots.add(page);
+    }
+
+    /// Takes a spare page out for good, whose number is `from` or above.
+    pub fn take_out(&mut self, from: u16) -> Option<u16> {
+        self.slots.take_out(from)
+    }
+
+    /// Pages that no slot has, and no consumer.
+    pub fn spare(&self) -> u32 {
+        self.slots.spare()
+    }
+
+    /// Of the frames that the caller has by reference.
+    pub fn tokens(&self) -> impl Iterator<Item = Token> {
+        self.parts.iter().filter(|part| part.token != 0).map(|part| Token(part.token))
     }
 
     /// Lends more of the frame that was lent last, which ends in page `last`. Gives the page.
@@ -247,6 +305,7 @@ impl LentPages {
         let page = self.slots.take(slot);
         self.parts[usize::from(page)] = LentPart { token: 0, next: NONE, offset, len };
         self.parts[usize::from(last)].next = page;
+        self.owed += 1;
         page
     }
 
@@ -283,7 +342,7 @@ impl LentPages {
     ) -> Option<Piece<'a>> {
         let (page, offset, len) = self.piece(token, k)?;
         let pages = chain.pages()?;
-        pages.bytes().piece(pages.start(page) + usize::from(offset), usize::from(len))
+        FrontPath::piece(pages, pages.start(page) + usize::from(offset), usize::from(len))
     }
 
     /// The frame is not read any more: its pages are spare.
@@ -311,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_page_is_lent_once_and_comes_back_once() {
-        let mut pages = LentPages::of(4, (5, false), 7);
+        let mut pages = LentPages::of(4, (5, false), 0, 7);
         let first = pages.lend(2, 256, 1000);
         assert_eq!(pages.piece(first, 0), Some((2, 256, 1000)));
         assert_eq!((pages.piece(first, 1), pages.out()), (None, 1));
@@ -332,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_token_names_its_frame_alone() {
-        let (mut one, mut other) = (LentPages::of(2, (2, false), 1), LentPages::of(2, (2, false), 2));
+        let (mut one, mut other) = (LentPages::of(2, (2, false), 0, 1), LentPages::of(2, (2, false), 0, 2));
         let (token, same_place) = (one.lend(0, 0, 1), other.lend(0, 0, 1));
         assert_ne!(token, same_place);
         for forged in

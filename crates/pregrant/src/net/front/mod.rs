@@ -4,7 +4,7 @@
 //! ```text
 //!   TX: Burst -> tx.send -> ring          answers -> tx.reclaim
 //!       pages of the guest's own -> tx.send_own, tx.send_headed; granted by the caller -> tx.queue_pieces
-//!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release
+//!   RX: rx.post -> ring                   answers -> rx.recv -> Arena, or lent until release (rx_pool: pages for that)
 //!                                                 -> hook -> Arena, nothing, tx, or another vif
 //! ```
 //! The data path ([`tx`], [`rx`]) never meets the control path (`vif`: keys, states, grants of the
@@ -28,6 +28,7 @@ pub mod requested;
 pub mod rx;
 pub mod rx_answers;
 pub mod rx_hook;
+pub mod rx_pool;
 mod shared_path;
 pub mod slot_memory;
 pub mod tx;
@@ -36,6 +37,7 @@ pub mod tx_slots;
 mod unreturned;
 pub mod vif;
 mod vif_renewal;
+mod vif_rx_pool;
 
 pub use crate::net::path::{CacheMode, CacheStats, GrefCache, HeadedFrame};
 pub use config::FrontConfig;

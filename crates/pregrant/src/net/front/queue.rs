@@ -58,6 +58,8 @@ pub struct QueueConfig {
     pub granting: [Granting; 2],
     /// RX pages beyond the ring's slots.
     pub spare: u32,
+    /// RX pages that may be added later.
+    pub more: u32,
     /// No other queue's of the vif.
     pub tag: u16,
 }
@@ -113,6 +115,7 @@ impl<P: Platform> Parts<P> {
             slots: [tx.ring.size() / tx_share, rx.ring.size()],
             sg: config.sg,
             spare: [0, config.spare],
+            more: [0, config.more],
             pages,
             granting: config.granting,
             named: Vec::new(),
@@ -204,6 +207,7 @@ impl<P: Platform> FrontQueue<P> {
             asked: config.plan.asked,
             granting: config.granting[TX],
             spare: config.spare,
+            more: config.more,
             ids: [tx.chain.ids().min(tx.ring.size()), rx.ring.size()],
             hooked: HookStats::default(),
         };
@@ -248,14 +252,17 @@ impl<P: Platform> FrontQueue<P> {
     ) -> Result<(), PlatformError> {
         self.tx.tx.chain_mut().go_live(back);
         self.rx.rx.chain_mut().go_live(back);
-        let Rest { ids: [tx_ids, rx_slots], granting, spare, .. } = self.rx.rest;
+        let Rest { ids: [tx_ids, rx_slots], granting, spare, more, .. } = self.rx.rest;
         if !self.tx.tx.chain().is_whole() {
             let pages = OrdinaryPages::new(p, regions, ACCESS[TX], tx_ids, granting)?;
             self.tx.tx.chain_mut().insert(AnyFrontPath::Copy(pages));
         }
         if !self.rx.rx.chain().is_whole() {
             let n = rx_slots + spare;
-            let pages = OrdinaryPages::new(p, regions, ACCESS[RX], n, Granting::Standing)?;
+            let pages = match more {
+                0 => OrdinaryPages::new(p, regions, ACCESS[RX], n, Granting::Standing)?,
+                more => OrdinaryPages::pool(p, regions, ACCESS[RX], n, more)?,
+            };
             self.rx.rx.append(pages);
         }
         self.tx.tx.settle_ids();
@@ -440,6 +447,11 @@ impl<P: Platform> FrontQueue<P> {
     #[inline(always)]
     pub fn post_released(&mut self, p: &P) {
         self.rx.post_free(p);
+    }
+
+    /// The same, for its pages.
+    pub(super) fn rx_mut(&mut self) -> &mut RxFront<P> {
+        &mut self.rx.rx
     }
 
     /// Ordinary pages, TX and RX.

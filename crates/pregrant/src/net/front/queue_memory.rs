@@ -38,6 +38,8 @@ pub struct QueueMemory<'a, P: Platform> {
     pub sg: [bool; 2],
     /// Ordinary pages beyond these.
     pub spare: [u32; 2],
+    /// How many may be added later.
+    pub more: [u32; 2],
     /// Ordinary pages of a direction at least, if no grant operation goes with them.
     pub pages: u32,
     /// How ordinary pages are granted.
@@ -56,6 +58,9 @@ impl<P: Platform> QueueMemory<'_, P> {
     /// Ordinary pages for a direction.
     pub fn pages(&mut self, dir: usize) -> Result<OrdinaryPages<P>, PlatformError> {
         let least = self.slots[dir] + self.spare[dir];
+        if self.more[dir] > 0 {
+            return OrdinaryPages::pool(self.p, self.regions, ACCESS[dir], least, self.more[dir]);
+        }
         let n = least.max(self.pages);
         let pages = OrdinaryPages::new(self.p, self.regions, ACCESS[dir], n, self.granting[dir])?;
         Ok(if n > least { pages.resting() } else { pages })

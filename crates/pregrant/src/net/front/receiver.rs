@@ -1,9 +1,9 @@
-//! Two ways in which a received frame leaves its slots' memory: all of it is copied, or its head
-//! is.
+//! How a received frame leaves its slots' memory: all of it is copied, or its head is.
 //!
 //! ```text
 //!   parts of a frame --Copying--> a sink, whole
 //!                    --Lending--> an arena: the first bytes; the pages of the rest are lent
+//!                    --Handing--> a sink: the first bytes, and references to these pages
 //! ```
 //! Invariant: all parts of a frame are checked before any goes to a sink, so a sink never has half
 //! a frame. An arena is read only after the call has returned without a fault; there, each part is
@@ -15,10 +15,10 @@ use super::lent::{Lent, LentPages, RX_HEAD_BYTES};
 use super::rx_answers::{LongFrame, Part, fault};
 use super::slot_memory::SlotMemory;
 use crate::error::PeerFault;
-use crate::net::path::FrontPath;
+use crate::net::path::{AnyFrontPath, FrontPath};
 use crate::platform::Platform;
-use crate::port::{Arena, Offload, Piece, Sink};
-use crate::shm::SharedBytes;
+use crate::port::{Arena, LentSink, Offload, Piece, Sink, Token};
+use crate::wire::netif::NR_SLOTS_MIN;
 
 /// Which pages and buffers slots have.
 pub type Places<'a> = (&'a LentPages, &'a SlotMemory);
@@ -37,7 +37,7 @@ pub fn piece_in<'a, P: Platform, F: FrontPath<P>>(
     places: Places<'_>,
     Part { slot, offset, len, .. }: Part,
 ) -> Option<Piece<'a>> {
-    path.bytes().piece(memory(places, path, slot) + usize::from(offset), len.into())
+    path.piece(memory(places, path, slot) + usize::from(offset), len.into())
 }
 
 /// Copies a part from byte `skip` on, as much as `dst` has room for; checks that all of the part is
@@ -52,7 +52,13 @@ pub fn copy_part<P: Platform, F: FrontPath<P>>(
 ) -> Result<(), PeerFault> {
     let start = memory(places, path, part.slot) + usize::from(part.offset) + skip;
     check(path.slot_bytes(), part)?;
-    if path.bytes().copy_out(start, dst) { Ok(()) } else { Err(bad_part(part)) }
+    if copy_out(path, start, dst) { Ok(()) } else { Err(bad_part(part)) }
+}
+
+/// Copies from byte `at` of a path's memory on. False: not all of it is there.
+#[inline(always)]
+fn copy_out<P: Platform, F: FrontPath<P>>(path: &F, at: usize, to: &mut [u8]) -> bool {
+    path.piece(at, to.len()).is_some_and(|piece| piece.copy_out(to) == to.len())
 }
 
 /// Checks that a part is in its slot's memory, of so many bytes.
@@ -89,6 +95,40 @@ pub trait Receiver<P: Platform> {
         places: (&mut LentPages, &SlotMemory),
         frame: &LongFrame,
     ) -> Result<bool, PeerFault>;
+    /// The same of one whose first part is in the memory of the first path, the others in that of
+    /// the second.
+    fn take_split(
+        &mut self,
+        memories: (&AnyFrontPath<P>, &AnyFrontPath<P>),
+        (pages, buffers): (&mut LentPages, &SlotMemory),
+        parts: &[Part],
+        offload: Offload,
+    ) -> Result<bool, PeerFault> {
+        take_split(memories, (pages, buffers), self.to(), parts, offload)
+    }
+}
+
+/// Gives a frame whose first part is in the memory of `first`, the others in that of `rest`.
+pub fn take_split<P: Platform>(
+    (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
+    places: Places<'_>,
+    to: &mut impl Sink,
+    parts: &[Part],
+    offload: Offload,
+) -> Result<bool, PeerFault> {
+    let total = parts.iter().map(|part| usize::from(part.len)).sum();
+    let parts = || parts.iter().enumerate().map(|(k, part)| (if k == 0 { first } else { rest }, *part));
+    parts().try_for_each(|(path, part)| check(path.slot_bytes(), part))?;
+    let mut missing = None;
+    let pieces = parts().filter_map(|(path, part)| {
+        let piece = with_path!(path, path => piece_in(path, places, part));
+        if piece.is_none() {
+            missing = Some(part);
+        }
+        piece
+    });
+    let taken = to.take(total, offload, pieces);
+    missing.map_or(Ok(taken), |part| Err(bad_part(part)))
 }
 
 /// Copies frames.
@@ -201,9 +241,9 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
         // A length that is known is copied in fewer steps.
         let copied = match head {
             RX_HEAD_BYTES => {
-                to.first_chunk_mut::<RX_HEAD_BYTES>().is_some_and(|to| path.bytes().copy_out(start, to))
+                to.first_chunk_mut::<RX_HEAD_BYTES>().is_some_and(|to| copy_out(path, start, to))
             }
-            _ => to.get_mut(..head).is_some_and(|to| path.bytes().copy_out(start, to)),
+            _ => to.get_mut(..head).is_some_and(|to| copy_out(path, start, to)),
         };
         if !copied {
             return Err(bad_part(part));
@@ -239,16 +279,20 @@ impl<P: Platform> Receiver<P> for Lending<'_> {
             let copied = piece.copy_out(head);
             head = &mut head[copied..];
         }
-        lend(pages, parts, (i, head_bytes), self.lent);
+        if let Some(token) = lend(pages, parts, head_bytes) {
+            self.lent.note(i, token, head_bytes);
+        }
         Ok(true)
     }
 }
 
-/// Lends the payload behind the head. All parts were checked: a frame is lent whole or not at all.
+/// Lends the payload behind so many bytes. All parts were checked: a frame is lent whole or not at
+/// all.
 #[inline(always)]
-fn lend(pages: &mut LentPages, parts: &[Part], (i, head_bytes): (usize, usize), lent: &mut Lent) {
+fn lend(pages: &mut LentPages, parts: &[Part], head_bytes: usize) -> Option<Token> {
     let mut head = head_bytes as u16;
     let mut last = None;
+    let mut token = None;
     for &Part { slot, offset, len, .. } in parts {
         let copied = head.min(len);
         head -= copied;
@@ -260,9 +304,139 @@ fn lend(pages: &mut LentPages, parts: &[Part], (i, head_bytes): (usize, usize), 
             Some(page) => pages.lend_more(page, slot, offset, len),
             None => {
                 let page = pages.page(slot);
-                lent.note(i, pages.lend(slot, offset, len), head_bytes);
+                token = Some(pages.lend(slot, offset, len));
                 page
             }
         });
     }
+    token
+}
+
+/// Copies heads, and hands the rest to a sink that has references to pages.
+pub struct Handing<'a, S>(pub &'a mut S);
+
+impl<S: LentSink> Handing<'_, S> {
+    /// A frame that goes on behind `head`, which is copied, in `rest`, parts in the memory of
+    /// `path`. Both were checked.
+    fn hand<P: Platform, F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        (pages, buffers): (&mut LentPages, &SlotMemory),
+        (head, rest): (Piece<'_>, &[Part]),
+        offload: Offload,
+    ) -> Result<(), PeerFault> {
+        let mut missing = None;
+        let places = (&*pages, buffers);
+        let pieces = rest.iter().filter(|part| part.len > 0).filter_map(|part| {
+            let piece = piece_in(path, places, *part);
+            if piece.is_none() {
+                missing = Some(*part);
+            }
+            piece
+        });
+        let len = head.len() + rest.iter().map(|part| usize::from(part.len)).sum::<usize>();
+        let has_references = self.0.take_lent(len, offload, head, pieces);
+        if has_references && let Some(token) = lend(pages, rest, 0) {
+            self.0.lent(token);
+        }
+        missing.map_or(Ok(()), |part| Err(bad_part(part)))
+    }
+
+    /// The same of a frame whose head is in the first of its parts. False: it is not to be handed
+    /// on so.
+    #[inline(always)]
+    fn hand_parts<P: Platform, F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        (pages, buffers): (&mut LentPages, &SlotMemory),
+        (parts, total): (&[Part], usize),
+        offload: Offload,
+    ) -> Result<bool, PeerFault> {
+        let [first, ..] = parts else { return Ok(false) };
+        let has_head = usize::from(first.len) > RX_HEAD_BYTES;
+        if !F::LENDS || !has_head || !self.0.wants(total, parts.len()) || !pages.can_lend(parts.len()) {
+            return Ok(false);
+        }
+        parts.iter().try_for_each(|part| check(path.slot_bytes(), *part))?;
+        let mut room = [Part::default(); PARTS_MAX];
+        let Some(rest) = room.get_mut(..parts.len()) else { return Ok(false) };
+        rest.copy_from_slice(parts);
+        let head = Part { len: RX_HEAD_BYTES as u16, ..*first };
+        if let Some(first) = rest.first_mut() {
+            first.offset += head.len;
+            first.len -= head.len;
+        }
+        let piece = piece_in(path, (pages, buffers), head).ok_or(bad_part(head))?;
+        self.hand(path, (pages, buffers), (piece, rest), offload)?;
+        Ok(true)
+    }
+}
+
+/// Parts of a frame that is handed on at most.
+const PARTS_MAX: usize = NR_SLOTS_MIN;
+
+impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
+    type To = S;
+
+    #[inline(always)]
+    fn to(&mut self) -> &mut S {
+        self.0
+    }
+
+    #[inline(always)]
+    fn take_one<F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        places: (&mut LentPages, &SlotMemory),
+        part: Part,
+        offload: Offload,
+    ) -> Result<bool, PeerFault> {
+        let (pages, buffers) = places;
+        if self.hand_parts(path, (&mut *pages, buffers), (&[part], part.len.into()), offload)? {
+            return Ok(true);
+        }
+        Copying(&mut *self.0).take_one(path, (pages, buffers), part, offload)
+    }
+
+    #[inline(always)]
+    fn take<F: FrontPath<P>>(
+        &mut self,
+        path: &F,
+        (pages, buffers): (&mut LentPages, &SlotMemory),
+        frame: &LongFrame,
+    ) -> Result<bool, PeerFault> {
+        let parts = (frame.parts(), frame.total);
+        if self.hand_parts(path, (&mut *pages, buffers), parts, frame.offload)? {
+            return Ok(true);
+        }
+        Copying(&mut *self.0).take(path, (pages, buffers), frame)
+    }
+
+    fn take_split(
+        &mut self,
+        (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
+        (pages, buffers): (&mut LentPages, &SlotMemory),
+        parts: &[Part],
+        offload: Offload,
+    ) -> Result<bool, PeerFault> {
+        let total = parts.iter().map(|part| usize::from(part.len)).sum();
+        if let [head, behind @ ..] = parts
+            && with_path!(rest, path => lends(path))
+            && !behind.is_empty()
+            && self.0.wants(total, behind.len() + 1)
+            && pages.can_lend(behind.len())
+        {
+            check(first.slot_bytes(), *head)?;
+            behind.iter().try_for_each(|part| check(rest.slot_bytes(), *part))?;
+            let piece = with_path!(first, path => piece_in(path, (&*pages, buffers), *head));
+            let piece = piece.ok_or(bad_part(*head))?;
+            with_path!(rest, path => self.hand(path, (pages, buffers), (piece, behind), offload))?;
+            return Ok(true);
+        }
+        take_split((first, rest), (pages, buffers), &mut *self.0, parts, offload)
+    }
+}
+
+fn lends<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
+    F::LENDS
 }

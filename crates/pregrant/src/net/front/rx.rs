@@ -19,8 +19,8 @@
 //! while it is copied (the copy is used) or while it is lent ([`lent`](super::lent)).
 
 use super::lent::{Lent, LentPages, UnknownToken};
-use super::receiver::{Copying, Lending, Places, Receiver, bad_part, check, memory, piece_in};
-use super::regions::OwnRing;
+use super::receiver::{Copying, Handing, Lending, Places, Receiver, check, memory, take_split};
+use super::regions::{Granted, OwnRing};
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::slot_memory::SlotMemory;
 use crate::array;
@@ -31,9 +31,9 @@ use crate::net::path::flagged_rx::{Answers, Received};
 use crate::net::path::{AnyFlaggedPath, AnyFrontPath, FlaggedPath, FrontChain, FrontPath, PathName};
 use crate::net::stats::DirStats;
 use crate::platform::{Events, Platform};
-use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Sink, Token};
+use crate::port::{Arena, BURST_FRAMES, LentSink, Piece, Sink, Token};
 use crate::ring::{FrontRing, NetRx};
-use crate::shm::SharedBytes;
+use crate::units::GrantRef;
 use crate::wire::netif::{RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest, RxResponse};
 use alloc::boxed::Box;
 use core::ops::Range;
@@ -110,6 +110,7 @@ impl<P: Platform> RxFront<P> {
                 }
             }
         }
+        self.pages.posted();
         if self.ring.publish().wanted() {
             self.stats.notifications += 1;
             p.events().notify(chan);
@@ -146,6 +147,13 @@ impl<P: Platform> RxFront<P> {
             }
         }
         taken
+    }
+
+    /// As [`recv`](Self::recv), to a sink that has references to pages: of frames in pages that it
+    /// [wants](LentSink::wants) so the head is copied, and the rest stays where it is until its
+    /// token is [released](Self::release). Where too few pages are spare, frames are copied.
+    pub fn recv_lent(&mut self, to: &mut impl LentSink, want: u32) -> Result<usize, PeerFault> {
+        self.take(&mut Handing(to), want)
     }
 
     /// Piece `k` of what follows the head of the frame that was lent with `token`, in order. None:
@@ -242,7 +250,7 @@ impl<P: Platform> RxFront<P> {
                 if heads || rsp.status as usize <= short {
                     let slot = (ring.rsp_cons().wrapping_add(at + n as u32) & (ring.size() - 1)) as u16;
                     let start = memory((pages, buffers), path, slot);
-                    path.bytes().prefetch_read(start + rsp.offset as usize, (rsp.status as usize).min(SHORT));
+                    path.prefetch(start + rsp.offset as usize, (rsp.status as usize).min(SHORT));
                 }
                 if let Some(place) = run.get_mut(n) {
                     *place = rsp;
@@ -365,9 +373,7 @@ impl<P: Platform> RxFront<P> {
         let (heads, path) = memories(chain, frame)?;
         let by = with_path!(path, path => counted(path));
         let taken = match heads {
-            Some(first) => {
-                take_split((first, path), (pages, buffers), to.to(), frame.parts(), frame.offload)?
-            }
+            Some(first) => to.take_split((first, path), (pages, buffers), frame.parts(), frame.offload)?,
             None => with_path!(path, path => to.take(path, (pages, buffers), frame)?),
         };
         if !taken {
@@ -434,6 +440,33 @@ impl<P: Platform> RxFront<P> {
     /// Frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         self.pages.out()
+    }
+
+    /// The pages of slots, and those that are lent.
+    pub fn pages(&self) -> &LentPages {
+        &self.pages
+    }
+
+    /// Adds a page, by a number of its [room](OrdinaryPages::room). It comes back where there is
+    /// no such number, or it is taken.
+    pub fn add_page(&mut self, page: u16, granted: Granted<P>) -> Result<(), Granted<P>> {
+        let Some(pages) = self.chain.pages_mut() else { return Err(granted) };
+        pages.add(page, granted)?;
+        self.pages.add(page);
+        Ok(())
+    }
+
+    /// Of pages that come and go: number, and grant.
+    pub fn added_refs(&self) -> impl Iterator<Item = (u16, GrantRef)> {
+        self.chain.pages().into_iter().flat_map(OrdinaryPages::added_refs)
+    }
+
+    /// Takes a page away that was added and that no slot has, and no consumer. None: there is no
+    /// such.
+    pub fn take_page(&mut self) -> Option<(u16, Granted<P>)> {
+        let pages = self.chain.pages_mut()?;
+        let page = self.pages.take_out(pages.room().0)?;
+        pages.take_added(page).map(|granted| (page, granted))
     }
 
     /// The counters, as a copy.
@@ -547,27 +580,4 @@ fn take_split_run<P: Platform>(
     }
     stats.handed_on_by(with_path!(rest, path => counted(path)), n as u64);
     Ok(n)
-}
-
-/// Gives a frame whose first part is in the memory of `first`, the others in that of `rest`.
-fn take_split<P: Platform>(
-    (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
-    places: Places<'_>,
-    to: &mut impl Sink,
-    parts: &[Part],
-    offload: Offload,
-) -> Result<bool, PeerFault> {
-    let total = parts.iter().map(|part| usize::from(part.len)).sum();
-    let parts = || parts.iter().enumerate().map(|(k, part)| (if k == 0 { first } else { rest }, *part));
-    parts().try_for_each(|(path, part)| check(path.slot_bytes(), part))?;
-    let mut missing = None;
-    let pieces = parts().filter_map(|(path, part)| {
-        let piece = with_path!(path, path => piece_in(path, places, part));
-        if piece.is_none() {
-            missing = Some(part);
-        }
-        piece
-    });
-    let taken = to.take(total, offload, pieces);
-    missing.map_or(Ok(taken), |part| Err(bad_part(part)))
 }

@@ -44,7 +44,13 @@ impl SlotMemory {
     /// Each of `slots` has the one of its number; the others of `buffers` are spare.
     /// Where they are to `rest`, a slot has another each time it is posted.
     pub fn new(slots: u32, buffers: u32, rest: bool) -> Self {
-        let (mut of_slot, mut spare) = (table(slots), table(buffers.max(slots).next_power_of_two()));
+        Self::with_room(slots, buffers, rest, 0)
+    }
+
+    /// The same, with room for so many that are [added](Self::add).
+    pub fn with_room(slots: u32, buffers: u32, rest: bool, more: u32) -> Self {
+        let places = (buffers.max(slots) + more).next_power_of_two();
+        let (mut of_slot, mut spare) = (table(slots), table(places));
         of_slot.iter_mut().zip(0..slots).for_each(|(place, buffer)| *place = buffer as u16);
         spare.iter_mut().zip(slots..buffers).for_each(|(place, buffer)| *place = buffer as u16);
         let tail = buffers.saturating_sub(slots);
@@ -123,6 +129,29 @@ impl SlotMemory {
         self.put_by(buffer);
     }
 
+    /// How many no slot has, and nobody else.
+    #[inline(always)]
+    pub fn spare(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    /// One more, which is spare. There is [room](Self::with_room) for it.
+    pub fn add(&mut self, buffer: u16) {
+        self.put_by(buffer);
+    }
+
+    /// Takes a spare one out for good, whose number is `from` or above.
+    pub fn take_out(&mut self, from: u16) -> Option<u16> {
+        let mask = self.spare.len() - 1;
+        let at = |index: u32| index as usize & mask;
+        let mut places = (0..self.spare()).map(|k| self.head.wrapping_add(k));
+        let found = places.find(|index| self.spare.get(at(*index)).is_some_and(|buffer| *buffer >= from))?;
+        // The one that came back last takes its place.
+        self.tail = self.tail.wrapping_sub(1);
+        self.spare.swap(at(found), at(self.tail));
+        self.spare.get(at(self.tail)).copied()
+    }
+
     /// How many were taken.
     pub fn away(&self) -> u32 {
         self.away
@@ -131,7 +160,7 @@ impl SlotMemory {
     /// Those with a slot, spare ones, and those that were taken.
     pub fn holds(&self) -> [usize; 3] {
         let with_slot = self.of_slot.iter().filter(|buffer| **buffer != NONE).count();
-        [with_slot, self.tail.wrapping_sub(self.head) as usize, self.away as usize]
+        [with_slot, self.spare() as usize, self.away as usize]
     }
 }
 
@@ -154,6 +183,21 @@ mod tests {
         assert_eq!((buffers.to_post(0), buffers.of(0)), (Some(2), 2));
         buffers.give_back(0);
         assert_eq!((buffers.holds(), buffers.away()), ([4, 1, 0], 0));
+    }
+
+    #[test]
+    fn one_is_added_and_taken_out_while_it_is_spare() {
+        let mut buffers = SlotMemory::with_room(2, 3, false, 2);
+        assert_eq!(buffers.take_out(4), None, "it has none of these");
+        [7, 8].into_iter().for_each(|buffer| buffers.add(buffer));
+        assert_eq!((buffers.holds(), buffers.take(0)), ([2, 3, 0], 0));
+        assert_eq!(buffers.to_post(0), Some(8));
+        assert_eq!(buffers.take_out(4), Some(7));
+        assert_eq!((buffers.take_out(4), buffers.holds()), (None, [2, 1, 1]), "a slot has the other");
+        buffers.give_back(0);
+        assert_eq!((buffers.take(0), buffers.to_post(0)), (8, Some(0)));
+        buffers.give_back(8);
+        assert_eq!((buffers.take_out(4), buffers.holds()), (Some(8), [2, 1, 0]));
     }
 
     #[test]

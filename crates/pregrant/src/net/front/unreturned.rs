@@ -48,6 +48,11 @@ impl<P: Platform> Unreturned<P> {
         self.pages.release(token)
     }
 
+    /// Of the frames that the caller has by reference.
+    pub fn tokens(&self) -> impl Iterator<Item = Token> {
+        self.pages.tokens()
+    }
+
     /// Frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
         self.pages.out()

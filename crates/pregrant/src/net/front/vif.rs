@@ -23,6 +23,7 @@ use super::queue::{FrontQueue, QueueConfig};
 use super::queue_memory::IDS_MAX;
 use super::regions::{Granting, Regions};
 use super::requested::Requested;
+use super::rx_pool::RxPool;
 use super::shared_path::SharedPath;
 use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
@@ -46,6 +47,9 @@ const TAKES_UP_NS: u64 = 3_000_000_000;
 
 /// Spare RX pages of a queue at most: as many as a ring of one page has slots.
 const SPARE_MAX: u32 = 256;
+
+/// RX pages of a queue that may be added at most.
+const MORE_MAX: u32 = 1024;
 
 /// What [`FrontVif::step`] came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +81,7 @@ pub struct FrontVif<P: Platform> {
     /// Memory of the guest's that frames are sent from.
     pub(crate) own: Option<OwnPages<P>>,
     /// Of queues that are gone.
-    unreturned: Vec<Unreturned<P>>,
+    pub(super) unreturned: Vec<Unreturned<P>>,
     /// Queues that have been made.
     made: u16,
     pub(crate) ctrl: Option<CtrlFront<P>>,
@@ -110,6 +114,8 @@ pub struct FrontVif<P: Platform> {
     cramped: bool,
     /// Announce all pages again, once the request under way has its answer.
     pub(crate) renews: bool,
+    /// RX pages that were added.
+    pub(crate) rx_pool: RxPool<P>,
 }
 
 impl<P: Platform> FrontVif<P> {
@@ -140,6 +146,7 @@ impl<P: Platform> FrontVif<P> {
             modest: false,
             cramped: false,
             renews: false,
+            rx_pool: RxPool::default(),
         }
     }
 
@@ -440,8 +447,10 @@ impl<P: Platform> FrontVif<P> {
             let (sg, granting) = ([self.takes_sg, self.config.sg], self.asked.granting());
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
             let spare = self.config.spare_rx_pages.min(SPARE_MAX);
+            // A back that keeps what it saw would keep pages that were taken away.
+            let more = if self.asked.keeps_seen() { 0 } else { self.config.more_rx_pages.min(MORE_MAX) };
             self.made = self.made.wrapping_add(1);
-            let config = QueueConfig { queues: n, plan, split, sg, granting, spare, tag: self.made };
+            let config = QueueConfig { queues: n, plan, split, sg, granting, spare, more, tag: self.made };
             match FrontQueue::new(p, &mut self.regions, config) {
                 Ok((queue, queue_keys)) => {
                     self.queues.push(queue);
@@ -487,6 +496,7 @@ impl<P: Platform> FrontVif<P> {
             }
             if let Some(queue) = self.queues.get_mut(i) {
                 queue.go_live(p, &mut self.regions, &back)?;
+                self.rx_pool.adopt(i, queue);
             }
         }
         self.release_unneeded(p);
@@ -521,6 +531,7 @@ impl<P: Platform> FrontVif<P> {
                 && self.queues.iter().zip(&self.announced).any(is_short);
             let room = if self.asked.keeps_seen() { &[] } else { announcement.room() };
             OwnPages::begin(&mut self.queues, room);
+            self.rx_pool.begin(room);
             self.announcement = None;
         }
     }
@@ -534,9 +545,9 @@ impl<P: Platform> FrontVif<P> {
         let Some(ctrl) = self.ctrl.as_mut().filter(|_| self.live) else { return Ok(false) };
         let Some(announcement) = &mut self.announcement else {
             let Some(own) = self.own.as_mut().filter(|_| self.handed_out.is_empty()) else {
-                return Ok(false);
+                return self.rx_pool.turn(p, ctrl);
             };
-            return own.turn(p, ctrl, &mut self.queues);
+            return Ok(own.turn(p, ctrl, &mut self.queues)? || self.rx_pool.turn(p, ctrl)?);
         };
         let Some(answer) = ctrl.answer()? else { return Ok(false) };
         let (queues, handed_out_refs) = (&self.queues, &self.handed_out_refs);
@@ -577,6 +588,7 @@ impl<P: Platform> FrontVif<P> {
         (self.was_away, self.renews, self.waits_since_ns) = (false, false, None);
         self.announcement = None;
         self.announced.clear();
+        self.rx_pool.end(p, &mut self.regions);
         if let Some(ctrl) = self.ctrl.take() {
             ctrl.into_granted().into_iter().for_each(|granted| self.regions.put(p, granted));
         }

@@ -72,6 +72,7 @@ impl<P: Platform> FrontVif<P> {
         self.renews = self.asked.needs_ctrl() && self.ctrl.is_some() && back.ctrl_ring;
         if !self.renews {
             self.announcement = None; // no back answers
+            self.rx_pool.renew(&mut self.regions, p);
         }
         if !self.ctrl.as_ref().is_some_and(CtrlFront::is_pending) {
             self.ask_again(p);
@@ -111,6 +112,7 @@ impl<P: Platform> FrontVif<P> {
         if let Some(own) = &mut self.own {
             own.renew(&mut self.queues);
         }
+        self.rx_pool.renew(&mut self.regions, p);
         self.announcement = Some(PageAnnouncement::new(self.nr_queues()));
         self.ask_next(p);
     }

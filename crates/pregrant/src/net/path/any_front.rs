@@ -151,6 +151,11 @@ impl<P: Platform> AnyFrontPath<P> {
         with_path!(self, path => FrontPath::<P>::pages(path))
     }
 
+    /// [`FrontPath::pages_mut`].
+    pub fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
+        with_path!(self, path => FrontPath::<P>::pages_mut(path))
+    }
+
     /// [`FrontPath::into_memory`].
     pub fn into_memory(self) -> Vec<Granted<P>> {
         with_path!(self, path => FrontPath::<P>::into_memory(path))

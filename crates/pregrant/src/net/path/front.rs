@@ -17,7 +17,7 @@ use crate::net::front::tx_slots::{Place, TxSlots, fill, flags_of};
 use crate::net::path::PathName;
 use crate::net::path::copy::pages::OrdinaryPages;
 use crate::platform::Platform;
-use crate::port::{BURST_FRAMES, Frames, Source};
+use crate::port::{BURST_FRAMES, Frames, Piece, Source};
 use crate::shm::SharedBytes;
 use crate::wire::netif::TxRequest;
 use alloc::vec::Vec;
@@ -67,6 +67,16 @@ pub trait FrontPath<P: Platform> {
     }
     /// The shared memory.
     fn bytes(&self) -> &Region<P>;
+    /// RX: so many bytes of a slot's memory, from the `at`-th on.
+    #[inline(always)]
+    fn piece(&self, at: usize, len: usize) -> Option<Piece<'_>> {
+        self.bytes().piece(at, len)
+    }
+    /// RX: asks for these lines.
+    #[inline(always)]
+    fn prefetch(&self, at: usize, len: usize) {
+        self.bytes().prefetch_read(at, len);
+    }
     /// Where the bytes of `id` start in the memory. RX: of a page that is posted, `id` is the page.
     fn start(&self, id: u16) -> usize;
     /// The offset from the start at which a frame of `len` bytes is put, as the request says.
@@ -167,6 +177,10 @@ pub trait FrontPath<P: Platform> {
     /// Pages with a grant of their own each, if it has such.
     #[inline(always)]
     fn pages(&self) -> Option<&OrdinaryPages<P>> {
+        None
+    }
+    /// The same, for others to be added.
+    fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
         None
     }
     /// The same, to be used without the path.

@@ -235,6 +235,11 @@ impl<P: Platform> FrontChain<P> {
         self.paths.iter().find_map(AnyFrontPath::pages)
     }
 
+    /// The pages, for others to be added or taken away.
+    pub fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
+        self.paths.iter_mut().find_map(AnyFrontPath::pages_mut)
+    }
+
     /// The pages, to be put into another path.
     pub fn take_pages(&mut self) -> Option<OrdinaryPages<P>> {
         let at = self.paths.iter().position(|path| path.pages().is_some())?;

@@ -7,9 +7,15 @@ use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Region};
 use crate::net::path::{FrontPath, PathName};
 use crate::platform::Platform;
+use crate::port::Piece;
+use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
-use alloc::vec;
 use alloc::vec::Vec;
+
+#[cold]
+fn piece_of_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) -> Option<Piece<'_>> {
+    pages.added(at / PAGE_SIZE)?.bytes().piece(at % PAGE_SIZE, len)
+}
 
 impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
     const NAME: PathName = PathName::Copy;
@@ -40,7 +46,23 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
         usize::from(page) * PAGE_SIZE
     }
     #[inline(always)]
+    fn piece(&self, at: usize, len: usize) -> Option<Piece<'_>> {
+        self.granted.bytes().piece(at, len).or_else(|| piece_of_added(self, at, len))
+    }
+    #[inline(always)]
+    fn prefetch(&self, at: usize, len: usize) {
+        match self.added(at / PAGE_SIZE) {
+            Some(page) => page.bytes().prefetch_read(at % PAGE_SIZE, len),
+            None => self.granted.bytes().prefetch_read(at, len),
+        }
+    }
+    #[inline(always)]
     fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
+        if !self.more.is_empty()
+            && let Some(gref) = self.added(id.into()).and_then(|page| page.refs().first())
+        {
+            return Ok(gref.0);
+        }
         let Self { granted, of_ids, .. } = self;
         let page = of_ids.as_mut().map_or(id, |pages| pages.take(id));
         match granted.grant(p, usize::from(page)) {
@@ -64,10 +86,13 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
     fn pages(&self) -> Option<&OrdinaryPages<P>> {
         Some(self)
     }
+    fn pages_mut(&mut self) -> Option<&mut OrdinaryPages<P>> {
+        Some(self)
+    }
     fn into_pages(self) -> Result<OrdinaryPages<P>, Self> {
         Ok(self)
     }
     fn into_memory(self) -> Vec<Granted<P>> {
-        vec![self.granted]
+        self.into_all().collect()
     }
 }

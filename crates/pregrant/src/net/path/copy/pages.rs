@@ -1,11 +1,17 @@
 //! Ordinary pages of a queue, one per id: granted for each frame where the platform can grant its
 //! own pages, else a standing pool (with Linux's gntalloc an allocation *is* the grant).
+//!
+//! ```text
+//!   0 .. count     one region, for the life of the connection
+//!   0; 1 .. room   RX, in a pool: the others each by itself, to come and go ([`rx_pool`](crate::net::front::rx_pool))
+//! ```
 
 use super::pages_of_ids::PagesOfIds;
 use crate::error::PlatformError;
 use crate::net::front::regions::{Granted, Granting, Regions};
 use crate::platform::{Access, GrantPool, Platform};
 use crate::units::GrantRef;
+use alloc::boxed::Box;
 
 /// One page for each id, or for each that is in flight.
 pub struct OrdinaryPages<P: Platform> {
@@ -16,6 +22,8 @@ pub struct OrdinaryPages<P: Platform> {
     pub(super) of_ids: Option<PagesOfIds>,
     /// There are more than are in flight, so that each rests before it is written again.
     pub(super) rest: bool,
+    /// RX, in a pool: those that were added, and room for others.
+    pub(super) more: Box<[Option<Granted<P>>]>,
 }
 
 impl<P: Platform> OrdinaryPages<P> {
@@ -27,7 +35,8 @@ impl<P: Platform> OrdinaryPages<P> {
         n: u32,
         granting: Granting,
     ) -> Result<Self, PlatformError> {
-        Ok(Self { granted: regions.take(p, acc, n as usize, granting)?, count: n, of_ids: None, rest: false })
+        let granted = regions.take(p, acc, n as usize, granting)?;
+        Ok(Self { granted, count: n, of_ids: None, rest: false, more: Box::default() })
     }
 
     /// Whether there are more than are in flight, so that each rests before it is written again.
@@ -40,9 +49,72 @@ impl<P: Platform> OrdinaryPages<P> {
         Self { rest: true, ..self }
     }
 
-    /// The grants of the ids' pages, where they stand.
+    /// `n` pages that are granted each by itself, and room for `more` that are added later. One of
+    /// them stays for good.
+    pub fn pool(
+        p: &P,
+        regions: &mut Regions<P>,
+        acc: Access,
+        n: u32,
+        more: u32,
+    ) -> Result<Self, PlatformError> {
+        let granted = regions.take_exactly(p, acc, 1)?;
+        let room = (0..n.saturating_sub(1) + more).map(|_| None).collect();
+        let mut pages = Self { granted, count: n, of_ids: None, rest: false, more: room };
+        for place in 0..n.saturating_sub(1) as usize {
+            match regions.take_exactly(p, acc, 1) {
+                Ok(granted) => pages.more[place] = Some(granted),
+                Err(e) => {
+                    pages.into_all().for_each(|granted| regions.put(p, granted));
+                    return Err(e);
+                }
+            }
+        }
+        Ok(pages)
+    }
+
+    /// The numbers of pages that come and go: from here on, so many. Of others than a pool: none.
+    pub fn room(&self) -> (u16, u32) {
+        (self.granted.count() as u16, self.more.len() as u32)
+    }
+
+    /// Where a page that can be added is.
+    fn added_mut(&mut self, page: u16) -> Option<&mut Option<Granted<P>>> {
+        self.more.get_mut(usize::from(page).checked_sub(self.granted.count())?)
+    }
+
+    /// A page that was added.
+    pub(super) fn added(&self, page: usize) -> Option<&Granted<P>> {
+        self.more.get(page.checked_sub(self.granted.count())?)?.as_ref()
+    }
+
+    /// Adds a page by this number. It comes back where there is one, or no such number.
+    pub fn add(&mut self, page: u16, granted: Granted<P>) -> Result<(), Granted<P>> {
+        match self.added_mut(page) {
+            Some(place @ None) => {
+                *place = Some(granted);
+                Ok(())
+            }
+            _ => Err(granted),
+        }
+    }
+
+    /// Of those that came: number, and grant.
+    pub fn added_refs(&self) -> impl Iterator<Item = (u16, GrantRef)> {
+        let numbers = self.room().0..;
+        let refs = |granted: &Granted<P>| granted.refs().first().copied();
+        numbers.zip(&self.more).filter_map(move |(number, place)| Some((number, place.as_ref().and_then(refs)?)))
+    }
+
+    /// Takes a page away that was added. None: there is no such.
+    pub fn take_added(&mut self, page: u16) -> Option<Granted<P>> {
+        self.added_mut(page)?.take()
+    }
+
+    /// The grants of the ids' pages, where they stand; of a pool, of the one that stays.
     pub fn refs(&self) -> &[GrantRef] {
-        self.granted.refs().get(..self.count as usize).unwrap_or_default()
+        let refs = self.granted.refs();
+        refs.get(..refs.len().min(self.count as usize)).unwrap_or_default()
     }
 
     /// Which of this domain's frames the first page is.
@@ -53,5 +125,10 @@ impl<P: Platform> OrdinaryPages<P> {
     /// The pages, for [`Regions::put`].
     pub fn into_granted(self) -> Granted<P> {
         self.granted
+    }
+
+    /// The same, and those that were added.
+    pub fn into_all(self) -> impl Iterator<Item = Granted<P>> {
+        core::iter::once(self.granted).chain(self.more.into_iter().flatten())
     }
 }

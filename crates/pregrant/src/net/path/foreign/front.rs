@@ -25,7 +25,8 @@ impl<P: Platform> ForeignPages<P> {
     /// named.
     pub fn over(p: &P, pages: OrdinaryPages<P>, mark: u32) -> Result<Self, OrdinaryPages<P>> {
         let count = FrontPath::<P>::ids(&pages);
-        match pages.first_frame(p) {
+        // Pages that come and go have no numbers in a row.
+        match pages.first_frame(p).filter(|_| pages.room().1 == 0) {
             Some(first) if first.checked_add(count).is_some_and(|end| end <= RX_FOREIGN) => {
                 Ok(Self { pages, first, mark })
             }

@@ -1,0 +1,80 @@
+//! The calls of a vif's owner about RX pages that consumers have by reference: more of them, fewer,
+//! and those of a consumer that has references of its own.
+//!
+//! ```text
+//!   frames find no spare page --grow_rx--> more        memory is short --shrink_rx--> fewer
+//! ```
+//! What the back may do: see [`rx_pool`](super::rx_pool).
+
+use super::rx_pool::PoolStats;
+use super::unreturned::Unreturned;
+use super::vif::FrontVif;
+use crate::error::PlatformError;
+use crate::platform::Platform;
+use crate::port::Token;
+use alloc::vec::Vec;
+
+impl<P: Platform> FrontVif<P> {
+    /// Adds at most `n` RX pages to queue `i`, within
+    /// [`more_rx_pages`](super::FrontConfig::more_rx_pages). Returns how many.
+    ///
+    /// # Errors
+    /// The platform has no page to grant.
+    pub fn grow_rx(&mut self, p: &P, i: usize, n: usize) -> Result<usize, PlatformError> {
+        let Some(queue) = self.queues.get_mut(i).filter(|_| self.live) else { return Ok(0) };
+        let (grown, failed) = self.rx_pool.grow(p, &mut self.regions, (i, queue), n);
+        if self.announcement.is_none() {
+            self.ask_pool(p);
+        }
+        failed.filter(|_| grown == 0).map_or(Ok(grown), Err)
+    }
+
+    /// Takes at most `n` of them away that are spare, of all queues. Returns how many; their grants
+    /// end once the back has let go of them.
+    pub fn shrink_rx(&mut self, p: &P, n: usize) -> usize {
+        let mut shrunk = 0;
+        for (i, queue) in self.queues.iter_mut().enumerate() {
+            shrunk += self.rx_pool.shrink(p, (i, queue), n - shrunk);
+        }
+        self.rx_pool.release(p);
+        if self.announcement.is_none() {
+            self.ask_pool(p);
+        }
+        shrunk
+    }
+
+    /// Asks the back now; a fault is found by the next turn.
+    fn ask_pool(&mut self, p: &P) {
+        if !self.renews
+            && self.live
+            && let Some(ctrl) = &mut self.ctrl
+            && !self.rx_pool.is_asking()
+        {
+            let _ = self.rx_pool.turn(p, ctrl);
+        }
+    }
+
+    /// RX pages that were added, and those that were taken away and that the back may have.
+    pub fn rx_pool(&self) -> (usize, usize) {
+        (self.rx_pool.pages(), self.rx_pool.leaving())
+    }
+
+    /// How it grew, and shrank.
+    pub fn rx_pool_stats(&self) -> PoolStats {
+        self.rx_pool.stats()
+    }
+
+    /// Of frames of queues that are gone and that a consumer has by reference.
+    pub fn lent_of_gone(&self) -> Vec<Token> {
+        self.unreturned.iter().flat_map(Unreturned::tokens).collect()
+    }
+
+    /// All frames that are lent count as given back, where the consumer has references of its own
+    /// to the pages: for good.
+    pub fn forget_lent(&mut self, p: &P) {
+        let of_queues = self.queues.iter().flat_map(|queue| queue.rx().pages().tokens());
+        let all: Vec<_> = of_queues.chain(self.lent_of_gone()).collect();
+        let known = self.release(p, all);
+        debug_assert!(known.is_ok(), "each is lent");
+    }
+}

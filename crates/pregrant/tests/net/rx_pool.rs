@@ -1,0 +1,291 @@
+//! RX pages that are added to a live queue and taken away, for frames that a consumer has by
+//! references of its own (docs/protocol 2.11).
+#![cfg(not(miri))]
+
+use crate::gref_mapping::{Pair, announcing, entries};
+use crate::rig;
+
+use pregrant::net::back::{Polled, VifConfig};
+use pregrant::net::front::rx_pool::PoolStats;
+use pregrant::net::front::{FrontConfig, FrontQueue};
+use pregrant::platform::{Access, PeerMem};
+use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
+use rig::TestPort;
+
+/// A frame's bytes by its number.
+fn bytes(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 256 + number * 13) as u8).collect()
+}
+
+/// Takes frames as a kernel does: the head is its own, the rest where it is.
+#[derive(Default)]
+struct Skbs {
+    /// The bytes that were copied, and the token of those that were not.
+    frames: Vec<(Vec<u8>, Option<Token>)>,
+    /// It has no memory for the next one.
+    fails: bool,
+}
+
+impl Sink for Skbs {
+    fn takes(&self) -> usize {
+        64
+    }
+    fn take<'a>(&mut self, len: usize, _: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        let mut frame = Vec::new();
+        pieces.for_each(|piece| frame.extend(copy(&piece)));
+        assert_eq!(frame.len(), len);
+        self.frames.push((frame, None));
+        true
+    }
+}
+
+impl LentSink for Skbs {
+    fn wants(&self, len: usize, pages: usize) -> bool {
+        len > 2048 && pages <= 17
+    }
+    fn take_lent<'a>(
+        &mut self,
+        len: usize,
+        _: Offload,
+        head: Piece<'a>,
+        rest: impl Iterator<Item = Piece<'a>>,
+    ) -> bool {
+        let behind: usize = rest.map(|piece| piece.len()).sum();
+        assert_eq!(head.len() + behind, len);
+        if self.fails {
+            return false;
+        }
+        self.frames.push((copy(&head), None));
+        true
+    }
+    fn lent(&mut self, token: Token) {
+        self.frames.last_mut().expect("a frame").1 = Some(token);
+    }
+}
+
+fn copy(piece: &Piece<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; piece.len()];
+    assert_eq!(piece.copy_out(&mut bytes), bytes.len());
+    bytes
+}
+
+/// A vif whose guest reads frames where they are.
+struct Game {
+    pair: Pair,
+    port: TestPort,
+    given: usize,
+    taken: usize,
+    /// By number.
+    held: Vec<(usize, Token, Vec<u8>)>,
+}
+
+const LEN: usize = 9000;
+
+impl Game {
+    fn new(front: FrontConfig, back: VifConfig) -> Self {
+        let pair = Pair::connected(front, back, usize::MAX);
+        let mut game = Self { pair, port: TestPort::default(), given: 0, taken: 0, held: Vec::new() };
+        game.turns();
+        game
+    }
+
+    /// Both ends go on until there is nothing to ask.
+    fn turns(&mut self) {
+        let Pair { front, back, g, h, .. } = &mut self.pair;
+        loop {
+            let asked = front.turn(g).expect("an honest back");
+            let answered = back.poll_ctrl(h).expect("an honest front") == Polled::More;
+            if !asked && !answered {
+                return;
+            }
+        }
+    }
+
+    /// So many frames for the guest; how many of them it has by reference.
+    fn frames(&mut self, n: usize) -> usize {
+        let before = self.held.len();
+        for _ in 0..n {
+            self.port.gives.push_back((bytes(self.given, LEN), Offload::default()));
+            self.given += 1;
+            self.pair.back.poll_rx(&self.pair.h, 0, &mut self.port).expect("good slots");
+            self.take(&mut Skbs::default());
+        }
+        assert_eq!(self.taken, self.given);
+        self.held.len() - before
+    }
+
+    fn take(&mut self, to: &mut Skbs) {
+        let queues = self.pair.front.hand_out_queues();
+        let (tx, mut rx) = queues.into_iter().next().expect("a queue").into_halves();
+        rx.take_lent(&self.pair.g, to, 1).expect("good answers");
+        rx.post_taken(&self.pair.g);
+        self.pair.front.take_back(vec![FrontQueue::of_halves(tx, rx).ok().expect("its halves")]);
+        for (copied, token) in to.frames.drain(..) {
+            let whole = bytes(self.taken, LEN);
+            assert!(whole.starts_with(&copied), "frame {}", self.taken);
+            match token {
+                Some(token) => self.held.push((self.taken, token, whole[copied.len()..].to_vec())),
+                None => assert_eq!(copied.len(), LEN),
+            }
+            self.taken += 1;
+        }
+    }
+
+    /// What is held is as it came.
+    fn check(&self) {
+        for (number, token, rest) in &self.held {
+            let pieces = (0..).map_while(|k| self.pair.front.piece(*token, k));
+            assert!(pieces.flat_map(|piece| copy(&piece)).eq(rest.iter().copied()), "frame {number}");
+        }
+    }
+
+    fn release(&mut self, at: usize) {
+        let (_, token, _) = self.held.remove(at);
+        assert_eq!(self.pair.front.release(&self.pair.g, [token]), Ok(()));
+    }
+
+    fn release_all(&mut self) {
+        while !self.held.is_empty() {
+            self.release(0);
+        }
+    }
+
+    fn grow(&mut self, n: usize) -> usize {
+        let grown = self.pair.front.grow_rx(&self.pair.g, 0, n).expect("pages");
+        self.turns();
+        grown
+    }
+
+    fn shrink(&mut self, n: usize) -> usize {
+        let shrunk = self.pair.front.shrink_rx(&self.pair.g, n);
+        self.turns();
+        shrunk
+    }
+
+    fn short(&self) -> u64 {
+        self.pair.front.queue(0).expect("a queue").rx().pages().short()
+    }
+
+    fn grants(&self) -> usize {
+        self.pair.xen.counts().grants
+    }
+}
+
+fn growing(more_rx_pages: u32) -> FrontConfig {
+    FrontConfig { more_rx_pages, ..announcing() }
+}
+
+#[test]
+fn the_pool_grows_with_what_is_read_in_place_and_shrinks() {
+    let mut game = Game::new(growing(128), entries(768));
+    let (mapped, grants) = (game.pair.mapped(), game.grants());
+    assert_eq!((game.frames(4), game.short()), (0, 4), "no page is spare: all is copied");
+    assert_eq!(game.grow(64), 64);
+    assert_eq!((game.pair.mapped(), game.grants()), (mapped + 64, grants + 64), "granted, and added");
+    assert_eq!(game.frames(30), 21, "three pages each");
+    game.check();
+    assert_eq!(game.grow(1000), 64, "as many as there is room for");
+    assert_eq!(game.frames(30), 21);
+    game.check();
+    assert_eq!((game.grow(1), game.shrink(1000)), (0, 2), "slots have the others, or the guest");
+    game.release_all();
+    assert_eq!(game.shrink(1000), 126, "slots have as many as they need");
+    let stats = PoolStats { grown: 128, adds: 255 + 128, shrunk: 128, dels: 128 };
+    assert_eq!(game.pair.front.rx_pool_stats(), stats);
+    assert_eq!((game.pair.mapped(), game.grants()), (mapped, grants));
+    assert_eq!(game.pair.front.rx_pool(), (255, 0));
+    assert_eq!(game.frames(40), 0);
+    assert_eq!(game.grow(1000), 128, "the same numbers again");
+    assert!(game.frames(40) > 0);
+    game.check();
+    game.release_all();
+    game.pair.close();
+}
+
+/// Frames come and go back in any order, the pool grows and shrinks, and what is held is never
+/// written over.
+#[test]
+fn held_frames_stay_as_they_came() {
+    for back in [entries(768), entries(600), VifConfig::default()] {
+        let mut game = Game::new(growing(200), back);
+        let grants = game.grants();
+        let (mut seed, mut lent) = (7u64, 0);
+        for turn in 0..600 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = (seed >> 33) as usize;
+            match at % 8 {
+                0 => _ = game.grow(at / 8 % 40),
+                1 => _ = game.shrink(at / 8 % 40),
+                2 | 3 if !game.held.is_empty() => game.release(at / 8 % game.held.len()),
+                _ => lent += game.frames(at / 8 % 4),
+            }
+            if turn % 16 == 0 {
+                game.check();
+            }
+        }
+        assert!(lent > 100, "{lent}");
+        game.check();
+        game.release_all();
+        game.shrink(usize::MAX);
+        // The page that stays may be the one that no slot has.
+        let (there, leaving) = game.pair.front.rx_pool();
+        assert_eq!((game.grants() - there, leaving), (grants - 255, 0));
+        assert!(there <= 256, "{there}");
+        game.pair.close();
+    }
+}
+
+/// A sink without memory has the frame counted, and its pages stay with their slots.
+#[test]
+fn a_frame_that_is_lost_leaves_its_pages() {
+    let mut game = Game::new(growing(64), entries(768));
+    assert_eq!(game.grow(64), 64);
+    for _ in 0..200 {
+        game.port.gives.push_back((bytes(0, LEN), Offload::default()));
+        game.pair.back.poll_rx(&game.pair.h, 0, &mut game.port).expect("good slots");
+        game.take(&mut Skbs { fails: true, ..Skbs::default() });
+    }
+    assert_eq!((game.pair.front.lent(), game.short()), (0, 0));
+    assert_eq!(game.shrink(1000), 64);
+    game.pair.close();
+}
+
+/// The connection ends with frames in the consumer's hands: their pages are not used again until it
+/// has given them back, or has references of its own.
+#[test]
+fn pages_of_frames_that_are_held_outlive_the_queue() {
+    for forgets in [false, true] {
+        let mut game = Game::new(growing(64), entries(768));
+        assert_eq!((game.grow(64), game.frames(10)), (64, 10));
+        let Pair { front, fb, back, bb, h, g, .. } = &mut game.pair;
+        front.close(fb, None).expect("a map");
+        back.close(h, bb, None).expect("a map");
+        front.step(g, fb).expect("a map");
+        assert_eq!((front.lent(), front.lent_of_gone().len(), front.is_closed()), (10, 10, false));
+        game.check();
+        match forgets {
+            true => game.pair.front.forget_lent(&game.pair.g),
+            false => game.release_all(),
+        }
+        let Pair { front, fb, g, xen, .. } = &mut game.pair;
+        for _ in 0..3 {
+            front.step(g, fb).expect("a map");
+        }
+        assert_eq!((front.is_closed(), xen.counts().grants), (true, 0));
+    }
+}
+
+/// A back that keeps a page that it says it let go of: its grant stands until it does.
+#[test]
+fn a_page_that_the_back_keeps_is_not_given_back() {
+    let mut game = Game::new(growing(8), VifConfig::default());
+    assert_eq!(game.grow(8), 8, "a back without a table");
+    let grants = game.grants();
+    let (_, gref) = game.pair.front.queue(0).unwrap().rx().added_refs().last().expect("a page");
+    let kept = game.pair.h.map(rig::GUEST, &[gref], Access::ReadWrite).expect("it is granted");
+    assert_eq!(game.shrink(8), 8);
+    assert_eq!((game.grants(), game.pair.front.rx_pool()), (grants - 7, (255, 1)));
+    game.pair.h.unmap(&mut vec![kept]);
+    assert_eq!((game.shrink(8), game.grants()), (0, grants - 8));
+    game.pair.close();
+}
