@@ -100,7 +100,7 @@ void pregrant_resume(struct pregrant_device *dev)
 }
 
 /* Under `control`: the front gives its queues away. */
-static void lend(struct pregrant_device *dev)
+void pregrant_lend(struct pregrant_device *dev)
 {
 	unsigned int n, k;
 	u32 slots[2];
@@ -125,7 +125,6 @@ static void lend(struct pregrant_device *dev)
 	memcpy(dev->slots, slots, sizeof(slots));
 	pregrant_front_path(dev->front, &dev->settings, dev->used_path);
 	WRITE_ONCE(dev->lent, n);
-	WRITE_ONCE(dev->connects, dev->connects + 1);
 	mutex_unlock(&dev->lending);
 }
 
@@ -140,7 +139,7 @@ static void close_for_good(struct pregrant_device *dev)
 }
 
 /* Under `control`: it has them back. */
-static void take_back(struct pregrant_device *dev)
+void pregrant_take_back(struct pregrant_device *dev)
 {
 	unsigned int k;
 
@@ -166,7 +165,7 @@ static void handle_fault(struct pregrant_device *dev)
 static void follow(struct pregrant_device *dev)
 {
 	if (pregrant_front_step(dev->front)) {
-		take_back(dev);
+		pregrant_take_back(dev);
 		/* It is this connection's, not the next one's. */
 		handle_fault(dev);
 		pregrant_front_step(dev->front);
@@ -211,7 +210,9 @@ static void step(struct pregrant_device *dev)
 	connected = !dev->lent && pregrant_front_is_live(dev->front);
 	if (!connected)
 		return;
-	lend(dev);
+	pregrant_lend(dev);
+	WRITE_ONCE(dev->connects, dev->connects + 1);
+	WRITE_ONCE(dev->is_full, false);
 	mutex_unlock(&dev->control);
 	tell_stack(dev);
 	mutex_lock(&dev->control);
@@ -248,7 +249,7 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 	netif_carrier_off(dev->netdev);
 	if (dev->front) {
 		/* No frame finds a fault afterwards, which the end would forget. */
-		take_back(dev);
+		pregrant_take_back(dev);
 		handle_fault(dev);
 	}
 	if (dev->closed)
@@ -293,6 +294,7 @@ static void put_off(struct pregrant_device *dev)
 static void control(struct pregrant_device *dev)
 {
 	unsigned int queues = xchg(&dev->restart_queues, 0), k;
+	bool shrinks;
 	u64 at;
 
 	if (dev->short_of_memory)
@@ -306,10 +308,13 @@ static void control(struct pregrant_device *dev)
 	}
 	if (queues)
 		restart_with(dev, queues);
-	if (xchg(&dev->shrinks, false) && dev->front)
+	shrinks = xchg(&dev->shrinks, false);
+	if (shrinks && dev->front)
 		pregrant_front_release_idle(dev->front);
 	if (dev->front)
 		step(dev);
+	pregrant_pool_control(dev, shrinks);
+	pregrant_pool_show(dev);
 	/* It may have taken our pages meanwhile. */
 	if (dev->lent) {
 		WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
@@ -399,7 +404,7 @@ void pregrant_end(struct pregrant_device *dev)
 
 	if (!dev->front)
 		return;
-	take_back(dev);
+	pregrant_take_back(dev);
 	/* There is no directory, or it is the next front's. */
 	if (READ_ONCE(dev->afresh) || pregrant_is_gone(dev)) {
 		wait_for_release(dev);

@@ -46,6 +46,10 @@ static unsigned int lend_from;
 module_param(lend_from, uint, 0444);
 MODULE_PARM_DESC(lend_from, "bytes of a frame whose pages are granted for it, not copied; 65536: none; 0: 4096, none where the back maps pages");
 
+static unsigned int rx_in_place;
+module_param(rx_in_place, uint, 0444);
+MODULE_PARM_DESC(rx_in_place, "bytes, above 2048, from which a received frame goes up in the pages in which it came, which a back that maps them can still change; 0: none");
+
 /* A driver domain begins again in this time, also where an administrator has to see to it. */
 static unsigned int keep_orphans = 300;
 module_param(keep_orphans, uint, 0644);
@@ -77,6 +81,8 @@ static struct pregrant_settings settings(void)
 		.path = path, .path_len = strlen(path), .queues = queues, .ring_order = ilog2(pages),
 		.data_len = data_len, .buffers = n, .cache = pk_private_cache(),
 		.multicast = multicast, .send_on = send_on,
+		/* Shorter ones have their bytes in the skb. */
+		.rx_in_place = rx_in_place ? max(rx_in_place, 2049u) : 0,
 	};
 }
 

@@ -134,7 +134,7 @@ struct pregrant_queue {
 	u64 xdp[PREGRANT_VERDICTS];
 
 	u64 tx_packets, tx_bytes, tx_dropped, tx_in_pieces;
-	u64 rx_packets, rx_bytes, rx_dropped;
+	u64 rx_packets, rx_bytes, rx_dropped, rx_in_place;
 	u64 rx_counters[PREGRANT_COUNTERS]; /* as of the last poll */
 };
 
@@ -162,6 +162,10 @@ struct pregrant_device {
 	struct xenbus_watch backend_watch;
 	struct list_head orphan;
 	struct delayed_work expiry; /* an orphan's */
+
+	u64 pool[PREGRANT_POOL_FIGURES]; /* RX pages that come and go; from any context */
+	unsigned long grows_at; /* jiffies; not earlier */
+	bool is_short, is_full; /* skbs have too many of them; no more are to be had */
 
 	struct shrinker *shrinker;
 	unsigned long shrinks_at; /* jiffies; not earlier */
@@ -198,6 +202,8 @@ void pregrant_fail(struct pregrant_device *dev);
 void pregrant_begin_afresh(struct pregrant_device *dev);
 void pregrant_pause(struct pregrant_device *dev);
 void pregrant_pause_and_drop(struct pregrant_device *dev);
+void pregrant_take_back(struct pregrant_device *dev);
+void pregrant_lend(struct pregrant_device *dev);
 void pregrant_resume(struct pregrant_device *dev);
 struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev);
 int pregrant_begin(struct pregrant_device *dev);
@@ -239,6 +245,11 @@ bool pregrant_is_another(struct xenbus_device *xbdev);
 void pregrant_backend_seen(struct pregrant_device *dev);
 void pregrant_backend_watch(struct pregrant_device *dev);
 void pregrant_backend_unwatch(struct pregrant_device *dev);
+
+/* pool.c */
+void pregrant_pool_look(struct pregrant_queue *queue);
+void pregrant_pool_control(struct pregrant_device *dev, bool shrinks);
+void pregrant_pool_show(struct pregrant_device *dev);
 
 /* shrinker.c */
 void pregrant_shrinker_begin(struct pregrant_device *dev);

@@ -13,6 +13,7 @@ static const char *const counters[PREGRANT_COUNTERS] = {
 static const char *const of_all[] = {
 	"connects", "grants", "grants_ended", "grants_deferred", "atomic_allocations", "memory_waits",
 	"spurious_events", "kept_pages", "tx_in_pieces",
+	"rx_in_place", "rx_pool", "rx_pool_grown", "rx_pool_shrunk", "rx_pool_adds", "rx_pool_dels",
 };
 /* All queues', in the order of `enum pregrant_verdict`. */
 static const char *const verdicts[PREGRANT_VERDICTS] = {
@@ -75,6 +76,11 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	for (k = 0, *to = 0; k < dev->max_queues; k++)
 		*to += READ_ONCE(dev->queues[k].tx_in_pieces);
 	to++;
+	for (k = 0, *to = 0; k < dev->max_queues; k++)
+		*to += READ_ONCE(dev->queues[k].rx_in_place);
+	to++;
+	for (k = 0; k < PREGRANT_POOL_FIGURES; k++)
+		*to++ = READ_ONCE(dev->pool[k]);
 	for (i = 0; i < PREGRANT_VERDICTS; i++, to++)
 		for (k = 0, *to = 0; k < dev->max_queues; k++)
 			*to += READ_ONCE(dev->queues[k].xdp[i]);

@@ -3,6 +3,7 @@
 #include <linux/etherdevice.h>
 #include <linux/if_ether.h>
 #include <linux/log2.h>
+#include <linux/mm.h>
 #include <linux/version.h>
 
 #include "driver.h"
@@ -78,16 +79,15 @@ void pregrant_skb_received(struct pregrant_received *received, struct sk_buff *s
 }
 
 /* In a function of its own: what a program drops is not to save its registers. */
-static noinline struct sk_buff *skb_new(struct pregrant_received *received, size_t len, u32 csum, u32 gso_type,
-					u32 gso_size, void **linear)
+static noinline struct sk_buff *skb_sized(struct pregrant_received *received, size_t len, size_t linear, u32 csum,
+					  u32 gso_type, u32 gso_size)
 {
 	struct sk_buff *skb = NULL;
-	bool whole = len <= LINEAR_MAX;
 
 	if (unlikely(received->program))
 		pregrant_xdp_run(received);
 	if (len >= ETH_HLEN)
-		skb = pregrant_skb_alloc(received->napi, whole ? len : HEAD);
+		skb = pregrant_skb_alloc(received->napi, linear);
 	if (!skb) {
 		received->dropped++;
 		return NULL;
@@ -106,18 +106,60 @@ static noinline struct sk_buff *skb_new(struct pregrant_received *received, size
 	}
 	pregrant_skb_received(received, skb, csum, !received->program);
 	pregrant_cb(skb)->len = len;
-	*linear = whole ? __skb_put(skb, len) : NULL;
 	return skb;
 }
 
 struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear)
 {
 	struct pregrant_received *received = to;
+	bool whole = len <= LINEAR_MAX;
+	struct sk_buff *skb;
 
 	/* No skb, which is not asked for again. */
 	if (unlikely(received->program) && !gso_type && len >= ETH_HLEN && len <= PREGRANT_XDP_FRAME_MAX)
 		return pregrant_xdp_place(received, len, csum, linear);
-	return skb_new(received, len, csum, gso_type, gso_size, linear);
+	skb = skb_sized(received, len, whole ? len : HEAD, csum, gso_type, gso_size);
+	*linear = skb && whole ? __skb_put(skb, len) : NULL;
+	return skb;
+}
+
+/*
+ * A frame whose first bytes are copied to `linear`, and whose others are added in the pages in
+ * which they came.
+ */
+struct sk_buff *pk_skb_new_lent(void *to, size_t len, size_t head, u32 csum, u32 gso_type, u32 gso_size, void **linear)
+{
+	struct pregrant_received *received = to;
+	struct sk_buff *skb = skb_sized(received, len, head, csum, gso_type, gso_size);
+
+	*linear = skb ? __skb_put(skb, head) : NULL;
+	return skb;
+}
+
+static struct page *page_of(void *at)
+{
+	return is_vmalloc_addr(at) ? vmalloc_to_page(at) : virt_to_page(at);
+}
+
+/* An skb without room for it is short, and dropped when it is delivered. */
+void pk_skb_lend(struct sk_buff *skb, void *at, size_t len)
+{
+	unsigned int n = skb_shinfo(skb)->nr_frags;
+	struct page *page = page_of(at);
+
+	if (n == MAX_SKB_FRAGS)
+		return;
+	get_page(page);
+	skb_add_rx_frag(skb, n, page, offset_in_page(at), len, PAGE_SIZE);
+}
+
+/* No skb has the page any more, and what was read of it is read. */
+bool pk_page_is_back(void *at)
+{
+	bool is_back = page_ref_count(page_of(at)) == 1;
+
+	smp_mb();
+	return is_back;
 }
 
 /* Of pages in one piece where they are to be had: fewer to take and to give back. */

@@ -89,13 +89,16 @@ int pk_error_remove(struct pregrant_device *dev);
 void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len);
 struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear);
 void pk_skb_append(struct sk_buff *skb, const void *from, size_t len);
+struct sk_buff *pk_skb_new_lent(void *to, size_t len, size_t head, u32 csum, u32 gso_type, u32 gso_size, void **linear);
+void pk_skb_lend(struct sk_buff *skb, void *at, size_t len);
+bool pk_page_is_back(void *at);
 void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from);
 
 /* Control: one caller at a time, who may sleep. */
 struct pregrant_settings {
 	const char *path;
 	size_t path_len;
-	u32 queues, ring_order, data_len, buffers, cache;
+	u32 queues, ring_order, data_len, buffers, cache, rx_in_place;
 	bool multicast, send_on;
 };
 /* `buffers`: as many as twice the `cache` holds, bytes. */
@@ -126,6 +129,15 @@ void pregrant_front_abandon(struct pregrant_front *front);
 bool pregrant_front_is_closed(const struct pregrant_front *front);
 u64 pregrant_front_kept_pages(const struct pregrant_front *front);
 void pregrant_front_release_idle(struct pregrant_front *front);
+/*
+ * With its queues at home: RX pages for queues that were short of them, or none but what slots
+ * need. How many came, or went.
+ */
+u32 pregrant_front_grow(struct pregrant_front *front);
+u32 pregrant_front_shrink(struct pregrant_front *front);
+/* Pages; how many came and went; of these, how many the back mapped, and let go of. */
+#define PREGRANT_POOL_FIGURES 5
+void pregrant_front_pool(const struct pregrant_front *front, u64 to[PREGRANT_POOL_FIGURES]);
 void pregrant_front_free(struct pregrant_front *front);
 /* Offloads that a back takes unfinished. */
 #define PREGRANT_TAKES_IPV6_CSUM 1
@@ -171,7 +183,9 @@ u32 pregrant_tx_pieces_out(const struct pregrant_tx *tx);
 u32 pregrant_tx_answered_pieces(struct pregrant_tx *tx, u16 *ids, u32 room);
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
 /* A receiver's half: its NAPI's alone. */
-int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most, bool send_on);
+int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most, bool decides, bool send_on);
+/* Frames that went up in their pages since the last call; whether others found none. */
+u32 pregrant_rx_in_place(struct pregrant_rx *rx, bool *is_short);
 void pregrant_rx_post(struct pregrant_rx *rx);
 /*
  * Received buffers that are sent on, where the back takes such: between `receive` and `post`, and

@@ -311,7 +311,7 @@ static int poll(struct napi_struct *napi, int budget)
 	rcu_read_lock();
 	received.program = rcu_dereference(queue->dev->program);
 	if (tx >= 0)
-		frames = pregrant_rx_receive(queue->rx, &received, budget, received.program && queue->sends_on);
+		frames = pregrant_rx_receive(queue->rx, &received, budget, received.program, received.program && queue->sends_on);
 	if (unlikely(received.program))
 		pregrant_xdp_run_last(&received);
 	if (unlikely(queue->sends_on) && frames >= 0 && pregrant_xdp_send_on(&received) < 0)
@@ -323,6 +323,8 @@ static int poll(struct napi_struct *napi, int budget)
 		pregrant_xdp_flush(&received);
 	rcu_read_unlock();
 	show_rx_counters(queue);
+	if (unlikely(queue->dev->settings.rx_in_place))
+		pregrant_pool_look(queue);
 	if (tx >= 0 && frames >= 0 && frames < budget)
 		work = pregrant_rx_arm(queue->rx);
 	if (tx < 0 || frames < 0 || work < 0) {

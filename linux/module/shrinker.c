@@ -7,7 +7,7 @@
  *   count: pages that are granted and not in use     scan: control gives them up
  *
  * Not in the scan itself: it may run within an allocation of the front's. What a connection uses
- * stays until it ends. With each turn control takes a reserve: so a turn a second, no more.
+ * stays until it ends, but for RX pages that come and go (pool.c). With each turn control takes a reserve: so a turn a second, no more.
  */
 #include <linux/gfp.h>
 #include <linux/shrinker.h>
@@ -18,7 +18,8 @@
 
 static unsigned long count(struct pregrant_device *dev)
 {
-	return READ_ONCE(dev->kept_pages) ?: SHRINK_EMPTY;
+	/* Of the pool's some may be spare. */
+	return READ_ONCE(dev->kept_pages) + READ_ONCE(dev->pool[0]) ?: SHRINK_EMPTY;
 }
 
 static unsigned long scan(struct pregrant_device *dev)

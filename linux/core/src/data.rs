@@ -7,10 +7,12 @@
 //! What the back may do: see the crate; a fault of its is [`FAULT`](crate::front::FAULT).
 
 use crate::front::or_fault;
+use crate::in_place::InPlace;
 use crate::platform::Kernel;
 use crate::shim;
 use alloc::boxed::Box;
 use core::ffi::c_void;
+use pregrant::PeerFault;
 use pregrant::net::front::{GrantedPiece, RxHalf, TxHalf};
 use pregrant::net::headers::MacAddr;
 use pregrant::net::stats::DirStats;
@@ -27,6 +29,8 @@ pub struct Tx {
 pub struct Rx {
     p: Kernel,
     half: Box<RxHalf<Kernel>>,
+    /// Long frames go up in the pages in which they came.
+    in_place: Option<InPlace>,
 }
 
 impl Tx {
@@ -39,8 +43,9 @@ impl Tx {
 }
 
 impl Rx {
-    pub fn new(device: shim::Device, half: Box<RxHalf<Kernel>>) -> Self {
-        Self { p: Kernel { device }, half }
+    pub fn new(device: shim::Device, half: Box<RxHalf<Kernel>>, in_place: usize) -> Self {
+        let in_place = (in_place > 0).then(|| InPlace::new(in_place, &half));
+        Self { p: Kernel { device }, half, in_place }
     }
     pub fn into_half(self) -> Box<RxHalf<Kernel>> {
         self.half
@@ -216,6 +221,13 @@ fn counters(s: DirStats) -> [u64; 8] {
     [s.frames, s.bytes, s.staging, s.granted, s.persistent, s.errors, s.dropped, s.notifications]
 }
 
+/// An offload as C has it: checksum, kind and size of segments.
+#[inline(always)]
+pub fn words(offload: Offload) -> (u32, u32, u32) {
+    let csum = u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1;
+    (csum, u32::from(offload.gso_type), u32::from(offload.gso_size))
+}
+
 /// A `struct pregrant_received`, which skbs are added to.
 pub struct Skbs {
     pub to: *mut c_void,
@@ -242,8 +254,7 @@ impl Sink for Skbs {
     #[inline(always)]
     fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
         self.most -= 1;
-        let csum = u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1;
-        let (kind, size) = (u32::from(offload.gso_type), u32::from(offload.gso_size));
+        let (csum, kind, size) = words(offload);
         let mut linear = core::ptr::null_mut();
         // SAFETY: `to` is what C's caller gave.
         let skb = unsafe { shim::pk_skb_new(self.to, len, csum, kind, size, &mut linear) };
@@ -281,16 +292,41 @@ impl Sink for Skbs {
 }
 
 /// Gives each frame that is there an skb in `to`, at most `most`. How many; below 0: a fault. Their
-/// slots are to be [posted](pregrant_rx_post). `send_on`: `pk_in_buffer` is called.
+/// slots are to be [posted](pregrant_rx_post). `decides`: a program does, on bytes of its own; with
+/// `send_on` `pk_in_buffer` is called.
 ///
 /// # Safety
 /// `to` is a `struct pregrant_received`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pregrant_rx_receive(rx: &mut Rx, to: *mut c_void, most: u32, send_on: bool) -> i32 {
-    or_fault(
-        rx.p.device,
-        rx.half.take(&rx.p, &mut Skbs::new(to, most as usize, send_on), 1).map(|n| n as i32),
-    )
+pub unsafe extern "C" fn pregrant_rx_receive(
+    rx: &mut Rx,
+    to: *mut c_void,
+    most: u32,
+    decides: bool,
+    send_on: bool,
+) -> i32 {
+    let skbs = Skbs::new(to, most as usize, send_on);
+    or_fault(rx.p.device, rx.receive(skbs, decides).map(|n| n as i32))
+}
+
+impl Rx {
+    #[inline(always)]
+    fn receive(&mut self, mut skbs: Skbs, decides: bool) -> Result<usize, PeerFault> {
+        match &mut self.in_place {
+            None => self.half.take(&self.p, &mut skbs, 1),
+            Some(in_place) => in_place.receive(&self.p, &mut self.half, skbs, decides),
+        }
+    }
+}
+
+/// Frames that went up in their pages since the last call. `short`: others were copied for want of
+/// pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_rx_in_place(rx: &mut Rx, short: &mut bool) -> u32 {
+    let Rx { half, in_place, .. } = rx;
+    let (frames, is_short) = in_place.as_mut().map_or((0, false), |in_place| in_place.news(half));
+    *short = is_short;
+    frames
 }
 
 /// Posts free slots.

@@ -11,6 +11,7 @@
 
 use crate::bus::{BusError, KernelBus};
 use crate::data::{Rx, Tx};
+use crate::in_place::has_done;
 use crate::log;
 use crate::platform::Kernel;
 use crate::shim::{self, More};
@@ -41,6 +42,10 @@ pub struct Front {
     shared: used_path::Shared,
     /// The halves of its queues, which C uses.
     handed_out: Vec<(*mut Tx, *mut Rx)>,
+    /// See [`Rx`].
+    in_place: usize,
+    /// By queue: frames that there were no pages for, when some were added last.
+    short: Vec<u64>,
     /// Where a step failed: when the next is tried; 0: none did.
     tries_at_ns: u64,
     pause_ns: u64,
@@ -68,12 +73,17 @@ pub struct Settings {
     pub data_len: u32,
     pub buffers: u32,
     pub cache: u32,
+    pub rx_in_place: u32,
     pub multicast: bool,
     pub send_on: bool,
 }
 
 /// `buffers`: as many as twice the `cache` holds, as C has it.
 pub const AUTO: u32 = u32::MAX;
+/// RX pages of a queue that come as skbs have others: as many as two rings of one page have slots.
+const MORE_RX_PAGES: u32 = 512;
+/// Of them at once: what a step's reserve has room for.
+const GROWS_BY: usize = 64;
 /// Of a page with a frame in it half is used, as a rule.
 const USED: u32 = PAGE_SIZE as u32 / 2;
 
@@ -116,6 +126,7 @@ pub fn config(settings: &Settings) -> Result<FrontConfig, &'static str> {
         ring_order: settings.ring_order,
         multicast_control: settings.multicast,
         pages: settings.pool(USED, most_pages).min(most_pages),
+        more_rx_pages: if settings.rx_in_place > 0 { MORE_RX_PAGES } else { 0 },
         ..FrontConfig::default()
     };
     let staging = buffers(settings.data_len)?;
@@ -154,7 +165,9 @@ pub extern "C" fn pregrant_front_more(settings: &Settings) -> More {
 /// The same of a configuration.
 pub fn more_of(config: &FrontConfig) -> More {
     let most = LONG_LIST_MAX as u32;
-    More { buffers: config.staging.buffers.min(most), pages: config.pages.min(most) }
+    // Each of a pool has its own account.
+    let pool = if config.more_rx_pages > 0 { config.more_rx_pages + (256 << config.ring_order) } else { 0 };
+    More { buffers: config.staging.buffers.min(most), pages: config.pages.min(most).max(pool) }
 }
 
 /// A front for `device`, a `struct pregrant_device`, whose back is in domain `back`. Null: the
@@ -175,6 +188,8 @@ pub unsafe extern "C" fn pregrant_front_new(
         vif: FrontVif::new(DomId(back), config, true),
         shared: used_path::Shared::default(),
         handed_out: Vec::new(),
+        in_place: settings.rx_in_place as usize,
+        short: Vec::new(),
         tries_at_ns: 0,
         pause_ns: PAUSE_NS,
         reported: false,
@@ -193,6 +208,7 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
         return false;
     }
     front.tries_at_ns = 0;
+    front.take_pages_back();
     if let Err(e) = front.begin_step() {
         front.failed(e.code(), &e);
         return false;
@@ -223,6 +239,16 @@ fn code_of(e: &FrontError<BusError>) -> i32 {
 }
 
 impl Front {
+    /// Pages of queues that are gone, where the stack has done with them. One that closes for good
+    /// needs none again: an skb's reference keeps a page that it has.
+    fn take_pages_back(&mut self) {
+        match self.vif.lent() {
+            0 => {}
+            _ if self.closes && !self.vif.is_live() => self.vif.forget_lent(&self.p),
+            _ => self.vif.release_gone(&self.p, has_done),
+        }
+    }
+
     /// States that are to be written first.
     fn begin_step(&mut self) -> Result<(), BusError> {
         if self.succeeds {
@@ -284,10 +310,10 @@ impl Front {
 /// Gives the live queues away, each as two halves, to be used without the front. How many.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_lend(front: &mut Front) -> u32 {
-    let device = front.p.device;
+    let (device, in_place) = (front.p.device, front.in_place);
     let halves = front.vif.hand_out_queues().into_iter().map(|queue| {
         let (tx, rx) = queue.into_halves();
-        (Box::into_raw(Box::new(Tx::new(device, tx))), Box::into_raw(Box::new(Rx::new(device, rx))))
+        (Box::into_raw(Box::new(Tx::new(device, tx))), Box::into_raw(Box::new(Rx::new(device, rx, in_place))))
     });
     front.handed_out = halves.collect();
     front.handed_out.len() as u32
@@ -383,6 +409,8 @@ pub extern "C" fn pregrant_front_slots(front: &Front, slots: &mut [u32; 2]) {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
     match front.tries_at_ns {
+        // Nobody says when the stack has done with a page.
+        0 if front.vif.lent() > 0 => front.p.clock().now_ns().saturating_add(PAUSE_NS),
         0 => front.vif.begins_at_ns().unwrap_or(0),
         at => at,
     }
@@ -406,6 +434,7 @@ pub extern "C" fn pregrant_front_close(front: &mut Front) {
 pub extern "C" fn pregrant_front_removed(front: &mut Front) {
     front.restarts = false;
     front.vif.removed(&front.p);
+    front.take_pages_back();
 }
 
 /// The directories are another front's: the guest was restored, and no grant and no channel of
@@ -414,6 +443,9 @@ pub extern "C" fn pregrant_front_removed(front: &mut Front) {
 /// [is closed](pregrant_front_is_closed), and to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_abandon(front: &mut Front) {
+    front.closes = true;
+    front.vif.restored(&front.p);
+    front.vif.forget_lent(&front.p);
     front.vif.restored(&front.p);
 }
 
@@ -433,6 +465,36 @@ pub extern "C" fn pregrant_front_kept_pages(front: &Front) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_release_idle(front: &mut Front) {
     front.vif.release_idle(&front.p);
+}
+
+/// Adds RX pages to those queues whose skbs have too many, 64 to each. How many. Its queues are
+/// [back](pregrant_front_take_back).
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_grow(front: &mut Front) -> u32 {
+    let Front { p, vif, short, .. } = front;
+    let mut grown = 0;
+    short.resize(vif.nr_queues(), 0);
+    for (i, seen) in short.iter_mut().enumerate() {
+        let now = vif.queue(i).map_or(0, |queue| queue.rx().pages().short());
+        if core::mem::replace(seen, now) != now {
+            grown += vif.grow_rx(p, i, GROWS_BY).unwrap_or(0);
+        }
+    }
+    grown as u32
+}
+
+/// Takes RX pages away that no slot needs, and no skb has. How many. As above.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_shrink(front: &mut Front) -> u32 {
+    front.vif.shrink_rx(&front.p, usize::MAX) as u32
+}
+
+/// Of RX pages that come and go: how many there are, have come, have gone; and pages that the back
+/// was asked to map, and did, or to let go of.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_front_pool(front: &Front, to: &mut [u64; 5]) {
+    let (pages, stats) = (front.vif.rx_pool().0, front.vif.rx_pool_stats());
+    *to = [pages as u64, stats.grown, stats.shrunk, stats.adds, stats.dels];
 }
 
 /// # Safety

@@ -21,6 +21,7 @@ mod bus;
 mod data;
 mod front;
 mod heap;
+mod in_place;
 mod log;
 mod platform;
 mod selftest;

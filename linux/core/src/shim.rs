@@ -93,6 +93,20 @@ unsafe extern "C" {
     /// The last one's bytes are in the buffer of a slot, too, of so many `bytes`, from its
     /// `offset`-th on: at `from`.
     pub fn pk_in_buffer(to: *mut c_void, slot: u16, offset: u16, bytes: usize, from: *mut u8);
+    /// The same of a frame whose first `head` bytes are copied, and whose others are lent.
+    pub fn pk_skb_new_lent(
+        to: *mut c_void,
+        len: usize,
+        head: usize,
+        csum: u32,
+        gso_type: u32,
+        gso_size: u32,
+        linear: *mut *mut u8,
+    ) -> Skb;
+    /// Bytes of a page that stays where it is; the skb has a reference to that.
+    pub fn pk_skb_lend(skb: Skb, at: *const u8, len: usize);
+    /// Whether no skb has the page there.
+    pub fn pk_page_is_back(at: *const u8) -> bool;
     /// Bytes of one that is not linear.
     pub fn pk_skb_append(skb: Skb, from: *const u8, len: usize);
 

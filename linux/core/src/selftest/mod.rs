@@ -59,14 +59,24 @@ struct Trial {
     share: u64,
     /// To the back they go in pieces: the back copies them by grants, whatever the path.
     in_pieces: bool,
+    /// From the back they go up in their pages.
+    in_place: bool,
 }
 
-fn trials() -> [Trial; 9] {
+fn trials() -> [Trial; 11] {
     use PathName as P;
-    let trial =
-        |path, data_len, len, share| Trial { path, data_len, buffers: 0, len, share, in_pieces: false };
+    let trial = |path, data_len, len, share| Trial {
+        path,
+        data_len,
+        buffers: 0,
+        len,
+        share,
+        in_pieces: false,
+        in_place: false,
+    };
     let more = |path, len| Trial { buffers: AUTO, ..trial(path, 2048, len, 1) };
     let pieces = |path, len, share| Trial { in_pieces: true, ..trial(path, 2048, len, share) };
+    let in_place = |path, len, share| Trial { in_place: true, ..trial(path, 2048, len, share) };
     [
         trial(P::Copy, 2048, 64, 1),
         trial(P::Staging, 256, 64, 1),
@@ -77,6 +87,8 @@ fn trials() -> [Trial; 9] {
         trial(P::GrefMapping, 2048, 60_000, 100),
         pieces(P::Copy, 1514, 10),
         pieces(P::Staging, 60_000, 100),
+        in_place(P::Copy, 60_000, 100),
+        in_place(P::GrefMapping, 9000, 10),
     ]
 }
 
@@ -99,6 +111,7 @@ impl Trial {
             // SAFETY: it asks the processor. At least so much that a vif's pages are the bound.
             cache: unsafe { shim::pk_private_cache() }.max(4 << 20),
             multicast: false,
+            rx_in_place: if self.in_place { 2049 } else { 0 },
             send_on: false,
         }
     }
@@ -292,7 +305,7 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     let start = ends.guest.now_ns();
     let wrong_tx = ends.tx(n, trial.in_pieces)?;
     let between = ends.guest.now_ns();
-    let wrong_rx = ends.rx(n)?;
+    let wrong_rx = ends.rx(n, trial.in_place)?;
     let over = ends.guest.now_ns();
     let after = ends.table.lock().ops();
     let (tx, rx) = ends.back.stats(0);
@@ -340,8 +353,15 @@ fn say_paths() -> Result<()> {
         (no_staging, "gref-mapping: staging absent"),
         (plain, "copy: staging absent"),
     ] {
-        let trial =
-            Trial { path: PathName::Copy, data_len: 2048, buffers: 0, len: 64, share: 1, in_pieces: false };
+        let trial = Trial {
+            path: PathName::Copy,
+            data_len: 2048,
+            buffers: 0,
+            len: 64,
+            share: 1,
+            in_pieces: false,
+            in_place: false,
+        };
         let settings = trial.settings(b"auto");
         let mut ends = Ends::new(features, config(&settings)?, 64, false, arena());
         ends.steps()?;

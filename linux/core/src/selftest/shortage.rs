@@ -56,6 +56,7 @@ impl Case {
             data_len,
             buffers,
             cache: 0,
+            rx_in_place: 0,
             multicast,
             send_on: false,
         };
@@ -254,7 +255,7 @@ fn play_out(
         calls.refusal = refusal;
     }
     if is_live || !gives_up {
-        let wrong = ends.tx(FRAMES, false)? + ends.rx(FRAMES)?;
+        let wrong = ends.tx(FRAMES, false)? + ends.rx(FRAMES, false)?;
         if wrong > 0 {
             return Err("frames are wrong or lost");
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bytes --skb, in pieces--> TxHalf: queue, publish, reclaim, final_check --> back: Counterpart compares
-//!   bytes, compared <--skb-- RxHalf: recv, final_check                     <-- Counterpart
+//!   bytes, compared <--skb-- RxHalf: recv, or in place; final_check        <-- Counterpart
 //! ```
 //! In pieces: the pages of an skb are granted, and their grants end when the pieces are answered.
 //! Halves are called as in the kernel, where nothing may sleep: memory that one asks for is
@@ -10,6 +10,7 @@
 
 use super::{Ends, HOST, Result, fill, is_frame};
 use crate::data::{Frame, Skbs};
+use crate::in_place::InPlace;
 use crate::selftest::domains::Domain;
 use crate::shim;
 use alloc::boxed::Box;
@@ -188,8 +189,15 @@ impl Ends {
 
     /// At least `n` frames from the back. How many were wrong.
     #[inline(never)]
-    pub fn rx(&mut self, n: u64) -> Result<u64> {
+    pub fn rx(&mut self, n: u64, in_place: bool) -> Result<u64> {
+        if in_place {
+            // Three frames of 60000 bytes: others are copied.
+            self.front.grow_rx(&self.guest, 0, 45).map_err(|_| "no pages for the pool")?;
+            self.announce()?;
+        }
         let mut halves = self.halves()?;
+        let mut in_place = in_place.then(|| InPlace::new(2049, &halves.rx));
+        let mut lent = 0;
         let (mut came, mut wrong, len) = (0, 0, self.port.len);
         // SAFETY: it makes an empty list.
         let to = unsafe { shim::pk_test_received() };
@@ -201,7 +209,14 @@ impl Ends {
             loop {
                 let (rx, guest) = (&mut halves.rx, &self.guest);
                 let mut skbs = Skbs::new(to, AT_ONCE as usize, false);
-                let got = softirq(|| rx.recv(guest, &mut skbs, 1)).map_err(|_| FAULT)?;
+                let got = softirq(|| {
+                    let Some(in_place) = &mut in_place else { return rx.recv(guest, &mut skbs, 1) };
+                    let got = in_place.receive(guest, rx, skbs, false);
+                    rx.post_taken(guest);
+                    lent += u64::from(in_place.news(rx).0);
+                    got
+                });
+                let got = got.map_err(|_| FAULT)?;
                 while let Some(frame) = self.next(to) {
                     wrong += u64::from(!is_frame(frame, len, came));
                     came += 1;
@@ -213,6 +228,16 @@ impl Ends {
             }
         }
         self.whole(halves)?;
+        if in_place.is_none() {
+            return Ok(wrong);
+        }
+        self.front.forget_lent(&self.guest);
+        // One page stays, and may be spare.
+        let gone = self.front.shrink_rx(&self.guest, usize::MAX);
+        if lent == 0 || !(44..=45).contains(&gone) {
+            return Err("frames in place take no pages, or do not give them back");
+        }
+        self.announce()?;
         Ok(wrong)
     }
 

@@ -200,15 +200,17 @@ impl<P: Platform> RxHalf<P> {
         Ok(n)
     }
 
+    /// Whether frames come by a path that fills many at once: then none stays where it came.
+    pub fn fetches(&self) -> bool {
+        self.rx.chain().fetches()
+    }
+
     /// As [`take`](Self::take), to a sink that has references to pages; see
-    /// [`RxFront::recv_lent`].
+    /// [`RxFront::recv_lent`]. Not where the queue [fetches](Self::fetches).
     #[inline(always)]
-    pub fn take_lent(&mut self, p: &P, to: &mut impl LentSink, want: u32) -> Result<usize, PeerFault> {
-        if !self.link.is_live() {
+    pub fn take_lent(&mut self, to: &mut impl LentSink, want: u32) -> Result<usize, PeerFault> {
+        if !self.link.is_live() || self.fetches() {
             return Ok(0);
-        }
-        if self.rx.chain().fetches() {
-            return self.take(p, to, want);
         }
         let n = self.rx.recv_lent(to, want)?;
         self.note_received(n);

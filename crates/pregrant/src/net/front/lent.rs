@@ -193,24 +193,14 @@ impl LentPages {
     pub fn new<P: Platform>(slots: u32, pages: Option<&OrdinaryPages<P>>, tag: u16) -> Self {
         let (n, rest) = pages.map_or((0, false), |pages| (pages.ids(), pages.rest()));
         let (first, more) = pages.map_or((0, 0), OrdinaryPages::room);
-        let mut all = Self::of(slots, (n, rest), more, tag);
-        if more > 0 {
-            all.make_room(usize::from(first) + more as usize);
-        }
-        all
+        Self::of(slots, (n, rest), (u32::from(first) + more).max(n), tag)
     }
 
-    /// For pages of numbers below this.
-    fn make_room(&mut self, numbers: usize) {
-        let mut parts = core::mem::take(&mut self.parts).into_vec();
-        parts.resize(numbers.max(parts.len()), UNLENT);
-        self.parts = parts.into_boxed_slice();
-    }
-
-    fn of(slots: u32, (pages, rest): (u32, bool), more: u32, tag: u16) -> Self {
+    /// `numbers`: those of pages are below.
+    fn of(slots: u32, (pages, rest): (u32, bool), numbers: u32, tag: u16) -> Self {
         Self {
-            slots: SlotMemory::with_room(slots, pages, rest, more),
-            parts: vec![UNLENT; pages as usize].into_boxed_slice(),
+            slots: SlotMemory::with_room(slots, pages, rest, numbers - pages),
+            parts: vec![UNLENT; numbers as usize].into_boxed_slice(),
             out: 0,
             number: u64::from(tag) << 48,
             owed: 0,
@@ -255,10 +245,17 @@ impl LentPages {
         // 2^32 frames of a queue may be lent before a number comes again.
         self.number = (self.number & !0xffff_ffff_0000) | (self.number + 0x1_0000) & 0xffff_ffff_0000;
         let token = self.number | u64::from(page) | 1 << 63;
-        self.parts[usize::from(page)] = LentPart { token, next: NONE, offset, len };
+        self.set(page, LentPart { token, next: NONE, offset, len });
         self.out += 1;
         self.owed += 1;
         Token(token)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, page: u16, part: LentPart) {
+        if let Some(place) = self.parts.get_mut(usize::from(page)) {
+            *place = part;
+        }
     }
 
     /// Whether so many pages can be lent, and their slots have others when they are posted next. A
@@ -290,6 +287,11 @@ impl LentPages {
         self.slots.take_out(from)
     }
 
+    /// Numbers that pages have, or can have.
+    pub fn numbers(&self) -> usize {
+        self.parts.len()
+    }
+
     /// Pages that no slot has, and no consumer.
     pub fn spare(&self) -> u32 {
         self.slots.spare()
@@ -303,8 +305,10 @@ impl LentPages {
     /// Lends more of the frame that was lent last, which ends in page `last`. Gives the page.
     pub fn lend_more(&mut self, last: u16, slot: u16, offset: u16, len: u16) -> u16 {
         let page = self.slots.take(slot);
-        self.parts[usize::from(page)] = LentPart { token: 0, next: NONE, offset, len };
-        self.parts[usize::from(last)].next = page;
+        self.set(page, LentPart { token: 0, next: NONE, offset, len });
+        if let Some(last) = self.parts.get_mut(usize::from(last)) {
+            last.next = page;
+        }
         self.owed += 1;
         page
     }
@@ -331,6 +335,17 @@ impl LentPages {
         Some((page, offset, len))
     }
 
+    /// What is lent with `token`, by pages: its page, where it begins there, and its bytes.
+    pub fn pieces(&self, token: Token) -> impl Iterator<Item = (u16, u16, u16)> {
+        let mut next = self.first(token);
+        core::iter::from_fn(move || {
+            let page = next?;
+            let LentPart { next: behind, offset, len, .. } = *self.parts.get(usize::from(page))?;
+            next = (behind != NONE).then_some(behind);
+            Some((page, offset, len))
+        })
+    }
+
     /// Piece `k` of what follows the head of the frame that was lent with `token`, in the pages of
     /// `chain`. None: there are no more.
     #[inline(always)]
@@ -349,10 +364,11 @@ impl LentPages {
     #[inline(always)]
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
         let mut page = self.first(token).ok_or(UnknownToken(token))?;
-        self.parts[usize::from(page)].token = 0;
-        while page != NONE {
+        while let Some(part) = self.parts.get_mut(usize::from(page)) {
+            let next = core::mem::replace(&mut part.next, NONE);
+            part.token = 0;
             self.slots.give_back(page);
-            page = core::mem::replace(&mut self.parts[usize::from(page)].next, NONE);
+            page = next;
         }
         self.out -= 1;
         Ok(())
@@ -370,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_page_is_lent_once_and_comes_back_once() {
-        let mut pages = LentPages::of(4, (5, false), 0, 7);
+        let mut pages = LentPages::of(4, (5, false), 5, 7);
         let first = pages.lend(2, 256, 1000);
         assert_eq!(pages.piece(first, 0), Some((2, 256, 1000)));
         assert_eq!((pages.piece(first, 1), pages.out()), (None, 1));
@@ -391,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_token_names_its_frame_alone() {
-        let (mut one, mut other) = (LentPages::of(2, (2, false), 0, 1), LentPages::of(2, (2, false), 0, 2));
+        let (mut one, mut other) = (LentPages::of(2, (2, false), 2, 1), LentPages::of(2, (2, false), 2, 2));
         let (token, same_place) = (one.lend(0, 0, 1), other.lend(0, 0, 1));
         assert_ne!(token, same_place);
         for forged in

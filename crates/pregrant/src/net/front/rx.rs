@@ -163,6 +163,15 @@ impl<P: Platform> RxFront<P> {
         self.pages.piece_in(&self.chain, token, k)
     }
 
+    /// All of them.
+    pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
+        let pages = self.chain.pages();
+        self.pages.pieces(token).filter_map(move |(page, offset, len)| {
+            let pages = pages?;
+            FrontPath::piece(pages, pages.start(page) + usize::from(offset), len.into())
+        })
+    }
+
     /// The frame of `token` is not read any more: its pages can be posted again
     /// ([`post`](Self::post)).
     #[inline(always)]

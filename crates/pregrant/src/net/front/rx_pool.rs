@@ -19,11 +19,13 @@ use super::ctrl::CtrlFront;
 use super::queue::FrontQueue;
 use super::regions::{Granted, Regions};
 use crate::error::{PeerFault, PlatformError};
+use crate::net::path::copy::front::OrdinaryPages;
 use crate::net::path::gref_mapping::cache::DELS_MAX;
 use crate::net::path::gref_mapping::front::added;
 use crate::platform::{Access, InUse, Platform};
 use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, GrefEntry};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Pages of one request at most.
@@ -59,19 +61,21 @@ struct OfQueue<P: Platform> {
     /// Pages that the back's table has room for.
     room: usize,
     pages: Vec<Page>,
-    leaving: Vec<Leaving<P>>,
+    leaving: VecDeque<Leaving<P>>,
 }
 
 impl<P: Platform> Default for OfQueue<P> {
     fn default() -> Self {
-        Self { room: 0, pages: Vec::new(), leaving: Vec::new() }
+        Self { room: 0, pages: Vec::new(), leaving: VecDeque::new() }
     }
 }
 
-/// What the back was asked: of which queue, and these pages.
+/// What the back was asked: of which queue, and how many pages.
+#[derive(Clone, Copy)]
 enum Asked {
-    Add(usize, Vec<u16>),
-    /// The first so many that are leaving.
+    /// Those of the list.
+    Add(usize, usize),
+    /// The first that are leaving.
     Del(usize, usize),
 }
 
@@ -92,6 +96,8 @@ pub struct PoolStats {
 pub struct RxPool<P: Platform> {
     queues: Vec<OfQueue<P>>,
     asked: Option<Asked>,
+    /// Numbers of the pages of an ADD.
+    list: [u16; AT_ONCE],
     /// The back still has these.
     ending: Vec<Granted<P>>,
     stats: PoolStats,
@@ -99,28 +105,37 @@ pub struct RxPool<P: Platform> {
 
 impl<P: Platform> Default for RxPool<P> {
     fn default() -> Self {
-        Self { queues: Vec::new(), asked: None, ending: Vec::new(), stats: PoolStats::default() }
+        Self {
+            queues: Vec::new(),
+            asked: None,
+            list: [0; AT_ONCE],
+            ending: Vec::new(),
+            stats: PoolStats::default(),
+        }
     }
 }
 
 impl<P: Platform> RxPool<P> {
-    fn queue(&mut self, i: usize) -> &mut OfQueue<P> {
-        if self.queues.len() <= i {
-            self.queues.resize_with(i + 1, OfQueue::default);
+    /// There is one for queue `i`.
+    fn have(&mut self, i: usize) {
+        while self.queues.len() <= i {
+            self.queues.push(OfQueue::default());
         }
-        &mut self.queues[i]
     }
 
     /// A queue is live, with these pages.
     pub fn adopt(&mut self, i: usize, queue: &FrontQueue<P>) {
         let page = |(number, gref)| Page { number, gref, state: State::Plain };
-        self.queue(i).pages = queue.rx().added_refs().map(page).collect();
+        self.have(i);
+        if let Some(of) = self.queues.get_mut(i) {
+            of.pages.clear();
+            queue.rx().added_refs().for_each(|added| of.pages.push(page(added)));
+        }
     }
 
     /// The back has mapped the static pages, and has room for so many more of each queue.
     pub fn begin(&mut self, room: &[usize]) {
-        for (i, room) in room.iter().enumerate() {
-            let queue = self.queue(i);
+        for (queue, room) in self.queues.iter_mut().zip(room) {
             queue.room = *room;
             let plain = queue.pages.iter_mut().filter(|page| page.state == State::Plain);
             plain.take(*room).for_each(|page| page.state = State::Fresh);
@@ -135,18 +150,14 @@ impl<P: Platform> RxPool<P> {
         (i, queue): (usize, &mut FrontQueue<P>),
         n: usize,
     ) -> (usize, Option<PlatformError>) {
-        let of = self.queue(i);
-        let (first, room) = queue.rx().chain().pages().map_or((0, 0), |pages| pages.room());
-        let mut grown = 0;
-        let mut taken = alloc::vec![false; room as usize];
-        for page in &of.pages {
-            if let Some(place) = taken.get_mut(usize::from(page.number.saturating_sub(first))) {
-                *place = true;
-            }
-        }
-        let numbers = (first..).zip(&taken).filter(|(_, taken)| !**taken).map(|(number, _)| number);
-        let mut failed = None;
-        for number in numbers.take(n) {
+        self.have(i);
+        let Self { queues, stats, .. } = self;
+        let Some(of) = queues.get_mut(i) else { return (0, None) };
+        let (mut grown, mut failed) = (0, None);
+        let mut asked = of.pages.iter().filter(|page| page.state != State::Plain).count();
+        while grown < n
+            && let Some(number) = queue.rx().chain().pages().and_then(OrdinaryPages::free_number)
+        {
             let granted = match regions.take_exactly(p, Access::ReadWrite, 1) {
                 Ok(granted) => granted,
                 Err(e) => {
@@ -159,18 +170,18 @@ impl<P: Platform> RxPool<P> {
                 regions.put(p, granted);
                 break;
             }
-            let fresh = of.pages.iter().filter(|page| page.state != State::Plain).count() < of.room;
-            let state = if fresh { State::Fresh } else { State::Plain };
+            let state = if asked < of.room { State::Fresh } else { State::Plain };
+            asked += 1;
             of.pages.push(Page { number, gref, state });
             grown += 1;
         }
-        self.stats.grown += grown as u64;
+        stats.grown += grown as u64;
         (grown, failed)
     }
 
     /// Takes at most `n` spare pages of queue `i` away. Returns how many.
     pub fn shrink(&mut self, p: &P, (i, queue): (usize, &mut FrontQueue<P>), n: usize) -> usize {
-        self.queue(i);
+        self.have(i);
         let Self { queues, ending, .. } = self;
         let Some(of) = queues.get_mut(i) else { return 0 };
         let mut shrunk = 0;
@@ -180,7 +191,7 @@ impl<P: Platform> RxPool<P> {
             let at = of.pages.iter().position(|page| page.number == number);
             let state = at.map(|at| of.pages.swap_remove(at).state);
             match state {
-                Some(State::Mapped) => of.leaving.push(Leaving { granted, dels: 0 }),
+                Some(State::Mapped) => of.leaving.push_back(Leaving { granted, dels: 0 }),
                 _ => ending.extend(granted.release(p).err().map(|InUse(granted)| granted)),
             }
             shrunk += 1;
@@ -198,92 +209,85 @@ impl<P: Platform> RxPool<P> {
     /// does. True: something moved.
     pub fn turn(&mut self, p: &P, ctrl: &mut CtrlFront<P>) -> Result<bool, PeerFault> {
         let mut answered = false;
-        if let Some(asked) = &self.asked {
+        if let Some(asked) = self.asked {
             let Some(answer) = ctrl.answer()? else { return Ok(false) };
-            let n = match asked {
-                Asked::Add(_, numbers) => numbers.len(),
-                Asked::Del(_, n) => *n,
-            };
-            let statuses = ctrl.statuses(n).unwrap_or_default();
             answered = true;
-            match self.asked.take() {
-                Some(Asked::Add(i, numbers)) => self.take_added(i, &numbers, answer, statuses),
-                Some(Asked::Del(i, n)) => self.take_deleted(p, i, n, answer, statuses),
-                None => {}
+            self.asked = None;
+            match asked {
+                Asked::Add(i, n) => self.take_added(i, n, answer, ctrl.statuses(n).unwrap_or_default()),
+                Asked::Del(i, n) => self.take_deleted(p, i, n, answer, ctrl.statuses(n).unwrap_or_default()),
             }
         }
         Ok(!ctrl.is_pending() && self.ask(p, ctrl) || answered)
     }
 
-    fn take_added(&mut self, i: usize, numbers: &[u16], answer: CtrlResponse, statuses: &[u16]) {
-        let mut mapped = alloc::vec![false; numbers.len()];
-        added(answer, statuses, numbers.len()).for_each(|k| mapped[k] = true);
-        let n = mapped.iter().filter(|mapped| **mapped).count();
-        self.stats.adds += n as u64;
-        let of = self.queue(i);
-        let refused = numbers.iter().zip(&mapped).filter(|(_, mapped)| !**mapped).map(|(number, _)| *number);
-        for number in refused {
-            let page = of.pages.iter_mut().find(|page| page.number == number);
+    fn take_added(&mut self, i: usize, n: usize, answer: CtrlResponse, statuses: &[u16]) {
+        let Self { queues, list, stats, .. } = self;
+        let Some(of) = queues.get_mut(i) else { return };
+        let mut mapped = added(answer, statuses, n).peekable();
+        let mut refused = false;
+        for (k, number) in list.iter().enumerate().take(n) {
+            if mapped.next_if_eq(&k).is_some() {
+                stats.adds += 1;
+                continue;
+            }
+            refused = true;
             // One that was taken away since is asked back all the same.
+            let page = of.pages.iter_mut().find(|page| page.number == *number);
             page.into_iter().for_each(|page| page.state = State::Plain);
         }
-        if n < numbers.len() {
+        if refused {
             of.room = 0;
-            of.pages
-                .iter_mut()
-                .filter(|page| page.state == State::Fresh)
-                .for_each(|page| page.state = State::Plain);
+            let fresh = of.pages.iter_mut().filter(|page| page.state == State::Fresh);
+            fresh.for_each(|page| page.state = State::Plain);
         }
     }
 
     fn take_deleted(&mut self, p: &P, i: usize, n: usize, answer: CtrlResponse, statuses: &[u16]) {
-        let mut let_go = alloc::vec![false; n];
-        added(answer, statuses, n).for_each(|k| let_go[k] = true);
-        let of = self.queue(i);
-        let (mut dels, mut kept) = (0, Vec::new());
-        for (k, mut page) in of.leaving.drain(..n.min(of.leaving.len())).enumerate().collect::<Vec<_>>() {
+        let Self { queues, ending, stats, .. } = self;
+        let Some(of) = queues.get_mut(i) else { return };
+        let mut let_go = added(answer, statuses, n).peekable();
+        for k in 0..n {
+            let Some(mut page) = of.leaving.pop_front() else { return };
             page.dels += 1;
-            if let_go[k] {
-                dels += 1;
-                kept.extend(page.granted.release(p).err().map(|InUse(granted)| granted));
+            if let_go.next_if_eq(&k).is_some() {
+                (of.room, stats.dels) = (of.room + 1, stats.dels + 1);
+                ending.extend(page.granted.release(p).err().map(|InUse(granted)| granted));
             } else if page.dels < DELS_MAX {
-                of.leaving.push(page);
+                of.leaving.push_back(page);
             } else {
-                kept.push(page.granted);
+                ending.push(page.granted);
             }
         }
-        of.room += dels;
-        self.stats.dels += dels as u64;
-        self.ending.append(&mut kept);
     }
 
     fn ask(&mut self, p: &P, ctrl: &mut CtrlFront<P>) -> bool {
+        let mut entries = [GrefEntry::default(); AT_ONCE];
+        let entry = |gref: GrantRef| GrefEntry { gref: gref.0, flags: 0, status: 0 };
         for (i, of) in self.queues.iter_mut().enumerate() {
-            let entry = |gref: GrantRef| GrefEntry { gref: gref.0, flags: 0, status: 0 };
+            let mut n = 0;
             if !of.leaving.is_empty() {
                 let grefs = of.leaving.iter().filter_map(|page| page.granted.refs().first());
-                let list: Vec<_> = grefs.take(AT_ONCE).map(|gref| entry(*gref)).collect();
-                if ctrl.del_grefs(p, i as u32, &list).is_ok() {
-                    self.asked = Some(Asked::Del(i, list.len()));
-                    return true;
+                for (to, gref) in entries.iter_mut().zip(grefs) {
+                    *to = entry(*gref);
+                    n += 1;
                 }
-                return false;
+                let asked = ctrl.del_grefs(p, i as u32, entries.get(..n).unwrap_or_default()).is_ok();
+                self.asked = asked.then_some(Asked::Del(i, n));
+                return asked;
             }
             let fresh = of.pages.iter_mut().filter(|page| page.state == State::Fresh);
-            let fresh: Vec<_> = fresh.take(AT_ONCE).collect();
-            if fresh.is_empty() {
-                continue;
-            }
-            let list: Vec<_> = fresh.iter().map(|page| entry(page.gref)).collect();
-            if ctrl.add_grefs(p, i as u32, &list).is_err() {
-                return false;
-            }
-            let asked = fresh.into_iter().map(|page| {
+            for ((to, number), page) in entries.iter_mut().zip(&mut self.list).zip(fresh) {
+                (*to, *number) = (entry(page.gref), page.number);
                 page.state = State::Mapped;
-                page.number
-            });
-            self.asked = Some(Asked::Add(i, asked.collect()));
-            return true;
+                n += 1;
+            }
+            if n > 0 {
+                // It is free: the caller has checked.
+                let asked = ctrl.add_grefs(p, i as u32, entries.get(..n).unwrap_or_default()).is_ok();
+                self.asked = asked.then_some(Asked::Add(i, n));
+                return asked;
+            }
         }
         false
     }

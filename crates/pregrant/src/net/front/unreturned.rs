@@ -48,6 +48,11 @@ impl<P: Platform> Unreturned<P> {
         self.pages.release(token)
     }
 
+    /// See [`RxFront::pieces`](super::RxFront::pieces).
+    pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
+        (0..).map_while(move |k| self.piece(token, k))
+    }
+
     /// Of the frames that the caller has by reference.
     pub fn tokens(&self) -> impl Iterator<Item = Token> {
         self.pages.tokens()

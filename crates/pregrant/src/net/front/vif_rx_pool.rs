@@ -11,8 +11,7 @@ use super::unreturned::Unreturned;
 use super::vif::FrontVif;
 use crate::error::PlatformError;
 use crate::platform::Platform;
-use crate::port::Token;
-use alloc::vec::Vec;
+use crate::port::Piece;
 
 impl<P: Platform> FrontVif<P> {
     /// Adds at most `n` RX pages to queue `i`, within
@@ -64,17 +63,29 @@ impl<P: Platform> FrontVif<P> {
         self.rx_pool.stats()
     }
 
-    /// Of frames of queues that are gone and that a consumer has by reference.
-    pub fn lent_of_gone(&self) -> Vec<Token> {
-        self.unreturned.iter().flat_map(Unreturned::tokens).collect()
+    /// Gives frames of queues that are gone back whose pieces the consumer has no more, as it says.
+    pub fn release_gone(&mut self, p: &P, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
+        let done = |pages: &Unreturned<P>| pages.tokens().find(|token| has_done(&mut pages.pieces(*token)));
+        while let Some(token) = self.unreturned.iter().find_map(done) {
+            let known = self.release(p, [token]);
+            debug_assert!(known.is_ok(), "it is lent");
+        }
     }
 
     /// All frames that are lent count as given back, where the consumer has references of its own
     /// to the pages: for good.
     pub fn forget_lent(&mut self, p: &P) {
-        let of_queues = self.queues.iter().flat_map(|queue| queue.rx().pages().tokens());
-        let all: Vec<_> = of_queues.chain(self.lent_of_gone()).collect();
-        let known = self.release(p, all);
-        debug_assert!(known.is_ok(), "each is lent");
+        for queue in &mut self.queues {
+            while queue.rx().lent() > 0 {
+                let token = queue.rx().pages().tokens().next();
+                let Some(token) = token else { break };
+                let known = queue.release(token);
+                debug_assert!(known.is_ok(), "it is lent");
+            }
+        }
+        while let Some(token) = self.unreturned.iter().find_map(|pages| pages.tokens().next()) {
+            let known = self.release(p, [token]);
+            debug_assert!(known.is_ok(), "it is lent");
+        }
     }
 }

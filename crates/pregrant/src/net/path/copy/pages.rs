@@ -59,23 +59,30 @@ impl<P: Platform> OrdinaryPages<P> {
         more: u32,
     ) -> Result<Self, PlatformError> {
         let granted = regions.take_exactly(p, acc, 1)?;
-        let room = (0..n.saturating_sub(1) + more).map(|_| None).collect();
+        let first = n.saturating_sub(1);
+        let room = (0..first + more).map(|_| None).collect();
         let mut pages = Self { granted, count: n, of_ids: None, rest: false, more: room };
-        for place in 0..n.saturating_sub(1) as usize {
+        let mut failed = None;
+        for place in pages.more.iter_mut().take(first as usize) {
             match regions.take_exactly(p, acc, 1) {
-                Ok(granted) => pages.more[place] = Some(granted),
-                Err(e) => {
-                    pages.into_all().for_each(|granted| regions.put(p, granted));
-                    return Err(e);
-                }
+                Ok(granted) => *place = Some(granted),
+                Err(e) => failed = failed.or(Some(e)),
             }
         }
-        Ok(pages)
+        let Some(e) = failed else { return Ok(pages) };
+        pages.into_all().for_each(|granted| regions.put(p, granted));
+        Err(e)
     }
 
     /// The numbers of pages that come and go: from here on, so many. Of others than a pool: none.
     pub fn room(&self) -> (u16, u32) {
         (self.granted.count() as u16, self.more.len() as u32)
+    }
+
+    /// A number of these that no page has. None: all are there.
+    pub fn free_number(&self) -> Option<u16> {
+        let at = self.more.iter().position(Option::is_none)?;
+        Some((self.granted.count() + at) as u16)
     }
 
     /// Where a page that can be added is.

@@ -1,0 +1,139 @@
+//! Received frames that go up in the pages in which they came: an skb has a reference to each, and a
+//! slot gets the page again when no skb has it.
+//!
+//! ```text
+//!   ring --> LentSkbs: head copied, fragments are the pages --> the stack --no reference left--> spare --> slots
+//! ```
+//! What the back may do: change these bytes at any time, also what was checked, as long as it has
+//! the pages mapped. The head, with the headers, is a copy.
+
+use crate::data::{Skbs, words};
+use crate::shim;
+use alloc::collections::VecDeque;
+use pregrant::PeerFault;
+use pregrant::net::front::RxHalf;
+use pregrant::platform::Platform;
+use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
+use pregrant::shm::copy_from_shared;
+
+/// Frames whose pages are looked after in a call: more than a ring has of those of 64 KiB.
+const CHECKS: usize = 32;
+/// Of a queue.
+pub struct InPlace {
+    /// Bytes of the shortest such frame.
+    from: usize,
+    /// Frames whose pages skbs may have.
+    out: VecDeque<Token>,
+    /// Since the owner asked.
+    frames: u32,
+    /// Frames that there were no pages for, as the owner knows.
+    short: u64,
+}
+
+impl InPlace {
+    /// Of a queue that may have been served before. All memory is taken here.
+    pub fn new<P: Platform>(from: usize, half: &RxHalf<P>) -> Self {
+        let pages = half.front().pages();
+        let mut out = VecDeque::with_capacity(pages.numbers());
+        out.extend(pages.tokens());
+        Self { from, out, frames: 0, short: pages.short() }
+    }
+
+    /// Takes the frames that are there. `decides`: a program does, on bytes of its own.
+    #[inline(never)]
+    pub fn receive<P: Platform>(
+        &mut self,
+        p: &P,
+        half: &mut RxHalf<P>,
+        mut skbs: Skbs,
+        decides: bool,
+    ) -> Result<usize, PeerFault> {
+        self.take_pages_back(half);
+        if decides || half.fetches() {
+            return half.take(p, &mut skbs, 1);
+        }
+        half.take_lent(&mut LentSkbs { skbs, of: self }, 1)
+    }
+
+    /// Pages that the stack has done with can be posted again.
+    fn take_pages_back<P: Platform>(&mut self, half: &mut RxHalf<P>) {
+        for _ in 0..self.out.len().min(CHECKS) {
+            let Some(token) = self.out.pop_front() else { return };
+            if has_done(&mut half.front().pieces(token)) {
+                let _ = half.release(token); // it is this queue's
+            } else {
+                self.out.push_back(token);
+            }
+        }
+    }
+
+    /// Frames since the last call, and whether others were copied for want of pages.
+    pub fn news<P: Platform>(&mut self, half: &RxHalf<P>) -> (u32, bool) {
+        let short = half.front().pages().short();
+        let is_short = core::mem::replace(&mut self.short, short) != short;
+        (core::mem::take(&mut self.frames), is_short)
+    }
+}
+
+/// Whether no skb has any of these pages.
+pub fn has_done(mut pieces: &mut dyn Iterator<Item = Piece<'_>>) -> bool {
+    // SAFETY: bytes of the kernel's pages that are granted, and are not freed meanwhile.
+    Iterator::all(&mut pieces, |piece| unsafe { shim::pk_page_is_back(piece.as_raw().0) })
+}
+
+/// The same; skbs have references to the pages of long frames.
+struct LentSkbs<'a> {
+    skbs: Skbs,
+    of: &'a mut InPlace,
+}
+
+impl Sink for LentSkbs<'_> {
+    #[inline(always)]
+    fn takes(&self) -> usize {
+        self.skbs.takes()
+    }
+    #[inline(always)]
+    fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
+        self.skbs.take(len, offload, pieces)
+    }
+    #[inline(always)]
+    fn in_buffer(&mut self, slot: u16, offset: u16, bytes: usize) {
+        self.skbs.in_buffer(slot, offset, bytes);
+    }
+}
+
+/// Fragments of an skb: Linux' MAX_SKB_FRAGS.
+const FRAGMENTS: usize = 17;
+
+impl LentSink for LentSkbs<'_> {
+    fn wants(&self, len: usize, pages: usize) -> bool {
+        len >= self.of.from && pages <= FRAGMENTS && self.of.out.len() < self.of.out.capacity()
+    }
+    fn take_lent<'a>(
+        &mut self,
+        len: usize,
+        offload: Offload,
+        head: Piece<'a>,
+        rest: impl Iterator<Item = Piece<'a>>,
+    ) -> bool {
+        self.skbs.most -= 1;
+        let (csum, kind, size) = words(offload);
+        let (from, n) = head.as_raw();
+        let mut linear = core::ptr::null_mut();
+        // SAFETY: `to` is what C's caller gave; `linear` is then memory for the head, which no one
+        // has written before, and the others are in pages that C can have references to.
+        unsafe {
+            let skb = shim::pk_skb_new_lent(self.skbs.to, len, n, csum, kind, size, &mut linear);
+            if skb.is_null() || linear.is_null() {
+                return false;
+            }
+            copy_from_shared(from, linear, n);
+            rest.map(|piece| piece.as_raw()).for_each(|(at, len)| shim::pk_skb_lend(skb, at, len));
+        }
+        true
+    }
+    fn lent(&mut self, token: Token) {
+        self.of.out.push_back(token);
+        self.of.frames += 1;
+    }
+}
