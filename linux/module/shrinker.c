@@ -7,7 +7,8 @@
  *   count: pages that are granted and not in use     scan: control gives them up
  *
  * Not in the scan itself: it may run within an allocation of the front's. What a connection uses
- * stays until it ends, but for RX pages that come and go (pool.c). With each turn control takes a reserve: so a turn a second, no more.
+ * stays until it ends, but for RX pages that come and go (pool.c). With each turn control takes a
+ * reserve: so a turn a second, no more.
  */
 #include <linux/gfp.h>
 #include <linux/shrinker.h>

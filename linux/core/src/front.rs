@@ -409,7 +409,7 @@ pub extern "C" fn pregrant_front_slots(front: &Front, slots: &mut [u32; 2]) {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
     match front.tries_at_ns {
-        // Nobody says when the stack has done with a page.
+        // No event says when the stack has done with a page.
         0 if front.vif.lent() > 0 => front.p.clock().now_ns().saturating_add(PAUSE_NS),
         0 => front.vif.begins_at_ns().unwrap_or(0),
         at => at,

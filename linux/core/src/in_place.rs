@@ -1,8 +1,8 @@
-//! Received frames that go up in the pages in which they came: an skb has a reference to each, and a
-//! slot gets the page again when no skb has it.
+//! Received frames that go up in the pages in which they came: an skb has a reference to each, and
+//! a slot gets the page again when no skb has it.
 //!
 //! ```text
-//!   ring --> LentSkbs: head copied, fragments are the pages --> the stack --no reference left--> spare --> slots
+//!   ring --> LentSkbs: head copied, the pages are fragments --> the stack --> spare --> slots
 //! ```
 //! What the back may do: change these bytes at any time, also what was checked, as long as it has
 //! the pages mapped. The head, with the headers, is a copy.

@@ -6,8 +6,8 @@ use crate::gref_mapping::{Pair, announcing, entries};
 use crate::rig;
 
 use pregrant::net::back::{Polled, VifConfig};
-use pregrant::net::front::rx_pool::PoolStats;
 use pregrant::net::front::{FrontConfig, FrontQueue};
+use pregrant::net::path::gref_mapping::rx_pool::PoolStats;
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
 use rig::TestPort;
@@ -131,7 +131,7 @@ impl Game {
         }
     }
 
-    /// What is held is as it came.
+    /// Held frames are as they came.
     fn check(&self) {
         for (number, token, rest) in &self.held {
             let pieces = (0..).map_while(|k| self.pair.front.piece(*token, k));

@@ -335,7 +335,7 @@ impl LentPages {
         Some((page, offset, len))
     }
 
-    /// What is lent with `token`, by pages: its page, where it begins there, and its bytes.
+    /// The pieces that are lent with `token`: page, where it begins there, and its bytes.
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = (u16, u16, u16)> {
         let mut next = self.first(token);
         core::iter::from_fn(move || {

@@ -28,16 +28,14 @@ pub mod requested;
 pub mod rx;
 pub mod rx_answers;
 pub mod rx_hook;
-pub mod rx_pool;
 mod shared_path;
 pub mod slot_memory;
 pub mod tx;
 pub mod tx_pieces;
 pub mod tx_slots;
-mod unreturned;
+pub(crate) mod unreturned;
 pub mod vif;
 mod vif_renewal;
-mod vif_rx_pool;
 
 pub use crate::net::path::{CacheMode, CacheStats, GrefCache, HeadedFrame};
 pub use config::FrontConfig;

@@ -450,7 +450,7 @@ impl<P: Platform> FrontQueue<P> {
     }
 
     /// The same, for its pages.
-    pub(super) fn rx_mut(&mut self) -> &mut RxFront<P> {
+    pub fn rx_mut(&mut self) -> &mut RxFront<P> {
         &mut self.rx.rx
     }
 

@@ -129,7 +129,7 @@ impl SlotMemory {
         self.put_by(buffer);
     }
 
-    /// How many no slot has, and nobody else.
+    /// How many no slot has, and no consumer.
     #[inline(always)]
     pub fn spare(&self) -> u32 {
         self.tail.wrapping_sub(self.head)

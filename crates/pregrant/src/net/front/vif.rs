@@ -23,13 +23,12 @@ use super::queue::{FrontQueue, QueueConfig};
 use super::queue_memory::IDS_MAX;
 use super::regions::{Granting, Regions};
 use super::requested::Requested;
-use super::rx_pool::RxPool;
 use super::shared_path::SharedPath;
 use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
-use crate::net::path::{FrontNegotiation, OfPath, OwnPages, PageAnnouncement, PathName};
+use crate::net::path::{FrontNegotiation, OfPath, OwnPages, PageAnnouncement, PathName, RxPool};
 use crate::platform::{Clock, GrantPool, Platform};
 use crate::port::{Offloads, Piece, Token};
 use crate::units::{DomId, GrantRef};
@@ -81,7 +80,7 @@ pub struct FrontVif<P: Platform> {
     /// Memory of the guest's that frames are sent from.
     pub(crate) own: Option<OwnPages<P>>,
     /// Of queues that are gone.
-    pub(super) unreturned: Vec<Unreturned<P>>,
+    pub(crate) unreturned: Vec<Unreturned<P>>,
     /// Queues that have been made.
     made: u16,
     pub(crate) ctrl: Option<CtrlFront<P>>,

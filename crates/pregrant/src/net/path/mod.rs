@@ -249,6 +249,7 @@ pub use gref_mapping::own_pages::OwnPages;
 pub use gref_mapping::requests::{
     CtrlWork, GrefRequests, QUEUES_MAX as GREF_QUEUES_MAX, UNANSWERED_MAX as GREF_UNANSWERED_MAX,
 };
+pub use gref_mapping::rx_pool::RxPool;
 pub use gref_mapping::tx_own_pages::HeadedFrame;
 pub use gref_mapping::working_set::CacheMode;
 pub use guest_copy::back::GuestCopyPath;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   0 .. count     one region, for the life of the connection
-//!   0; 1 .. room   RX, in a pool: the others each by itself, to come and go ([`rx_pool`](crate::net::front::rx_pool))
+//!   0; 1 .. room   RX, in a pool: the others each by itself, to come and go ([`rx_pool`](crate::net::path::gref_mapping::rx_pool))
 //! ```
 
 use super::pages_of_ids::PagesOfIds;
@@ -110,7 +110,9 @@ impl<P: Platform> OrdinaryPages<P> {
     pub fn added_refs(&self) -> impl Iterator<Item = (u16, GrantRef)> {
         let numbers = self.room().0..;
         let refs = |granted: &Granted<P>| granted.refs().first().copied();
-        numbers.zip(&self.more).filter_map(move |(number, place)| Some((number, place.as_ref().and_then(refs)?)))
+        numbers
+            .zip(&self.more)
+            .filter_map(move |(number, place)| Some((number, place.as_ref().and_then(refs)?)))
     }
 
     /// Takes a page away that was added. None: there is no such.

@@ -30,6 +30,7 @@
 //! | `announced_pages` | of a queue: those that the back has, and which requests name them |
 //! | `tx_own_pages` | a queue's frames from them |
 //! | `vif_own_pages` | what a vif's owner does with them |
+//! | `rx_pool`, `vif_rx_pool` | RX pages that are added to a live queue, and deleted |
 //!
 //! What a guest may do: change a page while it is copied (the copy is what counts); name the same
 //! page twice, what it never granted, or a list that it revokes meanwhile (refused); fill its
@@ -48,9 +49,11 @@ pub mod negotiation;
 pub mod own_pages;
 pub mod page;
 pub mod requests;
+pub mod rx_pool;
 pub mod table;
 pub mod tx_own_pages;
 pub mod vif_own_pages;
+pub mod vif_rx_pool;
 pub mod working_set;
 
 pub use negotiation::{Config, GrefMapping, Offer, QueueRequest, Request, Wanted};

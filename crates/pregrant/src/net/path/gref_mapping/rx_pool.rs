@@ -15,13 +15,13 @@
 //! What a back may do: refuse an ADD (no more are tried), refuse a DEL or keep a page that it says
 //! it let go of (its grant stands, and it goes with the vif's other pages), never answer.
 
-use super::ctrl::CtrlFront;
-use super::queue::FrontQueue;
-use super::regions::{Granted, Regions};
+use super::cache::DELS_MAX;
+use super::front::added;
 use crate::error::{PeerFault, PlatformError};
+use crate::net::front::FrontQueue;
+use crate::net::front::ctrl::CtrlFront;
+use crate::net::front::regions::{Granted, Regions};
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::gref_mapping::cache::DELS_MAX;
-use crate::net::path::gref_mapping::front::added;
 use crate::platform::{Access, InUse, Platform};
 use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, GrefEntry};
@@ -70,7 +70,7 @@ impl<P: Platform> Default for OfQueue<P> {
     }
 }
 
-/// What the back was asked: of which queue, and how many pages.
+/// The request under way: of which queue, and how many pages.
 #[derive(Clone, Copy)]
 enum Asked {
     /// Those of the list.

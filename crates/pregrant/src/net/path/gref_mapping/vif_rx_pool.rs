@@ -7,15 +7,15 @@
 //! What the back may do: see [`rx_pool`](super::rx_pool).
 
 use super::rx_pool::PoolStats;
-use super::unreturned::Unreturned;
-use super::vif::FrontVif;
 use crate::error::PlatformError;
+use crate::net::front::FrontVif;
+use crate::net::front::unreturned::Unreturned;
 use crate::platform::Platform;
 use crate::port::Piece;
 
 impl<P: Platform> FrontVif<P> {
     /// Adds at most `n` RX pages to queue `i`, within
-    /// [`more_rx_pages`](super::FrontConfig::more_rx_pages). Returns how many.
+    /// [`more_rx_pages`](crate::net::front::FrontConfig::more_rx_pages). Returns how many.
     ///
     /// # Errors
     /// The platform has no page to grant.

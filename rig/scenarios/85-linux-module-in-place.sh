@@ -1,0 +1,64 @@
+# shows: the kernel module with rx_in_place: long frames go up in their pages, of a pool that grows, by ADD where the back maps pages, and gives them back where memory is short, by DEL; TCP lives over a back that is killed; no grant is left
+# seconds: 400
+# module: yes
+. /rig/module.sh
+bridge
+frames_serve
+FRAMES=${FRAMES:-1000}
+IPERF_SECONDS=${IPERF_SECONDS:-4}
+# stat NAME: a counter of the guest's.
+stat() { ask one "ethtool -S eth0 | sed -n 's/^ *$1: //p'" && echo "$ANSWER"; }
+# squeezed MOST: memory is short in the guest: as many pages are left.
+squeezed() { ask one "within 30 eval 'echo 2 > /proc/sys/vm/drop_caches; [ \$(ethtool -S eth0 | sed -n \"s/^ *rx_pool: //p\") -le $1 ]'"; }
+# in_place TEXT VIF [mapped]: what skbs have, and what they give back.
+in_place() {
+	trial "$1"
+	[ "$(stat rx_in_place)" -gt 0 ] || fail "$1: no frame went up in its pages"
+	_grown=$(stat rx_pool_grown)
+	[ "$_grown" -gt 0 ] || fail "$1: the pool does not grow"
+	_adds=$(stat rx_pool_adds)
+	long "$1" "$2"
+	# Of two queues each keeps a page a slot.
+	squeezed 512 || fail "$1: $(stat rx_pool) pages stay"
+	_shrunk=$(stat rx_pool_shrunk)
+	ask one "within 20 eval 'ethtool -S eth0 | grep -q \"rx_pool_dels: [1-9]\"'"
+	_dels=$(stat rx_pool_dels)
+	if [ "$3" = mapped ]; then
+		[ "$_adds" -gt 0 ] && [ "$_dels" -gt 0 ] || fail "$1: $_adds pages added, $_dels deleted"
+	else
+		[ "$_adds" = 0 ] && [ "$_dels" = 0 ] || fail "$1: $_adds pages added, $_dels deleted"
+	fi
+	trial "$1, after memory was short"
+	note "$1: $(stat rx_in_place) frames went up in their pages; $(stat rx_pool_grown) pages came, $(stat rx_pool_shrunk) went; $(stat rx_pool_adds) were added, $(stat rx_pool_dels) deleted"
+}
+back
+front_guest one 2
+id=$(xl domid one)
+module auto
+both_ways "before" 100
+unload
+before=$(tables)
+module auto rx_in_place=4096
+in_place "on pregrant back" "vif$id.0" mapped
+transfer
+lives "vif$id.0" || fail "no traffic"
+kill -KILL $BACK_PID; wait $BACK_PID
+back
+lives "vif$id.0" || fail "pregrant back is killed: the TCP connection is gone"
+end_back || fail "the back ends with $?"
+# Its rings are over, and frames of theirs are with the stack.
+ask one "ip link set eth0 down && ip link set eth0 up" || fail "the link: $ANSWER"
+back
+lives "vif$id.0" || fail "pregrant back ends: the TCP connection is gone"
+end_transfer
+unload
+after=$(tables)
+[ "$before" = "$after" ] || fail "grants before: $before; after: $after"
+! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
+end_back || fail "the back ends with $?"
+netback
+module auto rx_in_place=4096
+in_place "on netback" "vif$id.0"
+unload
+ask one end
+over one || fail "the guest does not end"
