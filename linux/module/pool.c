@@ -51,6 +51,9 @@ void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 	mutex_lock(&dev->lending);
 	pregrant_resume(dev);
 	mutex_unlock(&dev->lending);
+	/* What the back was asked has an event when it is answered. */
+	if (pregrant_front_is_live(dev->front) && pregrant_front_turn(dev->front) < 0)
+		pregrant_fail(dev);
 }
 
 /* Under `control`: for ethtool. */

@@ -18,8 +18,8 @@ in_place() {
 	[ "$_grown" -gt 0 ] || fail "$1: the pool does not grow"
 	_adds=$(stat rx_pool_adds)
 	long "$1" "$2"
-	# Of two queues each keeps a page a slot.
-	squeezed 512 || fail "$1: $(stat rx_pool) pages stay"
+	# A queue keeps a page a slot.
+	squeezed 256 || fail "$1: $(stat rx_pool) pages stay"
 	_shrunk=$(stat rx_pool_shrunk)
 	ask one "within 20 eval 'ethtool -S eth0 | grep -q \"rx_pool_dels: [1-9]\"'"
 	_dels=$(stat rx_pool_dels)
