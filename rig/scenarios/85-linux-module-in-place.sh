@@ -35,7 +35,7 @@ back
 front_guest one 2
 id=$(xl domid one)
 module auto
-both_ways "before" 100
+trial "without"
 unload
 before=$(tables)
 module auto rx_in_place=4096
