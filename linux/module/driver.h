@@ -135,6 +135,7 @@ struct pregrant_queue {
 
 	u64 tx_packets, tx_bytes, tx_dropped, tx_in_pieces;
 	u64 rx_packets, rx_bytes, rx_dropped, rx_in_place;
+	u32 rx_spare; /* pages, as of the last poll */
 	u64 rx_counters[PREGRANT_COUNTERS]; /* as of the last poll */
 };
 
@@ -249,6 +250,7 @@ void pregrant_backend_unwatch(struct pregrant_device *dev);
 /* pool.c */
 void pregrant_pool_look(struct pregrant_queue *queue);
 void pregrant_pool_control(struct pregrant_device *dev, bool shrinks);
+u32 pregrant_pool_spare(const struct pregrant_device *dev);
 void pregrant_pool_show(struct pregrant_device *dev);
 
 /* shrinker.c */

@@ -19,8 +19,10 @@ void pregrant_pool_look(struct pregrant_queue *queue)
 {
 	struct pregrant_device *dev = queue->dev;
 	bool is_short;
+	u32 spare;
 
-	queue->rx_in_place += pregrant_rx_in_place(queue->rx, &is_short);
+	queue->rx_in_place += pregrant_rx_in_place(queue->rx, &is_short, &spare);
+	WRITE_ONCE(queue->rx_spare, spare);
 	if (!is_short || READ_ONCE(dev->is_full) || READ_ONCE(dev->is_short))
 		return;
 	WRITE_ONCE(dev->is_short, true);
@@ -30,11 +32,24 @@ void pregrant_pool_look(struct pregrant_queue *queue)
 		pregrant_wake_control(dev);
 }
 
+/* From any context: pages that could go. */
+u32 pregrant_pool_spare(const struct pregrant_device *dev)
+{
+	unsigned int k;
+	u32 spare = 0;
+
+	for (k = 0; k < dev->max_queues; k++)
+		spare += READ_ONCE(dev->queues[k].rx_spare);
+	return spare;
+}
+
 /* Under `control`, while its queues are lent. */
 void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 {
 	bool grows = READ_ONCE(dev->is_short) && !time_before(jiffies, dev->grows_at);
+	unsigned int k;
 
+	shrinks = shrinks && pregrant_pool_spare(dev);
 	if (!dev->settings.rx_in_place || !dev->lent || !(grows || shrinks))
 		return;
 	pregrant_take_back(dev);
@@ -46,6 +61,8 @@ void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 	if (shrinks) {
 		pregrant_front_shrink(dev->front);
 		WRITE_ONCE(dev->is_full, false);
+		for (k = 0; k < dev->max_queues; k++)
+			WRITE_ONCE(dev->queues[k].rx_spare, 0);
 	}
 	pregrant_lend(dev);
 	mutex_lock(&dev->lending);

@@ -19,8 +19,7 @@
 
 static unsigned long count(struct pregrant_device *dev)
 {
-	/* Of the pool's some may be spare. */
-	return READ_ONCE(dev->kept_pages) + READ_ONCE(dev->pool[0]) ?: SHRINK_EMPTY;
+	return READ_ONCE(dev->kept_pages) + pregrant_pool_spare(dev) ?: SHRINK_EMPTY;
 }
 
 static unsigned long scan(struct pregrant_device *dev)

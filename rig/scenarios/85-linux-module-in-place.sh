@@ -38,7 +38,7 @@ module auto
 trial "without"
 unload
 before=$(tables)
-module auto rx_in_place=4096
+module auto rx_in_place=2049
 in_place "on pregrant back" "vif$id.0" mapped
 transfer
 lives "vif$id.0" || fail "no traffic"
@@ -57,7 +57,7 @@ after=$(tables)
 ! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
 end_back || fail "the back ends with $?"
 netback
-module auto rx_in_place=4096
+module auto rx_in_place=2049
 in_place "on netback" "vif$id.0"
 unload
 ask one end

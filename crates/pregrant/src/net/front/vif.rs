@@ -469,6 +469,7 @@ impl<P: Platform> FrontVif<P> {
         if let Some(own) = &mut self.own {
             own.release(p);
         }
+        self.rx_pool.release(p);
     }
 
     /// The back is connected: reads what it accepted, and posts RX. False: where it refused more
