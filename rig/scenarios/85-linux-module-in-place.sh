@@ -31,6 +31,15 @@ in_place() {
 	trial "$1, after memory was short"
 	note "$1: $(stat rx_in_place) frames went up in their pages; $(stat rx_pool_grown) pages came, $(stat rx_pool_shrunk) went; $(stat rx_pool_adds) were added, $(stat rx_pool_dels) deleted"
 }
+netback
+front_guest one 2
+module auto rx_in_place=2049
+in_place "on netback" "vif$(xl domid one).0"
+unload
+ask one end
+over one || fail "the guest does not end"
+no_netback
+
 back
 front_guest one 2
 id=$(xl domid one)
@@ -51,14 +60,11 @@ ask one "ip link set eth0 down && ip link set eth0 up" || fail "the link: $ANSWE
 back
 lives "vif$id.0" || fail "pregrant back ends: the TCP connection is gone"
 end_transfer
+[ "$(stat grants_deferred)" = 0 ] || fail "$(stat grants_deferred) grants are left to the kernel"
 unload
 after=$(tables)
 [ "$before" = "$after" ] || fail "grants before: $before; after: $after"
 ! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
-end_back || fail "the back ends with $?"
-netback
-module auto rx_in_place=2049
-in_place "on netback" "vif$id.0"
-unload
 ask one end
 over one || fail "the guest does not end"
+end_back || fail "the back ends with $?"
