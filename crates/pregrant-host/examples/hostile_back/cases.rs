@@ -16,7 +16,7 @@ use pregrant::ring::{NetRx, NetTx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
-    RxResponse, TxRequest, TxResponse,
+    RxResponse, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
 use pregrant::wire::staging::ENTRIES_PER_PAGE;
 use pregrant::xenbus::{Device, DeviceId, Side, XenbusState};
@@ -67,7 +67,7 @@ pub const GOLDEN: &str = include_str!("golden");
 pub fn all<P: Platform, T: Transport>() -> Vec<Case<P, T>> {
     let mut cases: Vec<Case<P, T>> = Vec::new();
     let mut add = |name, offer, play| cases.push(Case { name, offer, play });
-    let both: [(&str, Play<P, T>, &str); 25] = [
+    let both: [(&str, Play<P, T>, &str); 31] = [
         ("nothing-wrong", |_| Ok(()), "all-nothing-wrong"),
         ("xsa-391-a-storm-of-events", |v| v.storm(), "all-xsa-391-a-storm-of-events"),
         ("tx-errors", |v| v.tx_errors(), "all-tx-errors"),
@@ -93,6 +93,16 @@ pub fn all<P: Platform, T: Transport>() -> Vec<Case<P, T>> {
         ("rx-gso-of-size-0", |v| v.rx_extra([1, 1]), "all-rx-gso-of-size-0"),
         ("rx-gso-of-type-9", |v| v.rx_extra([1 | 1448 << 16, 9]), "all-rx-gso-of-type-9"),
         ("rx-another-id", |v| v.rx_other_id(), "all-rx-another-id"),
+        ("pieces-answered", |v| v.pieces_answered(), "all-pieces-answered"),
+        ("pieces-an-id-that-is-none", |v| v.pieces_id(u16::MAX), "all-pieces-an-id-that-is-none"),
+        ("pieces-an-id-twice", |v| v.pieces_twice(), "all-pieces-an-id-twice"),
+        ("pieces-without-an-answer", |v| v.pieces().map(drop), "all-pieces-without-an-answer"),
+        ("xsa-396-pieces-kept-at-the-end", |v| v.keep_pieces(false), "all-xsa-396-pieces-kept-at-the-end"),
+        (
+            "xsa-396-pieces-kept-after-answers",
+            |v| v.keep_pieces(true),
+            "all-xsa-396-pieces-kept-after-answers",
+        ),
     ];
     for (name, play, _) in both {
         add(name, Offer::Plain, play);
@@ -121,11 +131,13 @@ pub struct Vif<'a, P: Platform, T: Transport> {
     chan: <P::Events as Events>::Chan,
     /// All else that is mapped, by reference.
     maps: BTreeMap<u32, Map<P>>,
+    /// Pages of a frame in pieces.
+    pieces: Vec<Map<P>>,
     tx_cons: u32,
     rx_cons: u32,
     tx_prod: u32,
     rx_prod: u32,
-    /// The contents of its pages when the front was through with them.
+    /// The contents of its pages, or of the pieces, when the front was through with them.
     kept: Option<u64>,
 }
 
@@ -180,6 +192,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
             rx,
             chan,
             maps,
+            pieces: Vec::new(),
             tx_cons: 0,
             rx_cons: 0,
             tx_prod: 0,
@@ -344,6 +357,79 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         Ok(())
     }
 
+    /// The requests of the next frame in several slots, whose later ones are pieces: the guest's
+    /// own pages, where its driver sends such. Frames before it are answered.
+    fn pieces(&mut self) -> Result<Vec<TxRequest>> {
+        let until = self.now() + PATIENCE.as_nanos() as u64;
+        while self.now() < until {
+            let mut frame = vec![self.take_tx()?];
+            if frame[0].flags & TXF_EXTRA_INFO != 0 {
+                self.take_tx()?;
+            }
+            while frame[frame.len() - 1].flags & TXF_MORE_DATA != 0 {
+                frame.push(self.take_tx()?);
+            }
+            if frame.len() > 1 {
+                return Ok(frame);
+            }
+            self.answer_tx(frame[0].id, RSP_OKAY);
+        }
+        Err("the front sends no frame of several slots".into())
+    }
+
+    /// Maps those of its pages that are not mapped yet.
+    fn map_pieces(&mut self, frame: &[TxRequest]) -> Result<()> {
+        for req in frame.iter().skip(1).filter(|req| !self.maps.contains_key(&req.gref)) {
+            self.pieces.push(map(self.p, self.device.id(), req.gref, Access::ReadOnly)?);
+        }
+        Ok(())
+    }
+
+    fn pieces_answered(&mut self) -> Result<()> {
+        for _ in 0..ANSWERS / 10 {
+            let frame = self.pieces()?;
+            self.map_pieces(&frame)?;
+            self.p.peer().unmap(&mut self.pieces);
+            frame.iter().for_each(|req| self.answer_tx(req.id, RSP_OKAY));
+        }
+        Ok(())
+    }
+
+    /// While pieces are on their way.
+    fn pieces_id(&mut self, id: u16) -> Result<()> {
+        self.pieces()?;
+        self.answer_tx(id, RSP_OKAY);
+        Ok(())
+    }
+
+    fn pieces_twice(&mut self) -> Result<()> {
+        let frame = self.pieces()?;
+        let last = frame[frame.len() - 1].id;
+        self.answer_tx(last, RSP_OKAY);
+        self.answer_tx(last, RSP_OKAY);
+        Ok(())
+    }
+
+    /// Reads pieces once the front is through with them, by an answer to each or by its close.
+    fn keep_pieces(&mut self, answers: bool) -> Result<()> {
+        let frame = self.pieces()?;
+        self.map_pieces(&frame)?;
+        match answers {
+            true => frame.iter().for_each(|req| self.answer_tx(req.id, RSP_OKAY)),
+            false => self.begin_close()?,
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        self.kept = Some(self.sum());
+        Ok(())
+    }
+
+    fn begin_close(&mut self) -> Result<()> {
+        self.device.set_state(self.xs, XenbusState::Closing)?;
+        let closed = |s| matches!(s, XenbusState::Closing | XenbusState::Closed | XenbusState::Initialising);
+        self.device.wait_peer(self.xs, self.p.clock(), Some(PATIENCE), closed)?;
+        Ok(())
+    }
+
     fn states(&mut self) -> Result<()> {
         let path = format!("{}/state", self.device.own_dir());
         for state in ["3", "7", "99", "", "no number", "1", "8", "4"] {
@@ -361,18 +447,20 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
                 self.maps.insert(req.gref, page);
             }
         }
-        self.device.set_state(self.xs, XenbusState::Closing)?;
-        let closed = |s| matches!(s, XenbusState::Closing | XenbusState::Closed | XenbusState::Initialising);
-        self.device.wait_peer(self.xs, self.p.clock(), Some(PATIENCE), closed)?;
+        self.begin_close()?;
         std::thread::sleep(Duration::from_secs(1));
         self.kept = Some(self.sum());
         Ok(())
     }
 
-    /// A sum over all pages that are mapped beside the rings.
+    /// A sum over the pieces, or over all pages that are mapped beside the rings.
     fn sum(&self) -> u64 {
         let mut sum = 0u64;
-        for page in self.maps.values() {
+        let pages: Vec<_> = match self.pieces.is_empty() {
+            true => self.maps.values().collect(),
+            false => self.pieces.iter().collect(),
+        };
+        for page in pages {
             for at in (0..4096).step_by(4) {
                 sum = sum.rotate_left(1) ^ u64::from(page.load_u32(at).unwrap_or(0));
             }
@@ -382,11 +470,12 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
 
     /// Closed, and nothing stays mapped.
     fn end(self) -> Result<()> {
-        let Vif { p, xs, device, tx, rx, maps, chan, .. } = self;
+        let Vif { p, xs, device, tx, rx, maps, pieces, chan, .. } = self;
         close(p, xs, &device)?;
         device.unwatch_peer(xs)?;
         drop(chan);
-        let mut gone: Vec<Map<P>> = maps.into_values().chain([tx.into_pages(), rx.into_pages()]).collect();
+        let mut gone: Vec<Map<P>> =
+            maps.into_values().chain(pieces).chain([tx.into_pages(), rx.into_pages()]).collect();
         p.peer().unmap(&mut gone);
         Ok(())
     }
@@ -482,8 +571,10 @@ impl<P: Platform, T: Transport> Case<P, T> {
             Err(e) => return Err(format!("{}: {e}", self.name).into()),
         };
         (self.play)(&mut vif).map_err(|e| format!("{}: {e}", self.name))?;
-        if self.name.contains("states") {
-            // Whether it has closed meanwhile is its own affair; the next connection counts.
+        let unanswered = self.name.contains("without-an-answer");
+        if unanswered || self.name.contains("states") {
+            // Whether it has closed meanwhile is its own affair; the next connection counts. A
+            // driver may send nothing more while a frame has no answer.
             vif.end()?;
             // At Closing it stays there where it finds InitWait: it waits for a back that closes.
             device.watch_peer(xs)?;

@@ -51,6 +51,8 @@ fn send_until(stream: OwnedFd, id: DeviceId, stop: &AtomicBool) -> Result<(), Fr
     let mut into = Arena::new();
     let mut out = Arena::new();
     assert!(out.push(&[MacAddr([2, 0, 0, 0, 0, 9]).0, [2; 6]].concat().repeat(5), Offload::default()));
+    // One in several slots, which is what pieces of the kernel module's frames are to a back.
+    assert!(out.push(&[MacAddr([2, 0, 0, 0, 0, 9]).0, [2; 6]].concat().repeat(800), Offload::default()));
     let mut turn = || -> Result<(), FrontendError> {
         let front = &mut guest.front;
         front.control(Duration::from_millis(1))?;
