@@ -1,5 +1,5 @@
 /*
- * Attaches an XDP program to an interface, for as long as it runs: `xdp DEVICE PROGRAM [N]`.
+ * Attaches an XDP program to an interface, for as long as it runs: `xdp DEVICE PROGRAM [N [TAIL]]`.
  *
  *   instructions, below --bpf(2)--> the kernel's verifier --link--> the driver's program (native mode)
  *
@@ -8,6 +8,9 @@
  *   echo            answers echo requests of IPv4, in their own frames
  *   tx              sends UDP of IPv4 back to the address that it came from
  *   redirect        UDP of IPv4 to the interface of index N
+ *   move            rulers (rulers.c): takes N bytes off their head, or puts -N ahead of it, and adds TAIL
+ *                   bytes at their end, or takes -TAIL off; their headers are where they begin then
+ *   move-tx         the same, and sends them back to the address that they came from
  *   cycle           `pass`, attached and detached N times
  *
  * Guests have no compiler for such programs and no library of theirs, so instructions are written
@@ -51,9 +54,11 @@
 /* As a little-endian processor reads them. */
 #define ARP 0x0608
 #define IPV4 0x0008
+#define RULER 0xb588
+#define MOVED 0x5a5a
 enum { ICMP = 1, TCP = 6, UDP = 17, ECHO_REQUEST = 8 };
 /* Where they are in a frame. */
-enum { TO = 0, FROM = 6, KIND = 12, CARRIES = 23, IP_FROM = 26, IP_TO = 30, ICMP_TYPE = 34, ICMP_SUM = 36 };
+enum { TO = 0, FROM = 6, KIND = 12, MARK = 14, CARRIES = 23, IP_FROM = 26, IP_TO = 30, ICMP_TYPE = 34, ICMP_SUM = 36 };
 
 static struct bpf_insn pass[] = { VERDICT(XDP_PASS) };
 static struct bpf_insn drop[] = { VERDICT(XDP_DROP) };
@@ -99,6 +104,35 @@ static struct bpf_insn redirect[] = {
 	NUMBER(1, 0), NUMBER(2, 0), CALL(BPF_FUNC_redirect), OP(BPF_JMP | BPF_EXIT, 0, 0, 0, 0),
 	VERDICT(XDP_PASS),
 };
+/*
+ * r7, r8: both addresses of before. What is written of them where the frame begins then is `put`
+ * instructions.
+ */
+#define MOVE(put) \
+	COPY(6, 1), BEGIN(16, (put) + 24), \
+	LOAD(BPF_H, 5, 2, KIND), IF_IS_NOT(5, RULER, (put) + 22), \
+	LOAD(BPF_DW, 7, 2, TO), LOAD(BPF_W, 8, 2, FROM + 2), \
+	COPY(1, 6), NUMBER(2, 0), CALL(BPF_FUNC_xdp_adjust_head), IF_IS_NOT(0, 0, (put) + 14), \
+	COPY(1, 6), NUMBER(2, 0), CALL(BPF_FUNC_xdp_adjust_tail), IF_IS_NOT(0, 0, (put) + 10), \
+	COPY(1, 6), BEGIN(16, (put) + 4), \
+	STORE_NUMBER(BPF_H, 2, KIND, RULER), STORE_NUMBER(BPF_H, 2, MARK, MOVED)
+#define MOVES_HEAD 11
+#define MOVES_TAIL 15
+static struct bpf_insn move[] = {
+	MOVE(2),
+	STORE(BPF_DW, 2, TO, 7), STORE(BPF_W, 2, FROM + 2, 8),
+	VERDICT(XDP_PASS),
+	VERDICT(XDP_ABORTED),
+	VERDICT(XDP_PASS),
+};
+static struct bpf_insn move_tx[] = {
+	MOVE(5),
+	RIGHT(7, 48), STORE(BPF_H, 2, TO, 7), STORE(BPF_W, 2, TO + 2, 8),
+	STORE_NUMBER(BPF_W, 2, FROM, 2), STORE_NUMBER(BPF_H, 2, FROM + 4, 0x0900),
+	VERDICT(XDP_TX),
+	VERDICT(XDP_ABORTED),
+	VERDICT(XDP_PASS),
+};
 
 #define COUNT(program) (sizeof(program) / sizeof((program)[0]))
 
@@ -109,7 +143,7 @@ static const struct program {
 } programs[] = {
 	{ "pass", pass, COUNT(pass) }, { "drop", drop, COUNT(drop) }, { "filter", filter, COUNT(filter) },
 	{ "echo", echo, COUNT(echo) }, { "tx", tx, COUNT(tx) }, { "redirect", redirect, COUNT(redirect) },
-	{ "cycle", pass, COUNT(pass) },
+	{ "move", move, COUNT(move) }, { "move-tx", move_tx, COUNT(move_tx) }, { "cycle", pass, COUNT(pass) },
 };
 
 static int bpf(int command, union bpf_attr *attr)
@@ -165,10 +199,11 @@ int main(int argc, char **argv)
 		if (!strcmp(programs[k].name, argv[2]))
 			program = &programs[k];
 	if (!program) {
-		fprintf(stderr, "xdp DEVICE pass|drop|filter|echo|tx|redirect|cycle [N]\n");
+		fprintf(stderr, "xdp DEVICE pass|drop|filter|echo|tx|redirect|move|move-tx|cycle [N [TAIL]]\n");
 		return 2;
 	}
-	redirect[REDIRECT_TO].imm = number;
+	redirect[REDIRECT_TO].imm = move[MOVES_HEAD].imm = move_tx[MOVES_HEAD].imm = number;
+	move[MOVES_TAIL].imm = move_tx[MOVES_TAIL].imm = argc > 4 ? atoi(argv[4]) : 0;
 	fd = load(program);
 	if (fd < 0)
 		return 1;

@@ -1,11 +1,11 @@
-# shows: XDP programs on the kernel module of linux/, on netback and on `pregrant back`: what they pass, drop, send back and redirect, as counted at both ends; TCP whose large segments they see cut; attached and detached 100 times under traffic; refused where a frame fits no page; no grant is left
+# shows: XDP programs on the kernel module of linux/, on netback and on `pregrant back`: what they pass, drop, send back and redirect, as counted at both ends; bytes that they put ahead of frames of up to 3516 bytes or take off either end, where the frames come to; TCP whose large segments they see cut; attached and detached 100 times under traffic; refused where a frame fits no page; no grant is left
 # seconds: 300
 # module: yes
 . /rig/module.sh
 bridge
 frames_serve
 FRAMES=${FRAMES:-2000} CYCLES=${CYCLES:-100} DATAGRAMS=${DATAGRAMS:-1000}
-IPERF_SECONDS=${IPERF_SECONDS:-2}
+IPERF_SECONDS=${IPERF_SECONDS:-2} RULERS=${RULERS:-60}
 
 # decides PROGRAM [N]: attached to the guest's eth0. free: detached again.
 decides() {
@@ -53,6 +53,67 @@ sends_back() {
 	[ $((_tx * $2)) -le $((_buffers * 100)) ] && [ "$_came" -ge $((DATAGRAMS / 2)) ] && [ $((_tx + _full)) -ge $((_came - 20)) ] && [ "$_back" -ge "$_tx" ] || fail "$1: tx: of $_came $_tx sent back, $_buffers in their buffers, $_full without room, $_back arrived"
 	free
 	note "$1: tx: of $_came datagrams $_tx sent back, $_buffers in their buffers, $_full without room; $_back arrived"
+}
+# moves TEXT PROGRAM HEAD TAIL LAST: rulers of 80 to LAST bytes. Each of their bytes is looked at where they come to: the guest's
+# stack, or dom0's bridge, to which move-tx sends them back.
+moves() {
+	_moved="$1: $2 $3 $4" _take="rulers take" _buffers=
+	decides "$2" "$3" "$4"
+	if [ "$2" = move ]; then
+		ask one "$_take eth0 $3 $4 $RULERS > /tmp/rulers 2>&1 & within 10 grep taking /tmp/rulers" || fail "$_moved: no one takes: $ANSWER"
+	else
+		$_take xenbr0 "$3" "$4" "$RULERS" > /run/rulers 2>&1 &
+		within 10 grep taking /run/rulers || fail "$_moved: no one takes"
+	fi
+	rulers send xenbr0 00:16:3e:00:00:02 "$RULERS" 80 "$5" || fail "$_moved: not sent"
+	if [ "$2" = move ]; then
+		_verdict=pass
+		ask one "within 40 grep came /tmp/rulers; cat /tmp/rulers"
+	else
+		_verdict=tx
+		within 40 grep came /run/rulers
+		cat /run/rulers
+		ANSWER=$(tail -n 1 /run/rulers)
+	fi
+	_came=$ANSWER
+	case $_came in "$RULERS of $RULERS came, "*" 0 wrong, 0 twice") ;; *) fail "$_moved: $_came" ;; esac
+	_decided=$(said $_verdict) _buffers=$(said tx_buffers)
+	[ "$_decided" -ge "$RULERS" ] && [ "$(said aborted)" = 0 ] || fail "$_moved: the program moved $_decided"
+	free
+	note "$_moved: $_came; $_buffers in their buffers"
+}
+# moves_both_ways TEXT PROGRAM: bytes put ahead, taken off, left out and added at the end; up to the longest frame that a page has.
+moves_both_ways() {
+	moves "$1" "$2" 0 0 3516
+	moves "$1" "$2" -200 -20 3516
+	moves "$1" "$2" -4 4 3516
+	moves "$1" "$2" 18 100 3400
+}
+# mtu N: of all that frames of the first vif come through.
+mtu() {
+	for _link in xenbr0 "$vif"; do ip link set $_link mtu "$1"; done
+	ask one "ip link set eth0 mtu $1" || fail "MTU $1: $ANSWER"
+}
+# long_frames TEXT: longer than what is copied for the stack, to the longest that a program sees.
+long_frames() {
+	decides pass
+	mtu 3502
+	both_ways "$1: MTU 3502" "$((FRAMES / 4))" --size 64..3474
+	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+	_down=$(iperf 10.9.0.2) || fail "$1: MTU 3502: iperf3"
+	ask one "killall iperf3"
+	_passed=$(said pass)
+	[ "$_passed" -ge "$((FRAMES / 4))" ] && [ "$(said drop)" = 0 ] && [ "$(said aborted)" = 0 ] || fail "$1: MTU 3502: pass: $COUNTS"
+	free
+	note "$1: MTU 3502: pass: $_passed frames, TCP to the guest $_down Mbit/s; $_numbered"
+	for _program in move move-tx; do moves_both_ways "$1" $_program; done
+	# There is no room at the end.
+	decides move 0 1000
+	rulers send xenbr0 00:16:3e:00:00:02 20 2600 3516 || fail "$1: not sent"
+	within 20 eval '[ "$(said aborted)" = 20 ]' || fail "$1: of 20 frames without room at their end $(said aborted) are aborted"
+	free
+	note "$1: 20 frames without room at their end are aborted"
+	mtu 1500
 }
 # programs TEXT: all of them.
 programs() {
@@ -110,6 +171,8 @@ programs() {
 	end_transfer
 	note "$1: attached and detached $CYCLES times: the TCP connection lives"
 
+	long_frames "$1"
+
 	# What fits no page: refused, whichever comes first.
 	ask one "ip link set eth0 mtu 9000 && ! xdp eth0 pass 2> /tmp/xdp && grep 'Invalid argument' /tmp/xdp && ip link set eth0 mtu 1500" || fail "$1: a program at MTU 9000: $ANSWER"
 	decides pass
@@ -134,6 +197,15 @@ decided() {
 		module auto send_on=Y
 		within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "send_on: no answer"
 		sends_back "send_on" 99
+		mtu 3502
+		moves "send_on" move-tx -200 -20 3516
+		moves "send_on" move-tx -4 4 3516
+		moves "send_on" move-tx 18 0 3516
+		[ "$_buffers" -gt 0 ] || fail "send_on: nothing is moved in its buffer"
+		moves "send_on" move-tx 18 100 3400
+		moves "send_on" move-tx 0 -20 3516
+		[ "$_buffers" -gt 0 ] || fail "send_on: nothing is cut in its buffer"
+		mtu 1500
 		both_ways "send_on" "$FRAMES"
 		unload
 	fi

@@ -96,7 +96,7 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
         true => {
             let other =
                 (combination.guests != <&Release>::default()).then(|| combination.guests.number.to_string());
-            programs.push(xdp(&rig)?);
+            programs.extend([compiled(&rig, "xdp")?, compiled(&rig, "rulers")?]);
             crate::linux::modules(w, other.as_deref())?
         }
         false => Vec::new(),
@@ -126,13 +126,13 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
     if failed.is_empty() { Ok(()) } else { Err(format!("failed on real Xen: {}", failed.join(", "))) }
 }
 
-/// What attaches XDP programs in a guest, whose C library need not be this machine's either.
-fn xdp(rig: &Rig<'_>) -> Result<PathBuf, String> {
+/// A program in C, for guests whose C library need not be this machine's either.
+fn compiled(rig: &Rig<'_>, name: &str) -> Result<PathBuf, String> {
     tool::debian(rig.workspace, "gcc", "gcc")?;
-    let made = rig.dir.join("xdp");
+    let made = rig.dir.join(name);
     let mut gcc = rig.workspace.program("gcc");
     gcc.args(["-static", "-O2", "-Wall", "-Wextra", "-o"]).arg(&made);
-    run(gcc.arg(rig.workspace.root().join("rig/xdp.c")))?;
+    run(gcc.arg(rig.workspace.root().join("rig").join(format!("{name}.c"))))?;
     Ok(made)
 }
 
