@@ -1,9 +1,11 @@
-# shows: under iperf3 netback closes and `pregrant back` is killed, again and again: the kernel module's one TCP connection lives, beside xen-netfront in another guest; loaded and unloaded under traffic, the guest's memory, its grants and its event channels are as before
+# shows: under iperf3 netback closes and `pregrant back` is killed, again and again: the kernel module's one TCP connection lives, beside xen-netfront in another guest; killed while pages of the guest's own are out, every byte of a stream of its comes to dom0; loaded and unloaded under traffic, the guest's memory, its grants and its event channels are as before
 # seconds: 300
 # module: yes
 . /rig/module.sh
 bridge
 CLOSES=${CLOSES:-5} KILLS=${KILLS:-10} LOADS=${LOADS:-100}
+# LENDS: parameters lend_from, with colons between them, by which the guest's pages are out when the back is killed.
+LENDS=$(echo "${LENDS:-1500:4096}" | tr : " ") PIECES_KILLS=${PIECES_KILLS:-4}
 now() { cut -d' ' -f1 /proc/uptime; }
 
 netback
@@ -68,10 +70,51 @@ left() {
 	FREE=$ANSWER
 	HAS="$(tables), $(lsevtchn "$id" | grep -c .) channels"
 }
+# granted: grants of the module's that have not ended. went: frames in pieces.
+granted() { ask one "ethtool -S eth0 | awk '\$1 == \"grants:\" { n += \$2 } \$1 == \"grants_ended:\" { n -= \$2 } END { print n }'"; echo "$ANSWER"; }
+went() { ask one "ethtool -S eth0 | sed -n 's/ *tx_in_pieces: //p'"; echo "$ANSWER"; }
+# killed_in_pieces FROM: numbers go to dom0 while the back is killed, until it was so often with pieces out.
+killed_in_pieces() {
+	module auto "lend_from=$1"
+	within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "lend_from=$1: no answer"
+	_stand=$(granted) _kills=0 _outs= _with=0
+	# At the end of its input it would end.
+	rm -f /run/never
+	mkfifo /run/never
+	nc -l -p 5010 <> /run/never | md5sum > /run/sum & _listener=$!
+	ask one "rm -f /tmp/stop /tmp/copy /tmp/sum; mkfifo /tmp/copy; md5sum < /tmp/copy > /tmp/sum & (n=0; until [ -e /tmp/stop ]; do seq \${n}00000 \${n}99999; n=\$((n + 1)); done | tee /tmp/copy | nc 10.9.0.1 5010) > /dev/null 2>&1 & echo" || fail "lend_from=$1: no stream: $ANSWER"
+	transfer
+	lives "vif$id.0" || fail "lend_from=$1: no traffic"
+	while [ $_with -lt "$PIECES_KILLS" ]; do
+		[ $_kills -lt $((PIECES_KILLS * 5)) ] || fail "lend_from=$1: killed $_kills times, with pieces out $_with times:$_outs"
+		sleep 1
+		_went=$(went)
+		kill -KILL $BACK_PID; wait $BACK_PID
+		_kills=$((_kills + 1))
+		_out=$(($(granted) - _stand))
+		_outs="$_outs $_out"
+		[ $_out -le 0 ] || _with=$((_with + 1))
+		back
+		lives "vif$id.0" || fail "lend_from=$1: killed, $_kills, with $_out pieces out: the TCP connection is gone"
+		[ "$(went)" -gt "$_went" ] || fail "lend_from=$1: killed, $_kills: no more frames in pieces"
+	done
+	end_transfer
+	ask one "touch /tmp/stop; within 50 [ -s /tmp/sum ] && cat /tmp/sum" || fail "lend_from=$1: the stream does not end: $ANSWER"
+	wait $_listener
+	[ "$ANSWER" = "$(cat /run/sum)" ] || fail "lend_from=$1: the guest sent $ANSWER, to dom0 came $(cat /run/sum)"
+	_went=$(went)
+	unload
+	left
+	[ "$before" = "$HAS" ] || fail "lend_from=$1: before: $before; after: $HAS"
+	note "lend_from=$1: pieces out when the back was killed:$_outs, of $_went frames; every byte came; unloaded: $HAS"
+}
 # The first two have caches to fill.
 for _load in 1 2; do module auto; unload; done
 left
 before=$HAS free=$FREE
+for _lend in $LENDS; do killed_in_pieces "$_lend"; done
+left
+free=$FREE
 ping -q -i 0.05 10.9.0.2 > /dev/null 2>&1 &
 _ping=$!
 ask one "(while :; do datagrams 10.9.0.1 200 1000; sleep 0.05; done) > /dev/null 2>&1 & echo \$! > /tmp/stream"
