@@ -20,7 +20,8 @@ id=$(xl domid one)
 # Long frames go in the guest's own pages, where the back maps others, too.
 module auto lend_from=4096
 ip addr add 10.9.1.1/24 dev xenbr0
-ask one "ip link set eth1 up && ip addr add 10.9.1.2/24 dev eth1"
+# Else each of its vifs answers for both addresses, and pings go to the one that netback leaves, until dom0 asks again.
+ask one "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore; ip link set eth1 up && ip addr add 10.9.1.2/24 dev eth1"
 within 20 ping -q -c 1 -W 5 10.9.1.2 || fail "the other vif does not answer"
 echo "vif-$id-0" > /sys/bus/xen-backend/drivers/vif/unbind || fail "netback keeps the vif"
 # It sends all the time, to an address that no one has to be asked for; some frames so long that their payload is in pages.
