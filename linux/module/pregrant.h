@@ -184,7 +184,7 @@ u32 pregrant_tx_answered_pieces(struct pregrant_tx *tx, u16 *ids, u32 room);
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
 /* A receiver's half: its NAPI's alone. */
 int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most, bool decides, bool send_on);
-/* Frames that went up in their pages since the last call; whether others found none; spare pages. */
+/* Frames in their pages since the last call; whether others found none; pages to spare. */
 u32 pregrant_rx_in_place(struct pregrant_rx *rx, bool *is_short, u32 *spare);
 void pregrant_rx_post(struct pregrant_rx *rx);
 /*
