@@ -135,7 +135,6 @@ struct pregrant_queue {
 
 	u64 tx_packets, tx_bytes, tx_dropped, tx_in_pieces;
 	u64 rx_packets, rx_bytes, rx_dropped, rx_in_place;
-	u32 rx_spare; /* pages, as of the last poll */
 	u64 rx_counters[PREGRANT_COUNTERS]; /* as of the last poll */
 };
 

@@ -130,7 +130,9 @@ struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso
 struct sk_buff *pk_skb_new_lent(void *to, size_t len, size_t head, u32 csum, u32 gso_type, u32 gso_size, void **linear)
 {
 	struct pregrant_received *received = to;
-	struct sk_buff *skb = skb_sized(received, len, head, csum, gso_type, gso_size);
+	/* The core copies more than the headers. */
+	bool has_head = !WARN_ON_ONCE(head < ETH_HLEN);
+	struct sk_buff *skb = has_head ? skb_sized(received, len, head, csum, gso_type, gso_size) : NULL;
 
 	*linear = skb ? __skb_put(skb, head) : NULL;
 	return skb;
@@ -151,6 +153,12 @@ void pk_skb_lend(struct sk_buff *skb, void *at, size_t len)
 		return;
 	get_page(page);
 	skb_add_rx_frag(skb, n, page, offset_in_page(at), len, PAGE_SIZE);
+	/* Who would write to it, to decrypt in place say, is to copy: the back sees the page. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 12, 0)
+	skb_shinfo(skb)->flags |= SKBFL_SHARED_FRAG;
+#else
+	skb_shinfo(skb)->tx_flags |= SKBTX_SHARED_FRAG;
+#endif
 }
 
 /* No skb has the page any more, and what was read of it is read. */

@@ -13,16 +13,16 @@
 
 /* Between two times that pages are added: each time frames wait, for a millisecond or so. */
 #define GROW_PAUSE (HZ / 10)
+/* Where there was no memory, or nothing to give back. */
+#define SHORTAGE_PAUSE (5 * HZ)
 
 /* By a poll. */
 void pregrant_pool_look(struct pregrant_queue *queue)
 {
 	struct pregrant_device *dev = queue->dev;
 	bool is_short;
-	u32 spare;
 
-	queue->rx_in_place += pregrant_rx_in_place(queue->rx, &is_short, &spare);
-	WRITE_ONCE(queue->rx_spare, spare);
+	queue->rx_in_place += pregrant_rx_in_place(queue->rx, &is_short);
 	if (!is_short || READ_ONCE(dev->is_full) || READ_ONCE(dev->is_short))
 		return;
 	WRITE_ONCE(dev->is_short, true);
@@ -32,15 +32,12 @@ void pregrant_pool_look(struct pregrant_queue *queue)
 		pregrant_wake_control(dev);
 }
 
-/* From any context: pages that could go. */
+/* From any context: pages beyond those that slots need, which could go where no skb has them. */
 u32 pregrant_pool_spare(const struct pregrant_device *dev)
 {
-	unsigned int k;
-	u32 spare = 0;
+	u64 needed = (u64)READ_ONCE(dev->lent) * READ_ONCE(dev->slots[1]), pages = READ_ONCE(dev->pool[0]);
 
-	for (k = 0; k < dev->max_queues; k++)
-		spare += READ_ONCE(dev->queues[k].rx_spare);
-	return spare;
+	return dev->settings.rx_in_place && pages > needed ? pages - needed : 0;
 }
 
 /* Under `control`, while its queues are lent. */
@@ -48,26 +45,41 @@ void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 {
 	bool grows = READ_ONCE(dev->is_short) && !time_before(jiffies, dev->grows_at);
 	unsigned int k;
+	bool again = false;
+	s32 grown;
 
 	shrinks = shrinks && pregrant_pool_spare(dev);
-	if (!dev->settings.rx_in_place || !dev->lent || !(grows || shrinks))
+	/* Not on the way to its end: what is on a ring is answered first. */
+	if (!dev->settings.rx_in_place || !dev->lent || !pregrant_front_is_live(dev->front))
 		return;
+	if (!grows && !shrinks) {
+		/* Another event may have come before the pause was over. */
+		if (READ_ONCE(dev->is_short))
+			queue_delayed_work(pregrant_control, &dev->work, GROW_PAUSE);
+		return;
+	}
+	for (k = 0; k < dev->lent; k++)
+		again |= READ_ONCE(dev->queues[k].mc_refused);
 	pregrant_take_back(dev);
 	if (grows) {
-		WRITE_ONCE(dev->grows_at, jiffies + GROW_PAUSE);
-		WRITE_ONCE(dev->is_full, !pregrant_front_grow(dev->front));
+		grown = pregrant_front_grow(dev->front);
+		WRITE_ONCE(dev->grows_at, jiffies + (grown < 0 ? SHORTAGE_PAUSE : GROW_PAUSE));
+		WRITE_ONCE(dev->is_full, !grown);
 		WRITE_ONCE(dev->is_short, false);
 	}
 	if (shrinks) {
-		pregrant_front_shrink(dev->front);
+		/* Where skbs have them all it is not asked again at once. */
+		if (!pregrant_front_shrink(dev->front))
+			WRITE_ONCE(dev->shrinks_at, jiffies + SHORTAGE_PAUSE);
 		WRITE_ONCE(dev->is_full, false);
-		for (k = 0; k < dev->max_queues; k++)
-			WRITE_ONCE(dev->queues[k].rx_spare, 0);
 	}
 	pregrant_lend(dev);
 	mutex_lock(&dev->lending);
 	pregrant_resume(dev);
 	mutex_unlock(&dev->lending);
+	/* Refused multicast addresses were forgotten. */
+	if (again)
+		WRITE_ONCE(dev->mc_again, true);
 	/* What the back was asked has an event when it is answered. */
 	if (pregrant_front_is_live(dev->front) && pregrant_front_turn(dev->front) < 0)
 		pregrant_fail(dev);

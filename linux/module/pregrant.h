@@ -131,9 +131,9 @@ u64 pregrant_front_kept_pages(const struct pregrant_front *front);
 void pregrant_front_release_idle(struct pregrant_front *front);
 /*
  * With its queues at home: RX pages for queues that were short of them, or none but what slots
- * need. How many came, or went.
+ * need. How many came, below 0: there is no memory now; or went.
  */
-u32 pregrant_front_grow(struct pregrant_front *front);
+s32 pregrant_front_grow(struct pregrant_front *front);
 u32 pregrant_front_shrink(struct pregrant_front *front);
 /* Pages; how many came and went; of these, how many the back mapped, and let go of. */
 #define PREGRANT_POOL_FIGURES 5
@@ -184,8 +184,8 @@ u32 pregrant_tx_answered_pieces(struct pregrant_tx *tx, u16 *ids, u32 room);
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
 /* A receiver's half: its NAPI's alone. */
 int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most, bool decides, bool send_on);
-/* Frames in their pages since the last call; whether others found none; pages to spare. */
-u32 pregrant_rx_in_place(struct pregrant_rx *rx, bool *is_short, u32 *spare);
+/* Frames in their pages since the last call; whether others found none. */
+u32 pregrant_rx_in_place(struct pregrant_rx *rx, bool *is_short);
 void pregrant_rx_post(struct pregrant_rx *rx);
 /*
  * Received buffers that are sent on, where the back takes such: between `receive` and `post`, and

@@ -320,13 +320,12 @@ impl Rx {
 }
 
 /// Frames that went up in their pages since the last call. `short`: others were copied for want of
-/// pages; `spare`: pages that no slot needs, and no skb has, now.
+/// pages.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_rx_in_place(rx: &mut Rx, short: &mut bool, spare: &mut u32) -> u32 {
+pub extern "C" fn pregrant_rx_in_place(rx: &mut Rx, short: &mut bool) -> u32 {
     let Rx { half, in_place, .. } = rx;
     let (frames, is_short) = in_place.as_mut().map_or((0, false), |in_place| in_place.news(half));
-    // One stays in any case.
-    (*short, *spare) = (is_short, half.front().pages().spare().saturating_sub(1));
+    *short = is_short;
     frames
 }
 

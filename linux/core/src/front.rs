@@ -213,10 +213,11 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
         front.failed(e.code(), &e);
         return false;
     }
-    let Front { p, bus, vif, shared, .. } = front;
+    let Front { p, bus, vif, shared, short, .. } = front;
     match vif.step(p, bus) {
         Ok(FrontStep::Live | FrontStep::Renewed) => {
             *shared = used_path::Shared::by(vif);
+            short.clear();
             say_connected(p.device, vif);
             front.went_on();
         }
@@ -467,25 +468,31 @@ pub extern "C" fn pregrant_front_release_idle(front: &mut Front) {
     front.vif.release_idle(&front.p);
 }
 
-/// Adds RX pages to those queues whose skbs have too many, 64 to each. How many. Its queues are
+/// Adds RX pages to those queues whose skbs have too many, 64 to each. How many; below 0: there is
+/// no memory now. Its queues are
 /// [back](pregrant_front_take_back).
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_grow(front: &mut Front) -> u32 {
+pub extern "C" fn pregrant_front_grow(front: &mut Front) -> i32 {
     let Front { p, vif, short, .. } = front;
     let mut grown = 0;
     short.resize(vif.nr_queues(), 0);
     for (i, seen) in short.iter_mut().enumerate() {
         let now = vif.queue(i).map_or(0, |queue| queue.rx().pages().short());
+        // Another connection begins from 0.
         if core::mem::replace(seen, now) != now {
-            grown += vif.grow_rx(p, i, GROWS_BY).unwrap_or(0);
+            match vif.grow_rx(p, i, GROWS_BY) {
+                Ok(n) => grown += n,
+                Err(e) => return -e.code,
+            }
         }
     }
-    grown as u32
+    grown as i32
 }
 
 /// Takes RX pages away that no slot needs, and no skb has. How many. As above.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_shrink(front: &mut Front) -> u32 {
+    front.vif.release_done(&front.p, has_done);
     front.vif.shrink_rx(&front.p, usize::MAX) as u32
 }
 

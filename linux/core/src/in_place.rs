@@ -13,11 +13,11 @@ use alloc::collections::VecDeque;
 use pregrant::PeerFault;
 use pregrant::net::front::RxHalf;
 use pregrant::platform::Platform;
-use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
+use pregrant::port::{BURST_FRAMES, LentSink, Offload, Piece, Sink, Token};
 use pregrant::shm::copy_from_shared;
 
-/// Frames whose pages are looked after in a call: more than a ring has of those of 64 KiB.
-const CHECKS: usize = 32;
+/// Frames whose pages are looked after in a call: twice as many as one brings.
+const CHECKS: usize = 2 * BURST_FRAMES;
 /// Of a queue.
 pub struct InPlace {
     /// Bytes of the shortest such frame.

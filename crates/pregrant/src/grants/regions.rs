@@ -235,8 +235,12 @@ impl<P: Platform> Regions<P> {
             let Grants { refs, acc: had, per_frame: was, .. } = &granted.grants;
             pages.contains(&refs.len()) && (*had, *was) == (acc, per_frame)
         };
-        let fitting = self.kept.iter().enumerate().filter(|(_, granted)| fits(granted));
-        let (at, _) = fitting.min_by_key(|(_, granted)| granted.count())?;
+        let mut fitting = self.kept.iter().enumerate().filter(|(_, granted)| fits(granted));
+        // Of one size any will do: there may be thousands of pages by themselves.
+        let (at, _) = match pages.start() == pages.end() {
+            true => fitting.next(),
+            false => fitting.min_by_key(|(_, granted)| granted.count()),
+        }?;
         let granted = self.kept.swap_remove(at);
         granted.region.zero();
         Some(granted)

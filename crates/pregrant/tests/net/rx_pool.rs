@@ -2,15 +2,17 @@
 //! references of its own (docs/protocol 2.11).
 #![cfg(not(miri))]
 
-use crate::gref_mapping::{Pair, announcing, entries};
+use crate::gref_mapping::{Kept, Pair, announcing, entries};
 use crate::rig;
 
 use pregrant::net::back::{Polled, VifConfig};
-use pregrant::net::front::{FrontConfig, FrontQueue};
+use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep};
 use pregrant::net::path::gref_mapping::rx_pool::PoolStats;
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
-use rig::TestPort;
+use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};
+use rig::raw_back::Rx;
+use rig::{TestPort, Way};
 
 /// A frame's bytes by its number.
 fn bytes(number: usize, len: usize) -> Vec<u8> {
@@ -273,6 +275,117 @@ fn pages_of_frames_that_are_held_outlive_the_queue() {
         }
         assert_eq!((front.is_closed(), xen.counts().grants), (true, 0));
     }
+}
+
+/// The back says how much of a frame is in its first slot: no less than the headers is copied, so
+/// that no one parses a page.
+#[test]
+fn a_head_is_never_shorter_than_headers() {
+    for (in_first, token) in [(0, false), (1, false), (13, false), (14, false), (255, false), (256, true)] {
+        for way in [Way::Heads(256), Way::Copy] {
+            // A frame that begins behind the buffer's bytes is in its pages alone.
+            let token = token || in_first == 0 && way != Way::Copy;
+            let mut r = Rx::with_spare(way, 40);
+            let mut skbs = Skbs::default();
+            // With heads in buffers of 256 bytes those behind the offset are in its page.
+            let (offset, len) = match way {
+                Way::Copy => (0, in_first),
+                _ => (256 - in_first, 3000),
+            };
+            for (flags, offset, len) in [(RXF_MORE_DATA, offset, len), (0, 0, 4000)] {
+                r.back.answer_rx(RxResponse { id: 0, offset, flags, status: len as i16 });
+            }
+            assert_eq!(r.front.recv_lent(&mut skbs, 1), Ok(1), "{way:?}, {in_first}");
+            let [(copied, got)] = &skbs.frames[..] else { panic!("one frame") };
+            assert_eq!(got.is_some(), token, "{way:?}, {in_first}");
+            let head = if way == Way::Copy || in_first > 0 { 256 } else { usize::from(len) };
+            assert_eq!(
+                copied.len(),
+                if token { head } else { usize::from(len) + 4000 },
+                "{way:?}, {in_first}"
+            );
+            if let Some(token) = got {
+                assert_eq!(r.front.release(*token), Ok(()));
+            }
+            r.close();
+        }
+    }
+}
+
+/// Another back takes the rings while an ADD has no answer: what that says counts for no page, and
+/// all are named to it again.
+#[test]
+fn another_back_gets_the_pool_too() {
+    for asks in [false, true] {
+        let mut game = Game::new(growing(128), entries(768));
+        let mapped = game.pair.mapped();
+        let set = |pair: &Pair, state: &str| {
+            pair.bb.own.borrow_mut().insert("state".into(), state.into());
+        };
+        assert_eq!(game.pair.front.grow_rx(&game.pair.g, 0, 64), Ok(64));
+        if !asks {
+            game.turns();
+        }
+        set(&game.pair, "2");
+        game.pair.front.step(&game.pair.g, &mut game.pair.fb).expect("a map");
+        game.pair.kept = Kept::default();
+        set(&game.pair, "4");
+        game.pair.restart();
+        let came_to = game.pair.front.step(&game.pair.g, &mut game.pair.fb).expect("a map");
+        assert_eq!(came_to, FrontStep::Renewed);
+        for _ in 0..200 {
+            game.pair.back.poll_ctrl(&game.pair.h).expect("an honest front");
+            game.pair.front.turn(&game.pair.g).expect("an honest back");
+        }
+        assert!(!game.pair.front.final_check_ctrl(&game.pair.g).expect("an honest back"), "nothing is left");
+        assert_eq!((game.pair.front.is_announcing(), game.pair.mapped()), (false, mapped + 64));
+        assert!(game.frames(20) > 0);
+        game.check();
+        game.release_all();
+        // The page that stays may be the one that no slot has.
+        assert!((63..=64).contains(&game.shrink(1000)));
+        assert!((mapped..=mapped + 1).contains(&game.pair.mapped()));
+        game.pair.close();
+    }
+}
+
+/// Table and pool change places: what leaves makes room for as many, and for no more.
+#[test]
+fn a_back_is_named_no_more_than_it_takes() {
+    let mut game = Game::new(growing(512), entries(600));
+    let adds = game.pair.front.rx_pool_stats().adds;
+    game.grow(512);
+    let all = game.pair.front.rx_pool_stats().adds;
+    assert!(all > adds || adds == 600 - 257, "{adds}, {all}");
+    for _ in 0..5 {
+        assert_eq!(game.shrink(100), 100);
+        assert_eq!(game.grow(100), 100);
+    }
+    let stats = game.pair.front.rx_pool_stats();
+    assert_eq!(stats.adds - stats.dels, 600 - 257, "the table is as full as it was");
+    game.pair.close();
+}
+
+/// A back that keeps pages that are taken away has no more granted in their place.
+#[test]
+fn what_a_back_keeps_is_bounded() {
+    let mut game = Game::new(growing(512), VifConfig::default());
+    let mut kept = Vec::new();
+    for _ in 0..8 {
+        game.grow(512);
+        let refs: Vec<_> =
+            game.pair.front.queue(0).unwrap().rx().added_refs().map(|(_, gref)| gref).collect();
+        let maps =
+            refs.iter().filter_map(|gref| game.pair.h.map(rig::GUEST, &[*gref], Access::ReadWrite).ok());
+        kept.extend(maps.collect::<Vec<_>>());
+        game.shrink(512);
+    }
+    let (_, leaving) = game.pair.front.rx_pool();
+    assert!((256..256 + 512).contains(&leaving), "{leaving}");
+    game.pair.h.unmap(&mut kept);
+    game.shrink(0);
+    assert_eq!((game.pair.front.rx_pool().1, game.grow(1)), (0, 1));
+    game.pair.close();
 }
 
 /// A back that keeps a page that it says it let go of: its grant stands until it does.

@@ -235,10 +235,12 @@ impl Rig {
             return None;
         }
         let granting = if matches!(way, Way::Persistent(_)) { Granting::Standing } else { granting };
-        Some(
-            OrdinaryPages::new(&self.guest, &mut Regions::new(HOST), acc, SLOTS, granting)
-                .expect("ordinary pages"),
-        )
+        Some(self.some_pages(SLOTS, acc, granting))
+    }
+
+    /// So many.
+    pub fn some_pages(&self, n: u32, acc: Access, granting: Granting) -> OrdinaryPages<LocalDomain> {
+        OrdinaryPages::new(&self.guest, &mut Regions::new(HOST), acc, n, granting).expect("ordinary pages")
     }
 
     /// Our front and our back over TX; the rings' indices start at `start`.

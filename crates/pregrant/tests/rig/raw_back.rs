@@ -99,6 +99,10 @@ pub struct Rx {
 
 impl Rx {
     pub fn new(way: Way) -> Self {
+        Self::with_spare(way, 0)
+    }
+    /// With so many pages more than slots.
+    pub fn with_spare(way: Way, spare: u32) -> Self {
         let rig = Rig::new();
         let (front_ring, ring) = rig.ring::<NetRx>();
         let chans = rig.channel();
@@ -111,7 +115,10 @@ impl Rx {
                 );
             }
         }
-        let pages = rig.ordinary(way, Access::ReadWrite, Granting::PerFrame);
+        let pages = match spare {
+            0 => rig.ordinary(way, Access::ReadWrite, Granting::PerFrame),
+            spare => Some(rig.some_pages(SLOTS + spare, Access::ReadWrite, Granting::Standing)),
+        };
         if let Some(pages) = &pages {
             for id in 0..SLOTS as usize {
                 assert!(pages.bytes().copy_in(id * PAGE_SIZE, &[(id as u8).wrapping_add(1); PAGE_SIZE]));

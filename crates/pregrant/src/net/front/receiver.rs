@@ -353,7 +353,7 @@ impl<S: LentSink> Handing<'_, S> {
         offload: Offload,
     ) -> Result<bool, PeerFault> {
         let [first, ..] = parts else { return Ok(false) };
-        let has_head = usize::from(first.len) > RX_HEAD_BYTES;
+        let has_head = usize::from(first.len) >= RX_HEAD_BYTES;
         if !F::LENDS || !has_head || !self.0.wants(total, parts.len()) || !pages.can_lend(parts.len()) {
             return Ok(false);
         }
@@ -420,7 +420,9 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
         offload: Offload,
     ) -> Result<bool, PeerFault> {
         let total = parts.iter().map(|part| usize::from(part.len)).sum();
+        // Whoever parses headers reads the copy, and no page.
         if let [head, behind @ ..] = parts
+            && usize::from(head.len) >= RX_HEAD_BYTES
             && with_path!(rest, path => lends(path))
             && !behind.is_empty()
             && self.0.wants(total, behind.len() + 1)

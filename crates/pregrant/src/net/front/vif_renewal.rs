@@ -22,7 +22,7 @@ use super::tx_slots::TxLimits;
 use super::vif::{FrontStep, FrontVif};
 use crate::error::PeerFault;
 use crate::net::features::BackFeatures;
-use crate::net::path::{FrontNegotiation, Negotiation, OwnPages, PageAnnouncement};
+use crate::net::path::{FrontNegotiation, Negotiation, PageAnnouncement};
 use crate::platform::Platform;
 use crate::port::Offloads;
 use crate::xenbus::bus::DeviceBus;
@@ -94,10 +94,11 @@ impl<P: Platform> FrontVif<P> {
     /// Announces all pages again, once the request under way has its answer. True: it does
     /// now.
     pub(super) fn go_on_renewing(&mut self, p: &P) -> Result<bool, PeerFault> {
+        let is_asking = self.is_asking();
         let Some(ctrl) = &mut self.ctrl else { return Ok(false) };
         // An answer to ours says nothing: either of the two backs may have given it. One to the
         // owner's is its.
-        let is_ours = self.announcement.is_some() || self.own.as_ref().is_some_and(OwnPages::is_asking);
+        let is_ours = self.announcement.is_some() || is_asking;
         if ctrl.is_pending() && (!is_ours || ctrl.answer()?.is_none()) {
             return Ok(false);
         }

@@ -66,7 +66,10 @@ impl<P: Platform> OrdinaryPages<P> {
         for place in pages.more.iter_mut().take(first as usize) {
             match regions.take_exactly(p, acc, 1) {
                 Ok(granted) => *place = Some(granted),
-                Err(e) => failed = failed.or(Some(e)),
+                Err(e) => {
+                    failed = Some(e);
+                    break;
+                }
             }
         }
         let Some(e) = failed else { return Ok(pages) };

@@ -12,8 +12,9 @@
 //! Invariants: a page that a slot has, or a consumer, is not taken away. Its memory is given back
 //! when its grant has ended, and no earlier.
 //!
-//! What a back may do: refuse an ADD (no more are tried), refuse a DEL or keep a page that it says
-//! it let go of (its grant stands, and it goes with the vif's other pages), never answer.
+//! What a back may do: refuse an ADD (half as many are named, and in the end each alone, once), refuse a DEL or keep a page that it says
+//! it let go of (its grant stands, and it goes with the vif's other pages; with 256 of them the pool
+//! grows no more), never answer.
 
 use super::cache::DELS_MAX;
 use super::front::added;
@@ -31,6 +32,9 @@ use alloc::vec::Vec;
 /// Pages of one request at most.
 const AT_ONCE: usize = 64;
 
+/// Pages that the back has though they were taken away, or may have: no more are granted then.
+const KEPT_MAX: usize = 256;
+
 /// A page of a queue, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Page {
@@ -43,7 +47,7 @@ struct Page {
 enum State {
     /// The next ADD names it.
     Fresh,
-    /// The back has it, or was asked to.
+    /// The back has it, or may.
     Mapped,
     /// The back is not asked to have it.
     Plain,
@@ -98,6 +102,8 @@ pub struct RxPool<P: Platform> {
     asked: Option<Asked>,
     /// Numbers of the pages of an ADD.
     list: [u16; AT_ONCE],
+    /// So many are named at once.
+    part: usize,
     /// The back still has these.
     ending: Vec<Granted<P>>,
     stats: PoolStats,
@@ -109,6 +115,7 @@ impl<P: Platform> Default for RxPool<P> {
             queues: Vec::new(),
             asked: None,
             list: [0; AT_ONCE],
+            part: AT_ONCE,
             ending: Vec::new(),
             stats: PoolStats::default(),
         }
@@ -151,10 +158,15 @@ impl<P: Platform> RxPool<P> {
         n: usize,
     ) -> (usize, Option<PlatformError>) {
         self.have(i);
-        let Self { queues, stats, .. } = self;
+        let Self { queues, stats, ending, .. } = self;
         let Some(of) = queues.get_mut(i) else { return (0, None) };
         let (mut grown, mut failed) = (0, None);
-        let mut asked = of.pages.iter().filter(|page| page.state != State::Plain).count();
+        // What it has still takes a place in its table.
+        let named = of.pages.iter().filter(|page| page.state != State::Plain).count();
+        let mut asked = named + of.leaving.len();
+        if of.leaving.len() + ending.len() >= KEPT_MAX {
+            return (0, None);
+        }
         while grown < n
             && let Some(number) = queue.rx().chain().pages().and_then(OrdinaryPages::free_number)
         {
@@ -222,24 +234,21 @@ impl<P: Platform> RxPool<P> {
     }
 
     fn take_added(&mut self, i: usize, n: usize, answer: CtrlResponse, statuses: &[u16]) {
-        let Self { queues, list, stats, .. } = self;
+        let Self { queues, list, part, stats, .. } = self;
         let Some(of) = queues.get_mut(i) else { return };
+        let taken = added(answer, statuses, n).count();
+        // One that it has already has it refuse them all.
+        let again = taken == 0 && n > 1;
+        *part = if again { n / 2 } else { (*part * 2).min(AT_ONCE) };
+        stats.adds += taken as u64;
         let mut mapped = added(answer, statuses, n).peekable();
-        let mut refused = false;
         for (k, number) in list.iter().enumerate().take(n) {
             if mapped.next_if_eq(&k).is_some() {
-                stats.adds += 1;
                 continue;
             }
-            refused = true;
-            // One that was taken away since is asked back all the same.
+            // One that is refused alone it may have already, of a predecessor's request.
             let page = of.pages.iter_mut().find(|page| page.number == *number);
-            page.into_iter().for_each(|page| page.state = State::Plain);
-        }
-        if refused {
-            of.room = 0;
-            let fresh = of.pages.iter_mut().filter(|page| page.state == State::Fresh);
-            fresh.for_each(|page| page.state = State::Plain);
+            page.into_iter().for_each(|page| page.state = if again { State::Fresh } else { State::Mapped });
         }
     }
 
@@ -251,7 +260,7 @@ impl<P: Platform> RxPool<P> {
             let Some(mut page) = of.leaving.pop_front() else { return };
             page.dels += 1;
             if let_go.next_if_eq(&k).is_some() {
-                (of.room, stats.dels) = (of.room + 1, stats.dels + 1);
+                stats.dels += 1;
                 ending.extend(page.granted.release(p).err().map(|InUse(granted)| granted));
             } else if page.dels < DELS_MAX {
                 of.leaving.push_back(page);
@@ -277,7 +286,7 @@ impl<P: Platform> RxPool<P> {
                 return asked;
             }
             let fresh = of.pages.iter_mut().filter(|page| page.state == State::Fresh);
-            for ((to, number), page) in entries.iter_mut().zip(&mut self.list).zip(fresh) {
+            for ((to, number), page) in entries.iter_mut().take(self.part).zip(&mut self.list).zip(fresh) {
                 (*to, *number) = (entry(page.gref), page.number);
                 page.state = State::Mapped;
                 n += 1;
@@ -294,7 +303,7 @@ impl<P: Platform> RxPool<P> {
 
     /// Another back has the rings, and none of the pages.
     pub fn renew(&mut self, regions: &mut Regions<P>, p: &P) {
-        self.asked = None;
+        (self.asked, self.part) = (None, AT_ONCE);
         for of in &mut self.queues {
             of.room = 0;
             of.pages.iter_mut().for_each(|page| page.state = State::Plain);

@@ -8,7 +8,7 @@
 
 use super::rx_pool::PoolStats;
 use crate::error::PlatformError;
-use crate::net::front::FrontVif;
+use crate::net::front::{FrontQueue, FrontVif};
 use crate::net::front::unreturned::Unreturned;
 use crate::platform::Platform;
 use crate::port::Piece;
@@ -70,6 +70,21 @@ impl<P: Platform> FrontVif<P> {
             let known = self.release(p, [token]);
             debug_assert!(known.is_ok(), "it is lent");
         }
+    }
+
+    /// The same of frames of its queues, which are not handed out.
+    pub fn release_done(&mut self, p: &P, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
+        for queue in &mut self.queues {
+            let done = |queue: &FrontQueue<P>| {
+                let rx = queue.rx();
+                rx.pages().tokens().find(|token| has_done(&mut rx.pieces(*token)))
+            };
+            while let Some(token) = done(queue) {
+                let known = queue.release(token);
+                debug_assert!(known.is_ok(), "it is lent");
+            }
+        }
+        self.release_gone(p, has_done);
     }
 
     /// All frames that are lent count as given back, where the consumer has references of its own
