@@ -420,7 +420,7 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
         offload: Offload,
     ) -> Result<bool, PeerFault> {
         let total = parts.iter().map(|part| usize::from(part.len)).sum();
-        // Whoever parses headers reads the copy, and no page.
+        // Headers are parsed in the copy, and in no page.
         if let [head, behind @ ..] = parts
             && usize::from(head.len) >= RX_HEAD_BYTES
             && with_path!(rest, path => lends(path))

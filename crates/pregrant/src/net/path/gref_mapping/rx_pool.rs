@@ -12,9 +12,9 @@
 //! Invariants: a page that a slot has, or a consumer, is not taken away. Its memory is given back
 //! when its grant has ended, and no earlier.
 //!
-//! What a back may do: refuse an ADD (half as many are named, and in the end each alone, once), refuse a DEL or keep a page that it says
-//! it let go of (its grant stands, and it goes with the vif's other pages; with 256 of them the pool
-//! grows no more), never answer.
+//! What a back may do: refuse an ADD (half as many are named, and in the end each alone, once),
+//! refuse a DEL or keep a page that it says it let go of (its grant stands, and it goes with the
+//! vif's other pages; with 256 of them the pool grows no more), never answer.
 
 use super::cache::DELS_MAX;
 use super::front::added;

@@ -8,8 +8,8 @@
 
 use super::rx_pool::PoolStats;
 use crate::error::PlatformError;
-use crate::net::front::{FrontQueue, FrontVif};
 use crate::net::front::unreturned::Unreturned;
+use crate::net::front::{FrontQueue, FrontVif};
 use crate::platform::Platform;
 use crate::port::Piece;
 
