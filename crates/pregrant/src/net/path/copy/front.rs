@@ -12,6 +12,13 @@ use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use alloc::vec::Vec;
 
+#[inline(never)]
+fn prefetch_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) {
+    if let Some(page) = pages.added(at / PAGE_SIZE) {
+        page.bytes().prefetch_read(at % PAGE_SIZE, len);
+    }
+}
+
 #[cold]
 fn piece_of_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) -> Option<Piece<'_>> {
     pages.added(at / PAGE_SIZE)?.bytes().piece(at % PAGE_SIZE, len)
@@ -51,9 +58,9 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
     }
     #[inline(always)]
     fn prefetch(&self, at: usize, len: usize) {
-        match self.added(at / PAGE_SIZE) {
-            Some(page) => page.bytes().prefetch_read(at % PAGE_SIZE, len),
-            None => self.granted.bytes().prefetch_read(at, len),
+        match self.more.is_empty() {
+            true => self.granted.bytes().prefetch_read(at, len),
+            false => prefetch_added(self, at, len),
         }
     }
     #[inline(always)]
