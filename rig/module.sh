@@ -145,6 +145,20 @@ lives() {
 	kill -0 $TRANSFER || { grep error /run/live.json; return 1; }
 	return $_lives
 }
+# outlives VIF: one connection lives over `pregrant back` that is killed, and one that ends.
+outlives() {
+	transfer
+	lives "$1" || fail "no traffic"
+	kill -KILL $BACK_PID; wait $BACK_PID
+	back
+	lives "$1" || fail "pregrant back is killed: the TCP connection is gone"
+	end_back || fail "the back ends with $?"
+	# While no back answers: requests stay on the ring, and so do their pages.
+	ask one "ip link set eth0 down && ip link set eth0 up" || fail "the link: $ANSWER"
+	back
+	lives "$1" || fail "pregrant back ends: the TCP connection is gone"
+	end_transfer
+}
 end_transfer() { kill -INT $TRANSFER; wait $TRANSFER; ask one "killall iperf3"; }
 # closes_netback ID: the vif, as when its domain is asked to let go of it; the guest's driver answers.
 closes_netback() { xenstore-write "/local/domain/0/backend/vif/$1/0/state" 5; }

@@ -16,17 +16,7 @@ trial "module on pregrant back"
 pieces "module on pregrant back" mapped
 says "module on pregrant back" "staging+gref: path=auto"
 ask one "ethtool -i eth0; ethtool -l eth0; ethtool -g eth0; ethtool -S eth0" || fail "ethtool: $ANSWER"
-transfer
-lives "vif$id.0" || fail "no traffic"
-kill -KILL $BACK_PID; wait $BACK_PID
-back
-lives "vif$id.0" || fail "pregrant back is killed: the TCP connection is gone"
-end_back || fail "the back ends with $?"
-# While no back answers: requests stay on the ring, and so do their pages.
-ask one "ip link set eth0 down && ip link set eth0 up" || fail "the link: $ANSWER"
-back
-lives "vif$id.0" || fail "pregrant back ends: the TCP connection is gone"
-end_transfer
+outlives "vif$id.0"
 unload
 before=$(tables)
 module auto

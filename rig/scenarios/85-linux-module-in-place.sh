@@ -20,7 +20,6 @@ in_place() {
 	long "$1" "$2"
 	# A queue keeps a page a slot.
 	squeezed 256 || fail "$1: $(stat rx_pool) pages stay"
-	_shrunk=$(stat rx_pool_shrunk)
 	ask one "within 20 eval 'ethtool -S eth0 | grep -q \"rx_pool_dels: [1-9]\"'"
 	_dels=$(stat rx_pool_dels)
 	if [ "$3" = mapped ]; then
@@ -49,17 +48,7 @@ unload
 before=$(tables)
 module auto rx_in_place=2049
 in_place "on pregrant back" "vif$id.0" mapped
-transfer
-lives "vif$id.0" || fail "no traffic"
-kill -KILL $BACK_PID; wait $BACK_PID
-back
-lives "vif$id.0" || fail "pregrant back is killed: the TCP connection is gone"
-end_back || fail "the back ends with $?"
-# Its rings are over, and frames of theirs are with the stack.
-ask one "ip link set eth0 down && ip link set eth0 up" || fail "the link: $ANSWER"
-back
-lives "vif$id.0" || fail "pregrant back ends: the TCP connection is gone"
-end_transfer
+outlives "vif$id.0"
 [ "$(stat grants_deferred)" = 0 ] || fail "$(stat grants_deferred) grants are left to the kernel"
 unload
 after=$(tables)

@@ -217,7 +217,7 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
     match vif.step(p, bus) {
         Ok(FrontStep::Live | FrontStep::Renewed) => {
             *shared = used_path::Shared::by(vif);
-            short.clear();
+            short.clear(); // another connection begins from 0
             say_connected(p.device, vif);
             front.went_on();
         }
@@ -240,13 +240,12 @@ fn code_of(e: &FrontError<BusError>) -> i32 {
 }
 
 impl Front {
-    /// Pages of queues that are gone, where the stack has done with them. One that closes for good
-    /// needs none again: an skb's reference keeps a page that it has.
+    /// Pages with which the stack has done, of queues that are not handed out. One that closes for
+    /// good needs none again: an skb's reference keeps a page that it has.
     fn take_pages_back(&mut self) {
-        match self.vif.lent() {
-            0 => {}
-            _ if self.closes && !self.vif.is_live() => self.vif.forget_lent(&self.p),
-            _ => self.vif.release_gone(&self.p, has_done),
+        let is_over = self.closes && !self.vif.is_live();
+        if self.vif.lent() > 0 {
+            self.vif.release_done(&self.p, |pieces| is_over || has_done(pieces));
         }
     }
 
@@ -446,7 +445,7 @@ pub extern "C" fn pregrant_front_removed(front: &mut Front) {
 pub extern "C" fn pregrant_front_abandon(front: &mut Front) {
     front.closes = true;
     front.vif.restored(&front.p);
-    front.vif.forget_lent(&front.p);
+    front.take_pages_back();
     front.vif.restored(&front.p);
 }
 
@@ -469,8 +468,7 @@ pub extern "C" fn pregrant_front_release_idle(front: &mut Front) {
 }
 
 /// Adds RX pages to those queues whose skbs have too many, 64 to each. How many; below 0: there is
-/// no memory now. Its queues are
-/// [back](pregrant_front_take_back).
+/// no memory now. Its queues are [back](pregrant_front_take_back).
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_grow(front: &mut Front) -> i32 {
     let Front { p, vif, short, .. } = front;
@@ -478,7 +476,6 @@ pub extern "C" fn pregrant_front_grow(front: &mut Front) -> i32 {
     short.resize(vif.nr_queues(), 0);
     for (i, seen) in short.iter_mut().enumerate() {
         let now = vif.queue(i).map_or(0, |queue| queue.rx().pages().short());
-        // Another connection begins from 0.
         if core::mem::replace(seen, now) != now {
             match vif.grow_rx(p, i, GROWS_BY) {
                 Ok(n) => grown += n,
@@ -492,7 +489,7 @@ pub extern "C" fn pregrant_front_grow(front: &mut Front) -> i32 {
 /// Takes RX pages away that no slot needs, and no skb has. How many. As above.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_shrink(front: &mut Front) -> u32 {
-    front.vif.release_done(&front.p, has_done);
+    front.take_pages_back();
     front.vif.shrink_rx(&front.p, usize::MAX) as u32
 }
 

@@ -13,11 +13,12 @@ use alloc::collections::VecDeque;
 use pregrant::PeerFault;
 use pregrant::net::front::RxHalf;
 use pregrant::platform::Platform;
-use pregrant::port::{BURST_FRAMES, LentSink, Offload, Piece, Sink, Token};
+use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
 use pregrant::shm::copy_from_shared;
 
-/// Frames whose pages are looked after in a call: twice as many as one brings.
-const CHECKS: usize = 2 * BURST_FRAMES;
+/// Frames in a row that the stack still has, after which a call looks no further.
+const HELD: usize = 8;
+
 /// Of a queue.
 pub struct InPlace {
     /// Bytes of the shortest such frame.
@@ -34,9 +35,10 @@ impl InPlace {
     /// Of a queue that may have been served before. All memory is taken here.
     pub fn new<P: Platform>(from: usize, half: &RxHalf<P>) -> Self {
         let pages = half.front().pages();
-        let mut out = VecDeque::with_capacity(pages.numbers());
-        out.extend(pages.tokens());
-        Self { from, out, frames: 0, short: pages.short() }
+        let mut new =
+            Self { from, out: VecDeque::with_capacity(pages.numbers()), frames: 0, short: pages.short() };
+        pages.tokens().for_each(|token| new.note(token));
+        new
     }
 
     /// Takes the frames that are there. `decides`: a program does, on bytes of its own.
@@ -55,14 +57,27 @@ impl InPlace {
         half.take_lent(&mut LentSkbs { skbs, of: self }, 1)
     }
 
+    /// There is room: a page has one token at most.
+    fn note(&mut self, token: Token) {
+        if self.out.len() < self.out.capacity() {
+            self.out.push_back(token);
+        }
+    }
+
     /// Pages that the stack has done with can be posted again.
     fn take_pages_back<P: Platform>(&mut self, half: &mut RxHalf<P>) {
-        for _ in 0..self.out.len().min(CHECKS) {
+        let mut held = 0;
+        for _ in 0..self.out.len() {
             let Some(token) = self.out.pop_front() else { return };
             if has_done(&mut half.front().pieces(token)) {
                 let _ = half.release(token); // it is this queue's
-            } else {
-                self.out.push_back(token);
+                held = 0;
+                continue;
+            }
+            self.note(token);
+            held += 1;
+            if held == HELD {
+                return;
             }
         }
     }
@@ -81,7 +96,7 @@ pub fn has_done(mut pieces: &mut dyn Iterator<Item = Piece<'_>>) -> bool {
     Iterator::all(&mut pieces, |piece| unsafe { shim::pk_page_is_back(piece.as_raw().0) })
 }
 
-/// The same; skbs have references to the pages of long frames.
+/// Skbs, which have references to the pages of long frames.
 struct LentSkbs<'a> {
     skbs: Skbs,
     of: &'a mut InPlace,
@@ -107,7 +122,7 @@ const FRAGMENTS: usize = 17;
 
 impl LentSink for LentSkbs<'_> {
     fn wants(&self, len: usize, pages: usize) -> bool {
-        len >= self.of.from && pages <= FRAGMENTS && self.of.out.len() < self.of.out.capacity()
+        len >= self.of.from && pages <= FRAGMENTS
     }
     fn take_lent<'a>(
         &mut self,
@@ -133,7 +148,7 @@ impl LentSink for LentSkbs<'_> {
         true
     }
     fn lent(&mut self, token: Token) {
-        self.of.out.push_back(token);
+        self.of.note(token);
         self.of.frames += 1;
     }
 }

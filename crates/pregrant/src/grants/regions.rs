@@ -64,7 +64,7 @@ pub struct Grants {
 impl Grants {
     /// The first page's.
     pub fn first(&self) -> GrantRef {
-        self.refs[0]
+        self.refs.first().copied().unwrap_or(GrantRef::NONE)
     }
 
     /// By page.

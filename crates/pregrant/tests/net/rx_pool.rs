@@ -266,7 +266,7 @@ fn pages_of_frames_that_are_held_outlive_the_queue() {
         assert_eq!((front.lent(), front.is_closed()), (10, false));
         game.check();
         match forgets {
-            true => game.pair.front.forget_lent(&game.pair.g),
+            true => game.pair.front.release_done(&game.pair.g, |_| true),
             false => game.release_all(),
         }
         let Pair { front, fb, g, xen, .. } = &mut game.pair;

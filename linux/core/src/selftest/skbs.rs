@@ -231,7 +231,7 @@ impl Ends {
         if in_place.is_none() {
             return Ok(wrong);
         }
-        self.front.forget_lent(&self.guest);
+        self.front.release_done(&self.guest, |_| true);
         // One page stays, and may be spare.
         let gone = self.front.shrink_rx(&self.guest, usize::MAX);
         if lent == 0 || !(44..=45).contains(&gone) {

@@ -321,43 +321,30 @@ impl LentPages {
         (token.0 != 0 && loan.token == token.0).then_some(page)
     }
 
-    /// Piece `k` of what is lent with `token`: its page, where it begins there, and its bytes.
+    /// The pieces that are lent with `token`, in order: page, where it begins there, and its bytes.
     #[inline(always)]
-    pub fn piece(&self, token: Token, k: usize) -> Option<(u16, u16, u16)> {
-        let mut page = self.first(token)?;
-        for _ in 0..k {
-            page = self.parts[usize::from(page)].next;
-            if page == NONE {
-                return None;
-            }
-        }
-        let LentPart { offset, len, .. } = self.parts[usize::from(page)];
-        Some((page, offset, len))
-    }
-
-    /// The pieces that are lent with `token`: page, where it begins there, and its bytes.
-    pub fn pieces(&self, token: Token) -> impl Iterator<Item = (u16, u16, u16)> {
-        let mut next = self.first(token);
+    fn pieces(&self, token: Token) -> impl Iterator<Item = (u16, u16, u16)> {
+        let mut next = self.first(token).unwrap_or(NONE);
         core::iter::from_fn(move || {
-            let page = next?;
-            let LentPart { next: behind, offset, len, .. } = *self.parts.get(usize::from(page))?;
-            next = (behind != NONE).then_some(behind);
-            Some((page, offset, len))
+            let part = self.parts.get(usize::from(next))?;
+            let piece = (next, part.offset, part.len);
+            next = part.next;
+            Some(piece)
         })
     }
 
-    /// Piece `k` of what follows the head of the frame that was lent with `token`, in the pages of
-    /// `chain`. None: there are no more.
+    /// The same, in the pages of `chain`: what follows the head of a frame.
     #[inline(always)]
-    pub fn piece_in<'a, P: Platform>(
-        &self,
+    pub fn pieces_in<'a, P: Platform>(
+        &'a self,
         chain: &'a FrontChain<P>,
         token: Token,
-        k: usize,
-    ) -> Option<Piece<'a>> {
-        let (page, offset, len) = self.piece(token, k)?;
-        let pages = chain.pages()?;
-        FrontPath::piece(pages, pages.start(page) + usize::from(offset), usize::from(len))
+    ) -> impl Iterator<Item = Piece<'a>> {
+        let pages = chain.pages();
+        self.pieces(token).filter_map(move |(page, offset, len)| {
+            let pages = pages?;
+            FrontPath::piece(pages, pages.start(page) + usize::from(offset), usize::from(len))
+        })
     }
 
     /// The frame is not read any more: its pages are spare.
@@ -388,13 +375,13 @@ mod tests {
     fn a_page_is_lent_once_and_comes_back_once() {
         let mut pages = LentPages::of(4, (5, false), 5, 7);
         let first = pages.lend(2, 256, 1000);
-        assert_eq!(pages.piece(first, 0), Some((2, 256, 1000)));
-        assert_eq!((pages.piece(first, 1), pages.out()), (None, 1));
+        assert_eq!(pages.pieces(first).next(), Some((2, 256, 1000)));
+        assert_eq!((pages.pieces(first).nth(1), pages.out()), (None, 1));
         // The spare page, then none.
         assert_eq!(pages.page_to_post(2), Some(4));
         let long = pages.lend(2, 256, 3840);
         assert_eq!(pages.lend_more(4, 3, 0, 17), 3);
-        assert_eq!((pages.piece(long, 1), pages.piece(long, 2)), (Some((3, 0, 17)), None));
+        assert_eq!((pages.pieces(long).nth(1), pages.pieces(long).nth(2)), (Some((3, 0, 17)), None));
         assert!(!pages.can_post(2) && !pages.can_post(3) && pages.can_post(0));
         assert_eq!(pages.release(first), Ok(()));
         assert_eq!(pages.release(first), Err(UnknownToken(first)));
@@ -414,7 +401,7 @@ mod tests {
             [Token(0), Token(1), Token(u64::MAX), same_place, Token(token.0 ^ 1), Token(token.0 + 0x1_0000)]
         {
             assert_eq!(one.release(forged), Err(UnknownToken(forged)), "{forged:?}");
-            assert_eq!(one.piece(forged, 0), None);
+            assert_eq!(one.pieces(forged).next(), None);
         }
         assert_eq!(one.release(token), Ok(()));
         assert_eq!(one.page_to_post(0), Some(0));

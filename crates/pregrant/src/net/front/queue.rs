@@ -259,10 +259,7 @@ impl<P: Platform> FrontQueue<P> {
         }
         if !self.rx.rx.chain().is_whole() {
             let n = rx_slots + spare;
-            let pages = match more {
-                0 => OrdinaryPages::new(p, regions, ACCESS[RX], n, Granting::Standing)?,
-                more => OrdinaryPages::pool(p, regions, ACCESS[RX], n, more)?,
-            };
+            let pages = OrdinaryPages::pool(p, regions, ACCESS[RX], n, more)?;
             self.rx.rx.append(pages);
         }
         self.tx.tx.settle_ids();

@@ -40,6 +40,15 @@ pub fn piece_in<'a, P: Platform, F: FrontPath<P>>(
     path.piece(memory(places, path, slot) + usize::from(offset), len.into())
 }
 
+/// The same, of any path.
+fn piece_in_any<'a, P: Platform>(
+    path: &'a AnyFrontPath<P>,
+    places: Places<'_>,
+    part: Part,
+) -> Option<Piece<'a>> {
+    with_path!(path, path => piece_in(path, places, part))
+}
+
 /// Copies a part from byte `skip` on, as much as `dst` has room for; checks that all of the part is
 /// in its slot's memory.
 #[inline(always)]
@@ -120,15 +129,28 @@ pub fn take_split<P: Platform>(
     let parts = || parts.iter().enumerate().map(|(k, part)| (if k == 0 { first } else { rest }, *part));
     parts().try_for_each(|(path, part)| check(path.slot_bytes(), part))?;
     let mut missing = None;
-    let pieces = parts().filter_map(|(path, part)| {
-        let piece = with_path!(path, path => piece_in(path, places, part));
+    let taken = to.take(
+        total,
+        offload,
+        there(parts(), |(path, part)| piece_in_any(path, places, part), &mut missing),
+    );
+    missing.map_or(Ok(taken), |(_, part)| Err(bad_part(part)))
+}
+
+/// The pieces of these parts; `missing` gets one that is not there.
+#[inline(always)]
+fn there<'a, T: Copy>(
+    parts: impl Iterator<Item = T>,
+    piece: impl Fn(T) -> Option<Piece<'a>>,
+    missing: &mut Option<T>,
+) -> impl Iterator<Item = Piece<'a>> {
+    parts.filter_map(move |part| {
+        let piece = piece(part);
         if piece.is_none() {
-            missing = Some(part);
+            *missing = Some(part);
         }
         piece
-    });
-    let taken = to.take(total, offload, pieces);
-    missing.map_or(Ok(taken), |part| Err(bad_part(part)))
+    })
 }
 
 /// Copies frames.
@@ -172,14 +194,10 @@ impl<P: Platform, S: Sink> Receiver<P> for Copying<'_, S> {
         }
         let slot_bytes = path.slot_bytes();
         frame.parts().iter().try_for_each(|part| check(slot_bytes, *part))?;
-        let mut is_whole = true;
-        let pieces = frame.parts().iter().filter_map(|part| {
-            let piece = piece_in(path, places, *part);
-            is_whole &= piece.is_some();
-            piece
-        });
+        let mut missing = None;
+        let pieces = there(frame.parts().iter(), |part| piece_in(path, places, *part), &mut missing);
         let taken = self.0.take(frame.total, frame.offload, pieces);
-        if is_whole { Ok(taken) } else { Err(frame.fault) }
+        missing.map_or(Ok(taken), |_| Err(frame.fault))
     }
 }
 
@@ -327,19 +345,14 @@ impl<S: LentSink> Handing<'_, S> {
     ) -> Result<(), PeerFault> {
         let mut missing = None;
         let places = (&*pages, buffers);
-        let pieces = rest.iter().filter(|part| part.len > 0).filter_map(|part| {
-            let piece = piece_in(path, places, *part);
-            if piece.is_none() {
-                missing = Some(*part);
-            }
-            piece
-        });
+        let parts = rest.iter().filter(|part| part.len > 0);
+        let pieces = there(parts, |part| piece_in(path, places, *part), &mut missing);
         let len = head.len() + rest.iter().map(|part| usize::from(part.len)).sum::<usize>();
         let has_references = self.0.take_lent(len, offload, head, pieces);
         if has_references && let Some(token) = lend(pages, rest, 0) {
             self.0.lent(token);
         }
-        missing.map_or(Ok(()), |part| Err(bad_part(part)))
+        missing.map_or(Ok(()), |part| Err(bad_part(*part)))
     }
 
     /// The same of a frame whose head is in the first of its parts. False: it is not to be handed
@@ -430,8 +443,7 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
         {
             check(first.slot_bytes(), *head)?;
             behind.iter().try_for_each(|part| check(rest.slot_bytes(), *part))?;
-            let piece = with_path!(first, path => piece_in(path, (&*pages, buffers), *head));
-            let piece = piece.ok_or(bad_part(*head))?;
+            let piece = piece_in_any(first, (&*pages, buffers), *head).ok_or(bad_part(*head))?;
             with_path!(rest, path => self.hand(path, (pages, buffers), (piece, behind), offload))?;
             return Ok(true);
         }

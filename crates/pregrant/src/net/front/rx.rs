@@ -160,16 +160,13 @@ impl<P: Platform> RxFront<P> {
     /// there are no more.
     #[inline(always)]
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
-        self.pages.piece_in(&self.chain, token, k)
+        self.pieces(token).nth(k)
     }
 
     /// All of them.
+    #[inline(always)]
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
-        let pages = self.chain.pages();
-        self.pages.pieces(token).filter_map(move |(page, offset, len)| {
-            let pages = pages?;
-            FrontPath::piece(pages, pages.start(page) + usize::from(offset), len.into())
-        })
+        self.pages.pieces_in(&self.chain, token)
     }
 
     /// The frame of `token` is not read any more: its pages can be posted again

@@ -40,7 +40,7 @@ impl<P: Platform> Unreturned<P> {
 
     /// See [`RxFront::piece`](super::RxFront::piece).
     pub fn piece(&self, token: Token, k: usize) -> Option<Piece<'_>> {
-        self.pages.piece_in(&self.chain, token, k)
+        self.pieces(token).nth(k)
     }
 
     /// See [`RxFront::release`](super::RxFront::release).
@@ -50,7 +50,7 @@ impl<P: Platform> Unreturned<P> {
 
     /// See [`RxFront::pieces`](super::RxFront::pieces).
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
-        (0..).map_while(move |k| self.piece(token, k))
+        self.pages.pieces_in(&self.chain, token)
     }
 
     /// Of the frames that the caller has by reference.

@@ -50,7 +50,7 @@ impl<P: Platform> OrdinaryPages<P> {
     }
 
     /// `n` pages that are granted each by itself, and room for `more` that are added later. One of
-    /// them stays for good.
+    /// them stays for good. Where no more are to come they are as any.
     pub fn pool(
         p: &P,
         regions: &mut Regions<P>,
@@ -58,6 +58,9 @@ impl<P: Platform> OrdinaryPages<P> {
         n: u32,
         more: u32,
     ) -> Result<Self, PlatformError> {
+        if more == 0 {
+            return Self::new(p, regions, acc, n, Granting::Standing);
+        }
         let granted = regions.take_exactly(p, acc, 1)?;
         let first = n.saturating_sub(1);
         let room = (0..first + more).map(|_| None).collect();

@@ -90,7 +90,7 @@ impl<P: Platform> DataArea<P> {
 
     /// The grant of the index page, for its key.
     pub fn index_ref(&self) -> GrantRef {
-        self.index.refs()[0]
+        self.index.refs().first().copied().unwrap_or(GrantRef::NONE)
     }
 }
 

@@ -81,7 +81,10 @@ impl PageAnnouncement {
         let queue = self.queue as u32;
         match &self.entries {
             _ if self.over => Question::Over,
-            Some(entries) if self.has_room => Question::Add(queue, &entries[self.announced..][..self.part]),
+            Some(entries) if self.has_room => {
+                let some = entries.get(self.announced..self.announced + self.part);
+                Question::Add(queue, some.unwrap_or_default())
+            }
             _ => Question::Size(queue),
         }
     }
@@ -112,7 +115,8 @@ impl PageAnnouncement {
         match &self.entries {
             None if good && answer.data > 0 => {
                 let entries = pool(pages(self.queue), answer.data as usize);
-                self.room[self.queue] = answer.data as usize - entries.len();
+                let more = answer.data as usize - entries.len();
+                self.room.get_mut(self.queue).into_iter().for_each(|room| *room = more);
                 self.part = entries.len().min(GREF_LIST_MAX);
                 (self.entries, self.has_room) = (Some(entries), true);
             }
@@ -125,9 +129,9 @@ impl PageAnnouncement {
             }
             Some(entries) => {
                 let taken = added(answer, statuses, self.part).count();
-                self.taken[self.queue] += taken;
+                self.taken.get_mut(self.queue).into_iter().for_each(|all| *all += taken);
                 if taken < self.part {
-                    self.room[self.queue] = 0;
+                    self.room.get_mut(self.queue).into_iter().for_each(|room| *room = 0);
                 }
                 if good {
                     self.announced += self.part;

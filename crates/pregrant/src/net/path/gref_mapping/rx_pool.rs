@@ -105,7 +105,7 @@ pub struct RxPool<P: Platform> {
     /// So many are named at once.
     part: usize,
     /// The back still has these.
-    ending: Vec<Granted<P>>,
+    ending: VecDeque<Leaving<P>>,
     stats: PoolStats,
 }
 
@@ -116,7 +116,7 @@ impl<P: Platform> Default for RxPool<P> {
             asked: None,
             list: [0; AT_ONCE],
             part: AT_ONCE,
-            ending: Vec::new(),
+            ending: VecDeque::new(),
             stats: PoolStats::default(),
         }
     }
@@ -204,7 +204,7 @@ impl<P: Platform> RxPool<P> {
             let state = at.map(|at| of.pages.swap_remove(at).state);
             match state {
                 Some(State::Mapped) => of.leaving.push_back(Leaving { granted, dels: 0 }),
-                _ => ending.extend(granted.release(p).err().map(|InUse(granted)| granted)),
+                _ => release(p, granted, ending),
             }
             shrunk += 1;
         }
@@ -261,11 +261,11 @@ impl<P: Platform> RxPool<P> {
             page.dels += 1;
             if let_go.next_if_eq(&k).is_some() {
                 stats.dels += 1;
-                ending.extend(page.granted.release(p).err().map(|InUse(granted)| granted));
+                release(p, page.granted, ending);
             } else if page.dels < DELS_MAX {
                 of.leaving.push_back(page);
             } else {
-                ending.push(page.granted);
+                ending.push_back(page);
             }
         }
     }
@@ -307,7 +307,7 @@ impl<P: Platform> RxPool<P> {
         for of in &mut self.queues {
             of.room = 0;
             of.pages.iter_mut().for_each(|page| page.state = State::Plain);
-            of.leaving.drain(..).for_each(|page| regions.put(p, page.granted));
+            put_by(p, regions, &mut of.leaving);
         }
     }
 
@@ -315,14 +315,16 @@ impl<P: Platform> RxPool<P> {
     pub fn end(&mut self, p: &P, regions: &mut Regions<P>) {
         self.renew(regions, p);
         self.queues.clear();
-        self.ending.drain(..).for_each(|granted| regions.put(p, granted));
+        put_by(p, regions, &mut self.ending);
     }
 
     /// Tries again to end grants of pages that the back had.
     pub fn release(&mut self, p: &P) {
-        let ending = core::mem::take(&mut self.ending);
-        self.ending =
-            ending.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect();
+        for _ in 0..self.ending.len() {
+            if let Some(page) = self.ending.pop_front() {
+                release(p, page.granted, &mut self.ending);
+            }
+        }
     }
 
     /// Pages that were added and not taken away.
@@ -338,5 +340,19 @@ impl<P: Platform> RxPool<P> {
     /// The counters.
     pub fn stats(&self) -> PoolStats {
         self.stats
+    }
+}
+
+/// For the next connection: their grants stand.
+fn put_by<P: Platform>(p: &P, regions: &mut Regions<P>, pages: &mut VecDeque<Leaving<P>>) {
+    while let Some(page) = pages.pop_front() {
+        regions.put(p, page.granted);
+    }
+}
+
+/// Ends its grant; else the back still has it.
+fn release<P: Platform>(p: &P, granted: Granted<P>, ending: &mut VecDeque<Leaving<P>>) {
+    if let Err(InUse(granted)) = granted.release(p) {
+        ending.push_back(Leaving { granted, dels: 0 });
     }
 }

@@ -63,42 +63,18 @@ impl<P: Platform> FrontVif<P> {
         self.rx_pool.stats()
     }
 
-    /// Gives frames of queues that are gone back whose pieces the consumer has no more, as it says.
-    pub fn release_gone(&mut self, p: &P, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
-        let done = |pages: &Unreturned<P>| pages.tokens().find(|token| has_done(&mut pages.pieces(*token)));
-        while let Some(token) = self.unreturned.iter().find_map(done) {
-            let known = self.release(p, [token]);
-            debug_assert!(known.is_ok(), "it is lent");
-        }
-    }
-
-    /// The same of frames of its queues, which are not handed out.
+    /// Gives lent frames back whose pieces the consumer has no more, as it says: of queues that are
+    /// gone, and of those that are not handed out.
     pub fn release_done(&mut self, p: &P, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
-        for queue in &mut self.queues {
-            let done = |queue: &FrontQueue<P>| {
-                let rx = queue.rx();
-                rx.pages().tokens().find(|token| has_done(&mut rx.pieces(*token)))
-            };
-            while let Some(token) = done(queue) {
-                let known = queue.release(token);
-                debug_assert!(known.is_ok(), "it is lent");
-            }
-        }
-        self.release_gone(p, has_done);
-    }
-
-    /// All frames that are lent count as given back, where the consumer has references of its own
-    /// to the pages: for good.
-    pub fn forget_lent(&mut self, p: &P) {
-        for queue in &mut self.queues {
-            while queue.rx().lent() > 0 {
-                let token = queue.rx().pages().tokens().next();
-                let Some(token) = token else { break };
-                let known = queue.release(token);
-                debug_assert!(known.is_ok(), "it is lent");
-            }
-        }
-        while let Some(token) = self.unreturned.iter().find_map(|pages| pages.tokens().next()) {
+        let of_queue = |queue: &FrontQueue<P>| {
+            let rx = queue.rx();
+            rx.pages().tokens().find(|token| has_done(&mut rx.pieces(*token)))
+        };
+        let of_gone =
+            |pages: &Unreturned<P>| pages.tokens().find(|token| has_done(&mut pages.pieces(*token)));
+        while let Some(token) =
+            self.queues.iter().find_map(of_queue).or_else(|| self.unreturned.iter().find_map(of_gone))
+        {
             let known = self.release(p, [token]);
             debug_assert!(known.is_ok(), "it is lent");
         }

@@ -71,7 +71,7 @@ impl<P: Platform> BackPages<P> {
 
     /// The grant of the list page.
     pub fn list_ref(&self) -> GrantRef {
-        self.list.refs()[0]
+        self.list.refs().first().copied().unwrap_or(GrantRef::NONE)
     }
 
     /// Nothing is to be copied.
