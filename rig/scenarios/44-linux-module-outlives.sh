@@ -70,9 +70,8 @@ left() {
 	FREE=$ANSWER
 	HAS="$(tables), $(lsevtchn "$id" | grep -c .) channels"
 }
-# granted: grants of the module's that have not ended. went: frames in pieces.
+# granted: grants of the module's that have not ended.
 granted() { ask one "ethtool -S eth0 | awk '\$1 == \"grants:\" { n += \$2 } \$1 == \"grants_ended:\" { n -= \$2 } END { print n }'"; echo "$ANSWER"; }
-went() { ask one "ethtool -S eth0 | sed -n 's/ *tx_in_pieces: //p'"; echo "$ANSWER"; }
 # killed_in_pieces FROM: numbers go to dom0 while the back is killed, until it was so often with pieces out.
 killed_in_pieces() {
 	module auto "lend_from=$1"
@@ -88,7 +87,7 @@ killed_in_pieces() {
 	while [ $_with -lt "$PIECES_KILLS" ]; do
 		[ $_kills -lt $((PIECES_KILLS * 5)) ] || fail "lend_from=$1: killed $_kills times, with pieces out $_with times:$_outs"
 		sleep 1
-		_went=$(went)
+		_went=$(ethtool_stat tx_in_pieces)
 		kill -KILL $BACK_PID; wait $BACK_PID
 		_kills=$((_kills + 1))
 		_out=$(($(granted) - _stand))
@@ -96,13 +95,13 @@ killed_in_pieces() {
 		[ $_out -le 0 ] || _with=$((_with + 1))
 		back
 		lives "vif$id.0" || fail "lend_from=$1: killed, $_kills, with $_out pieces out: the TCP connection is gone"
-		[ "$(went)" -gt "$_went" ] || fail "lend_from=$1: killed, $_kills: no more frames in pieces"
+		[ "$(ethtool_stat tx_in_pieces)" -gt "$_went" ] || fail "lend_from=$1: killed, $_kills: no more frames in pieces"
 	done
 	end_transfer
 	ask one "touch /tmp/stop; within 50 [ -s /tmp/sum ] && cat /tmp/sum" || fail "lend_from=$1: the stream does not end: $ANSWER"
 	wait $_listener
 	[ "$ANSWER" = "$(cat /run/sum)" ] || fail "lend_from=$1: the guest sent $ANSWER, to dom0 came $(cat /run/sum)"
-	_went=$(went)
+	_went=$(ethtool_stat tx_in_pieces)
 	unload
 	left
 	[ "$before" = "$HAS" ] || fail "lend_from=$1: before: $before; after: $HAS"

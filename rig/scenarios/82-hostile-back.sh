@@ -4,8 +4,6 @@
 . /rig/module.sh
 # FROM: the first case that is played, by its number. ONLY: a pattern of their names.
 FROM=${FROM:-1}
-# pieces_sent: frames of the guest's that went in pieces since the device was bound.
-pieces_sent() { ask one "ethtool -S eth0 2>/dev/null | sed -n 's/ *tx_in_pieces: //p'"; echo "${ANSWER:-0}"; }
 # seen: in LINES those of the guest's log, in FAULTS those that complain, beyond what each new back is, has and keeps.
 seen() {
 	ask one "echo \$(dmesg | grep -c .) \$(dmesg | grep -E 'pregrant|vif|g\\.e\\.' | grep -cvE 'connected: |the back (is gone|keeps|has no|does not (offer|take))|were asked for|renamed|carrier|link')"
@@ -27,7 +25,7 @@ ask one "(while :; do ip link set eth0 up; ip addr add 10.9.0.2/24 dev eth0; arp
 ping -q -i 0.2 -W 5 10.9.1.2 > /run/ping & _ping=$!
 rm -f /run/cases
 for _case in $(hostile_back | tail -n +"$FROM" | grep -E "${ONLY:-.}"); do
-	_sent=$(pieces_sent)
+	_sent=$(ethtool_stat tx_in_pieces)
 	seen; _lines=$LINES _faults=$FAULTS
 	hostile_back "$id" "$_case" > /run/case 2>&1 || { cat /run/case; ask one "dmesg | tail -n 20"; fail "$_case: $(tail -n 1 /run/case)"; }
 	cat /run/case >> /run/cases
@@ -40,7 +38,7 @@ for _case in $(hostile_back | tail -n +"$FROM" | grep -E "${ONLY:-.}"); do
 	case $_case in *pieces-kept-after-answers) _wanted=1 ;; esac
 	[ $((FAULTS - _faults)) = $_wanted ] || { ask one "dmesg | tail -n 20"; fail "$_case: the guest's log has $((FAULTS - _faults)) lines about it, not $_wanted"; }
 	ask one "! dmesg | grep -v 'WARNING: g\.e\. .* still in use' | grep -E 'WARNING|BUG|Oops|Call Trace'" || fail "$_case: the guest's kernel: $ANSWER"
-	case $_case in *pieces*) [ "$(pieces_sent)" -gt "$_sent" ] || fail "$_case: no frame in pieces" ;; esac
+	case $_case in *pieces*) [ "$(ethtool_stat tx_in_pieces)" -gt "$_sent" ] || fail "$_case: no frame in pieces" ;; esac
 	! grep -q front=closed /run/case || says "$_case" "none: the back broke protocol"
 	# One that broke the protocol is served again only once the device is bound again.
 	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && echo vif-0 > /sys/bus/xen/drivers/pregrant/bind" || { ask one "dmesg | tail -n 20"; fail "$_case: not bound again"; }

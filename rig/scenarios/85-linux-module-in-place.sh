@@ -6,29 +6,27 @@ bridge
 frames_serve
 FRAMES=${FRAMES:-1000}
 IPERF_SECONDS=${IPERF_SECONDS:-4}
-# stat NAME: a counter of the guest's.
-stat() { ask one "ethtool -S eth0 | sed -n 's/^ *$1: //p'" && echo "$ANSWER"; }
 # squeezed MOST: memory is short in the guest: as many pages are left.
 squeezed() { ask one "within 30 eval 'echo 2 > /proc/sys/vm/drop_caches; [ \$(ethtool -S eth0 | sed -n \"s/^ *rx_pool: //p\") -le $1 ]'"; }
 # in_place TEXT VIF [mapped]: what skbs have, and what they give back.
 in_place() {
 	trial "$1"
-	[ "$(stat rx_in_place)" -gt 0 ] || fail "$1: no frame went up in its pages"
-	_grown=$(stat rx_pool_grown)
+	[ "$(ethtool_stat rx_in_place)" -gt 0 ] || fail "$1: no frame went up in its pages"
+	_grown=$(ethtool_stat rx_pool_grown)
 	[ "$_grown" -gt 0 ] || fail "$1: the pool does not grow"
-	_adds=$(stat rx_pool_adds)
+	_adds=$(ethtool_stat rx_pool_adds)
 	long "$1" "$2"
 	# A queue keeps a page a slot.
-	squeezed 256 || fail "$1: $(stat rx_pool) pages stay"
+	squeezed 256 || fail "$1: $(ethtool_stat rx_pool) pages stay"
 	ask one "within 20 eval 'ethtool -S eth0 | grep -q \"rx_pool_dels: [1-9]\"'"
-	_dels=$(stat rx_pool_dels)
+	_dels=$(ethtool_stat rx_pool_dels)
 	if [ "$3" = mapped ]; then
 		[ "$_adds" -gt 0 ] && [ "$_dels" -gt 0 ] || fail "$1: $_adds pages added, $_dels deleted"
 	else
 		[ "$_adds" = 0 ] && [ "$_dels" = 0 ] || fail "$1: $_adds pages added, $_dels deleted"
 	fi
 	trial "$1, after memory was short"
-	note "$1: $(stat rx_in_place) frames went up in their pages; $(stat rx_pool_grown) pages came, $(stat rx_pool_shrunk) went; $(stat rx_pool_adds) were added, $(stat rx_pool_dels) deleted"
+	note "$1: $(ethtool_stat rx_in_place) frames went up in their pages; $(ethtool_stat rx_pool_grown) pages came, $(ethtool_stat rx_pool_shrunk) went; $(ethtool_stat rx_pool_adds) were added, $(ethtool_stat rx_pool_dels) deleted"
 }
 netback
 front_guest one 2
@@ -49,7 +47,7 @@ before=$(tables)
 module auto rx_in_place=2049
 in_place "on pregrant back" "vif$id.0" mapped
 outlives "vif$id.0"
-[ "$(stat grants_deferred)" = 0 ] || fail "$(stat grants_deferred) grants are left to the kernel"
+[ "$(ethtool_stat grants_deferred)" = 0 ] || fail "$(ethtool_stat grants_deferred) grants are left to the kernel"
 unload
 after=$(tables)
 [ "$before" = "$after" ] || fail "grants before: $before; after: $after"

@@ -19,6 +19,13 @@ fn prefetch_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) 
     }
 }
 
+/// Of an id that has no page in the region: the page goes back, or is one that was added.
+#[inline(never)]
+fn grant_of_added<P: Platform>(pages: &mut OrdinaryPages<P>, id: u16) -> Option<u32> {
+    pages.of_ids.iter_mut().for_each(|of_ids| of_ids.give_back(id));
+    pages.added(id.into())?.refs().first().map(|gref| gref.0)
+}
+
 #[cold]
 fn piece_of_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) -> Option<Piece<'_>> {
     pages.added(at / PAGE_SIZE)?.bytes().piece(at % PAGE_SIZE, len)
@@ -65,19 +72,10 @@ impl<P: Platform> FrontPath<P> for OrdinaryPages<P> {
     }
     #[inline(always)]
     fn grant(&mut self, p: &P, id: u16) -> Result<u32, PlatformError> {
-        if !self.more.is_empty()
-            && let Some(gref) = self.added(id.into()).and_then(|page| page.refs().first())
-        {
-            return Ok(gref.0);
-        }
-        let Self { granted, of_ids, .. } = self;
-        let page = of_ids.as_mut().map_or(id, |pages| pages.take(id));
-        match granted.grant(p, usize::from(page)) {
+        let page = self.of_ids.as_mut().map_or(id, |pages| pages.take(id));
+        match self.granted.grant(p, usize::from(page)) {
             Ok(gref) => Ok(gref.0),
-            Err(e) => {
-                of_ids.iter_mut().for_each(|pages| pages.give_back(id));
-                Err(e)
-            }
+            Err(e) => grant_of_added(self, id).ok_or(e),
         }
     }
     #[inline(always)]
