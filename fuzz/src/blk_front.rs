@@ -86,7 +86,7 @@ struct Queue {
     /// Those that the front took.
     rsp_cons: u32,
     open: Vec<Open>,
-    /// Answered, and their back had pages of theirs mapped when they were taken.
+    /// Answered, with the pages of theirs that their back had mapped when they were taken.
     waiting: Vec<(Open, Result<(), IoError>)>,
 }
 
@@ -466,11 +466,13 @@ impl Game {
         queue.rsp_prod = queue.ring.rsp_prod();
         let mut expected = Vec::new();
         let mut wrong = None;
-        let kept = |open: &Open| {
-            open.data.iter().any(|gref| self.held.iter().any(|(held, _)| *held == Some(GrantRef(*gref))))
+        // Grants that its back does not use end, and another request may have them next.
+        let is_kept = |open: &mut Open| {
+            open.data.retain(|gref| self.held.iter().any(|(held, _)| *held == Some(GrantRef(*gref))));
+            !open.data.is_empty()
         };
-        for (open, outcome) in std::mem::take(&mut queue.waiting) {
-            match kept(&open) {
+        for (mut open, outcome) in std::mem::take(&mut queue.waiting) {
+            match is_kept(&mut open) {
                 true => queue.waiting.push((open, outcome)),
                 false => expected.push((open.tag, outcome, Vec::new())),
             }
@@ -489,14 +491,14 @@ impl Game {
                     wrong = Some("an operation");
                     continue;
                 }
-                let open = queue.open.remove(at);
+                let mut open = queue.open.remove(at);
                 let outcome = match rsp.status {
                     RSP_OKAY => Ok(()),
                     RSP_EOPNOTSUPP => Err(IoError::NotSupported),
                     _ => Err(IoError::Failed),
                 };
                 if self.own.contains_key(&open.tag) {
-                    match kept(&open) {
+                    match is_kept(&mut open) {
                         true => queue.waiting.push((open, outcome)),
                         false => expected.push((open.tag, outcome, Vec::new())),
                     }
