@@ -12,7 +12,7 @@ use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use alloc::vec::Vec;
 
-#[inline(never)]
+#[cold]
 fn prefetch_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) {
     if let Some(page) = pages.added(at / PAGE_SIZE) {
         page.bytes().prefetch_read(at % PAGE_SIZE, len);
@@ -20,7 +20,7 @@ fn prefetch_added<P: Platform>(pages: &OrdinaryPages<P>, at: usize, len: usize) 
 }
 
 /// Of an id that has no page in the region: the page goes back, or is one that was added.
-#[inline(never)]
+#[cold]
 fn grant_of_added<P: Platform>(pages: &mut OrdinaryPages<P>, id: u16) -> Option<u32> {
     pages.of_ids.iter_mut().for_each(|of_ids| of_ids.give_back(id));
     pages.added(id.into())?.refs().first().map(|gref| gref.0)
