@@ -104,8 +104,11 @@ carried() {
 	[ $((_rx * 10)) -ge $((_all_rx * 9)) ] || fail "$1: of $_all_rx frames to the guest $_rx by this path"
 	note "$1: of $_all_tx frames from the guest $_tx, of $_all_rx to it $_rx by this path"
 }
-# ethtool_stat NAME: a counter of the driver's; 0 where it has no device.
-ethtool_stat() { ask one "ethtool -S eth0 2>/dev/null | sed -n 's/^ *$1: //p'"; echo "${ANSWER:-0}"; }
+# ethtool_stat NAME: a counter of the driver's; 0 where it has no device, `none` where it has no such counter.
+ethtool_stat() {
+	ask one "if [ -e /sys/class/net/eth0 ]; then ethtool -S eth0 | sed -n 's/^ *$1: //p' | grep . || echo none; else echo 0; fi"
+	echo "${ANSWER:-none}"
+}
 # pieces TEXT PATH: TCP from the guest went in the pages of its skbs, unless the back keeps pages mapped.
 pieces() {
 	_pieces=$(ethtool_stat tx_in_pieces)

@@ -212,7 +212,7 @@ static void step(struct pregrant_device *dev)
 		return;
 	pregrant_lend(dev);
 	WRITE_ONCE(dev->connects, dev->connects + 1);
-	WRITE_ONCE(dev->is_full, false);
+	WRITE_ONCE(dev->grows_at, jiffies);
 	mutex_unlock(&dev->control);
 	tell_stack(dev);
 	mutex_lock(&dev->control);

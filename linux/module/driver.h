@@ -165,7 +165,7 @@ struct pregrant_device {
 
 	u64 pool[PREGRANT_POOL_FIGURES]; /* RX pages that come and go; from any context */
 	unsigned long grows_at; /* jiffies; not earlier */
-	bool is_short, is_full; /* skbs have too many of them; no more are to be had */
+	bool is_short; /* skbs have too many of them */
 
 	struct shrinker *shrinker;
 	unsigned long shrinks_at; /* jiffies; not earlier */

@@ -13,7 +13,7 @@
 
 /* Between two times that pages are added: each time frames wait, for a millisecond or so. */
 #define GROW_PAUSE (HZ / 10)
-/* Where there was no memory, or nothing to give back. */
+/* Where there was no memory, no more were to be had, or none was to be given back. */
 #define SHORTAGE_PAUSE (5 * HZ)
 
 /* By a poll. */
@@ -23,13 +23,11 @@ void pregrant_pool_look(struct pregrant_queue *queue)
 	bool is_short;
 
 	queue->rx_in_place += pregrant_rx_in_place(queue->rx, &is_short);
-	if (!is_short || READ_ONCE(dev->is_full) || READ_ONCE(dev->is_short))
+	/* Of a time when it could not grow the front knows itself. */
+	if (!is_short || READ_ONCE(dev->is_short) || time_before(jiffies, READ_ONCE(dev->grows_at)))
 		return;
 	WRITE_ONCE(dev->is_short, true);
-	if (time_before(jiffies, READ_ONCE(dev->grows_at)))
-		queue_delayed_work(pregrant_control, &dev->work, GROW_PAUSE);
-	else
-		pregrant_wake_control(dev);
+	pregrant_wake_control(dev);
 }
 
 /* From any context: pages beyond those that slots need, which could go where no skb has them. */
@@ -43,36 +41,27 @@ u32 pregrant_pool_spare(const struct pregrant_device *dev)
 /* Under `control`, while its queues are lent. */
 void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
 {
-	bool grows = READ_ONCE(dev->is_short) && !time_before(jiffies, dev->grows_at);
+	bool grows = READ_ONCE(dev->is_short), again = false;
 	unsigned int k;
-	bool again = false;
 	s32 grown;
 
 	shrinks = shrinks && pregrant_pool_spare(dev);
 	/* Not on the way to its end: what is on a ring is answered first. */
 	if (!dev->settings.rx_in_place || !dev->lent || !pregrant_front_is_live(dev->front))
 		return;
-	if (!grows && !shrinks) {
-		/* Another event may have come before the pause was over. */
-		if (READ_ONCE(dev->is_short))
-			queue_delayed_work(pregrant_control, &dev->work, GROW_PAUSE);
+	if (!grows && !shrinks)
 		return;
-	}
 	for (k = 0; k < dev->lent; k++)
 		again |= READ_ONCE(dev->queues[k].mc_refused);
 	pregrant_take_back(dev);
 	if (grows) {
 		grown = pregrant_front_grow(dev->front);
-		WRITE_ONCE(dev->grows_at, jiffies + (grown < 0 ? SHORTAGE_PAUSE : GROW_PAUSE));
-		WRITE_ONCE(dev->is_full, !grown);
+		WRITE_ONCE(dev->grows_at, jiffies + (grown > 0 ? GROW_PAUSE : SHORTAGE_PAUSE));
 		WRITE_ONCE(dev->is_short, false);
 	}
-	if (shrinks) {
-		/* Where skbs have them all it is not asked again at once. */
-		if (!pregrant_front_shrink(dev->front))
-			WRITE_ONCE(dev->shrinks_at, jiffies + SHORTAGE_PAUSE);
-		WRITE_ONCE(dev->is_full, false);
-	}
+	/* Where skbs have them all it is not asked again at once. */
+	if (shrinks && !pregrant_front_shrink(dev->front))
+		WRITE_ONCE(dev->shrinks_at, jiffies + SHORTAGE_PAUSE);
 	pregrant_lend(dev);
 	mutex_lock(&dev->lending);
 	pregrant_resume(dev);

@@ -56,6 +56,8 @@ pub struct Front {
     /// It begins again from its end: a part of the failed step may be done.
     restarts: bool,
     closes: bool,
+    /// It is to be said how many pages the back keeps mapped.
+    says_mapped: bool,
 }
 
 /// After a step that failed. It doubles until the vif is live.
@@ -196,6 +198,7 @@ pub unsafe extern "C" fn pregrant_front_new(
         succeeds: true,
         restarts: false,
         closes: false,
+        says_mapped: false,
     });
     Box::into_raw(front)
 }
@@ -215,9 +218,11 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
     }
     let Front { p, bus, vif, shared, short, .. } = front;
     match vif.step(p, bus) {
-        Ok(FrontStep::Live | FrontStep::Renewed) => {
+        Ok(to @ (FrontStep::Live | FrontStep::Renewed)) => {
             *shared = used_path::Shared::by(vif);
-            short.clear(); // another connection begins from 0
+            if to == FrontStep::Live {
+                short.clear(); // new queues count from 0
+            }
             say_connected(p.device, vif);
             front.went_on();
         }
@@ -275,8 +280,10 @@ impl Front {
         loop {
             let was_announcing = self.vif.is_announcing();
             let moved = self.vif.turn(&self.p)?;
-            if was_announcing && !self.vif.is_announcing() {
-                let pages = self.vif.gref_pages(0);
+            self.says_mapped |= was_announcing && !self.vif.is_announcing();
+            // Those of the pool are asked for behind the others.
+            if !moved && !self.vif.is_asking() && core::mem::take(&mut self.says_mapped) {
+                let pages = self.vif.mapped_pages();
                 log::info(self.p.device, format_args!("the back keeps {pages} pages mapped"));
             }
             if !moved && !self.vif.final_check_ctrl(&self.p)? {
@@ -409,8 +416,11 @@ pub extern "C" fn pregrant_front_slots(front: &Front, slots: &mut [u32; 2]) {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_begins_at(front: &Front) -> u64 {
     match front.tries_at_ns {
-        // No event says when the stack has done with a page.
-        0 if front.vif.lent() > 0 => front.p.clock().now_ns().saturating_add(PAUSE_NS),
+        // No event says when the stack has done with a page. Where others travel no one waits.
+        0 if front.vif.lent() > 0 => {
+            let pause = if front.vif.is_live() { PAUSE_MAX_NS } else { PAUSE_NS };
+            front.p.clock().now_ns().saturating_add(pause)
+        }
         0 => front.vif.begins_at_ns().unwrap_or(0),
         at => at,
     }

@@ -6,7 +6,7 @@ use crate::gref_mapping::{Kept, Pair, announcing, entries};
 use crate::rig;
 
 use pregrant::net::back::{Polled, VifConfig};
-use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep};
+use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif};
 use pregrant::net::path::gref_mapping::rx_pool::PoolStats;
 use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
@@ -85,21 +85,29 @@ const LEN: usize = 9000;
 
 impl Game {
     fn new(front: FrontConfig, back: VifConfig) -> Self {
-        let pair = Pair::connected(front, back, usize::MAX);
+        Self::of(Pair::connected(front, back, usize::MAX))
+    }
+
+    fn of(pair: Pair) -> Self {
         let mut game = Self { pair, port: TestPort::default(), given: 0, taken: 0, held: Vec::new() };
         game.turns();
         game
     }
 
-    /// Both ends go on until there is nothing to ask.
-    fn turns(&mut self) {
+    /// Both ends go on until there is nothing to ask. How often the front asked or was answered.
+    fn turns(&mut self) -> usize {
         let Pair { front, back, g, h, .. } = &mut self.pair;
+        let mut turns = 0;
         loop {
             let asked = front.turn(g).expect("an honest back");
             let answered = back.poll_ctrl(h).expect("an honest front") == Polled::More;
-            if !asked && !answered {
-                return;
+            for i in 0..back.nr_queues() {
+                back.poll_rx(h, i, &mut self.port).expect("good slots");
             }
+            if !asked && !answered {
+                return turns;
+            }
+            turns += usize::from(asked);
         }
     }
 
@@ -277,6 +285,123 @@ fn pages_of_frames_that_are_held_outlive_the_queue() {
     }
 }
 
+/// A back that closes and comes again while the guest has frames: each connection leaves their
+/// pages, and no others.
+#[test]
+fn frames_that_are_held_over_each_reconnect_keep_their_pages_alone() {
+    let front = FrontVif::new(rig::HOST, growing(512), true);
+    let mut game = Game::of(Pair::around(front, entries(768), usize::MAX, |_, _| {}));
+    let before = game.grants();
+    for round in 1..=20 {
+        assert_eq!((game.grow(64), game.frames(1)), (64, 1));
+        game.check();
+        assert_eq!(game.grants(), before + 64 + 3 * (round - 1), "with three pages of each frame");
+        reconnect(&mut game, round as u64);
+    }
+    game.release_all();
+    game.pair.front.close(&mut game.pair.fb, None).expect("a map");
+    game.pair.close();
+}
+
+/// The back closes, and another is there.
+fn reconnect(game: &mut Game, second: u64) {
+    let Pair { front, fb, back, bb, h, g, xen, .. } = &mut game.pair;
+    xen.stop_clock(second * 1_000_000_000);
+    back.close(h, bb, None).expect("a map");
+    for _ in 0..4 {
+        front.step(g, fb).expect("a map");
+    }
+    game.pair.kept = Kept::default();
+    game.pair.back = Pair::back(&game.pair.config, &game.pair.kept, game.pair.page_limit);
+    game.pair.bb.own.borrow_mut().insert("state".into(), "1".into());
+    game.pair.connect();
+    game.turns();
+}
+
+/// With too many pages in the guest's hands a new connection has frames copied, until some are
+/// back.
+#[test]
+fn with_too_many_pages_out_frames_are_copied() {
+    let front = FrontVif::new(rig::HOST, growing(896), true);
+    let mut game = Game::of(Pair::around(front, VifConfig::default(), usize::MAX, |_, _| {}));
+    let mut lent = Vec::new();
+    for round in 1..=20 {
+        while game.grow(64) > 0 {}
+        lent.push(game.frames(400));
+        reconnect(&mut game, round);
+    }
+    assert_eq!((lent[0], lent[19]), (896 / 3, 0), "{lent:?}");
+    let out = 3 * lent.iter().sum::<usize>();
+    assert!((4096..4096 + 900).contains(&out), "{out} pages");
+    game.check();
+    game.release_all();
+    reconnect(&mut game, 30);
+    assert!(game.grow(64) == 64 && game.frames(10) == 10);
+    game.release_all();
+    game.pair.front.close(&mut game.pair.fb, None).expect("a map");
+    game.pair.close();
+}
+
+/// Behind a shrink the back has as many pages as it may keep, and the pool grows once it has
+/// answered.
+#[test]
+fn the_pool_grows_when_the_back_has_let_go() {
+    let mut game = Game::new(growing(512), entries(768));
+    assert_eq!(game.grow(512), 512);
+    assert_eq!(game.pair.front.shrink_rx(&game.pair.g, usize::MAX), 512);
+    assert_eq!(game.pair.front.grow_rx(&game.pair.g, 0, 64), Ok(0));
+    game.turns();
+    assert_eq!(game.grow(64), 64);
+    game.pair.close();
+}
+
+/// A table that is short is shared with pages that are named later.
+#[test]
+fn a_short_table_is_shared_with_the_pool() {
+    for more in [0, 512] {
+        for size in [100, 256, 400] {
+            let game = Game::new(growing(more), entries(size));
+            assert_eq!(game.pair.back.gref_pages(0), [size, size / 2], "{more} more");
+            game.pair.close();
+        }
+    }
+}
+
+/// A back whose tables say that they have room, and whose share has none, is not asked for each
+/// page.
+#[test]
+fn a_back_without_room_is_asked_a_few_times() {
+    for (limit, connect, grow) in [(usize::MAX, 40, [8, 8]), (4 * 2 + 1 + 1600, 70, [40, 0])] {
+        let pair = Pair::connected(FrontConfig { queues: 4, ..growing(512) }, entries(768), limit);
+        let mut game = Game { pair, port: TestPort::default(), given: 0, taken: 0, held: Vec::new() };
+        let turns = game.turns();
+        assert!((8..connect).contains(&turns), "{turns} with a share of {limit} pages");
+        for most in grow {
+            for i in 0..4 {
+                assert_eq!(game.pair.front.grow_rx(&game.pair.g, i, 64), Ok(64));
+            }
+            let turns = game.turns();
+            assert!(turns <= most, "{turns} for more");
+        }
+        game.pair.close();
+    }
+}
+
+/// A frame of one slot whose head is in a buffer goes up in its page like any other.
+#[test]
+fn a_frame_of_one_slot_is_handed_on_behind_its_head() {
+    for (way, copied) in [(Way::Heads(2048), 2048), (Way::Copy, 256)] {
+        let mut r = Rx::with_spare(way, 40);
+        let mut skbs = Skbs::default();
+        r.back.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 4000 });
+        assert_eq!(r.front.recv_lent(&mut skbs, 1), Ok(1), "{way:?}");
+        let (head, token) = skbs.frames.pop().expect("a frame");
+        assert_eq!(head.len(), copied);
+        assert_eq!(r.front.release(token.expect("the rest is in its page")), Ok(()));
+        r.close();
+    }
+}
+
 /// The back says how much of a frame is in its first slot: no less than the headers is copied, so
 /// that no one parses a page.
 #[test]
@@ -333,10 +458,7 @@ fn another_back_gets_the_pool_too() {
         game.pair.restart();
         let came_to = game.pair.front.step(&game.pair.g, &mut game.pair.fb).expect("a map");
         assert_eq!(came_to, FrontStep::Renewed);
-        for _ in 0..200 {
-            game.pair.back.poll_ctrl(&game.pair.h).expect("an honest front");
-            game.pair.front.turn(&game.pair.g).expect("an honest back");
-        }
+        game.turns();
         assert!(!game.pair.front.final_check_ctrl(&game.pair.g).expect("an honest back"), "nothing is left");
         assert_eq!((game.pair.front.is_announcing(), game.pair.mapped()), (false, mapped + 64));
         assert!(game.frames(20) > 0);

@@ -15,8 +15,8 @@
 //! posted, released or lent twice.
 
 use super::slot_memory::SlotMemory;
+use crate::net::path::FrontPath;
 use crate::net::path::copy::front::OrdinaryPages;
-use crate::net::path::{FrontChain, FrontPath};
 use crate::platform::Platform;
 use crate::port::{Arena, BURST_FRAMES, Offload, Piece, Token};
 use alloc::boxed::Box;
@@ -163,14 +163,18 @@ impl Lent {
 /// The frame that the caller has by reference in a page.
 #[derive(Clone, Copy)]
 struct LentPart {
-    /// The token of the frame, where it begins here, and 0 in its other pages and those that are
-    /// not lent.
+    /// The token of the frame, where it begins here; [`REST`] in its other pages; else 0.
     token: u64,
     /// The frame's next page.
     next: u16,
     offset: u16,
     len: u16,
 }
+
+/// Of pages behind a frame's first. No frame has this token: it lacks [`FRAME`].
+const REST: u64 = 1;
+/// Of each token.
+const FRAME: u64 = 1 << 63;
 
 const UNLENT: LentPart = LentPart { token: 0, next: NONE, offset: 0, len: 0 };
 
@@ -244,7 +248,7 @@ impl LentPages {
         let page = self.slots.take(slot);
         // 2^32 frames of a queue may be lent before a number comes again.
         self.number = (self.number & !0xffff_ffff_0000) | (self.number + 0x1_0000) & 0xffff_ffff_0000;
-        let token = self.number | u64::from(page) | 1 << 63;
+        let token = self.number | u64::from(page) | FRAME;
         self.set(page, LentPart { token, next: NONE, offset, len });
         self.out += 1;
         self.owed += 1;
@@ -299,13 +303,13 @@ impl LentPages {
 
     /// Of the frames that the caller has by reference.
     pub fn tokens(&self) -> impl Iterator<Item = Token> {
-        self.parts.iter().filter(|part| part.token != 0).map(|part| Token(part.token))
+        self.parts.iter().filter(|part| part.token & FRAME != 0).map(|part| Token(part.token))
     }
 
     /// Lends more of the frame that was lent last, which ends in page `last`. Gives the page.
     pub fn lend_more(&mut self, last: u16, slot: u16, offset: u16, len: u16) -> u16 {
         let page = self.slots.take(slot);
-        self.set(page, LentPart { token: 0, next: NONE, offset, len });
+        self.set(page, LentPart { token: REST, next: NONE, offset, len });
         if let Some(last) = self.parts.get_mut(usize::from(last)) {
             last.next = page;
         }
@@ -318,7 +322,7 @@ impl LentPages {
     fn first(&self, token: Token) -> Option<u16> {
         let page = token.0 as u16;
         let loan = self.parts.get(usize::from(page))?;
-        (token.0 != 0 && loan.token == token.0).then_some(page)
+        (token.0 & FRAME != 0 && loan.token == token.0).then_some(page)
     }
 
     /// The pieces that are lent with `token`, in order: page, where it begins there, and its bytes.
@@ -333,18 +337,22 @@ impl LentPages {
         })
     }
 
-    /// The same, in the pages of `chain`: what follows the head of a frame.
+    /// The same, where they are in these: what follows the head of a frame.
     #[inline(always)]
     pub fn pieces_in<'a, P: Platform>(
         &'a self,
-        chain: &'a FrontChain<P>,
+        pages: Option<&'a OrdinaryPages<P>>,
         token: Token,
     ) -> impl Iterator<Item = Piece<'a>> {
-        let pages = chain.pages();
         self.pieces(token).filter_map(move |(page, offset, len)| {
             let pages = pages?;
             FrontPath::piece(pages, pages.start(page) + usize::from(offset), usize::from(len))
         })
+    }
+
+    /// Whether the caller has bytes of this page by reference.
+    pub fn is_lent(&self, page: u16) -> bool {
+        self.parts.get(usize::from(page)).is_some_and(|part| part.token != 0)
     }
 
     /// The frame is not read any more: its pages are spare.
@@ -382,6 +390,7 @@ mod tests {
         let long = pages.lend(2, 256, 3840);
         assert_eq!(pages.lend_more(4, 3, 0, 17), 3);
         assert_eq!((pages.pieces(long).nth(1), pages.pieces(long).nth(2)), (Some((3, 0, 17)), None));
+        assert!((0..5).all(|page| pages.is_lent(page) == [2, 3, 4].contains(&page)));
         assert!(!pages.can_post(2) && !pages.can_post(3) && pages.can_post(0));
         assert_eq!(pages.release(first), Ok(()));
         assert_eq!(pages.release(first), Err(UnknownToken(first)));

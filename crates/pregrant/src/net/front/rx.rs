@@ -19,7 +19,7 @@
 //! while it is copied (the copy is used) or while it is lent ([`lent`](super::lent)).
 
 use super::lent::{Lent, LentPages, UnknownToken};
-use super::receiver::{Copying, Handing, Lending, Places, Receiver, check, memory, take_split};
+use super::receiver::{Copying, Handing, Lending, Receiver, check, memory};
 use super::regions::{Granted, OwnRing};
 use super::rx_answers::{LongFrame, Part, blank_newest, fault, is_plain, offload_of};
 use super::slot_memory::SlotMemory;
@@ -166,7 +166,7 @@ impl<P: Platform> RxFront<P> {
     /// All of them.
     #[inline(always)]
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
-        self.pages.pieces_in(&self.chain, token)
+        self.pages.pieces_in(self.chain.pages(), token)
     }
 
     /// The frame of `token` is not read any more: its pages can be posted again
@@ -321,8 +321,8 @@ impl<P: Platform> RxFront<P> {
             if any.holds_heads()
                 && let Some(rest) = self.chain.paths().last()
             {
-                let (memory, places) = ((any, rest), (&self.pages, &self.buffers));
-                return take_split_run(memory, places, (first, mask), rsps, to.to(), &mut self.stats);
+                let (memory, places) = ((any, rest), (&mut self.pages, &self.buffers));
+                return take_split_run(memory, places, (first, mask), rsps, to, &mut self.stats);
             }
             longer_than = any.slot_bytes() as i32;
         }
@@ -559,10 +559,10 @@ fn took_long(stats: &mut DirStats, frame: &LongFrame, by: PathName, to: &mut imp
 #[inline(never)]
 fn take_split_run<P: Platform>(
     (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),
-    places: Places<'_>,
+    (pages, buffers): (&mut LentPages, &SlotMemory),
     (slot, mask): (u16, u16),
     rsps: &[RxResponse],
-    to: &mut impl Sink,
+    to: &mut impl Receiver<P>,
     stats: &mut DirStats,
 ) -> Result<usize, PeerFault> {
     let (end, slot_bytes, mut n) = (first.slot_bytes(), rest.slot_bytes(), 0);
@@ -578,7 +578,8 @@ fn take_split_run<P: Platform>(
             Some((head, behind)) => (first, [head, behind], 2),
             None => (rest, [part; 2], 1),
         };
-        if !take_split((ahead, rest), places, to, parts.get(..nr).unwrap_or_default(), offload)? {
+        let parts = parts.get(..nr).unwrap_or_default();
+        if !to.take_split((ahead, rest), (&mut *pages, buffers), parts, offload)? {
             break;
         }
         stats.bytes += u64::from(len);

@@ -2,40 +2,65 @@
 //!
 //! ```text
 //!   FrontQueue --end--> Unreturned (frames are read here) --the last token is back--> Regions
+//!                '-- all other memory of its --> Regions
 //! ```
 //! Invariants: they stay granted to their back, as all pages of a vif do. Until they are returned
 //! they are not posted again, and no other vif has them.
+//!
+//! What the back may do: close and come again while frames are out. Each connection grants new
+//! pages in place of these, so with [`UNRETURNED_MAX`] of them the next one lends none.
 
 use super::lent::{LentPages, UnknownToken};
 use super::regions::Regions;
 use crate::net::path::FrontChain;
+use crate::net::path::copy::front::OrdinaryPages;
 use crate::platform::Platform;
 use crate::port::{Piece, Token};
 
+/// Pages of queues that are gone, with which a new connection copies all frames: an eighth of a
+/// grant table of version 1.
+pub const UNRETURNED_MAX: usize = 4096;
+
 /// The pages of one queue.
 pub struct Unreturned<P: Platform> {
-    chain: FrontChain<P>,
-    pages: LentPages,
+    pages: OrdinaryPages<P>,
+    lent: LentPages,
 }
 
 impl<P: Platform> Unreturned<P> {
     /// None: the caller has none of the pages, and the memory is returned.
     pub fn or_release(
-        chain: FrontChain<P>,
-        pages: LentPages,
+        mut chain: FrontChain<P>,
+        lent: LentPages,
         p: &P,
         regions: &mut Regions<P>,
     ) -> Option<Self> {
-        Self { chain, pages }.release_unlent(p, regions)
+        let pages = if lent.out() > 0 { chain.take_pages() } else { None };
+        chain.release(p, regions);
+        let mut pages = pages?;
+        let (first, more) = pages.room();
+        for page in first..first.saturating_add(more as u16) {
+            if !lent.is_lent(page)
+                && let Some(granted) = pages.take_added(page)
+            {
+                regions.put(p, granted);
+            }
+        }
+        Some(Self { pages, lent })
     }
 
     /// None: the caller has returned all pages, and the memory is returned.
     pub fn release_unlent(self, p: &P, regions: &mut Regions<P>) -> Option<Self> {
-        if self.pages.out() > 0 {
+        if self.lent.out() > 0 {
             return Some(self);
         }
-        self.chain.release(p, regions);
+        self.pages.into_all().for_each(|granted| regions.put(p, granted));
         None
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.pages.count()
     }
 
     /// See [`RxFront::piece`](super::RxFront::piece).
@@ -45,21 +70,21 @@ impl<P: Platform> Unreturned<P> {
 
     /// See [`RxFront::release`](super::RxFront::release).
     pub fn release(&mut self, token: Token) -> Result<(), UnknownToken> {
-        self.pages.release(token)
+        self.lent.release(token)
     }
 
     /// See [`RxFront::pieces`](super::RxFront::pieces).
     pub fn pieces(&self, token: Token) -> impl Iterator<Item = Piece<'_>> {
-        self.pages.pieces_in(&self.chain, token)
+        self.lent.pieces_in(Some(&self.pages), token)
     }
 
     /// Of the frames that the caller has by reference.
     pub fn tokens(&self) -> impl Iterator<Item = Token> {
-        self.pages.tokens()
+        self.lent.tokens()
     }
 
     /// Frames that the caller has by reference.
     pub fn lent(&self) -> u32 {
-        self.pages.out()
+        self.lent.out()
     }
 }

@@ -24,7 +24,7 @@ use super::queue_memory::IDS_MAX;
 use super::regions::{Granting, Regions};
 use super::requested::Requested;
 use super::shared_path::SharedPath;
-use super::unreturned::Unreturned;
+use super::unreturned::{UNRETURNED_MAX, Unreturned};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
 use crate::net::headers::MacAddr;
@@ -445,9 +445,11 @@ impl<P: Platform> FrontVif<P> {
             // The back may keep the references that it has seen: each must go on naming its page.
             let (sg, granting) = ([self.takes_sg, self.config.sg], self.asked.granting());
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
-            let spare = self.config.spare_rx_pages.min(SPARE_MAX);
+            let lends = self.unreturned.iter().map(Unreturned::count).sum::<usize>() < UNRETURNED_MAX;
+            let spare = if lends { self.config.spare_rx_pages.min(SPARE_MAX) } else { 0 };
             // A back that keeps what it saw would keep pages that were taken away.
-            let more = if self.asked.keeps_seen() { 0 } else { self.config.more_rx_pages.min(MORE_MAX) };
+            let grows = lends && !self.asked.keeps_seen();
+            let more = if grows { self.config.more_rx_pages.min(MORE_MAX) } else { 0 };
             self.made = self.made.wrapping_add(1);
             let config = QueueConfig { queues: n, plan, split, sg, granting, spare, more, tag: self.made };
             match FrontQueue::new(p, &mut self.regions, config) {
@@ -531,7 +533,7 @@ impl<P: Platform> FrontVif<P> {
                 && self.queues.iter().zip(&self.announced).any(is_short);
             let room = if self.asked.keeps_seen() { &[] } else { announcement.room() };
             OwnPages::begin(&mut self.queues, room);
-            self.rx_pool.begin(room);
+            self.rx_pool.begin(&self.announced, room);
             self.announcement = None;
         }
     }
@@ -551,10 +553,11 @@ impl<P: Platform> FrontVif<P> {
         };
         let Some(answer) = ctrl.answer()? else { return Ok(false) };
         let (queues, handed_out_refs) = (&self.queues, &self.handed_out_refs);
+        let rx_pool = &self.rx_pool;
         let refs = |i: usize| match (queues.get(i), handed_out_refs.get(i)) {
-            (Some(queue), _) => queue.page_refs(),
-            (None, Some([tx, rx])) => [&tx[..], &rx[..]],
-            (None, None) => [&[][..]; 2],
+            (Some(queue), _) => (queue.page_refs(), rx_pool.pages_of(i)),
+            (None, Some([tx, rx])) => ([&tx[..], &rx[..]], rx_pool.pages_of(i)),
+            (None, None) => ([&[][..]; 2], 0),
         };
         announcement.take_answer(answer, ctrl.statuses(announcement.asked()).unwrap_or_default(), refs);
         self.ask_next(p);

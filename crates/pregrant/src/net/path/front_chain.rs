@@ -242,8 +242,15 @@ impl<P: Platform> FrontChain<P> {
 
     /// The pages, to be put into another path.
     pub fn take_pages(&mut self) -> Option<OrdinaryPages<P>> {
-        let at = self.paths.iter().position(|path| path.pages().is_some())?;
-        self.paths.remove(at).into_pages().ok()
+        let mut found = false;
+        let is_first = |path: &AnyFrontPath<P>| {
+            let is_first = !found && path.pages().is_some();
+            found |= is_first;
+            is_first
+        };
+        let (first, others): (Vec<_>, _) = core::mem::take(&mut self.paths).into_iter().partition(is_first);
+        self.paths = others;
+        first.into_iter().next()?.into_pages().ok()
     }
 
     /// Gives the memory back.

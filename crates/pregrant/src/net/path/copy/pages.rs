@@ -80,6 +80,11 @@ impl<P: Platform> OrdinaryPages<P> {
         Err(e)
     }
 
+    /// Pages that there are.
+    pub fn count(&self) -> usize {
+        self.granted.count() + self.more.iter().flatten().count()
+    }
+
     /// The numbers of pages that come and go: from here on, so many. Of others than a pool: none.
     pub fn room(&self) -> (u16, u32) {
         (self.granted.count() as u16, self.more.len() as u32)

@@ -29,10 +29,10 @@
 //! - Answer without a request. That is counted, and changes nothing.
 
 use super::clock::Clock;
-use super::front::added;
+use super::front::{added, deleted};
 use super::working_set::{CacheMode, WorkingSet};
 use crate::units::GrantRef;
-use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
+use crate::wire::netif_ctrl::{CtrlResponse, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -393,7 +393,6 @@ impl GrefCache {
         statuses: &[u16],
         mut end: impl FnMut(GrantRef) -> bool,
     ) {
-        let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
         match self.asked.take() {
             None => self.stats.unasked += 1,
             Some(Ask::Add) => {
@@ -418,14 +417,10 @@ impl GrefCache {
                 }
             }
             Some(Ask::Del) => {
-                // Statuses are 0 before, and one that follows the draft writes those alone that
-                // failed. Its data says how many it checked; by the specification, data says
-                // how many it unmapped.
-                let gone = statuses.iter().take(self.list.len()).filter(|status| **status == 0).count();
-                let good = good && gone <= answer.data as usize;
+                let mut gone = deleted(answer, statuses, self.list.len()).peekable();
                 for k in 0..self.list.len() {
                     let Some(&place) = self.list.get(k) else { break };
-                    if good && statuses.get(k) == Some(&0) {
+                    if gone.next_if_eq(&k).is_some() {
                         self.stats.dels += 1;
                         self.end(place, &mut end);
                     } else {

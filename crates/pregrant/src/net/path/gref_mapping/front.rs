@@ -10,10 +10,11 @@
 //! a GET comes before each ADD, and accepted pages are counted by the entries' statuses, which are
 //! 0 before.
 //!
-//! Invariants: the pages are a static pool. A reference names the same page from connect to
-//! disconnect, so no page is ever taken back. Requests carry these references from the first frame
-//! on, announced or not: the back copies by grant each page that is not in its table. Where the
-//! table is short, each direction has half of it, and what the other leaves.
+//! Invariants: the pages are a static pool, and of [RX pages that come and go](super::rx_pool) the
+//! one that stays. A reference names the same page from connect to disconnect. Requests carry these
+//! references from the first frame on, announced or not: the back copies by grant each page that is
+//! not in its table. Where the table is short, each direction has half of it, and what the other
+//! leaves.
 //!
 //! What a back may do: report any size (the front announces only the pages that it has), any
 //! status, or nothing. The front counts accepted pages, and sends the same frames in each case.
@@ -104,12 +105,12 @@ impl PageAnnouncement {
     }
 
     /// The back's answer to that, and what it wrote to the entries. `pages` has the references of
-    /// the queue's TX and RX pages.
+    /// the queue's TX and RX pages, and how many more of RX are [named later](super::rx_pool).
     pub fn take_answer<'a>(
         &mut self,
         answer: CtrlResponse,
         statuses: &[u16],
-        pages: impl FnOnce(usize) -> [&'a [GrantRef]; 2],
+        pages: impl FnOnce(usize) -> ([&'a [GrantRef]; 2], usize),
     ) {
         let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
         match &self.entries {
@@ -172,10 +173,21 @@ pub fn added(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<
     (0..looked_at).filter(|k| statuses.get(*k) == Some(&0))
 }
 
+/// Entries of a DEL of `n` that the back says it has unmapped: those with status 0. Statuses are 0
+/// before, so they count where no more of them are 0 than the answer's data says. By the
+/// specification that is how many were unmapped; by its draft, which writes the statuses of those
+/// that failed, how many were checked.
+pub fn deleted(answer: CtrlResponse, statuses: &[u16], n: usize) -> impl Iterator<Item = usize> {
+    let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
+    let gone = move || (0..n).filter(|k| statuses.get(*k) == Some(&0));
+    let counts = good && gone().count() <= answer.data as usize;
+    gone().filter(move |_| counts)
+}
+
 /// The entries announced where a table has room for `size` pages: TX for reading, RX for writing.
-fn pool([tx, rx]: [&[GrantRef]; 2], size: usize) -> Vec<GrefEntry> {
+fn pool(([tx, rx], later): ([&[GrantRef]; 2], usize), size: usize) -> Vec<GrefEntry> {
     let half = size / 2;
-    let nr_tx = tx.len().min(half.max(size.saturating_sub(rx.len())));
+    let nr_tx = tx.len().min(half.max(size.saturating_sub(rx.len() + later)));
     let nr_rx = rx.len().min(size - nr_tx);
     let entry = |flags| move |gref: &GrantRef| GrefEntry { gref: gref.0, flags, status: 0 };
     tx[..nr_tx].iter().map(entry(GREF_READONLY)).chain(rx[..nr_rx].iter().map(entry(0))).collect()
@@ -214,7 +226,7 @@ mod tests {
             announcement.take_answer(
                 CtrlResponse { status, data, ..CtrlResponse::default() },
                 &statuses,
-                |_| [&tx, &rx],
+                |_| ([&tx, &rx], 0),
             );
         }
         assert!(answers.next().is_none());
@@ -278,9 +290,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_del_unmapped_is_in_either_answer() {
+        let of = |status, data, statuses: &[u16]| -> Vec<_> {
+            let answer = CtrlResponse { status, data, ..CtrlResponse::default() };
+            deleted(answer, statuses, 3).collect()
+        };
+        assert_eq!(of(0, 1, &[2, 2, 0]), [2]);
+        assert_eq!(of(0, 3, &[0, 2, 0]), [0, 2], "the draft's: of three that it checked");
+        assert_eq!(of(0, 2, &[0; 3]), [], "it wrote none of them");
+        assert_eq!(of(0, 3, &[0; 3]), [0, 1, 2]);
+        assert_eq!((of(2, 3, &[0; 3]), of(0, u32::MAX, &[])), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
     fn a_short_table_is_shared() {
         let of = |tx, rx, size| {
-            let entries = pool([&refs(8, tx), &refs(5000, rx)], size);
+            let entries = pool(([&refs(8, tx), &refs(5000, rx)], 0), size);
             let nr_tx = entries.iter().filter(|e| e.flags == GREF_READONLY && e.gref < 5000).count();
             (nr_tx, entries.iter().filter(|e| e.flags == 0 && e.gref >= 5000).count(), entries.len())
         };

@@ -12,12 +12,13 @@
 //! Invariants: a page that a slot has, or a consumer, is not taken away. Its memory is given back
 //! when its grant has ended, and no earlier.
 //!
-//! What a back may do: refuse an ADD (half as many are named, and in the end each alone, once),
-//! refuse a DEL or keep a page that it says it let go of (its grant stands, and it goes with the
-//! vif's other pages; with 256 of them the pool grows no more), never answer.
+//! What a back may do: refuse an ADD (half as many are named, and in the end each alone, if a GET
+//! says that there is room), refuse a DEL or keep a page that it says it let go of (its grant
+//! stands, and it goes with the vif's other pages; with 256 of them the pool grows no more), never
+//! answer.
 
 use super::cache::DELS_MAX;
-use super::front::added;
+use super::front::{added, deleted};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::front::FrontQueue;
 use crate::net::front::ctrl::CtrlFront;
@@ -25,12 +26,15 @@ use crate::net::front::regions::{Granted, Regions};
 use crate::net::path::copy::front::OrdinaryPages;
 use crate::platform::{Access, InUse, Platform};
 use crate::units::GrantRef;
-use crate::wire::netif_ctrl::{CtrlResponse, GrefEntry};
+use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, CtrlType, GrefEntry};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Pages of one request at most.
 const AT_ONCE: usize = 64;
+
+/// Pages in a row that the back refuses each alone: it has no room, whatever it says.
+const REFUSED_MAX: u32 = AT_ONCE as u32;
 
 /// Pages that the back has though they were taken away, or may have: no more are granted then.
 const KEPT_MAX: usize = 256;
@@ -47,8 +51,10 @@ struct Page {
 enum State {
     /// The next ADD names it.
     Fresh,
-    /// The back has it, or may.
+    /// The back has it, or is asked to have it.
     Mapped,
+    /// The back refused it alone: it may have it already, of a predecessor's request.
+    Refused,
     /// The back is not asked to have it.
     Plain,
 }
@@ -64,13 +70,45 @@ struct Leaving<P: Platform> {
 struct OfQueue<P: Platform> {
     /// Pages that the back's table has room for.
     room: usize,
+    /// Pages in it that stay.
+    standing: usize,
+    /// Pages in a row that it refused each alone.
+    refused: u32,
+    /// It is to be asked whether there is room.
+    doubts: bool,
     pages: Vec<Page>,
     leaving: VecDeque<Leaving<P>>,
 }
 
 impl<P: Platform> Default for OfQueue<P> {
     fn default() -> Self {
-        Self { room: 0, pages: Vec::new(), leaving: VecDeque::new() }
+        let (pages, leaving) = (Vec::new(), VecDeque::new());
+        Self { room: 0, standing: 0, refused: 0, doubts: false, pages, leaving }
+    }
+}
+
+impl<P: Platform> OfQueue<P> {
+    /// Pages that have a place in the back's table, or are to have one: also those that it has
+    /// still.
+    fn named(&self) -> usize {
+        self.leaving.len() + self.pages.iter().filter(|page| page.state != State::Plain).count()
+    }
+
+    /// Pages that the back says it keeps mapped.
+    fn mapped(&self) -> usize {
+        self.pages.iter().filter(|page| page.state == State::Mapped).count()
+    }
+
+    /// It begins without any in a table, which has room for so many beside those that stay.
+    fn begin(&mut self, room: usize, standing: usize) {
+        (self.room, self.standing, self.refused, self.doubts) = (room, standing, 0, false);
+    }
+
+    /// The back has no room for those that it does not have.
+    fn has_no_room(&mut self) {
+        let others = self.pages.iter_mut().filter(|page| page.state != State::Mapped);
+        others.for_each(|page| page.state = State::Plain);
+        (self.room, self.refused, self.doubts) = (self.named(), 0, false);
     }
 }
 
@@ -81,6 +119,8 @@ enum Asked {
     Add(usize, usize),
     /// The first that are leaving.
     Del(usize, usize),
+    /// How many its table can have.
+    Size(usize),
 }
 
 /// Counters of a vif's pool.
@@ -140,10 +180,10 @@ impl<P: Platform> RxPool<P> {
         }
     }
 
-    /// The back has mapped the static pages, and has room for so many more of each queue.
-    pub fn begin(&mut self, room: &[usize]) {
-        for (queue, room) in self.queues.iter_mut().zip(room) {
-            queue.room = *room;
+    /// The back has mapped the static pages, so many, and has room for so many more of each queue.
+    pub fn begin(&mut self, standing: &[usize], room: &[usize]) {
+        for ((queue, room), standing) in self.queues.iter_mut().zip(room).zip(standing) {
+            queue.begin(*room, *standing);
             let plain = queue.pages.iter_mut().filter(|page| page.state == State::Plain);
             plain.take(*room).for_each(|page| page.state = State::Fresh);
         }
@@ -161,9 +201,7 @@ impl<P: Platform> RxPool<P> {
         let Self { queues, stats, ending, .. } = self;
         let Some(of) = queues.get_mut(i) else { return (0, None) };
         let (mut grown, mut failed) = (0, None);
-        // What it has still takes a place in its table.
-        let named = of.pages.iter().filter(|page| page.state != State::Plain).count();
-        let mut asked = named + of.leaving.len();
+        let mut asked = of.named();
         if of.leaving.len() + ending.len() >= KEPT_MAX {
             return (0, None);
         }
@@ -203,7 +241,7 @@ impl<P: Platform> RxPool<P> {
             let at = of.pages.iter().position(|page| page.number == number);
             let state = at.map(|at| of.pages.swap_remove(at).state);
             match state {
-                Some(State::Mapped) => of.leaving.push_back(Leaving { granted, dels: 0 }),
+                Some(State::Mapped | State::Refused) => of.leaving.push_back(Leaving { granted, dels: 0 }),
                 _ => release(p, granted, ending),
             }
             shrunk += 1;
@@ -228,6 +266,7 @@ impl<P: Platform> RxPool<P> {
             match asked {
                 Asked::Add(i, n) => self.take_added(i, n, answer, ctrl.statuses(n).unwrap_or_default()),
                 Asked::Del(i, n) => self.take_deleted(p, i, n, answer, ctrl.statuses(n).unwrap_or_default()),
+                Asked::Size(i) => self.take_size(i, answer),
             }
         }
         Ok(!ctrl.is_pending() && self.ask(p, ctrl) || answered)
@@ -239,23 +278,36 @@ impl<P: Platform> RxPool<P> {
         let taken = added(answer, statuses, n).count();
         // One that it has already has it refuse them all.
         let again = taken == 0 && n > 1;
-        *part = if again { n / 2 } else { (*part * 2).min(AT_ONCE) };
+        *part = if taken > 0 { (*part * 2).min(AT_ONCE) } else { (n / 2).max(1) };
         stats.adds += taken as u64;
         let mut mapped = added(answer, statuses, n).peekable();
         for (k, number) in list.iter().enumerate().take(n) {
             if mapped.next_if_eq(&k).is_some() {
                 continue;
             }
-            // One that is refused alone it may have already, of a predecessor's request.
             let page = of.pages.iter_mut().find(|page| page.number == *number);
-            page.into_iter().for_each(|page| page.state = if again { State::Fresh } else { State::Mapped });
+            page.into_iter().for_each(|page| page.state = if again { State::Fresh } else { State::Refused });
+        }
+        of.doubts = taken == 0 && n == 1;
+        of.refused = if of.doubts { of.refused + 1 } else { 0 };
+    }
+
+    /// By the specification a table's size counts what is in it; by its draft, what is free alone.
+    fn take_size(&mut self, i: usize, answer: CtrlResponse) {
+        let Some(of) = self.queues.get_mut(i) else { return };
+        of.doubts = false;
+        let good = CtrlStatus::from_raw(answer.status) == Some(CtrlStatus::Success);
+        let has = of.standing + of.mapped() + of.leaving.len();
+        if !good || answer.data as usize <= has || of.refused > REFUSED_MAX {
+            of.has_no_room();
+            self.part = AT_ONCE;
         }
     }
 
     fn take_deleted(&mut self, p: &P, i: usize, n: usize, answer: CtrlResponse, statuses: &[u16]) {
         let Self { queues, ending, stats, .. } = self;
         let Some(of) = queues.get_mut(i) else { return };
-        let mut let_go = added(answer, statuses, n).peekable();
+        let mut let_go = deleted(answer, statuses, n).peekable();
         for k in 0..n {
             let Some(mut page) = of.leaving.pop_front() else { return };
             page.dels += 1;
@@ -285,6 +337,11 @@ impl<P: Platform> RxPool<P> {
                 self.asked = asked.then_some(Asked::Del(i, n));
                 return asked;
             }
+            if of.doubts {
+                let asked = ctrl.ask(p, CtrlType::GetGrefMappingSize, [i as u32, 0, 0]).is_ok();
+                self.asked = asked.then_some(Asked::Size(i));
+                return asked;
+            }
             let fresh = of.pages.iter_mut().filter(|page| page.state == State::Fresh);
             for ((to, number), page) in entries.iter_mut().take(self.part).zip(&mut self.list).zip(fresh) {
                 (*to, *number) = (entry(page.gref), page.number);
@@ -305,7 +362,7 @@ impl<P: Platform> RxPool<P> {
     pub fn renew(&mut self, regions: &mut Regions<P>, p: &P) {
         (self.asked, self.part) = (None, AT_ONCE);
         for of in &mut self.queues {
-            of.room = 0;
+            of.begin(0, 0);
             of.pages.iter_mut().for_each(|page| page.state = State::Plain);
             put_by(p, regions, &mut of.leaving);
         }
@@ -327,9 +384,19 @@ impl<P: Platform> RxPool<P> {
         }
     }
 
+    /// Of queue `i`: pages that are granted each by itself.
+    pub fn pages_of(&self, i: usize) -> usize {
+        self.queues.get(i).map_or(0, |of| of.pages.len())
+    }
+
     /// Pages that were added and not taken away.
     pub fn pages(&self) -> usize {
         self.queues.iter().map(|of| of.pages.len()).sum()
+    }
+
+    /// Of these, pages that the back says it keeps mapped.
+    pub fn mapped(&self) -> usize {
+        self.queues.iter().map(OfQueue::mapped).sum()
     }
 
     /// Pages that were taken away and whose grants stand.

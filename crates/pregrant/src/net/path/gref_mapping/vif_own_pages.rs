@@ -93,7 +93,7 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Whether the back has a question about its pages.
-    pub(crate) fn is_asking(&self) -> bool {
+    pub fn is_asking(&self) -> bool {
         self.own.as_ref().is_some_and(OwnPages::is_asking) || self.rx_pool.is_asking()
     }
 }

@@ -58,6 +58,11 @@ impl<P: Platform> FrontVif<P> {
         (self.rx_pool.pages(), self.rx_pool.leaving())
     }
 
+    /// Pages that the back says it keeps mapped, of all queues.
+    pub fn mapped_pages(&self) -> usize {
+        (0..self.nr_queues()).map(|i| self.gref_pages(i)).sum::<usize>() + self.rx_pool.mapped()
+    }
+
     /// How it grew, and shrank.
     pub fn rx_pool_stats(&self) -> PoolStats {
         self.rx_pool.stats()

@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::netif_ctrl::CtrlStatus;
 use alloc::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
