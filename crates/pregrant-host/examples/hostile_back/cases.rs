@@ -8,11 +8,14 @@
 //! Each case has a connection of its own. The front may be any: what it does wrong in turn is
 //! ignored, or ends the case with an error.
 
+#[path = "rx_pool.rs"]
+mod rx_pool;
+
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::staging::keys::active_key;
 use pregrant::net::path::staging::list;
 use pregrant::platform::{Access, Clock, Events, PeerMem, Platform};
-use pregrant::ring::{NetRx, NetTx, RingMem, RingPages, Word};
+use pregrant::ring::{NetCtrl, NetRx, NetTx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{
     RSP_DROPPED, RSP_ERROR, RSP_NULL, RSP_OKAY, RXF_CSUM_BLANK, RXF_EXTRA_INFO, RXF_MORE_DATA, RxRequest,
@@ -22,12 +25,14 @@ use pregrant::wire::staging::ENTRIES_PER_PAGE;
 use pregrant::xenbus::{Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{EvtchnPort, GrantRef};
+use rx_pool::Says;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 type Map<P> = <<P as Platform>::Peer as PeerMem>::Map;
+type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 /// What a case does to a connected front.
 type Play<P, T> = fn(&mut Vif<'_, P, T>) -> Result<()>;
 
@@ -49,6 +54,8 @@ pub enum Offer {
     Plain,
     /// All that ours offers; staging lists are accepted.
     All,
+    /// To keep pages mapped.
+    Mapping,
     /// Keys that mean nothing.
     Garbage,
 }
@@ -113,12 +120,42 @@ pub fn all<P: Platform, T: Transport>() -> Vec<Case<P, T>> {
     add("keys-of-no-use", Offer::Garbage, |_| Ok(()));
     add("xsa-349-states-at-random", Offer::Plain, |v| v.states());
     add("xsa-396-pages-that-are-kept", Offer::All, |v| v.keep_pages());
+    let of_pool: [(&str, Play<P, T>); 11] = [
+        ("pool-nothing-wrong", |v| v.pool(Says::Done, Says::Done)),
+        ("pool-adds-refused", |v| v.pool(Says::Refused, Says::Done)),
+        ("pool-adds-in-part", |v| v.pool(Says::Part, Says::Done)),
+        ("pool-adds-not-answered", |v| v.pool(Says::Nothing, Says::Done)),
+        ("pool-dels-refused", |v| v.pool(Says::Done, Says::Refused)),
+        ("pool-dels-in-part", |v| v.pool(Says::Done, Says::Part)),
+        ("pool-dels-not-answered", |v| v.pool(Says::Done, Says::Nothing)),
+        ("xsa-396-pool-kept-after-dels", |v| v.pool(Says::Done, Says::Kept)),
+        ("xsa-396-pool-kept-at-the-end", |v| v.keep_pool()),
+        ("pool-a-fault-behind-frames", |v| v.fault_behind_frames()),
+        ("pool-comes-again", |v| v.long_frames()),
+    ];
+    for (name, play) in of_pool {
+        add(name, Offer::Mapping, play);
+    }
     cases
 }
 
 /// An answer; its id is filled in.
 fn at(offset: u16, flags: u16, status: i16) -> RxResponse {
     RxResponse { id: 0, offset, flags, status }
+}
+
+/// The control ring, and what was asked there.
+struct Control<P: Platform> {
+    ring: RingPages<NetCtrl, Map<P>>,
+    chan: Chan<P>,
+    /// The page with the references that a request is about.
+    list: Option<Map<P>>,
+    /// Requests, and answers.
+    taken: u32,
+    given: u32,
+    /// Answers to ADDs and DELs of the pool, and how many there were.
+    says: [Says; 2],
+    asked: [u32; 2],
 }
 
 /// A vif by hand.
@@ -128,10 +165,11 @@ pub struct Vif<'a, P: Platform, T: Transport> {
     device: Device,
     tx: RingPages<NetTx, Map<P>>,
     rx: RingPages<NetRx, Map<P>>,
-    chan: <P::Events as Events>::Chan,
+    chan: Chan<P>,
+    control: Option<Control<P>>,
     /// All else that is mapped, by reference.
     maps: BTreeMap<u32, Map<P>>,
-    /// Pages of a frame in pieces.
+    /// Pages of a frame in pieces, or that left the pool and are mapped.
     pieces: Vec<Map<P>>,
     tx_cons: u32,
     rx_cons: u32,
@@ -139,6 +177,8 @@ pub struct Vif<'a, P: Platform, T: Transport> {
     rx_prod: u32,
     /// The contents of its pages, or of the pieces, when the front was through with them.
     kept: Option<u64>,
+    /// The same of the first so many pieces, of a front that goes on.
+    shown: Option<(usize, u64)>,
 }
 
 impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
@@ -167,6 +207,10 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
             map(p, id, gref.ok_or("no ring")?, Access::ReadWrite)
         };
         let (tx, rx) = (ring(xs, "tx-ring-ref")?, ring(xs, "rx-ring-ref")?);
+        let control = match offer {
+            Offer::Mapping => Some(ring(xs, "ctrl-ring-ref")?),
+            _ => None,
+        };
         if offer == Offer::All {
             for (dir, acc) in [("tx", Access::ReadOnly), ("rx", Access::ReadWrite)] {
                 let Some(gref) = front_number(xs, id, &format!("{dir}-data-ref0"))? else { continue };
@@ -182,6 +226,15 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
             None => front_number(xs, id, "event-channel-tx")?.ok_or("no event channel")?,
         };
         let chan = p.events().bind(id.front, EvtchnPort(port))?;
+        let control = match control {
+            Some(ring) => {
+                let port = front_number(xs, id, "event-channel-ctrl")?.ok_or("no event channel")?;
+                let chan = p.events().bind(id.front, EvtchnPort(port))?;
+                let (ring, says) = (RingPages::new(ring), [Says::Done; 2]);
+                Some(Control { ring, chan, list: None, taken: 0, given: 0, says, asked: [0; 2] })
+            }
+            None => None,
+        };
         device.set_state(xs, XenbusState::Connected)?;
         let (tx, rx) = (RingPages::new(tx), RingPages::new(rx));
         Ok(Self {
@@ -191,6 +244,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
             tx,
             rx,
             chan,
+            control,
             maps,
             pieces: Vec::new(),
             tx_cons: 0,
@@ -198,6 +252,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
             tx_prod: 0,
             rx_prod: 0,
             kept: None,
+            shown: None,
         })
     }
 
@@ -455,27 +510,34 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
 
     /// A sum over the pieces, or over all pages that are mapped beside the rings.
     fn sum(&self) -> u64 {
-        let mut sum = 0u64;
-        let pages: Vec<_> = match self.pieces.is_empty() {
-            true => self.maps.values().collect(),
-            false => self.pieces.iter().collect(),
-        };
-        for page in pages {
-            for at in (0..4096).step_by(4) {
-                sum = sum.rotate_left(1) ^ u64::from(page.load_u32(at).unwrap_or(0));
-            }
+        match self.pieces.is_empty() {
+            true => sum(self.maps.values()),
+            false => self.sum_of(self.pieces.len()),
         }
-        sum
+    }
+
+    /// The same of the first so many pieces.
+    fn sum_of(&self, pieces: usize) -> u64 {
+        sum(self.pieces.iter().take(pieces))
+    }
+
+    /// Pages that are mapped.
+    fn mapped(&self) -> usize {
+        let of_control = self.control.as_ref().map_or(0, |c| 1 + usize::from(c.list.is_some()));
+        2 + self.maps.len() + self.pieces.len() + of_control
     }
 
     /// Closed, and nothing stays mapped.
     fn end(self) -> Result<()> {
-        let Vif { p, xs, device, tx, rx, maps, pieces, chan, .. } = self;
+        let Vif { p, xs, device, tx, rx, maps, pieces, chan, control, .. } = self;
         close(p, xs, &device)?;
         device.unwatch_peer(xs)?;
         drop(chan);
         let mut gone: Vec<Map<P>> =
             maps.into_values().chain(pieces).chain([tx.into_pages(), rx.into_pages()]).collect();
+        if let Some(Control { ring, list, .. }) = control {
+            gone.extend(list.into_iter().chain([ring.into_pages()]));
+        }
         p.peer().unmap(&mut gone);
         Ok(())
     }
@@ -488,6 +550,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
             if self.state()? != XenbusState::Connected {
                 return Ok("closed");
             }
+            self.serve_control()?;
             let ahead = self.tx.load(Word::ReqProd).wrapping_sub(self.tx_cons);
             if ahead > 0 && ahead <= SLOTS {
                 let id = self.take_tx()?.id;
@@ -512,6 +575,16 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
     }
 }
 
+fn sum<'a, M: SharedBytes + 'a>(pages: impl Iterator<Item = &'a M>) -> u64 {
+    let mut sum = 0u64;
+    for page in pages {
+        for at in (0..4096).step_by(4) {
+            sum = sum.rotate_left(1) ^ u64::from(page.load_u32(at).unwrap_or(0));
+        }
+    }
+    sum
+}
+
 fn pairs(offer: Offer) -> Vec<(String, String)> {
     let of = |pairs: &[(&str, &str)]| pairs.iter().map(|&(k, v)| (k.into(), v.into())).collect();
     let plain = of(&[("feature-sg", "1"), ("feature-rx-copy", "1"), ("feature-gso-tcpv4", "1")]);
@@ -523,7 +596,7 @@ fn pairs(offer: Offer) -> Vec<(String, String)> {
         Offer::All => {
             BackFeatures::default().pairs().into_iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
         }
-        Offer::Plain => {
+        Offer::Plain | Offer::Mapping => {
             BackFeatures::default().pairs().into_iter().map(|(k, _)| (k.to_string(), "0".into())).collect()
         }
     };
@@ -534,6 +607,9 @@ fn pairs(offer: Offer) -> Vec<(String, String)> {
         _ => &[("multi-queue-max-queues", "1"), ("feature-split-event-channels", "0")],
     };
     all.extend(of(one));
+    if offer == Offer::Mapping {
+        all.extend(of(&[("feature-ctrl-ring", "1")]));
+    }
     all.into_iter().collect()
 }
 
@@ -558,8 +634,9 @@ fn close<P: Platform, T: Transport>(p: &P, xs: &mut Client<T>, device: &Device) 
 
 impl<P: Platform, T: Transport> Case<P, T> {
     /// Plays it on the vif, and says what came of it. The front has to be one that connects, and to
-    /// send frames all the time.
-    pub fn play(&self, p: &P, xs: &mut Client<T>, id: DeviceId) -> Result<String> {
+    /// send frames all the time. `holds`: it was closed, and so many pages are mapped until this
+    /// returns.
+    pub fn play(&self, p: &P, xs: &mut Client<T>, id: DeviceId, holds: impl Fn(usize)) -> Result<String> {
         let device = Device::new(id, Side::Back);
         let mut vif = match Vif::connect(p, xs, id, self.offer) {
             Ok(vif) => vif,
@@ -571,8 +648,11 @@ impl<P: Platform, T: Transport> Case<P, T> {
             Err(e) => return Err(format!("{}: {e}", self.name).into()),
         };
         (self.play)(&mut vif).map_err(|e| format!("{}: {e}", self.name))?;
-        let unanswered = self.name.contains("without-an-answer");
-        if unanswered || self.name.contains("states") {
+        let again = match self.name {
+            name if name.contains("comes-again") => 3,
+            name => usize::from(name.contains("without-an-answer") || name.contains("states")),
+        };
+        for _ in 0..again {
             // Whether it has closed meanwhile is its own affair; the next connection counts. A
             // driver may send nothing more while a frame has no answer.
             vif.end()?;
@@ -581,14 +661,25 @@ impl<P: Platform, T: Transport> Case<P, T> {
             device.wait_peer(xs, p.clock(), Some(PATIENCE), |s| s != XenbusState::Closing)?;
             device.unwatch_peer(xs)?;
             vif = Vif::connect(p, xs, id, self.offer).map_err(|e| format!("{}: {e}", self.name))?;
+            // The pool's do the same again.
+            if self.offer == Offer::Mapping {
+                (self.play)(&mut vif).map_err(|e| format!("{}: {e}", self.name))?;
+            }
         }
-        let fate = match vif.kept {
+        let mut fate = match vif.kept {
             None => vif.fate()?,
-            Some(before) => {
+            Some(_) => {
+                if vif.state()? != XenbusState::Connected {
+                    holds(vif.mapped());
+                }
                 std::thread::sleep(SILENCE / 10);
-                if vif.sum() == before { "left-its-pages" } else { "used-its-pages" }
+                "left-its-pages"
             }
         };
+        let is_other = |(pieces, before)| vif.sum_of(pieces) != before;
+        if vif.kept.is_some_and(|before| vif.sum() != before) || vif.shown.is_some_and(is_other) {
+            fate = "used-its-pages";
+        }
         let line = format!("CASE {} front={fate}", self.name);
         vif.end()?;
         Ok(line)

@@ -2,7 +2,8 @@
 //! each.
 //!
 //! Root in dom0, where nothing else serves the vif: `hostile_back DOMID CASE`; without arguments
-//! the names of all cases. `cargo xtask rig 82` plays them against the kernel module.
+//! the names of all cases. `cargo xtask rig 82` plays them against the kernel module. Where pages
+//! are still mapped when it has closed it says how many, and has them until its input ends.
 
 mod cases;
 
@@ -24,7 +25,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let case = all.iter().find(|case| case.name == name).ok_or("no such case")?;
     let xen = Xen::open(DomId(0))?;
     xen.ready_for_back()?;
-    let line = case.play(&xen, &mut Client::new(UnixTransport::find()?), id)?;
+    let line = case.play(&xen, &mut Client::new(UnixTransport::find()?), id, |pages| {
+        println!("HOLDS {pages}");
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    })?;
     println!("{line}");
     match cases::GOLDEN.lines().any(|golden| golden == line) {
         true => Ok(()),
