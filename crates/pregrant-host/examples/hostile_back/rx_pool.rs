@@ -21,6 +21,8 @@ use std::time::Duration;
 const ROOM: u32 = 768;
 /// Pages of a request of the pool's at most.
 const POOL_PART: usize = 64;
+/// Bytes of a page that left.
+const MARK: [u8; 64] = [0xa5; 64];
 /// Long frames at a time.
 const FRAMES: usize = 6;
 /// The parts of such a frame: a datagram's are whole words of 8 bytes.
@@ -188,9 +190,9 @@ impl<P: Platform, T: Transport> Vif<'_, P, T> {
             match which {
                 0 if keeps => _ = self.page(gref)?,
                 0 => {}
-                // Of those that stay none is written to again.
+                // Of those that stay none is written to again: a use of theirs shows.
                 _ => match self.maps.remove(&gref) {
-                    Some(page) if keeps => self.pieces.push(page),
+                    Some(page) if keeps && page.copy_in(0, &MARK) => self.pieces.push(page),
                     page => gone.extend(page),
                 },
             }
