@@ -51,15 +51,15 @@ ask one "echo 4 > /proc/sys/vm/drop_caches; (while :; do echo 2 > /proc/sys/vm/d
 ping -q -i 0.2 -W 5 10.9.1.2 > /run/ping & _ping=$!
 rm -f /run/cases
 for _case in $(hostile_back | tail -n +"$FROM" | grep -E "${ONLY:-.}"); do
-	_sent=$(ethtool_stat tx_in_pieces) _deferred=$(ethtool_stat grants_deferred)
+	_sent=$(ethtool_stat tx_in_pieces) _deferred=$(ethtool_stat grants_deferred) _connects=$(ethtool_stat connects)
 	seen; _lines=$LINES _faults=$FAULTS
 	rm -f /run/case /run/held
 	holds "$_case" | hostile_back "$id" "$_case" > /run/case 2>&1 || { cat /run/case; ask one "dmesg | tail -n 20"; fail "$_case: $(tail -n 1 /run/case)"; }
 	cat /run/case >> /run/cases
 	seen
-	# Each connection says what the back has; these cases have two, or by chance three, or four.
-	_most=8; case $_case in *without-an-answer|*states*) _most=16 ;; *comes-again) _most=32 ;; esac
-	[ $((LINES - _lines)) -le $_most ] || { ask one "dmesg | tail -n 40"; fail "$_case: $((LINES - _lines)) lines in the guest's log"; }
+	# Each connection says what the back has.
+	_connects=$(($(ethtool_stat connects) - _connects))
+	[ $((LINES - _lines)) -le $((_connects > 1 ? 8 * _connects : 8)) ] || { ask one "dmesg | tail -n 40"; fail "$_case: $((LINES - _lines)) lines in the guest's log by $_connects connections"; }
 	_wanted=0; grep -qE "front=(closed|refuses)" /run/case && _wanted=1
 	# Of a page that is kept in spite of its answer the kernel complains, once: such a back gets no more of them.
 	case $_case in *pieces-kept-after-answers) _wanted=1 ;; esac
