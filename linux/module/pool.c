@@ -23,7 +23,7 @@ void pregrant_pool_look(struct pregrant_queue *queue)
 	bool is_short;
 
 	queue->rx_in_place += pregrant_rx_in_place(queue->rx, &is_short);
-	/* Of a time when it could not grow the front knows itself. */
+	/* Frames for which there were no pages meanwhile count at the next growth. */
 	if (!is_short || READ_ONCE(dev->is_short) || time_before(jiffies, READ_ONCE(dev->grows_at)))
 		return;
 	WRITE_ONCE(dev->is_short, true);
