@@ -318,6 +318,23 @@ fn reconnect(game: &mut Game, second: u64) {
     game.turns();
 }
 
+/// Each queue counts, however few of its pages are out.
+#[test]
+fn with_too_many_queues_out_frames_are_copied() {
+    let front = FrontVif::new(rig::HOST, growing(64), true);
+    let mut game = Game::of(Pair::around(front, entries(768), usize::MAX, |_, _| {}));
+    let mut lent = 0;
+    for round in 1..=70 {
+        game.grow(64);
+        lent += game.frames(1);
+        reconnect(&mut game, round);
+    }
+    assert_eq!(lent, 64);
+    game.release_all();
+    game.pair.front.close(&mut game.pair.fb, None).expect("a map");
+    game.pair.close();
+}
+
 /// With too many pages in the guest's hands a new connection has frames copied, until some are
 /// back.
 #[test]

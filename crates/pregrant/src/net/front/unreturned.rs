@@ -21,6 +21,9 @@ use crate::port::{Piece, Token};
 /// grant table of version 1.
 pub const UNRETURNED_MAX: usize = 4096;
 
+/// Pages that a queue counts at least: it has tables, too, which are looked through.
+const LEAST: usize = 64;
+
 /// The pages of one queue.
 pub struct Unreturned<P: Platform> {
     pages: OrdinaryPages<P>,
@@ -58,9 +61,9 @@ impl<P: Platform> Unreturned<P> {
         None
     }
 
-    /// How many there are.
+    /// How many pages it counts.
     pub fn count(&self) -> usize {
-        self.pages.count()
+        self.pages.count().max(LEAST)
     }
 
     /// See [`RxFront::piece`](super::RxFront::piece).

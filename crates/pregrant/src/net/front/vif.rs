@@ -441,11 +441,11 @@ impl<P: Platform> FrontVif<P> {
         split: bool,
     ) -> (Vec<QueueKeys>, Option<PlatformError>) {
         let mut keys = Vec::new();
+        let lends = self.unreturned.iter().map(Unreturned::count).sum::<usize>() < UNRETURNED_MAX;
         for _ in 0..n {
             // The back may keep the references that it has seen: each must go on naming its page.
             let (sg, granting) = ([self.takes_sg, self.config.sg], self.asked.granting());
             let granting = [granting.unwrap_or(self.config.granting), granting.unwrap_or(Granting::Standing)];
-            let lends = self.unreturned.iter().map(Unreturned::count).sum::<usize>() < UNRETURNED_MAX;
             let spare = if lends { self.config.spare_rx_pages.min(SPARE_MAX) } else { 0 };
             // A back that keeps what it saw would keep pages that were taken away.
             let grows = lends && !self.asked.keeps_seen();
