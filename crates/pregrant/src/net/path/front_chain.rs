@@ -242,15 +242,11 @@ impl<P: Platform> FrontChain<P> {
 
     /// The pages, to be put into another path.
     pub fn take_pages(&mut self) -> Option<OrdinaryPages<P>> {
-        let mut found = false;
-        let is_first = |path: &AnyFrontPath<P>| {
-            let is_first = !found && path.pages().is_some();
-            found |= is_first;
-            is_first
-        };
-        let (first, others): (Vec<_>, _) = core::mem::take(&mut self.paths).into_iter().partition(is_first);
+        let (of_pages, others): (Vec<_>, _) =
+            core::mem::take(&mut self.paths).into_iter().partition(|path| path.pages().is_some());
         self.paths = others;
-        first.into_iter().next()?.into_pages().ok()
+        debug_assert!(of_pages.len() < 2, "a chain has pages in one of its paths");
+        of_pages.into_iter().next()?.into_pages().ok()
     }
 
     /// Gives the memory back.
