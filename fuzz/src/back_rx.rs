@@ -226,8 +226,12 @@ impl Game {
     /// The frame as the guest should get it; None when it can never take it.
     fn expected(&self, mut bytes: Vec<u8>, mut offload: Offload) -> Option<Due> {
         let a = self.accepts;
+        // netif has a word for TCP and UDP behind an untagged Ethernet header alone.
+        let ip = IpHeaders::parse(&bytes);
+        let is_plain = ip.is_ok_and(|ip| ip.is_plain());
         let gso = match offload.gso_type {
             0 => true,
+            _ if ip.is_ok() && !is_plain => false,
             1 => a.gso_tcpv4,
             _ => a.gso_tcpv6,
         };
@@ -235,9 +239,9 @@ impl Game {
             return None;
         }
         // A frame of an unknown protocol is left blank only for a guest that takes both versions.
-        let takes_blank = match IpHeaders::parse(&bytes).map(|headers| headers.version) {
-            Ok(IpVersion::V4) => a.csum,
-            Ok(IpVersion::V6) => a.ipv6_csum,
+        let takes_blank = match ip.map(|headers| headers.version) {
+            Ok(IpVersion::V4) => is_plain && a.csum,
+            Ok(IpVersion::V6) => is_plain && a.ipv6_csum,
             Err(_) => a.csum && a.ipv6_csum,
         };
         if offload.csum_blank && !takes_blank {

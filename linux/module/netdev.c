@@ -2,8 +2,14 @@
 /* The interface, as the stack sees it. */
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/slab.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
 #include <linux/version.h>
+#include <net/ip.h>
+#include <net/ipv6.h>
 
 #include "driver.h"
 
@@ -120,12 +126,62 @@ static int pregrant_change_mtu(struct net_device *netdev, int mtu)
 	return 0;
 }
 
+/*
+ * Whether the work that is left on an skb is its outermost TCP or UDP checksum's, behind an
+ * Ethernet header without tags: netif's flag names no place, and the back looks there
+ * (docs/protocol 2.7). The stack says of its own tunnels that they are some (hw_enc_features); of a
+ * nested guest's, or a packet socket's, csum_start alone says it.
+ */
+static bool pregrant_csum_is_outermost(const struct sk_buff *skb)
+{
+	unsigned int start = skb_checksum_start_offset(skb);
+	struct ipv6hdr v6_copy;
+	struct ethhdr eth_copy;
+	struct iphdr v4_copy;
+	const struct ethhdr *eth = skb_header_pointer(skb, 0, sizeof(eth_copy), &eth_copy);
+	const struct ipv6hdr *v6;
+	const struct iphdr *v4;
+	__be16 fragment = 0;
+	int l4 = -1;
+	u8 protocol;
+
+	if (!eth)
+		return false;
+	switch (eth->h_proto) {
+	case htons(ETH_P_IP):
+		v4 = skb_header_pointer(skb, ETH_HLEN, sizeof(v4_copy), &v4_copy);
+		if (!v4 || ip_is_fragment(v4))
+			return false;
+		protocol = v4->protocol;
+		l4 = ETH_HLEN + 4 * v4->ihl;
+		break;
+	case htons(ETH_P_IPV6):
+		v6 = skb_header_pointer(skb, ETH_HLEN, sizeof(v6_copy), &v6_copy);
+		if (!v6)
+			return false;
+		protocol = v6->nexthdr;
+		l4 = ipv6_skip_exthdr(skb, ETH_HLEN + sizeof(*v6), &protocol, &fragment);
+		if (fragment)
+			return false;
+		break;
+	default:
+		return false;
+	}
+	if (l4 < 0 || start != l4)
+		return false;
+	return (protocol == IPPROTO_TCP && skb->csum_offset == offsetof(struct tcphdr, check)) ||
+	       (protocol == IPPROTO_UDP && skb->csum_offset == offsetof(struct udphdr, check));
+}
+
 /* GRO makes segments that are too long with their Ethernet header. */
 static netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device *netdev,
 						 netdev_features_t features)
 {
 	if (skb->len > PREGRANT_FRAME_MAX)
 		features &= ~NETIF_F_GSO_MASK;
+	/* The stack finishes it, and cuts it before where it is large. */
+	if (skb->ip_summed == CHECKSUM_PARTIAL && unlikely(!pregrant_csum_is_outermost(skb)))
+		features &= ~(NETIF_F_CSUM_MASK | NETIF_F_GSO_MASK);
 	return vlan_features_check(skb, features);
 }
 

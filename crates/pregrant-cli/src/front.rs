@@ -10,6 +10,7 @@
 //! the platform; a platform brings its attachment and its lock.
 
 mod buffer_count;
+mod drops;
 mod hook;
 mod loopback;
 mod own_buffers;

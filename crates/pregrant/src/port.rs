@@ -46,6 +46,11 @@ pub const ARENA_BYTES: usize = 256 * 1024;
 pub const BURST_BYTES_MIN: usize = 2048;
 
 /// The work still to be done on a frame: checksum state and segmentation (docs/protocol 2.7).
+///
+/// It is what netif can say, and names no place: a blank checksum, and what is to be cut, is that
+/// of the outermost TCP or UDP header behind an Ethernet header without tags
+/// ([`IpHeaders::is_plain`](crate::net::headers::IpHeaders::is_plain)). A port whose frames may
+/// have other work left, behind a tag or in a tunnel, does that itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
     /// The L4 checksum field holds only the pseudo-header's sum: somebody must finish it.
@@ -376,6 +381,14 @@ impl Arena {
                 true
             }
             None => false,
+        }
+    }
+
+    /// Takes the newest frame out again.
+    pub fn take_back(&mut self) {
+        if self.n > 0 {
+            self.n -= 1;
+            self.used = self.frames[self.n].at as usize;
         }
     }
 

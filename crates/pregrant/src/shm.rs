@@ -309,6 +309,16 @@ impl PieceMut<'_> {
         (Self { len: n, ..self }, rest)
     }
 
+    /// Copies the bytes at the beginning to `dst`, as many as there are in both. Returns how many.
+    /// Read twice, they may differ.
+    pub fn copy_out(&self, dst: &mut [u8]) -> usize {
+        let n = self.len.min(dst.len());
+        // SAFETY: `n` bytes from `base` are in the range that this is borrowed from; `dst` is
+        // private.
+        unsafe { copy_from_shared(self.base.as_ptr(), dst.as_mut_ptr(), n) };
+        n
+    }
+
     /// Copies `src` to the beginning, as much as there is room for.
     #[inline(always)]
     pub fn copy_in(&self, src: &[u8]) {

@@ -11,6 +11,7 @@
 //!
 //! What a back may do: as for any front; frames that it makes up reach the kernel as from any wire.
 
+use super::drops::Drops;
 use super::own_buffers::OwnBuffers;
 use super::{FrontArgs, MTU, Result, RxWay, close};
 use crate::stop::Stop;
@@ -86,12 +87,16 @@ where
         lent: Lent::with_head(args.rx_head as usize),
         referred: 0,
         own,
+        drops: Drops::default(),
     };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
     let done = PollLoop::new(args.mode).run(&mut uplink);
     uplink.link(false);
     uplink.print_references(name)?;
+    if let Some(words) = uplink.drops.words(&uplink.ports) {
+        screen::print(format_args!("interface {name}: dropped {words}"))?;
+    }
     let Uplink { mut guest, mut hook, .. } = uplink;
     if let Some(hook) = &mut hook {
         screen::print(hook.line(&guest))?;
@@ -137,6 +142,8 @@ struct Uplink<'a, P: Platform, T: Transport> {
     referred: u64,
     /// Frames of the kernel in pages of the guest's own.
     own: Option<OwnBuffers>,
+    /// Frames that were lost between the kernel and the vif.
+    drops: Drops,
 }
 
 /// Frames that were read from the tap.
@@ -182,6 +189,7 @@ where
         if let Some(exit) = self.exit() {
             exit.control()?;
         }
+        self.drops.log(self.tap.interface().name(), &self.ports);
         let step = self.guest.control(Duration::ZERO)?;
         if step == FrontStep::Renewed && self.guest.vif().takes() == self.takes {
             self.guest.log_state(); // nothing of it concerns the kernel
@@ -287,6 +295,7 @@ where
     /// The vif came, went, or both: the interface does as it did.
     fn follow(&mut self) -> Result<()> {
         self.link(false);
+        self.drops.keep(&self.ports);
         self.ports.clear();
         let queues = self.guest.vif().nr_queues();
         if queues > 0 {

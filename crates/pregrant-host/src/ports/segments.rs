@@ -39,7 +39,19 @@ impl CutFrame {
         Ok(())
     }
 
-    /// The frames, in order; their checksums are finished.
+    /// How many frames there are.
+    #[allow(clippy::len_without_is_empty, reason = "a frame that was cut is at least one")]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Frame `i`; its checksums are finished.
+    pub fn get(&self, i: usize) -> Option<&[u8]> {
+        let begin = i.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
+        self.bytes.get(begin..*self.ends.get(i)?)
+    }
+
+    /// The frames, in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let begins = std::iter::once(&0).chain(&self.ends);
         begins.zip(&self.ends).map(|(&begin, &end)| &self.bytes[begin..end])

@@ -6,5 +6,6 @@ mod netns;
 mod rig;
 #[path = "../../../pregrant/tests/skip/mod.rs"]
 mod skip;
+mod tags_and_tunnels;
 mod tap;
 mod tap_guest;

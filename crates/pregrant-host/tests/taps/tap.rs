@@ -32,11 +32,11 @@ use std::time::{Duration, Instant};
 
 /// The interface's other side: a packet socket that sees what the interface receives, and sends
 /// through it.
-struct Packets(std::fs::File);
+pub struct Packets(std::fs::File);
 
 impl Packets {
     /// Frames of `protocol`; with a virtio_net_hdr in front, or without.
-    fn on(tap: &Tap, protocol: u16, headers: bool) -> Self {
+    pub fn on(tap: &Tap, protocol: u16, headers: bool) -> Self {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no pointers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
@@ -75,7 +75,7 @@ impl Packets {
         Some(frame)
     }
 
-    fn send(&self, frame: &[u8]) {
+    pub fn send(&self, frame: &[u8]) {
         assert_eq!((&self.0).write(frame).unwrap(), frame.len());
     }
 }
@@ -252,7 +252,7 @@ fn who_forgets_arrivals_is_notified_of_frames_that_no_one_read() {
 }
 
 /// Both ways that frames take: a call each, a burst a call.
-fn each_way(test: impl Fn(&Tap, TapPort, TransportKind) + Send + 'static) {
+pub fn each_way(test: impl Fn(&Tap, TapPort, TransportKind) + Send + 'static) {
     apart(move || {
         let Some((mut tap, ports)) = network(1, BOTH) else { return };
         drop(ports);
@@ -365,8 +365,8 @@ fn a_burst_arrives_in_its_order_and_byte_by_byte() {
             }
             assert_eq!(seen.next(), None, "a frame came twice");
         }
-        let drops: Vec<(&str, u64)> = port.drops().iter().map(|d| (d.reason, d.frames)).collect();
-        assert_eq!(drops, [("tap_refused", 0), ("bad_headers", 100)]);
+        let drops: Vec<_> = port.drops().iter().map(|d| (d.dir, d.reason, d.frames)).collect();
+        assert_eq!(drops, [("tx", "tap_refused", 0), ("tx", "bad_headers", 100), ("rx", "bad_headers", 0)]);
     });
 }
 

@@ -84,6 +84,20 @@ pub fn finish_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     Ok(())
 }
 
+/// Completes a checksum where its sender says that it is: over all bytes from `start` on, whose sum
+/// is stored `offset` bytes behind that, and which are whatever protocol's. What the field holds is
+/// part of the sum. A frame that is refused, for the field is not in it, is unchanged.
+pub fn finish_at(frame: &mut [u8], start: usize, offset: usize) -> Result<(), HeaderFault> {
+    let covered = frame.get(start..).ok_or(HeaderFault::Truncated)?;
+    if covered.len() < offset + 2 {
+        return Err(HeaderFault::Truncated);
+    }
+    // 0 would mean to UDP that there is none, and no other protocol's reader tells them apart.
+    let total = sum(covered);
+    store_finished(frame, start + offset, PROTOCOL_UDP, total);
+    Ok(())
+}
+
 /// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum: what `csum_blank` means.
 /// A frame that is refused is unchanged.
 pub fn make_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {

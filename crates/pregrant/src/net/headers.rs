@@ -35,6 +35,9 @@ const MAX_TAGS: usize = 2;
 /// IPv6 extension headers that are followed at most.
 const MAX_EXTENSIONS: usize = 8;
 
+/// Bytes of IP headers, at most, behind which Linux looks for the checksum (`MAX_IPV6_HDR_LEN`).
+const PLAIN_MAX: usize = 256;
+
 /// Why a frame's headers could not be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -260,6 +263,15 @@ impl IpHeaders {
             }
         }
         Err(HeaderFault::Unsupported)
+    }
+
+    /// Whether netif can say of this packet that its checksum is blank, or that it is to be cut:
+    /// the flag names no place, so the one who reads it looks for an outermost TCP or UDP header
+    /// behind an Ethernet header without tags, as Linux's `skb_checksum_setup` does
+    /// (docs/protocol 2.7).
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.l2_len == ETHERNET_LEN && self.l4_at <= ETHERNET_LEN + PLAIN_MAX && self.checksum_at().is_ok()
     }
 
     /// Bytes of the L4 header and its payload.

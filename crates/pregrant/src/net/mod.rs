@@ -14,5 +14,6 @@ pub mod front;
 pub mod gso;
 pub mod headers;
 pub mod mtu;
+pub mod placed_offload;
 pub mod stats;
 pub mod toeplitz;

@@ -83,21 +83,56 @@ fn a_frame_is_as_the_guest_takes_it_or_is_finished_or_dropped() {
     }
 }
 
-/// A tag hides nothing: what is IPv6 behind it is finished for a guest that takes IPv4 alone, and
-/// the other way round.
+/// A checksum behind a tag is finished for every guest: Linux's netfront looks for a blank checksum
+/// in IPv4 and IPv6 alone, and drops what has a tag.
 #[test]
-fn a_tagged_frame_is_finished_as_the_ip_that_it_carries() {
+fn a_tagged_frame_is_finished_for_everyone() {
     let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
     for accepts in sets() {
         for (tags, v6) in [(1, false), (1, true), (2, false), (2, true)] {
-            let got = finished(accepts, &tagged(tags, v6, true), blank);
-            let takes_blank = if v6 { accepts.ipv6_csum } else { accepts.csum };
-            let offload = Offload { csum_blank: takes_blank, ..blank };
-            assert!(
-                got == Some((tagged(tags, v6, takes_blank), offload)),
-                "{accepts:?}, {tags} tag(s), v6 {v6}: {got:?}"
-            );
+            let frame = tagged(tags, v6, true);
+            let due = (tagged(tags, v6, false), Offload { csum_blank: false, ..blank });
+            assert_eq!(finished(accepts, &frame, blank), Some(due), "{accepts:?}, {tags} tag(s), v6 {v6}");
+            // And no guest gets it to cut.
+            let gso_type = if v6 { GSO_TYPE_TCPV6 } else { GSO_TYPE_TCPV4 };
+            let large = Offload { gso_type, gso_size: 1448, ..blank };
+            assert_eq!(finished(accepts, &frame, large), None, "{accepts:?}, {tags} tag(s), v6 {v6}");
         }
+    }
+}
+
+/// A blank checksum of a fragment, or of a protocol that netif does not know, is nowhere: Linux
+/// drops these too.
+#[test]
+fn what_has_no_place_for_a_checksum_is_dropped() {
+    let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
+    let mut fragment = segment(false, true);
+    fragment[20] |= 0x20; // more fragments
+    let mut icmp = segment(false, true);
+    icmp[23] = 1;
+    for frame in [fragment, icmp] {
+        assert!(finished(RxAccepts::ALL, &frame, Offload::default()).is_some());
+        for accepts in sets() {
+            assert_eq!(finished(accepts, &frame, blank), None, "{accepts:?}");
+        }
+    }
+}
+
+/// The look at a burst says whether there is anything to do: nothing for a guest that takes all,
+/// but for a tag.
+#[test]
+fn a_burst_is_looked_through_where_something_is_left_to_do() {
+    let blank = Offload { csum_blank: true, csum_ok: true, ..Offload::default() };
+    let leaves_work = |accepts: RxAccepts, frame: &[u8], offload| {
+        let mut arena = Arena::new();
+        assert!(arena.push(&segment(false, false), Offload::default()) && arena.push(frame, offload));
+        accepts.leaves_work(&arena.burst())
+    };
+    for v6 in [false, true] {
+        assert!(!leaves_work(RxAccepts::ALL, &segment(v6, true), blank));
+        assert!(leaves_work(RxAccepts::ALL, &tagged(1, v6, true), blank));
+        assert!(!leaves_work(RxAccepts::ALL, &tagged(1, v6, false), Offload::default()));
+        assert!(leaves_work(RxAccepts { csum: false, ..RxAccepts::ALL }, &segment(v6, true), blank));
     }
 }
 

@@ -69,9 +69,9 @@ impl Inbox {
     }
 
     /// The oldest frame, behind its header. It goes with [`pop`](Self::pop).
-    pub fn oldest(&self) -> Option<&[u8]> {
+    pub fn oldest(&mut self) -> Option<&mut [u8]> {
         let (slot, len) = *self.came.get(self.popped..self.filled)?.first()?;
-        self.bytes.get(slot * STRIDE..slot * STRIDE + len)
+        self.bytes.get_mut(slot * STRIDE..slot * STRIDE + len)
     }
 
     /// Whether the last that came was so long that the next is better read elsewhere.

@@ -19,7 +19,8 @@
 //! | `transport_kind` | which transport a queue asks for |
 //! | `transport` | the one that it gets |
 //! | `probe` | which of them is cheapest here |
-//! | `header` | what is still to be done to a frame |
+//! | `header` | what is still to be done to a frame; what netif cannot say is done there |
+//! | `cut_frames` | frames of a large segment that netif cannot pass on |
 //! | `tap_log` | what it says in the log |
 //!
 //! The header carries what netif's extras do: a blank checksum and where it goes, segments still to
@@ -42,6 +43,7 @@
 //! more. Lent payload it may change until the kernel has copied it: that is what it sent then. What
 //! the kernel cannot take (its queue is full) is dropped and counted.
 
+mod cut_frames;
 mod gather;
 mod header;
 mod inbox;

@@ -1,7 +1,8 @@
 //! One queue of a tap: bursts of frames to and from its descriptor.
 
+use super::cut_frames::{CutFrames, FINISHED};
 use super::gather::{self, Frame};
-use super::header::{HEADER, header_of, offload_of};
+use super::header::{HEADER, header_of, take, take_shared};
 use super::inbox::{Inbox, STRIDE};
 use super::outbox::Outbox;
 use super::tap_log::TapLines;
@@ -9,6 +10,7 @@ use super::transport::Transport;
 use super::transport_kind::TransportKind;
 use super::uring::DEPTH;
 use super::vhost::{FEW, Vhost};
+use pregrant::net::placed_offload::Taken;
 use pregrant::port::{
     Arena, Burst, Completions, DropCounts, FramePort, Offload, Offloads, Payload, PieceMut, PortDrop,
     PortOwner, ZeroCopyBurst,
@@ -27,6 +29,10 @@ pub struct TapPort {
     transport: Transport,
     inbox: Inbox,
     outbox: Outbox,
+    /// Frames of the last that was read, where it had to be cut. They are older than the inbox's.
+    cut: CutFrames,
+    /// Room for one that is to be finished or cut, and was read to memory that others read.
+    private: Vec<u8>,
     drops: Arc<Drops>,
     /// An event says when frames come.
     is_notified: bool,
@@ -48,13 +54,21 @@ pub struct Drops {
     refused: AtomicU64,
     /// Headers that do not fit what the guest said of them.
     malformed: AtomicU64,
+    /// Frames of the kernel's whose header does not fit them.
+    unreadable: AtomicU64,
 }
 
 impl DropCounts for Drops {
     fn read(&self) -> Vec<PortDrop> {
-        let drop =
-            |reason, count: &AtomicU64| PortDrop { dir: "tx", reason, frames: count.load(Ordering::Relaxed) };
-        vec![drop("tap_refused", &self.refused), drop("bad_headers", &self.malformed)]
+        let drop = |dir, reason, count: &AtomicU64| {
+            let frames = count.load(Ordering::Relaxed);
+            PortDrop { dir, reason, frames }
+        };
+        vec![
+            drop("tx", "tap_refused", &self.refused),
+            drop("tx", "bad_headers", &self.malformed),
+            drop("rx", "bad_headers", &self.unreadable),
+        ]
     }
 }
 
@@ -70,8 +84,18 @@ impl TapPort {
         lines: &Arc<TapLines>,
     ) -> Self {
         let transport = way.transport(&fd, lines);
-        let (inbox, outbox) = (Inbox::new(), Outbox::new());
-        Self { fd, transport, inbox, outbox, drops, is_notified: false, skips: 0, stands: Cell::new(false) }
+        Self {
+            fd,
+            transport,
+            inbox: Inbox::new(),
+            outbox: Outbox::new(),
+            cut: CutFrames::default(),
+            private: Vec::new(),
+            drops,
+            is_notified: false,
+            skips: 0,
+            stands: Cell::new(false),
+        }
     }
 
     /// Which way its bursts take.
@@ -178,7 +202,8 @@ impl TapPort {
     /// A read said this. Where it means that there is no frame now, and none waits here, this port
     /// may get an event when there is one again.
     fn ended(&mut self, with: Errno) {
-        let is_empty = matches!(with, Errno::AGAIN | Errno::CANCELED) && self.inbox.len() == 0;
+        let is_empty =
+            matches!(with, Errno::AGAIN | Errno::CANCELED) && self.inbox.len() + self.cut.len() == 0;
         self.skips = if self.is_notified && is_empty { SKIPS } else { 0 };
     }
 
@@ -194,12 +219,17 @@ impl TapPort {
         #[cfg(test)]
         tests::IN_PLACE.with(|n| n.set(n.get() + 1));
         self.inbox.passed_by(read);
-        match (offload_of(&header), read.checked_sub(HEADER)) {
-            (_, None | Some(0)) => {}
-            (Some(offload), Some(len)) => into.came(len, offload),
-            (None, Some(_)) => {
-                self.drops.malformed.fetch_add(1, Ordering::Relaxed);
+        let Some(frame) = room.get_mut(..read.saturating_sub(HEADER)).filter(|frame| !frame.is_empty())
+        else {
+            return Some(Ok(()));
+        };
+        match take(&mut header, frame) {
+            Some(Taken::Frame(offload)) => {
+                let len = frame.len();
+                into.came(len, offload);
             }
+            Some(Taken::Uncut(offload)) if self.cut.cut(frame, offload).is_ok() => {}
+            _ => self.drops.unreadable(1),
         }
         Some(Ok(()))
     }
@@ -208,39 +238,54 @@ impl TapPort {
     /// port whose frames all come so, [one a system call](TransportKind::Frame).
     pub fn read_to(&mut self, room: &PieceMut<'_>) -> Option<(usize, Offload)> {
         loop {
+            if let Some(frame) = self.cut.pop() {
+                room.copy_in(frame);
+                return Some((frame.len(), FINISHED));
+            }
             let mut header = [0; HEADER];
-            let read = gather::read(self.fd.as_fd(), &mut header, room);
-            match (offload_of(&header), read.map(|read| read.checked_sub(HEADER))) {
-                (_, Err(e)) => {
+            let len = match gather::read(self.fd.as_fd(), &mut header, room) {
+                Ok(read) => read.saturating_sub(HEADER),
+                Err(e) => {
                     self.ended(e);
                     return None;
                 }
-                (_, Ok(None | Some(0))) => {}
-                (Some(offload), Ok(Some(len))) => return Some((len, offload)),
-                (None, Ok(Some(_))) => {
-                    self.drops.malformed.fetch_add(1, Ordering::Relaxed);
-                }
+            };
+            if len == 0 {
+                continue;
+            }
+            match take_shared(&header, room, len, &mut self.private) {
+                Some(Taken::Frame(offload)) => return Some((len, offload)),
+                Some(Taken::Uncut(offload)) if self.cut.cut(&self.private, offload).is_ok() => {}
+                _ => self.drops.unreadable(1),
             }
         }
     }
 
-    /// Moves frames that were read, as long as there is room.
-    fn unload(&mut self, into: &mut Arena) {
-        while let Some(read) = self.inbox.oldest() {
+    /// Moves frames that were read, as long as there is room. True: none waits any more.
+    fn unload(&mut self, into: &mut Arena) -> bool {
+        while self.cut.unload(into) {
+            let Some(read) = self.inbox.oldest() else { return true };
             if into.fits(read.len().saturating_sub(HEADER)) == 0 {
-                return;
+                return false;
             }
-            let parts = read.split_first_chunk::<HEADER>().filter(|(_, frame)| !frame.is_empty());
-            let whole = parts.map(|(header, frame)| (offload_of(header), frame));
-            match whole {
-                Some((Some(offload), frame)) if !into.push(frame, offload) => return,
-                Some((None, _)) => {
-                    self.drops.malformed.fetch_add(1, Ordering::Relaxed);
+            let parts = read.split_first_chunk_mut::<HEADER>().filter(|(_, frame)| !frame.is_empty());
+            if let Some((header, frame)) = parts {
+                match take(header, frame) {
+                    Some(Taken::Frame(offload)) if !into.push(frame, offload) => return false,
+                    Some(Taken::Frame(_)) => {}
+                    Some(Taken::Uncut(offload)) if self.cut.cut(frame, offload).is_ok() => {}
+                    _ => self.drops.unreadable(1),
                 }
-                _ => {}
             }
             self.inbox.pop();
         }
+        false
+    }
+}
+
+impl Drops {
+    fn unreadable(&self, frames: u64) {
+        self.unreadable.fetch_add(frames, Ordering::Relaxed);
     }
 }
 
@@ -364,9 +409,10 @@ impl FramePort for TapPort {
         if let Some(shared) = self.transport.vhost() {
             let mut vhost = shared.lock();
             if vhost.is_up() {
-                let (malformed, refused) = vhost.receive(into);
+                let (malformed, refused) = vhost.receive(into, &mut self.cut);
                 drop(vhost);
-                self.count(malformed, refused);
+                self.drops.unreadable(malformed);
+                self.count(0, refused);
                 return into.len() - before;
             }
         }
@@ -377,8 +423,7 @@ impl FramePort for TapPort {
         }
         self.inbox.begin();
         loop {
-            self.unload(into);
-            if self.inbox.len() > 0 || !into.has_room() {
+            if !self.unload(into) || !into.has_room() {
                 break;
             }
             let in_place = if self.inbox.is_long() { self.read_in_place(into) } else { None };
@@ -406,7 +451,7 @@ impl FramePort for TapPort {
     }
 
     fn held(&self) -> usize {
-        self.inbox.len() + self.transport.vhost().map_or(0, |vhost| vhost.lock().held())
+        self.cut.len() + self.inbox.len() + self.transport.vhost().map_or(0, |vhost| vhost.lock().held())
     }
 }
 
@@ -434,10 +479,43 @@ mod tests {
             transport: ring.map_or(Transport::Calls, |ring| Transport::Ring(Box::new(ring))),
             inbox: Inbox::new(),
             outbox: Outbox::new(),
+            cut: CutFrames::default(),
+            private: Vec::new(),
             drops: Arc::default(),
             is_notified: false,
             skips: 0,
             stands: Cell::new(false),
+        }
+    }
+
+    fn lost(port: &TapPort) -> Vec<(&'static str, &'static str, u64)> {
+        let drops = port.drops().into_iter().filter(|drop| drop.frames > 0);
+        drops.map(|drop| (drop.dir, drop.reason, drop.frames)).collect()
+    }
+
+    /// A frame of which the kernel says what cannot be is lost on its way to the guest, and counts
+    /// there.
+    #[test]
+    fn a_bad_header_of_the_kernels_counts_as_rx() {
+        for with_ring in [true, false] {
+            let (fd, peer_end) = ends();
+            let mut port = port(fd, if with_ring { ring(true) } else { None });
+            let mut arena = Arena::new();
+            // A kind of segment that was not asked for; a checksum beyond the frame; large, in a
+            // tunnel.
+            for bad in [
+                [1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                [1, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0],
+                [1, 1, 0, 0, 200, 0, 84, 0, 16, 0, 0, 0],
+            ] {
+                rustix::io::write(&peer_end, &[&bad[..], &[0; 300]].concat()).unwrap();
+            }
+            rustix::io::write(&peer_end, &[0; HEADER + 60]).unwrap();
+            while arena.is_empty() {
+                port.rx_burst(&mut arena);
+            }
+            assert_eq!((arena.len(), arena.desc(0).len), (1, 60));
+            assert_eq!(lost(&port), [("rx", "bad_headers", 3)]);
         }
     }
 
@@ -523,7 +601,7 @@ mod tests {
             assert!(n == len && offload.csum_ok && memory[..len] == sent);
             assert!(port.read_to(&PieceMut::from(&mut memory[..])).is_none());
         }
-        assert_eq!(port.drops().iter().map(|drop| drop.frames).sum::<u64>(), 3);
+        assert_eq!(lost(&port), [("rx", "bad_headers", 3)]);
     }
 
     /// A port with an event need not check each time; and never misses what an event reported,

@@ -137,7 +137,7 @@ impl<P: Platform> RxQueue<P> {
                 return Ok(Polled::Idle);
             }
             self.bursts += 1;
-            if self.accepts != RxAccepts::ALL {
+            if self.accepts.leaves_work(&self.arena.burst()) {
                 self.stats.dropped.add(self.accepts.finish(&mut self.arena) as u64);
             }
             self.hashed = self.settings.touches_rx();

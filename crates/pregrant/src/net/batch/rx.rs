@@ -161,9 +161,24 @@ impl RxAccepts {
         Offloads { csum: self.csum && self.ipv6_csum, gso }
     }
 
-    /// Finishes what came unfinished for a front that cannot; frames that cannot be finished are
-    /// dropped. Returns how many. A port that checks [`offloads`](Self::offloads) leaves nothing
-    /// to do here.
+    /// Whether frames of `burst` are not as this front takes them, so that
+    /// [`finish`](Self::finish) has to look at them.
+    #[inline]
+    pub fn leaves_work(self, burst: &Burst<'_>) -> bool {
+        if self != Self::ALL {
+            return true;
+        }
+        // Another guest says what it likes of its frames, and a port may pass that on.
+        burst.iter().any(|(frame, offload)| {
+            (offload.csum_blank || offload.gso_type != 0)
+                && IpHeaders::parse(frame).is_ok_and(|ip| !ip.is_plain())
+        })
+    }
+
+    /// Finishes what came unfinished for a front that cannot, and what netif has no word for: a
+    /// blank checksum behind a tag (docs/protocol 2.7). Frames that cannot be finished are dropped.
+    /// Returns how many. A port that checks [`offloads`](Self::offloads) leaves nothing else to do
+    /// here.
     #[cold]
     pub fn finish(self, arena: &mut Arena) -> usize {
         let mut dropped = 0;
@@ -171,41 +186,49 @@ impl RxAccepts {
             arena.make_private(0); // a checksum is over all bytes
         }
         for i in 0..arena.len() {
-            let FrameDesc { at, len, mut offload } = arena.desc(i);
-            let gso = match offload.gso_type {
-                0 => true,
-                GSO_TYPE_TCPV4 => self.gso_tcpv4,
-                GSO_TYPE_TCPV6 => self.gso_tcpv6,
-                _ => false,
-            };
-            if !gso {
-                arena.drop_frame(i);
-                dropped += 1;
-                continue;
-            }
-            // Headers are read of frames alone that may have to be finished.
-            if !offload.csum_blank || (self.csum && self.ipv6_csum) {
+            let FrameDesc { at, len, offload } = arena.desc(i);
+            if len == 0 || !offload.csum_blank && offload.gso_type == 0 {
                 continue;
             }
             let frame = &mut arena.bytes_mut()[at as usize..at as usize + len as usize];
-            let takes_blank = match IpHeaders::parse(frame).map(|headers| headers.version) {
-                Ok(IpVersion::V4) => self.csum,
-                Ok(IpVersion::V6) => self.ipv6_csum,
-                // It may be either: only who takes both gets it.
-                Err(_) => false,
-            };
-            if takes_blank {
-                continue;
+            match self.taken(frame, offload) {
+                Some(taken) => arena.set_offload(i, taken),
+                None => {
+                    arena.drop_frame(i);
+                    dropped += 1;
+                }
             }
-            if checksum::finish_blank(frame).is_err() {
-                arena.drop_frame(i);
-                dropped += 1;
-                continue;
-            }
-            offload.csum_blank = false;
-            arena.set_offload(i, offload);
         }
         dropped
+    }
+
+    /// Does what this front does not take. Returns the work that is left; None: the frame cannot be
+    /// finished.
+    fn taken(self, frame: &mut [u8], offload: Offload) -> Option<Offload> {
+        let ip = IpHeaders::parse(frame);
+        let is_plain = ip.is_ok_and(|ip| ip.is_plain());
+        let takes_gso = match offload.gso_type {
+            0 => true,
+            // Behind a tag Linux drops it, and to cut it is its sender's work.
+            _ if ip.is_ok() && !is_plain => false,
+            GSO_TYPE_TCPV4 => self.gso_tcpv4,
+            GSO_TYPE_TCPV6 => self.gso_tcpv6,
+            _ => false,
+        };
+        if !takes_gso {
+            return None;
+        }
+        let takes_blank = match ip.map(|ip| ip.version) {
+            Ok(IpVersion::V4) => is_plain && self.csum,
+            Ok(IpVersion::V6) => is_plain && self.ipv6_csum,
+            // It may be either: only who takes both gets it.
+            Err(_) => self.csum && self.ipv6_csum,
+        };
+        if !offload.csum_blank || takes_blank {
+            return Some(offload);
+        }
+        checksum::finish_blank(frame).ok()?;
+        Some(Offload { csum_blank: false, ..offload })
     }
 }
 

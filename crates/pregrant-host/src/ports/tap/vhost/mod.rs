@@ -51,6 +51,7 @@ mod shared;
 mod tests;
 mod virtqueue;
 
+use super::cut_frames::CutFrames;
 use super::header::HEADER;
 use crate::clock::coarse;
 use crate::mapping::{Mapping, sealed_memfd};
@@ -505,11 +506,11 @@ impl<D: Worker> Vhost<D> {
     /// Moves frames for the guest, as long as there is room. Returns how many were malformed, and
     /// how many of the guest's were refused, where the worker had to be stopped. Where none was
     /// moved, the next one is reported by [`readable`](Self::readable).
-    pub fn receive(&mut self, into: &mut Arena) -> (u64, usize) {
+    pub fn receive(&mut self, into: &mut Arena, cut: &mut CutFrames) -> (u64, usize) {
         let (mut malformed, mut refused) = (0, 0);
         let before = into.len();
         let received = loop {
-            match self.rx.unload(into) {
+            match self.rx.unload(into, cut) {
                 Ok(n) => malformed += n,
                 Err(wrong) => break Err(wrong),
             }

@@ -13,7 +13,9 @@
 
 use super::virtqueue::{Buffer, Used, Violation, Virtqueue};
 use crate::mapping::Mapping;
-use crate::ports::tap::header::{HEADER, offload_of};
+use crate::ports::tap::cut_frames::CutFrames;
+use crate::ports::tap::header::{HEADER, take};
+use pregrant::net::placed_offload::Taken;
 use pregrant::port::{Arena, MAX_FRAME, Offload};
 use std::fmt;
 use std::sync::Arc;
@@ -57,11 +59,10 @@ pub struct Receiver {
     at: usize,
     /// The buffer of each descriptor.
     place: Box<[u16]>,
-    /// The oldest frame's buffers, if it came; its bytes, the header included; and what is still to
-    /// be done to it.
+    /// The oldest frame's buffers, if it came; its bytes, the header included; and its header.
     frame: Vec<Used>,
     len: usize,
-    offload: Option<Offload>,
+    header: [u8; HEADER],
 }
 
 impl Receiver {
@@ -79,7 +80,7 @@ impl Receiver {
                 place[usize::from(head)] = i as u16;
             }
         }
-        Self { ring, memory, at, place, frame: Vec::with_capacity(n), len: 0, offload: None }
+        Self { ring, memory, at, place, frame: Vec::with_capacity(n), len: 0, header: [0; HEADER] }
     }
 
     /// Bytes of memory that the buffers of a ring take.
@@ -124,27 +125,36 @@ impl Receiver {
                 return Err(Wrong::Buffers(nr_buffers));
             }
         }
-        self.offload = offload_of(&header);
+        self.header = header;
         Ok(true)
     }
 
-    /// Moves frames that came, as long as there is room. Returns how many were malformed.
+    /// Moves frames that came, as long as there is room; of one that is to be cut what found none
+    /// is left in `cut`, and goes first. Returns how many were malformed.
     ///
     /// # Errors
     /// The worker violated the protocol.
-    pub fn unload(&mut self, into: &mut Arena) -> Result<u64, Wrong> {
+    pub fn unload(&mut self, into: &mut Arena, cut: &mut CutFrames) -> Result<u64, Wrong> {
         let mut malformed = 0;
-        while into.has_room() && self.next()? {
+        while into.has_room() && cut.unload(into) && self.next()? {
             let len = self.len - HEADER;
-            match self.offload {
-                Some(offload) if len <= MAX_FRAME => {
-                    if len > 0
-                        && let Some(to) = into.free_by_pages(len, offload)
-                    {
-                        self.copy(to);
+            if len > MAX_FRAME {
+                malformed += 1;
+            } else if len > 0
+                && let Some(to) = into.free_by_pages(len, Offload::default())
+            {
+                self.copy(to);
+                match take(&mut self.header, to) {
+                    Some(Taken::Frame(offload)) => into.set_offload(into.len() - 1, offload),
+                    Some(Taken::Uncut(offload)) => {
+                        malformed += u64::from(cut.cut(to, offload).is_err());
+                        into.take_back();
+                    }
+                    None => {
+                        malformed += 1;
+                        into.take_back();
                     }
                 }
-                _ => malformed += 1,
             }
             self.done();
         }
