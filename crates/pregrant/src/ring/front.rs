@@ -179,6 +179,13 @@ impl<K: RingKind, M: RingMem<Kind = K>> FrontRing<K, M> {
         Ok(self.available(want)? >= want)
     }
 
+    /// The index behind the last answer that the back has published, whether it was taken or not,
+    /// and published requests that have none. A back that lies has published none more.
+    pub fn answers(&mut self) -> (u32, u32) {
+        let n = self.available(u32::MAX).unwrap_or(0);
+        (self.rsp_cons.wrapping_add(n), self.req_prod.wrapping_sub(self.rsp_cons).wrapping_sub(n))
+    }
+
     /// Slots in the ring.
     pub fn size(&self) -> u32 {
         self.size

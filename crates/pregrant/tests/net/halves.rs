@@ -212,12 +212,7 @@ fn a_front_begins_again_for_a_back_that_stays_at_2() {
     assert_eq!((state(&mut pair, "4"), pair.front.begins_at_ns()), (FrontStep::Renewed, None));
     pair.exchange(100, 1);
     assert_eq!(state(&mut pair, "2"), FrontStep::Waiting);
-    let at_ns = pair.front.begins_at_ns().expect("it waits");
-    for (now_ns, own) in [(at_ns - 1, "4"), (at_ns, "5")] {
-        pair.xen.stop_clock(now_ns);
-        assert_eq!(state(&mut pair, "2"), FrontStep::Waiting);
-        assert_eq!((pair.fb.own.borrow()["state"].as_str(), pair.front.is_live()), (own, own == "4"));
-    }
+    assert_eq!(until_it_restarts(&mut pair, &mut 1, 60 * S), Some(30 * S), "its rings are idle");
     pair.connect();
     if let Some(at_ns) = pair.front.begins_at_ns() {
         pair.xen.stop_clock(at_ns);
@@ -225,6 +220,72 @@ fn a_front_begins_again_for_a_back_that_stays_at_2() {
     }
     assert!(pair.front.is_live(), "front {:?}, back {:?}", pair.front.state(), pair.back.state());
     pair.exchange(100, 1);
+}
+
+const S: u64 = 1_000_000_000;
+
+/// Steps the front, whose back is at 2, when it asks for it, for so long. How long it took to
+/// restart; None: it did not.
+fn until_it_restarts(pair: &mut Pair, now_ns: &mut u64, most_ns: u64) -> Option<u64> {
+    let began = *now_ns;
+    while let Some(at_ns) = pair.front.begins_at_ns().filter(|at| *at <= began + most_ns) {
+        *now_ns = at_ns;
+        pair.xen.stop_clock(at_ns);
+        assert_eq!(pair.front.step(&pair.g, &mut pair.fb).expect("a map"), FrontStep::Waiting);
+        if !pair.front.is_live() {
+            assert_eq!(pair.fb.own.borrow()["state"], "5");
+            return Some(at_ns - began);
+        }
+    }
+    assert_eq!(pair.fb.own.borrow()["state"], "4");
+    *now_ns = began + most_ns;
+    pair.xen.stop_clock(*now_ns);
+    None
+}
+
+/// A back at 2 that serves the live rings, as Linux's netback does until its hotplug script has
+/// run, keeps its front: the time counts from the last answer. One that has stopped answering loses
+/// it, and so does one that never answered.
+#[test]
+fn a_back_at_2_that_answers_keeps_its_front() {
+    for handed_out in [false, true] {
+        let xen = LocalXen::new();
+        xen.stop_clock(1);
+        let mut pair = Pair::on(xen, ordinary(), VifConfig::default());
+        pair.front = FrontVif::new(HOST, ordinary(), true);
+        pair.connect();
+        let mut halves = handed_out.then(|| pair.front.hand_out_queues().remove(0).into_halves());
+        pair.bb.own.borrow_mut().insert("state".into(), "2".into());
+        assert_eq!(pair.front.step(&pair.g, &mut pair.fb).expect("a map"), FrontStep::Waiting);
+        let mut send = |pair: &mut Pair, answered: bool| {
+            let frame = [7; 60];
+            match &mut halves {
+                Some((tx, _)) => {
+                    assert_eq!(tx.send(&pair.g, &&frame[..]), Ok(1));
+                    let _ = tx.final_check(&pair.g, 1).expect("an honest back");
+                }
+                None => assert_eq!(pair.front.queue_mut(0).unwrap().send(&pair.g, &&frame[..]), Ok(1)),
+            }
+            let Pair { h, back, .. } = pair;
+            let mut port = TestPort::default();
+            let mut poll = || back.poll_tx(h, 0, &mut port, &mut Arena::new()).expect("an honest front");
+            while answered && poll() != Polled::Idle {}
+            if let (Some((tx, _)), true) = (&mut halves, answered) {
+                assert!(tx.reclaim(&pair.g, 1).expect("an honest back") > 0);
+            }
+        };
+        let mut now_ns = 1;
+        for second in 0..10 {
+            send(&mut pair, true);
+            let restarted = until_it_restarts(&mut pair, &mut now_ns, S);
+            assert_eq!(restarted, None, "after {second} s, handed out: {handed_out}");
+        }
+        let restarted = until_it_restarts(&mut pair, &mut now_ns, 100 * S);
+        assert_eq!(restarted, None, "an idle link says nothing against it");
+        send(&mut pair, false);
+        let restarted = until_it_restarts(&mut pair, &mut now_ns, 100 * S).map(|ns| ns / S);
+        assert_eq!(restarted, Some(3), "handed out: {handed_out}");
+    }
 }
 
 /// Its domain is another one: the back of before has nothing, and neither has the front, which had

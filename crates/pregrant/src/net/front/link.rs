@@ -24,13 +24,23 @@ pub struct Link<C> {
     sender_waits: AtomicU32,
     /// By channel: work was found since its events were allowed.
     found: [AtomicU32; 2],
+    /// Whether answers came since the vif asked: [`UNWATCHED`], [`WATCHED`] or [`ANSWERED`].
+    answered: AtomicU32,
 }
+
+/// Nobody asks.
+const UNWATCHED: u32 = 0;
+/// The vif asks, and none came.
+const WATCHED: u32 = 1;
+/// Some came.
+const ANSWERED: u32 = 2;
 
 impl<C> Link<C> {
     /// Of a queue that is not live yet.
     pub fn new(tx_chan: C, rx_chan: Option<C>) -> Self {
         let (is_live, sender_waits) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { tx_chan, rx_chan, is_live, sender_waits, found: [AtomicU32::new(0), AtomicU32::new(0)] }
+        let (found, answered) = ([AtomicU32::new(0), AtomicU32::new(0)], AtomicU32::new(UNWATCHED));
+        Self { tx_chan, rx_chan, is_live, sender_waits, found, answered }
     }
 
     /// The channel of TX.
@@ -96,6 +106,20 @@ impl<C> Link<C> {
         if self.found[channel].load(Ordering::Relaxed) == 0 {
             self.found[channel].store(1, Ordering::Relaxed);
         }
+        if self.answered.load(Ordering::Relaxed) == WATCHED {
+            self.answered.store(ANSWERED, Ordering::Relaxed);
+        }
+    }
+
+    /// The vif wants to know whether [answers come](Self::take_answered), or no longer.
+    pub fn watch(&self, yes: bool) {
+        self.answered.store(if yes { WATCHED } else { UNWATCHED }, Ordering::Relaxed);
+    }
+
+    /// Whether answers came, of TX or RX, since the last call. Of a link that is
+    /// [watched](Self::watch).
+    pub fn take_answered(&self) -> bool {
+        self.answered.swap(WATCHED, Ordering::Relaxed) == ANSWERED
     }
 
     /// Whether the events of TX's channel brought no work since the last call.

@@ -30,6 +30,7 @@ pub mod rx_answers;
 pub mod rx_hook;
 mod shared_path;
 pub mod slot_memory;
+mod taking_up;
 pub mod tx;
 pub mod tx_pieces;
 pub mod tx_slots;

@@ -499,6 +499,14 @@ impl<P: Platform> FrontQueue<P> {
         self.rx.rx.is_pending() || tx_too && self.tx.tx.in_flight() > 0 && self.tx.tx.is_pending()
     }
 
+    /// Answers that the back has published on both rings, a number that wraps; and whether frames
+    /// that were sent wait for theirs.
+    pub(super) fn answers_on_rings(&mut self) -> (u32, bool) {
+        let (tx, unanswered) = self.tx.tx.slots.ring.answers();
+        let (rx, _) = self.rx.rx.ring.answers();
+        (tx.wrapping_add(rx), unanswered > 0)
+    }
+
     /// Counters.
     pub fn stats(&self) -> (DirStats, DirStats) {
         (self.tx.tx.stats(), self.rx.rx.stats())

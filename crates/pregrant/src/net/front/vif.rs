@@ -24,6 +24,7 @@ use super::queue_memory::IDS_MAX;
 use super::regions::{Granting, Regions};
 use super::requested::Requested;
 use super::shared_path::SharedPath;
+use super::taking_up::TakingUp;
 use super::unreturned::{UNRETURNED_MAX, Unreturned};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
@@ -38,11 +39,6 @@ use crate::xenbus::state::{Handshake, STEPS_AT_ONCE, XenbusState};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-
-/// A back that shows 2 while our queues are live takes them up within this time, or waits for a
-/// front that begins: netback, unbound and bound, takes them once its hotplug script has said that
-/// it ran.
-const TAKES_UP_NS: u64 = 3_000_000_000;
 
 /// Spare RX pages of a queue at most: as many as a ring of one page has slots.
 const SPARE_MAX: u32 = 256;
@@ -74,7 +70,7 @@ pub struct FrontVif<P: Platform> {
     /// None while they are [handed out](Self::hand_out_queues).
     pub(crate) queues: Vec<FrontQueue<P>>,
     /// The links of handed-out queues, shared with their halves.
-    handed_out: Vec<Arc<QueueLink<P>>>,
+    pub(super) handed_out: Vec<Arc<QueueLink<P>>>,
     /// The grants of their pages, while the front announces these to the back.
     handed_out_refs: Vec<[Box<[GrantRef]>; 2]>,
     /// Memory of the guest's that frames are sent from.
@@ -105,8 +101,8 @@ pub struct FrontVif<P: Platform> {
     pub(crate) announced: Vec<usize>,
     /// The back left 4 while the queues were live.
     was_away: bool,
-    /// The back is at 2 since then.
-    waits_since_ns: Option<u64>,
+    /// The back is at 2 with them.
+    pub(super) taking_up: Option<TakingUp>,
     /// The back refused more than frames need: ask it for no more than that, once.
     modest: bool,
     /// It keeps fewer pages mapped than it said: begin again with no more than frames need.
@@ -141,7 +137,7 @@ impl<P: Platform> FrontVif<P> {
             announcement: None,
             announced: Vec::new(),
             was_away: false,
-            waits_since_ns: None,
+            taking_up: None,
             modest: false,
             cramped: false,
             renews: false,
@@ -191,7 +187,7 @@ impl<P: Platform> FrontVif<P> {
                         return Ok(if is_live { FrontStep::Live } else { FrontStep::Waiting });
                     }
                     (true, true) if core::mem::take(&mut self.was_away) => {
-                        self.waits_since_ns = None;
+                        self.end_taking_up();
                         let renewed = self.renew(p, bus);
                         if renewed.is_err() {
                             self.set_live(false); // a part of it may be done
@@ -200,7 +196,7 @@ impl<P: Platform> FrontVif<P> {
                     }
                     (true, false) => {
                         self.was_away = self.live;
-                        if self.waits_in_vain(back, p.clock().now_ns()) {
+                        if self.waits_in_vain(p, back) {
                             self.set_live(false);
                             self.front.restart(bus).map_err(FrontError::Keys)?;
                             return Ok(FrontStep::Waiting);
@@ -298,21 +294,10 @@ impl<P: Platform> FrontVif<P> {
         !self.front.reconnects() && (!self.regions.is_empty() || self.own_grants() > 0)
     }
 
-    /// Whether a back at 2, whose live rings it should have taken up, has had its time for that.
-    fn waits_in_vain(&mut self, back: XenbusState, now_ns: u64) -> bool {
-        let waits = self.live && self.front.reconnects() && back == XenbusState::InitWait;
-        let since = *self.waits_since_ns.get_or_insert(now_ns);
-        let over = waits && now_ns.saturating_sub(since) >= TAKES_UP_NS;
-        if over || !waits {
-            self.waits_since_ns = None;
-        }
-        over
-    }
-
     /// When a vif that waits before it restarts wants its next [`step`](Self::step), whether a
     /// watch fires or not, by the platform's clock; None: it does not wait.
     pub fn begins_at_ns(&self) -> Option<u64> {
-        let in_vain = self.waits_since_ns.filter(|_| self.live).map(|since| since + TAKES_UP_NS);
+        let in_vain = self.taking_up.as_ref().filter(|_| self.live).map(TakingUp::due_ns);
         let cramped = (self.live && self.cramped).then_some(0);
         self.front.begins_at_ns().or(cramped).or(in_vain)
     }
@@ -588,7 +573,8 @@ impl<P: Platform> FrontVif<P> {
     /// again.
     fn tear_down(&mut self, p: &P) {
         self.set_live(false);
-        (self.was_away, self.renews, self.waits_since_ns) = (false, false, None);
+        (self.was_away, self.renews) = (false, false);
+        self.end_taking_up();
         self.announcement = None;
         self.announced.clear();
         self.rx_pool.end(p, &mut self.regions);
@@ -658,7 +644,7 @@ impl<P: Platform> FrontVif<P> {
     pub fn take_back(&mut self, queues: Vec<FrontQueue<P>>) {
         debug_assert_eq!(queues.len(), self.handed_out.len());
         self.queues = queues;
-        self.handed_out.clear();
+        self.handed_out.drain(..).for_each(|link| link.watch(false));
         self.handed_out_refs.clear();
         self.set_live(self.live);
     }

@@ -5,7 +5,8 @@
 //!   our state 4 all the while, the back's: 4 --> 1, 2 or another --> 4     (Linux's netback, unbound and bound again)
 //!        the back refuses what was shared at set-up  ------> 5, and from the beginning
 //!        it accepts it, or nothing was shared -------------> live; later requests are sent again
-//!        the back stays at 2: it waits for a front at 1 ---> 5, and from the beginning
+//!        the back stays at 2 and serves the rings ---------> live all the while
+//!        it stays there and does not: see taking_up -------> 5, and from the beginning
 //! ```
 //! A new back learns what was shared at set-up from the front's keys. It writes in its own keys
 //! which of that it accepts, and frames use nothing else. It does not know later requests, so these

@@ -1,0 +1,164 @@
+//! A back at 2 while our queues are live: whether it serves them, or waits for a front that begins.
+//!
+//! Linux's netback, unbound and bound again, maps the live rings and serves them at 2; it says 4
+//! once its hotplug script has said that it ran, which may be much later or never. Another back may
+//! wait for a front at 1, and touch no ring before. Only the rings tell which:
+//!
+//! | since the back is at 2 | the front begins again |
+//! |---|---|
+//! | requests wait for an answer | 3 s after the last answer, or after they were seen first |
+//! | none waits, and none was answered | after 30 s |
+//! | none waits, and some were answered | never: it serves, and the link is idle |
+//!
+//! The rings are looked at twice a second, by the owner's [timer](FrontVif::begins_at_ns). Of queues
+//! that are handed out their halves say whether answers came, and whether they wait for some.
+//!
+//! What a back may do: answer now and then, and so keep its front at 4 for as long as it likes. It
+//! can do that at 4 as well.
+
+use super::vif::FrontVif;
+use crate::platform::{Clock, Platform};
+use crate::xenbus::state::XenbusState;
+
+/// Requests wait so long for an answer.
+const ANSWERS_NS: u64 = 3_000_000_000;
+/// A back whose rings have no requests may be one that never takes any.
+const BEGINS_NS: u64 = 30_000_000_000;
+/// Between two looks at the rings.
+const LOOK_NS: u64 = 500_000_000;
+
+/// What the rings showed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Seen {
+    /// Answers that the back has published on all of them; the number wraps.
+    answers: u32,
+    /// Answers came to a half that is handed out.
+    answered: bool,
+    /// Frames that were sent wait for their answers.
+    waits: bool,
+}
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct TakingUp {
+    /// The back is at 2 since then.
+    since_ns: u64,
+    looked_ns: u64,
+    answers: u32,
+    /// It has answered at 2.
+    serves: bool,
+    /// Requests wait for their answers since then, or since the last answer.
+    waits_since_ns: Option<u64>,
+}
+
+impl TakingUp {
+    fn new(now_ns: u64, seen: Seen) -> Self {
+        let waits_since_ns = seen.waits.then_some(now_ns);
+        Self { since_ns: now_ns, looked_ns: now_ns, answers: seen.answers, serves: false, waits_since_ns }
+    }
+
+    fn look(&mut self, now_ns: u64, seen: Seen) {
+        let answered = seen.answered || seen.answers != self.answers;
+        self.serves |= answered;
+        let since_ns = self.waits_since_ns.filter(|_| !answered).unwrap_or(now_ns);
+        self.waits_since_ns = seen.waits.then_some(since_ns);
+        (self.looked_ns, self.answers) = (now_ns, seen.answers);
+    }
+
+    /// When the front begins again, as the rings are now; None: it does not.
+    fn ends_ns(&self) -> Option<u64> {
+        let begins = (!self.serves).then_some(self.since_ns.saturating_add(BEGINS_NS));
+        let waits = self.waits_since_ns.map(|since| since.saturating_add(ANSWERS_NS));
+        begins.into_iter().chain(waits).min()
+    }
+
+    /// When the rings are to be looked at.
+    pub(super) fn due_ns(&self) -> u64 {
+        let look = self.looked_ns.saturating_add(LOOK_NS);
+        self.ends_ns().map_or(look, |ends| ends.min(look))
+    }
+}
+
+impl<P: Platform> FrontVif<P> {
+    /// Whether a back at 2, whose live rings it should have taken up, has had its time for that.
+    pub(super) fn waits_in_vain(&mut self, p: &P, back: XenbusState) -> bool {
+        if !self.live || !self.front.reconnects() || back != XenbusState::InitWait {
+            self.end_taking_up();
+            return false;
+        }
+        let now_ns = p.clock().now_ns();
+        if self.taking_up.is_none() {
+            self.handed_out.iter().for_each(|link| link.watch(true));
+        }
+        let seen = self.look_at_rings();
+        let taking_up = self.taking_up.get_or_insert_with(|| TakingUp::new(now_ns, seen));
+        taking_up.look(now_ns, seen);
+        let over = taking_up.ends_ns().is_some_and(|ends| ends <= now_ns);
+        if over {
+            self.end_taking_up();
+        }
+        over
+    }
+
+    /// The back is not at 2 with our rings any more.
+    pub(super) fn end_taking_up(&mut self) {
+        if self.taking_up.take().is_some() {
+            self.handed_out.iter().for_each(|link| link.watch(false));
+        }
+    }
+
+    fn look_at_rings(&mut self) -> Seen {
+        let mut seen = Seen::default();
+        for queue in &mut self.queues {
+            let (answers, waits) = queue.answers_on_rings();
+            seen.answers = seen.answers.wrapping_add(answers);
+            seen.waits |= waits;
+        }
+        for link in &self.handed_out {
+            seen.answered |= link.take_answered();
+            seen.waits |= link.sender_waits();
+        }
+        seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn seen(answers: u32, waits: bool) -> Seen {
+        Seen { answers, waits, ..Seen::default() }
+    }
+
+    #[test]
+    fn requests_wait_for_three_seconds_from_the_last_answer() {
+        let mut back = TakingUp::new(10 * S, seen(7, true));
+        assert_eq!((back.ends_ns(), back.due_ns()), (Some(13 * S), 10 * S + LOOK_NS));
+        back.look(12 * S, seen(7, true));
+        assert_eq!(back.ends_ns(), Some(13 * S), "nothing was answered");
+        back.look(12 * S + 1, seen(8, true));
+        assert_eq!(back.ends_ns(), Some(15 * S + 1));
+        // The number wraps, and answers may come to halves.
+        back.look(13 * S, seen(0, true));
+        assert_eq!(back.ends_ns(), Some(16 * S));
+        back.look(14 * S, Seen { answered: true, ..seen(0, true) });
+        assert_eq!(back.ends_ns(), Some(17 * S));
+        back.look(16 * S + S - 1, seen(0, true));
+        assert_eq!((back.ends_ns(), back.due_ns()), (Some(17 * S), 17 * S));
+    }
+
+    #[test]
+    fn an_idle_link_says_nothing_against_a_back_that_answered() {
+        let mut back = TakingUp::new(0, seen(0, false));
+        assert_eq!(back.ends_ns(), Some(BEGINS_NS), "it may wait for a front that begins");
+        back.look(5 * S, seen(0, true));
+        assert_eq!(back.ends_ns(), Some(8 * S), "from when they were sent");
+        back.look(6 * S, seen(1, false));
+        back.look(1000 * S, seen(1, false));
+        assert_eq!((back.ends_ns(), back.due_ns()), (None, 1000 * S + LOOK_NS));
+        back.look(1001 * S, seen(1, true));
+        assert_eq!(back.ends_ns(), Some(1004 * S));
+    }
+}
