@@ -97,8 +97,9 @@ pub struct FrontArgs {
     /// for each of its pages
     #[arg(long)]
     rx_only: bool,
-    /// Receive no frames over several slots: the backend drops those longer than a page. With
-    /// --data-len 4096 no frame to the guest needs another page than its buffer
+    /// Receive no frames over several slots: the backend drops those that are longer than an MTU of
+    /// 1500 allows, or than the staging buffers, a page at most. With --data-len 4096 no frame to
+    /// the guest needs another page than its buffer
     #[arg(long)]
     no_sg: bool,
     /// Buffers (or pages) for each direction and queue: at least the ring's slots, at most the

@@ -381,8 +381,8 @@ pub struct DirStatus {
     pub gso_checksum_fixups: u64,
     /// Frames that were not handed on, by reason: `error` was answered with an error; TX `refused`
     /// by the port; RX `unfit` for anything that the guest takes, `unwanted` multicast that the
-    /// guest did not name, `expired` while it had no slots for them, or `lost` with predecessors
-    /// that had them in their hands.
+    /// guest did not name, `expired` while it had no slots for them, `long` for a guest that takes
+    /// one slot a frame, or `lost` with predecessors that had them in their hands.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -434,12 +434,13 @@ impl From<VifReport> for VifStatus {
         let counted = report.queues.iter().zip(&report.shared);
         let queue = |((tx_path, tx, rx_path, rx), shared): (&(&str, DirStats, &str, DirStats), _)| {
             let (filtered, expired) = (rx.filtered, rx.expired);
-            let lost = rx.interrupted;
+            let (lost, long) = (rx.interrupted, rx.too_long);
             let tx = DirStatus { repeated: tx.interrupted, ..DirStatus::new(tx_path, tx, "refused") };
             let mut rx = DirStatus::new(rx_path, rx, "unfit");
             rx.drops.extend([
                 ("unwanted".into(), filtered),
                 ("lost".into(), lost),
+                ("long".into(), long),
                 ("expired".into(), expired),
             ]);
             let (tx, rx) = (tx.with_memory(shared, 0), rx.with_memory(shared, 1));

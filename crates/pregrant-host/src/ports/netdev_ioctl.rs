@@ -11,6 +11,8 @@ use std::io;
 const GET_FLAGS: Opcode = 0x8913;
 /// `SIOCSIFFLAGS`.
 const SET_FLAGS: Opcode = 0x8914;
+/// `SIOCGIFMTU`.
+const GET_MTU: Opcode = 0x8921;
 /// `SIOCSIFMTU`.
 const SET_MTU: Opcode = 0x8922;
 /// `SIOCSIFHWADDR`.
@@ -86,6 +88,15 @@ impl Interface {
     /// There is no such interface.
     pub fn index(&self) -> io::Result<u32> {
         let [a, b, c, d, ..] = self.call::<GET_INDEX>("find it", &[])?;
+        Ok(u32::from_ne_bytes([a, b, c, d]))
+    }
+
+    /// Bytes of a packet that it sends at most, Ethernet header not counted.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub fn mtu(&self) -> io::Result<u32> {
+        let [a, b, c, d, ..] = self.call::<GET_MTU>("read its MTU", &[])?;
         Ok(u32::from_ne_bytes([a, b, c, d]))
     }
 

@@ -24,6 +24,7 @@ use crate::skip::skip;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
 use pregrant_host::drivers::{CaptureFile, Captured, HotplugConfig, Plugged, PortProvider, RemoteSide, Taps};
 use pregrant_host::loopback::{Broker, DomainSpec, Hooks};
+use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -348,6 +349,45 @@ fn a_vif_whose_tap_is_renamed_or_gone_says_so_when_it_connects() {
         assert!(why.contains("tap vif7.1: cannot take offloads"), "{why}");
         assert!(!ip("link show vif7.1"));
         taps.removed(&vif(0)).unwrap();
+    });
+}
+
+/// A guest that takes one slot a frame: its interface sends nothing longer, whoever sets its MTU,
+/// and has its own again for a guest that takes more.
+#[test]
+fn the_mtu_is_limited_for_a_guest_of_one_slot_and_is_what_it_was_afterwards() {
+    apart(|| {
+        let mut taps = Taps::new().unwrap();
+        let id = DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle: 0 };
+        let place = HotplugConfig { name: "vif7.0".into(), mtu: Some(9000), ..HotplugConfig::default() };
+        assert_eq!(taps.limit_mtu(&id, Some(1500)), Ok(vec![]), "it has no interface");
+        taps.found(&id, &place, false).unwrap();
+        let mtu = || Interface::new("vif7.0").unwrap().mtu().unwrap();
+        let set = |mtu| Interface::new("vif7.0").unwrap().set_mtu(mtu).unwrap();
+        let mut limit = |most| {
+            let notes = taps.limit_mtu(&id, most).unwrap();
+            (mtu(), notes.into_iter().map(|(_, text)| text).collect::<String>())
+        };
+        assert_eq!(limit(None), (9000, String::new()));
+        let (now, text) = limit(Some(1500));
+        assert!(now == 1500 && text.contains("the MTU of vif7.0 is 1500 now, and was 9000"), "{now}: {text}");
+        assert_eq!(limit(Some(1500)), (1500, String::new()), "nothing is to be done");
+        // A boot loader's front, and then the kernel's.
+        let (now, text) = limit(None);
+        assert!(now == 9000 && text.contains("the MTU of vif7.0 is 9000 again"), "{now}: {text}");
+        assert_eq!(limit(None), (9000, String::new()));
+        // Set meanwhile: undone, and remembered.
+        let _ = limit(Some(1500));
+        set(8000);
+        let (now, text) = limit(Some(1500));
+        assert!(now == 1500 && text.contains("was 8000"), "{now}: {text}");
+        // A smaller one is its owner's will.
+        set(1400);
+        assert_eq!(limit(Some(1500)), (1400, String::new()));
+        assert_eq!(limit(None), (1400, String::new()));
+        assert!(ip("link del vif7.0"));
+        let why = taps.limit_mtu(&id, Some(1500)).unwrap_err();
+        assert!(why.contains("no such interface") && why.contains("dropped and counted"), "{why}");
     });
 }
 

@@ -14,6 +14,7 @@ pub mod front;
 pub mod gso;
 pub mod headers;
 pub mod mtu;
+pub mod one_slot;
 pub mod placed_offload;
 pub mod stats;
 pub mod toeplitz;

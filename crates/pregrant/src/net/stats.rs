@@ -143,9 +143,12 @@ paths!(counters {
     most_bytes,
     /// Frames answered with an error: bad lengths, failed grant operations, unknown ids.
     errors,
-    /// Frames that could not be handed on: the port did not take them, the guest never can (too
-    /// long for it), or they are large segments of no TCP packet.
+    /// Frames that could not be handed on: the port did not take them, the guest never can, or they
+    /// are large segments of no TCP packet.
     dropped,
+    /// At a back, RX: frames that are too long for a guest without `feature-sg`
+    /// ([`one_slot`](super::one_slot)).
+    too_long,
     /// Large segments from the peer whose checksum was not blank, and was made so (Linux:
     /// `rx_gso_checksum_fixup`).
     gso_checksum_fixups,

@@ -70,8 +70,14 @@ fn frames_of_one_slot_need_no_ordinary_page() {
             let buffers = SLOTS * len.min(PAGE_SIZE as u32) as usize / PAGE_SIZE;
             let granted = 2 * (2 + buffers) + pages.iter().sum::<u32>() as usize;
             assert_eq!(pair.xen.counts().grants, granted, "{len}, {sg:?}");
-            // Frames over several slots, and those that are to be cut, are dropped without sg.
-            assert_eq!(exchange(&mut pair, &lens), [if sg[0] { 6 } else { 3 }, if sg[1] { 5 } else { 3 }]);
+            // Frames over several slots, and those that are to be cut, are dropped without sg; and on
+            // RX those that are longer than the buffers.
+            let rx = match (sg[1], len) {
+                (true, _) => 5,
+                (false, 2048) => 2,
+                (false, _) => 3,
+            };
+            assert_eq!(exchange(&mut pair, &lens), [if sg[0] { 6 } else { 3 }, rx]);
             if len == 4096 && sg == [false; 2] {
                 let [tx, rx] =
                     [pair.front.queue(0).unwrap().stats().0, pair.front.queue(0).unwrap().stats().1];
@@ -81,6 +87,38 @@ fn frames_of_one_slot_need_no_ordinary_page() {
             assert_eq!(pair.xen.counts().grants, granted, "none for a frame");
             pair.close();
         }
+    }
+}
+
+/// A front of plain netif without the key may have no more room than an MTU of 1500 needs, though a
+/// slot has a page: longer frames do not reach it, VLAN tags are not counted against it.
+#[test]
+fn a_plain_front_of_one_slot_gets_what_an_mtu_of_1500_allows() {
+    let tagged = |tags: &[u8], len: usize| {
+        let mut frame = vec![3; len];
+        frame[12..12 + tags.len()].copy_from_slice(tags);
+        frame
+    };
+    let (q, ad) = (&[0x81, 0, 0, 5, 8, 0][..], &[0x88, 0xA8, 0, 6, 0x81, 0, 0, 5, 8, 0][..]);
+    for sg in [false, true] {
+        let config = FrontConfig { sg, ..crate::pair::ordinary() };
+        let mut pair = Pair::new(config, VifConfig::default());
+        pair.connect();
+        assert_eq!(pair.back.mtu_limit(), (!sg).then_some(1500));
+        let fits = [tagged(&[8, 0], 1514), tagged(q, 1518), tagged(ad, 1522)];
+        let long = [tagged(&[8, 0], 1515), tagged(q, 1519), tagged(ad, 1523), tagged(&[8, 0], 4096), vec![3; 9000]];
+        let Pair { g, h, front, back, .. } = &mut pair;
+        let mut port = TestPort::default();
+        port.gives.extend(fits.iter().chain(&long).map(|frame| (frame.clone(), Offload::default())));
+        while back.poll_rx(h, 0, &mut port).expect("an honest front") != Polled::Idle {}
+        let mut arena = Arena::new();
+        front.queue_mut(0).expect("a queue").recv(g, &mut arena, 1).expect("an honest back");
+        let came: Vec<_> = arena.burst().iter().map(|(bytes, _)| bytes.to_vec()).collect();
+        let due: Vec<_> = fits.iter().chain(long.iter().filter(|_| sg)).cloned().collect();
+        assert!(came == due, "sg {sg}: {:?}", came.iter().map(Vec::len).collect::<Vec<_>>());
+        let stats = pair.back.stats(0).1;
+        assert_eq!((stats.too_long, stats.dropped, pair.back.too_long()), if sg { (0, 0, 0) } else { (5, 0, 5) });
+        pair.close();
     }
 }
 
@@ -109,7 +147,9 @@ fn pages_come_where_the_back_refuses_a_list() {
         assert!(pair.fb.own.borrow_mut().insert(bad.into(), "77".into()).is_some());
         pair.connect();
         assert_eq!(pair.front.queue(0).expect("a queue").pages(), pages, "{bad}");
-        assert_eq!(exchange(&mut pair, &[60, 4096, 4097]), [2, 2], "{bad}");
+        // Without RX buffers, it has room for an MTU of 1500.
+        let rx = if bad == "rx-data-len" { 1 } else { 2 };
+        assert_eq!(exchange(&mut pair, &[60, 4096, 4097]), [2, rx], "{bad}");
         pair.close();
     }
 }

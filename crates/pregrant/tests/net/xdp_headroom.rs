@@ -84,7 +84,7 @@ fn frames_are_behind_the_headroom_and_need_the_slots_that_takes() {
 #[test]
 fn without_sg_a_frame_has_one_page_less_its_headroom() {
     let rig = Rig::new();
-    let mut g = rig.rx_model(Way::Copy, 0, RxAccepts { sg: false, ..RxAccepts::ALL });
+    let mut g = rig.rx_model(Way::Staging(4096), 0, RxAccepts { sg: false, ..RxAccepts::ALL });
     g.back.set_headroom(256);
     post(&mut g, 8);
     g.port.gives.extend([(bytes(3841), Offload::default()), (bytes(3840), Offload::default())]);

@@ -177,6 +177,17 @@ pub trait PortProvider: RemoteSide {
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {
         self.inner_provider().map_or(Ok(()), |inner| inner.link(id, up))
     }
+    /// The longest packet that the guest takes, for an interface of the kernel's, which is to send
+    /// no longer ones; None: any. As its front connects, and when longer ones came all the same:
+    /// those were dropped and counted. Notes of what was changed.
+    ///
+    /// The default does nothing: ports of this process have no MTU.
+    ///
+    /// # Errors
+    /// In words for the log.
+    fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
+        self.inner_provider().map_or(Ok(Notes::new()), |inner| inner.limit_mtu(id, most))
+    }
     /// The front is no longer connected; its ports are gone.
     ///
     /// # Errors

@@ -67,6 +67,8 @@ struct Placed {
     scripted: bool,
     /// A predecessor's: its script may have.
     reattached: bool,
+    /// The MTU that it had before one of its guest's fronts limited it, and that limit.
+    limit: Option<(u32, u32)>,
     /// Its link has just come up, and its bridge may not forward for it yet.
     settling: bool,
 }
@@ -79,6 +81,37 @@ struct Ending {
 }
 
 impl Placed {
+    /// Lowers its MTU to `most`, or gives it the one of before back, where no one has set another
+    /// since.
+    fn limit_mtu(&mut self, most: Option<u32>) -> io::Result<Notes> {
+        if most.is_none() && self.limit.is_none() {
+            return Ok(Notes::new());
+        }
+        let interface = self.tap.interface();
+        let (name, mtu) = (interface.name(), interface.mtu()?);
+        let (level, text) = match most {
+            Some(most) if mtu > most => {
+                interface.set_mtu(most)?;
+                self.limit = Some((mtu, most));
+                let text = format!(
+                    "the MTU of {name} is {most} now, and was {mtu}: the guest's front takes no longer packets (it does not \
+                     write feature-sg), and longer frames for it are dropped"
+                );
+                (log::Level::Warn, text)
+            }
+            None if let Some((before, limit)) = self.limit.take()
+                && mtu == limit =>
+            {
+                interface.set_mtu(before)?;
+                let text =
+                    format!("the MTU of {name} is {before} again: the guest's front takes packets of any length");
+                (log::Level::Info, text)
+            }
+            _ => return Ok(Notes::new()),
+        };
+        Ok(vec![(level, text)])
+    }
+
     /// The script that undoes what one did, if one did anything; at most once.
     fn undo(&mut self, scripts: Option<&PathBuf>) -> Option<Run> {
         if let Some(run) = self.script.as_mut().filter(|run| run.what() != What::Offline) {
@@ -265,6 +298,7 @@ impl PortProvider for Taps {
             readable: Vec::new(),
             scripted: false,
             reattached: live,
+            limit: None,
             settling: live,
         };
         self.taps.insert((id.front.0, id.handle), placed);
@@ -324,6 +358,17 @@ impl PortProvider for Taps {
     fn readable(&mut self, id: &DeviceId) -> Vec<OwnedFd> {
         let placed = self.taps.get_mut(&(id.front.0, id.handle));
         placed.map(|placed| std::mem::take(&mut placed.readable)).unwrap_or_default()
+    }
+
+    fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
+        let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else { return Ok(Notes::new()) };
+        placed.limit_mtu(most).map_err(|e| {
+            format!(
+                "the guest's front takes no longer packets than an MTU of {mtu} allows (it does not write feature-sg), and \
+                 {e}. Longer frames for it are dropped and counted (pregrant top: `long`)",
+                mtu = most.unwrap_or_default()
+            )
+        })
     }
 
     fn link(&mut self, id: &DeviceId, up: bool) -> Result<(), String> {

@@ -47,6 +47,8 @@ pub(super) struct VifInstance<P: Platform> {
     plug: HotplugState,
     /// The log says that its guest takes no frames.
     stalled: bool,
+    /// Frames that were too long for its guest when its interface's MTU was set last.
+    too_long: u64,
     /// The log says that its guest has had pages mapped.
     has_grefs: bool,
     /// The log was warned, of any vif, that its guest is not isolated.
@@ -61,8 +63,8 @@ impl<P: Platform> VifInstance<P> {
         warned: Rc<Cell<bool>>,
     ) -> Self {
         let (ports, readable, drops) = (Vec::new(), Vec::new(), None);
-        let (plug, stalled, has_grefs) = (HotplugState::Done, false, false);
-        Self { vif, ports, readable, drops, provider, hotplug, plug, stalled, has_grefs, warned }
+        let (plug, stalled, too_long, has_grefs) = (HotplugState::Done, false, 0, false);
+        Self { vif, ports, readable, drops, provider, hotplug, plug, stalled, too_long, has_grefs, warned }
     }
 
     /// Says when its guest's pages begin to be mapped by control messages, and when none of them is
@@ -87,6 +89,14 @@ impl<P: Platform> VifInstance<P> {
             );
             log.say(Level::Info, &text);
         }
+    }
+
+    /// Has the interface behind it, if there is one, send nothing that is too long for the guest.
+    fn limit_mtu(&mut self, id: &DeviceId, log: &DeviceLog) {
+        self.too_long = self.vif.too_long();
+        let limited = self.provider.borrow_mut().limit_mtu(id, self.vif.mtu_limit());
+        let notes = log.failed(Level::Warn, limited).unwrap_or_default();
+        notes.iter().for_each(|(level, text)| log.say(*level, text));
     }
 
     /// Frames that its ports dropped.
@@ -127,6 +137,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
 
     fn connected(&mut self, device: &Device, log: &DeviceLog) {
         let queues = self.vif.nr_queues();
+        self.limit_mtu(&device.id(), log);
         let ports = self.provider.borrow_mut().connected(&device.id(), queues, self.vif.front_offloads());
         let ports = ports.map_err(|why| format!("dropping its frames: {why}"));
         self.readable = self.provider.borrow_mut().readable(&device.id());
@@ -209,6 +220,9 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
     fn turn(&mut self, p: &P, id: &DeviceId, log: &DeviceLog) -> Result<bool, RingFault> {
         let asked = self.vif.poll_ctrl(p).map_err(Self::fault)? == Polled::More;
         self.say_grefs(log);
+        if self.vif.too_long() != self.too_long {
+            self.limit_mtu(id, log);
+        }
         if let Some(up) = self.vif.new_link() {
             log.failed(Level::Info, self.provider.borrow_mut().link(id, up));
             let was = std::mem::replace(&mut self.stalled, !up);

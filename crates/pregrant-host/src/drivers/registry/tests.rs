@@ -9,6 +9,7 @@ use crate::drivers::{Frontend, Net, NetConfig, RemoteSide};
 use pregrant::DomId;
 use pregrant::net::back::Patience;
 use pregrant::net::front::FrontConfig;
+use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
 use pregrant::xenbus::toolstack::{self, Vif};
@@ -18,6 +19,8 @@ use pregrant_xenstored::{LocalLink, LocalStore};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const BACK: DomId = DomId(0);
@@ -46,10 +49,14 @@ struct NoRoom {
     links: Rc<RefCell<Vec<bool>>>,
     /// How many of them there were when the last vif was found.
     links_before: Rc<Cell<usize>>,
+    /// The limits of an MTU.
+    mtus: Rc<RefCell<Vec<Option<u32>>>>,
+    /// Of frames for guests.
+    len: Arc<AtomicUsize>,
 }
 
-/// Takes what comes, and always has a burst.
-struct Endless;
+/// Takes what comes, and always has a burst, of frames of this length.
+struct Endless(Arc<AtomicUsize>);
 
 impl FramePort for Endless {
     fn caps(&self) -> Offloads {
@@ -60,7 +67,7 @@ impl FramePort for Endless {
     }
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let before = into.len();
-        while into.push(&[7; 60], Offload::default()) {}
+        while into.push(&vec![7; self.0.load(Ordering::Relaxed)], Offload::default()) {}
         into.len() - before
     }
 }
@@ -75,11 +82,15 @@ impl PortProvider for NoRoom {
         if self.plugs.get() { Plugged::Yes } else { Plugged::NotYet }
     }
     fn connected(&mut self, _: &DeviceId, n: usize, _: Offloads) -> Result<Ports, String> {
-        Ok((0..n).map(|_| Box::new(Endless) as Box<dyn FramePort>).collect())
+        Ok((0..n).map(|_| Box::new(Endless(Arc::clone(&self.len))) as Box<dyn FramePort>).collect())
     }
     fn link(&mut self, _: &DeviceId, up: bool) -> Result<(), String> {
         self.links.borrow_mut().push(up);
         Ok(())
+    }
+    fn limit_mtu(&mut self, _: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
+        self.mtus.borrow_mut().push(most);
+        Ok(Notes::new())
     }
 }
 
@@ -117,6 +128,10 @@ struct Stage {
     links: Rc<RefCell<Vec<bool>>>,
     /// How many, when it found its last vif.
     links_before: Rc<Cell<usize>>,
+    /// The limits of an MTU that it saw.
+    mtus: Rc<RefCell<Vec<Option<u32>>>>,
+    /// Of frames for guests.
+    len: Arc<AtomicUsize>,
 }
 
 impl Stage {
@@ -135,16 +150,20 @@ impl Stage {
         let plugs = Rc::<Cell<bool>>::default();
         let links = Rc::<RefCell<Vec<bool>>>::default();
         let links_before = Rc::<Cell<usize>>::default();
+        let mtus = Rc::<RefCell<Vec<Option<u32>>>>::default();
+        let len = Arc::new(AtomicUsize::new(60));
         let provider = Box::new(NoRoom {
             plugs: Rc::clone(&plugs),
             links: Rc::clone(&links),
             links_before: Rc::clone(&links_before),
+            mtus: Rc::clone(&mtus),
+            len: Arc::clone(&len),
         });
         let platform = xen.domain(back.0);
         let config = BackendConfig { recovery: Some(Box::new(Nothing)), ..BackendConfig::default() };
         let net = Net::new(NetConfig::default(), provider);
         let backend = Backend::new(platform, Client::new(link), config, vec![Box::new(net)]).unwrap();
-        Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links, links_before }
+        Self { xs: store.client(BACK), xen, store, backend, sent, plugs, links, links_before, mtus, len }
     }
 
     fn vif(&mut self, front: u16) -> DeviceId {
@@ -306,6 +325,44 @@ fn control_turns_tell_the_far_side_of_links() {
     }
     stage.backend.control().unwrap();
     assert_eq!(*stage.links.borrow(), [true, false, true]);
+}
+
+/// What sends to a guest of one slot a frame is told so when its front connects, and again when
+/// longer frames came all the same.
+#[test]
+fn an_interface_is_limited_at_the_connect_and_when_longer_frames_come() {
+    for sg in [true, false] {
+        let mut stage = Stage::set();
+        stage.xen.stop_clock(0);
+        let id = stage.vif(5);
+        let (guest, xs) = (stage.xen.domain(5), stage.store.client(id.front));
+        let config = FrontConfig { sg, staging: Buffers::NONE, ..FrontConfig::default() };
+        let mut front = Frontend::new(guest, xs, id.handle, config, false).unwrap();
+        while !front.vif().is_live() {
+            front.control(Duration::ZERO).unwrap();
+            stage.backend.control().unwrap();
+        }
+        let limit = (!sg).then_some(1500);
+        assert_eq!(stage.mtus.take(), [limit]);
+        let mut read = Arena::new();
+        let mut burst = |len: usize| {
+            stage.len.store(len, Ordering::Relaxed);
+            for _ in 0..4 {
+                stage.backend.round();
+                stage.backend.control().unwrap();
+            }
+            while front.recv(0, &mut read, 1).unwrap() > 0 {
+                read.clear();
+            }
+            stage.mtus.take()
+        };
+        assert_eq!(burst(1514), []);
+        let told = if sg { &[][..] } else { &[limit][..] };
+        assert_eq!(burst(2000), told);
+        assert_eq!(burst(2000), [], "not again and again");
+        stage.xen.stop_clock(1_000_000_000);
+        assert_eq!(burst(2000), told);
+    }
 }
 
 /// To make another vif's interface takes long: a guest whose slots are there has its link before.

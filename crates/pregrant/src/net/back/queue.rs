@@ -246,7 +246,8 @@ impl<P: Platform> BackQueue<P> {
     }
 
     /// Applies a new configuration, and serves what waits: between batches, and before it is armed.
-    /// True: its vif's owner has to check it, for its link changed, or it has given pages back.
+    /// True: its vif's owner has to check it, for its link changed, or it has given pages back, or
+    /// frames were too long for its guest.
     pub fn turn(&mut self, p: &P, port: &mut dyn FramePort) -> Result<bool, PeerFault> {
         (self.waits_until, self.asks_at) = (None, None);
         if self.tx.chain_mut().waits() || self.share.generation.load(Ordering::Acquire) != self.applied {
@@ -264,7 +265,8 @@ impl<P: Platform> BackQueue<P> {
         self.share.stalls.store(self.rx.stalls(), Ordering::Relaxed);
         let up = self.rx.link() == Link::Up;
         let gave_back = core::mem::take(&mut self.gave_back);
-        Ok(self.share.link.swap(up, Ordering::Release) != up || gave_back)
+        let is_long = self.rx.tells_of_long_frames(|| p.clock().now_ns());
+        Ok(self.share.link.swap(up, Ordering::Release) != up || gave_back || is_long)
     }
 
     /// Does what it was ordered to.

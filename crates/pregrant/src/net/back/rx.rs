@@ -17,17 +17,22 @@ use super::stall::{Link, Patience, QueueState, Stall};
 use super::tx::PeerRing;
 use crate::array;
 use crate::error::PeerFault;
-use crate::net::batch::{RxBatch, Todo};
+use crate::net::batch::{RxBatch, Todo, bits};
 use crate::net::features::RxAccepts;
+use crate::net::one_slot::OneSlot;
 use crate::net::path::Chain;
 use crate::net::stats::{DirStats, LiveStats, Served};
 use crate::platform::{Events, PeerMem, Platform};
-use crate::port::{ARENA_BYTES, Arena, Burst, FramePort};
+use crate::port::{ARENA_BYTES, Arena, Burst, FrameDesc, FramePort};
 use crate::ring::{BackRing, InFlight, NetRx};
 use crate::units::DomId;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+/// Bytes of a frame's headers in which its VLAN tags are.
+const HEAD: usize = 32;
+/// Between two times that the vif's owner is told of frames that are too long.
+const TELLS_AGAIN_NS: u64 = 100_000_000;
 /// Bursts for which nothing is lent to a queue after one that its paths left to grant copies.
 const COPIES_AGAIN: u32 = 16;
 /// Bursts of the port's that are dropped in one control turn at most.
@@ -46,6 +51,11 @@ pub struct RxQueue<P: Platform> {
     /// Slots that the next frame waits for; 0: it does not wait.
     wait: u32,
     accepts: RxAccepts,
+    /// The guest takes frames of one slot alone.
+    one_slot: Option<OneSlot>,
+    /// Longer ones came since the vif's owner was told, and when that was.
+    long_came: bool,
+    long_told_ns: Option<u64>,
     /// Of the arena's frames, where the guest wants them.
     hashes: Box<Hashes>,
     hashed: bool,
@@ -95,6 +105,8 @@ impl<P: Platform> RxQueue<P> {
         chain.resume(&ring);
         let mut arena = arena;
         arena.take_lent(chain.has_others());
+        let buffers = chain.names().buffers.map(|buffers| buffers.data_len);
+        let one_slot = (!accepts.sg).then(|| OneSlot::with_buffers(buffers));
         Self {
             ring,
             chain,
@@ -104,6 +116,9 @@ impl<P: Platform> RxQueue<P> {
             sent: 0,
             wait: 0,
             accepts,
+            one_slot,
+            long_came: false,
+            long_told_ns: None,
             hashes: array::filled(None),
             hashed: false,
             bursts: 0,
@@ -140,6 +155,9 @@ impl<P: Platform> RxQueue<P> {
             if self.accepts.leaves_work(&self.arena.burst()) {
                 self.stats.dropped.add(self.accepts.finish(&mut self.arena) as u64);
             }
+            if let Some(one_slot) = self.one_slot {
+                self.drop_long(one_slot);
+            }
             self.hashed = self.settings.touches_rx();
             if self.not_lent > 0 {
                 self.not_lent -= 1;
@@ -160,7 +178,8 @@ impl<P: Platform> RxQueue<P> {
         self.sent += used;
         self.stats.dropped.add(self.batch.dropped as u64);
         let nr_frames = self.batch.nr_frames;
-        if nr_frames == 0 || self.batch.dropped > 0 {
+        if nr_frames == 0 || used > nr_frames {
+            // Some were dropped, here or before.
             self.record_in_flight(port, nr_frames);
         }
         if nr_frames == 0 {
@@ -224,6 +243,39 @@ impl<P: Platform> RxQueue<P> {
             arena.end_loan();
         }
         served
+    }
+
+    /// Drops what is too long for a guest of one slot a frame.
+    #[cold]
+    fn drop_long(&mut self, one_slot: OneSlot) {
+        let burst = self.arena.burst();
+        let head = |desc: &FrameDesc| {
+            let at = desc.at as usize;
+            burst.bytes.get(at..at + (desc.len as usize).min(HEAD)).unwrap_or_default()
+        };
+        let frames = burst.frames.iter().enumerate();
+        let long: Todo = frames
+            .filter(|(_, desc)| !one_slot.takes(desc.len as usize, head(desc)))
+            .fold(0, |long, (i, _)| long | 1 << i);
+        for i in bits(long) {
+            self.arena.drop_frame(i);
+        }
+        self.long_came |= long != 0;
+        self.stats.too_long.add(u64::from(long.count_ones()));
+    }
+
+    /// Whether frames were [too long](super::super::one_slot) for the guest, and its vif's owner is
+    /// to see to that: ten times a second at most.
+    pub(super) fn tells_of_long_frames(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
+        if !self.long_came {
+            return false;
+        }
+        let now_ns = now_ns();
+        if self.long_told_ns.is_some_and(|told| now_ns.saturating_sub(told) < TELLS_AGAIN_NS) {
+            return false;
+        }
+        (self.long_came, self.long_told_ns) = (false, Some(now_ns));
+        true
     }
 
     /// Copies the guest's settings again, and tells `port` how to spread frames where that

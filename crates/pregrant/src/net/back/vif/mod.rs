@@ -26,6 +26,7 @@ use crate::error::PeerFault;
 use crate::grants::MappedStats;
 use crate::net::features::RxAccepts;
 use crate::net::features::{BackFeatures, REQUEST_MULTICAST, of_back_connection, requests_multicast};
+use crate::net::one_slot::OneSlot;
 use crate::net::path::acceptance::Refusals;
 use crate::net::path::{
     BufferNames, GrefRequests, LentRegions, Negotiation, OfPath, PathConfig, PathName, Refusal,
@@ -293,6 +294,19 @@ impl<P: Platform> Vif<P> {
     /// What the connected front takes unfinished; ports finish the rest.
     pub fn front_offloads(&self) -> Offloads {
         self.accepts.offloads()
+    }
+
+    /// The MTU of what sends to the guest, at most, where the front takes one slot a frame
+    /// ([`one_slot`](crate::net::one_slot)).
+    pub fn mtu_limit(&self) -> Option<u32> {
+        let buffers = self.shares.first().and_then(|share| share.chains[1].buffers);
+        let one_slot = || OneSlot::with_buffers(buffers.map(|buffers| buffers.data_len));
+        (!self.accepts.sg && !self.shares.is_empty()).then(|| one_slot().mtu())
+    }
+
+    /// Frames that were too long for it, on all queues of this connection.
+    pub fn too_long(&self) -> u64 {
+        self.shares.iter().map(|share| share.rx.too_long.get()).sum()
     }
 
     /// What the predecessor on this connection's rings had in its hands.

@@ -1,0 +1,86 @@
+//! The longest frame for a guest that takes one slot a frame, since its front does not write
+//! `feature-sg` (docs/protocol 2.8).
+//!
+//! ```text
+//!   14 Ethernet, 1500 packet                           as of an interface with an MTU of 1500
+//!   14 Ethernet, 4 or 8 of VLAN tags, 1500 packet      tags come on top
+//!   the RX staging buffers' length, a page at most     where the front has said by them that it has more
+//! ```
+//! A slot has a page, but many of these fronts give each frame a buffer for an MTU of 1500, and cut
+//! longer ones without an error. Linux's netback limits its interface's MTU for them.
+//!
+//! What a guest may do: be such a guest. Who sends to it may send frames of any length: those that
+//! are too long are dropped and counted.
+
+use super::headers::{ETHERNET_LEN, ETHERTYPE_QINQ, ETHERTYPE_VLAN, be16};
+use crate::units::PAGE_SIZE;
+
+/// Bytes of a packet, where nothing says more.
+const MTU: usize = 1500;
+/// Bytes of a VLAN tag.
+const TAG_LEN: usize = 4;
+/// Tags that come on top.
+const MAX_TAGS: usize = 2;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OneSlot {
+    most: usize,
+}
+
+impl OneSlot {
+    /// Of a guest whose RX staging buffers have so many bytes, if it has any.
+    pub fn with_buffers(bytes: Option<u32>) -> Self {
+        let buffers = bytes.map_or(0, |bytes| bytes as usize).min(PAGE_SIZE);
+        Self { most: buffers.max(ETHERNET_LEN + MTU) }
+    }
+
+    /// The MTU of an interface that sends to it.
+    pub fn mtu(self) -> u32 {
+        (self.most - ETHERNET_LEN) as u32
+    }
+
+    /// Whether it takes a frame of `len` bytes, which begins like this.
+    #[inline(always)]
+    pub fn takes(self, len: usize, head: &[u8]) -> bool {
+        len <= self.most || self.takes_tagged(len, head)
+    }
+
+    #[cold]
+    fn takes_tagged(self, len: usize, head: &[u8]) -> bool {
+        let is_tag = |at: &usize| matches!(be16(head, *at), Some(ETHERTYPE_VLAN | ETHERTYPE_QINQ));
+        let tags = (0..MAX_TAGS).map(|k| ETHERNET_LEN - 2 + k * TAG_LEN).take_while(is_tag).count();
+        len <= self.most + tags * TAG_LEN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn tags_come_on_top_of_the_longest_frame() {
+        let plain = OneSlot::with_buffers(None);
+        assert_eq!(plain.mtu(), 1500);
+        let tags = [&[][..], &[0x81, 0, 0, 5], &[0x88, 0xA8, 0, 6, 0x81, 0, 0, 5], &[0x81, 0, 0, 1, 8, 0]];
+        for (tags, most) in tags.into_iter().zip([1514, 1518, 1522, 1518]) {
+            let mut frame = vec![2; 9000];
+            frame[12..12 + tags.len()].copy_from_slice(tags);
+            for len in [60, 1514, most] {
+                assert!(plain.takes(len, &frame[..len]), "{len}, {tags:?}");
+            }
+            assert!(!plain.takes(most + 1, &frame[..most + 1]), "{tags:?}");
+            // The private part of a frame whose rest others lend.
+            assert!(plain.takes(most, &frame[..128]) && !plain.takes(9000, &frame[..128]));
+        }
+        assert!(!plain.takes(1515, &[]) && plain.takes(1514, &[]));
+    }
+
+    #[test]
+    fn staging_buffers_say_that_there_is_more() {
+        for (bytes, mtu) in [(64, 1500), (2048, 2034), (4096, 4082), (65535, 4082)] {
+            assert_eq!(OneSlot::with_buffers(Some(bytes)).mtu(), mtu);
+        }
+    }
+}
