@@ -13,6 +13,7 @@ use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
 use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};
 use rig::raw_back::Rx;
 use rig::{TestPort, Way};
+use std::cell::Cell;
 
 /// A frame's bytes by its number.
 fn bytes(number: usize, len: usize) -> Vec<u8> {
@@ -283,6 +284,39 @@ fn pages_of_frames_that_are_held_outlive_the_queue() {
         }
         assert_eq!((front.is_closed(), xen.counts().grants), (true, 0));
     }
+}
+
+/// Whoever has references of its own is asked about each frame once, however many it has, and of
+/// however many queues that are gone.
+#[test]
+fn a_consumer_is_asked_about_each_frame_once() {
+    let front = FrontVif::new(rig::HOST, growing(512), true);
+    let mut game = Game::of(Pair::around(front, entries(768), usize::MAX, |_, _| {}));
+    for round in 1..=3 {
+        assert!(game.grow(512) > 0);
+        assert!(game.frames(20) > 0);
+        if round < 3 {
+            reconnect(&mut game, round);
+        }
+    }
+    let held = game.held.len();
+    assert!(held >= 40, "{held}");
+    let asked = Cell::new(0);
+    let Pair { front, g, .. } = &mut game.pair;
+    // It has every second one still, and none later.
+    front.release_done(g, |_| {
+        asked.set(asked.get() + 1);
+        asked.get() % 2 == 0
+    });
+    assert_eq!((asked.take(), front.lent() as usize), (held, held - held / 2));
+    front.release_done(g, |_| {
+        asked.set(asked.get() + 1);
+        true
+    });
+    assert_eq!((asked.take(), front.lent()), (held - held / 2, 0));
+    game.held.clear();
+    game.pair.front.close(&mut game.pair.fb, None).expect("a map");
+    game.pair.close();
 }
 
 /// A back that closes and comes again while the guest has frames: each connection leaves their

@@ -303,7 +303,12 @@ impl LentPages {
 
     /// Of the frames that the caller has by reference.
     pub fn tokens(&self) -> impl Iterator<Item = Token> {
-        self.parts.iter().filter(|part| part.token & FRAME != 0).map(|part| Token(part.token))
+        (0..self.numbers()).filter_map(|page| self.token_of(page))
+    }
+
+    /// Of the frame that begins in this page, where the caller has one by reference.
+    pub fn token_of(&self, page: usize) -> Option<Token> {
+        self.parts.get(page).filter(|part| part.token & FRAME != 0).map(|part| Token(part.token))
     }
 
     /// Lends more of the frame that was lent last, which ends in page `last`. Gives the page.

@@ -81,9 +81,16 @@ impl<P: Platform> Unreturned<P> {
         self.lent.pieces_in(Some(&self.pages), token)
     }
 
-    /// Of the frames that the caller has by reference.
-    pub fn tokens(&self) -> impl Iterator<Item = Token> {
-        self.lent.tokens()
+    /// Gives those frames back that the caller has no more, as it says.
+    pub fn release_done(&mut self, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
+        for page in 0..self.lent.numbers() {
+            if let Some(token) = self.lent.token_of(page)
+                && has_done(&mut self.pieces(token))
+            {
+                let known = self.release(token);
+                debug_assert!(known.is_ok(), "it is lent");
+            }
+        }
     }
 
     /// Frames that the caller has by reference.

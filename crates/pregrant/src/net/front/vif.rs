@@ -745,11 +745,16 @@ impl<P: Platform> FrontVif<P> {
         if !self.unreturned.iter_mut().any(|pages| pages.release(token).is_ok()) {
             return Err(UnknownToken(token));
         }
+        self.release_unlent(p);
+        Ok(())
+    }
+
+    /// The memory of queues that are gone, of which the caller has no frame any more, is returned.
+    pub(crate) fn release_unlent(&mut self, p: &P) {
         let pages = core::mem::take(&mut self.unreturned);
         self.unreturned =
             pages.into_iter().filter_map(|pages| pages.release_unlent(p, &mut self.regions)).collect();
         self.release_unneeded(p);
-        Ok(())
     }
 
     /// Frames that the caller has by reference.

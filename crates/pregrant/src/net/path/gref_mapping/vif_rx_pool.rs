@@ -8,8 +8,7 @@
 
 use super::rx_pool::PoolStats;
 use crate::error::PlatformError;
-use crate::net::front::unreturned::Unreturned;
-use crate::net::front::{FrontQueue, FrontVif};
+use crate::net::front::FrontVif;
 use crate::platform::Platform;
 use crate::port::Piece;
 
@@ -69,19 +68,26 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// Gives lent frames back whose pieces the consumer has no more, as it says: of queues that are
-    /// gone, and of those that are not handed out.
+    /// gone, and of those that are not handed out. Each frame is asked about once.
     pub fn release_done(&mut self, p: &P, has_done: impl Fn(&mut dyn Iterator<Item = Piece<'_>>) -> bool) {
-        let of_queue = |queue: &FrontQueue<P>| {
-            let rx = queue.rx();
-            rx.pages().tokens().find(|token| has_done(&mut rx.pieces(*token)))
-        };
-        let of_gone =
-            |pages: &Unreturned<P>| pages.tokens().find(|token| has_done(&mut pages.pieces(*token)));
-        while let Some(token) =
-            self.queues.iter().find_map(of_queue).or_else(|| self.unreturned.iter().find_map(of_gone))
-        {
-            let known = self.release(p, [token]);
-            debug_assert!(known.is_ok(), "it is lent");
+        for queue in &mut self.queues {
+            let lent = queue.rx().lent();
+            for page in 0..queue.rx().pages().numbers() {
+                let rx = queue.rx();
+                if let Some(token) = rx.pages().token_of(page)
+                    && has_done(&mut rx.pieces(token))
+                {
+                    let known = queue.release(token);
+                    debug_assert!(known.is_ok(), "it is lent");
+                }
+            }
+            if self.live && queue.rx().lent() != lent {
+                queue.post_released(p);
+            }
         }
+        for pages in &mut self.unreturned {
+            pages.release_done(&has_done);
+        }
+        self.release_unlent(p);
     }
 }
