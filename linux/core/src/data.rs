@@ -12,6 +12,7 @@ use crate::platform::Kernel;
 use crate::shim;
 use alloc::boxed::Box;
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use pregrant::PeerFault;
 use pregrant::net::front::{GrantedPiece, RxHalf, TxHalf};
 use pregrant::net::headers::MacAddr;
@@ -206,14 +207,14 @@ pub extern "C" fn pregrant_tx_multicast(tx: &mut Tx, mac: &[u8; 6], wanted: bool
 
 /// A direction's counters.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_tx_counters(tx: &Tx, to: &mut [u64; 8]) {
-    *to = counters(tx.half.stats());
+pub extern "C" fn pregrant_tx_counters(tx: &Tx, to: &mut MaybeUninit<[u64; 8]>) {
+    to.write(counters(tx.half.stats()));
 }
 
 /// As above.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut [u64; 8]) {
-    *to = counters(rx.half.stats());
+pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut MaybeUninit<[u64; 8]>) {
+    to.write(counters(rx.half.stats()));
 }
 
 /// `ethtool.c` names them.
@@ -322,10 +323,10 @@ impl Rx {
 /// Frames that went up in their pages since the last call. `short`: others were copied for want of
 /// pages.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_rx_in_place(rx: &mut Rx, short: &mut bool) -> u32 {
+pub extern "C" fn pregrant_rx_in_place(rx: &mut Rx, short: &mut MaybeUninit<bool>) -> u32 {
     let Rx { half, in_place, .. } = rx;
     let (frames, is_short) = in_place.as_mut().map_or((0, false), |in_place| in_place.news(half));
-    *short = is_short;
+    short.write(is_short);
     frames
 }
 

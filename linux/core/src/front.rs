@@ -19,6 +19,7 @@ use crate::used_path::{self, Seen};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{Display, Write};
+use core::mem::MaybeUninit;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::{DataLen, LONG_LIST_MAX};
@@ -393,23 +394,27 @@ pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
 
 /// Which path frames of a live front take, and why, with a 0 behind it.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_path(front: &Front, settings: &Settings, to: &mut [u8; used_path::ROOM]) {
-    *to = Seen::of(&front.vif, front.shared, settings.path()).words();
+pub extern "C" fn pregrant_front_path(
+    front: &Front,
+    settings: &Settings,
+    to: &mut MaybeUninit<[u8; used_path::ROOM]>,
+) {
+    to.write(Seen::of(&front.vif, front.shared, settings.path()).words());
 }
 
 /// The ports of a queue's channels; the second is 0 where there is one for both directions, both
 /// are where there is no such queue.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_ports(front: &Front, queue: u32, ports: &mut [u32; 2]) {
+pub extern "C" fn pregrant_front_ports(front: &Front, queue: u32, ports: &mut MaybeUninit<[u32; 2]>) {
     let channels = front.vif.queue(queue as usize).map(|q| q.channels(&front.p));
-    *ports = channels.map_or([0; 2], |(tx, rx)| [tx.0, rx.map_or(0, |port| port.0)]);
+    ports.write(channels.map_or([0; 2], |(tx, rx)| [tx.0, rx.map_or(0, |port| port.0)]));
 }
 
 /// Slots of the rings of its first queue, TX and RX, which are those of all; 0: it is not live.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_slots(front: &Front, slots: &mut [u32; 2]) {
+pub extern "C" fn pregrant_front_slots(front: &Front, slots: &mut MaybeUninit<[u32; 2]>) {
     let rings = front.vif.queue(0).map(|q| [q.tx().ring_size(), q.rx().ring_size()]);
-    *slots = rings.unwrap_or_default();
+    slots.write(rings.unwrap_or_default());
 }
 
 /// When it is to be stepped again whatever happens, by `pk_now_ns`; 0: not.
@@ -506,9 +511,9 @@ pub extern "C" fn pregrant_front_shrink(front: &mut Front) -> u32 {
 /// Of RX pages that come and go: how many there are, have come, have gone; and pages that the back
 /// was asked to map, and did, or to let go of.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_pool(front: &Front, to: &mut [u64; 5]) {
+pub extern "C" fn pregrant_front_pool(front: &Front, to: &mut MaybeUninit<[u64; 5]>) {
     let (pages, stats) = (front.vif.rx_pool().0, front.vif.rx_pool_stats());
-    *to = [pages as u64, stats.grown, stats.shrunk, stats.adds, stats.dels];
+    to.write([pages as u64, stats.grown, stats.shrunk, stats.adds, stats.dels]);
 }
 
 /// # Safety
