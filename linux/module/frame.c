@@ -109,6 +109,12 @@ static noinline struct sk_buff *skb_sized(struct pregrant_received *received, si
 	return skb;
 }
 
+/* Its segments would be of next to nothing. */
+void pk_frame_refused(void *to)
+{
+	((struct pregrant_received *)to)->dropped++;
+}
+
 struct sk_buff *pk_skb_new(void *to, size_t len, u32 csum, u32 gso_type, u32 gso_size, void **linear)
 {
 	struct pregrant_received *received = to;

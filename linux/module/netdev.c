@@ -173,11 +173,14 @@ static bool pregrant_csum_is_outermost(const struct sk_buff *skb)
 	       (protocol == IPPROTO_UDP && skb->csum_offset == offsetof(struct udphdr, check));
 }
 
-/* GRO makes segments that are too long with their Ethernet header. */
+/*
+ * GRO makes segments that are too long with their Ethernet header; a back takes none of next to no
+ * payload.
+ */
 static netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device *netdev,
 						 netdev_features_t features)
 {
-	if (skb->len > PREGRANT_FRAME_MAX)
+	if (skb->len > PREGRANT_FRAME_MAX || (skb_is_gso(skb) && skb_shinfo(skb)->gso_size < PREGRANT_GSO_MIN))
 		features &= ~NETIF_F_GSO_MASK;
 	/* The stack finishes it, and cuts it before where it is large. */
 	if (skb->ip_summed == CHECKSUM_PARTIAL && unlikely(!pregrant_csum_is_outermost(skb)))

@@ -92,6 +92,7 @@ void pk_skb_append(struct sk_buff *skb, const void *from, size_t len);
 struct sk_buff *pk_skb_new_lent(void *to, size_t len, size_t head, u32 csum, u32 gso_type, u32 gso_size, void **linear);
 void pk_skb_lend(struct sk_buff *skb, void *at, size_t len);
 bool pk_page_is_back(void *at);
+void pk_frame_refused(void *to);
 void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from);
 
 /* Control: one caller at a time, who may sleep. */
@@ -182,7 +183,10 @@ u32 pregrant_tx_pieces_out(const struct pregrant_tx *tx);
 /* Pieces that are answered, at most `room`, after each `reclaim` until it is 0: there are none. */
 u32 pregrant_tx_answered_pieces(struct pregrant_tx *tx, u16 *ids, u32 room);
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
-/* A receiver's half: its NAPI's alone. */
+/*
+ * A receiver's half: its NAPI's alone. What was used of `most`: a frame each, or each segment of a
+ * large one where a program decides; below 0: a fault.
+ */
 int pregrant_rx_receive(struct pregrant_rx *rx, void *to, u32 most, bool decides, bool send_on);
 /* Frames in their pages since the last call; whether others found none. */
 u32 pregrant_rx_in_place(struct pregrant_rx *rx, bool *is_short);
@@ -203,6 +207,7 @@ int pregrant_rx_arm(struct pregrant_rx *rx);
 /* Large segments. */
 #define PREGRANT_GSO_TCPV4 1
 #define PREGRANT_GSO_TCPV6 2
+#define PREGRANT_GSO_MIN 48 /* bytes of a segment: the crate's MIN_GSO_SIZE */
 
 #define PREGRANT_COUNTERS 8
 void pregrant_tx_counters(const struct pregrant_tx *tx, u64 to[PREGRANT_COUNTERS]);
@@ -222,6 +227,7 @@ void pk_test_resched(void);
 struct sk_buff *pk_test_skb(const void *from, size_t len);
 void pk_test_free(struct sk_buff *skb);
 void *pk_test_received(void);
+u32 pk_test_dropped(void *received);
 int pk_test_next(void *received, void *to, size_t room);
 void pk_test_softirq(bool on);
 size_t pk_reserve_size(u32 queues, u32 slots, struct pregrant_more more);

@@ -144,7 +144,13 @@ void *pk_test_received(void)
 	static struct pregrant_received received = { .napi = &napi };
 
 	__skb_queue_head_init(&received.skbs);
+	received.dropped = 0;
 	return &received;
+}
+
+u32 pk_test_dropped(void *received)
+{
+	return ((struct pregrant_received *)received)->dropped;
 }
 
 void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from)

@@ -15,10 +15,12 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use pregrant::PeerFault;
 use pregrant::net::front::{GrantedPiece, RxHalf, TxHalf};
+use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::net::headers::MacAddr;
 use pregrant::net::stats::DirStats;
 use pregrant::port::{Offload, Piece, PieceMut, Sink, Source};
 use pregrant::shm::{copy_from_shared, copy_to_shared};
+use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 
 /// A sender's half.
 pub struct Tx {
@@ -222,17 +224,27 @@ fn counters(s: DirStats) -> [u64; 8] {
     [s.frames, s.bytes, s.staging, s.granted, s.persistent, s.errors, s.dropped, s.notifications]
 }
 
-/// An offload as C has it: checksum, kind and size of segments.
+/// An offload as C has it: checksum, kind and size of segments. None: no skb is to have it. The
+/// back writes the size: of segments with next to no payload one skb would become 65 000, wherever
+/// the kernel cuts it.
 #[inline(always)]
-pub fn words(offload: Offload) -> (u32, u32, u32) {
+fn words(offload: Offload) -> Option<(u32, u32, u32)> {
+    let is_good = match offload.gso_type {
+        0 => true,
+        GSO_TYPE_TCPV4 | GSO_TYPE_TCPV6 => offload.gso_size >= MIN_GSO_SIZE,
+        _ => false,
+    };
     let csum = u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1;
-    (csum, u32::from(offload.gso_type), u32::from(offload.gso_size))
+    is_good.then_some((csum, u32::from(offload.gso_type), u32::from(offload.gso_size)))
 }
 
 /// A `struct pregrant_received`, which skbs are added to.
 pub struct Skbs {
     pub to: *mut c_void,
-    pub most: usize,
+    /// What is left of the poll's budget.
+    most: usize,
+    /// A program does, on segments: each counts.
+    decides: bool,
     /// Buffers can be sent on: C learns of those of frames that a program decides on.
     pub send_on: bool,
     /// Where the last frame's only piece is.
@@ -240,8 +252,42 @@ pub struct Skbs {
 }
 
 impl Skbs {
-    pub fn new(to: *mut c_void, most: usize, send_on: bool) -> Self {
-        Self { to, most, send_on, last: core::ptr::null() }
+    pub fn new(to: *mut c_void, most: usize, decides: bool, send_on: bool) -> Self {
+        Self { to, most, decides, send_on, last: core::ptr::null() }
+    }
+
+    /// What is left of the poll's budget.
+    pub fn left(&self) -> usize {
+        self.most
+    }
+
+    /// A program decides on what is received.
+    pub fn decides(&self) -> bool {
+        self.decides
+    }
+
+    /// Charges a frame to the budget, and gives its offload as C has it. None: it is dropped, and
+    /// counted.
+    #[inline(always)]
+    pub fn admit(&mut self, len: usize, offload: Offload) -> Option<(u32, u32, u32)> {
+        let words = words(offload);
+        let cut = self.decides && offload.gso_type != 0;
+        let segments = if cut { self.segments(len, offload, words.is_some()) } else { 1 };
+        self.most = self.most.saturating_sub(segments);
+        words
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn segments(&self, len: usize, offload: Offload, is_good: bool) -> usize {
+        if is_good { len.checked_div(offload.gso_size.into()).unwrap_or(0) + 1 } else { 1 }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub fn refuse(&self) {
+        // SAFETY: `to` is what C's caller gave.
+        unsafe { shim::pk_frame_refused(self.to) }
     }
 }
 
@@ -254,8 +300,10 @@ impl Sink for Skbs {
     /// to ask again without end.
     #[inline(always)]
     fn take<'a>(&mut self, len: usize, offload: Offload, pieces: impl Iterator<Item = Piece<'a>>) -> bool {
-        self.most -= 1;
-        let (csum, kind, size) = words(offload);
+        let Some((csum, kind, size)) = self.admit(len, offload) else {
+            self.refuse();
+            return true;
+        };
         let mut linear = core::ptr::null_mut();
         // SAFETY: `to` is what C's caller gave.
         let skb = unsafe { shim::pk_skb_new(self.to, len, csum, kind, size, &mut linear) };
@@ -293,8 +341,8 @@ impl Sink for Skbs {
 }
 
 /// Gives each frame that is there an skb in `to`, at most `most`. How many; below 0: a fault. Their
-/// slots are to be [posted](pregrant_rx_post). `decides`: a program does, on bytes of its own; with
-/// `send_on` `pk_in_buffer` is called.
+/// slots are to be [posted](pregrant_rx_post). `decides`: a program does, on bytes of its own, and
+/// each segment of a large one counts as a frame; with `send_on` `pk_in_buffer` is called.
 ///
 /// # Safety
 /// `to` is a `struct pregrant_received`.
@@ -306,16 +354,16 @@ pub unsafe extern "C" fn pregrant_rx_receive(
     decides: bool,
     send_on: bool,
 ) -> i32 {
-    let skbs = Skbs::new(to, most as usize, send_on);
-    or_fault(rx.p.device, rx.receive(skbs, decides).map(|n| n as i32))
+    let mut skbs = Skbs::new(to, most as usize, decides, send_on);
+    or_fault(rx.p.device, rx.receive(&mut skbs).map(|()| most.saturating_sub(skbs.left() as u32) as i32))
 }
 
 impl Rx {
     #[inline(always)]
-    fn receive(&mut self, mut skbs: Skbs, decides: bool) -> Result<usize, PeerFault> {
+    fn receive(&mut self, skbs: &mut Skbs) -> Result<(), PeerFault> {
         match &mut self.in_place {
-            None => self.half.take(&self.p, &mut skbs, 1),
-            Some(in_place) => in_place.receive(&self.p, &mut self.half, skbs, decides),
+            None => self.half.take(&self.p, skbs, 1).map(drop),
+            Some(in_place) => in_place.receive(&self.p, &mut self.half, skbs).map(drop),
         }
     }
 }

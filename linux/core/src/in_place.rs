@@ -7,7 +7,7 @@
 //! What the back may do: change these bytes at any time, also what was checked, as long as it has
 //! the pages mapped. The head, with the headers, is a copy.
 
-use crate::data::{Skbs, words};
+use crate::data::Skbs;
 use crate::shim;
 use alloc::collections::VecDeque;
 use pregrant::PeerFault;
@@ -41,18 +41,17 @@ impl InPlace {
         new
     }
 
-    /// Takes the frames that are there. `decides`: a program does, on bytes of its own.
+    /// Takes the frames that are there; those that a program decides on by a copy.
     #[inline(never)]
     pub fn receive<P: Platform>(
         &mut self,
         p: &P,
         half: &mut RxHalf<P>,
-        mut skbs: Skbs,
-        decides: bool,
+        skbs: &mut Skbs,
     ) -> Result<usize, PeerFault> {
         self.take_pages_back(half);
-        if decides || half.fetches() {
-            return half.take(p, &mut skbs, 1);
+        if skbs.decides() || half.fetches() {
+            return half.take(p, skbs, 1);
         }
         half.take_lent(&mut LentSkbs { skbs, of: self }, 1)
     }
@@ -98,7 +97,7 @@ pub fn has_done(mut pieces: &mut dyn Iterator<Item = Piece<'_>>) -> bool {
 
 /// Skbs, which have references to the pages of long frames.
 struct LentSkbs<'a> {
-    skbs: Skbs,
+    skbs: &'a mut Skbs,
     of: &'a mut InPlace,
 }
 
@@ -131,8 +130,10 @@ impl LentSink for LentSkbs<'_> {
         head: Piece<'a>,
         rest: impl Iterator<Item = Piece<'a>>,
     ) -> bool {
-        self.skbs.most -= 1;
-        let (csum, kind, size) = words(offload);
+        let Some((csum, kind, size)) = self.skbs.admit(len, offload) else {
+            self.skbs.refuse();
+            return false;
+        };
         let (from, n) = head.as_raw();
         let mut linear = core::ptr::null_mut();
         // SAFETY: `to` is what C's caller gave; `linear` is then memory for the head, which no one

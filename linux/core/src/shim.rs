@@ -90,6 +90,8 @@ unsafe extern "C" {
         gso_size: u32,
         linear: *mut *mut u8,
     ) -> Skb;
+    /// A received frame that no skb is to have: it is counted.
+    pub fn pk_frame_refused(to: *mut c_void);
     /// The last one's bytes are in the buffer of a slot, too, of so many `bytes`, from its
     /// `offset`-th on: at `from`.
     pub fn pk_in_buffer(to: *mut c_void, slot: u16, offset: u16, bytes: usize, from: *mut u8);
@@ -129,6 +131,8 @@ unsafe extern "C" {
     pub fn pk_test_pieces(skb: Skb, pages: *mut *mut u8, offsets: *mut u16, lens: *mut u16) -> u32;
     /// A `struct pregrant_received`, empty.
     pub fn pk_test_received() -> *mut c_void;
+    /// Frames that were dropped since it was empty.
+    pub fn pk_test_dropped(received: *mut c_void) -> u32;
     /// The bytes of its next skb: how many; 0 where they are not whole; below 0: there is none.
     pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
     /// From here on nothing may sleep, or again.

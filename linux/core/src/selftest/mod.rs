@@ -9,6 +9,7 @@
 
 mod directory;
 mod domains;
+mod segments;
 mod shortage;
 mod skbs;
 
@@ -167,6 +168,8 @@ struct Counterpart {
     wrong: u64,
     /// Frames that it gave.
     gave: u64,
+    /// What they say of themselves.
+    offload: Offload,
 }
 
 impl FramePort for Counterpart {
@@ -183,7 +186,7 @@ impl FramePort for Counterpart {
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
         let before = into.len();
         while into.has_room() {
-            let Some(to) = into.room(self.len, Offload::default()) else { break };
+            let Some(to) = into.room(self.len, self.offload) else { break };
             fill(to, self.gave);
             self.gave += 1;
         }
@@ -244,7 +247,7 @@ impl Ends {
             back_bus: MapBus { own: of_back, peer: of_front, may_fail: false },
             front: front(config, reconnect),
             back: back(features),
-            port: Counterpart { len, came: 0, wrong: 0, gave: 0 },
+            port: Counterpart { len, came: 0, wrong: 0, gave: 0, offload: Offload::default() },
             scratch,
             bytes: vec![0; len],
         }
@@ -283,7 +286,7 @@ impl Ends {
 #[inline(never)]
 fn play(trial: &Trial, frames: u64) -> Result<()> {
     let len = trial.len;
-    let n = (frames / trial.share).max(1);
+    let n = frames.checked_div(trial.share).unwrap_or_default().max(1);
     let config = trial.config()?;
     // The back allows no more.
     let asked = config.staging.buffers.min(MAX_PAGES_OFFERED);
@@ -417,10 +420,10 @@ pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
             return -22;
         }
     }
-    match say_paths().and_then(|()| shortage::play()) {
+    match say_paths().and_then(|()| segments::play()).and_then(|()| shortage::play()) {
         Ok(()) => 0,
         Err(e) => {
-            log::warn(NO_DEVICE, format_args!("selftest of paths and shortages failed: {e}"));
+            log::warn(NO_DEVICE, format_args!("selftest of paths, segments and shortages failed: {e}"));
             -22
         }
     }

@@ -34,7 +34,7 @@ const FAULT: &str = "a fault of the back";
 /// A vif's queues: the first as halves.
 pub struct Halves {
     tx: Box<TxHalf<Domain>>,
-    rx: Box<RxHalf<Domain>>,
+    pub(super) rx: Box<RxHalf<Domain>>,
     rest: IntoIter<FrontQueue<Domain>>,
 }
 
@@ -118,13 +118,14 @@ fn softirq<T>(call: impl FnOnce() -> T) -> T {
 
 impl Ends {
     /// Gives the front's queues away.
-    fn halves(&mut self) -> Result<Halves> {
+    #[inline(never)]
+    pub(super) fn halves(&mut self) -> Result<Halves> {
         let mut rest = self.front.hand_out_queues().into_iter();
         let (tx, rx) = rest.next().ok_or("the vif is not live")?.into_halves();
         Ok(Halves { tx, rx, rest })
     }
 
-    fn whole(&mut self, halves: Halves) -> Result<()> {
+    pub(super) fn whole(&mut self, halves: Halves) -> Result<()> {
         let Halves { tx, rx, rest } = halves;
         let first = FrontQueue::of_halves(tx, rx).map_err(|_| "the halves are of two queues")?;
         self.front.take_back(core::iter::once(first).chain(rest).collect());
@@ -187,13 +188,18 @@ impl Ends {
         })
     }
 
+    /// Pages for three frames of 60000 bytes: others are copied.
+    #[inline(never)]
+    pub(super) fn grow(&mut self) -> Result<()> {
+        self.front.grow_rx(&self.guest, 0, 45).map_err(|_| "no pages for the pool")?;
+        self.announce()
+    }
+
     /// At least `n` frames from the back. How many were wrong.
     #[inline(never)]
     pub fn rx(&mut self, n: u64, in_place: bool) -> Result<u64> {
         if in_place {
-            // Three frames of 60000 bytes: others are copied.
-            self.front.grow_rx(&self.guest, 0, 45).map_err(|_| "no pages for the pool")?;
-            self.announce()?;
+            self.grow()?;
         }
         let mut halves = self.halves()?;
         let mut in_place = in_place.then(|| InPlace::new(2049, &halves.rx));
@@ -208,10 +214,10 @@ impl Ends {
                 self.back.poll_rx(&self.host, 0, &mut self.port).map_err(|_| "a fault of the front, RX")?;
             loop {
                 let (rx, guest) = (&mut halves.rx, &self.guest);
-                let mut skbs = Skbs::new(to, AT_ONCE as usize, false);
+                let mut skbs = Skbs::new(to, AT_ONCE as usize, false, false);
                 let got = softirq(|| {
                     let Some(in_place) = &mut in_place else { return rx.recv(guest, &mut skbs, 1) };
-                    let got = in_place.receive(guest, rx, skbs, false);
+                    let got = in_place.receive(guest, rx, &mut skbs);
                     rx.post_taken(guest);
                     lent += u64::from(in_place.news(rx).0);
                     got
@@ -242,7 +248,7 @@ impl Ends {
     }
 
     /// The bytes of the next skb of a list. None: it is empty.
-    fn next(&mut self, list: *mut core::ffi::c_void) -> Option<&[u8]> {
+    pub(super) fn next(&mut self, list: *mut core::ffi::c_void) -> Option<&[u8]> {
         // SAFETY: a list of `pk_test_received`, and bytes of that length.
         let len = unsafe { shim::pk_test_next(list, self.bytes.as_mut_ptr(), self.bytes.len()) };
         self.bytes.get(..usize::try_from(len).ok()?)

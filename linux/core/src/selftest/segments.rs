@@ -1,0 +1,91 @@
+//! Large segments as a back may send them: those of next to no payload become no skb, by whichever
+//! way frames are received; of the others each segment counts where a program is to see it.
+
+use super::*;
+use crate::data::Skbs;
+use crate::in_place::InPlace;
+use pregrant::net::gso::MIN_GSO_SIZE;
+use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
+
+const LEN: usize = 60_000;
+/// A poll's.
+const BUDGET: usize = 64;
+
+/// What a call took.
+#[derive(Default)]
+struct Took {
+    skbs: usize,
+    dropped: usize,
+    /// Of the budget.
+    charged: usize,
+}
+
+/// Frames whose segments have so many bytes; the first call takes them, as the poll does.
+#[inline(never)]
+fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
+    let trial = Trial {
+        path: PathName::Copy,
+        data_len: 2048,
+        buffers: 0,
+        len: LEN,
+        share: 1,
+        in_pieces: false,
+        in_place,
+    };
+    let mut ends = Ends::new(whole(), trial.config()?, LEN, false, arena());
+    ends.port.offload = offload;
+    ends.steps()?;
+    ends.announce()?;
+    if in_place {
+        ends.grow()?;
+    }
+    let mut halves = ends.halves()?;
+    // SAFETY: it makes an empty list.
+    let to = unsafe { shim::pk_test_received() };
+    let _ = ends.back.poll_rx(&ends.host, 0, &mut ends.port).map_err(|_| "a fault of the front, RX")?;
+    let mut skbs = Skbs::new(to, BUDGET, decides, false);
+    let (rx, guest) = (&mut halves.rx, &ends.guest);
+    let received = match in_place {
+        true => InPlace::new(2049, rx).receive(guest, rx, &mut skbs),
+        false => rx.take(guest, &mut skbs, 1),
+    };
+    received.map_err(|_| "a fault of the back")?;
+    let mut took = Took { charged: BUDGET - skbs.left(), ..Took::default() };
+    while ends.next(to).is_some() {
+        took.skbs += 1;
+    }
+    // SAFETY: it reads a number of the list's.
+    took.dropped = unsafe { shim::pk_test_dropped(to) } as usize;
+    ends.whole(halves)?;
+    ends.front.release_done(&ends.guest, |_| true);
+    ends.front.close(&mut ends.front_bus, None).map_err(|_| "the front does not close")?;
+    ends.steps()?;
+    if ends.table.lock().left() == 0 { Ok(took) } else { Err("grants are left") }
+}
+
+/// Plays it all.
+#[inline(never)]
+pub fn play() -> Result<()> {
+    for gso_type in [GSO_TYPE_TCPV4, GSO_TYPE_TCPV6] {
+        for (in_place, decides) in [(false, false), (true, false), (false, true), (true, true)] {
+            let of = |gso_size| Offload { gso_type, gso_size, csum_blank: true, csum_ok: true };
+            for size in [1, MIN_GSO_SIZE - 1] {
+                let took = take(of(size), in_place, decides)?;
+                if took.skbs > 0 || took.dropped == 0 || took.charged != took.dropped {
+                    return Err("segments of next to nothing become skbs, or are not counted");
+                }
+            }
+            let took = take(of(MIN_GSO_SIZE), in_place, decides)?;
+            match decides {
+                true if (took.skbs, took.dropped, took.charged) != (1, 0, BUDGET) => {
+                    return Err("segments that a program is to see are not charged to the poll");
+                }
+                false if took.skbs < 2 || took.dropped > 0 || took.charged != took.skbs => {
+                    return Err("large segments are lost, or charged to the poll for no program");
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
