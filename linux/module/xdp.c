@@ -414,8 +414,8 @@ int pregrant_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frame
 	queue = &dev->queues[smp_processor_id() % lent];
 	txq = txq_of(queue);
 	__netif_tx_lock(txq, smp_processor_id());
-	/* Under this lock it stays so. */
-	if (likely(READ_ONCE(dev->running))) {
+	/* Under this lock it stays so. There may be fewer queues than a moment ago. */
+	if (likely(READ_ONCE(dev->running) && queue->tx)) {
 		while (sent < n && is_whole(frames[sent]) &&
 		       pregrant_send_bytes(queue, frames[sent]->data, frames[sent]->len, 0))
 			sent++;
