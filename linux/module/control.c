@@ -266,7 +266,7 @@ static void begin_afresh(struct pregrant_device *dev)
 	netif_carrier_off(dev->netdev);
 	pregrant_end(dev);
 	WRITE_ONCE(dev->lends_none, false);
-	dev->pieces_kept = 0;
+	atomic_set(&dev->pieces_kept, 0);
 	WRITE_ONCE(dev->afresh, false);
 	if (pregrant_begin(dev))
 		netdev_err(dev->netdev, "cannot begin again\n");

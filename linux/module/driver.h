@@ -145,7 +145,7 @@ struct pregrant_device {
 	struct pregrant_settings settings;
 	unsigned int max_queues;
 	u32 lend_from; /* bytes of a frame whose pages are granted, not copied; 0: by what the back does */
-	u32 pieces_kept; /* pages that backs had when their rings were over */
+	atomic_t pieces_kept; /* pages of skbs that the back has, or had when their ring was over */
 	bool lends_none; /* no more of them */
 	struct pregrant_queue *queues;
 	struct bpf_prog __rcu *program; /* XDP's, under RTNL; NULL: none */

@@ -22,10 +22,13 @@
 #include "driver.h"
 
 /*
- * Pages that a device may leave to the kernel when rings are over: a back that keeps them gets no
- * more.
+ * Pages that a device's back may have at a time, of frames that are under way, and of those before
+ * that it keeps: it decides how long. Where there are more, frames are copied. As many as four
+ * queues of one page have slots.
  */
-#define KEPT_MAX 256
+#ifndef KEPT_MAX
+#define KEPT_MAX 1024
+#endif
 
 /* Shorter frames are copied: one or two slots by themselves. */
 #define LEND_FROM 4096
@@ -147,13 +150,29 @@ static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref)
 	return end_or_leave(gref);
 }
 
+/* Pages that the back has no more. */
+static void note_ended(struct pregrant_device *dev, unsigned int n)
+{
+	atomic64_add(n, &pregrant_grants_ended);
+	atomic_sub(n, &dev->pieces_kept);
+}
+
 static void end_grants(struct pregrant_queue *queue, unsigned int n)
 {
 	unsigned int k, ended = 0;
 
 	for (k = 0; k < n; k++)
 		ended += end_grant(queue, queue->granted[k].gref);
-	atomic64_add(ended, &pregrant_grants_ended);
+	note_ended(queue->dev, ended);
+}
+
+/* So many pages more may be the back's. */
+static bool count_lent(struct pregrant_device *dev, unsigned int pages)
+{
+	if (atomic_add_return(pages, &dev->pieces_kept) <= KEPT_MAX)
+		return true;
+	atomic_sub(pages, &dev->pieces_kept);
+	return false;
 }
 
 /* As pregrant_tx_send. Not 1: nothing is lent. */
@@ -169,6 +188,9 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 		return -EMSGSIZE;
 	if (!have_numbers(queue, pages))
 		return -ENOSPC;
+	/* At least as many as are lent: see pregrant_skb_pages. */
+	if (!count_lent(queue->dev, pages))
+		return -ENOSPC;
 	for (n = 0; n < pages && pregrant_walk_next(&walk, &piece); n++) {
 		grant_ref_t gref = queue->numbers[--queue->spare];
 
@@ -178,6 +200,7 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 		};
 	}
 	atomic64_add(n, &pregrant_grants);
+	atomic_sub(pages - n, &queue->dev->pieces_kept);
 	sent = pregrant_tx_send_pieces(queue->tx, skb, skb->len, csum, gso_type, gso_size, queue->granted, n, queue->ids);
 	if (sent != 1) {
 		end_grants(queue, n);
@@ -225,7 +248,7 @@ void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned
 			napi_consume_skb(skb, budget);
 		}
 	}
-	atomic64_add(ended, &pregrant_grants_ended);
+	note_ended(queue->dev, ended);
 }
 
 /* They may be on their way for long: no socket waits for them, and no limit counts them. */
@@ -246,7 +269,7 @@ void pregrant_pieces_orphan(struct pregrant_queue *queue)
 /* Their ring is over. */
 void pregrant_pieces_drop(struct pregrant_queue *queue)
 {
-	struct pregrant_device *dev = queue->dev;
+	unsigned int ended = 0;
 	u32 id;
 
 	for (id = 0; queue->pieces_out && id <= queue->kept_mask; id++) {
@@ -255,13 +278,11 @@ void pregrant_pieces_drop(struct pregrant_queue *queue)
 
 		if (!piece->skb)
 			continue;
-		if (end_or_leave(piece->gref))
-			atomic64_inc(&pregrant_grants_ended);
-		else if (++dev->pieces_kept >= KEPT_MAX)
-			WRITE_ONCE(dev->lends_none, true);
+		ended += end_or_leave(piece->gref);
 		skb = take_piece(queue, piece);
 		if (skb)
 			dev_kfree_skb_any(skb);
 	}
+	note_ended(queue->dev, ended);
 	give_numbers_back(queue);
 }

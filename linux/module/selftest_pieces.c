@@ -14,6 +14,7 @@
 #define NUMBERS 64
 #define IDS 32
 #define LEN 6000
+#define KEPT_MAX 12
 #define NONE 0
 
 atomic64_t pregrant_grants = ATOMIC64_INIT(0);
@@ -184,13 +185,51 @@ static const char *walk(void)
 	return wrong;
 }
 
+/* A back that answers nothing has so many pages and no more, of all queues; what it keeps counts. */
+static const char *bound(struct pregrant_device *dev, const void *bytes)
+{
+	struct pregrant_queue *one = &dev->queues[0], *two = &dev->queues[1];
+	unsigned int n = 0, k;
+	grant_ref_t kept;
+
+	for (k = 0; k < IDS / 2; k++)
+		n += lend_one(k % 2 ? one : two, bytes);
+	if (n != KEPT_MAX || granted(false) != KEPT_MAX)
+		return "a back that answers nothing gets more pages than it may keep";
+	/* The ring of one queue is over, and the back has a page of it still. */
+	kept = one->pieces[0].gref;
+	table[kept].kept = true;
+	pregrant_pieces_drop(one);
+	rings[0].answered = rings[0].sent;
+	for (n = 0, k = 0; k < IDS / 4; k++)
+		n += lend_one(one, bytes);
+	/* A frame has two. */
+	if (n != KEPT_MAX / 2 - 2)
+		return "a page that is kept does not count";
+	if (answer(one, false) != n / 2 * LEN || answer(two, false) != KEPT_MAX / 4 * LEN)
+		return "frames beside a page that is kept are not answered";
+	if (atomic_read(&dev->pieces_kept) != 1 || granted(false))
+		return "pages are not counted back";
+	/* As it was. */
+	for (k = 0; k < 2; k++)
+		pregrant_pieces_drop(&dev->queues[k]);
+	memset(rings, 0, sizeof(rings));
+	table[kept].kept = table[kept].granted = false;
+	put_back(&unused, kept);
+	atomic64_set(&pregrant_grants_deferred, 0);
+	atomic_set(&dev->pieces_kept, 0);
+	return NULL;
+}
+
 static const char *play(struct pregrant_device *dev, const void *bytes)
 {
 	struct pregrant_queue *one = &dev->queues[0], *two = &dev->queues[1];
-	unsigned int n = lend_one(one, bytes), k;
+	const char *wrong = walk() ?: bound(dev, bytes);
+	unsigned int n, k;
 
-	if (walk())
-		return walk();
+	if (wrong)
+		return wrong;
+	n = lend_one(one, bytes);
 	/* A full ring: nothing more stays granted, and the numbers stay the queue's. */
 	is_full = true;
 	if (lend_one(two, bytes) || granted(false) != n || !two->spare)
