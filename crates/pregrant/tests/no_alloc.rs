@@ -369,6 +369,31 @@ fn frames_from_own_pages_allocate_nothing() {
     assert_eq!(flood.took, WARM_UP + frames);
 }
 
+/// Pages that are idle are given up because memory is short: then there is none for a list of them.
+#[test]
+fn to_give_idle_pages_up_allocates_nothing() {
+    let xen = LocalXen::new();
+    let (guest, host) = (xen.domain(GUEST.0), xen.domain(HOST.0));
+    let mut taken = 0;
+    // The first vif has the platform's list of free grants grow.
+    for _ in 0..2 {
+        let (mut fb, mut bb) = device();
+        let mut front = FrontVif::new(HOST, FrontConfig::default(), true);
+        let mut back = BackVif::new(GUEST, 0, VifConfig::default());
+        connect((&guest, &mut front, &mut fb), (&host, &mut back, &mut bb));
+        back.close(&host, &mut bb, None).expect("a map");
+        for _ in 0..4 {
+            front.step(&guest, &mut fb).expect("a map");
+        }
+        assert!(front.kept_pages() > 64, "{}", front.kept_pages());
+        let before = calls();
+        front.release_idle(&guest);
+        taken = calls() - before;
+        assert_eq!(front.kept_pages(), 0);
+    }
+    assert_eq!(taken, 0, "what is released is written to a list");
+}
+
 /// Everything that one queue pair's two ends allocate, with the arenas of the worker and of the
 /// guest's stack. Ordinary pages, one for each slot, are where the frames are, and left out.
 #[test]

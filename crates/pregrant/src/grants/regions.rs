@@ -279,9 +279,12 @@ impl<P: Platform> Regions<P> {
     /// The vif is over: ends all grants. A page that the back still uses stays, where the platform
     /// says so; call this again.
     pub fn release(&mut self, p: &P) {
-        let mut all = core::mem::take(&mut self.spent);
-        all.append(&mut self.kept);
-        self.spent = all.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect();
+        self.spent = in_use(p, core::mem::take(&mut self.spent));
+        let mut kept = in_use(p, core::mem::take(&mut self.kept));
+        if kept.capacity() > self.spent.capacity() {
+            core::mem::swap(&mut kept, &mut self.spent);
+        }
+        self.spent.append(&mut kept);
     }
 
     /// Releases what is kept, for others need memory. Only where the platform's answer is the
@@ -301,6 +304,13 @@ impl<P: Platform> Regions<P> {
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.spent.is_empty()
     }
+}
+
+/// Releases these, but for those that the peer uses, which stay in the memory that they have: none
+/// is taken where others need it.
+#[inline(never)]
+fn in_use<P: Platform>(p: &P, all: Vec<Granted<P>>) -> Vec<Granted<P>> {
+    all.into_iter().filter_map(|granted| granted.release(p).err().map(|e| e.0)).collect()
 }
 
 fn count<P: Platform>(all: &[Granted<P>]) -> usize {

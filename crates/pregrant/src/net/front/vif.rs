@@ -750,6 +750,7 @@ impl<P: Platform> FrontVif<P> {
     }
 
     /// The memory of queues that are gone, of which the caller has no frame any more, is returned.
+    #[inline(never)]
     pub(crate) fn release_unlent(&mut self, p: &P) {
         let pages = core::mem::take(&mut self.unreturned);
         self.unreturned =
