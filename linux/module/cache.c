@@ -6,6 +6,9 @@
 #include <linux/kernel.h>
 #ifdef CONFIG_X86
 #include <asm/processor.h>
+#if __has_include(<asm/cpuid/api.h>)
+#include <asm/cpuid/api.h> /* cpuid_ecx, which the other had before */
+#endif
 #endif
 
 #include "pregrant.h"

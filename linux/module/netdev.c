@@ -10,6 +10,9 @@
 #include <linux/version.h>
 #include <net/ip.h>
 #include <net/ipv6.h>
+#if __has_include(<linux/hex.h>)
+#include <linux/hex.h> /* mac_pton, which <linux/kernel.h> had before */
+#endif
 
 #include "driver.h"
 

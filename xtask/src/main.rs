@@ -7,7 +7,7 @@
 //!   cargo xtask rig [NAME...] [--workers N,N] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--profile] [--set NAME=VALUE]
 //!                               real Xen in QEMU: all scenarios of rig/scenarios, or those with such names; each once with each
 //!                               number of `pregrant back`'s worker threads; --debian 13: Xen, dom0 and guests of that
-//!                               release, --guest-debian: the guests alone; --icount: where a microsecond is 1000
+//!                               release (12, 13, 13-backports), --guest-debian: the guests alone; --icount: where a microsecond is 1000
 //!                               instructions; --profile: of scenario 32 by function (`rig profile`: the last one's tables
 //!                               again); --set FRAMES=10000: for a scenario's variables that have defaults
 //!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
@@ -21,10 +21,10 @@
 //!   cargo xtask messages [--rekey]
 //!                               docs/messages.md from the source and docs/messages.toml; --rekey: texts that changed
 //!                               keep their remedies
-//!   cargo xtask linux [selftest] [--headers DIR | --release N] [--frames N]
-//!                               the kernel module of linux/, by the headers of this machine, of DIR or of Debian N;
+//!   cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
+//!                               the kernel module of linux/, by the headers of this machine, of DIR or of a Debian;
 //!                               selftest: both ends of a vif in a kernel, in QEMU without Xen
-//!   cargo xtask package guest [--try 11|12|13]
+//!   cargo xtask package guest [--try RELEASE]
 //!                               pregrant-guest-dkms, a package of the kernel module; --try: installed and removed in
 //!                               such a Debian
 //!   cargo xtask book            docs as one site, target/book/html, by mdBook
@@ -58,15 +58,16 @@ use std::time::Instant;
 use workspace::Workspace;
 
 const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | cargo xtask list
-       cargo xtask rig [NAME...] [--workers N,N] [--debian 12|13] [--guest-debian 11|12|13] [--dom0 pv|pvh] [--icount]
-                       [--profile] [--set NAME=VALUE] | cargo xtask rig list
-       cargo xtask rig profile [--debian 12|13] [--guest-debian 12|13]
+       cargo xtask rig [NAME...] [--workers N,N] [--debian RELEASE] [--guest-debian RELEASE] [--dom0 pv|pvh]
+                       [--icount] [--profile] [--set NAME=VALUE] | cargo xtask rig list
+       cargo xtask rig profile [--debian RELEASE] [--guest-debian RELEASE]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
        cargo xtask pair FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of SECOND alone]
-       cargo xtask linux [selftest] [--headers DIR | --release 11|12|13] [--frames N]
-       cargo xtask package guest [--try 11|12|13]...
-       cargo xtask messages [--rekey] | cargo xtask book";
+       cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
+       cargo xtask package guest [--try RELEASE]...
+       cargo xtask messages [--rekey] | cargo xtask book
+       a RELEASE of Debian: 12, 13, 13-backports (the newest kernel of its backports); for guests and modules 11 too";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -11,22 +11,26 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 /// The packages that a module is built with, beside those that the headers depend on.
-const PACKAGES: &str = "linux-headers-amd64,make,base-files,coreutils,dash,findutils,grep,mawk,sed";
+const PACKAGES: &str = "make,binutils,base-files,coreutils,dash,findutils,grep,mawk,sed";
 
-/// The headers of Debian `number`, below `dir`, which is there too under its own name.
-pub(super) fn headers(w: &Workspace, number: &str, dir: &Path) -> Result<Headers, String> {
+/// The headers of Debian `name`, below `dir`, which is there too under its own name.
+pub(super) fn headers(w: &Workspace, name: &str, dir: &Path) -> Result<Headers, String> {
     tool::debian(w, "mmdebstrap", "mmdebstrap")?;
-    let root = dir.join(format!("debian-{number}"));
+    let root = dir.join(format!("debian-{name}"));
     let done = root.join(".made");
     if !done.exists() {
         empty_dir(&root)?;
-        let (sources, codename) = rig::sources(w, number)?;
-        let list = dir.join(format!("debian-{number}.list"));
-        write(&list, sources)?;
+        let sources = rig::sources(w, name)?;
+        let list = dir.join(format!("debian-{name}.list"));
+        write(&list, sources.list)?;
         let mut mmdebstrap = w.program("mmdebstrap");
         mmdebstrap.args(["--quiet", "--variant=extract", "--aptopt=APT::Install-Recommends \"false\""]);
-        mmdebstrap.arg(format!("--include={PACKAGES}"));
-        run(mmdebstrap.arg(codename).arg(&root).arg(&list))?;
+        mmdebstrap.arg(format!("--include=linux-headers-amd64/{},{PACKAGES}", sources.kernel_from));
+        run(mmdebstrap.arg(sources.codename).arg(&root).arg(&list))?;
+        for folder in ["proc", "tmp"] {
+            let folder = root.join(folder);
+            std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        }
         // As mawk's configuration does.
         let awk = root.join("usr/bin/awk");
         symlink("mawk", &awk).map_err(|e| format!("{}: {e}", awk.display()))?;

@@ -9,6 +9,7 @@
 mod guest;
 mod trial;
 
+use crate::rig;
 use crate::workspace::Workspace;
 
 /// The command line.
@@ -28,12 +29,10 @@ impl Selection {
             _ => return Err("package wants a name: guest".into()),
         }
         while let Some(arg) = args.next() {
-            let number = args.next().filter(|_| *arg == "--try");
-            let number = number.ok_or_else(|| format!("package guest knows no {arg:?} like that"))?;
-            if trial::codename(number).is_none() {
-                return Err(format!("--try is of 11, 12 or 13, not {number:?}"));
-            }
-            selection.releases.push((*number).into());
+            let name = args.next().filter(|_| *arg == "--try");
+            let name = name.ok_or_else(|| format!("package guest knows no {arg:?} like that"))?;
+            rig::is_release(name).map_err(|e| format!("--try takes a release: {e}"))?;
+            selection.releases.push((*name).into());
         }
         Ok(selection)
     }
@@ -42,8 +41,8 @@ impl Selection {
 /// Makes the package, and tries it.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     let package = guest::build(w)?;
-    for number in &selection.releases {
-        trial::play(w, number, &package)?;
+    for name in &selection.releases {
+        trial::play(w, name, &package)?;
     }
     Ok(())
 }

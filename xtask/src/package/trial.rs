@@ -12,17 +12,7 @@ use crate::workspace::{Workspace, empty_dir, run, write};
 use std::path::Path;
 
 /// What such a guest has. DKMS asks for no compiler where nothing is recommended.
-const PACKAGES: &str = "linux-image-amd64,linux-headers-amd64,initramfs-tools,dkms,kmod,gcc,make,libelf-dev";
-
-/// Of a release's number.
-pub(super) fn codename(number: &str) -> Option<&'static str> {
-    match number {
-        "11" => Some("bullseye"),
-        "12" => Some("bookworm"),
-        "13" => Some("trixie"),
-        _ => None,
-    }
-}
+const PACKAGES: &str = "initramfs-tools,dkms,kmod,gcc,make,libelf-dev";
 
 /// In the file system: what has to be so after each step. A line that fails ends it.
 const CHECKS: &str = r#"set -e
@@ -58,26 +48,29 @@ quietly dpkg -P pregrant-guest-dkms
 is purged "" "$(ls /etc/modprobe.d /etc/kernel/header_postinst.d | grep pregrant)"
 "#;
 
-/// Tries it in Debian `number`.
-pub(super) fn play(w: &Workspace, number: &str, package: &Path) -> Result<(), String> {
+/// Tries it in Debian `name`.
+pub(super) fn play(w: &Workspace, name: &str, package: &Path) -> Result<(), String> {
     if !tool::is_root(w) {
         return Err("a package is tried as root, for chroot".into());
     }
     tool::debian(w, "mmdebstrap", "mmdebstrap")?;
-    let codename = codename(number).ok_or("no such release")?;
-    let dir = w.target().join("package").join(format!("debian-{number}"));
+    let sources = rig::sources(w, name)?;
+    let dir = w.target().join("package").join(format!("debian-{name}"));
     empty_dir(&dir)?;
     let (list, checks) = (dir.join("sources.list"), dir.join("checks"));
-    write(&list, rig::sources_of(w, codename)?)?;
+    write(&list, sources.list)?;
     write(&checks, CHECKS)?;
     let copy = |from: &Path, to: &str| format!("--customize-hook=cp '{}' \"$1{to}\"", from.display());
     let mut mmdebstrap = w.program("mmdebstrap");
     mmdebstrap.args(["--quiet", "--variant=minbase", "--aptopt=APT::Install-Recommends \"false\""]);
-    mmdebstrap.arg(format!("--include={PACKAGES}"));
+    mmdebstrap.arg(format!(
+        "--include=linux-image-amd64/{0},linux-headers-amd64/{0},{PACKAGES}",
+        sources.kernel_from
+    ));
     mmdebstrap.args([copy(package, "/tmp/package.deb"), copy(&checks, "/tmp/checks")]);
     mmdebstrap.arg("--customize-hook=chroot \"$1\" sh /tmp/checks");
     // Nothing of it is kept.
-    run(mmdebstrap.args(["--format=null", codename, "-"]).arg(&list))?;
-    println!("package: tried in Debian {number}");
+    run(mmdebstrap.args(["--format=null", sources.codename, "-"]).arg(&list))?;
+    println!("package: tried in Debian {name}");
     Ok(())
 }

@@ -41,7 +41,7 @@ impl Combination {
             return String::new();
         }
         let kind = if self.kind == Kind::Pvh { "-pvh" } else { "" };
-        format!("-debian{}{kind}-guests{}", self.dom0.number, self.guests.number)
+        format!("-debian{}{kind}-guests{}", self.dom0.name, self.guests.name)
     }
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Combination {
         write!(
             f,
             "{kind} dom0 of Debian {} on Xen {}, guests of Debian {}",
-            dom0.number, dom0.xen, guests.number
+            dom0.name, dom0.xen, guests.name
         )
     }
 }

@@ -70,7 +70,9 @@ const GUEST_MODULES: [&str; 10] = [
 
 /// A guest with a disk has these besides.
 const DISK_PROGRAMS: [&str; 3] = ["usr/bin/fio", "sbin/mke2fs", "sbin/e2fsck"];
-const DISK_MODULES: [&str; 4] = ["xen-blkfront", "ext4", "crc32c_generic", "fuse"];
+const DISK_MODULES: [&str; 3] = ["xen-blkfront", "ext4", "fuse"];
+/// ext4 asks for it by name; from 6.16 on it is a function of the kernel.
+const CRC32C: &str = "crc32c_generic";
 
 /// A driver domain has these besides: modules of the kernel's backends.
 const DRIVER_MODULES: [&str; 3] = ["xen-netback", "xen-blkback", "loop"];
@@ -127,8 +129,20 @@ impl Unpacked {
         let version = kernel_version(&kernel)?;
         // The modules' tools read what this makes.
         tool(Command::new("depmod").arg("-b").arg(&kernel).arg(&version))?;
-        let programs = if release.is_kernel_alone() { rig.combination.dom0 } else { release };
+        let programs = release.programs(rig.combination.dom0);
         Ok(Self { release, root: packages::root(rig, programs), xen: programs.xen, kernel, version })
+    }
+
+    /// modprobe for its kernel.
+    fn modprobe(&self, name: &str) -> Command {
+        let mut modprobe = Command::new("modprobe");
+        modprobe.arg("-d").arg(&self.kernel).args(["-S", &self.version, "--show-depends", name]);
+        modprobe
+    }
+
+    /// Whether its kernel has one of that name.
+    fn has_module(&self, name: &str) -> bool {
+        tool(&mut self.modprobe(name)).is_ok()
     }
 }
 
@@ -209,7 +223,8 @@ fn disk(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     let tree = Tree::new(of, rig.dir.join("image/disk"))?;
     tree.programs(&DISK_PROGRAMS)?;
     // The lists of modules are of both archives.
-    tree.modules(&[&GUEST_MODULES[..], &DISK_MODULES].concat())?;
+    let crc32c = of.has_module(CRC32C).then_some(CRC32C);
+    tree.modules(&[&GUEST_MODULES[..], &DISK_MODULES, crc32c.as_slice()].concat())?;
     let cpio = rig.dir.join("image/disk.cpio");
     tree.pack(&cpio)?;
     Ok(cpio)
@@ -268,6 +283,12 @@ pub(super) fn kernel_version(root: &Path) -> Result<String, String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
+/// A kernel as it boots: where installing it would copy it to, or beside its modules.
+pub(super) fn kernel_image(root: &Path, version: &str) -> PathBuf {
+    let beside = root.join("lib/modules").join(version).join("vmlinuz");
+    if beside.exists() { beside } else { root.join("boot").join(format!("vmlinuz-{version}")) }
+}
+
 /// QEMU's multiboot loader wants Xen's 32-bit ELF.
 fn unpack_xen(of: &Unpacked, to: &Path) -> Result<(), String> {
     let gz = of.root.join(format!("boot/xen-{}-amd64.gz", of.xen));
@@ -277,7 +298,7 @@ fn unpack_xen(of: &Unpacked, to: &Path) -> Result<(), String> {
 
 /// A kernel that is unpacked here boots seconds faster under emulation.
 fn unpack_kernel(of: &Unpacked, to: &Path) -> Result<(), String> {
-    let path = of.kernel.join("boot").join(format!("vmlinuz-{}", of.version));
+    let path = kernel_image(&of.kernel, &of.version);
     let image = fs::read(&path).map_err(|e| at(&path, e))?;
     let word =
         |at: usize| image.get(at..at + 4).and_then(|b| b.first_chunk::<4>()).map(|b| u32::from_le_bytes(*b));
@@ -371,9 +392,7 @@ impl<'a> Tree<'a> {
         let Unpacked { kernel: root, version, .. } = self.of;
         let mut files = BTreeSet::new();
         for name in names {
-            let mut modprobe = Command::new("modprobe");
-            modprobe.arg("-d").arg(root).args(["-S", version, "--show-depends", name]);
-            let out = tool_output(&mut modprobe)?;
+            let out = tool_output(&mut self.of.modprobe(name))?;
             let out = String::from_utf8_lossy(&out).into_owned();
             // A path, and what the host's own settings say of the module.
             let paths = out.lines().filter_map(|l| l.strip_prefix("insmod ")?.split_whitespace().next());

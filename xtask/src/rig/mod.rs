@@ -7,7 +7,7 @@
 //!   scenario   rig/scenarios/NAME.sh, played by dom0, perhaps with several numbers of workers; a line each as it ends
 //!   profile    with --profile: which functions executed what a scenario counts
 //! ```
-//! Dom0 and the guests are each of Debian 12 or 13, and dom0 is PV or PVH ([`combination`]); CI
+//! Dom0 and the guests are each of a release of Debian's, and dom0 is PV or PVH ([`combination`]); CI
 //! plays one combination. Everything is below `target/rig`; `target/rig/log` keeps the consoles. A
 //! machine that says nothing for too long, or crashes, ends the run with the log's last lines.
 
@@ -30,7 +30,7 @@ use scenario::{Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
 
-pub use plain::{plain, sources, sources_of};
+pub use plain::{is_release, plain, sources};
 pub use selection::Selection;
 
 /// The guests' and dom0's C library need not be this machine's: programs are linked statically.
@@ -86,18 +86,19 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
     let combination = rig.combination;
     std::fs::create_dir_all(&rig.dir).map_err(|e| format!("{}: {e}", rig.dir.display()))?;
     let start = Instant::now();
-    packages::fetch(&rig, combination.dom0)?;
-    if combination.guests != combination.dom0 {
-        packages::fetch(&rig, combination.guests)?;
+    // Those that are fetched already cost nothing.
+    for release in [combination.dom0, combination.guests] {
+        packages::fetch(&rig, release)?;
+        packages::fetch(&rig, release.programs(combination.dom0))?;
     }
     let mut programs = programs(w, chosen.iter().any(|play| play.icount))?;
     let modules = match chosen.iter().any(|play| play.scenario.module) {
         // This machine's headers are for what CI plays.
         true => {
             let other =
-                (combination.guests != <&Release>::default()).then(|| combination.guests.number.to_string());
+                (combination.guests != <&Release>::default()).then(|| combination.guests.name);
             programs.extend([compiled(&rig, "xdp")?, compiled(&rig, "rulers")?]);
-            crate::linux::modules(w, other.as_deref())?
+            crate::linux::modules(w, other)?
         }
         false => Vec::new(),
     };

@@ -1,4 +1,4 @@
-//! Debian's packages, fetched as files and unpacked below `target/rig/debian-12` or `-13`; and the
+//! Debian's packages, fetched as files and unpacked below `target/rig/debian-12` and such; and the
 //! host's own tools.
 //!
 //! ```text
@@ -43,7 +43,7 @@ pub(super) fn root(rig: &Rig<'_>, release: &Release) -> PathBuf {
 }
 
 fn place(rig: &Rig<'_>, release: &Release) -> PathBuf {
-    rig.dir.join(format!("debian-{}", release.number))
+    rig.dir.join(format!("debian-{}", release.name))
 }
 
 /// Fetches and unpacks what is not there yet.
@@ -65,7 +65,7 @@ pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
     for dir in [&debs, &root] {
         empty_dir(dir)?;
     }
-    println!("rig: fetching {} packages of Debian {}", wanted.len(), release.number);
+    println!("rig: fetching {} packages of Debian {}", wanted.len(), release.name);
     // The sandbox user of apt may not write here.
     let mut get = apt.command("apt-get");
     get.current_dir(&debs).args(["-q", "-o", "APT::Sandbox::User=root", "download"]).args(&wanted);
@@ -82,10 +82,10 @@ pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
 }
 
 /// Where packages of a release come from, as a sources.list(5).
-pub(super) fn sources_of(rig: &Rig<'_>, codename: &str) -> Result<String, String> {
+pub(super) fn sources_of(rig: &Rig<'_>, release: &Release) -> Result<String, String> {
     let apt = Apt { rig, lists: None, fresh: Cell::new(false) };
     let own = own_codename()?;
-    Ok(sources(&apt.targets()?, &own, codename))
+    Ok(sources(&apt.targets()?, &own, release))
 }
 
 /// This machine's release.
@@ -122,10 +122,11 @@ impl<'a> Apt<'a> {
     fn of(rig: &'a Rig<'a>, release: &Release) -> Result<Self, String> {
         let machines = Self { rig, lists: None, fresh: Cell::new(false) };
         let own = own_codename()?;
-        if own == release.codename {
+        // Which other archives the machine asks is its own choice.
+        if own == release.codename && release.kernel_from.is_empty() {
             return Ok(machines);
         }
-        let from = sources(&machines.targets()?, &own, release.codename);
+        let from = sources(&machines.targets()?, &own, release);
         if from.is_empty() {
             return Err(format!(
                 "apt has no sources of Debian's {own}, which the rig would ask for {}",
@@ -181,14 +182,34 @@ impl<'a> Apt<'a> {
         self.ask("apt-get", &["indextargets", "--format", format, "Created-By: Packages"])
     }
 
-    /// All packages, with the kernel that Debian's metapackage stands for.
+    /// All packages, with those of the kernel that Debian's metapackage stands for.
     fn wanted(&self, release: &Release) -> Result<Vec<String>, String> {
-        let text = self.ask("apt-cache", &["depends", "linux-image-amd64"])?;
-        let kernel = text.lines().find_map(|l| Some(l.trim().strip_prefix("Depends: ")?.to_string()));
-        let kernel = kernel
+        let from = format!("APT::Default-Release={}{}", release.codename, release.kernel_from);
+        let args = match release.kernel_from {
+            "" => vec!["depends"],
+            _ => vec!["-o", &from, "depends"],
+        };
+        let depends = |package: &str| self.ask("apt-cache", &[&args[..], &[package]].concat());
+        let text = depends("linux-image-amd64")?;
+        let image = depended(&text).find(|name| name.starts_with("linux-image-"));
+        let image = image
             .ok_or("apt knows no package linux-image-amd64: is this Debian? as root: apt-get update")?;
-        Ok(release.packages().into_iter().chain([kernel]).collect())
+        let text = depends(image)?;
+        let kernel = std::iter::once(image).chain(parts(&text, image)).map(String::from);
+        Ok(release.packages().into_iter().chain(kernel).collect())
     }
+}
+
+/// What a package depends on, of `apt-cache depends`.
+fn depended(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "))
+}
+
+/// Packages of the same version that one of a kernel's image depends on: from 7.x on the image and
+/// the modules have packages of their own.
+fn parts<'a>(text: &'a str, image: &str) -> impl Iterator<Item = &'a str> {
+    let version = image.trim_start_matches("linux-image").to_string();
+    depended(text).filter(move |name| name.ends_with(&version))
 }
 
 /// An apt.conf(5) for lists in `dir`. The machine's proxies, trusted keys and limits hold beside
@@ -216,9 +237,11 @@ fn codename(text: &str) -> Option<&str> {
 }
 
 /// A sources.list(5) of another release: the machine's sources of its own release, that one's
-/// updates and security, with the other codename in its place.
-fn sources(targets: &str, own: &str, wanted: &str) -> String {
+/// updates and security, with the other codename in its place; and, beside the release itself, the
+/// archive of its kernel.
+fn sources(targets: &str, own: &str, wanted: &Release) -> String {
     let keyring = if Path::new(KEYRING).exists() { format!("[signed-by={KEYRING}] ") } else { String::new() };
+    let Release { codename, kernel_from, .. } = wanted;
     let lines: BTreeSet<String> = targets
         .lines()
         .filter_map(|line| {
@@ -226,8 +249,11 @@ fn sources(targets: &str, own: &str, wanted: &str) -> String {
             let (uri, release) = (words.next()?, words.next()?);
             let part = release.strip_prefix(own)?;
             let ours = words.next() == Some("main") && ["", "-updates", "-security"].contains(&part);
-            ours.then(|| format!("deb {keyring}{uri} {wanted}{part} main\n"))
+            let more = (part.is_empty() && !kernel_from.is_empty()).then_some(*kernel_from);
+            ours.then(|| [Some(part), more].into_iter().flatten().map(move |part| (uri, part)))
         })
+        .flatten()
+        .map(|(uri, part)| format!("deb {keyring}{uri} {codename}{part} main\n"))
         .collect();
     lines.into_iter().collect()
 }
@@ -245,14 +271,29 @@ mod tests {
              http://two.example/security/ bookworm-security main\n\
              http://three.example/ tools-bookworm main\n\
              http://four.example/ nodistro main\n";
-        let list = sources(targets, "bookworm", "trixie");
-        let places: Vec<&str> = list.lines().map(|l| &l[l.find("http").unwrap()..]).collect();
-        assert_eq!(
-            places,
-            ["http://one.example/debian/ trixie main", "http://two.example/security/ trixie-security main"]
-        );
+        let release = |name| Release::of_guests(name).unwrap();
+        let list = sources(targets, "bookworm", release("13"));
+        let places = |list: &str| {
+            list.lines().map(|l| l[l.find("http").unwrap()..].to_string()).collect::<Vec<_>>()
+        };
+        let own =
+            ["http://one.example/debian/ trixie main", "http://two.example/security/ trixie-security main"];
+        assert_eq!(places(&list), own);
         assert!(list.lines().all(|l| l.starts_with("deb ")), "{list}");
-        assert_eq!(sources(targets, "noble", "trixie"), "");
+        assert_eq!(sources(targets, "noble", release("13")), "");
+        let list = sources(targets, "bookworm", release("13-backports"));
+        assert_eq!(places(&list), [own[0], "http://one.example/debian/ trixie-backports main", own[1]]);
+    }
+
+    #[test]
+    fn a_kernel_in_several_packages_is_fetched_whole() {
+        let image = "linux-image-7.3.4+deb13-amd64";
+        let text = "linux-image-7.3.4+deb13-amd64\n |Depends: dracut\n  Depends: linux-base\n  \
+             Depends: linux-base-7.3.4+deb13-amd64\n  Depends: linux-modules-7.3.4+deb13-amd64\n  \
+             Recommends: apparmor\n";
+        let found: Vec<_> = parts(text, image).collect();
+        assert_eq!(found, ["linux-base-7.3.4+deb13-amd64", "linux-modules-7.3.4+deb13-amd64"]);
+        assert_eq!(parts("  Depends: kmod\n  Depends: linux-base\n", "linux-image-6.1.0-9-amd64").count(), 0);
     }
 
     #[test]

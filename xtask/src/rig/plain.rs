@@ -1,7 +1,7 @@
 //! A machine without Xen: Debian's kernel and an initial file system with busybox in it, for a test
 //! of a kernel module alone.
 
-use super::image::{at, copy, kernel_version, pack};
+use super::image::{at, copy, kernel_image, kernel_version, pack};
 use super::packages;
 use super::release::Release;
 use super::{Rig, Selection};
@@ -19,25 +19,39 @@ pub struct Plain {
     pub version: String,
 }
 
-/// Where packages of a release come from: a sources.list(5), and its codename.
-pub fn sources(w: &Workspace, number: &str) -> Result<(String, &'static str), String> {
-    let release = Release::of_guests(number)?;
-    Ok((sources_of(w, release.codename)?, release.codename))
+/// What a file system of a release is made from.
+pub struct Sources {
+    /// A sources.list(5).
+    pub list: String,
+    pub codename: &'static str,
+    /// The archive that has its kernel, and the kernel's headers.
+    pub kernel_from: String,
 }
 
-/// The same of a release that the rig does not play.
-pub fn sources_of(w: &Workspace, codename: &str) -> Result<String, String> {
-    packages::sources_of(&Rig::new(w, &Selection::default()), codename)
+/// An error names the releases that there are.
+pub fn is_release(name: &str) -> Result<(), String> {
+    Release::of_guests(name).map(drop)
+}
+
+/// By the release's name.
+pub fn sources(w: &Workspace, name: &str) -> Result<Sources, String> {
+    let release = Release::of_guests(name)?;
+    let Release { codename, kernel_from, .. } = release;
+    let list = packages::sources_of(&Rig::new(w, &Selection::default()), release)?;
+    Ok(Sources { list, codename, kernel_from: format!("{codename}{kernel_from}") })
 }
 
 /// Debian's kernel, and `files`, the first as its first process.
-pub fn plain(w: &Workspace, number: Option<&str>, files: &[PathBuf]) -> Result<Plain, String> {
+pub fn plain(w: &Workspace, release: Option<&str>, files: &[PathBuf]) -> Result<Plain, String> {
     let rig = Rig::new(w, &Selection::default());
-    let release = number.map_or(Ok(<&Release>::default()), Release::asked_for)?;
+    let release = release.map_or(Ok(<&Release>::default()), Release::of_guests)?;
+    let programs = release.programs(<&Release>::default());
     fs::create_dir_all(&rig.dir).map_err(|e| at(&rig.dir, e))?;
-    packages::fetch(&rig, release)?;
-    let root = packages::root(&rig, release);
-    let version = kernel_version(&root)?;
+    for release in [programs, release] {
+        packages::fetch(&rig, release)?;
+    }
+    let [root, of_kernel] = [programs, release].map(|release| packages::root(&rig, release));
+    let version = kernel_version(&of_kernel)?;
     let dir = rig.dir.join("plain");
     empty_dir(&dir)?;
     let put = |from: &Path, to: &str| copy(from, &dir.join("root").join(to));
@@ -53,6 +67,6 @@ pub fn plain(w: &Workspace, number: Option<&str>, files: &[PathBuf]) -> Result<P
     }
     let initrd = dir.join("plain.cpio");
     pack(&dir.join("root"), &initrd)?;
-    let kernel = root.join("boot").join(format!("vmlinuz-{version}"));
+    let kernel = kernel_image(&of_kernel, &version);
     Ok(Plain { kernel, initrd, version })
 }

@@ -1,10 +1,11 @@
 //! Debian's releases, and which of their packages run inside.
 //!
 //! ```text
-//!   number  codename   Xen    Linux   files
-//!   11      bullseye          5.10    a kernel for guests, whose programs are dom0's release's
-//!   12      bookworm   4.17   6.1     below /, /usr and /lib
-//!   13      trixie     4.20   6.12    all below /usr
+//!   name           codename   Xen    Linux   files
+//!   11             bullseye          5.10    a kernel for guests, whose programs are dom0's release's
+//!   12             bookworm   4.17   6.1     below /, /usr and /lib
+//!   13             trixie     4.20   6.12    all below /usr
+//!   13-backports   trixie     4.20   7.3     13's programs with the newest kernel of its backports
 //! ```
 //! One is dom0's, with Xen; one the guests' (`--debian`, `--guest-debian`). Names of packages
 //! change from one to the next where a library's interface did: those are a release's own lists,
@@ -13,26 +14,52 @@
 /// A release.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Release {
-    pub(super) number: u32,
+    /// As a user says it, and as folders are named.
+    pub(super) name: &'static str,
     pub(super) codename: &'static str,
+    /// What stands behind the codename in the name of the archive that has its kernel.
+    pub(super) kernel_from: &'static str,
     /// Its Xen, as packages and folders are named.
     pub(super) xen: &'static str,
-    /// Packages that only this one has, or names so.
-    own: &'static [&'static str],
+    programs: Programs,
 }
 
-pub(super) const RELEASES: [Release; 2] = [
-    Release { number: 12, codename: "bookworm", xen: "4.17", own: &["libaio1", "libext2fs2", "libssl3"] },
-    Release {
-        number: 13,
-        codename: "trixie",
-        xen: "4.20",
-        own: &["libaio1t64", "libext2fs2t64", "libssl3t64"],
-    },
-];
+/// What runs with a release's kernel.
+#[derive(Debug, PartialEq, Eq)]
+enum Programs {
+    /// The release's own: these packages only it has, or names so.
+    Own(&'static [&'static str]),
+    /// Another one's.
+    Of(&'static Release),
+    /// Those of dom0's release.
+    Dom0s,
+}
 
-/// One that guests have the kernel of.
-const KERNEL_ALONE: Release = Release { number: 11, codename: "bullseye", xen: "", own: &[] };
+static BULLSEYE: Release =
+    Release { name: "11", codename: "bullseye", kernel_from: "", xen: "", programs: Programs::Dom0s };
+static BOOKWORM: Release = Release {
+    name: "12",
+    codename: "bookworm",
+    kernel_from: "",
+    xen: "4.17",
+    programs: Programs::Own(&["libaio1", "libext2fs2", "libssl3"]),
+};
+static TRIXIE: Release = Release {
+    name: "13",
+    codename: "trixie",
+    kernel_from: "",
+    xen: "4.20",
+    programs: Programs::Own(&["libaio1t64", "libext2fs2t64", "libssl3t64"]),
+};
+static BACKPORTS: Release = Release {
+    name: "13-backports",
+    codename: "trixie",
+    kernel_from: "-backports",
+    xen: "4.20",
+    programs: Programs::Of(&TRIXIE),
+};
+
+static ALL: [&Release; 4] = [&BULLSEYE, &BOOKWORM, &TRIXIE, &BACKPORTS];
 
 /// Xen and its tools, and what dom0 and the guests use.
 const INSIDE: [&str; 24] = [
@@ -90,41 +117,41 @@ const SYSTEMD: [&str; 19] = [
 ];
 
 impl Release {
-    /// By its number, as a user says it.
-    pub(super) fn numbered(number: &str) -> Option<&'static Self> {
-        RELEASES.iter().find(|release| release.number.to_string() == number)
+    /// By its name, as a user says it: one that has a kernel for guests.
+    pub(super) fn of_guests(name: &str) -> Result<&'static Self, String> {
+        Self::find(name, |_| true)
     }
 
-    /// The same; an error names those that there are.
-    pub(super) fn asked_for(number: &str) -> Result<&'static Self, String> {
-        Self::numbered(number).ok_or_else(|| format!("no Debian {number}; there are {}", Self::known()))
+    /// The same, for dom0: one that has Xen.
+    pub(super) fn of_dom0(name: &str) -> Result<&'static Self, String> {
+        Self::find(name, |release| !release.xen.is_empty())
     }
 
-    /// The same, for guests.
-    pub(super) fn of_guests(number: &str) -> Result<&'static Self, String> {
-        let alone = (number == KERNEL_ALONE.number.to_string()).then_some(&KERNEL_ALONE);
-        alone.map_or_else(|| Self::asked_for(number), Ok)
+    /// An error names those that there are.
+    fn find(name: &str, is_meant: fn(&Self) -> bool) -> Result<&'static Self, String> {
+        let meant = || ALL.into_iter().filter(|release| is_meant(release));
+        meant().find(|release| release.name == name).ok_or_else(|| {
+            let known: Vec<_> = meant().map(|release| release.name).collect();
+            format!("no Debian {name}; there are {}", known.join(", "))
+        })
     }
 
-    /// Its programs are another one's.
-    pub(super) fn is_kernel_alone(&self) -> bool {
-        *self == KERNEL_ALONE
+    /// Where its programs are from; `dom0`: dom0's release.
+    pub(super) fn programs(&'static self, dom0: &'static Self) -> &'static Self {
+        match self.programs {
+            Programs::Own(_) => self,
+            Programs::Of(other) => other,
+            Programs::Dom0s => dom0.programs(<&Self>::default()),
+        }
     }
 
-    /// The numbers of all.
-    fn known() -> String {
-        RELEASES.map(|release| release.number.to_string()).join(", ")
-    }
-
-    /// All packages but the kernel's, which is named after its version.
+    /// All packages but the kernel's, which are named after its version.
     pub(super) fn packages(&self) -> Vec<String> {
         let xen = self.xen;
-        if self.is_kernel_alone() {
-            return Vec::new();
-        }
+        let Programs::Own(own) = self.programs else { return Vec::new() };
         let of_xen =
             [format!("xen-hypervisor-{xen}-amd64"), format!("xen-utils-{xen}"), format!("libxenmisc{xen}")];
-        let lists = [&INSIDE[..], &MORE, &DISK, &SYSTEMD, self.own];
+        let lists = [&INSIDE[..], &MORE, &DISK, &SYSTEMD, own];
         of_xen.into_iter().chain(lists.into_iter().flatten().map(|name| name.to_string())).collect()
     }
 }
@@ -132,7 +159,7 @@ impl Release {
 /// The release that CI plays, and the default.
 impl Default for &'static Release {
     fn default() -> Self {
-        &RELEASES[0]
+        &BOOKWORM
     }
 }
 
@@ -143,25 +170,41 @@ mod tests {
 
     #[test]
     fn each_release_names_its_own_xen_and_nothing_twice() {
-        for (number, theirs, others) in [("12", "4.17", "4.20"), ("13", "4.20", "4.17")] {
-            let packages = Release::numbered(number).unwrap().packages();
+        for (release, theirs, others) in [(&BOOKWORM, "4.17", "4.20"), (&TRIXIE, "4.20", "4.17")] {
+            let packages = release.packages();
             let of_xen = packages.iter().filter(|name| name.contains(theirs)).count();
             assert_eq!(of_xen, 3, "{packages:?}");
             assert!(!packages.iter().any(|name| name.contains(others)), "{packages:?}");
             assert_eq!(packages.iter().collect::<BTreeSet<_>>().len(), packages.len(), "one is named twice");
         }
-        assert_eq!(Release::numbered("11"), None);
-        assert!(Release::of_guests("11").unwrap().packages().is_empty());
-        assert_eq!(Release::of_guests("13"), Release::asked_for("13"));
-        assert_eq!(Release::numbered("trixie"), None);
+    }
+
+    #[test]
+    fn a_release_without_xen_is_for_guests_alone() {
+        let said = Release::of_dom0("11").unwrap_err();
+        assert!(said.ends_with("there are 12, 13, 13-backports"), "{said}");
+        assert_eq!(Release::of_guests("11"), Ok(&BULLSEYE));
+        assert_eq!(Release::of_guests("13"), Release::of_dom0("13"));
+        assert!(Release::of_guests("trixie").is_err());
+    }
+
+    #[test]
+    fn a_kernel_alone_has_programs_of_another_release() {
+        assert!(BULLSEYE.packages().is_empty() && BACKPORTS.packages().is_empty());
+        assert_eq!(BULLSEYE.programs(&BOOKWORM), &BOOKWORM);
+        assert_eq!(BULLSEYE.programs(&BACKPORTS), &TRIXIE);
+        assert_eq!(BACKPORTS.programs(&BOOKWORM), &TRIXIE);
+        assert_eq!(TRIXIE.programs(&BOOKWORM), &TRIXIE);
+        // Each has some.
+        assert!(ALL.iter().all(|release| !release.programs(&BOOKWORM).packages().is_empty()));
     }
 
     #[test]
     fn a_library_that_was_renamed_is_asked_for_by_one_name() {
-        let [old, new] = &RELEASES;
-        assert!(old.packages().contains(&"libssl3".to_string()));
-        assert!(!new.packages().contains(&"libssl3".to_string()));
-        assert!(new.packages().contains(&"libssl3t64".to_string()));
-        assert_eq!(<&Release>::default(), old, "what CI plays");
+        let (old, new) = (BOOKWORM.packages(), TRIXIE.packages());
+        assert!(old.contains(&"libssl3".to_string()));
+        assert!(!new.contains(&"libssl3".to_string()));
+        assert!(new.contains(&"libssl3t64".to_string()));
+        assert_eq!(<&Release>::default(), &BOOKWORM, "what CI plays");
     }
 }

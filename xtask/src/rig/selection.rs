@@ -34,7 +34,7 @@ impl Selection {
                     selection.workers = counts(list.split(',')).map_err(|e| format!("--workers: {e}"))?;
                 }
                 "--debian" => {
-                    selection.combination.dom0 = release(arg, args.next(), Release::asked_for)?;
+                    selection.combination.dom0 = release(arg, args.next(), Release::of_dom0)?;
                 }
                 "--guest-debian" => guests = Some(release(arg, args.next(), Release::of_guests)?),
                 "--dom0" => {
@@ -69,10 +69,10 @@ impl Selection {
 
 fn release(
     option: &str,
-    number: Option<&&str>,
+    name: Option<&&str>,
     find: fn(&str) -> Result<&'static Release, String>,
 ) -> Result<&'static Release, String> {
-    find(number.unwrap_or(&"?")).map_err(|e| format!("{option} takes a release's number: {e}"))
+    find(name.unwrap_or(&"?")).map_err(|e| format!("{option} takes a release: {e}"))
 }
 
 /// Dom0's kernel passes such a word on to its first process, and that one to the scenarios.
@@ -128,19 +128,24 @@ mod tests {
     fn guests_are_of_dom0s_release_unless_theirs_is_said() {
         let played = |args: &[&str]| {
             let combination = Selection::parse(args).unwrap().combination;
-            (combination.dom0.number, combination.guests.number, combination.suffix())
+            (combination.dom0.name, combination.guests.name, combination.suffix())
         };
-        assert_eq!(played(&[]), (12, 12, String::new()), "what CI plays");
+        assert_eq!(played(&[]), ("12", "12", String::new()), "what CI plays");
         assert_eq!(played(&["--debian", "12", "--dom0", "pv"]), played(&[]));
-        assert_eq!(played(&["--debian", "13"]), (13, 13, "-debian13-guests13".into()));
+        assert_eq!(played(&["--debian", "13"]), ("13", "13", "-debian13-guests13".into()));
         assert_eq!(
             played(&["--debian", "13", "--guest-debian", "12"]),
-            (13, 12, "-debian13-guests12".into())
+            ("13", "12", "-debian13-guests12".into())
         );
-        assert_eq!(played(&["--guest-debian", "12", "--debian", "13"]).1, 12, "in any order");
-        assert_eq!(played(&["--guest-debian", "11"]), (12, 11, "-debian12-guests11".into()));
+        assert_eq!(played(&["--guest-debian", "12", "--debian", "13"]).1, "12", "in any order");
+        assert_eq!(played(&["--guest-debian", "11"]), ("12", "11", "-debian12-guests11".into()));
         assert!(Selection::parse(&["--debian", "11"]).is_err());
-        assert_eq!(played(&["--guest-debian", "13"]), (12, 13, "-debian12-guests13".into()));
-        assert_eq!(played(&["--dom0", "pvh"]), (12, 12, "-debian12-pvh-guests12".into()));
+        assert_eq!(played(&["--guest-debian", "13"]), ("12", "13", "-debian12-guests13".into()));
+        assert_eq!(
+            played(&["--debian", "13-backports"]),
+            ("13-backports", "13-backports", "-debian13-backports-guests13-backports".into())
+        );
+        assert_eq!(played(&["--guest-debian", "13-backports"]).0, "12");
+        assert_eq!(played(&["--dom0", "pvh"]), ("12", "12", "-debian12-pvh-guests12".into()));
     }
 }
