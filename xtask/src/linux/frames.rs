@@ -3,7 +3,10 @@
 //! ```text
 //!   objdump -d --> function --sub N,%rsp--> bytes, without saved registers      above its limit? it is named
 //!              '-> calls and jumps to functions that panic        more than before? the object is refused
+//!                         '-> in those alone that C's calls for a frame lead to: a bound of their own
 //! ```
+//! Calls through a table (a `dyn` type's functions) are not followed.
+//!
 //! A kernel's stack has 16 KiB for all that is called, interrupts included. The frames of a chain
 //! of calls add up, so each is bounded: those that a frame's way goes through more tightly.
 
@@ -53,8 +56,15 @@ const CALLED_FOR_FRAMES: [&str; 2] = ["pregrant_tx_", "pregrant_rx_"];
 /// A type with such a function that runs at set-up alone.
 const SET_UP: &str = "front::queue::Parts<";
 
-/// By object: calls of functions that end the program, at most. These numbers only fall.
-const PANICS: &[(&str, usize)] = &[("front", 151), ("selftest", 591)];
+/// By object: calls of functions that end the program, at most; and those of them that a frame can
+/// reach. These numbers only fall.
+const PANICS: &[(&str, Most)] =
+    &[("front", Most { all: 151, for_frames: 33 }), ("selftest", Most { all: 591, for_frames: 0 })];
+
+struct Most {
+    all: usize,
+    for_frames: usize,
+}
 
 /// Words of such functions' names.
 const PANIC: &[&str] = &[
@@ -74,6 +84,8 @@ struct Function {
     name: String,
     bytes: u64,
     panics: usize,
+    /// The others that it calls, jumps to, or takes the address of, by their places in the list.
+    leads_to: Vec<usize>,
 }
 
 /// Refuses an object whose functions take too much, or that panics from more places than it may.
@@ -81,25 +93,36 @@ pub(super) fn check(w: &Workspace, object: &Path) -> Result<(), String> {
     let code = output(w.program("objdump").args(["-dr", "-C", "--no-show-raw-insn"]).arg(object))?;
     let functions = read(&code);
     let name = object.file_stem().unwrap_or_default().to_string_lossy();
-    let (largest, panics) =
-        (functions.iter().max_by_key(|f| f.bytes), functions.iter().map(|f| f.panics).sum::<usize>());
-    let Some(largest) = largest else { return Err(format!("{}: no function", object.display())) };
+    let Some(largest) = functions.iter().max_by_key(|f| f.bytes) else {
+        return Err(format!("{}: no function", object.display()));
+    };
+    let all: Vec<&Function> = functions.iter().collect();
+    let for_frames = reached(&functions, |name| CALLED_FOR_FRAMES.iter().any(|begin| name.starts_with(begin)));
+    let panics = |of: &[&Function]| of.iter().map(|f| f.panics).sum::<usize>();
     println!(
-        "{name}: the largest frame has {} bytes ({}); {panics} calls that panic",
-        largest.bytes, largest.name
+        "{name}: the largest frame has {} bytes ({}); {} calls that panic, {} of them for frames",
+        largest.bytes,
+        largest.name,
+        panics(&all),
+        panics(&for_frames)
     );
     let mut wrong: Vec<String> = functions
         .iter()
         .filter(|f| f.bytes > limit(&f.name))
         .map(|f| format!("{} bytes of stack, {} may: {}", f.bytes, limit(&f.name), f.name))
         .collect();
-    let most = PANICS.iter().find(|(of, _)| *of == name).map_or(0, |(_, most)| *most);
-    if panics > most {
-        let mut by = functions.iter().filter(|f| f.panics > 0).collect::<Vec<_>>();
-        by.sort_by_key(|f| std::cmp::Reverse(f.panics));
-        let first = by.iter().take(10).map(|f| format!("  {} in {}", f.panics, f.name));
-        wrong.push(format!("{panics} calls that panic, {most} may (PANICS, {}):", file!()));
-        wrong.extend(first);
+    let none = Most { all: 0, for_frames: 0 };
+    let most = PANICS.iter().find(|(of, _)| *of == name).map_or(&none, |(_, most)| most);
+    for (what, mut of, most) in
+        [("that panic", all, most.all), ("that panic for a frame", for_frames, most.for_frames)]
+    {
+        let found = panics(&of);
+        if found > most {
+            of.sort_by_key(|f| std::cmp::Reverse(f.panics));
+            let first = of.iter().take_while(|f| f.panics > 0).take(20);
+            wrong.push(format!("{found} calls {what}, {most} may (PANICS, {}):", file!()));
+            wrong.extend(first.map(|f| format!("  {} in {}", f.panics, f.name)));
+        }
     }
     if wrong.is_empty() { Ok(()) } else { Err(format!("{}:\n{}", object.display(), wrong.join("\n"))) }
 }
@@ -116,26 +139,48 @@ fn limit(name: &str) -> u64 {
     if is_core && DATA_PATH.contains(&last) { DATA_PATH_BYTES } else { FRAME_BYTES }
 }
 
+/// Those that are called from outside, by their names, and what they lead to.
+fn reached(functions: &[Function], is_root: impl Fn(&str) -> bool) -> Vec<&Function> {
+    let mut seen = vec![false; functions.len()];
+    let mut next: Vec<usize> = (0..functions.len()).filter(|k| is_root(&functions[*k].name)).collect();
+    while let Some(k) = next.pop() {
+        // What a panic does is not the way of a frame.
+        if !std::mem::replace(&mut seen[k], true) && !is_panic(&functions[k].name) {
+            next.extend(&functions[k].leads_to);
+        }
+    }
+    functions.iter().zip(seen).filter(|(f, seen)| *seen && !is_panic(&f.name)).map(|(f, _)| f).collect()
+}
+
+fn is_panic(name: &str) -> bool {
+    PANIC.iter().any(|word| name.contains(word))
+}
+
 /// The functions of a listing with relocations.
 fn read(code: &str) -> Vec<Function> {
     let mut functions: Vec<Function> = Vec::new();
-    let mut places: BTreeMap<u64, String> = BTreeMap::new();
-    // By function: where it calls or jumps to, in the object's code.
+    let mut places: BTreeMap<u64, usize> = BTreeMap::new();
+    // By function: where it calls or jumps to, in the object's code, or what it takes the address of.
     let mut targets: Vec<(usize, u64)> = Vec::new();
+    let mut addresses: Vec<(usize, u64)> = Vec::new();
     // How much of a function is read for its frame: it is made at the beginning.
     let (mut left, mut calls) = (0, false);
     for line in code.lines() {
         let head = line.strip_suffix(">:").and_then(|line| line.split_once(" <"));
         if let Some((at, name)) = head {
-            functions.push(Function { name: name.into(), bytes: 0, panics: 0 });
-            places.extend(hex(at).map(|at| (at, name.into())));
+            places.extend(hex(at).map(|at| (at, functions.len())));
+            functions.push(Function { name: name.into(), bytes: 0, panics: 0, leads_to: Vec::new() });
             left = 60;
             continue;
         }
         let Some(of) = functions.len().checked_sub(1) else { continue };
-        if let Some((_, to)) = line.split_once("R_X86_64_PLT32\t.text+") {
+        if let Some(to) = in_code(line, "R_X86_64_PLT32") {
             // Counted from the end of the instruction, whose last four bytes it is.
-            targets.extend(hex(to).filter(|_| calls).map(|to| (of, to + 4)));
+            targets.extend(u64::try_from(to + 4).ok().filter(|_| calls).map(|to| (of, to)));
+            continue;
+        }
+        if let Some(to) = in_code(line, "R_X86_64_32S") {
+            addresses.extend(u64::try_from(to).map(|to| (of, to)));
             continue;
         }
         let Some((_, code)) = line.split_once(":\t") else { continue };
@@ -157,11 +202,25 @@ fn read(code: &str) -> Vec<Function> {
             };
         }
     }
-    for (of, to) in targets {
-        let panics = places.get(&to).is_some_and(|name| PANIC.iter().any(|word| name.contains(word)));
-        functions[of].panics += usize::from(panics);
+    for (of, to) in &targets {
+        let panics = places.get(to).is_some_and(|place| is_panic(&functions[*place].name));
+        functions[*of].panics += usize::from(panics);
+    }
+    for (of, to) in targets.iter().chain(&addresses) {
+        functions[*of].leads_to.extend(places.get(to));
     }
     functions
+}
+
+/// The place in the code that a relocation of this kind names.
+fn in_code(line: &str, kind: &str) -> Option<i64> {
+    let place = line.split_once(kind)?.1.trim_start().strip_prefix(".text")?;
+    let magnitude = |hex: &str| i64::from_str_radix(hex.trim_start_matches("0x"), 16).ok();
+    match place.split_at_checked(1) {
+        Some(("+", more)) => magnitude(more),
+        Some(("-", less)) => magnitude(less).map(|less| -less),
+        _ => (place.is_empty()).then_some(0),
+    }
 }
 
 fn hex(text: &str) -> Option<u64> {
@@ -180,29 +239,52 @@ mod tests {
 \t\t\t9: R_X86_64_PLT32\t.text+0x3c
    d:\tja     8 <<pregrant::net::front::rx::RxFront<K>>::recv+0x8>
   12:\tcall   17 <<pregrant::net::front::rx::RxFront<K>>::recv+0x17>
-\t\t\t13: R_X86_64_PLT32\t.text+0x4c
+\t\t\t13: R_X86_64_PLT32\t.text+0x6c
+
+0000000000000020 <pregrant_rx_receive>:
+  20:\tjmp    25 <pregrant_rx_receive+0x5>
+\t\t\t21: R_X86_64_PLT32\t.text-0x4
+  25:\tmov    $0x0,%rdi
+\t\t\t28: R_X86_64_32S\t.text+0x70
 
 0000000000000040 <core::slice::index::slice_index_fail>:
   40:\tsub    $0x18,%rsp
   44:\tjmp    40 <core::slice::index::slice_index_fail+0x4>
 
-0000000000000050 <pregrant::net::back::control_state::Control::resume>:
-  50:\tlea    -0x3000(%rsp),%r11
-  58:\tsub    $0x1000,%rsp
-  60:\tsub    $0x100,%rsp
+0000000000000070 <pregrant::net::back::control_state::Control::resume>:
+  70:\tlea    -0x3000(%rsp),%r11
+  78:\tsub    $0x1000,%rsp
+  80:\tsub    $0x100,%rsp
 ";
 
     #[test]
     fn frames_and_panics_are_read_from_a_listing() {
-        let of = |name: &str, bytes, panics| Function { name: name.into(), bytes, panics };
+        let of = |name: &str, bytes, panics, leads_to: &[usize]| Function {
+            name: name.into(),
+            bytes,
+            panics,
+            leads_to: leads_to.into(),
+        };
         assert_eq!(
             read(LISTING),
             [
-                of("<pregrant::net::front::rx::RxFront<K>>::recv", 0x418, 1),
-                of("core::slice::index::slice_index_fail", 0x18, 0),
-                of("pregrant::net::back::control_state::Control::resume", 0x3000 + 0x100, 0),
+                of("<pregrant::net::front::rx::RxFront<K>>::recv", 0x418, 1, &[2, 3]),
+                of("pregrant_rx_receive", 0, 0, &[0, 3]),
+                of("core::slice::index::slice_index_fail", 0x18, 0, &[]),
+                of("pregrant::net::back::control_state::Control::resume", 0x3000 + 0x100, 0, &[]),
             ]
         );
+    }
+
+    #[test]
+    fn what_a_frame_can_reach_is_counted_apart() {
+        let functions = read(LISTING);
+        let names = |begin: &str| {
+            let reached = reached(&functions, |name| name.starts_with(begin));
+            reached.iter().map(|f| f.name.rsplit("::").next().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("pregrant_rx_"), ["recv", "pregrant_rx_receive", "resume"]);
+        assert_eq!(names("pregrant::net::back"), ["resume"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use super::frames;
 use crate::tool;
-use crate::workspace::{Workspace, empty_dir, output, run};
+use crate::workspace::{Workspace, empty_dir, output, run, write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -43,18 +43,26 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     let of_ours = ours.iter().map(|name| objects.join(name)).collect::<Vec<_>>();
     let symbols = output(w.program("nm").arg("--defined-only").args(&of_ours))?;
     let functions = symbols.lines().filter_map(|line| line.split(' ').nth(2)).collect::<Vec<_>>();
-    MODULES
-        .iter()
-        .map(|(name, prefixes)| {
+    let link_all = || -> Result<Vec<PathBuf>, String> {
+        let one = |(name, prefixes): &(&str, &[&str])| {
             let is_root = |f: &&&str| prefixes.iter().any(|prefix| f.starts_with(prefix));
             let roots = functions.iter().filter(is_root).copied().collect::<Vec<_>>();
             let linked = dir.join(format!("{name}.core"));
-            link(w, &core, &of_ours, &roots, &linked)?;
-            check(w, &linked)?;
-            frames::check(w, &linked)?;
-            Ok(linked)
-        })
-        .collect()
+            link(w, &core, &of_ours, &roots, &linked).map(|()| linked)
+        };
+        MODULES.iter().map(one).collect()
+    };
+    for linked in link_all()? {
+        check(w, &linked)?;
+        frames::check(w, &linked)?;
+    }
+    // The checks know functions by their names.
+    let renamed = dir.join("names");
+    write(&renamed, shorter(functions.iter().copied()))?;
+    for object in &of_ours {
+        run(w.program("objcopy").arg("--redefine-syms").arg(&renamed).arg(object))?;
+    }
+    link_all()
 }
 
 /// No warnings, as in the workspace.
@@ -88,6 +96,17 @@ fn link(w: &Workspace, core: &Path, objects: &[PathBuf], roots: &[&str], to: &Pa
     output(&mut ld).map(drop)
 }
 
+/// objtool makes a second symbol of each function's name, for the room before it, and a kernel's
+/// names have at most 511 bytes.
+const NAME_BYTES: usize = 255;
+
+/// A line for each that is too long: it, and one that begins like it.
+fn shorter<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let long = names.filter(|name| name.len() > NAME_BYTES);
+    let beginning = |name: &'a str| name.get(..NAME_BYTES - 10).unwrap_or("long");
+    long.enumerate().map(|(k, name)| format!("{name} {}_{k}\n", beginning(name))).collect()
+}
+
 /// Parts that a kernel could not load, or that would harm it.
 fn check(w: &Workspace, object: &Path) -> Result<(), String> {
     let ask = |program: &str, option: &str| -> Result<String, String> {
@@ -109,5 +128,20 @@ fn check(w: &Workspace, object: &Path) -> Result<(), String> {
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(format!("{} is not for a kernel:\n{}", object.display(), wrong.join("\n"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NAME_BYTES, shorter};
+
+    #[test]
+    fn long_names_become_short_ones_that_differ() {
+        let long = "_R".repeat(300);
+        let lines = shorter(["short", long.as_str(), &long].into_iter());
+        let new: Vec<_> = lines.lines().map(|line| line.split_once(' ').unwrap()).collect();
+        assert_eq!(new.len(), 2);
+        assert!(new.iter().all(|(old, new)| *old == long && new.len() <= NAME_BYTES), "{lines}");
+        assert_ne!(new[0].1, new[1].1);
     }
 }
