@@ -14,7 +14,7 @@
 use super::Rig;
 use super::combination::Kind;
 use super::image::images;
-use super::scenario::{Machine, Play};
+use super::scenario::{Emulator, Machine, Play};
 use crate::console::Console;
 use std::fs::File;
 use std::io::Write;
@@ -27,9 +27,8 @@ use std::time::{Duration, Instant};
 const BOOT: Duration = Duration::from_secs(240);
 /// The machine whose dom0 has systemd as its first process (`# boot: systemd`).
 const SYSTEMD: &str = "systemd";
-/// How much longer everything may take where instructions are counted: one of the host's processors
-/// plays all of it.
-const COUNTING: u32 = 3;
+/// How much longer everything may take where one of the host's processors plays all of it.
+const ONE_PROCESSOR: u32 = 3;
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
 
@@ -57,7 +56,7 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut tail = Vec::new();
     let mut playing: Option<(&Play, Instant, Vec<String>)> = None;
-    let slower = if machine.icount { COUNTING } else { 1 };
+    let slower = if machine.emulator == Emulator::Threads { 1 } else { ONE_PROCESSOR };
     let mut patience = BOOT * slower;
     let ended = loop {
         let line = match console.line(patience) {
@@ -136,9 +135,11 @@ fn qemu(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Command {
         SYSTEMD => (images.systemd, "systemd.log_target=console systemd.show_status=no "),
         _ => (images.dom0, ""),
     };
-    // One that counts has one processor: with more, which of them runs when would be the
-    // emulator's choice.
-    let (cpus, accel) = if machine.icount { ("1", "tcg,thread=single") } else { ("2", "tcg,thread=multi") };
+    let (cpus, accel) = match machine.emulator {
+        Emulator::Threads => ("2", "tcg,thread=multi"),
+        Emulator::OneThread => ("2", "tcg,thread=single"),
+        Emulator::Counted => ("1", "tcg,thread=single"),
+    };
     // A PVH dom0 wants an IOMMU for what it gives devices of its memory; the older chipset has
     // none.
     let (kind, chipset): (_, &[&str]) = match rig.combination.kind {
@@ -159,7 +160,7 @@ fn qemu(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Command {
     // Without RDRAND `xl create` waits for entropy; SVM and NPT are for PVH guests; `max` and
     // newer models do not boot.
     command.args(["-accel", accel, "-cpu", "qemu64,+rdrand,+svm,+npt"]).args(chipset);
-    if machine.icount {
+    if machine.emulator == Emulator::Counted {
         // An instruction is a nanosecond; while nothing runs the clock goes to the next timer
         // at once.
         command.args(["-icount", "shift=0,sleep=off"]);

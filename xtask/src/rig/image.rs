@@ -38,7 +38,7 @@ const GUEST_PROGRAMS: [&str; 6] = [
     "usr/bin/xenstore-write",
     "usr/bin/xenstore-ls",
 ];
-const DOM0_MODULES: [&str; 15] = [
+const DOM0_MODULES: [&str; 18] = [
     "xenfs",
     "xen-evtchn",
     "xen-gntdev",
@@ -54,8 +54,11 @@ const DOM0_MODULES: [&str; 15] = [
     "dummy",
     "veth",
     "pktgen",
+    "8021q",
+    "vxlan",
+    "ip_gre",
 ];
-const GUEST_MODULES: [&str; 10] = [
+const GUEST_MODULES: [&str; 13] = [
     "xenfs",
     "xen-evtchn",
     "xen-gntdev",
@@ -66,6 +69,9 @@ const GUEST_MODULES: [&str; 10] = [
     "bridge",
     "pktgen",
     "netconsole",
+    "8021q",
+    "vxlan",
+    "ip_gre",
 ];
 
 /// A guest with a disk has these besides.

@@ -26,7 +26,7 @@ use crate::tool;
 use crate::workspace::{Workspace, run};
 use combination::Combination;
 use release::Release;
-use scenario::{Play, Scenario};
+use scenario::{Emulator, Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -91,13 +91,15 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
         packages::fetch(&rig, release)?;
         packages::fetch(&rig, release.programs(combination.dom0))?;
     }
-    let mut programs = programs(w, chosen.iter().any(|play| play.icount))?;
+    let mut programs = programs(w, chosen.iter().any(|play| play.emulator == Emulator::Counted))?;
     let modules = match chosen.iter().any(|play| play.scenario.module) {
         // This machine's headers are for what CI plays.
         true => {
             let other =
                 (combination.guests != <&Release>::default()).then(|| combination.guests.name);
-            programs.extend([compiled(&rig, "xdp")?, compiled(&rig, "rulers")?]);
+            for name in ["xdp", "rulers", "parcels"] {
+                programs.push(compiled(&rig, name)?);
+            }
             crate::linux::modules(w, other)?
         }
         false => Vec::new(),
@@ -139,12 +141,14 @@ fn compiled(rig: &Rig<'_>, name: &str) -> Result<PathBuf, String> {
 
 /// Lists the scenarios.
 pub fn list(w: &Workspace) -> Result<(), String> {
-    for Scenario { name, shows, boot, workers, in_ci, icount, unproven, .. } in scenario::all(w)? {
+    for Scenario { name, shows, boot, workers, in_ci, icount, one_thread, unproven, .. } in scenario::all(w)?
+    {
         let ci = if in_ci { ", in CI" } else { "" };
         let icount = if icount { ", instructions are counted" } else { "" };
+        let thread = if one_thread { ", one thread of the emulator's" } else { "" };
         let each: String =
             workers.iter().map(|n| format!(", {n} worker{}", if *n == 1 { "" } else { "s" })).collect();
-        println!("{name:24} [{boot}{ci}{icount}{each}] {shows}");
+        println!("{name:24} [{boot}{ci}{icount}{thread}{each}] {shows}");
         if let Some(why) = unproven {
             println!("{:24} not proven: {why}", "");
         }

@@ -7,10 +7,12 @@
 //!   # workers: 1 2     (optional) played once with each of these for `pregrant back --workers`; else with what it takes itself
 //!   # ci: yes          (optional) one of those that CI plays, once
 //!   # icount: yes      (optional) where QEMU counts: one processor, and a microsecond of its clock is 1000 instructions
+//!   # thread: one      (optional) one thread of QEMU's plays both processors: for guests with translated memory
 //!   # module: yes      (optional) guests have linux/'s module for their kernel, /rig/pregrant.ko
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
+use super::combination::Kind;
 use super::selection::Selection;
 use crate::workspace::Workspace;
 use std::collections::BTreeMap;
@@ -30,6 +32,8 @@ pub(super) struct Scenario {
     pub(super) in_ci: bool,
     /// Whether it is for a machine whose clock counts instructions.
     pub(super) icount: bool,
+    /// Whether one thread of the emulator's plays all processors.
+    pub(super) one_thread: bool,
     /// Whether guests want the kernel module.
     pub(super) module: bool,
     /// Why no one can say that it passes.
@@ -72,9 +76,10 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
     let unproven = head("unproven");
     let in_ci = head("ci").is_some_and(|yes| yes == "yes");
     let icount = head("icount").is_some_and(|yes| yes == "yes");
+    let one_thread = head("thread").is_some_and(|number| number == "one");
     let module = head("module").is_some_and(|yes| yes == "yes");
     let boot = head("boot").unwrap_or_else(|| "1".into());
-    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, module, unproven })
+    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, one_thread, module, unproven })
 }
 
 /// Numbers of worker threads.
@@ -91,8 +96,7 @@ pub(super) struct Play {
     pub(super) scenario: Scenario,
     /// For `pregrant back --workers`.
     pub(super) workers: Option<u16>,
-    /// On a machine whose clock counts instructions.
-    pub(super) icount: bool,
+    pub(super) emulator: Emulator,
 }
 
 impl Play {
@@ -122,8 +126,8 @@ pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play
     let plays = chosen.flat_map(|scenario| {
         let counts = if selection.workers.is_empty() { &scenario.workers } else { &selection.workers };
         let counts = if counts.is_empty() { vec![None] } else { counts.iter().copied().map(Some).collect() };
-        let icount = selection.icount || scenario.icount;
-        counts.into_iter().map(move |workers| Play { scenario: scenario.clone(), workers, icount })
+        let emulator = Emulator::of(scenario, selection);
+        counts.into_iter().map(move |workers| Play { scenario: scenario.clone(), workers, emulator })
     });
     Ok(plays.collect())
 }
@@ -131,12 +135,40 @@ pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play
 /// Those that CI plays.
 pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
     let chosen = all.into_iter().filter(|s| s.in_ci);
-    let plays: Vec<Play> =
-        chosen.map(|scenario| Play { icount: scenario.icount, scenario, workers: None }).collect();
+    let selection = Selection::default();
+    let plays: Vec<Play> = chosen
+        .map(|scenario| Play { emulator: Emulator::of(&scenario, &selection), scenario, workers: None })
+        .collect();
     match plays.is_empty() {
         // A layer that does nothing shows nothing.
         true => Err("no scenario of rig/scenarios says `# ci: yes`: nothing was played".into()),
         false => Ok(plays),
+    }
+}
+
+/// How QEMU plays the processors.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Emulator {
+    /// A thread each.
+    Threads,
+    /// One thread, by turns. With several a domain whose memory is translated ends in a triple
+    /// fault within seconds: by one it does not.
+    OneThread,
+    /// One processor, whose instructions are counted: with more, which of them runs when would be
+    /// the emulator's choice.
+    Counted,
+}
+
+impl Emulator {
+    /// For a scenario, in the dom0 that is selected.
+    fn of(scenario: &Scenario, selection: &Selection) -> Self {
+        if selection.icount || scenario.icount {
+            Self::Counted
+        } else if scenario.one_thread || selection.combination.kind == Kind::Pvh {
+            Self::OneThread
+        } else {
+            Self::Threads
+        }
     }
 }
 
@@ -145,14 +177,18 @@ pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
 pub(super) struct Machine {
     /// As scenarios say (`# boot:`).
     pub(super) boot: String,
-    /// With a clock that counts instructions.
-    pub(super) icount: bool,
+    pub(super) emulator: Emulator,
 }
 
 impl Machine {
     /// As its log is named.
     pub(super) fn name(&self) -> String {
-        format!("{}{}", self.boot, if self.icount { "-icount" } else { "" })
+        let emulator = match self.emulator {
+            Emulator::Threads => "",
+            Emulator::OneThread => "-thread",
+            Emulator::Counted => "-icount",
+        };
+        format!("{}{emulator}", self.boot)
     }
 }
 
@@ -160,7 +196,7 @@ impl Machine {
 pub(super) fn boots(chosen: &[Play]) -> BTreeMap<Machine, Vec<Play>> {
     let mut boots = BTreeMap::<Machine, Vec<Play>>::new();
     for play in chosen {
-        let machine = Machine { boot: play.scenario.boot.clone(), icount: play.icount };
+        let machine = Machine { boot: play.scenario.boot.clone(), emulator: play.emulator };
         boots.entry(machine).or_default().push(play.clone());
     }
     boots
@@ -194,6 +230,19 @@ mod tests {
         };
         assert_eq!(machines(&[]), ["1", "1-icount"]);
         assert_eq!(machines(&["--icount"]), ["1-icount"]);
+    }
+
+    #[test]
+    fn translated_memory_is_played_by_one_thread() {
+        let all = ["# shows: a\n", "# shows: a\n# thread: one\n", "# shows: a\n# icount: yes\n"];
+        let all = all.map(|head| parse("71-c".into(), head).unwrap());
+        let machines = |args: &[&str]| {
+            let plays = choose(&all, &Selection::parse(args).unwrap()).unwrap();
+            boots(&plays).keys().map(Machine::name).collect::<Vec<_>>()
+        };
+        assert_eq!(machines(&[]), ["1", "1-thread", "1-icount"]);
+        assert_eq!(machines(&["--dom0", "pvh"]), ["1-thread", "1-icount"]);
+        assert_eq!(machines(&["--dom0", "pvh", "--icount"]), ["1-icount"]);
     }
 
     #[test]
