@@ -75,12 +75,11 @@ parcels_of() {
 interfaces() {
 	_on=eth0
 	[ "$1" != dom0 ] || _on=xenbr0
-	at "$1" "ip link add link $_on name tag type vlan id 5 && ip link add link $_on name outer type vlan protocol 802.1ad id 7 &&
-		ip link set outer up && ip link add link outer name inner type vlan id 5 && parcels vxlan vx 9 10.9.0.$2 10.9.0.$3 $_on &&
-		ip tunnel add gr mode gre local 10.9.0.$2 remote 10.9.0.$3 &&
-		ip link set inner mtu 1496 && n=0 &&
-		for d in tag inner vx gr; do n=\$((n + 1)); ip link set \$d up && ip addr add 10.9.\$n.$2/24 dev \$d || exit; done" ||
-		fail "$_play: interfaces of $1: $ANSWER"
+	# A line: xenstore-read makes two characters of its end.
+	_make="ip link add link $_on name tag type vlan id 5 && ip link add link $_on name outer type vlan protocol 802.1ad id 7"
+	_make="$_make && ip link set outer up && ip link add link outer name inner type vlan id 5 && ip link set inner mtu 1496"
+	_make="$_make && parcels vxlan vx 9 10.9.0.$2 10.9.0.$3 $_on && ip tunnel add gr mode gre local 10.9.0.$2 remote 10.9.0.$3"
+	at "$1" "$_make && for d in tag inner vx gr; do n=\$((n + 1)); ip link set \$d up && ip addr add 10.9.\$n.$2/24 dev \$d || exit; done" || fail "$_play: interfaces of $1: $ANSWER"
 }
 no_interfaces() { at "$1" "for d in inner outer tag vx; do ip link del \$d; done; ip tunnel del gr"; }
 # streams FROM TO TEXT ADDRESS_FROM ADDRESS_TO: TCP each way, by one connection each, and numbered datagrams each way. None serves longer.
