@@ -1,8 +1,8 @@
 /*
  * Parcels: frames whose checksum is blank inside a tag or a tunnel, as the kernel of a nested guest
- * hands them on: the header of a packet socket (PACKET_VNET_HDR) says where the sum begins and where
- * it goes. At the other end each has to be what it was, with the sum written, or still blank and
- * said to be so at its own place.
+ * hands them on: the header of a packet socket (PACKET_VNET_HDR) says where the sum begins and
+ * where it goes. At the other end each has to be what it was, with the sum written, or still blank
+ * and said to be so at its own place.
  *
  *   parcels send DEVICE TO COUNT [KIND...]     so many of each kind, with TCP and with UDP, to an address
  *   parcels take DEVICE COUNT [KIND...]        so many of each; what did not come whole is named
@@ -10,7 +10,7 @@
  *   parcels listen PORT BYTES COUNT            a TCP connection's bytes and so many datagrams, by IPv6
  *   parcels talk ADDRESS PORT BYTES COUNT      sends those, each packet with two extension headers
  *
- *   a parcel | to, from | tags, tunnel | IP | TCP, UDP or other | numbers by rule | MARK kind, number, MARK
+ *   a parcel | to, from | tags, tunnel | IP | TCP, UDP, other | bytes by rule | MARK, which, MARK
  *
  * `take` makes each parcel once more by its last eight bytes and compares all of it. Licence: as the
  * project's, MIT OR Apache-2.0.
@@ -332,7 +332,7 @@ static int send_all(const char *device, const char *to, int count, char **names)
 	return 0;
 }
 
-/* A frame with its outer tag, which the kernel may have taken out; and what is still to be done to it. */
+/* A frame with its outer tag, which the kernel takes out; and what is still to be done to it. */
 static int received(int fd, uint8_t *frame, struct virtio_net_hdr *header)
 {
 	char control[CMSG_SPACE(sizeof(struct tpacket_auxdata))];
@@ -416,7 +416,7 @@ static int take_all(const char *device, int count, char **names)
 	return whole == all && !again ? 0 : 1;
 }
 
-/* An attribute behind a message; what it holds is put into it by further ones. */
+/* An attribute at the end of a message; further ones may be put into it. */
 static struct rtattr *attribute(struct nlmsghdr *message, int type, const void *data, int len)
 {
 	struct rtattr *made = (struct rtattr *)((char *)message + NLMSG_ALIGN(message->nlmsg_len));

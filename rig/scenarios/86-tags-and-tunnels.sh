@@ -7,7 +7,7 @@ modprobe -a 8021q vxlan ip_gre
 FRONTS=$(echo "${FRONTS:-netfront:module:tap}" | tr : " ") PARCELS=${PARCELS:-3} FRAMES=${FRAMES:-200}
 IPERF_SECONDS=${IPERF_SECONDS:-1} WRONG=
 # Linux finishes these before xen-netfront or netback sends them. Of the others those drivers tell the other end "blank" alone, which
-# takes the outermost sum for it, or drops the frame: what they send is lost, whoever receives it.
+# takes the outermost sum for it, or drops the frame: they are lost with each receiver.
 FINISHED="ipv4 ipv4-options ipv6 ipv6-extensions 802.1q 802.1ad qinq qinq-ipv6 qinq-vxlan mpls pppoe icmp"
 OTHERS="vxlan vxlan-sum gre ipip 6in4 fragment fragment-ipv6"
 
