@@ -6,14 +6,14 @@
  *
  *   parcels send DEVICE TO COUNT [KIND...]     so many of each kind, with TCP and with UDP, to an address
  *   parcels take DEVICE COUNT [KIND...]        so many of each; what did not come whole is named
- *   parcels vxlan NAME ID LOCAL REMOTE DEVICE  an interface, which busybox's `ip` does not know
+ *   parcels vxlan NAME ID LOCAL REMOTE DEVICE  an interface, which `ip` of busybox has not
  *   parcels listen PORT BYTES COUNT            a TCP connection's bytes and so many datagrams, by IPv6
  *   parcels talk ADDRESS PORT BYTES COUNT      sends those, each packet with two extension headers
  *
- *   a parcel | to, from | tags, tunnel | IP | TCP, UDP, other | bytes by rule | MARK, which, MARK
+ *   a parcel | to, from | tags, tunnel | IP | TCP, UDP | bytes by rule | MARK, which one, MARK
  *
- * `take` makes each parcel once more by its last eight bytes and compares all of it. Licence: as the
- * project's, MIT OR Apache-2.0.
+ * `take` makes each parcel once more by its last eight bytes and compares all of it. Licence: as
+ * the project's, MIT OR Apache-2.0.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -241,7 +241,7 @@ static void make(struct parcel *p, const uint8_t *ends, int kind, int udp, int n
 		put16(b + outer_udp, 20000 + number);
 		put16(b + outer_udp + 2, 4789);
 		put16(b + outer_udp + 4, p->len - outer_udp);
-		/* By IPv4 it may stay out; where it is written it is right once the inner one is. */
+		/* By IPv4 it may stay out. Written it is right once the inner one is. */
 		if (!strcmp(name, "vxlan-sum"))
 			put16(b + outer_udp + 6,
 			      written(pseudo(b + outer, 17, p->len - outer_udp), b + outer_udp, p->len - outer_udp));
