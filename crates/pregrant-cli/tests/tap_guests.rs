@@ -10,6 +10,7 @@ mod served;
 #[path = "../../pregrant/tests/skip/mod.rs"]
 mod skip;
 
+use rustix::process::Signal;
 use served::{Process, Served, pregrant};
 use std::fs::OpenOptions;
 use std::process::Command;
@@ -61,14 +62,68 @@ fn numbers<const N: usize>(text: &str, before: [&str; N]) -> [u64; N] {
     })
 }
 
+fn can_run() -> bool {
+    if !rustix::process::geteuid().is_root() {
+        skip::skip("a tap takes root");
+        return false;
+    }
+    if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        skip::skip(format_args!("/dev/net/tun: {e}; modprobe tun"));
+        return false;
+    }
+    true
+}
+
+/// A new connection may be at another port of the network: others learn where its addresses are
+/// from the front, unasked.
+#[test]
+fn a_tap_announces_its_addresses_after_a_new_connection() {
+    if !can_run() {
+        return;
+    }
+    let machine = Served::start("announced", &["--guest", "5", "--guest", "6"]);
+    let back = || {
+        let mut back = Process::start(&mut machine.command(&["back", "--close"]));
+        back.line_with("ready");
+        back
+    };
+    let first = back();
+    let mut guests = ["5", "6"].map(|domain| Guest::start(&machine, domain, &["--path", "copy"]));
+    for (guest, domain) in guests.iter_mut().zip(["5", "6"]) {
+        let ip = format!("addr add fd00:9::{domain}/64 dev eth0 nodad");
+        guest.runs(Command::new("ip").args(ip.split(' '))).ends_well();
+    }
+    let [one, other] = &mut guests;
+    let in_guest =
+        |guest: &mut Guest, line: &str| guest.runs(Command::new("sh").args(["-c", line])).ends_well();
+    let mac = in_guest(one, "ip -o link show eth0");
+    let mac = mac.split_once("link/ether ").expect("an address").1.split(' ').next().expect("it").to_owned();
+    // It notes who announces himself, though it never asked.
+    in_guest(other, "echo 1 > /proc/sys/net/ipv4/conf/eth0/arp_accept");
+    first.stop();
+    // The other one is there when it connects.
+    one.front.signal(Signal::STOP);
+    let second = back();
+    while !in_guest(other, "ip -o link show eth0").contains("LOWER_UP") {}
+    assert_eq!(in_guest(other, "ip neigh show 10.9.0.5 dev eth0"), "", "the link was down");
+    // Of IPv6 it corrects what it has.
+    in_guest(other, "ip neigh replace fd00:9::5 lladdr 02:00:00:00:00:99 dev eth0 nud stale");
+    one.front.signal(Signal::CONT);
+    for ip in ["10.9.0.5", "fd00:9::5"] {
+        while !in_guest(other, &format!("ip neigh show {ip} dev eth0")).contains(&mac) {}
+    }
+    let [one, other] = guests;
+    one.front.stop();
+    other.front.stop();
+    second.stop();
+    machine.end();
+}
+
 #[test]
 fn frames_of_a_kernel_go_from_pages_of_the_guest_s_own() {
     const FRAMES: u64 = 4000;
-    if !rustix::process::geteuid().is_root() {
-        return skip::skip("a tap takes root");
-    }
-    if let Err(e) = OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
-        return skip::skip(format_args!("/dev/net/tun: {e}; modprobe tun"));
+    if !can_run() {
+        return;
     }
     let machine = Served::start("own", &["--guest", "5", "--guest", "6"]);
     let mut back = Process::start(&mut machine.command(&["back"]));

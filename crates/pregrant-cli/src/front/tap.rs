@@ -4,6 +4,7 @@
 //!   guest's kernel: eth0 --queue i--> TapPort::rx_burst --> Frontend::send(i) --> ring      TX
 //!                        <--queue i-- TapPort::tx_burst <-- Frontend::recv(i) <-- ring      RX
 //!   link: up while the vif is connected; with --own-buffers see own_buffers
+//!   announced once it is: gratuitous ARP and the like of the interface's addresses                                TX
 //! ```
 //! Blank checksums and uncut segments pass both ways as they are, if the back takes them; if not,
 //! the kernel finishes them before. A frame that was read from the tap is sent, sooner or later,
@@ -22,6 +23,7 @@ use pregrant::port::{Arena, FramePort, Offloads};
 use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, PollLoop, Rest, Work};
+use pregrant_host::ports::announcement::announce;
 use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use pregrant_host::wake::WakeOn;
@@ -29,10 +31,13 @@ use pregrant_lab::screen;
 use pregrant_lab::station::frame_hook::{Exit, FrameHook};
 use std::error::Error;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Between two checks of a port that had no room.
 const STANDS: Duration = Duration::from_millis(1);
+/// Behind a new connection, and again: a backend's kernel follows its links once a second, and a
+/// bridge there does not forward before.
+const ANNOUNCES_AFTER: [Duration; 2] = [Duration::ZERO, Duration::from_millis(1500)];
 
 /// Moves frames until a signal; the interface is `name`.
 pub(super) fn run<P: Platform, T: Transport>(
@@ -88,6 +93,7 @@ where
         referred: 0,
         own,
         drops: Drops::default(),
+        announces_at: [None; 2],
     };
     uplink.follow()?;
     let _ = screen::print(format_args!("interface {name}: ready, MTU {mtu}"));
@@ -144,6 +150,8 @@ struct Uplink<'a, P: Platform, T: Transport> {
     own: Option<OwnBuffers>,
     /// Frames that were lost between the kernel and the vif.
     drops: Drops,
+    /// When the interface's addresses are to be announced.
+    announces_at: [Option<Instant>; 2],
 }
 
 /// Frames that were read from the tap.
@@ -178,6 +186,7 @@ where
                 std::thread::sleep(STANDS);
             } else {
                 let due = self.exit().map(|_| Exit::<P, T>::LOOKED_AFTER);
+                let due = due.into_iter().chain(self.announces_in()).min();
                 self.guest.sleep(self.is_full(), due)?;
             }
         }
@@ -193,10 +202,11 @@ where
         let step = self.guest.control(Duration::ZERO)?;
         if step == FrontStep::Renewed && self.guest.vif().takes() == self.takes {
             self.guest.log_state(); // nothing of it concerns the kernel
+            self.begin_to_announce();
         } else if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
             self.follow()?;
         }
-        Ok(())
+        self.announce()
     }
 }
 
@@ -306,8 +316,38 @@ where
             // place any more.
             self.waiting.resize_with(queues, || Waiting { frames: Arena::new(), sent: 0 });
             self.link(true);
+            self.begin_to_announce();
         }
         self.guest.log_state();
+        Ok(())
+    }
+
+    /// There is a new connection.
+    fn begin_to_announce(&mut self) {
+        let now = Instant::now();
+        self.announces_at = ANNOUNCES_AFTER.map(|after| Some(now + after));
+    }
+
+    /// The rest of the time until it announces.
+    fn announces_in(&self) -> Option<Duration> {
+        let first = self.announces_at.iter().flatten().min()?;
+        Some(first.saturating_duration_since(Instant::now()))
+    }
+
+    /// Tells the network where the interface's addresses are, when that is due. The kernel's own
+    /// frames may be ahead, and what finds no room is not sent: others learn it from those.
+    fn announce(&mut self) -> Result<()> {
+        let Some(at) = self.announces_at.iter_mut().find(|at| at.is_some_and(|at| at <= Instant::now()))
+        else {
+            return Ok(());
+        };
+        *at = None;
+        let mut frames = Arena::new();
+        let interface = self.tap.interface();
+        if let Err(e) = interface.index().and_then(|index| announce(index, &mut frames)) {
+            log::info!("{}: its addresses are not announced: {e}", interface.name());
+        }
+        self.guest.send(0, &frames.burst()).map_err(FrontendError::from)?;
         Ok(())
     }
 

@@ -17,10 +17,12 @@
 //! reaches them are private copies; the bytes are still a guest's choice, so every port takes any
 //! frame without a panic and in bounded memory.
 
+pub mod announcement;
 pub mod checking_sink;
 pub mod frame_queue;
 pub mod generator;
 mod mac_table;
+pub mod netdev_addresses;
 pub mod netdev_ioctl;
 pub mod pcap;
 pub mod port_readiness;

@@ -1,5 +1,6 @@
 //! Taps of the kernel as ports: by themselves, and with a guest behind them.
 
+mod announced;
 #[path = "../netns/mod.rs"]
 mod netns;
 #[path = "../../../pregrant/tests/rig/mod.rs"]

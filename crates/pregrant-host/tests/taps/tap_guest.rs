@@ -352,8 +352,8 @@ fn a_vif_whose_tap_is_renamed_or_gone_says_so_when_it_connects() {
     });
 }
 
-/// A guest that takes one slot a frame: its interface sends nothing longer, whoever sets its MTU,
-/// and has its own again for a guest that takes more.
+/// A guest that takes one slot a frame: its interface sends nothing longer, though somebody sets
+/// another MTU, and has its own again for a guest that takes more.
 #[test]
 fn the_mtu_is_limited_for_a_guest_of_one_slot_and_is_what_it_was_afterwards() {
     apart(|| {

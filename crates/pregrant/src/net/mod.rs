@@ -6,6 +6,7 @@
 pub mod path;
 
 pub mod ahead;
+pub mod announcement;
 pub mod back;
 pub mod batch;
 pub mod checksum;

@@ -127,8 +127,8 @@ fn xsa_392_a_frame_waits_for_all_of_its_slots() {
     });
 }
 
-/// A guest without scatter-gather gets no frame over several slots, nor one that is longer than such
-/// a guest takes, and does get the others.
+/// A guest without scatter-gather gets no frame over several slots, nor one that is longer than
+/// such a guest takes, and does get the others.
 #[test]
 fn frames_over_several_slots_are_for_guests_with_sg() {
     on_all_ways(0, RxAccepts { sg: false, ..SG }, |g, _| {

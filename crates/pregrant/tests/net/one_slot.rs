@@ -70,8 +70,8 @@ fn frames_of_one_slot_need_no_ordinary_page() {
             let buffers = SLOTS * len.min(PAGE_SIZE as u32) as usize / PAGE_SIZE;
             let granted = 2 * (2 + buffers) + pages.iter().sum::<u32>() as usize;
             assert_eq!(pair.xen.counts().grants, granted, "{len}, {sg:?}");
-            // Frames over several slots, and those that are to be cut, are dropped without sg; and on
-            // RX those that are longer than the buffers.
+            // Frames over several slots, and those that are to be cut, are dropped without sg; and
+            // on RX those that are longer than the buffers.
             let rx = match (sg[1], len) {
                 (true, _) => 5,
                 (false, 2048) => 2,
@@ -91,7 +91,7 @@ fn frames_of_one_slot_need_no_ordinary_page() {
 }
 
 /// A front of plain netif without the key may have no more room than an MTU of 1500 needs, though a
-/// slot has a page: longer frames do not reach it, VLAN tags are not counted against it.
+/// slot has a page: longer frames do not reach it. VLAN tags come on top.
 #[test]
 fn a_plain_front_of_one_slot_gets_what_an_mtu_of_1500_allows() {
     let tagged = |tags: &[u8], len: usize| {
@@ -106,7 +106,8 @@ fn a_plain_front_of_one_slot_gets_what_an_mtu_of_1500_allows() {
         pair.connect();
         assert_eq!(pair.back.mtu_limit(), (!sg).then_some(1500));
         let fits = [tagged(&[8, 0], 1514), tagged(q, 1518), tagged(ad, 1522)];
-        let long = [tagged(&[8, 0], 1515), tagged(q, 1519), tagged(ad, 1523), tagged(&[8, 0], 4096), vec![3; 9000]];
+        let long =
+            [tagged(&[8, 0], 1515), tagged(q, 1519), tagged(ad, 1523), tagged(&[8, 0], 4096), vec![3; 9000]];
         let Pair { g, h, front, back, .. } = &mut pair;
         let mut port = TestPort::default();
         port.gives.extend(fits.iter().chain(&long).map(|frame| (frame.clone(), Offload::default())));
@@ -117,7 +118,10 @@ fn a_plain_front_of_one_slot_gets_what_an_mtu_of_1500_allows() {
         let due: Vec<_> = fits.iter().chain(long.iter().filter(|_| sg)).cloned().collect();
         assert!(came == due, "sg {sg}: {:?}", came.iter().map(Vec::len).collect::<Vec<_>>());
         let stats = pair.back.stats(0).1;
-        assert_eq!((stats.too_long, stats.dropped, pair.back.too_long()), if sg { (0, 0, 0) } else { (5, 0, 5) });
+        assert_eq!(
+            (stats.too_long, stats.dropped, pair.back.too_long()),
+            if sg { (0, 0, 0) } else { (5, 0, 5) }
+        );
         pair.close();
     }
 }

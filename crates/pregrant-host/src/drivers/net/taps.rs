@@ -103,8 +103,9 @@ impl Placed {
                 && mtu == limit =>
             {
                 interface.set_mtu(before)?;
-                let text =
-                    format!("the MTU of {name} is {before} again: the guest's front takes packets of any length");
+                let text = format!(
+                    "the MTU of {name} is {before} again: the guest's front takes packets of any length"
+                );
                 (log::Level::Info, text)
             }
             _ => return Ok(Notes::new()),

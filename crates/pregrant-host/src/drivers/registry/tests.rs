@@ -327,8 +327,8 @@ fn control_turns_tell_the_far_side_of_links() {
     assert_eq!(*stage.links.borrow(), [true, false, true]);
 }
 
-/// What sends to a guest of one slot a frame is told so when its front connects, and again when
-/// longer frames came all the same.
+/// The remote side of a guest of one slot a frame learns of that when its front connects, and again
+/// when longer frames came all the same.
 #[test]
 fn an_interface_is_limited_at_the_connect_and_when_longer_frames_come() {
     for sg in [true, false] {
@@ -357,11 +357,11 @@ fn an_interface_is_limited_at_the_connect_and_when_longer_frames_come() {
             stage.mtus.take()
         };
         assert_eq!(burst(1514), []);
-        let told = if sg { &[][..] } else { &[limit][..] };
-        assert_eq!(burst(2000), told);
+        let due = if sg { &[][..] } else { &[limit][..] };
+        assert_eq!(burst(2000), due);
         assert_eq!(burst(2000), [], "not again and again");
         stage.xen.stop_clock(1_000_000_000);
-        assert_eq!(burst(2000), told);
+        assert_eq!(burst(2000), due);
     }
 }
 

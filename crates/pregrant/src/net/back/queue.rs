@@ -265,7 +265,7 @@ impl<P: Platform> BackQueue<P> {
         self.share.stalls.store(self.rx.stalls(), Ordering::Relaxed);
         let up = self.rx.link() == Link::Up;
         let gave_back = core::mem::take(&mut self.gave_back);
-        let is_long = self.rx.tells_of_long_frames(|| p.clock().now_ns());
+        let is_long = self.rx.reports_long_frames(|| p.clock().now_ns());
         Ok(self.share.link.swap(up, Ordering::Release) != up || gave_back || is_long)
     }
 

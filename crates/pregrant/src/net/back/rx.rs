@@ -31,8 +31,8 @@ use alloc::sync::Arc;
 
 /// Bytes of a frame's headers in which its VLAN tags are.
 const HEAD: usize = 32;
-/// Between two times that the vif's owner is told of frames that are too long.
-const TELLS_AGAIN_NS: u64 = 100_000_000;
+/// Between two reports of frames that are too long to the vif's owner.
+const REPORTS_AGAIN_NS: u64 = 100_000_000;
 /// Bursts for which nothing is lent to a queue after one that its paths left to grant copies.
 const COPIES_AGAIN: u32 = 16;
 /// Bursts of the port's that are dropped in one control turn at most.
@@ -53,9 +53,9 @@ pub struct RxQueue<P: Platform> {
     accepts: RxAccepts,
     /// The guest takes frames of one slot alone.
     one_slot: Option<OneSlot>,
-    /// Longer ones came since the vif's owner was told, and when that was.
+    /// Longer ones came since the vif's owner was notified, and when that was.
     long_came: bool,
-    long_told_ns: Option<u64>,
+    long_reported_ns: Option<u64>,
     /// Of the arena's frames, where the guest wants them.
     hashes: Box<Hashes>,
     hashed: bool,
@@ -118,7 +118,7 @@ impl<P: Platform> RxQueue<P> {
             accepts,
             one_slot,
             long_came: false,
-            long_told_ns: None,
+            long_reported_ns: None,
             hashes: array::filled(None),
             hashed: false,
             bursts: 0,
@@ -266,15 +266,15 @@ impl<P: Platform> RxQueue<P> {
 
     /// Whether frames were [too long](super::super::one_slot) for the guest, and its vif's owner is
     /// to see to that: ten times a second at most.
-    pub(super) fn tells_of_long_frames(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
+    pub(super) fn reports_long_frames(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
         if !self.long_came {
             return false;
         }
         let now_ns = now_ns();
-        if self.long_told_ns.is_some_and(|told| now_ns.saturating_sub(told) < TELLS_AGAIN_NS) {
+        if self.long_reported_ns.is_some_and(|at| now_ns.saturating_sub(at) < REPORTS_AGAIN_NS) {
             return false;
         }
-        (self.long_came, self.long_told_ns) = (false, Some(now_ns));
+        (self.long_came, self.long_reported_ns) = (false, Some(now_ns));
         true
     }
 

@@ -28,7 +28,7 @@ pub struct Link<C> {
     answered: AtomicU32,
 }
 
-/// Nobody asks.
+/// The vif does not ask.
 const UNWATCHED: u32 = 0;
 /// The vif asks, and none came.
 const WATCHED: u32 = 1;

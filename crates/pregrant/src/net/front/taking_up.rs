@@ -10,15 +10,11 @@
 //! | none waits, and none was answered | after 30 s |
 //! | none waits, and some were answered | never: it serves, and the link is idle |
 //!
-//! The rings are looked at twice a second, by the owner's [timer](FrontVif::begins_at_ns). Of queues
-//! that are handed out their halves say whether answers came, and whether they wait for some.
+//! The rings are looked at twice a second, by the owner's timer. Of queues that are handed out
+//! their halves say whether answers came, and whether they wait for some.
 //!
 //! What a back may do: answer now and then, and so keep its front at 4 for as long as it likes. It
 //! can do that at 4 as well.
-
-use super::vif::FrontVif;
-use crate::platform::{Clock, Platform};
-use crate::xenbus::state::XenbusState;
 
 /// Requests wait so long for an answer.
 const ANSWERS_NS: u64 = 3_000_000_000;
@@ -31,11 +27,11 @@ const LOOK_NS: u64 = 500_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Seen {
     /// Answers that the back has published on all of them; the number wraps.
-    answers: u32,
+    pub answers: u32,
     /// Answers came to a half that is handed out.
-    answered: bool,
+    pub answered: bool,
     /// Frames that were sent wait for their answers.
-    waits: bool,
+    pub waits: bool,
 }
 
 /// See the module.
@@ -52,12 +48,14 @@ pub(super) struct TakingUp {
 }
 
 impl TakingUp {
-    fn new(now_ns: u64, seen: Seen) -> Self {
+    /// Since now.
+    pub fn new(now_ns: u64, seen: Seen) -> Self {
         let waits_since_ns = seen.waits.then_some(now_ns);
         Self { since_ns: now_ns, looked_ns: now_ns, answers: seen.answers, serves: false, waits_since_ns }
     }
 
-    fn look(&mut self, now_ns: u64, seen: Seen) {
+    /// A look at the rings.
+    pub fn look(&mut self, now_ns: u64, seen: Seen) {
         let answered = seen.answered || seen.answers != self.answers;
         self.serves |= answered;
         let since_ns = self.waits_since_ns.filter(|_| !answered).unwrap_or(now_ns);
@@ -66,59 +64,16 @@ impl TakingUp {
     }
 
     /// When the front begins again, as the rings are now; None: it does not.
-    fn ends_ns(&self) -> Option<u64> {
+    pub fn ends_ns(&self) -> Option<u64> {
         let begins = (!self.serves).then_some(self.since_ns.saturating_add(BEGINS_NS));
         let waits = self.waits_since_ns.map(|since| since.saturating_add(ANSWERS_NS));
         begins.into_iter().chain(waits).min()
     }
 
     /// When the rings are to be looked at.
-    pub(super) fn due_ns(&self) -> u64 {
+    pub fn due_ns(&self) -> u64 {
         let look = self.looked_ns.saturating_add(LOOK_NS);
         self.ends_ns().map_or(look, |ends| ends.min(look))
-    }
-}
-
-impl<P: Platform> FrontVif<P> {
-    /// Whether a back at 2, whose live rings it should have taken up, has had its time for that.
-    pub(super) fn waits_in_vain(&mut self, p: &P, back: XenbusState) -> bool {
-        if !self.live || !self.front.reconnects() || back != XenbusState::InitWait {
-            self.end_taking_up();
-            return false;
-        }
-        let now_ns = p.clock().now_ns();
-        if self.taking_up.is_none() {
-            self.handed_out.iter().for_each(|link| link.watch(true));
-        }
-        let seen = self.look_at_rings();
-        let taking_up = self.taking_up.get_or_insert_with(|| TakingUp::new(now_ns, seen));
-        taking_up.look(now_ns, seen);
-        let over = taking_up.ends_ns().is_some_and(|ends| ends <= now_ns);
-        if over {
-            self.end_taking_up();
-        }
-        over
-    }
-
-    /// The back is not at 2 with our rings any more.
-    pub(super) fn end_taking_up(&mut self) {
-        if self.taking_up.take().is_some() {
-            self.handed_out.iter().for_each(|link| link.watch(false));
-        }
-    }
-
-    fn look_at_rings(&mut self) -> Seen {
-        let mut seen = Seen::default();
-        for queue in &mut self.queues {
-            let (answers, waits) = queue.answers_on_rings();
-            seen.answers = seen.answers.wrapping_add(answers);
-            seen.waits |= waits;
-        }
-        for link in &self.handed_out {
-            seen.answered |= link.take_answered();
-            seen.waits |= link.sender_waits();
-        }
-        seen
     }
 }
 

@@ -19,15 +19,17 @@
 
 use super::ctrl::CtrlFront;
 use super::shared_path::SharedPath;
+use super::taking_up::{Seen, TakingUp};
 use super::tx_slots::TxLimits;
 use super::vif::{FrontStep, FrontVif};
 use crate::error::PeerFault;
 use crate::net::features::BackFeatures;
 use crate::net::path::{FrontNegotiation, Negotiation, PageAnnouncement};
-use crate::platform::Platform;
+use crate::platform::{Clock, Platform};
 use crate::port::Offloads;
 use crate::xenbus::bus::DeviceBus;
 use crate::xenbus::front::FrontError;
+use crate::xenbus::state::XenbusState;
 use alloc::vec::Vec;
 
 impl<P: Platform> FrontVif<P> {
@@ -117,5 +119,46 @@ impl<P: Platform> FrontVif<P> {
         self.rx_pool.renew(&mut self.regions, p);
         self.announcement = Some(PageAnnouncement::new(self.nr_queues()));
         self.ask_next(p);
+    }
+
+    /// Whether a back at 2, whose live rings it should have taken up, has had its time for that.
+    pub(super) fn waits_in_vain(&mut self, p: &P, back: XenbusState) -> bool {
+        if !self.live || !self.front.reconnects() || back != XenbusState::InitWait {
+            self.end_taking_up();
+            return false;
+        }
+        let now_ns = p.clock().now_ns();
+        if self.taking_up.is_none() {
+            self.handed_out.iter().for_each(|link| link.watch(true));
+        }
+        let seen = self.look_at_rings();
+        let taking_up = self.taking_up.get_or_insert_with(|| TakingUp::new(now_ns, seen));
+        taking_up.look(now_ns, seen);
+        let over = taking_up.ends_ns().is_some_and(|ends| ends <= now_ns);
+        if over {
+            self.end_taking_up();
+        }
+        over
+    }
+
+    /// The back is not at 2 with our rings any more.
+    pub(super) fn end_taking_up(&mut self) {
+        if self.taking_up.take().is_some() {
+            self.handed_out.iter().for_each(|link| link.watch(false));
+        }
+    }
+
+    fn look_at_rings(&mut self) -> Seen {
+        let mut seen = Seen::default();
+        for queue in &mut self.queues {
+            let (answers, waits) = queue.answers_on_rings();
+            seen.answers = seen.answers.wrapping_add(answers);
+            seen.waits |= waits;
+        }
+        for link in &self.handed_out {
+            seen.answered |= link.take_answered();
+            seen.waits |= link.sender_waits();
+        }
+        seen
     }
 }

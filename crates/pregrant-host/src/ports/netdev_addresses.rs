@@ -1,0 +1,199 @@
+//! Addresses of network interfaces of this machine, asked of the kernel by netlink (rtnetlink(7)):
+//! those of this thread's network namespace, which `/sys` may not show.
+//!
+//! ```text
+//!   request:  | length, GETLINK or GETADDR, flags, number, 0 | ifinfomsg or ifaddrmsg |
+//!   answers:  | length, NEWLINK or NEWADDR, .., number, ..   | the same | attribute: length, type, value | ... |   DONE
+//! ```
+//! An answer that is not understood is passed over: every length is checked against what is there.
+
+use pregrant::net::headers::MacAddr;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::net::IpAddr;
+
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 1;
+/// `NLM_F_ROOT | NLM_F_MATCH`: all there are.
+const DUMP: u16 = 0x300;
+
+/// `struct nlmsghdr`.
+const HEAD: usize = 16;
+/// `struct ifinfomsg`.
+const LINK_HEAD: usize = 16;
+/// `struct ifaddrmsg`.
+const ADDRESS_HEAD: usize = 8;
+
+/// `IFF_UP`.
+const UP: u32 = 1;
+const LINK_ADDRESS: u16 = 1;
+const LINK_NAME: u16 = 3;
+const LINK_MASTER: u16 = 10;
+const LINK_INFO: u16 = 18;
+const INFO_KIND: u16 = 1;
+const ADDRESS: u16 = 1;
+const LOCAL: u16 = 2;
+const ADDRESS_FLAGS: u16 = 8;
+/// `IFA_F_DADFAILED | IFA_F_TENTATIVE`: not this machine's, or not yet.
+const NOT_OURS: u32 = 0x08 | 0x40;
+
+/// Answers that fit one call: the kernel gives no more than 32 KiB.
+const ROOM: usize = 32 << 10;
+
+/// An interface.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Netdev {
+    /// Its name.
+    pub name: String,
+    /// Whether it was taken up.
+    pub is_up: bool,
+    /// Its hardware address.
+    pub mac: MacAddr,
+    /// The bridge that it is a port of.
+    pub bridge: Option<u32>,
+    /// Its IP addresses that are in use.
+    pub ips: Vec<IpAddr>,
+}
+
+/// The attributes of a message, by type.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let &[a, b, c, d] = bytes.first_chunk()?;
+        let len = usize::from(u16::from_ne_bytes([a, b]));
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        // The upper bits say how it is nested, and in which byte order.
+        Some((u16::from_ne_bytes([c, d]) & 0x3FFF, value))
+    })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|word| u32::from_ne_bytes(*word))
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).trim_end_matches('\0').into()
+}
+
+/// A connection to the kernel.
+struct Kernel(OwnedFd);
+
+impl Kernel {
+    fn new() -> io::Result<Self> {
+        // `NETLINK_ROUTE` is protocol 0, which is none.
+        let flags = SocketFlags::CLOEXEC;
+        Ok(Self(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?))
+    }
+
+    /// Each answer's type and content, until `each` has had them all.
+    fn ask(&self, what: u16, flags: u16, content: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+        let mut request = Vec::with_capacity(HEAD + content.len());
+        request.extend_from_slice(&((HEAD + content.len()) as u32).to_ne_bytes());
+        request.extend_from_slice(&what.to_ne_bytes());
+        request.extend_from_slice(&(REQUEST | flags).to_ne_bytes());
+        request.extend_from_slice(&[0; 8]);
+        request.extend_from_slice(content);
+        rustix::net::send(&self.0, &request, SendFlags::empty())?;
+        let mut answers = vec![0; ROOM];
+        loop {
+            let (len, _) = rustix::net::recv(&self.0, &mut answers[..], RecvFlags::empty())?;
+            let mut left = &answers[..len];
+            if left.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            while let Some(len) = u32_at(left, 0) {
+                let Some(message) = left.get(..len as usize).filter(|message| message.len() >= HEAD) else {
+                    return Err(io::ErrorKind::InvalidData.into());
+                };
+                match u16::from_ne_bytes([message[4], message[5]]) {
+                    DONE => return Ok(()),
+                    ERROR => {
+                        let code = u32_at(message, HEAD).map_or(0, |code| code as i32);
+                        return Err(io::Error::from_raw_os_error(-code));
+                    }
+                    kind => each(kind, &message[HEAD..]),
+                }
+                left = left.get(message.len().next_multiple_of(4)..).unwrap_or_default();
+            }
+            if flags & DUMP == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The attributes of interface `index`, by `each`. Whether it is up.
+    fn link(&self, index: u32, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
+        let mut of = [0; LINK_HEAD];
+        of[4..8].copy_from_slice(&index.to_ne_bytes());
+        let mut is_up = false;
+        self.ask(GET_LINK, 0, &of, |kind, answer| {
+            if kind == NEW_LINK {
+                is_up = u32_at(answer, 8).is_some_and(|flags| flags & UP != 0);
+                let attributes = attributes(answer.get(LINK_HEAD..).unwrap_or_default());
+                attributes.for_each(|(kind, value)| each(kind, value));
+            }
+        })?;
+        Ok(is_up)
+    }
+}
+
+/// An address in use, where `answer` is one of interface `index`.
+fn address_of(index: u32, answer: &[u8]) -> Option<IpAddr> {
+    if u32_at(answer, 4)? != index {
+        return None;
+    }
+    let mut flags = u32::from(answer[2]);
+    let (mut local, mut address) = (None, None);
+    for (kind, value) in attributes(answer.get(ADDRESS_HEAD..)?) {
+        let ip = || match value.len() {
+            4 => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
+            _ => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
+        };
+        match kind {
+            // Of a link between two, `ADDRESS` is the other's.
+            LOCAL => local = ip(),
+            ADDRESS => address = ip(),
+            ADDRESS_FLAGS => flags = u32_at(value, 0).unwrap_or(flags),
+            _ => {}
+        }
+    }
+    local.or(address).filter(|_| flags & NOT_OURS == 0)
+}
+
+impl Netdev {
+    /// Interface number `index`, as it is now.
+    ///
+    /// # Errors
+    /// There is no such interface; the kernel does not answer.
+    pub fn of(index: u32) -> io::Result<Self> {
+        let kernel = Kernel::new()?;
+        let (mut netdev, mut master) = (Self::default(), None);
+        netdev.is_up = kernel.link(index, |kind, value| match kind {
+            LINK_NAME => netdev.name = text(value),
+            LINK_ADDRESS => netdev.mac = value.first_chunk().map(|mac| MacAddr(*mac)).unwrap_or_default(),
+            LINK_MASTER => master = u32_at(value, 0),
+            _ => {}
+        })?;
+        if let Some(master) = master {
+            let mut is_bridge = false;
+            kernel.link(master, |kind, value| {
+                let mut of_kind = attributes(value).filter(|(kind, _)| *kind == INFO_KIND);
+                is_bridge |= kind == LINK_INFO && of_kind.any(|(_, kind)| text(kind) == "bridge");
+            })?;
+            netdev.bridge = is_bridge.then_some(master);
+        }
+        kernel.ask(GET_ADDRESS, DUMP, &[0; ADDRESS_HEAD], |kind, answer| {
+            if kind == NEW_ADDRESS {
+                netdev.ips.extend(address_of(index, answer));
+            }
+        })?;
+        Ok(netdev)
+    }
+}
