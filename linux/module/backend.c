@@ -6,79 +6,110 @@
  *   no directory of the front's            else: the back went before. The interface stays (orphan.c)
  *   another back in the front's directory  the vif was taken away and made again before xenbus, which
  *                                          looks when it has time, saw that: we go to the other back
+ *   no directory of the back's             it is looked for by a timer: no watch says when it may be read
  *
  * A back writes its own `online`, and no other back's: with it 0 it decides whether the interface
  * is there while its vif is not.
+ *
+ * xenbus' own name for the back's directory is used nowhere but to see that it found none when the
+ * guest was restored: it is NULL then, and the driver is told nothing. What the front's directory
+ * says is read by control, here alone.
+ *
+ * A watch wakes control and does nothing else: its thread serves all devices of the guest. To
+ * unregister one is to wait for that thread, which may be taking the device away and wait for
+ * control: so another work item does that, for which no device waits.
  */
 #include <linux/device.h>
 #include <linux/etherdevice.h>
+#include <linux/list.h>
 #include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/workqueue.h>
 
 #include "driver.h"
 
-/* What it said last, where its directory is gone. */
-void pregrant_backend_seen(struct pregrant_device *dev)
+struct pregrant_watch {
+	struct xenbus_watch watch;
+	struct pregrant_device *dev; /* under `watches`; NULL: nobody's any more */
+	bool *fired;
+	struct list_head left;
+};
+
+static DEFINE_SPINLOCK(watches);
+static LIST_HEAD(watches_left);
+
+static void fire(struct xenbus_watch *watch, const char *at, const char *token)
 {
-	bool was = READ_ONCE(dev->unwanted);
+	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
 
-	WRITE_ONCE(dev->unwanted, !xenbus_read_unsigned(dev->xbdev->otherend, "online", !was));
-}
-
-static bool is_another(const struct pregrant_device *dev, const char *path)
-{
-	return strcmp(path, dev->xbdev->otherend) || pregrant_is_another(dev->xbdev);
-}
-
-/* In the thread of the watches: so to take one away waits for none. */
-static void go_to(struct pregrant_device *dev, const char *path, int id)
-{
-	char *node = kasprintf(GFP_KERNEL, "%s/state", path);
-	struct xenbus_device *xbdev = dev->xbdev;
-	u8 mac[ETH_ALEN];
-
-	if (!node || pregrant_read_mac(xbdev, mac) || !ether_addr_equal(mac, dev->mac)) {
-		netdev_warn(dev->netdev, "another vif is in its place: bind the device again\n");
-		kfree(node);
-		kfree(path);
+	/* As xenbus: what control would do can fail then. */
+	if (system_state > SYSTEM_RUNNING)
 		return;
+	spin_lock(&watches);
+	if (own->dev) {
+		WRITE_ONCE(*own->fired, true);
+		pregrant_wake_control(own->dev);
 	}
-	netdev_info(dev->netdev, "its vif has another back\n");
-	mutex_lock(&dev->control);
-	pregrant_begin_afresh(dev);
-	if (xbdev->otherend_watch.node)
-		unregister_xenbus_watch(&xbdev->otherend_watch);
-	kfree(xbdev->otherend_watch.node);
-	kfree(xbdev->otherend);
-	xbdev->otherend = path;
-	xbdev->otherend_id = id;
-	xbdev->otherend_watch.node = node;
-	xbdev->state = XenbusStateInitialising;
-	/* xenbus takes it away where it has a path. */
-	if (register_xenbus_watch(&xbdev->otherend_watch)) {
-		xbdev->otherend_watch.node = NULL;
-		kfree(node);
-	}
-	dev->unwanted = false;
-	mutex_unlock(&dev->control);
+	spin_unlock(&watches);
 }
 
-static void key_changed(struct xenbus_watch *watch, const char *at, const char *token)
+/* NULL: it cannot be watched. */
+static struct pregrant_watch *watch_key(struct pregrant_device *dev, const char *dir, const char *key, bool *fired)
 {
-	struct pregrant_device *dev = container_of(watch, struct pregrant_device, backend_watch);
-	struct xenbus_device *xbdev = dev->xbdev;
-	char *path;
-	int id;
+	struct pregrant_watch *own = kzalloc(sizeof(*own), GFP_KERNEL);
 
-	/* While it is bound or unbound xenbus reads the key itself. */
-	if (!device_trylock(&xbdev->dev))
-		return;
-	if (!xenbus_gather(XBT_NIL, xbdev->nodename, "backend-id", "%i", &id, "backend", NULL, &path, NULL)) {
-		if (*path && is_another(dev, path))
-			go_to(dev, path, id);
-		else
-			kfree(path);
+	if (!own)
+		return NULL;
+	own->watch.callback = fire;
+	own->watch.node = kasprintf(GFP_KERNEL, "%s/%s", dir, key);
+	own->dev = dev;
+	own->fired = fired;
+	if (own->watch.node && !register_xenbus_watch(&own->watch))
+		return own;
+	kfree(own->watch.node);
+	kfree(own);
+	return NULL;
+}
+
+static void unregister_left(struct work_struct *work)
+{
+	struct pregrant_watch *own;
+
+	for (;;) {
+		spin_lock(&watches);
+		own = list_first_entry_or_null(&watches_left, struct pregrant_watch, left);
+		if (own)
+			list_del(&own->left);
+		spin_unlock(&watches);
+		if (!own)
+			return;
+		unregister_xenbus_watch(&own->watch);
+		kfree(own->watch.node);
+		kfree(own);
 	}
-	device_unlock(&xbdev->dev);
+}
+
+static DECLARE_WORK(unregister_work, unregister_left);
+
+/* It does not touch its device any more. */
+static void leave(struct pregrant_watch **at)
+{
+	struct pregrant_watch *own = *at;
+
+	*at = NULL;
+	if (!own)
+		return;
+	spin_lock(&watches);
+	own->dev = NULL;
+	list_add_tail(&own->left, &watches_left);
+	spin_unlock(&watches);
+	schedule_work(&unregister_work);
+}
+
+/* The module goes: no device is left. */
+void pregrant_backend_end(void)
+{
+	flush_work(&unregister_work);
 }
 
 /*
@@ -86,23 +117,77 @@ static void key_changed(struct xenbus_watch *watch, const char *at, const char *
  */
 void pregrant_backend_watch(struct pregrant_device *dev)
 {
-	struct xenbus_watch *watch = &dev->backend_watch;
-
-	*watch = (struct xenbus_watch) { .callback = key_changed };
-	watch->node = kasprintf(GFP_KERNEL, "%s/backend", dev->xbdev->nodename);
-	if (watch->node && register_xenbus_watch(watch)) {
-		kfree(watch->node);
-		watch->node = NULL;
-	}
+	dev->key_watch = watch_key(dev, dev->xbdev->nodename, "backend", &dev->key_fired);
 }
 
-void pregrant_backend_unwatch(struct pregrant_device *dev)
+/* A device that goes: no control runs any more, or it is `gone`. */
+void pregrant_backend_leave(struct pregrant_device *dev)
 {
-	struct xenbus_watch *watch = &dev->backend_watch;
+	leave(&dev->key_watch);
+	leave(&dev->state_watch);
+	kfree(dev->back);
+	dev->back = NULL;
+}
 
-	if (!watch->node)
+/* What the front's directory says. */
+static int read_back(struct pregrant_device *dev, char **path, int *id)
+{
+	int ret = xenbus_gather(XBT_NIL, dev->xbdev->nodename, "backend-id", "%i", id, "backend", NULL, path, NULL);
+
+	if (ret || **path)
+		return ret;
+	kfree(*path);
+	return -ENOENT;
+}
+
+/* Under `control`, or before there is any: for a front that begins. */
+int pregrant_backend_find(struct pregrant_device *dev)
+{
+	char *path;
+	int id, ret = read_back(dev, &path, &id);
+
+	if (ret)
+		return ret;
+	if (dev->back && !strcmp(path, dev->back) && dev->state_watch) {
+		kfree(path);
+	} else {
+		leave(&dev->state_watch);
+		kfree(dev->back);
+		dev->back = path;
+		dev->state_watch = watch_key(dev, path, "state", &dev->state_fired);
+	}
+	dev->back_id = id;
+	return 0;
+}
+
+/* Under `control`. What it said last, where its directory is gone. */
+void pregrant_backend_seen(struct pregrant_device *dev)
+{
+	if (dev->back)
+		WRITE_ONCE(dev->unwanted, !xenbus_read_unsigned(dev->back, "online", !dev->unwanted));
+}
+
+/* Under `control`: the front's key was written. */
+void pregrant_backend_look(struct pregrant_device *dev)
+{
+	char *path;
+	u8 mac[ETH_ALEN];
+	bool another;
+	int id;
+
+	/* What it says then is read when the other front begins. */
+	if (READ_ONCE(dev->afresh) || read_back(dev, &path, &id))
 		return;
-	unregister_xenbus_watch(watch);
-	kfree(watch->node);
-	watch->node = NULL;
+	another = !dev->back || strcmp(path, dev->back) || pregrant_is_another(dev->xbdev);
+	kfree(path);
+	if (!another)
+		return;
+	if (pregrant_read_mac(dev->xbdev, mac) || !ether_addr_equal(mac, dev->mac)) {
+		netdev_warn(dev->netdev, "another vif is in its place: bind the device again\n");
+		return;
+	}
+	netdev_info(dev->netdev, "its vif has another back\n");
+	dev->xbdev->state = XenbusStateInitialising;
+	WRITE_ONCE(dev->unwanted, false);
+	pregrant_begin_afresh(dev);
 }

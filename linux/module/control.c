@@ -6,9 +6,15 @@
  * A back that closes, crashes or is restarted costs the carrier and no more: the core goes through
  * the states and is live again, and the interface and its sockets stay. One that breaks the
  * protocol is hostile: the front closes for good.
+ *
+ * It waits for no back: a front that closes is looked at again a little later, until its time is
+ * over. So the kernel, which waits for work items before it saves the guest, need not wait for a
+ * back. Nor does it run whenever a back would have it: after some runs in a row each costs a pause.
  */
 #include <linux/delay.h>
+#include <linux/freezer.h>
 #include <linux/if_ether.h>
+#include <linux/jiffies.h>
 #include <linux/rtnetlink.h>
 
 #include "driver.h"
@@ -24,10 +30,38 @@
 #define ANNOUNCE_PAUSE HZ
 /* Where there was no memory. The back's next state makes it shorter. */
 #define SHORTAGE_PAUSE (HZ / 2)
+/* Between two looks for a back whose directory cannot be read. */
+#define LOOK_PAUSE HZ
+/* Runs in a row, and the share of each later one: an event, or a back's state, brings each about. */
+#define RUNS_AT_ONCE 32
+#define RUN_SHARE (HZ / 20 ?: 1)
 
+/* Jiffies until control may run: at least so many. */
+static unsigned long paced(const struct pregrant_device *dev, unsigned long delay)
+{
+	unsigned long now = jiffies, from = READ_ONCE(dev->runs_until) - RUNS_AT_ONCE * RUN_SHARE;
+
+	return time_after(from, now) ? max(delay, from - now) : delay;
+}
+
+/* Under `control`: a run uses its share up. A device that is left alone earns all back. */
+static void count_run(struct pregrant_device *dev)
+{
+	unsigned long now = jiffies, until = dev->runs_until;
+
+	WRITE_ONCE(dev->runs_until, (time_after(until, now) ? until : now) + RUN_SHARE);
+}
+
+/* From any context, as all that follow in this file and say nothing else. */
 void pregrant_wake_control(struct pregrant_device *dev)
 {
-	mod_delayed_work(pregrant_control, &dev->work, 0);
+	mod_delayed_work(pregrant_control, &dev->work, paced(dev, 0));
+}
+
+/* Not later than that, if it was not woken meanwhile. */
+void pregrant_wake_control_in(struct pregrant_device *dev, unsigned long delay)
+{
+	queue_delayed_work(pregrant_control, &dev->work, paced(dev, delay));
 }
 
 /* The back broke the protocol: from any context. */
@@ -85,7 +119,7 @@ void pregrant_resume(struct pregrant_device *dev)
 {
 	unsigned int k;
 
-	if (dev->running || !dev->open || !dev->lent || READ_ONCE(dev->closed) || READ_ONCE(dev->afresh))
+	if (dev->running || !dev->open || !dev->lent || READ_ONCE(dev->closed) || READ_ONCE(dev->afresh) || dev->suspended)
 		return;
 	dev->running = true;
 	for (k = 0; k < dev->lent; k++) {
@@ -97,6 +131,33 @@ void pregrant_resume(struct pregrant_device *dev)
 	for (k = 0; k < dev->lent; k++)
 		napi_schedule(&dev->queues[k].napi);
 	local_bh_enable();
+}
+
+/*
+ * The guest is to be saved: no frame travels until control runs again, which stands still by now.
+ * Behind that grants would be to whatever domain has the old back's number there.
+ */
+void pregrant_suspend(struct pregrant_device *dev)
+{
+	mutex_lock(&dev->lending);
+	dev->suspended = true;
+	pregrant_pause(dev);
+	mutex_unlock(&dev->lending);
+	pregrant_wake_control(dev);
+}
+
+/* Under `control`: the kernel goes on, restored or not. */
+static void go_on(struct pregrant_device *dev)
+{
+	mutex_lock(&dev->lending);
+	if (dev->suspended) {
+		/* xenbus has not found the back where the guest is now, and said nothing. */
+		if (!dev->xbdev->otherend)
+			WRITE_ONCE(dev->afresh, true);
+		dev->suspended = false;
+		pregrant_resume(dev);
+	}
+	mutex_unlock(&dev->lending);
 }
 
 /* Under `control`: the front gives its queues away. */
@@ -225,58 +286,156 @@ static void step(struct pregrant_device *dev)
 	mutex_unlock(&dev->lending);
 	pregrant_multicast(dev, true);
 	dev->announce_at = jiffies + ANNOUNCE_PAUSE ?: 1;
-	queue_delayed_work(pregrant_control, &dev->work, ANNOUNCE_PAUSE);
 }
 
 /* Under `control`: the network may find this address at another port since it connected. */
 static void announce(struct pregrant_device *dev)
 {
-	unsigned long now = jiffies;
-
-	if (time_before(now, dev->announce_at)) {
-		queue_delayed_work(pregrant_control, &dev->work, dev->announce_at - now);
+	if (time_before(jiffies, dev->announce_at))
 		return;
-	}
 	dev->announce_at = 0;
 	mutex_unlock(&dev->control);
 	netdev_notify_peers(dev->netdev);
 	mutex_lock(&dev->control);
 }
 
+/*
+ * Under `control`: the front is to end, which may take a while. `has_ended` says when it has, and is
+ * to be asked until then.
+ */
+static void begin_end(struct pregrant_device *dev)
+{
+	if (dev->ends)
+		return;
+	pregrant_take_back(dev);
+	dev->ends = true;
+	dev->ends_unheard = false;
+	dev->ends_by = jiffies + msecs_to_jiffies(CLOSE_MS);
+	/* There is no directory, or it is the next front's: see below. */
+	if (!READ_ONCE(dev->afresh) && !pregrant_is_gone(dev))
+		pregrant_front_close(dev->front);
+}
+
+static void ends_no_later(struct pregrant_device *dev, unsigned long at)
+{
+	if (time_before(at, dev->ends_by))
+		dev->ends_by = at;
+}
+
+/*
+ * Under `control`. True: the back has let go, or its time is over, and the front's memory is the
+ * kernel's again, but for pages that the back has.
+ */
+static bool has_ended(struct pregrant_device *dev)
+{
+	unsigned int k;
+
+	if (!dev->ends_unheard && (READ_ONCE(dev->afresh) || pregrant_is_gone(dev))) {
+		dev->ends_unheard = true;
+		ends_no_later(dev, jiffies + msecs_to_jiffies(GONE_MS));
+	}
+	if (dev->ends_unheard)
+		pregrant_front_abandon(dev->front);
+	else
+		pregrant_front_step(dev->front);
+	if (!pregrant_front_is_closed(dev->front)) {
+		if (time_before(jiffies, dev->ends_by))
+			return false;
+		netdev_warn(dev->netdev, "the back does not let go: %llu pages stay granted\n",
+			    pregrant_front_kept_pages(dev->front));
+	}
+	pregrant_front_free(dev->front);
+	dev->front = NULL;
+	dev->ends = false;
+	WRITE_ONCE(dev->kept_pages, 0);
+	pregrant_pool_show(dev);
+	for (k = 0; k < dev->max_queues; k++)
+		pregrant_pieces_drop(&dev->queues[k]);
+	return true;
+}
+
+/*
+ * Under `control`, of a device that goes: this waits. Not where the kernel waits for the task that
+ * does.
+ */
+void pregrant_end(struct pregrant_device *dev)
+{
+	if (!dev->front)
+		return;
+	begin_end(dev);
+	while (!has_ended(dev)) {
+		if (freezing(current))
+			ends_no_later(dev, jiffies);
+		else
+			msleep(CLOSE_POLL_MS);
+	}
+}
+
+/* Under `control`: a front by the settings, for the back that the front's directory has. */
+int pregrant_begin(struct pregrant_device *dev)
+{
+	int ret = pregrant_backend_find(dev);
+
+	if (ret)
+		return ret;
+	WRITE_ONCE(dev->failed, 0);
+	WRITE_ONCE(dev->closed, false);
+	dev->front = pregrant_front_new(dev, dev->back_id, &dev->settings);
+	return dev->front ? 0 : -EINVAL;
+}
+
+/* Under `control`: there is no front. What another's back did is over. */
+static bool begin(struct pregrant_device *dev)
+{
+	if (READ_ONCE(dev->afresh)) {
+		WRITE_ONCE(dev->lends_none, false);
+		atomic_set(&dev->pieces_kept, 0);
+		WRITE_ONCE(dev->afresh, false);
+	}
+	if (!pregrant_begin(dev)) {
+		dev->said_missing = false;
+		return true;
+	}
+	if (!dev->said_missing)
+		netdev_warn(dev->netdev, "%s names no back: it is looked for each second\n", dev->xbdev->nodename);
+	dev->said_missing = true;
+	return false;
+}
+
 /* Under `control`: `ethtool -L`. A back that broke the protocol gets no other chance by it. */
 static void restart_with(struct pregrant_device *dev, unsigned int queues)
 {
-	netif_carrier_off(dev->netdev);
-	if (dev->front) {
-		/* No frame finds a fault afterwards, which the end would forget. */
-		pregrant_take_back(dev);
-		handle_fault(dev);
-	}
-	if (dev->closed)
-		return;
 	WRITE_ONCE(dev->settings.queues, queues);
-	pregrant_end(dev);
-	if (pregrant_begin(dev))
-		netdev_err(dev->netdev, "cannot restart\n");
-}
-
-/* Under `control`: another back may be at the other end. */
-static void begin_afresh(struct pregrant_device *dev)
-{
+	if (!dev->front)
+		return;
+	/* No frame finds a fault afterwards, which the end would forget. */
 	netif_carrier_off(dev->netdev);
-	pregrant_end(dev);
-	WRITE_ONCE(dev->lends_none, false);
-	atomic_set(&dev->pieces_kept, 0);
-	WRITE_ONCE(dev->afresh, false);
-	if (pregrant_begin(dev))
-		netdev_err(dev->netdev, "cannot begin again\n");
+	pregrant_take_back(dev);
+	handle_fault(dev);
+	if (!dev->closed)
+		begin_end(dev);
 }
 
-/* For all that the front can allocate in a call. */
-struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev)
+/* Under `control`: a reserve for all that the front can allocate in a call. False: there is no memory. */
+bool pregrant_take_reserve(struct pregrant_device *dev)
 {
-	return pregrant_reserve_begin(dev->max_queues, PREGRANT_SLOTS << dev->settings.ring_order,
-				      pregrant_front_more(&dev->settings));
+	struct pregrant_reserve *reserve = dev->reserve;
+
+	if (!reserve || !pregrant_reserve_is_enough(reserve)) {
+		reserve = pregrant_reserve_new(dev->max_queues, PREGRANT_SLOTS << dev->settings.ring_order,
+					       pregrant_front_more(&dev->settings));
+		if (!reserve)
+			return false;
+		pregrant_reserve_free(dev->reserve);
+		dev->reserve = reserve;
+	}
+	pregrant_reserve_use(reserve);
+	return true;
+}
+
+void pregrant_rest_reserve(struct pregrant_device *dev)
+{
+	pregrant_reserve_rest(dev->reserve);
 }
 
 /* Under `control`: all is as it was, and is tried again. */
@@ -287,32 +446,67 @@ static void put_off(struct pregrant_device *dev)
 	if (!dev->short_of_memory)
 		pk_error_write(dev, -ENOMEM, says, sizeof(says) - 1);
 	dev->short_of_memory = true;
-	queue_delayed_work(pregrant_control, &dev->work, SHORTAGE_PAUSE);
+	pregrant_wake_control_in(dev, SHORTAGE_PAUSE);
+}
+
+/* Jiffies until control has something to do though nothing happens; ULONG_MAX: it has not. */
+static unsigned long due_in(struct pregrant_device *dev)
+{
+	u64 at = pregrant_front_begins_at(dev->front);
+	unsigned long due = ULONG_MAX, now = jiffies;
+
+	if (at) {
+		u64 now_ns = pk_now_ns();
+
+		due = msecs_to_jiffies(at > now_ns ? div_u64(at - now_ns, NSEC_PER_MSEC) + 1 : 1);
+	}
+	if (dev->announce_at && dev->lent)
+		due = min(due, time_after(dev->announce_at, now) ? dev->announce_at - now : 0);
+	if (dev->back_unseen || !dev->state_watch)
+		due = min_t(unsigned long, due, LOOK_PAUSE);
+	return due;
+}
+
+/* Under `control`, with a reserve: what was asked for. False: there is no front to step now. */
+static bool has_front(struct pregrant_device *dev)
+{
+	unsigned int queues = xchg(&dev->restart_queues, 0);
+
+	go_on(dev);
+	if (xchg(&dev->state_fired, false))
+		pregrant_backend_seen(dev);
+	if (xchg(&dev->key_fired, false))
+		pregrant_backend_look(dev);
+	if (queues)
+		restart_with(dev, queues);
+	if (READ_ONCE(dev->afresh) && dev->front) {
+		netif_carrier_off(dev->netdev);
+		begin_end(dev);
+	}
+	if (dev->ends && !has_ended(dev)) {
+		pregrant_wake_control_in(dev, msecs_to_jiffies(CLOSE_POLL_MS));
+		return false;
+	}
+	if (dev->front || begin(dev))
+		return true;
+	pregrant_wake_control_in(dev, LOOK_PAUSE);
+	return false;
 }
 
 /* Under `control`, with a reserve. */
 static void control(struct pregrant_device *dev)
 {
-	unsigned int queues = xchg(&dev->restart_queues, 0), k;
+	unsigned long due;
+	unsigned int k;
 	bool shrinks;
-	u64 at;
 
 	if (dev->short_of_memory)
 		pk_error_remove(dev);
 	dev->short_of_memory = false;
-	if (READ_ONCE(dev->afresh)) {
-		if (queues)
-			WRITE_ONCE(dev->settings.queues, queues);
-		queues = 0;
-		begin_afresh(dev);
-	}
-	if (queues)
-		restart_with(dev, queues);
+	if (!has_front(dev))
+		return;
 	shrinks = xchg(&dev->shrinks, false);
-	if (shrinks && dev->front)
-		pregrant_front_release_idle(dev->front);
-	if (dev->front)
-		step(dev);
+	step(dev);
 	pregrant_pool_control(dev, shrinks);
 	pregrant_pool_show(dev);
 	/* It may have taken our pages meanwhile. */
@@ -328,96 +522,28 @@ static void control(struct pregrant_device *dev)
 		announce(dev);
 	if (xchg(&dev->mc_again, false))
 		pregrant_multicast(dev, false);
-	WRITE_ONCE(dev->kept_pages, dev->front ? pregrant_front_kept_pages(dev->front) : 0);
-	at = dev->front ? pregrant_front_begins_at(dev->front) : 0;
-	if (at) {
-		u64 now = pk_now_ns();
-		u64 wait = at > now ? div_u64(at - now, NSEC_PER_MSEC) + 1 : 1;
-
-		/* Not where it was woken meanwhile. */
-		queue_delayed_work(pregrant_control, &dev->work, msecs_to_jiffies(wait));
-	}
+	WRITE_ONCE(dev->kept_pages, pregrant_front_kept_pages(dev->front));
+	due = due_in(dev);
+	if (due != ULONG_MAX)
+		pregrant_wake_control_in(dev, due);
 }
 
 void pregrant_control_work(struct work_struct *work)
 {
 	struct pregrant_device *dev = container_of(to_delayed_work(work), struct pregrant_device, work);
-	struct pregrant_reserve *reserve;
 
 	mutex_lock(&dev->control);
 	if (!dev->gone) {
-		reserve = pregrant_reserve_for(dev);
-		if (reserve) {
+		count_run(dev);
+		/* It allocates nothing: where memory is short there may be no reserve. */
+		if (READ_ONCE(dev->shrinks) && dev->front)
+			pregrant_front_release_idle(dev->front);
+		if (pregrant_take_reserve(dev)) {
 			control(dev);
-			pregrant_reserve_end(reserve);
+			pregrant_rest_reserve(dev);
 		} else {
 			put_off(dev);
 		}
 	}
 	mutex_unlock(&dev->control);
-}
-
-/* Under `control`: a front by the settings. What another's back did is over. */
-int pregrant_begin(struct pregrant_device *dev)
-{
-	WRITE_ONCE(dev->failed, 0);
-	WRITE_ONCE(dev->closed, false);
-	dev->front = pregrant_front_new(dev, dev->xbdev->otherend_id, &dev->settings);
-	return dev->front ? 0 : -EINVAL;
-}
-
-/* Under `control`: until the back has let go, or for so long. */
-static void wait_for_close(struct pregrant_device *dev)
-{
-	bool is_gone = false;
-	unsigned int waited;
-
-	for (waited = 0; waited < (is_gone ? GONE_MS : CLOSE_MS); waited += CLOSE_POLL_MS) {
-		/* The toolstack took it: the back lets go soon, or not at all. */
-		is_gone = is_gone || pregrant_is_gone(dev);
-		if (is_gone)
-			pregrant_front_removed(dev->front);
-		pregrant_front_step(dev->front);
-		if (pregrant_front_is_closed(dev->front))
-			break;
-		msleep(CLOSE_POLL_MS);
-	}
-}
-
-/* Under `control`, without a word: until no back has a page any more, or for so long. */
-static void wait_for_release(struct pregrant_device *dev)
-{
-	unsigned int waited;
-
-	for (waited = 0; waited < GONE_MS; waited += CLOSE_POLL_MS) {
-		pregrant_front_abandon(dev->front);
-		if (pregrant_front_is_closed(dev->front))
-			break;
-		msleep(CLOSE_POLL_MS);
-	}
-}
-
-/* Under `control`: the front closes, and its memory is the kernel's again. */
-void pregrant_end(struct pregrant_device *dev)
-{
-	unsigned int k;
-
-	if (!dev->front)
-		return;
-	pregrant_take_back(dev);
-	/* There is no directory, or it is the next front's. */
-	if (READ_ONCE(dev->afresh) || pregrant_is_gone(dev)) {
-		wait_for_release(dev);
-	} else {
-		pregrant_front_close(dev->front);
-		wait_for_close(dev);
-	}
-	if (!pregrant_front_is_closed(dev->front))
-		netdev_warn(dev->netdev, "the back does not let go: %llu pages stay granted\n",
-			    pregrant_front_kept_pages(dev->front));
-	pregrant_front_free(dev->front);
-	dev->front = NULL;
-	WRITE_ONCE(dev->kept_pages, 0);
-	for (k = 0; k < dev->max_queues; k++)
-		pregrant_pieces_drop(&dev->queues[k]);
 }

@@ -111,13 +111,15 @@ static void begin(struct pregrant_device *dev)
 {
 	dev_set_drvdata(&dev->xbdev->dev, dev);
 	pregrant_backend_watch(dev);
+	mutex_lock(&dev->control);
+	dev->gone = false;
+	mutex_unlock(&dev->control);
 	pregrant_wake_control(dev);
 }
 
 static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 {
 	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_DEFAULT);
-	struct pregrant_reserve *reserve;
 	struct net_device *netdev;
 	struct pregrant_device *dev;
 	const char *why = "no memory";
@@ -149,6 +151,8 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	dev->settings = settings();
 	dev->settings.queues = max;
 	dev->lend_from = lend_from;
+	dev->runs_until = jiffies;
+	dev->gone = true; /* until it is there: its back's state may change before */
 	mutex_init(&dev->control);
 	mutex_init(&dev->lending);
 	ratelimit_state_init(&dev->says, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
@@ -165,11 +169,10 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	if (ret)
 		goto failed;
 	ret = -ENOMEM;
-	reserve = pregrant_reserve_for(dev);
-	if (!reserve)
+	if (!pregrant_take_reserve(dev))
 		goto failed;
 	ret = pregrant_begin(dev);
-	pregrant_reserve_end(reserve);
+	pregrant_rest_reserve(dev);
 	why = "no front";
 	if (ret)
 		goto failed;
@@ -188,17 +191,14 @@ failed:
 	return ret;
 }
 
-static void back_changed(struct xenbus_device *xbdev, enum xenbus_state state)
+/* The guest is to be saved. Tasks and control stand still by now. */
+static int saved(struct xenbus_device *xbdev)
 {
-	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
-
-	if (!dev)
-		return;
-	pregrant_backend_seen(dev);
-	pregrant_wake_control(dev);
+	pregrant_suspend(dev_get_drvdata(&xbdev->dev));
+	return 0;
 }
 
-/* Before tasks and control go on. */
+/* Before they go on. Not where xenbus does not find the back, nor where the guest was not saved after all. */
 static int restored(struct xenbus_device *xbdev)
 {
 	pregrant_begin_afresh(dev_get_drvdata(&xbdev->dev));
@@ -209,29 +209,28 @@ static void take_away(struct xenbus_device *xbdev)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
 	unsigned int keep = READ_ONCE(keep_orphans);
-	struct pregrant_reserve *reserve;
-	bool stays;
+	bool stays, has_reserve;
 
-	pregrant_backend_unwatch(dev);
+	mutex_lock(&dev->control);
+	dev->gone = true; /* the interface's carrier does not change any more */
 	pregrant_backend_seen(dev);
+	mutex_unlock(&dev->control);
+	cancel_delayed_work_sync(&dev->work);
 	/* Its directory is there where it is unbound by hand. */
 	stays = keep && !dev->unwanted && pregrant_is_gone(dev);
 	dev_set_drvdata(&xbdev->dev, NULL);
-	mutex_lock(&dev->control);
-	dev->gone = true; /* the interface's carrier does not change any more */
-	mutex_unlock(&dev->control);
-	cancel_delayed_work_sync(&dev->work);
 	if (stays)
 		netif_carrier_off(dev->netdev);
 	else
 		unregister_netdev(dev->netdev);
 	/* It goes in any case: where there is no reserve it waits for memory. */
-	reserve = pregrant_reserve_for(dev);
 	mutex_lock(&dev->control);
+	has_reserve = pregrant_take_reserve(dev);
 	pregrant_end(dev);
+	if (has_reserve)
+		pregrant_rest_reserve(dev);
+	pregrant_backend_leave(dev);
 	mutex_unlock(&dev->control);
-	if (reserve)
-		pregrant_reserve_end(reserve);
 	if (stays)
 		pregrant_orphan(dev, keep);
 	else
@@ -261,7 +260,7 @@ static struct xenbus_driver driver = {
 	.ids = ids,
 	.probe = probe,
 	.remove = REMOVE,
-	.otherend_changed = back_changed,
+	.suspend = saved,
 	.resume = restored,
 	/* The front has closed it; a directory that was made again meanwhile is not closed. */
 	.allow_rebind = true,
@@ -284,8 +283,10 @@ static int __init pregrant_init(void)
 	if (!pregrant_control)
 		return -ENOMEM;
 	ret = xenbus_register_frontend(&driver);
-	if (ret)
+	if (ret) {
+		pregrant_backend_end();
 		destroy_workqueue(pregrant_control);
+	}
 	return ret;
 }
 
@@ -295,6 +296,7 @@ static void __exit pregrant_exit(void)
 
 	xenbus_unregister_driver(&driver);
 	pregrant_orphans_end();
+	pregrant_backend_end();
 	destroy_workqueue(pregrant_control);
 	left = atomic64_read(&pregrant_grants) - atomic64_read(&pregrant_grants_ended) -
 	       atomic64_read(&pregrant_grants_deferred);

@@ -138,8 +138,12 @@ struct pregrant_queue {
 	u64 rx_counters[PREGRANT_COUNTERS]; /* as of the last poll */
 };
 
+struct pregrant_watch;
+
 struct pregrant_device {
 	struct xenbus_device *xbdev; /* NULL: an orphan's. It changes with RTNL, while the device is `gone` */
+	char *back; /* its back's directory, under `control`; NULL: the front's names none */
+	domid_t back_id; /* of the front's; pieces.c has it while queues are lent */
 	struct net_device *netdev;
 	struct pregrant_front *front;
 	struct pregrant_settings settings;
@@ -156,10 +160,16 @@ struct pregrant_device {
 	unsigned long announce_at; /* jiffies; 0: no */
 	bool gone, closed, short_of_memory;
 	bool afresh; /* another back: nothing of before is to be used, nor said to it */
+	bool ends; /* the front is on its way to its end, which comes then at the latest: */
+	unsigned long ends_by; /* jiffies */
+	bool ends_unheard; /* nobody is there to close it */
+	bool back_unseen; /* its state could not be read */
+	bool said_missing; /* that there is no back */
+	struct pregrant_reserve *reserve; /* for what the front allocates */
 
 	u8 mac[ETH_ALEN]; /* as the toolstack has it */
 	bool unwanted; /* the toolstack wants the vif gone */
-	struct xenbus_watch backend_watch;
+	struct pregrant_watch *key_watch, *state_watch; /* NULL: not watched */
 	struct list_head orphan;
 	struct delayed_work expiry; /* an orphan's */
 
@@ -176,8 +186,11 @@ struct pregrant_device {
 	u32 slots[2]; /* of their rings, TX and RX */
 	char used_path[PREGRANT_PATH_ROOM]; /* and why */
 	bool open, running;
+	bool suspended; /* from before the guest is saved until control runs again */
 
 	/* From any context. */
+	bool key_fired, state_fired; /* their watches */
+	unsigned long runs_until; /* jiffies that control's runs have used up, each its share */
 	u32 takes; /* what the back takes unfinished */
 	u64 kept_pages;
 	unsigned int restart_queues; /* restart with so many; 0: no */
@@ -198,6 +211,8 @@ extern struct workqueue_struct *pregrant_control;
 /* control.c */
 void pregrant_control_work(struct work_struct *work);
 void pregrant_wake_control(struct pregrant_device *dev);
+void pregrant_wake_control_in(struct pregrant_device *dev, unsigned long delay);
+void pregrant_suspend(struct pregrant_device *dev);
 void pregrant_fail(struct pregrant_device *dev);
 void pregrant_begin_afresh(struct pregrant_device *dev);
 void pregrant_pause(struct pregrant_device *dev);
@@ -205,7 +220,8 @@ void pregrant_pause_and_drop(struct pregrant_device *dev);
 void pregrant_take_back(struct pregrant_device *dev);
 void pregrant_lend(struct pregrant_device *dev);
 void pregrant_resume(struct pregrant_device *dev);
-struct pregrant_reserve *pregrant_reserve_for(const struct pregrant_device *dev);
+bool pregrant_take_reserve(struct pregrant_device *dev);
+void pregrant_rest_reserve(struct pregrant_device *dev);
 int pregrant_begin(struct pregrant_device *dev);
 void pregrant_end(struct pregrant_device *dev);
 
@@ -242,9 +258,12 @@ bool pregrant_is_gone(struct pregrant_device *dev); /* its directory is, or is a
 bool pregrant_is_another(struct xenbus_device *xbdev);
 
 /* backend.c */
-void pregrant_backend_seen(struct pregrant_device *dev);
 void pregrant_backend_watch(struct pregrant_device *dev);
-void pregrant_backend_unwatch(struct pregrant_device *dev);
+int pregrant_backend_find(struct pregrant_device *dev);
+void pregrant_backend_seen(struct pregrant_device *dev);
+void pregrant_backend_look(struct pregrant_device *dev);
+void pregrant_backend_leave(struct pregrant_device *dev);
+void pregrant_backend_end(void);
 
 /* pool.c */
 void pregrant_pool_look(struct pregrant_queue *queue);

@@ -57,7 +57,7 @@ static irqreturn_t event(int irq, void *data)
  */
 static int alloc_port(struct pregrant_device *dev, u32 *port)
 {
-	struct evtchn_alloc_unbound alloc = { .dom = DOMID_SELF, .remote_dom = dev->xbdev->otherend_id };
+	struct evtchn_alloc_unbound alloc = { .dom = DOMID_SELF, .remote_dom = dev->back_id };
 	int ret = HYPERVISOR_event_channel_op(EVTCHNOP_alloc_unbound, &alloc);
 
 	*port = alloc.port;

@@ -22,7 +22,11 @@ int pk_key_read(struct pregrant_device *dev, bool own, const char *key, size_t n
 
 	if (!name)
 		return -ENOMEM;
-	value = xenbus_read(XBT_NIL, own ? dev->xbdev->nodename : dev->xbdev->otherend, name, &len);
+	value = own || dev->back ? xenbus_read(XBT_NIL, own ? dev->xbdev->nodename : dev->back, name, &len) :
+				   ERR_PTR(-ENOENT);
+	/* Where it cannot be read no watch says when it can be. */
+	if (!own && !strcmp(name, "state"))
+		dev->back_unseen = IS_ERR(value);
 	kfree(name);
 	/* So xenstore says of a domain that is gone, with its directories. */
 	if (!own && PTR_ERR_OR_ZERO(value) == -EACCES)

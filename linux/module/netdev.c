@@ -258,10 +258,12 @@ void pregrant_netdev_free(struct pregrant_device *dev)
 	unsigned int k;
 
 	pregrant_shrinker_end(dev);
+	pregrant_backend_leave(dev);
 	/* Something may have woken it meanwhile. */
 	cancel_delayed_work_sync(&dev->work);
 	for (k = 0; k < dev->max_queues; k++)
 		pregrant_queue_free(&dev->queues[k]);
 	kvfree(dev->queues);
+	pregrant_reserve_free(dev->reserve);
 	free_netdev(dev->netdev);
 }

@@ -116,7 +116,6 @@ struct pregrant_device *pregrant_adopt(struct xenbus_device *xbdev, const u8 mac
 	mutex_lock(&dev->control);
 	dev->unwanted = false;
 	WRITE_ONCE(dev->afresh, true);
-	dev->gone = false;
 	mutex_unlock(&dev->control);
 	return dev;
 }

@@ -180,7 +180,7 @@ int pregrant_send_in_pieces(struct pregrant_queue *queue, struct sk_buff *skb, u
 {
 	struct pregrant_walk walk = { .info = skb_shinfo(skb) };
 	unsigned int pages = pregrant_skb_pages(skb), n, k;
-	domid_t back = queue->dev->xbdev->otherend_id;
+	domid_t back = queue->dev->back_id;
 	struct pregrant_page_piece piece;
 	int sent;
 

@@ -43,8 +43,8 @@ enum pregrant_kind {
 };
 
 /*
- * reserve.c. Memory for what the core allocates until it ends, by the thread that began: take one
- * around each call of `front_new`, `step`, `turn` and `lend`. NULL: there is none, so do not call.
+ * reserve.c. Memory for what the core allocates between `use` and `rest`, by that thread: around
+ * each call of `front_new`, `step`, `turn` and `lend`. A device has one of its own.
  */
 struct pregrant_reserve;
 /* Of a direction and queue, 0: one a slot. A back that takes the buffers gets no more pages. */
@@ -52,8 +52,13 @@ struct pregrant_more {
 	u32 buffers, pages;
 };
 size_t pregrant_reserve_size(u32 queues, u32 slots, struct pregrant_more more);
-struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, struct pregrant_more more);
-size_t pregrant_reserve_end(struct pregrant_reserve *reserve); /* what was taken of it */
+/* NULL: there is none, so do not call. */
+struct pregrant_reserve *pregrant_reserve_new(u32 queues, u32 slots, struct pregrant_more more);
+/* Whether enough of it is left for a call: most of it may be pieces that are in use. */
+bool pregrant_reserve_is_enough(struct pregrant_reserve *reserve);
+void pregrant_reserve_use(struct pregrant_reserve *reserve);
+size_t pregrant_reserve_rest(struct pregrant_reserve *reserve); /* the most that was taken of it */
+void pregrant_reserve_free(struct pregrant_reserve *reserve); /* pieces of it may be in use still */
 void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed);
 bool pregrant_reserve_put(void *at);
 
@@ -216,6 +221,7 @@ void pregrant_rx_counters(const struct pregrant_rx *rx, u64 to[PREGRANT_COUNTERS
 /* The self-test, linux/core/src/selftest: 0 where all is right. */
 int pregrant_selftest(u64 frames);
 int pregrant_selftest_pieces(void);
+int pregrant_selftest_control(void);
 /* selftest.c: what it lets fail, by a count of what it asks for. */
 void pk_fail(u32 kinds, u64 from, u64 to);
 u64 pk_asked(void);

@@ -43,7 +43,7 @@ static int reclaim(struct pregrant_queue *queue, int budget)
 	if (unlikely(queue->mc_refused)) {
 		queue->mc_refused = false;
 		WRITE_ONCE(queue->dev->mc_again, true);
-		queue_delayed_work(pregrant_control, &queue->dev->work, MULTICAST_PAUSE);
+		pregrant_wake_control_in(queue->dev, MULTICAST_PAUSE);
 	}
 	answered = queue->requests - pregrant_tx_in_flight(queue->tx);
 	while (queue->kept_head != queue->kept_tail) {

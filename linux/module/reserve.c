@@ -2,11 +2,13 @@
 /*
  * Memory put by for calls of the core, in which an allocation cannot fail.
  *
- *   begin, which may fail --> the core: kmalloc, or where that fails a piece of the reserve --> end
+ *   new, which may fail --> use --> the core: kmalloc, or where that fails a piece of it --> rest
+ *                            ^------------------------- the next call -----------------------'
  *
- * So a shortage of memory is known before a step of the core, and the step is not taken. A piece is
- * cut behind the one before it, for the thread that began; a reserve that pieces are left of is
- * freed with the last of them.
+ * So a shortage of memory is known before a step of the core, and the step is not taken. A device
+ * keeps its reserve: where memory is short a step that frees some needs none first. A piece is cut
+ * behind the one before it, for the thread that uses the reserve; one that is given up while pieces
+ * are in use is freed with the last of them.
  */
 #include <linux/gfp.h>
 #include <linux/kernel.h>
@@ -31,7 +33,8 @@
 
 struct pregrant_reserve {
 	struct list_head list;
-	struct task_struct *user; /* none: it ended, and pieces are left */
+	struct task_struct *user; /* NULL: it rests */
+	bool given_up;
 	size_t size, top, last, most;
 	u8 bytes[] __aligned(16);
 };
@@ -55,7 +58,7 @@ size_t pregrant_reserve_size(u32 queues, u32 slots, struct pregrant_more more)
 	return OF_STEP + queues * (OF_QUEUE + (size_t)slots * OF_SLOT + bytes);
 }
 
-struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, struct pregrant_more more)
+struct pregrant_reserve *pregrant_reserve_new(u32 queues, u32 slots, struct pregrant_more more)
 {
 	size_t size = pregrant_reserve_size(queues, slots, more);
 	struct pregrant_reserve *reserve = NULL;
@@ -64,27 +67,56 @@ struct pregrant_reserve *pregrant_reserve_begin(u32 queues, u32 slots, struct pr
 		reserve = __vmalloc(sizeof(*reserve) + size, GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
 	if (!reserve)
 		return NULL;
-	*reserve = (struct pregrant_reserve) { .user = current, .size = size, .last = NO_PIECE };
+	*reserve = (struct pregrant_reserve) { .size = size, .last = NO_PIECE };
 	spin_lock_irq(&reserves_lock);
 	list_add(&reserve->list, &reserves);
 	spin_unlock_irq(&reserves_lock);
 	return reserve;
 }
 
-size_t pregrant_reserve_end(struct pregrant_reserve *reserve)
+bool pregrant_reserve_is_enough(struct pregrant_reserve *reserve)
 {
-	size_t most = reserve->most;
-	bool is_whole;
+	bool is_enough;
+
+	spin_lock_irq(&reserves_lock);
+	/* The sizes are more than twice what is taken. */
+	is_enough = reserve->top <= reserve->size / 2;
+	spin_unlock_irq(&reserves_lock);
+	return is_enough;
+}
+
+void pregrant_reserve_use(struct pregrant_reserve *reserve)
+{
+	spin_lock_irq(&reserves_lock);
+	reserve->user = current;
+	spin_unlock_irq(&reserves_lock);
+}
+
+size_t pregrant_reserve_rest(struct pregrant_reserve *reserve)
+{
+	size_t most;
 
 	spin_lock_irq(&reserves_lock);
 	reserve->user = NULL;
+	most = reserve->most;
+	spin_unlock_irq(&reserves_lock);
+	return most;
+}
+
+void pregrant_reserve_free(struct pregrant_reserve *reserve)
+{
+	bool is_whole;
+
+	if (!reserve)
+		return;
+	spin_lock_irq(&reserves_lock);
+	reserve->given_up = true;
 	is_whole = !reserve->top;
 	if (is_whole)
 		list_del(&reserve->list);
 	spin_unlock_irq(&reserves_lock);
 	if (is_whole)
 		vfree(reserve);
-	return most;
 }
 
 static void *cut(struct pregrant_reserve *reserve, size_t size, size_t align)
@@ -152,7 +184,7 @@ bool pregrant_reserve_put(void *at)
 		atomic_dec(&pieces);
 		join(reserve);
 		found = true;
-		is_over = !reserve->user && !reserve->top;
+		is_over = reserve->given_up && !reserve->top;
 		if (is_over)
 			list_del(&reserve->list);
 		break;

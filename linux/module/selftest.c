@@ -83,12 +83,19 @@ size_t pk_reserve_size(u32 queues, u32 slots, struct pregrant_more more)
 
 void *pk_reserve_begin(u32 queues, u32 slots, struct pregrant_more more)
 {
-	return pregrant_reserve_begin(queues, slots, more);
+	struct pregrant_reserve *reserve = pregrant_reserve_new(queues, slots, more);
+
+	if (reserve)
+		pregrant_reserve_use(reserve);
+	return reserve;
 }
 
 size_t pk_reserve_end(void *reserve)
 {
-	return pregrant_reserve_end(reserve);
+	size_t most = pregrant_reserve_rest(reserve);
+
+	pregrant_reserve_free(reserve);
+	return most;
 }
 
 /* Bytes of the first piece: the others' are in pages, as in what the stack sends. */
@@ -185,7 +192,7 @@ MODULE_PARM_DESC(frames, "frames each way by each path");
 
 static int __init selftest_init(void)
 {
-	int result = pregrant_selftest_pieces() ?: pregrant_selftest(frames);
+	int result = pregrant_selftest_pieces() ?: pregrant_selftest_control() ?: pregrant_selftest(frames);
 
 	if (!result && !list_empty(&reserves)) {
 		pr_warn("pregrant: selftest: a reserve is left\n");

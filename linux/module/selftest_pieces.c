@@ -261,17 +261,15 @@ int pregrant_selftest_pieces(void)
 {
 	struct pregrant_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
 	struct pregrant_queue *queues = kcalloc(2, sizeof(*queues), GFP_KERNEL);
-	struct xenbus_device *xbdev = kzalloc(sizeof(*xbdev), GFP_KERNEL);
 	void *bytes = kzalloc(LEN, GFP_KERNEL);
 	const char *wrong = "no memory";
 	unsigned int k;
 
-	if (!dev || !queues || !xbdev || !bytes)
+	if (!dev || !queues || !bytes)
 		goto out;
 	for (k = 1; k < NUMBERS; k++)
 		put_back(&unused, k);
 	dev->queues = queues;
-	dev->xbdev = xbdev;
 	dev->lend_from = LEN;
 	wrong = NULL;
 	for (k = 0; k < 2; k++) {
@@ -292,7 +290,6 @@ out:
 	if (wrong)
 		pr_warn("pregrant: selftest of pieces failed: %s\n", wrong);
 	kfree(bytes);
-	kfree(xbdev);
 	kfree(queues);
 	kfree(dev);
 	return wrong ? -EINVAL : 0;

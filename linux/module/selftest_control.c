@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/*
+ * control.c with a front, a clock and a queue of work of the test's: it waits for no back, runs no
+ * more often than its share, needs no memory to begin a step, and begins afresh where the guest was
+ * restored without a word.
+ */
+#include <linux/etherdevice.h>
+#include <linux/freezer.h>
+#include <linux/delay.h>
+#include <linux/jiffies.h>
+#include <linux/rtnetlink.h>
+#include <linux/slab.h>
+
+#include "driver.h"
+
+/* The clock, the time at which control is to run next, and what it did. */
+static unsigned long clock, next;
+static bool is_queued, is_freezing, is_closed, is_missing;
+static unsigned int sleeps, begun, freed, steps, abandoned, released;
+
+static bool test_queue(unsigned long delay, bool moves)
+{
+	if (is_queued && !moves)
+		return false;
+	is_queued = true;
+	next = clock + delay;
+	return true;
+}
+
+struct workqueue_struct *pregrant_control;
+
+struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back, const struct pregrant_settings *settings)
+{
+	static u8 front;
+
+	begun++;
+	is_closed = false;
+	return (struct pregrant_front *)&front;
+}
+
+void pregrant_front_free(struct pregrant_front *front)
+{
+	freed++;
+}
+
+/* A step takes a while: xenstore answers when it can. */
+bool pregrant_front_step(struct pregrant_front *front)
+{
+	steps++;
+	clock += msecs_to_jiffies(8);
+	return false;
+}
+
+void pregrant_front_abandon(struct pregrant_front *front)
+{
+	abandoned++;
+}
+
+bool pregrant_front_is_closed(const struct pregrant_front *front)
+{
+	return is_closed;
+}
+
+void pregrant_front_release_idle(struct pregrant_front *front)
+{
+	released++;
+}
+
+int pregrant_front_turn(struct pregrant_front *front)
+{
+	return 0;
+}
+
+bool pregrant_front_is_live(const struct pregrant_front *front)
+{
+	return false;
+}
+
+u64 pregrant_front_begins_at(const struct pregrant_front *front)
+{
+	return 0;
+}
+
+u64 pregrant_front_kept_pages(const struct pregrant_front *front)
+{
+	return 7;
+}
+
+struct pregrant_more pregrant_front_more(const struct pregrant_settings *settings)
+{
+	return (struct pregrant_more) {};
+}
+
+void pregrant_front_close(struct pregrant_front *front)
+{
+}
+
+void pregrant_front_take_back(struct pregrant_front *front)
+{
+}
+
+int pregrant_backend_find(struct pregrant_device *dev)
+{
+	return is_missing ? -ENOENT : 0;
+}
+
+bool pregrant_is_gone(struct pregrant_device *dev)
+{
+	return false;
+}
+
+void pregrant_pool_control(struct pregrant_device *dev, bool shrinks)
+{
+}
+
+void pregrant_pool_show(struct pregrant_device *dev)
+{
+}
+
+int pk_error_write(struct pregrant_device *dev, int code, const char *text, size_t len)
+{
+	return 0;
+}
+
+int pk_error_remove(struct pregrant_device *dev)
+{
+	return 0;
+}
+
+/* No queue is lent here. */
+#define pregrant_channels_meet(dev) do { } while (0)
+#define pregrant_front_slots(front, slots) memset(slots, 0, sizeof(slots))
+#define pregrant_front_lend(front) 0u
+#define pregrant_front_takes(front) 0u
+#define pregrant_front_tx(front, queue) NULL
+#define pregrant_front_rx(front, queue) NULL
+#define pregrant_front_path(front, settings, to) do { } while (0)
+#define pregrant_tx_sends_on(tx) false
+#define pregrant_queue_drop_kept(queue) do { } while (0)
+#define pregrant_multicast(dev, all) do { } while (0)
+#define pregrant_backend_seen(dev) do { } while (0)
+#define pregrant_backend_look(dev) do { } while (0)
+
+#define jiffies clock
+#define msleep(ms) (sleeps++, clock += msecs_to_jiffies(ms))
+#define freezing(task) is_freezing
+#define queue_delayed_work(wq, work, delay) test_queue(delay, false)
+#define mod_delayed_work(wq, work, delay) test_queue(delay, true)
+
+#include "control.c"
+
+/* It is time for it. */
+static void run(struct pregrant_device *dev)
+{
+	if (time_before(clock, next))
+		clock = next;
+	is_queued = false;
+	pregrant_control_work(&dev->work.work);
+}
+
+/* A back that never lets go: its time is counted, and no run waits for it. */
+static const char *waits(struct pregrant_device *dev)
+{
+	unsigned long began = clock, took;
+	unsigned int fronts = begun, runs = 0;
+
+	WRITE_ONCE(dev->restart_queues, 1);
+	pregrant_wake_control(dev);
+	while (begun == fronts && is_queued && runs++ < 5000)
+		run(dev);
+	took = jiffies_to_msecs(clock - began);
+	if (sleeps)
+		return "control waits for a back, and the kernel for control";
+	if (begun == fronts || freed != fronts)
+		return "a front does not restart";
+	if (took < CLOSE_MS || took > CLOSE_MS + 200)
+		return "the time that a back has is not counted";
+	return NULL;
+}
+
+/* Whoever takes the device away waits, but not where the kernel waits for it. */
+static const char *ends(struct pregrant_device *dev)
+{
+	unsigned long began = clock;
+
+	pregrant_end(dev);
+	if (!sleeps || dev->front || jiffies_to_msecs(clock - began) > CLOSE_MS + 200)
+		return "a device that goes does not wait for its time";
+	sleeps = 0;
+	began = clock;
+	is_freezing = true;
+	if (pregrant_begin(dev))
+		return "no front";
+	pregrant_end(dev);
+	is_freezing = false;
+	if (sleeps || dev->front || jiffies_to_msecs(clock - began) > 200)
+		return "a device that goes waits though the kernel freezes";
+	return NULL;
+}
+
+/* Events without end. */
+static const char *paced_runs(struct pregrant_device *dev)
+{
+	unsigned long until;
+	unsigned int runs = 0;
+
+	clock += 1000 * HZ;
+	for (until = clock + 10 * HZ; time_before(clock, until); clock++) {
+		pregrant_wake_control(dev);
+		if (time_after(next, clock))
+			continue;
+		run(dev);
+		runs++;
+	}
+	if (runs > RUNS_AT_ONCE + 10 * HZ / RUN_SHARE + 1 || runs < RUNS_AT_ONCE)
+		return "control runs as often as a back would have it";
+	clock += 1000 * HZ;
+	pregrant_wake_control(dev);
+	return next == clock ? NULL : "a device that was left alone waits";
+}
+
+/* Memory is short, to the last byte. */
+static const char *shortage(struct pregrant_device *dev)
+{
+	unsigned int before = steps;
+
+	WRITE_ONCE(dev->shrinks, true);
+	pk_fail(PREGRANT_HEAP, 0, ~0ull);
+	run(dev);
+	pk_fail(0, 0, 0);
+	return steps > before && released && !dev->short_of_memory ? NULL : "a device has no reserve of its own";
+}
+
+/* The guest is saved, and goes on somewhere: xenbus says so, or has found no back there, or it was not saved. */
+static const char *saved(struct pregrant_device *dev)
+{
+	unsigned int fronts = begun;
+
+	dev->running = true;
+	pregrant_suspend(dev);
+	if (dev->running || !is_queued)
+		return "a device that is suspended goes on";
+	dev->xbdev->otherend = "somewhere";
+	is_closed = true;
+	run(dev);
+	if (dev->suspended || begun != fronts)
+		return "a device that was not saved after all begins afresh";
+	pregrant_suspend(dev);
+	dev->xbdev->otherend = NULL;
+	is_missing = true;
+	is_closed = true;
+	run(dev);
+	if (dev->front || !abandoned || !is_queued || time_before(clock, next - LOOK_PAUSE))
+		return "grants of before are used where xenbus found no back";
+	run(dev);
+	is_missing = false;
+	run(dev);
+	return dev->front && begun == fronts + 1 ? NULL : "a back that comes later is not looked for";
+}
+
+static const char *play(struct pregrant_device *dev)
+{
+	if (!pregrant_take_reserve(dev) || pregrant_begin(dev))
+		return "no front";
+	pregrant_rest_reserve(dev);
+	return waits(dev) ?: ends(dev) ?: paced_runs(dev) ?: shortage(dev) ?: saved(dev);
+}
+
+int pregrant_selftest_control(void)
+{
+	struct net_device *netdev = alloc_etherdev(sizeof(struct pregrant_device));
+	struct xenbus_device *xbdev = kzalloc(sizeof(*xbdev), GFP_KERNEL);
+	const char *wrong = "no memory";
+	struct pregrant_device *dev;
+
+	if (!netdev || !xbdev)
+		goto out;
+	dev = netdev_priv(netdev);
+	dev->netdev = netdev;
+	dev->xbdev = xbdev;
+	dev->state_watch = (struct pregrant_watch *)dev; /* not followed */
+	clock = dev->runs_until = 5;
+	mutex_init(&dev->control);
+	mutex_init(&dev->lending);
+	ratelimit_state_init(&dev->says, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+	wrong = play(dev);
+	pregrant_reserve_free(dev->reserve);
+out:
+	if (wrong)
+		pr_warn("pregrant: selftest of control failed: %s\n", wrong);
+	kfree(xbdev);
+	if (netdev)
+		free_netdev(netdev);
+	return wrong ? -EINVAL : 0;
+}
