@@ -1,6 +1,7 @@
 # A guest of dom0's scenarios that is saved and restored, or migrated, by xl. Sourced by those, after net.sh.
 
-# saved NAME: it is another domain afterwards, and its vif went meanwhile.
+# saved NAME: it is another domain afterwards, and its vif went meanwhile. Where they are set, SAVED is called then, and PAUSED with
+# the new domain's number before that runs.
 saved() {
 	_old=$(xl domid "$1")
 	# The image goes through a pipe and gzip: dom0 has no disk.
@@ -8,12 +9,14 @@ saved() {
 	gzip -1 < /run/image > /run/image.gz & _packing=$!
 	xl save "$1" /run/image || fail "xl save"
 	wait $_packing
+	$SAVED
 	within 10 [ ! -e "/sys/class/net/vif$_old.0" ] || fail "vif$_old.0 stays"
 	say "saved: $(wc -c < /run/image.gz) bytes packed"
 	gzip -dc < /run/image.gz > /run/image & _packing=$!
-	xl restore /run/image || fail "xl restore"
+	xl restore ${PAUSED:+-p} /run/image || fail "xl restore"
 	wait $_packing
 	rm /run/image /run/image.gz
+	[ -z "$PAUSED" ] || { $PAUSED "$(xl domid "$1")"; xl unpause "$1" || fail "xl unpause"; }
 	[ "$(xl domid "$1")" != "$_old" ] || fail "the same domain"
 }
 
