@@ -12,8 +12,8 @@
  * is there while its vif is not.
  *
  * xenbus' own name for the back's directory is used nowhere but to see that it found none when the
- * guest was restored: it is NULL then, and the driver is told nothing. What the front's directory
- * says is read by control, here alone.
+ * guest was restored: it is NULL then, and the driver learns nothing. The front's directory is
+ * read by control, here alone.
  *
  * A watch wakes control and does nothing else: its thread serves all devices of the guest. To
  * unregister one is to wait for that thread, which may be taking the device away and wait for
@@ -30,7 +30,7 @@
 
 struct pregrant_watch {
 	struct xenbus_watch watch;
-	struct pregrant_device *dev; /* under `watches`; NULL: nobody's any more */
+	struct pregrant_device *dev; /* under `watches`; NULL: no one's any more */
 	bool *fired;
 	struct list_head left;
 };

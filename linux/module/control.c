@@ -32,7 +32,7 @@
 #define SHORTAGE_PAUSE (HZ / 2)
 /* Between two looks for a back whose directory cannot be read. */
 #define LOOK_PAUSE HZ
-/* Runs in a row, and the share of each later one: an event, or a back's state, brings each about. */
+/* Runs in a row, and the share of each later one: events, and a back's states, bring them about. */
 #define RUNS_AT_ONCE 32
 #define RUN_SHARE (HZ / 20 ?: 1)
 
@@ -300,8 +300,8 @@ static void announce(struct pregrant_device *dev)
 }
 
 /*
- * Under `control`: the front is to end, which may take a while. `has_ended` says when it has, and is
- * to be asked until then.
+ * Under `control`: the front is to end, which may take a while. `has_ended` says when it has, and
+ * is to be asked until then.
  */
 static void begin_end(struct pregrant_device *dev)
 {
@@ -416,7 +416,7 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 		begin_end(dev);
 }
 
-/* Under `control`: a reserve for all that the front can allocate in a call. False: there is no memory. */
+/* Under `control`: for all that the front can allocate in a call. False: there is no memory. */
 bool pregrant_take_reserve(struct pregrant_device *dev)
 {
 	struct pregrant_reserve *reserve = dev->reserve;

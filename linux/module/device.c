@@ -198,7 +198,10 @@ static int saved(struct xenbus_device *xbdev)
 	return 0;
 }
 
-/* Before they go on. Not where xenbus does not find the back, nor where the guest was not saved after all. */
+/*
+ * Before they go on. Not where xenbus does not find the back, nor where the guest was not saved
+ * after all.
+ */
 static int restored(struct xenbus_device *xbdev)
 {
 	pregrant_begin_afresh(dev_get_drvdata(&xbdev->dev));

@@ -162,7 +162,7 @@ struct pregrant_device {
 	bool afresh; /* another back: nothing of before is to be used, nor said to it */
 	bool ends; /* the front is on its way to its end, which comes then at the latest: */
 	unsigned long ends_by; /* jiffies */
-	bool ends_unheard; /* nobody is there to close it */
+	bool ends_unheard; /* no one is there to close it */
 	bool back_unseen; /* its state could not be read */
 	bool said_missing; /* that there is no back */
 	struct pregrant_reserve *reserve; /* for what the front allocates */

@@ -16,7 +16,7 @@
 /* The clock, the time at which control is to run next, and what it did. */
 static unsigned long clock, next;
 static bool is_queued, is_freezing, is_closed, is_missing;
-static unsigned int sleeps, begun, freed, steps, abandoned, released;
+static unsigned int sleeps, fronts_made, freed, steps, abandoned, released;
 
 static bool test_queue(unsigned long delay, bool moves)
 {
@@ -33,7 +33,7 @@ struct pregrant_front *pregrant_front_new(struct pregrant_device *dev, u16 back,
 {
 	static u8 front;
 
-	begun++;
+	fronts_made++;
 	is_closed = false;
 	return (struct pregrant_front *)&front;
 }
@@ -162,23 +162,23 @@ static void run(struct pregrant_device *dev)
 static const char *waits(struct pregrant_device *dev)
 {
 	unsigned long began = clock, took;
-	unsigned int fronts = begun, runs = 0;
+	unsigned int fronts = fronts_made, runs = 0;
 
 	WRITE_ONCE(dev->restart_queues, 1);
 	pregrant_wake_control(dev);
-	while (begun == fronts && is_queued && runs++ < 5000)
+	while (fronts_made == fronts && is_queued && runs++ < 5000)
 		run(dev);
 	took = jiffies_to_msecs(clock - began);
 	if (sleeps)
 		return "control waits for a back, and the kernel for control";
-	if (begun == fronts || freed != fronts)
+	if (fronts_made == fronts || freed != fronts)
 		return "a front does not restart";
 	if (took < CLOSE_MS || took > CLOSE_MS + 200)
 		return "the time that a back has is not counted";
 	return NULL;
 }
 
-/* Whoever takes the device away waits, but not where the kernel waits for it. */
+/* The one who takes the device away waits, but not where the kernel waits for it. */
 static const char *ends(struct pregrant_device *dev)
 {
 	unsigned long began = clock;
@@ -231,10 +231,10 @@ static const char *shortage(struct pregrant_device *dev)
 	return steps > before && released && !dev->short_of_memory ? NULL : "a device has no reserve of its own";
 }
 
-/* The guest is saved, and goes on somewhere: xenbus says so, or has found no back there, or it was not saved. */
+/* The guest is saved, and goes on: where it was after all, or where xenbus has found no back. */
 static const char *saved(struct pregrant_device *dev)
 {
-	unsigned int fronts = begun;
+	unsigned int fronts = fronts_made;
 
 	dev->running = true;
 	pregrant_suspend(dev);
@@ -243,7 +243,7 @@ static const char *saved(struct pregrant_device *dev)
 	dev->xbdev->otherend = "somewhere";
 	is_closed = true;
 	run(dev);
-	if (dev->suspended || begun != fronts)
+	if (dev->suspended || fronts_made != fronts)
 		return "a device that was not saved after all begins afresh";
 	pregrant_suspend(dev);
 	dev->xbdev->otherend = NULL;
@@ -255,7 +255,7 @@ static const char *saved(struct pregrant_device *dev)
 	run(dev);
 	is_missing = false;
 	run(dev);
-	return dev->front && begun == fronts + 1 ? NULL : "a back that comes later is not looked for";
+	return dev->front && fronts_made == fronts + 1 ? NULL : "a back that comes later is not looked for";
 }
 
 static const char *play(struct pregrant_device *dev)

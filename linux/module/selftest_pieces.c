@@ -185,7 +185,10 @@ static const char *walk(void)
 	return wrong;
 }
 
-/* A back that answers nothing has so many pages and no more, of all queues; what it keeps counts. */
+/*
+ * A back that answers nothing has so many pages and no more, of all queues; those that it keeps
+ * count.
+ */
 static const char *bound(struct pregrant_device *dev, const void *bytes)
 {
 	struct pregrant_queue *one = &dev->queues[0], *two = &dev->queues[1];

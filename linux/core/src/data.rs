@@ -241,7 +241,7 @@ fn words(offload: Offload) -> Option<(u32, u32, u32)> {
 /// A `struct pregrant_received`, which skbs are added to.
 pub struct Skbs {
     pub to: *mut c_void,
-    /// What is left of the poll's budget.
+    /// Left of the poll's budget.
     most: usize,
     /// A program does, on segments: each counts.
     decides: bool,
@@ -256,7 +256,7 @@ impl Skbs {
         Self { to, most, decides, send_on, last: core::ptr::null() }
     }
 
-    /// What is left of the poll's budget.
+    /// The rest of the poll's budget.
     pub fn left(&self) -> usize {
         self.most
     }

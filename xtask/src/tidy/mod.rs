@@ -12,6 +12,7 @@ mod decision;
 mod import;
 mod link;
 mod log_line;
+mod out_parameter;
 mod page_words;
 mod pair;
 mod path_name;
@@ -128,6 +129,7 @@ fn check(source: &Source) -> Vec<String> {
     offences.extend(own_skips(source));
     offences.extend(wall::check(path, &tokens));
     offences.extend(log_line::check(path, &source.text, &tokens));
+    offences.extend(out_parameter::check(source));
     offences
 }
 

@@ -286,7 +286,7 @@ fn pages_of_frames_that_are_held_outlive_the_queue() {
     }
 }
 
-/// Whoever has references of its own is asked about each frame once, however many it has, and of
+/// One that has references of its own is asked about each frame once, however many it has, and of
 /// however many queues that are gone.
 #[test]
 fn a_consumer_is_asked_about_each_frame_once() {
