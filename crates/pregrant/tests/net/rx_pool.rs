@@ -301,12 +301,12 @@ fn a_consumer_is_asked_about_each_frame_once() {
     }
     let held = game.held.len();
     assert!(held >= 40, "{held}");
-    let asked = Cell::new(0);
+    let asked = Cell::new(0usize);
     let Pair { front, g, .. } = &mut game.pair;
     // It has every second one still, and none later.
     front.release_done(g, |_| {
         asked.set(asked.get() + 1);
-        asked.get() % 2 == 0
+        asked.get().is_multiple_of(2)
     });
     assert_eq!((asked.take(), front.lent() as usize), (held, held - held / 2));
     front.release_done(g, |_| {
