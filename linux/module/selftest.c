@@ -27,20 +27,6 @@ static atomic64_t memory = ATOMIC64_INIT(0);
 #include "log.c"
 #include "reserve.c"
 
-/* No program decides here. */
-void *pregrant_xdp_place(struct pregrant_received *received, size_t len, u32 csum, void **linear)
-{
-	return NULL;
-}
-
-void pregrant_xdp_run(struct pregrant_received *received)
-{
-}
-
-void pregrant_xdp_segments(struct pregrant_received *received, struct sk_buff *skb)
-{
-}
-
 /* The test is one thread. */
 void pk_fail(u32 kinds, u64 from, u64 to)
 {
@@ -160,10 +146,6 @@ u32 pk_test_dropped(void *received)
 	return ((struct pregrant_received *)received)->dropped;
 }
 
-void pk_in_buffer(void *to, u16 slot, u16 offset, size_t bytes, void *from)
-{
-}
-
 int pk_test_next(void *received, void *to, size_t room)
 {
 	struct sk_buff *skb = __skb_dequeue(&((struct pregrant_received *)received)->skbs);
@@ -192,7 +174,8 @@ MODULE_PARM_DESC(frames, "frames each way by each path");
 
 static int __init selftest_init(void)
 {
-	int result = pregrant_selftest_pieces() ?: pregrant_selftest_control() ?: pregrant_selftest(frames);
+	int result = pregrant_selftest_pieces() ?: pregrant_selftest_control() ?: pregrant_selftest_xdp() ?:
+		     pregrant_selftest(frames);
 
 	if (!result && !list_empty(&reserves)) {
 		pr_warn("pregrant: selftest: a reserve is left\n");
