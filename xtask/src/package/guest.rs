@@ -3,8 +3,8 @@
 //! ```text
 //!   /usr/src/pregrant-guest-VERSION    C of linux/module, front.core, dkms.conf
 //!   /etc/modprobe.d                    pregrant is loaded before xen-netfront
-//!   /usr/share/initramfs-tools/hooks   ... in the initial file system in place of it
-//!   /etc/kernel/header_postinst.d      ... where headers come later than their kernel
+//!   /usr/share/initramfs-tools/hooks   ... in the initial file system beside it, and by dracut
+//!   /etc/kernel                        ... where headers come later than their kernel; which kernels have none
 //! ```
 
 use crate::linux;
@@ -15,6 +15,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "pregrant-guest-dkms";
+/// Behind DKMS' own there.
+const KERNEL_HOOKS: [&str; 2] =
+    ["etc/kernel/header_postinst.d/pregrant-guest", "etc/kernel/postinst.d/zz-pregrant-guest"];
 
 /// The version of the workspace.
 fn version(w: &Workspace) -> Result<String, String> {
@@ -43,7 +46,14 @@ pub(super) fn build(w: &Workspace) -> Result<PathBuf, String> {
     put(&of("dkms.conf"), &format!("{source}/dkms.conf"), 0o644)?;
     put(&of("modprobe.conf"), "etc/modprobe.d/pregrant-guest.conf", 0o644)?;
     put(&of("initramfs-hook"), "usr/share/initramfs-tools/hooks/zz-pregrant-guest", 0o755)?;
-    put(&of("header-hook"), "etc/kernel/header_postinst.d/pregrant-guest", 0o755)?;
+    let dracut = "usr/lib/dracut/modules.d/90pregrant-guest/module-setup.sh";
+    put(&of("dracut-module"), dracut, 0o755)?;
+    for script in ["initial-file-systems", "says-kernels"] {
+        put(&of(script), &format!("usr/share/pregrant-guest/{script}"), 0o755)?;
+    }
+    for hook in KERNEL_HOOKS {
+        put(&of("kernel-hook"), hook, 0o755)?;
+    }
     for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
         put(&w.root().join(licence), &format!("usr/share/doc/{NAME}/{licence}"), 0o644)?;
     }
@@ -51,10 +61,9 @@ pub(super) fn build(w: &Workspace) -> Result<PathBuf, String> {
     for script in ["postinst", "prerm", "postrm"] {
         put(&of(script), &format!("DEBIAN/{script}"), 0o755)?;
     }
-    write(
-        &root.join("DEBIAN/conffiles"),
-        "/etc/modprobe.d/pregrant-guest.conf\n/etc/kernel/header_postinst.d/pregrant-guest\n",
-    )?;
+    let of_etc = std::iter::once("etc/modprobe.d/pregrant-guest.conf").chain(KERNEL_HOOKS);
+    let of_etc = of_etc.map(|file| format!("/{file}\n")).collect::<String>();
+    write(&root.join("DEBIAN/conffiles"), of_etc)?;
     let package = dir.join(format!("{NAME}_{version}_amd64.deb"));
     run(w.program("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&root).arg(&package))?;
     println!("package: {}", package.display());

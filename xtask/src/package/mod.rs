@@ -11,12 +11,14 @@ mod trial;
 
 use crate::rig;
 use crate::workspace::Workspace;
+use trial::Initial;
 
 /// The command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Releases of Debian in which it is tried.
     releases: Vec<String>,
+    initial: Initial,
 }
 
 impl Selection {
@@ -29,6 +31,10 @@ impl Selection {
             _ => return Err("package wants a name: guest".into()),
         }
         while let Some(arg) = args.next() {
+            if *arg == "--dracut" {
+                selection.initial = Initial::Dracut;
+                continue;
+            }
             let name = args.next().filter(|_| *arg == "--try");
             let name = name.ok_or_else(|| format!("package guest knows no {arg:?} like that"))?;
             rig::is_release(name).map_err(|e| format!("--try takes a release: {e}"))?;
@@ -38,24 +44,32 @@ impl Selection {
     }
 }
 
+/// A trial, in the layer `linux`.
+pub fn layer(w: &Workspace, release: &str) -> Result<(), String> {
+    trial::play(w, release, Initial::default(), &guest::build(w)?)
+}
+
 /// Makes the package, and tries it.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     let package = guest::build(w)?;
     for name in &selection.releases {
-        trial::play(w, name, &package)?;
+        trial::play(w, name, selection.initial, &package)?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Selection;
+    use super::{Initial, Selection};
 
     #[test]
     fn a_command_line_says_where_to_try() {
         let releases = vec!["11".to_string(), "13".into()];
         let parsed = Selection::parse(&["guest", "--try", "11", "--try", "13"]);
-        assert_eq!(parsed, Ok(Selection { releases }));
+        assert_eq!(parsed, Ok(Selection { releases, ..Default::default() }));
+        let parsed = Selection::parse(&["guest", "--try", "13-backports", "--dracut"]);
+        let releases = vec!["13-backports".into()];
+        assert_eq!(parsed, Ok(Selection { releases, initial: Initial::Dracut }));
         assert_eq!(Selection::parse(&["guest"]), Ok(Selection::default()));
         for wrong in
             [&[][..], &["dom0"], &["guest", "--try"], &["guest", "--try", "10"], &["guest", "now", "12"]]

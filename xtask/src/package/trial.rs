@@ -2,58 +2,115 @@
 //! and its headers. Nothing of it is kept.
 //!
 //! ```text
-//!   install --> a module for the kernel; in its initial file system, without xen-netfront; modprobe takes it first
+//!   install --> a module for the kernel; in its initial file system beside xen-netfront; modprobe takes it first
+//!               '-> a boot of that: the module does not load, and modprobe goes on to xen-netfront
 //!   remove  --> none of these; xen-netfront is there as before
 //! ```
 
+use crate::console::Console;
 use crate::rig;
 use crate::tool;
 use crate::workspace::{Workspace, empty_dir, run, write};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-/// What such a guest has. DKMS asks for no compiler where nothing is recommended.
-const PACKAGES: &str = "initramfs-tools,dkms,kmod,gcc,make,libelf-dev";
+/// Longer than a boot under emulation on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What such a guest has, beside what makes its initial file system. DKMS asks for no compiler where
+/// nothing is recommended.
+const PACKAGES: &str = "dkms,kmod,gcc,make,libelf-dev";
+
+/// What makes the initial file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Initial {
+    #[default]
+    InitramfsTools,
+    Dracut,
+}
+
+impl Initial {
+    fn package(self) -> &'static str {
+        match self {
+            Self::InitramfsTools => "initramfs-tools",
+            Self::Dracut => "dracut",
+        }
+    }
+}
 
 /// In the file system: what has to be so after each step. A line that fails ends it.
 const CHECKS: &str = r#"set -e
 kernel=$(ls /lib/modules | sort -V | tail -n 1)
+image=/boot/initrd.img-$kernel
 alias=xen:vif
-first() { modprobe --show-depends -S "$kernel" $alias 2>&1 | sed -n 's,.*/\([^/ ]*\)\.ko.*,\1,p' | tr - _ | head -n 1; }
-in_initrd() { lsinitramfs "/boot/initrd.img-$kernel" | grep -c "/$1\.ko" || true; }
-loaded() { rm -rf /tmp/initrd && unmkinitramfs "/boot/initrd.img-$kernel" /tmp/initrd && find /tmp/initrd -path '*conf/modules' -exec grep -hE 'netfront|pregrant' {} + | tr - _ | tr -d ' '; }
-there() { modinfo -k "$kernel" pregrant > /dev/null 2>&1 && echo there || echo none; }
 # is WHAT WANTED FOUND
 is() { [ "$2" = "$3" ] || { echo "package: $1: $3, not $2"; exit 1; }; }
 quietly() { "$@" > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }; }
-# state WHEN FIRST PREGRANT NETFRONT MODULE: what modprobe takes first, how often either is in the initial file system, and whether there is a module.
-state() {
-	echo "package: kernel $kernel, $1: $alias loads $(first) first; initial file system: $(in_initrd pregrant) pregrant, $(in_initrd xen-netfront) xen-netfront"
-	is "$1, first" "$2" "$(first)"
-	is "$1, pregrant in the initial file system" "$3" "$(in_initrd pregrant)"
-	is "$1, xen-netfront there" "$4" "$(in_initrd xen-netfront)"
-	is "$1, module" "$5" "$(there)"
-	is "$1, loaded at boot" "$2" "$(loaded)"
+names() { sed -n 's,.*/\([^/ ]*\)\.ko.*,\1,p' | tr - _ | grep -xE 'pregrant|xen_netfront' | awk '!seen[$0]++' | tr '\n' ' '; }
+# What modprobe loads for a vif, in this order: here, and in the initial file system.
+loads() { modprobe --show-depends -S "$kernel" $alias 2>&1 | names; }
+unpacked() {
+	rm -rf /tmp/initrd && mkdir /tmp/initrd && cd /tmp/initrd
+	if command -v unmkinitramfs > /dev/null; then unmkinitramfs "$image" .; else lsinitrd --unpack "$image" > /dev/null 2>&1; fi
+	dirname "$(find /tmp/initrd -maxdepth 2 -name init)"
 }
-echo xen-netfront >> /etc/initramfs-tools/modules
-quietly update-initramfs -u -k all
-state before xen_netfront 0 1 none
+loads_early() { chroot "$(unpacked)" modprobe --show-depends -S "$kernel" $alias 2>&1 | names; }
+there() { modinfo -k "$kernel" pregrant > /dev/null 2>&1 && echo there || echo none; }
+# state WHEN LOADS MODULE
+state() {
+	early=$(loads_early)
+	echo "package: kernel $kernel, $1, $(cut -d. -f1 /proc/uptime): for $alias modprobe loads $(loads); in the initial file system $early"
+	is "$1, module" "$3" "$(there)"
+	is "$1, loaded for a vif" "$2" "$(loads)"
+	is "$1, loaded for a vif in the initial file system" "$2" "$early"
+}
+again() { if command -v update-initramfs > /dev/null; then update-initramfs -u -k all; else dracut --force "$image" "$kernel"; fi; }
+# A guest's modules alone, which takes seconds: the build has no devices to see.
+[ ! -d /etc/dracut.conf.d ] || echo 'add_drivers+=" xen-netfront "' > /etc/dracut.conf.d/trial.conf
+[ ! -d /etc/initramfs-tools ] || { echo xen-netfront >> /etc/initramfs-tools/modules; echo MODULES=list > /etc/initramfs-tools/conf.d/trial; }
+# A kernel that the package is not for, and one without headers.
+mkdir -p /lib/modules/9.9.9-none/kernel /lib/modules/6.1.99-none/kernel
+quietly again
+state before "xen_netfront " none
 quietly dpkg -i /tmp/package.deb
-state installed pregrant 1 0 there
+for said in "Linux 9.9.9-none has no module pregrant" "this version of the package is for Linux" "install linux-headers-6.1.99-none"; do
+	grep -q "$said" /tmp/said || { cat /tmp/said; echo "package: installing it does not say: $said"; exit 1; }
+done
+! grep -q "Linux $kernel has no module" /tmp/said
+rm -r /lib/modules/9.9.9-none /lib/modules/6.1.99-none
+state installed "pregrant xen_netfront " there
 modinfo -k "$kernel" pregrant | grep -E '^(filename|vermagic)'
+cp "$image" /tmp/installed-initrd
+cp "/lib/modules/$kernel/vmlinuz" /tmp/installed-kernel 2>/dev/null || cp "/boot/vmlinuz-$kernel" /tmp/installed-kernel
 quietly dpkg -i /tmp/package.deb
-state "installed again" pregrant 1 0 there
+state "installed again" "pregrant xen_netfront " there
 quietly dpkg -r pregrant-guest-dkms
-state removed xen_netfront 0 1 none
+state removed "xen_netfront " none
 quietly dpkg -P pregrant-guest-dkms
-is purged "" "$(ls /etc/modprobe.d /etc/kernel/header_postinst.d | grep pregrant)"
+is purged "" "$(find /etc /usr/share /usr/src /usr/lib/dracut /var/lib/dkms -name '*pregrant*' 2>/dev/null)"
 "#;
 
+/// The first process, beside the initial file system's files: the module finds no Xen and does not
+/// load, as one would whose signature or parameters a kernel refuses.
+const INIT: &str = "#!/bin/sh
+mount -t proc proc /proc
+modprobe -v xen:vif 2>&1 | sed 's/^/TRIAL /'
+echo TRIAL done
+echo o > /proc/sysrq-trigger
+sleep 60
+";
+
 /// Tries it in Debian `name`.
-pub(super) fn play(w: &Workspace, name: &str, package: &Path) -> Result<(), String> {
+pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) -> Result<(), String> {
     if !tool::is_root(w) {
         return Err("a package is tried as root, for chroot".into());
     }
-    tool::debian(w, "mmdebstrap", "mmdebstrap")?;
+    for (program, package) in [("mmdebstrap", "mmdebstrap"), ("qemu-system-x86_64", "qemu-system-x86")] {
+        tool::debian(w, program, package)?;
+    }
+    let start = Instant::now();
     let sources = rig::sources(w, name)?;
     let dir = w.target().join("package").join(format!("debian-{name}"));
     empty_dir(&dir)?;
@@ -61,16 +118,88 @@ pub(super) fn play(w: &Workspace, name: &str, package: &Path) -> Result<(), Stri
     write(&list, sources.list)?;
     write(&checks, CHECKS)?;
     let copy = |from: &Path, to: &str| format!("--customize-hook=cp '{}' \"$1{to}\"", from.display());
+    let taken = |from: &str| format!("--customize-hook=cp \"$1/tmp/{from}\" '{}'", dir.display());
     let mut mmdebstrap = w.program("mmdebstrap");
     mmdebstrap.args(["--quiet", "--variant=minbase", "--aptopt=APT::Install-Recommends \"false\""]);
     mmdebstrap.arg(format!(
-        "--include=linux-image-amd64/{0},linux-headers-amd64/{0},{PACKAGES}",
-        sources.kernel_from
+        "--include=linux-image-amd64/{0},linux-headers-amd64/{0},{1},{PACKAGES}",
+        sources.kernel_from,
+        initial.package()
     ));
     mmdebstrap.args([copy(package, "/tmp/package.deb"), copy(&checks, "/tmp/checks")]);
     mmdebstrap.arg("--customize-hook=chroot \"$1\" sh /tmp/checks");
-    // Nothing of it is kept.
+    mmdebstrap.args([taken("installed-kernel"), taken("installed-initrd")]);
+    // Nothing else of it is kept.
     run(mmdebstrap.args(["--format=null", sources.codename, "-"]).arg(&list))?;
-    println!("package: tried in Debian {name}");
+    boot(w, &dir)?;
+    let initial = initial.package();
+    println!("package: tried in Debian {name} with {initial}, {} s", start.elapsed().as_secs());
     Ok(())
+}
+
+/// Boots what was kept, without Xen.
+fn boot(w: &Workspace, dir: &Path) -> Result<(), String> {
+    let at = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    let beside = dir.join("beside");
+    let init = beside.join("trial-init");
+    empty_dir(&beside)?;
+    write(&init, INIT)?;
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).map_err(|e| at(&init, e))?;
+    let (more, initrd) = (dir.join("beside.cpio"), dir.join("installed-initrd"));
+    rig::pack(&beside, &more)?;
+    let both = [&initrd, &more].map(|file| fs::read(file).map_err(|e| at(file, e)));
+    let both = both.into_iter().collect::<Result<Vec<_>, _>>()?;
+    // An archive begins at a multiple of four bytes.
+    let gap = vec![0; both[0].len().next_multiple_of(4) - both[0].len()];
+    let archive = dir.join("both.cpio");
+    write(&archive, [both[0].as_slice(), &gap, &both[1]].concat())?;
+    let mut qemu = w.program("qemu-system-x86_64");
+    qemu.args(["-accel", "tcg", "-cpu", "qemu64,+rdrand", "-m", "1024", "-nodefaults", "-display", "none"]);
+    qemu.args(["-no-reboot", "-serial", "stdio"]).arg("-kernel").arg(dir.join("installed-kernel"));
+    qemu.arg("-initrd").arg(&archive).args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/trial-init"]);
+    let start = Instant::now();
+    let console = Console::start(&mut qemu)?;
+    let mut said = Vec::new();
+    while let Ok(line) = console.line(PATIENCE.saturating_sub(start.elapsed())) {
+        said.push(line);
+        if said.last().is_some_and(|line| line.contains("TRIAL done")) {
+            break;
+        }
+    }
+    drop(console);
+    let tried = tried(&said);
+    said.iter().filter(|line| line.contains("TRIAL ")).for_each(|line| println!("package: {line}"));
+    if tried == ["pregrant", "xen-netfront"] {
+        return Ok(());
+    }
+    said.iter().rev().take(30).rev().for_each(|line| println!("       | {line}"));
+    Err(format!("in the initial file system modprobe tries {tried:?}, not pregrant and then xen-netfront"))
+}
+
+/// The modules of a vif that modprobe says it loads, of a console's lines.
+fn tried(said: &[String]) -> Vec<&'static str> {
+    let name = |line: &String| {
+        let path = line.split_once("TRIAL insmod ")?.1.split(' ').next()?;
+        let file = path.rsplit('/').next()?;
+        ["pregrant", "xen-netfront"].into_iter().find(|name| file.starts_with(name))
+    };
+    said.iter().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tried;
+
+    #[test]
+    fn what_is_tried_is_read_from_the_console() {
+        let said = [
+            "TRIAL insmod /lib/modules/6.1/updates/dkms/pregrant.ko ",
+            "TRIAL modprobe: ERROR: could not insert 'pregrant': No such device",
+            "[    3.0] TRIAL insmod /lib/modules/6.1/kernel/drivers/net/xen-netfront.ko.xz",
+            "TRIAL done",
+        ]
+        .map(String::from);
+        assert_eq!(tried(&said), ["pregrant", "xen-netfront"]);
+        assert_eq!(tried(&said[..2]), ["pregrant"]);
+    }
 }

@@ -435,7 +435,7 @@ impl<'a> Tree<'a> {
 }
 
 /// A folder as an archive that the kernel unpacks.
-pub(super) fn pack(dir: &Path, to: &Path) -> Result<(), String> {
+pub fn pack(dir: &Path, to: &Path) -> Result<(), String> {
     let out = fs::File::create(to).map_err(|e| at(to, e))?;
     let mut find = Command::new("find").arg(".").current_dir(dir).stdout(Stdio::piped()).spawn();
     let names = find.as_mut().ok().and_then(|c| c.stdout.take()).ok_or("`find` does not run")?;

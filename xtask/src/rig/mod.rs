@@ -30,6 +30,7 @@ use scenario::{Emulator, Play, Scenario};
 use std::path::PathBuf;
 use std::time::Instant;
 
+pub use image::pack;
 pub use plain::{is_release, plain, sources};
 pub use selection::Selection;
 
