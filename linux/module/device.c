@@ -50,6 +50,16 @@ static unsigned int rx_in_place;
 module_param(rx_in_place, uint, 0444);
 MODULE_PARM_DESC(rx_in_place, "bytes, above 2048, from which a received frame goes up in the pages in which it came, which a back that maps them can still change; 0: none");
 
+/* As xen-netfront's: at each connect, with the key of that name. */
+static bool trusted = true;
+module_param(trusted, bool, 0644);
+MODULE_PARM_DESC(trusted, "whether backs may see whole pages of what is sent, and frames stay in pages that they have; N: never, else unless the toolstack's key `trusted` is 0");
+
+bool pk_trusted(void)
+{
+	return READ_ONCE(trusted);
+}
+
 /* A driver domain begins again in this time, also where an administrator has to see to it. */
 static unsigned int keep_orphans = 300;
 module_param(keep_orphans, uint, 0644);

@@ -159,7 +159,10 @@ void pk_skb_lend(struct sk_buff *skb, void *at, size_t len)
 		return;
 	get_page(page);
 	skb_add_rx_frag(skb, n, page, offset_in_page(at), len, PAGE_SIZE);
-	/* Who would write to it, to decrypt in place say, is to copy: the back sees the page. */
+	/*
+	 * Who would write to it is to copy: the back sees the page. Not all ask: until May 2026 ESP
+	 * and RxRPC decrypt where the payload is. The core lends none of theirs: TCP's alone.
+	 */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 12, 0)
 	skb_shinfo(skb)->flags |= SKBFL_SHARED_FRAG;
 #else

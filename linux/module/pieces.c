@@ -10,8 +10,13 @@
  * A grant ends when its request is answered, or when its ring is over: earlier its number could be
  * another page's while the request is still on the ring. Its number stays the queue's for the next
  * one, since to give it back takes the kernel's lock. A page that the back has in spite of its
- * answer stays allocated until it lets go: the kernel's grant table sees to it, and such a back
- * gets no more of them. All is under the netdev queue's lock, or while the queue is paused.
+ * answer stays allocated until it lets go: the kernel's grant table sees to it, and the device is
+ * closed, as after any breach of the protocol. All is under the netdev queue's lock, or while the
+ * queue is paused.
+ *
+ * Whole pages are granted, whatever else is in them: other sockets' bytes, a file's. So it is for a
+ * back that is trusted, which the core decides at each connect (net/front/trust.rs): to another it
+ * takes no pieces, and all is copied to pages of its own.
  */
 #include <linux/etherdevice.h>
 #include <linux/slab.h>
@@ -134,9 +139,11 @@ static bool end_or_leave(grant_ref_t gref)
 	return false;
 }
 
+static const char keeps[] = "a page of the guest's is still mapped after its answer";
+
 /*
  * Where the back is to have let go; the number stays the queue's. If it has not the kernel
- * complains: once, since such a back gets no more.
+ * complains, once, and nothing more is lent; if it still has not the device is closed.
  */
 static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref)
 {
@@ -147,7 +154,11 @@ static bool end_grant(struct pregrant_queue *queue, grant_ref_t gref)
 	/* Perhaps another queue saw it first: each stops itself. */
 	WRITE_ONCE(queue->dev->lends_none, true);
 	WRITE_ONCE(queue->lends, false);
-	return end_or_leave(gref);
+	if (end_or_leave(gref))
+		return true;
+	pk_fault(queue->dev, keeps, sizeof(keeps) - 1);
+	pregrant_fail(queue->dev);
+	return false;
 }
 
 /* Pages that the back has no more. */

@@ -6,8 +6,9 @@
  *   frames find no page --> control adds some: granted, and where the back maps pages it is asked to
  *   memory is short     --> control takes away what no slot and no skb has: the back is asked to let go
  *
- * What the back may do: change these bytes at any time, also what was checked. So it is for a back
- * that is trusted so far; none in domain 0 could not.
+ * What the back may do: change these bytes at any time, also what was checked, and read what the
+ * stack writes there. So the core lends frames of TCP alone, of a back that is trusted so far; none
+ * in domain 0 could not. Of another back the pool does not grow, since no frame asks for a page.
  */
 #include "driver.h"
 

@@ -62,6 +62,9 @@ void pregrant_reserve_free(struct pregrant_reserve *reserve); /* pieces of it ma
 void *pregrant_reserve_cut(size_t size, size_t align, bool zeroed);
 bool pregrant_reserve_put(void *at);
 
+/* device.c: whether backs may have pages that others of the guest use, too. */
+bool pk_trusted(void);
+
 /* log.c */
 void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len);
 void pk_fault(struct pregrant_device *dev, const char *text, size_t len);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
  * pieces.c with a table of grants and a ring of the test's: a back that answers for a piece and
- * keeps its page is lent no more, by any queue; the kernel complains of it once.
+ * keeps its page is lent no more, by any queue, and the device is closed; the kernel complains of
+ * it once. A back that the core does not trust is lent nothing.
  *
  *   queue 0, queue 1 --pieces--> the test's table <--keeps some pages-- the test's back
  */
@@ -27,7 +28,8 @@ static struct {
 	bool granted, kept;
 } table[NUMBERS];
 static grant_ref_t unused;
-static unsigned int complaints;
+static unsigned int complaints, faults, fails;
+static u32 ids_of_ring = IDS;
 
 /* What a queue's back has to answer, and how many it answers. */
 static struct {
@@ -116,10 +118,13 @@ static u32 answered_pieces(const void *tx, u16 *ids, u32 room)
 #define gnttab_end_foreign_access_ref(gref, ...) end_of(gref, true)
 #define gnttab_try_end_foreign_access(gref) end_for_good(gref)
 #define gnttab_end_foreign_access(gref, ...) do { } while (0)
-#define pregrant_tx_piece_ids(tx) IDS
+#define pregrant_tx_piece_ids(tx) ids_of_ring
 #define pregrant_tx_pieces_out(tx) 0
 #define pregrant_tx_send_pieces(tx, skb, len, csum, type, size, granted, n, ids) send_pieces(tx, n, ids)
 #define pregrant_tx_answered_pieces(tx, ids, room) answered_pieces(tx, ids, room)
+
+#define pk_fault(dev, text, len) ((void)(dev), (void)(text), faults++)
+#define pregrant_fail(dev) ((void)(dev), fails++)
 
 #include "pieces.c"
 
@@ -232,6 +237,13 @@ static const char *play(struct pregrant_device *dev, const void *bytes)
 
 	if (wrong)
 		return wrong;
+	/* The core gives pieces no ids where the back is not trusted: as of each connection. */
+	ids_of_ring = 0;
+	pregrant_pieces_begin(one);
+	if (lend_one(one, bytes) || granted(false))
+		return "a back that is not trusted is lent pages";
+	ids_of_ring = IDS;
+	pregrant_pieces_begin(one);
 	n = lend_one(one, bytes);
 	/* A full ring: nothing more stays granted, and the numbers stay the queue's. */
 	is_full = true;
@@ -243,8 +255,12 @@ static const char *play(struct pregrant_device *dev, const void *bytes)
 		return "a frame in pieces is not answered";
 	if (lend_one(one, bytes) != n || lend_one(two, bytes) != n || lend_one(two, bytes) != n)
 		return "no frame in pieces";
+	if (fails || faults)
+		return "a back that lets go is said to break the protocol";
 	if (answer(one, true) != LEN || complaints != 1 || granted(true) != 1)
 		return "a page that is kept is not seen once";
+	if (fails != 1 || faults != 1)
+		return "a back that keeps a page does not lose the device";
 	if (lend_one(one, bytes) || lend_one(two, bytes))
 		return "a back that keeps a page is lent others";
 	/* Those on their way come to their end; the kernel has said what it has to say. */

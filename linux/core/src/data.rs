@@ -26,6 +26,8 @@ use pregrant::wire::netif::{GSO_TYPE_TCPV4, GSO_TYPE_TCPV6};
 pub struct Tx {
     p: Kernel,
     half: Box<TxHalf<Kernel>>,
+    /// Its ordinary pages stay granted, for a back that keeps what it has seen.
+    persists: bool,
 }
 
 /// A receiver's half.
@@ -34,11 +36,13 @@ pub struct Rx {
     half: Box<RxHalf<Kernel>>,
     /// Long frames go up in the pages in which they came.
     in_place: Option<InPlace>,
+    /// As of [`Tx`].
+    persists: bool,
 }
 
 impl Tx {
-    pub fn new(device: shim::Device, half: Box<TxHalf<Kernel>>) -> Self {
-        Self { p: Kernel { device }, half }
+    pub fn new(device: shim::Device, half: Box<TxHalf<Kernel>>, persists: bool) -> Self {
+        Self { p: Kernel { device }, half, persists }
     }
     pub fn into_half(self) -> Box<TxHalf<Kernel>> {
         self.half
@@ -46,9 +50,9 @@ impl Tx {
 }
 
 impl Rx {
-    pub fn new(device: shim::Device, half: Box<RxHalf<Kernel>>, in_place: usize) -> Self {
+    pub fn new(device: shim::Device, half: Box<RxHalf<Kernel>>, in_place: usize, persists: bool) -> Self {
         let in_place = (in_place > 0).then(|| InPlace::new(in_place, &half));
-        Self { p: Kernel { device }, half, in_place }
+        Self { p: Kernel { device }, half, in_place, persists }
     }
     pub fn into_half(self) -> Box<RxHalf<Kernel>> {
         self.half
@@ -210,18 +214,20 @@ pub extern "C" fn pregrant_tx_multicast(tx: &mut Tx, mac: &[u8; 6], wanted: bool
 /// A direction's counters.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_counters(tx: &Tx, to: &mut MaybeUninit<[u64; 8]>) {
-    to.write(counters(tx.half.stats()));
+    to.write(counters(tx.half.stats(), tx.persists));
 }
 
 /// As above.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut MaybeUninit<[u64; 8]>) {
-    to.write(counters(rx.half.stats()));
+    to.write(counters(rx.half.stats(), rx.persists));
 }
 
-/// `ethtool.c` names them.
-fn counters(s: DirStats) -> [u64; 8] {
-    [s.frames, s.bytes, s.staging, s.granted, s.persistent, s.errors, s.dropped, s.notifications]
+/// `ethtool.c` names them. A front's frames in ordinary pages are one number, however the back gets
+/// at these.
+pub fn counters(s: DirStats, persists: bool) -> [u64; 8] {
+    let (granted, persistent) = if persists { (0, s.granted) } else { (s.granted, 0) };
+    [s.frames, s.bytes, s.staging, granted, persistent, s.errors, s.dropped, s.notifications]
 }
 
 /// An offload as C has it: checksum, kind and size of segments. None: no skb is to have it. The

@@ -39,6 +39,8 @@ pub struct Front {
     p: Kernel,
     bus: KernelBus,
     vif: FrontVif<Kernel>,
+    /// What its owner asks for: the path's name, or `auto`.
+    asked: &'static [u8],
     /// Since it is live.
     shared: used_path::Shared,
     /// The halves of its queues, which C uses.
@@ -189,6 +191,7 @@ pub unsafe extern "C" fn pregrant_front_new(
         p: Kernel { device },
         bus: KernelBus(device),
         vif: FrontVif::new(DomId(back), config, true),
+        asked: used_path::asked(settings.path()),
         shared: used_path::Shared::default(),
         handed_out: Vec::new(),
         in_place: settings.rx_in_place as usize,
@@ -217,14 +220,16 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
         front.failed(e.code(), &e);
         return false;
     }
-    let Front { p, bus, vif, shared, short, .. } = front;
+    let Front { p, bus, vif, asked, shared, short, .. } = front;
+    // SAFETY: it reads a parameter, which may change while the module is loaded.
+    vif.set_trusted(unsafe { shim::pk_trusted() });
     match vif.step(p, bus) {
         Ok(to @ (FrontStep::Live | FrontStep::Renewed)) => {
             *shared = used_path::Shared::by(vif);
             if to == FrontStep::Live {
                 short.clear(); // new queues count from 0
             }
-            say_connected(p.device, vif);
+            say_connected(p.device, vif, &Seen::of(vif, *shared, asked));
             front.went_on();
         }
         // A step that failed once it was live is over, too.
@@ -284,8 +289,10 @@ impl Front {
             self.says_mapped |= was_announcing && !self.vif.is_announcing();
             // Those of the pool are asked for behind the others.
             if !moved && !self.vif.is_asking() && core::mem::take(&mut self.says_mapped) {
-                let pages = self.vif.mapped_pages();
-                log::info(self.p.device, format_args!("the back keeps {pages} pages mapped"));
+                let (pages, seen) = (self.vif.mapped_pages(), Seen::of(&self.vif, self.shared, self.asked));
+                let (path, why) = (seen.path(), seen.why());
+                let said = format_args!("the back keeps {pages} pages mapped: path {path} ({why})");
+                log::info(self.p.device, said);
             }
             if !moved && !self.vif.final_check_ctrl(&self.p)? {
                 return Ok(());
@@ -318,10 +325,11 @@ impl Front {
 /// Gives the live queues away, each as two halves, to be used without the front. How many.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_front_lend(front: &mut Front) -> u32 {
-    let (device, in_place) = (front.p.device, front.in_place);
+    let (device, in_place, persists) = (front.p.device, front.in_place, front.vif.persists());
     let halves = front.vif.hand_out_queues().into_iter().map(|queue| {
         let (tx, rx) = queue.into_halves();
-        (Box::into_raw(Box::new(Tx::new(device, tx))), Box::into_raw(Box::new(Rx::new(device, rx, in_place))))
+        let (tx, rx) = (Tx::new(device, tx, persists), Rx::new(device, rx, in_place, persists));
+        (Box::into_raw(Box::new(tx)), Box::into_raw(Box::new(rx)))
     });
     front.handed_out = halves.collect();
     front.handed_out.len() as u32
@@ -357,15 +365,19 @@ pub unsafe extern "C" fn pregrant_front_take_back(front: &mut Front) {
 }
 
 #[inline(never)]
-fn say_connected(device: shim::Device, vif: &FrontVif<Kernel>) {
+fn say_connected(device: shim::Device, vif: &FrontVif<Kernel>, seen: &Seen<'_>) {
     let (tx, rx) = vif.queue(0).map_or((None, None), |q| q.staging_lens());
-    let staging = tx.or(rx).map_or(0, |len| len.value());
-    let said = format_args!(
-        "connected: {} queue(s), staging buffers of {staging} bytes, persistent {}",
-        vif.nr_queues(),
-        vif.persists(),
-    );
-    log::info(device, said);
+    let (queues, path, why) = (vif.nr_queues(), seen.path(), seen.why());
+    let trust = if vif.trust().lends() { "" } else { "; the back is not trusted: all frames are copied" };
+    match tx.or(rx).map(|len| len.value()) {
+        Some(len) => log::info(
+            device,
+            format_args!(
+                "connected: path {path} ({why}), {queues} queue(s), staging buffers of {len} bytes{trust}"
+            ),
+        ),
+        None => log::info(device, format_args!("connected: path {path} ({why}), {queues} queue(s){trust}")),
+    }
     for missing in vif.not_offered() {
         log::info(device, format_args!("{missing}"));
     }

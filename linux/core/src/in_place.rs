@@ -5,7 +5,8 @@
 //!   ring --> LentSkbs: head copied, the pages are fragments --> the stack --> spare --> slots
 //! ```
 //! What the back may do: change these bytes at any time, also what was checked, as long as it has
-//! the pages mapped. The head, with the headers, is a copy.
+//! the pages mapped; and read what the stack writes there. So the core hands on frames of TCP
+//! alone, none to a back that is not trusted, and the head, with the headers, is a copy.
 
 use crate::data::Skbs;
 use crate::shim;
@@ -127,23 +128,24 @@ impl LentSink for LentSkbs<'_> {
         &mut self,
         len: usize,
         offload: Offload,
-        head: Piece<'a>,
+        head: [Piece<'a>; 2],
         rest: impl Iterator<Item = Piece<'a>>,
     ) -> bool {
         let Some((csum, kind, size)) = self.skbs.admit(len, offload) else {
             self.skbs.refuse();
             return false;
         };
-        let (from, n) = head.as_raw();
+        let [(from, n), (behind, more)] = head.map(|piece| piece.as_raw());
         let mut linear = core::ptr::null_mut();
         // SAFETY: `to` is what C's caller gave; `linear` is then memory for the head, which no one
         // has written before, and the others are in pages that C can have references to.
         unsafe {
-            let skb = shim::pk_skb_new_lent(self.skbs.to, len, n, csum, kind, size, &mut linear);
+            let skb = shim::pk_skb_new_lent(self.skbs.to, len, n + more, csum, kind, size, &mut linear);
             if skb.is_null() || linear.is_null() {
                 return false;
             }
             copy_from_shared(from, linear, n);
+            copy_from_shared(behind, linear.add(n), more);
             rest.map(|piece| piece.as_raw()).for_each(|(at, len)| shim::pk_skb_lend(skb, at, len));
         }
         true

@@ -35,6 +35,10 @@ unsafe extern "C" {
     pub fn pk_pages(n: usize) -> *mut u8;
     pub fn pk_free_pages(at: *mut u8, n: usize);
 
+    // device.c
+    /// Whether the guest's administrator lets backs have pages that others use, too.
+    pub fn pk_trusted() -> bool;
+
     // cache.c
     /// Bytes of a core's own cache.
     pub fn pk_private_cache() -> u32;

@@ -1,4 +1,5 @@
-//! The path that a live front's frames take, and why: 31 characters, for `ethtool -i`.
+//! The path that a live front's frames take, and why: 31 characters, for `ethtool -i`; the log has
+//! the same words.
 //!
 //! ```text
 //!   staging+gref: path=auto    the back has all that was asked for
@@ -49,6 +50,12 @@ impl Shared {
     }
 }
 
+/// One of the words that a front's owner may ask by.
+pub fn asked(path: &[u8]) -> &'static [u8] {
+    let known: [&[u8]; 4] = [b"copy", b"staging", b"gref-mapping", b"persistent"];
+    known.into_iter().find(|known| *known == path).unwrap_or(b"auto")
+}
+
 /// What decides the words.
 #[derive(Clone, Copy)]
 pub struct Seen<'a> {
@@ -88,7 +95,8 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn path(&self) -> &'static str {
+    /// The path.
+    pub fn path(&self) -> &'static str {
         match (self.shared.staged, self.maps) {
             ([true, true], true) => fit!(PATH, "staging+gref"),
             ([true, true], false) => fit!(PATH, "staging"),
@@ -100,7 +108,8 @@ impl<'a> Seen<'a> {
         }
     }
 
-    fn why(&self) -> &'static str {
+    /// Why it is no other.
+    pub fn why(&self) -> &'static str {
         let asks_to_map = matches!(self.asked, b"auto" | b"gref-mapping");
         // Without a shortage only a back that refuses its list leaves a direction out.
         match (self.shared.staged, self.absent) {

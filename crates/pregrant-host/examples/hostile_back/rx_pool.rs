@@ -25,7 +25,7 @@ const POOL_PART: usize = 64;
 const MARK: [u8; 64] = [0xa5; 64];
 /// Long frames at a time.
 const FRAMES: usize = 6;
-/// The parts of such a frame: a datagram's are whole words of 8 bytes.
+/// The parts of such a frame: a packet's are whole words of 8 bytes.
 const PARTS: [u16; 3] = [4096, 4096, 802];
 
 /// An answer to a request of the pool's.
@@ -216,8 +216,9 @@ impl<P: Platform, T: Transport> Vif<'_, P, T> {
     }
 }
 
-/// Headers of a part of a datagram, by its number, from 10.9.0.1 to 10.9.0.2: neither its first
-/// part nor its last, which do not come. Who puts it together holds it.
+/// Headers of a part of a packet, by its number, from 10.9.0.1 to 10.9.0.2: neither its first part
+/// nor its last, which do not come. Who puts it together holds it. It is TCP's: no other's stays in
+/// its pages.
 fn head(number: u16) -> [u8; 34] {
     let mut head = [0; 34];
     head[..6].fill(0xff);
@@ -227,7 +228,7 @@ fn head(number: u16) -> [u8; 34] {
     head[16..18].copy_from_slice(&len.to_be_bytes());
     head[18..20].copy_from_slice(&number.to_be_bytes());
     // More of it follows; this is at byte 8.
-    head[20..24].copy_from_slice(&[0x20, 0x01, 64, 17]);
+    head[20..24].copy_from_slice(&[0x20, 0x01, 64, 6]);
     head[26..34].copy_from_slice(&[10, 9, 0, 1, 10, 9, 0, 2]);
     let words = head[14..34].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     let sum: u32 = words.sum();

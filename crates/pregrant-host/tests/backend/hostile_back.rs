@@ -97,7 +97,7 @@ impl LentSink for Held<'_> {
         &mut self,
         _: usize,
         _: Offload,
-        _: Piece<'a>,
+        _: [Piece<'a>; 2],
         _: impl Iterator<Item = Piece<'a>>,
     ) -> bool {
         true

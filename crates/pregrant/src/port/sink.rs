@@ -41,13 +41,14 @@ pub trait Sink {
 pub trait LentSink: Sink {
     /// Whether it would have a frame of so many bytes, in so many pages, that way.
     fn wants(&self, len: usize, pages: usize) -> bool;
-    /// Takes a frame: `head` by a copy, `rest` by references. False: it has none of the rest; the
-    /// frame is taken all the same.
+    /// Takes a frame: both parts of its `head` by a copy, `rest` by references. The first part has
+    /// all headers, and is private already. False: it has none of the rest; the frame is taken all
+    /// the same.
     fn take_lent<'a>(
         &mut self,
         len: usize,
         offload: Offload,
-        head: Piece<'a>,
+        head: [Piece<'a>; 2],
         rest: impl Iterator<Item = Piece<'a>>,
     ) -> bool;
     /// The last frame's pages come back by this.

@@ -15,9 +15,29 @@ use rig::raw_back::Rx;
 use rig::{TestPort, Way};
 use std::cell::Cell;
 
-/// A frame's bytes by its number.
+/// A frame's bytes by its number: TCP over IPv4.
 fn bytes(number: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 7 + at / 256 + number * 13) as u8).collect()
+    let mut bytes: Vec<u8> = (0..len).map(|at| (at * 7 + at / 256 + number * 13) as u8).collect();
+    if let Some(head) = bytes.first_chunk_mut::<TCP_AT>() {
+        *head = header(6, len);
+    }
+    if let Some(words) = bytes.get_mut(TCP_AT + 12) {
+        *words = 0x50;
+    }
+    bytes
+}
+
+/// Where TCP's header begins.
+const TCP_AT: usize = 34;
+
+/// The headers ahead of such a protocol's, in a frame of `len` bytes: Ethernet and IPv4.
+fn header(protocol: u8, len: usize) -> [u8; TCP_AT] {
+    let mut head = [2; TCP_AT];
+    head[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    head[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
+    head[20..22].fill(0);
+    head[23] = protocol;
+    head
 }
 
 /// Takes frames as a kernel does: the head is its own, the rest where it is.
@@ -50,15 +70,16 @@ impl LentSink for Skbs {
         &mut self,
         len: usize,
         _: Offload,
-        head: Piece<'a>,
+        head: [Piece<'a>; 2],
         rest: impl Iterator<Item = Piece<'a>>,
     ) -> bool {
         let behind: usize = rest.map(|piece| piece.len()).sum();
+        let head = head.map(|piece| copy(&piece)).concat();
         assert_eq!(head.len() + behind, len);
         if self.fails {
             return false;
         }
-        self.frames.push((copy(&head), None));
+        self.frames.push((head, None));
         true
     }
     fn lent(&mut self, token: Token) {
@@ -443,14 +464,83 @@ fn a_back_without_room_is_asked_a_few_times() {
 fn a_frame_of_one_slot_is_handed_on_behind_its_head() {
     for (way, copied) in [(Way::Heads(2048), 2048), (Way::Copy, 256)] {
         let mut r = Rx::with_spare(way, 40);
+        r.front.allow_lent();
+        r.put(0, &bytes(0, 4000));
         let mut skbs = Skbs::default();
         r.back.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 4000 });
         assert_eq!(r.front.recv_lent(&mut skbs, 1), Ok(1), "{way:?}");
         let (head, token) = skbs.frames.pop().expect("a frame");
-        assert_eq!(head.len(), copied);
+        assert!(head == bytes(0, 4000)[..copied], "{way:?}");
         assert_eq!(r.front.release(token.expect("the rest is in its page")), Ok(()));
         r.close();
     }
+}
+
+/// Of TCP the payload stays; all else is copied, wherever its head is, and so is each frame of a
+/// back that is not trusted.
+#[test]
+fn what_a_stack_may_write_to_is_copied() {
+    const TCP: u8 = 6;
+    for way in [Way::Heads(2048), Way::Copy] {
+        for (protocol, trusted) in [(TCP, true), (TCP, false), (17, true), (50, true), (51, true), (47, true)]
+        {
+            let mut r = Rx::with_spare(way, 40);
+            if trusted {
+                r.front.allow_lent();
+            }
+            let mut frame = bytes(0, 4000);
+            frame[..TCP_AT].copy_from_slice(&header(protocol, 4000));
+            r.put(0, &frame);
+            let mut skbs = Skbs::default();
+            r.back.answer_rx(RxResponse { id: 0, offset: 0, flags: 0, status: 4000 });
+            assert_eq!(r.front.recv_lent(&mut skbs, 1), Ok(1));
+            let (copied, token) = skbs.frames.pop().expect("a frame");
+            assert_eq!(token.is_some(), trusted && protocol == TCP, "{way:?}, {protocol}, {trusted}");
+            assert!(frame.starts_with(&copied));
+            match token {
+                Some(token) => assert_eq!(r.front.release(token), Ok(())),
+                None => assert_eq!(copied.len(), 4000),
+            }
+            assert_eq!(r.front.pages().short(), 0, "no page was wanted");
+            r.close();
+        }
+    }
+}
+
+/// The toolstack's word, and the owner's, count from the next connection on, for both directions:
+/// pieces of frames to the back, and pages of frames from it.
+#[test]
+fn xsa_403_the_back_is_trusted_as_of_each_connect() {
+    let front = FrontVif::new(rig::HOST, growing(64), true);
+    let mut game = Game::of(Pair::around(front, VifConfig::default(), usize::MAX, |_, _| {}));
+    for (round, (owner, key, trusted)) in (1..).zip([
+        (true, None, true),
+        (true, Some("0"), false),
+        (true, Some("1"), true),
+        (false, Some("1"), false),
+        (false, None, false),
+        (true, Some("yes"), true),
+        (true, Some(" 0"), false),
+    ]) {
+        game.pair.front.set_trusted(owner);
+        let keys = &game.pair.fb.own;
+        match key {
+            Some(value) => keys.borrow_mut().insert("trusted".into(), value.into()),
+            None => keys.borrow_mut().remove("trusted"),
+        };
+        let takes = |game: &Game| game.pair.front.queue(0).expect("a queue").tx().takes_pieces();
+        let before = takes(&game);
+        game.turns();
+        assert_eq!(takes(&game), before, "a connection is as it was set up");
+        reconnect(&mut game, round);
+        assert_eq!(game.grow(64), 64);
+        assert_eq!(takes(&game), trusted, "{owner}, {key:?}");
+        assert_eq!(game.frames(5), if trusted { 5 } else { 0 }, "{owner}, {key:?}");
+        assert_eq!(game.pair.front.trust().lends(), trusted);
+        game.release_all();
+    }
+    game.pair.front.close(&mut game.pair.fb, None).expect("a map");
+    game.pair.close();
 }
 
 /// The back says how much of a frame is in its first slot: no less than the headers is copied, so
@@ -468,6 +558,8 @@ fn a_head_is_never_shorter_than_headers() {
                 Way::Copy => (0, in_first),
                 _ => (256 - in_first, 3000),
             };
+            r.front.allow_lent();
+            r.put(usize::from(offset), &bytes(0, usize::from(len) + 4000));
             for (flags, offset, len) in [(RXF_MORE_DATA, offset, len), (0, 0, 4000)] {
                 r.back.answer_rx(RxResponse { id: 0, offset, flags, status: len as i16 });
             }

@@ -4,7 +4,7 @@
 use super::{Rig, SLOTS, Way, release_front};
 use pregrant::net::front::Granting;
 use pregrant::net::front::{RxFront, TxFront};
-use pregrant::net::path::{FrontChain, FrontPath};
+use pregrant::net::path::{AnyFrontPath, FrontChain, FrontPath};
 use pregrant::platform::Access;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap, LocalRegion};
 use pregrant::port::{Arena, Offload};
@@ -139,6 +139,18 @@ impl Rx {
     /// The pages; that of slot 0 is the first.
     pub fn pages(&self) -> LocalRegion {
         self.front.chain().pages().expect("a queue with pages").bytes().clone()
+    }
+    /// Puts bytes into the memory of slot 0, where it goes on so far: its buffer and its page.
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        for path in self.front.chain().paths() {
+            let (memory, start, room) = match path {
+                AnyFrontPath::Staging(area) => (area.bytes(), area.start(0), area.slot_bytes()),
+                AnyFrontPath::Copy(pages) => (pages.bytes(), pages.start(0), pages.slot_bytes()),
+                _ => continue,
+            };
+            let n = room.saturating_sub(at).min(bytes.len());
+            assert!(memory.copy_in(start + at, &bytes[..n]));
+        }
     }
     pub fn frames(&self) -> Vec<Vec<u8>> {
         self.arena.burst().iter().map(|(bytes, _)| bytes.to_vec()).collect()

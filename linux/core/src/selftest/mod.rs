@@ -13,6 +13,7 @@ mod segments;
 mod shortage;
 mod skbs;
 
+use crate::data::counters;
 use crate::front::{AUTO, Settings, config};
 use crate::log;
 use crate::shim;
@@ -41,6 +42,8 @@ const GUEST: DomId = DomId(5);
 const HOST: DomId = DomId(0);
 /// Steps after which two ends are connected, or closed.
 const STEPS: u32 = 8;
+/// Bytes of Ethernet, IPv4 and TCP.
+const TCP_HEADER: usize = 54;
 /// Slots of a ring of one page: each has a page of its own.
 const RING_SLOTS: u64 = 256;
 const NO_DEVICE: shim::Device = core::ptr::null_mut();
@@ -160,9 +163,24 @@ fn is_frame(frame: &[u8], len: usize, k: u64) -> bool {
     whole && frame.len() == len && chunks.remainder().iter().zip(last).all(|(a, b)| *a == b)
 }
 
+/// Headers of a TCP segment in a frame of so many bytes, which alone stays in its pages.
+fn tcp_header(len: usize) -> [u8; TCP_HEADER] {
+    let mut head = [0; TCP_HEADER];
+    let mut put = |at: usize, bytes: &[u8]| {
+        head.iter_mut().skip(at).zip(bytes).for_each(|(to, from)| *to = *from);
+    };
+    put(12, &[8, 0, 0x45]);
+    put(16, &(len.saturating_sub(14) as u16).to_be_bytes());
+    put(22, &[64, 6]);
+    put(46, &[0x50]);
+    head
+}
+
 /// The port of the back.
 struct Counterpart {
     len: usize,
+    /// The frames for the guest begin so, whatever they are filled with.
+    head: Option<[u8; TCP_HEADER]>,
     /// Frames that came, and those that were not the next one.
     came: u64,
     wrong: u64,
@@ -188,6 +206,7 @@ impl FramePort for Counterpart {
         while into.has_room() {
             let Some(to) = into.room(self.len, self.offload) else { break };
             fill(to, self.gave);
+            self.head.iter().flatten().zip(to).for_each(|(from, to)| *to = *from);
             self.gave += 1;
         }
         into.len() - before
@@ -247,7 +266,7 @@ impl Ends {
             back_bus: MapBus { own: of_back, peer: of_front, may_fail: false },
             front: front(config, reconnect),
             back: back(features),
-            port: Counterpart { len, came: 0, wrong: 0, gave: 0, offload: Offload::default() },
+            port: Counterpart { len, head: None, came: 0, wrong: 0, gave: 0, offload: Offload::default() },
             scratch,
             bytes: vec![0; len],
         }
@@ -411,6 +430,53 @@ fn say_seen() -> Result<()> {
     Ok(())
 }
 
+/// A back that the toolstack, or the module's parameter, calls untrusted has nothing lent: no frame
+/// goes to it in pieces, none stays in the pages in which it came.
+#[inline(never)]
+fn distrust() -> Result<()> {
+    for (trusted, key, lends) in
+        [(true, "1", true), (true, "0", false), (false, "1", false), (true, "yes", true)]
+    {
+        let trial = Trial {
+            path: PathName::Copy,
+            data_len: 2048,
+            buffers: 0,
+            len: 9000,
+            share: 1,
+            in_pieces: lends,
+            in_place: lends,
+        };
+        let settings = Settings { rx_in_place: 2049, ..trial.settings(b"copy") };
+        let mut ends = Ends::new(whole(), config(&settings)?, 9000, false, arena());
+        ends.front_bus.own.lock().insert("trusted".into(), key.into());
+        ends.front.set_trusted(trusted);
+        ends.steps()?;
+        let before = ends.table.lock().ops();
+        let takes = ends.front.queue(0).is_some_and(|queue| queue.tx().takes_pieces());
+        let wrong = ends.tx(100, lends)?;
+        let (wrong_rx, lent) = ends.rx_in_place(100)?;
+        let copies = ends.table.lock().ops().copies - before.copies;
+        if wrong + wrong_rx > 0 || takes != lends || (lent > 0) != lends || copies == 0 {
+            return Err("a back is trusted that is not, or is not that is");
+        }
+        ends.front.close(&mut ends.front_bus, None).map_err(|_| "the front does not close")?;
+        ends.steps()?;
+        if ends.table.lock().left() > 0 {
+            return Err("grants are left");
+        }
+    }
+    Ok(())
+}
+
+/// What `ethtool -S` has of a front's ordinary pages.
+#[inline(never)]
+fn say_counters() -> Result<()> {
+    let stats = DirStats { frames: 9, granted: 7, staging: 2, ..DirStats::default() };
+    let right = counters(stats, false) == [9, 0, 2, 7, 0, 0, 0, 0]
+        && counters(stats, true) == [9, 0, 2, 0, 7, 0, 0, 0];
+    if right { Ok(()) } else { Err("the counters are of another path") }
+}
+
 /// Plays it all, with so many frames each way. 0: all is right.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
@@ -420,7 +486,8 @@ pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
             return -22;
         }
     }
-    match say_paths().and_then(|()| segments::play()).and_then(|()| shortage::play()) {
+    let said = say_paths().and_then(|()| say_counters()).and_then(|()| distrust());
+    match said.and_then(|()| segments::play()).and_then(|()| shortage::play()) {
         Ok(()) => 0,
         Err(e) => {
             log::warn(NO_DEVICE, format_args!("selftest of paths, segments and shortages failed: {e}"));

@@ -38,6 +38,8 @@ fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
     ends.announce()?;
     if in_place {
         ends.grow()?;
+        // Frames of TCP alone stay in their pages.
+        ends.port.head = Some(tcp_header(LEN));
     }
     let mut halves = ends.halves()?;
     // SAFETY: it makes an empty list.

@@ -8,7 +8,7 @@
 //! Halves are called as in the kernel, where nothing may sleep: memory that one asks for is
 //! counted.
 
-use super::{Ends, HOST, Result, fill, is_frame};
+use super::{Ends, HOST, Result, TCP_HEADER, fill, is_frame, tcp_header};
 use crate::data::{Frame, Skbs};
 use crate::in_place::InPlace;
 use crate::selftest::domains::Domain;
@@ -198,9 +198,32 @@ impl Ends {
     /// At least `n` frames from the back. How many were wrong.
     #[inline(never)]
     pub fn rx(&mut self, n: u64, in_place: bool) -> Result<u64> {
-        if in_place {
-            self.grow()?;
+        if !in_place {
+            return Ok(self.receive(n, false)?.0);
         }
+        match self.rx_in_place(n)? {
+            (_, 0) => Err("no frame stays in its pages"),
+            (wrong, _) => Ok(wrong),
+        }
+    }
+
+    /// The same where they may stay in their pages: how many were wrong, and how many stayed.
+    #[inline(never)]
+    pub fn rx_in_place(&mut self, n: u64) -> Result<(u64, u64)> {
+        self.grow()?;
+        self.port.head = Some(tcp_header(self.port.len));
+        let came = self.receive(n, true)?;
+        self.front.release_done(&self.guest, |_| true);
+        // One page stays, and may be spare.
+        let gone = self.front.shrink_rx(&self.guest, usize::MAX);
+        if !(44..=45).contains(&gone) {
+            return Err("frames in place take no pages, or do not give them back");
+        }
+        self.announce()?;
+        Ok(came)
+    }
+
+    fn receive(&mut self, n: u64, in_place: bool) -> Result<(u64, u64)> {
         let mut halves = self.halves()?;
         let mut in_place = in_place.then(|| InPlace::new(2049, &halves.rx));
         let mut lent = 0;
@@ -223,8 +246,13 @@ impl Ends {
                     got
                 });
                 let got = got.map_err(|_| FAULT)?;
+                let head = self.port.head;
                 while let Some(frame) = self.next(to) {
-                    wrong += u64::from(!is_frame(frame, len, came));
+                    let is_right = frame.starts_with(head.as_ref().map_or(&[], |head| head));
+                    if head.is_some() {
+                        fill(frame.get_mut(..TCP_HEADER).unwrap_or_default(), came);
+                    }
+                    wrong += u64::from(!is_right || !is_frame(frame, len, came));
                     came += 1;
                 }
                 let (rx, guest) = (&mut halves.rx, &self.guest);
@@ -234,23 +262,13 @@ impl Ends {
             }
         }
         self.whole(halves)?;
-        if in_place.is_none() {
-            return Ok(wrong);
-        }
-        self.front.release_done(&self.guest, |_| true);
-        // One page stays, and may be spare.
-        let gone = self.front.shrink_rx(&self.guest, usize::MAX);
-        if lent == 0 || !(44..=45).contains(&gone) {
-            return Err("frames in place take no pages, or do not give them back");
-        }
-        self.announce()?;
-        Ok(wrong)
+        Ok((wrong, lent))
     }
 
     /// The bytes of the next skb of a list. None: it is empty.
-    pub(super) fn next(&mut self, list: *mut core::ffi::c_void) -> Option<&[u8]> {
+    pub(super) fn next(&mut self, list: *mut core::ffi::c_void) -> Option<&mut [u8]> {
         // SAFETY: a list of `pk_test_received`, and bytes of that length.
         let len = unsafe { shim::pk_test_next(list, self.bytes.as_mut_ptr(), self.bytes.len()) };
-        self.bytes.get(..usize::try_from(len).ok()?)
+        self.bytes.get_mut(..usize::try_from(len).ok()?)
     }
 }

@@ -38,6 +38,10 @@ paths!(with_paths {
         /// Only those multicast frames that are [named](crate::net::front::FrontVif::multicast),
         /// where the back can leave the others out.
         pub multicast_control: bool = false,
+        /// The back may see what else is in pages that frames are sent from, and write to those
+        /// that received frames stay in, unless the toolstack says that it is [not to be
+        /// trusted](crate::net::front::Trust).
+        pub trusted: bool = true,
     }
 });
 

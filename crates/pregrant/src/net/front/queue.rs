@@ -18,6 +18,7 @@ use super::regions::{Granted, Granting, Grants, OwnRing, Region, Regions};
 use super::requested::Requested;
 use super::rx::RxFront;
 use super::rx_hook::Hooked;
+use super::trust::Trust;
 use super::tx::TxFront;
 use super::unreturned::Unreturned;
 use crate::error::{PeerFault, PlatformError};
@@ -249,6 +250,7 @@ impl<P: Platform> FrontQueue<P> {
         p: &P,
         regions: &mut Regions<P>,
         back: &BackFeatures,
+        trust: Trust,
     ) -> Result<(), PlatformError> {
         self.tx.tx.chain_mut().go_live(back);
         self.rx.rx.chain_mut().go_live(back);
@@ -268,8 +270,11 @@ impl<P: Platform> FrontQueue<P> {
         if tx > 0 && rx > self.rx.rx.ring_size() {
             self.tx.tx.allow_send_on(tx as u16);
         }
-        if !self.rx.rest.asked.keeps_seen() {
-            self.tx.tx.allow_pieces();
+        if trust.lends() {
+            self.rx.rx.allow_lent();
+            if !self.rx.rest.asked.keeps_seen() {
+                self.tx.tx.allow_pieces();
+            }
         }
         self.rx.post(p)
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!   parts of a frame --Copying--> a sink, whole
 //!                    --Lending--> an arena: the first bytes; the pages of the rest are lent
-//!                    --Handing--> a sink: the first bytes, and references to these pages
+//!                    --Handing--> a sink: the first bytes, and references to these pages, of frames that
+//!                                 may stay there; others are copied
 //! ```
 //! Invariant: all parts of a frame are checked before any goes to a sink, so a sink never has half
 //! a frame. An arena is read only after the call has returned without a fault; there, each part is
@@ -14,6 +15,7 @@
 use super::lent::{Lent, LentPages, RX_HEAD_BYTES};
 use super::rx_answers::{LongFrame, Part, fault};
 use super::slot_memory::SlotMemory;
+use super::staying::may_stay;
 use crate::error::PeerFault;
 use crate::net::path::{AnyFrontPath, FrontPath};
 use crate::platform::Platform;
@@ -331,26 +333,39 @@ fn lend(pages: &mut LentPages, parts: &[Part], head_bytes: usize) -> Option<Toke
 }
 
 /// Copies heads, and hands the rest to a sink that has references to pages.
-pub struct Handing<'a, S>(pub &'a mut S);
+pub struct Handing<'a, S> {
+    /// Where frames go.
+    pub to: &'a mut S,
+    /// The back is trusted; else all are copied.
+    pub lends: bool,
+}
 
 impl<S: LentSink> Handing<'_, S> {
-    /// A frame that goes on behind `head`, which is copied, in `rest`, parts in the memory of
-    /// `path`. Both were checked.
+    /// Whether a frame of `len` bytes may stay, whose first bytes are these: `copy` gets them, and
+    /// the sink has them from there.
+    #[inline(always)]
+    fn may_stay(head: Piece<'_>, copy: &mut [u8; RX_HEAD_BYTES], len: usize) -> bool {
+        head.copy_out(copy) == copy.len() && may_stay(copy, len)
+    }
+
+    /// A frame that goes on behind `head`, whose first part is a copy that [may
+    /// stay](Self::may_stay), in `rest`, parts in the memory of `path`. These were checked.
     fn hand<P: Platform, F: FrontPath<P>>(
         &mut self,
         path: &F,
         (pages, buffers): (&mut LentPages, &SlotMemory),
-        (head, rest): (Piece<'_>, &[Part]),
+        (head, rest): ([Piece<'_>; 2], &[Part]),
         offload: Offload,
     ) -> Result<(), PeerFault> {
         let mut missing = None;
         let places = (&*pages, buffers);
         let parts = rest.iter().filter(|part| part.len > 0);
         let pieces = there(parts, |part| piece_in(path, places, *part), &mut missing);
-        let len = head.len() + rest.iter().map(|part| usize::from(part.len)).sum::<usize>();
-        let has_references = self.0.take_lent(len, offload, head, pieces);
+        let head_bytes: usize = head.iter().map(Piece::len).sum();
+        let len = head_bytes + rest.iter().map(|part| usize::from(part.len)).sum::<usize>();
+        let has_references = self.to.take_lent(len, offload, head, pieces);
         if has_references && let Some(token) = lend(pages, rest, 0) {
-            self.0.lent(token);
+            self.to.lent(token);
         }
         missing.map_or(Ok(()), |part| Err(bad_part(*part)))
     }
@@ -367,20 +382,25 @@ impl<S: LentSink> Handing<'_, S> {
     ) -> Result<bool, PeerFault> {
         let [first, ..] = parts else { return Ok(false) };
         let has_head = usize::from(first.len) >= RX_HEAD_BYTES;
-        if !F::LENDS || !has_head || !self.0.wants(total, parts.len()) || !pages.can_lend(parts.len()) {
+        if !F::LENDS || !self.lends || !has_head || !self.to.wants(total, parts.len()) {
             return Ok(false);
         }
         parts.iter().try_for_each(|part| check(path.slot_bytes(), *part))?;
+        let head = Part { len: RX_HEAD_BYTES as u16, ..*first };
+        let piece = piece_in(path, (&*pages, buffers), head).ok_or(bad_part(head))?;
+        let mut copy = [0; RX_HEAD_BYTES];
+        if !Self::may_stay(piece, &mut copy, total) || !pages.can_lend(parts.len()) {
+            return Ok(false);
+        }
         let mut room = [Part::default(); PARTS_MAX];
         let Some(rest) = room.get_mut(..parts.len()) else { return Ok(false) };
         rest.copy_from_slice(parts);
-        let head = Part { len: RX_HEAD_BYTES as u16, ..*first };
         if let Some(first) = rest.first_mut() {
             first.offset += head.len;
             first.len -= head.len;
         }
-        let piece = piece_in(path, (pages, buffers), head).ok_or(bad_part(head))?;
-        self.hand(path, (pages, buffers), (piece, rest), offload)?;
+        let head = [Piece::from(&mut copy[..]), Piece::from(&mut [][..])];
+        self.hand(path, (pages, buffers), (head, rest), offload)?;
         Ok(true)
     }
 }
@@ -393,7 +413,7 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
 
     #[inline(always)]
     fn to(&mut self) -> &mut S {
-        self.0
+        self.to
     }
 
     #[inline(always)]
@@ -408,7 +428,7 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
         if self.hand_parts(path, (&mut *pages, buffers), (&[part], part.len.into()), offload)? {
             return Ok(true);
         }
-        Copying(&mut *self.0).take_one(path, (pages, buffers), part, offload)
+        Copying(&mut *self.to).take_one(path, (pages, buffers), part, offload)
     }
 
     #[inline(always)]
@@ -422,7 +442,7 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
         if self.hand_parts(path, (&mut *pages, buffers), parts, frame.offload)? {
             return Ok(true);
         }
-        Copying(&mut *self.0).take(path, (pages, buffers), frame)
+        Copying(&mut *self.to).take(path, (pages, buffers), frame)
     }
 
     fn take_split(
@@ -436,18 +456,24 @@ impl<P: Platform, S: LentSink> Receiver<P> for Handing<'_, S> {
         // Headers are parsed in the copy, and in no page.
         if let [head, behind @ ..] = parts
             && usize::from(head.len) >= RX_HEAD_BYTES
+            && self.lends
             && with_path!(rest, path => lends(path))
             && !behind.is_empty()
-            && self.0.wants(total, behind.len() + 1)
-            && pages.can_lend(behind.len())
+            && self.to.wants(total, behind.len() + 1)
         {
             check(first.slot_bytes(), *head)?;
             behind.iter().try_for_each(|part| check(rest.slot_bytes(), *part))?;
-            let piece = piece_in_any(first, (&*pages, buffers), *head).ok_or(bad_part(*head))?;
-            with_path!(rest, path => self.hand(path, (pages, buffers), (piece, behind), offload))?;
-            return Ok(true);
+            let piece = || piece_in_any(first, (&*pages, buffers), *head).ok_or(bad_part(*head));
+            let mut copy = [0; RX_HEAD_BYTES];
+            let may_stay = Self::may_stay(piece()?, &mut copy, total);
+            let behind_it = piece()?.part(RX_HEAD_BYTES, usize::MAX);
+            if may_stay && pages.can_lend(behind.len()) {
+                let head = [Piece::from(&mut copy[..]), behind_it];
+                with_path!(rest, path => self.hand(path, (pages, buffers), (head, behind), offload))?;
+                return Ok(true);
+            }
         }
-        take_split((first, rest), (pages, buffers), &mut *self.0, parts, offload)
+        take_split((first, rest), (pages, buffers), &mut *self.to, parts, offload)
     }
 }
 

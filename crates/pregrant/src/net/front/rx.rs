@@ -46,6 +46,8 @@ pub struct RxFront<P: Platform> {
     pub(super) buffers: SlotMemory,
     /// Answers that are here and belong to a frame whose last one is not.
     pub(super) cut: u32,
+    /// Frames may stay in their pages, for a consumer with references of its own.
+    lends: bool,
     /// Scratch: a run of answers that were read.
     pub(super) run: Box<[RxResponse; BURST_FRAMES]>,
     /// Scratch: a frame of several answers.
@@ -77,6 +79,7 @@ impl<P: Platform> RxFront<P> {
             pages,
             buffers,
             cut: 0,
+            lends: false,
             run: array::filled(RxResponse::default()),
             long: Box::default(),
             stats: DirStats::default(),
@@ -150,10 +153,16 @@ impl<P: Platform> RxFront<P> {
     }
 
     /// As [`recv`](Self::recv), to a sink that has references to pages: of frames in pages that it
-    /// [wants](LentSink::wants) so the head is copied, and the rest stays where it is until its
-    /// token is [released](Self::release). Where too few pages are spare, frames are copied.
+    /// [wants](LentSink::wants) so, and that may stay in them (TCP's), the head is copied, and the
+    /// rest stays where it is until its token is [released](Self::release). Where too few pages
+    /// are spare, frames are copied; so are all unless that was [allowed](Self::allow_lent).
     pub fn recv_lent(&mut self, to: &mut impl LentSink, want: u32) -> Result<usize, PeerFault> {
-        self.take(&mut Handing(to), want)
+        self.take(&mut Handing { to, lends: self.lends }, want)
+    }
+
+    /// The back is [trusted](super::trust): its frames may stay in their pages.
+    pub fn allow_lent(&mut self) {
+        self.lends = true;
     }
 
     /// Piece `k` of what follows the head of the frame that was lent with `token`, in order. None:

@@ -10,9 +10,9 @@
 //! piece's id is known to be in flight until its request is answered; only then does the caller end
 //! the grant, and use the page again once it has ended.
 //!
-//! Frames do not go so where the back keeps the pages that it saw mapped
-//! ([`Requested::keeps_seen`]): a reference names another page the next time. Nor where a frame
-//! fits a staging buffer, or its first slot is in one.
+//! Frames do not go so to a back that is not [trusted](super::trust). Nor where the back keeps the
+//! pages that it saw mapped ([`Requested::keeps_seen`]): a reference names another page the next
+//! time. Nor where a frame fits a staging buffer, or its first slot is in one.
 //!
 //! [`Requested::keeps_seen`]: super::requested::Requested::keeps_seen
 //!
@@ -87,8 +87,8 @@ fn grants_of<P: Platform, F: FrontPath<P>>(_: &F) -> bool {
 }
 
 impl<P: Platform> TxFront<P> {
-    /// Frames may be in pieces, if the chain allows it: before the first is sent, of a back that
-    /// keeps no page mapped because it saw it.
+    /// Frames may be in pieces, if the chain allows it: before the first is sent, of a back that is
+    /// [trusted](super::trust) and keeps no page mapped because it saw it.
     pub fn allow_pieces(&mut self) {
         let paths = self.chain.paths();
         let grants = paths.last().is_some_and(|last| with_path!(last, path => grants_of::<P, _>(path)));

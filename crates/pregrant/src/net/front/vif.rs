@@ -25,6 +25,7 @@ use super::regions::{Granting, Regions};
 use super::requested::Requested;
 use super::shared_path::SharedPath;
 use super::taking_up::TakingUp;
+use super::trust::Trust;
 use super::unreturned::{UNRETURNED_MAX, Unreturned};
 use crate::error::{PeerFault, PlatformError};
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys, of_front_connection};
@@ -66,7 +67,7 @@ pub enum FrontStep {
 /// One vif, served by one domain.
 pub struct FrontVif<P: Platform> {
     pub(crate) front: Front,
-    config: FrontConfig,
+    pub(super) config: FrontConfig,
     /// None while they are [handed out](Self::hand_out_queues).
     pub(crate) queues: Vec<FrontQueue<P>>,
     /// The links of handed-out queues, shared with their halves.
@@ -95,6 +96,8 @@ pub struct FrontVif<P: Platform> {
     pub(super) takes_multicast: bool,
     /// What the front requested of the back at the last set-up.
     pub(super) asked: Requested,
+    /// Whether this connection's back is lent pages that the guest uses otherwise.
+    pub(super) trust: Trust,
     /// The front is asking the back to keep pages mapped.
     pub(crate) announcement: Option<PageAnnouncement>,
     /// By queue: pages that the back says it keeps so.
@@ -134,6 +137,7 @@ impl<P: Platform> FrontVif<P> {
             takes_sg: true,
             takes_multicast: false,
             asked: Requested::default(),
+            trust: Trust::default(),
             announcement: None,
             announced: Vec::new(),
             was_away: false,
@@ -310,6 +314,7 @@ impl<P: Platform> FrontVif<P> {
                 "the back does not offer feature-rx-copy = 1, and this front knows no other way",
             ));
         }
+        self.trust = Trust::read(self.config.trusted, bus).map_err(FrontError::Keys)?;
         let can_name = p.grants().per_frame().is_some();
         self.not_offered = NotOffered::by(&back, &self.config, can_name);
         self.tear_down(p);
@@ -482,7 +487,7 @@ impl<P: Platform> FrontVif<P> {
                 }
             }
             if let Some(queue) = self.queues.get_mut(i) {
-                queue.go_live(p, &mut self.regions, &back)?;
+                queue.go_live(p, &mut self.regions, &back, self.trust)?;
                 self.rx_pool.adopt(i, queue);
             }
         }

@@ -1,0 +1,75 @@
+//! Whether a front lends its back pages that others of the guest use too. The toolstack decides,
+//! and the front's owner.
+//!
+//! ```text
+//!   `trusted` of the front's directory --.
+//!   FrontConfig::trusted ----------------+--> Trust::lends --> TX: frames in pieces (tx_pieces)
+//!                                                         '-> RX: frames that stay in their pages (recv_lent)
+//! ```
+//! Invariant: a connection's answer is one for both directions, and is as of its set-up. To a back
+//! that is not trusted a front shows pages that were zeroed when they were granted, and in them the
+//! bytes of frames; what it receives is copied before anybody else has it.
+//!
+//! What a back may do: nothing about this. The key is in the guest's directory, which the toolstack
+//! and the guest write.
+
+use crate::xenbus::bus::DeviceBus;
+
+/// The toolstack's key, in the front's directory.
+pub const TRUSTED: &str = "trusted";
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Trust {
+    /// It is shown what is made for it alone.
+    #[default]
+    Copies,
+    /// It may see what else is in the guest's pages.
+    Lends,
+}
+
+impl Trust {
+    /// As xen-netfront has it: the back is trusted unless the front's owner or the toolstack says
+    /// 0. A key that is not there, or does not begin with a number, says nothing.
+    pub fn of(owner: bool, key: Option<&str>) -> Self {
+        if owner && !key.is_some_and(is_zero) { Self::Lends } else { Self::Copies }
+    }
+
+    /// The same, by the key as it is now.
+    pub fn read<B: DeviceBus>(owner: bool, bus: &mut B) -> Result<Self, B::Error> {
+        Ok(Self::of(owner, bus.own_text(TRUSTED)?.as_deref()))
+    }
+
+    /// Whether pages are lent that the guest uses otherwise.
+    #[inline(always)]
+    pub fn lends(self) -> bool {
+        self == Self::Lends
+    }
+}
+
+/// As Linux scans an unsigned number, which ends where no digit is.
+fn is_zero(text: &str) -> bool {
+    let digits = text.trim_start().bytes().take_while(u8::is_ascii_digit);
+    let mut seen = digits.map(|digit| digit == b'0').peekable();
+    seen.peek().is_some() && seen.all(|is_zero| is_zero)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Trust;
+
+    #[test]
+    fn a_back_is_trusted_unless_the_owner_or_the_toolstack_says_0() {
+        for says_0 in ["0", "00", " 0", "0\n", "0\0", "0 (untrusted)", "0x1"] {
+            assert_eq!(Trust::of(true, Some(says_0)), Trust::Copies, "{says_0:?}");
+        }
+        for other in ["1", "2", "01", "10", "", " ", "-0", "yes", "no", "\0"] {
+            assert_eq!(Trust::of(true, Some(other)), Trust::Lends, "{other:?}");
+        }
+        assert_eq!(Trust::of(true, None), Trust::Lends);
+        for key in [None, Some("0"), Some("1"), Some("yes")] {
+            assert_eq!(Trust::of(false, key), Trust::Copies, "{key:?}");
+        }
+        assert!(!Trust::default().lends() && Trust::Lends.lends());
+    }
+}

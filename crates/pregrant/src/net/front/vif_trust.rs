@@ -1,0 +1,20 @@
+//! A vif's trust in its back, for the vif's owner.
+//!
+//! What a back may do: see [`trust`](super::trust).
+
+use super::trust::Trust;
+use super::vif::FrontVif;
+use crate::platform::Platform;
+
+impl<P: Platform> FrontVif<P> {
+    /// Whether the owner trusts its back, from the next connection on: `trusted` of its
+    /// [configuration](super::FrontConfig::trusted).
+    pub fn set_trusted(&mut self, trusted: bool) {
+        self.config.trusted = trusted;
+    }
+
+    /// Whether this connection's back is lent pages that the guest uses otherwise.
+    pub fn trust(&self) -> Trust {
+        self.trust
+    }
+}
