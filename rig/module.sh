@@ -102,6 +102,10 @@ carried() {
 	[ $_all_tx -ge 2000 ] && [ $_all_rx -ge 100 ] || fail "$1: the back counts $_all_tx frames from the guest, $_all_rx to it"
 	[ $((_tx * 10)) -ge $((_all_tx * 9)) ] || fail "$1: of $_all_tx frames from the guest $_tx by this path"
 	[ $((_rx * 10)) -ge $((_all_rx * 9)) ] || fail "$1: of $_all_rx frames to the guest $_rx by this path"
+	# As the driver has it: its line, and its counters.
+	ask one "dmesg | grep -E '(connected|pages mapped): path $1 .path=$1.'" || fail "$1: the log names no path: $(ask one 'dmesg | grep connected:'; echo $ANSWER)"
+	ask one "ethtool -S eth0 | grep -c '_persistent: [1-9]'"
+	case $1:$ANSWER in persistent:2|[!p]*:0) ;; *) fail "$1: $ANSWER directions count persistent frames" ;; esac
 	note "$1: of $_all_tx frames from the guest $_tx, of $_all_rx to it $_rx by this path"
 }
 # ethtool_stat NAME: a counter of the driver's; 0 where it has no device, `none` where it has no such counter.

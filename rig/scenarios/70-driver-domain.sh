@@ -4,8 +4,9 @@ guest driver "type=${DRIVER:-pv}" job=orders memory=256 config="driver_domain = 
 up driver || fail "the driver domain does not come up"
 ask driver "modprobe bridge; bridge; pregrant back ${WORKERS:+--workers $WORKERS} > /tmp/back.log 2>&1 & echo \$! > /tmp/back.pid" || fail "no bridge: $ANSWER"
 ask driver "within 20 grep ready /tmp/back.log" || { ask driver "cat /tmp/back.log"; fail "pregrant back is not ready"; }
-guest two job=orders "vif='mac=00:16:3e:00:00:03,bridge=xenbr0,backend=driver'" || fail "xl create two"
+guest two job=orders "vif='mac=00:16:3e:00:00:03,bridge=xenbr0,backend=driver,untrusted'" || fail "xl create two"
 two=$(xl domid two) driver=$(xl domid driver)
+[ "$(xenstore-read "/local/domain/$two/device/vif/0/trusted")" = 0 ] || fail "xl does not say that the driver domain is not trusted"
 up two || fail "two does not come up"
 ask two "addresses 3" || fail "two has no network: $ANSWER"
 ask driver "cat /tmp/back.log"

@@ -20,7 +20,7 @@ start() {
 start
 
 disk() { echo "'format=raw,vdev=$1,access=rw,backendtype=phy,backend=driver,script=$2,target=$3'"; }
-vif() { echo "'mac=00:16:3e:00:00:1$1,bridge=xenbr0,script=/rig/vif-script,backend=driver'"; }
+vif() { echo "'mac=00:16:3e:00:00:1$1,bridge=xenbr0,script=/rig/vif-script,backend=driver,untrusted'"; }
 disk_guest two "vif=$(vif 2), $(vif 3)" \
 	"disk=$(disk xvda /rig/block-script /dev/loop0), $(disk xvdb /etc/xen/scripts/block-pregrant /disks/two)"
 [ "$(xl domid two)" = $two ] || fail "the guest is domain $(xl domid two), and not $two"

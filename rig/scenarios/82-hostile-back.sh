@@ -34,6 +34,17 @@ of_pool() {
 	case $1:$ANSWER in *-at-the-end:*|*" inuse "[1-9]*) ;; *) fail "$1: the stack holds no frame" ;; esac
 	say "$1: $ANSWER; $_grown pages came, $_adds were added, $_dels deleted; grants: $(($(ethtool_stat grants) - $(ethtool_stat grants_ended)))"
 }
+# searched CASE TRUSTED PARAMETER FRONT: the back reads all that is granted to it, while the guest sends frames from pages that have more in them; by the toolstack's key and the module's parameter as they are then.
+searched() {
+	xenstore-write "/local/domain/$id/device/vif/0/trusted" "$2"
+	ask one "echo $3 > /sys/module/pregrant/parameters/trusted" || fail "$1: the parameter: $ANSWER"
+	_went=$(ethtool_stat tx_in_pieces)
+	hostile_back "$id" "$1" > /run/search 2>&1
+	_went=$(($(ethtool_stat tx_in_pieces) - _went))
+	grep -qx "CASE $1 front=$4" /run/search || { cat /run/search; ask one "dmesg | tail -n 20"; fail "$1: trusted=$2, parameter $3: not $4"; }
+	case $4 in serves) [ $_went = 0 ] ;; *) [ $_went -gt 0 ] ;; esac || fail "$1: trusted=$2, parameter $3: $_went frames in pieces"
+	say "trusted=$2, parameter $3, $_went frames in pieces: $(grep 'are granted' /run/search)"
+}
 bridge
 netback
 front_guest one 2 "vif=$(vif_line 2), $(vif_line 3)"
@@ -51,6 +62,13 @@ ask one "echo 4 > /proc/sys/vm/drop_caches; (while :; do echo 2 > /proc/sys/vm/d
 ping -q -i 0.2 -W 5 10.9.1.2 > /run/ping & _ping=$!
 rm -f /run/cases
 for _case in $(hostile_back | tail -n +"$FROM" | grep -E "${ONLY:-.}"); do
+	case $_case in *all-that-is-granted)
+		ask one "(until beside 10.9.0.1; do sleep 0.2; done) > /tmp/beside 2>&1 & echo \$! > /tmp/beside.pid; within 30 grep -q sends /tmp/beside" || fail "$_case: nothing is sent from pages with more in them: $ANSWER"
+		# That there is something to see; then by the parameter, and as the other cases by the key.
+		searched "$_case" 1 Y shows-what-is-beside-its-frames
+		searched "$_case" 1 N serves
+		searched "$_case" 0 Y serves ;;
+	esac
 	_sent=$(ethtool_stat tx_in_pieces) _deferred=$(ethtool_stat grants_deferred) _connects=$(ethtool_stat connects)
 	seen; _lines=$LINES _faults=$FAULTS
 	rm -f /run/case /run/held
@@ -62,7 +80,8 @@ for _case in $(hostile_back | tail -n +"$FROM" | grep -E "${ONLY:-.}"); do
 	[ $((LINES - _lines)) -le $((_connects > 1 ? 8 * _connects : 8)) ] || { ask one "dmesg | tail -n 40"; fail "$_case: $((LINES - _lines)) lines in the guest's log by $_connects connections"; }
 	_wanted=0; grep -qE "front=(closed|refuses)" /run/case && _wanted=1
 	# Of a page that is kept in spite of its answer the kernel complains, once: such a back gets no more of them.
-	case $_case in *pieces-kept-after-answers) _wanted=1 ;; esac
+	# And the device is closed, which is one line more.
+	case $_case in *pieces-kept-after-answers) _wanted=2 ;; esac
 	[ $((FAULTS - _faults)) = $_wanted ] || { ask one "dmesg | tail -n 20"; fail "$_case: the guest's log has $((FAULTS - _faults)) lines about it, not $_wanted"; }
 	ask one "! dmesg | grep -v 'WARNING: g\.e\. .* still in use' | grep -E 'WARNING|BUG|Oops|Call Trace'" || fail "$_case: the guest's kernel: $ANSWER"
 	case $_case in *pool*) of_pool "$_case" "$_deferred" ;; esac
@@ -73,6 +92,11 @@ for _case in $(hostile_back | tail -n +"$FROM" | grep -E "${ONLY:-.}"); do
 	esac
 	case $_case in *pieces*) [ "$(ethtool_stat tx_in_pieces)" -gt "$_sent" ] || fail "$_case: no frame in pieces" ;; esac
 	! grep -q front=closed /run/case || says "$_case" "none: the back broke protocol"
+	case $_case in *pieces-kept-after-answers) says "$_case" "none: the back broke protocol" ;; esac
+	case $_case in *all-that-is-granted)
+		ask one 'kill $(cat /tmp/beside.pid) $(pidof beside)'
+		xenstore-write "/local/domain/$id/device/vif/0/trusted" 1 ;;
+	esac
 	# One that broke the protocol is served again only once the device is bound again.
 	ask one "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && echo vif-0 > /sys/bus/xen/drivers/pregrant/bind" || { ask one "dmesg | tail -n 20"; fail "$_case: not bound again"; }
 	# It has let go of all.

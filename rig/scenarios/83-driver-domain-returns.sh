@@ -14,7 +14,7 @@ driver() {
 # detach NAME [DEVID]: where its driver domain is gone xl says that there is no such back, and takes the vif away.
 detach() { xl network-detach "$1" "${2:-0}" || say "xl network-detach $1: $?"; }
 # attach NAME NUMBER
-attach() { xl network-attach "$1" "mac=00:16:3e:00:00:0$2" bridge=xenbr0 backend=driver || fail "xl network-attach $1"; }
+attach() { xl network-attach "$1" "mac=00:16:3e:00:00:0$2" bridge=xenbr0 backend=driver untrusted || fail "xl network-attach $1"; }
 # connected NAME
 connected() { ask "$1" "within 30 grep -q 1 /sys/class/net/eth0/carrier" || { ask "$1" "ip addr; dmesg | tail -n 20"; fail "$1: not connected"; }; }
 # identity NAME FILE: what its stack has of the interface, in that file of its.
@@ -63,10 +63,11 @@ answered() {
 driver
 for _who in one:2 two:3; do
 	_name=${_who%:*} _number=${_who#*:}
-	guest $_name job=orders more=rig.netfront=no "vif='mac=00:16:3e:00:00:0$_number,bridge=xenbr0,backend=driver'" || fail "xl create $_name"
+	guest $_name job=orders more=rig.netfront=no "vif='mac=00:16:3e:00:00:0$_number,bridge=xenbr0,backend=driver,untrusted'" || fail "xl create $_name"
 	up $_name || fail "$_name does not come up"
 	ask $_name "insmod /rig/pregrant.ko && addresses $_number && ip route add 10.77.0.$_number/32 via 10.9.0.1" || fail "$_name: $ANSWER"
 	connected $_name
+	ask $_name "dmesg | grep 'connected: path .*the back is not trusted'" || fail "$_name trusts the driver domain"
 	identity $_name before
 done
 ask two "iperf3 -s -D --rcv-timeout 3600000; pregrant frames --serve > /dev/null 2>&1 &"

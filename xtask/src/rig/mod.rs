@@ -97,8 +97,8 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
         // This machine's headers are for what CI plays.
         true => {
             let other =
-                (combination.guests != <&Release>::default()).then(|| combination.guests.name);
-            for name in ["xdp", "rulers", "parcels"] {
+                (combination.guests != <&Release>::default()).then_some(combination.guests.name);
+            for name in ["xdp", "rulers", "parcels", "beside"] {
                 programs.push(compiled(&rig, name)?);
             }
             crate::linux::modules(w, other)?

@@ -10,6 +10,8 @@
 
 #[path = "rx_pool.rs"]
 mod rx_pool;
+#[path = "search.rs"]
+mod search;
 
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::staging::keys::active_key;
@@ -26,6 +28,7 @@ use pregrant::xenbus::{Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant::{EvtchnPort, GrantRef};
 use rx_pool::Says;
+use search::Seen;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
@@ -74,7 +77,7 @@ pub const GOLDEN: &str = include_str!("golden");
 pub fn all<P: Platform, T: Transport>() -> Vec<Case<P, T>> {
     let mut cases: Vec<Case<P, T>> = Vec::new();
     let mut add = |name, offer, play| cases.push(Case { name, offer, play });
-    let both: [(&str, Play<P, T>, &str); 31] = [
+    let both: [(&str, Play<P, T>, &str); 32] = [
         ("nothing-wrong", |_| Ok(()), "all-nothing-wrong"),
         ("xsa-391-a-storm-of-events", |v| v.storm(), "all-xsa-391-a-storm-of-events"),
         ("tx-errors", |v| v.tx_errors(), "all-tx-errors"),
@@ -110,6 +113,7 @@ pub fn all<P: Platform, T: Transport>() -> Vec<Case<P, T>> {
             |v| v.keep_pieces(true),
             "all-xsa-396-pieces-kept-after-answers",
         ),
+        ("xsa-403-all-that-is-granted", |v| v.search(), "all-xsa-403-all-that-is-granted"),
     ];
     for (name, play, _) in both {
         add(name, Offer::Plain, play);
@@ -179,6 +183,8 @@ pub struct Vif<'a, P: Platform, T: Transport> {
     kept: Option<u64>,
     /// The same of the first so many pieces, of a front that goes on.
     shown: Option<(usize, u64)>,
+    /// The contents of all that is granted.
+    searched: Option<Seen>,
 }
 
 impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
@@ -253,6 +259,7 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
             rx_prod: 0,
             kept: None,
             shown: None,
+            searched: None,
         })
     }
 
@@ -679,6 +686,13 @@ impl<P: Platform, T: Transport> Case<P, T> {
         let is_other = |(pieces, before)| vif.sum_of(pieces) != before;
         if vif.kept.is_some_and(|before| vif.sum() != before) || vif.shown.is_some_and(is_other) {
             fate = "used-its-pages";
+        }
+        if vif.searched.is_some_and(|seen| seen.marked > 0) {
+            fate = "shows-what-is-beside-its-frames";
+        }
+        let Seen { pages, marked } = vif.searched.unwrap_or_default();
+        if pages > 0 {
+            eprintln!("{}: {pages} pages are granted, of which {marked} have what was not sent", self.name);
         }
         let line = format!("CASE {} front={fate}", self.name);
         vif.end()?;
