@@ -180,7 +180,8 @@ fn what_a_path_shares_is_said_by_everybody() {
 }
 
 /// Pages that a guest has mapped by control messages come and go while its vif is connected: one
-/// line when the first are there, one when none is any more, whatever is between.
+/// line when the first are there, one when there are more that stay, one when none is any more,
+/// whatever is between.
 #[test]
 fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
     let mut machine = Served::start("grefs", &["--guest", "5"]);
@@ -226,6 +227,12 @@ fn one_line_says_when_gref_mappings_begin_and_one_when_they_end() {
         assert!(start.elapsed() < GUARD, "{}", back.log());
         std::thread::sleep(Duration::from_millis(5));
     }
+    // A guest names its pages by one request after another: the log has all of them at last.
+    for k in 1..4 {
+        ask(true, &entries[k * 50..][..50]);
+    }
+    back.says("151 page(s) mapped at the guest's request by now");
+    assert_eq!(count("by now"), 1, "{}", back.log());
     assert_eq!(count(ends), 1);
     assert!(front.close(GUARD).expect("it closes"));
     back.process.stop();

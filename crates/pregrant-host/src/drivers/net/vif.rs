@@ -49,8 +49,10 @@ pub(super) struct VifInstance<P: Platform> {
     stalled: bool,
     /// Frames that were too long for its guest when its interface's MTU was set last.
     too_long: u64,
-    /// The log says that its guest has had pages mapped.
-    has_grefs: bool,
+    /// Pages that its guest has had mapped, as the log has it, and as of the last
+    /// [check](ServedDevice::check).
+    said_grefs: usize,
+    seen_grefs: usize,
     /// The log was warned, of any vif, that its guest is not isolated.
     warned: Rc<Cell<bool>>,
 }
@@ -63,20 +65,33 @@ impl<P: Platform> VifInstance<P> {
         warned: Rc<Cell<bool>>,
     ) -> Self {
         let (ports, readable, drops) = (Vec::new(), Vec::new(), None);
-        let (plug, stalled, too_long, has_grefs) = (HotplugState::Done, false, 0, false);
-        Self { vif, ports, readable, drops, provider, hotplug, plug, stalled, too_long, has_grefs, warned }
+        Self {
+            vif,
+            ports,
+            readable,
+            drops,
+            provider,
+            hotplug,
+            plug: HotplugState::Done,
+            stalled: false,
+            too_long: 0,
+            said_grefs: 0,
+            seen_grefs: 0,
+            warned,
+        }
     }
 
     /// Says when its guest's pages begin to be mapped by control messages, and when none of them is
     /// any more: from then on its frames go another way than the log has it. One line each, once no
-    /// request of the guest's is under way.
+    /// request of the guest's is under way; [`say_more_grefs`](Self::say_more_grefs) has those that
+    /// come later.
     fn say_grefs(&mut self, log: &DeviceLog) {
         let Some(pages) = self.vif.settled_gref_pages() else { return };
-        if self.has_grefs == (pages > 0) {
+        if (self.said_grefs > 0) == (pages > 0) {
             return;
         }
-        self.has_grefs = pages > 0;
-        if self.has_grefs {
+        (self.said_grefs, self.seen_grefs) = (pages, pages);
+        if pages > 0 {
             let text = format_args!(
                 "{pages} page(s) mapped at the guest's request (control ring): frames in them go by gref-mapping"
             );
@@ -97,6 +112,17 @@ impl<P: Platform> VifInstance<P> {
         let limited = self.provider.borrow_mut().limit_mtu(id, self.vif.mtu_limit());
         let notes = log.failed(Level::Warn, limited).unwrap_or_default();
         notes.iter().for_each(|(level, text)| log.say(*level, text));
+    }
+
+    /// Says that more pages are mapped than the log has, once they have been as many for two
+    /// checks: a front names its pages by one request after another.
+    fn say_more_grefs(&mut self, log: &DeviceLog) {
+        let Some(pages) = self.vif.settled_gref_pages() else { return };
+        if pages > self.said_grefs && pages == self.seen_grefs {
+            self.said_grefs = pages;
+            log.say(Level::Info, &format_args!("{pages} page(s) mapped at the guest's request by now"));
+        }
+        self.seen_grefs = pages;
     }
 
     /// Frames that its ports dropped.
@@ -156,7 +182,7 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
             [None, None] => String::new(),
         };
         log.say(Level::Info, &format_args!("connected, {queues} queue(s), TX {tx}, RX {rx}{lens}"));
-        self.has_grefs = false;
+        (self.said_grefs, self.seen_grefs) = (0, 0);
         self.say_grefs(log);
         if tx == PathName::Foreign.name() {
             // The path is switched on for the whole backend: one warning says what that means, and
@@ -233,6 +259,16 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
             }
         }
         Ok(asked)
+    }
+
+    fn wants_checks(&self) -> bool {
+        let pages = self.vif.settled_gref_pages().unwrap_or(0);
+        self.said_grefs > 0 && (pages > self.said_grefs || pages != self.seen_grefs)
+    }
+
+    fn check(&mut self, _: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError> {
+        self.say_more_grefs(log);
+        Ok(())
     }
 
     fn comes_with_connection(&self) -> u32 {
