@@ -97,7 +97,8 @@ pub(super) fn check(w: &Workspace, object: &Path) -> Result<(), String> {
         return Err(format!("{}: no function", object.display()));
     };
     let all: Vec<&Function> = functions.iter().collect();
-    let for_frames = reached(&functions, |name| CALLED_FOR_FRAMES.iter().any(|begin| name.starts_with(begin)));
+    let for_frames =
+        reached(&functions, |name| CALLED_FOR_FRAMES.iter().any(|begin| name.starts_with(begin)));
     let panics = |of: &[&Function]| of.iter().map(|f| f.panics).sum::<usize>();
     println!(
         "{name}: the largest frame has {} bytes ({}); {} calls that panic, {} of them for frames",

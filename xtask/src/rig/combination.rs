@@ -49,10 +49,6 @@ impl fmt::Display for Combination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.kind == Kind::Pvh { "PVH" } else { "PV" };
         let (dom0, guests) = (self.dom0, self.guests);
-        write!(
-            f,
-            "{kind} dom0 of Debian {} on Xen {}, guests of Debian {}",
-            dom0.name, dom0.xen, guests.name
-        )
+        write!(f, "{kind} dom0 of Debian {} on Xen {}, guests of Debian {}", dom0.name, dom0.xen, guests.name)
     }
 }

@@ -96,8 +96,7 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
     let modules = match chosen.iter().any(|play| play.scenario.module) {
         // This machine's headers are for what CI plays.
         true => {
-            let other =
-                (combination.guests != <&Release>::default()).then_some(combination.guests.name);
+            let other = (combination.guests != <&Release>::default()).then_some(combination.guests.name);
             for name in ["xdp", "rulers", "parcels", "beside"] {
                 programs.push(compiled(&rig, name)?);
             }

@@ -192,8 +192,8 @@ impl<'a> Apt<'a> {
         let depends = |package: &str| self.ask("apt-cache", &[&args[..], &[package]].concat());
         let text = depends("linux-image-amd64")?;
         let image = depended(&text).find(|name| name.starts_with("linux-image-"));
-        let image = image
-            .ok_or("apt knows no package linux-image-amd64: is this Debian? as root: apt-get update")?;
+        let image =
+            image.ok_or("apt knows no package linux-image-amd64: is this Debian? as root: apt-get update")?;
         let text = depends(image)?;
         let kernel = std::iter::once(image).chain(parts(&text, image)).map(String::from);
         Ok(release.packages().into_iter().chain(kernel).collect())
@@ -273,9 +273,8 @@ mod tests {
              http://four.example/ nodistro main\n";
         let release = |name| Release::of_guests(name).unwrap();
         let list = sources(targets, "bookworm", release("13"));
-        let places = |list: &str| {
-            list.lines().map(|l| l[l.find("http").unwrap()..].to_string()).collect::<Vec<_>>()
-        };
+        let places =
+            |list: &str| list.lines().map(|l| l[l.find("http").unwrap()..].to_string()).collect::<Vec<_>>();
         let own =
             ["http://one.example/debian/ trixie main", "http://two.example/security/ trixie-security main"];
         assert_eq!(places(&list), own);
