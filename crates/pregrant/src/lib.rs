@@ -76,6 +76,7 @@ pub mod net;
 pub mod platform;
 pub mod port;
 mod record_checksum;
+pub mod record_version;
 pub mod ring;
 pub mod shm;
 pub mod sync;

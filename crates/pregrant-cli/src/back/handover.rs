@@ -13,14 +13,18 @@
 //! What a guest may do: nothing; its own directory has no such key.
 
 use pregrant::net::back::vif::RATE;
-use pregrant::xenbus::{Device, DeviceError};
+use pregrant::xenbus::{Device, DeviceError, KeyError};
 use pregrant::xenstore::{Client, Transport};
 use std::time::Duration;
 
 /// A byte in a hundred seconds.
 const HELD: &str = "1,100000000";
-/// The toolstack's rate meanwhile; empty: none.
+/// The toolstack's rate meanwhile, behind [`VERSION`]; empty: none.
 const KEPT: &str = "pregrant-rate";
+/// The version of that key. Without one it is of before there were versions, and the rate alone.
+const VERSION: &str = "v1:";
+const EXPECTED: &str = "`v1:` and the toolstack's `rate`, as this program keeps it while a vif changes hands; start \
+    the version of pregrant that wrote it, or write the vif's `rate` by hand and remove this key";
 /// Most frames of the guest to a near host are answered within this time.
 const ON_THE_WAY: Duration = Duration::from_millis(100);
 
@@ -41,20 +45,29 @@ impl Handover {
             return Ok(left);
         }
         let before = device.get_own::<String, T>(xs, RATE)?.unwrap_or_default();
-        device.set_in_transaction(xs, &[(KEPT, &before), (RATE, HELD)])?;
+        device.set_in_transaction(xs, &[(KEPT, &format!("{VERSION}{before}")), (RATE, HELD)])?;
         Ok(Self { device, before })
     }
 
     /// The handover that a process that was killed left, if there is one.
     ///
     /// # Errors
-    /// xenstore's.
+    /// xenstore's; it is of another version.
     pub fn left<T: Transport>(device: Device, xs: &mut Client<T>) -> Result<Option<Self>, DeviceError> {
         let rate = device.get_own::<String, T>(xs, RATE)?;
         if rate.as_deref() != Some(HELD) {
             return Ok(None);
         }
-        let before = device.get_own::<String, T>(xs, KEPT)?.unwrap_or_default();
+        let kept = device.get_own::<String, T>(xs, KEPT)?.unwrap_or_default();
+        let before = match kept.strip_prefix(VERSION) {
+            Some(before) => before.to_owned(),
+            None if kept.starts_with('v') => {
+                let path = format!("{}/{KEPT}", device.own_dir());
+                let of = device.id().back;
+                return Err(KeyError::new(&path, Some(kept.as_bytes()), EXPECTED, of).into());
+            }
+            None => kept,
+        };
         Ok(Some(Self { device, before }))
     }
 
@@ -112,7 +125,8 @@ mod tests {
             }
             assert!(Handover::left(device(), &mut xs).unwrap().is_none());
             let hold = Handover::begin(device(), &mut xs).unwrap();
-            assert_eq!(now(&mut xs), (Some(HELD.into()), Some(rate.clone().unwrap_or_default())));
+            let kept = format!("v1:{}", rate.clone().unwrap_or_default());
+            assert_eq!(now(&mut xs), (Some(HELD.into()), Some(kept)));
             hold.let_go(&mut xs).unwrap();
             assert_eq!(now(&mut xs), (rate.clone(), None));
 
@@ -122,6 +136,25 @@ mod tests {
                 let left = if again { Some(Handover::begin(device(), &mut xs).unwrap()) } else { None };
                 left.or_else(|| Handover::left(device(), &mut xs).unwrap()).unwrap().let_go(&mut xs).unwrap();
                 assert_eq!(now(&mut xs), (rate.clone(), None));
+            }
+            // Of a program without versions, and of one that is newer.
+            drop(Handover::begin(device(), &mut xs).unwrap());
+            let key = format!("{}/{KEPT}", device().own_dir());
+            xs.write(&key, rate.as_deref().unwrap_or_default()).unwrap();
+            Handover::left(device(), &mut xs).unwrap().unwrap().let_go(&mut xs).unwrap();
+            assert_eq!(now(&mut xs), (rate.clone(), None));
+            drop(Handover::begin(device(), &mut xs).unwrap());
+            xs.write(&key, "v2:1000,50000;5").unwrap();
+            for left in [Handover::left(device(), &mut xs), Handover::begin(device(), &mut xs).map(Some)] {
+                let why = left.unwrap_err().to_string();
+                assert!(why.contains("pregrant-rate") && why.contains("v2:1000"), "{why}");
+                assert!(why.contains("start the version of pregrant that wrote it"), "{why}");
+            }
+            assert_eq!(now(&mut xs).0.as_deref(), Some(HELD), "it is left as it is");
+            xs.write(&key, "").unwrap();
+            Handover::left(device(), &mut xs).unwrap().unwrap().let_go(&mut xs).unwrap();
+            if let Some(rate) = &rate {
+                xs.write(&format!("{}/{RATE}", device().own_dir()), rate).unwrap();
             }
         }
         handle.stop().unwrap();

@@ -21,7 +21,7 @@ use pregrant::net::back::vif::HOTPLUG_STATUS;
 use pregrant::net::features::{BackFeatures, memory_is_active, unknown_to_netback};
 use pregrant::port::Offloads;
 use pregrant::xenbus::bus::{OwnKeys, StoreBus};
-use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
+use pregrant::xenbus::{Class, Device, DeviceError, DeviceId, Side, XenbusState};
 use pregrant::xenstore::Client;
 use pregrant_host::drivers::net::port_provider::{Notes, Ports, usual_name};
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
@@ -175,6 +175,8 @@ impl PortProvider for Taken {
         // Of one that was killed while a vif changed hands.
         let mut notes = match Handover::left(Device::new(*id, Side::Back), &mut self.xs) {
             Ok(Some(left)) => let_go(left, &mut self.xs),
+            // Its guest stays held, for a backend that knows what its rate was.
+            Err(e @ DeviceError::Key(_)) => return Err(e.to_string()),
             _ => Notes::new(),
         };
         notes.extend(self.inner.found(id, place, live)?);

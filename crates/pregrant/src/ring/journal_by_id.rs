@@ -6,6 +6,7 @@
 //!   word 1 from     rsp_prod before the batch
 //!   word 2 magic    "PGI1": the memory was used before
 //!   word 3 taken    req_cons: requests before it are answered, or in an entry
+//!   word 4 version
 //!   word 16..       a record for each slot of the ring: entry, its index, 4 words of the answer
 //!   then            an entry for each slot of the ring: 1 in use, its index, the request's words
 //! ```
@@ -29,6 +30,7 @@ use super::journal::{Journal, Resumed, asked};
 use super::redo_words::{RedoMem, RedoWords};
 use super::{AnyOrder, BackRing, Notify, RingKind, RingMem, Word};
 use crate::error::PeerFault;
+use crate::record_version::{RecordVersion, UnknownRecord};
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -36,8 +38,9 @@ const INTENT: usize = 0;
 const FROM: usize = 1;
 const MAGIC: usize = 2;
 const TAKEN: usize = 3;
+const VERSION: usize = 4;
 const RECORDS: usize = 16;
-const MAGIC_VALUE: u32 = u32::from_le_bytes(*b"PGI1");
+const KIND: RecordVersion = RecordVersion::new("journal", *b"PGI1", 1);
 /// Entry and index, then the answer.
 const RECORD_WORDS: usize = 2 + 4;
 /// In use and index, then the request.
@@ -77,7 +80,15 @@ impl<W: RedoMem> ById<W> {
 
     /// Whether a back used it before, and no one cleared it since.
     pub fn is_started(&self) -> bool {
-        self.get(MAGIC) == MAGIC_VALUE
+        Self::check(&self.words) == Ok(true)
+    }
+
+    /// The same of these words.
+    ///
+    /// # Errors
+    /// One did whose journal cannot be read: its ring is not to be taken up.
+    pub fn check(words: &W) -> Result<bool, UnknownRecord> {
+        KIND.check(words.load(MAGIC, Ordering::Acquire), words.load(VERSION, Ordering::Acquire))
     }
 
     fn get(&self, i: usize) -> u32 {
@@ -118,7 +129,8 @@ impl<W: RedoMem> ById<W> {
         self.clear();
         (0..self.size).for_each(|entry| self.put(self.entry::<K>(entry), 0));
         [INTENT, FROM, TAKEN].into_iter().for_each(|i| self.put(i, rsp_prod));
-        self.put(MAGIC, MAGIC_VALUE);
+        self.put(VERSION, KIND.version);
+        self.put(MAGIC, KIND.magic);
     }
 
     /// Entries in use, oldest first.
@@ -141,6 +153,7 @@ impl<K: AnyOrder, W: RedoMem> Journal<K> for ById<W> {
             self.free = (0..self.size).collect();
             return Ok(Resumed::at(rsp_prod, Notify::No));
         }
+        self.put(VERSION, KIND.version);
         let (intent, from, req_cons) = (self.get(INTENT), self.get(FROM), self.get(TAKEN));
         let n = intent.wrapping_sub(from);
         let disagree = PeerFault::BadAttach { req_prod: req_cons, rsp_prod };

@@ -10,6 +10,7 @@
 //!   word 8          1: it is asking its port for frames
 //!   word 9          frames for the guest that its port had left
 //!   word 10         frames that predecessors had in their hands when they ended
+//!   word 11         version
 //!   word 16..       the responses' words (two each on TX and RX), in ring order, at most REDO_RECORDS
 //! ```
 //!
@@ -35,6 +36,7 @@ use super::journal::{Journal, Resumed, asked};
 use super::kind::{RingKind, RingMem, Word};
 use super::redo_words::{REDO_BYTES, RedoMem, RedoWords};
 use crate::error::PeerFault;
+use crate::record_version::{RecordVersion, UnknownRecord};
 use crate::shm::SharedBytes;
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -49,8 +51,9 @@ const PAIRS: usize = 4;
 const ASKING: usize = 8;
 const HELD: usize = 9;
 const TOTAL: usize = 10;
+const VERSION: usize = 11;
 const RECORDS: usize = 16;
-const MAGIC_VALUE: u32 = u32::from_le_bytes(*b"PGR1");
+const KIND: RecordVersion = RecordVersion::new("redo page", *b"PGR1", 1);
 
 /// The first word of record `k`.
 #[inline(always)]
@@ -94,6 +97,14 @@ impl<W: RedoMem> RedoPage<W> {
         Self { words, pair: 0, answered: 0, inherited: InFlight::default() }
     }
 
+    /// Whether a predecessor used it.
+    ///
+    /// # Errors
+    /// One did whose page cannot be read: its ring is not to be taken up.
+    pub fn check(&self) -> Result<bool, UnknownRecord> {
+        KIND.check(self.words.load(MAGIC, Ordering::Acquire), self.words.load(VERSION, Ordering::Acquire))
+    }
+
     /// Forgets all, for a new connection: its ring starts again, and what an old ring's batch left
     /// must not be replayed.
     pub fn clear(&self) {
@@ -106,14 +117,15 @@ impl<W: RedoMem> RedoPage<W> {
         self.inherit(rsp_prod);
         self.words.store(INTENT, rsp_prod, Ordering::Release);
         self.words.store(FROM, rsp_prod, Ordering::Release);
-        self.words.store(MAGIC, MAGIC_VALUE, Ordering::Release);
+        self.words.store(VERSION, KIND.version, Ordering::Release);
+        self.words.store(MAGIC, KIND.magic, Ordering::Release);
     }
 
     /// Sees what a predecessor had in its hands, and goes on with its counts. Who dies in here may
     /// have it counted twice.
     fn inherit(&mut self, rsp_prod: u32) {
         let get = |i: usize| self.words.load(i, Ordering::Relaxed);
-        let used = get(MAGIC) == MAGIC_VALUE;
+        let used = self.check() == Ok(true);
         let known = [0, 1].into_iter().find(|pair| used && get(PAIRS + 2 * pair) == rsp_prod);
         let (pair, answered, inherited) = match known {
             Some(pair) => {
@@ -182,7 +194,7 @@ impl<W: RedoMem> RedoPage<W> {
     /// Publishes what a predecessor intended, and gives the `rsp_prod` from which to go on.
     fn replay<M: RingMem>(&self, mem: &M) -> Result<(u32, Notify), PeerFault> {
         let rsp_prod = mem.load(Word::RspProd);
-        if self.words.load(MAGIC, Ordering::Acquire) != MAGIC_VALUE {
+        if self.check() != Ok(true) {
             return Ok((rsp_prod, Notify::No));
         }
         let (intent, from) =

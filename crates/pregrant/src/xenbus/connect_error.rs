@@ -5,6 +5,7 @@
 
 use crate::error::{PeerFault, PlatformError};
 use crate::platform::MapError;
+use crate::record_version::UnknownRecord;
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::grant::GrantStatus;
 use alloc::string::String;
@@ -49,6 +50,9 @@ pub enum ConnectError<E> {
     /// A feature that a predecessor accepted, and the front uses, cannot be accepted again: which,
     /// and why.
     Lost(String),
+    /// A predecessor kept a record that this program cannot read. Nothing was done: the device is
+    /// to be left for a back that can.
+    Unknown(UnknownRecord),
 }
 
 /// A guest asks to have more mapped than this back allows it (XSA-300).
@@ -95,6 +99,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
             ),
             Self::Ring(fault) => fault.fmt(f),
             Self::TooManyPages(e) => write!(f, "its rings: {e}"),
+            Self::Unknown(record) => record.fmt(f),
             Self::Unready(why) | Self::Busy(why) => f.write_str(why),
             Self::Lost(what) => {
                 write!(f, "{what}; the front must reconnect")
@@ -123,10 +128,21 @@ impl<E> ConnectError<E> {
         matches!(self, Self::Busy(_))
     }
 
+    /// Whether the device is to be left to another back as it is.
+    pub fn is_for_another(&self) -> bool {
+        matches!(self, Self::Unknown(_))
+    }
+
     /// Whether it is for what stands behind the device that this is not connected, and for nothing
     /// that its front did.
     pub fn is_behind(&self) -> bool {
         matches!(self, Self::Busy(_) | Self::Unready(_))
+    }
+}
+
+impl<E> From<UnknownRecord> for ConnectError<E> {
+    fn from(record: UnknownRecord) -> Self {
+        Self::Unknown(record)
     }
 }
 

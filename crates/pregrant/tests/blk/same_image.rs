@@ -104,6 +104,61 @@ fn a_successor_gives_a_mounted_guest_no_other_image() {
     }
 }
 
+/// Records of another version than the successor knows: it asks the disk for nothing, and leaves
+/// ring and records to a back that knows them.
+#[test]
+fn a_record_of_an_unknown_version_is_refused_with_words_and_left() {
+    for (record, name, magic, version) in
+        [("image", "record of the image", 0, 28), ("0/journal", "journal", 8, 16)]
+    {
+        for (at, wrong, found) in [
+            (version, 2, "version 2, and this program reads versions up to 1"),
+            (magic, u32::from_le_bytes(*b"PG?9"), "its first word is 0x393f4750"),
+        ] {
+            let (mut world, mut front) = world("/a");
+            world.disk.inside().by_hand = true;
+            let data = pattern(4096, 5);
+            front.submit(&world.guest, 0, &Ask::Write { sector: 8, bytes: &data }, 1).unwrap();
+            front.publish(&world.guest, 0);
+            world.poll_back();
+            let kept = world.kept(record);
+            assert_eq!(kept.load_u32(version), Some(1));
+            let right = kept.load_u32(at).unwrap();
+            assert!(kept.store_u32(at, wrong));
+            world.disk.log();
+            let refused = world.succeed();
+            let Err(e @ ConnectError::Unknown(_)) = refused else { panic!("{record}: {refused:?}") };
+            let text = e.to_string();
+            for part in [name, found, "start the version of pregrant that wrote it", "detach and attach"] {
+                assert!(text.contains(part), "no {part:?}: {text}");
+            }
+            assert!(e.is_for_another());
+            assert_eq!((world.xen.counts().mapped, world.disk.log()), (0, vec![]), "the disk was asked");
+            assert_eq!(kept.load_u32(at), Some(wrong));
+            // With the right word; or of before there were versions.
+            for good in [right, if at == version { 0 } else { right }] {
+                assert!(kept.store_u32(at, good));
+                assert!(world.succeed().unwrap());
+                world.poll_back();
+            }
+            world.disk.inside().by_hand = false;
+            world.poll_back();
+            drop(front);
+        }
+    }
+}
+
+/// A guest that was refused another image is not given it by a program that cannot read that.
+#[test]
+fn an_unknown_record_refuses_a_new_connection_too() {
+    let (mut world, mut front) = world("/a");
+    assert!(world.kept("image").store_u32(28, 2));
+    let why = closed_and_tried(&mut world, &mut front).unwrap_err();
+    assert!(why.contains("record of the image") && why.contains("version 2"), "{why}");
+    assert!(world.kept("image").store_u32(28, 1));
+    closed_and_tried(&mut world, &mut front).unwrap();
+}
+
 #[test]
 fn a_cd_that_was_changed_is_given_to_a_front_that_comes_again() {
     for by_name in [true, false] {

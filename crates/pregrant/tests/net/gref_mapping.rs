@@ -30,8 +30,8 @@ pub const INVALID: u32 = 2;
 /// What outlives a back.
 #[derive(Clone)]
 pub struct Kept {
-    control: Pages,
-    pages: BTreeMap<String, Pages>,
+    pub control: Pages,
+    pub pages: BTreeMap<String, Pages>,
 }
 
 impl Default for Kept {

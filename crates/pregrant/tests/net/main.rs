@@ -24,6 +24,7 @@ mod gso;
 mod guest_copy;
 mod halves;
 mod in_flight;
+mod kept_versions;
 mod lent;
 mod lent_standing;
 mod model_front;

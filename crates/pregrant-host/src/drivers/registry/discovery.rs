@@ -7,6 +7,7 @@
 //!                                     each of them: take up what is left, or wait for its front
 //!                                     gone: removed
 //!   somebody else still has it: tried again for a second; what stands behind it: for as long as that takes
+//!   what is kept of it is of another version: as one whose last owner does not die: the next backend's, rings and all
 //!   somebody else has it and keeps it (the kernel): left alone, and checked now and then (checks)
 //! ```
 //! What a guest may do: nothing here; the directory is the toolstack's.
@@ -277,6 +278,13 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
         } else {
             Ok(false)
         };
+        if let Err(e) = &taken
+            && e.is_for_another()
+        {
+            // Its guest would not come back from a close.
+            self.hold(id, &format!("{e}. Left connected for the next backend"), false);
+            return;
+        }
         if let Err(e) = &taken
             && (e.is_busy()
                 || e.is_too_early() && self.held.get(&id).is_none_or(|held| held.since.elapsed() < DYING))

@@ -10,14 +10,16 @@ use pregrant::DomId;
 use pregrant::net::back::Patience;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::path::staging::wanted::Buffers;
-use pregrant::platform::local::{LocalDomain, LocalXen};
+use pregrant::platform::local::{LocalDomain, LocalXen, Pages};
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::shm::SharedBytes;
 use pregrant::xenbus::toolstack::{self, Vif};
 use pregrant::xenbus::{Class, DeviceId, XenbusState};
 use pregrant::xenstore::{Client, Transport, WatchEvent};
 use pregrant_xenstored::{LocalLink, LocalStore};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -325,6 +327,86 @@ fn control_turns_tell_the_far_side_of_links() {
     }
     stage.backend.control().unwrap();
     assert_eq!(*stage.links.borrow(), [true, false, true]);
+}
+
+/// Memory of this process, which outlives a backend.
+#[derive(Clone, Default)]
+struct Memory(Rc<RefCell<BTreeMap<String, Pages>>>);
+
+impl Recovery<LocalDomain> for Memory {
+    fn own(&mut self, _: &LocalDomain, _: &DeviceId) -> Result<Box<dyn Any>, String> {
+        Ok(Box::new(()))
+    }
+    fn page(
+        &mut self,
+        _: &LocalDomain,
+        _: &DeviceId,
+        name: &str,
+        bytes: usize,
+    ) -> Result<Option<KeptBytes>, String> {
+        let mut pages = self.0.borrow_mut();
+        let page = pages.entry(name.into()).or_insert_with(|| Pages::new(bytes.div_ceil(4096)));
+        Ok(Some(Box::new(page.clone())))
+    }
+    fn forget(&mut self, _: &LocalDomain, _: &DeviceId) {
+        self.0.borrow_mut().clear();
+    }
+    fn kept(&mut self, _: &LocalDomain, _: Class, _: DomId) -> Vec<DeviceId> {
+        Vec::new()
+    }
+}
+
+/// A record of another version: the vif is left connected, with all that is kept, and a backend
+/// that knows the record goes on with it.
+#[test]
+fn a_vif_whose_records_are_unknown_is_left_to_another_backend() {
+    let (xen, store, memory) = (LocalXen::new(), LocalStore::new(), Memory::default());
+    store.with_server(|s| s.introduce(DomId(5)).unwrap());
+    let mut xs = store.client(BACK);
+    let vif = Vif::new(DomId(5), BACK, 0, [2, 0, 0, 0, 0, 1]);
+    vif.create(&mut xs).unwrap();
+    let backend = || {
+        let ports = |_: &DeviceId, n: usize, _: Offloads| -> Ports {
+            let port = || Box::new(Endless(Arc::new(AtomicUsize::new(60)))) as Box<dyn FramePort>;
+            (0..n).map(|_| port()).collect()
+        };
+        let config = BackendConfig { recovery: Some(Box::new(memory.clone())), ..BackendConfig::default() };
+        let net = Net::new(NetConfig::default(), Box::new(ports));
+        Backend::new(xen.domain(BACK.0), Client::new(store.link(BACK)), config, vec![Box::new(net)]).unwrap()
+    };
+    let mut first = backend();
+    let mut front =
+        Frontend::new(xen.domain(5), store.client(DomId(5)), 0, FrontConfig::default(), false).unwrap();
+    while !front.vif().is_live() {
+        front.control(Duration::ZERO).unwrap();
+        first.control().unwrap();
+    }
+    drop(first); // without a word
+    let redo = memory.0.borrow()["0/tx"].clone();
+    let version = 44;
+    assert_eq!(redo.load_u32(version), Some(1));
+    assert!(redo.store_u32(version, 2));
+    let mut older = backend();
+    while older.held.get(&vif.id).is_none_or(|held| !held.given_up) {
+        older.control().unwrap();
+    }
+    let held = &older.held[&vif.id];
+    let why = "the redo page that an earlier backend kept of this device has version 2, and this program reads versions up to 1";
+    assert!(held.said && held.why.starts_with(why), "{}", held.why);
+    assert!(held.why.ends_with("Left connected for the next backend"), "{}", held.why);
+    assert!(older.reports().is_empty());
+    front.control(Duration::ZERO).unwrap();
+    assert!(front.vif().is_live(), "its guest sees nothing");
+    drop(older);
+    // The one that knows it.
+    assert!(redo.store_u32(version, 1));
+    let mut next = backend();
+    next.control().unwrap();
+    assert!(next.reports()[0].reattached);
+    let mut read = Arena::new();
+    while front.recv(0, &mut read, 1).unwrap() == 0 {
+        next.round();
+    }
 }
 
 /// The remote side of a guest of one slot a frame learns of that when its front connects, and again

@@ -16,13 +16,15 @@
 //! | 8 | flags: 1 a successor found another image, and refused |
 //! | 12, 16 | the connection: first page of queue 0's ring, its event channel |
 //! | 20, 24 | bytes of the image's name, and of its identity |
+//! | 28 | version |
 //! | 32 | both texts |
 //!
 //! A record of another connection says nothing: who wrote no record served this one. A change of
-//! the layout is a change of the magic. Private to the back's domain: no peer can write it. It is
+//! the layout is a change of the version. Private to the back's domain: no peer can write it. It is
 //! checked as if one could, since a predecessor may be another version of this program.
 
 use crate::record_checksum;
+use crate::record_version::{RecordVersion, UnknownRecord};
 use crate::ring::crash::{self, Point};
 use crate::shm::SharedBytes;
 use alloc::boxed::Box;
@@ -34,7 +36,9 @@ use core::sync::atomic::{Ordering, compiler_fence};
 /// Bytes of the memory.
 pub const KEPT_IMAGE_BYTES: usize = 8192;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"PGV1");
+const KIND: RecordVersion = RecordVersion::new("record of the image", *b"PGV1", 1);
+/// In words.
+const VERSION: usize = 7;
 const TEXT: usize = 32;
 const REFUSED: u32 = 1;
 /// Bytes of an image's name at most: what a key of xenstore holds.
@@ -75,14 +79,14 @@ impl ImageRecord {
         let (name, identity) = (self.name.as_bytes(), self.identity.as_bytes());
         let flags = if self.refused { REFUSED } else { 0 };
         let words = [
-            MAGIC,
+            KIND.magic,
             0,
             flags,
             self.connection.0,
             self.connection.1,
             name.len() as u32,
             identity.len() as u32,
-            0,
+            KIND.version,
         ];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.extend_from_slice(name);
@@ -99,7 +103,7 @@ impl ImageRecord {
             bytes.get(4 * i..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_le_bytes(*word))
         };
         let (name, identity) = (word(5)? as usize, word(6)? as usize);
-        if word(0)? != MAGIC || name > NAME_MOST || identity > IDENTITY_MOST {
+        if KIND.check(word(0)?, word(VERSION)?) != Ok(true) || name > NAME_MOST || identity > IDENTITY_MOST {
             return None;
         }
         let bytes = bytes.get(..(TEXT + name + identity).next_multiple_of(4))?;
@@ -133,7 +137,16 @@ impl KeptImage {
         (memory.len() >= KEPT_IMAGE_BYTES).then_some(Self(memory))
     }
 
-    /// The record that a predecessor wrote to its end; None: there is none.
+    /// Whether a predecessor wrote a record.
+    ///
+    /// # Errors
+    /// One did, and it cannot be read: no one knows whether the guest is to have this image.
+    pub fn check(&self) -> Result<bool, UnknownRecord> {
+        let word = |i: usize| self.0.load_u32(4 * i).unwrap_or(0);
+        KIND.check(word(0), word(VERSION))
+    }
+
+    /// The record that a predecessor wrote to its end; None: there is none that can be read.
     pub fn load(&self) -> Option<ImageRecord> {
         let mut bytes = vec![0; KEPT_IMAGE_BYTES];
         let (magic, rest) = bytes.split_at_mut(4);
@@ -152,7 +165,7 @@ impl KeptImage {
         crash::here(Point::InRecord);
         // Against one's own death the compiler is the only danger, as against a signal.
         compiler_fence(Ordering::SeqCst);
-        let fits = fits && self.0.store_u32(0, MAGIC);
+        let fits = fits && self.0.store_u32(0, KIND.magic);
         debug_assert!(fits, "a record is inside its memory");
         compiler_fence(Ordering::SeqCst);
     }
@@ -195,6 +208,14 @@ mod tests {
                 assert!(pages.store_u32(at, was));
             }
         }
+        // Of before there were versions.
+        let record = ImageRecord::new((7, 9), "/a", "file 3");
+        let mut bytes = record.to_bytes();
+        bytes[4 * VERSION..][..4].fill(0);
+        let sum = checksum(&bytes);
+        bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+        assert!(pages.copy_in(0, &bytes));
+        assert_eq!((kept.check(), kept.load()), (Ok(true), Some(record)));
         kept.clear();
         assert_eq!(kept.load(), None);
         assert!(KeptImage::new(Box::new(Pages::new(1))).is_none());

@@ -332,7 +332,6 @@ impl<P: Platform> Vbd<P> {
         let name = opening.params.as_deref().unwrap_or_default();
         let same = self.check_image((name, is_cd), &front, begin, &mut *kept);
         let connected = same
-            .map_err(ConnectError::Unready)
             .and_then(|()| self.connect_open(p, bus, (front, published, figures), (begin, page_limit), kept));
         if connected.is_err() {
             self.image.close();
@@ -344,14 +343,16 @@ impl<P: Platform> Vbd<P> {
     /// that it has another, and refuses that, in words. A refused guest does not get the
     /// other by connecting again: it may have it mounted. A CD drive is, for there that is how its
     /// medium is changed.
-    fn check_image(
+    fn check_image<E>(
         &self,
         (name, is_cd): (&str, bool),
         front: &FrontRequest,
         begin: Begin,
         kept: KeptMemory<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ConnectError<E>> {
         let Some(memory) = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new) else { return Ok(()) };
+        // Also for a new connection: its guest may be one that was refused.
+        memory.check()?;
         let Some(identity) = self.image.identity() else {
             memory.clear();
             return Ok(());
@@ -375,7 +376,7 @@ impl<P: Platform> Vbd<P> {
             now.name, was.name, was.identity, now.identity
         );
         memory.store(&ImageRecord { refused: true, ..was });
-        Err(why)
+        Err(ConnectError::Unready(why))
     }
 
     /// The same, once the image is open. `published` is what a predecessor's guest knows of it.
@@ -464,6 +465,9 @@ impl<P: Platform> Vbd<P> {
             ConnectError::Bind { key, of, port, error }
         })?;
         let memory = kept(&format!("{i}/journal"), JOURNAL_BYTES).and_then(RedoWords::new);
+        if let (Begin::Reattach, Some(words)) = (begin, &memory) {
+            Journal::check(words)?;
+        }
         // Memory alone says nothing: it may be new.
         let mut has_journal = false;
         let journal = |size| {

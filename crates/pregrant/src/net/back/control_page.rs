@@ -8,10 +8,11 @@
 //!        85 multicast addresses   86..214 two words each
 //!        214..278 by queue: which change of its table of gref mappings counts (`gref_mapping::page`)
 //!        278 control requests taken and not answered   279..407 four words each, as on the ring
+//!        511 version, which the checksum does not cover
 //! ```
 //! A change is written into the older copy, its checksum last. One that dies in between leaves
 //! the other copy, and a successor takes the newest whose checksum is right. Little-endian, words
-//! of 4 bytes; a change of the layout is a change of the magic.
+//! of 4 bytes; a change of the layout is a change of the version.
 //!
 //! Private to the back's domain: no peer can write it. It is checked as if one could, since a
 //! predecessor may be another version of this program.
@@ -23,6 +24,7 @@ use crate::net::headers::MacAddr;
 use crate::net::path::{GREF_QUEUES_MAX as QUEUES_MAX, GREF_UNANSWERED_MAX as UNANSWERED_MAX};
 use crate::net::toeplitz::KEY_MAX;
 use crate::record_checksum;
+use crate::record_version::{RecordVersion, UnknownRecord};
 use crate::ring::crash::{self, Point};
 use crate::ring::{NetCtrl, RingKind};
 use crate::shm::SharedBytes;
@@ -37,7 +39,7 @@ pub const CONTROL_BYTES: usize = 4096;
 /// Bytes of a copy.
 const COPY_BYTES: usize = CONTROL_BYTES / 2;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"PGC2");
+const KIND: RecordVersion = RecordVersion::new("control page", *b"PGC2", 1);
 const SEQUENCE: usize = 1;
 const CHECKSUM: usize = 2;
 const LAST: usize = 3;
@@ -53,8 +55,9 @@ const VERSIONS: usize = MACS + MCAST_LIST_MAX * 2;
 const NR_TAKEN: usize = VERSIONS + QUEUES_MAX;
 const TAKEN: usize = NR_TAKEN + 1;
 const WORDS: usize = TAKEN + UNANSWERED_MAX * 4;
+const VERSION: usize = COPY_BYTES / 4 - 1;
 
-const _: () = assert!(VERSIONS == 214 && WORDS == 407 && WORDS * 4 <= COPY_BYTES);
+const _: () = assert!(VERSIONS == 214 && WORDS == 407 && WORDS <= VERSION);
 
 type Words = [u32; WORDS];
 
@@ -103,7 +106,30 @@ impl ControlPage {
         long.then(|| Self { memory: Box::new(memory), sequence: 0, next: 0, words: array::filled(0) })
     }
 
-    /// The newest state that was written to its end; None: there is none.
+    /// Whether each copy can be read, if it was written.
+    ///
+    /// # Errors
+    /// One cannot, and may be the one that counts.
+    pub fn check(&self) -> Result<(), UnknownRecord> {
+        [0, 1].into_iter().try_for_each(|copy| self.check_copy(copy).map(drop))
+    }
+
+    fn check_copy(&self, copy: usize) -> Result<bool, UnknownRecord> {
+        let word = |i: usize| self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0);
+        KIND.check(word(0), word(VERSION))
+    }
+
+    /// Forgets both copies: a state that is written next is the only one.
+    pub fn clear(&mut self) {
+        for copy in [0, 1] {
+            let fits = self.memory.store_u32(copy * COPY_BYTES, 0);
+            debug_assert!(fits, "a copy is inside the page");
+        }
+        (self.sequence, self.next) = (0, 0);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// The newest state that was written to its end; None: there is none that can be read.
     pub fn load(&mut self) -> Option<Kept> {
         let sequences = [0, 1].map(|copy| self.read(copy).then(|| self.words[SEQUENCE]));
         let copy = match sequences {
@@ -125,7 +151,7 @@ impl ControlPage {
         for (i, word) in self.words.iter_mut().enumerate() {
             *word = self.memory.load_u32(copy * COPY_BYTES + i * 4).unwrap_or(0);
         }
-        self.words[0] == MAGIC && self.words[CHECKSUM] == checksum(&self.words)
+        self.check_copy(copy) == Ok(true) && self.words[CHECKSUM] == checksum(&self.words)
     }
 
     /// Writes a state. It counts when this returns, and not before it is whole.
@@ -142,6 +168,8 @@ impl ControlPage {
             let fits = self.memory.store_u32(self.next * COPY_BYTES + i * 4, self.words[i]);
             debug_assert!(fits, "a copy is inside the page");
         };
+        let fits = self.memory.store_u32(self.next * COPY_BYTES + VERSION * 4, KIND.version);
+        debug_assert!(fits, "a copy is inside the page");
         for i in (0..WORDS).filter(|i| *i != CHECKSUM) {
             put(i);
             if i == WORDS / 2 {
@@ -169,7 +197,7 @@ fn encode(
     grefs: &KeptGrefs,
 ) {
     words.fill(0);
-    words[0] = MAGIC;
+    words[0] = KIND.magic;
     words[SEQUENCE] = sequence;
     words[LAST] = index;
     words[LAST + 1..WHOLE].copy_from_slice(&NetCtrl::rsp_words(&answer));

@@ -12,7 +12,8 @@
 //! neither or both. MCAST_ADD and DEL are answered on TX rings and may be done twice, which changes
 //! nothing (see [`MulticastList`]).
 //!
-//! Without a page, or with one that cannot be read: all multicast frames, no hash.
+//! Without a page, or with one that is damaged: all multicast frames, no hash. One of an unknown
+//! version is [refused](Control::check) before.
 
 use super::control_page::{ControlPage, KeptGrefs};
 use super::credit::Credit;
@@ -22,6 +23,7 @@ use super::multicast::MulticastList;
 use crate::net::batch::tx::MulticastAsk;
 use crate::net::toeplitz::KEY_MAX;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
+use crate::record_version::UnknownRecord;
 use crate::ring::crash::{self, Point};
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
@@ -62,12 +64,24 @@ impl Control {
     /// `rsp_prod` is the control ring's. What the page had is overwritten.
     #[inline(never)]
     pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
+        // Else a copy of a former connection's could be the newer one.
+        if let Some(page) = &mut self.page {
+            page.clear();
+        }
         self.multicast = multicast;
         self.hash = HashSettings::default();
         self.grefs = KeptGrefs::default();
         self.last = (rsp_prod, CtrlResponse::default());
         self.steered = self.steered.wrapping_add(1);
         self.save();
+    }
+
+    /// Whether what a predecessor kept can be read.
+    ///
+    /// # Errors
+    /// It cannot: its connection is not to be taken up.
+    pub fn check(&self) -> Result<(), UnknownRecord> {
+        self.page.as_ref().map_or(Ok(()), ControlPage::check)
     }
 
     /// A predecessor's connection: what it kept is set. Gives the control ring's index after its

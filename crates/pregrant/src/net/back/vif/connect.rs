@@ -19,6 +19,7 @@ use crate::net::path::acceptance::{Accept, Accepted, Accepting, Lost, Said};
 use crate::net::path::{AnyPath, Chain, GrefRequests, RX_ORDER, TX_ORDER, acceptors};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::Offloads;
+use crate::record_version::UnknownRecord;
 use crate::ring::{BackRing, NetRx, NetTx, REDO_BYTES, RedoPage, RingPages};
 use crate::units::GrantRef;
 use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory};
@@ -87,6 +88,7 @@ impl<P: Platform> Vif<P> {
             Begin::Fresh => self.config.features.clone(),
         };
         let front = FrontRequest::read(bus, &self.offered).map_err(ConnectError::Keys)?;
+        let redo_pages = self.redo_pages(front.queues.len(), (kept, begin))?;
         let accepts = RxAccepts {
             sg: front.sg,
             gso_tcpv4: front.gso_tcpv4,
@@ -111,9 +113,9 @@ impl<P: Platform> Vif<P> {
         let mut paths = acceptors(&self.config.paths);
         let mut active = Pairs::new();
         let accepted = self.accept_paths(p, bus, &front, (&mut paths, begin), (&mut left, &mut active))?;
-        for (i, of_queue) in accepted.into_iter().enumerate() {
+        for (i, (of_queue, redo)) in accepted.into_iter().zip(redo_pages).enumerate() {
             let rest = (&mut *paths, &mut left, &mut active);
-            self.connect_queue(p, &front, (i, of_queue), rest, (kept, begin))?;
+            self.connect_queue(p, &front, (i, of_queue), rest, (redo, begin))?;
         }
         let shares: Vec<_> = self.queues.iter().map(|q| Arc::clone(q.share())).collect();
         let exchanges = self.queues.iter().map(|q| q.tx.chain().exchange()).zip(&shares);
@@ -136,6 +138,29 @@ impl<P: Platform> Vif<P> {
         self.reload_rate(p, bus).map_err(ConnectError::Keys)
     }
 
+    /// Of each queue, of TX and RX, where they outlive the process. A predecessor's records are
+    /// checked here, before anything is mapped, but for its tables of gref mappings.
+    fn redo_pages(
+        &self,
+        queues: usize,
+        (kept, begin): (KeptMemory<'_>, Begin),
+    ) -> Result<Vec<[Option<RedoPage>; 2]>, UnknownRecord> {
+        let pages: Vec<_> = (0..queues)
+            .map(|i| ["tx", "rx"].map(|dir| kept(&format!("{i}/{dir}"), REDO_BYTES).and_then(RedoPage::new)))
+            .collect();
+        let mut all = pages.iter().flatten().flatten();
+        match begin {
+            // A new connection's rings start at 0: what an old one's last batch left must not be
+            // replayed.
+            Begin::Fresh => all.for_each(RedoPage::clear),
+            Begin::Reattach => {
+                self.control.lock().check()?;
+                all.try_for_each(|page| page.check().map(drop))?;
+            }
+        }
+        Ok(pages)
+    }
+
     /// Maps the rings of queue `i`, binds its channels, and joins them with its paths. Paths lend
     /// pages behind all that may fail: a queue of the vif has them then.
     #[inline(never)]
@@ -145,10 +170,10 @@ impl<P: Platform> Vif<P> {
         front: &FrontRequest,
         (i, mut of_queue): (usize, QueuePaths<P>),
         (paths, left, active): (&mut [Box<dyn Accept<P>>], &mut usize, &mut Pairs),
-        (kept, begin): (KeptMemory<'_>, Begin),
+        (redo, begin): ([Option<RedoPage>; 2], Begin),
     ) -> Result<(), ConnectError<E>> {
         let keys = &front.queues[i];
-        let rings = self.attach_rings(p, (i, front.queues.len()), keys, kept, begin)?;
+        let rings = self.attach_rings(p, (i, front.queues.len()), keys, redo, begin)?;
         for path in paths {
             let lent = path.lend(&mut self.accepting(p, front, *left), i);
             of_queue.add(lent, path.active_key(front, i), (&mut *left, &mut *active));
@@ -226,6 +251,9 @@ impl<P: Platform> Vif<P> {
         control.offer_multicast(self.offered.multicast_control);
         let kept = if begin == Begin::Reattach { control.resume() } else { None };
         let KeptGrefs { versions, taken } = control.grefs.clone();
+        if let (Some(grefs), true) = (&self.grefs, kept.is_some()) {
+            grefs.check(&versions[..])?;
+        }
         self.ctrl = match keys {
             None => None,
             Some(CtrlKeys { ring: gref, channel: port }) => {
@@ -269,7 +297,7 @@ impl<P: Platform> Vif<P> {
         p: &P,
         (i, n): (usize, usize),
         keys: &QueueKeys,
-        kept: KeptMemory<'_>,
+        [tx_redo, rx_redo]: [Option<RedoPage>; 2],
         begin: Begin,
     ) -> Result<AttachedRings<P>, ConnectError<E>> {
         let of = self.of;
@@ -293,17 +321,8 @@ impl<P: Platform> Vif<P> {
                 (bind("event-channel-tx", tx)?, Some(bind("event-channel-rx", rx)?))
             }
         };
-        let mut page = |dir: &str| {
-            let page = kept(&format!("{i}/{dir}"), REDO_BYTES).and_then(RedoPage::new);
-            // A new connection's rings start at 0: what an old one's last batch left must not be
-            // replayed.
-            if let (Begin::Fresh, Some(page)) = (begin, &page) {
-                page.clear();
-            }
-            page
-        };
-        let (tx_ring, tx_notify) = BackRing::attach(tx_mem, page("tx"))?;
-        let (rx_ring, rx_notify) = BackRing::attach(rx_mem, page("rx"))?;
+        let (tx_ring, tx_notify) = BackRing::attach(tx_mem, tx_redo)?;
+        let (rx_ring, rx_notify) = BackRing::attach(rx_mem, rx_redo)?;
         // A predecessor may have died between a batch of answers, which is a ring of them at most,
         // and its notification: a front that waits for one of these still sleeps.
         let live = begin == Begin::Reattach;

@@ -4,16 +4,18 @@
 //! ```text
 //!   copy 0, copy 1:   word 0 magic "PGG1"   1 number of the change   2 checksum of all other words   3 entries
 //!                     then two words each: reference, flags
+//!   behind both:      version of copy 0, version of copy 1
 //! ```
 //! Change number n is written to copy n % 2, whole; it counts once the control page, which has the
 //! answer too, says so. So a death before that leaves the table as it was, and the request on
 //! the ring. Number 0 is the empty table and is not written. Little-endian, words of 4 bytes; a
-//! change of the layout is a change of the magic.
+//! change of the layout is a change of the version.
 //!
 //! Private to the back's domain: no peer can write it. It is checked as if one could.
 
 use super::LIMIT_MAX;
 use crate::record_checksum;
+use crate::record_version::{RecordVersion, UnknownRecord};
 use crate::ring::crash::{self, Point};
 use crate::shm::SharedBytes;
 use crate::wire::netif_ctrl::GrefEntry;
@@ -22,10 +24,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of the memory of one table.
-pub const GREF_PAGE_BYTES: usize = 2 * COPY_BYTES;
+pub const GREF_PAGE_BYTES: usize = 2 * COPY_BYTES + 2 * 4;
 
 const COPY_BYTES: usize = (ENTRIES + 2 * LIMIT_MAX) * 4;
-const MAGIC: u32 = u32::from_le_bytes(*b"PGG1");
+const KIND: RecordVersion = RecordVersion::new("table of gref mappings", *b"PGG1", 1);
 const CHECKSUM: usize = 2;
 const COUNT: usize = 3;
 const ENTRIES: usize = 4;
@@ -42,6 +44,15 @@ impl GrefPage {
         long.then(|| Self { memory: Box::new(memory) })
     }
 
+    /// Whether the table can be read that change number `version` wrote, if it did.
+    ///
+    /// # Errors
+    /// It cannot: its vif is not to be taken up.
+    pub fn check(&self, version: u32) -> Result<bool, UnknownRecord> {
+        let word = |at: usize| self.memory.load_u32(at).unwrap_or(0);
+        if version == 0 { Ok(false) } else { KIND.check(word(copy(version)), word(layout_of(version))) }
+    }
+
     /// The table as change number `version` left it; None: it is not there whole.
     pub fn load(&self, version: u32) -> Option<Vec<GrefEntry>> {
         if version == 0 {
@@ -49,7 +60,7 @@ impl GrefPage {
         }
         let word = |i: usize| self.memory.load_u32(copy(version) + i * 4).unwrap_or(0);
         let n = word(COUNT) as usize;
-        if word(0) != MAGIC || word(1) != version || n > LIMIT_MAX {
+        if self.check(version) != Ok(true) || word(1) != version || n > LIMIT_MAX {
             return None;
         }
         let entries: Vec<_> = (0..n).map(|k| [word(ENTRIES + 2 * k), word(ENTRIES + 2 * k + 1)]).collect();
@@ -65,7 +76,9 @@ impl GrefPage {
             let fits = self.memory.store_u32(copy(version) + i * 4, word);
             debug_assert!(fits, "a copy is inside its memory");
         };
-        put(0, MAGIC);
+        let fits = self.memory.store_u32(layout_of(version), KIND.version);
+        debug_assert!(fits, "it is behind both copies");
+        put(0, KIND.magic);
         put(1, version);
         crash::here(Point::InRecord);
         put(COUNT, entries.len() as u32);
@@ -84,9 +97,14 @@ fn copy(version: u32) -> usize {
     (version % 2) as usize * COPY_BYTES
 }
 
+/// Where the version of that copy's layout is.
+fn layout_of(version: u32) -> usize {
+    2 * COPY_BYTES + (version % 2) as usize * 4
+}
+
 fn checksum(version: u32, entries: &[[u32; 2]]) -> u32 {
     record_checksum::of(
-        [MAGIC, version, entries.len() as u32].into_iter().chain(entries.iter().flatten().copied()),
+        [KIND.magic, version, entries.len() as u32].into_iter().chain(entries.iter().flatten().copied()),
     )
 }
 

@@ -24,6 +24,7 @@ use super::table::Mapped;
 use crate::grants::MappedStats;
 use crate::net::path::{ConfigGeneration, PathConfig};
 use crate::platform::{Access, PeerMem, Platform};
+use crate::record_version::UnknownRecord;
 use crate::units::{DomId, GrantRef};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlStatus, CtrlType, GREF_READONLY, GrefEntry};
 use crate::xenbus::back::KeptMemory;
@@ -178,6 +179,16 @@ impl<P: Platform> GrefRequests<P> {
         if let Some(q) = self.queues.get_mut(i) {
             q.page = Some(page);
         }
+    }
+
+    /// Whether the tables that a predecessor kept can be read, as of these numbers of changes.
+    ///
+    /// # Errors
+    /// One cannot: the vif is not to be taken up.
+    pub fn check(&self, versions: &[u32]) -> Result<(), UnknownRecord> {
+        let mut tables =
+            self.queues.iter().zip(versions).filter_map(|(q, version)| Some((q.page.as_ref()?, version)));
+        tables.try_for_each(|(page, version)| page.check(*version).map(drop))
     }
 
     /// Takes up the tables that a predecessor [kept](Self::keep), of domain `of`, as of these
