@@ -386,20 +386,24 @@ impl Arena {
 
     /// Takes the newest frame out again.
     pub fn take_back(&mut self) {
-        if self.n > 0 {
-            self.n -= 1;
-            self.used = self.frames[self.n].at as usize;
+        let newest = self.n.saturating_sub(1);
+        if let Some(frame) = self.frames.get(newest).filter(|_| self.n > 0) {
+            (self.n, self.used) = (newest, frame.at as usize);
         }
     }
 
     /// Marks frame `i` as dropped: readers skip it.
     pub fn drop_frame(&mut self, i: usize) {
-        self.frames[i].len = 0;
+        if let Some(frame) = self.frames.get_mut(i) {
+            frame.len = 0;
+        }
     }
 
     /// Changes what is to be done to frame `i`.
     pub fn set_offload(&mut self, i: usize, offload: Offload) {
-        self.frames[i].offload = offload;
+        if let Some(frame) = self.frames.get_mut(i) {
+            frame.offload = offload;
+        }
     }
 
     /// The place of frame `i`.

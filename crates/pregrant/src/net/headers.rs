@@ -144,8 +144,7 @@ pub struct IpHeaders {
 /// Big-endian 16-bit field at `at`.
 #[inline(always)]
 pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    let b = bytes.get(at..at + 2)?;
-    Some(u16::from_be_bytes([b[0], b[1]]))
+    bytes.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b))
 }
 
 impl IpHeaders {
@@ -186,7 +185,7 @@ impl IpHeaders {
     }
 
     fn parse_v4(frame: &[u8], l2_len: usize, len: usize) -> Result<Self, HeaderFault> {
-        let ip = frame.get(l2_len..l2_len + 20).ok_or(HeaderFault::Truncated)?;
+        let ip = frame.get(l2_len..).and_then(<[u8]>::first_chunk::<20>).ok_or(HeaderFault::Truncated)?;
         let header_len = usize::from(ip[0] & 0x0F) * 4;
         let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
         if ip[0] >> 4 != 4 || header_len < 20 || total < header_len {
@@ -209,7 +208,7 @@ impl IpHeaders {
         const AUTHENTICATION: u8 = 51;
         const DESTINATION: u8 = 60;
 
-        let ip = frame.get(l2_len..l2_len + 40).ok_or(HeaderFault::Truncated)?;
+        let ip = frame.get(l2_len..).and_then(<[u8]>::first_chunk::<40>).ok_or(HeaderFault::Truncated)?;
         if ip[0] >> 4 != 6 {
             return Err(HeaderFault::Malformed);
         }
@@ -232,7 +231,8 @@ impl IpHeaders {
                     routed,
                 });
             }
-            let ext = frame.get(at..at + 8).filter(|_| at + 8 <= end).ok_or(HeaderFault::Truncated)?;
+            let ext = frame.get(at..).and_then(<[u8]>::first_chunk::<8>).filter(|_| at + 8 <= end);
+            let ext = ext.ok_or(HeaderFault::Truncated)?;
             let ext_len = match protocol {
                 FRAGMENT => {
                     let word = u16::from_be_bytes([ext[2], ext[3]]);

@@ -25,32 +25,32 @@ const MAX_TAGS: usize = 2;
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OneSlot {
-    most: usize,
+    most: u32,
 }
 
 impl OneSlot {
     /// Of a guest whose RX staging buffers have so many bytes, if it has any.
     pub fn with_buffers(bytes: Option<u32>) -> Self {
         let buffers = bytes.map_or(0, |bytes| bytes as usize).min(PAGE_SIZE);
-        Self { most: buffers.max(ETHERNET_LEN + MTU) }
+        Self { most: buffers.max(ETHERNET_LEN + MTU) as u32 }
     }
 
     /// The MTU of an interface that sends to it.
     pub fn mtu(self) -> u32 {
-        (self.most - ETHERNET_LEN) as u32
+        self.most - ETHERNET_LEN as u32
     }
 
     /// Whether it takes a frame of `len` bytes, which begins like this.
     #[inline(always)]
     pub fn takes(self, len: usize, head: &[u8]) -> bool {
-        len <= self.most || self.takes_tagged(len, head)
+        len <= self.most as usize || self.takes_tagged(len, head)
     }
 
     #[cold]
     fn takes_tagged(self, len: usize, head: &[u8]) -> bool {
         let is_tag = |at: &usize| matches!(be16(head, *at), Some(ETHERTYPE_VLAN | ETHERTYPE_QINQ));
         let tags = (0..MAX_TAGS).map(|k| ETHERNET_LEN - 2 + k * TAG_LEN).take_while(is_tag).count();
-        len <= self.most + tags * TAG_LEN
+        len <= self.most as usize + tags * TAG_LEN
     }
 }
 

@@ -55,7 +55,7 @@ pub struct RxQueue<P: Platform> {
     one_slot: Option<OneSlot>,
     /// Longer ones came since the vif's owner was notified, and when that was.
     long_came: bool,
-    long_reported_ns: Option<u64>,
+    long_reported_ns: u64,
     /// Of the arena's frames, where the guest wants them.
     hashes: Box<Hashes>,
     hashed: bool,
@@ -118,7 +118,7 @@ impl<P: Platform> RxQueue<P> {
             accepts,
             one_slot,
             long_came: false,
-            long_reported_ns: None,
+            long_reported_ns: 0,
             hashes: array::filled(None),
             hashed: false,
             bursts: 0,
@@ -271,10 +271,10 @@ impl<P: Platform> RxQueue<P> {
             return false;
         }
         let now_ns = now_ns();
-        if self.long_reported_ns.is_some_and(|at| now_ns.saturating_sub(at) < REPORTS_AGAIN_NS) {
+        if self.long_reported_ns != 0 && now_ns.saturating_sub(self.long_reported_ns) < REPORTS_AGAIN_NS {
             return false;
         }
-        (self.long_came, self.long_reported_ns) = (false, Some(now_ns));
+        (self.long_came, self.long_reported_ns) = (false, now_ns.max(1));
         true
     }
 
