@@ -19,6 +19,10 @@ holds() {
 }
 # of_pool CASE DEFERRED: what the driver says of its RX pages that come and go; so many grants were left to the kernel before.
 of_pool() {
+	# First: it waits for the rest of them, for half a minute.
+	ask one "grep '^FRAG:' /proc/net/sockstat"
+	case $1:$ANSWER in *-at-the-end:*|*" inuse "[1-9]*) ;; *) fail "$1: the stack holds no frame" ;; esac
+	_holds=$ANSWER
 	[ "$(ethtool_stat rx_in_place)" -gt 0 ] || fail "$1: no frame went up in its pages"
 	_grown=$(ethtool_stat rx_pool_grown) _adds=$(ethtool_stat rx_pool_adds) _dels=$(ethtool_stat rx_pool_dels)
 	[ "$_grown" -gt 0 ] || fail "$1: the pool does not grow"
@@ -29,10 +33,7 @@ of_pool() {
 	*) [ "$_adds" -gt 0 ] && [ "$_dels" -gt 0 ] ;;
 	esac || fail "$1: $_adds pages added, $_dels deleted"
 	[ "$(ethtool_stat grants_deferred)" = "$2" ] || fail "$1: grants are left to the kernel"
-	# It waits for the rest of them, for half a minute.
-	ask one "grep '^FRAG:' /proc/net/sockstat"
-	case $1:$ANSWER in *-at-the-end:*|*" inuse "[1-9]*) ;; *) fail "$1: the stack holds no frame" ;; esac
-	say "$1: $ANSWER; $_grown pages came, $_adds were added, $_dels deleted; grants: $(($(ethtool_stat grants) - $(ethtool_stat grants_ended)))"
+	say "$1: $_holds; $_grown pages came, $_adds were added, $_dels deleted; grants: $(($(ethtool_stat grants) - $(ethtool_stat grants_ended)))"
 }
 # searched CASE TRUSTED PARAMETER FRONT: the back reads all that is granted to it, while the guest sends frames from pages that have more in them; by the toolstack's key and the module's parameter as they are then.
 searched() {
