@@ -20,9 +20,14 @@ pub fn directory() -> Directory {
     made
 }
 
-#[inline(never)]
 fn write_state(to: &Directory, digit: &str) {
-    to.lock().insert("state".into(), digit.into());
+    write(to, "state", digit);
+}
+
+/// A key.
+#[inline(never)]
+pub fn write(to: &Directory, key: &str, value: &str) {
+    to.lock().insert(key.into(), value.into());
 }
 
 /// One end's view of both.

@@ -448,7 +448,7 @@ fn distrust() -> Result<()> {
         };
         let settings = Settings { rx_in_place: 2049, ..trial.settings(b"copy") };
         let mut ends = Ends::new(whole(), config(&settings)?, 9000, false, arena());
-        ends.front_bus.own.lock().insert("trusted".into(), key.into());
+        directory::write(&ends.front_bus.own, "trusted", key);
         ends.front.set_trusted(trusted);
         ends.steps()?;
         let before = ends.table.lock().ops();
