@@ -13,11 +13,13 @@ use pregrant::xenbus::connect_error::ConnectError;
 
 use crate::rig::{GUEST, HOST};
 
-/// Each record: its memory, its name, and where its magic and its version are, of each copy that it
-/// has.
-const RECORDS: [(&str, &str, &[(usize, usize)]); 4] = [
-    ("0/tx", "redo page", &[(0 + 8, 44)]),
-    ("0/rx", "redo page", &[(0 + 8, 44)]),
+/// Where the magic and the version of each copy of a record are.
+type Places = &'static [(usize, usize)];
+
+/// Each record: its memory, its name, its places.
+const RECORDS: [(&str, &str, Places); 4] = [
+    ("0/tx", "redo page", &[(8, 44)]),
+    ("0/rx", "redo page", &[(8, 44)]),
     ("control", "control page", &[(0, CONTROL_BYTES / 2 - 4), (CONTROL_BYTES / 2, CONTROL_BYTES - 4)]),
     ("0/grefs", "table of gref mappings", &[(0, 2 * GREF_COPY), (GREF_COPY, 2 * GREF_COPY + 4)]),
 ];
