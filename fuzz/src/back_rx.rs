@@ -18,6 +18,7 @@ use pregrant::net::batch::tx::MulticastAsk;
 use pregrant::net::checksum;
 use pregrant::net::features::RxAccepts;
 use pregrant::net::headers::{IpHeaders, IpVersion, MacAddr, addresses};
+use pregrant::net::one_slot::OneSlot;
 use pregrant::net::path::staging::back::RxHeads;
 use pregrant::net::path::{AnyPath, CopyPath, PersistentPath, StagingPath};
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion};
@@ -235,7 +236,9 @@ impl Game {
             1 => a.gso_tcpv4,
             _ => a.gso_tcpv6,
         };
-        if bytes.is_empty() || !gso || bytes.len() > PAGE_SIZE && !a.sg {
+        let buffers = self.back.chain().names().buffers.map(|buffers| buffers.data_len);
+        let fits = |len| len <= PAGE_SIZE && OneSlot::with_buffers(buffers).takes(len, &bytes);
+        if bytes.is_empty() || !gso || !a.sg && !fits(bytes.len()) {
             return None;
         }
         // A frame of an unknown protocol is left blank only for a guest that takes both versions.

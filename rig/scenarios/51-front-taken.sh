@@ -1,4 +1,4 @@
-# shows: `pregrant front --path gref-mapping` while its back changes: by mapping on `pregrant back`; then Linux's netback takes the live rings, is unbound and bound, is taken from and given back: each time that the back's state left 4 the front asks it again, and no frame is lost or damaged
+# shows: `pregrant front --path gref-mapping` while its back changes: by mapping on `pregrant back`; then Linux's netback takes the live rings, is unbound and bound, serves at 2 until its hotplug script has run, is taken from and given back: each time that the back's state left 4 the front asks it again, and no frame is lost or damaged
 # seconds: 300
 bridge
 frames_serve
@@ -33,9 +33,9 @@ on_bridge() {
 	within 20 [ -e "/sys/class/net/vif$id.0" ] || fail "netback has no interface"
 	brctl addif xenbr0 "vif$id.0" 2>/dev/null
 	ip link set "vif$id.0" up
-	# Unbinding took it, and netback does not say 4 without it.
-	xenstore-write "/local/domain/0/backend/vif/$id/0/hotplug-status" connected
 }
+# Unbinding took it, and netback does not say 4 without it.
+plugged() { xenstore-write "/local/domain/0/backend/vif/$id/0/hotplug-status" connected; }
 # refused TIMES: netback has said so often that it maps nothing, and frames travel.
 refused() {
 	said "the backend keeps no page of ours mapped" "$1" || fail "netback was not asked, time $1: $(ask one 'tail -n 3 /tmp/front.log')"
@@ -52,6 +52,18 @@ refused 1
 kernel unbind
 kernel bind
 on_bridge
+# Longer than a front waits for a back that does not answer.
+_second=0
+while [ $_second -lt 8 ]; do
+	frames one 10.9.0.1 --count 200
+	sleep 1
+	_second=$((_second + 1))
+done
+[ "$(xenstore-read "/local/domain/0/backend/vif/$id/0/state")" = 2 ] || fail "netback is not at 2"
+ask one "grep -c 'waits for a backend' /tmp/front.log; true"
+[ "${ANSWER:-0}" = 0 ] || fail "the front gave up rings that netback serves at 2: $(ask one 'tail -n 3 /tmp/front.log')"
+note "on netback at 2, whose hotplug script has not run: 8 seconds and more, none of 1600 frames lost or damaged"
+plugged
 refused 2
 note "on netback, and on netback unbound and bound: asked again each time; 2000 frames each, none lost or damaged"
 take
