@@ -283,6 +283,41 @@ static struct xenbus_driver driver = {
 #endif
 };
 
+/*
+ * Registering probes the devices, and then waits for their backs: for half a minute, before 5.16 for five.
+ * A load waits for less, so that a back that is late or dead does not hold up a boot.
+ */
+#define LOAD_WAITS (2 * HZ)
+
+static int registered = -EINPROGRESS;
+static DECLARE_COMPLETION(registering_done);
+
+static void do_register(struct work_struct *work)
+{
+	registered = xenbus_register_frontend(&driver);
+	if (registered)
+		pr_warn("pregrant: xenbus does not take the driver: error %d\n", registered);
+	complete_all(&registering_done);
+}
+
+static DECLARE_WORK(registering, do_register);
+
+static int begin_driver(void)
+{
+	queue_work(system_long_wq, &registering);
+	if (wait_for_completion_timeout(&registering_done, LOAD_WAITS))
+		return registered;
+	pr_info("pregrant: loaded, and a back has not answered yet; its interface is up once it does\n");
+	return 0;
+}
+
+static void end_driver(void)
+{
+	flush_work(&registering);
+	if (!registered)
+		xenbus_unregister_driver(&driver);
+}
+
 static int __init pregrant_init(void)
 {
 	int ret;
@@ -295,7 +330,7 @@ static int __init pregrant_init(void)
 	pregrant_control = alloc_workqueue("pregrant", WQ_UNBOUND | WQ_FREEZABLE, 0);
 	if (!pregrant_control)
 		return -ENOMEM;
-	ret = xenbus_register_frontend(&driver);
+	ret = begin_driver();
 	if (ret) {
 		pregrant_backend_end();
 		destroy_workqueue(pregrant_control);
@@ -307,7 +342,7 @@ static void __exit pregrant_exit(void)
 {
 	s64 left;
 
-	xenbus_unregister_driver(&driver);
+	end_driver();
 	pregrant_orphans_end();
 	pregrant_backend_end();
 	destroy_workqueue(pregrant_control);

@@ -169,6 +169,8 @@ pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
     tool::debian(w, "gcc", "gcc")?;
     tool::debian(w, "ip", "iproute2")?;
+    // The kernel module's Kbuild.
+    tool::debian(w, "make", "make")?;
     // Programs on a guest's disk.
     tool::debian(w, "mke2fs", "e2fsprogs")?;
     tool::debian(w, "fio", "fio")?;

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(600);
 /// A module that is not in the kernel's tree (O), and not signed by its maker (E): 4096 and 8192.
 const TAINT: &str = "TAINT 12288";
+/// Programs that the host runs: program, package.
+pub(super) const TOOLS: [(&str, &str); 3] =
+    [("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("dpkg", "dpkg")];
 /// Words of a kernel that is not well.
 const BAD: [&str; 7] =
     ["WARNING:", "BUG:", "Oops", "Call Trace", "unable to handle", "Kernel panic - ", "stack guard"];
@@ -41,8 +44,7 @@ pub(super) fn play(
     modules: &[PathBuf],
     frames: u64,
 ) -> Result<(), String> {
-    for (program, package) in [("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("dpkg", "dpkg")]
-    {
+    for (program, package) in TOOLS {
         tool::debian(w, program, package)?;
     }
     let init = w.target().join("linux/init");

@@ -10,12 +10,15 @@ use crate::workspace::{Workspace, empty_dir, run, write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+/// The program that the host runs, and its package.
+pub(super) const TOOL: (&str, &str) = ("mmdebstrap", "mmdebstrap");
+
 /// The packages that a module is built with, beside those that the headers depend on.
 const PACKAGES: &str = "make,binutils,base-files,coreutils,dash,findutils,grep,mawk,sed";
 
 /// The headers of Debian `name`, below `dir`, which is there too under its own name.
 pub(super) fn headers(w: &Workspace, name: &str, dir: &Path) -> Result<Headers, String> {
-    tool::debian(w, "mmdebstrap", "mmdebstrap")?;
+    tool::debian(w, TOOL.0, TOOL.1)?;
     let root = dir.join(format!("debian-{name}"));
     let done = root.join(".made");
     if !done.exists() {

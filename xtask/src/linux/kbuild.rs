@@ -112,6 +112,34 @@ pub(super) fn strip(w: &Workspace, module: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::numbers;
+    use crate::workspace::Workspace;
+
+    /// What make says of Kbuild alone, in a kernel with this configuration.
+    fn said(configuration: &[&str]) -> String {
+        let w = Workspace::find();
+        let mut make = w.program("make");
+        make.arg("-n").arg("-f").arg(w.root().join("linux/module/Kbuild")).args(["obj=.", "none"]);
+        let ended = make.args(configuration).output().expect("make runs: apt-get install make");
+        String::from_utf8_lossy(&ended.stderr).into_owned()
+    }
+
+    #[test]
+    fn a_kernel_that_the_core_does_not_fit_is_refused_with_words() {
+        let padding = |bytes: &'static str| ["CONFIG_CALL_PADDING=y", bytes];
+        for fits in [&[][..], &padding("CONFIG_FUNCTION_PADDING_BYTES=16")] {
+            let said = said(fits);
+            assert!(said.contains("No rule to make target 'none'"), "{fits:?}: {said}");
+        }
+        for (refused, why) in [
+            (&["CONFIG_CFI=y"][..], "(CONFIG_CFI)"),
+            (&["CONFIG_CFI_CLANG=y"], "(CONFIG_CFI)"),
+            (&["CONFIG_FINEIBT=y"], "(CONFIG_CFI)"),
+            (&padding("CONFIG_FUNCTION_PADDING_BYTES=59"), "59 bytes in front of a function"),
+        ] {
+            let said = said(refused);
+            assert!(said.contains(why) && said.contains("stay with xen-netfront"), "{refused:?}: {said}");
+        }
+    }
 
     #[test]
     fn the_newest_kernel_is_the_one_with_the_highest_numbers() {

@@ -15,6 +15,7 @@ mod frames;
 mod kbuild;
 mod object;
 
+use crate::package;
 use crate::tool;
 use crate::workspace::Workspace;
 use kbuild::Headers;
@@ -33,8 +34,24 @@ pub struct Selection {
 
 /// Frames of the self-test where nothing is said.
 const FRAMES: u64 = 1_000_000;
-/// The other release whose kernel the layer plays.
-const OTHER: &str = "13";
+
+/// A kernel that the layer plays.
+struct Row {
+    /// Of Debian; none: this machine's headers, which are for what the rig plays in CI.
+    release: Option<&'static str>,
+    /// Each way by each path.
+    frames: u64,
+}
+
+/// Every kernel that Debian serves: its releases', and the newest of its backports.
+const ROWS: [Row; 4] = [
+    Row { release: None, frames: FRAMES },
+    Row { release: Some("13"), frames: FRAMES },
+    Row { release: Some("11"), frames: 10_000 },
+    Row { release: Some("13-backports"), frames: 10_000 },
+];
+/// The release in which the layer tries the package.
+const PACKAGE: &str = "13-backports";
 
 impl Selection {
     /// From a command line.
@@ -129,16 +146,29 @@ fn built(
 pub fn layer(w: &Workspace) -> Result<(), String> {
     object::lint(w, &place(w))?;
     let objects = objects(w)?;
-    for release in [None, Some(OTHER)] {
-        if release.is_some() && !tool::is_root(w) && !tool::in_ci() {
-            println!("note: chroot wants root: not for Debian {OTHER}");
-            continue;
-        }
-        let start = Instant::now();
-        let (headers, modules) = built(w, None, release, &objects)?;
-        boot::play(w, &headers, release, &modules, FRAMES)?;
-        println!("linux: {} took {} s", headers.version, start.elapsed().as_secs());
+    let has_chroot = tool::is_root(w) || tool::in_ci();
+    if !has_chroot {
+        println!("note: chroot wants root: one kernel of {}, and no trial of the package", ROWS.len());
     }
+    for (program, package) in boot::TOOLS.into_iter().chain([chroot::TOOL]) {
+        tool::debian(w, program, package)?;
+    }
+    let package = package::guest(w, objects.first().ok_or("no object of the driver")?)?;
+    std::thread::scope(|scope| {
+        // It waits for the network and for one processor.
+        let trial = has_chroot.then(|| scope.spawn(|| package::play(w, PACKAGE, &package)));
+        let rows = ROWS.iter().filter(|row| has_chroot || row.release.is_none());
+        let played = rows.map(|row| play(w, row, &objects)).collect::<Result<Vec<()>, String>>();
+        let tried = trial.map_or(Ok(()), |trial| trial.join().unwrap_or_else(|_| Err("it panicked".into())));
+        tried.map_err(|why| format!("the package in Debian {PACKAGE}: {why}")).and(played.map(drop))
+    })
+}
+
+fn play(w: &Workspace, row: &Row, objects: &[PathBuf]) -> Result<(), String> {
+    let start = Instant::now();
+    let (headers, modules) = built(w, None, row.release, objects)?;
+    boot::play(w, &headers, row.release, &modules, row.frames)?;
+    println!("linux: {} took {} s", headers.version, start.elapsed().as_secs());
     Ok(())
 }
 

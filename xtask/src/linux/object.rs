@@ -124,7 +124,10 @@ fn check(w: &Workspace, object: &Path) -> Result<(), String> {
     let vector =
         |line: &&str| ["%xmm", "%ymm", "%zmm", "%st("].iter().any(|register| line.contains(register));
     let vector = code.lines().filter(vector).map(|line| format!("a vector register:{line}"));
-    let wrong: Vec<String> = kind.chain(symbol).chain(vector).take(20).collect();
+    let sections = ask("readelf", "-SW")?;
+    let room = (!sections.contains(" __patchable_function_entries "))
+        .then(|| "no room before its functions, which CONFIG_CALL_PADDING wants".to_string());
+    let wrong: Vec<String> = kind.chain(symbol).chain(vector).chain(room).take(20).collect();
     match wrong.is_empty() {
         true => Ok(()),
         false => Err(format!("{} is not for a kernel:\n{}", object.display(), wrong.join("\n"))),

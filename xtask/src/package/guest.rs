@@ -26,8 +26,8 @@ fn version(w: &Workspace) -> Result<String, String> {
     Ok(line.ok_or("Cargo.toml has no version")?.trim_matches('"').to_string())
 }
 
-/// Builds it.
-pub(super) fn build(w: &Workspace) -> Result<PathBuf, String> {
+/// Builds it. `core`: Rust's part of the driver.
+pub(super) fn build(w: &Workspace, core: &Path) -> Result<PathBuf, String> {
     tool::debian(w, "dpkg-deb", "dpkg")?;
     let version = version(w)?;
     let dir = w.target().join("package");
@@ -41,7 +41,7 @@ pub(super) fn build(w: &Workspace) -> Result<PathBuf, String> {
             put(&file, &format!("{source}/{name}"), 0o644)?;
         }
     }
-    put(&linux::front(w)?, &format!("{source}/front.core"), 0o644)?;
+    put(core, &format!("{source}/front.core"), 0o644)?;
     let of = |name: &str| w.root().join("dist/guest").join(name);
     put(&of("dkms.conf"), &format!("{source}/dkms.conf"), 0o644)?;
     put(&of("modprobe.conf"), "etc/modprobe.d/pregrant-guest.conf", 0o644)?;

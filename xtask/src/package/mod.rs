@@ -9,8 +9,10 @@
 mod guest;
 mod trial;
 
+use crate::linux;
 use crate::rig;
 use crate::workspace::Workspace;
+use std::path::{Path, PathBuf};
 use trial::Initial;
 
 /// The command line.
@@ -44,14 +46,19 @@ impl Selection {
     }
 }
 
-/// A trial, in the layer `linux`.
-pub fn layer(w: &Workspace, release: &str) -> Result<(), String> {
-    trial::play(w, release, Initial::default(), &guest::build(w)?)
+/// Makes the package, of Rust's part of the driver.
+pub fn guest(w: &Workspace, core: &Path) -> Result<PathBuf, String> {
+    guest::build(w, core)
+}
+
+/// Tries it in a release, as by default.
+pub fn play(w: &Workspace, release: &str, package: &Path) -> Result<(), String> {
+    trial::play(w, release, Initial::default(), package)
 }
 
 /// Makes the package, and tries it.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
-    let package = guest::build(w)?;
+    let package = guest(w, &linux::front(w)?)?;
     for name in &selection.releases {
         trial::play(w, name, selection.initial, &package)?;
     }
