@@ -28,7 +28,7 @@ pub(super) fn headers(w: &Workspace, name: &str, dir: &Path) -> Result<Headers, 
         write(&list, sources.list)?;
         let mut mmdebstrap = w.program("mmdebstrap");
         mmdebstrap.args(["--quiet", "--variant=extract", "--aptopt=APT::Install-Recommends \"false\""]);
-        mmdebstrap.arg(format!("--include=linux-headers-amd64/{},{PACKAGES}", sources.kernel_from));
+        mmdebstrap.arg(format!("--include=linux-headers-amd64{},{PACKAGES}", sources.kernel_from));
         run(mmdebstrap.arg(sources.codename).arg(&root).arg(&list))?;
         for folder in ["proc", "tmp"] {
             let folder = root.join(folder);

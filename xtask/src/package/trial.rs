@@ -132,7 +132,7 @@ pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) 
     mmdebstrap.args(["--dpkgopt=force-unsafe-io", "--dpkgopt=force-confold"]);
     mmdebstrap.arg(format!("--essential-hook={CONF}"));
     mmdebstrap.arg(format!(
-        "--include=linux-image-amd64/{0},linux-headers-amd64/{0},{1},{PACKAGES}",
+        "--include=linux-image-amd64{0},linux-headers-amd64{0},{1},{PACKAGES}",
         sources.kernel_from,
         initial.package()
     ));

@@ -24,7 +24,7 @@ pub struct Sources {
     /// A sources.list(5).
     pub list: String,
     pub codename: &'static str,
-    /// The archive that has its kernel, and the kernel's headers.
+    /// For apt, behind the name of a package of its kernel: the archive, where it is not the release.
     pub kernel_from: String,
 }
 
@@ -38,7 +38,12 @@ pub fn sources(w: &Workspace, name: &str) -> Result<Sources, String> {
     let release = Release::of_guests(name)?;
     let Release { codename, kernel_from, .. } = release;
     let list = packages::sources_of(&Rig::new(w, &Selection::default()), release)?;
-    Ok(Sources { list, codename, kernel_from: format!("{codename}{kernel_from}") })
+    // The release's own kernel may be its updates', or security's.
+    let kernel_from = match *kernel_from {
+        "" => String::new(),
+        archive => format!("/{codename}{archive}"),
+    };
+    Ok(Sources { list, codename, kernel_from })
 }
 
 /// Debian's kernel, and `files`, the first as its first process.
