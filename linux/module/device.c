@@ -284,8 +284,8 @@ static struct xenbus_driver driver = {
 };
 
 /*
- * Registering probes the devices, and then waits for their backs: for half a minute, before 5.16 for five.
- * A load waits for less, so that a back that is late or dead does not hold up a boot.
+ * Registering probes the devices, and then waits for their backs: for half a minute, before 5.16
+ * for five. A load waits for less: a back that is late or dead does not hold up a boot.
  */
 #define LOAD_WAITS (2 * HZ)
 

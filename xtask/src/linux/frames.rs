@@ -145,7 +145,7 @@ fn reached(functions: &[Function], is_root: impl Fn(&str) -> bool) -> Vec<&Funct
     let mut seen = vec![false; functions.len()];
     let mut next: Vec<usize> = (0..functions.len()).filter(|k| is_root(&functions[*k].name)).collect();
     while let Some(k) = next.pop() {
-        // What a panic does is not the way of a frame.
+        // The way of a frame ends at a panic.
         if !std::mem::replace(&mut seen[k], true) && !is_panic(&functions[k].name) {
             next.extend(&functions[k].leads_to);
         }
@@ -161,7 +161,7 @@ fn is_panic(name: &str) -> bool {
 fn read(code: &str) -> Vec<Function> {
     let mut functions: Vec<Function> = Vec::new();
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
-    // By function: where it calls or jumps to, in the object's code, or what it takes the address of.
+    // By function: where it calls or jumps to, in the object's code; what it takes the address of.
     let mut targets: Vec<(usize, u64)> = Vec::new();
     let mut addresses: Vec<(usize, u64)> = Vec::new();
     // How much of a function is read for its frame: it is made at the beginning.

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 /// Longer than a boot under emulation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What such a guest has, beside what makes its initial file system. DKMS asks for no compiler where
-/// nothing is recommended.
+/// Packages of such a guest, beside the one that makes its initial file system. DKMS asks for no
+/// compiler where nothing is recommended.
 const PACKAGES: &str = "dkms,kmod,gcc,make,libelf-dev";
 
 /// Programs that the host runs: program, package.

@@ -19,12 +19,12 @@ pub struct Plain {
     pub version: String,
 }
 
-/// What a file system of a release is made from.
+/// Where a file system of a release is made from.
 pub struct Sources {
     /// A sources.list(5).
     pub list: String,
     pub codename: &'static str,
-    /// For apt, behind the name of a package of its kernel: the archive, where it is not the release.
+    /// For apt, behind the name of a package of its kernel: the archive, where that is another.
     pub kernel_from: String,
 }
 
