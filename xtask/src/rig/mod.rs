@@ -9,7 +9,8 @@
 //! ```
 //! Dom0 and the guests are each of a release of Debian's, and dom0 is PV or PVH
 //! ([`combination`]); CI plays one combination. Everything is below `target/rig`; `target/rig/log`
-//! keeps the consoles. A machine that says nothing for too long, or crashes, ends the run with the log's last lines.
+//! keeps the consoles. A machine that says nothing for too long, or crashes, ends the run with the
+//! log's last lines.
 
 mod boot;
 mod combination;
