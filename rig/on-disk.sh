@@ -18,7 +18,7 @@ iops() {
 # file_system DEVICE DIRECTORY: makes an ext4 and mounts it. mounted DEVICE DIRECTORY: one that is there.
 # The shell takes its own mke2fs, which makes an ext2, where no path stands.
 file_system() { /sbin/mke2fs -q -F -t ext4 "$1" && mounted "$@"; }
-mounted() { modprobe -a crc32c_generic ext4; mkdir -p "$2"; mount -t ext4 "$1" "$2"; }
+mounted() { modprobe -q crc32c_generic; modprobe ext4; mkdir -p "$2"; mount -t ext4 "$1" "$2"; }
 # clean DEVICE: what e2fsck finds, with the blocks' checksums; nothing.
 clean() { e2fsck -f -n "$1"; }
 # tree DIRECTORY: all of this guest's files, and two hundred small ones; their checksums are with them. same DIRECTORY: they are the same yet.
