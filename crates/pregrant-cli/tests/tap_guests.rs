@@ -119,6 +119,31 @@ fn a_tap_announces_its_addresses_after_a_new_connection() {
     machine.end();
 }
 
+/// A back without `feature-sg` takes a frame in one slot: the kernel sends it no longer ones, and
+/// sends them again to a back that takes them.
+#[test]
+fn a_tap_has_the_mtu_that_its_back_takes() {
+    if !can_run() {
+        return;
+    }
+    let machine = Served::start("one-slot", &["--guest", "5"]);
+    let back = |more: &[&str]| {
+        let mut back = Process::start(&mut machine.command(&[&["back", "--close"], more].concat()));
+        back.line_with("ready");
+        back
+    };
+    let mut guest = None;
+    for (more, mtu) in [(&["--no-sg"][..], "mtu 1500 "), (&[], "mtu 9000 "), (&["--no-sg"], "mtu 1500 ")] {
+        let back = back(more);
+        let guest = guest.get_or_insert_with(|| Guest::start(&machine, "5", &["--path", "copy"]));
+        while !guest.runs(Command::new("ip").args(["-o", "link", "show", "eth0"])).ends_well().contains(mtu) {
+        }
+        back.stop();
+    }
+    guest.expect("it runs").front.stop();
+    machine.end();
+}
+
 #[test]
 fn frames_of_a_kernel_go_from_pages_of_the_guest_s_own() {
     const FRAMES: u64 = 4000;

@@ -18,12 +18,15 @@ use super::{FrontArgs, MTU, Result, RxWay, close};
 use crate::stop::Stop;
 use pregrant::net::front::{FrontStep, Lent};
 use pregrant::net::mtu::Mtu;
+use pregrant::net::one_slot::OneSlot;
+use pregrant::net::path::staging::list::DataLen;
 use pregrant::platform::Platform;
 use pregrant::port::{Arena, FramePort, Offloads};
 use pregrant::xenbus::KeyError;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Frontend, FrontendError, PollLoop, Rest, Work};
 use pregrant_host::ports::announcement::announce;
+use pregrant_host::ports::mtu_limit::{MtuChange, MtuLimit};
 use pregrant_host::ports::port_readiness::PortReadiness;
 use pregrant_host::ports::tap::{Tap, TapPort, TransportKind};
 use pregrant_host::wake::WakeOn;
@@ -93,6 +96,7 @@ where
         referred: 0,
         own,
         drops: Drops::default(),
+        mtu_limit: MtuLimit::default(),
         announces_at: [None; 2],
     };
     uplink.follow()?;
@@ -150,6 +154,8 @@ struct Uplink<'a, P: Platform, T: Transport> {
     own: Option<OwnBuffers>,
     /// Frames that were lost between the kernel and the vif.
     drops: Drops,
+    /// Of the interface's MTU.
+    mtu_limit: MtuLimit,
     /// When the interface's addresses are to be announced.
     announces_at: [Option<Instant>; 2],
 }
@@ -201,7 +207,8 @@ where
         self.drops.log(self.tap.interface().name(), &self.ports);
         let step = self.guest.control(Duration::ZERO)?;
         if step == FrontStep::Renewed && self.guest.vif().takes() == self.takes {
-            self.guest.log_state(); // nothing of it concerns the kernel
+            self.guest.log_state(); // nothing else of it concerns the kernel
+            self.limit_mtu();
             self.begin_to_announce();
         } else if step != FrontStep::Waiting || self.ports.is_empty() == self.guest.vif().is_live() {
             self.follow()?;
@@ -310,6 +317,7 @@ where
         let queues = self.guest.vif().nr_queues();
         if queues > 0 {
             self.takes = self.guest.vif().takes();
+            self.limit_mtu();
             self.ports = self.tap.ports(queues, self.takes)?;
             self.ports.iter().try_for_each(|port| self.arrivals.add(port, 0))?;
             // Frames that wait for the next connection are kept; with fewer queues some have no
@@ -349,6 +357,33 @@ where
         }
         self.guest.send(0, &frames.burst()).map_err(FrontendError::from)?;
         Ok(())
+    }
+
+    /// A back of one slot a frame gets no longer packets from the kernel.
+    fn limit_mtu(&mut self) {
+        let vif = self.guest.vif();
+        let buffers = vif.queue(0).and_then(|queue| queue.staging_lens().0);
+        let one_slot = || OneSlot::with_buffers(buffers.map(DataLen::value));
+        let most = (!vif.takes_sg()).then(|| one_slot().mtu());
+        let name = self.tap.interface().name();
+        // LOG: these are of the process' own front, once a connection.
+        match self.mtu_limit.apply(self.tap.interface(), most) {
+            Ok(None) => {}
+            Ok(Some(MtuChange::Lowered { from, to })) => log::warn!(
+                "the MTU of {name} is {to} now, and was {from}: the backend takes no longer packets (it does not offer feature-sg)"
+            ),
+            // LOG: as above.
+            Ok(Some(MtuChange::Restored(mtu))) => {
+                log::info!("the MTU of {name} is {mtu} again: the backend takes packets of any length");
+            }
+            // LOG: as above.
+            Err(e) => {
+                let mtu = most.unwrap_or(MTU);
+                log::warn!(
+                    "the backend takes no frames over a page, so longer ones are dropped, and {e}; set the MTU by hand: ip link set {name} mtu {mtu}"
+                );
+            }
+        }
     }
 
     /// Tells the kernel whether there is a link.

@@ -22,6 +22,7 @@ pub mod checking_sink;
 pub mod frame_queue;
 pub mod generator;
 mod mac_table;
+pub mod mtu_limit;
 pub mod netdev_addresses;
 pub mod netdev_ioctl;
 pub mod pcap;

@@ -19,6 +19,7 @@
 use super::hotplug::{Capacity, RUNS_MAX, Run, What};
 use super::port_provider::{HotplugConfig, Notes, Plugged, PortProvider, Ports, usual_name};
 use crate::drivers::registry::RemoteSide;
+use crate::ports::mtu_limit::{MtuChange, MtuLimit};
 use crate::ports::netdev_ioctl::Interface;
 use crate::ports::steering::Steered;
 use crate::ports::tap::{Tap, TransportKind};
@@ -67,8 +68,8 @@ struct Placed {
     scripted: bool,
     /// A predecessor's: its script may have.
     reattached: bool,
-    /// The MTU that it had before one of its guest's fronts limited it, and that limit.
-    limit: Option<(u32, u32)>,
+    /// Of its MTU, while its guest's front takes no longer packets.
+    mtu_limit: MtuLimit,
     /// Its link has just come up, and its bridge may not forward for it yet.
     settling: bool,
 }
@@ -81,36 +82,25 @@ struct Ending {
 }
 
 impl Placed {
-    /// Lowers its MTU to `most`, or gives it the one of before back, where no one has set another
-    /// since.
+    /// Lowers its MTU to `most`, or gives it the one of before back.
     fn limit_mtu(&mut self, most: Option<u32>) -> io::Result<Notes> {
-        if most.is_none() && self.limit.is_none() {
-            return Ok(Notes::new());
-        }
         let interface = self.tap.interface();
-        let (name, mtu) = (interface.name(), interface.mtu()?);
-        let (level, text) = match most {
-            Some(most) if mtu > most => {
-                interface.set_mtu(most)?;
-                self.limit = Some((mtu, most));
+        let name = interface.name();
+        let note = self.mtu_limit.apply(interface, most)?.map(|change| match change {
+            MtuChange::Lowered { from, to } => {
                 let text = format!(
-                    "the MTU of {name} is {most} now, and was {mtu}: the guest's front takes no longer packets (it does not \
+                    "the MTU of {name} is {to} now, and was {from}: the guest's front takes no longer packets (it does not \
                      write feature-sg), and longer frames for it are dropped"
                 );
                 (log::Level::Warn, text)
             }
-            None if let Some((before, limit)) = self.limit.take()
-                && mtu == limit =>
-            {
-                interface.set_mtu(before)?;
-                let text = format!(
-                    "the MTU of {name} is {before} again: the guest's front takes packets of any length"
-                );
+            MtuChange::Restored(mtu) => {
+                let text =
+                    format!("the MTU of {name} is {mtu} again: the guest's front takes packets of any length");
                 (log::Level::Info, text)
             }
-            _ => return Ok(Notes::new()),
-        };
-        Ok(vec![(level, text)])
+        });
+        Ok(note.into_iter().collect())
     }
 
     /// The script that undoes what one did, if one did anything; at most once.
@@ -299,7 +289,7 @@ impl PortProvider for Taps {
             readable: Vec::new(),
             scripted: false,
             reattached: live,
-            limit: None,
+            mtu_limit: MtuLimit::default(),
             settling: live,
         };
         self.taps.insert((id.front.0, id.handle), placed);
