@@ -107,7 +107,7 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
         if events == 0
             && self.vif.is_live()
             && !self.vif.awaits_release()
-            && self.vif.begins_at_ns().is_none()
+            && self.begins_in().is_none_or(|left| !left.is_zero())
         {
             return Ok(FrontStep::Waiting);
         }
