@@ -5,8 +5,8 @@ trial() {
 	within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "$1: no answer"
 	pings 10.9.0.2 10 0.1 || fail "$1: of 10 pings $LOST lost"
 	ping -q -c 3 fd09::2 > /run/ping || fail "$1: no IPv6"
-	# Where TCP is slow a kernel before 5.18 makes segments of two frames, below what is worth lending.
-	ask one 'case $(uname -r) in 4.*|5.[0-9].*|5.1[0-7].*) echo 8 > /proc/sys/net/ipv4/tcp_min_tso_segs ;; esac && iperf3 -s -D' || fail "iperf3 does not serve"
+	# Where TCP is slow a kernel makes segments of two frames, below what is worth lending: before 5.18, and on a busy machine.
+	ask one 'echo 8 > /proc/sys/net/ipv4/tcp_min_tso_segs && iperf3 -s -D' || fail "iperf3 does not serve"
 	_down=$(iperf 10.9.0.2) || fail "$1: iperf3 to the guest"
 	_up=$(iperf 10.9.0.2 -R) || fail "$1: iperf3 from the guest"
 	ask one "killall iperf3"
