@@ -160,6 +160,23 @@ int pregrant_backend_find(struct pregrant_device *dev)
 	return 0;
 }
 
+/*
+ * Under `control`: whether the front's directory names another back than the front has, or none. A
+ * guest that was restored has another domain's directory, or one that the toolstack made again.
+ */
+bool pregrant_backend_moved(struct pregrant_device *dev)
+{
+	char *path;
+	bool moved;
+	int id;
+
+	if (!dev->back || read_back(dev, &path, &id))
+		return true;
+	moved = strcmp(path, dev->back) || pregrant_is_another(dev->xbdev);
+	kfree(path);
+	return moved;
+}
+
 /* Under `control`. What it said last, where its directory is gone. */
 void pregrant_backend_seen(struct pregrant_device *dev)
 {

@@ -149,10 +149,15 @@ void pregrant_suspend(struct pregrant_device *dev)
 /* Under `control`: the kernel goes on, restored or not. */
 static void go_on(struct pregrant_device *dev)
 {
+	/*
+	 * xenbus has not found the back where the guest is now, and said nothing. Or it was so at an
+	 * earlier restore, and xenbus does not look again: then the front has found its back itself.
+	 */
+	bool moved = READ_ONCE(dev->suspended) && !dev->xbdev->otherend && pregrant_backend_moved(dev);
+
 	mutex_lock(&dev->lending);
 	if (dev->suspended) {
-		/* xenbus has not found the back where the guest is now, and said nothing. */
-		if (!dev->xbdev->otherend)
+		if (moved)
 			WRITE_ONCE(dev->afresh, true);
 		dev->suspended = false;
 		pregrant_resume(dev);

@@ -127,7 +127,10 @@ static void begin(struct pregrant_device *dev)
 	pregrant_wake_control(dev);
 }
 
-static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
+/* Probes that began and that ended: one is under way where it is odd. */
+static atomic_t probes = ATOMIC_INIT(0);
+
+static int probe_device(struct xenbus_device *xbdev)
 {
 	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_DEFAULT);
 	struct net_device *netdev;
@@ -174,8 +177,12 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 	if (!dev->queues)
 		goto failed;
 	dev->max_queues = max;
-	for (k = 0, ret = 0; k < max; k++)
-		ret |= pregrant_queue_init(&dev->queues[k], dev, k);
+	/* All of them, for all are freed. */
+	for (k = 0, ret = 0; k < max; k++) {
+		int failed = pregrant_queue_init(&dev->queues[k], dev, k);
+
+		ret = ret ?: failed;
+	}
 	if (ret)
 		goto failed;
 	ret = -ENOMEM;
@@ -198,6 +205,16 @@ static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
 failed:
 	xenbus_dev_fatal(xbdev, ret, "%s", why);
 	pregrant_netdev_free(dev);
+	return ret;
+}
+
+static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
+{
+	int ret;
+
+	atomic_inc(&probes);
+	ret = probe_device(xbdev);
+	atomic_inc(&probes);
 	return ret;
 }
 
@@ -304,9 +321,18 @@ static DECLARE_WORK(registering, do_register);
 
 static int begin_driver(void)
 {
+	int seen;
+
 	queue_work(system_long_wq, &registering);
-	if (wait_for_completion_timeout(&registering_done, LOAD_WAITS))
+	do {
+		seen = atomic_read(&probes);
+		if (!wait_for_completion_timeout(&registering_done, LOAD_WAITS))
+			continue;
+		/* It may be in the function still, which goes where a load fails. */
+		flush_work(&registering);
 		return registered;
+		/* Those that are not probed yet are ours too, and not the next driver's. */
+	} while (atomic_read(&probes) != seen || seen % 2);
 	pr_info("pregrant: loaded, and a back has not answered yet; its interface is up once it does\n");
 	return 0;
 }

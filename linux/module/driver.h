@@ -262,6 +262,7 @@ void pregrant_backend_watch(struct pregrant_device *dev);
 int pregrant_backend_find(struct pregrant_device *dev);
 void pregrant_backend_seen(struct pregrant_device *dev);
 void pregrant_backend_look(struct pregrant_device *dev);
+bool pregrant_backend_moved(struct pregrant_device *dev);
 void pregrant_backend_leave(struct pregrant_device *dev);
 void pregrant_backend_end(void);
 

@@ -170,7 +170,8 @@ static bool pregrant_csum_is_outermost(const struct sk_buff *skb)
 	default:
 		return false;
 	}
-	if (l4 < 0 || start != l4)
+	/* Linux's end looks no further (MAX_IPV6_HDR_LEN). */
+	if (l4 < 0 || l4 > ETH_HLEN + 256 || start != l4)
 		return false;
 	return (protocol == IPPROTO_TCP && skb->csum_offset == offsetof(struct tcphdr, check)) ||
 	       (protocol == IPPROTO_UDP && skb->csum_offset == offsetof(struct udphdr, check));

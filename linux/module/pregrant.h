@@ -133,7 +133,6 @@ void pregrant_front_ports(const struct pregrant_front *front, u32 queue, u32 por
 void pregrant_front_slots(const struct pregrant_front *front, u32 slots[2]);
 u64 pregrant_front_begins_at(const struct pregrant_front *front);
 void pregrant_front_close(struct pregrant_front *front);
-void pregrant_front_removed(struct pregrant_front *front);
 void pregrant_front_abandon(struct pregrant_front *front);
 bool pregrant_front_is_closed(const struct pregrant_front *front);
 u64 pregrant_front_kept_pages(const struct pregrant_front *front);

@@ -104,6 +104,11 @@ int pregrant_backend_find(struct pregrant_device *dev)
 	return is_missing ? -ENOENT : 0;
 }
 
+bool pregrant_backend_moved(struct pregrant_device *dev)
+{
+	return is_missing;
+}
+
 bool pregrant_is_gone(struct pregrant_device *dev)
 {
 	return false;
@@ -255,7 +260,13 @@ static const char *saved(struct pregrant_device *dev)
 	run(dev);
 	is_missing = false;
 	run(dev);
-	return dev->front && fronts_made == fronts + 1 ? NULL : "a back that comes later is not looked for";
+	if (!dev->front || fronts_made != fronts + 1)
+		return "a back that comes later is not looked for";
+	/* xenbus still has none, and the front has its own. */
+	pregrant_suspend(dev);
+	is_closed = true;
+	run(dev);
+	return fronts_made == fronts + 1 ? NULL : "a front that found its back itself ends at each save";
 }
 
 static const char *play(struct pregrant_device *dev)

@@ -49,8 +49,9 @@ pub const BURST_BYTES_MIN: usize = 2048;
 ///
 /// It is what netif can say, and names no place: a blank checksum, and what is to be cut, is that
 /// of the outermost TCP or UDP header behind an Ethernet header without tags
-/// ([`IpHeaders::is_plain`](crate::net::headers::IpHeaders::is_plain)). A port whose frames may
-/// have other work left, behind a tag or in a tunnel, does that itself.
+/// ([`IpHeaders::is_plain`](crate::net::headers::IpHeaders::is_plain)). A guest may say it of a
+/// frame with tags, which a back passes on to a port so and to no other guest. A port whose frames
+/// may have other work left, behind a tag or in a tunnel, does that itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
     /// The L4 checksum field holds only the pseudo-header's sum: somebody must finish it.

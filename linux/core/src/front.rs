@@ -456,14 +456,6 @@ pub extern "C" fn pregrant_front_close(front: &mut Front) {
     front.restarts |= !was_closed && written.is_err();
 }
 
-/// The directories are gone.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_front_removed(front: &mut Front) {
-    front.restarts = false;
-    front.vif.removed(&front.p);
-    front.take_pages_back();
-}
-
 /// The directories are another front's: the guest was restored, and no grant and no channel of
 /// before is there, or the toolstack has made the vif again. Its queues are
 /// [back](pregrant_front_take_back); it is to be called again until it

@@ -369,7 +369,7 @@ where
         // LOG: these are of the process' own front, once a connection.
         match self.mtu_limit.apply(self.tap.interface(), most) {
             Ok(None) => {}
-            Ok(Some(MtuChange::Lowered { from, to })) => log::warn!(
+            Ok(Some(MtuChange::Limited { from, to })) => log::warn!(
                 "the MTU of {name} is {to} now, and was {from}: the backend takes no longer packets (it does not offer feature-sg)"
             ),
             // LOG: as above.
@@ -377,12 +377,15 @@ where
                 log::info!("the MTU of {name} is {mtu} again: the backend takes packets of any length");
             }
             // LOG: as above.
-            Err(e) => {
-                let mtu = most.unwrap_or(MTU);
-                log::warn!(
-                    "the backend takes no frames over a page, so longer ones are dropped, and {e}; set the MTU by hand: ip link set {name} mtu {mtu}"
-                );
-            }
+            Err(e) => match most {
+                Some(mtu) => log::warn!(
+                    "the backend takes no packets over {mtu} bytes (it does not offer feature-sg), so longer ones are dropped, and {e}; set the MTU by hand: ip link set {name} mtu {mtu}"
+                ),
+                // LOG: as above.
+                None => log::warn!(
+                    "the backend takes packets of any length again, and {e}; set the MTU by hand: ip link set {name} mtu MTU"
+                ),
+            },
         }
     }
 

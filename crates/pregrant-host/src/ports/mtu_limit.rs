@@ -6,6 +6,10 @@
 //!                                           |--somebody sets 8000--> 8000 --the next look--> 1500, and 8000 afterwards
 //!                                           '--somebody sets 1400--> 1400, now and afterwards
 //! ```
+//! A process that takes the interface up later knows no MTU of before: it leaves what it finds.
+//!
+//! What the other end may do: be an end of one slot, and have the MTU lowered and raised with each
+//! connection.
 
 use super::netdev_ioctl::Interface;
 use std::io;
@@ -20,8 +24,8 @@ pub struct MtuLimit {
 /// A change of an interface's MTU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MtuChange {
-    /// It is as long as the other end takes, and was longer.
-    Lowered {
+    /// It is as long as the other end takes.
+    Limited {
         /// Before.
         from: u32,
         /// Now.
@@ -32,6 +36,11 @@ pub enum MtuChange {
 }
 
 impl MtuLimit {
+    /// The MTU that somebody gave it, where it is `mtu` now.
+    fn before(&self, mtu: u32) -> u32 {
+        self.lowered.filter(|(_, bound)| mtu == *bound).map_or(mtu, |(before, _)| before)
+    }
+
     /// Lowers the MTU to `most`; None: gives it the one of before back, where no one has set
     /// another since.
     ///
@@ -45,16 +54,22 @@ impl MtuLimit {
         match (most, self.lowered) {
             (Some(most), _) if mtu > most => {
                 interface.set_mtu(most)?;
-                self.lowered = Some((mtu, most));
-                Ok(Some(MtuChange::Lowered { from: mtu, to: most }))
+                self.lowered = Some((self.before(mtu), most));
+                Ok(Some(MtuChange::Limited { from: mtu, to: most }))
+            }
+            // Another end, which takes longer ones than the last.
+            (Some(most), Some((before, bound))) if mtu == bound && mtu < most.min(before) => {
+                let to = most.min(before);
+                interface.set_mtu(to)?;
+                self.lowered = (to < before).then_some((before, to));
+                Ok(Some(MtuChange::Limited { from: mtu, to }))
             }
             (None, Some((before, bound))) => {
-                self.lowered = None;
-                if mtu != bound {
-                    return Ok(None);
+                if mtu == bound {
+                    interface.set_mtu(before)?;
                 }
-                interface.set_mtu(before)?;
-                Ok(Some(MtuChange::Restored(before)))
+                self.lowered = None;
+                Ok((mtu == bound).then_some(MtuChange::Restored(before)))
             }
             _ => Ok(None),
         }

@@ -207,7 +207,7 @@ fn counted(vifs: &[VifReport]) -> [Counts; 2] {
             sum.foreign += queue.foreign as u32;
             sum.guest_copy += queue.guest_copy as u32;
             sum.staged += queue.staging as u32;
-            sum.dropped += queue.dropped as u32;
+            sum.dropped += (queue.dropped + queue.too_long) as u32;
             sum.errors += queue.errors as u32;
             sum.maps += queue.grant_ops.maps as u32;
         }

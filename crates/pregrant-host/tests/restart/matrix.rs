@@ -22,6 +22,7 @@ use crate::traffic::Traffic;
 use crate::world::{Back, Counts, Word, World};
 use pregrant::PAGE_SIZE;
 use pregrant::net::front::{FrontConfig, GrefCache};
+use pregrant::net::one_slot::OneSlot;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::BURST_FRAMES;
@@ -184,7 +185,9 @@ impl Cell {
     fn taken(&self) -> [bool; 2] {
         let long = self.len > PAGE_SIZE;
         let [front, back] = self.sg;
-        let received = !long || front;
+        // Without the front's sg a frame is as long as one slot may have.
+        let buffers = self.config().staging.rx.map(DataLen::value);
+        let received = front || self.len <= PAGE_SIZE && OneSlot::with_buffers(buffers).takes(self.len, &[]);
         // A frame that was not received is not sent on.
         [(!long || back) && (!self.sends_on() || received), received]
     }

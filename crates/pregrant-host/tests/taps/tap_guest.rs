@@ -376,6 +376,11 @@ fn the_mtu_is_limited_for_a_guest_of_one_slot_and_is_what_it_was_afterwards() {
         let (now, text) = limit(None);
         assert!(now == 9000 && text.contains("the MTU of vif7.0 is 9000 again"), "{now}: {text}");
         assert_eq!(limit(None), (9000, String::new()));
+        // Ends that take different lengths, one after another.
+        for most in [4082, 1500, 4082] {
+            assert_eq!(limit(Some(most)).0, most);
+        }
+        assert_eq!(limit(None).0, 9000);
         // Set meanwhile: undone, and remembered.
         let _ = limit(Some(1500));
         set(8000);

@@ -87,7 +87,7 @@ impl Placed {
         let interface = self.tap.interface();
         let name = interface.name();
         let note = self.mtu_limit.apply(interface, most)?.map(|change| match change {
-            MtuChange::Lowered { from, to } => {
+            MtuChange::Limited { from, to } => {
                 let text = format!(
                     "the MTU of {name} is {to} now, and was {from}: the guest's front takes no longer packets (it does not \
                      write feature-sg), and longer frames for it are dropped"
@@ -353,12 +353,12 @@ impl PortProvider for Taps {
 
     fn limit_mtu(&mut self, id: &DeviceId, most: Option<u32>) -> Result<Notes, String> {
         let Some(placed) = self.taps.get_mut(&(id.front.0, id.handle)) else { return Ok(Notes::new()) };
-        placed.limit_mtu(most).map_err(|e| {
-            format!(
+        placed.limit_mtu(most).map_err(|e| match most {
+            Some(mtu) => format!(
                 "the guest's front takes no longer packets than an MTU of {mtu} allows (it does not write feature-sg), and \
-                 {e}. Longer frames for it are dropped and counted (pregrant top: `long`)",
-                mtu = most.unwrap_or_default()
-            )
+                 {e}. Longer frames for it are dropped and counted (pregrant top: `long`)"
+            ),
+            None => format!("the guest's front takes packets of any length again, and {e}"),
         })
     }
 

@@ -136,7 +136,8 @@ impl Receiver {
     /// The worker violated the protocol.
     pub fn unload(&mut self, into: &mut Arena, cut: &mut CutFrames) -> Result<u64, Wrong> {
         let mut malformed = 0;
-        while into.has_room() && cut.unload(into) && self.next()? {
+        // Those that were cut first: they may take the room.
+        while cut.unload(into) && into.has_room() && self.next()? {
             let len = self.len - HEADER;
             if len > MAX_FRAME {
                 malformed += 1;

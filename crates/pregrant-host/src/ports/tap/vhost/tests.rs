@@ -314,6 +314,34 @@ fn what_netif_cannot_say_of_a_frame_is_done() {
     }
 }
 
+/// A segment's frames may take the last room that there is: the frame behind them waits, wherever
+/// they end.
+#[test]
+fn frames_behind_one_that_was_cut_wait_for_room() {
+    let (mut vhost, peer_end) = patient();
+    let link = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]);
+    let tagged = link.single_vlan(etherparse::VlanId::try_new(5).unwrap()).ipv4([10; 4], [11; 4], 64);
+    let mut large = Vec::new();
+    tagged.tcp(80, 5000, 1, 1000).write(&mut large, &numbered(1, 5000)).unwrap();
+    checksum::make_blank(&mut large).unwrap();
+    let header = [1, 1, 0, 0, 0xE8, 3, 38, 0, 16, 0, 0, 0];
+    for has in 54..=63 {
+        rustix::io::write(&peer_end, &[&header[..], &large].concat()).unwrap();
+        (0..3).for_each(|i| {
+            rustix::io::write(&peer_end, &[&[0; HEADER][..], &numbered(i, 100)].concat()).unwrap();
+        });
+        let (mut arena, mut cut, mut came) = (Arena::new(), CutFrames::default(), Vec::new());
+        while came.len() < 8 {
+            arena.clear();
+            (0..has).for_each(|_| assert!(arena.push(&[1], Offload::default())));
+            assert_eq!(vhost.receive(&mut arena, &mut cut), (0, 0));
+            came.extend(arena.burst().iter().skip(has).map(|(frame, _)| frame.to_vec()));
+        }
+        assert!((0..3).all(|i| came[5 + i] == numbered(i, 100)), "{has}");
+        assert_eq!((came.len(), cut.len(), vhost.held()), (8, 0, 0), "{has}");
+    }
+}
+
 #[test]
 fn what_a_worker_that_does_not_go_on_left_is_written_once_and_in_order() {
     STALLS.set(Some(100));
