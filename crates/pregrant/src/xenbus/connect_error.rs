@@ -50,8 +50,8 @@ pub enum ConnectError<E> {
     /// A feature that a predecessor accepted, and the front uses, cannot be accepted again: which,
     /// and why.
     Lost(String),
-    /// A predecessor kept a record that this program cannot read. Nothing was done: the device is
-    /// to be left for a back that can.
+    /// A predecessor kept a record that this program cannot read. Nothing was served: the device
+    /// is to be left for a back that can.
     Unknown(UnknownRecord),
 }
 

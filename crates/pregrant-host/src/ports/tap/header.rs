@@ -11,6 +11,7 @@
 //! The kernel names the place of what it left undone, and netif cannot; what netif cannot say is
 //! done when a frame is [taken](take).
 
+use pregrant::net::gso::MIN_GSO_SIZE;
 use pregrant::net::headers::IpHeaders;
 use pregrant::net::placed_offload::{PlacedOffload, Taken};
 use pregrant::port::{Offload, PieceMut};
@@ -32,8 +33,9 @@ const VIRTIO_ECN: u8 = 0x80;
 /// headers. None: its claims do not fit its headers.
 pub fn header_of(frame: &[u8], len: usize, offload: Offload) -> Option<[u8; HEADER]> {
     let mut header = [0; HEADER];
-    // Segmentation starts from a blank checksum, the kernel's too.
-    if offload.gso_type != 0 && !offload.csum_blank {
+    // Segmentation starts from a blank checksum, the kernel's too; and of segments with next to no
+    // payload one frame would become 65 000, wherever the kernel cuts it.
+    if offload.gso_type != 0 && (!offload.csum_blank || offload.gso_size < MIN_GSO_SIZE) {
         return None;
     }
     if offload.csum_blank {
@@ -364,6 +366,8 @@ mod tests {
         assert_eq!(header_of(&tcp(9)[..40], blank), None);
         let finished = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: 1448, ..Offload::default() };
         assert_eq!(header_of(&tcp(9000), finished), None);
+        let tiny = Offload { gso_type: GSO_TYPE_TCPV4, gso_size: MIN_GSO_SIZE - 1, ..blank };
+        assert_eq!(header_of(&tcp(9000), tiny), None);
         let unknown = Offload { gso_type: 9, gso_size: 100, ..blank };
         assert_eq!(header_of(&tcp(9), unknown), None);
         // UDP segmentation was not asked for.
