@@ -150,8 +150,9 @@ void pregrant_suspend(struct pregrant_device *dev)
 static void go_on(struct pregrant_device *dev)
 {
 	/*
-	 * xenbus has not found the back where the guest is now, and said nothing. Or it was so at an
-	 * earlier restore, and xenbus does not look again: then the front has found its back itself.
+	 * xenbus has not found the back where the guest is now, and said nothing. Or it was so at
+	 * an earlier restore, and xenbus does not look again: then the front has found its back
+	 * itself.
 	 */
 	bool moved = READ_ONCE(dev->suspended) && !dev->xbdev->otherend && pregrant_backend_moved(dev);
 
