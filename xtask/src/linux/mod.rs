@@ -50,8 +50,9 @@ const ROWS: [Row; 4] = [
     Row { release: Some("11"), frames: 10_000 },
     Row { release: Some("13-backports"), frames: 10_000 },
 ];
-/// The release in which the layer tries the package.
-const PACKAGE: &str = "13-backports";
+/// The release in which the layer tries the package. The package names the kernels that it builds
+/// for: in the backports there may be a newer one any day.
+const PACKAGE: &str = "13";
 
 impl Selection {
     /// From a command line.
