@@ -36,8 +36,9 @@
 #define COUNT_MAX 1000
 #define ETHERNET 0x0003 /* ETH_P_ALL */
 enum { L4S = 2, TRAILER = 8, SMALLEST = 32, LARGEST = 1301, SAID = 700 };
-/* Silence after which no more is awaited. */
+/* Silence after which no more is awaited; and before the first, whose sender may start late. */
 #define PATIENCE_MS 8000
+#define FIRST_MS 60000
 /* Between two frames: no ring and no socket is to be full. */
 #define PAUSE_US 4000
 
@@ -359,7 +360,7 @@ static int take_all(const char *device, int count, char **names)
 {
 	static uint8_t seen[KINDS][L4S][COUNT_MAX];
 	static char why[KINDS][L4S][64];
-	int all = 0, whole = 0, again = 0, kind, udp, number;
+	int all = 0, whole = 0, again = 0, patience = FIRST_MS, kind, udp, number;
 	struct pollfd ready = { .fd = on(device, ETHERNET), .events = POLLIN };
 	char said[SAID] = "";
 
@@ -367,7 +368,7 @@ static int take_all(const char *device, int count, char **names)
 		all += wanted(kind, names) ? L4S * count : 0;
 	printf("taking\n");
 	fflush(stdout);
-	while (whole < all && poll(&ready, 1, PATIENCE_MS) > 0) {
+	while (whole < all && poll(&ready, 1, patience) > 0) {
 		uint8_t frame[MOST];
 		struct virtio_net_hdr header;
 		struct parcel p;
@@ -379,6 +380,7 @@ static int take_all(const char *device, int count, char **names)
 		kind = last[1], udp = last[2], number = get16(last + 3);
 		if (get16(last + 5) != (unsigned int)count || number >= count || !wanted(kind, names))
 			continue;
+		patience = PATIENCE_MS;
 		make(&p, frame, kind, udp, number, count);
 		field = header.csum_start + header.csum_offset;
 		if (!(header.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)) {
@@ -486,11 +488,11 @@ static int listen_to(int port, long bytes, int count)
 	printf("listening\n");
 	fflush(stdout);
 	ready.fd = tcp;
-	if (poll(&ready, 1, 3 * PATIENCE_MS) <= 0)
+	if (poll(&ready, 1, FIRST_MS) <= 0)
 		return printf("no connection by TCP\n"), 1;
 	peer = accept(tcp, NULL, NULL);
 	ready.fd = peer;
-	while (poll(&ready, 1, 3 * PATIENCE_MS) > 0) {
+	while (poll(&ready, 1, FIRST_MS) > 0) {
 		int n = recv(peer, buffer, sizeof(buffer), 0), k;
 
 		if (n <= 0)

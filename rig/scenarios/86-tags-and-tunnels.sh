@@ -51,7 +51,7 @@ parcels_from() {
 	[ "$_sender" != dom0 ] || _send=vif$(xl domid "$_receiver").0
 	at "$_receiver" "rm -f /tmp/parcels; parcels take $_take $PARCELS $* > /tmp/parcels 2>&1 & within 10 grep taking /tmp/parcels" || fail "$_play: no one takes parcels in $_receiver: $ANSWER"
 	at "$_sender" "parcels send $_send $_to $PARCELS $*" || fail "$_play: parcels of $_sender: $ANSWER"
-	at "$_receiver" "within 60 grep whole /tmp/parcels; cat /tmp/parcels"
+	ASK_SECONDS=150 at "$_receiver" "within 90 grep whole /tmp/parcels; cat /tmp/parcels"
 	echo "$ANSWER" | grep -q '^\([0-9]*\) of \1 whole$'
 }
 # parcels_of SENDER RECEIVER DRIVER: whole, but for what a driver of Linux's does not tell.
