@@ -8,7 +8,8 @@
 //! ```
 //! Stations behind a bridge of the guest's are not announced: they say themselves where they are,
 //! as behind any switch whose cable was moved. User space cannot have Linux send this, so the
-//! frames are made here, and go to the vif past the kernel's queues.
+//! frames are made here, and go to the vif past the kernel's queues. Addresses of VLAN interfaces
+//! on top of this one are not announced; Linux itself would do that.
 
 use super::netdev_addresses::Netdev;
 use pregrant::net::announcement::{arp, neighbour_advertisement, rarp};
