@@ -30,14 +30,6 @@ after=$(tables)
 [ "$before" = "$after" ] || fail "grants before the second load: $before; after: $after"
 note "pregrant back is killed, and ends: one connection lives; unloaded: $after"
 ! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
-# Where no back answers a load ends all the same, and says so.
-end_back || fail "the back ends with $?"
-ask one "insmod /rig/pregrant.ko && dmesg | tail -n 5 | grep 'a back has not answered yet'" || { ask one "dmesg | tail -n 20"; fail "loaded without a back"; }
-back
-ask one "addresses 2 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || { ask one "dmesg | tail -n 20"; fail "loaded without a back: not connected to one that comes"; }
-pings 10.9.0.2 5 0.1 || fail "loaded without a back: of 5 pings $LOST lost"
-unload
-! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
 ask one end
 over one || fail "the guest does not end"
 end_back || fail "the back ends with $?"
