@@ -137,7 +137,6 @@ fn qemu(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Command {
     };
     let (cpus, accel) = match machine.emulator {
         Emulator::Threads => ("2", "tcg,thread=multi"),
-        Emulator::OneThread => ("2", "tcg,thread=single"),
         Emulator::Counted => ("1", "tcg,thread=single"),
     };
     // A PVH dom0 wants an IOMMU for what it gives devices of its memory; the older chipset has

@@ -142,14 +142,12 @@ fn compiled(rig: &Rig<'_>, name: &str) -> Result<PathBuf, String> {
 
 /// Lists the scenarios.
 pub fn list(w: &Workspace) -> Result<(), String> {
-    for Scenario { name, shows, boot, workers, in_ci, icount, one_thread, unproven, .. } in scenario::all(w)?
-    {
+    for Scenario { name, shows, boot, workers, in_ci, icount, unproven, .. } in scenario::all(w)? {
         let ci = if in_ci { ", in CI" } else { "" };
         let icount = if icount { ", instructions are counted" } else { "" };
-        let thread = if one_thread { ", one thread of the emulator's" } else { "" };
         let each: String =
             workers.iter().map(|n| format!(", {n} worker{}", if *n == 1 { "" } else { "s" })).collect();
-        println!("{name:24} [{boot}{ci}{icount}{thread}{each}] {shows}");
+        println!("{name:24} [{boot}{ci}{icount}{each}] {shows}");
         if let Some(why) = unproven {
             println!("{:24} not proven: {why}", "");
         }

@@ -7,7 +7,6 @@
 //!   # workers: 1 2     (optional) played once with each of these for `pregrant back --workers`; else with what it takes itself
 //!   # ci: yes          (optional) one of those that CI plays, once
 //!   # icount: yes      (optional) where QEMU counts: one processor, and a microsecond of its clock is 1000 instructions
-//!   # thread: one      (optional) one thread of QEMU's plays both processors: for guests with translated memory
 //!   # module: yes      (optional) guests have linux/'s module for their kernel, /rig/pregrant.ko
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
@@ -32,8 +31,6 @@ pub(super) struct Scenario {
     pub(super) in_ci: bool,
     /// Whether it is for a machine whose clock counts instructions.
     pub(super) icount: bool,
-    /// Whether one thread of the emulator's plays all processors.
-    pub(super) one_thread: bool,
     /// Whether guests want the kernel module.
     pub(super) module: bool,
     /// Why no one can say that it passes.
@@ -76,10 +73,9 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
     let unproven = head("unproven");
     let in_ci = head("ci").is_some_and(|yes| yes == "yes");
     let icount = head("icount").is_some_and(|yes| yes == "yes");
-    let one_thread = head("thread").is_some_and(|number| number == "one");
     let module = head("module").is_some_and(|yes| yes == "yes");
     let boot = head("boot").unwrap_or_else(|| "1".into());
-    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, one_thread, module, unproven })
+    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, module, unproven })
 }
 
 /// Numbers of worker threads.
@@ -151,23 +147,18 @@ pub(super) fn of_ci(all: Vec<Scenario>) -> Result<Vec<Play>, String> {
 pub(super) enum Emulator {
     /// A thread each.
     Threads,
-    /// One thread, by turns. With several a domain whose memory is translated ends in a triple
-    /// fault within seconds: by one it does not.
-    OneThread,
     /// One processor, whose instructions are counted: with more, which of them runs when would be
-    /// the emulator's choice.
+    /// the emulator's choice. A dom0 whose memory is translated faults within seconds where QEMU
+    /// plays two processors, by a thread each or by one for both; this way it does not.
     Counted,
 }
 
 impl Emulator {
     /// For a scenario, in the dom0 that is selected.
     fn of(scenario: &Scenario, selection: &Selection) -> Self {
-        if selection.icount || scenario.icount {
-            Self::Counted
-        } else if scenario.one_thread || selection.combination.kind == Kind::Pvh {
-            Self::OneThread
-        } else {
-            Self::Threads
+        match selection.icount || scenario.icount || selection.combination.kind == Kind::Pvh {
+            true => Self::Counted,
+            false => Self::Threads,
         }
     }
 }
@@ -185,7 +176,6 @@ impl Machine {
     pub(super) fn name(&self) -> String {
         let emulator = match self.emulator {
             Emulator::Threads => "",
-            Emulator::OneThread => "-thread",
             Emulator::Counted => "-icount",
         };
         format!("{}{emulator}", self.boot)
@@ -230,19 +220,7 @@ mod tests {
         };
         assert_eq!(machines(&[]), ["1", "1-icount"]);
         assert_eq!(machines(&["--icount"]), ["1-icount"]);
-    }
-
-    #[test]
-    fn translated_memory_is_played_by_one_thread() {
-        let all = ["# shows: a\n", "# shows: a\n# thread: one\n", "# shows: a\n# icount: yes\n"];
-        let all = all.map(|head| parse("71-c".into(), head).unwrap());
-        let machines = |args: &[&str]| {
-            let plays = choose(&all, &Selection::parse(args).unwrap()).unwrap();
-            boots(&plays).keys().map(Machine::name).collect::<Vec<_>>()
-        };
-        assert_eq!(machines(&[]), ["1", "1-thread", "1-icount"]);
-        assert_eq!(machines(&["--dom0", "pvh"]), ["1-thread", "1-icount"]);
-        assert_eq!(machines(&["--dom0", "pvh", "--icount"]), ["1-icount"]);
+        assert_eq!(machines(&["--dom0", "pvh"]), ["1-icount"]);
     }
 
     #[test]
