@@ -332,7 +332,7 @@ fn a_journal_that_is_blank_takes_up_nothing_but_an_idle_ring() {
         let mut world = World::new(setting.back, figures());
         let mut front = world.front(setting.front);
         world.ask(&mut front, &Ask::Write { sector: 0, bytes: &[1; 512] }).unwrap().0.unwrap();
-        world.lose_kept();
+        world.lose_kept("0/journal");
         assert!(world.succeed().expect("no one waits for an answer"));
         // The second of two is answered, over the first.
         world.disk.inside().by_hand = true;
@@ -343,7 +343,7 @@ fn a_journal_that_is_blank_takes_up_nothing_but_an_idle_ring() {
         world.poll_back();
         assert!(world.disk.inside().do_one(1));
         world.poll_back();
-        world.lose_kept();
+        world.lose_kept("0/journal");
         // Nor does a successor's successor believe what the first one left.
         for _ in 0..2 {
             let e = world.succeed().expect_err("which of them were answered?");

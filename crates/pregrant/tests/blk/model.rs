@@ -378,8 +378,11 @@ fn a_live_ring_without_its_journal_is_not_taken_up() {
     );
     drop(std::mem::replace(&mut world.back, gone));
     world.back.inherit(&mut world.back_bus).unwrap();
-    let none = &mut |_: &str, _: usize| None::<Box<dyn SharedBytes + Send>>;
-    let e = world.back.reattach(&world.host, &mut world.back_bus, none).unwrap_err().to_string();
+    let image = world.kept("image");
+    let no_journal = &mut |name: &str, _: usize| -> Option<Box<dyn SharedBytes + Send>> {
+        (name == "image").then(|| Box::new(image.clone()) as _)
+    };
+    let e = world.back.reattach(&world.host, &mut world.back_bus, no_journal).unwrap_err().to_string();
     assert!(e.contains("journal"), "{e}");
     assert_eq!(world.xen.counts().mapped, 0);
     drop(front);

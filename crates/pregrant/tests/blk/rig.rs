@@ -63,6 +63,16 @@ pub struct World {
     pub back: BackVbd<LocalDomain>,
     /// Memory that outlives the back.
     kept: BTreeMap<String, Pages>,
+    kept_limit: usize,
+}
+
+/// What a back gets for a record: what its predecessor left, or new memory.
+fn kept_memory(
+    kept: &mut BTreeMap<String, Pages>,
+    (name, bytes, limit): (&str, usize, usize),
+) -> Option<Box<dyn SharedBytes + Send>> {
+    let pages = || Pages::new(bytes.min(limit).div_ceil(4096));
+    (limit > 0).then(|| Box::new(kept.entry(name.into()).or_insert_with(pages).clone()) as _)
 }
 
 impl World {
@@ -83,21 +93,24 @@ impl World {
             config,
             back,
             kept: BTreeMap::new(),
+            kept_limit: usize::MAX,
         }
     }
 
     pub fn step_back(&mut self) -> Result<BackStep, ConnectError<String>> {
-        let kept = &mut self.kept;
-        self.back.step(&self.host, &mut self.back_bus, &mut |name, bytes| {
-            let pages = || Pages::new(bytes.div_ceil(4096));
-            let memory = kept.entry(name.into()).or_insert_with(pages).clone();
-            Some(Box::new(memory) as Box<dyn SharedBytes + Send>)
-        })
+        let (kept, limit) = (&mut self.kept, self.kept_limit);
+        self.back
+            .step(&self.host, &mut self.back_bus, &mut |name, bytes| kept_memory(kept, (name, bytes, limit)))
     }
 
-    /// The memory for a successor is lost: there is new memory, of zeroes.
-    pub fn lose_kept(&mut self) {
-        self.kept.clear();
+    /// The record kept for a successor by this name is lost: there is new memory, of zeroes.
+    pub fn lose_kept(&mut self, name: &str) {
+        self.kept.remove(name);
+    }
+
+    /// From now on there is so much memory at most for a record, and none where that is 0.
+    pub fn limit_kept(&mut self, bytes: usize) {
+        self.kept_limit = bytes;
     }
 
     /// The record kept for a successor by this name.
@@ -112,11 +125,9 @@ impl World {
             self.back.inherit(&mut self.back_bus).unwrap(),
             pregrant::xenbus::back::PreviousState::Connected
         );
-        let kept = &mut self.kept;
+        let (kept, limit) = (&mut self.kept, self.kept_limit);
         self.back.reattach(&self.host, &mut self.back_bus, &mut |name, bytes| {
-            let pages = || Pages::new(bytes.div_ceil(4096));
-            let memory = kept.entry(name.into()).or_insert_with(pages).clone();
-            Some(Box::new(memory) as Box<dyn SharedBytes + Send>)
+            kept_memory(kept, (name, bytes, limit))
         })
     }
 

@@ -13,15 +13,16 @@
 //! |---|---|
 //! | 0 | magic "PGV1" |
 //! | 4 | checksum of all others, as words |
-//! | 8 | flags: 1 a successor found another image, and refused |
+//! | 8 | flags: 1 a successor found another image, and refused; 2 and there was no record of the right one |
 //! | 12, 16 | the connection: first page of queue 0's ring, its event channel |
 //! | 20, 24 | bytes of the image's name, and of its identity |
 //! | 28 | version |
 //! | 32 | both texts |
 //!
-//! A record of another connection says nothing: who wrote no record served this one. A change of
-//! the layout is a change of the version. Private to the back's domain: no peer can write it. It is
-//! checked as if one could, since a predecessor may be another version of this program.
+//! A record of another connection is as none: the connection is not taken up, for no one knows which
+//! image its guest has. A change of the layout is a change of the version. Private to the back's
+//! domain: no peer can write it. It is checked as if one could, since a predecessor may be another
+//! version of this program.
 
 use crate::record_checksum;
 use crate::record_version::{RecordVersion, UnknownRecord};
@@ -41,6 +42,7 @@ const KIND: RecordVersion = RecordVersion::new("record of the image", *b"PGV1", 
 const VERSION: usize = 7;
 const TEXT: usize = 32;
 const REFUSED: u32 = 1;
+const UNKNOWN: u32 = 2;
 /// Bytes of an image's name at most: what a key of xenstore holds.
 const NAME_MOST: usize = 4096;
 /// Bytes of its identity.
@@ -53,10 +55,12 @@ pub struct ImageRecord {
     pub connection: (u32, u32),
     /// As the toolstack calls it.
     pub name: String,
-    /// Its identity ([`Image::identity`](crate::blk::disk::Image::identity)).
+    /// Its identity ([`Image::identity`](crate::blk::disk::Image::identity)); empty: it has none.
     pub identity: String,
     /// A successor found another one in its place.
     pub refused: bool,
+    /// No record said which one it was.
+    pub unknown: bool,
 }
 
 impl ImageRecord {
@@ -67,17 +71,23 @@ impl ImageRecord {
             String::from(&text[..end.unwrap_or(0)])
         };
         let (name, identity) = (cut(name, NAME_MOST), cut(identity, IDENTITY_MOST));
-        Self { connection, name, identity, refused: false }
+        Self { connection, name, identity, refused: false, unknown: false }
     }
 
-    /// Whether both are of one image.
+    /// Of the image of a connection that has no record.
+    pub fn unknown(connection: (u32, u32)) -> Self {
+        Self { unknown: true, ..Self::new(connection, "", "") }
+    }
+
+    /// Whether both are known to be of one image.
     pub fn is_of(&self, other: &Self) -> bool {
-        (&self.name, &self.identity) == (&other.name, &other.identity)
+        !self.unknown && !other.unknown && (&self.name, &self.identity) == (&other.name, &other.identity)
     }
 
     fn to_bytes(&self) -> Vec<u8> {
         let (name, identity) = (self.name.as_bytes(), self.identity.as_bytes());
-        let flags = if self.refused { REFUSED } else { 0 };
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let flags = flag(self.refused, REFUSED) | flag(self.unknown, UNKNOWN);
         let words = [
             KIND.magic,
             0,
@@ -117,6 +127,7 @@ impl ImageRecord {
             name: text(TEXT, name)?,
             identity: text(TEXT + name, identity)?,
             refused: word(2)? & REFUSED != 0,
+            unknown: word(2)? & UNKNOWN != 0,
         })
     }
 }
@@ -171,7 +182,7 @@ impl KeptImage {
     }
 
     /// There is none from now on.
-    pub fn clear(&self) {
+    fn clear(&self) {
         let _ = self.0.store_u32(0, 0); // it is that long
         compiler_fence(Ordering::SeqCst);
     }

@@ -339,10 +339,10 @@ impl<P: Platform> Vbd<P> {
         connected
     }
 
-    /// Writes down which image this connection's guest has, before anything is done there; or finds
-    /// that it has another, and refuses that, in words. A refused guest does not get the
-    /// other by connecting again: it may have it mounted. A CD drive is, for there that is how its
-    /// medium is changed.
+    /// Writes down which image this connection's guest has, before anything is done there. A
+    /// successor finds the same one, or refuses, in words, also where no record says which it was.
+    /// A refused guest does not get another image by connecting again: it may have the first one
+    /// mounted. A CD drive does, for that is how its medium is changed.
     fn check_image<E>(
         &self,
         (name, is_cd): (&str, bool),
@@ -350,32 +350,42 @@ impl<P: Platform> Vbd<P> {
         begin: Begin,
         kept: KeptMemory<'_>,
     ) -> Result<(), ConnectError<E>> {
-        let Some(memory) = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new) else { return Ok(()) };
+        let memory = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new);
         // Also for a new connection: its guest may be one that was refused.
-        memory.check()?;
-        let Some(identity) = self.image.identity() else {
-            memory.clear();
-            return Ok(());
-        };
+        memory.as_ref().map_or(Ok(true), KeptImage::check)?;
         let connection = front.queues.first().and_then(|q| Some((q.ring.first()?.0, q.channel.0)));
+        let identity = self.image.identity().unwrap_or_default();
         let now = ImageRecord::new(connection.unwrap_or_default(), name, &identity);
-        let refused = memory.load().filter(|was| {
-            let counts = match begin {
-                Begin::Reattach => was.connection == now.connection,
-                Begin::Fresh => was.refused && !is_cd,
-            };
-            counts && !was.is_of(&now)
+        let was = memory.as_ref().and_then(KeptImage::load).filter(|was| match begin {
+            Begin::Reattach => was.connection == now.connection,
+            Begin::Fresh => was.refused && !is_cd,
         });
+        let refused = match (begin, was) {
+            (_, Some(was)) if was.is_of(&now) => None,
+            (_, Some(was)) => Some(was),
+            // Served without a record where there is no memory for one: no successor takes it up.
+            (Begin::Fresh, None) => None,
+            (Begin::Reattach, None) => Some(ImageRecord::unknown(now.connection)),
+        };
+        let keep = |record: &ImageRecord| memory.iter().for_each(|memory| memory.store(record));
         let Some(was) = refused else {
-            memory.store(&now);
+            keep(&now);
             return Ok(());
         };
-        let why = format!(
-            "{} is not the image that its guest was connected to, which was {} ({}); this one is {}. Nothing of it was read or \
-             written for the guest. Put that image back; or, to give the guest this one, detach and attach the disk",
-            now.name, was.name, was.identity, now.identity
-        );
-        memory.store(&ImageRecord { refused: true, ..was });
+        let why = match was.unknown {
+            true => format!(
+                "no record says which image its guest was connected to, and {} ({}) may be another: nothing of it was read or \
+                 written for the guest. To give the guest this one, detach and attach the disk",
+                now.name, now.identity
+            ),
+            false => format!(
+                "{} is not the image that its guest was connected to, which was {} ({}); this one is {}. Nothing of it was \
+                 read or written for the guest. Put that image back; or, to give the guest this one, detach and attach the \
+                 disk",
+                now.name, was.name, was.identity, now.identity
+            ),
+        };
+        keep(&ImageRecord { refused: true, ..was });
         Err(ConnectError::Unready(why))
     }
 
