@@ -41,6 +41,7 @@
 //! ```
 #![deny(missing_docs)]
 
+mod backing;
 mod choice;
 mod clock;
 pub mod conformance;

@@ -1,28 +1,18 @@
-//! Memory that processes share: mappings of files, and sealed memfds.
+//! Memory that processes share: mappings of files.
 //!
-//! Invariants: a memfd is sealed before its descriptor leaves the broker, so no one can shrink it
-//! and turn a mapping into SIGBUS (a file is this user's own, who does not); a [`Mapping`] stays
-//! put until it is dropped; words of it are only touched as atomics.
+//! Invariants: what is mapped has memory behind it ([`Backing`]), so no touch is SIGBUS; a
+//! [`Mapping`] stays put until it is dropped; words of it are only touched as atomics.
 //!
 //! What a peer may do: change any byte at any time. It cannot change the size.
 
+use crate::backing::Backing;
 use crate::line_budget::LineBudget;
 use pregrant::shm::SharedBytes;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
-
-/// `len` bytes of zeroed memory whose size no one can change any more. Pages cost nothing until
-/// they are touched.
-pub(crate) fn sealed_memfd(name: &str, len: usize) -> Result<OwnedFd, Errno> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    rustix::fs::ftruncate(&fd, len as u64)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
-    Ok(fd)
-}
 
 /// Where a mapping begins.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +33,14 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `len` bytes of `fd`, a file of at least that size.
-    pub(crate) fn new(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
+    /// Maps the first `len` bytes.
+    ///
+    /// # Errors
+    /// EINVAL: there are fewer.
+    pub(crate) fn new(backing: &Backing, len: usize) -> Result<Self, Errno> {
+        if len > backing.len() {
+            return Err(Errno::INVAL);
+        }
         // SAFETY: the kernel chooses the address, so no other mapping is replaced.
         let p = unsafe {
             rustix::mm::mmap(
@@ -52,7 +48,7 @@ impl Mapping {
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                fd.as_fd(),
+                backing.as_fd(),
                 0,
             )
         }?;

@@ -10,19 +10,19 @@
 //!
 //! What a guest may do: change mapped bytes while they are copied; it finds either on its disk.
 
-use crate::mapping::{Mapping, sealed_memfd};
+use crate::backing::Backing;
+use crate::mapping::Mapping;
 use pregrant::PlatformError;
 use pregrant::blk::disk::{
     Discard, Disk, DiskFigures, Done, Image, Io, IoError, IoOp, OpenError, Opening, SECTOR_BYTES,
 };
-use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fmt;
 use std::sync::Arc;
 
 struct Memory {
-    fd: OwnedFd,
+    backing: Backing,
     bytes: Mapping,
 }
 
@@ -42,9 +42,9 @@ impl RamImage {
     fn memory(&mut self) -> Result<&Arc<Memory>, Errno> {
         if self.memory.is_none() {
             let len = usize::try_from(self.bytes).map_err(|_| Errno::NOMEM)?;
-            let fd = sealed_memfd("pregrant-disk", len)?;
-            let bytes = Mapping::new(&fd, len)?;
-            self.memory = Some(Arc::new(Memory { fd, bytes }));
+            let backing = Backing::sealed("pregrant-disk", len)?;
+            let bytes = Mapping::new(&backing, len)?;
+            self.memory = Some(Arc::new(Memory { backing, bytes }));
         }
         self.memory.as_ref().ok_or(Errno::NOMEM)
     }
@@ -87,7 +87,7 @@ struct RamDisk {
 
 impl Disk for RamDisk {
     fn submit(&mut self, mut io: Io) {
-        let Memory { fd, bytes } = &*self.memory;
+        let Memory { backing, bytes } = &*self.memory;
         // They are on the disk: that was validated before.
         let at = io.sector * SECTOR_BYTES as u64;
         let good = match io.op {
@@ -96,7 +96,7 @@ impl Disk for RamDisk {
             IoOp::Flush => true,
             IoOp::Discard { .. } => {
                 let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                fallocate(fd, hole, at, io.sectors * SECTOR_BYTES as u64).is_ok()
+                fallocate(backing, hole, at, io.sectors * SECTOR_BYTES as u64).is_ok()
             }
         };
         self.done.push(Done { io, outcome: if good { Ok(()) } else { Err(IoError::Failed) } });

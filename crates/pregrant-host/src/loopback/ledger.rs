@@ -22,9 +22,9 @@
 //! could write here. It can confuse accounts, never this process' memory.
 
 use super::grant_table_version::GrantTableVersion;
+use crate::backing::Backing;
 use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
-use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -95,8 +95,8 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Maps it. `layout` is the broker's word.
-    pub(super) fn open(fd: impl AsFd, layout: Layout) -> Result<Self, Errno> {
-        Ok(Self { map: Mapping::new(fd, layout.len())?, layout })
+    pub(super) fn open(memory: &Backing, layout: Layout) -> Result<Self, Errno> {
+        Ok(Self { map: Mapping::new(memory, layout.len())?, layout })
     }
 
     /// Fills a fresh one: the first `table_frames` pages hold the grant table.
@@ -387,8 +387,8 @@ mod tests {
 
     fn ledger() -> Ledger {
         let layout = Layout { pages: 16, grants: 512, version: GrantTableVersion::V1 };
-        let fd = crate::mapping::sealed_memfd("test", layout.len()).unwrap();
-        Ledger::open(fd, layout).unwrap()
+        let memory = Backing::sealed("test", layout.len()).unwrap();
+        Ledger::open(&memory, layout).unwrap()
     }
 
     #[test]

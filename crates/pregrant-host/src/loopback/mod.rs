@@ -56,6 +56,7 @@ pub use persist::{Owned, Persistent};
 pub use process::ProcessCounts;
 pub use reach::Reach;
 
+use crate::backing::Backing;
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Totals};
 use crate::line_budget::LineBudget;
@@ -151,9 +152,13 @@ impl Loopback {
         let layout = layout.ok_or_else(|| LoopbackError::Version { at: at.clone() })?;
         let slot = usize::try_from(slot).ok().filter(|s| *s < SLOTS);
         let slot = slot.ok_or_else(|| LoopbackError::Version { at: at.clone() })?;
-        let memory = Mapping::new(memory, layout.pages * PAGE_SIZE).step("map the domain's memory")?;
+        let memory = Backing::received(memory)
+            .and_then(|memory| Mapping::new(&memory, layout.pages * PAGE_SIZE))
+            .step("map the domain's memory")?;
         memory.keep_resident();
-        let ledger = Ledger::open(ledger, layout).step("map the domain's ledger")?;
+        let ledger = Backing::received(ledger)
+            .and_then(|ledger| Ledger::open(&ledger, layout))
+            .step("map the domain's ledger")?;
         control::call(&broker, &Request::new(Op::Mapped, 0, 0, memory.address()))
             .step("tell the broker where the memory is")?;
         let core = Arc::new(Core {

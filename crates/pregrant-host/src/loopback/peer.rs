@@ -9,6 +9,7 @@ use super::ledger::{Layout, Ledger, SLOTS};
 use super::peer_mappings::Maps;
 use super::pins::Granter;
 use super::protocol::{Op, Request};
+use crate::backing::Backing;
 use crate::line_budget::LineBudget;
 use crate::mapping::Mapping;
 use pregrant::{DomId, PAGE_SIZE};
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub(super) struct Peer {
     pub(super) core: Arc<Core>,
     pub(super) domid: DomId,
-    pub(super) memory: OwnedFd,
+    pub(super) memory: Backing,
     pub(super) ledger: Ledger,
     table: Mapping,
     maps: Mutex<Maps>,
@@ -39,8 +40,8 @@ impl Peer {
     pub(super) fn open(
         core: Arc<Core>,
         domid: DomId,
-        memory: OwnedFd,
-        ledger: OwnedFd,
+        memory: Backing,
+        ledger: &Backing,
         layout: Layout,
     ) -> Result<Self, Errno> {
         let ledger = Ledger::open(ledger, layout)?;

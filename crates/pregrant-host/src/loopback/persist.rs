@@ -6,6 +6,7 @@
 use super::error::LoopbackError;
 use super::protocol::{NAME_MAX, Op, Request};
 use super::{Core, Loopback, error::Step};
+use crate::backing::Backing;
 use crate::line_budget::LineBudget;
 use crate::mapping::Mapping;
 use pregrant::PAGE_SIZE;
@@ -87,7 +88,9 @@ impl Loopback {
             .into_iter()
             .next()
             .ok_or_else(|| LoopbackError::Version { at: self.core.at.clone() })?;
-        let map = Mapping::new(fd, bytes.next_multiple_of(PAGE_SIZE)).step("map a persistent region")?;
+        let map = Backing::received(fd)
+            .and_then(|memory| Mapping::new(&memory, bytes.next_multiple_of(PAGE_SIZE)))
+            .step("map a persistent region")?;
         Ok(Persistent { map, fresh })
     }
 

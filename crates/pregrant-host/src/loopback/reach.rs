@@ -13,6 +13,7 @@ use super::copy::Copier;
 use super::ledger::Layout;
 use super::peer::Peer;
 use super::protocol::{Op, Request};
+use crate::backing::Backing;
 use crate::wake::Extras;
 use pregrant::DomId;
 use rustix::fd::OwnedFd;
@@ -113,7 +114,8 @@ impl Reach {
         let [pid, address, pages, grants, version, ..] = reply.words;
         let layout = Layout::from_words([pages, grants, version]).ok_or(Errno::PROTO)?;
         let [memory, ledger]: [OwnedFd; 2] = reply.fds.try_into().map_err(|_| Errno::PROTO)?;
-        let peer = Peer::open(Arc::clone(&self.core), of, memory, ledger, layout)?;
+        let (memory, ledger) = (Backing::received(memory)?, Backing::received(ledger)?);
+        let peer = Peer::open(Arc::clone(&self.core), of, memory, &ledger, layout)?;
         // A change after the reply shows as another incarnation: 0 is none, so it is asked once
         // more.
         peer.saw(0, pid as i32, address);

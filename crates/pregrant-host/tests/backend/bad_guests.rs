@@ -49,7 +49,7 @@ pub const TESTS: &[Test] = &[
 
 impl Stage {
     /// A new vif of the bad guest, its front not started.
-    fn guest(&mut self) -> (DeviceId, RawGuest) {
+    pub fn guest(&mut self) -> (DeviceId, RawGuest) {
         self.vifs += 1;
         log_lines::take();
         let id = self.vif(self.vifs);
@@ -80,7 +80,7 @@ impl Stage {
     }
 
     /// The vif is removed; the machine's account is what it was, and the good guests never noticed.
-    fn clear(&mut self, id: DeviceId, guest: RawGuest) {
+    pub fn clear(&mut self, id: DeviceId, guest: RawGuest) {
         drop(guest);
         self.remove(id);
         self.settles();

@@ -8,12 +8,15 @@
 
 mod bad_guests;
 mod control_ring;
+mod full_file_system;
 mod hostile_back;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod misbehaviour;
 mod rx_context;
 mod shares;
+#[path = "../../../pregrant/tests/skip/mod.rs"]
+mod skip;
 mod successor;
 mod vif_life;
 mod vif_time;
@@ -29,9 +32,15 @@ fn main() {
     {
         return bad_guests::play_until_killed(Path::new(broker));
     }
+    if let [full, dir] = args.as_slice()
+        && full == "full"
+    {
+        return full_file_system::on_a_full_file_system(Path::new(dir));
+    }
     machine::run(&[
         ("bad_guests", bad_guests::TESTS),
         ("control_ring", control_ring::TESTS),
+        ("full_file_system", full_file_system::TESTS),
         ("hostile_back", hostile_back::TESTS),
         ("misbehaviour", misbehaviour::TESTS),
         ("rx_context", rx_context::TESTS),

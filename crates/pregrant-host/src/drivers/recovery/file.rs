@@ -10,12 +10,14 @@
 //! numbers do not.
 //!
 //! Invariants: a lock that is held is on the file that stands at the path, so two processes never
-//! own one vif; a page's file has its full size before it is mapped, and no one makes it smaller.
+//! own one vif; a page's file has a place for each of its bytes before it is mapped ([`Backing`]), so a
+//! full file system is an error and no signal; no one makes it smaller.
 //!
 //! What a peer may do: nothing, it has no part of it. Who is root in this domain may truncate a
 //! file and so end the process by SIGBUS.
 
 use super::{KeptBytes, Recovery, device_of, name};
+use crate::backing::Backing;
 use crate::mapping::Mapping;
 use pregrant::DomId;
 use pregrant::xenbus::{Class, DeviceId};
@@ -23,7 +25,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::any::Any;
 use std::fs::{self, File};
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Below a directory, such as `/run/pregrant-back`.
@@ -79,7 +81,11 @@ impl Lock {
                     let mut owner = String::new();
                     // for the error's text alone
                     let _ = (&mut file).take(16).read_to_string(&mut owner);
-                    return Err(LockError::Held { path: path.into(), owner: owner.trim().into() });
+                    let owner = match owner.trim() {
+                        "" => "of an unknown number",
+                        number => number,
+                    };
+                    return Err(LockError::Held { path: path.into(), owner: owner.into() });
                 }
                 Err(e) => return Err(failed(e.into())),
             }
@@ -87,8 +93,8 @@ impl Lock {
             // will be, the lock.
             let ours = rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?;
             if rustix::fs::stat(path).is_ok_and(|s| (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)) {
-                let reported = file.set_len(0).and_then(|()| file.rewind());
-                reported.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+                // For the next one's error alone: on a full file system there is none.
+                let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
                 return Ok(Self(file));
             }
         }
@@ -118,11 +124,7 @@ impl FileRecovery {
             if let Some(dir) = path.parent() {
                 fs::create_dir_all(dir)?;
             }
-            let file = open(&path)?;
-            if file.metadata()?.len() < bytes as u64 {
-                file.set_len(bytes as u64)?;
-            }
-            Ok(Mapping::new(&file, bytes)?)
+            Ok(Mapping::new(&Backing::allocated(open(&path)?, bytes)?, bytes)?)
         };
         made().map_err(|e| {
             format!(

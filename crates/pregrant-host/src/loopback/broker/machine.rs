@@ -13,12 +13,13 @@ use super::channels::{Channel, Channels, State};
 use super::domain_spec::DomainSpec;
 use super::grant_summary::GrantSummary;
 use super::hooks::Hooks;
+use crate::backing::Backing;
 use crate::loopback::grant_table_version::GrantTableVersion;
 use crate::loopback::ledger::{Layout, Ledger, PORTS, Route, SLOTS, ZOMBIE};
 use crate::loopback::pins::{self, Granter, User};
 use crate::loopback::protocol::{DURABLE, Op, Reply, Request, VERSION};
 use crate::loopback::table::Busy;
-use crate::mapping::{Mapping, sealed_memfd};
+use crate::mapping::Mapping;
 use pregrant::{DomId, PAGE_SIZE};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
@@ -38,14 +39,14 @@ const REGION_BYTES_MAX: u64 = 1 << 24;
 
 struct Domain {
     durable: bool,
-    memory: OwnedFd,
-    ledger_fd: OwnedFd,
+    memory: Backing,
+    ledger_fd: Backing,
     ledger: Ledger,
     table: Mapping,
     slots: [Option<Attachment>; SLOTS],
     upcalls: [Option<OwnedFd>; SLOTS],
     channels: Channels,
-    regions: HashMap<String, (OwnedFd, u64)>,
+    regions: HashMap<String, (Backing, u64)>,
     /// The owner of a name: its slot.
     owners: HashMap<String, usize>,
 }
@@ -153,8 +154,8 @@ impl Machine {
         }
         let version = self.version;
         let layout = Layout { pages, grants: grant_frames as usize * version.entries_per_page(), version };
-        let memory = sealed_memfd(&format!("pregrant-domain-{}", domid.0), pages * PAGE_SIZE)?;
-        let ledger_fd = sealed_memfd(&format!("pregrant-ledger-{}", domid.0), layout.len())?;
+        let memory = Backing::sealed(&format!("pregrant-domain-{}", domid.0), pages * PAGE_SIZE)?;
+        let ledger_fd = Backing::sealed(&format!("pregrant-ledger-{}", domid.0), layout.len())?;
         let ledger = Ledger::open(&ledger_fd, layout)?;
         ledger.initialise(grant_frames as usize);
         let table = Mapping::new(&memory, grant_frames as usize * PAGE_SIZE)?;
@@ -401,7 +402,7 @@ impl Machine {
                 if domain.regions.len() == REGIONS_MAX {
                     return Err(Errno::NOSPC);
                 }
-                let fd = sealed_memfd("pregrant-persist", bytes as usize)?;
+                let fd = Backing::sealed("pregrant-persist", bytes as usize)?;
                 let theirs = fd.try_clone().map_err(os)?;
                 domain.regions.insert(request.name.clone(), (fd, bytes));
                 Ok(Reply::new([1], vec![theirs]))

@@ -53,8 +53,9 @@ mod virtqueue;
 
 use super::cut_frames::CutFrames;
 use super::header::HEADER;
+use crate::backing::Backing;
 use crate::clock::coarse;
-use crate::mapping::{Mapping, sealed_memfd};
+use crate::mapping::Mapping;
 use crate::ports::tap::gather::{Frame, Vector};
 use crate::ports::tap::tap_log::TapLines;
 use kernel::{Device, Doors, Which, Worker};
@@ -158,7 +159,7 @@ impl<D: Worker> Vhost<D> {
     pub fn new(tap: Arc<OwnedFd>, lines: Arc<TapLines>) -> io::Result<Self> {
         // The worker is a thread of the kernel's: where there is none, nothing else is worth while.
         let device = D::open()?;
-        let memory = Arc::new(Mapping::new(sealed_memfd("pregrant vhost", BYTES)?, BYTES)?);
+        let memory = Arc::new(Mapping::new(&Backing::sealed("pregrant vhost", BYTES)?, BYTES)?);
         let (tx, rx) = rings(&memory);
         let rx_doors = Doors::new()?;
         let tx_doors = rx_doors.of_other_ring()?;

@@ -9,6 +9,7 @@
 use super::kernel::{Doors, WAITS, Which, Worker};
 use super::virtqueue::tests::Device as Model;
 use super::*;
+use crate::backing::Backing;
 use crate::ports::tap::cut_frames::CutFrames;
 use crate::ports::tap::uring::tests::ends;
 use pregrant::net::checksum;
@@ -464,7 +465,7 @@ struct Lent(Mapping);
 impl Lent {
     fn new(frames: usize) -> Self {
         let bytes = frames * 3 * 4096;
-        let memory = Mapping::new(sealed_memfd("a guest", bytes).unwrap(), bytes).unwrap();
+        let memory = Mapping::new(&Backing::sealed("a guest", bytes).unwrap(), bytes).unwrap();
         (0..frames).for_each(|i| {
             let frame = Self::frame(i);
             memory.write(i * 3 * 4096, &frame[128..]);
@@ -604,7 +605,7 @@ fn frames_that_come_back_in_any_order_free_what_is_theirs() {
     const SIZE: u16 = 64;
     let lent = Lent::new(5);
     let area = Virtqueue::bytes(SIZE).next_multiple_of(4096)..1 << 17;
-    let memory = Arc::new(Mapping::new(sealed_memfd("a ring", area.end).unwrap(), area.end).unwrap());
+    let memory = Arc::new(Mapping::new(&Backing::sealed("a ring", area.end).unwrap(), area.end).unwrap());
     let mut model = Model::new(Arc::clone(&memory), 0, SIZE);
     let mut sender = Sender::new(Virtqueue::new(Arc::clone(&memory), 0, SIZE), memory, area);
     let mut due = Vec::new();

@@ -2,7 +2,7 @@
 //! the protocol where a test wants that.
 
 use super::*;
-use crate::mapping::sealed_memfd;
+use crate::backing::Backing;
 use pregrant::shm::SharedBytes;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ pub const ROOM: usize = 1 << 20;
 /// A ring of `size` and room for buffers behind it.
 pub fn ring(size: u16) -> (Virtqueue, Device) {
     let bytes = Virtqueue::bytes(size).next_multiple_of(4096);
-    let fd = sealed_memfd("a ring", bytes + ROOM).unwrap();
+    let fd = Backing::sealed("a ring", bytes + ROOM).unwrap();
     let memory = Arc::new(Mapping::new(&fd, bytes + ROOM).unwrap());
     let queue = Virtqueue::new(Arc::clone(&memory), 0, size);
     (queue, Device::new(memory, 0, size))
