@@ -14,6 +14,7 @@ mod rig;
 mod rounds;
 
 mod closing;
+mod flush_fault;
 mod front_keys;
 mod front_pages;
 mod hostile_back;

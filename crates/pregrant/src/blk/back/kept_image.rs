@@ -18,11 +18,14 @@
 //! | 20, 24 | bytes of the image's name, and of its identity |
 //! | 28 | version |
 //! | 32 | both texts |
+//! | 8188 | 1: a flush of this connection has failed ([`FlushFault`]); not in the checksum |
 //!
 //! A record of another connection is as none: the connection is not taken up, for no one knows which
 //! image its guest has. A change of the layout is a change of the version. Private to the back's
 //! domain: no peer can write it. It is checked as if one could, since a predecessor may be another
 //! version of this program.
+//!
+//! [`FlushFault`]: super::flush_fault::FlushFault
 
 use crate::record_checksum;
 use crate::record_version::{RecordVersion, UnknownRecord};
@@ -46,7 +49,9 @@ const UNKNOWN: u32 = 2;
 /// Bytes of an image's name at most: what a key of xenstore holds.
 const NAME_MOST: usize = 4096;
 /// Bytes of its identity.
-const IDENTITY_MOST: usize = KEPT_IMAGE_BYTES - TEXT - NAME_MOST;
+const IDENTITY_MOST: usize = FLUSH_FAILED - TEXT - NAME_MOST;
+/// The last word.
+const FLUSH_FAILED: usize = KEPT_IMAGE_BYTES - 4;
 
 /// An image, and the connection whose guest has it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -178,6 +183,17 @@ impl KeptImage {
         compiler_fence(Ordering::SeqCst);
         let fits = fits && self.0.store_u32(0, KIND.magic);
         debug_assert!(fits, "a record is inside its memory");
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Whether a flush of the connection that has the record has failed.
+    pub fn flush_failed(&self) -> bool {
+        self.0.load_u32(FLUSH_FAILED) != Some(0)
+    }
+
+    /// Keeps that it has, or, for a new connection, that none has.
+    pub fn set_flush_failed(&self, failed: bool) {
+        let _ = self.0.store_u32(FLUSH_FAILED, failed.into()); // it is that long
         compiler_fence(Ordering::SeqCst);
     }
 

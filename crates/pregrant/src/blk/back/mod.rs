@@ -8,6 +8,7 @@
 //! figures).
 
 pub mod counters;
+pub mod flush_fault;
 pub mod journaled_ring;
 pub mod kept_image;
 pub mod queue;

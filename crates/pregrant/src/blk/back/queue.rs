@@ -19,6 +19,7 @@
 //! them), or are refused when their whole list was read (the same few).
 
 use super::counters::{Counters, Latencies, add};
+use super::flush_fault::FlushFault;
 use super::journaled_ring::JournaledRing;
 use super::request::{Kind, Refusal, Rules, ValidRequest, answered_op, validate};
 use crate::blk::disk::{Disk, Done, Io, IoError, IoMemory, IoOp, SECTOR_BYTES};
@@ -190,6 +191,7 @@ pub struct BackQueue<P: Platform> {
     chan: Option<Chan<P>>,
     path: AnyPath<P>,
     rules: Rules,
+    flush_fault: FlushFault,
     share: Arc<QueueShare>,
     jobs: Box<[Job<P>]>,
     free: Vec<u32>,
@@ -238,13 +240,15 @@ pub struct QueueParts<P: Platform> {
     pub budget: usize,
     /// Pages that are mapped from connect to disconnect.
     pub ring_pages: usize,
+    /// What is known of flushes of all of the disk's queues.
+    pub flush_fault: FlushFault,
 }
 
 impl<P: Platform> BackQueue<P> {
     /// A queue of domain `of`.
     pub fn new(of: DomId, ring: JournaledRing<MapOf<P>>, chan: Chan<P>, parts: QueueParts<P>) -> Self {
         const { goes_to_another_thread::<Self>() };
-        let QueueParts { ring_key, disk, path, rules, budget, ring_pages } = parts;
+        let QueueParts { ring_key, disk, path, rules, budget, ring_pages, flush_fault } = parts;
         let budget = budget.max(rules.most_parts());
         let size = ring.size();
         let redo: VecDeque<_> = ring.pending().into();
@@ -272,6 +276,7 @@ impl<P: Platform> BackQueue<P> {
             chan: Some(chan),
             path,
             rules,
+            flush_fault,
             share: Arc::new(share),
             jobs: (0..size).map(|_| Job::default()).collect(),
             free: (0..size).rev().collect(),
@@ -532,9 +537,17 @@ impl<P: Platform> BackQueue<P> {
         if matches!(io.op, IoOp::Read | IoOp::Write) {
             job.memory = Some(io.memory);
         }
+        let is_flush = matches!(io.op, IoOp::Flush);
         match outcome {
+            // The disk tells of writes that are gone once, and another flush heard of it.
+            Ok(()) if is_flush && self.flush_fault.is_noted() => self.end(place, Err(IoError::Failed)),
             Ok(()) => self.go_on(place),
-            Err(e) => self.end(place, Err(e)),
+            Err(e) => {
+                if is_flush && e == IoError::Failed {
+                    self.flush_fault.note();
+                }
+                self.end(place, Err(e));
+            }
         }
     }
 

@@ -12,6 +12,7 @@
 //! What a front may do: write any keys, garble its rings, vanish. Rings that are wrong close the
 //! device; what passes the bound of its guest's pages (XSA-300) connects nothing.
 
+use super::flush_fault::FlushFault;
 use super::journaled_ring::{JOURNAL_BYTES, Journal, JournaledRing};
 use super::kept_image::{ImageRecord, KEPT_IMAGE_BYTES, KeptImage};
 use super::queue::{BackQueue, QueueParts, QueueShare};
@@ -38,6 +39,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The offer of a back to disks, and how it serves them.
 #[derive(Clone, Copy, Debug)]
@@ -100,17 +102,25 @@ pub struct Vbd<P: Platform> {
     shares: Vec<Arc<QueueShare>>,
     /// Pages that all of its queues may keep since they saw them.
     allowed: usize,
+    /// Whether a flush of this connection has failed.
+    flush_failed: Arc<AtomicBool>,
 }
 
 impl<P: Platform> Back<Vbd<P>> {
     /// A disk that the toolstack created; nothing is written yet.
     pub fn new(of: DomId, handle: u32, config: VbdConfig, image: Box<dyn Image>) -> Self {
-        let (figures, queues, shares) = (None, Vec::new(), Vec::new());
-        Self::around(
-            Vbd { of, config, offered: config.features, image, figures, queues, shares, allowed: 0 },
+        let vbd = Vbd {
             of,
-            handle,
-        )
+            config,
+            offered: config.features,
+            image,
+            figures: None,
+            queues: Vec::new(),
+            shares: Vec::new(),
+            allowed: 0,
+            flush_failed: Arc::default(),
+        };
+        Self::around(vbd, of, handle)
     }
 
     /// Opens its image, as its front's connect will, and lets go of it: before its front comes.
@@ -344,7 +354,7 @@ impl<P: Platform> Vbd<P> {
     /// A refused guest does not get another image by connecting again: it may have the first one
     /// mounted. A CD drive does, for that is how its medium is changed.
     fn check_image<E>(
-        &self,
+        &mut self,
         (name, is_cd): (&str, bool),
         front: &FrontRequest,
         begin: Begin,
@@ -369,6 +379,9 @@ impl<P: Platform> Vbd<P> {
         };
         let keep = |record: &ImageRecord| memory.iter().for_each(|memory| memory.store(record));
         let Some(was) = refused else {
+            let failed = begin == Begin::Reattach && memory.as_ref().is_some_and(KeptImage::flush_failed);
+            self.flush_failed = Arc::new(AtomicBool::new(failed));
+            memory.iter().for_each(|memory| memory.set_flush_failed(failed));
             keep(&now);
             return Ok(());
         };
@@ -433,7 +446,9 @@ impl<P: Platform> Vbd<P> {
             let disk = self.image.queue().map_err(|e| not_there(begin, format!("{e}")))?;
             let path = AnyPath::new(path, self.config.persistent_pages);
             let (ring_key, ring_pages) = (keys.ring_key((i, n), 0), keys.ring.len());
-            let parts = QueueParts { ring_key, disk, path, rules, budget, ring_pages };
+            let record = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new);
+            let flush_fault = FlushFault::new(Arc::clone(&self.flush_failed), record);
+            let parts = QueueParts { ring_key, disk, path, rules, budget, ring_pages, flush_fault };
             queues.push(self.connect_queue(p, (i, n), keys, (front.abi, begin), parts, &mut *kept)?);
         }
         let pairs: Option<Pairs> = match published {
@@ -515,6 +530,12 @@ impl<P: Platform> Vbd<P> {
     /// that it keeps since it saw them.
     pub fn mapped_pages(&self) -> usize {
         self.needed_pages() + self.shares.iter().map(|share| share.kept_pages()).sum::<usize>()
+    }
+
+    /// Whether a flush of this connection has failed: of what was written and answered before, no
+    /// one knows whether it is on the disk, and each flush is answered with an error.
+    pub fn flush_failed(&self) -> bool {
+        self.flush_failed.load(Ordering::Relaxed)
     }
 
     /// State shared with its queues, wherever they run.
