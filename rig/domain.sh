@@ -4,7 +4,7 @@
 # kernel arguments), ramdisk (the guests' own), config (one more line for xl).
 guest() {
 	_name=$1; shift
-	job= type=pv vcpus=${QUEUES:-1} vif= disk= more= ramdisk=/rig/guest.cpio config=
+	job= type=pv vcpus=${QUEUES:-1} memory=192 vif= disk= more= ramdisk=/rig/guest.cpio config=
 	for _pair; do eval "${_pair%%=*}=\${_pair#*=}"; done
 	cat > "/run/$_name.cfg" <<-END
 	name = "$_name"
@@ -12,7 +12,7 @@ guest() {
 	kernel = "/rig/vmlinux"
 	ramdisk = "$ramdisk"
 	extra = "console=hvc0 quiet loglevel=5 mitigations=off random.trust_cpu=on nokaslr rig.job=$job $more"
-	memory = ${memory:-192}
+	memory = $memory
 	vcpus = $vcpus
 	on_poweroff = "destroy"
 	on_crash = "destroy"

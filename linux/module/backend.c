@@ -53,14 +53,41 @@ static void fire(struct xenbus_watch *watch, const char *at, const char *token)
 	spin_unlock(&watches);
 }
 
+/* In xenbus' thread, where it looks itself: what the front wrote last is in xenstore by now. */
+static void note_written(struct xenbus_watch *watch, const char *at, const char *token)
+{
+	struct pregrant_watch *own = container_of(watch, struct pregrant_watch, watch);
+
+	spin_lock(&watches);
+	if (own->dev)
+		own->dev->xbdev->state = own->dev->written;
+	spin_unlock(&watches);
+}
+
+/*
+ * Newer kernels (7.3) take a device away whose state in xenstore is 1 and in xbdev->state another: who
+ * made its directory again wrote that 1. Its thread reads the one, then the other, and a front that goes
+ * on from 1 between these would be taken for such a device. So 1 is noted before it is written, and any
+ * other state by that thread, once it is written.
+ */
+void pregrant_note_state(struct pregrant_device *dev, u32 state)
+{
+	spin_lock(&watches);
+	dev->written = state;
+	if (state == XenbusStateInitialising || !dev->own_watch)
+		dev->xbdev->state = state;
+	spin_unlock(&watches);
+}
+
 /* NULL: it cannot be watched. */
-static struct pregrant_watch *watch_key(struct pregrant_device *dev, const char *dir, const char *key, bool *fired)
+static struct pregrant_watch *watch_key(struct pregrant_device *dev, const char *dir, const char *key,
+					typeof(fire) *callback, bool *fired)
 {
 	struct pregrant_watch *own = kzalloc(sizeof(*own), GFP_KERNEL);
 
 	if (!own)
 		return NULL;
-	own->watch.callback = fire;
+	own->watch.callback = callback;
 	own->watch.node = kasprintf(GFP_KERNEL, "%s/%s", dir, key);
 	own->dev = dev;
 	own->fired = fired;
@@ -117,7 +144,9 @@ void pregrant_backend_end(void)
  */
 void pregrant_backend_watch(struct pregrant_device *dev)
 {
-	dev->key_watch = watch_key(dev, dev->xbdev->nodename, "backend", &dev->key_fired);
+	dev->written = dev->xbdev->state;
+	dev->key_watch = watch_key(dev, dev->xbdev->nodename, "backend", fire, &dev->key_fired);
+	dev->own_watch = watch_key(dev, dev->xbdev->nodename, "state", note_written, NULL);
 }
 
 /* A device that goes: no control runs any more, or it is `gone`. */
@@ -125,6 +154,7 @@ void pregrant_backend_leave(struct pregrant_device *dev)
 {
 	leave(&dev->key_watch);
 	leave(&dev->state_watch);
+	leave(&dev->own_watch);
 	kfree(dev->back);
 	dev->back = NULL;
 }
@@ -154,7 +184,7 @@ int pregrant_backend_find(struct pregrant_device *dev)
 		leave(&dev->state_watch);
 		kfree(dev->back);
 		dev->back = path;
-		dev->state_watch = watch_key(dev, path, "state", &dev->state_fired);
+		dev->state_watch = watch_key(dev, path, "state", fire, &dev->state_fired);
 	}
 	dev->back_id = id;
 	return 0;
@@ -204,7 +234,7 @@ void pregrant_backend_look(struct pregrant_device *dev)
 		return;
 	}
 	netdev_info(dev->netdev, "its vif has another back\n");
-	dev->xbdev->state = XenbusStateInitialising;
+	pregrant_note_state(dev, XenbusStateInitialising);
 	WRITE_ONCE(dev->unwanted, false);
 	pregrant_begin_afresh(dev);
 }

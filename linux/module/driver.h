@@ -169,7 +169,8 @@ struct pregrant_device {
 
 	u8 mac[ETH_ALEN]; /* as the toolstack has it */
 	bool unwanted; /* the toolstack wants the vif gone */
-	struct pregrant_watch *key_watch, *state_watch; /* NULL: not watched */
+	struct pregrant_watch *key_watch, *state_watch, *own_watch; /* NULL: not watched */
+	u32 written; /* under `watches`: the state that this front wrote last */
 	struct list_head orphan;
 	struct delayed_work expiry; /* an orphan's */
 
@@ -259,6 +260,7 @@ bool pregrant_is_another(struct xenbus_device *xbdev);
 
 /* backend.c */
 void pregrant_backend_watch(struct pregrant_device *dev);
+void pregrant_note_state(struct pregrant_device *dev, u32 state);
 int pregrant_backend_find(struct pregrant_device *dev);
 void pregrant_backend_seen(struct pregrant_device *dev);
 void pregrant_backend_look(struct pregrant_device *dev);

@@ -144,22 +144,20 @@ static int write_state(struct pregrant_device *dev, u32 state)
 
 /*
  * Not by xenbus_switch_state, which says nothing where it fails, and writes none that it believes
- * to be there: the toolstack may have written another. xenbus itself reads xbdev->state. Where
- * xenstore has 1 and that has not, a kernel may take the device away: so 1 is noted before it is
- * written, and any other state afterwards.
+ * to be there: the toolstack may have written another. xenbus itself reads xbdev->state.
  */
 int pk_state_write(struct pregrant_device *dev, u32 state)
 {
-	enum xenbus_state before = dev->xbdev->state;
+	u32 before = dev->written;
 	unsigned int tries = STATE_TRIES;
 	int ret;
 
 	if (state == XenbusStateInitialising)
-		dev->xbdev->state = state;
+		pregrant_note_state(dev, state);
 	do
 		ret = write_state(dev, state);
 	while (ret == -EAGAIN && --tries);
-	dev->xbdev->state = ret ? before : state;
+	pregrant_note_state(dev, ret ? before : state);
 	/* Of a device that is gone: its removal follows. */
 	return ret == -ENOENT ? 0 : ret;
 }

@@ -50,7 +50,7 @@ ip addr add 10.8.0.1/24 dev mc1 && ip route add 224.0.0.0/4 dev mc1 || fail "no 
 echo 0 > /sys/class/net/xenbr0/bridge/multicast_snooping
 
 netback
-front_guest one 2 vcpus=2
+front_guest one 2 vcpus=2 memory=256
 vif=vif$(xl domid one).0
 module auto queues=1
 trial "module on netback"
@@ -75,7 +75,7 @@ over one || fail "the guest does not end"
 no_netback
 
 back
-front_guest one 2 vcpus=2
+front_guest one 2 vcpus=2 memory=256
 vif=vif$(xl domid one).0
 for path in $PATHS; do
 	module "$path" queues=1
